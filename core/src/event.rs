@@ -19,6 +19,8 @@ pub enum Event {
     Start,
     /// Time has passed.
     Tick,
+    /// Whether attempts may be launched. The driver forbids it while the journal's disk is nearly full.
+    Launches { allowed: bool },
     /// A job comes in, its input cut into splits.
     Submission { request: RequestId, spec: Arc<JobSpec> },
     /// Somebody wants a job stopped.

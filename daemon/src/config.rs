@@ -55,6 +55,9 @@ pub struct ClusterConfig {
     pub insecure: bool,
 }
 
+/// Largest block size that a file may ask for: 1 TiB, so that no sum of lengths overflows.
+pub const BLOCK_BYTES_MAX: u64 = 1 << 40;
+
 /// `[namenode]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -193,7 +196,8 @@ pub struct JobTrackerConfig {
     pub history_bytes_max: Bytes,
     /// Bytes of the job histories of one user.
     pub user_history_bytes_max: Bytes,
-    /// Room left free on the disk of `dir` for the journal: below it no job is taken in and no history is written.
+    /// Room left free on the disk of `dir` for the journal: below it no job is taken in and no history is written, below a
+    /// quarter of it no attempt is started.
     pub disk_reserve: Bytes,
     /// A snapshot of the journal is made when it has grown by this much.
     pub snapshot_bytes: Bytes,
@@ -231,7 +235,8 @@ pub struct TaskTrackerConfig {
     /// Let tasks run as root, if the tracker does and there is no `task_user`. Nothing else makes them root's.
     pub tasks_as_root: bool,
     /// Whether tasks are kept to their own folders (by Landlock) and to limits of the system: `auto` if callers must prove
-    /// who they are, as far as the kernel can; `on` in any case, and the tracker refuses a kernel without Landlock.
+    /// who they are, `on` in any case, `off` never. On a kernel without Landlock a tracker refuses to start with `on`, and
+    /// with `auto` if tasks have its own account.
     pub confine: Choice,
     /// Folders that confined tasks may read and run programs from, beside those of the system.
     pub task_reads: Vec<PathBuf>,

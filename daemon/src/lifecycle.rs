@@ -95,12 +95,13 @@ pub async fn stop_signal() {
     }
 }
 
-/// First thing in a daemon's `main`: what whoever started it had open is not its, nor its tasks'; what it writes is for its
-/// own account alone (blocks, logs of tasks, secrets of jobs), it may open as many files as the system lets it, and a panic
-/// ends it.
+/// First thing in a daemon's `main`: what whoever started it had open is not its, nor its tasks'; what it writes is
+/// for its own account alone (blocks, logs of tasks, secrets of jobs), it may open as many files as the system lets
+/// it, a panic ends it, and SIGHUP does not.
 pub fn begin() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     close_inherited();
+    survive_hangup();
     // No other process of the account, such as a task, can trace this one or read its memory, environment and files
     // through /proc. There are no core files either, which would hold the cluster's keys. Fails on no Linux.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).ok();
@@ -109,6 +110,18 @@ pub fn begin() {
     // As it was, if not: the limits on connections follow from it.
     setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }).ok();
     die_of_any_panic();
+}
+
+/// From now on SIGHUP does not end the process, also while it reads a long journal. [`stop_signal`] logs it. The
+/// handler outlives the runtime that it is installed by; unlike an ignored signal it is not inherited by child
+/// processes.
+fn survive_hangup() {
+    use tokio::signal::unix::{SignalKind, signal};
+    // Without it, SIGHUP ends the daemon until `stop_signal` is awaited.
+    if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() {
+        let _context = runtime.enter();
+        signal(SignalKind::hangup()).ok();
+    }
 }
 
 /// Closes everything but standard input, output and errors.
@@ -176,6 +189,23 @@ mod tests {
         let victim =
             Command::new("sh").args(["-c", script]).arg(own).arg(name).env(VICTIM, "1").output().unwrap();
         assert!(victim.status.success(), "{victim:?}");
+    }
+
+    /// Runs this very test again in a process of its own, which sends itself the signal.
+    #[test]
+    fn sighup_does_not_end_a_daemon_that_has_not_got_to_serving() {
+        if std::env::var_os(VICTIM).is_some() {
+            super::survive_hangup();
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+            println!("still there");
+            return;
+        }
+        let name = "lifecycle::tests::sighup_does_not_end_a_daemon_that_has_not_got_to_serving";
+        let own = std::env::current_exe().unwrap();
+        let victim = Command::new(own).args(["--exact", name, "--nocapture"]).env(VICTIM, "1").output();
+        let victim = victim.unwrap();
+        assert!(victim.status.success(), "{victim:?}");
+        assert!(String::from_utf8_lossy(&victim.stdout).contains("still there"), "{victim:?}");
     }
 
     /// Runs this very test again in a process of its own, which panics in a thread that nobody joins.

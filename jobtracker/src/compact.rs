@@ -1,8 +1,9 @@
 //! What of the journal is still needed: a snapshot is a shorter list of facts that gives the same cluster.
 //!
 //! Of a tracker that was forgotten, nothing is kept unless a job that is remembered names it, or its number is the
-//! highest, which no other tracker may get. Kept are all facts of jobs that are remembered, drains of trackers that were not called off, the newest start, the newest skip of numbers, and of each tracker its newest registration
-//! and what became of it since. Registrations are also put in front, because attempts name their trackers.
+//! highest, which no other tracker may get. Kept are all facts of jobs that are remembered, drains of trackers that
+//! were not called off, the newest start, the newest skip of numbers, and of each tracker its newest registration and
+//! what became of it since. Registrations are also put in front, because attempts name their trackers.
 //! Nothing is invented and nothing changes its order otherwise, so a policy that watches facts sees a true history.
 
 use mrcore::{
@@ -57,7 +58,9 @@ impl Newest {
         if !forgotten.is_empty() {
             forgotten.remove(newest.joined.keys().next_back().unwrap_or(&TrackerId(0)));
             for entry in entries.iter().filter(|entry| newest.remembers(&entry.fact)) {
-                forgotten.retain(|tracker| named(&entry.fact) != Some(*tracker));
+                if let Some(tracker) = named(&entry.fact) {
+                    forgotten.remove(&tracker);
+                }
             }
             newest.joined.retain(|tracker, _| !forgotten.contains(tracker));
             newest.gone = forgotten;
@@ -74,13 +77,13 @@ impl Newest {
         match fact {
             Fact::JobTrackerStarted { .. } => self.started == Some(index),
             Fact::NumbersSkipped { .. } => self.skipped == Some(index),
-            // The one in front says enough, unless a start after it would make the tracker an awaited one.
             Fact::TrackerForgotten { tracker, .. } => !self.gone.contains(tracker),
             Fact::TrackerDraining { tracker, .. } | Fact::TrackerLost { tracker, .. }
                 if self.gone.contains(tracker) =>
             {
                 false
             }
+            // The one in front says enough, unless a start after it would make the tracker an awaited one.
             Fact::TrackerJoined { tracker, .. } => {
                 self.joined.get(tracker) == Some(&index) && self.started.is_none_or(|start| start < index)
             }
@@ -115,4 +118,46 @@ pub(crate) fn compact(entries: Vec<Entry>) -> Vec<Entry> {
     let rest = entries.into_iter().enumerate().filter(|(index, entry)| newest.keeps(*index, &entry.fact));
     kept.extend(rest.map(|(_, entry)| entry));
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mrcore::{PerPhase, Time, ids::Incarnation, plan::Why};
+
+    #[test]
+    fn a_forgotten_tracker_is_kept_only_if_a_remembered_job_names_it_or_it_is_the_newest() {
+        let joined = |number| Fact::TrackerJoined {
+            tracker: TrackerId(number),
+            name: format!("node{number}"),
+            incarnation: Incarnation(1),
+            host: "h".into(),
+            rack: "r".into(),
+            shuffle_addr: String::new(),
+            logs_addr: String::new(),
+            slots: PerPhase { map: 1, reduce: 1 },
+        };
+        let launched = |attempt: &str, number| Fact::AttemptLaunched {
+            attempt: attempt.parse().unwrap(),
+            tracker: TrackerId(number),
+            speculative: false,
+            from: None,
+            why: Why::default(),
+        };
+        let forgotten = |number| Fact::TrackerForgotten {
+            tracker: TrackerId(number),
+            name: format!("node{number}"),
+            why: String::new(),
+        };
+        let mut facts: Vec<Fact> = (1..=4).map(joined).collect();
+        facts.extend([launched("job_1.m0.0", 1), launched("job_2.m0.0", 2)]);
+        facts.extend((1..=4).map(forgotten));
+        facts.push(Fact::JobForgotten { job: JobId(1) });
+        let kept = compact(facts.into_iter().map(|fact| Entry { at: Time(0), fact }).collect());
+        let trackers = kept.iter().filter_map(|entry| match &entry.fact {
+            Fact::TrackerJoined { tracker, .. } => Some(tracker.0),
+            _ => None,
+        });
+        assert_eq!(trackers.collect::<BTreeSet<_>>(), BTreeSet::from([2, 4]));
+    }
 }

@@ -3,6 +3,23 @@
 //! Written when the fact is durable, and only by the process that made it: a replayed journal says nothing.
 
 use mrcore::{Cluster, Fact, fact::Entry, ids::TrackerId, job::JobOutcome};
+use mrlib::error::last_line;
+
+/// Whether [`log`] has a line for it. Most facts are of attempts, and have none.
+pub(crate) fn is_logged(fact: &Fact) -> bool {
+    matches!(
+        fact,
+        Fact::TrackerJoined { .. }
+            | Fact::TrackerSuspected { .. }
+            | Fact::TrackerRecovered { .. }
+            | Fact::TrackerLost { .. }
+            | Fact::TrackerForgotten { .. }
+            | Fact::TrackerDraining { .. }
+            | Fact::TrackerReturned { .. }
+            | Fact::JobSubmitted { .. }
+            | Fact::JobEnded { .. }
+    )
+}
 
 /// Logs a fact, if it is one of those.
 pub(crate) fn log(cluster: &Cluster, entry: &Entry) {
@@ -33,13 +50,9 @@ pub(crate) fn log(cluster: &Cluster, entry: &Entry) {
         }
         Fact::JobEnded { job, outcome } => match outcome {
             JobOutcome::Succeeded => tracing::info!(%job, "job succeeded"),
-            JobOutcome::Failed(why) => tracing::warn!(%job, why = first_line(why), "job failed"),
-            JobOutcome::Killed(why) => tracing::info!(%job, why = first_line(why), "job killed"),
+            JobOutcome::Failed(why) => tracing::warn!(%job, why = last_line(why), "job failed"),
+            JobOutcome::Killed(why) => tracing::info!(%job, why = last_line(why), "job killed"),
         },
         _ => {}
     }
-}
-
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
 }

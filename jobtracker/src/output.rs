@@ -174,12 +174,19 @@ async fn carry_out(driver: &Driver, user: &str, commit: Commit) -> Result<(), Cl
         match result {
             Ok(_) => return Ok(()),
             Err(error) if is_passing(&error) => {
-                tracing::warn!(%error, job = commit.commit_id, "commit waits");
+                tracing::warn!(%error, commit = commit.commit_id, "commit waits");
             }
             Err(error) => return Err(error),
         }
         pause.wait().await;
     }
+}
+
+/// Names the commit of one submission. It comes from the journal, so a commit that is repeated after a restart has the
+/// same id. The job's number alone would not do: a JobTracker that runs from an older copy of its journal assigns
+/// numbers again, and the NameNode would take a new job's commit for one that was carried out before.
+fn commit_id(job: &Job) -> String {
+    format!("{}-{:032x}", job.id, job.request.0)
 }
 
 /// One step: each task's pieces become its part, `_SUCCESS` appears, the work folder goes.
@@ -206,5 +213,5 @@ fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathErro
     }
     moves.push(CommitMove { pieces: Vec::new(), to: output.join(SUCCESS)? });
     let deletes = vec![output.join(WORK)?];
-    Ok(Some(Commit { scope, epoch, commit_id: job.id.to_string(), moves, deletes }))
+    Ok(Some(Commit { scope, epoch, commit_id: commit_id(job), moves, deletes }))
 }

@@ -85,15 +85,16 @@ impl Storage {
     }
 }
 
-/// How many job numbers are skipped after an unfinished batch was cut: more than the submissions that one batch can hold.
+/// How many job numbers are skipped after an unfinished batch was cut: more than the submissions that one batch can
+/// hold.
 const JOBS_SKIPPED: u32 = 10_000;
 
-/// Records may be lost, and with them which numbers they assigned. The NameNode persists the highest epoch that it has seen;
-/// trackers and output folders hold the names of jobs. New numbers must be above those.
+/// Records may be lost, and with them which numbers they assigned. The NameNode persists the highest epoch that it has
+/// seen; trackers and output folders hold the names of jobs. New numbers must be above those.
 ///
-/// An unfinished batch that was cut held a bounded number of submissions. If an operator dropped damaged records, any number
-/// may be missing, and the wall clock is above every number assigned before. The epoch always follows the clock, because
-/// nobody reads it. The skip is durable when this returns.
+/// An unfinished batch that was cut held a bounded number of submissions. If an operator dropped damaged records, any
+/// number may be missing, and the wall clock is above every number assigned before. The epoch always follows the clock,
+/// because nobody reads it. The skip is durable when this returns.
 pub(crate) fn skip_numbers(
     log: &Log,
     cluster: &Cluster,

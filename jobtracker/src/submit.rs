@@ -24,7 +24,7 @@ use mrlib::{
     Conf, InputFormat,
     input::Codec,
     registry,
-    settings::{self, Kind as Values, Setting},
+    settings::{self, Kind as Values, MAPPER_DIVISIBLE, Setting},
 };
 use std::{borrow::Cow, collections::BTreeMap, fmt::Display, str::FromStr};
 
@@ -33,11 +33,6 @@ const RECORD_SLACK: usize = 64 << 10;
 const TOKEN_BYTES: usize = 16;
 /// What follows the output's own name in that of a piece, about.
 const NAME_BYTES: usize = 48;
-/// Whether the mapper promises that its input may be divided at any record. `mrctl submit` sets it to what the program
-/// says of itself.
-const MAPPER_DIVISIBLE: &str = "mapper.divisible";
-/// The same promise for a streaming mapper, made by whoever submits it.
-const STREAM_DIVISIBLE: &str = "stream.mapper.divisible";
 
 /// What a client asks for, with its fields read.
 #[derive(Debug, Clone, PartialEq)]
@@ -159,8 +154,7 @@ impl Settings {
     fn of(conf: &BTreeMap<String, String>, defaults: &JobTrackerConfig) -> Result<Self, Refusal> {
         let conf: Conf = conf.clone().into_iter().collect();
         // Without the promise nobody knows whether a mapper counts its lines: preemption must not change the output.
-        let streaming = setting(&conf, STREAM_DIVISIBLE, false)?;
-        let divisible = setting(&conf, MAPPER_DIVISIBLE, streaming)?;
+        let divisible = setting(&conf, MAPPER_DIVISIBLE, false)?;
         let format = setting(&conf, "input.format", InputFormat::Lines)?;
         Ok(Self {
             slow_start: setting(&conf, "slow.start", defaults.slow_start)?,
@@ -183,8 +177,8 @@ fn setting<T: FromStr<Err: Display>>(conf: &Conf, key: &str, default: T) -> Resu
     conf.parse(key, default).map_err(Refusal::invalid)
 }
 
-/// Refuses settings that are unknown or have values that they do not take. A built-in program says itself what it reads;
-/// an executable's settings are those that it declares.
+/// Refuses settings that are unknown or have values that they do not take. A built-in program says itself what it reads
+/// and whether its maps may be divided; an executable's settings are those that it declares.
 fn check_settings(submission: &mut Submission) -> Result<(), Refusal> {
     let declared =
         |name: &String| Setting { name: name.clone().into(), kind: Values::Text, help: Cow::default() };
@@ -204,6 +198,7 @@ fn check_settings(submission: &mut Submission) -> Result<(), Refusal> {
         if job.input != InputFormat::Lines {
             submission.conf.entry("input.format".into()).or_insert_with(|| job.input.to_string());
         }
+        submission.conf.insert(MAPPER_DIVISIBLE.into(), job.divisible.to_string());
     }
     Ok(())
 }
@@ -292,6 +287,7 @@ async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mrlib::streaming;
 
     fn settings(key: &str, value: &str) -> Result<Settings, Refusal> {
         let conf = BTreeMap::from([(key.to_owned(), value.to_owned())]);
@@ -311,20 +307,37 @@ mod tests {
 
     #[test]
     fn maps_are_divided_only_if_their_mapper_promises_that_it_does_not_matter() {
-        let of = |pairs: &[(&str, &str)]| {
-            let conf = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-            let settings = Settings::of(&conf, &JobTrackerConfig::default()).unwrap();
-            (settings.split_slow, settings.cutting.divisible)
+        let of = |program: Program, pairs: &[(&str, &str)]| {
+            let mut submission = Submission {
+                request: RequestId(1),
+                name: "job".into(),
+                user: "ann".into(),
+                queue: "default".into(),
+                priority: Priority::Normal,
+                program,
+                files: Vec::new(),
+                declared: Vec::new(),
+                inputs: Vec::new(),
+                output: String::new(),
+                reduces: 1,
+                conf: pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            };
+            check_settings(&mut submission)?;
+            let settings = Settings::of(&submission.conf, &JobTrackerConfig::default())?;
+            Ok::<_, Refusal>((settings.split_slow, settings.cutting.divisible))
         };
-        assert_eq!(of(&[]), (false, false));
-        assert_eq!(of(&[(SPLIT_SLOW, "true")]), (false, false));
-        assert_eq!(of(&[(MAPPER_DIVISIBLE, "true")]), (true, true));
-        assert_eq!(of(&[(MAPPER_DIVISIBLE, "true"), (SPLIT_SLOW, "false")]), (false, true));
-        let mapper = ("stream.mapper", "./number-lines");
-        assert_eq!(of(&[mapper]), (false, false), "nobody divides it, whoever asks");
-        assert_eq!(of(&[mapper, (STREAM_DIVISIBLE, "true")]), (true, true));
-        assert_eq!(of(&[mapper, (STREAM_DIVISIBLE, "false")]), (false, false));
-        assert!(settings(MAPPER_DIVISIBLE, "perhaps").is_err());
-        assert!(settings(STREAM_DIVISIBLE, "perhaps").is_err());
+        let own = || Program::Executable("/job".into());
+        assert_eq!(of(own(), &[]), Ok((false, false)));
+        assert_eq!(of(own(), &[(SPLIT_SLOW, "true")]), Ok((false, false)));
+        assert_eq!(of(own(), &[(MAPPER_DIVISIBLE, "true")]), Ok((true, true)));
+        assert_eq!(of(own(), &[(MAPPER_DIVISIBLE, "true"), (SPLIT_SLOW, "false")]), Ok((false, true)));
+        assert!(of(own(), &[(MAPPER_DIVISIBLE, "perhaps")]).is_err());
+        let builtin = |name: &str| Program::Builtin(name.into());
+        assert_eq!(of(builtin("wordcount"), &[]), Ok((true, true)), "it says so itself");
+        let (stream, mapper) = (|| builtin("streaming"), ("stream.mapper", "./number-lines"));
+        assert_eq!(of(stream(), &[mapper]), Ok((false, false)));
+        assert_eq!(of(stream(), &[mapper, (streaming::DIVISIBLE, "true")]), Ok((true, true)));
+        assert_eq!(of(stream(), &[mapper, (streaming::DIVISIBLE, "false")]), Ok((false, false)));
+        assert!(of(stream(), &[mapper, (streaming::DIVISIBLE, "perhaps")]).is_err());
     }
 }

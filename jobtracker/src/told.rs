@@ -7,6 +7,7 @@ use mrcore::{
     job::{JobOutcome, JobSpec},
     task::{Recall, Stage},
 };
+use mrlib::error::last_line;
 use schedulers::{
     Params,
     words::{Names, say, say_text},
@@ -107,7 +108,7 @@ impl Teller<'_> {
                 ("attempt-failed", attempt.to_string(), format!("{attempt} failed: {}", last_line(error)))
             }
             Fact::AttemptKilled { attempt, why, .. } => {
-                let words = format!("{attempt} was stopped: {}", self.say_text(job, first_line(why)));
+                let words = format!("{attempt} was stopped: {}", self.say_text(job, last_line(why)));
                 ("attempt-killed", attempt.to_string(), words)
             }
             Fact::MapOutputLost { attempt, why, .. } => {
@@ -162,7 +163,7 @@ fn ended(outcome: &JobOutcome) -> String {
     match outcome {
         JobOutcome::Succeeded => "the job succeeded".to_owned(),
         JobOutcome::Failed(why) => format!("the job failed: {}", last_line(why)),
-        JobOutcome::Killed(why) => format!("the job was killed: {}", first_line(why)),
+        JobOutcome::Killed(why) => format!("the job was killed: {}", last_line(why)),
     }
 }
 
@@ -173,13 +174,4 @@ fn stage_name(stage: Stage) -> &'static str {
         Stage::Merge => "merge",
         Stage::Reduce => "reduce",
     }
-}
-
-/// Where an exception is, of an error with a traceback before it.
-fn last_line(text: &str) -> &str {
-    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
-}
-
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
 }

@@ -5,6 +5,9 @@
 //! a crash of the process it is exact, after a power loss it may be behind by what was written since it was last
 //! synced ([`crate::Log::settle`], rotation, close). What a sound slot claims must be in the log; if it is not, the log
 //! is damaged. A clean close seals both slots: then nothing was being written, and nothing can be torn.
+//!
+//! A slot that is damaged or that the disk cannot read is done without; the file is then replaced by a new one, because
+//! a write to a part of an unreadable sector fails too.
 
 use crate::{
     LogError, Seq,
@@ -77,9 +80,7 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<Found, LogError> {
         return Ok(Found::Missing);
     }
     let mut source = Source::open(disk, COMMIT_FILE.into())?;
-    let bytes = source.bytes(0, FILE_BYTES)?;
-    let slots = [0, SLOT_STRIDE].map(|at| Point::parse(bytes.get(at..).unwrap_or_default()));
-    Ok(match slots {
+    Ok(match [slot(&mut source, 0)?, slot(&mut source, SLOT_STRIDE as u64)?] {
         [Some(a), Some(b)] => {
             let (point, counter) = if a.1 > b.1 { a } else { b };
             Found::Sound(point, counter, false)
@@ -87,6 +88,15 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<Found, LogError> {
         [Some((point, counter)), None] | [None, Some((point, counter))] => Found::Sound(point, counter, true),
         [None, None] => Found::Damaged,
     })
+}
+
+/// One slot, read by itself; `None` if it is damaged or cannot be read.
+fn slot(source: &mut Source, at: u64) -> Result<Option<(Point, u64)>, LogError> {
+    match source.bytes(at, SLOT_BYTES) {
+        Ok(bytes) => Ok(Point::parse(bytes)),
+        Err(error) if error.is_damage() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The file, open for writing.
@@ -97,17 +107,19 @@ pub(crate) struct CommitFile {
 }
 
 impl CommitFile {
-    /// Makes the file, durably, before the first segment: a segment without it has lost it.
-    pub(crate) fn create(disk: &dyn Disk) -> Result<(), LogError> {
+    /// Makes the file, durably, and opens it. Both slots claim `point`, counted after `counter`. There is one before
+    /// the first segment: a segment without it has lost it.
+    pub(crate) fn create(disk: &dyn Disk, point: Point, counter: u64) -> Result<Self, LogError> {
         let mut content = vec![0; FILE_BYTES];
-        for (at, counter) in [(0, 0), (SLOT_STRIDE, 1)] {
-            content[at..at + SLOT_BYTES].copy_from_slice(&Point::default().encode(counter));
+        for counter in [counter + 1, counter + 2] {
+            content[slot_offset(counter)..][..SLOT_BYTES].copy_from_slice(&point.encode(counter));
         }
         let mut file = disk.create(TEMPORARY_FILE).map_err(LogError::io("create", TEMPORARY_FILE))?;
         file.write(&content).map_err(LogError::io("write", TEMPORARY_FILE))?;
         file.sync().map_err(LogError::io("sync", TEMPORARY_FILE))?;
         disk.rename(TEMPORARY_FILE, COMMIT_FILE).map_err(LogError::io("rename to", COMMIT_FILE))?;
-        disk.sync_folder().map_err(LogError::io("sync the folder of", COMMIT_FILE))
+        disk.sync_folder().map_err(LogError::io("sync the folder of", COMMIT_FILE))?;
+        Self::open(disk, counter + 2)
     }
 
     /// Opens it; the next slot is counted after `counter`.
@@ -119,8 +131,8 @@ impl CommitFile {
     /// Writes a slot. Durable only after [`Self::sync`].
     pub(crate) fn note(&mut self, point: Point) -> Result<(), LogError> {
         self.counter += 1;
-        let at = (self.counter % 2) * SLOT_STRIDE as u64;
         let slot = point.encode(self.counter);
+        let at = slot_offset(self.counter) as u64;
         self.file.write_at(at, &slot).map_err(LogError::io("write", COMMIT_FILE))?;
         self.unsynced = true;
         Ok(())
@@ -144,6 +156,11 @@ impl CommitFile {
     }
 }
 
+/// Where the slot with this counter is.
+fn slot_offset(counter: u64) -> usize {
+    (counter % 2) as usize * SLOT_STRIDE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,18 +170,17 @@ mod tests {
     fn one_damaged_slot_leaves_the_other_and_two_are_noticed() {
         let disk = CrashDisk::new();
         assert!(matches!(read(&disk).unwrap(), Found::Missing));
-        CommitFile::create(&disk).unwrap();
-        let mut file = CommitFile::open(&disk, 1).unwrap();
+        let mut file = CommitFile::create(&disk, Point::default(), 0).unwrap();
         file.note(Point { newest: 1, committed: 5, sealed: false }).unwrap();
         file.note(Point { newest: 1, committed: 6, sealed: true }).unwrap();
-        let Found::Sound(point, 3, false) = read(&disk).unwrap() else { panic!("two sound slots") };
+        let Found::Sound(point, 4, false) = read(&disk).unwrap() else { panic!("two sound slots") };
         assert_eq!(point, Point { newest: 1, committed: 6, sealed: true });
         let mut bytes = disk.files()[COMMIT_FILE].clone();
-        bytes[SLOT_STRIDE + 20] ^= 1;
-        disk.set_file(COMMIT_FILE, bytes.clone());
-        let Found::Sound(point, 2, true) = read(&disk).unwrap() else { panic!("one sound slot") };
-        assert_eq!(point.committed, 5);
         bytes[20] ^= 1;
+        disk.set_file(COMMIT_FILE, bytes.clone());
+        let Found::Sound(point, 3, true) = read(&disk).unwrap() else { panic!("one sound slot") };
+        assert_eq!(point.committed, 5);
+        bytes[SLOT_STRIDE + 20] ^= 1;
         disk.set_file(COMMIT_FILE, bytes);
         assert!(matches!(read(&disk).unwrap(), Found::Damaged));
     }

@@ -12,12 +12,16 @@
 //! happen out of order. Only operations that change the disk are counted; reading costs nothing, but fails too
 //! once the disk has crashed.
 //!
+//! A bad sector is one of [`CrashDisk::fail_reads`]: reads of it fail with EIO, and so do writes in place.
+//!
 //! Deliberately absent: time, and bit rot (tests flip bits with [`CrashDisk::set_file`]).
 
 use crate::disk::{Disk, ReadFile, WriteFile};
+use rustix::io::Errno;
 use std::{
     collections::{BTreeMap, HashMap},
     io,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -48,6 +52,8 @@ pub struct Counts {
     pub syncs: u64,
     /// `rename`.
     pub renames: u64,
+    /// `link`.
+    pub links: u64,
     /// `remove`.
     pub removes: u64,
     /// `sync_folder`.
@@ -80,6 +86,8 @@ struct State {
 struct Inode {
     now: Vec<u8>,
     synced: Vec<u8>,
+    /// What the disk cannot read.
+    bad: Vec<Range<usize>>,
 }
 
 #[derive(Clone)]
@@ -118,7 +126,7 @@ impl CrashDisk {
     pub fn set_file(&self, name: &str, bytes: impl Into<Vec<u8>>) {
         let mut state = self.lock();
         let bytes = bytes.into();
-        let inode = state.new_inode(Inode { now: bytes.clone(), synced: bytes });
+        let inode = state.new_inode(Inode { now: bytes.clone(), synced: bytes, bad: Vec::new() });
         state.names.insert(name.to_owned(), inode);
         state.names_synced.insert(name.to_owned(), inode);
     }
@@ -139,6 +147,13 @@ impl CrashDisk {
     pub fn fail_after(&self, n: u64) {
         let mut state = self.lock();
         state.fail_at = Some(state.operations + n);
+    }
+
+    /// Makes these bytes of a file unreadable from now on, whatever its name, also after a crash of the process.
+    pub fn fail_reads(&self, name: &str, bytes: Range<usize>) {
+        let mut state = self.lock();
+        let inode = state.names[name];
+        state.inode(inode).bad.push(bytes);
     }
 
     /// What `free_bytes` says from now on.
@@ -323,6 +338,13 @@ impl Disk for CrashDisk {
         Ok(())
     }
 
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.change(|counts| &mut counts.links)?;
+        let inode = state.find(from)?;
+        state.rename(NameChange { unlink: None, link: Some((to.to_owned(), inode)) });
+        Ok(())
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.change(|counts| &mut counts.removes)?;
         state.find(name)?;
@@ -358,10 +380,15 @@ impl WriteFile for OpenFile {
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.change(|counts| &mut counts.writes)?;
-        let now = &mut state.inode(self.inode).now;
+        let inode = state.inode(self.inode);
         let beyond = || io::Error::other("a write in place beyond the end of the file");
         let start = usize::try_from(offset).map_err(|_| beyond())?;
-        now.get_mut(start..start + bytes.len()).ok_or_else(beyond)?.copy_from_slice(bytes);
+        let end = start + bytes.len();
+        if inode.bad.iter().any(|bad| bad.start < end && start < bad.end) {
+            // To write a part of a sector the rest of it is read first.
+            return Err(Errno::IO.into());
+        }
+        inode.now.get_mut(start..end).ok_or_else(beyond)?.copy_from_slice(bytes);
         Ok(())
     }
 
@@ -387,9 +414,18 @@ impl ReadFile for OpenFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut state = self.disk.lock();
         state.alive()?;
-        let bytes = &state.inode(self.inode).now;
-        let rest = usize::try_from(offset).ok().and_then(|start| bytes.get(start..)).unwrap_or_default();
-        let len = rest.len().min(buffer.len());
+        let inode = state.inode(self.inode);
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let rest = inode.now.get(start..).unwrap_or_default();
+        let mut len = rest.len().min(buffer.len());
+        for bad in &inode.bad {
+            if bad.contains(&start) {
+                return Err(Errno::IO.into());
+            }
+            if bad.start > start {
+                len = len.min(bad.start - start);
+            }
+        }
         buffer[..len].copy_from_slice(&rest[..len]);
         Ok(len)
     }

@@ -25,6 +25,8 @@ pub trait Disk: Send + Sync + 'static {
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>>;
     /// Renames a file, replacing the target if there is one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Gives a file a second name, which is not in use.
+    fn link(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes every name change so far durable.
@@ -114,6 +116,10 @@ impl Disk for RealDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.folder.join(from), self.folder.join(to))
+    }
+
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::hard_link(self.folder.join(from), self.folder.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

@@ -136,7 +136,8 @@ pub struct Home {
     pub replay: Replay,
     /// Whose it is.
     pub cluster_id: String,
-    /// Records may be lost, now or by a start that did not get to [`Recovering::done`]: what happened, for the operator.
+    /// Records may be lost, now or by a start that did not get to [`Recovering::done`]: what happened, for the
+    /// operator.
     pub lost: Option<String>,
     /// An operator asked for recovery, now or at a start that did not get to [`Recovering::done`].
     pub recovery_requested: bool,
@@ -221,6 +222,16 @@ fn open_noting(
             kept_as = torn.kept_as,
             "cut an unfinished write from the end of the {log}: a crash interrupted it, so it should not have been \
              acknowledged; if the disk is not to be trusted, treat it as a loss"
+        );
+    }
+    for part in &opened.replaced {
+        tracing::error!(
+            file = part.file,
+            offset = part.offset,
+            kept_as = part.kept_as.as_deref().unwrap_or("-"),
+            why = part.why,
+            "a snapshot of the {log} is damaged: started from the older one and the records after it, nothing is lost; \
+             check the disk"
         );
     }
     for part in &opened.dropped {

@@ -2,10 +2,15 @@
 //! journal itself needs.
 
 use crate::Log;
-use std::{io, thread};
+use std::{
+    io, thread,
+    time::{Duration, Instant},
+};
 
 /// Free room that a snapshot needs, as a multiple of what it is made from: it may be larger than both.
 const ROOM: f64 = 1.5;
+/// How often the commit point is synced: the next batch waits for that sync.
+const SETTLE_EVERY: Duration = Duration::from_secs(3);
 
 /// Has snapshots made, for one journal.
 pub struct Snapshots {
@@ -18,22 +23,36 @@ pub struct Snapshots {
     told: bool,
     /// Tells whether it succeeded.
     making: Option<thread::JoinHandle<bool>>,
+    /// When the commit point was last synced, and how long it then stays as it is.
+    settled: Instant,
+    settle_every: Duration,
 }
 
 impl Snapshots {
     /// A snapshot every `every_bytes` of records; each leaves the disk with at least `reserve` bytes.
     pub fn new(every_bytes: u64, reserve: u64) -> Self {
-        Self { every_bytes, reserve, due: every_bytes, told: false, making: None }
+        Self {
+            every_bytes,
+            reserve,
+            due: every_bytes,
+            told: false,
+            making: None,
+            settled: Instant::now(),
+            settle_every: SETTLE_EVERY,
+        }
     }
 
-    /// Looks whether a snapshot is due; if so `make` runs on a thread of its own. Also has the commit point synced. To be
-    /// called now and then.
+    /// Looks whether a snapshot is due; if so `make` runs on a thread of its own. Also has the commit point synced
+    /// every few seconds. To be called at least as often.
     pub fn look<E: std::fmt::Display>(
         &mut self,
         log: &Log,
         make: impl FnOnce() -> Result<(), E> + Send + 'static,
     ) {
-        log.settle();
+        if self.settled.elapsed() >= self.settle_every {
+            log.settle();
+            self.settled = Instant::now();
+        }
         let grown = log.bytes_since_snapshot();
         if let Some(made) = self.making.take_if(|making| making.is_finished())
             && made.join().unwrap_or(false)
@@ -84,7 +103,11 @@ fn room(log: &Log, reserve: u64) -> io::Result<Result<(), (u64, u64)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Recovery, disk::RealDisk};
+    use crate::{
+        Recovery,
+        crash::CrashDisk,
+        disk::{Disk, RealDisk},
+    };
     use std::sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -93,15 +116,19 @@ mod tests {
     struct Bench {
         log: Log,
         made: Arc<AtomicU32>,
-        _folder: tempfile::TempDir,
+        _folder: Option<tempfile::TempDir>,
     }
 
     impl Bench {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let disk = Arc::new(RealDisk::open(folder.path()).unwrap());
+            Self { _folder: Some(folder), ..Self::on(disk) }
+        }
+
+        fn on(disk: Arc<dyn Disk>) -> Self {
             let log = Log::open(disk, Recovery::Refuse).unwrap().log;
-            Self { log, made: Arc::default(), _folder: folder }
+            Self { log, made: Arc::default(), _folder: None }
         }
 
         fn grow(&self, bytes: usize) {
@@ -147,6 +174,29 @@ mod tests {
         // As if so much had come while it was made: nothing of this log goes.
         assert_eq!(bench.look_and(&mut snapshots, Ok(())), 1);
         assert_eq!(bench.look_and(&mut snapshots, Ok(())), 2, "at once");
+    }
+
+    #[test]
+    fn the_commit_point_is_synced_every_few_seconds_and_not_at_each_look() {
+        let disk = CrashDisk::new();
+        let bench = Bench::on(Arc::new(disk.clone()));
+        let mut snapshots = Snapshots::new(1 << 30, 0);
+        snapshots.settle_every = Duration::from_hours(1);
+        let before = disk.counts().syncs;
+        for _ in 0..20 {
+            bench.grow(10);
+            bench.look(&mut snapshots);
+        }
+        // The writer has done all that was asked of it when this returns.
+        bench.log.rotate().unwrap();
+        let rotated = disk.counts().syncs;
+        assert!(rotated - before <= 20 + 3, "one for each batch, and those of the rotation");
+        bench.grow(10);
+        snapshots.settle_every = Duration::ZERO;
+        bench.look(&mut snapshots);
+        while disk.counts().syncs < rotated + 2 {
+            thread::yield_now();
+        }
     }
 
     #[test]

@@ -41,6 +41,8 @@ mod format;
 pub mod home;
 pub mod keep;
 pub mod log;
+#[cfg(test)]
+mod read_error_tests;
 mod repair;
 pub mod replay;
 mod segment;

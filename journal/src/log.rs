@@ -32,7 +32,8 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// What to do about damage when opening. A torn tail (the last batch, whose write was cut short) is not damage.
+/// What to do about damage when opening. A torn tail (the last batch, whose write was cut short) is not damage, and a
+/// damaged snapshot alone loses nothing: both are dealt with and reported, whatever this says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
     /// Refuse to open, with the file and the offset.
@@ -55,7 +56,7 @@ pub struct Torn {
     pub kept_as: String,
 }
 
-/// What [`Recovery::DropDamaged`] dropped, for the user.
+/// A damaged file or part of one that is not used, for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped {
     /// Which file.
@@ -80,6 +81,8 @@ pub struct Opened {
     pub replay: Replay,
     /// The torn tail, if there was one.
     pub torn: Option<Torn>,
+    /// Damaged snapshots that were renamed; an older one and the records after it replace them. Nothing is lost.
+    pub replaced: Vec<Dropped>,
     /// Empty unless [`Recovery::DropDamaged`] found damage.
     pub dropped: Vec<Dropped>,
 }
@@ -160,7 +163,8 @@ impl Log {
             .spawn(move || writer.run())
             .map_err(LogError::io("start the thread of", "the journal"))?;
         let log = Self { disk, shared, writer: Mutex::new(Some(writer)) };
-        Ok(Opened { log, replay, torn: repaired.torn, dropped: repaired.dropped })
+        let (torn, replaced, dropped) = (repaired.torn, repaired.replaced, repaired.dropped);
+        Ok(Opened { log, replay, torn, replaced, dropped })
     }
 
     /// Adds a record. The order of calls is the order of numbers. Not durable yet: see [`Self::wait_durable`].

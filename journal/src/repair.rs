@@ -3,6 +3,7 @@
 //!
 //! Nothing is deleted but unfinished temporary files. A crash at any point leaves a folder that the next open treats
 //! the same way: the copy of what is cut is durable before the original is cut, and the commit point is written last.
+//! A damaged file is renamed, not copied: the disk may be unable to read it. Only its sound beginning is copied.
 
 use crate::{
     LogError, Seq,
@@ -14,6 +15,7 @@ use crate::{
     source::Source,
     survey::{Damage, End, Segment, Survey, records_known},
 };
+use std::ops::Range;
 
 /// The folder in order, and the segment that takes the next batch.
 pub(crate) struct Repaired {
@@ -22,6 +24,7 @@ pub(crate) struct Repaired {
     pub(crate) commit: CommitFile,
     pub(crate) segments: Vec<Segment>,
     pub(crate) torn: Option<Torn>,
+    pub(crate) replaced: Vec<Dropped>,
     pub(crate) dropped: Vec<Dropped>,
 }
 
@@ -30,66 +33,64 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, L
     for name in &survey.temporaries {
         disk.remove(name).map_err(LogError::io("remove", name))?;
     }
-    let mut dropped = Vec::new();
+    let mut replaced = Vec::new();
     for (seq, error) in std::mem::take(&mut survey.damaged_snapshots) {
         let file = FileKind::Snapshot.name(seq);
-        dropped.push(put_aside(disk, &mut survey.names, &file, 0, &error)?);
+        replaced.push(set_aside(disk, &mut survey.names, &file, 0, &error)?);
     }
     let end = std::mem::replace(&mut survey.end, End::Sound);
-    let mut torn = None;
-    let cut = match end {
-        End::Sound => false,
-        End::Torn { bytes } => {
-            torn = cut_torn(disk, survey, bytes)?;
-            true
-        }
+    let (mut torn, mut dropped) = (None, Vec::new());
+    match end {
+        End::Sound => {}
+        End::Torn { bytes } => torn = keep_torn(disk, survey, bytes)?,
         End::Damage(damage) => {
+            dropped.append(&mut replaced);
             dropped.extend(drop_damage(disk, survey, &damage)?);
-            damage.cut.is_some()
         }
-    };
-    for drop in &dropped {
-        tracing::warn!(file = drop.file, offset = drop.offset, bytes = drop.bytes, why = drop.why, "dropped");
     }
     // A name that this process sees may not be durable yet: the process before may have died in between.
     disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))?;
     let (commit, lost) = open_commit(disk, survey)?;
     dropped.extend(lost);
-    let (file, salt) = active_segment(disk, survey, cut)?;
+    let (file, salt) = active_segment(disk, survey, torn.is_some())?;
     let commit = begin(commit, survey)?;
     let sizes = survey.older.iter().map(|first| segment_on_disk(disk, *first));
     let mut segments = sizes.collect::<Result<Vec<_>, _>>()?;
     segments.append(&mut survey.sound);
-    Ok(Repaired { file, salt, commit, segments, torn, dropped })
+    Ok(Repaired { file, salt, commit, segments, torn, replaced, dropped })
 }
 
 /// Keeps a copy of the torn tail: it may hold something that was acknowledged after all.
-fn cut_torn(disk: &dyn Disk, survey: &mut Survey, bytes: u64) -> Result<Option<Torn>, LogError> {
+fn keep_torn(disk: &dyn Disk, survey: &mut Survey, bytes: u64) -> Result<Option<Torn>, LogError> {
     let Some(segment) = survey.sound.last() else { return Ok(None) };
     let (file, offset) = (FileKind::Segment.name(segment.first), segment.bytes);
     let kept_as = free_name(&mut survey.names, &file, "torn");
-    copy(disk, &file, offset, &kept_as)?;
+    let copied = copy(disk, &file, offset..offset + bytes)?;
+    disk.rename(&copied, &kept_as).map_err(LogError::io("rename to", &kept_as))?;
     Ok(Some(Torn { file, offset, bytes, kept_as }))
 }
 
-/// Opens the commit point, making it anew if there is none that can be used.
+/// Opens the commit point, making it anew if there is none that can be used or a slot of it is damaged.
 fn open_commit(disk: &dyn Disk, survey: &mut Survey) -> Result<(CommitFile, Option<Dropped>), LogError> {
+    if let Some((point, counter)) = survey.commit {
+        let slot_damaged = survey.commit_slot_damaged;
+        let open = if slot_damaged {
+            CommitFile::create(disk, point, counter)
+        } else {
+            CommitFile::open(disk, counter)
+        };
+        return Ok((open?, None));
+    }
     let mut dropped = None;
-    let counter = if let Some((_, counter)) = &survey.commit {
-        *counter
-    } else {
-        if let Some(error) = survey.commit_lost.take() {
-            dropped = Some(if survey.names.iter().any(|name| name == COMMIT_FILE) {
-                put_aside(disk, &mut survey.names, COMMIT_FILE, 0, &error)?
-            } else {
-                let (file, why) = (COMMIT_FILE.to_owned(), error.to_string());
-                Dropped { file, offset: 0, bytes: 0, records_known: 0, kept_as: None, why }
-            });
-        }
-        CommitFile::create(disk)?;
-        1
-    };
-    Ok((CommitFile::open(disk, counter)?, dropped))
+    if let Some(error) = survey.commit_lost.take() {
+        dropped = Some(if survey.names.iter().any(|name| name == COMMIT_FILE) {
+            set_aside(disk, &mut survey.names, COMMIT_FILE, 0, &error)?
+        } else {
+            let (file, why) = (COMMIT_FILE.to_owned(), error.to_string());
+            Dropped { file, offset: 0, bytes: 0, records_known: 0, kept_as: None, why }
+        });
+    }
+    Ok((CommitFile::create(disk, Point::default(), 0)?, dropped))
 }
 
 /// From here on the log is open: no seal, and what is about to be replayed is what there is.
@@ -133,7 +134,7 @@ fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<
     if let (Some((bytes, records_known)), Some(segment)) = (damage.cut, survey.sound.last()) {
         let file = FileKind::Segment.name(segment.first);
         let kept_as = free_name(&mut survey.names, &file, "damaged");
-        copy(disk, &file, 0, &kept_as)?;
+        cut_damaged(disk, &file, segment.bytes, &kept_as)?;
         dropped.push(Dropped {
             file,
             offset: segment.bytes,
@@ -146,7 +147,7 @@ fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<
     for &first in &damage.aside {
         let file = FileKind::Segment.name(first);
         let known = records_known(disk, first);
-        dropped.push(put_aside(disk, &mut survey.names, &file, known, &damage.error)?);
+        dropped.push(set_aside(disk, &mut survey.names, &file, known, &damage.error)?);
     }
     if dropped.is_empty() {
         // A file that should be there is not: there is nothing to keep.
@@ -157,7 +158,17 @@ fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<
     Ok(dropped)
 }
 
-fn put_aside(
+/// Keeps a damaged segment under another name and leaves only its sound beginning, `bytes` long, under its own. The
+/// file has both names until it is replaced, so that a crash in between loses neither.
+fn cut_damaged(disk: &dyn Disk, file: &str, bytes: u64, kept_as: &str) -> Result<(), LogError> {
+    let copied = copy(disk, file, 0..bytes)?;
+    disk.link(file, kept_as).map_err(LogError::io("keep the damaged file as", kept_as))?;
+    disk.sync_folder().map_err(LogError::io("sync the folder of", kept_as))?;
+    disk.rename(&copied, file).map_err(LogError::io("rename to", file))
+}
+
+/// Renames a damaged file.
+fn set_aside(
     disk: &dyn Disk,
     names: &mut Vec<String>,
     file: &str,
@@ -166,7 +177,7 @@ fn put_aside(
 ) -> Result<Dropped, LogError> {
     let bytes = Source::open(disk, file.to_owned())?.length();
     let kept_as = free_name(names, file, "damaged");
-    disk.rename(file, &kept_as).map_err(LogError::io("put aside", file))?;
+    disk.rename(file, &kept_as).map_err(LogError::io("rename the damaged file", file))?;
     // The error is about the first of the files that go; only there does its offset mean anything.
     let offset = if names_file(error, file) { error.offset() } else { 0 };
     let why = error.to_string();
@@ -192,16 +203,16 @@ fn free_name(names: &mut Vec<String>, file: &str, what: &str) -> String {
     }
 }
 
-/// Copies `from` from `offset` on, durably but for the name.
-fn copy(disk: &dyn Disk, from: &str, offset: u64, to: &str) -> Result<(), LogError> {
-    const COPY_BYTES: usize = 1 << 20;
+/// Copies a part of `from` to a temporary file, durably, and returns the name of that.
+fn copy(disk: &dyn Disk, from: &str, part: Range<u64>) -> Result<String, LogError> {
+    const COPY_BYTES: u64 = 1 << 20;
     // Ours by its ending, so that a copy that a crash cuts short is removed by the next open.
     let temporary = format!("{from}{TEMPORARY}");
     let mut source = Source::open(disk, from.to_owned())?;
     let mut target = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;
-    let mut at = offset;
-    while at < source.length() {
-        let bytes = source.bytes(at, COPY_BYTES)?;
+    let mut at = part.start;
+    while at < part.end {
+        let bytes = source.bytes(at, COPY_BYTES.min(part.end - at) as usize)?;
         if bytes.is_empty() {
             break;
         }
@@ -209,5 +220,5 @@ fn copy(disk: &dyn Disk, from: &str, offset: u64, to: &str) -> Result<(), LogErr
         at += bytes.len() as u64;
     }
     target.sync().map_err(LogError::io("sync", &temporary))?;
-    disk.rename(&temporary, to).map_err(LogError::io("rename to", to))
+    Ok(temporary)
 }

@@ -13,6 +13,9 @@ use crate::{
     source::Source,
 };
 
+/// What a disk reads as a whole or not at all.
+const SECTOR_BYTES: u64 = 4096;
+
 /// Reads one segment.
 pub(crate) struct SegmentReader {
     source: Source,
@@ -82,8 +85,15 @@ impl SegmentReader {
         &self.source
     }
 
-    /// Verifies the next batch.
+    /// Verifies the next batch. One that the disk cannot read is bad.
     pub(crate) fn next_batch(&mut self) -> Result<Step, LogError> {
+        match self.verify_batch() {
+            Err(LogError::Damaged { what, .. }) => Ok(Step::Bad(what)),
+            other => other,
+        }
+    }
+
+    fn verify_batch(&mut self) -> Result<Step, LogError> {
         let rest = self.source.length().saturating_sub(self.offset);
         if rest == 0 {
             return Ok(Step::End);
@@ -147,14 +157,23 @@ impl SegmentReader {
         (self.record_seq - 1, self.source.window(self.record.0, self.record.1))
     }
 
-    /// Looks beyond a bad batch for batches with higher numbers. One sound header is proof enough: a batch is
-    /// written only after the one before it has been synced, so whatever came before it was once whole.
+    /// Looks beyond a bad batch, to the end of the file, for batches with higher numbers. One sound header is proof
+    /// enough: a batch is written only after the one before it has been synced, so whatever came before it was once
+    /// whole.
     pub(crate) fn later(&mut self) -> Result<Later, LogError> {
         let mut later = Later::default();
         let mut expected = self.next;
         let mut at = self.offset + GRAIN_BYTES as u64;
         while at < self.source.length() {
-            match BatchHeader::parse(self.source.bytes(at, BATCH_HEADER_BYTES)?, self.salt) {
+            let bytes = match self.source.bytes(at, BATCH_HEADER_BYTES) {
+                Err(error) if error.is_damage() => {
+                    // To the next sector: each try at a bad one can take the disk seconds.
+                    at = (at / SECTOR_BYTES + 1) * SECTOR_BYTES;
+                    continue;
+                }
+                other => other?,
+            };
+            match BatchHeader::parse(bytes, self.salt) {
                 Some(header) if header.first > expected => {
                     later.batches += 1;
                     later.records += u64::from(header.count);

@@ -5,6 +5,7 @@ use crate::{
     LogError,
     disk::{Disk, ReadFile},
 };
+use rustix::io::Errno;
 
 /// Read ahead by this much, so that small records cost no system call each.
 const READ_AHEAD_BYTES: usize = 256 << 10;
@@ -16,13 +17,14 @@ pub(crate) struct Source {
     length: u64,
     window: Vec<u8>,
     window_at: u64,
+    unreadable: bool,
 }
 
 impl Source {
     pub(crate) fn open(disk: &dyn Disk, name: String) -> Result<Self, LogError> {
         let file = disk.open(&name).map_err(LogError::io("open", &name))?;
         let length = file.length().map_err(LogError::io("read", &name))?;
-        Ok(Self { file, name, length, window: Vec::new(), window_at: 0 })
+        Ok(Self { file, name, length, window: Vec::new(), window_at: 0, unreadable: false })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -34,7 +36,12 @@ impl Source {
         self.length
     }
 
-    /// Up to `len` bytes at `offset`; fewer only where the file ends.
+    /// Whether a read has failed because the disk cannot read a sector (EIO).
+    pub(crate) fn unreadable(&self) -> bool {
+        self.unreadable
+    }
+
+    /// Up to `len` bytes at `offset`; fewer only where the file ends. A sector that the disk cannot read is damage.
     pub(crate) fn bytes(&mut self, offset: u64, len: usize) -> Result<&[u8], LogError> {
         let in_window =
             offset >= self.window_at && offset + len as u64 <= self.window_at + self.window.len() as u64;
@@ -80,8 +87,14 @@ impl Source {
                 Ok(0) => break,
                 Ok(n) => filled += n,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // Only the read-ahead has met a bad sector.
+                Err(error) if is_bad_sector(&error) && filled >= len => break,
                 Err(error) => {
                     self.window.clear();
+                    if is_bad_sector(&error) {
+                        self.unreadable = true;
+                        return Err(self.damaged(at, "the disk cannot read it (input/output error)"));
+                    }
                     return Err(LogError::io("read", &self.name)(error));
                 }
             }
@@ -89,6 +102,10 @@ impl Source {
         self.window.truncate(filled);
         Ok(())
     }
+}
+
+fn is_bad_sector(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
 
 #[cfg(test)]
@@ -108,5 +125,18 @@ mod tests {
         }
         assert_eq!(source.bytes(10, usize::MAX >> 1).unwrap().len(), content.len() - 10);
         assert!(source.window.capacity() <= 2 * content.len());
+    }
+
+    #[test]
+    fn a_bad_sector_in_the_read_ahead_does_not_fail_a_read_before_it() {
+        let disk = CrashDisk::with_files([("f", vec![7; 10_000])]);
+        disk.fail_reads("f", 4096..4608);
+        let mut source = Source::open(&disk, "f".into()).unwrap();
+        assert_eq!(source.bytes(0, 4096).unwrap(), [7; 4096]);
+        assert!(!source.unreadable());
+        let error = source.bytes(4000, 200).unwrap_err();
+        assert!(matches!(&error, LogError::Damaged { offset: 4096, .. }), "{error}");
+        assert!(source.unreadable() && error.is_damage());
+        assert_eq!(source.bytes(4608, 10).unwrap(), [7; 10]);
     }
 }

@@ -31,7 +31,8 @@ pub(crate) struct Survey {
     pub(crate) temporaries: Vec<String>,
     /// Snapshots, oldest first, without the damaged ones that were tried.
     pub(crate) snapshots: Vec<Seq>,
-    /// Snapshots that were tried and are to be dropped.
+    /// Snapshots that were tried and are damaged, newest first. Unless the log has damage too, the older snapshot and
+    /// the segments replace them: nothing is lost.
     pub(crate) damaged_snapshots: Vec<(Seq, LogError)>,
     /// The segments before those that will be replayed.
     pub(crate) older: Vec<Seq>,
@@ -47,6 +48,10 @@ pub(crate) struct Survey {
     pub(crate) commit: Option<(Point, u64)>,
     /// The commit point is unusable although there is a log.
     pub(crate) commit_lost: Option<LogError>,
+    /// One slot of the commit point is unusable: the file is to be replaced.
+    pub(crate) commit_slot_damaged: bool,
+    /// The last record that was durable once, by the commit point or the newest snapshot: it must be there.
+    pub(crate) claimed: Seq,
 }
 
 /// How the sound part of the log ends.
@@ -64,7 +69,7 @@ pub(crate) struct Damage {
     pub(crate) error: LogError,
     /// Whether the last of `sound` is to be cut to its length; with how many bytes and known records go.
     pub(crate) cut: Option<(u64, u64)>,
-    /// Segments to be put aside whole.
+    /// Segments to be renamed whole.
     pub(crate) aside: Vec<Seq>,
 }
 
@@ -88,9 +93,12 @@ impl Survey {
         }
         segments.sort_unstable();
         snapshots.sort_unstable();
-        let damaged_snapshots = choose_snapshot(disk, recovery, &mut snapshots)?;
+        let newest_snapshot = snapshots.last().copied().unwrap_or(0);
+        let damaged_snapshots = choose_snapshot(disk, &mut snapshots)?;
         let base = snapshots.last().copied().unwrap_or(0);
-        let (commit, commit_lost) = commit_point(disk, !segments.is_empty() || !snapshots.is_empty())?;
+        let has_files = !segments.is_empty() || newest_snapshot > 0;
+        let CommitPoint { commit, lost: commit_lost, slot_damaged: commit_slot_damaged } =
+            commit_point(disk, has_files)?;
         let commit_lost = match (commit_lost, recovery) {
             (Some(error), Recovery::Refuse) => return Err(error),
             (commit_lost, _) => commit_lost,
@@ -112,22 +120,28 @@ impl Survey {
             append_salt: None,
             commit,
             commit_lost,
+            commit_slot_damaged,
+            claimed: point.committed.max(newest_snapshot),
         };
         if !fresh {
             survey.walk(disk, &needed)?;
             survey.check_commit(point, &needed);
         }
-        match survey.end {
-            End::Damage(damage) if recovery == Recovery::Refuse => Err(damage.error),
-            // Even if nothing is left, as for a journal that vanished (`home`): what is dropped is kept aside, and
-            // its owner is told that records are lost.
-            _ => Ok(survey),
+        if recovery == Recovery::Refuse
+            && let End::Damage(damage) = survey.end
+        {
+            // The snapshot is to blame if it held what the segments lack.
+            let snapshot = survey.damaged_snapshots.into_iter().next().filter(|(seq, _)| survey.last < *seq);
+            return Err(snapshot.map_or(damage.error, |(_, error)| error));
         }
+        // With `DropDamaged` even if nothing is left, as for a journal that vanished (`home`): what is dropped is kept,
+        // and the loss is reported to the owner.
+        Ok(survey)
     }
 
     /// Whether opening the log cuts or drops anything.
     pub(crate) fn loses_something(&self) -> bool {
-        !matches!(self.end, End::Sound) || !self.damaged_snapshots.is_empty() || self.commit_lost.is_some()
+        !matches!(self.end, End::Sound) || self.commit_lost.is_some()
     }
 
     fn walk(&mut self, disk: &dyn Disk, needed: &[Seq]) -> Result<(), LogError> {
@@ -173,8 +187,9 @@ impl Survey {
         let bytes = reader.source().length() - reader.offset();
         let later = reader.later()?;
         let last = newer.is_empty() && later.batches == 0 && self.append_salt.is_some();
-        let point = self.commit.map(|(point, _)| point).unwrap_or_default();
-        if last && !point.sealed && self.last >= point.committed && reader.may_be_torn()? {
+        let sealed = self.commit.is_some_and(|(point, _)| point.sealed);
+        let readable = !reader.source().unreadable();
+        if last && readable && !sealed && self.last >= self.claimed && reader.may_be_torn()? {
             self.end = End::Torn { bytes };
             return Ok(());
         }
@@ -182,17 +197,17 @@ impl Survey {
         self.damage(error, Some((bytes, later.records)), newer)
     }
 
-    /// Whether all is there that the commit point claims.
+    /// Whether all is there that the commit point and the newest snapshot claim.
     fn check_commit(&mut self, point: Point, needed: &[Seq]) {
         if !matches!(self.end, End::Sound) {
             return;
         }
         let error = if point.newest > self.base() && !needed.contains(&point.newest) {
             gap(point.newest, None)
-        } else if self.last < point.committed {
+        } else if self.last < self.claimed {
             let file =
                 FileKind::Segment.name(self.sound.last().map_or(point.newest, |segment| segment.first));
-            LogError::Lost { file, from: self.last + 1, upto: point.committed }
+            LogError::Lost { file, from: self.last + 1, upto: self.claimed }
         } else {
             return;
         };
@@ -206,35 +221,39 @@ impl Survey {
     }
 }
 
-/// The commit point and its counter, or why there is none. It is written before the first segment.
-type CommitPoint = (Option<(Point, u64)>, Option<LogError>);
+/// What is known of the commit point. It is written before the first segment.
+#[derive(Default)]
+struct CommitPoint {
+    commit: Option<(Point, u64)>,
+    lost: Option<LogError>,
+    slot_damaged: bool,
+}
 
 fn commit_point(disk: &dyn Disk, has_files: bool) -> Result<CommitPoint, LogError> {
-    let lost = |what| Some(LogError::CommitPoint { file: COMMIT_FILE, what });
+    let lost = |what| {
+        let lost = Some(LogError::CommitPoint { file: COMMIT_FILE, what });
+        CommitPoint { lost, ..CommitPoint::default() }
+    };
     Ok(match commit::read(disk)? {
-        Found::Sound(point, counter, one_bad) => {
-            if one_bad {
+        Found::Sound(point, counter, slot_damaged) => {
+            if slot_damaged {
                 tracing::warn!(file = COMMIT_FILE, "one of two slots is damaged; the other one is used");
             }
-            (Some((point, counter)), None)
+            CommitPoint { commit: Some((point, counter)), lost: None, slot_damaged }
         }
-        Found::Missing if has_files => (None, lost("is missing beside the journal's other files")),
-        Found::Missing => (None, None),
-        Found::Damaged => (None, lost("has no readable slot")),
+        Found::Missing if has_files => lost("is missing beside the journal's other files"),
+        Found::Missing => CommitPoint::default(),
+        Found::Damaged => lost("has no readable slot"),
     })
 }
 
 /// Takes damaged snapshots off the end of `snapshots` until the newest is sound.
-fn choose_snapshot(
-    disk: &dyn Disk,
-    recovery: Recovery,
-    snapshots: &mut Vec<Seq>,
-) -> Result<Vec<(Seq, LogError)>, LogError> {
+fn choose_snapshot(disk: &dyn Disk, snapshots: &mut Vec<Seq>) -> Result<Vec<(Seq, LogError)>, LogError> {
     let mut damaged = Vec::new();
     while let Some(&seq) = snapshots.last() {
         match SnapshotReader::verify(disk, seq) {
             Ok(()) => break,
-            Err(error) if error.is_damage() && recovery == Recovery::DropDamaged => {
+            Err(error) if error.is_damage() => {
                 snapshots.pop();
                 damaged.push((seq, error));
             }
@@ -244,7 +263,7 @@ fn choose_snapshot(
     Ok(damaged)
 }
 
-/// Records that can still be told to be in a segment that is to be put aside.
+/// Records that are known to be in a segment that is to be renamed.
 pub(crate) fn records_known(disk: &dyn Disk, first: Seq) -> u64 {
     let Ok(mut reader) = SegmentReader::open(disk, first) else { return 0 };
     while let Ok(Step::Batch) = reader.next_batch() {}

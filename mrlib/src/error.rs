@@ -93,6 +93,11 @@ impl From<&str> for TaskError {
     }
 }
 
+/// The last line that is not empty. A traceback ends with the exception.
+pub fn last_line(text: &str) -> &str {
+    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
+}
+
 /// Bytes as they are shown in an error: in quotes, escaped, and only the first of many.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     const SHOWN_MAX: usize = 64;
@@ -106,7 +111,13 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::shown;
+    use super::{last_line, shown};
+
+    #[test]
+    fn the_last_line_that_is_not_empty_names_the_exception() {
+        assert_eq!(last_line("Traceback:\n  line 7\nValueError: seven\n\n"), "ValueError: seven");
+        assert_eq!(last_line(" \n"), "");
+    }
 
     #[test]
     fn long_bytes_are_shown_by_their_start() {

@@ -60,6 +60,7 @@ pub struct Description {
     /// The version of mrlib that it was built with.
     pub mrlib: String,
     /// Settings that it takes besides those of the engine.
+    #[serde(default)]
     pub settings: Vec<Setting>,
 }
 

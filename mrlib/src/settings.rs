@@ -7,7 +7,7 @@
 use crate::input::Codec;
 use daemon::Bytes;
 use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, str::FromStr};
+use std::{borrow::Cow, collections::HashMap, str::FromStr};
 
 /// Names with this prefix are for the user's own program; nobody else reads them.
 pub const USER: &str = "user.";
@@ -17,6 +17,18 @@ pub const RESERVED: &str = "fermata.";
 pub const SKIP_DEFAULT: u64 = 100;
 /// The largest replication that a job may ask for. A NameNode may allow less.
 pub const REPLICATION_MAX: u64 = 64;
+
+/// The largest `attempts.max`: the JobTracker stores the error of every failed attempt.
+pub const ATTEMPTS_MAX: u64 = 100;
+/// The longest name of a setting, in bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+/// The most settings that a program may declare.
+pub const DECLARED_MAX: usize = 1000;
+/// Whether the mapper promises that its input may be divided at any record. Set at submission from what the program
+/// says of itself ([`crate::Job::divisible`]).
+pub const MAPPER_DIVISIBLE: &str = "mapper.divisible";
+/// No similar name is looked for above this length: the search takes the product of both lengths.
+const NEAR_BYTES_MAX: usize = 64;
 
 /// The values that a setting takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,8 +75,6 @@ impl Setting {
     }
 }
 
-const ANY: Kind = Kind::Count { min: 1, max: u32::MAX as u64 };
-
 /// The settings that every job takes.
 pub const ENGINE: &[Setting] = &[
     Setting::new("split.size", Kind::Size, "bytes that one map reads [default: a block]"),
@@ -79,7 +89,11 @@ pub const ENGINE: &[Setting] = &[
     Setting::new("slow.start", Kind::Fraction, "part of the maps done before reduces begin, from 0 to 1"),
     Setting::new("speculation", Kind::Flag, "false: disable speculative execution"),
     Setting::new("speculation.split", Kind::Flag, "false: speculate on a slow map, never split it"),
-    Setting::new("attempts.max", ANY, "failed attempts of a task that fail the job [default: 4]"),
+    Setting::new(
+        "attempts.max",
+        Kind::Count { min: 1, max: ATTEMPTS_MAX },
+        "failed attempts of a task that fail the job, up to 100 [default: 4]",
+    ),
     Setting::new("skip.bad.records", Kind::Skip, "bad records that a task may skip (true: 100; see below)"),
     Setting::new("record.bytes.max", Kind::Size, "the longest record [default: 256MiB]"),
     Setting::new("pace.map", Kind::Size, "bytes a second at most that a map reads, to try things"),
@@ -93,7 +107,7 @@ pub const ENGINE: &[Setting] = &[
 ];
 
 /// Set by `mrctl submit` itself: the folder with the job's files, and what the program says of its mapper.
-const INTERNAL: &[&str] = &["staging", "mapper.divisible"];
+const INTERNAL: &[&str] = &["staging", MAPPER_DIVISIBLE];
 
 /// Hadoop's names and what to use here.
 const HADOOP: &[(&[&str], &str)] = &[
@@ -170,8 +184,7 @@ impl Kind {
     fn wanted(self) -> String {
         match self {
             Self::Flag => "true or false".into(),
-            Self::Count { min, max } if max == u64::from(u32::MAX) => format!("a whole number from {min}"),
-            Self::Count { min, max } => format!("a number from {min} to {max}"),
+            Self::Count { min, max } => format!("a whole number from {min} to {max}"),
             Self::Size => "a size such as 16MiB".into(),
             Self::Fraction => "a number from 0 to 1".into(),
             Self::Format => "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)".into(),
@@ -212,6 +225,8 @@ pub fn bad(name: &str, value: &str, wanted: &str) -> String {
 /// Checks every setting of a job whose program declares `own`: a line for people about the first that is unknown or has
 /// a value that it does not take.
 pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Setting]) -> Result<(), String> {
+    let known: HashMap<&str, Kind> =
+        ENGINE.iter().chain(own).rev().map(|setting| (&*setting.name, setting.kind)).collect();
     for (name, value) in conf {
         if name.starts_with(RESERVED) {
             return Err(format!("setting {name}: names that begin with {RESERVED} are Fermata's own"));
@@ -219,11 +234,11 @@ pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Sett
         if name.starts_with(USER) || INTERNAL.contains(&name) {
             continue;
         }
-        let Some(known) = ENGINE.iter().chain(own).find(|setting| setting.name == name) else {
+        let Some(kind) = known.get(name) else {
             return Err(unknown(name, value, own));
         };
-        if !known.kind.accepts(value.trim()) {
-            return Err(bad(name, value, &known.kind.wanted()));
+        if !kind.accepts(value.trim()) {
+            return Err(bad(name, value, &kind.wanted()));
         }
     }
     Ok(())
@@ -260,8 +275,12 @@ fn unknown(name: &str, value: &str, own: &[Setting]) -> String {
 
 /// The candidate with the smallest edit distance, if it is near enough to be meant.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let allowed = (name.len() / 3).max(2);
-    let near = candidates.map(|candidate| (distance(name, candidate), candidate));
+    if name.len() > NEAR_BYTES_MAX {
+        return None;
+    }
+    let (length, allowed) = (name.chars().count(), (name.len() / 3).max(2));
+    let similar = candidates.filter(|candidate| candidate.chars().count().abs_diff(length) <= allowed);
+    let near = similar.map(|candidate| (distance(name, candidate), candidate));
     near.filter(|(distance, _)| *distance <= allowed).min().map(|(_, candidate)| candidate)
 }
 
@@ -294,7 +313,7 @@ mod tests {
     use super::*;
 
     fn refusal(name: &str, value: &str) -> Option<String> {
-        let own = [Setting::new("word.length", ANY, "the shortest word")];
+        let own = [Setting::new("word.length", Kind::Count { min: 1, max: 99 }, "the shortest word")];
         check([(name, value)], &own).err()
     }
 
@@ -347,6 +366,7 @@ mod tests {
             ("speculation", "perhaps"),
             ("attempts.max", "0"),
             ("attempts.max", "-1"),
+            ("attempts.max", "101"),
             ("split.size", "0"),
             ("split.size", "big"),
             ("input.format", "fixed:10"),
@@ -363,6 +383,27 @@ mod tests {
             let why = refusal(name, value).expect(name);
             assert!(why.starts_with(&format!("setting {name}")) && !why.contains('\n'), "{why}");
         }
+    }
+
+    #[test]
+    fn a_long_unknown_name_is_refused_without_a_search_for_a_similar_one() {
+        let long = "x".repeat(NEAR_BYTES_MAX + 1);
+        assert_eq!(nearest(&long, [&*long].into_iter()), None);
+        let endless = std::iter::repeat_n("y".repeat(1 << 20), 2).collect::<Vec<_>>();
+        let names = endless.iter().map(String::as_str).chain(["pace.map"]);
+        assert_eq!(nearest("pace.mpa", names), Some("pace.map"), "other lengths are passed over");
+    }
+
+    #[test]
+    fn many_settings_of_a_program_that_declares_many_are_checked() {
+        let own: Vec<Setting> = (0..DECLARED_MAX)
+            .map(|n| Setting { name: format!("own.{n}").into(), kind: Kind::Flag, help: Cow::default() })
+            .collect();
+        let conf: Vec<(String, &str)> = (0..DECLARED_MAX).map(|n| (format!("own.{n}"), "true")).collect();
+        let pairs = || conf.iter().map(|(name, value)| (name.as_str(), *value));
+        assert_eq!(check(pairs(), &own), Ok(()));
+        assert!(check(pairs().chain([("own.999", "1")]), &own).is_err_and(|why| why.contains("own.999")));
+        assert!(check([("attempts.max", "0")], &own).is_err(), "a program cannot redefine the engine's");
     }
 
     #[test]

@@ -64,6 +64,11 @@ pub const SENTENCES: &[Sentence] = &[
         "{reduces_waiting reduce waits|reduces wait} for maps: {maps_done} of the {maps_wanted} that must be done are",
     ),
     (
+        "launches-suspended",
+        "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}]: no attempt is started while the \
+         JobTracker's disk is nearly full (`mrctl nodes`)",
+    ),
+    (
         "no-tracker",
         "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}]: no node has slots for them",
     ),

@@ -1,8 +1,9 @@
 //! Bodies of calls: a request's is checked as it arrives, a response's holds what its call uses until it has been sent.
 //!
-//! gRPC sends messages with a prefix of five bytes: a flag and the length. Knowing the length, the gate charges a long message
-//! before anybody makes room for it, and knows whether a body is late: one request must arrive whole; a stream may be silent
-//! between two messages, but not before the first and not within one.
+//! gRPC sends messages with a prefix of five bytes: a flag and the length. Knowing the length, the gate charges a long
+//! message before anybody makes room for it, and knows whether a body is late: one request must arrive whole; a stream
+//! may be silent between two messages, but not before the first and not within one. One request stays charged until its
+//! call ends, a message of a stream until the service asks for the next.
 
 use crate::{
     health::{self, Ticket},
@@ -205,6 +206,11 @@ where
         let this = self.get_mut();
         if this.over {
             return Poll::Ready(None);
+        }
+        if this.streams && this.framing.begun == 0 && this.charging.is_none() {
+            // Whoever asks for more has taken over the messages so far: a stream that lasts holds no bytes between
+            // them.
+            this.call.iter().for_each(|call| call.release());
         }
         loop {
             if let Some(charging) = &mut this.charging {

@@ -4,16 +4,17 @@ use crate::{
     SecurityError,
     identity::{Role, USER_KEY},
     keys::{Keyring, read_private},
+    peer::{Accounts, Endpoint},
     stream::Stream,
     tls::{self, Pem},
     token::{TOKEN_KEY, Token},
 };
 use daemon::config::{Config, SecurityConfig};
 use rustls::pki_types::ServerName;
-use std::{io, net::TcpStream, path::Path, sync::Arc, time::Duration};
+use std::{fs, io, net::TcpStream, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 use tonic::{
     metadata::{Ascii, MetadataMap, MetadataValue},
-    transport::{Certificate, ClientTlsConfig, Endpoint},
+    transport::{self, Certificate, ClientTlsConfig},
 };
 
 /// Tokens that are made for one call.
@@ -31,6 +32,8 @@ struct Shown {
     proof: Proof,
     tls: Option<(Pem, Arc<rustls::ClientConfig>)>,
     keys: Keyring,
+    /// Whose programs on this machine are sent a token without TLS.
+    accounts: Arc<Accounts>,
 }
 
 #[derive(Debug)]
@@ -54,14 +57,16 @@ impl Credentials {
             keys = Keyring::of_secret_file(&settings.secret)?;
         }
         if settings.dir.as_os_str().is_empty() {
-            return Ok(Self::new(role.name(), Proof::Own(role), None, keys));
+            let accounts = accounts(&settings.secret);
+            return Ok(Self::new(role.name(), Proof::Own(role), None, keys, accounts));
         }
         if keys.is_empty() {
             keys = Keyring::of_role(&settings.dir, role)?;
         }
         let pem = Pem::of_daemon(&settings.dir, role)?;
         let client = tls::client_config(&pem, &settings.dir)?;
-        Ok(Self::new(role.name(), Proof::Certificate, Some((pem, client)), keys))
+        let accounts = Accounts::of_file(None);
+        Ok(Self::new(role.name(), Proof::Certificate, Some((pem, client)), keys, accounts))
     }
 
     /// A person's: a certificate, a token, or, for whoever has the cluster's secret, any name.
@@ -84,22 +89,25 @@ impl Credentials {
         };
         if !settings.token.as_os_str().is_empty() {
             let (name, token) = read_token(&settings.token)?;
-            return Ok(Self::new(&name, Proof::Token(token), tls, Keyring::default()));
+            let accounts = accounts(&settings.token);
+            return Ok(Self::new(&name, Proof::Token(token), tls, Keyring::default(), accounts));
         }
         if !settings.secret.as_os_str().is_empty() {
             let keys = Keyring::of_secret_file(&settings.secret)?;
             crate::check_name(user).map_err(|error| SecurityError::Missing(error.to_string()))?;
-            return Ok(Self::new(user, Proof::Own(Role::Admin), tls, keys));
+            return Ok(Self::new(user, Proof::Own(Role::Admin), tls, keys, accounts(&settings.secret)));
         }
         let name = tls.as_ref().and_then(|(pem, _)| pem.subject()).map(|(_, name)| name);
         let why = "is no certificate of this cluster: make one with `mrctl cluster user`";
         let path = dir.join(format!("{}.pem", settings.identity));
         let name = name.ok_or_else(|| SecurityError::Content { path, why: why.into() })?;
-        Ok(Self::new(&name, Proof::Certificate, tls, Keyring::default()))
+        Ok(Self::new(&name, Proof::Certificate, tls, Keyring::default(), Accounts::of_file(None)))
     }
 
-    /// A task's: the token of its job, and the authority that servers must be of, if they speak TLS.
-    pub fn of_task(token: &str, authority: &[u8]) -> Result<Self, SecurityError> {
+    /// A task's: the token of its job, and the authority that servers must be of, if they speak TLS. If they do not,
+    /// those on this machine must be programs of `account`, the tracker's, or of root: other tasks have the task's own
+    /// account.
+    pub fn of_task(token: &str, authority: &[u8], account: u32) -> Result<Self, SecurityError> {
         if token.is_empty() {
             return Ok(Self::default());
         }
@@ -114,11 +122,17 @@ impl Credentials {
             let client = tls::client_config(&pem, Path::new("the cluster's authority"))?;
             Some((pem, client))
         };
-        Ok(Self::new(&name, Proof::Token(token), tls, Keyring::default()))
+        Ok(Self::new(&name, Proof::Token(token), tls, Keyring::default(), Accounts::of(account)))
     }
 
-    fn new(name: &str, proof: Proof, tls: Option<(Pem, Arc<rustls::ClientConfig>)>, keys: Keyring) -> Self {
-        Self(Some(Arc::new(Shown { name: name.into(), proof, tls, keys })))
+    fn new(
+        name: &str,
+        proof: Proof,
+        tls: Option<(Pem, Arc<rustls::ClientConfig>)>,
+        keys: Keyring,
+        accounts: Accounts,
+    ) -> Self {
+        Self(Some(Arc::new(Shown { name: name.into(), proof, tls, keys, accounts: Arc::new(accounts) })))
     }
 
     /// The name that is proved; None where none has to be.
@@ -126,8 +140,13 @@ impl Credentials {
         self.0.as_deref().map(|shown| shown.name.as_str())
     }
 
-    /// A token that proves the same identity for `lifetime`, for clients that cannot sign their own: the text, and what it
-    /// says. With a token file it is that token, which keeps its own end.
+    /// Whether the identity is proved by a token, which cannot make another.
+    pub fn is_token(&self) -> bool {
+        self.0.as_deref().is_some_and(|shown| matches!(shown.proof, Proof::Token(_)))
+    }
+
+    /// A token that proves the same identity for `lifetime`, for clients that cannot sign their own: the text, and what
+    /// it says. With a token file it is that token, which keeps its own end.
     pub fn token(&self, lifetime: Duration) -> Result<(String, Token), SecurityError> {
         let Some(shown) = &self.0 else {
             let why = "this cluster is open: its clients show no token, only a user name";
@@ -166,7 +185,8 @@ impl Credentials {
     /// An endpoint for `addr` (`host:port`), which must be of this role. None if it is no address.
     pub fn endpoint(&self, addr: &str, server: Role) -> Option<Endpoint> {
         let Some((pem, _)) = self.0.as_deref().and_then(|shown| shown.tls.as_ref()) else {
-            return Endpoint::from_shared(format!("http://{addr}")).ok();
+            let endpoint = transport::Endpoint::from_shared(format!("http://{addr}")).ok()?;
+            return Some(Endpoint::new(endpoint, self.accounts()));
         };
         let mut tls = ClientTlsConfig::new()
             .domain_name(server.server_name())
@@ -174,7 +194,14 @@ impl Credentials {
         if !pem.own.is_empty() {
             tls = tls.identity(tonic::transport::Identity::from_pem(&pem.own, &pem.own));
         }
-        Endpoint::from_shared(format!("https://{addr}")).ok()?.tls_config(tls).ok()
+        let endpoint =
+            transport::Endpoint::from_shared(format!("https://{addr}")).ok()?.tls_config(tls).ok()?;
+        Some(Endpoint::new(endpoint, None))
+    }
+
+    /// Whose programs on this machine are shown something; None if TLS tells, or nothing is shown.
+    fn accounts(&self) -> Option<Arc<Accounts>> {
+        self.0.as_deref().filter(|shown| shown.tls.is_none()).map(|shown| shown.accounts.clone())
     }
 
     /// Puts into a call who calls: as `user`, which only an open cluster believes without more.
@@ -201,27 +228,41 @@ impl Credentials {
     /// What turns connections to servers of this role into streams.
     pub fn connector(&self, server: Role) -> Connector {
         let tls = self.0.as_deref().and_then(|shown| shown.tls.as_ref());
-        Connector(tls.map(|(_, config)| {
+        let tls = tls.map(|(_, config)| {
             let name = ServerName::try_from(server.server_name()).expect("a plain name");
             (config.clone(), name)
-        }))
+        });
+        Connector { tls, accounts: self.accounts() }
     }
 }
 
 /// Turns a connection into a stream. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Connector(Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>);
+pub struct Connector {
+    tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
+    accounts: Option<Arc<Accounts>>,
+}
 
 impl Connector {
-    /// The client's end of a connection for bytes. `within` is the limit on each step of a handshake, and stays set.
+    /// The client's end of a connection for bytes. `within` is the limit on each step of a handshake, and stays set. A
+    /// plain connection of a closed cluster to a program of another account on this machine is refused: blocks and map
+    /// output go over it, and the tokens that open them.
     pub fn secure(&self, socket: TcpStream, within: Duration) -> io::Result<Stream> {
-        let Some((config, name)) = &self.0 else { return Ok(Stream::from(socket)) };
+        if let Some(accounts) = &self.accounts {
+            accounts.check(socket.local_addr()?, socket.peer_addr()?)?;
+        }
+        let Some((config, name)) = &self.tls else { return Ok(Stream::from(socket)) };
         socket.set_read_timeout(Some(within))?;
         socket.set_write_timeout(Some(within))?;
         let session =
             rustls::ClientConnection::new(config.clone(), name.clone()).map_err(io::Error::other)?;
         Stream::secured(socket, session.into())
     }
+}
+
+/// Accounts that may see what is in this file: its owner among them.
+fn accounts(file: &Path) -> Accounts {
+    Accounts::of_file(fs::metadata(file).ok().map(|about| about.uid()))
 }
 
 fn read_token(path: &Path) -> Result<(String, MetadataValue<Ascii>), SecurityError> {

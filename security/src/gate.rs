@@ -4,9 +4,9 @@
 //! table of rules says whether it may, and all else is refused. Either way the request goes on with an [`Identity`]
 //! in its extensions.
 //!
-//! The gate also limits what callers use (`limits.rs`), checks request bodies as they arrive (`body.rs`), and counts and logs
-//! refusals (`refusals.rs`), its own and those of the services. Health calls take another way: nobody has to prove anything,
-//! and they use nothing that others need (`health.rs`).
+//! The gate also limits what callers use (`limits.rs`), checks request bodies as they arrive (`body.rs`), and counts
+//! and logs refusals (`refusals.rs`), its own and those of the services. Health calls take another way: nobody has to
+//! prove anything, and they use nothing that others need (`health.rs`).
 
 use crate::{
     body::{RequestBody, ResponseBody},
@@ -213,6 +213,18 @@ impl From<Status> for Box<Denied> {
     }
 }
 
+/// A method's name as words: `SetQuota` is "set quota".
+fn in_words(method: &str) -> String {
+    let mut words = String::new();
+    for letter in method.chars() {
+        if letter.is_ascii_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.push(letter.to_ascii_lowercase());
+    }
+    words
+}
+
 impl Door {
     /// Who calls, if it may call this.
     fn admit<B>(&self, request: &Request<B>, rule: Option<&Rule>) -> Result<Identity, Box<Denied>> {
@@ -220,7 +232,8 @@ impl Door {
         let Some(closed) = &self.closed else { return Ok(self.believe(user)?) };
         let Some((role, name)) = closed.credential(request)? else {
             return Err(Box::from(Status::unauthenticated(
-                "this cluster wants a credential: set security.dir or security.token in fermata.toml",
+                "this cluster wants a credential: name its configuration with --config, or a credential with \
+                 --security-dir or --token-file (security.dir, security.token in fermata.toml)",
             )));
         };
         let proven = |status| {
@@ -233,7 +246,9 @@ impl Door {
         };
         if !rule.allows(role) {
             let method = rule.method.rsplit_once('/').map_or(rule.method, |(_, name)| name);
-            let why = format!("{method} is not for the role {role} ({name})");
+            let roles: Vec<String> = rule.roles.unwrap_or_default().iter().map(ToString::to_string).collect();
+            let (what, roles) = (in_words(method), roles.join(", "));
+            let why = format!("\"{what}\" is not for the role {role} ({name}), only for {roles}");
             return Err(proven(Status::permission_denied(why)));
         }
         self.identify(role, &name, user).map_err(proven)

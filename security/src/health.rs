@@ -1,8 +1,8 @@
 //! Health checks: calls that need no credential, and therefore get very little.
 //!
-//! They have places of their own. When these are taken, the oldest call makes room for the next: a check whose request has
-//! arrived is answered at once, so whoever is still there after a while is not a supervisor. A watch ends after a while, and
-//! its caller watches again.
+//! They have places of their own. When these are taken, the oldest call makes room for the next: a check whose request
+//! has arrived is answered at once, so whoever is still there after a while is not a supervisor. A watch ends after a
+//! while, and its caller watches again.
 
 use crate::incoming::Connection;
 use parking_lot::Mutex;

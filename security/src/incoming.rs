@@ -1,5 +1,5 @@
-//! The connections for calls: few of those who have shown nothing, each address a part of the rest, and none that ends the
-//! daemon because the system has no more open files to give.
+//! The connections for calls: few of those who have shown nothing, each address a part of the rest, and none that ends
+//! the daemon because the system has no more open files to give.
 
 use crate::{
     limits::Share,
@@ -164,8 +164,8 @@ impl Connection {
         self.address.map(|address| address.ip().to_canonical())
     }
 
-    /// A request did not arrive in time. One on which that happens often is closed: it can write the reason no more, and reads
-    /// and writes fail from then on.
+    /// A request did not arrive in time. One on which that happens often is closed: it can write the reason no more,
+    /// and reads and writes fail from then on.
     pub(crate) fn late(&self) {
         if self.late.fetch_add(1, Ordering::Relaxed) + 1 >= LATE_MAX {
             self.ended.store(true, Ordering::Relaxed);

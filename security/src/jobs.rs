@@ -1,8 +1,8 @@
-//! Which jobs' tasks may still act. A task's token names its job; whoever runs jobs tells the NameNode which of them are
-//! not over, and the tokens of the others open nothing any more, however long they would last.
+//! Which jobs' tasks may still act. A task's token names its job; whoever runs jobs tells the NameNode which of them
+//! are not over, and the tokens of the others open nothing any more, however long they would last.
 //!
-//! Known only as long as the process lives: until it has been told again, a token that is genuine is believed. A job that
-//! is newer than what was told is believed too, so that nothing need be told before a job begins.
+//! Known only as long as the process lives: until it has been told again, a token that is genuine is believed. A job
+//! that is newer than what was told is believed too, so that nothing need be told before a job begins.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};

@@ -70,7 +70,8 @@ impl Key {
         self.mac().chain_update(text).finalize().into_bytes().into()
     }
 
-    /// Whether `signature`, or the beginning of it that is given, is its signature of `text`. Takes as long whether or not.
+    /// Whether `signature`, or the beginning of it that is given, is its signature of `text`. Takes as long whether or
+    /// not.
     pub(crate) fn verifies(&self, text: &[u8], signature: &[u8]) -> bool {
         signature.len() >= 16 && self.mac().chain_update(text).verify_truncated_left(signature).is_ok()
     }

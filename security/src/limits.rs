@@ -1,13 +1,13 @@
 //! How much of a server its callers may use at one time: calls, and bytes of request bodies.
 //!
-//! There are two pools that do not lend to each other: one for daemons, one for clients. (Health checks use neither, see
-//! `health.rs`.) Within the pool of the clients each identity has a share. Every connection may have
-//! [`GUARANTEED`] calls under way whatever the others use, so that a full pool delays nobody's heartbeat and
-//! keeps no admin out.
+//! There are two pools that do not lend to each other: one for daemons, one for clients. (Health checks use neither,
+//! see `health.rs`.) Within the pool of the clients each identity has a share of both. Every connection may have
+//! [`GUARANTEED`] calls under way whatever the others use, so that a full pool delays nobody's heartbeat and keeps no
+//! admin out.
 //!
-//! A request body of up to [`FREE_BYTES`] is covered by the limit on calls. A longer message is charged with its whole declared
-//! length before its bytes are read; until the pool has that many bytes the body is not read, and HTTP/2 flow control stops the
-//! sender. Whoever holds a [`Call`] holds all that it uses; dropping it gives everything back.
+//! A request body of up to [`FREE_BYTES`] is covered by the limit on calls. A longer message is charged with its whole
+//! declared length before its bytes are read; until the pool has that many bytes the body is not read, and HTTP/2 flow
+//! control stops the sender. Whoever holds a [`Call`] holds all that it uses; dropping it gives everything back.
 //!
 //! Counters are atomics: a usual call takes no lock.
 
@@ -39,6 +39,8 @@ pub(crate) const DAEMON_CALLS_MAX: usize = 20_480;
 pub(crate) const GUARANTEED: usize = 2;
 /// Bytes of long requests that clients may have in memory.
 pub(crate) const CLIENT_BYTES_MAX: usize = 24 << 20;
+/// The same of one identity: half of them. A single message that is longer takes the whole share.
+pub(crate) const IDENTITY_BYTES_MAX: usize = CLIENT_BYTES_MAX / 2;
 /// Bytes of long requests that daemons may have in memory.
 pub(crate) const DAEMON_BYTES_MAX: usize = 16 << 20;
 /// The longest message of any call; services allow most methods less.
@@ -78,22 +80,59 @@ enum Key {
 pub(crate) struct Share {
     key: Key,
     calls: AtomicUsize,
+    bytes: Bytes,
+}
+
+/// Bytes of long requests.
+#[derive(Debug)]
+struct Bytes {
+    free: Arc<Semaphore>,
+    most: usize,
+    /// Bodies that wait for some.
+    waiting: AtomicUsize,
+}
+
+impl Bytes {
+    fn new(most: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(most)), most, waiting: AtomicUsize::new(0) }
+    }
+
+    fn wanted(&self, bytes: usize) -> u32 {
+        bytes.min(self.most) as u32
+    }
+
+    fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        self.free.clone().try_acquire_many_owned(self.wanted(bytes)).ok()
+    }
+
+    /// First come, first served.
+    async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        self.waiting.fetch_add(1, Relaxed);
+        let _waiting = Waiting(&self.waiting);
+        // It is never closed.
+        self.free.clone().acquire_many_owned(self.wanted(bytes)).await.ok()
+    }
+}
+
+/// A body that waits for bytes is counted among the waiting until this is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 #[derive(Debug)]
 struct Pool {
     calls: AtomicUsize,
     calls_max: usize,
-    bytes: Arc<Semaphore>,
-    bytes_max: usize,
-    /// Bodies that wait for bytes.
-    waiting: AtomicUsize,
+    bytes: Bytes,
 }
 
 impl Pool {
     fn new(calls_max: usize, bytes_max: usize) -> Self {
-        let bytes = Arc::new(Semaphore::new(bytes_max));
-        Self { calls: AtomicUsize::new(0), calls_max, bytes, bytes_max, waiting: AtomicUsize::new(0) }
+        Self { calls: AtomicUsize::new(0), calls_max, bytes: Bytes::new(bytes_max) }
     }
 }
 
@@ -191,7 +230,8 @@ impl Limits {
                 shares.all.retain(|_, share| share.strong_count() > 0);
                 shares.sweep_at = 2 * shares.all.len();
             }
-            let share = Arc::new(Share { key: key.clone(), calls: AtomicUsize::new(0) });
+            let bytes = Bytes::new(IDENTITY_BYTES_MAX);
+            let share = Arc::new(Share { key: key.clone(), calls: AtomicUsize::new(0), bytes });
             shares.all.insert(key, Arc::downgrade(&share));
             share
         });
@@ -212,8 +252,11 @@ pub(crate) struct Call {
     pub(crate) identity: Identity,
     pub(crate) connection: Option<Arc<Connection>>,
     share: Option<Arc<Share>>,
-    bytes: Mutex<Option<OwnedSemaphorePermit>>,
+    bytes: Mutex<Option<Charge>>,
 }
+
+/// Bytes of the pool, and of the caller's share if it has one.
+type Charge = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 impl Drop for Call {
     fn drop(&mut self) {
@@ -227,45 +270,57 @@ impl Drop for Call {
     }
 }
 
-/// A body that waits for bytes is counted among the waiting until this is dropped.
-struct Waiting(Arc<Call>);
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.limits.pool(self.0.class).waiting.fetch_sub(1, Relaxed);
-    }
-}
-
 impl Call {
-    /// Charges a message of so many bytes in place of the one before. False if the pool does not have them now.
+    fn share_bytes(&self) -> Option<&Bytes> {
+        self.share.as_deref().map(|share| &share.bytes)
+    }
+
+    /// Charges a message of so many bytes in place of the one before. False if they are not free now.
     pub(crate) fn charge(&self, bytes: usize) -> bool {
         let mut held = self.bytes.lock();
         *held = None;
-        let pool = self.limits.pool(self.class);
-        *held = pool.bytes.clone().try_acquire_many_owned(bytes as u32).ok();
+        let of_share = match self.share_bytes().map(|share| share.try_take(bytes)) {
+            Some(None) => return false,
+            taken => taken.flatten(),
+        };
+        let of_pool = self.limits.pool(self.class).bytes.try_take(bytes);
+        *held = of_pool.map(|of_pool| (of_pool, of_share));
         held.is_some()
     }
 
-    /// The same, as soon as the pool has them: first come, first served.
-    pub(crate) fn charged(self: Arc<Self>, bytes: usize) -> impl Future<Output = ()> + Send + 'static {
-        let pool = self.limits.pool(self.class);
-        pool.waiting.fetch_add(1, Relaxed);
-        let (coming, waiting) = (pool.bytes.clone().acquire_many_owned(bytes as u32), Waiting(self));
-        async move {
-            // It is never closed.
-            let permit = coming.await.ok();
-            *waiting.0.bytes.lock() = permit;
-        }
+    /// The same, as soon as they are free.
+    pub(crate) async fn charged(self: Arc<Self>, bytes: usize) {
+        let of_share = match self.share_bytes() {
+            Some(share) => share.take(bytes).await,
+            None => None,
+        };
+        let of_pool = self.limits.pool(self.class).bytes.take(bytes).await;
+        *self.bytes.lock() = of_pool.map(|of_pool| (of_pool, of_share));
+    }
+
+    /// Its messages so far have been taken over: they are not charged any more.
+    pub(crate) fn release(&self) {
+        *self.bytes.lock() = None;
     }
 
     /// Whether this call holds bytes that others wait for.
     pub(crate) fn keeps_others_waiting(&self) -> bool {
-        self.limits.pool(self.class).waiting.load(Relaxed) > 0 && self.bytes.lock().is_some()
+        let waiting = |bytes: &Bytes| bytes.waiting.load(Relaxed) > 0;
+        let wanted = waiting(&self.limits.pool(self.class).bytes) || self.share_bytes().is_some_and(waiting);
+        wanted && self.bytes.lock().is_some()
     }
 
     /// Why it got no bytes in time.
     pub(crate) fn no_bytes(&self) -> Status {
-        let mib = self.limits.pool(self.class).bytes_max >> 20;
+        if let Some(share) = self.share_bytes().filter(|share| share.waiting.load(Relaxed) > 0) {
+            let proven = self.identity.role.is_some();
+            let whose = if proven { self.identity.name.to_string() } else { "your address".into() };
+            return Status::unavailable(format!(
+                "requests of {whose} use {} MiB of memory, the most for one caller: wait for some to end, then try again",
+                share.most >> 20
+            ));
+        }
+        let mib = self.limits.pool(self.class).bytes.most >> 20;
         let whose = if self.class == Class::Daemon { "daemons" } else { "clients" };
         Status::unavailable(format!(
             "the {mib} MiB that this server has for requests of {whose} are in use: try again later"

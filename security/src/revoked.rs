@@ -1,13 +1,13 @@
-//! Credentials that are good and shall not be any more: a file in the cluster's folder, which daemons read again when it
-//! changes.
+//! Credentials that are good and shall not be any more: a file in the cluster's folder, which daemons read again when
+//! it changes.
 //!
 //! ```text
 //! name ann                 whoever proves to be ann, as a user, an admin, or a task of hers
 //! credential 1f8a...       one certificate or token, by its fingerprint
 //! ```
 //!
-//! The file is read by a thread of its own: a disk that hangs keeps no call waiting. Whoever is refused stays so until a
-//! list that can be read says otherwise: one that is gone, empty or half written changes nothing.
+//! The file is read by a thread of its own: a disk that hangs keeps no call waiting. Whoever is refused stays so until
+//! a list that can be read says otherwise: one that is gone, empty or half written changes nothing.
 
 use crate::{
     SecurityError, Token,
@@ -55,8 +55,8 @@ pub(crate) enum Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// What tells it from all others, and stays however its holder writes it: of a token the words that are signed, of a
-    /// certificate its public key. Not the signature: that of a certificate can be written in two ways.
+    /// What tells it from all others, and stays however its holder writes it: of a token the words that are signed, of
+    /// a certificate its public key. Not the signature: that of a certificate can be written in two ways.
     fn fingerprint(self) -> Option<String> {
         match self {
             Self::Token(text) => Some(digest(Token::parted(text).ok()?.0.as_bytes())),

@@ -1,6 +1,7 @@
-//! The connections of a server. Whoever has shown nothing yet is a stranger: of these there are few, they get little time,
-//! and when there are too many the oldest of the address that has most makes room for the next, so that nobody without a
-//! token keeps others out. Whoever has shown a good token is known, and has one of the server's places until it goes.
+//! The connections of a server. Whoever has shown nothing yet is a stranger: of these there are few, they get little
+//! time, and when there are too many the oldest of the address that has most makes room for the next, so that nobody
+//! without a token keeps others out. Whoever has shown a good token is known, and has one of the server's places until
+//! it goes.
 
 use parking_lot::Mutex;
 use rustix::net::{SocketAddrAny, getpeername};

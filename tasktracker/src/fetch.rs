@@ -131,7 +131,8 @@ impl Fetcher {
 
     async fn fetch(&self, job: Job, spec: &TaskSpec, program: &Program) -> Result<JobFiles, FetchError> {
         // As the job's user, like its tasks.
-        let credentials = Credentials::of_task(&spec.token, &self.authority)?;
+        let credentials =
+            Credentials::of_task(&spec.token, &self.authority, rustix::process::geteuid().as_raw())?;
         // A mapped block that cannot be read ends the process: here that would be all attempts.
         let config = ClientConfig { short_circuit: false, ..self.config.clone() };
         let mut options = ClientOptions::new(spec.namenode.clone(), config).with(credentials);

@@ -13,11 +13,11 @@
 //! mrctl logs ◄── logs
 //! ```
 //!
-//! What holds: an attempt's process is one of ours until it has its limits and its walls; the tracker reads what tasks made
-//! by careful opening alone; an attempt touches only its own folders, one of our own programs those of its job; its end is reported when its process group is dead,
-//! or waits for another attempt of the job;
-//! killing the tracker kills its tasks and all they have started; nothing runs that the JobTracker has not ordered;
-//! nothing a task says ends more than its attempt. Deliberately absent: any opinion on what should run.
+//! What holds: an attempt's process is one of ours until it has its limits and its walls; the tracker reads what tasks
+//! made by careful opening alone; an attempt touches only its own folders, one of our own programs those of its job;
+//! its end is reported when its process group is dead, or waits for another attempt of the job; killing the tracker
+//! kills its tasks and all they have started; nothing runs that the JobTracker has not ordered; nothing a task says
+//! ends more than its attempt. Deliberately absent: any opinion on what should run.
 
 pub mod agent;
 mod aside;
@@ -53,7 +53,7 @@ use agent::{Agent, Slots};
 use cgroup::{Bounds, Groups};
 use confine::Account;
 use daemon::{
-    config::{Choice, Config, ConfigError, TaskTrackerConfig},
+    config::{Choice, Config, TaskTrackerConfig},
     lifecycle::DaemonArgs,
 };
 use disks::{Disks, Found};
@@ -113,8 +113,8 @@ impl TaskTracker {
 
     /// With `alone`, all children of this process are the tracker's: it takes over what escapes its parent.
     async fn begin(config: &Config, mrtask: Option<&Path>, alone: bool) -> Result<Self, TrackerError> {
+        config.check()?;
         let settings = &config.tasktracker;
-        check(settings)?;
         let program = program(mrtask)?;
         let guard = Guard::new(config, Role::TaskTracker)?;
         let credentials = Credentials::of_daemon(config, Role::TaskTracker)?;
@@ -352,28 +352,46 @@ fn account(settings: &TaskTrackerConfig) -> Result<Option<Account>, TrackerError
     Ok(Some(account))
 }
 
-/// Where the kernel cannot confine tasks, `confine = "on"` is refused. With `auto` they run unconfined, which is logged:
-/// with the tracker's own account they can then read its secret.
-fn check_landlock(config: &Config, account: Option<Account>) -> Result<(), TrackerError> {
-    let confine = config.tasktracker.confine;
-    if !confine.holds(config.security.is_closed()) || mrlib::task::can_confine() {
-        return Ok(());
+/// Whether tasks may run, where the kernel may be unable to confine them.
+#[derive(Debug, PartialEq, Eq)]
+enum Confinement {
+    /// They are confined, or the settings want them not to be.
+    AsSet,
+    /// They are not, but have an account of their own, which cannot read the tracker's keys.
+    OwnAccount,
+    Refused(&'static str),
+}
+
+fn confinement(choice: Choice, closed: bool, own_account: bool, landlock: bool) -> Confinement {
+    if !choice.holds(closed) || landlock {
+        return Confinement::AsSet;
     }
-    if confine == Choice::On {
-        return Err(TrackerError::Account(
+    if choice == Choice::On {
+        return Confinement::Refused(
             "tasktracker.confine = \"on\": this kernel has no Landlock (Linux 5.13 or later, with landlock among its \
-             security modules): use such a kernel, or \"auto\" to run tasks unconfined"
-                .into(),
-        ));
-    }
-    if account.is_none() {
-        tracing::warn!(
-            "this kernel has no Landlock, and tasks have the tracker's account: they can read its secret and its folders"
+             security modules): use such a kernel, or \"off\" to run tasks unconfined",
         );
-    } else {
-        tracing::warn!("this kernel has no Landlock: tasks can read whatever their account can");
     }
-    Ok(())
+    if own_account {
+        return Confinement::OwnAccount;
+    }
+    Confinement::Refused(
+        "this kernel has no Landlock (Linux 5.13 or later), and tasks have the tracker's account: they could read its keys. \
+         Use such a kernel, run the tracker as root with tasktracker.task_user, or set tasktracker.confine = \"off\" if \
+         you trust every job with them",
+    )
+}
+
+fn check_landlock(config: &Config, account: Option<Account>) -> Result<(), TrackerError> {
+    let closed = config.security.is_closed();
+    match confinement(config.tasktracker.confine, closed, account.is_some(), mrlib::task::can_confine()) {
+        Confinement::AsSet => Ok(()),
+        Confinement::OwnAccount => {
+            tracing::warn!("this kernel has no Landlock: tasks can read whatever their account can");
+            Ok(())
+        }
+        Confinement::Refused(why) => Err(TrackerError::Account(why.into())),
+    }
 }
 
 /// In the first folder, or in another if that is full.
@@ -386,30 +404,9 @@ fn bind_umbilical(
     bind(disks.root(0)).or_else(elsewhere).map_err(folder("make a socket in", disks.root(0)))
 }
 
-/// What the types of the settings do not rule out.
-fn check(config: &TaskTrackerConfig) -> Result<(), ConfigError> {
-    let refuse =
-        |key, value: String, why: &'static str| Err(ConfigError::Value { key, value, why: why.into() });
-    if config.dirs.is_empty() {
-        return refuse("tasktracker.dirs", "[]".into(), "name at least one folder");
-    }
-    if config.map_slots == 0 && config.reduce_slots == 0 {
-        return refuse("tasktracker.map_slots", "0".into(), "and no reduce slots: it could run nothing");
-    }
-    if config.task_memory.0 < 1 << 20 {
-        let value = config.task_memory.to_string();
-        return refuse("tasktracker.task_memory", value, "must be at least 1MiB");
-    }
-    if config.memory_limit() < config.task_memory {
-        let value = config.task_memory_max.to_string();
-        return refuse("tasktracker.task_memory_max", value, "must be at least task_memory, or 0");
-    }
-    Ok(())
-}
-
-/// From now on, whatever loses its parent below this process becomes its child, and whatever outlives it is ended. Returns
-/// the keeper. Comes when the control groups are open: this process has then left the group that is divided, and the keeper
-/// is born outside it.
+/// From now on, whatever loses its parent below this process becomes its child, and whatever outlives it is ended.
+/// Returns the keeper. Comes when the control groups are open: this process has then left the group that is divided,
+/// and the keeper is born outside it.
 fn take_over(surroundings: &mut Surroundings) -> Result<Child, TrackerError> {
     // Those of whoever became this program: not ours to end.
     let mut others = system::children(rustix::process::getpid());
@@ -482,4 +479,28 @@ fn identity(
         logs_addr: told(logs),
         slots: Slots { map: config.map_slots, reduce: config.reduce_slots },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closed_tracker_without_landlock_needs_an_account_for_tasks_or_explicit_consent() {
+        let refused = |choice, closed, own_account, landlock| {
+            matches!(confinement(choice, closed, own_account, landlock), Confinement::Refused(_))
+        };
+        // Tasks with the tracker's own account, in a closed cluster: they could read its keys.
+        assert!(refused(Choice::Auto, true, false, false));
+        assert_eq!(confinement(Choice::Auto, true, true, false), Confinement::OwnAccount);
+        for own_account in [false, true] {
+            assert!(refused(Choice::On, true, own_account, false));
+            assert!(refused(Choice::On, false, own_account, false));
+            assert_eq!(confinement(Choice::Off, true, own_account, false), Confinement::AsSet);
+            assert_eq!(confinement(Choice::Auto, false, own_account, false), Confinement::AsSet);
+            for choice in [Choice::Auto, Choice::On, Choice::Off] {
+                assert_eq!(confinement(choice, true, own_account, true), Confinement::AsSet);
+            }
+        }
+    }
 }

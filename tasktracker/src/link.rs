@@ -5,11 +5,11 @@
 
 use crate::error::TrackerError;
 use proto::mr::{FromTracker, ToTracker, tracker_link_client::TrackerLinkClient};
-use security::{Credentials, Role};
+use security::{Credentials, Endpoint, Role};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
-use tonic::{Request, metadata::MetadataValue, transport::Endpoint};
+use tonic::{Request, metadata::MetadataValue};
 
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -49,14 +49,15 @@ impl Link {
         if jobtracker.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
             return Err(malformed());
         }
-        let endpoint = credentials
-            .endpoint(jobtracker, Role::JobTracker)
-            .ok_or_else(malformed)?
-            .connect_timeout(Duration::from_secs(2))
-            .http2_keep_alive_interval(Duration::from_secs(5))
-            .keep_alive_timeout(Duration::from_secs(5))
-            .keep_alive_while_idle(true)
-            .tcp_nodelay(true);
+        let endpoint =
+            credentials.endpoint(jobtracker, Role::JobTracker).ok_or_else(malformed)?.with(|endpoint| {
+                endpoint
+                    .connect_timeout(Duration::from_secs(2))
+                    .http2_keep_alive_interval(Duration::from_secs(5))
+                    .keep_alive_timeout(Duration::from_secs(5))
+                    .keep_alive_while_idle(true)
+                    .tcp_nodelay(true)
+            });
         Ok(Self { endpoint, credentials, jobtracker: jobtracker.into(), news })
     }
 

@@ -1,6 +1,6 @@
 //! One local cluster, driven through `mrctl` as a user would.
 
-use crate::binaries;
+use crate::{binaries, eventually};
 use daemon::config::Config;
 use security::Credentials;
 use serde_json::Value;
@@ -9,6 +9,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    time::Duration,
 };
 
 /// How to start a cluster.
@@ -223,7 +224,70 @@ impl Cluster {
         ours.map(|pid| pid.to_string()).collect()
     }
 
-    /// What jobs have left that are all over: slots in use, files of trackers, files in the DFS. Empty when all is well.
+    /// The process id of a daemon: that of `kind` on the node `name`; a master is called the same in both.
+    pub fn pid_of(&self, name: &str, kind: &str) -> String {
+        let text = fs::read_to_string(self.path(".fermata/cluster.json")).expect("a cluster that is up");
+        let state: Value = serde_json::from_str(&text).expect("JSON");
+        let daemons = state["daemons"].as_array().expect("a list");
+        let found = daemons.iter().find(|daemon| daemon["name"] == name && daemon["kind"] == kind);
+        found.unwrap_or_else(|| panic!("no {kind} on {name}: {text}"))["pid"].to_string()
+    }
+
+    /// The log of a daemon so far: of `namenode`, `node1-datanode`, and so on.
+    pub fn log(&self, daemon: &str) -> String {
+        fs::read_to_string(self.log_path(daemon)).unwrap_or_default()
+    }
+
+    fn log_path(&self, daemon: &str) -> PathBuf {
+        self.path(&format!(".fermata/logs/{daemon}.log"))
+    }
+
+    /// What an operator does with a master that refuses to start: one start with `--recover`. The master is ended when
+    /// `look` has seen it at its address. What it logged, which is in its log too.
+    #[track_caller]
+    pub fn recover(&self, master: &str, look: impl FnOnce(&str)) -> String {
+        let ready = self.path("recovered");
+        let before = self.log(master).len();
+        let log = fs::File::options().append(true).open(self.log_path(master)).expect("its log");
+        let mut recovering = Command::new(binaries().join(master))
+            .arg("--config")
+            .arg(self.path(".fermata/fermata.toml"))
+            .args(["--listen", "127.0.0.1:0", "--recover", "--ready-file"])
+            .arg(&ready)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("the master's binary");
+        let addr = eventually("the master is ready after --recover", Duration::from_mins(1), || {
+            let ended = recovering.try_wait().expect("our child");
+            assert!(
+                ended.is_none(),
+                "{master} does not start with --recover: {}",
+                &self.log(master)[before..]
+            );
+            fs::read_to_string(&ready).ok().filter(|addr| !addr.is_empty())
+        });
+        look(addr.trim());
+        recovering.kill().expect("our child");
+        recovering.wait().expect("our child");
+        fs::remove_file(ready).expect("our folder");
+        self.log(master)[before..].to_owned()
+    }
+
+    /// Starts the NameNode again and waits until it accepts changes.
+    #[track_caller]
+    pub fn restart_namenode(&self) {
+        self.mrctl(&["chaos", "restart", "namenode"]);
+        eventually("safemode is off", Duration::from_mins(1), || {
+            let report: Value =
+                serde_json::from_str(&self.try_mrctl(&["fs", "report", "--json"]).stdout).ok()?;
+            (report["safemode"]["on"] == false).then_some(())
+        });
+    }
+
+    /// What jobs have left that are all over: slots in use, files of trackers, files in the DFS. Empty when all is
+    /// well.
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         for node in self.json(&["nodes"]).as_array().expect("nodes") {

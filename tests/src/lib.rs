@@ -3,12 +3,14 @@
 
 mod cluster;
 mod machines;
+mod strace;
 
 pub use cluster::{Cluster, QUICK, Ran, Up, is_root, may_inspect_daemons, task_account};
 pub use machines::Machines;
+pub use strace::{READS, SYNCS, Strace, is_gone};
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::OnceLock,
     time::{Duration, Instant},
@@ -38,8 +40,8 @@ pub fn binaries() -> &'static PathBuf {
     })
 }
 
-/// A folder with copies of the binaries without debugging information, for tests that copy them to machines or into images;
-/// the binaries themselves where there is no `strip`.
+/// A folder with copies of the binaries without debugging information, for tests that copy them to machines or into
+/// images; the binaries themselves where there is no `strip`.
 pub fn stripped_binaries() -> PathBuf {
     use std::{fs, time::UNIX_EPOCH};
     const PROGRAMS: [&str; 7] =
@@ -80,6 +82,12 @@ pub fn eventually<T>(what: &str, limit: Duration, mut condition: impl FnMut() ->
     }
 }
 
+/// Copies a folder with all that is in it.
+pub fn copy_folder(from: &Path, to: &Path) {
+    let ran = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp runs");
+    assert!(ran.success(), "cp -a {} {}", from.display(), to.display());
+}
+
 /// How soon a fault is noticed, and got over: printed, for the table in docs/faults.md.
 pub struct Row {
     name: &'static str,
@@ -112,7 +120,7 @@ impl Row {
 }
 
 /// SHA-256 of a file, in hex.
-pub fn sha256_of(path: &std::path::Path) -> String {
+pub fn sha256_of(path: &Path) -> String {
     use sha2::Digest;
     let mut file = std::fs::File::open(path).expect("a file to hash");
     let mut hasher = sha2::Sha256::new();
@@ -128,7 +136,7 @@ pub fn sha256_of(path: &std::path::Path) -> String {
 }
 
 /// Writes `bytes` bytes that do not compress and depend on `seed` alone.
-pub fn random_file(path: &std::path::Path, bytes: u64, seed: u64) {
+pub fn random_file(path: &Path, bytes: u64, seed: u64) {
     use std::io::Write;
     let mut file = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(path).expect("a file"));
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -81,6 +81,8 @@ pub struct JobTracker {
     unreached: BTreeMap<AttemptId, u32>,
     /// Jobs of which map outputs may have gone while no reduce needed them.
     gone_unneeded: BTreeSet<JobId>,
+    /// No attempt is launched, and the policy is not asked.
+    launches_suspended: bool,
     /// Something came up that a tracker with a free slot could take at once.
     work_arrived: bool,
     /// Jobs whose reducers have news.
@@ -117,6 +119,7 @@ impl JobTracker {
             moved: BTreeMap::new(),
             unreached: BTreeMap::new(),
             gone_unneeded: BTreeSet::new(),
+            launches_suspended: false,
             work_arrived: false,
             news_for: BTreeSet::new(),
             moves: drain::Moves::default(),
@@ -161,6 +164,10 @@ impl JobTracker {
         match event {
             Event::Start => self.start(now, out),
             Event::Tick => self.tick(now, out),
+            Event::Launches { allowed } => {
+                self.launches_suspended = !allowed;
+                self.work_arrived |= allowed;
+            }
             Event::Submission { request, spec } => self.submit(now, request, spec, out),
             Event::Kill { request, job, by } => self.kill(now, request, job, &by, out),
             Event::Preemption { request, attempt, how, by } => {
@@ -196,6 +203,11 @@ impl JobTracker {
     /// The cluster, to look at.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// Whether no attempt is launched, see [`Event::Launches`].
+    pub fn launches_suspended(&self) -> bool {
+        self.launches_suspended
     }
 
     /// The policy's name.

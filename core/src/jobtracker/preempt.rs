@@ -306,7 +306,8 @@ impl JobTracker {
                 // Without its state it may have to wait for maps.
                 let place = place.filter(|_| {
                     let job = self.cluster.job(id.job);
-                    job.is_some_and(|job| job.task(id).is_some_and(|task| job.may_start_task(task)))
+                    !self.launches_suspended
+                        && job.is_some_and(|job| job.task(id).is_some_and(|task| job.may_start_task(task)))
                 });
                 self.release(now, id, out);
                 if let Some(on) = place {

@@ -117,7 +117,9 @@ impl JobTracker {
             let aside = job.tasks[phase].get(index as usize).and_then(|task| task.checkpoint);
             aside.is_some_and(|aside| self.cluster.away.contains(&aside.tracker))
         };
-        let rule = if job.pending[phase].iter().all(away) {
+        let rule = if self.launches_suspended {
+            "launches-suspended"
+        } else if job.pending[phase].iter().all(away) {
             "states-away"
         } else if all == 0.0 {
             "no-tracker"

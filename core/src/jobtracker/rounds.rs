@@ -63,8 +63,12 @@ impl JobTracker {
         })
     }
 
-    /// Asks the scheduler, and carries out its plan.
+    /// Asks the scheduler, and carries out its plan. Nothing while launches are suspended: a slot that is preempted
+    /// would stay free.
     pub(super) fn round(&mut self, now: Time, cause: Cause, out: &mut Vec<Effect>) {
+        if self.launches_suspended {
+            return;
+        }
         let decisions = self.consult(now, cause);
         if let Some(shadow) = &mut self.shadow {
             let seen = (&self.cluster, &self.config, &self.reserved);

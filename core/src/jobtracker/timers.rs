@@ -25,7 +25,9 @@ impl JobTracker {
         self.check_trackers(now, out);
         self.check_attempts(now, out);
         self.find_stragglers(now);
-        self.split_stragglers(now, out);
+        if !self.launches_suspended {
+            self.split_stragglers(now, out);
+        }
         self.look_at_drains();
         self.policy_tick_round(now, out);
     }

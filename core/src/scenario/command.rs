@@ -206,6 +206,7 @@ impl Player<'_> {
                 Ok(Vec::new())
             }
             "tick" => Ok(self.send(Event::Tick)),
+            "launches" => Ok(self.send(Event::Launches { allowed: words.whom()? == "on" })),
             "kill" => {
                 let (request, job) = (self.request(), job(words.whom()?)?);
                 Ok(self.send(Event::Kill { request, job, by: "somebody".into() }))

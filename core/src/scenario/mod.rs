@@ -30,6 +30,7 @@
 //! | `preempt ATTEMPT`, `resume TASK` | `how=split`, `pause` or `kill`; `on=TRACKER` |
 //! | `drain TRACKER`, `undrain TRACKER`, `drained TRACKER` | `within=120s`; the last shows how far it is |
 //! | `why JOB`, `why TASK`, `cost JOB` | shows what it waits for; what taking slots back has cost it |
+//! | `launches off`, `launches on` | forbids and allows launches, as a driver whose disk is nearly full does |
 //! | `show news` | from here on, what reducers are told of maps is shown too |
 //! | `disconnect TRACKER`, `tick`, `kill JOB`, `commit JOB [error=WHY]`, `restart` | `at=` |
 

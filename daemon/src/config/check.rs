@@ -1,6 +1,9 @@
 //! What types cannot check: numbers that make no sense, or not beside each other.
 
-use super::{Config, ConfigError, JobTrackerConfig, NameNodeConfig};
+use super::{
+    BLOCK_BYTES_MAX, Config, ConfigError, DataNodeConfig, JobTrackerConfig, NameNodeConfig, TaskTrackerConfig,
+};
+use crate::{Bytes, Period};
 use std::borrow::Cow;
 
 impl Config {
@@ -18,8 +21,10 @@ impl Config {
         }
         self.namenode.check()?;
         self.jobtracker.check()?;
-        if self.datanode.dirs.is_empty() {
-            return refuse("datanode.dirs", "[]".into(), "name at least one folder");
+        self.datanode.check()?;
+        self.tasktracker.check()?;
+        if self.client.deadline.0.is_zero() {
+            return refuse("client.deadline", self.client.deadline.to_string(), "must be more than 0");
         }
         if self.client.parallel_blocks == 0 {
             return refuse("client.parallel_blocks", "0".into(), "must be at least 1");
@@ -41,6 +46,10 @@ impl NameNodeConfig {
         }
         if block_size < block_size_min || block_size_min.0 == 0 {
             let why = format!("must be at least namenode.block_size_min, {block_size_min}");
+            return refuse("namenode.block_size", block_size.to_string(), why);
+        }
+        if block_size.0 > BLOCK_BYTES_MAX {
+            let why = format!("must be at most {}", Bytes(BLOCK_BYTES_MAX));
             return refuse("namenode.block_size", block_size.to_string(), why);
         }
         let Self { copies_max, copies_per_node_max, retry_cache, lease, heartbeat, .. } = self;
@@ -114,6 +123,42 @@ impl JobTrackerConfig {
     }
 }
 
+impl DataNodeConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.dirs.is_empty() {
+            return refuse("datanode.dirs", "[]".into(), "name at least one folder");
+        }
+        if self.transfers_max == 0 {
+            return refuse("datanode.transfers_max", "0".into(), "must be at least 1");
+        }
+        if self.transfer_timeout < Period::millis(100) {
+            let value = self.transfer_timeout.to_string();
+            return refuse("datanode.transfer_timeout", value, "must be at least 100ms");
+        }
+        Ok(())
+    }
+}
+
+impl TaskTrackerConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.dirs.is_empty() {
+            return refuse("tasktracker.dirs", "[]".into(), "name at least one folder");
+        }
+        if self.map_slots == 0 && self.reduce_slots == 0 {
+            return refuse("tasktracker.map_slots", "0".into(), "and no reduce slots: it could run nothing");
+        }
+        if self.task_memory.0 < 1 << 20 {
+            let value = self.task_memory.to_string();
+            return refuse("tasktracker.task_memory", value, "must be at least 1MiB");
+        }
+        if self.memory_limit() < self.task_memory {
+            let value = self.task_memory_max.to_string();
+            return refuse("tasktracker.task_memory_max", value, "must be at least task_memory, or 0");
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +181,23 @@ mod tests {
         ] {
             let error = refused(&format!("[namenode]\n{key} = {value}\n"));
             assert!(error.starts_with(&format!("namenode.{key} = ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn nodes_and_clients_that_could_do_nothing_are_refused_by_name() {
+        for (settings, begins) in [
+            ("[namenode]\nblock_size = \"99999TiB\"", "namenode.block_size = "),
+            ("[client]\ndeadline = \"0s\"", "client.deadline = 0s"),
+            ("[client]\nparallel_blocks = 0", "client.parallel_blocks = 0"),
+            ("[datanode]\ndirs = []", "datanode.dirs = []"),
+            ("[datanode]\ntransfers_max = 0", "datanode.transfers_max = 0"),
+            ("[datanode]\ntransfer_timeout = \"1ms\"", "datanode.transfer_timeout = 1ms"),
+            ("[tasktracker]\nmap_slots = 0\nreduce_slots = 0", "tasktracker.map_slots = 0"),
+            ("[tasktracker]\ntask_memory = \"1KiB\"", "tasktracker.task_memory = 1"),
+        ] {
+            let error = refused(settings);
+            assert!(error.starts_with(begins), "{error}");
         }
     }
 

@@ -3,8 +3,8 @@
 //! Invariant: no byte leaves a run before its chunk's checksum has been checked. Over TCP the consumer receives for
 //! itself and checks each chunk as it comes, while it is in the cache: the socket's own buffers are what is fetched
 //! ahead, and a thread between the two would cost a quarter of the speed. Blocks on this machine, which may have to
-//! come from the disk first, are read and checked one packet ahead on a blocking thread. The first failure ends the run; what to do about
-//! it is the reader's business.
+//! come from the disk first, are read and checked one packet ahead on a blocking thread. The first failure ends the
+//! run; what to do about it is the reader's business.
 
 use super::connection::{Buffers, Hangup, Idle, Timeouts, connect, reason, send_frame};
 use super::local::{self, LocalReplica, ReadError};

@@ -31,7 +31,7 @@ mod tests;
 
 pub use error::ClientError;
 pub use inputs::{InputError, Inputs};
-pub use local::LocalBlock;
+pub use local::{LocalBlock, ReadError};
 pub use model::*;
 pub use reader::{FileReader, Lost};
 pub use wait::Listener;
@@ -124,11 +124,14 @@ impl Client {
             .credentials
             .endpoint(&addr, Role::NameNode)
             .ok_or_else(|| unreachable("not an address: write host:port".into()))?
-            .connect_timeout(limit)
-            .tcp_nodelay(true)
-            .tcp_keepalive(Some(Duration::from_secs(30)))
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(10));
+            .with(|endpoint| {
+                endpoint
+                    .connect_timeout(limit)
+                    .tcp_nodelay(true)
+                    .tcp_keepalive(Some(Duration::from_secs(30)))
+                    .http2_keep_alive_interval(Duration::from_secs(10))
+                    .keep_alive_timeout(Duration::from_secs(10))
+            });
         let channel = match tokio::time::timeout(limit, endpoint.connect()).await {
             Ok(connected) => connected.map_err(|error| {
                 let cause = call::root_cause(&error);
@@ -158,7 +161,8 @@ impl Client {
         Ok(Client { inner: Arc::new(inner), acts_for: None })
     }
 
-    /// The same client on behalf of `user`, which only daemons and admins may be. A name that cannot travel is left out.
+    /// The same client on behalf of `user`, which only daemons and admins may be. A name that cannot travel is left
+    /// out.
     #[must_use]
     pub fn acting_for(&self, user: &str) -> Client {
         Client { inner: self.inner.clone(), acts_for: user.parse().ok() }

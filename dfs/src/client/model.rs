@@ -39,8 +39,6 @@ pub struct FileStatus {
     pub blocks: u32,
     /// A folder's quota, if it has one.
     pub quota: Option<Quota>,
-    /// The fenced commit that put it there, if one did.
-    pub commit_id: Option<String>,
 }
 
 /// Limits on what is below a folder.
@@ -294,6 +292,8 @@ pub struct Report {
     pub refused_nodes: Vec<String>,
     /// Rises at each start of the NameNode.
     pub epoch: u64,
+    /// Replicas that DataNodes were asked to re-read and have not reported on.
+    pub checks_pending: u64,
     /// What the NameNode cut or dropped from its edit log at this start; empty if nothing.
     pub lost_edits: String,
     /// The DataNodes.

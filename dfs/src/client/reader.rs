@@ -229,7 +229,8 @@ fn tell(tried: &[(NodeAddress, String)], damaged_on: &[String]) -> String {
         |(node, reason): &(NodeAddress, String)| format!("{} ({}): {reason}", node.node, node.data_addr);
     let mut all: Vec<String> = tried.iter().map(one).collect();
     if !damaged_on.is_empty() {
-        all.push(format!("the one on {} is damaged", damaged_on.join(", that on ")));
+        let be = if damaged_on.len() == 1 { "replica on {} is" } else { "replicas on {} are" };
+        all.push(format!("the {} damaged", be.replace("{}", &damaged_on.join(", "))));
     }
     if all.is_empty() { "no live DataNode has one".into() } else { all.join("; ") }
 }

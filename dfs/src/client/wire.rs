@@ -35,7 +35,6 @@ pub(super) fn file_status(status: Option<pb::FileStatus>) -> Wire<FileStatus> {
         open: status.open,
         blocks: status.blocks,
         quota: status.quota.map(quota),
-        commit_id: Some(status.commit_id).filter(|id| !id.is_empty()),
     })
 }
 
@@ -169,6 +168,7 @@ pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
         stale_replicas: reply.stale_replicas,
         refused_nodes: reply.refused_nodes,
         epoch: reply.epoch,
+        checks_pending: reply.checks_pending,
         lost_edits: reply.lost_edits,
         nodes: reply.nodes.into_iter().map(node_report).collect::<Wire<Vec<_>>>()?,
     })

@@ -5,6 +5,7 @@
 
 use super::{
     mirror::{self, Mirror, Order},
+    news::Item,
     node::Node,
     scrub,
     send::check_length,
@@ -73,6 +74,11 @@ impl Chores {
     pub(super) fn add(&self, chore: Chore) {
         let queue = if matches!(chore, Chore::Copy { .. }) { &self.copies } else { &self.others };
         let mut waiting = queue.waiting.lock();
+        // The NameNode repeats a check that it has had no report on.
+        let same = |(_, queued): &(u64, Chore)| matches!((queued, &chore), (Chore::Check(a), Chore::Check(b)) if a == b);
+        if waiting.iter().any(same) {
+            return;
+        }
         if waiting.len() >= QUEUE_MAX {
             tracing::warn!(?chore, "too much to do: command dropped");
             return;
@@ -137,7 +143,14 @@ fn work(node: &Node, queue: &Queue) {
                 let registration = &node.chores.registration;
                 node.store.delete(&blocks, || registration.load(Ordering::SeqCst) == given);
             }
-            Chore::Check(block) => scrub::check(&node.store, block, |_| !node.stop.is_rung()),
+            // A damaged replica is posted as such. After an error that proves nothing, the NameNode asks again.
+            Chore::Check(block) => match node.store.find(block) {
+                Some(_) if scrub::check(&node.store, block, |_| !node.stop.is_rung()) => {
+                    node.store.news.post_if_silent(block, Item::Checked);
+                }
+                Some(_) => {}
+                None => node.store.news.post_if_silent(block, Item::Lost),
+            },
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The places where a disk can lie to us or leave us waiting: making things durable, opening what is there, its
 //! room, and errors. A seam for tests, and the rules on what an error means.
 //!
-//! An error of a read is about one replica: a bad sector does not condemn the disk ([`is_passing`] errors are about this
-//! process). After a failed fsync the kernel may have dropped the dirty pages and a second fsync would succeed with the
-//! bytes lost: so a failing folder is retired, never tried again.
+//! An error of a read is about one replica: a bad sector does not condemn the disk ([`is_passing`] errors are about
+//! this process). After a failed fsync the kernel may have dropped the dirty pages and a second fsync would succeed
+//! with the bytes lost: so a failing folder is retired, never tried again.
 
 use rustix::io::Errno;
 use std::{fmt, fs::File, io, path::Path};

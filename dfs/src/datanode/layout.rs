@@ -4,6 +4,8 @@
 //! LOCK                    held by the daemon
 //! VERSION                 layout number, cluster, node, its last start, the NameNode's last start (toml)
 //! VOLUMES                 all data folders of the node (daemon::data_dirs)
+//! NEW                     made by an operator: this folder is meant to be empty; removed at start
+//! CLUSTER                 written by `mrctl cluster`: the cluster that it started here
 //! local.sock              for readers on this machine
 //! current/2a/blk_298      a finalised block: xx is the low byte of its id
 //! current/2a/blk_298.crc  its checksums
@@ -36,7 +38,8 @@ pub(super) struct Version {
     pub(super) seen: Seen,
 }
 
-/// A start of the NameNode: its epoch (0 for none yet) and its id, in hexadecimal because toml has no unsigned integers.
+/// A start of the NameNode: its epoch (0 for none yet) and its id, in hexadecimal because toml has no unsigned
+/// integers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) epoch: u64,

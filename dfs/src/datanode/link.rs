@@ -134,7 +134,12 @@ impl Link {
         let now = Seen::new(reply.epoch, reply.start);
         if known.is_empty() || now != seen {
             let (node, cluster) = (self.node.clone(), reply.cluster_id.clone());
-            tokio::task::spawn_blocking(move || node.store.join_cluster(&cluster, now)).await.ok();
+            let stored = tokio::task::spawn_blocking(move || node.store.join_cluster(&cluster, now)).await;
+            let not_stored =
+                |why: String| Trouble::Passing(format!("cannot store the NameNode's start: {why}"));
+            stored
+                .map_err(|error| not_stored(error.to_string()))?
+                .map_err(|refusal| not_stored(refusal.message))?;
         }
         let count = self.report().await?;
         self.report_set_aside().await;
@@ -249,6 +254,7 @@ impl Link {
                 Item::Received(nonce, length) => request.received.push(replica(*block, *nonce, *length)),
                 Item::Deleted => request.deleted.push(block.0),
                 Item::Lost => request.lost.push(block.0),
+                Item::Checked => request.checked.push(block.0),
                 Item::Bad(reason) => {
                     request.bad.push(BadReplica { block_id: block.0, reason: reason.clone() });
                 }
@@ -343,7 +349,9 @@ fn client_of(
         return Err(malformed());
     }
     let endpoint = credentials.endpoint(namenode, Role::NameNode).ok_or_else(malformed)?;
-    let channel = endpoint.connect_timeout(connect).timeout(call).tcp_nodelay(true).connect_lazy();
+    let endpoint =
+        endpoint.with(|endpoint| endpoint.connect_timeout(connect).timeout(call).tcp_nodelay(true));
+    let channel = endpoint.connect_lazy();
     Ok(BlockReportsClient::new(channel))
 }
 
@@ -390,9 +398,9 @@ impl Asks {
 }
 
 impl Node {
-    /// Whether what a writer has sent may become a replica: tokens outlive the writing of their block, and a block that is
-    /// closed has the bytes that it has. A NameNode that is away is waited for a while; whether it is away for all or for
-    /// this node alone the writer finds out by asking the others.
+    /// Whether what a writer has sent may become a replica: tokens outlive the writing of their block, and a block
+    /// that is closed has the bytes that it has. A NameNode that is away is waited for a while; whether it is away for
+    /// all or for this node alone the writer finds out by asking the others.
     pub(super) fn may_finish(&self, block: BlockId, nonce: Nonce) -> Result<(), Refusal> {
         let asking = async {
             let mut retry = Retry::default();

@@ -33,8 +33,8 @@ use std::{
 /// A socket address holds 108 bytes; a little is left for the system.
 const PATH_BYTES_MAX: usize = 100;
 
-/// Binds the node's socket, open to other accounts of the machine if it is `closed` to those without a token, in its first data folder that is in service, or, if that path is too long, below the system's folder
-/// for temporary files.
+/// Binds the node's socket, open to other accounts of the machine if it is `closed` to those without a token, in its
+/// first data folder that is in service, or, if that path is too long, below the system's folder for temporary files.
 pub(super) fn bind(folder: &Path, uuid: NodeUuid, closed: bool) -> io::Result<(UnixListener, PathBuf)> {
     let mut path = folder.join("local.sock");
     if path.as_os_str().len() > PATH_BYTES_MAX {

@@ -39,8 +39,7 @@ pub use error::DataNodeError;
 
 use crate::ids::NodeUuid;
 use daemon::{
-    Period,
-    config::{Config, ConfigError, DataNodeConfig},
+    config::{Config, DataNodeConfig},
     lifecycle::DaemonArgs,
 };
 use disk::{Disk, RealDisk};
@@ -86,8 +85,8 @@ impl DataNode {
 
     async fn start_on(config: &Config, disk: Arc<dyn Disk>) -> Result<Self, DataNodeError> {
         let (alarm, alarms) = mpsc::unbounded_channel();
+        config.check()?;
         let settings = config.datanode.clone();
-        check(&settings)?;
         let listener = daemon::listen::bind(&settings.listen, config)?;
         let guard = Guard::new(config, security::Role::DataNode)?;
         let credentials = Credentials::of_daemon(config, security::Role::DataNode)?;
@@ -224,20 +223,6 @@ pub async fn run(config: &Config, args: &DaemonArgs) -> Result<(), DataNodeError
     }
     tracing::info!("stopping");
     node.stop().await;
-    Ok(())
-}
-
-/// What the types of the settings do not rule out.
-fn check(config: &DataNodeConfig) -> Result<(), ConfigError> {
-    let refuse =
-        |key, value: String, why: &'static str| Err(ConfigError::Value { key, value, why: why.into() });
-    if config.transfers_max == 0 {
-        return refuse("datanode.transfers_max", "0".into(), "must be at least 1");
-    }
-    if config.transfer_timeout < Period::millis(100) {
-        let value = config.transfer_timeout.to_string();
-        return refuse("datanode.transfer_timeout", value, "must be at least 100ms");
-    }
     Ok(())
 }
 

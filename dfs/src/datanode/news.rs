@@ -17,6 +17,8 @@ pub(super) enum Item {
     Bad(String),
     /// It went with its folder.
     Lost,
+    /// It was re-read on command and is sound.
+    Checked,
 }
 
 /// Items in one heartbeat, at the most: keeps the message well under gRPC's limit.

@@ -2,13 +2,13 @@
 //!
 //! Invariant: before anything else lies in a folder, its `VERSION` says whose it is; a folder with blocks and
 //! without `VERSION` is refused. An error of the process (no memory, no descriptors) refuses the start; one of a
-//! folder, also of one that cannot be locked or written to any more, retires that folder, unless no other says whose the
-//! node is, and so does a folder that was in use and is empty now: its disk is not mounted. A block that cannot be read
-//! costs that replica alone.
+//! folder, also of one that cannot be locked or written to any more, retires that folder, unless no other says whose
+//! the node is, and so does a folder that was in use and is empty now: its disk is not mounted. A block that cannot be
+//! read costs that replica alone.
 
 use super::{
     disk::{Disk, Verdict, judge},
-    error::DataNodeError,
+    error::{DataNodeError, Refusal, RefusalKind},
     layout::{LAYOUT, Seen, Version},
     news::News,
     store::{Alarm, BlockLocks, State, Store, VolumeState},
@@ -161,13 +161,9 @@ impl Store {
         Ok(())
     }
 
-    /// Writes whose the node is, and the NameNode's start that it has registered with, into every folder.
-    pub(super) fn join_cluster(&self, cluster_id: &str, seen: Seen) {
-        {
-            let mut state = self.state.lock();
-            state.cluster_id = cluster_id.into();
-            state.seen = seen.clone();
-        }
+    /// Writes whose the node is, and the NameNode's start that it registers with, into every folder. One folder that
+    /// has stored it is enough: the next start goes by the newest. If none has, nothing has changed.
+    pub(super) fn join_cluster(&self, cluster_id: &str, seen: Seen) -> Result<(), Refusal> {
         let version = Version {
             layout: LAYOUT,
             cluster_id: cluster_id.into(),
@@ -175,16 +171,31 @@ impl Store {
             incarnation: self.incarnation,
             seen,
         };
+        let mut stored = Err(Refusal::new(RefusalKind::Failed, "no data folder is in service"));
         for (index, volume) in self.volumes.iter().enumerate() {
-            if !self.is_failed(index) {
-                self.or_retire(index, volume.write_version(&version)).ok();
+            if self.is_failed(index) {
+                continue;
+            }
+            match self.or_retire(index, volume.write_version(&version)) {
+                Ok(()) => stored = Ok(()),
+                Err(why) => {
+                    tracing::warn!(folder = %volume.paths.root.display(), %why, "VERSION not brought up to date");
+                    if stored.is_err() {
+                        stored = Err(why);
+                    }
+                }
             }
         }
+        stored?;
+        let mut state = self.state.lock();
+        state.cluster_id = version.cluster_id;
+        state.seen = version.seen;
+        Ok(())
     }
 }
 
-/// Whether an error is that of a folder which fails or has no room for what a folder must have: neither of the process, nor
-/// one by which somebody has to say what is meant.
+/// Whether an error is that of a folder which fails or has no room for what a folder must have: neither of the
+/// process, nor one by which somebody has to say what is meant.
 fn is_of_the_folder(error: &DataNodeError) -> bool {
     match error {
         DataNodeError::Folder { source, .. } | DataNodeError::Lock(LockError::Io { source, .. }) => {

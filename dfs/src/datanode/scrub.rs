@@ -52,16 +52,21 @@ pub(super) fn read_verified(
     }
 }
 
-/// Re-reads one replica; a damaged one is set aside and posted; of a sound one, what was set aside before is of no
-/// more use. `pace` is told of the bytes read and says
-/// whether to go on.
-pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -> bool) {
-    let Some(replica) = store.find(block) else { return };
-    let Ok(opened) = store.open_replica(block, replica) else { return };
+/// Re-reads one replica; whether it is sound. A damaged one is quarantined and posted; of a sound one, what was
+/// quarantined before is deleted. `pace` gets the number of bytes read and returns whether to continue.
+pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -> bool) -> bool {
+    let Some(replica) = store.find(block) else { return false };
+    let Ok(opened) = store.open_replica(block, replica) else { return false };
     match read_verified(&opened, |_, bytes, _| pace(bytes.len())) {
-        Ok(true) => store.forget_set_aside(block, opened.replica),
-        Ok(false) => {}
-        Err(damage) => drop(store.found_damage(block, opened.replica, damage)),
+        Ok(true) => {
+            store.forget_set_aside(block, opened.replica);
+            true
+        }
+        Ok(false) => false,
+        Err(damage) => {
+            drop(store.found_damage(block, opened.replica, damage));
+            false
+        }
     }
 }
 

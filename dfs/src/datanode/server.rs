@@ -232,7 +232,8 @@ fn serve_local(node: &Node, stream: &UnixStream, visit: &Visit) {
             }
             Ok(_) => Refusal::new(RefusalKind::Invalid, "only open_local is served here"),
             Err(error) => {
-                // Where the next request begins cannot be told any more. If the caller has gone, nobody needs the reason.
+                // Where the next request begins cannot be told any more. If the caller has gone, nobody needs the
+                // reason.
                 tell(stream, &Refusal::new(RefusalKind::Invalid, error.to_string())).ok();
                 return;
             }

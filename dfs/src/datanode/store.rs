@@ -236,40 +236,59 @@ impl Store {
         Refusal::new(RefusalKind::Damaged, format!("replica of {block} {why}"))
     }
 
-    /// Moves a damaged replica, which is not in the map, to `bad/`, posts it, and counts it against its folder. One that
-    /// cannot be moved stays where it is and out of the map: it is neither served nor reported by this process again.
+    /// Moves a damaged replica, which is not in the map, to `bad/`, posts it, and counts it against its folder. One
+    /// that cannot be moved stays where it is and out of the map: it is neither served nor reported by this process
+    /// again. A failed rename or sync condemns the folder, as that of any other write.
     pub(super) fn quarantine(&self, block: BlockId, volume: usize, why: &str) {
         tracing::warn!(%block, folder = %self.volumes[volume].paths.root.display(), why, "damaged replica quarantined");
-        if let Err(error) = self.volumes[volume].set_aside(block) {
-            tracing::error!(%block, %error, "a damaged replica cannot be moved to bad/: it is not served any more");
-        }
+        let moved = self.volumes[volume].set_aside(block);
         self.news.post([(block, Item::Bad(why.into()))]);
+        if let Err(error) = moved {
+            tracing::error!(%block, %error, "a damaged replica cannot be moved to bad/: it is not served any more");
+            if judge(&error) == Verdict::Broken {
+                self.retire_unless_last(
+                    volume,
+                    &format!("a damaged replica cannot be moved to bad/: {error}"),
+                );
+            }
+        }
         self.count_bad(volume);
     }
 
-    /// A folder with too many bad blocks goes. The last one in service stays for what it still can read, and takes no
-    /// new blocks: a node never ends because of reads.
+    /// A folder with too many bad blocks is retired.
     fn count_bad(&self, volume: usize) {
+        let bad = {
+            let mut state = self.state.lock();
+            state.volumes[volume].bad += 1;
+            state.volumes[volume].bad
+        };
+        if self.bad_blocks_max > 0 && bad >= self.bad_blocks_max {
+            self.retire_unless_last(
+                volume,
+                &format!("{bad} bad blocks were found on it (datanode.bad_blocks_max)"),
+            );
+        }
+    }
+
+    /// Retires a folder. The last one in service stays for what it still can read, and takes no new blocks: a node
+    /// never ends because of reads.
+    fn retire_unless_last(&self, volume: usize, why: &str) {
         let mut state = self.state.lock();
-        let here = &mut state.volumes[volume];
-        here.bad += 1;
-        let bad = here.bad;
-        if self.bad_blocks_max == 0 || bad < self.bad_blocks_max || here.failed || here.read_only {
+        if !state.volumes[volume].takes_blocks() {
             return;
         }
         let others = state.volumes.iter().enumerate().any(|(at, other)| at != volume && !other.failed);
+        state.volumes[volume].read_only = !others;
+        drop(state);
         if others {
-            drop(state);
-            self.retire(volume, &format!("{bad} bad blocks were found on it (datanode.bad_blocks_max)"));
+            self.retire(volume, why);
             return;
         }
-        state.volumes[volume].read_only = true;
-        drop(state);
         let dir = self.volumes[volume].paths.root.display();
         tracing::error!(
             folder = %dir,
-            bad,
-            "too many bad blocks (datanode.bad_blocks_max): the last folder takes no new blocks; replace its disk"
+            why,
+            "the last folder fails: it takes no new blocks and serves what it can read; replace its disk"
         );
     }
 

@@ -188,7 +188,7 @@ impl Volume {
             }
         }
         for path in [current, self.paths.root().into()] {
-            self.note_strangers(&path);
+            self.strangers(&path).iter().for_each(|stranger| leave_alone(stranger));
         }
         Ok(scan)
     }
@@ -202,23 +202,28 @@ impl Volume {
         }
     }
 
-    fn note_strangers(&self, folder: &Path) {
-        const OURS: [&str; 7] = ["LOCK", "VERSION", "VERSION.tmp", "local.sock", "current", "tmp", "bad"];
+    /// What is in the folder itself or in `current/` and is not ours.
+    fn strangers(&self, folder: &Path) -> Vec<PathBuf> {
+        const OURS: [&str; 11] = [
+            "LOCK",
+            "CLUSTER",
+            "VERSION",
+            "VERSION.tmp",
+            "VOLUMES",
+            "VOLUMES.new",
+            "NEW",
+            "local.sock",
+            "current",
+            "tmp",
+            "bad",
+        ];
         let in_current = folder == self.paths.current();
-        let Ok(names) = fs::read_dir(folder) else { return };
-        for entry in names.flatten() {
-            let name = entry.file_name();
-            let known = name.to_str().is_some_and(|name| {
-                if in_current {
-                    (0..SHARDS).any(|low| shard(BlockId(low)) == name)
-                } else {
-                    OURS.contains(&name)
-                }
-            });
-            if !known {
-                leave_alone(&entry.path());
-            }
-        }
+        let known = |name: &str| {
+            if in_current { (0..SHARDS).any(|low| shard(BlockId(low)) == name) } else { OURS.contains(&name) }
+        };
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let strangers = entries.filter(|entry| !entry.file_name().to_str().is_some_and(known));
+        strangers.map(|entry| entry.path()).collect()
     }
 
     /// The blocks set aside.
@@ -366,4 +371,26 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 
 fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> DataNodeError + 'a {
     move |source| DataNodeError::Folder { what, path: path.into(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::disk::RealDisk, *};
+
+    #[test]
+    fn no_file_that_the_daemon_writes_into_a_data_folder_is_unknown() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("data");
+        let (volume, _) = Volume::open(&dir, 0, Arc::new(RealDisk)).unwrap();
+        fs::write(volume.paths.version(), "").unwrap();
+        daemon::data_dirs::remember(std::slice::from_ref(&dir), [dir.as_path()]);
+        for name in ["VERSION.tmp", "NEW", "CLUSTER", "local.sock"] {
+            fs::write(dir.join(name), "").unwrap();
+        }
+        assert!(dir.join("VOLUMES").is_file());
+        assert_eq!(volume.strangers(volume.paths.root()), Vec::<PathBuf>::new());
+        let notes = volume.paths.root().join("notes.txt");
+        fs::write(&notes, "").unwrap();
+        assert_eq!(volume.strangers(volume.paths.root()), [notes]);
+    }
 }

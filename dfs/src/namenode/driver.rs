@@ -1,4 +1,4 @@
-//! The body around the state machine: clock, lock, edit log, and the order between them.
+//! The driver of the state machine: clock, lock, edit log, and the order between them.
 //!
 //! A mutation is applied and its record queued under one write lock, so that log order is memory order. No
 //! answer leaves, not even a refusal or a read, before every record that it could have seen is durable (ADR
@@ -14,7 +14,7 @@ use crate::{
 };
 use daemon::config::NameNodeConfig;
 use journal::{AppendError, Log, LogFailed, codec, log::RECORD_BYTES_MAX};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use std::{
     collections::HashSet,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -44,7 +44,7 @@ pub(crate) struct Driver {
     /// Rung when a DataNode has reported replicas.
     replicas_reported: Notify,
     /// Users whose home folder is known to exist, or cannot be made.
-    homes: Mutex<HashSet<Box<str>>>,
+    homes: RwLock<HashSet<Box<str>>>,
 }
 
 impl Driver {
@@ -55,7 +55,7 @@ impl Driver {
             started,
             disk_reserve: config.disk_reserve.0,
             replicas_reported: Notify::new(),
-            homes: Mutex::default(),
+            homes: RwLock::default(),
         }
     }
 
@@ -109,17 +109,22 @@ impl Driver {
 
     /// Creates `/user/NAME` at the first call of a user. A refusal does not hold up the call: the user may have no
     /// need of a home. Tried again later only if the NameNode is in safemode or its log is not writable.
+    ///
+    /// Called with every request: the set is only read once it holds the user, and not locked while a home is made. Two
+    /// first calls at once may both get there; the second finds the folder.
     pub(crate) fn ensure_home(&self, user: &str) {
-        let mut homes = self.homes.lock();
-        if homes.contains(user) || homes.len() >= HOMES_MAX {
-            return;
+        {
+            let homes = self.homes.read();
+            if homes.contains(user) || homes.len() >= HOMES_MAX {
+                return;
+            }
         }
         match self.make_home(user) {
             Ok(()) => {}
             Err(error) if error.is_passing() => return,
             Err(error) => tracing::warn!(user, %error, "no home folder was made"),
         }
-        homes.insert(user.into());
+        self.homes.write().insert(user.into());
     }
 
     fn make_home(&self, user: &str) -> Result<(), Error> {
@@ -259,4 +264,46 @@ pub(crate) fn now_since(started: Instant) -> Now {
 
 fn unavailable(failed: &LogFailed) -> Error {
     Error::new(Kind::Unavailable, format!("the NameNode cannot write its edit log: {failed}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namenode::{settings::Settings, storage::Storage};
+    use journal::Recovery;
+    use std::{sync::mpsc, thread};
+
+    #[test]
+    fn user_with_a_home_does_not_wait_while_a_home_is_made_for_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = NameNodeConfig::default();
+        let Storage { log, namespace, .. } = Storage::open(folder.path(), Recovery::Refuse, &config).unwrap();
+        let started = Instant::now();
+        let state = State::new(Settings::from(&config), namespace, now_since(started));
+        let driver = &Driver::new(state, log, started, &config);
+        driver.ensure_home("ann");
+        assert!(driver.state.read().has_home("ann").unwrap());
+        thread::scope(|scope| {
+            let state = driver.state.write();
+            let (begun, begins) = mpsc::channel();
+            scope.spawn(move || {
+                begun.send(()).unwrap();
+                // Waits for the state.
+                driver.ensure_home("bob");
+            });
+            begins.recv().unwrap();
+            let (done, ended) = mpsc::channel();
+            scope.spawn(move || {
+                // Often enough for the other to have got to its wait.
+                for _ in 0..100 {
+                    driver.ensure_home("ann");
+                    thread::sleep(Duration::from_millis(1));
+                }
+                done.send(()).unwrap();
+            });
+            ended.recv_timeout(Duration::from_mins(1)).expect("a user with a home waits for another's");
+            drop(state);
+        });
+        assert!(driver.state.read().has_home("bob").unwrap());
+    }
 }

@@ -218,7 +218,7 @@ pub struct Registration {
     pub seen_start: StartId,
 }
 
-/// A DataNode's regular word.
+/// A DataNode's heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Heartbeat {
     /// Counts up within an incarnation.
@@ -241,6 +241,8 @@ pub struct Heartbeat {
     pub bad: Vec<(BlockId, String)>,
     /// Replicas gone without a command.
     pub lost: Vec<BlockId>,
+    /// Replicas that were re-read on command and are sound.
+    pub checked: Vec<BlockId>,
     /// The node stops, and this is its last word.
     pub leaving: bool,
 }

@@ -118,6 +118,7 @@ struct Asked<'a> {
 struct Found<'a> {
     inode: Option<&'a Inode>,
     folder: &'a Inode,
+    folder_path: String,
 }
 
 impl<'a> Asked<'a> {
@@ -133,45 +134,74 @@ impl<'a> Asked<'a> {
     }
 
     fn demand(&self, inode: &Inode, bits: u32, path: &DfsPath, what: &str) -> Result<(), Error> {
+        self.demand_of("", inode, bits, path, what)
+    }
+
+    /// The same of a folder above `path`.
+    fn demand_above(
+        &self,
+        folder: (&Inode, &str),
+        bits: u32,
+        path: &DfsPath,
+        what: &str,
+    ) -> Result<(), Error> {
+        self.demand_of(&format!("{} has ", folder.1), folder.0, bits, path, what)
+    }
+
+    fn demand_of(
+        &self,
+        whose: &str,
+        inode: &Inode,
+        bits: u32,
+        path: &DfsPath,
+        what: &str,
+    ) -> Result<(), Error> {
         if self.grants(inode, bits) {
             return Ok(());
         }
         let (owner, group, mode) = (&inode.owner, &inode.group, inode.mode);
         let what = format!("{what} {path}");
-        Err(denied(self.caller, &what, &format!("owner {owner}, group {group}, mode {mode:o}")))
+        Err(denied(self.caller, &what, &format!("{whose}owner {owner}, group {group}, mode {mode:o}")))
     }
 
     /// Goes as far as there is something, if the caller may.
     fn find(&self, path: &DfsPath) -> Result<Found<'a>, Error> {
         let root = self.namespace.inode(ROOT).expect("there is always a root");
-        let (mut id, mut at, mut folder) = (ROOT, root, root);
+        let (mut id, mut at) = (ROOT, root);
+        let mut found = Found { inode: None, folder: root, folder_path: "/".into() };
+        let mut walked = String::new();
         for name in path.names() {
             if at.folder().is_none() {
-                return Ok(Found { inode: None, folder });
+                return Ok(found);
             }
-            self.demand(at, EXECUTE, path, "go to")?;
-            folder = at;
-            let Some(child) = self.namespace.child(id, name).ok().flatten() else {
-                return Ok(Found { inode: None, folder });
+            let here = if walked.is_empty() { "/" } else { &walked };
+            self.demand_above((at, here), EXECUTE, path, "go to")?;
+            here.clone_into(&mut found.folder_path);
+            found.folder = at;
+            let child = self.namespace.child(id, name).ok().flatten();
+            let Some((child, inode)) = child.and_then(|child| Some((child, self.namespace.inode(child)?)))
+            else {
+                return Ok(found);
             };
-            let Some(inode) = self.namespace.inode(child) else { return Ok(Found { inode: None, folder }) };
             (id, at) = (child, inode);
+            walked = format!("{walked}/{name}");
         }
-        Ok(Found { inode: Some(at), folder })
+        found.inode = Some(at);
+        Ok(found)
     }
 
     /// To put something there, in place of what may be there.
     fn put(&self, path: &DfsPath) -> Result<(), Error> {
-        let Found { inode, folder } = self.find(path)?;
-        self.demand(folder, WRITE | EXECUTE, path, "make")?;
+        let Found { inode, folder, folder_path } = self.find(path)?;
+        self.demand_above((folder, &folder_path), WRITE | EXECUTE, path, "make")?;
         inode.map_or(Ok(()), |inode| self.unstick(folder, inode, path))
     }
 
     /// To take away what is there, with everything in it if it is to be destroyed.
     fn take(&self, path: &DfsPath, destroy: bool) -> Result<(), Error> {
-        let Found { inode, folder } = self.find(path)?;
+        let Found { inode, folder, folder_path } = self.find(path)?;
         let Some(inode) = inode else { return Ok(()) };
-        self.demand(folder, WRITE | EXECUTE, path, "take away")?;
+        self.demand_above((folder, &folder_path), WRITE | EXECUTE, path, "remove")?;
         self.unstick(folder, inode, path)?;
         if destroy { self.empty(inode, path) } else { Ok(()) }
     }
@@ -182,7 +212,7 @@ impl<'a> Asked<'a> {
             return Ok(());
         }
         let why = format!("it is {}'s, and its folder is sticky", inode.owner);
-        Err(denied(self.caller, &format!("take away {path}"), &why))
+        Err(denied(self.caller, &format!("remove {path}"), &why))
     }
 
     /// Every folder below that has something in it must be the caller's to empty.

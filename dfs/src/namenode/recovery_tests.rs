@@ -275,6 +275,9 @@ impl journal::disk::Disk for HungDisk {
     fn rename(&self, from: &str, to: &str) -> std::io::Result<()> {
         self.real.rename(from, to)
     }
+    fn link(&self, from: &str, to: &str) -> std::io::Result<()> {
+        self.real.link(from, to)
+    }
     fn remove(&self, name: &str) -> std::io::Result<()> {
         self.real.remove(name)
     }

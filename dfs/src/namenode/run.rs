@@ -19,8 +19,9 @@ use security::{Guard, Role, SecurityError};
 use std::{io, sync::Arc, time::Instant};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-/// The name under which the health service says whether changes are accepted: `NOT_SERVING` in safemode. The NameNode itself
-/// is `SERVING` then: DataNodes must reach it for safemode to end, so a supervisor must not take it out of service.
+/// The name under which the health service says whether changes are accepted: `NOT_SERVING` in safemode. The NameNode
+/// itself is `SERVING` then: DataNodes must reach it for safemode to end, so a supervisor must not take it out of
+/// service.
 pub const WRITABLE_SERVICE: &str = "fermata.dfs.v1.NameNode/writable";
 
 /// Why a NameNode ended.

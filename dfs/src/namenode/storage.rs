@@ -96,8 +96,8 @@ impl Storage {
         }
     }
 
-    /// For crash tests: opens the log on any disk and replays it. Also tells whether records may have been dropped: then
-    /// [`Self::start`] must accept the namespace.
+    /// For crash tests: opens the log on any disk and replays it. Also tells whether records may have been dropped:
+    /// then [`Self::start`] must accept the namespace.
     #[cfg(test)]
     pub(crate) fn open_log(
         disk: std::sync::Arc<dyn journal::disk::Disk>,

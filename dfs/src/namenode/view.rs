@@ -39,8 +39,6 @@ pub struct FileStatus {
     pub blocks: u32,
     /// Limits of a folder, when any is set.
     pub quota: Option<Quota>,
-    /// The fenced commit that put it there; empty for none.
-    pub commit_id: String,
 }
 
 /// Where to reach a DataNode.
@@ -275,6 +273,8 @@ pub struct Report {
     pub stale_replicas: u64,
     /// DataNodes that were refused because they have seen a newer NameNode, and why.
     pub refused_nodes: Vec<String>,
+    /// Replicas that DataNodes were asked to re-read and have not reported on.
+    pub checks_pending: u64,
     /// The number of this start.
     pub epoch: u64,
 }

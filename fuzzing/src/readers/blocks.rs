@@ -4,7 +4,10 @@ use super::SMALL;
 use crate::{Damage, Limit, Target};
 use bytes::BytesMut;
 use dfs::{
-    bulk::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, PACKET_BYTES, encode_frame, read_frame},
+    bulk::{
+        FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, PACKET_BYTES, encode_frame, read_frame,
+        read_request,
+    },
     checksum::{self, CHUNK_BYTES, Checksums},
     ids::{BlockId, Nonce},
     path::DfsPath,
@@ -18,7 +21,7 @@ use proto::dfs::{
 pub(super) const TARGETS: &[Target] = &[
     Target {
         name: "bulk_frame",
-        reads: "dfs::bulk::read_frame, Frame::expect, checksum::verify of packets",
+        reads: "dfs::bulk::read_request, read_frame, Frame::expect, checksum::verify of packets",
         seeds: frames,
         body: frame,
         damage: Damage::Unnoticed,
@@ -136,6 +139,17 @@ fn read_frames(mut input: &[u8]) -> Result<(), FrameError> {
     }
 }
 
+/// What a DataNode reads before anybody has shown a token: the same as `read_frame` makes of it.
+fn first_request(input: &[u8]) {
+    let frame = read_frame(&mut &input[..], BytesMut::new());
+    let expected = frame.and_then(|frame| frame.expect::<BulkRequest>(FrameKind::Request));
+    match (read_request(&mut &input[..]), expected) {
+        (Ok(request), Ok(expected)) => assert_eq!(request, expected),
+        (Err(_), Err(_)) => {}
+        (request, expected) => panic!("read_request: {request:?}, read_frame: {expected:?}"),
+    }
+}
+
 fn frame(input: &[u8]) -> Option<Vec<u8>> {
     // With a sound checksum of header and body, as anybody can make one.
     let mut sound = input.to_vec();
@@ -144,8 +158,10 @@ fn frame(input: &[u8]) -> Option<Vec<u8>> {
         let end = FRAME_HEADER_BYTES.saturating_add(length).min(sound.len());
         let crc = crc32c::crc32c_append(crc32c::crc32c(&sound[..12]), &sound[FRAME_HEADER_BYTES..end]);
         sound[12..16].copy_from_slice(&crc.to_le_bytes());
+        first_request(&sound);
         let _refused = read_frames(&sound);
     }
+    first_request(input);
     read_frames(input).ok().map(|()| Vec::new())
 }
 

@@ -12,7 +12,10 @@ use dfs::{
         op::{OnAbandon, Outcome, Quota},
     },
 };
-use journal::{Item, Log, LogError, Recovery, codec, crash::CrashDisk};
+use journal::{
+    Item, Log, LogError, Recovery, codec,
+    crash::{CrashDisk, Survive},
+};
 use mrcore::{
     Cluster, Fact, PerPhase, Time,
     fact::Entry,
@@ -84,18 +87,16 @@ fn take_snapshot(log: &Log) {
     log.snapshot_done(upto).expect("a sound log");
 }
 
-/// Logs whose record with a number is always the same.
+/// Logs whose record with a number is always the same: closed, or as a crash leaves them.
 fn logs() -> Vec<Vec<u8>> {
-    let of = |write: fn(&Log), closed: bool| {
+    let of = |write: fn(&Log), crash: Option<Survive>| {
         let disk = CrashDisk::new();
         let log = Log::open(Arc::new(disk.clone()), Recovery::Refuse).expect("a fresh log").log;
         write(&log);
-        if closed {
-            log.close().expect("a sound log");
-        } else {
-            drop(log);
-        }
-        pack(disk.files())
+        // Taken while the log is open: closing it, or dropping it, seals it.
+        let crashed = crash.map(|survive| disk.survivor(survive));
+        log.close().expect("a sound log");
+        pack(crashed.unwrap_or(disk).files())
     };
     let small = |log: &Log| append(log, 3);
     let rotated = |log: &Log| {
@@ -110,7 +111,15 @@ fn logs() -> Vec<Vec<u8>> {
         log.rotate().expect("a sound log");
         append(log, 2);
     };
-    vec![of(small, true), of(rotated, true), of(snapshots, true), of(snapshots, false)]
+    vec![
+        of(small, None),
+        of(rotated, None),
+        of(snapshots, None),
+        of(small, Some(Survive::SyncedOnly)),
+        of(rotated, Some(Survive::Everything)),
+        of(snapshots, Some(Survive::Everything)),
+        of(snapshots, Some(Survive::SyncedOnly)),
+    ]
 }
 
 /// All records of a log, those of its snapshot first.
@@ -302,4 +311,24 @@ fn fact(input: &[u8]) -> Option<Vec<u8>> {
         cluster.apply(at, &fact).ok()?;
     }
     Some(Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_tail_is_torn_in_some_seeds_and_damage_in_others() {
+        let (mut torn, mut refused) = (0, 0);
+        for seed in logs() {
+            let mut files = unpack(&seed);
+            let newest = files.iter_mut().rfind(|(name, _)| name.starts_with("edits")).expect("a segment");
+            newest.1.pop();
+            match Log::open(Arc::new(CrashDisk::with_files(files)), Recovery::Refuse) {
+                Ok(opened) => torn += usize::from(opened.torn.is_some()),
+                Err(error) => refused += usize::from(error.is_damage()),
+            }
+        }
+        assert_eq!((torn, refused), (2, 5), "after a power loss; closed, or killed");
+    }
 }

@@ -35,6 +35,9 @@ use std::{
 };
 use tokio::sync::{Notify, futures::Notified, mpsc, watch};
 
+/// Launches stop below this part of `disk_reserve`.
+const LAUNCH_RESERVE_PART: u64 = 4;
+
 /// One attachment of a tracker. A number of its own tells it from later ones of the same process.
 struct Link {
     generation: u64,
@@ -155,12 +158,39 @@ impl Driver {
         let reserve = self.config.disk_reserve;
         // A disk that does not say is not known to be full; the journal will show it.
         let free = self.log.free_bytes().ok().filter(|free| *free < reserve.0)?;
+        let stopped = if free < self.launch_reserve() {
+            "no job is taken in, no attempt is started and no history is written"
+        } else {
+            "no job is taken in and no history is written"
+        };
         Some(format!(
-            "only {} are free on the JobTracker's disk ({}), less than jobtracker.disk_reserve = {reserve}: no job is \
-             taken in and no history is written until there is room",
+            "only {} of free space is left on the JobTracker's disk ({}), less than jobtracker.disk_reserve = {reserve}: {stopped} \
+             until there is room",
             Bytes(free),
             self.config.dir.display()
         ))
+    }
+
+    /// Below this many free bytes no attempt is launched. The ends of those that run must still fit in the journal.
+    fn launch_reserve(&self) -> u64 {
+        self.config.disk_reserve.0 / LAUNCH_RESERVE_PART
+    }
+
+    /// Suspends launches while the disk is nearly full, so that launches and failures cannot fill it: a JobTracker that
+    /// cannot write its journal ends.
+    fn watch_disk(&self) {
+        let Ok(free) = self.log.free_bytes() else { return };
+        let allowed = free >= self.launch_reserve();
+        let mut inner = self.inner.lock();
+        if allowed != inner.mind.launches_suspended() {
+            return;
+        }
+        if allowed {
+            tracing::info!(free = %Bytes(free), "there is room on the JobTracker's disk again: attempts are started");
+        } else {
+            tracing::error!(free = %Bytes(free), "the JobTracker's disk is nearly full: no attempt is started");
+        }
+        self.act(&mut inner, Event::Launches { allowed }, None);
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -386,7 +416,9 @@ impl Driver {
             }
             match what {
                 What::Fact(entry) => {
-                    self.peek(|cluster| events::log(cluster, &entry));
+                    if events::is_logged(&entry.fact) {
+                        self.peek(|cluster| events::log(cluster, &entry));
+                    }
                     let ended = matches!(entry.fact, Fact::JobEnded { .. });
                     self.scribe.take(entry).await;
                     if ended {
@@ -420,6 +452,7 @@ impl Driver {
     /// Ticks when the mind wants it.
     pub(crate) async fn tick(self: Arc<Self>) {
         loop {
+            self.watch_disk();
             let next = self.inner.lock().mind.next_deadline();
             let wait = next.map_or(Duration::from_secs(1), |next| self.clock.until(next));
             tokio::time::sleep(wait.max(Duration::from_millis(1))).await;

@@ -5,9 +5,9 @@
 //! ones are added. So there is no gap and no duplicate, whenever the process or the machine died. A file is synced
 //! when it is complete: its job is over and none of its attempts holds a slot.
 //!
-//! A history that cannot be written (a full disk, or less free than the reserve) is given up with a line in the log, and
-//! completed at the next start; jobs do not wait for it. Histories have limits by number and by bytes, of all and of
-//! each user: the oldest are removed first, and one that is being written never is.
+//! A history that cannot be written (a full disk, or less free than the reserve) is given up with a line in the log,
+//! and completed at the next start; jobs do not wait for it. Histories have limits by number and by bytes, of all and
+//! of each user: the oldest are removed first, and one that is being written never is. Bytes count as they are written.
 
 mod line;
 mod scribe;
@@ -63,7 +63,7 @@ struct Stored {
     user: String,
 }
 
-/// After so many lines it is looked again how much is free.
+/// After so many lines free space and limits are checked again.
 const LOOK_EVERY: u32 = 256;
 
 /// A history that is being written.
@@ -73,6 +73,7 @@ struct Book {
     ahead: u64,
     /// Lines whose facts have been seen.
     lines: u64,
+    bytes: u64,
     ended: bool,
     /// Attempts that hold a slot.
     live: u32,
@@ -89,7 +90,7 @@ pub(crate) struct Histories {
     names: Names,
     books: BTreeMap<JobId, Book>,
     on_disk: BTreeMap<JobId, Stored>,
-    /// Lines until it is looked again how much is free.
+    /// Lines until free space and limits are checked again.
     look_in: u32,
     /// Less is free than the reserve.
     short: bool,
@@ -134,6 +135,9 @@ impl Histories {
                     place.is_lost = true;
                 }
             }
+            Fact::TrackerForgotten { tracker, .. } => {
+                self.names.remove(tracker);
+            }
             _ => {}
         }
         let Some(job) = entry.fact.job() else { return };
@@ -161,13 +165,15 @@ impl Histories {
     }
 
     fn write(&mut self, job: JobId, entry: &Entry, line: &str) -> io::Result<()> {
+        let mut prune = false;
         if let Fact::JobSubmitted { spec, .. } = &entry.fact {
             self.look_in = 0;
             self.check_room()?;
             let book = Book::open(&path_of(&self.folder, job), line)?;
+            self.on_disk.insert(job, Stored { bytes: book.bytes, user: spec.user.clone() });
             self.books.insert(job, book);
-            self.on_disk.insert(job, Stored { bytes: 0, user: spec.user.clone() });
         } else if self.books.contains_key(&job) {
+            prune = self.look_in == 0;
             self.check_room()?;
         }
         let Some(book) = self.books.get_mut(&job) else { return Ok(()) };
@@ -186,12 +192,16 @@ impl Histories {
             Fact::JobEnded { .. } => book.ended = true,
             _ => {}
         }
+        let mut bytes = book.bytes;
         if book.ended && book.live == 0 {
             let book = self.books.remove(&job).expect("it is there");
-            let bytes = book.close(&path_of(&self.folder, job))?;
-            if let Some(stored) = self.on_disk.get_mut(&job) {
-                stored.bytes = bytes;
-            }
+            bytes = book.close(&path_of(&self.folder, job))?;
+            prune = true;
+        }
+        if let Some(stored) = self.on_disk.get_mut(&job) {
+            stored.bytes = bytes;
+        }
+        if prune {
             self.prune();
         }
         Ok(())
@@ -246,7 +256,8 @@ impl Histories {
         }
     }
 
-    /// The histories that are too many or too much, oldest first. The newest of a user stays, however long it is.
+    /// The histories that are too many or too much, oldest first. A user's limit spares the newest of the user, however
+    /// long it is; the limit for all spares none.
     fn surplus(&self) -> Vec<JobId> {
         let mut of_user: BTreeMap<&str, (u64, JobId)> = BTreeMap::new();
         let mut bytes = 0;
@@ -259,8 +270,8 @@ impl Histories {
         let mut surplus = Vec::new();
         for (job, stored) in self.on_disk.iter().filter(|(job, _)| !self.books.contains_key(job)) {
             let (own, newest) = of_user.get_mut(stored.user.as_str()).expect("counted above");
-            let too_much = bytes > self.limits.bytes || *own > self.limits.user_bytes;
-            if count > self.limits.count || (too_much && newest != job) {
+            let too_much_of_user = *own > self.limits.user_bytes && newest != job;
+            if count > self.limits.count || bytes > self.limits.bytes || too_much_of_user {
                 count -= 1;
                 bytes -= stored.bytes;
                 *own -= stored.bytes;
@@ -295,7 +306,7 @@ impl Book {
         file.set_len(whole)?;
         let mut file = BufWriter::new(file);
         file.seek(SeekFrom::Start(whole))?;
-        Ok(Self { file, ahead, lines: 0, ended: false, live: 0, says_to_whom })
+        Ok(Self { file, ahead, lines: 0, bytes: whole, ended: false, live: 0, says_to_whom })
     }
 
     fn add(&mut self, line: &str) -> io::Result<()> {
@@ -304,6 +315,7 @@ impl Book {
             self.ahead -= 1;
             return Ok(());
         }
+        self.bytes += line.len() as u64;
         self.file.write_all(line.as_bytes())
     }
 
@@ -321,6 +333,7 @@ impl Book {
         }
         self.file.get_ref().set_len(whole)?;
         self.file.seek(SeekFrom::Start(whole))?;
+        self.bytes = whole;
         Ok(())
     }
 
@@ -329,7 +342,7 @@ impl Book {
         self.forget_ahead(path)?;
         self.file.flush()?;
         self.file.get_ref().sync_data()?;
-        Ok(self.file.get_ref().metadata()?.len())
+        Ok(self.bytes)
     }
 }
 
@@ -337,8 +350,8 @@ impl Book {
 mod tests {
     use super::*;
     use mrcore::{
-        Time,
-        ids::{AttemptId, RequestId, TrackerId},
+        PerPhase, Time,
+        ids::{AttemptId, Incarnation, RequestId, TrackerId},
         job::{JobOutcome, JobSpec, Priority},
         plan::Why,
         task::{AttemptResult, Stage},
@@ -365,20 +378,14 @@ mod tests {
         assert_eq!(left(2, 10_000, 10_000), [4, 5]);
         assert_eq!(left(10, 10_000, 1000), [1, 3, 4, 5], "ann has too much, bob has not");
         assert_eq!(left(10, 1200, 10_000), [3, 4, 5]);
-        assert_eq!(left(10, 10, 10), [3, 5], "everybody's newest stays");
+        assert_eq!(left(10, 10_000, 10), [3, 5], "everybody's newest stays within the limit for all");
+        assert_eq!(left(10, 10, 10_000), [] as [u32; 0], "the limit for all spares nobody's newest");
     }
 
-    #[test]
-    fn a_history_is_closed_when_every_attempt_is_gone_whichever_way() {
-        let folder = tempfile::tempdir().unwrap();
-        let limits = Limits { count: 10, bytes: u64::MAX, user_bytes: u64::MAX, reserve: 0 };
-        let mut histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
-        let mut take = |fact| histories.take(&Entry { at: Time(0), fact });
-        let id = |text: &str| text.parse::<AttemptId>().unwrap();
-        let job = id("job_1.m0.0").job();
-        let spec = JobSpec {
+    fn spec(user: &str) -> Arc<JobSpec> {
+        Arc::new(JobSpec {
             name: "j".into(),
-            user: "u".into(),
+            user: user.into(),
             queue: String::new(),
             priority: Priority::default(),
             program: String::new(),
@@ -389,8 +396,61 @@ mod tests {
             speculation: false,
             attempts_max: 1,
             conf: BTreeMap::new(),
+        })
+    }
+
+    #[test]
+    fn a_forgotten_tracker_is_not_remembered_here_either() {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { count: 10, bytes: u64::MAX, user_bytes: u64::MAX, reserve: 0 };
+        let mut histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
+        let joined = Fact::TrackerJoined {
+            tracker: TrackerId(1),
+            name: "node1".into(),
+            incarnation: Incarnation(1),
+            host: "h".into(),
+            rack: "r".into(),
+            shuffle_addr: String::new(),
+            logs_addr: String::new(),
+            slots: PerPhase { map: 1, reduce: 1 },
         };
-        take(Fact::JobSubmitted { job, request: RequestId(1), spec: Arc::new(spec) });
+        histories.take(&Entry { at: Time(0), fact: joined });
+        assert_eq!(histories.names.len(), 1);
+        let (name, why) = ("node1".into(), String::new());
+        let fact = Fact::TrackerForgotten { tracker: TrackerId(1), name, why };
+        histories.take(&Entry { at: Time(0), fact });
+        assert!(histories.names.is_empty());
+    }
+
+    #[test]
+    fn a_history_counts_while_it_is_written_and_room_is_made_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = path_of(folder.path(), JobId(1));
+        fs::write(&old, "x".repeat(5000)).unwrap();
+        let limits = Limits { count: 10, bytes: 50_000, user_bytes: u64::MAX, reserve: 0 };
+        let mut histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
+        let submitted = Fact::JobSubmitted { job: JobId(2), request: RequestId(1), spec: spec("ann") };
+        histories.take(&Entry { at: Time(0), fact: submitted });
+        for number in 0..2 * LOOK_EVERY {
+            let attempt = format!("job_2.m0.{number}").parse().unwrap();
+            let fact = Fact::AttemptFailed { attempt, error: "e".repeat(100) };
+            histories.take(&Entry { at: Time(0), fact });
+        }
+        histories.flush();
+        let written = fs::metadata(path_of(folder.path(), JobId(2))).unwrap().len();
+        assert_eq!(histories.on_disk[&JobId(2)].bytes, written, "it counts before it is closed");
+        assert!(written > 50_000 && !old.exists(), "the old one has made room");
+    }
+
+    #[test]
+    fn a_history_is_closed_when_every_attempt_is_gone_whichever_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { count: 10, bytes: u64::MAX, user_bytes: u64::MAX, reserve: 0 };
+        let mut histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
+        let mut take = |fact| histories.take(&Entry { at: Time(0), fact });
+        let id = |text: &str| text.parse::<AttemptId>().unwrap();
+        let job = id("job_1.m0.0").job();
+        take(Fact::JobSubmitted { job, request: RequestId(1), spec: spec("u") });
         let names = ["job_1.m0.0", "job_1.m1.0", "job_1.r0.0", "job_1.r0.1", "job_1.r0.2"];
         for attempt in names.map(id) {
             let (tracker, why) = (TrackerId(1), Why::default());

@@ -105,6 +105,34 @@ async fn an_older_jobtracker_is_shut_out() {
     assert!(!cluster.exists("/out/_SUCCESS").await);
 }
 
+/// An older copy of the journal is restored: job numbers are assigned again, to other submissions.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_number_was_assigned_before_commits_its_own_output() {
+    let mut cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    cluster.kill_jobtracker();
+    let journal = cluster.config.jobtracker.dir.clone();
+    let (copy, newest) = (journal.with_file_name("copy"), journal.with_file_name("newest"));
+    let copied = std::process::Command::new("cp").arg("-a").arg(&journal).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    for output in ["/first", "/second"] {
+        cluster.start_jobtracker();
+        let mut tracker = cluster.tracker("node1").await;
+        let submitted = cluster.client().await.submit(submission("/in", output, 0)).await.unwrap();
+        assert_eq!(submitted.into_inner().job, "job_1");
+        let map = tracker.launch().await;
+        tracker.succeed(&cluster, &map, b"whole").await;
+        until("the end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
+        assert_eq!(cluster.length(&format!("{output}/part-m-00000")).await, 5);
+        assert!(cluster.exists(&format!("{output}/_SUCCESS")).await);
+        cluster.kill_jobtracker();
+        if copy.exists() {
+            std::fs::rename(&journal, &newest).unwrap();
+            std::fs::rename(&copy, &journal).unwrap();
+        }
+    }
+}
+
 fn staged(output: &str, staging: &str) -> pb::SubmitRequest {
     let conf = [("staging".to_owned(), staging.to_owned())].into();
     pb::SubmitRequest { conf, ..submission("/in", output, 0) }

@@ -13,6 +13,7 @@ use mrcore::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     task::{self, AttemptResult, Progress, Recall, Stage},
 };
+use mrlib::settings;
 use proto::mr as pb;
 use security::Identity;
 
@@ -22,7 +23,7 @@ const NODE_NAME_BYTES_MAX: usize = 253;
 const CONF_BYTES_MAX: usize = 1 << 20;
 const LIST_MAX: usize = 100_000;
 /// Of an attempt's error this much is kept: its end, where the cause is.
-const ERROR_BYTES_MAX: usize = 16 << 10;
+const ERROR_BYTES_MAX: usize = 4 << 10;
 const SLOTS_MAX: u32 = 10_000;
 const COUNTERS_MAX: usize = 10_000;
 /// The same as mrlib's, which a TaskTracker keeps to.
@@ -160,7 +161,7 @@ pub(crate) fn forget(
 pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<Submission, Refusal> {
     let user = user(&request)?;
     let message = request.into_inner();
-    let pb::Program { kind, files, settings } = message.program.unwrap_or_default();
+    let pb::Program { kind, files, settings: declared } = message.program.unwrap_or_default();
     let program = match kind {
         Some(pb::program::Kind::Builtin(name)) => Program::Builtin(short("program name", name)?),
         Some(pb::program::Kind::Executable(path)) => Program::Executable(path),
@@ -170,17 +171,26 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         Program::Builtin(name) => name.clone(),
         Program::Executable(path) => path.rsplit('/').next().unwrap_or_default().to_owned(),
     };
-    if [message.inputs.len(), files.len(), settings.len()].into_iter().any(|names| names > LIST_MAX) {
-        return Err(Refusal::invalid(format!(
-            "job names more than {LIST_MAX} inputs, side files or settings"
-        )));
+    if message.inputs.len().max(files.len()) > LIST_MAX {
+        return Err(Refusal::invalid(format!("job names more than {LIST_MAX} inputs or side files")));
     }
     let conf_bytes: usize = message.conf.iter().map(|(key, value)| key.len() + value.len()).sum();
     if conf_bytes > CONF_BYTES_MAX {
         return Err(Refusal::invalid(format!("settings have {conf_bytes} bytes: at most {CONF_BYTES_MAX}")));
     }
-    if let Some(key) = message.conf.keys().find(|key| key.is_empty() || key.chars().any(char::is_control)) {
-        return Err(Refusal::invalid(format!("setting {key:?}: a name has no control character")));
+    if declared.len() > settings::DECLARED_MAX {
+        let (count, max) = (declared.len(), settings::DECLARED_MAX);
+        return Err(Refusal::invalid(format!("program declares {count} settings: at most {max}")));
+    }
+    let bad = |name: &&String| {
+        name.is_empty() || name.len() > settings::NAME_BYTES_MAX || name.chars().any(char::is_control)
+    };
+    if let Some(name) = message.conf.keys().chain(&declared).find(bad) {
+        let name: String = name.chars().take(40).collect();
+        return Err(Refusal::invalid(format!(
+            "setting {name:?}: a name has 1 to {} bytes and no control character",
+            settings::NAME_BYTES_MAX
+        )));
     }
     Ok(Submission {
         request: request_id(&message.request_id, &user)?,
@@ -190,7 +200,7 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         priority: spec::priority(&or_else(message.priority, "normal")).map_err(Refusal::invalid)?,
         program,
         files,
-        declared: settings,
+        declared,
         inputs: message.inputs,
         output: message.output,
         reduces: message.reduces,
@@ -386,6 +396,34 @@ mod tests {
         let text = "é".repeat(ERROR_BYTES_MAX) + "the cause";
         let kept = tail(text);
         assert!(kept.len() <= ERROR_BYTES_MAX + 3 && kept.ends_with("the cause"));
+    }
+
+    #[test]
+    fn too_many_or_too_long_names_of_settings_are_refused() {
+        let refused = |declared: Vec<String>, key: String| {
+            let mut request = tonic::Request::new(pb::SubmitRequest {
+                request_id: vec![7; 16],
+                program: Some(pb::Program {
+                    kind: Some(pb::program::Kind::Executable("/job".into())),
+                    files: Vec::new(),
+                    settings: declared,
+                }),
+                conf: [(key, "1".to_owned())].into(),
+                ..Default::default()
+            });
+            let (name, groups) = ("ann".into(), Vec::new().into());
+            request.extensions_mut().insert(Identity { role: None, name, groups, superuser: false });
+            submission(request).err().map(|refusal| refusal.to_string())
+        };
+        let names = |count: usize| (0..count).map(|n| format!("own.{n}")).collect::<Vec<_>>();
+        let (long, key) = ("x".repeat(settings::NAME_BYTES_MAX + 1), || "user.x".to_owned());
+        assert_eq!(refused(names(settings::DECLARED_MAX), key()), None);
+        let why = refused(names(settings::DECLARED_MAX + 1), key()).expect("too many");
+        assert!(why.contains("declares 1001 settings: at most 1000"), "{why}");
+        for why in [refused(vec![long.clone()], key()), refused(Vec::new(), long)] {
+            let why = why.expect("too long");
+            assert!(why.contains("1 to 256 bytes") && why.len() < 200, "{why}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub(crate) struct Contents {
     pub(crate) snapshot: Pieces,
     pub(crate) records: Records,
     pub(crate) torn: Option<Torn>,
+    pub(crate) replaced: Vec<Dropped>,
     pub(crate) dropped: Vec<Dropped>,
 }
 
@@ -50,7 +51,8 @@ pub(crate) fn read_with(disk: &CrashDisk, recovery: Recovery) -> Result<Contents
     let mut opened = Log::open(Arc::new(disk.clone()), recovery)?;
     let snapshot_seq = opened.replay.snapshot_seq();
     let (snapshot, records) = drain(&mut opened.replay)?;
-    Ok(Contents { snapshot_seq, snapshot, records, torn: opened.torn, dropped: opened.dropped })
+    let (torn, replaced, dropped) = (opened.torn, opened.replaced, opened.dropped);
+    Ok(Contents { snapshot_seq, snapshot, records, torn, replaced, dropped })
 }
 
 /// The same, refusing damage.

@@ -68,6 +68,9 @@ impl Disk for GateDisk {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.0.rename(from, to)
     }
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.link(from, to)
+    }
     fn remove(&self, name: &str) -> io::Result<()> {
         self.0.remove(name)
     }

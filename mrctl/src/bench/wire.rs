@@ -20,7 +20,11 @@ const PROTOCOL: u32 = 2;
 /// A connection to a master. Certificates are shown with it, and nothing in the calls.
 pub(crate) async fn connect(addr: &str, shown: &Credentials, master: Role) -> Result<Channel> {
     let endpoint = shown.endpoint(addr, master).context("not an address")?;
-    endpoint.tcp_nodelay(true).connect().await.with_context(|| format!("cannot connect to {addr}"))
+    endpoint
+        .with(|endpoint| endpoint.tcp_nodelay(true))
+        .connect()
+        .await
+        .with_context(|| format!("cannot connect to {addr}"))
 }
 
 /// One caller.

@@ -1,7 +1,8 @@
 //! Starting daemons and waiting until they serve.
 //!
 //! A launch that is dropped before `keep` ends what it started, so a failed or interrupted start leaves
-//! nothing running. Daemons get a process group of their own, no standard input and a log file: a Ctrl-C at
+//! nothing running. A cluster that has been complete before is started as far as it can be: if its masters serve, what
+//! else fails is a warning. Daemons get a process group of their own, no standard input and a log file: a Ctrl-C at
 //! the terminal reaches only mrctl, and closing the terminal ends no daemon.
 
 use super::{
@@ -27,6 +28,10 @@ use std::{
 };
 
 const READY_TIMEOUT: Duration = Duration::from_mins(1);
+/// Whoever waits longer than this is told for what.
+const NOTICE_AFTER: Duration = Duration::from_secs(5);
+/// How long to wait for safemode to end when every DataNode has reported and blocks are missing.
+const HOPELESS_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 12;
 /// The owner of the root folder in a new namespace.
@@ -40,44 +45,87 @@ pub(crate) struct Launch {
     pub(crate) layout: Layout,
     /// What has been started.
     pub(crate) state: ClusterState,
+    /// What did not start, one line each; empty if all runs.
+    pub(crate) warnings: Vec<String>,
     children: Vec<Child>,
     keep: bool,
+    /// What fails besides the masters is a warning.
+    tolerant: bool,
 }
 
 impl Launch {
     /// Starts the whole cluster; ready when every node takes blocks and tasks.
     pub(crate) async fn start(layout: Layout, port: Option<u16>) -> Result<Self> {
-        let mut launch = Self::start_without_trackers(layout, port).await?;
-        launch.start_all(Kind::Tasktracker).await?;
-        Ok(launch)
+        Box::pin(Self::start_namenode(layout, port)).await?.start_rest().await
+    }
+
+    /// The same, but a cluster that has been complete before is left running with what of it starts, if the masters do.
+    pub(crate) async fn start_degraded(layout: Layout, port: Option<u16>) -> Result<Self> {
+        let mut launch = Box::pin(Self::start_namenode(layout, port)).await?;
+        launch.tolerant = launch.layout.formatted;
+        launch.start_rest().await
+    }
+
+    async fn start_rest(mut self) -> Result<Self> {
+        Box::pin(self.files()).await?;
+        self.jobs().await?;
+        self.start_all(Kind::Tasktracker).await?;
+        self.layout.set_formatted()?;
+        Ok(self)
     }
 
     /// Starts the file system and the jobtracker: jobs are taken and wait.
     pub(crate) async fn start_without_trackers(layout: Layout, port: Option<u16>) -> Result<Self> {
         let mut launch = Box::pin(Self::start_files(layout, port)).await?;
-        let first = launch.state.daemons.len();
-        launch.spawn(&Layout::jobtracker())?;
-        launch.state.jobtracker = launch.ready(first).await?;
+        launch.jobs().await?;
         Ok(launch)
     }
 
     /// Starts the file system alone: no jobs.
     pub(crate) async fn start_files(layout: Layout, port: Option<u16>) -> Result<Self> {
         let mut launch = Box::pin(Self::start_namenode(layout, port)).await?;
-        launch.start_all(Kind::Datanode).await?;
-        Box::pin(launch.registered()).await?;
-        Box::pin(launch.own_root()).await?;
+        Box::pin(launch.files()).await?;
         Ok(launch)
     }
 
-    /// Starts a daemon of this kind on every node and waits until all serve.
+    async fn files(&mut self) -> Result<()> {
+        self.start_all(Kind::Datanode).await?;
+        let registered = Box::pin(self.registered()).await;
+        self.tolerate(registered)?;
+        let owned = Box::pin(self.own_root()).await;
+        self.tolerate(owned)
+    }
+
+    async fn jobs(&mut self) -> Result<()> {
+        let at = self.state.daemons.len();
+        self.spawn(&Layout::jobtracker())?;
+        self.state.jobtracker = self.ready(at, Instant::now() + READY_TIMEOUT).await?;
+        Ok(())
+    }
+
+    /// Starts a daemon of this kind on every node and waits until all serve. The time to wait begins again with each
+    /// that does, not with each that does not.
     async fn start_all(&mut self, kind: Kind) -> Result<()> {
         let first = self.state.daemons.len();
         for role in self.layout.on_nodes(kind) {
             self.spawn(&role)?;
         }
+        let mut deadline = Instant::now() + READY_TIMEOUT;
         for at in first..self.state.daemons.len() {
-            self.ready(at).await?;
+            match self.ready(at, deadline).await {
+                Ok(_) => deadline = Instant::now() + READY_TIMEOUT,
+                Err(_) if self.tolerant => self.warnings.push(failure(&self.state.daemons[at])),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// An error is a warning where a degraded cluster is left running.
+    fn tolerate(&mut self, result: Result<()>) -> Result<()> {
+        match result {
+            Err(error) if self.tolerant => self.warnings.push(crate::output::chain(&error)),
+            other => return other,
         }
         Ok(())
     }
@@ -88,9 +136,11 @@ impl Launch {
         let [namenode, jobtracker] = free_ports(port, layout.ports)?;
         layout.make()?;
         layout.write_config([port.unwrap_or(namenode), jobtracker])?;
-        let mut launch = Self { layout, state: ClusterState::default(), children: vec![], keep: false };
+        let state = ClusterState::default();
+        let (warnings, children) = (Vec::new(), Vec::new());
+        let mut launch = Self { layout, state, warnings, children, keep: false, tolerant: false };
         launch.spawn(&Layout::namenode())?;
-        launch.state.namenode = launch.ready(0).await?;
+        launch.state.namenode = launch.ready(0, Instant::now() + READY_TIMEOUT).await?;
         Ok(launch)
     }
 
@@ -107,7 +157,7 @@ impl Launch {
         let since = Instant::now();
         let child = run(namenode)?;
         self.children.push(child);
-        self.state.namenode = self.ready(0).await?;
+        self.state.namenode = self.ready(0, since + READY_TIMEOUT).await?;
         Ok(since.elapsed())
     }
 
@@ -155,8 +205,8 @@ impl Launch {
         if self.layout.temporary { super::remove_elsewhere(&self.layout.folder) } else { Ok(()) }
     }
 
-    /// The root folder of a cluster that is closed to other accounts belongs to the account that started it, so that its
-    /// jobs can write there: they are no superusers.
+    /// The root folder of a cluster that is closed to other accounts belongs to the account that started it, so that
+    /// its jobs can write there: they are no superusers.
     async fn own_root(&self) -> Result<()> {
         let credentials = self.credentials()?;
         let Some(name) = credentials.name().filter(|_| self.layout.has_own_secret()) else { return Ok(()) };
@@ -194,32 +244,67 @@ impl Launch {
     }
 
     /// Waits until daemon `at` serves; its address.
-    async fn ready(&mut self, at: usize) -> Result<String> {
-        let addr = await_ready(&self.state.daemons[at]).await?;
+    async fn ready(&mut self, at: usize, deadline: Instant) -> Result<String> {
+        let addr = await_ready(&self.state.daemons[at], deadline).await?;
         self.state.daemons[at].addr.clone_from(&addr);
         self.state.save(&self.layout.folder)?;
         Ok(addr)
     }
 
-    /// Waits until every node is registered and safemode is over.
+    /// Waits until every node whose datanode serves is registered and safemode is over.
     async fn registered(&self) -> Result<()> {
         let client = self.client().await?;
-        let deadline = Instant::now() + READY_TIMEOUT;
+        let serves = |daemon: &&Daemon| daemon.kind == Kind::Datanode && !daemon.addr.is_empty();
+        let nodes = self.state.daemons.iter().filter(serves).count();
+        let mut waiting = Waiting::until(Instant::now() + READY_TIMEOUT);
         loop {
             let report = client.report().await?;
-            let Some(waiting) = missing(&report, self.layout.nodes) else { return Ok(()) };
-            if let Some(dead) = self.state.daemons.iter().find(|daemon| !daemon.is_running()) {
-                return Err(died(dead));
+            let Some(why) = missing(&report, nodes) else { return Ok(()) };
+            if let Some(dead) = self.state.daemons.iter().filter(serves).find(|daemon| !daemon.is_running()) {
+                return Err(if self.tolerant { anyhow!(failure(dead)) } else { died(dead) });
             }
-            if Instant::now() > deadline {
+            // Whoever serves has reported all its blocks.
+            let hopeless = self.tolerant && report.safemode.blocks_seen < report.safemode.blocks_needed;
+            if waiting.is_over() || hopeless && waiting.lasts(HOPELESS_TIMEOUT) {
+                let seconds = waiting.since.elapsed().as_secs();
+                let off = if report.safemode.on { "; `mrctl fs safemode off` turns it off" } else { "" };
                 let logs = self.layout.folder.join("logs");
                 bail!(
-                    "the cluster is not ready after {} s: {waiting}; see {}",
-                    READY_TIMEOUT.as_secs(),
+                    "the file system is not ready after {seconds} s: {why}{off}; logs are in {}",
                     logs.display()
                 );
             }
+            waiting.notice(|| why);
             tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+/// Waiting that is announced when it lasts.
+struct Waiting {
+    since: Instant,
+    deadline: Instant,
+    announced: bool,
+}
+
+impl Waiting {
+    fn until(deadline: Instant) -> Self {
+        Self { since: Instant::now(), deadline, announced: false }
+    }
+
+    fn lasts(&self, time: Duration) -> bool {
+        self.since.elapsed() > time
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() > self.deadline
+    }
+
+    fn notice(&mut self, what: impl FnOnce() -> String) {
+        if !self.announced && self.lasts(NOTICE_AFTER) {
+            self.announced = true;
+            let left = self.deadline.saturating_duration_since(Instant::now()).as_secs();
+            eprintln!("mrctl: waiting up to {left} s more: {}", what());
         }
     }
 }
@@ -241,23 +326,17 @@ pub(crate) async fn restart(folder: &Path, state: &mut ClusterState, name: &str,
     drop(run(state.find(name, Some(kind))?)?);
     state.save(folder)?;
     let daemon = state.find(name, Some(kind))?;
-    daemon.addr = await_ready(daemon).await?;
+    daemon.addr = await_ready(daemon, Instant::now() + READY_TIMEOUT).await?;
     state.save(folder)
 }
 
 /// What is still missing before the cluster can be used; None if nothing.
-fn missing(report: &Report, nodes: u32) -> Option<String> {
+fn missing(report: &Report, nodes: usize) -> Option<String> {
     let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();
-    if live < nodes as usize {
+    if live < nodes {
         return Some(format!("{live} of {nodes} datanodes are registered"));
     }
-    let safemode = &report.safemode;
-    safemode.on.then(|| {
-        format!(
-            "the namenode is in safemode ({}), {} of {} blocks seen",
-            safemode.reason, safemode.blocks_seen, safemode.blocks_needed
-        )
-    })
+    report.safemode.on.then(|| report.safemode.reason.clone())
 }
 
 /// A daemon's binary, beside this one.
@@ -315,8 +394,8 @@ fn run(daemon: &mut Daemon) -> Result<Child> {
     Ok(child)
 }
 
-async fn await_ready(daemon: &Daemon) -> Result<String> {
-    let deadline = Instant::now() + READY_TIMEOUT;
+async fn await_ready(daemon: &Daemon, deadline: Instant) -> Result<String> {
+    let mut waiting = Waiting::until(deadline);
     loop {
         if let Ok(text) = fs::read_to_string(&daemon.ready_file) {
             return Ok(text.trim().to_owned());
@@ -324,18 +403,41 @@ async fn await_ready(daemon: &Daemon) -> Result<String> {
         if !daemon.is_running() {
             return Err(died(daemon));
         }
-        if Instant::now() > deadline {
-            let log = daemon.log.display();
-            bail!("{} does not serve after {} s; see {log}", daemon.title(), READY_TIMEOUT.as_secs());
+        if waiting.is_over() {
+            bail!(failure(daemon));
         }
+        waiting.notice(|| failure(daemon));
         tokio::time::sleep(POLL).await;
     }
 }
 
-fn died(daemon: &Daemon) -> anyhow::Error {
+/// What its log has had since it was started last.
+fn log_of_start(daemon: &Daemon) -> String {
     let log = fs::read(&daemon.log).unwrap_or_default();
     let own = log.get(daemon.log_before as usize..).unwrap_or(&log);
-    let tail = last_lines(&String::from_utf8_lossy(own), LOG_LINES);
+    String::from_utf8_lossy(own).into_owned()
+}
+
+/// In one line: a daemon that does not serve, and the last error or warning in its log.
+pub(crate) fn failure(daemon: &Daemon) -> String {
+    let (title, log) = (daemon.title(), daemon.log.display());
+    let what = if daemon.is_running() { "does not serve yet" } else { "has died" };
+    let why = last_complaint(&log_of_start(daemon), daemon.kind.program());
+    format!("{title} {what}{}; see {log}", why.map_or(String::new(), |why| format!(": {why}")))
+}
+
+/// The last error or warning in a log, without its time and module. A daemon that ends says why after its own name.
+fn last_complaint(log: &str, program: &str) -> Option<String> {
+    log.lines().rev().find_map(|line| {
+        let logged = [" ERROR ", " WARN "].into_iter().find_map(|level| line.split_once(level));
+        let logged = logged.map(|(_, said)| said.split_once(": ").map_or(said, |(_, said)| said));
+        let said = logged.or_else(|| line.strip_prefix(program)?.strip_prefix(": "))?;
+        Some(said.trim().to_owned())
+    })
+}
+
+fn died(daemon: &Daemon) -> anyhow::Error {
+    let tail = last_lines(&log_of_start(daemon), LOG_LINES);
     let (title, log) = (daemon.title(), daemon.log.display());
     let advice = if tail.contains(RECOVER) { recovery(daemon) } else { String::new() };
     anyhow!("{title} died while starting; the end of {log}:\n{tail}{advice}")
@@ -378,6 +480,17 @@ mod tests {
         assert_eq!(last_lines("a\nb\nc\n", 2), "  b\n  c");
         assert_eq!(last_lines("a\n", 2), "  a");
         assert_eq!(last_lines("", 2), "  (empty)");
+    }
+
+    #[test]
+    fn last_complaint_is_the_newest_error_or_warning_without_time_and_module() {
+        let warned = "2026-11-16T14:00:07Z  WARN fermata_dfs::datanode::link: refused why=\"an older NameNode runs\"\n\
+                      2026-11-16T14:00:08Z  INFO fermata_dfs::datanode: waits\n";
+        let complaint = |log: &str| last_complaint(log, "datanode");
+        assert_eq!(complaint(warned).as_deref(), Some("refused why=\"an older NameNode runs\""));
+        let died = format!("{warned}datanode: /d/VERSION is missing\n");
+        assert_eq!(complaint(&died).as_deref(), Some("/d/VERSION is missing"));
+        assert_eq!(complaint("2026-11-16T14:00:08Z  INFO a: b\n"), None);
     }
 
     #[test]

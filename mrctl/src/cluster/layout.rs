@@ -9,13 +9,15 @@ use crate::output::Usage;
 use anyhow::{Context, Result, bail};
 use daemon::{
     Bytes,
-    config::{Config, ConfigError, SchedulerConfig},
+    config::{Choice, Config, ConfigError, SchedulerConfig},
     files::{PRIVATE, USUAL, replace},
 };
 use schedulers::MakeError;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
+    io::ErrorKind,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -58,6 +60,8 @@ pub(super) struct Shape {
     pub(super) ports: Option<[u16; 2]>,
     /// Where the trackers' folders are, if not in the folder itself.
     pub(super) tasks: Option<PathBuf>,
+    /// The whole cluster has started once: its masters have data.
+    pub(super) formatted: bool,
 }
 
 impl Shape {
@@ -66,8 +70,25 @@ impl Shape {
     }
 
     /// None if the folder has never held a cluster.
-    pub(super) fn load(folder: &Path) -> Option<Self> {
-        serde_json::from_str(&fs::read_to_string(Self::path(folder)).ok()?).ok()
+    pub(super) fn load(folder: &Path) -> Result<Option<Self>> {
+        let path = Self::path(folder);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            // One that is not text is damaged, too.
+            Err(error) if error.kind() == ErrorKind::InvalidData => error.to_string(),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        };
+        let why = match serde_json::from_str::<Self>(&text) {
+            Ok(shape) if shape.nodes > 0 => return Ok(Some(shape)),
+            Ok(_) => "it does not say how many nodes there are".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        bail!(
+            "{} is damaged ({why}): it keeps how many nodes and racks this cluster has; restore it, or write {{\"nodes\": N, \
+             \"racks\": R, \"formatted\": true}} to it with the numbers that the cluster had",
+            path.display()
+        )
     }
 }
 
@@ -95,6 +116,10 @@ pub(crate) struct Layout {
     pub(crate) ports: Option<[u16; 2]>,
     /// Every local account may use it.
     pub(crate) open: bool,
+    /// The whole cluster has started once: its masters have data.
+    pub(crate) formatted: bool,
+    /// What the settings say of replication, where there are fewer nodes.
+    pub(crate) replication_wanted: Option<u32>,
     /// The caller removes the folder when the cluster has stopped.
     pub(crate) temporary: bool,
     /// The folder of the trackers' folders.
@@ -184,6 +209,15 @@ fn task_account(config: &mut Config, root: bool) -> Result<Option<TaskAccount>> 
     }
 }
 
+/// On a kernel without Landlock a tracker refuses tasks of its own account. In a cluster with a secret of its own they
+/// are programs of the account that starts it, which may read that secret anyway.
+fn relax_confinement(config: &mut Config, own_secret: bool, own_account: bool, landlock: bool) {
+    let tasks = &mut config.tasktracker;
+    if own_secret && !own_account && !landlock && tasks.confine == Choice::Auto {
+        tasks.confine = Choice::Off;
+    }
+}
+
 const NODES: u32 = 3;
 const NODES_MAX: u32 = 200;
 
@@ -196,7 +230,7 @@ impl Layout {
         let own = own.exists().then_some(own.as_path());
         let file = overrides.config.as_deref().or(own);
         let config = Config::load(file)?;
-        let shape = Shape::load(&folder);
+        let shape = Shape::load(&folder)?;
         Self::plan(folder, shape, config, overrides).map_err(|error| match error.downcast::<ConfigError>() {
             Ok(error) => error.found_in(file).into(),
             Err(error) => error,
@@ -206,6 +240,31 @@ impl Layout {
     /// Whether the secret in the folder closes it.
     pub(crate) fn has_own_secret(&self) -> bool {
         self.config.security.secret == self.folder.join(SECRET)
+    }
+
+    /// A secret in the folder that other accounts can read.
+    pub(crate) fn exposed_secret(&self) -> Option<String> {
+        let path = self.folder.join(SECRET);
+        let mode = fs::metadata(&path).ok().filter(|_| self.has_own_secret())?.permissions().mode() & 0o777;
+        (mode & 0o077 != 0).then(|| {
+            let (shown, dir) = (path.display(), crate::locate::dir_flag(Some(&self.folder)));
+            format!(
+                "{shown} has mode {mode:o}: other accounts may have read what closes this cluster, and daemons do not start \
+                 with it; `chmod 600 {}`, or make a new one: `mrctl down{dir}`, remove it, `mrctl up{dir}`",
+                crate::output::shell(&path)
+            )
+        })
+    }
+
+    /// The account that tasks run as, if it is not the caller's.
+    pub(crate) fn task_account(&self) -> Option<&str> {
+        self.account.as_ref().map(|account| account.name.as_str())
+    }
+
+    /// Whether tasks can read the cluster's secret: nothing confines them, and they have the account of the cluster.
+    pub(crate) fn tasks_read_secret(&self) -> bool {
+        let confine = self.config.tasktracker.confine;
+        self.config.security.is_closed() && confine == Choice::Off && self.account.is_none()
     }
 
     /// Remembers the shape for the next start in this folder.
@@ -218,10 +277,45 @@ impl Layout {
             open: self.open,
             ports: self.ports,
             tasks: (self.tasks != own).then(|| self.tasks.clone()),
+            formatted: self.formatted,
         };
         let text = serde_json::to_string(&shape).expect("the shape is plain data");
         replace(&path, (text + "\n").as_bytes(), PRIVATE, false)
             .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Remembers that the masters have data now: an empty folder of theirs is refused from then on.
+    pub(super) fn set_formatted(&mut self) -> Result<()> {
+        if self.formatted {
+            return Ok(());
+        }
+        self.formatted = true;
+        self.remember()
+    }
+
+    /// Refuses to begin anew in silence where a master's data was: its folder may be on a disk that is not mounted.
+    /// `renew_jobs`: the jobtracker may.
+    pub(crate) fn check_masters(&self, renew_jobs: bool) -> Result<()> {
+        let is_empty = |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
+        let flag = crate::locate::dir_flag(Some(&self.folder));
+        let lost = |role: &Role| self.formatted && is_empty(&self.data_dir(role));
+        let namenode = Self::namenode();
+        if lost(&namenode) {
+            bail!(
+                "{} is missing or empty, and this cluster had files: mount or restore it; `mrctl down{flag} --purge` removes \
+                 what is left of the cluster, so that `mrctl up{flag}` makes a new one",
+                self.data_dir(&namenode).display()
+            );
+        }
+        let jobtracker = Self::jobtracker();
+        if lost(&jobtracker) && !renew_jobs {
+            bail!(
+                "{} is missing or empty, and this cluster had jobs: mount or restore it, or lose the jobs with \
+                 `mrctl up{flag} --format jobtracker`, which begins again at job_1",
+                self.data_dir(&jobtracker).display()
+            );
+        }
+        Ok(())
     }
 
     fn plan(
@@ -232,7 +326,7 @@ impl Layout {
     ) -> Result<Self> {
         let earlier = before.as_ref().filter(|shape| shape.nodes > 0);
         let nodes = overrides.nodes.or(earlier.map(|shape| shape.nodes)).unwrap_or(NODES);
-        let racks = overrides.racks.or(earlier.map(|shape| shape.racks.min(nodes))).unwrap_or(1);
+        let racks = overrides.racks.or(earlier.map(|shape| shape.racks.clamp(1, nodes))).unwrap_or(1);
         demand((1..=NODES_MAX).contains(&nodes), || {
             format!("--nodes {nodes}: must be from 1 to {NODES_MAX}")
         })?;
@@ -240,6 +334,7 @@ impl Layout {
         demand(racks <= nodes, || format!("--racks {racks}: there are only {nodes} nodes to put in racks"))?;
         config.namenode.dir = folder.join("data/namenode");
         config.namenode.safemode_nodes_min = config.namenode.safemode_nodes_min.min(nodes);
+        let configured = config.namenode.replication;
         config.namenode.replication = match overrides.replication {
             Some(replication) => {
                 demand(replication >= 1, || "--replication 0: must be at least 1".into())?;
@@ -259,6 +354,8 @@ impl Layout {
         let open = overrides.open.or(before.as_ref().map(|shape| shape.open)).unwrap_or(false);
         set_access(&mut config, &folder.join(SECRET), overrides.config.is_none(), open)?;
         let account = task_account(&mut config, rustix::process::geteuid().is_root())?;
+        let own_secret = config.security.secret == folder.join(SECRET);
+        relax_confinement(&mut config, own_secret, account.is_some(), mrlib::task::can_confine());
         let tasks = &mut config.tasktracker;
         tasks.map_slots = overrides.map_slots.unwrap_or(tasks.map_slots);
         tasks.reduce_slots = overrides.reduce_slots.unwrap_or(tasks.reduce_slots);
@@ -273,8 +370,20 @@ impl Layout {
         let nodes_before = before.as_ref().map(|shape| shape.nodes).filter(|before| *before > nodes);
         let before = before.unwrap_or_default();
         let tasks = before.tasks.unwrap_or_else(|| folder.join("tasks"));
-        let (ports, temporary) = (before.ports, overrides.temporary);
-        Ok(Self { folder, nodes, racks, config, nodes_before, ports, open, temporary, tasks, account })
+        Ok(Self {
+            folder,
+            nodes,
+            racks,
+            config,
+            nodes_before,
+            ports: before.ports,
+            open,
+            formatted: before.formatted,
+            replication_wanted: (overrides.replication.is_none() && configured > nodes).then_some(configured),
+            temporary: overrides.temporary,
+            tasks,
+            account,
+        })
     }
 
     /// Writes `fermata.toml`, with the masters' ports on loopback, for daemons and clients. Remembers the ports.
@@ -439,6 +548,54 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_layout_is_refused_with_its_file_and_a_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        for damaged in [&b""[..], b"garbage", b"\xff\xfe", b"{}", b"{\"nodes\": 0}"] {
+            fs::write(folder.path().join("layout.json"), damaged).unwrap();
+            let error = Layout::prepare(folder.path(), &Overrides::default()).unwrap_err().to_string();
+            assert!(
+                error.contains("layout.json is damaged (") && error.contains("restore it, or"),
+                "{error}"
+            );
+        }
+        fs::write(folder.path().join("layout.json"), r#"{"nodes": 5, "formatted": true}"#).unwrap();
+        let layout = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        assert_eq!((layout.nodes, layout.racks, layout.formatted), (5, 1, true));
+    }
+
+    #[test]
+    fn a_masters_empty_folder_is_refused_only_in_a_cluster_that_has_started_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut layout = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        layout.make().unwrap();
+        layout.check_masters(false).unwrap();
+        layout.set_formatted().unwrap();
+        let mut layout = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        let refusal = |layout: &Layout| layout.check_masters(false).unwrap_err().to_string();
+        assert!(refusal(&layout).contains("data/namenode is missing or empty"), "{}", refusal(&layout));
+        layout.check_masters(true).unwrap_err();
+        fs::create_dir(folder.path().join("data/namenode")).unwrap();
+        assert!(refusal(&layout).contains("data/namenode is missing or empty"));
+        fs::write(folder.path().join("data/namenode/VERSION"), "").unwrap();
+        assert!(refusal(&layout).contains("--format jobtracker"), "{}", refusal(&layout));
+        layout.check_masters(true).unwrap();
+        layout.formatted = false;
+        layout.check_masters(false).unwrap();
+        crate::cluster::remove_elsewhere(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn replication_of_the_settings_that_the_nodes_cannot_hold_is_remembered_for_a_note() {
+        let mut config = Config::default();
+        config.namenode.replication = 9;
+        let plan = |overrides| Layout::plan("/x".into(), None, config.clone(), &overrides).unwrap();
+        let layout = plan(Overrides::default());
+        assert_eq!((layout.config.namenode.replication, layout.replication_wanted), (3, Some(9)));
+        let asked = plan(Overrides { replication: Some(2), ..Overrides::default() });
+        assert_eq!((asked.config.namenode.replication, asked.replication_wanted), (2, None));
+    }
+
+    #[test]
     fn a_cluster_is_closed_unless_told_and_the_folder_remembers_that_too() {
         let folder = tempfile::tempdir().unwrap();
         let prepare = |open| {
@@ -467,6 +624,21 @@ mod tests {
         };
         assert!(!plan(None).unwrap().has_own_secret());
         assert!(plan(Some(true)).unwrap_err().to_string().starts_with("--open: the configuration closes"));
+    }
+
+    #[test]
+    fn tasks_are_left_unconfined_only_where_they_are_the_accounts_own() {
+        let relaxed = |own_secret, own_account, landlock, set| {
+            let mut config = Config::default();
+            config.tasktracker.confine = set;
+            relax_confinement(&mut config, own_secret, own_account, landlock);
+            config.tasktracker.confine
+        };
+        assert_eq!(relaxed(true, false, false, Choice::Auto), Choice::Off);
+        assert_eq!(relaxed(true, false, true, Choice::Auto), Choice::Auto);
+        assert_eq!(relaxed(false, false, false, Choice::Auto), Choice::Auto);
+        assert_eq!(relaxed(true, true, false, Choice::Auto), Choice::Auto);
+        assert_eq!(relaxed(true, false, false, Choice::On), Choice::On);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A cluster of real processes on this machine: what to start, what runs, how to signal it.
 //!
 //! The state folder belongs to it: `fermata.toml`, `secret` (what closes it), `cluster.json` (what runs), `layout.json`
-//! (what it was made with), `logs/`, `run/` (ready files), `data/` and `tasks/`. Deliberately absent: anything on another
-//! host.
+//! (what it was made with), `logs/`, `run/` (ready files), `data/` and `tasks/`. Deliberately absent: anything on
+//! another host.
 
 mod launch;
 mod layout;
@@ -10,7 +10,7 @@ mod place;
 mod process;
 mod state;
 
-pub(crate) use launch::{Launch, restart};
+pub(crate) use launch::{Launch, failure, restart};
 pub(crate) use layout::{Layout, Overrides, check_scheduler};
 pub(crate) use place::{remove_elsewhere, temporary};
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The folders of a local cluster: who may enter them, and where tasks run.
 //!
 //! All is for the account that started the cluster. What tasks of another account must pass through they may enter, not
-//! list. Where they cannot come to the folder itself (it is below a home folder, for example), the trackers' folders are
-//! below `/var/tmp`; the folder remembers where.
+//! list. Where they cannot come to the folder itself (it is below a home folder, for example), the trackers' folders
+//! are below `/var/tmp`; the folder remembers where.
 
 use super::layout::{Layout, SECRET, Shape, TaskAccount};
 use anyhow::{Context, Result, bail};
@@ -101,7 +101,11 @@ fn is_elsewhere(path: &Path) -> bool {
 
 /// Removes what the cluster in `folder` has outside it: its trackers' folders, if they are elsewhere.
 pub(crate) fn remove_elsewhere(folder: &Path) -> Result<()> {
-    match Shape::load(folder).and_then(|shape| shape.tasks).filter(|path| is_elsewhere(path)) {
+    let shape = Shape::load(folder).unwrap_or_else(|error| {
+        eprintln!("mrctl: warning: {error:#}; folders of tasks outside {} are left", folder.display());
+        None
+    });
+    match shape.and_then(|shape| shape.tasks).filter(|path| is_elsewhere(path)) {
         Some(path) => {
             daemon::tree::remove(&path).with_context(|| format!("cannot remove {}", path.display()))
         }

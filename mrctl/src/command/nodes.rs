@@ -57,18 +57,16 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         return rates(&target.jobtracker().await?.trackers().await?);
     }
     let report = target.connect().await?.report().await?;
-    let asked = async { target.jobtracker().await?.trackers().await };
-    let (trackers, missing) = match asked.await {
-        Ok(trackers) => (trackers, None),
-        Err(error) => (Vec::new(), Some(error)),
+    let asked = async { target.jobtracker().await?.trackers_and_notices().await };
+    let ((trackers, notices), missing) = match asked.await {
+        Ok(found) => (found, None),
+        Err(error) => (<_>::default(), Some(error)),
     };
     for (_, warning) in overview::warnings(&report) {
         eprintln!("mrctl: warning: {warning}");
     }
-    if missing.is_none() {
-        for notice in target.jobtracker().await?.notices().await? {
-            eprintln!("mrctl: warning: {notice}");
-        }
+    for notice in notices {
+        eprintln!("mrctl: warning: {notice}");
     }
     if args.json {
         output::json(&merged(&report.nodes, &trackers))?;

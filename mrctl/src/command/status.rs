@@ -8,6 +8,7 @@ use crate::{
 use anyhow::{Result, bail};
 use serde::Serialize;
 use std::{
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -31,7 +32,7 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 pub(crate) struct Standing {
     folder: PathBuf,
-    /// `running`, `degraded` (some daemons have died) or `stopped`.
+    /// `running`, `degraded` (some daemons have died or do not serve) or `stopped`.
     state: &'static str,
     /// `closed` or `open`.
     access: &'static str,
@@ -42,6 +43,8 @@ pub(crate) struct Standing {
     namenode: String,
     jobtracker: String,
     daemons: Vec<Process>,
+    /// What is wrong, one line each.
+    warnings: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -73,7 +76,7 @@ impl Standing {
         let security = &layout.config.security;
         let (access, users) = match (security.is_closed(), layout.has_own_secret()) {
             (false, _) => ("open", "every account of this machine".to_owned()),
-            (true, true) => ("closed", format!("only {}", daemon::account::user())),
+            (true, true) => ("closed", format!("only {}", owner(&layout.folder))),
             (true, false) => ("closed", "holders of the cluster's credentials".to_owned()),
         };
         Ok(Self {
@@ -84,6 +87,7 @@ impl Standing {
             },
             access,
             users,
+            warnings: layout.exposed_secret().into_iter().collect(),
             config: layout.config_file(),
             folder: layout.folder,
             namenode: state.namenode,
@@ -91,6 +95,20 @@ impl Standing {
             daemons,
         })
     }
+
+    /// Adds what a start has found: the cluster is degraded.
+    pub(crate) fn add(&mut self, warnings: &[String]) {
+        if !warnings.is_empty() {
+            self.state = "degraded";
+            self.warnings.extend_from_slice(warnings);
+        }
+    }
+}
+
+/// Whose folder it is, and so whose cluster.
+fn owner(folder: &Path) -> String {
+    let about = std::fs::metadata(folder);
+    about.map_or_else(|_| daemon::account::user(), |about| daemon::account::name_of(about.uid()))
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -109,6 +127,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let Standing { state, access, users, folder, .. } = &standing;
     output::line(format!("{state}, {access} ({users} can use it); folder {}", folder.display()))?;
+    for warning in &standing.warnings {
+        eprintln!("mrctl: warning: {warning}");
+    }
     let mut table = output::table(&["NODE", "DAEMON", "STATE", "PID", "ADDRESS"], &[3]);
     for one in &standing.daemons {
         let addr = if one.addr.is_empty() { "-" } else { &one.addr };
@@ -122,7 +143,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         "stopped" => output::line(format!("start it with `mrctl up{dir}`"))?,
         "degraded" => {
             for one in standing.daemons.iter().filter(|one| one.state == "dead") {
-                output::line(format!("{} of {} has died: see {}", one.kind, one.name, one.log.display()))?;
+                let node = if one.name == one.kind { "the" } else { &format!("{}'s", one.name) };
+                output::line(format!("{node} {} has died: see {}", one.kind, one.log.display()))?;
             }
             output::line(format!("start what has died again with `mrctl up{dir}`"))?;
         }

@@ -1,7 +1,10 @@
 //! `mrctl token`: proves the caller's identity to clients that cannot read its credentials.
 
-use crate::{locate::Target, output};
-use anyhow::Result;
+use crate::{
+    locate::Target,
+    output::{self, Usage},
+};
+use anyhow::{Result, bail};
 use daemon::Period;
 use std::process::ExitCode;
 
@@ -33,7 +36,15 @@ fn valid(text: &str) -> Result<Period, String> {
 }
 
 pub(crate) fn run(args: &Args, target: &Target) -> Result<ExitCode> {
-    let (text, token) = target.credentials()?.token(args.valid.0)?;
+    let credentials = target.credentials()?;
+    let (text, token) = credentials.token(args.valid.0)?;
+    if credentials.is_token() {
+        bail!(Usage(format!(
+            "{} is proved by a token here (--token-file or security.token), and a token makes no other: run this with the \
+             cluster's own credentials, or pass on the token that you have",
+            token.name
+        )));
+    }
     if args.json {
         let end = token.expires;
         output::json(&serde_json::json!({

@@ -2,7 +2,7 @@
 
 use super::status::Standing;
 use crate::{
-    cluster::{ClusterState, Launch, Layout, Overrides, lock, restart},
+    cluster::{ClusterState, Kind, Launch, Layout, Overrides, failure, lock, restart},
     locate::{FOLDER, dir_flag},
     output, trust,
 };
@@ -27,6 +27,9 @@ const WATCH: Duration = Duration::from_millis(500);
 /// Started again in the same folder after `mrctl down`, it has the same files, shape, ports and access. While it runs,
 /// `mrctl up` starts daemons again that have died. Settings come from --config, else from ./fermata.toml, else from
 /// the folder's own copy of those it had; flags go over them. Addresses and folders of the daemons are always its own.
+///
+/// If the masters of a cluster that has run before serve, but another daemon does not or safemode stays on, what runs is
+/// left running: a warning says what is missing, the cluster is called degraded, and with --detach the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl up                                   in the foreground; Ctrl-C stops it\n  \
@@ -57,6 +60,9 @@ pub(crate) struct Args {
     /// Close a folder's cluster again that was started with --open
     #[arg(long, conflicts_with = "open")]
     closed: bool,
+    /// Begin again without the jobs of a jobtracker whose folder is missing or empty
+    #[arg(long, value_name = "DAEMON", value_parser = ["jobtracker"])]
+    format: Option<String>,
     /// Port of the namenode [default: that of the last start, else a free one]
     #[arg(long, value_name = "PORT")]
     namenode_port: Option<u16>,
@@ -117,8 +123,8 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         shadow: args.shadow,
         temporary: false,
     };
-    // Flags that make no sense are refused before anything is made.
-    Layout::prepare(&args.dir, &overrides)?;
+    // What cannot be right is refused before anything is made or started.
+    Layout::prepare(&args.dir, &overrides)?.check_masters(args.format.is_some())?;
     let held = lock(&args.dir)?;
     if let Some(state) = running(&args.dir)? {
         refuse_twice(&args.dir, &state, describes)?;
@@ -126,11 +132,12 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     }
     let layout = Layout::prepare(&args.dir, &overrides)?;
     note_fewer_nodes(&layout);
+    note_replication(&layout);
     note_access(&layout);
     // Listening begins once and goes on: a signal between two listeners would be lost.
     let mut stop = std::pin::pin!(super::end_signal());
     let mut launch = tokio::select! {
-        launch = Launch::start(layout, args.namenode_port) => launch?,
+        launch = Launch::start_degraded(layout, args.namenode_port) => launch?,
         () = &mut stop => bail!("interrupted while starting: nothing is left running"),
     };
     drop(held);
@@ -138,9 +145,15 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         launch.keep();
     }
     let dir = dir_flag(Some(&args.dir));
+    for warning in &launch.warnings {
+        eprintln!("mrctl: warning: {warning}");
+    }
+    let code = if launch.warnings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
-        output::json(&Standing::of(&launch.layout.folder)?)?;
-        return if args.detach { Ok(ExitCode::SUCCESS) } else { watch(&mut launch, stop, &dir, true).await };
+        let mut standing = Standing::of(&launch.layout.folder)?;
+        standing.add(&launch.warnings);
+        output::json(&standing)?;
+        return if args.detach { Ok(code) } else { watch(&mut launch, stop, &dir, true).await };
     }
     output::line(ready(&launch))?;
     if !dir.is_empty() {
@@ -149,7 +162,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     }
     if args.detach {
         output::line(format!("stop it with: mrctl down{dir}"))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code);
     }
     output::line("running in the foreground; Ctrl-C stops it")?;
     watch(&mut launch, stop, &dir, false).await
@@ -164,17 +177,45 @@ fn note_fewer_nodes(layout: &Layout) {
     }
 }
 
+fn note_replication(layout: &Layout) {
+    if let Some(wanted) = layout.replication_wanted {
+        let replication = layout.config.namenode.replication;
+        let nodes = output::count(layout.nodes.into(), "node");
+        eprintln!(
+            "mrctl: note: namenode.replication = {wanted}, but the cluster has {nodes}: new files get {replication}; use more --nodes \
+             for more replicas"
+        );
+    }
+}
+
 /// Says what an unusual access means.
 fn note_access(layout: &Layout) {
     if layout.open {
-        eprintln!(
-            "mrctl: warning: --open: every account of this machine can read, change and delete all files and jobs of this \
-             cluster, and run programs as the account of its tasks; `mrctl up --closed` closes it"
-        );
+        eprintln!("mrctl: warning: {}", open_warning(layout.task_account(), &daemon::account::user()));
     }
     if layout.config.tasktracker.tasks_as_root && rustix::process::geteuid().is_root() {
         eprintln!("mrctl: warning: tasks run as root (tasktracker.tasks_as_root = true)");
     }
+    if layout.tasks_read_secret() {
+        eprintln!(
+            "mrctl: warning: tasks are not confined (tasktracker.confine = \"off\", or a kernel without Landlock): jobs can \
+             read this cluster's secret and whatever your account can"
+        );
+    }
+}
+
+/// What `--open` gives to every local account. `tasks`: the account of tasks, if it is not that of the cluster, `own`.
+fn open_warning(tasks: Option<&str>, own: &str) -> String {
+    let reach = match tasks {
+        Some(tasks) => format!("run programs as account {tasks}"),
+        None => {
+            format!("run programs as {own}, which reach all that {own} can: files, keys and other processes")
+        }
+    };
+    format!(
+        "--open: every account of this machine can read, change and delete all files and jobs of this cluster, and \
+         {reach}; `mrctl up --closed` closes it"
+    )
 }
 
 /// The cluster of this folder, if a daemon of it runs.
@@ -205,26 +246,37 @@ fn refuse_twice(folder: &Path, state: &ClusterState, describes: bool) -> Result<
 async fn start_again(folder: &Path, mut state: ClusterState, json: bool) -> Result<ExitCode> {
     // The masters first: the others register with them. The state lists each kind in the order of a start.
     let dead: Vec<_> = state.daemons.iter().filter(|daemon| !daemon.is_running()).cloned().collect();
+    let mut warnings = Vec::new();
     for daemon in dead {
-        restart(folder, &mut state, &daemon.name, daemon.kind).await?;
+        let restarted = restart(folder, &mut state, &daemon.name, daemon.kind).await;
         let started = state.find(&daemon.name, Some(daemon.kind))?;
-        if !json {
+        if let Err(error) = restarted {
+            // The nodes are of no use without their masters.
+            if matches!(daemon.kind, Kind::Namenode | Kind::Jobtracker) {
+                return Err(error);
+            }
+            warnings.push(failure(started));
+            eprintln!("mrctl: warning: {}", failure(started));
+        } else if !json {
             let (title, pid, addr) = (started.title(), started.identity.pid, &started.addr);
             output::line(format!("started {title} again (pid {pid}) at {addr}"))?;
         }
     }
     if json {
-        output::json(&Standing::of(folder)?)?;
+        let mut standing = Standing::of(folder)?;
+        standing.add(&warnings);
+        output::json(&standing)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if warnings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn ready(launch: &Launch) -> String {
     let Launch { layout, state, .. } = launch;
     let racks = if layout.racks == 1 { String::new() } else { format!(" in {} racks", layout.racks) };
     let nodes = if layout.nodes == 1 { "1 node".into() } else { format!("{} nodes", layout.nodes) };
+    let word = if launch.warnings.is_empty() { "ready" } else { "degraded" };
     format!(
-        "ready: jobtracker at {}, namenode at {}, {nodes}{racks}, replication {}, blocks of {}, {}; folder {}",
+        "{word}: jobtracker at {}, namenode at {}, {nodes}{racks}, replication {}, blocks of {}, {}; folder {}",
         state.jobtracker,
         state.namenode,
         layout.config.namenode.replication,
@@ -274,4 +326,17 @@ async fn watch(
     launch.stop()?;
     say("stopped; the data stays, `mrctl up` starts again with it")?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_warning_of_an_open_cluster_names_the_account_that_strangers_run_programs_as() {
+        let own = open_warning(None, "ann");
+        assert!(own.contains("run programs as ann, which reach all that ann can: files"), "{own}");
+        let other = open_warning(Some("nobody"), "root");
+        assert!(other.contains("run programs as account nobody;") && !other.contains("root"), "{other}");
+    }
 }

@@ -39,7 +39,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 fn lines(why: &Why) -> Vec<String> {
     // What is over may have been decided under another policy.
     let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
-    let mut lines = vec![format!("{} is {}{under}", why.of, why.state)];
+    let verb = if matches!(why.state.as_str(), "succeeded" | "failed") { "has" } else { "is" };
+    let mut lines = vec![format!("{} {verb} {}{under}", why.of, why.state)];
     lines.extend(why.waits.iter().map(|reason| format!("  {}", reason.words)));
     if why.waits.is_empty() {
         lines.push("  it waits for nothing".into());

@@ -21,18 +21,20 @@ const TELL_PERIOD: Duration = Duration::from_secs(10);
 const REST: &str = "`mrctl fs get --skip-lost` reads the rest of its file";
 
 /// Check that every block has its replicas; exit code 1 if not
+///
+/// With --verify every DataNode first re-reads its replicas; this can take as long as reading the disks.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl fs fsck\n  mrctl fs fsck /data --wait 60s\n  \
     mrctl fs fsck '/logs/2026-*'\n  \
-    mrctl fs fsck --verify --wait 60s     every replica is read, damage mended")]
+    mrctl fs fsck --verify --wait 60s     every replica is read, damaged ones are replaced")]
 pub(crate) struct Fsck {
     /// Files, folders or patterns
     #[arg(value_name = "PATH", default_value = "/")]
     paths: Vec<String>,
-    /// Wait so long for it to become healthy
+    /// Wait so long for it to become healthy, with --verify after the replicas were read
     #[arg(long, value_name = "TIME")]
     wait: Option<Period>,
-    /// Have every replica re-read by its node; damage shows, and is mended, from then on
+    /// First have every replica re-read by its node, and wait for that
     #[arg(long)]
     verify: bool,
     /// As JSON
@@ -128,7 +130,7 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-/// Asks for a check of every replica of every file below `path`.
+/// Has every replica of every file below `path` re-read, and waits until all DataNodes have reported.
 async fn verify(client: &Client, path: &DfsPath) -> Result<()> {
     for file in client.walk(path).await? {
         let (_, blocks) = client.locate(&file.path, 0, u64::MAX).await?;
@@ -138,7 +140,18 @@ async fn verify(client: &Client, path: &DfsPath) -> Result<()> {
             }
         }
     }
-    Ok(())
+    let mut tell = Instant::now() + QUIET;
+    loop {
+        let pending = client.report().await?.checks_pending;
+        if pending == 0 {
+            return Ok(());
+        }
+        if Instant::now() >= tell {
+            tell = Instant::now() + TELL_PERIOD;
+            eprintln!("mrctl: {} still to be read", output::count(pending, "replica"));
+        }
+        tokio::time::sleep(POLL).await;
+    }
 }
 
 fn word(health: Health) -> &'static str {

@@ -267,7 +267,6 @@ mod tests {
             open: false,
             blocks: 1,
             quota: None,
-            commit_id: None,
         }
     }
 

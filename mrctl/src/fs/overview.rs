@@ -99,9 +99,6 @@ fn show(detail: &Detail) -> Result<()> {
         let (files, space) = (quota.files.map(|files| files.to_string()), quota.space.map(output::human));
         row("quota", format!("files {}, space {}", limit(files), limit(space)));
     }
-    if let Some(commit) = &status.commit_id {
-        row("commit", commit.clone());
-    }
     output::print_table(&table)?;
     let Some(blocks) = &detail.locations else { return Ok(()) };
     let mut table = output::table(&["BLOCK", "OFFSET", "LENGTH", "NODES"], &[1, 2]);

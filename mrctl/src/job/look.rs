@@ -164,10 +164,10 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
         ]);
     }
     output::print_table(&table)?;
-    let gone = model::forgotten(&jobs);
-    if !args.running && gone > 0 {
-        let jobs = output::count(gone, "older job");
-        eprintln!("mrctl: {jobs} no longer remembered here; `mrctl history JOB` has what there was of each");
+    if !args.running && model::has_forgotten(&jobs) {
+        eprintln!(
+            "mrctl: note: older jobs are no longer listed; `mrctl history JOB` shows the history of each"
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -287,7 +287,8 @@ pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<Ex
         return Ok(ExitCode::FAILURE);
     }
     if !args.json {
-        output::line(format!("{} is {}", job.job, job.state))?;
+        let verb = if job.is_over() { "was" } else { "is being" };
+        output::line(format!("{} {verb} killed", job.job))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,7 @@
 
 use super::scheduling::Pace;
 use crate::output::count;
+use mrlib::error::last_line;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -116,18 +117,14 @@ impl Job {
     }
 }
 
-/// The last line that is not empty. Tracebacks end with the exception.
-pub(crate) fn last_line(text: &str) -> &str {
-    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
-}
-
-/// How many jobs are no longer remembered, going by their numbers.
-pub(crate) fn forgotten<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> u64 {
+/// Whether there may have been jobs that are no longer remembered, going by their numbers. How many cannot be known: a
+/// JobTracker that is recovered skips numbers.
+pub(crate) fn has_forgotten<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> bool {
     let number = |job: &Job| job.job.strip_prefix("job_").and_then(|number| number.parse::<u64>().ok());
     let (count, newest) = jobs.into_iter().fold((0, 0), |(count, newest), job| {
         (count + 1, number(job).map_or(newest, |number| number.max(newest)))
     });
-    newest.saturating_sub(count)
+    newest > count
 }
 
 /// The attempt of this name, or the newest of the task of this name.
@@ -233,4 +230,18 @@ pub(crate) struct DrainCost {
     pub(crate) checkpoints: u32,
     pub(crate) checkpoint_bytes: u64,
     pub(crate) redone: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_below_the_newest_number_that_are_not_listed_are_forgotten() {
+        let jobs = |numbers: &[u64]| -> Vec<Job> {
+            numbers.iter().map(|number| Job { job: format!("job_{number}"), ..Job::default() }).collect()
+        };
+        assert!(!has_forgotten(&jobs(&[])) && !has_forgotten(&jobs(&[1, 2])));
+        assert!(has_forgotten(&jobs(&[2])) && has_forgotten(&jobs(&[1, 1_794_835_503])));
+    }
 }

@@ -114,7 +114,7 @@ async fn at_it(tracker: &JobTracker, id: &str) -> Result<String> {
     let running: Vec<&str> = found.running().map(|attempt| attempt.attempt.as_str()).collect();
     match running[..] {
         [one] => Ok(one.to_owned()),
-        [] => bail!("no attempt of {id} runs: it is {}", found.state),
+        [] => bail!("no attempt of {id} runs: its state is {}", found.state),
         _ => bail!("{} are at {id}: name one of them", running.join(" and ")),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::output::Usage;
 use anyhow::{Result, bail, ensure};
-use mrlib::{registry, run::Description};
+use mrlib::{registry, run::Description, settings};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -24,9 +24,13 @@ pub(super) fn short_name(program: &str) -> String {
 /// What the program reads and whether it reduces. Its settings, the engine's too, are checked on the way; asking an
 /// executable also shows that it can be run here.
 pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Description> {
-    if is_builtin(program) {
+    if let Some(builtin) = registry::find(program) {
         let conf: mrlib::Conf = conf.clone().into_iter().collect();
-        let described = registry::job(program, &conf).and_then(|job| Description::checked(&job, &conf));
+        // A misspelt name first: the program would miss the one that was meant.
+        let described = settings::check(conf.iter(), builtin.settings)
+            .map_err(Into::into)
+            .and_then(|()| registry::job(program, &conf))
+            .and_then(|job| Description::checked(&job, &conf));
         return described.map_err(|error| Usage(error.to_string()).into());
     }
     check_file(program)?;

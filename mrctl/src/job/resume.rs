@@ -44,7 +44,7 @@ fn what_follows(task: &Task) -> String {
         (Some(attempt), false) if attempt.state == "pausing" => {
             format!("goes on when {} has put its state aside", attempt.attempt)
         }
-        (Some(attempt), false) => format!("goes on on {} from where {from} stood", attempt.tracker),
+        (Some(attempt), false) => format!("resumes on {} from where {from} stood", attempt.tracker),
         (Some(attempt), true) => format!("begins anew on {}: what it had put aside is lost", attempt.tracker),
         (None, false) => format!("goes on from where {from} stood when a slot is free for it"),
         (None, true) => "begins anew when a slot is free for it: what it had put aside is lost".into(),
@@ -74,7 +74,7 @@ mod tests {
         let words = |attempts, paused: &str| what_follows(&task(attempts, paused));
         assert_eq!(
             words(vec![old.clone(), attempt("launching", "job_1.r0.0")], "job_1.r0.0"),
-            "goes on on node2 from where job_1.r0.0 stood"
+            "resumes on node2 from where job_1.r0.0 stood"
         );
         assert!(words(vec![old.clone(), attempt("launching", "")], "").contains("begins anew on node2"));
         assert!(words(vec![old.clone()], "job_1.r0.0").contains("when a slot is free"));

@@ -63,7 +63,8 @@ pub(crate) struct Deciding {
 impl Deciding {
     pub(crate) fn words(&self) -> String {
         let mean = self.total_us as f64 / self.rounds.max(1) as f64;
-        format!("asked {} times: {mean:.1} us a decision, {} us at most", self.rounds, self.longest_us)
+        let times = crate::output::count(self.rounds, "time");
+        format!("asked {times}: {mean:.1} us a decision, {} us at most", self.longest_us)
     }
 }
 

@@ -4,15 +4,19 @@ use super::{
     follow,
     program::{self, is_builtin, short_name},
     stage::Stage,
-    wire::{DIVISIBLE, Submission, Unanswered},
+    wire::{JobTracker, Submission, Unanswered},
 };
 use crate::{
     locate::Target,
     output::{self, Usage},
 };
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use dfs::{client::Client, path::DfsPath};
-use mrlib::settings::{self, ENGINE};
+use mrlib::{
+    registry,
+    settings::{self, ENGINE, MAPPER_DIVISIBLE},
+    streaming,
+};
 use std::{
     collections::BTreeMap,
     io::IsTerminal,
@@ -121,7 +125,8 @@ fn setting(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
-    let plan = plan(&args)?;
+    let mut plan = plan(&args)?;
+    let advice = plan.advice.take();
     let tracker = target.jobtracker_as(args.user.as_deref()).await?;
     let client = target.connect().await?;
     let mut stage = Stage::new(&client);
@@ -146,6 +151,11 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
             return Err(with_hint(error, &args.input));
         }
     };
+    if let Some(advice) = advice
+        && preempts(&tracker).await
+    {
+        eprintln!("mrctl: note: {advice}");
+    }
     if args.detach {
         if args.json {
             output::json(&BTreeMap::from([("job", &id)]))?;
@@ -159,7 +169,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     }
     let Some(job) = follow::follow_until(&tracker, &id, args.json, stop).await? else {
         eprintln!(
-            "mrctl: {id} goes on; come back with `mrctl job --follow {id}`, stop it with `mrctl kill {id}`"
+            "mrctl: {id} keeps running; come back with `mrctl job --follow {id}`, stop it with `mrctl kill {id}`"
         );
         return Ok(ExitCode::SUCCESS);
     };
@@ -189,19 +199,26 @@ struct Plan {
     submission: Submission,
     /// Whether its reduces get ranges of keys.
     total_order: bool,
+    /// What would make its maps divisible, if they are not.
+    advice: Option<String>,
 }
 
-/// What declaring its mapper divisible would gain, and how to.
-fn how_to_divide(program: &str) -> String {
-    let how = if program == "streaming" {
-        "--conf stream.mapper.divisible=true"
-    } else {
-        "`fn divisible() -> bool { true }` in its Mapper"
+/// What declaring its mapper divisible would gain, and how to; none for a built-in program, which nobody can change.
+fn how_to_divide(program: &str) -> Option<String> {
+    let how = match program {
+        registry::STREAMING => format!("--conf {}=true", streaming::DIVISIBLE),
+        _ if is_builtin(program) => return None,
+        _ => "`fn divisible() -> bool { true }` in its Mapper".into(),
     };
-    format!(
+    Some(format!(
         "maps of this job are never split, so a map whose slot is taken back starts over; if what the mapper puts out \
          for a record depends on that record alone, declare it with {how}"
-    )
+    ))
+}
+
+/// Whether the policy in use takes slots back from running maps. Fifo never does.
+async fn preempts(tracker: &JobTracker) -> bool {
+    tracker.schedulers().await.is_ok_and(|all| all.scheduler.is_some_and(|name| name != "fifo"))
 }
 
 /// Checks what is asked for, as far as it can be checked here.
@@ -211,10 +228,9 @@ fn plan(args: &Args) -> Result<Plan> {
     if args.program == "teragen" && args.input.is_empty() {
         super::tera::check(&conf)?;
     }
-    conf.insert(DIVISIBLE.into(), description.divisible.to_string());
-    if !description.divisible && description.input != "whole" && !args.json {
-        eprintln!("mrctl: note: {}", how_to_divide(&args.program));
-    }
+    conf.insert(MAPPER_DIVISIBLE.into(), description.divisible.to_string());
+    let advised = !description.divisible && description.input != "whole" && !args.json;
+    let advice = how_to_divide(&args.program).filter(|_| advised);
     if description.input != "lines" {
         conf.entry("input.format".into()).or_insert(description.input);
     }
@@ -231,7 +247,7 @@ fn plan(args: &Args) -> Result<Plan> {
         ..Submission::default()
     };
     check_paths(&submission, args)?;
-    Ok(Plan { submission, total_order: description.total_order })
+    Ok(Plan { submission, total_order: description.total_order, advice })
 }
 
 /// Uploads what the tasks will need.
@@ -242,7 +258,7 @@ async fn prepare(
     client: &Client,
     stage: &mut Stage<'_>,
 ) -> Result<Submission> {
-    let Plan { mut submission, total_order } = plan;
+    let Plan { mut submission, total_order, .. } = plan;
     if is_builtin(&args.program) {
         submission.builtin = Some(args.program.clone());
     } else {
@@ -302,6 +318,17 @@ fn check_paths(submission: &Submission, args: &Args) -> Result<()> {
             "name a new folder for the result with --output PATH, or throw it away with --no-output".into()
         )
     );
+    let program = Some(Path::new(&args.program)).filter(|_| !is_builtin(&args.program));
+    let mut names: BTreeMap<_, &Path> = BTreeMap::new();
+    for file in program.into_iter().chain(args.file.iter().map(PathBuf::as_path)) {
+        let Some(name) = file.file_name() else { continue };
+        if let Some(other) = names.insert(name, file) {
+            let (other, file, name) = (other.display(), file.display(), name.display());
+            bail!(Usage(format!(
+                "{other} and {file} would both be {name} in the folder of a task: rename one of them"
+            )));
+        }
+    }
     for path in submission.inputs.iter().chain(Some(&submission.output).filter(|path| !path.is_empty())) {
         let plain: String = path.chars().filter(|c| !"*?[]{},".contains(*c)).collect();
         DfsPath::parse(if plain.is_empty() { path } else { &plain })?;
@@ -347,6 +374,15 @@ mod tests {
     }
 
     #[test]
+    fn only_programs_that_can_be_changed_are_advised_to_become_divisible() {
+        assert_eq!(how_to_divide("kmeans"), None);
+        assert!(
+            how_to_divide("streaming").is_some_and(|advice| advice.contains("stream.mapper.divisible=true"))
+        );
+        assert!(how_to_divide("./my-job").is_some_and(|advice| advice.contains("fn divisible()")));
+    }
+
+    #[test]
     fn what_cannot_be_right_is_refused_without_a_cluster() {
         for (words, why) in [
             ("submit wordcount --input /in", "--output PATH, or throw it away with --no-output"),
@@ -354,6 +390,15 @@ mod tests {
             ("submit wordcount --input in --output /out", "in"),
             ("submit wordcont --input /in --output /out", "wordcount"),
             ("submit grep --input /in --output /out", "grep.pattern"),
+            ("submit grep --input /in --output /out --conf grep.patern=a", "did you mean grep.pattern?"),
+            (
+                "submit grep --input /in --output /out --conf grep.pattern=a --conf grep.invert=maybe",
+                "grep.invert",
+            ),
+            (
+                "submit wordcount --input /in --output /out --file a/words --file b/words",
+                "a/words and b/words would both be words",
+            ),
             ("submit teragen --output /out", "rows"),
             ("submit teragen --output /out --conf rows=10 --conf maps=0", "maps"),
             ("submit streaming --input /in --output /out", "--mapper"),
@@ -366,6 +411,8 @@ mod tests {
         ] {
             assert!(refused(words).contains(why), "{words}: {}", refused(words));
         }
+        let maybe = "submit grep --input /in --output /out --conf grep.pattern=a --conf grep.invert=maybe";
+        assert!(refused(maybe).contains("true or false"), "{}", refused(maybe));
         let thrown = Line::try_parse_from("submit wordcount --input /in --no-output".split(' ')).unwrap();
         assert_eq!(plan(&thrown.args).unwrap().submission.output, "");
     }

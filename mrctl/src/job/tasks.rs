@@ -4,11 +4,12 @@
 
 use super::{
     look::One,
-    model::{Attempt, Task, last_line},
+    model::{Attempt, Task},
     preempted,
 };
 use crate::{locate::Target, output};
 use anyhow::Result;
+use mrlib::error::last_line;
 use std::{collections::BTreeMap, process::ExitCode};
 
 /// Of an error's last line so many characters are shown; `mrctl logs` and --json have all of it.
@@ -153,20 +154,38 @@ pub(crate) fn note(task: &Task, attempt: &Attempt) -> String {
     notes.join("; ")
 }
 
-/// Without its middle, if it is long: paths are long, and what is the matter stands behind them.
+/// Without its middle, if it is long: paths are long, and what is the matter stands behind them. Cut between words,
+/// unless a word is very long.
 pub(super) fn shortened(error: &str) -> String {
     let letters: Vec<char> = error.chars().collect();
     if letters.len() <= ERROR_CHARS {
         return error.to_owned();
     }
-    let part = |letters: &[char]| letters.iter().collect::<String>();
     let half = ERROR_CHARS / 2;
-    format!("{} ... {}", part(&letters[..half]), part(&letters[letters.len() - half..]))
+    let (mut start, mut end) = (&letters[..half], &letters[letters.len() - half..]);
+    let is_space = |letter: &char| *letter == ' ';
+    if let Some(at) = start.iter().rposition(is_space).filter(|at| *at > half / 2) {
+        start = &start[..at];
+    }
+    if let Some(at) = end.iter().position(is_space).filter(|at| *at < half / 2) {
+        end = &end[at + 1..];
+    }
+    let part = |letters: &[char]| letters.iter().collect::<String>();
+    format!("{} ... {}", part(start), part(end))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_error_is_cut_between_words() {
+        let words = "word ".repeat(40);
+        let short = shortened(words.trim());
+        assert!(short.split(" ... ").count() == 2 && short.len() <= ERROR_CHARS + 5, "{short}");
+        assert!(short.split_whitespace().all(|word| word == "word" || word == "..."), "{short}");
+        assert_eq!(shortened(&"x".repeat(150)).matches('x').count(), ERROR_CHARS);
+    }
 
     fn attempt(state: &str) -> Attempt {
         Attempt {

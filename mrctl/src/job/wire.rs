@@ -59,23 +59,6 @@ pub(crate) struct Submission {
     pub(crate) conf: BTreeMap<String, String>,
 }
 
-/// Tells the JobTracker what a program promises of its mapper.
-pub(crate) const DIVISIBLE: &str = "mapper.divisible";
-
-impl Submission {
-    /// Adds what the built-in program says of its mapper, if nobody has.
-    fn declare(&mut self) {
-        let Some(program) = self.builtin.as_ref().filter(|_| !self.conf.contains_key(DIVISIBLE)) else {
-            return;
-        };
-        let conf: mrlib::Conf = self.conf.clone().into_iter().collect();
-        // A program that cannot be made is refused by whoever runs it.
-        if let Ok(job) = mrlib::registry::job(program, &conf) {
-            self.conf.insert(DIVISIBLE.into(), job.divisible.to_string());
-        }
-    }
-}
-
 /// A connection to a JobTracker.
 #[derive(Clone)]
 pub(crate) struct JobTracker {
@@ -105,10 +88,13 @@ pub(crate) async fn channel(addr: &str, credentials: &Credentials, server: Role)
     let endpoint = credentials
         .endpoint(addr, server)
         .ok_or_else(|| Usage(format!("address {addr:?} is not host:port")))?
-        .connect_timeout(CONNECT_WITHIN)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PONG_WITHIN);
+        .with(|endpoint| {
+            endpoint
+                .connect_timeout(CONNECT_WITHIN)
+                .tcp_nodelay(true)
+                .http2_keep_alive_interval(PING_EVERY)
+                .keep_alive_timeout(PONG_WITHIN)
+        });
     endpoint.connect().await.map_err(|error| Refusal::unreachable(server, addr, &error).into())
 }
 
@@ -149,9 +135,8 @@ impl JobTracker {
     }
 
     /// Submits; sent again with the same id if the answer is lost, which makes no second job.
-    pub(crate) async fn submit(&self, mut submission: Submission) -> Result<String> {
+    pub(crate) async fn submit(&self, submission: Submission) -> Result<String> {
         use pb::program::Kind as Program;
-        submission.declare();
         let kind = match (submission.builtin, submission.executable) {
             (Some(name), None) => Program::Builtin(name),
             (None, Some(path)) => Program::Executable(path),
@@ -275,16 +260,15 @@ impl JobTracker {
     }
 
     pub(crate) async fn trackers(&self) -> Result<Vec<Tracker>> {
-        let message = self.request(pb::TrackersRequest {});
-        let reply = self.client.clone().trackers(message).await.map_err(|status| self.refusal(&status))?;
-        Ok(reply.into_inner().trackers.into_iter().map(tracker).collect())
+        Ok(self.trackers_and_notices().await?.0)
     }
 
-    /// What the JobTracker has to tell its operator, a line each.
-    pub(crate) async fn notices(&self) -> Result<Vec<String>> {
+    /// The trackers, and what the JobTracker has to tell its operator, a line each.
+    pub(crate) async fn trackers_and_notices(&self) -> Result<(Vec<Tracker>, Vec<String>)> {
         let message = self.request(pb::TrackersRequest {});
         let reply = self.client.clone().trackers(message).await.map_err(|status| self.refusal(&status))?;
-        Ok(reply.into_inner().notices)
+        let pb::TrackersReply { trackers, notices, .. } = reply.into_inner();
+        Ok((trackers.into_iter().map(tracker).collect(), notices))
     }
 
     /// Removes a lost tracker from what the JobTracker knows.

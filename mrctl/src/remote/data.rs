@@ -13,7 +13,11 @@ use std::{
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DataDirs(Vec<(&'static str, Vec<String>)>);
 
-/// The file by which a data folder that is in use is known from an empty one, and all that a daemon puts into its folder.
+/// The file that says which cluster a data folder outside the machine's folder of ours is of.
+const MARK: &str = "CLUSTER";
+
+/// The file by which a data folder that is in use is known from an empty one, and all that a daemon puts into its
+/// folder.
 const MASTER: (&str, &str) =
     ("VERSION", "LOCK VERSION VERSION.tmp NEW NEW.tmp RECOVERING RECOVERING.tmp edits journal history");
 const DATANODE: (&str, &str) = ("VERSION", "LOCK VERSION VERSION.tmp VOLUMES NEW local.sock current tmp bad");
@@ -75,19 +79,48 @@ impl DataDirs {
         tests.join(" && ")
     }
 
-    /// Commands that delete what daemons keep in folders outside `dir`. A folder goes if nothing else is in it.
+    /// Those of a daemon's folders that are not in our folder `dir`, where all is ours.
+    fn elsewhere<'a>(&'a self, dir: &str, daemon: &str) -> impl Iterator<Item = &'a String> {
+        let ours = format!("{dir}/data/");
+        self.of_daemon(daemon).iter().filter(move |folder| !folder.starts_with(&ours))
+    }
+
+    /// A shell's test whether one of a daemon's folders outside `dir` is another cluster's, which is then in `$other`.
+    pub(super) fn is_taken(&self, dir: &str, daemon: &str) -> String {
+        let folders: String = self.elsewhere(dir, daemon).flat_map(|folder| [" ", folder]).collect();
+        format!(
+            "other=; for f in{folders}; do m=$(cat $f/{MARK} 2>/dev/null); \
+             [ -z \"$m\" ] || [ \"$m\" = \"$id\" ] || other=\"$f\"; done; [ -n \"$other\" ]"
+        )
+    }
+
+    /// Commands that mark a daemon's folders outside `dir` as this cluster's. For a daemon that serves: it has found
+    /// that what is there is its own.
+    pub(super) fn mark(&self, dir: &str, daemon: &str) -> String {
+        let folders: String = self.elsewhere(dir, daemon).flat_map(|folder| [" ", folder]).collect();
+        format!("for f in{folders}; do [ -e $f/{MARK} ] || echo $id > $f/{MARK}; done")
+    }
+
+    /// Commands that delete what daemons keep in folders outside `dir` that are marked as this cluster's. A folder goes
+    /// if nothing else is in it. One that is in use and not marked stays; `$left` is then set.
     pub(super) fn purge(&self, dir: &str, daemons: &[&str]) -> String {
         let mut script = String::new();
         for daemon in daemons {
-            let names = about(daemon).1;
-            for folder in
-                self.of_daemon(daemon).iter().filter(|folder| !folder.starts_with(&format!("{dir}/data/")))
-            {
+            let (used, names) = about(daemon);
+            for folder in self.elsewhere(dir, daemon) {
                 _ = write!(
                     script,
-                    "if cd {folder} 2>/dev/null; then\n  \
-                     rm -rf {names} 2>/dev/null || {{ chmod -R u+rwx .; rm -rf {names}; }} || exit 1\n  \
-                     cd / && rmdir {folder} 2>/dev/null\nfi\n"
+                    "if [ \"$(cat {folder}/{MARK} 2>/dev/null)\" = \"$id\" ]; then
+  cd {folder} || exit 1
+  rm -rf {names} 2>/dev/null || {{
+    for x in {names}; do if [ -e $x ] && [ ! -L $x ]; then chmod -R u+rwx $x; fi; done
+    rm -rf {names}
+  }} && rm -f {MARK} || exit 1
+  cd / && rmdir {folder} 2>/dev/null
+elif [ -e {folder}/{used} ]; then
+  left=1; echo \"{folder} stays: it is not marked as the cluster $id's (file {MARK}): delete it by hand\" >&2
+fi
+"
                 );
             }
         }
@@ -133,5 +166,75 @@ mod tests {
             let error = dirs(|config| config.datanode.dirs = vec![bad.into()]).unwrap_err().to_string();
             assert!(error.starts_with("datanode.dirs: "), "{error}");
         }
+    }
+
+    /// A machine's script, here, for the cluster `lab-1`.
+    fn run(script: &str) -> std::process::Output {
+        std::process::Command::new("sh").arg("-c").arg(format!("id=lab-1\n{script}")).output().unwrap()
+    }
+
+    #[test]
+    fn purge_deletes_only_in_folders_that_are_marked_as_this_clusters() {
+        let space = tempfile::tempdir().unwrap();
+        let at = |name: &str| space.path().join(name);
+        let text = |name: &str| at(name).display().to_string();
+        let set = dirs(|config| {
+            config.datanode.dirs = vec![at("ours"), at("other"), at("unmarked"), at("home")];
+            config.tasktracker.dirs = vec![at("tasks")];
+        });
+        let set = set.unwrap().on("/nowhere", "n1");
+        for (folder, mark, used) in [
+            ("ours", Some("lab-1"), "VERSION"),
+            ("other", Some("lab-2"), "VERSION"),
+            ("unmarked", None, "VERSION"),
+            ("home", None, "letter"),
+            ("tasks", Some("lab-1"), "incarnation"),
+        ] {
+            for name in ["current", "tmp", "logs", "jobs"] {
+                std::fs::create_dir_all(at(folder).join(name).join("deep")).unwrap();
+            }
+            std::fs::write(at(folder).join(used), "").unwrap();
+            if let Some(mark) = mark {
+                std::fs::write(at(folder).join(MARK), format!("{mark}\n")).unwrap();
+            }
+        }
+        let ran = run(&format!("{}echo left=$left", set.purge("/nowhere", &["datanode", "tasktracker"])));
+        let (out, said) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+        assert!(ran.status.success() && out.contains("left=1"), "{out}{said}");
+        for stays in
+            ["ours/logs/deep", "tasks/tmp/deep", "other/current/deep", "unmarked/tmp/deep", "home/tmp/deep"]
+        {
+            assert!(at(stays).is_dir(), "{stays} is gone");
+        }
+        for goes in
+            ["ours/current", "ours/tmp", "ours/CLUSTER", "tasks/jobs", "tasks/logs", "tasks/incarnation"]
+        {
+            assert!(!at(goes).exists(), "{goes} is left");
+        }
+        assert!(said.contains(&format!("{} stays", text("unmarked"))), "{said}");
+        assert!(said.contains(&format!("{} stays", text("other"))), "{said}");
+        assert!(!said.contains(&text("home")), "{said}");
+    }
+
+    #[test]
+    fn folders_are_marked_once_and_those_of_another_cluster_are_told() {
+        let space = tempfile::tempdir().unwrap();
+        let at = |name: &str| space.path().join(name);
+        let set = dirs(|config| config.datanode.dirs = vec![at("a"), at("b")]);
+        let set = set.unwrap().on("/nowhere", "n1");
+        std::fs::create_dir(at("a")).unwrap();
+        std::fs::create_dir(at("b")).unwrap();
+        let taken = || run(&set.is_taken("/nowhere", "datanode")).status.success();
+        assert!(!taken());
+        run(&set.mark("/nowhere", "datanode"));
+        assert_eq!(std::fs::read_to_string(at("b").join(MARK)).unwrap(), "lab-1\n");
+        assert!(!taken());
+        std::fs::write(at("b").join(MARK), "lab-2\n").unwrap();
+        assert!(taken());
+        run(&set.mark("/nowhere", "datanode"));
+        assert_eq!(std::fs::read_to_string(at("b").join(MARK)).unwrap(), "lab-2\n");
+        // A daemon with all its folders in ours has nothing to mark.
+        assert!(!run(&set.is_taken("/nowhere", "tasktracker")).status.success());
+        assert!(run(&set.mark("/nowhere", "tasktracker")).status.success());
     }
 }

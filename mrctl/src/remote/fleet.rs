@@ -1,6 +1,6 @@
 //! Which machines a cluster has and how they are reached: said once, and remembered in the cluster's folder
-//! (`launch.json`). The file `formatted` there lists the machines whose data folders have been created: such a folder is not
-//! created a second time unless that is asked for, because an empty one means a lost or unmounted disk.
+//! (`launch.json`). The file `formatted` there lists the machines whose data folders have been created: such a folder
+//! is not created a second time unless that is asked for, because an empty one means a lost or unmounted disk.
 
 use super::{DataDirs, Host, Hosts, Machine, Package, Part, Programs, Shell, check_host};
 use crate::{locate::Target, output::Usage};
@@ -129,8 +129,8 @@ impl Fleet {
         Ok(Self { machines, hosts_file, cluster, launch, part })
     }
 
-    /// Remembers how the machines are reached. A hosts file with a part of the cluster's own machines is for one command:
-    /// the next one is for all of them again.
+    /// Remembers how the machines are reached. A hosts file with a part of the cluster's own machines is for one
+    /// command: the next one is for all of them again.
     pub(crate) fn remember(&self) -> Result<()> {
         let path = Launch::path(&self.cluster);
         let hosts = self.launch.hosts.clone().filter(|_| !self.part);

@@ -1,12 +1,13 @@
 //! The daemons of one machine: installed, started, stopped, looked at.
 //!
-//! A folder there is of one cluster, whose mark is in its file `CLUSTER`: no script does anything in another's. A daemon is
-//! known by its pid file, and taken for ours only if the process of that number was started with our ready file: numbers are
-//! given out again. Beside it lies what it was started from: settings or programs that came later are not what runs.
+//! A folder there is of one cluster, whose mark is in its file `CLUSTER`: no script does anything in another's. A
+//! daemon is known by its pid file, and taken for ours only if the process of that number was started with our ready
+//! file: numbers are given out again. Beside it lies what it was started from: settings or programs that came later are
+//! not what runs.
 //!
-//! Nothing is written in the place of what daemons use. Settings come to `incoming` and are moved from there; programs come to
-//! `bin.new`, which takes the place of `bin` when daemons are started and none of the machine's runs: a tracker starts its
-//! tasks from there all the time.
+//! Nothing is written in the place of what daemons use. Settings come to `incoming` and are moved from there; programs
+//! come to `bin.new`, which takes the place of `bin` when daemons are started and none of the machine's runs: a tracker
+//! starts its tasks from there all the time.
 
 use super::{
     data::DataDirs,
@@ -23,8 +24,8 @@ const READY_WITHIN: u32 = 60;
 const END_WITHIN: u32 = 15;
 const GONE_WITHIN: u32 = 20;
 
-/// Before every script: whether the folder is of this cluster. `$c` is the mark that is there. And whether something, or what
-/// is below it, is of another account than ours.
+/// Before every script: whether the folder is of this cluster. `$c` is the mark that is there. And whether something,
+/// or what is below it, is of another account than ours.
 const OURS: &str = "\
 theirs() { [ -n \"$(find $1 ! -user $(id -u) 2>/dev/null | head -n 1)\" ]; }
 ours() {
@@ -37,8 +38,8 @@ ours() {
 ours
 ";
 
-/// Before a script in the folder: whether a daemon runs (its number in `$p`), what it is started from, what it would be if all
-/// were started anew, and how it stands.
+/// Before a script in the folder: whether a daemon runs (its number in `$p`), what it is started from, what it would be
+/// if all were started anew, and how it stands.
 const PRELUDE: &str = "\
 alive() { p=$(cat \"run/$1.pid\" 2>/dev/null) && [ -n \"$p\" ] && grep -qaF -- \"$dir/run/$1.ready\" \"/proc/$p/cmdline\" 2>/dev/null; }
 from() { cat SETTINGS bin/STAMP 2>/dev/null; }
@@ -224,6 +225,9 @@ impl Machine {
             format!(
                 "x={daemon}
 if alive $x; then :
+elif {taken}; then
+  no=\"$no $x\"
+  echo \"$x is not started: $other is of the cluster $(cat $other/CLUSTER): name another folder in the settings\" >&2
 {refuse}else
   rm -f run/$x.ready
   from > run/$x.from
@@ -234,11 +238,14 @@ if alive $x; then :
   until alive $x || [ $i -ge 20 ]; do i=$((i+1)); sleep 0.05; done
 fi
 ",
+                taken = self.data.is_taken(&self.dir, daemon),
                 refuse = self.refuse_empty(daemon),
                 flags = self.flags(daemon)
             )
         };
         let begin: String = daemons.iter().map(begin).collect();
+        let mark = |daemon: &&str| format!("{daemon}) {};;\n", self.data.mark(&self.dir, daemon));
+        let marks: Vec<String> = daemons.iter().map(mark).collect();
         let every = self.host.part.daemons().join(" ");
         let script = format!(
             "runs=; for x in {every}; do if alive $x; then runs=1; fi; done
@@ -253,11 +260,16 @@ for x in {all}; do
   if ! alive $x; then bad=1; echo \"$x does not start: $(tail -n 1 logs/$x.log)\" >&2
   elif [ ! -e run/$x.ready ]; then
     bad=1; echo \"$x runs, and does not serve after {READY_WITHIN} s: $(tail -n 1 logs/$x.log)\" >&2
-  else stands $x; fi
+  else
+    case $x in
+{marks}    esac
+    stands $x
+  fi
 done
 [ -z \"$bad\" ]
 ",
             all = daemons.join(" "),
+            marks = marks.concat(),
             ticks = READY_WITHIN * 10
         );
         let said = self.script(&script)?;
@@ -309,7 +321,8 @@ echo stopped
             .with_context(|| format!("{daemon} has no log there"))
     }
 
-    /// Removes everything of ours there. The folder goes if nothing else is in it: somebody may have meant another.
+    /// Removes everything of ours there. The folder goes if nothing else is in it: somebody may have meant another. An
+    /// error names data folders that are not marked as this cluster's: they stay.
     pub(crate) fn purge(&self) -> Result<()> {
         let elsewhere = self.data.purge(&self.dir, &self.host.part.daemons());
         let ours = "cd $dir 2>/dev/null || exit 0
@@ -319,8 +332,9 @@ echo stopped
 all=\"bin bin.old bin.new incoming run logs data security fermata.toml secret revoked SETTINGS\"
 # Tasks may have left folders that they have closed.
 rm -rf $all 2>/dev/null || { chmod -R u+rwx data; rm -rf $all; } && rm -f CLUSTER || exit 1
-cd / && rmdir $dir 2>/dev/null || echo kept";
-        let script = self.guarded(&format!("{ours}if [ -n \"$c\" ]; then :\n{elsewhere}fi\n{rest}"));
+cd / && rmdir $dir 2>/dev/null || echo kept
+[ -z \"$left\" ]";
+        let script = self.guarded(&format!("{ours}left=\nif [ -n \"$c\" ]; then :\n{elsewhere}fi\n{rest}"));
         self.shell.script(self.name(), &script).map(drop)
     }
 }

@@ -1,11 +1,11 @@
 //! A shell on another machine: `ssh {host}`, or whatever else runs a command there.
 //!
 //! The command's words go through as they are, whether the way there is a shell (ssh joins words) or none (`ip netns
-//! exec`): they hold no characters that a shell would change. Scripts go over standard input, and say a word first: what
-//! comes before it is a greeting of the machine, and a machine that does not say it runs no scripts.
+//! exec`): they hold no characters that a shell would change. Scripts go over standard input, and say a word first:
+//! what comes before it is a greeting of the machine, and a machine that does not say it runs no scripts.
 //!
-//! A machine may be slow, but not silent: each command has a time within which something must move. Nobody waits for one
-//! that was given up, nor for what it has left behind.
+//! A machine may be slow, but not silent: each command has a time within which something must move. Nobody waits for
+//! one that was given up, nor for what it has left behind.
 
 use crate::output::Usage;
 use anyhow::{Context, Result, bail};

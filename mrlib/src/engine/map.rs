@@ -135,7 +135,8 @@ fn run_once(
         Ok(Ok(())) => {}
         Ok(Err(error)) => return Err(Failed { error, given, panicked: false }),
         Err(why) => {
-            let error = match reading.pulse.record() {
+            // A combiner or partitioner that panics is not the fault of the record at hand.
+            let error = match reading.pulse.record().filter(|_| !output.emitting) {
                 Some(offset) => {
                     TaskError::Record { source_path: task.source.clone(), offset, line: None, why }
                 }
@@ -208,11 +209,18 @@ impl Reading<'_> {
         while !short {
             let more = records.pump(&mut |record| {
                 if self.skipping.has(record.offset) {
+                    if self.skipped >= self.skipping.max {
+                        let why = "the mapper panicked or crashed at it".into();
+                        return Err(too_many(self.skipping.max, &self.record_error(record.offset, why)));
+                    }
                     self.skipped += 1;
                 } else {
                     self.given += 1;
                     self.pulse.at_record(record.offset);
                     if let Err(error) = mapper.map(record.key, record.value, output, &mut self.context) {
+                        if output.emitting {
+                            return Err(error);
+                        }
                         self.bad_record(record, error, io)?;
                     }
                 }
@@ -254,11 +262,8 @@ impl Reading<'_> {
         error: TaskError,
         io: &mut dyn TaskIo,
     ) -> Result<(), TaskError> {
-        let source_path = self.task.source.clone();
         let error = match error {
-            TaskError::Program(why) => {
-                TaskError::Record { source_path, offset: record.offset, line: None, why }
-            }
+            TaskError::Program(why) => self.record_error(record.offset, why),
             error @ TaskError::Record { .. } => error,
             other => return Err(other),
         };
@@ -274,6 +279,10 @@ impl Reading<'_> {
         self.skipped += 1;
         skip::name_skipped(self.skipped, self.skipping.max, &error);
         Ok(())
+    }
+
+    fn record_error(&self, offset: u64, why: String) -> TaskError {
+        TaskError::Record { source_path: self.task.source.clone(), offset, line: None, why }
     }
 
     #[cold]
@@ -293,7 +302,13 @@ impl Reading<'_> {
 }
 
 /// Where a mapper's pairs go.
-enum MapOutput {
+struct MapOutput {
+    place: Place,
+    /// A pair is being taken, or could not be: the combiner, the partitioner or the disk failed, and not the mapper.
+    emitting: bool,
+}
+
+enum Place {
     Sorted(Box<MapBuffer>),
     Straight { sink: Box<dyn OutputSink>, records: u64, pulse: Pulse },
 }
@@ -301,14 +316,17 @@ enum MapOutput {
 impl Emit for MapOutput {
     #[inline]
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
-        match self {
-            Self::Sorted(buffer) => buffer.emit(key, value),
-            Self::Straight { sink, records, pulse } => {
+        self.emitting = true;
+        match &mut self.place {
+            Place::Sorted(buffer) => buffer.emit(key, value)?,
+            Place::Straight { sink, records, pulse } => {
                 *records += 1;
                 pulse.emitted(*records);
-                sink.write(key, value)
+                sink.write(key, value)?;
             }
         }
+        self.emitting = false;
+        Ok(())
     }
 }
 
@@ -319,11 +337,9 @@ fn open_output(
     io: &mut dyn TaskIo,
 ) -> Result<MapOutput, TaskError> {
     if task.reduces == 0 {
-        return Ok(MapOutput::Straight {
-            sink: io.open_output(job.output, Vec::new())?,
-            records: 0,
-            pulse: io.pulse(),
-        });
+        let sink = io.open_output(job.output, Vec::new())?;
+        let place = Place::Straight { sink, records: 0, pulse: io.pulse() };
+        return Ok(MapOutput { place, emitting: false });
     }
     let spec = SortSpec {
         partitions: task.reduces,
@@ -334,7 +350,8 @@ fn open_output(
     };
     let partitioning = partitioning(job, task, settings, io)?;
     let combiner = job.combiner.as_ref().map(|make| make(&task.conf)).transpose()?;
-    Ok(MapOutput::Sorted(Box::new(MapBuffer::new(spec, partitioning, combiner, io.scratch(), io.pulse()))))
+    let buffer = MapBuffer::new(spec, partitioning, combiner, io.scratch(), io.pulse());
+    Ok(MapOutput { place: Place::Sorted(Box::new(buffer)), emitting: false })
 }
 
 fn partitioning(
@@ -374,9 +391,9 @@ fn partitioning(
 
 impl MapOutput {
     fn bytes(&self) -> u64 {
-        match self {
-            Self::Sorted(buffer) => buffer.bytes(),
-            Self::Straight { sink, .. } => sink.bytes(),
+        match &self.place {
+            Place::Sorted(buffer) => buffer.bytes(),
+            Place::Straight { sink, .. } => sink.bytes(),
         }
     }
 
@@ -388,14 +405,14 @@ impl MapOutput {
     ) -> Result<TaskOutcome, TaskError> {
         let mut outcome = TaskOutcome::default();
         let (stop, pulse, mut meter) = (io.stop(), io.pulse(), Meter::new(None, false, io.pulse()));
-        match self {
-            Self::Straight { sink, records, .. } => {
+        match self.place {
+            Place::Straight { sink, records, .. } => {
                 outcome.bytes_out = sink.bytes();
                 outcome.pieces = sink.finish()?;
                 context.count("MAP_OUTPUT_RECORDS", records);
                 context.count("OUTPUT_BYTES", outcome.bytes_out);
             }
-            Self::Sorted(mut buffer) => {
+            Place::Sorted(mut buffer) => {
                 if stop.wish()? != Wish::GoOn {
                     buffer.hurry();
                 }

@@ -321,6 +321,69 @@ fn records_that_a_mapper_panics_at_are_skipped_up_to_the_bound() {
     assert_eq!(outcome.counters["MAP_OUTPUT_RECORDS"], 3, "nothing is left of the runs before");
 }
 
+/// Returns an error at `bad`, and panics at `worse`.
+struct Moody;
+
+impl Mapper for Moody {
+    fn map(&mut self, _: &[u8], line: &[u8], out: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
+        assert!(line != b"worse", "cannot go on");
+        if line == b"bad" {
+            return Err("no word for it".into());
+        }
+        out.emit(line, b"")
+    }
+}
+
+#[test]
+fn errors_and_panics_count_against_one_bound_in_either_order() {
+    for text in ["bad\nworse\ngood\n", "worse\nbad\ngood\n"] {
+        let mut here = Here::new();
+        let source = here.file("text", text.as_bytes());
+        let job = Job::map(|_| Ok(Moody));
+        let mut task = here.task(&source, 0, 100, 1);
+        task.conf.set("skip.bad.records", "1");
+        let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+        assert!(error.contains("more bad records than skip.bad.records = 1"), "{text:?}: {error}");
+        task.conf.set("skip.bad.records", "2");
+        let outcome = run_map(&job, &task, &mut here).unwrap();
+        assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["MAP_OUTPUT_RECORDS"]), (2, 1));
+    }
+}
+
+/// Fails at the second value of a key.
+struct BadCombiner {
+    panics: bool,
+}
+
+impl Reducer for BadCombiner {
+    fn reduce(
+        &mut self,
+        _: &[u8],
+        values: &mut dyn Values,
+        _: &mut dyn Emit,
+        _: &mut Context,
+    ) -> Result<(), TaskError> {
+        while values.next()?.is_some() {}
+        assert!(!self.panics, "the combiner panics");
+        Err("the combiner fails".into())
+    }
+}
+
+#[test]
+fn a_combiner_that_fails_or_panics_costs_no_record() {
+    for (panics, why) in [(true, "the combiner panics"), (false, "the combiner fails")] {
+        let mut here = Here::new();
+        // More than the buffer holds, so that pairs are combined while the mapper emits.
+        let source = here.file("text", &text(100_000));
+        let job = Job::map(|_| Ok(Words { cut: None })).combine(move |_| Ok(BadCombiner { panics }));
+        let mut task = here.task(&source, 0, u64::MAX, 1);
+        task.conf.set("skip.bad.records", "5");
+        let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+        assert!(!error.contains("record at") && !error.contains("skip.bad.records"), "{error}");
+    }
+}
+
 #[test]
 fn records_that_a_streaming_mapper_crashes_at_are_found_by_bisecting() {
     let mut here = Here::new();

@@ -1,7 +1,8 @@
 //! A file of the distributed file system: blocks on this machine are mapped and verified as they are read, others come
 //! over the network.
 //!
-//! A mapped block that turns out damaged is read on from another replica; the client reports the bad one.
+//! The rest of a mapped block that is damaged or cannot be read comes from the client's reader. That tries the replica
+//! here first, by reads, reports it as bad, and turns to another.
 
 use super::{ByteSource, local::STRETCH_BYTES};
 use crate::error::TaskError;
@@ -16,8 +17,8 @@ use tokio::runtime::Handle;
 /// How much of a file is located at a time.
 const LOCATE_BYTES: u64 = 1 << 30;
 
-/// A file as it was when its job was submitted. A file of the same id is never changed before its end, it can only grow:
-/// the first `length` bytes are those that were there.
+/// A file as it was when its job was submitted. A file of the same id is never changed before its end, it can only
+/// grow: the first `length` bytes are those that were there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pin {
     /// The job's number, for errors.
@@ -167,11 +168,10 @@ impl DfsFile {
                     // To a multiple, so that no chunk is verified twice.
                     let to = (from / STRETCH_BYTES as u64 + 1) * STRETCH_BYTES as u64;
                     let to = to.min(block.bytes().len() as u64);
-                    if block.verify(from..to).is_ok() {
-                        return Ok((to - from) as usize);
-                    }
+                    let Err(error) = block.verify(from..to) else { return Ok((to - from) as usize) };
                     let end = *offset + block.bytes().len() as u64;
-                    tracing::warn!(path = %self.status.path, offset = self.at, "a block here is damaged: reading another replica");
+                    let (path, at) = (&self.status.path, self.at);
+                    tracing::warn!(%path, at, %error, "the replica here is bad: another one is read");
                     self.stream(end)?;
                 }
                 Now::Stream { offset, bytes, .. }

@@ -17,6 +17,8 @@ pub struct Gunzip {
     /// Of the current member; between two it is being replaced.
     decoder: GzDecoder<Stored>,
     over: bool,
+    /// A whole member has been read.
+    any_member: bool,
     path: String,
     buffer: Vec<u8>,
     /// Of `buffer`'s first byte.
@@ -28,7 +30,15 @@ impl Gunzip {
     /// Over a source at its start.
     pub fn new(source: Box<dyn ByteSource>, path: &str) -> Self {
         let decoder = GzDecoder::new(Stored { source: Some(source), left: Vec::new(), at: 0 });
-        Self { decoder, over: false, path: path.to_owned(), buffer: Vec::new(), offset: 0, at: 0 }
+        Self {
+            decoder,
+            over: false,
+            any_member: false,
+            path: path.to_owned(),
+            buffer: Vec::new(),
+            offset: 0,
+            at: 0,
+        }
     }
 
     /// Decompresses the next stretch; false at the end.
@@ -50,6 +60,7 @@ impl Gunzip {
 
     /// At a member's end: goes to the next, if there is one.
     fn next_member(&mut self) -> Result<(), TaskError> {
+        self.any_member = true;
         let nothing = Stored { source: None, left: Vec::new(), at: 0 };
         let mut stored = mem::replace(&mut self.decoder, GzDecoder::new(nothing)).into_inner();
         let over = stored.skip_zeros();
@@ -64,6 +75,10 @@ impl Gunzip {
             Ok(own) => own,
             Err(error) => {
                 let why = match error.kind() {
+                    // No next member has begun.
+                    _ if self.any_member && self.decoder.header().is_none() => {
+                        "bytes that are not gzip follow its last member"
+                    }
                     io::ErrorKind::UnexpectedEof => "the gzip stream ends early",
                     _ => "it is not gzip",
                 };

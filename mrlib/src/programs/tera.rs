@@ -26,7 +26,12 @@ impl Mapper for Generate {
         out: &mut dyn Emit,
         context: &mut Context,
     ) -> Result<(), TaskError> {
-        let wrong = || TaskError::from("teragen's input lines are FIRST COUNT: use `mrctl submit teragen`");
+        let wrong = || {
+            TaskError::from(
+                "teragen reads lines FIRST COUNT (the number of the first row, and how many rows); without --input it makes \
+                 them from --conf rows=N",
+            )
+        };
         let text = std::str::from_utf8(line).map_err(|_| wrong())?;
         let (first, count) = text.split_once(' ').ok_or_else(wrong)?;
         let (first, count): (u64, u64) =

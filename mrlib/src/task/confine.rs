@@ -1,8 +1,10 @@
-//! A task process locks itself in before it runs anything of its job's: with Landlock it can reach its own folders,
-//! what it needs of the system, and nothing else of the machine's files, nor a process of anybody else's; whatever it starts is locked in with it.
+//! A task process confines itself before it runs anything of its job's: with Landlock it can reach its own folders,
+//! what it needs of the system, and nothing else of the machine's files, nor a process of anybody else's. Whatever it
+//! starts is confined with it.
 //!
-//! It binds the calling thread and those that it starts later, so it comes before any other thread. What the kernel
-//! does not know of it leaves out; one that knows nothing of it is said in the log, and the process goes on.
+//! This binds the calling thread and those that it starts later, so it comes before any other thread. Rules that the
+//! kernel does not know are left out. Whether tasks may run on a kernel without Landlock is decided by the tracker,
+//! when it starts.
 
 use crate::error::TaskError;
 use landlock::{

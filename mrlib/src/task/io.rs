@@ -94,7 +94,8 @@ impl ProcessIo {
         }
         let memory_bytes = start.memory_bytes;
         let (dfs, cpu_before) = (of.dfs.clone(), of.cpu_before);
-        let credentials = Credentials::of_task(&spec.token, &start.authority)
+        let tracker = umbilical.tracker_account().map_err(TaskError::io("ask whose the tracker is"))?;
+        let credentials = Credentials::of_task(&spec.token, &start.authority, tracker)
             .map_err(|error| TaskError::Program(error.to_string()))?;
         let (spec, scratch) = (spec.clone(), Scratch::new(dirs));
         Ok(Self { umbilical, spec, scratch, memory_bytes, dfs, cpu_before, credentials })

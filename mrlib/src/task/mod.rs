@@ -1,9 +1,9 @@
 //! A task process: runs attempts for a tracker over the umbilical.
 //!
 //! Life: die with the tracker, keep to the limits, connect, say hello, wait (a warm process may wait long) for the
-//! task, run it on a thread of its own, tell progress, and end with `done`, `paused`, `failed` or `spoilt`. A process runs
-//! one attempt, or several of one job, one after another, if its tracker wants it to stay.
-//! A program that panics is `failed` with its words and place; one that aborts is seen by the tracker.
+//! task, run it on a thread of its own, tell progress, and end with `done`, `paused`, `failed` or `spoilt`. A process
+//! runs one attempt, or several of one job, one after another, if its tracker wants it to stay. A program that panics
+//! is `failed` with its words and place; one that aborts is seen by the tracker.
 
 mod confine;
 mod facts;
@@ -278,7 +278,8 @@ fn supervise(
 fn last_word(ended: Result<ReduceEnd, TaskError>, end: Option<u64>, cpu_before: u64) -> from_task::Kind {
     match ended {
         Ok(ReduceEnd::Done(TaskOutcome { mut counters, pieces, bytes_out, position })) => {
-            // Whoever gets this knows whether anybody asked for it: what is wished by now says nothing of what was read.
+            // Whoever gets this knows whether anybody asked for it: what is wished by now says nothing of what was
+            // read.
             let position = end.filter(|end| position < *end).map(|_| position);
             // Attempts that were put aside have taken their part.
             *counters.entry(CPU_COUNTER.into()).or_default() +=

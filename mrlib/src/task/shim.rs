@@ -1,5 +1,5 @@
-//! Starts programs that die with this process, however it dies; and a tracker's launcher, which becomes the executable of
-//! a job.
+//! Starts programs that die with this process, however it dies; and a tracker's launcher, which becomes the executable
+//! of a job.
 //!
 //! The kernel's promise to kill a process at its parent's end is not inherited, and must be asked for between fork and
 //! exec. So a program is started by way of this very binary: the copy asks, looks whether its parent is still there,

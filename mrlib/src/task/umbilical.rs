@@ -52,6 +52,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Umbilical {
+    /// The account of the tracker.
+    pub(super) fn tracker_account(&self) -> io::Result<u32> {
+        Ok(rustix::net::sockopt::socket_peercred(&*locked(&self.writer))?.uid.as_raw())
+    }
+
     pub(super) fn new(writer: UnixStream, maps: u32) -> Self {
         let latest = Latest { progress: mr::Progress::default(), changed: false, sent: Instant::now() };
         Self {

@@ -5,13 +5,16 @@ use crate::{
     identity::Role,
     incoming::Connection,
     limits::{
-        CLIENT_BYTES_MAX, Class, Limits,
+        CLIENT_BYTES_MAX, Class, DAEMON_BYTES_MAX, IDENTITY_BYTES_MAX, Limits,
         tests::{connection, identity},
     },
     visitors::Visitors,
 };
 use proptest::prelude::*;
-use std::future::poll_fn;
+use std::{
+    future::poll_fn,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
 use tokio::sync::mpsc;
 
 /// What a test sends, piece by piece.
@@ -30,19 +33,32 @@ impl Body for Pieces {
 }
 
 struct Sender {
+    requests: AtomicUsize,
     limits: Arc<Limits>,
     visitors: Arc<Visitors>,
 }
 
 impl Sender {
     fn new() -> Self {
-        Self { limits: Arc::default(), visitors: Visitors::new(9) }
+        Self { requests: AtomicUsize::new(0), limits: Arc::default(), visitors: Visitors::new(9) }
     }
 
+    /// Of another user each.
     fn request(&self, streams: bool) -> (mpsc::UnboundedSender<Bytes>, RequestBody<Pieces>, Arc<Connection>) {
+        let name = format!("user{}", self.requests.fetch_add(1, Relaxed));
+        self.request_of(Class::Client, &name, streams)
+    }
+
+    fn request_of(
+        &self,
+        class: Class,
+        name: &str,
+        streams: bool,
+    ) -> (mpsc::UnboundedSender<Bytes>, RequestBody<Pieces>, Arc<Connection>) {
         let connection = connection(&self.visitors);
-        let who = identity(Some(Role::User), "ann");
-        let call = self.limits.begin(Class::Client, "/m", who, Some(connection.clone())).unwrap();
+        let role = if class == Class::Daemon { Role::TaskTracker } else { Role::User };
+        let who = identity(Some(role), name);
+        let call = self.limits.begin(class, "/m", who, Some(connection.clone())).unwrap();
         let (sender, pieces) = mpsc::unbounded_channel();
         (sender, RequestBody::of_call(Pieces(pieces), Arc::new(call), streams), connection)
     }
@@ -178,6 +194,67 @@ async fn body_that_gets_no_memory_says_so() {
         status.message().starts_with("the 24 MiB that this server has for requests of clients"),
         "{status}"
     );
+}
+
+#[tokio::test]
+async fn stream_holds_no_bytes_once_its_long_message_was_taken_over() {
+    let sender = Sender::new();
+    let part = DAEMON_BYTES_MAX / 8;
+    let mut trackers = Vec::new();
+    for _ in 0..8 {
+        let (pieces, mut body, _) = sender.request_of(Class::Daemon, "tasktracker", true);
+        pieces.send(message(part, part)).unwrap();
+        assert!(next(&mut body).await.unwrap().is_ok());
+        trackers.push((pieces, body));
+    }
+    // The last byte of the budget is in use: a ninth tracker waits.
+    let (pieces, mut ninth, _) = sender.request_of(Class::Daemon, "tasktracker", true);
+    pieces.send(message(part, part)).unwrap();
+    assert!(tokio::time::timeout(STALL / 2, next(&mut ninth)).await.is_err());
+    // One asks for its next message, and gets a short one.
+    let (first, body) = &mut trackers[0];
+    first.send(message(10, 10)).unwrap();
+    assert!(next(body).await.unwrap().is_ok());
+    assert!(next(&mut ninth).await.unwrap().is_ok());
+    // So does one that is asked and has nothing more to say.
+    let (pieces, mut tenth, _) = sender.request_of(Class::Daemon, "tasktracker", true);
+    pieces.send(message(part, part)).unwrap();
+    let (_, silent) = &mut trackers[1];
+    assert!(tokio::time::timeout(STALL / 2, next(silent)).await.is_err());
+    assert!(next(&mut tenth).await.unwrap().is_ok());
+    drop((trackers, ninth, tenth));
+    assert!(sender.limits.is_unused());
+}
+
+#[tokio::test]
+async fn one_identity_leaves_half_of_the_bytes_to_others() {
+    let sender = Sender::new();
+    let part = IDENTITY_BYTES_MAX / 4;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let (pieces, mut body, _) = sender.request_of(Class::Client, "ann", false);
+        pieces.send(message(part, 1)).unwrap();
+        assert!(next(&mut body).await.unwrap().is_ok());
+        held.push((pieces, body));
+    }
+    let (more, mut fifth, _) = sender.request_of(Class::Client, "ann", false);
+    more.send(message(part, part)).unwrap();
+    assert!(tokio::time::timeout(STALL / 2, next(&mut fifth)).await.is_err(), "her share is used up");
+    // Others do not notice, not even one that is slow: what she waits for is not what they hold.
+    let (pieces, mut other, _) = sender.request_of(Class::Client, "bob", false);
+    pieces.send(message(IDENTITY_BYTES_MAX, 1)).unwrap();
+    assert!(next(&mut other).await.unwrap().is_ok());
+    assert!(!other.call.as_ref().unwrap().keeps_others_waiting());
+    assert!(held[0].1.call.as_ref().unwrap().keeps_others_waiting());
+    let status = next(&mut fifth).await.unwrap().unwrap_err();
+    assert!(status.message().contains("ann") && status.message().contains("12 MiB"), "{status}");
+    drop((held, fifth, other));
+    // A message that is longer than the share is taken all the same, alone.
+    let (pieces, mut long, _) = sender.request_of(Class::Client, "ann", false);
+    pieces.send(message(MESSAGE_BYTES_MAX, 1)).unwrap();
+    assert!(next(&mut long).await.unwrap().is_ok());
+    drop(long);
+    assert!(sender.limits.is_unused());
 }
 
 #[tokio::test]

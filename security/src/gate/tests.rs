@@ -23,6 +23,11 @@ const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const STAT: &str = "/fermata.dfs.v1.NameNode/Stat";
 const SOON: Duration = Duration::from_secs(10);
 
+#[test]
+fn a_method_is_named_in_words() {
+    assert_eq!(["SetQuota", "Drain", "ForgetNode"].map(in_words), ["set quota", "drain", "forget node"]);
+}
+
 /// Reads a request to its end and answers with nothing.
 #[derive(Debug, Clone)]
 struct Reader;

@@ -28,13 +28,13 @@ fn client(limits: &Arc<Limits>, name: &str, on: &Arc<Connection>) -> Result<Call
 
 impl Limits {
     pub(crate) fn is_unused(&self) -> bool {
-        let of_pool = |pool: &Pool| {
-            let counted = pool.calls.load(Relaxed) + pool.waiting.load(Relaxed);
-            counted == 0 && pool.bytes.available_permits() == pool.bytes_max
-        };
+        let unused =
+            |bytes: &Bytes| bytes.waiting.load(Relaxed) == 0 && bytes.free.available_permits() == bytes.most;
+        let of_pool = |pool: &Pool| pool.calls.load(Relaxed) == 0 && unused(&pool.bytes);
+        let of_share = |share: Arc<Share>| share.calls.load(Relaxed) == 0 && unused(&share.bytes);
         let shares = self.shares.lock();
         let mut shares = shares.all.values().filter_map(Weak::upgrade);
-        of_pool(&self.daemons) && of_pool(&self.clients) && shares.all(|share| share.calls.load(Relaxed) == 0)
+        of_pool(&self.daemons) && of_pool(&self.clients) && shares.all(of_share)
     }
 }
 

@@ -9,8 +9,9 @@
 //!   are, the job is registered;
 //! - no message is longer than the JobTracker reads.
 //!
-//! While the JobTracker is away everything goes on, up to a bound: a tracker that is not answered stops its tasks before
-//! the JobTracker gives it up and runs them elsewhere, so that no task runs twice unknowingly. After a registration the JobTracker says what to stop; each such end is told.
+//! While the JobTracker is away everything goes on, up to a bound: a tracker that is not answered stops its tasks
+//! before the JobTracker gives it up and runs them elsewhere, so that no task runs twice unknowingly. After a
+//! registration the JobTracker says what to stop; each such end is told.
 //! Deliberately absent: how to reach the JobTracker again (`link`), how to run anything (`child`).
 
 mod language;
@@ -118,15 +119,15 @@ pub struct Agent {
     asked: Option<Instant>,
     /// When the newest message was sent that the JobTracker has answered: it heard of us then, or later.
     heard: Option<Instant>,
-    /// At most so long without an answer; `None` for as long as the JobTracker bears.
+    /// Tasks run at most this long without an answer; `None`: up to the limit that follows from `lost_after`.
     isolation_timeout: Option<Duration>,
-    /// So long the JobTracker bears to hear nothing.
+    /// The JobTracker gives up a tracker that it has not heard for this long.
     lost_after: Option<Duration>,
 }
 
 impl Agent {
-    /// With the map outputs, the checkpoints and the jobs that an earlier start left on disk. Tasks are stopped when the
-    /// JobTracker has not answered for `isolation_timeout`, and before it gives this tracker up.
+    /// With the map outputs, the checkpoints and the jobs that an earlier start left on disk. Tasks are stopped when
+    /// the JobTracker has not answered for `isolation_timeout`, and before it gives this tracker up.
     pub fn new(
         slots: Slots,
         outputs: BTreeSet<Attempt>,
@@ -162,14 +163,15 @@ impl Agent {
 
     /// When to come back with a `Tick`, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let cut_off = self.heard.zip(self.bears()).and_then(|(heard, bears)| heard.checked_add(bears));
+        let cut_off =
+            self.heard.zip(self.isolation_limit()).and_then(|(heard, limit)| heard.checked_add(limit));
         let cut_off = cut_off.filter(|_| self.running.values().any(|running| running.stopped.is_none()));
         let again = self.cleaning.values().filter_map(Cleaning::again);
         [self.next_beat, cut_off].into_iter().flatten().chain(again).min()
     }
 
     /// How long tasks run on without an answer.
-    fn bears(&self) -> Option<Duration> {
+    fn isolation_limit(&self) -> Option<Duration> {
         let lost = self.lost_after.map(|lost| lost.mul_f64(ISOLATED_AT));
         self.isolation_timeout.into_iter().chain(lost).min()
     }
@@ -250,7 +252,7 @@ impl Agent {
     /// What runs here runs elsewhere by now.
     fn stop_if_cut_off(&mut self, now: Instant, out: &mut Vec<Action>) {
         let Some(silence) = self.heard.map(|heard| now.saturating_duration_since(heard)) else { return };
-        if self.bears().is_none_or(|bears| silence < bears) {
+        if self.isolation_limit().is_none_or(|limit| silence < limit) {
             return;
         }
         for (attempt, running) in &mut self.running {

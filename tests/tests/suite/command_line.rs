@@ -4,6 +4,7 @@ use fermata_tests::{Cluster, Up, binaries, eventually};
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
     process::{Command, Stdio},
     sync::mpsc,
     time::{Duration, Instant},
@@ -76,6 +77,32 @@ fn a_dead_jobtracker_is_told_of_with_what_to_do() {
     let line = cluster.refused(1, &["jobs"]);
     cluster.mrctl(&["chaos", "cont", "jobtracker"]);
     assert!(line.contains("does not answer") && begun.elapsed() < Duration::from_secs(30), "{line}");
+}
+
+#[test]
+fn an_address_of_the_clusters_own_is_used_with_the_credentials_of_its_folder() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    let status = cluster.json(&["status"]);
+    let [namenode, jobtracker] = ["namenode", "jobtracker"].map(|master| status[master].as_str().unwrap());
+    cluster.mrctl(&["--namenode", namenode, "fs", "ls", "/"]);
+    cluster.mrctl(&["--jobtracker", jobtracker, "jobs"]);
+
+    // Elsewhere there is no credential, and the caller is told how to show one.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let args = ["--namenode", namenode, "fs", "ls", "/"];
+    let ran = cluster.command(&args).current_dir(elsewhere.path()).output().unwrap();
+    let told = String::from_utf8_lossy(&ran.stderr);
+    assert!(!ran.status.success(), "{told}");
+    for flag in ["--config", "--security-dir", "--token-file"] {
+        assert!(told.contains(flag), "{told}");
+    }
+
+    // A token makes no other.
+    let token = cluster.path("token");
+    fs::write(&token, cluster.mrctl(&["token"])).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let line = cluster.refused(2, &["--token-file", token.to_str().unwrap(), "token", "--valid", "7d"]);
+    assert!(line.contains("a token makes no other"), "{line}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What lies in `deploy/`, run for real: scripts, the command line of the systemd unit, containers, OAR. Each test is skipped,
 //! with the reason, where root, network namespaces or packages are missing.
 
+use super::docs_commands::namespaces;
 use fermata_tests::{Ran, binaries, eventually, stripped_binaries};
 use std::{
     fs,
@@ -23,16 +24,6 @@ fn space() -> PathBuf {
     let space = binaries().with_file_name("tmp");
     fs::create_dir_all(&space).unwrap();
     space
-}
-
-/// Whether network namespaces can be made; said if not.
-fn namespaces() -> bool {
-    let can = Command::new("unshare").args(["--net", "ip", "link"]).output();
-    let can = can.is_ok_and(|ran| ran.status.success());
-    if !can {
-        eprintln!("skipped: no network namespaces here: they need root and iproute2");
-    }
-    can
 }
 
 /// Runs a script on the programs under test; None, and said, where it cannot be run.

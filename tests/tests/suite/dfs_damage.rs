@@ -163,3 +163,17 @@ fn damage_done_while_a_node_is_down_is_found_when_it_returns() {
     cluster.mrctl(&["fs", "get", "/file", got.to_str().unwrap()]);
     assert_eq!(sha256_of(&got), wanted);
 }
+
+/// `fsck --verify` answers when every replica has been read: damage that nobody has read is in its result.
+#[test]
+fn verify_reports_damage_that_nobody_has_read() {
+    let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n");
+    let (cluster, _) = cluster_with_a_file(&settings);
+    for round in 1..=3 {
+        flip_a_byte(&cluster.replicas_on("node2")[0]);
+        cluster.try_mrctl(&["fs", "fsck", "/", "--verify"]);
+        let report = cluster.json(&["fs", "report"]);
+        assert_eq!((&report["corrupt_found_total"], &report["checks_pending"]), (&round.into(), &0.into()));
+        cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    }
+}

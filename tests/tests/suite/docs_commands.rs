@@ -352,7 +352,8 @@ AT_END='~/fermata/deploy/netns/net down node'
     }
 }
 
-fn namespaces() -> bool {
+/// Whether network and mount namespaces can be made; says so if not.
+pub(crate) fn namespaces() -> bool {
     let can = Command::new("unshare").args(["--net", "--mount", "ip", "link"]).output();
     let can = can.is_ok_and(|ran| ran.status.success());
     if !can {

@@ -1,17 +1,11 @@
-//! Disks that fail where it hurts: every fsync of a daemon fails, or kills it (by strace, into the real binaries). What was
-//! acknowledged is there afterwards, what could not be made durable never was acknowledged, and jobs go on to the same
-//! output. Skipped, with a word, where strace cannot be used.
+//! Disks that fail where it hurts: every fsync of a daemon fails, or kills it (by strace, into the real binaries). What
+//! was acknowledged is there afterwards, what could not be made durable never was acknowledged, and jobs go on to the
+//! same output. Skipped, with a word, where strace cannot be used.
 
-use fermata_tests::{Cluster, QUICK, Row, Up, eventually, random_file, sha256_of};
-use std::{
-    fs,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use fermata_tests::{Cluster, QUICK, Row, SYNCS, Strace, Up, eventually, is_gone, random_file, sha256_of};
+use std::{fs, time::Duration};
 
 const PATIENCE: Duration = Duration::from_mins(1);
-const SYNCS: &str = "fsync,fdatasync";
 /// Whatever goes out.
 const SENDS: &str = "write,writev,sendto,sendmsg";
 /// Whatever a tracker or a task does to names and disks when it puts a state aside.
@@ -25,86 +19,9 @@ fn cluster() -> Cluster {
     Cluster::up(Up { nodes: 3, settings: &settings, ..Up::default() })
 }
 
-/// The process id of a daemon.
-pub(crate) fn pid_of(cluster: &Cluster, name: &str, kind: &str) -> String {
-    let text = fs::read_to_string(cluster.path(".fermata/cluster.json")).unwrap();
-    let state: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let daemons = state["daemons"].as_array().unwrap();
-    let found = daemons.iter().find(|daemon| daemon["name"] == name && daemon["kind"] == kind);
-    found.unwrap()["pid"].to_string()
-}
-
-/// Holds a daemon in its hand. Dropped, it lets go.
-pub(crate) struct Strace(Child);
-
-impl Strace {
-    /// Whenever the daemon makes something durable, `what` happens. None where that cannot be.
-    fn hold(cluster: &Cluster, name: &str, kind: &str, what: &str) -> Option<Self> {
-        Self::hold_at(cluster, &pid_of(cluster, name, kind), &[], SYNCS, what)
-    }
-
-    /// Whenever the process, or one of the others, makes one of these calls, `what` happens.
-    fn hold_at(cluster: &Cluster, pid: &str, others: &[String], calls: &str, what: &str) -> Option<Self> {
-        let others = others.iter().flat_map(|other| ["-p".into(), other.into()]).collect();
-        Self::attach(cluster.path("strace.log"), pid, calls, what, others)
-    }
-
-    /// The same for calls on these files alone; on any if there are none.
-    pub(crate) fn hold_files(
-        cluster: &Cluster,
-        pid: &str,
-        calls: &str,
-        what: &str,
-        files: &[PathBuf],
-    ) -> Option<Self> {
-        let files = files.iter().flat_map(|file| ["-P".into(), file.clone()]).collect();
-        Self::attach(cluster.path(&format!("strace-{pid}.log")), pid, calls, what, files)
-    }
-
-    fn attach(log: PathBuf, pid: &str, calls: &str, what: &str, more: Vec<PathBuf>) -> Option<Self> {
-        let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:{what}"));
-        let mut command = Command::new("strace");
-        command.args(["-f", "-q", "-e", &trace, "-e", &inject, "-p", pid]).arg("-o").arg(&log).args(more);
-        let Ok(child) = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn() else {
-            eprintln!("skipped: strace is not here");
-            return None;
-        };
-        let mut held = Self(child);
-        let traced = || {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            (!status.contains("TracerPid:\t0")).then_some(true)
-        };
-        let attached = eventually("strace holds it, or cannot", PATIENCE, || {
-            // Gone before anybody saw that it was held: it was.
-            traced().or_else(|| held.0.try_wait().unwrap().map(|_| is_gone(pid)))
-        });
-        if !attached {
-            eprintln!("skipped: strace may not hold processes here");
-            return None;
-        }
-        Some(held)
-    }
-}
-
-impl Drop for Strace {
-    fn drop(&mut self) {
-        // It lets go of what it holds when it is asked to end; one that has ended has no number any more.
-        if matches!(self.0.try_wait(), Ok(None)) {
-            let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
-            let _ = self.0.wait();
-        }
-    }
-}
-
 fn await_death(cluster: &Cluster, name: &str, kind: &str) {
-    let pid = pid_of(cluster, name, kind);
+    let pid = cluster.pid_of(name, kind);
     eventually(&format!("the {kind} of {name} has ended"), PATIENCE, || is_gone(&pid).then_some(()));
-}
-
-/// Whether the process has ended.
-pub(crate) fn is_gone(pid: &str) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.is_empty() || stat.contains(") Z ")
 }
 
 #[test]
@@ -183,7 +100,7 @@ fn namenode_dies_at(cluster: &Cluster, point: u32) -> Option<()> {
 /// job was over before that.
 fn jobtracker_dies_at(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8]) -> Option<bool> {
     let output = format!("/counted-{}-{point}", calls.len());
-    let pid = pid_of(cluster, "jobtracker", "jobtracker");
+    let pid = cluster.pid_of("jobtracker", "jobtracker");
     let held = Strace::hold_at(cluster, &pid, &[], calls, &format!("signal=KILL:when={point}"))?;
     let submit = ["submit", "wordcount", "--input", "/in", "--output", &output, "--detach"];
     // Not acknowledged if it dies first; whether it is there afterwards, the JobTracker knows.
@@ -256,8 +173,8 @@ fn masters_die_at_every_point_of_a_job() {
     }
 }
 
-/// A tracker, or its task, dies at the nth thing that it does to its disk once a reduce is told to pause; false if there
-/// are not so many.
+/// A tracker, or its task, dies at the nth thing that it does to its disk once a reduce is told to pause; false if
+/// there are not so many.
 fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bool> {
     let output = format!("/paused-{point}");
     let conf = ["--conf", "pace.reduce=6KiB", "--conf", "slow.start=0", "--reduces", "1"];
@@ -274,7 +191,7 @@ fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
             .find(|one| one["state"] == "running" && one["progress"].as_f64() > Some(0.7))?;
         Some((attempt["attempt"].as_str()?.to_owned(), attempt["tracker"].as_str()?.to_owned()))
     });
-    let pid = pid_of(cluster, &node, "tasktracker");
+    let pid = cluster.pid_of(&node, "tasktracker");
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     let children: Vec<String> =

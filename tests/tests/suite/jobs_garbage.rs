@@ -237,6 +237,38 @@ fn bad_records_are_skipped_up_to_a_bound_and_named_by_line() {
     }
 }
 
+/// The piece that the first run has begun to write is deleted, and the second run writes it again.
+#[test]
+fn a_map_only_job_that_skips_a_record_puts_every_other_one_out_once() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    let pad = "x".repeat(100);
+    let lines: String =
+        (0..40_000).map(|n| if n == 39_000 { "now\n".into() } else { format!("{n} {pad}\n") }).collect();
+    put(&cluster, "/in/a", lines.as_bytes());
+    let program = binaries().join("test-job").display().to_string();
+    let job = cluster.submit(&[
+        &program,
+        "--input",
+        "/in",
+        "--output",
+        "/out",
+        "--reduces",
+        "0",
+        "--conf",
+        "harm=panic",
+        "--conf",
+        "skip.bad.records=1",
+        "--conf",
+        "attempts.max=1",
+    ]);
+    assert_eq!(job["state"], "succeeded", "{job}");
+    assert_eq!(job["counters"]["SKIPPED_RECORDS"], 1, "{job}");
+    let output = String::from_utf8(cluster.output("/out")).unwrap();
+    let found: Vec<usize> =
+        output.lines().map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect();
+    assert_eq!(found, (0..40_000).filter(|n| *n != 39_000).collect::<Vec<_>>());
+}
+
 /// User bug 9 and smaller ones. Old: lists cut the exception off, the failed task is `unfinished`, teragen has input.
 #[test]
 fn failures_are_shown_by_their_last_line() {

@@ -93,11 +93,13 @@ fn a_paused_reduce_goes_on_here_and_elsewhere() {
         ["node1", "node2", "node3"].into_iter().find(|node| *node != on).unwrap()
     };
     // Every command names the same stage.
-    for command in [["why", &reduce], ["history", &job]] {
-        let shown = cluster.mrctl(&command);
-        assert!(shown.contains("paused in shuffle") && !shown.contains("paused in reduce"), "{shown}");
+    for (command, stage) in [("why", "paused in shuffle"), ("tasks", "pause in shuffle")] {
+        let shown = cluster.mrctl(&[command, if command == "why" { &reduce } else { &job }]);
+        assert!(shown.contains(stage), "{shown}");
     }
-    assert!(cluster.mrctl(&["tasks", &job]).contains("pause in shuffle"));
+    let history = cluster.mrctl(&["history", &job]);
+    let paused = history.lines().find(|line| line.contains("attempt-paused")).expect("the pause");
+    assert!(paused.contains("\"stage\":\"shuffle\""), "{paused}");
     let refused = cluster.refused(1, &["resume", &reduce, "--on", "nowhere"]);
     assert!(refused.contains("nowhere"), "{refused}");
     cluster.mrctl(&["resume", &reduce, "--on", other(&aside)]);

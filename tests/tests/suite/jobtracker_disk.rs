@@ -1,4 +1,5 @@
-//! The JobTracker's disk fills up: no job is taken in, no history is written, and what runs goes on.
+//! The JobTracker's disk fills up: no job is taken in, no history is written, and running jobs continue; with almost
+//! nothing left, no attempt is started.
 
 use fermata_tests::{Cluster, QUICK, Up, eventually, is_root};
 use std::{
@@ -72,6 +73,71 @@ fn a_jobtracker_with_a_full_disk_takes_no_job_in_and_finishes_those_that_run() {
     });
     fs::remove_file(folder.join("ballast")).unwrap();
     cluster.mrctl(&job);
+    cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    drop(small);
+}
+
+/// Bytes that a file system has left.
+fn free(folder: &Path) -> usize {
+    let ran = Command::new("df").args(["-B1", "--output=avail"]).arg(folder).output().unwrap();
+    String::from_utf8(ran.stdout).unwrap().lines().last().unwrap().trim().parse().unwrap()
+}
+
+/// Old: attempts are launched and fail until the journal cannot be written, and the JobTracker ends.
+#[test]
+fn a_jobtracker_whose_disk_is_almost_full_starts_no_attempt_and_stays_up() {
+    if !is_root() {
+        eprintln!("skipped: only root may mount a small file system");
+        return;
+    }
+    let settings = format!("{QUICK}[jobtracker]\ndisk_reserve = \"8MiB\"\n");
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
+    fs::write(cluster.path("text"), "word\n".repeat(20_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    let folder = cluster.path(".fermata/data/jobtracker");
+    let small = Small::over(&folder, 24);
+    cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    let Some(small) = small else { return };
+    let process = cluster.processes_named("jobtracker");
+
+    let slow = ["wordcount", "--conf", "pace.map=10KiB", "--input", "/text", "--output", "/slow"];
+    let good = cluster.detach(&slow);
+    let mapper = "sh -c 'cat > /dev/null; head -c 20000 /dev/zero | tr \"\\0\" x >&2; sleep 1; exit 3'";
+    let failing = ["streaming", "--mapper", mapper, "--reduces", "0", "--conf", "attempts.max=100"];
+    let bad = cluster.detach(&[&failing[..], &["--input", "/text", "--output", "/bad"]].concat());
+    let attempts = || cluster.json(&["tasks", &bad])[0]["attempts"].as_array().map_or(0, Vec::len);
+    eventually("an attempt has failed", PATIENCE, || (attempts() > 1).then_some(()));
+    fs::write(folder.join("ballast"), vec![7; free(&folder) - (1 << 20)]).unwrap();
+
+    let mut idle = 0;
+    eventually("slots stay free although tasks wait", PATIENCE, || {
+        let running = |job: &str| {
+            let job = cluster.json(&["job", job]);
+            job["maps"]["running"] != 0 || job["reduces"]["running"] != 0
+        };
+        idle = if running(&bad) || running(&good) { 0 } else { idle + 1 };
+        (idle >= 10).then_some(())
+    });
+    assert_eq!(cluster.json(&["job", &good])["state"], "running", "its reduce waits");
+    assert_eq!(cluster.processes_named("jobtracker"), process, "it stays up");
+    let told = cluster.try_mrctl(&["nodes"]);
+    assert!(told.code == 0 && told.stderr.contains("no attempt is started"), "{}", told.stderr);
+    let log = fs::read_to_string(cluster.path(".fermata/logs/jobtracker.log")).unwrap();
+    assert!(log.contains("no attempt is started"), "{log}");
+
+    let before = attempts();
+    fs::remove_file(folder.join("ballast")).unwrap();
+    eventually("attempts are started again", PATIENCE, || (attempts() > before).then_some(()));
+    cluster.mrctl(&["kill", &bad]);
+    eventually("the other job has succeeded", PATIENCE, || {
+        (cluster.json(&["job", &good])["state"] == "succeeded").then_some(())
+    });
+    let refused = cluster.refused(
+        2,
+        &["submit", "wordcount", "--input", "/text", "--no-output", "--conf", "attempts.max=101"],
+    );
+    assert!(refused.contains("attempts.max") && refused.contains("from 1 to 100"), "{refused}");
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     drop(small);
 }

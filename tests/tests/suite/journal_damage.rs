@@ -23,8 +23,8 @@ const NAMENODE: Master = Master { program: "namenode", journal: ".fermata/data/n
 const JOBTRACKER: Master = Master { program: "jobtracker", journal: ".fermata/data/jobtracker/journal" };
 
 /// A cluster with a file and a finished job, so that both masters have acknowledged something.
-fn cluster() -> Cluster {
-    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: QUICK, ..Up::default() });
+fn cluster(settings: &str) -> Cluster {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
     fs::write(cluster.path("text"), "one two two\n").unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     cluster.succeed(&["wordcount", "--input", "/text", "--output", "/counts"]);
@@ -36,11 +36,45 @@ impl Master {
         cluster.path(self.journal)
     }
 
+    /// Files of the journal with this ending, oldest first.
+    fn files(self, cluster: &Cluster, ending: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.folder(cluster)).unwrap().flatten().map(|entry| entry.path());
+        let mut files: Vec<PathBuf> =
+            entries.filter(|path| path.extension().is_some_and(|end| end == ending)).collect();
+        files.sort();
+        files
+    }
+
     /// The newest segment.
     fn newest(self, cluster: &Cluster) -> PathBuf {
-        let entries = fs::read_dir(self.folder(cluster)).unwrap().flatten().map(|entry| entry.path());
-        let segments = entries.filter(|path| path.extension().is_some_and(|end| end == "log"));
-        segments.max().expect("a segment")
+        self.files(cluster, "log").pop().expect("a segment")
+    }
+
+    /// The newest segment, if it holds records and there are an older segment and a snapshot besides.
+    fn newest_of_several(self, cluster: &Cluster) -> Option<PathBuf> {
+        // Longer than the header of a file.
+        const RECORDS: u64 = 150;
+        let several = self.files(cluster, "log").len() > 1 && !self.files(cluster, "snap").is_empty();
+        let newest = self.newest(cluster);
+        (several && fs::metadata(&newest).unwrap().len() > RECORDS).then_some(newest)
+    }
+
+    /// Has it acknowledge something more.
+    fn write(self, cluster: &Cluster, number: u32) {
+        let path = format!("/more-{number}");
+        if self.program == "namenode" {
+            cluster.mrctl(&["fs", "mkdir", &path]);
+        } else {
+            cluster.succeed(&["wordcount", "--input", "/text", "--output", &path]);
+        }
+    }
+
+    fn restart(self, cluster: &Cluster) {
+        if self.program == "namenode" {
+            cluster.restart_namenode();
+        } else {
+            cluster.mrctl(&["chaos", "restart", self.program]);
+        }
     }
 
     /// Ends it at once, or has it end as it should.
@@ -77,27 +111,16 @@ impl Master {
 
     /// It starts with `--recover`; what it logs. `mrctl nodes` tells the operator as long as it runs.
     fn recovers(self, cluster: &Cluster) -> String {
-        let (ready, log) = (cluster.path("recovered"), cluster.path("recover.log"));
-        let mut recovering = self
-            .command(cluster)
-            .args(["--recover", "--ready-file"])
-            .arg(&ready)
-            .stderr(fs::File::create(&log).unwrap())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        eventually("it serves after --recover", PATIENCE, || ready.exists().then_some(()));
-        let addr = fs::read_to_string(&ready).unwrap();
-        let nodes = cluster.try_mrctl(&[&format!("--{}", self.program), addr.trim(), "nodes"]);
-        assert!(nodes.stderr.contains("may be lost"), "{}{}", nodes.stdout, nodes.stderr);
-        if self.program == "namenode" {
-            let report = cluster.mrctl(&["--namenode", addr.trim(), "fs", "report"]);
-            assert!(report.contains("lost_edits"), "{report}");
-        }
-        recovering.kill().unwrap();
-        recovering.wait().unwrap();
-        fs::remove_file(ready).unwrap();
-        fs::read_to_string(&log).unwrap()
+        let config = cluster.path(".fermata/fermata.toml").display().to_string();
+        let at = format!("--{}", self.program);
+        cluster.recover(self.program, |addr| {
+            let nodes = cluster.try_mrctl(&["--config", &config, &at, addr, "nodes"]);
+            assert!(nodes.stderr.contains("may be lost"), "{}{}", nodes.stdout, nodes.stderr);
+            if self.program == "namenode" {
+                let report = cluster.mrctl(&["--config", &config, "--namenode", addr, "fs", "report"]);
+                assert!(report.contains("lost_edits"), "{report}");
+            }
+        })
     }
 }
 
@@ -115,7 +138,7 @@ fn name_of(path: &Path) -> String {
 }
 
 fn a_flipped_bit_is_refused_and_kept(master: Master, cleanly: bool) {
-    let cluster = cluster();
+    let cluster = cluster(QUICK);
     master.stop(&cluster, cleanly);
     let newest = master.newest(&cluster);
     flip_near_the_end(&newest);
@@ -151,11 +174,23 @@ fn a_flipped_bit_in_the_last_fact_is_refused_after_a_clean_stop() {
     a_flipped_bit_is_refused_and_kept(JOBTRACKER, true);
 }
 
-/// The newest segment vanishes, and with it, here, all of the journal: `COMMIT` alone is left.
+/// The newest segment vanishes. What is left, a snapshot and older segments, reads like a whole journal: only `COMMIT`
+/// says that more was acknowledged.
 fn a_missing_segment_is_refused(master: Master) -> Cluster {
-    let cluster = cluster();
-    master.stop(&cluster, false);
-    let newest = master.newest(&cluster);
+    let often = "snapshot_bytes = \"4KiB\"\n";
+    let cluster = cluster(&format!("{QUICK}{often}[jobtracker]\n{often}"));
+    let mut number = 0;
+    let newest =
+        eventually("a snapshot, and records in the newest of several segments", 2 * PATIENCE, || {
+            number += 1;
+            master.write(&cluster, number);
+            master.stop(&cluster, false);
+            let newest = master.newest_of_several(&cluster);
+            if newest.is_none() {
+                master.restart(&cluster);
+            }
+            newest
+        });
     assert!(newest.with_file_name("COMMIT").exists());
     fs::remove_file(&newest).unwrap();
     let ran = master.command(&cluster).output().unwrap();

@@ -4,6 +4,7 @@ use fermata_tests::{Cluster, Up, binaries, eventually, may_inspect_daemons};
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::fs::{MetadataExt, PermissionsExt},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -56,6 +57,107 @@ fn up_in_a_running_folder_starts_dead_daemons_again() {
     let after = pids(&cluster);
     assert_eq!(before.iter().filter(|pid| after.contains(pid)).count(), 4, "the others were left alone");
     cluster.mrctl(&["jobs"]);
+}
+
+#[test]
+fn a_datanode_that_cannot_start_leaves_a_degraded_cluster_that_works() {
+    let cluster = Cluster::up(Up { replication: 3, ..Up::default() });
+    fs::write(cluster.path("hello"), "hello").unwrap();
+    cluster.mrctl(&["fs", "put", "hello", "/hello"]);
+    cluster.mrctl(&["down"]);
+    let version = cluster.path(".fermata/data/node2/VERSION");
+    let kept = fs::read(&version).unwrap();
+    fs::remove_file(&version).unwrap();
+
+    let ran = cluster.try_mrctl(&["up", "--detach"]);
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.starts_with("degraded: jobtracker at"), "{}", ran.stdout);
+    let warned =
+        ran.stderr.lines().find(|line| line.starts_with("mrctl: warning: node2's datanode has died: "));
+    assert!(warned.is_some_and(|line| line.contains("VERSION")), "{}", ran.stderr);
+    assert_eq!(cluster.mrctl(&["fs", "cat", "/hello"]), "hello");
+    let counts = ["--output", "/counts", "--conf", "output.replication=1"];
+    cluster.succeed(&[&["wordcount", "--input", "/hello"], &counts[..]].concat());
+    assert_eq!(cluster.try_mrctl(&["status"]).code, 1);
+
+    // Still broken: the same warning, and the rest is left alone.
+    let again = cluster.try_mrctl(&["up"]);
+    assert!(again.code == 1 && again.stderr.contains("node2's datanode has died: "), "{}", again.stderr);
+    assert_eq!(cluster.mrctl(&["fs", "cat", "/hello"]), "hello");
+    fs::write(&version, kept).unwrap();
+    assert!(cluster.mrctl(&["up"]).contains("started node2's datanode again"));
+    assert_eq!(cluster.json(&["status"])["state"], "running");
+}
+
+#[test]
+fn a_cluster_in_safemode_is_left_running_so_that_safemode_can_be_turned_off() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    fs::write(cluster.path("hello"), "hello").unwrap();
+    cluster.mrctl(&["fs", "put", "hello", "/hello"]);
+    cluster.mrctl(&["down"]);
+    for replica in cluster.replicas_on("node1") {
+        fs::remove_file(replica).unwrap();
+    }
+    let ran = cluster.try_mrctl(&["up", "--detach"]);
+    assert!(ran.code == 1 && ran.stdout.starts_with("degraded: "), "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.contains("mrctl: waiting up to "), "{}", ran.stderr);
+    let warned = ran.stderr.lines().find(|line| line.starts_with("mrctl: warning: "));
+    assert!(warned.is_some_and(|line| line.contains("`mrctl fs safemode off`")), "{}", ran.stderr);
+    cluster.mrctl(&["fs", "safemode", "off"]);
+    cluster.mrctl(&["fs", "put", "hello", "/again"]);
+}
+
+#[test]
+fn a_damaged_layout_and_lost_folders_of_masters_are_refused_and_nothing_is_made() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    cluster.mrctl(&["down"]);
+    let layout = cluster.path(".fermata/layout.json");
+    let kept = fs::read(&layout).unwrap();
+    fs::write(&layout, "garbage").unwrap();
+    let line = cluster.refused(1, &["up", "--detach"]);
+    assert!(line.contains("layout.json is damaged (") && line.contains("restore it, or write"), "{line}");
+    fs::write(&layout, kept).unwrap();
+
+    for master in ["namenode", "jobtracker"] {
+        let (folder, away) = (cluster.path(&format!(".fermata/data/{master}")), cluster.path("away"));
+        fs::rename(&folder, &away).unwrap();
+        let line = cluster.refused(1, &["up", "--detach"]);
+        assert!(line.contains(&format!("data/{master} is missing or empty")), "{line}");
+        assert!(!folder.exists(), "nothing is formatted");
+        fs::rename(&away, &folder).unwrap();
+    }
+    cluster.mrctl(&["up", "--detach"]);
+    cluster.mrctl(&["down"]);
+    // Whoever asks for it begins again.
+    fs::remove_dir_all(cluster.path(".fermata/data/jobtracker")).unwrap();
+    cluster.mrctl(&["up", "--detach", "--format", "jobtracker"]);
+    assert_eq!(cluster.mrctl(&["jobs"]), "no jobs\n");
+}
+
+#[test]
+fn status_warns_of_a_secret_that_others_can_read_and_names_the_owner_of_the_folder() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    let owner = fs::metadata(cluster.path(".fermata")).unwrap().uid();
+    let status = cluster.json(&["status"]);
+    assert_eq!(status["users"], format!("only {}", daemon::account::name_of(owner)));
+    assert_eq!(status["warnings"].as_array().unwrap().len(), 0, "{status}");
+    fs::set_permissions(cluster.path(".fermata/secret"), fs::Permissions::from_mode(0o644)).unwrap();
+    let ran = cluster.try_mrctl(&["status"]);
+    assert!(ran.stderr.contains("secret has mode 644") && ran.stderr.contains("chmod 600"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_replication_that_the_nodes_cannot_hold_is_noted() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    cluster.mrctl(&["down"]);
+    fs::write(cluster.path("nine.toml"), "[namenode]\nreplication = 9\n").unwrap();
+    let ran = cluster.try_mrctl(&["up", "--detach", "--config", "nine.toml"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("note: namenode.replication = 9, but the cluster has 1 node: new files get 1;"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]

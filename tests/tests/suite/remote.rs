@@ -1,5 +1,5 @@
-//! What `mrctl cluster` does on machines: it keeps out of other clusters' folders, tells what is from what was, and waits for
-//! nobody for ever. The machines are this one, twice.
+//! What `mrctl cluster` does on machines: it keeps out of other clusters' folders, tells what is from what was, and
+//! waits for nobody for ever. The machines are this one, twice.
 
 use fermata_tests::{Ran, binaries, task_account};
 use serde_json::Value;
@@ -242,4 +242,35 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
     assert!(began.elapsed() < Duration::from_mins(1));
     let ran = pair.run(&["status", "--cluster", "lab", "--shell", "echo {host}"]);
     assert!(ran.code == 1 && ran.stderr.contains("runs no scripts there"), "{}", ran.stderr);
+}
+
+/// Data folders outside the machine's own: only those that are marked as this cluster's are purged.
+#[test]
+fn purge_keeps_out_of_folders_that_are_not_this_clusters() {
+    let pair = Pair::new();
+    let (file, disk, foreign) = (pair.path("lab/fermata.toml"), pair.path("disk"), pair.path("foreign"));
+    let text = fs::read_to_string(&file).unwrap();
+    let with = |dirs: &[&PathBuf]| {
+        let mut table: toml::Table = text.parse().unwrap();
+        let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+        table["datanode"].as_table_mut().unwrap().insert("dirs".into(), dirs.into());
+        fs::write(&file, table.to_string()).unwrap();
+    };
+    with(&[&disk]);
+    pair.done(&["up"]);
+    let mark = fs::read_to_string(disk.join("CLUSTER")).unwrap();
+    assert!(mark.starts_with("lab-"), "{mark}");
+    pair.done(&["down"]);
+    // Settings that name a folder of somebody else's, with names like ours in it.
+    for name in ["current", "tmp", "logs"] {
+        fs::create_dir_all(foreign.join(name)).unwrap();
+    }
+    fs::write(foreign.join("VERSION"), "3\n").unwrap();
+    with(&[&disk, &foreign]);
+    let ran = pair.of("lab", &["down", "--purge"]);
+    assert!(ran.code == 1 && ran.stderr.contains("foreign stays"), "{}{}", ran.stdout, ran.stderr);
+    assert!(!disk.exists(), "what is this cluster's is left");
+    for name in ["current", "tmp", "logs", "VERSION"] {
+        assert!(foreign.join(name).exists(), "{name} is gone");
+    }
 }

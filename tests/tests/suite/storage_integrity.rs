@@ -1,73 +1,21 @@
-//! Storage integrity on the real daemons: a read error costs one replica, an older copy of the NameNode's folder never leads
-//! to wrong bytes, commits are recognised whatever became of their output, repair does not idle after a start, and the log
-//! says what happened to nodes.
+//! Storage integrity on the real daemons: a read error costs one replica, an older copy of a master's folder never
+//! leads to wrong bytes or to a job without output, commits are recognised whatever became of their output, repair does
+//! not idle after a start, and the log says what happened to nodes.
 
 use crate::dfs_namenode_restart::connect;
 use dfs::{
     client::{Commit, CommitMove},
     path::DfsPath,
 };
-use fermata_tests::{Cluster, QUICK, Up, binaries, eventually};
+use fermata_tests::{Cluster, QUICK, READS, Strace, Up, copy_folder, eventually};
 use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     time::Duration,
 };
 
 const PATIENCE: Duration = Duration::from_mins(2);
-/// Whatever reads the bytes of a file.
-const READS: &str = "pread64,preadv,preadv2,read,readv,sendfile";
-
-fn log_of(cluster: &Cluster, daemon: &str) -> String {
-    fs::read_to_string(cluster.path(&format!(".fermata/logs/{daemon}.log"))).unwrap_or_default()
-}
-
-fn pid_of(cluster: &Cluster, node: &str) -> String {
-    let text = fs::read_to_string(cluster.path(".fermata/cluster.json")).unwrap();
-    let state: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let daemons = state["daemons"].as_array().unwrap();
-    let found = daemons.iter().find(|daemon| daemon["name"] == node && daemon["kind"] == "datanode");
-    found.unwrap()["pid"].to_string()
-}
-
-/// Makes every read of one file by one process fail. Ends when dropped.
-struct BadSector(Child);
-
-impl BadSector {
-    /// None, with a message, where strace cannot be used.
-    fn inject(pid: &str, file: &Path) -> Option<Self> {
-        let inject = format!("inject={READS}:error=EIO");
-        let mut command = Command::new("strace");
-        command.args(["-f", "-q", "-o", "/dev/null", "-P"]).arg(file);
-        command.args(["-e", &format!("trace={READS}"), "-e", &inject, "-p", pid]);
-        let Ok(child) = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn() else {
-            eprintln!("skipped: strace is not installed");
-            return None;
-        };
-        let mut held = Self(child);
-        let attached = eventually("strace attaches, or cannot", PATIENCE, || {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let traced = (!status.contains("TracerPid:\t0")).then_some(true);
-            traced.or_else(|| held.0.try_wait().unwrap().map(|_| false))
-        });
-        if !attached {
-            eprintln!("skipped: strace may not attach to processes here");
-            return None;
-        }
-        Some(held)
-    }
-}
-
-impl Drop for BadSector {
-    fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(None)) {
-            let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
-            let _ = self.0.wait();
-        }
-    }
-}
 
 /// Audit 2: an unreadable sector on each of three machines, each in another block.
 #[test]
@@ -89,7 +37,9 @@ fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
             .into_iter()
             .find(|path| taken.insert(path.file_name().unwrap().to_owned()));
         let block = fs::canonicalize(block.expect("a block that no other node had")).unwrap();
-        let Some(bad) = BadSector::inject(&pid_of(&cluster, node), &block) else { return };
+        let pid = cluster.pid_of(node, "datanode");
+        let files = std::slice::from_ref(&block);
+        let Some(bad) = Strace::hold_files(&cluster, &pid, READS, "error=EIO", files) else { return };
         held.push((node, block, bad));
     }
     // The scrubbers find them; every byte can be read all the while.
@@ -112,18 +62,13 @@ fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
     }
     for (node, block, _) in &held {
         assert!(!block.exists(), "{node}: the unreadable file is out of service");
-        assert!(log_of(&cluster, &format!("{node}-datanode")).contains("quarantined"), "{node}");
+        assert!(cluster.log(&format!("{node}-datanode")).contains("quarantined"), "{node}");
     }
-    assert!(log_of(&cluster, "namenode").contains("corrupt replica: blk_"), "the NameNode's log says so too");
+    assert!(cluster.log("namenode").contains("corrupt replica: blk_"), "the NameNode's log says so too");
 }
 
 fn namenode_folder(cluster: &Cluster) -> PathBuf {
     cluster.path(".fermata/data/namenode")
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    let ran = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
-    assert!(ran.success(), "cp -a {} {}", from.display(), to.display());
 }
 
 /// Puts an older copy in the place of the NameNode's folder. The NameNode is not running.
@@ -137,11 +82,11 @@ fn put(cluster: &Cluster, at: &str, content: &str) {
     cluster.mrctl(&["fs", "put", "in", at]);
 }
 
-/// Audit 3: an older copy of the NameNode's folder is restored while a DataNode is away, new files of the same lengths are
-/// written, the DataNode comes back and the others are lost.
+/// Audit 3: an older copy of the NameNode's folder is restored while a DataNode is away, new files of the same lengths
+/// are written, the DataNode comes back and the others are lost.
 #[test]
 fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
-    let settings = format!("{QUICK}[client]\ndeadline = \"4s\"\n");
+    let settings = format!("{QUICK}[client]\ndeadline = \"10s\"\n");
     let cluster = Cluster::up(Up { nodes: 2, replication: 2, settings: &settings, ..Up::default() });
     put(&cluster, "/a", "kept since before the copy\n");
     let copy = cluster.path("copy");
@@ -152,7 +97,7 @@ fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "datanode"]);
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     restore(&cluster, &copy);
-    cluster.mrctl(&["chaos", "restart", "namenode"]);
+    cluster.restart_namenode();
     for number in 0..4 {
         put(&cluster, &format!("/c{number}"), &format!("bytes of file c number {number}\n"));
     }
@@ -184,17 +129,18 @@ fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
     assert_eq!(cluster.mrctl(&["fs", "cat", "/a"]), "kept since before the copy\n");
 }
 
-/// Audit 3: DataNodes refuse a NameNode that is older than the last one they registered with, until an operator accepts it.
+/// Audit 3: DataNodes refuse a NameNode that is older than the last one they registered with, until an operator accepts
+/// it.
 #[test]
 fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
-    let settings = format!("{QUICK}[client]\ndeadline = \"3s\"\n");
+    let settings = format!("{QUICK}[client]\ndeadline = \"10s\"\n");
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
     put(&cluster, "/a", "kept since before the copy\n");
     let copy = cluster.path("copy");
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     copy_folder(&namenode_folder(&cluster), &copy);
     for _ in 0..2 {
-        cluster.mrctl(&["chaos", "restart", "namenode"]);
+        cluster.restart_namenode();
         put(&cluster, "/b", "written after the copy\n");
         cluster.mrctl(&["fs", "rm", "/b"]);
         cluster.mrctl(&["chaos", "kill", "namenode"]);
@@ -202,8 +148,8 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
     restore(&cluster, &copy);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     eventually("both sides say why", PATIENCE, || {
-        let theirs = log_of(&cluster, "node1-datanode").contains("an older NameNode runs");
-        let ours = log_of(&cluster, "namenode").contains("DataNode refused: node1");
+        let theirs = cluster.log("node1-datanode").contains("an older NameNode runs");
+        let ours = cluster.log("namenode").contains("DataNode refused: node1");
         (theirs && ours).then_some(())
     });
     let told = cluster.mrctl(&["fs", "report"]);
@@ -212,20 +158,7 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
 
     // The documented step: one start with --recover accepts the copy.
     cluster.mrctl(&["chaos", "kill", "namenode"]);
-    let ready = cluster.path("accepted");
-    let mut accepting = Command::new(binaries().join("namenode"))
-        .arg("--config")
-        .arg(cluster.path(".fermata/fermata.toml"))
-        .args(["--listen", "127.0.0.1:0", "--recover", "--ready-file"])
-        .arg(&ready)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    eventually("it has started", PATIENCE, || ready.exists().then_some(()));
-    accepting.kill().unwrap();
-    accepting.wait().unwrap();
+    cluster.recover("namenode", |_| {});
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     eventually("the datanode is back", PATIENCE, || {
         (cluster.try_mrctl(&["fs", "cat", "/a"]).stdout == "kept since before the copy\n").then_some(())
@@ -259,6 +192,71 @@ fn repeated_commit_is_recognised_after_its_output_was_moved() {
     assert_ne!(cluster.try_mrctl(&["fs", "stat", "/out/part-0"]).code, 0, "nothing was put there again");
 }
 
+/// An older copy of the JobTracker's folder is restored. Its jobs get numbers that were assigned before, and the
+/// NameNode knows commits of those numbers: the new jobs' output is moved into place all the same.
+#[test]
+fn jobs_after_a_restore_of_the_jobtracker_have_their_output() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    put(&cluster, "/in", "one two two\n");
+    let folder = cluster.path(".fermata/data/jobtracker");
+    let copy = cluster.path("copy");
+    cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    copy_folder(&folder, &copy);
+    let mut numbers = Vec::new();
+    for output in ["/before", "/after"] {
+        cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+        let job = cluster.succeed(&["wordcount", "--input", "/in", "--output", output]);
+        numbers.push(job["job"].clone());
+        cluster.wait_clean();
+        if output == "/before" {
+            cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+            fs::remove_dir_all(&folder).unwrap();
+            fs::rename(&copy, &folder).unwrap();
+        }
+    }
+    assert_eq!(numbers[0], numbers[1], "the case of this test: one number, two jobs");
+    assert_eq!(cluster.output("/after"), cluster.output("/before"));
+    cluster.mrctl(&["fs", "stat", "/after/_SUCCESS"]);
+}
+
+/// A task maps the blocks of its node. The rest of one of them becomes unreadable while it is read (here the file is
+/// cut, to which the kernel answers as to a bad sector, with SIGBUS): the attempt reads another replica, and the bad
+/// one is found.
+#[test]
+fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
+    let up = Up { nodes: 2, replication: 2, block_size: "8MiB", ..Up::default() };
+    let cluster = Cluster::up(up);
+    put(&cluster, "/in", &"some words to count\n".repeat((6 << 20) / 20));
+    cluster.succeed(&["wordcount", "--input", "/in", "--output", "/calm"]);
+    let slow = ["--conf", "pace.map=1MiB", "--conf", "speculation=false"];
+    let args = [&["wordcount", "--input", "/in", "--output", "/counted"], &slow[..]].concat();
+    let id = cluster.detach(&args);
+    let node = eventually("the map has begun to read", PATIENCE, || {
+        let tasks = cluster.json(&["tasks", &id]);
+        let attempts = tasks.as_array()?.iter().flat_map(|task| task["attempts"].as_array().unwrap());
+        let mut reading =
+            attempts.filter(|one| one["state"] == "running" && one["progress"].as_f64() > Some(0.0));
+        Some(reading.next()?["tracker"].as_str()?.to_owned())
+    });
+    let blocks = cluster.replicas_on(&node);
+    let block = blocks.iter().max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap();
+    // Far behind what it reads now.
+    let file = fs::File::options().write(true).open(block).unwrap();
+    file.set_len(fs::metadata(block).unwrap().len() - (64 << 10)).unwrap();
+    eventually("the job succeeds", PATIENCE, || {
+        let job = cluster.json(&["job", &id]);
+        assert_ne!(job["state"], "failed", "{job}");
+        (job["state"] == "succeeded").then_some(())
+    });
+    for task in cluster.json(&["tasks", &id]).as_array().unwrap() {
+        assert_eq!(task["attempts"].as_array().unwrap().len(), 1, "an attempt failed: {task}");
+    }
+    assert_eq!(cluster.output("/counted"), cluster.output("/calm"));
+    eventually("the bad replica is found", PATIENCE, || {
+        (cluster.json(&["fs", "report"])["corrupt_found_total"] == 1).then_some(())
+    });
+}
+
 /// Operator 3 and 7: after a start of the NameNode, work that does not depend on late nodes begins at once; and the log
 /// tells of nodes, drains and safemode, and nothing of each replica that `fsck --verify` looks at.
 #[test]
@@ -269,10 +267,7 @@ fn drain_and_setrep_do_not_wait_for_dead_after_and_the_log_tells_of_nodes() {
         put(&cluster, &format!("/f{number}"), "some bytes\n");
     }
     cluster.mrctl(&["chaos", "kill", "namenode"]);
-    cluster.mrctl(&["chaos", "restart", "namenode"]);
-    eventually("safemode is over", PATIENCE, || {
-        (cluster.json(&["fs", "report"])["safemode"]["on"] == false).then_some(())
-    });
+    cluster.restart_namenode();
     cluster.mrctl(&["fs", "setrep", "2", "/f0", "/f1", "/f2", "/f3"]);
     cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
     cluster.mrctl(&["drain", "node1"]);
@@ -280,9 +275,9 @@ fn drain_and_setrep_do_not_wait_for_dead_after_and_the_log_tells_of_nodes() {
     cluster.mrctl(&["drain", "node1", "--cancel"]);
     cluster.mrctl(&["chaos", "kill", "node3", "--daemon", "datanode"]);
     eventually("a suspect node is in the log", PATIENCE, || {
-        log_of(&cluster, "namenode").contains("DataNode node3 is suspect").then_some(())
+        cluster.log("namenode").contains("DataNode node3 is suspect").then_some(())
     });
-    let log = log_of(&cluster, "namenode");
+    let log = cluster.log("namenode");
     for line in [
         "DataNode node1 registered",
         "safemode is off",

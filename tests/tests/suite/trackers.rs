@@ -1,10 +1,11 @@
 //! Trackers that are cut off, stay away or come back, and the tasks that they ran.
 
-use fermata_tests::{Cluster, Up, eventually};
+use fermata_tests::{Cluster, Up, binaries, eventually};
 use std::{
     fs,
-    process::Command,
-    time::{Duration, Instant},
+    os::unix::{fs::OpenOptionsExt, process::ExitStatusExt},
+    process::{Command, Stdio},
+    time::Duration,
 };
 
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -24,7 +25,9 @@ fn sleepers(cluster: &Cluster) -> usize {
 
 #[test]
 fn a_tracker_that_hears_nothing_stops_its_tasks_before_it_is_given_up() {
-    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: SETTINGS, ..Up::default() });
+    // Long enough that the JobTracker, when it runs again, knows that it was itself that stood still.
+    let settings = SETTINGS.replace("lost_after = \"3s\"", "lost_after = \"12s\"");
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
     fs::write(cluster.path("text"), "word\n").unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     let endless =
@@ -33,13 +36,17 @@ fn a_tracker_that_hears_nothing_stops_its_tasks_before_it_is_given_up() {
     eventually("a task runs", PATIENCE, || (sleepers(&cluster) > 0).then_some(()));
     let jobtracker = cluster.processes_named("jobtracker");
     signal(&jobtracker, "-STOP");
-    let silent = Instant::now();
+    // The tracker decides by itself: the JobTracker is stopped and can neither order it nor give the tracker up.
     eventually("its tasks are stopped", PATIENCE, || (sleepers(&cluster) == 0).then_some(()));
-    let took = silent.elapsed();
     signal(&jobtracker, "-CONT");
-    assert!(took < Duration::from_secs(4), "stopped after {took:?}; it is given up after 3 s");
     // The task is tried again, and at no time beside its first try.
     eventually("it runs again", PATIENCE, || (sleepers(&cluster) == 1).then_some(()));
+    let tasks = cluster.json(&["tasks", &job]);
+    let first = &tasks[0]["attempts"][0];
+    let why = first["error"].as_str().unwrap();
+    assert!(why.contains("cut off from the jobtracker"), "{tasks}");
+    let log = fs::read_to_string(cluster.path(".fermata/logs/jobtracker.log")).unwrap();
+    assert!(!log.contains("tracker is lost"), "the attempt ended before its tracker was given up: {log}");
     cluster.mrctl(&["kill", &job]);
 }
 
@@ -82,9 +89,34 @@ fn sighup_ends_no_daemon() {
     }
 }
 
+/// As during the replay of a long journal: the daemon runs and does not serve yet. Here it waits for its configuration,
+/// which comes from a pipe.
+#[test]
+fn sighup_ends_no_daemon_that_is_still_starting() {
+    const NONBLOCK: i32 = 0o4000;
+    let folder = tempfile::tempdir().unwrap();
+    for daemon in ["namenode", "jobtracker", "datanode", "tasktracker"] {
+        let config = folder.path().join(daemon);
+        assert!(Command::new("mkfifo").arg(&config).status().unwrap().success());
+        let mut command = Command::new(binaries().join(daemon));
+        command.args(["--print-config", "--config"]).arg(&config).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        // It can be opened as soon as the daemon reads from it.
+        let pipe = eventually(&format!("{daemon} reads its configuration"), PATIENCE, || {
+            fs::OpenOptions::new().write(true).custom_flags(NONBLOCK).open(&config).ok()
+        });
+        signal(&[child.id().to_string()], "-HUP");
+        drop(pipe);
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), None, "{daemon}: {status}");
+    }
+}
+
 #[test]
 fn a_mapper_that_numbers_its_lines_is_never_split() {
-    let cluster = Cluster::up(Up { settings: SETTINGS, ..Up::default() });
+    // Under fifo, which takes no slot back, nothing is advised.
+    let settings = format!("{SETTINGS}[scheduler]\nname = \"fair\"\n");
+    let cluster = Cluster::up(Up { settings: &settings, ..Up::default() });
     fs::write(cluster.path("text"), "line\n".repeat(60_000)).unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     let numbering = ["streaming", "--mapper", "awk {print(NR)}", "--reduces", "0", "--input", "/text"];
@@ -103,8 +135,9 @@ fn a_mapper_that_numbers_its_lines_is_never_split() {
     let attempt = eventually("a map runs", PATIENCE, running);
     let refused = cluster.refused(1, &["preempt", &attempt, "--how", "split"]);
     assert!(refused.contains("stream.mapper.divisible=true"), "{refused}");
-    // With a job that cannot be moved it may end with "not drained yet": only what the job puts out counts here.
-    cluster.try_mrctl(&["drain", "node1", "--deadline", "1s"]);
+    // 0 if the map did not run there, else 1: it is not drained after a second. Both leave the drain under way.
+    let drain = cluster.try_mrctl(&["drain", "node1", "--deadline", "1s"]);
+    assert!(drain.code <= 1, "{}: {}", drain.code, drain.stderr);
     eventually("the job is over", PATIENCE, || {
         (cluster.json(&["job", &job])["state"] == "succeeded").then_some(())
     });

@@ -272,6 +272,37 @@ async fn a_disk_that_fills_up_during_a_write_fails_that_write_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn node_reports_to_a_new_start_of_the_namenode_only_when_a_folder_has_stored_it() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(BrokenDisk(Mutex::default(), Some(Errno::NOSPC)));
+    let mut config = bench.config("n1");
+    config.datanode.dirs = vec![bench.dir("a"), bench.dir("b")];
+    let node = bench.node_on(&config, disk.clone()).await.unwrap();
+    let [a, b] = ["a", "b"].map(|dir| fs::canonicalize(bench.dir(dir)).unwrap());
+    let restart_namenode = |epoch| {
+        let mut books = bench.namenode.books.lock();
+        books.epoch = epoch;
+        books.nodes.values_mut().for_each(|known| known.forget = true);
+    };
+    disk.0.lock().extend([a.clone(), b.clone()]);
+    restart_namenode(2);
+    // It tries again and again, and has seen the first start only.
+    bench.namenode.until(&node, "two more registrations", |known| known.registrations.len() >= 3).await;
+    let known = bench.namenode.known(&node);
+    assert_eq!(known.full_reports, 1, "nothing is reported to the second start");
+    assert!(known.registrations[1..].iter().all(|register| register.seen_epoch == 1));
+    assert!(!fs::read_to_string(b.join("VERSION")).unwrap().contains("epoch = 2"));
+    // One folder is enough.
+    disk.0.lock().retain(|dir| *dir == a);
+    bench.namenode.until(&node, "a report", |known| known.full_reports == 2).await;
+    assert!(fs::read_to_string(b.join("VERSION")).unwrap().contains("epoch = 2"));
+    node.stop().await;
+    disk.0.lock().clear();
+    let node = bench.node_on(&config, disk).await.unwrap();
+    assert_eq!(bench.namenode.known(&node).registrations.last().unwrap().seen_epoch, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn settings_that_make_no_sense_are_refused_by_name() {
     let bench = Bench::new().await;
     let mut config = bench.config("n1");

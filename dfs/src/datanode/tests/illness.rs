@@ -157,25 +157,53 @@ async fn folder_retires_after_bad_blocks_max_but_the_last_one_goes_on_serving() 
     assert_eq!(kind(put(&chain(&[&node]), 9, b"hello")), "no-space");
 }
 
+/// A read of `block`, in the folder `dir`, finds it damaged, and it cannot be moved to `bad/`.
+fn spoil_for_good(node: &DataNode, disk: &IllDisk, dir: &Path, block: u64) {
+    // A folder in its place that is not empty: the rename fails.
+    fs::create_dir_all(dir.join(format!("bad/blk_{block}/x"))).unwrap();
+    *disk.opens.lock() = Some((block_file(dir, block, ""), Errno::IO));
+    assert_eq!(kind(read(node, block, 100)), "damaged");
+    *disk.opens.lock() = None;
+    assert_eq!(kind(read(node, block, 100)), "not-found");
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn replica_that_cannot_be_moved_to_quarantine_is_not_served_again() {
+async fn folder_whose_replica_cannot_be_moved_to_quarantine_is_retired() {
     let bench = Bench::new().await;
     let disk = Arc::new(IllDisk::default());
     let node = filled(&bench, disk.clone()).await;
     let a = fs::canonicalize(bench.dir("a")).unwrap();
-    let block = blocks_in(&a)[0];
-    // A folder in its place that is not empty: the rename fails.
-    fs::create_dir_all(a.join(format!("bad/blk_{block}/x"))).unwrap();
-    *disk.opens.lock() = Some((block_file(&a, block, ""), Errno::IO));
-    assert_eq!(kind(read(&node, block, 100)), "damaged");
-    *disk.opens.lock() = None;
+    spoil_for_good(&node, &disk, &a, blocks_in(&a)[0]);
+    bench
+        .namenode
+        .until(&node, "folder a retired", |known| {
+            known.bad.len() == 1
+                && known.lost.len() == 2
+                && known.heartbeats.last().is_some_and(|beat| beat.failed_volumes == 1)
+        })
+        .await;
+    for block in blocks_in(&bench.dir("b")) {
+        assert!(read(&node, block, 100).is_ok(), "the other folder is in service");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn last_folder_whose_replica_cannot_be_moved_to_quarantine_serves_the_others() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(IllDisk::default());
+    let node = bench.node_on(&bench.config("n1"), disk.clone()).await.unwrap();
+    for block in 1..=6 {
+        put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
+    }
+    spoil_for_good(&node, &disk, &fs::canonicalize(bench.dir("n1")).unwrap(), 1);
     bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
-    assert_eq!(kind(read(&node, block, 100)), "not-found");
     assert!(bench.namenode.known(&node).heartbeats.iter().all(|beat| beat.failed_volumes == 0));
+    assert!(read(&node, 2, 100).unwrap().1 == bytes(100, 2));
+    assert_eq!(kind(put(&chain(&[&node]), 9, b"hello")), "no-space", "but takes no new blocks");
     bench.namenode.books.lock().nodes.values_mut().for_each(|known| known.forget = true);
     bench.namenode.until(&node, "a new registration", |known| known.registrations.len() == 2).await;
     bench.namenode.until(&node, "its report", |known| known.full_reports == 2).await;
-    assert_eq!(bench.namenode.known(&node).replicas.len(), 5, "nor reported again");
+    assert_eq!(bench.namenode.known(&node).replicas.len(), 5, "the damaged one is not reported again");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -68,10 +68,6 @@ impl Namespace {
                 Ok(())
             }
             Edit::Concatenated { target, source } => self.concatenated(at_ms, *target, *source, changes),
-            Edit::CommitStamped { file, commit_id } => {
-                self.file_mut(*file)?.commit_id = Some(commit_id.as_str().into());
-                Ok(())
-            }
             Edit::Committed { scope, commit_id } => {
                 self.commits.insert(scope, commit_id, at_ms);
                 Ok(())
@@ -353,6 +349,5 @@ fn created(edit: &Edit) -> Result<File, ApplyError> {
         block_size: *block_size,
         replication: *replication,
         open: Some(Box::new(open)),
-        commit_id: None,
     })
 }

@@ -1,9 +1,12 @@
 //! Commits that were carried out, so that a repeat is recognised whatever became of their files since.
 //!
-//! The latest are kept, for [`KEEP_MS`] and up to [`COMMITS_MAX`]: far longer than a JobTracker repeats a commit after a
-//! restart. The oldest goes first.
+//! The latest are kept, for [`KEEP_MS`] and up to [`COMMITS_MAX`]: far longer than a JobTracker repeats a commit after
+//! a restart. The oldest goes first.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 /// How long a commit is remembered, by the time of records.
 const KEEP_MS: u64 = 30 * 24 * 3600 * 1000;
@@ -12,7 +15,8 @@ const KEEP_MIN: usize = 1000;
 /// Most commits remembered (about 150 bytes each).
 const COMMITS_MAX: usize = 100_000;
 
-type Key = (Box<str>, Box<str>);
+/// A scope and an id in it, shared by the set and the queue.
+type Key = Arc<(String, String)>;
 
 /// Scopes and ids of the latest commits.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -24,11 +28,11 @@ pub(super) struct Commits {
 
 impl Commits {
     pub(super) fn contains(&self, scope: &str, commit_id: &str) -> bool {
-        self.known.contains(&(scope.into(), commit_id.into()))
+        self.known.contains(&(scope.to_owned(), commit_id.to_owned()))
     }
 
     pub(super) fn insert(&mut self, scope: &str, commit_id: &str, at_ms: u64) {
-        let key: Key = (scope.into(), commit_id.into());
+        let key = Key::new((scope.to_owned(), commit_id.to_owned()));
         if self.known.insert(key.clone()) {
             self.order.push_back((key, at_ms));
         }
@@ -45,7 +49,7 @@ impl Commits {
 
     /// All, oldest first: scope, id, time.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str, u64)> {
-        self.order.iter().map(|((scope, id), at_ms)| (&**scope, &**id, *at_ms))
+        self.order.iter().map(|(key, at_ms)| (key.0.as_str(), key.1.as_str(), *at_ms))
     }
 }
 

@@ -63,8 +63,6 @@ pub enum Edit {
     QuotaSet { id: FileId, quota: Quota },
     /// The source's blocks went to the end of the target; the source is gone.
     Concatenated { target: FileId, source: FileId },
-    /// A fenced commit put the file where it is.
-    CommitStamped { file: FileId, commit_id: String },
     /// A fenced commit was carried out.
     Committed { scope: String, commit_id: String },
     /// No commit of the scope below this epoch any more.

@@ -43,7 +43,6 @@ pub(in crate::namenode) struct File {
     pub(in crate::namenode) block_size: u64,
     pub(in crate::namenode) replication: u32,
     pub(in crate::namenode) open: Option<Box<Open>>,
-    pub(in crate::namenode) commit_id: Option<Box<str>>,
 }
 
 /// The writer of a file.

@@ -1,7 +1,7 @@
 //! The namespace as a stream of items, and back.
 //!
-//! Items come in a fixed order: Header, folders and files by id, fences, commits, draining nodes, answers, End. Folders'
-//! children and totals are not written; the loader works them out again from each item's parent.
+//! Items come in a fixed order: Header, folders and files by id, fences, commits, draining nodes, answers, End.
+//! Folders' children and totals are not written; the loader works them out again from each item's parent.
 
 use super::{ApplyError, Block, Body, File, Folder, Inode, Namespace, Open, ROOT, Words};
 use crate::{
@@ -34,7 +34,6 @@ pub enum SnapshotItem {
         block_size: u64,
         blocks: Vec<(BlockId, Nonce, Option<u64>)>,
         open: Option<(String, OnAbandon)>,
-        commit_id: Option<String>,
     },
     /// A scope's fence.
     Fence { scope: String, epoch: u64 },
@@ -122,7 +121,6 @@ impl Namespace {
                     .filter_map(|id| self.block(*id).map(|block| (*id, block.nonce, block.length())))
                     .collect(),
                 open: file.open.as_ref().map(|open| (open.holder.to_string(), open.on_abandon)),
-                commit_id: file.commit_id.as_ref().map(ToString::to_string),
             },
         }
     }
@@ -225,7 +223,7 @@ impl Namespace {
                 let folder = Folder { quota, ..Folder::default() };
                 return self.take_inode(entry, Body::Folder(Box::new(folder)));
             }
-            SnapshotItem::File { entry, replication, block_size, blocks, open, commit_id } => {
+            SnapshotItem::File { entry, replication, block_size, blocks, open } => {
                 let open = open.map(|(holder, on_abandon)| {
                     let unfinished = blocks.iter().filter(|(.., length)| length.is_none()).count() as u32;
                     Box::new(Open { holder: holder.into(), on_abandon, unfinished })
@@ -236,7 +234,6 @@ impl Namespace {
                     block_size,
                     replication,
                     open,
-                    commit_id: commit_id.map(Into::into),
                 };
                 self.take_blocks(entry.id, &mut file, &blocks)?;
                 return self.take_inode(entry, Body::File(Box::new(file)));

@@ -1,4 +1,4 @@
-//! Rules for the fenced commit: a job's output appears whole, once, and never by an old epoch's hand.
+//! Rules for the fenced commit: a job's output appears whole, once, and never from an older epoch.
 
 use super::{FILE_MODE, Plan, check_word, refuse};
 use crate::{
@@ -70,7 +70,7 @@ impl Plan<'_> {
         }
         let mut pieces = BTreeMap::new();
         for step in moves {
-            self.commit_move(commit_id, step, &mut pieces)?;
+            self.commit_move(step, &mut pieces)?;
         }
         self.commit_deletes(deletes, &pieces)?;
         self.edits.push(Edit::Committed { scope: scope.to_owned(), commit_id: commit_id.to_owned() });
@@ -79,17 +79,13 @@ impl Plan<'_> {
 
     fn commit_move(
         &mut self,
-        commit_id: &str,
         step: &CommitMove,
         pieces: &mut BTreeMap<FileId, DfsPath>,
     ) -> Result<(), Error> {
         let to = &step.to;
         let place = self.place(to, true)?;
         if self.at(&place).is_some() || self.made.contains_key(&(place.folder, place.name.clone())) {
-            return refuse(
-                Kind::Exists,
-                format!("{to} is there and commit {commit_id} did not put it there: choose another place"),
-            );
+            return refuse(Kind::Exists, format!("{to} exists: choose another place for the output"));
         }
         let mut found: Vec<(FileId, &Inode)> = Vec::new();
         for piece in &step.pieces {
@@ -99,21 +95,19 @@ impl Plan<'_> {
             }
             found.push((id, inode));
         }
-        let file = match found.split_first() {
+        match found.split_first() {
             Some(((id, inode), rest)) => {
                 for (source_id, source) in rest {
                     self.join(*id, inode, *source_id, source);
                 }
                 self.move_to(*id, inode, &place);
-                *id
             }
             None => self.empty_file(&place),
-        };
-        self.edits.push(Edit::CommitStamped { file, commit_id: commit_id.to_owned() });
+        }
         Ok(())
     }
 
-    fn empty_file(&mut self, place: &super::Place) -> FileId {
+    fn empty_file(&mut self, place: &super::Place) {
         let id = self.new_id();
         let edit = Edit::FileCreated {
             id,
@@ -129,7 +123,6 @@ impl Plan<'_> {
         };
         self.add_file(place, edit);
         self.edits.push(Edit::FileClosed { file: id });
-        id
     }
 
     /// Pieces have left by now: a delete of one has nothing to do, one of its folder spares it.

@@ -10,10 +10,8 @@ use crate::{
     },
     path::DfsPath,
 };
+use daemon::config::BLOCK_BYTES_MAX;
 use std::collections::BTreeMap;
-
-/// Largest block size that a file may ask for: 1 TiB, so that no sum of lengths runs over.
-const BLOCK_BYTES_MAX: u64 = 1 << 40;
 
 /// A file to be created.
 #[derive(Debug)]

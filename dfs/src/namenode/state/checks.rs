@@ -1,8 +1,9 @@
 //! Checks that clients ask for: a client that could not use a replica says so, and its DataNode reads it again.
 //!
-//! A check is a full read of a block, so it is rationed: one replica is checked once in [`AGAIN_MS`], so many replicas are
-//! being checked at a time, and one user asks for so many a minute. A client's word is no proof: only the DataNode
-//! decides that a replica is corrupt.
+//! A check is a full read of a block, so users are limited: one replica is checked once in [`AGAIN_MS`], a limited number
+//! of replicas is checked at a time, and one user may request a limited number a minute. A client's report is no proof: only
+//! the DataNode decides that a replica is corrupt. A check is pending until the DataNode has reported on the replica; the
+//! command is sent again every [`AGAIN_MS`], because an answer to a heartbeat can be lost.
 
 use super::{State, nodes::Ix};
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
         permit::Need,
     },
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A replica is not checked again for this long.
 const AGAIN_MS: u64 = 60_000;
@@ -36,19 +37,56 @@ pub(crate) fn printable(text: &str) -> String {
 pub(super) struct Checks {
     until: BTreeMap<(BlockId, Ix), u64>,
     order: VecDeque<(u64, (BlockId, Ix))>,
+    /// Their DataNode has not reported on them yet.
+    pending: BTreeSet<(BlockId, Ix)>,
     /// Reports by user, and when they are forgotten.
     by_user: BTreeMap<String, (u64, u32)>,
 }
 
 impl Checks {
-    pub(super) fn forget_old(&mut self, now_ms: u64) {
+    /// Forgets checks that are over. Those still pending are returned, to be requested again.
+    fn forget_old(&mut self, now_ms: u64) -> Vec<(BlockId, Ix)> {
+        let mut again = Vec::new();
         while let Some((until, key)) = self.order.front().copied()
             && until <= now_ms
         {
             self.order.pop_front();
-            self.until.remove(&key);
+            if self.until.get(&key) != Some(&until) {
+                continue;
+            }
+            if self.pending.contains(&key) {
+                again.push(key);
+            } else {
+                self.until.remove(&key);
+            }
+        }
+        for key in &again {
+            self.schedule(now_ms, *key);
         }
         self.by_user.retain(|_, (until, _)| *until > now_ms);
+        again
+    }
+
+    fn schedule(&mut self, now_ms: u64, key: (BlockId, Ix)) {
+        let until = now_ms + AGAIN_MS;
+        self.until.insert(key, until);
+        self.order.push_back((until, key));
+        self.pending.insert(key);
+    }
+
+    /// The DataNode has reported on the replica.
+    pub(super) fn done(&mut self, block: BlockId, ix: Ix) {
+        self.pending.remove(&(block, ix));
+    }
+
+    /// The DataNode is gone, or has registered again and lost its commands.
+    pub(super) fn forget_node(&mut self, ix: Ix) {
+        self.pending.retain(|(_, at)| *at != ix);
+    }
+
+    /// How many replicas are still to be reported on.
+    pub(super) fn pending(&self) -> u64 {
+        self.pending.len() as u64
     }
 
     fn admit(&mut self, now_ms: u64, user: &str) -> Result<(), Error> {
@@ -64,7 +102,17 @@ impl Checks {
 }
 
 impl State {
-    /// A client could not use a replica: its node is told to check it. Whether that is new.
+    /// Ends the limits of checks that are over, and requests those again that nobody has reported on.
+    pub(super) fn repeat_checks(&mut self, now: Now) {
+        for (block, ix) in self.checks.forget_old(now.mono_ms) {
+            match self.namespace.block(block).map(|known| known.nonce) {
+                Some(nonce) => self.nodes.get_mut(ix).outbox.push_back(Command::Check(block, nonce)),
+                None => self.checks.done(block, ix),
+            }
+        }
+    }
+
+    /// A client could not use a replica, or an operator asks: its DataNode is to check it. Whether that is new.
     pub fn report_bad_replica(
         &mut self,
         now: Now,
@@ -86,7 +134,9 @@ impl State {
             return if self.bad.contains(&(block, ix)) { Ok(false) } else { Err(unknown()) };
         }
         let nonce = self.namespace.block(block).ok_or_else(unknown)?.nonce;
-        if self.checks.until.contains_key(&(block, ix)) {
+        let key = (block, ix);
+        let lately = !caller.superuser && self.checks.until.contains_key(&key);
+        if lately || self.checks.pending.contains(&key) {
             return Ok(false);
         }
         let waiting = self.nodes.get(ix).outbox.len();
@@ -94,9 +144,7 @@ impl State {
             let message = format!("{} replicas are being checked: ask again", self.checks.until.len());
             return Err(Error::new(Kind::Unavailable, message));
         }
-        let until = now.mono_ms + AGAIN_MS;
-        self.checks.until.insert((block, ix), until);
-        self.checks.order.push_back((until, (block, ix)));
+        self.checks.schedule(now.mono_ms, key);
         self.nodes.get_mut(ix).outbox.push_back(Command::Check(block, nonce));
         Ok(true)
     }

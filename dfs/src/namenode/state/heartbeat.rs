@@ -1,4 +1,4 @@
-//! A DataNode's regular word, and what it is told in return.
+//! A DataNode's heartbeat, and the answer to it.
 
 use super::{State, checks::printable};
 use crate::{
@@ -77,6 +77,12 @@ impl State {
                 self.explain(*block, 1);
             }
             self.lose_replica(ix, *block);
+        }
+        let bad = heartbeat.bad.iter().map(|(block, _)| block);
+        let received = heartbeat.received.iter().map(|replica| &replica.block);
+        let known = heartbeat.checked.iter().chain(bad).chain(received).chain(&heartbeat.deleted);
+        for block in known.chain(&heartbeat.lost) {
+            self.checks.done(*block, ix);
         }
     }
 

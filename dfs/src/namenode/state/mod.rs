@@ -190,7 +190,7 @@ impl State {
         self.judge_nodes(now);
         self.tick_safemode(now);
         self.note_drained();
-        self.checks.forget_old(now.mono_ms);
+        self.repeat_checks(now);
         self.drop_late_copies(now);
         self.fresh.retain(|_, until| *until > now.mono_ms);
         if self.safemode.is_on() {

@@ -26,8 +26,8 @@ impl State {
         Ok(self.status(path.clone(), id, inode))
     }
 
-    /// Whether the quotas above a path where nothing is leave room for so many files and folders, and for a byte. Quotas
-    /// may change before anything is made: this is for an early answer, not a promise.
+    /// Whether the quotas above a path where nothing is leave room for so many files and folders, and for a byte.
+    /// Quotas may change before anything is made: this is for an early answer, not a promise.
     pub(in crate::namenode) fn check_room(&self, path: &DfsPath, entries: u64) -> Result<(), Error> {
         let mut missing = 0_u64;
         let mut at = path.clone();
@@ -117,7 +117,6 @@ impl State {
             open: file.is_some_and(|file| file.open.is_some()),
             blocks: file.map_or(0, |file| file.blocks.len() as u32),
             quota: inode.folder().and_then(quota_if_set),
-            commit_id: file.and_then(|file| file.commit_id.as_deref()).unwrap_or("").to_owned(),
         }
     }
 

@@ -291,6 +291,7 @@ impl State {
         node.outbox.clear();
         node.deletes = super::nodes::Deletes::default();
         node.writes = 0;
+        self.checks.forget_node(ix);
         for on in self.writing.values_mut() {
             on.retain(|at| *at != ix);
         }

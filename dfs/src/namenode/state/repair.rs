@@ -227,8 +227,8 @@ impl State {
         }
     }
 
-    /// Nodes that could take a replica: with room, a free slot, and nothing of this block on them. Where a copy never came
-    /// goes none while others will do.
+    /// Nodes that could take a replica: with room, a free slot, and nothing of this block on them. Where a copy never
+    /// came goes none while others will do.
     fn copy_targets(&self, block: BlockId, length: u64, count: usize, pending: &[Ix]) -> Vec<Ix> {
         let reached = self.place_copies(block, length, count, pending, |node| !node.missed_copy);
         if reached.len() == count || !self.nodes.iter().any(|(_, node)| node.missed_copy) {

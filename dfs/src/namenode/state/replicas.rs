@@ -1,5 +1,6 @@
 //! Who has what: every replica is good, unsettled (its block is not committed yet), damaged, an orphan, stale (its
-//! nonce is not its block's), or from a lost future. Whatever changes for a block, [`State::recheck`] puts it in the right queues.
+//! nonce is not its block's), or of a block that this NameNode never gave out (it runs from an older copy of its
+//! folder). Whatever changes for a block, [`State::recheck`] puts it in the right queues.
 //!
 //! Invariants: `good` and each node's `blocks` are two views of the same; a replica that a node was told to
 //! delete is in none of the maps; a damaged one never counts.

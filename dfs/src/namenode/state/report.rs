@@ -44,6 +44,7 @@ impl State {
             nodes: self.node_reports(now),
             future_replicas: self.future.len() as u64,
             stale_replicas: self.stale.len() as u64,
+            checks_pending: self.checks.pending(),
             refused_nodes: self.refused.values().cloned().collect(),
             epoch: self.namespace.epoch(),
         }

@@ -289,11 +289,11 @@ impl Bench {
                     node.news.deleted.push(block);
                 }
             }
-            Command::Check(block, _) => {
-                if self.nodes[index].disk.get(&block).is_some_and(|(_, damaged)| *damaged) {
-                    self.nodes[index].set_aside(block);
-                }
-            }
+            Command::Check(block, _) => match self.nodes[index].disk.get(&block) {
+                Some((_, true)) => self.nodes[index].set_aside(block),
+                Some((_, false)) => self.nodes[index].news.checked.push(block),
+                None => {}
+            },
         }
     }
 

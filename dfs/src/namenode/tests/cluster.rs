@@ -1,6 +1,6 @@
-//! A seeded cluster with everything going wrong: nodes die and return, replicas rot, writers vanish, the
-//! NameNode restarts, also from an older copy of its log. First safety (invariants after every event, never a last good replica deleted, replay
-//! equals memory), then liveness: left alone, the cluster becomes whole.
+//! A seeded cluster with everything going wrong: nodes die and return, replicas rot, writers vanish, the NameNode
+//! restarts, also from an older copy of its log. First safety (invariants after every event, never a last good replica
+//! deleted, replay equals memory), then liveness: left alone, the cluster becomes whole.
 
 use super::{
     bench::{Bench, path},

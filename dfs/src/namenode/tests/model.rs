@@ -22,7 +22,6 @@ struct Thing {
 struct Content {
     holder: Option<&'static str>,
     blocks: Vec<BlockLength>,
-    commit: Option<String>,
 }
 
 /// Everything but the root, by path.
@@ -182,7 +181,7 @@ impl Model {
             Some(_) if !overwrite => return Err(Kind::Exists),
             _ => {}
         }
-        let content = Content { holder: Some(holder), blocks: vec![], commit: None };
+        let content = Content { holder: Some(holder), blocks: vec![] };
         self.flat.insert(at.into(), Thing { file: Some(content), quota: None });
         Ok(())
     }
@@ -280,7 +279,7 @@ impl Model {
                 return Err(Kind::Exists);
             }
             self.parents(to, true)?;
-            let mut content = Content { holder: None, blocks: vec![], commit: Some(id.into()) };
+            let mut content = Content { holder: None, blocks: vec![] };
             for piece in &step.pieces {
                 before.closed(piece.as_str())?;
                 let taken = self.flat.remove(piece.as_str()).ok_or(Kind::Invalid)?;
@@ -440,9 +439,8 @@ impl Play {
                 assert_eq!(thing.file.is_none(), entry.is_dir, "{at}");
                 if let Some(file) = &thing.file {
                     let length: u64 = file.blocks.iter().map(|block| block.length).sum();
-                    let is = (entry.length, entry.open, entry.blocks as usize, entry.commit_id.clone());
-                    let commit = file.commit.clone().unwrap_or_default();
-                    assert_eq!(is, (length, file.holder.is_some(), file.blocks.len(), commit), "{at}");
+                    let is = (entry.length, entry.open, entry.blocks as usize);
+                    assert_eq!(is, (length, file.holder.is_some(), file.blocks.len()), "{at}");
                 } else {
                     folders.push(at.to_owned());
                     let usage = self.bench.state.usage(&entry.path).unwrap();

@@ -344,11 +344,37 @@ fn a_clients_complaint_is_checked_by_the_node() {
     bench.beat(0);
     assert_eq!(bench.nodes[0].told, [Command::Check(blocks[0], nonce)]);
     assert_eq!(report(&mut bench, BlockId(9)).unwrap_err().kind, Kind::NotFound);
-    // Told and not yet done, or done lately: not again for a while.
+    // A superuser may ask again as soon as the DataNode has reported, a user a minute later.
+    let user = Caller { user: "eve".into(), groups: std::sync::Arc::default(), superuser: false };
+    let by_user = |bench: &mut Bench| bench.state.report_bad_replica(bench.now, &user, blocks[0], uuid);
     bench.run_ms(30_000);
-    assert!(!report(&mut bench, blocks[0]).unwrap());
+    assert_eq!(bench.state.report(bench.now).checks_pending, 0);
+    assert!(!by_user(&mut bench).unwrap());
     bench.run_ms(40_000);
+    assert!(by_user(&mut bench).unwrap());
+    bench.run_ms(1000);
     assert!(report(&mut bench, blocks[0]).unwrap());
+}
+
+#[test]
+fn a_check_that_nobody_reports_on_is_pending_and_requested_again() {
+    let mut bench = Bench::with_nodes(1);
+    let (_, blocks) = bench.file("/f", 1, &[10]);
+    let uuid = bench.nodes[0].uuid;
+    bench.nodes[0].deaf = true;
+    let asked = bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), blocks[0], uuid);
+    assert!(asked.unwrap());
+    bench.run_ms(50_000);
+    assert_eq!(bench.state.report(bench.now).checks_pending, 1, "its answers are lost");
+    bench.nodes[0].deaf = false;
+    bench.run_ms(20_000);
+    assert_eq!(bench.state.report(bench.now).checks_pending, 0);
+    // What a dead node was asked is not waited for.
+    bench.nodes[0].deaf = true;
+    bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), blocks[0], uuid).unwrap();
+    bench.nodes[0].up = false;
+    bench.run_ms(60_000);
+    assert_eq!(bench.state.report(bench.now).checks_pending, 0);
 }
 
 #[test]

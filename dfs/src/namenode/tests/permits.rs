@@ -215,3 +215,16 @@ fn first_call_of_a_user_makes_a_home_that_only_the_user_can_enter() {
         assert!(town.bench.state.make_home(town.bench.now, name).is_err(), "{name:?} is no folder's name");
     }
 }
+
+#[test]
+fn a_refusal_names_the_folder_whose_owner_and_mode_are_in_the_way() {
+    let mut town = Town::new();
+    let bob = user("bob", &[]);
+    let mut refusal = |op| town.bench.ask_as(bob.clone(), op).unwrap_err().to_string();
+    let error = refusal(Op::Delete { path: path("/home/bob"), recursive: true });
+    assert!(error.contains("may not remove /home/bob: /home has owner root, group lab, mode 755"), "{error}");
+    let error = refusal(create("/home/ann/x"));
+    assert!(error.contains("may not go to /home/ann/x: /home/ann has owner ann"), "{error}");
+    let error = refusal(create("/home/x"));
+    assert!(error.contains("may not make /home/x: /home has owner root"), "{error}");
+}

@@ -219,6 +219,7 @@ pub(crate) fn heartbeat(message: pb::HeartbeatRequest) -> Result<(NodeUuid, Inca
         deleted: message.deleted.into_iter().map(BlockId).collect(),
         bad: message.bad.into_iter().map(|one| (BlockId(one.block_id), one.reason)).collect(),
         lost: message.lost.into_iter().map(BlockId).collect(),
+        checked: message.checked.into_iter().map(BlockId).collect(),
         leaving: message.leaving,
     };
     Ok((node_uuid(&message.uuid)?, Incarnation(message.incarnation), heartbeat))

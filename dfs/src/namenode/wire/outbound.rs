@@ -28,7 +28,6 @@ pub(crate) fn status(status: FileStatus) -> pb::FileStatus {
         open: status.open,
         blocks: status.blocks,
         quota: status.quota.map(quota_out),
-        commit_id: status.commit_id,
     }
 }
 
@@ -197,6 +196,7 @@ pub(crate) fn report(report: Report, last_edit: u64) -> pb::ReportReply {
         future_replicas: report.future_replicas,
         stale_replicas: report.stale_replicas,
         refused_nodes: report.refused_nodes,
+        checks_pending: report.checks_pending,
         epoch: report.epoch,
         lost_edits: String::new(),
     }

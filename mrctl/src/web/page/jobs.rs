@@ -8,7 +8,6 @@ use super::{
 use crate::{
     desk::Overview,
     job::model::{self, Job},
-    output,
 };
 use sim::{html, report::html::Html};
 
@@ -28,15 +27,14 @@ pub(in crate::web) fn page(all: &Overview, page: usize) -> Frame {
 fn list(out: &mut Html, jobs: &[Job], page: usize) {
     let mut jobs: Vec<&Job> = jobs.iter().collect();
     jobs.sort_by_key(|job| std::cmp::Reverse(job.submitted_ms));
-    let gone = model::forgotten(jobs.iter().copied());
+    let forgotten = model::has_forgotten(jobs.iter().copied());
     let (shown, place) = cut(&jobs, page, PAGE_JOBS);
     table(out, "jobs", &ENDED, shown.iter().map(|job| ended_row(job)).collect());
     pager(out, place, "/jobs");
-    if gone > 0 {
+    if forgotten {
         html!(
             out,
-            "<p class='soft'>{} no longer remembered. Their histories are kept longer: open <code>/job/job_N</code>.</p>",
-            output::count(gone, "older job")
+            "<p class='soft'>Older jobs are no longer listed. Their histories are kept longer: open <code>/job/job_N</code>.</p>"
         );
     }
 }

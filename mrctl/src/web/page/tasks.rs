@@ -3,11 +3,12 @@
 use super::{Cell, cell, chip, cut, linked, num, pager, table};
 use crate::{
     job::{
-        model::{Attempt, Task, last_line},
+        model::{Attempt, Task},
         preempted, tasks,
     },
     output,
 };
+use mrlib::error::last_line;
 use sim::{html, report::html::Html};
 use std::collections::BTreeMap;
 

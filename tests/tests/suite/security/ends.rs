@@ -119,7 +119,8 @@ fn shut_out(tls: bool) {
     revoke(&lab, &["--credential", old.to_str().unwrap()]);
     is_out("ann");
     if !tls {
-        // Nor in other letters. (Of a certificate: `a_certificate_whose_signature_is_written_in_another_way_is_the_same`.)
+        // Nor in other letters. (Of a certificate:
+        // `a_certificate_whose_signature_is_written_in_another_way_is_the_same`.)
         let text = std::fs::read_to_string(&old).unwrap();
         let (words, signature) = text.trim().rsplit_once(':').unwrap();
         std::fs::write(&old, format!("{words}:{}", signature.to_uppercase())).unwrap();
@@ -186,8 +187,8 @@ fn a_closed_block_is_not_written_again() {
     assert!(lab.cluster.mrctl(&["fs", "cat", "/in"]).starts_with("words\n"));
 }
 
-/// In a closed cluster nodes ask the NameNode whether what was sent may become a replica. While it is away the writer tries
-/// them again and again, and nothing fails.
+/// In a closed cluster nodes ask the NameNode whether what was sent may become a replica. While it is away the writer
+/// tries them again and again, and nothing fails.
 #[test]
 fn a_block_ends_while_the_namenode_is_away() {
     let lab = Lab::up(false, "[datanode]\ntransfer_timeout = \"2s\"\n");

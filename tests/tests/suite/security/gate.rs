@@ -107,8 +107,8 @@ impl Caller {
     }
 }
 
-/// A caller without the right certificate is refused by TLS before it can call: the server says why, which a server that is
-/// dead, or does not answer, does not.
+/// A caller without the right certificate is refused by TLS before it can call: the server says why, which a server
+/// that is dead, or does not answer, does not.
 fn is_refused_at_handshake(credentials: &Credentials, addr: &str, server: Role) -> bool {
     let socket = TcpStream::connect(addr).unwrap();
     let connected = credentials.connector(server).secure(socket, Duration::from_secs(10));

@@ -1,4 +1,5 @@
-//! Closed by default: who may call what, who may touch whose files and jobs, and what a default cluster shows the world.
+//! Closed by default: who may call what, who may touch whose files and jobs, and what a default cluster shows the
+//! world.
 
 mod confined;
 mod crowd;
@@ -15,7 +16,12 @@ mod ports;
 use daemon::config::SecurityConfig;
 use fermata_tests::{Cluster, QUICK, Up, binaries};
 use security::{Authority, Credentials, Keyring, Role, Token, write_private};
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, process::Command, time::Duration};
+
+/// The account of this process, which its clusters have.
+fn own_account() -> u32 {
+    fs::metadata("/proc/self").unwrap().uid()
+}
 
 /// A closed cluster, and all that its operator has.
 pub(super) struct Lab {
@@ -90,8 +96,8 @@ impl Lab {
         Credentials::of_client(&settings, name).unwrap()
     }
 
-    /// The authority's certificate, if there is one: what somebody without a credential may know. What it would show, with
-    /// TLS, is a stranger's.
+    /// The authority's certificate, if there is one: what somebody without a credential may know. What it would show,
+    /// with TLS, is a stranger's.
     pub(super) fn nobody(&self) -> Credentials {
         if self.tls { self.stranger() } else { Credentials::default() }
     }
@@ -102,14 +108,14 @@ impl Lab {
         let token = token.sign(&Keyring::from_secret(b"nobody's")).unwrap();
         let authority =
             if self.tls { fs::read(self.path("ours/security/ca.pem")).unwrap() } else { Vec::new() };
-        Credentials::of_task(&token, &authority).unwrap()
+        Credentials::of_task(&token, &authority, own_account()).unwrap()
     }
 
     /// What a task of a job shows.
     pub(super) fn task(&self, user: &str, word: &str) -> Credentials {
         let keys = Keyring::of_secret_file(&self.path("ours/secret")).unwrap();
         let token = Token::new(Role::Task, user, Some(word), Duration::from_hours(1)).sign(&keys).unwrap();
-        Credentials::of_task(&token, &[]).unwrap()
+        Credentials::of_task(&token, &[], own_account()).unwrap()
     }
 
     /// A configuration by which `mrctl` is this user.

@@ -2,7 +2,7 @@
 //! run as root nor read its secret, and `mrctl` follows no folder or file of another account.
 
 use super::doors::ask;
-use fermata_tests::{Cluster, Ran, Up, binaries, eventually, is_root};
+use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually, is_root};
 use proto::dfs::{ReadBlock, bulk_request::Op};
 use serde_json::Value;
 use std::{
@@ -12,7 +12,8 @@ use std::{
     net::TcpStream,
     os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -190,6 +191,154 @@ fn a_token_lets_another_client_in_until_it_expires() {
     assert!(cluster.refused(2, &["token", "--valid", "0s"]).contains("--valid"));
 }
 
+/// Listens on a port of 127.0.0.1 (family 4) or of all addresses, IPv4 and IPv6 (family 6). For each connection it
+/// prints how many bytes came before its end: `bytes N`.
+const LISTEN: &str = r#"
+import socket, sys, threading, time
+family, port = sys.argv[1], int(sys.argv[2])
+server = socket.socket(socket.AF_INET6 if family == "6" else socket.AF_INET)
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+if family == "6":
+    server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+while True:
+    try:
+        server.bind(("::" if family == "6" else "127.0.0.1", port))
+        break
+    except OSError:
+        time.sleep(0.1)
+server.listen(100)
+print("ready", flush=True)
+def hear(connection):
+    count = 0
+    try:
+        connection.settimeout(5)
+        while piece := connection.recv(4096):
+            count += len(piece)
+    except OSError:
+        pass
+    print("bytes", count, flush=True)
+while True:
+    threading.Thread(target=hear, args=(server.accept()[0],), daemon=True).start()
+"#;
+
+/// A program of another account that has taken a port. Ended when dropped.
+struct Taken {
+    process: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Taken {
+    /// None, visibly, where it cannot be done.
+    fn port(addr: &str, family: &str) -> Option<Self> {
+        let (_, port) = addr.rsplit_once(':').unwrap();
+        let mut command = as_account(STRANGER, Path::new("python3"))?;
+        command.args(["-c", LISTEN, family, port]).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("setpriv starts");
+        let mut coming = BufReader::new(process.stdout.take().unwrap()).lines();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let taken = Self { process, lines: lines.clone() };
+        match coming.next() {
+            Some(Ok(line)) if line == "ready" => {}
+            _ => {
+                eprintln!("skipped: python3 cannot listen on {addr} (family {family})");
+                return None;
+            }
+        }
+        std::thread::spawn(move || {
+            coming.map_while(Result::ok).for_each(|line| lines.lock().unwrap().push(line));
+        });
+        Some(taken)
+    }
+
+    /// What has come so far, by connection.
+    fn heard(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+#[test]
+fn nothing_is_sent_to_another_account_that_takes_the_port_of_a_dead_master() {
+    if !is_root() {
+        return eprintln!("skipped: only root can act as another account");
+    }
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: QUICK, ..Up::default() });
+    let folder = cluster.path(".fermata");
+    let masters = ["namenode", "jobtracker"];
+    let addresses = masters.map(|master| address(&folder, master));
+    // A socket for both families is not in the kernel's table of IPv4.
+    for families in [["4", "6"], ["6", "4"]] {
+        for master in masters {
+            cluster.mrctl(&["chaos", "kill", master]);
+        }
+        let logs = ["node1-datanode", "node1-tasktracker"];
+        let before = logs.map(|log| cluster.log(log).len());
+        let mut taken = Vec::new();
+        for (addr, family) in addresses.iter().zip(families) {
+            let Some(one) = Taken::port(addr, family) else { return };
+            taken.push(one);
+        }
+        for args in [&["fs", "ls", "/"][..], &["jobs"]] {
+            let line = cluster.refused(1, args);
+            assert!(line.contains("no token is sent to it") && line.contains("uid54321"), "{args:?}: {line}");
+            assert_eq!(line.trim().lines().count(), 1, "{line}");
+        }
+        // Daemons do not fall for it either, and say why.
+        for (log, before) in logs.into_iter().zip(before) {
+            eventually("a daemon has been asked for its token", PATIENCE, || {
+                cluster.log(log)[before..].contains("no token is sent to it").then_some(())
+            });
+        }
+        for one in &taken {
+            eventually("connections ended", PATIENCE, || (one.heard().len() >= 2).then_some(()));
+            assert!(one.heard().iter().all(|line| line == "bytes 0"), "{families:?}: {:?}", one.heard());
+        }
+        drop(taken);
+        for master in masters {
+            cluster.mrctl(&["chaos", "restart", master]);
+        }
+        eventually("the cluster works again", PATIENCE, || {
+            let nodes = cluster.try_mrctl(&["nodes", "--json"]);
+            (nodes.code == 0 && nodes.stdout.matches("\"live\"").count() >= 2).then_some(())
+        });
+        cluster.mrctl(&["fs", "ls", "/"]);
+    }
+}
+
+#[test]
+fn a_token_is_for_a_cluster_of_another_account_only_if_that_is_named() {
+    let Some(cluster) = Ordinary::up() else {
+        return eprintln!("skipped: no cluster of another account can be started here");
+    };
+    let at = cluster.folder.path();
+    let token = cluster.done(&["token"]);
+    let namenode = address(&at.join(".fermata"), "namenode");
+    let own = tempfile::tempdir_in(at.parent().unwrap()).unwrap();
+    let file = own.path().join("token");
+    security::write_private(&file, token.trim().as_bytes()).unwrap();
+    give_all(&[file.clone(), own.path().to_owned()], STRANGER);
+    let list = |trusted: &str| {
+        let mut command = as_account(STRANGER, &binaries().join("mrctl")).unwrap();
+        command.args(["--token-file", file.to_str().unwrap(), "--namenode", &namenode, "fs", "ls", "/"]);
+        Ran::from(command.env("FERMATA_TRUST_OWNER", trusted).current_dir("/").output().unwrap())
+    };
+    let refused = list("");
+    assert!(
+        refused.code == 1 && refused.stderr.contains("FERMATA_TRUST_OWNER=65534"),
+        "{}{}",
+        refused.stdout,
+        refused.stderr
+    );
+    let ran = list("65534");
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+}
+
 /// What a task of the cluster in `folder` tries to get at, each with its exit code.
 fn intrusions(folder: &Path) -> String {
     let daemons = daemons(folder);
@@ -289,8 +438,8 @@ fn tasks_with_the_account_of_the_cluster_cannot_read_its_secret() {
     };
     let at = cluster.folder.path();
     assert_eq!(fs::metadata(at.join(".fermata")).unwrap().permissions().mode() & 0o777, 0o700);
-    let log = fs::read_to_string(at.join(".fermata/logs/node1-tasktracker.log")).unwrap();
-    if log.contains("no Landlock") {
+    let config = fs::read_to_string(at.join(".fermata/fermata.toml")).unwrap();
+    if config.contains("confine = \"off\"") {
         return eprintln!("skipped: the kernel has no Landlock");
     }
     fs::write(at.join("in"), "x\n").unwrap();

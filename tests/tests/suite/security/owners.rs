@@ -163,8 +163,8 @@ fn first_call_makes_the_home_folder_and_the_first_job_runs() {
     assert!(full.is_some_and(|ran| ran.stderr.contains("quota of 60 files")), "the quota holds");
 }
 
-/// Audit 14: a report of a bad replica makes a DataNode read a whole block. Only those who may read the file can report, a
-/// limited number a minute, and what they write as the reason does not fill the log.
+/// A report of a bad replica makes a DataNode read a whole block. Only those who may read the file can
+/// report, a limited number a minute, and what they write as the reason does not fill the log.
 #[test]
 fn reports_of_bad_replicas_are_for_readers_limited_and_short_in_the_log() {
     let lab = Lab::up(true, "");

@@ -1,19 +1,14 @@
 //! The faults: how each is made on a machine, and how it shows in a log.
 
 use super::work::Known;
-use crate::faults_disk::{Strace, is_gone, pid_of};
-use fermata_tests::{Cluster, binaries, eventually};
+use fermata_tests::{Cluster, READS, Strace, is_gone};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt, fs,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
 };
-
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What a disk does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +55,7 @@ impl Fault {
             Self::JournalTail | Self::JournalMiddle => &[&["damaged"], &["mismatch"], &["may be lost"]],
             Self::Snapshot => &[&["snapshot", "damaged"], &["snapshot", "mismatch"], &["snapshot", "footer"]],
             Self::MissingSegment => &[&["acknowledged"], &["missing"], &["may be lost"], &["damaged"]],
-            Self::StaleRestore => &[&["epoch"], &["older"]],
+            Self::StaleRestore => &[&["datanode refused"], &["an older namenode runs"]],
         }
     }
 }
@@ -114,7 +109,7 @@ impl Machine {
     }
 
     fn pid(self, cluster: &Cluster) -> String {
-        pid_of(cluster, &self.to_string(), self.kind())
+        cluster.pid_of(&self.to_string(), self.kind())
     }
 
     /// Its own log first; then those of who hears of the fault.
@@ -167,12 +162,18 @@ pub(super) enum Held {
 }
 
 impl Held {
-    /// Makes a fault on a machine whose daemon runs. None, with a word, where strace may not be used.
-    pub(super) fn inject(cluster: &Cluster, fault: Fault, machine: Machine) -> Option<Self> {
+    /// Makes a fault on a machine whose daemon runs; one of a block in a block that is not in `taken`, and is then.
+    /// None, with a message, where strace cannot be used.
+    pub(super) fn inject(
+        cluster: &Cluster,
+        known: &Known,
+        fault: Fault,
+        machine: Machine,
+        taken: &mut BTreeSet<u64>,
+    ) -> Option<Self> {
+        let mut block_of = |number| known_block(cluster, known, number, taken);
         let (calls, what, files) = match (fault, machine) {
-            (Fault::ReadError, Machine::Node(number)) => {
-                ("read,pread64,sendfile", "error=EIO", vec![chosen_block(cluster, number)])
-            }
+            (Fault::ReadError, Machine::Node(number)) => (READS, "error=EIO", vec![block_of(number)]),
             (Fault::WriteError, Machine::Node(_)) => ("pwrite64", "error=EIO", Vec::new()),
             (Fault::NoSpace, Machine::Node(_)) => ("pwrite64", "error=ENOSPC", Vec::new()),
             (Fault::SyncError, _) => ("fsync,fdatasync", "error=EIO", Vec::new()),
@@ -183,11 +184,11 @@ impl Held {
                 ("write,pwrite64", "error=ENOSPC", vec![newest(cluster, master, "log", 0)])
             }
             (Fault::RotInData, Machine::Node(number)) => {
-                flip(&chosen_block(cluster, number), 0.5);
+                flip(&block_of(number), 0.5);
                 return Some(Self::Done);
             }
             (Fault::RotInChecksums, Machine::Node(number)) => {
-                flip(&chosen_block(cluster, number).with_extension("crc"), 0.5);
+                flip(&block_of(number).with_extension("crc"), 0.5);
                 return Some(Self::Done);
             }
             other => panic!("no such row: {other:?}"),
@@ -205,18 +206,17 @@ fn id_of(block: &Path) -> u64 {
     digits.parse().unwrap()
 }
 
-/// A replica on a node of a block of a known file: of another block on every node.
-fn chosen_block(cluster: &Cluster, number: u32) -> PathBuf {
-    let mut blocks = cluster.replicas_on(&format!("node{number}"));
-    blocks.sort_by_key(|block| id_of(block));
-    let lowest =
-        (1..=4).flat_map(|node| cluster.replicas_on(&format!("node{node}"))).map(|block| id_of(&block));
-    let lowest = lowest.min().unwrap();
-    let known = |block: &&PathBuf| id_of(block) < lowest + Known::blocks() as u64;
-    let own = |block: &&PathBuf| id_of(block) % 4 == u64::from(number % 4);
-    let block = blocks.iter().filter(known).find(own).expect("a node has a block of its own");
+/// A replica on a node of a block of a known file that is not taken yet.
+fn known_block(cluster: &Cluster, known: &Known, number: u32, taken: &mut BTreeSet<u64>) -> PathBuf {
+    let node = format!("node{number}");
+    let blocks = known.blocks_on(cluster, &node);
+    let id = blocks.into_iter().find(|id| taken.insert(*id));
+    let id = id.unwrap_or_else(|| panic!("{node} has no block that is not taken: {taken:?}"));
+    let replicas = cluster.replicas_on(&node);
+    let replica =
+        replicas.iter().find(|path| id_of(path) == id).expect("the replica that the NameNode knows");
     // As strace sees the files of a process.
-    fs::canonicalize(block).unwrap()
+    fs::canonicalize(replica).unwrap()
 }
 
 /// Flips a bit at a part of a file.
@@ -309,32 +309,7 @@ pub(super) fn start_or_recover(cluster: &Cluster, master: Master) -> bool {
         return false;
     }
     assert!(ran.stderr.contains("--recover"), "no advice: {}", ran.stderr);
-    let ready = cluster.path("recovered");
-    let _none = fs::remove_file(&ready);
-    let log =
-        fs::File::options().append(true).open(cluster.path(&format!(".fermata/logs/{}.log", master.name())));
-    let log = log.unwrap();
-    let mut recovering = Command::new(binaries().join(master.name()))
-        .arg("--config")
-        .arg(cluster.path(".fermata/fermata.toml"))
-        .args(["--listen", "127.0.0.1:0", "--recover", "--ready-file"])
-        .arg(&ready)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap();
-    eventually("the recovered master serves", PATIENCE, || {
-        assert!(recovering.try_wait().unwrap().is_none(), "it does not start with --recover either");
-        ready.exists().then_some(())
-    });
-    recovering.kill().unwrap();
-    recovering.wait().unwrap();
+    cluster.recover(master.name(), |_| {});
     start(cluster, master);
     true
-}
-
-pub(super) fn copy_folder(from: &Path, to: &Path) {
-    let status = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
-    assert!(status.success());
 }

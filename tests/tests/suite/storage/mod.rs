@@ -9,8 +9,9 @@ mod faults;
 mod work;
 
 use faults::{Fault, Held, Machine, Master};
-use fermata_tests::{Cluster, Up, eventually};
+use fermata_tests::{Cluster, Up, copy_folder, eventually};
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -19,12 +20,12 @@ use work::{Known, Served, Work};
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Reads go through the DataNodes, the scrubber looks at everything every two seconds, and the masters make a snapshot
-/// every few records.
-const SETTINGS: &str = "[namenode]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\ndead_after = \"2s\"\n\
+/// every few records. A node that is only slow, on a busy machine, is not taken for dead, and no call fails for it.
+const SETTINGS: &str = "[namenode]\nheartbeat = \"200ms\"\nsuspect_after = \"3s\"\ndead_after = \"10s\"\n\
      snapshot_bytes = \"4KiB\"\n\
-     [jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"4s\"\nsnapshot_bytes = \"4KiB\"\n\
+     [jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"3s\"\nlost_after = \"10s\"\nsnapshot_bytes = \"4KiB\"\n\
      [datanode]\nscrub_rate = \"256MiB\"\nscrub_period = \"2s\"\n\
-     [client]\ndeadline = \"5s\"\nshort_circuit = false\n";
+     [client]\ndeadline = \"20s\"\nshort_circuit = false\n";
 
 fn cluster(nodes: u32, replication: u32) -> (Arc<Cluster>, Known) {
     let cluster = Cluster::up(Up { nodes, replication, settings: SETTINGS, ..Up::default() });
@@ -61,13 +62,17 @@ fn print_row(fault: Fault, machine: &str, seen: &Seen, served: &Served, whole: D
     );
 }
 
-/// One fault of a DataNode's disk. False where strace may not be used.
+/// One fault of a DataNode's disk. False where strace cannot be used.
 fn node_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, number: u32) -> bool {
     let machine = Machine::Node(number);
     let before = faults::Logs::now(cluster);
     let work = Work::begin(cluster, known);
     let begun = Instant::now();
-    let Some(held) = Held::inject(cluster, fault, machine) else { return false };
+    let mut taken = BTreeSet::new();
+    let Some(held) = Held::inject(cluster, known, fault, machine, &mut taken) else {
+        work.end();
+        return false;
+    };
     let seen = notice(cluster, fault, machine, &before, begun);
     // It goes on for a while after it was noticed.
     work.turns(6);
@@ -89,7 +94,11 @@ fn master_runs_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: 
     let before = faults::Logs::now(cluster);
     let work = Work::begin(cluster, known);
     let begun = Instant::now();
-    let Some(held) = Held::inject(cluster, fault, machine) else { return false };
+    let mut taken = BTreeSet::new();
+    let Some(held) = Held::inject(cluster, known, fault, machine, &mut taken) else {
+        work.end();
+        return false;
+    };
     faults::provoke(cluster, master);
     let seen = notice(cluster, fault, machine, &before, begun);
     drop(held);
@@ -127,6 +136,29 @@ fn master_starts_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master
     print_row(fault, &format!("{machine} ({how})"), &seen, &served, begun.elapsed());
 }
 
+/// An older copy of the JobTracker's folder: job numbers are assigned again, to other submissions, and their output is
+/// there all the same.
+fn stale_jobtracker_row(cluster: &Arc<Cluster>, known: &Known) {
+    let folder = cluster.path(".fermata/data/jobtracker");
+    let copy = cluster.path("jobtracker.copy");
+    faults::kill(cluster, Master::JobTracker);
+    copy_folder(&folder, &copy);
+    faults::start(cluster, Master::JobTracker);
+    let written = Work::begin(cluster, known).end();
+    let begun = Instant::now();
+    faults::kill(cluster, Master::JobTracker);
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::rename(&copy, &folder).unwrap();
+    faults::start(cluster, Master::JobTracker);
+    // Compares the output of its job with the right one.
+    let served = Work::begin(cluster, known).end();
+    known.check(cluster, &written.acknowledged);
+    known.check(cluster, &served.acknowledged);
+    await_health(cluster);
+    let seen = Seen { noticed: Duration::ZERO, message: "not detected: its epoch is not older".into() };
+    print_row(Fault::StaleRestore, "jobtracker", &seen, &served, begun.elapsed());
+}
+
 /// An older copy of the NameNode's folder, while one DataNode is away: what was written since is never read as
 /// something else.
 fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
@@ -134,7 +166,7 @@ fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
     let folder = cluster.path(".fermata/data/namenode");
     let (copy, newest) = (cluster.path("namenode.copy"), cluster.path("namenode.newest"));
     faults::kill(cluster, Master::NameNode);
-    faults::copy_folder(&folder, &copy);
+    copy_folder(&folder, &copy);
     faults::start(cluster, Master::NameNode);
     let work = Work::begin(cluster, known);
     work.turns(6);
@@ -144,7 +176,7 @@ fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
     cluster.mrctl(&["chaos", "kill", "node3", "--daemon", "datanode"]);
     faults::kill(cluster, Master::NameNode);
     std::fs::rename(&folder, &newest).unwrap();
-    faults::copy_folder(&copy, &folder);
+    copy_folder(&copy, &folder);
     let started = cluster.try_mrctl(&["chaos", "restart", "namenode"]).code == 0;
     let seen = notice(cluster, fault, Machine::Master(Master::NameNode), &before, begun);
     let work = Work::begin(cluster, known);
@@ -188,9 +220,13 @@ fn a_different_storage_fault_on_every_machine_at_once() {
     let before = faults::Logs::now(&cluster);
     let work = Work::begin(&cluster, &known);
     let begun = Instant::now();
-    let mut held = Vec::new();
+    let (mut held, mut taken) = (Vec::new(), BTreeSet::new());
     for (fault, number) in node_faults {
-        let Some(one) = Held::inject(&cluster, fault, Machine::Node(number)) else { return };
+        let machine = Machine::Node(number);
+        let Some(one) = Held::inject(&cluster, &known, fault, machine, &mut taken) else {
+            work.end();
+            return;
+        };
         held.push(one);
     }
     let mut rows = Vec::new();
@@ -231,12 +267,15 @@ fn a_different_storage_fault_on_every_machine_at_once() {
 #[test]
 fn storage_faults_of_one_machine_at_a_time() {
     let (cluster, known) = cluster(3, 2);
-    if !node_row(&cluster, &known, Fault::ReadError, 1) {
-        return;
-    }
-    node_row(&cluster, &known, Fault::WriteError, 2);
+    // These need no strace.
     master_starts_row(&cluster, &known, Fault::JournalTail, Master::NameNode);
     master_starts_row(&cluster, &known, Fault::MissingSegment, Master::NameNode);
+    stale_jobtracker_row(&cluster, &known);
+    for (fault, number) in [(Fault::ReadError, 1), (Fault::WriteError, 2)] {
+        if !node_row(&cluster, &known, fault, number) {
+            eprintln!("skipped: {fault} on node{number}");
+        }
+    }
 }
 
 /// Every row on every machine.
@@ -247,16 +286,19 @@ fn the_whole_storage_matrix() {
     for fault in NODE_FAULTS {
         for number in 1..=3 {
             if !node_row(&cluster, &known, fault, number) {
-                return;
+                eprintln!("skipped: {fault} on node{number}");
             }
         }
     }
     for master in [Master::NameNode, Master::JobTracker] {
         for fault in RUNNING {
-            master_runs_row(&cluster, &known, fault, master);
+            if !master_runs_row(&cluster, &known, fault, master) {
+                eprintln!("skipped: {fault} on the {}", Machine::Master(master));
+            }
         }
     }
     stale_row(&cluster, &known);
+    stale_jobtracker_row(&cluster, &known);
     for master in [Master::NameNode, Master::JobTracker] {
         for fault in STARTING {
             master_starts_row(&cluster, &known, fault, master);

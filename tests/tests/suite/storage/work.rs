@@ -1,6 +1,7 @@
 //! Work that goes on while disks fail: files that are known, gets and puts one after the other, and a job.
 
 use fermata_tests::{Cluster, eventually, random_file, sha256_of};
+use serde_json::Value;
 use std::{
     fmt, fs,
     path::PathBuf,
@@ -50,9 +51,14 @@ impl Known {
         Self { files, counted }
     }
 
-    /// How many blocks the known files have: those with the lowest ids.
-    pub(super) fn blocks() -> usize {
-        (FILES * FILE_BYTES.div_ceil(1 << 20)) as usize
+    /// Ids of blocks of known files that have a replica on a node.
+    pub(super) fn blocks_on(&self, cluster: &Cluster, node: &str) -> Vec<u64> {
+        let paths: Vec<&str> = self.files.iter().map(|file| file.path.as_str()).collect();
+        let files = cluster.json(&[&["fs", "stat", "--blocks"], &paths[..]].concat());
+        let blocks = files.as_array().unwrap().iter().flat_map(|file| file["locations"].as_array().unwrap());
+        let here =
+            |block: &&Value| block["nodes"].as_array().unwrap().iter().any(|address| address["node"] == node);
+        blocks.filter(here).map(|block| block["block"].as_u64().unwrap()).collect()
     }
 
     /// Every known file and every acknowledged one is there and right.
@@ -163,7 +169,10 @@ impl Work {
     /// Waits for so many gets and puts more.
     pub(super) fn turns(&self, count: u32) {
         let until = self.turn.load(Ordering::Relaxed) + count;
-        eventually("work goes on", PATIENCE, || (self.turn.load(Ordering::Relaxed) >= until).then_some(()));
+        // Each may take as long as the client's deadline.
+        eventually("work goes on", PATIENCE * count, || {
+            (self.turn.load(Ordering::Relaxed) >= until).then_some(())
+        });
     }
 
     /// Ends it, and waits for its job.
@@ -210,7 +219,7 @@ fn submit(cluster: &Cluster, output: &str) -> bool {
 fn await_job(cluster: &Cluster, output: &str) -> bool {
     eventually(&format!("the job for {output} is over or unknown"), 2 * PATIENCE, || {
         let ran = cluster.try_mrctl(&["jobs", "--json"]);
-        let jobs: serde_json::Value = serde_json::from_str(&ran.stdout).ok()?;
+        let jobs: Value = serde_json::from_str(&ran.stdout).ok()?;
         match jobs.as_array()?.iter().find(|job| job["output"] == output) {
             None => Some(false),
             Some(job) if job["state"] == "succeeded" => Some(true),

@@ -1,0 +1,435 @@
+//! Whose program is at the other end of a connection on this machine.
+//!
+//! Without TLS a server proves nothing, and any account can listen on the port that a dead daemon has left. Before a
+//! token is sent over a plain connection to this machine, the kernel is asked which account owns the peer's socket. It
+//! must be an account that has the credential anyway, or root. The check is made on the connection itself, after it was
+//! established, so nobody can take the port between check and use. If the owner cannot be found, the connection is
+//! refused.
+//!
+//! Deliberately absent: connections to other machines, where the kernel cannot tell. Use certificates there.
+
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+};
+use std::{
+    fmt, fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    thread,
+    time::Duration,
+};
+use tokio::net::TcpStream;
+use tonic::{
+    codegen::http::Uri,
+    transport::{self, Channel},
+};
+use tower_service::Service;
+
+/// Names one more account, by name or number, that is trusted like the caller's own.
+pub const TRUST_VAR: &str = "FERMATA_TRUST_OWNER";
+
+/// Where the kernel lists the sockets of this network namespace, if it cannot be asked for single ones. The second is
+/// absent where IPv6 is off.
+const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
+/// The state of a socket that listens.
+const LISTEN: &str = "0A";
+/// How often the tables are read, and how long to wait in between, while they do not tell.
+const LOOKS: u32 = 10;
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The account that [`TRUST_VAR`] names.
+pub fn trusted_owner() -> Option<u32> {
+    let name = std::env::var(TRUST_VAR).ok().filter(|name| !name.is_empty())?;
+    name.parse().ok().or_else(|| Some(daemon::account::find(&name)?.0))
+}
+
+/// Accounts whose programs may be sent a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Accounts(Vec<u32>);
+
+impl Accounts {
+    /// For a credential that is in a file of `owner`: that account, this process's, root, and the one of [`TRUST_VAR`].
+    pub(crate) fn of_file(owner: Option<u32>) -> Self {
+        let own = rustix::process::geteuid().as_raw();
+        Self([0, own].into_iter().chain(owner).chain(trusted_owner()).collect())
+    }
+
+    /// This account and root.
+    pub(crate) fn of(account: u32) -> Self {
+        Self(vec![0, account])
+    }
+
+    /// Refuses a connection to a program of another account on this machine. Blocks.
+    pub(crate) fn check(&self, near: SocketAddr, far: SocketAddr) -> io::Result<()> {
+        let (near, far) = (canonical(near), canonical(far));
+        if !far.ip().is_loopback() && far.ip() != near.ip() {
+            return Ok(());
+        }
+        let mut found = Owner::Listening(Vec::new());
+        for at in 0..LOOKS {
+            if at > 0 {
+                thread::sleep(LOOK_AGAIN);
+            }
+            found = asked(near, far).map_or_else(|| look(near, far), Ok)?;
+            match &found {
+                Owner::Accepted(owner) if self.0.contains(owner) => return Ok(()),
+                Owner::Accepted(_) => break,
+                Owner::Listening(owners) => {
+                    if !owners.is_empty() && owners.iter().all(|owner| self.0.contains(owner)) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        let other = match &found {
+            Owner::Accepted(owner) => Some(owner),
+            Owner::Listening(owners) => owners.iter().find(|owner| !self.0.contains(owner)),
+        };
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, self.refusal(far, other.copied())))
+    }
+
+    fn refusal(&self, far: SocketAddr, other: Option<u32>) -> String {
+        let Some(other) = other else {
+            return format!(
+                "cannot tell which account the program at {far} belongs to (it is not in /proc/net/tcp): no token is sent \
+                 to it; use a cluster with certificates"
+            );
+        };
+        let (whose, own) = (daemon::account::name_of(other), daemon::account::name_of(self.0[1]));
+        format!(
+            "the program at {far} belongs to {whose}, not to {own}: no token is sent to it; start the cluster again (`mrctl \
+             up` takes other ports), or set {TRUST_VAR}={other} if that account runs your cluster"
+        )
+    }
+}
+
+/// Whose the peer's socket is, as far as the kernel tells.
+#[derive(Debug, PartialEq, Eq)]
+enum Owner {
+    /// A process has accepted the connection.
+    Accepted(u32),
+    /// Nobody has: whoever listens there may. Older kernels show root as the owner of such a connection.
+    Listening(Vec<u32>),
+}
+
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+/// Asks the kernel for these sockets alone. None if it does not answer: a sandbox may forbid it, or there is none. Who
+/// listens is asked first: a connection that nobody has accepted after that is still that listener's.
+fn asked(near: SocketAddr, far: SocketAddr) -> Option<Owner> {
+    let any =
+        if far.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    let listener = diag(far, SocketAddr::new(any, 0)).filter(|found| found.listens);
+    let peer = diag(far, near)?;
+    if !peer.listens && peer.inode != 0 {
+        return Some(Owner::Accepted(peer.owner));
+    }
+    listener.map(|found| Owner::Listening(vec![found.owner]))
+}
+
+/// What the kernel says of a socket.
+struct Found {
+    listens: bool,
+    owner: u32,
+    /// 0 if no process has it.
+    inode: u32,
+}
+
+/// Looks a TCP socket up by its addresses: `sock_diag(7)`, one request and one answer.
+fn diag(local: SocketAddr, remote: SocketAddr) -> Option<Found> {
+    const BY_FAMILY: u16 = 20;
+    const REQUEST: u16 = 1;
+    const TCP: u8 = 6;
+    const LISTEN: u8 = 10;
+    let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
+    let socket = socket_with(AddressFamily::NETLINK, raw, flags, Some(netlink::SOCK_DIAG)).ok()?;
+    let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let mut body = vec![family.as_raw() as u8, TCP, 0, 0];
+    // Sockets in any state.
+    body.extend(u32::MAX.to_ne_bytes());
+    body.extend([local, remote].map(|addr| addr.port().to_be_bytes()).concat());
+    for addr in [local, remote] {
+        match addr.ip() {
+            IpAddr::V4(ip) => body.extend([&ip.octets()[..], &[0; 12]].concat()),
+            IpAddr::V6(ip) => body.extend(ip.octets()),
+        }
+    }
+    // On any interface, with any cookie.
+    body.extend(0_u32.to_ne_bytes());
+    body.extend(u64::MAX.to_ne_bytes());
+    let mut request = (16 + body.len() as u32).to_ne_bytes().to_vec();
+    request.extend([BY_FAMILY, REQUEST].map(u16::to_ne_bytes).concat());
+    request.extend([0; 8]);
+    request.extend(body);
+    send(&socket, &request, SendFlags::empty()).ok()?;
+    let mut answer = [0; 1024];
+    let (_, length) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT).ok()?;
+    let answer = answer.get(..length)?;
+    let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
+    // An error is another kind of message.
+    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
+    let state = *answer.get(17)?;
+    (kind == BY_FAMILY).then_some(Found { listens: state == LISTEN, owner: number(80)?, inode: number(84)? })
+}
+
+/// Reads the kernel's tables. The second is not needed if the first has the connection.
+fn look(near: SocketAddr, far: SocketAddr) -> io::Result<Owner> {
+    let mut all = String::new();
+    for path in TABLES {
+        match fs::read_to_string(path) {
+            Ok(text) => all.push_str(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && path == TABLES[1] => {}
+            Err(error) => {
+                let why = format!("cannot tell whose program a token would go to: {path}: {error}");
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+            }
+        }
+        if let found @ Owner::Accepted(_) = owner(&all, near, far) {
+            return Ok(found);
+        }
+    }
+    Ok(owner(&all, near, far))
+}
+
+/// `0100007F:2710`: words of an address in the byte order of the machine, and a port.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |at: usize| Some(u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    let ip = match ip.len() {
+        8 => IpAddr::V4(Ipv4Addr::from(word(0)?)),
+        32 => {
+            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
+            let bytes: [u8; 16] = words.concat().try_into().ok()?;
+            IpAddr::V6(Ipv6Addr::from(bytes))
+        }
+        _ => return None,
+    };
+    Some(canonical(SocketAddr::new(ip, port)))
+}
+
+/// Looks for the peer of a connection from `near` to `far` in the kernel's tables.
+fn owner(tables: &str, near: SocketAddr, far: SocketAddr) -> Owner {
+    let mut listening = Vec::new();
+    for line in tables.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, local, remote, state, _, _, _, uid, _, inode, ..] = fields[..] else { continue };
+        let (Some(local), Some(remote), Ok(uid)) = (address(local), address(remote), uid.parse()) else {
+            continue;
+        };
+        if state == LISTEN {
+            let covers = local.ip().is_unspecified() || local.ip() == far.ip();
+            if covers && local.port() == far.port() {
+                listening.push(uid);
+            }
+        } else if (local, remote) == (far, near) && inode != "0" {
+            return Owner::Accepted(uid);
+        }
+    }
+    Owner::Listening(listening)
+}
+
+/// A server to connect to: tonic's endpoint, which checks whose program answers if a token would be readable there.
+#[derive(Clone)]
+pub struct Endpoint {
+    inner: transport::Endpoint,
+    accounts: Option<Arc<Accounts>>,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({})", self.inner.uri())
+    }
+}
+
+impl Endpoint {
+    pub(crate) fn new(inner: transport::Endpoint, accounts: Option<Arc<Accounts>>) -> Self {
+        Self { inner, accounts }
+    }
+
+    /// The same with other settings.
+    #[must_use]
+    pub fn with(self, set: impl FnOnce(transport::Endpoint) -> transport::Endpoint) -> Self {
+        Self { inner: set(self.inner), ..self }
+    }
+
+    /// Connects now.
+    pub async fn connect(&self) -> Result<Channel, transport::Error> {
+        match self.checked() {
+            Some(connector) => self.inner.connect_with_connector(connector).await,
+            None => self.inner.connect().await,
+        }
+    }
+
+    /// Connects with the first call.
+    pub fn connect_lazy(&self) -> Channel {
+        match self.checked() {
+            Some(connector) => self.inner.connect_with_connector_lazy(connector),
+            None => self.inner.connect_lazy(),
+        }
+    }
+
+    fn checked(&self) -> Option<Checked> {
+        let accounts = self.accounts.clone()?;
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_nodelay(self.inner.get_tcp_nodelay());
+        http.set_keepalive(self.inner.get_tcp_keepalive());
+        http.set_connect_timeout(self.inner.get_connect_timeout());
+        Some(Checked { http, accounts })
+    }
+}
+
+/// Connects, then looks whose program has answered.
+#[derive(Clone)]
+struct Checked {
+    http: HttpConnector,
+    accounts: Arc<Accounts>,
+}
+
+impl Service<Uri> for Checked {
+    type Response = TokioIo<TcpStream>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.http.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let (connecting, accounts) = (self.http.call(uri), self.accounts.clone());
+        Box::pin(async move {
+            let stream = connecting.await?;
+            let (near, far) = (stream.inner().local_addr()?, stream.inner().peer_addr()?);
+            tokio::task::spawn_blocking(move || accounts.check(near, far)).await??;
+            Ok(stream)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    const HEAD: &str =
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
+
+    fn line(local: &str, remote: &str, state: &str, uid: u32, inode: u32) -> String {
+        format!("0: {local} {remote} {state} 00000000:00000000 00:00000000 00000000 {uid:5} 0 {inode} 1\n")
+    }
+
+    fn found(lines: &[String]) -> Owner {
+        let (near, far) = ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:10000".parse().unwrap());
+        owner(&format!("{HEAD}{}", lines.concat()), near, far)
+    }
+
+    /// 127.0.0.1, as the kernel of this machine prints it.
+    fn loopback() -> String {
+        format!("{:08X}", u32::from_ne_bytes([127, 0, 0, 1]))
+    }
+
+    fn mapped() -> String {
+        format!("{:08X}{:08X}{:08X}{}", 0, 0, u32::from_ne_bytes([0, 0, 0xff, 0xff]), loopback())
+    }
+
+    #[test]
+    fn owner_of_an_accepted_connection_is_found_in_both_tables() {
+        let (v4, v6) = (loopback(), mapped());
+        // Our own end, and a connection of somebody else to the same server.
+        let ours = line(&format!("{v4}:9C40"), &format!("{v4}:2710"), "01", 5, 9);
+        let other = line(&format!("{v4}:2710"), &format!("{v4}:9C41"), "01", 6, 9);
+        for at in [v4, v6] {
+            let peer = line(&format!("{at}:2710"), &format!("{at}:9C40"), "01", 77, 9);
+            assert_eq!(found(&[ours.clone(), other.clone(), peer]), Owner::Accepted(77));
+        }
+        assert_eq!(found(&[ours, other]), Owner::Listening(vec![]));
+    }
+
+    #[test]
+    fn connection_that_nobody_has_accepted_is_for_whoever_listens() {
+        let v4 = loopback();
+        // Older kernels say that it is root's.
+        let queued = line(&format!("{v4}:2710"), &format!("{v4}:9C40"), "01", 0, 0);
+        for at in [v4.clone(), "0".repeat(8), "0".repeat(32), mapped()] {
+            let none = format!("{}:0000", "0".repeat(at.len()));
+            let listener = line(&format!("{at}:2710"), &none, LISTEN, 77, 3);
+            let elsewhere = line(&format!("{at}:2711"), &none, LISTEN, 78, 3);
+            assert_eq!(found(&[listener, elsewhere, queued.clone()]), Owner::Listening(vec![77]), "{at}");
+        }
+    }
+
+    #[test]
+    fn program_of_another_account_on_this_machine_is_refused() {
+        let own = rustix::process::geteuid().as_raw();
+        for at in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(at) else {
+                eprintln!("skipped: this machine has no {at}");
+                continue;
+            };
+            let far = listener.local_addr().unwrap();
+            let stream = std::net::TcpStream::connect(far).unwrap();
+            let near = stream.local_addr().unwrap();
+            let others = Accounts(vec![own + 1, own + 1]);
+            for accepted in [false, true] {
+                let _theirs = accepted.then(|| listener.accept().unwrap());
+                Accounts::of(own).check(near, far).unwrap();
+                let refused = others.check(near, far).unwrap_err();
+                assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+                let line = refused.to_string();
+                assert!(line.contains("belongs to") && line.contains(TRUST_VAR), "{line}");
+            }
+        }
+        // What is not listed belongs to nobody who is trusted.
+        let nowhere = "127.0.0.1:1".parse().unwrap();
+        let refused = Accounts::of(own).check("127.0.0.1:2".parse().unwrap(), nowhere).unwrap_err();
+        assert!(refused.to_string().contains("cannot tell which account"), "{refused}");
+        // Another machine is not looked up.
+        let (near, far) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
+        Accounts::of(own).check(near, far).unwrap();
+    }
+
+    #[test]
+    fn both_ways_of_asking_agree() {
+        for at in ["127.0.0.1:0", "[::]:0"] {
+            let Ok(listener) = TcpListener::bind(at) else {
+                eprintln!("skipped: this machine has no {at}");
+                continue;
+            };
+            // By way of IPv4 in any case: a listener on all addresses takes both.
+            let far = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), listener.local_addr().unwrap().port());
+            let Ok(stream) = std::net::TcpStream::connect(far) else {
+                eprintln!("skipped: {at} does not take IPv4 here");
+                continue;
+            };
+            let near = stream.local_addr().unwrap();
+            let Some(waiting) = asked(near, far) else {
+                return eprintln!("skipped: sock_diag cannot be used here");
+            };
+            let own = rustix::process::geteuid().as_raw();
+            assert_eq!(waiting, Owner::Listening(vec![own]));
+            assert_eq!(look(near, far).unwrap(), waiting);
+            let _theirs = listener.accept().unwrap();
+            assert_eq!(asked(near, far), Some(Owner::Accepted(own)));
+            assert_eq!(look(near, far).unwrap(), Owner::Accepted(own));
+        }
+    }
+
+    #[tokio::test]
+    async fn channel_to_a_program_of_another_account_does_not_open() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let inner = transport::Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap()));
+        let own = rustix::process::geteuid().as_raw();
+        let accounts = Accounts(vec![own + 1, own + 1]);
+        let endpoint = Endpoint::new(inner.unwrap(), Some(Arc::new(accounts)));
+        let refused = endpoint.connect().await.unwrap_err();
+        assert!(crate::why(&refused).contains("no token is sent to it"), "{refused:?}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Faults in the system calls of a daemon, injected by strace into the real binaries.
+
+use crate::{Cluster, eventually};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+/// The system calls that make something durable.
+pub const SYNCS: &str = "fsync,fdatasync";
+/// The system calls that read the bytes of a file.
+pub const READS: &str = "pread64,preadv,preadv2,read,readv,sendfile";
+
+/// Injects a fault into a daemon until it is dropped.
+pub struct Strace(Child);
+
+impl Strace {
+    /// `what` happens whenever the daemon makes something durable. None, with a message, where strace cannot be used.
+    pub fn hold(cluster: &Cluster, name: &str, kind: &str, what: &str) -> Option<Self> {
+        Self::hold_at(cluster, &cluster.pid_of(name, kind), &[], SYNCS, what)
+    }
+
+    /// `what` happens whenever the process, or one of the others, makes one of these calls.
+    pub fn hold_at(cluster: &Cluster, pid: &str, others: &[String], calls: &str, what: &str) -> Option<Self> {
+        let others = others.iter().flat_map(|other| ["-p".into(), other.into()]).collect();
+        Self::attach(cluster.path("strace.log"), pid, calls, what, others)
+    }
+
+    /// The same for calls on these files alone; on any if there are none.
+    pub fn hold_files(
+        cluster: &Cluster,
+        pid: &str,
+        calls: &str,
+        what: &str,
+        files: &[PathBuf],
+    ) -> Option<Self> {
+        let files = files.iter().flat_map(|file| ["-P".into(), file.clone()]).collect();
+        Self::attach(cluster.path(&format!("strace-{pid}.log")), pid, calls, what, files)
+    }
+
+    fn attach(log: PathBuf, pid: &str, calls: &str, what: &str, more: Vec<PathBuf>) -> Option<Self> {
+        let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:{what}"));
+        let mut command = Command::new("strace");
+        command.args(["-f", "-q", "-e", &trace, "-e", &inject, "-p", pid]).arg("-o").arg(&log).args(more);
+        let Ok(child) = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn() else {
+            eprintln!("skipped: strace is not installed");
+            return None;
+        };
+        let mut strace = Self(child);
+        let traced = || {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            (!status.contains("TracerPid:\t0")).then_some(true)
+        };
+        let attached = eventually("strace attaches, or cannot", PATIENCE, || {
+            // The process may have ended because strace was attached.
+            traced().or_else(|| strace.0.try_wait().expect("our child").map(|_| is_gone(pid)))
+        });
+        if !attached {
+            eprintln!("skipped: strace may not attach to processes here");
+            return None;
+        }
+        Some(strace)
+    }
+}
+
+impl Drop for Strace {
+    fn drop(&mut self) {
+        // Asked to end, it detaches first. One that has ended has no process id any more.
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// Whether the process has ended.
+pub fn is_gone(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.is_empty() || stat.contains(") Z ")
+}
