@@ -92,7 +92,7 @@ pub const ENGINE: &[Setting] = &[
     Setting::new(
         "attempts.max",
         Kind::Count { min: 1, max: ATTEMPTS_MAX },
-        "failed attempts of a task that fail the job, up to 100 [default: 4]",
+        "failures of a task that fail a job, max 100 [default: 4]",
     ),
     Setting::new("skip.bad.records", Kind::Skip, "bad records that a task may skip (true: 100; see below)"),
     Setting::new("record.bytes.max", Kind::Size, "the longest record [default: 256MiB]"),

@@ -71,7 +71,7 @@ async fn requests_that_make_no_sense() {
         (pb::SubmitRequest { queue: "a\nb".into(), ..good.clone() }, "queue must"),
         (pb::SubmitRequest { reduces: 20_000, ..good.clone() }, "the limit is 10000"),
         (with("slow.start", "2"), "setting slow.start"),
-        (with("output.replication", "99"), "a number from 1 to 64"),
+        (with("output.replication", "99"), "a whole number from 1 to 64"),
         (with("split.size", "1B"), "more than 10 maps"),
         (with("fermata.token", "0"), "setting fermata.token"),
         (with("pace.mpa", "1"), "did you mean pace.map?"),

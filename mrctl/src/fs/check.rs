@@ -26,7 +26,7 @@ const REST: &str = "`mrctl fs get --skip-lost` reads the rest of its file";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl fs fsck\n  mrctl fs fsck /data --wait 60s\n  \
     mrctl fs fsck '/logs/2026-*'\n  \
-    mrctl fs fsck --verify --wait 60s     every replica is read, damaged ones are replaced")]
+    mrctl fs fsck --verify --wait 60s     read every replica")]
 pub(crate) struct Fsck {
     /// Files, folders or patterns
     #[arg(value_name = "PATH", default_value = "/")]

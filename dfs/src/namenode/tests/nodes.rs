@@ -352,7 +352,7 @@ fn a_clients_complaint_is_checked_by_the_node() {
     assert!(!by_user(&mut bench).unwrap());
     bench.run_ms(40_000);
     assert!(by_user(&mut bench).unwrap());
-    bench.run_ms(1000);
+    bench.run_ms(3000);
     assert!(report(&mut bench, blocks[0]).unwrap());
 }
 
