@@ -6,7 +6,7 @@ use anyhow::Result;
 use comfy_table::Table;
 use dfs::client::{Client, FileStatus, LocatedBlock};
 use serde::Serialize;
-use std::{collections::BTreeMap, process::ExitCode};
+use std::process::ExitCode;
 
 /// Show all about a file or folder
 #[derive(Debug, clap::Args)]
@@ -138,19 +138,23 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Space on disks. Nodes of one machine whose disk is the same size share it, and it counts once.
+/// Space on disks. Nodes of one machine that report nearly the same capacity share a disk, and it counts once: capacity is
+/// what blocks use and what is free, so it changes between two heartbeats when others write to the disk.
 fn disks(report: &dfs::client::Report) -> String {
-    let (mut disks, mut shared) = (BTreeMap::<(&str, u64), u64>::new(), 0_u64);
+    let mut disks: Vec<(&str, u64, u64)> = Vec::new();
     for node in &report.nodes {
-        let free = disks.entry((&node.address.host, node.capacity)).or_insert_with(|| {
-            shared += 1;
-            0
-        });
-        *free = node.free.max(*free);
+        let host = node.address.host.as_str();
+        let same = |(on, capacity, _): &&mut (&str, u64, u64)| {
+            *on == host && node.capacity.abs_diff(*capacity) <= *capacity / 100
+        };
+        match disks.iter_mut().find(same) {
+            Some((_, _, free)) => *free = node.free.max(*free),
+            None => disks.push((host, node.capacity, node.free)),
+        }
     }
     let human = output::human;
-    let again = report.nodes.len() as u64 - shared;
-    if again == 0 {
+    let shared = disks.len() as u64;
+    if disks.len() == report.nodes.len() {
         return format!(
             "{} used, {} free of {}",
             human(report.used),
@@ -158,7 +162,8 @@ fn disks(report: &dfs::client::Report) -> String {
             human(report.capacity)
         );
     }
-    let (free, capacity) = (disks.values().sum(), disks.keys().map(|(_, capacity)| capacity).sum());
+    let (free, capacity) =
+        (disks.iter().map(|disk| disk.2).sum(), disks.iter().map(|disk| disk.1).sum());
     let nodes = output::count(report.nodes.len() as u64, "node");
     format!(
         "{} used, {} free of {} ({nodes} on {}: shared ones count once)",
