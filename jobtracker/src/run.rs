@@ -34,6 +34,8 @@ use tokio::task::JoinHandle;
 
 /// A tracker may report many attempts at once, but not without end.
 const TRACKER_MESSAGE_BYTES_MAX: usize = 8 << 20;
+/// How long a clean stop waits for the histories.
+const HISTORIES_WITHIN: Duration = Duration::from_secs(5);
 /// How often the journal's size is looked at.
 const SNAPSHOT_PERIOD: Duration = Duration::from_secs(5);
 
@@ -130,8 +132,12 @@ impl Daemon {
         self.addr
     }
 
-    /// Ends it cleanly: nothing more is taken in, and the journal is sealed.
-    fn close(&self) {
+    /// Ends it cleanly: nothing more is taken in, the histories are complete and the journal is sealed.
+    async fn close(&self) {
+        self.server.abort();
+        if tokio::time::timeout(HISTORIES_WITHIN, self.driver.flush_histories()).await.is_err() {
+            tracing::warn!("histories are not complete yet: the next start completes them");
+        }
         self.stop();
         if let Err(error) = self.driver.log().close() {
             tracing::error!(%error, "the journal could not be sealed");
@@ -183,7 +189,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
         () = stop_signal() => {}
     }
     tracing::info!("jobtracker stops");
-    daemon.close();
+    daemon.close().await;
     Ok(())
 }
 

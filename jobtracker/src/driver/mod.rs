@@ -33,7 +33,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::{Notify, futures::Notified, mpsc, watch};
+use tokio::sync::{Notify, futures::Notified, mpsc, oneshot, watch};
 
 /// Launches stop below this part of `disk_reserve`.
 const LAUNCH_RESERVE_PART: u64 = 4;
@@ -65,10 +65,16 @@ pub(crate) struct Outgoing {
 
 enum What {
     Fact(Entry),
-    Message { to: Option<(TrackerId, u64)>, sender: mpsc::Sender<ToTracker>, message: ToTracker },
+    Message {
+        to: Option<(TrackerId, u64)>,
+        sender: mpsc::Sender<ToTracker>,
+        message: ToTracker,
+    },
     Commit(JobId),
     Compute(u64, Problem),
     Clear(Leftovers),
+    /// All facts before it are in the history files when this is answered.
+    Flush(oneshot::Sender<()>),
 }
 
 /// Why the process cannot go on.
@@ -408,6 +414,13 @@ impl Driver {
         self.send(seq, What::Message { to, sender: link.sender.clone(), message });
     }
 
+    /// Returns when every durable fact is in its history file, or at once if the journal has failed.
+    pub(crate) async fn flush_histories(&self) {
+        let (done, is_done) = oneshot::channel();
+        self.send(self.log.last_seq(), What::Flush(done));
+        let _ = is_done.await;
+    }
+
     /// Lets out what waits, in order, each when it may. Ends when the journal fails.
     pub(crate) async fn deliver(self: Arc<Self>, mut queue: mpsc::UnboundedReceiver<Outgoing>) {
         while let Some(Outgoing { after, what }) = queue.recv().await {
@@ -437,6 +450,10 @@ impl Driver {
                 What::Commit(job) => drop(tokio::spawn(crate::output::commit(self.clone(), job))),
                 What::Compute(number, problem) => drop(tokio::spawn(self.clone().compute(number, problem))),
                 What::Clear(left) => drop(tokio::spawn(leftovers::clear(self.clone(), left))),
+                What::Flush(done) => {
+                    self.scribe.flush().await;
+                    let _ = done.send(());
+                }
             }
             self.backlog.shrank();
         }

@@ -162,8 +162,7 @@ fn disks(report: &dfs::client::Report) -> String {
             human(report.capacity)
         );
     }
-    let (free, capacity) =
-        (disks.iter().map(|disk| disk.2).sum(), disks.iter().map(|disk| disk.1).sum());
+    let (free, capacity) = (disks.iter().map(|disk| disk.2).sum(), disks.iter().map(|disk| disk.1).sum());
     let nodes = output::count(report.nodes.len() as u64, "node");
     format!(
         "{} used, {} free of {} ({nodes} on {}: shared ones count once)",

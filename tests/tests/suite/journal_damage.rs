@@ -184,7 +184,9 @@ fn a_missing_segment_is_refused(master: Master) -> Cluster {
         eventually("a snapshot, and records in the newest of several segments", 2 * PATIENCE, || {
             number += 1;
             master.write(&cluster, number);
+            master.newest_of_several(&cluster)?;
             master.stop(&cluster, false);
+            // A snapshot may have begun a new segment meanwhile.
             let newest = master.newest_of_several(&cluster);
             if newest.is_none() {
                 master.restart(&cluster);

@@ -1,0 +1,149 @@
+//! Bad records: errors, panics and crashing programs, skipped up to a bound.
+
+use super::*;
+
+#[test]
+fn stopped_and_bad_records() {
+    let mut here = Here::new();
+    let source = here.file("text", b"good\nbad\nbad\nfine\n");
+    let mut task = here.task(&source, 0, 100, 1);
+    let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
+    assert_eq!(error, format!("record at {source}:2: no word for it"));
+    task.conf.set("skip.bad.records", "true");
+    let outcome = run_map(&words(None), &task, &mut here).unwrap();
+    assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["LINES"]), (2, 2));
+    task.conf.set("skip.bad.records", "1");
+    let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
+    assert!(error.contains("more bad records than skip.bad.records = 1"), "{error}");
+    here.stop.set("killed by its user");
+    let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
+    assert_eq!(error, "stopped: killed by its user");
+}
+
+/// Panics at words, and keeps a state that would be wrong after a panic.
+struct Panicky(u64);
+
+impl Mapper for Panicky {
+    fn map(
+        &mut self,
+        _: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let lines = context.counter("LINES");
+        context.add(lines, 1);
+        self.0 += 1;
+        out.emit(line, &self.0.to_be_bytes())?;
+        assert!(line != b"bad", "no word for it");
+        Ok(())
+    }
+}
+
+#[test]
+fn records_that_a_mapper_panics_at_are_skipped_up_to_the_bound() {
+    let mut here = Here::new();
+    let source = here.file("text", b"good\nbad\nfine\nbad\nlast\n");
+    let job = Job::map(|_| Ok(Panicky(0)));
+    let mut task = here.task(&source, 0, 100, 1);
+    let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("record at {source}:2: panicked at ")), "{error}");
+    task.conf.set("skip.bad.records", "1");
+    let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+    assert!(error.contains("skip.bad.records = 1") && error.contains(&format!("{source}:4")), "{error}");
+    task.conf.set("skip.bad.records", "2");
+    let outcome = run_map(&job, &task, &mut here).unwrap();
+    assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["LINES"]), (2, 3));
+    assert_eq!(outcome.counters["MAP_OUTPUT_RECORDS"], 3, "nothing is left of the runs before");
+}
+
+/// Returns an error at `bad`, and panics at `worse`.
+struct Moody;
+
+impl Mapper for Moody {
+    fn map(&mut self, _: &[u8], line: &[u8], out: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
+        assert!(line != b"worse", "cannot go on");
+        if line == b"bad" {
+            return Err("no word for it".into());
+        }
+        out.emit(line, b"")
+    }
+}
+
+#[test]
+fn errors_and_panics_count_against_one_bound_in_either_order() {
+    for text in ["bad\nworse\ngood\n", "worse\nbad\ngood\n"] {
+        let mut here = Here::new();
+        let source = here.file("text", text.as_bytes());
+        let job = Job::map(|_| Ok(Moody));
+        let mut task = here.task(&source, 0, 100, 1);
+        task.conf.set("skip.bad.records", "1");
+        let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+        assert!(error.contains("more bad records than skip.bad.records = 1"), "{text:?}: {error}");
+        task.conf.set("skip.bad.records", "2");
+        let outcome = run_map(&job, &task, &mut here).unwrap();
+        assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["MAP_OUTPUT_RECORDS"]), (2, 1));
+    }
+}
+
+/// Fails at the second value of a key.
+struct BadCombiner {
+    panics: bool,
+}
+
+impl Reducer for BadCombiner {
+    fn reduce(
+        &mut self,
+        _: &[u8],
+        values: &mut dyn Values,
+        _: &mut dyn Emit,
+        _: &mut Context,
+    ) -> Result<(), TaskError> {
+        while values.next()?.is_some() {}
+        assert!(!self.panics, "the combiner panics");
+        Err("the combiner fails".into())
+    }
+}
+
+#[test]
+fn a_combiner_that_fails_or_panics_costs_no_record() {
+    for (panics, why) in [(true, "the combiner panics"), (false, "the combiner fails")] {
+        let mut here = Here::new();
+        // More than the buffer holds, so that pairs are combined while the mapper emits.
+        let source = here.file("text", &text(100_000));
+        let job = Job::map(|_| Ok(Words { cut: None })).combine(move |_| Ok(BadCombiner { panics }));
+        let mut task = here.task(&source, 0, u64::MAX, 1);
+        task.conf.set("skip.bad.records", "5");
+        let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+        assert!(!error.contains("record at") && !error.contains("skip.bad.records"), "{error}");
+    }
+}
+
+#[test]
+fn records_that_a_streaming_mapper_crashes_at_are_found_by_bisecting() {
+    let mut here = Here::new();
+    let lines: Vec<String> =
+        (0..3000).map(|n| if n == 77 || n == 2500 { "bad".into() } else { format!("line {n}") }).collect();
+    let source = here.file("text", (lines.join("\n") + "\n").as_bytes());
+    let mut task = here.task(&source, 0, u64::MAX, 1);
+    let script = "while read -r line; do [ \"$line\" = bad ] && exit 3; echo \"$line\"; done";
+    task.conf.set("stream.mapper", format!("sh -c '{script}'"));
+    let job = crate::registry::job("streaming", &task.conf).unwrap();
+    let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+    assert!(error.contains("exit status: 3"), "{error}");
+    task.conf.set("skip.bad.records", "5");
+    let outcome = run_map(&job, &task, &mut here).unwrap();
+    assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["MAP_OUTPUT_RECORDS"]), (2, 2998));
+    // One that fails whatever it reads has no bad record.
+    task.conf.set("stream.mapper", "sh -c 'cat > /dev/null; exit 4'");
+    let job = crate::registry::job("streaming", &task.conf).unwrap();
+    let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+    assert!(error.contains("exit status: 4"), "{error}");
+    // One that fails at no record alone is not helped by skipping.
+    let script = "n=0; while read -r line; do n=$((n+1)); [ $n -gt 2000 ] && exit 5; done; exit 0";
+    task.conf.set("stream.mapper", format!("sh -c '{script}'"));
+    let job = crate::registry::job("streaming", &task.conf).unwrap();
+    let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+    assert!(error.contains("exit status: 5") && error.contains("no single record"), "{error}");
+}
