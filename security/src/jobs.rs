@@ -1,8 +1,8 @@
-//! Which jobs' tasks may still act. A task's token names its job; whoever runs jobs tells the NameNode which of them
-//! are not over, and the tokens of the others open nothing any more, however long they would last.
+//! Which jobs' tasks are still authorized. A task's token names its job. The JobTracker sends the NameNode the list of
+//! unfinished jobs; tokens of all other jobs are rejected, even before they expire.
 //!
-//! Known only as long as the process lives: until it has been told again, a token that is genuine is believed. A job
-//! that is newer than what was told is believed too, so that nothing need be told before a job begins.
+//! The list is kept in memory only. Until the first list after a start arrives, every valid token is accepted. A job
+//! that is newer than the list is accepted too, so that no list has to be sent before a job starts.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};

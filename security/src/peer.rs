@@ -198,7 +198,7 @@ fn look(near: SocketAddr, far: SocketAddr) -> io::Result<Owner> {
     Ok(owner(&all, near, far))
 }
 
-/// `0100007F:2710`: words of an address in the byte order of the machine, and a port.
+/// Parses `0100007F:2710`: an address as 32-bit integers in the machine's byte order, and a port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

@@ -68,7 +68,7 @@ pub(crate) struct History {
     /// As JSON: one value
     #[arg(long)]
     json: bool,
-    /// Not the history but what follows from it: waiting, locality, slots taken back, work lost; without a job, of all jobs
+    /// Not the history but what follows from it: waiting, locality, preempted slots, lost work; without a job, of all jobs
     /// that are over
     #[arg(long)]
     figures: bool,

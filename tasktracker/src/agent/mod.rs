@@ -9,9 +9,9 @@
 //!   are, the job is registered;
 //! - no message is longer than the JobTracker reads.
 //!
-//! While the JobTracker is away everything goes on, up to a bound: a tracker that is not answered stops its tasks
-//! before the JobTracker gives it up and runs them elsewhere, so that no task runs twice unknowingly. After a
-//! registration the JobTracker says what to stop; each such end is told.
+//! While the JobTracker does not answer, tasks keep running up to a limit: the tracker stops them before the JobTracker
+//! declares the tracker lost and runs them elsewhere, so that no task runs twice. After a registration the JobTracker
+//! names the attempts to stop; the end of each is reported.
 //! Deliberately absent: how to reach the JobTracker again (`link`), how to run anything (`child`).
 
 mod language;

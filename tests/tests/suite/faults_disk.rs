@@ -173,8 +173,8 @@ fn masters_die_at_every_point_of_a_job() {
     }
 }
 
-/// A tracker, or its task, dies at the nth thing that it does to its disk once a reduce is told to pause; false if
-/// there are not so many.
+/// A tracker, or its task, is killed at the nth disk operation after a reduce was asked to pause; false if there are
+/// fewer operations.
 fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bool> {
     let output = format!("/paused-{point}");
     let conf = ["--conf", "pace.reduce=6KiB", "--conf", "slow.start=0", "--reduces", "1"];

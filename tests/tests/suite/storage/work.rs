@@ -170,7 +170,7 @@ impl Work {
     pub(super) fn turns(&self, count: u32) {
         let until = self.turn.load(Ordering::Relaxed) + count;
         // Each may take as long as the client's deadline.
-        eventually("work goes on", PATIENCE * count, || {
+        eventually("more operations complete", PATIENCE * count, || {
             (self.turn.load(Ordering::Relaxed) >= until).then_some(())
         });
     }
