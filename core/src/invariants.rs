@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The first thing that is wrong, in words.
 pub fn check(cluster: &Cluster) -> Result<(), String> {
     cluster.jobs().try_for_each(|job| check_job(cluster, job))?;
-    check_trackers(cluster)
+    check_trackers(cluster)?;
+    check_names(cluster)
 }
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
@@ -205,4 +206,34 @@ fn check_trackers(cluster: &Cluster) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Hosts and racks are known by name as long as a tracker or a job refers to them, and no longer.
+fn check_names(cluster: &Cluster) -> Result<(), String> {
+    let (mut hosts, mut racks): (BTreeMap<&str, u64>, BTreeMap<&str, u64>) = <_>::default();
+    for tracker in cluster.trackers() {
+        *hosts.entry(cluster.host_name(tracker.host)).or_default() += 1;
+        *racks.entry(cluster.rack_name(tracker.rack)).or_default() += 1;
+    }
+    for job in cluster.jobs() {
+        let cut = &job.tasks.map[..job.spec.splits.len()];
+        for host in cut.iter().flat_map(|task| &task.hosts) {
+            *hosts.entry(cluster.host_name(*host)).or_default() += 1;
+        }
+    }
+    ensure(hosts == cluster.hosts.uses(), || {
+        format!("hosts in use {hosts:?}, counted {:?}", cluster.hosts.uses())
+    })?;
+    ensure(racks == cluster.racks.uses(), || {
+        format!("racks in use {racks:?}, counted {:?}", cluster.racks.uses())
+    })?;
+    for (host, rack) in &cluster.rack_of {
+        let said = cluster.trackers_on(*host).filter_map(|id| cluster.tracker(id)).any(|at| at.rack == *rack);
+        let listed = cluster.hosts_in(*rack).is_some_and(|hosts| hosts.contains(host));
+        ensure(said && listed, || format!("{}: its rack is that of no tracker", cluster.host_name(*host)))?;
+    }
+    let listed: usize = cluster.hosts_in.values().map(BTreeSet::len).sum();
+    ensure(listed == cluster.rack_of.len() && listed == cluster.trackers_on.len(), || {
+        format!("{listed} hosts in racks, {} with one", cluster.rack_of.len())
+    })
 }

@@ -3,7 +3,8 @@
 //! A map's rate is the bytes of its range by the time it took; a reduce's is the bytes that it wrote by the time from the
 //! last map's end. Programs differ by orders of magnitude, so speeds are compared within a job: an attempt's rate over
 //! the mean rate of its job so far. A tracker's speed is the geometric mean of these.
-//! Deliberately absent: forgetting. A machine that is repaired registers anew and is known by the same number.
+//! Deliberately absent: ageing. A machine that is repaired registers anew and is known by the same number, until its
+//! tracker is forgotten.
 
 use crate::{
     cluster::Cluster,
@@ -76,6 +77,9 @@ impl Speeds {
             Fact::JobEnded { job, .. } => {
                 self.jobs.remove(job);
             }
+            Fact::TrackerForgotten { tracker, .. } => {
+                self.trackers.remove(tracker);
+            }
             _ => {}
         }
     }
@@ -123,5 +127,14 @@ mod tests {
         slow.add(300.0, 4.0);
         assert_eq!(slow.rate(), Some(50.0));
         assert_eq!((Pace::default().rate(), Pace::default().speed()), (None, None));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_forgotten_tracker() {
+        let (mut speeds, tracker) = (Speeds::default(), TrackerId(1));
+        speeds.trackers.insert(tracker, PerPhase::default());
+        let fact = Fact::TrackerForgotten { tracker, name: "t1".into(), why: String::new() };
+        speeds.note(&Entry { at: Time(0), fact }, &Cluster::default());
+        assert!(speeds.trackers.is_empty());
     }
 }

@@ -1,6 +1,6 @@
-//! The first process of a container, to which every process comes that has lost its parent: whoever starts a daemon as
-//! that has not made the daemon the parent of all. The daemon goes on in a child, and this process does no more than reap
-//! whoever comes to it, hand signals on, and end as the child does; with it ends, by the kernel, whatever is left.
+//! Process 1 of a container becomes the parent of every process that has lost its own. A daemon that is started as
+//! process 1 therefore runs in a child process. Process 1 only reaps orphans, forwards signals, and exits as the child
+//! does; the kernel then ends every process that is left in the container.
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, wait};
 use std::{

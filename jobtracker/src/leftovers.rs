@@ -48,7 +48,7 @@ pub(crate) struct Leftovers {
 }
 
 impl Leftovers {
-    /// Of a job that is over. The commit of one that succeeded took its work folder away: it is looked for only if
+    /// Of a job whose work is over. The commit of one that succeeded deleted its work folder: it is looked for only if
     /// somebody may have written since.
     pub(crate) fn of(job: &Job, written_since: bool) -> Self {
         let in_vain = !matches!(job.state, JobState::Ended(JobOutcome::Succeeded));

@@ -3,7 +3,10 @@
 //! Every commit carries this process's epoch. The fence is raised at start, so that an older JobTracker on the same
 //! journal, stopped and woken up later, can commit nothing; it learns so from its refusal and ends.
 
-use crate::driver::Driver;
+use crate::{
+    driver::Driver,
+    leftovers::{self, Leftovers},
+};
 use dfs::{
     client::{Client, ClientError, ClientOptions, Commit, CommitMove},
     error::Kind,
@@ -143,27 +146,34 @@ fn fenced_out(error: &ClientError) -> String {
     format!("another JobTracker has taken over this journal, or this is an older copy of it: {error}")
 }
 
-/// Moves a job's output into place, and says how that went. Asked again after a restart, it finds what it did.
+/// Moves a job's output into place, and reports the result. Repeated after a restart, it is recognised.
 pub(crate) async fn commit(driver: Arc<Driver>, id: JobId) {
     let scope = driver.files().scope.clone();
     let plan = driver.peek(|cluster| {
         let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
-        Some((job.spec.user.clone(), plan(job, scope, cluster.epoch())))
+        Some((job.spec.user.clone(), Leftovers::of(job, true), plan(job, scope, cluster.epoch())))
     });
     let result = match plan {
         // Another answer came first.
         None => return,
-        Some((_, Ok(None))) => Ok(()),
-        Some((user, Ok(Some(commit)))) => match carry_out(&driver, &user, commit).await {
+        Some((_, _, Ok(None))) => Ok(()),
+        Some((user, left, Ok(Some(commit)))) => match carry_out(&driver, &user, commit).await {
             Err(error) if error.is(Kind::Fenced) => return driver.give_up(fenced_out(&error)),
-            result => result.map_err(|error| error.to_string()),
+            // If the journal lost the job's end, the job ran again: what its attempts wrote is not needed.
+            Ok(true) => {
+                tracing::info!(job = %id, "its output was committed before, and stays as it is");
+                leftovers::clear(driver.clone(), left).await;
+                Ok(())
+            }
+            result => result.map(drop).map_err(|error| error.to_string()),
         },
-        Some((_, Err(error))) => Err(error.to_string()),
+        Some((_, _, Err(error))) => Err(error.to_string()),
     };
     driver.tell(Event::CommitResult { job: id, result });
 }
 
-async fn carry_out(driver: &Driver, user: &str, commit: Commit) -> Result<(), ClientError> {
+/// Commits, however long the NameNode is down. True if this commit was carried out before.
+async fn carry_out(driver: &Driver, user: &str, commit: Commit) -> Result<bool, ClientError> {
     let mut pause = Pause::new();
     loop {
         let result = match driver.files().client().await {
@@ -172,7 +182,7 @@ async fn carry_out(driver: &Driver, user: &str, commit: Commit) -> Result<(), Cl
             Err(error) => Err(error),
         };
         match result {
-            Ok(_) => return Ok(()),
+            Ok(already_done) => return Ok(already_done),
             Err(error) if is_passing(&error) => {
                 tracing::warn!(%error, commit = commit.commit_id, "commit waits");
             }

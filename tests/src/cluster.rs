@@ -246,10 +246,16 @@ impl Cluster {
     /// `look` has seen it at its address. What it logged, which is in its log too.
     #[track_caller]
     pub fn recover(&self, master: &str, look: impl FnOnce(&str)) -> String {
+        self.recover_by(Command::new(binaries().join(master)), master, look)
+    }
+
+    /// The same with a command that starts the master.
+    #[track_caller]
+    pub fn recover_by(&self, mut command: Command, master: &str, look: impl FnOnce(&str)) -> String {
         let ready = self.path("recovered");
         let before = self.log(master).len();
         let log = fs::File::options().append(true).open(self.log_path(master)).expect("its log");
-        let mut recovering = Command::new(binaries().join(master))
+        let mut recovering = command
             .arg("--config")
             .arg(self.path(".fermata/fermata.toml"))
             .args(["--listen", "127.0.0.1:0", "--recover", "--ready-file"])

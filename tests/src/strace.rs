@@ -1,9 +1,9 @@
 //! Faults in the system calls of a daemon, injected by strace into the real binaries.
 
-use crate::{Cluster, eventually};
+use crate::{Cluster, eventually, may_inspect_daemons};
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -39,6 +39,29 @@ impl Strace {
     ) -> Option<Self> {
         let files = files.iter().flat_map(|file| ["-P".into(), file.clone()]).collect();
         Self::attach(cluster.path(&format!("strace-{pid}.log")), pid, calls, what, files)
+    }
+
+    /// The command that starts a program, with `what` for those of its calls from the start that are on this file. The
+    /// process is the program's own. None, with a message, where strace cannot be used.
+    pub fn starting(program: &Path, calls: &str, what: &str, file: &Path) -> Option<Command> {
+        // strace finds out which file a call is on by looking into the process.
+        if !may_inspect_daemons() {
+            return None;
+        }
+        let traced = || {
+            let mut command = Command::new("strace");
+            // The tracer runs beside the program, not as its parent.
+            command.args(["-D", "-f", "-q", "-o", "/dev/null"]);
+            command
+        };
+        if !traced().arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+            eprintln!("skipped: strace is not installed or may not trace processes here");
+            return None;
+        }
+        let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:{what}"));
+        let mut command = traced();
+        command.args(["-e", &trace, "-e", &inject, "-P"]).arg(file).arg(program);
+        Some(command)
     }
 
     fn attach(log: PathBuf, pid: &str, calls: &str, what: &str, more: Vec<PathBuf>) -> Option<Self> {

@@ -135,13 +135,11 @@ impl Cluster {
         else {
             return misfit("not a registration");
         };
-        let host = HostId(self.hosts.number(host));
-        let rack = RackId(self.racks.number(rack));
+        let host = HostId(self.hosts.acquire(host));
+        let rack = RackId(self.racks.acquire(rack));
         let before = self.trackers.remove(id);
-        if let Some(before) = &before
-            && let Some(there) = self.trackers_on.get_mut(&before.host)
-        {
-            there.remove(id);
+        if let Some(before) = &before {
+            self.leave_host(before);
         }
         let counted = before.as_ref().map(Tracker::capacity).unwrap_or_default();
         let (running, outputs, checkpoints, drain) = before.map_or_else(
@@ -169,42 +167,55 @@ impl Cluster {
         self.next_tracker = self.next_tracker.max(id.0 + 1);
         self.count_slots(*id, counted);
         self.by_name.insert(name.clone(), *id);
-        if let Some(before) = self.rack_of.insert(host, rack)
-            && let Some(there) = self.hosts_in.get_mut(&before)
-        {
-            there.remove(&host);
-        }
-        self.hosts_in.entry(rack).or_default().insert(host);
+        self.set_rack(host, Some(rack));
         self.trackers_on.entry(host).or_default().insert(*id);
         self.refresh_free(*id);
         Ok(())
     }
 
     fn tracker_forgotten(&mut self, id: TrackerId) -> Result<(), Misfit> {
-        let Some(tracker) = self.trackers.get(&id).filter(|tracker| tracker.state == TrackerState::Lost)
-        else {
+        if self.trackers.get(&id).is_none_or(|tracker| tracker.state != TrackerState::Lost) {
             return misfit(format!("{id} is not a lost tracker"));
-        };
-        let host = tracker.host;
+        }
+        let Some(tracker) = self.trackers.remove(&id) else { return Ok(()) };
         if self.by_name.get(&tracker.name) == Some(&id) {
             self.by_name.remove(&tracker.name);
         }
-        self.trackers.remove(&id);
         for phase in Phase::BOTH {
             self.free[phase].remove(&id);
         }
         self.draining.remove(&id);
-        let there = self.trackers_on.entry(host).or_default();
-        there.remove(&id);
-        if there.is_empty() {
-            self.trackers_on.remove(&host);
-            if let Some(rack) = self.rack_of.remove(&host)
-                && let Some(hosts) = self.hosts_in.get_mut(&rack)
-            {
-                hosts.remove(&host);
+        self.leave_host(&tracker);
+        Ok(())
+    }
+
+    /// A tracker that was removed is no longer on its host. The host has the rack of a tracker that is left there.
+    fn leave_host(&mut self, tracker: &Tracker) {
+        let there = self.trackers_on.entry(tracker.host).or_default();
+        there.remove(&tracker.id);
+        let left = there.last().copied();
+        if left.is_none() {
+            self.trackers_on.remove(&tracker.host);
+        }
+        let rack = left.and_then(|id| self.trackers.get(&id)).map(|tracker| tracker.rack);
+        self.set_rack(tracker.host, rack);
+        self.hosts.release(tracker.host.0);
+        self.racks.release(tracker.rack.0);
+    }
+
+    fn set_rack(&mut self, host: HostId, rack: Option<RackId>) {
+        if let Some(before) = self.rack_of.remove(&host)
+            && let Some(there) = self.hosts_in.get_mut(&before)
+        {
+            there.remove(&host);
+            if there.is_empty() {
+                self.hosts_in.remove(&before);
             }
         }
-        Ok(())
+        if let Some(rack) = rack {
+            self.rack_of.insert(host, rack);
+            self.hosts_in.entry(rack).or_default().insert(host);
+        }
     }
 
     fn job_submitted(
@@ -222,8 +233,10 @@ impl Cluster {
         for (index, split) in spec.splits.iter().enumerate() {
             let mut hosts: Vec<HostId> = Vec::with_capacity(split.hosts.len());
             for host in &split.hosts {
-                let host = HostId(self.hosts.number(host));
-                if !hosts.contains(&host) {
+                let host = HostId(self.hosts.acquire(host));
+                if hosts.contains(&host) {
+                    self.hosts.release(host.0);
+                } else {
                     hosts.push(host);
                 }
             }
@@ -314,6 +327,10 @@ impl Cluster {
         let Some(job) = self.jobs.remove(&id) else { return misfit(format!("{id} is not known")) };
         self.by_request.remove(&job.request);
         self.active.remove(&id);
+        // Tasks that came of a split share the hosts of the task that was split.
+        for host in job.tasks.map[..job.spec.splits.len()].iter().flat_map(|task| &task.hosts) {
+            self.hosts.release(host.0);
+        }
         Ok(())
     }
 

@@ -22,27 +22,51 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Text, numbered in order of first sight. The names of hosts and racks come in few and are compared often.
+/// Numbered text with a count of its uses: names of hosts and racks are few and compared often. A number stays the same
+/// while the text is in use, and is given to another text afterwards, so the table is as long as the most that were in
+/// use at once, however many names come and go.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     numbers: BTreeMap<String, u32>,
-    texts: Vec<String>,
+    /// By number: the text, and how often it is in use. Unused numbers have no text.
+    texts: Vec<(String, u64)>,
+    unused: Vec<u32>,
 }
 
 impl Names {
-    fn number(&mut self, text: &str) -> u32 {
+    /// The number of a text, which is in use once more.
+    fn acquire(&mut self, text: &str) -> u32 {
         if let Some(number) = self.numbers.get(text) {
+            self.texts[*number as usize].1 += 1;
             return *number;
         }
-        let number = self.texts.len() as u32;
+        let number = self.unused.pop().unwrap_or_else(|| {
+            self.texts.push((String::new(), 0));
+            self.texts.len() as u32 - 1
+        });
         self.numbers.insert(text.to_owned(), number);
-        self.texts.push(text.to_owned());
+        self.texts[number as usize] = (text.to_owned(), 1);
         number
     }
 
-    /// The text of a number that this table gave out.
+    /// Ends one use of a number.
+    fn release(&mut self, number: u32) {
+        let (text, uses) = &mut self.texts[number as usize];
+        *uses -= 1;
+        if *uses == 0 {
+            self.numbers.remove(&std::mem::take(text));
+            self.unused.push(number);
+        }
+    }
+
+    /// The text of a number that is in use.
     pub fn text(&self, number: u32) -> &str {
-        &self.texts[number as usize]
+        &self.texts[number as usize].0
+    }
+
+    /// How often each text is in use.
+    pub(crate) fn uses(&self) -> BTreeMap<&str, u64> {
+        self.numbers.iter().map(|(text, number)| (text.as_str(), self.texts[*number as usize].1)).collect()
     }
 }
 
@@ -233,5 +257,124 @@ impl Cluster {
                 self.free[phase].remove(&id);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fact::Fact,
+        ids::Incarnation,
+        invariants,
+        job::{InputPin, JobOutcome, JobSpec, Priority, Split},
+        time::Time,
+    };
+    use std::sync::Arc;
+
+    fn apply(cluster: &mut Cluster, fact: Fact) {
+        cluster.apply(Time(0), &fact).unwrap();
+        invariants::check(cluster).unwrap();
+    }
+
+    fn join(cluster: &mut Cluster, tracker: u32, host: &str, rack: &str) {
+        let fact = Fact::TrackerJoined {
+            tracker: TrackerId(tracker),
+            name: format!("t{tracker}"),
+            incarnation: Incarnation(1),
+            host: host.into(),
+            rack: rack.into(),
+            shuffle_addr: String::new(),
+            logs_addr: String::new(),
+            slots: PerPhase { map: 1, reduce: 1 },
+        };
+        apply(cluster, fact);
+    }
+
+    fn forget(cluster: &mut Cluster, tracker: u32) {
+        let (id, name) = (TrackerId(tracker), format!("t{tracker}"));
+        apply(cluster, Fact::TrackerLost { tracker: id, why: String::new() });
+        apply(cluster, Fact::TrackerForgotten { tracker: id, name, why: String::new() });
+    }
+
+    fn submit(cluster: &mut Cluster, job: u32, hosts: &[&str]) {
+        let split = |start: u64| Split {
+            source: "/in".into(),
+            start,
+            end: start + 10,
+            divisible: true,
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            pin: InputPin::default(),
+        };
+        let spec = JobSpec {
+            name: "job".into(),
+            user: "ann".into(),
+            queue: String::new(),
+            priority: Priority::Normal,
+            program: String::new(),
+            splits: vec![split(0), split(10)],
+            reduces: 0,
+            output: String::new(),
+            slow_start: 1.0,
+            speculation: false,
+            attempts_max: 4,
+            conf: BTreeMap::new(),
+        };
+        let (job, request) = (JobId(job), RequestId(job.into()));
+        apply(cluster, Fact::JobSubmitted { job, request, spec: Arc::new(spec) });
+    }
+
+    fn end(cluster: &mut Cluster, job: u32) {
+        apply(cluster, Fact::JobEnded { job: JobId(job), outcome: JobOutcome::Killed("test".into()) });
+        apply(cluster, Fact::JobForgotten { job: JobId(job) });
+    }
+
+    #[test]
+    fn names_that_come_and_go_take_no_room() {
+        let mut cluster = Cluster::default();
+        join(&mut cluster, 0, "stays", "rack");
+        for number in 1..1000 {
+            let (host, rack) = (format!("h{number}"), format!("r{number}"));
+            join(&mut cluster, number, &host, &rack);
+            // A host is named twice where two DataNodes share it.
+            submit(&mut cluster, number, &[&host, &host, &format!("data{number}")]);
+            // On another host in another rack, with the same name.
+            join(&mut cluster, number, &format!("moved{number}"), &format!("new{number}"));
+            forget(&mut cluster, number);
+            end(&mut cluster, number);
+        }
+        assert_eq!(cluster.hosts.uses(), BTreeMap::from([("stays", 1)]));
+        assert_eq!(cluster.racks.uses(), BTreeMap::from([("rack", 1)]));
+        assert!(cluster.hosts.texts.len() <= 4, "{} numbers of hosts", cluster.hosts.texts.len());
+        assert!(cluster.racks.texts.len() <= 3, "{} numbers of racks", cluster.racks.texts.len());
+        assert_eq!((cluster.rack_of.len(), cluster.hosts_in.len(), cluster.trackers_on.len()), (1, 1, 1));
+    }
+
+    #[test]
+    fn a_host_keeps_its_number_while_a_job_reads_from_it() {
+        let mut cluster = Cluster::default();
+        join(&mut cluster, 1, "h1", "r1");
+        submit(&mut cluster, 1, &["h1"]);
+        let host = cluster.tracker(TrackerId(1)).unwrap().host;
+        forget(&mut cluster, 1);
+        join(&mut cluster, 2, "h2", "r2");
+        assert_eq!((cluster.host_name(host), cluster.rack_of(host)), ("h1", None));
+        join(&mut cluster, 3, "h1", "r1");
+        let (task, tracker) = (cluster.job(JobId(1)).unwrap(), cluster.tracker(TrackerId(3)).unwrap());
+        assert_eq!(cluster.locality(&task.tasks.map[0], tracker), Locality::NodeLocal);
+    }
+
+    #[test]
+    fn a_host_has_the_rack_of_a_tracker_that_is_there() {
+        let mut cluster = Cluster::default();
+        join(&mut cluster, 1, "h", "r1");
+        join(&mut cluster, 2, "h", "r2");
+        let host = cluster.tracker(TrackerId(1)).unwrap().host;
+        let rack = |cluster: &Cluster| cluster.rack_of(host).map(|rack| cluster.rack_name(rack).to_owned());
+        assert_eq!(rack(&cluster).as_deref(), Some("r2"));
+        forget(&mut cluster, 2);
+        assert_eq!(rack(&cluster).as_deref(), Some("r1"));
+        forget(&mut cluster, 1);
+        assert_eq!(rack(&cluster), None);
     }
 }

@@ -249,6 +249,8 @@ impl JobTracker {
         let Some(name) = self.cluster.tracker(id).map(|tracker| tracker.name.clone()) else { return };
         self.record(now, Fact::TrackerForgotten { tracker: id, name, why: why.into() }, out);
         self.moved.remove(&id);
+        self.outboxes.remove(&id);
+        self.untold.remove(&id);
     }
 
     fn refuse_to_forget(&self, id: TrackerId) -> Option<String> {

@@ -193,7 +193,7 @@ impl BlockWriter {
 
     /// Starts over on another block, with what is kept.
     pub(super) fn start_over(&mut self, target: &LocatedBlock) {
-        (self.block, self.token) = (target.block, target.token);
+        (self.block, self.nonce, self.token) = (target.block, target.nonce, target.token);
         self.survivors.clone_from(&target.nodes);
         (self.cut_off, self.cut_off_since) = (Vec::new(), None);
         (self.sent, self.acked, self.done) = (0, 0, false);

@@ -1,7 +1,8 @@
 //! Short-circuit reads: a reader on this machine gets the open files themselves, over a Unix socket.
 //!
-//! The descriptors stay good when the block is deleted meanwhile, and are read-only. Only the node's own user
-//! can open the socket, or, where blocks want tokens, anybody who has one.
+//! The descriptors stay valid when the block is deleted meanwhile, and are read-only. Every account of the machine may
+//! connect: tasks have accounts of their own. A request must show the same as one over TCP, the block's nonce and, in a
+//! closed cluster, its token.
 
 use super::{
     error::{Refusal, RefusalKind},
@@ -23,7 +24,7 @@ use std::{
     os::{
         fd::AsFd,
         unix::{
-            fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+            fs::{MetadataExt, PermissionsExt},
             net::{UnixListener, UnixStream},
         },
     },
@@ -32,15 +33,19 @@ use std::{
 
 /// A socket address holds 108 bytes; a little is left for the system.
 const PATH_BYTES_MAX: usize = 100;
+/// Every account may connect.
+const SOCKET_MODE: u32 = 0o666;
+/// Every account may pass through the folder made for the socket, and only its owner may change it.
+const FOLDER_MODE: u32 = 0o711;
 
-/// Binds the node's socket, open to other accounts of the machine if it is `closed` to those without a token, in its
-/// first data folder that is in service, or, if that path is too long, below the system's folder for temporary files.
-pub(super) fn bind(folder: &Path, uuid: NodeUuid, closed: bool) -> io::Result<(UnixListener, PathBuf)> {
+/// Binds the node's socket in its first data folder that is in service, or, if that path is too long, below the system's
+/// folder for temporary files.
+pub(super) fn bind(folder: &Path, uuid: NodeUuid) -> io::Result<(UnixListener, PathBuf)> {
     let mut path = folder.join("local.sock");
     if path.as_os_str().len() > PATH_BYTES_MAX {
-        let private = std::env::temp_dir().join(format!("fermata-{}", uuid.0.simple()));
-        make_private(&private)?;
-        path = private.join("local.sock");
+        let own = std::env::temp_dir().join(format!("fermata-{}", uuid.0.simple()));
+        make_own(&own)?;
+        path = own.join("local.sock");
     }
     // Left by an earlier start: the folder's lock says that nobody else serves it.
     match fs::remove_file(&path) {
@@ -48,8 +53,7 @@ pub(super) fn bind(folder: &Path, uuid: NodeUuid, closed: bool) -> io::Result<(U
         _ => {}
     }
     let listener = UnixListener::bind(&path)?;
-    // Where every request shows a token, tasks of other accounts may ask too.
-    fs::set_permissions(&path, Permissions::from_mode(if closed { 0o666 } else { 0o600 }))?;
+    fs::set_permissions(&path, Permissions::from_mode(SOCKET_MODE))?;
     listener.set_nonblocking(true)?;
     Ok((listener, path))
 }
@@ -62,18 +66,18 @@ pub(super) fn remove(socket: &Path, folders: &[&Path]) {
     }
 }
 
-fn make_private(folder: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        other => return other,
+/// Makes a folder that nobody else can have put there or can change.
+fn make_own(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
     }
     let found = fs::symlink_metadata(folder)?;
-    let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
-    if ours && found.mode() & 0o777 == 0o700 {
-        return Ok(());
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+        let message = format!("{} is not a folder of this user", folder.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
-    let message = format!("{} is not a private folder of this user", folder.display());
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+    fs::set_permissions(folder, Permissions::from_mode(FOLDER_MODE))
 }
 
 /// Serves one `OpenLocal`. The outer error is the connection's.

@@ -133,6 +133,35 @@ async fn a_job_whose_number_was_assigned_before_commits_its_own_output() {
     }
 }
 
+/// `--recover` drops the end of a job from the journal: the job runs again, and its commit is a repeated one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_end_was_dropped_succeeds_again_with_the_output_that_it_has() {
+    let mut cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    let mut tracker = cluster.tracker("node1").await;
+    cluster.client().await.submit(submission("/in", "/out", 0)).await.unwrap();
+    let first = tracker.launch().await;
+    let mut files = std::fs::read_dir(cluster.config.jobtracker.dir.join("journal")).unwrap().flatten();
+    let segment = files.find(|file| file.path().extension().is_some_and(|end| end == "log")).unwrap().path();
+    let launched = std::fs::metadata(&segment).unwrap().len() as usize;
+    tracker.succeed(&cluster, &first, b"whole").await;
+    until("the end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
+    cluster.kill_jobtracker();
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes[launched..].iter_mut().for_each(|byte| *byte = !*byte);
+    std::fs::write(&segment, bytes).unwrap();
+    cluster.start_jobtracker_with(Recovery::DropDamaged);
+    assert_eq!(cluster.status("job_1").await.state, "running");
+    let mut tracker =
+        cluster.attach(pb::RegisterTracker { incarnation: u64::MAX, ..registration("node1") }).await;
+    let second = tracker.launch().await;
+    assert_ne!(first.attempt, second.attempt);
+    tracker.succeed(&cluster, &second, b"the same again").await;
+    until("the second end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
+    assert_eq!(cluster.length("/out/part-m-00000").await, 5, "the output of the first run");
+    assert!(!cluster.exists("/out/_temporary").await, "what the second run wrote is gone");
+}
+
 fn staged(output: &str, staging: &str) -> pb::SubmitRequest {
     let conf = [("staging".to_owned(), staging.to_owned())].into();
     pb::SubmitRequest { conf, ..submission("/in", output, 0) }

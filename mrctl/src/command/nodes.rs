@@ -26,10 +26,14 @@ use std::process::ExitCode;
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
-    /// How fast each node has run tasks, beside the others at the same jobs
+    /// Show how fast each tasktracker has run tasks, also compared with the others
+    ///
+    /// Only attempts that succeeded count: bytes of input per second of a map, bytes of output per second of a reduce
+    /// since the last map ended. A speed of 1.00 is the mean of attempts of the same jobs. A job that ran one map has
+    /// nothing to compare it with.
     #[arg(long)]
     rates: bool,
-    /// As JSON: one array
+    /// As JSON: one array, with the rates of each tracker
     #[arg(long)]
     json: bool,
 }
@@ -54,7 +58,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.rates && !args.json {
-        return rates(&target.jobtracker().await?.trackers().await?);
+        return print_rates(&target.jobtracker().await?.trackers().await?);
     }
     let report = target.connect().await?.report().await?;
     let asked = async { target.jobtracker().await?.trackers_and_notices().await };
@@ -146,27 +150,37 @@ fn print_trackers(trackers: &[Tracker]) -> Result<()> {
     output::print_table(&table)
 }
 
-/// How fast each has been.
-fn rates(trackers: &[Tracker]) -> Result<ExitCode> {
-    let header = ["TRACKER", "MAPS", "RATE", "SPEED", "REDUCES", "RATE", "SPEED"];
+const RATES_HELP: &str = "
+MAPS, REDUCES: attempts measured. MAP INPUT, REDUCE OUTPUT: mean rate of one attempt.
+SPEED: 1.00 is the mean of attempts of the same jobs, 2.00 is twice as fast; - is not known yet.";
+
+fn print_rates(trackers: &[Tracker]) -> Result<ExitCode> {
+    if trackers.is_empty() {
+        output::line("no tasktracker has registered yet")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::print_table(&rates(trackers))?;
+    output::line(RATES_HELP)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How fast each tracker has run tasks.
+fn rates(trackers: &[Tracker]) -> comfy_table::Table {
+    let header = ["TRACKER", "MAPS", "MAP INPUT", "MAP SPEED", "REDUCES", "REDUCE OUTPUT", "REDUCE SPEED"];
     let mut table = output::table(&header, &[1, 2, 3, 4, 5, 6]);
     let mut trackers: Vec<&Tracker> = trackers.iter().collect();
     trackers.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
     let cells = |pace: &Pace| {
-        let known = |value: f64, shown: String| if value > 0.0 { shown } else { "-".to_owned() };
-        let rate = format!("{}/s", output::human(pace.bytes_per_second as u64));
-        let speed = format!("{:.2}", pace.speed);
-        [pace.attempts.to_string(), known(pace.bytes_per_second, rate), known(pace.speed, speed)]
+        let known = |shown: Option<String>| shown.unwrap_or_else(|| "-".to_owned());
+        let rate = pace.bytes_per_second.map(|rate| format!("{}/s", output::human(rate as u64)));
+        let speed = pace.speed.map(|speed| format!("{speed:.2}"));
+        [pace.attempts.to_string(), known(rate), known(speed)]
     };
     for tracker in trackers {
-        let (maps, reduces) = (cells(&tracker.map_pace), cells(&tracker.reduce_pace));
+        let (maps, reduces) = (cells(&tracker.map_rates), cells(&tracker.reduce_rates));
         table.add_row([tracker.name.clone()].into_iter().chain(maps).chain(reduces));
     }
-    output::print_table(&table)?;
-    output::line(
-        "\nspeed 1 is as fast as others at the same jobs; rates are of one task, as input of maps and output of reduces",
-    )?;
-    Ok(ExitCode::SUCCESS)
+    table
 }
 
 /// A datanode's state as a word.
@@ -223,12 +237,44 @@ pub(crate) fn note(node: &NodeReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::natural;
+    use super::*;
 
     #[test]
     fn numbered_names_sort_by_number() {
         let mut names = ["node10", "node9", "web", "node1", "b2"];
         names.sort_by(|one, other| natural(one).cmp(&natural(other)));
         assert_eq!(names, ["b2", "node1", "node9", "node10", "web"]);
+    }
+
+    #[test]
+    fn rates_have_units_and_no_zeroes_for_what_is_not_known() {
+        let tracker = |name: &str, map_rates: Pace| Tracker {
+            name: name.into(),
+            host: name.into(),
+            rack: "rack1".into(),
+            state: "live".into(),
+            map_slots: 2,
+            reduce_slots: 1,
+            maps_running: 0,
+            reduces_running: 0,
+            last_heard_ms_ago: 0,
+            map_rates,
+            reduce_rates: Pace::default(),
+        };
+        let known = Pace { attempts: 3, bytes_per_second: Some(2_097_152.0), speed: Some(1.5) };
+        let trackers = [tracker("node10", Pace::default()), tracker("node2", known)];
+        let lines = output::table_lines(&rates(&trackers));
+        let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<String> = lines.iter().map(words).collect();
+        assert_eq!(
+            lines,
+            [
+                "TRACKER MAPS MAP INPUT MAP SPEED REDUCES REDUCE OUTPUT REDUCE SPEED",
+                "node2 3 2.00 MiB/s 1.50 0 - -",
+                "node10 0 - - 0 - -"
+            ]
+        );
+        let json = serde_json::to_value(&trackers[0]).unwrap();
+        assert_eq!(json["map_rates"]["speed"], serde_json::Value::Null, "{json}");
     }
 }

@@ -6,7 +6,7 @@ use crate::output;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use sim::{JobFigures, Span, replay, report, workload::history};
-use std::process::ExitCode;
+use std::{collections::BTreeSet, process::ExitCode};
 
 /// The whole history of a job.
 async fn read(tracker: &JobTracker, id: &str) -> Result<String> {
@@ -25,7 +25,11 @@ pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCo
     jobs.retain(super::model::Job::is_over);
     jobs.sort_by_key(|job| job.submitted_ms);
     if jobs.is_empty() {
-        output::line(if as_json { "{}" } else { "no job is over yet" })?;
+        if as_json {
+            output::json(&json!({ "groups": [] }))?;
+        } else {
+            output::line("no job is over yet")?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let mut texts = Vec::new();
@@ -38,36 +42,58 @@ pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCo
     let unsaid = history.unsaid;
     let comparison = replay::as_it_was(history, &name)?;
     let shares = &comparison.runs[0][0].metrics.shares;
-    let shares = unsaid.is_none().then(|| (shares.dissatisfaction(), shares.fairness()));
+    let users: BTreeSet<&str> = jobs.iter().map(|job| job.user.as_str()).collect();
+    let shares = known_shares((shares.dissatisfaction(), shares.fairness()), users.len(), unsaid);
     let table = report::of_groups(&comparison, 0);
     if as_json {
+        let known = shares.as_ref().ok();
         output::json(&json!({
             "scheduler": name,
-            "groups": table.json(),
-            "dissatisfaction": shares.map(|shares| shares.0),
-            "fairness": shares.map(|shares| shares.1),
-            "not_counted": unsaid.map(|unsaid| unsaid.to_string()),
+            "groups": with_plain_keys(table.json()),
+            "dissatisfaction": known.map(|shares| shares.0),
+            "fairness": known.map(|shares| shares.1),
+            "not_counted": shares.as_ref().err(),
             "deciding": schedulers.deciding,
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
     output::line(table.text().trim_end())?;
-    output::line(against_promises(shares, unsaid))?;
+    output::line(against_promises(&shares))?;
     if let Some(deciding) = schedulers.deciding {
-        output::line(format!("{name} was {}", deciding.words()))?;
+        output::line(format!("since the JobTracker started, {name} was {}", deciding.words()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn against_promises(shares: Option<(f64, f64)>, unsaid: Option<history::Unsaid>) -> String {
-    match (shares, unsaid) {
-        (Some((lacking, unfair)), _) => format!(
-            "dissatisfaction {lacking:.2}, fairness {unfair:.2} (lower is better; mean while anybody had work)"
+/// Keys of the table's rows as other JSON has them: `reduce_wait_s` for the column `reduce wait s`.
+fn with_plain_keys(rows: Value) -> Value {
+    let Value::Array(rows) = rows else { return rows };
+    let plain = |row: Value| match row {
+        Value::Object(row) => row.into_iter().map(|(key, value)| (key.replace(' ', "_"), value)).collect(),
+        other => other,
+    };
+    rows.into_iter().map(plain).collect()
+}
+
+/// Dissatisfaction and fairness, or why they cannot be counted. Of one user who lacked nothing both are always 0.
+fn known_shares(
+    shares: (f64, f64),
+    users: usize,
+    unsaid: Option<history::Unsaid>,
+) -> Result<(f64, f64), String> {
+    match unsaid {
+        Some(why) => Err(why.to_string()),
+        None if users < 2 && shares.0 <= 0.0 => Err("all jobs are of one user".to_owned()),
+        None => Ok(shares),
+    }
+}
+
+fn against_promises(shares: &Result<(f64, f64), String>) -> String {
+    match shares {
+        Ok((lacking, unfair)) => format!(
+            "dissatisfaction {lacking:.2}, fairness {unfair:.2} (0 is best; mean over the time in which any user had jobs)"
         ),
-        (None, why) => {
-            let why = why.map_or_else(String::new, |why| format!(": {why}"));
-            format!("dissatisfaction and fairness are left out{why}")
-        }
+        Err(why) => format!("dissatisfaction and fairness are left out: {why}"),
     }
 }
 
@@ -83,7 +109,7 @@ pub(crate) async fn show(tracker: &JobTracker, id: &str, as_json: bool) -> Resul
     let metrics = history::figures(id, &text)?;
     let (_, figures) = metrics.jobs().next().with_context(|| format!("the history of {id} is empty"))?;
     if as_json {
-        output::json(&numbers(figures))?;
+        output::json(&numbers(id, figures))?;
     } else {
         for line in words(figures) {
             output::line(line)?;
@@ -96,10 +122,11 @@ fn seconds(span: Option<Span>) -> Option<f64> {
     span.map(Span::as_secs_f64)
 }
 
-fn numbers(job: &JobFigures) -> Value {
+fn numbers(id: &str, job: &JobFigures) -> Value {
     let (taken, recovery) = (&job.taken, &job.recovery);
     json!({
-        "makespan_s": seconds(job.makespan()),
+        "job": id,
+        "completion_s": seconds(job.makespan()),
         "waiting_s": seconds(job.waiting()),
         "execution_s": seconds(job.execution()),
         "reduce_wait_s": seconds(job.reduce_wait()),
@@ -107,63 +134,65 @@ fn numbers(job: &JobFigures) -> Value {
         "reduce_slot_s": job.held.reduce.as_secs_f64(),
         "maps_node_local": job.near[0],
         "maps_rack_local": job.near[1],
-        "maps_elsewhere": job.near[2],
+        "maps_off_rack": job.near[2],
         "splits": taken.splits,
         "pauses": taken.pauses,
         "kills": taken.kills,
         "resumes": taken.resumes,
         "migrations": taken.migrations,
-        "duplicates": job.duplicates,
+        "speculative_attempts": job.duplicates,
         "lost_slot_s": job.lost.as_secs_f64(),
         "lost_bytes": job.lost_bytes,
         "recovered_tasks": recovery.tasks,
         "recovered_maps": recovery.maps,
         "recovered_maps_local": recovery.local,
         "recovery_wait_s": seconds(recovery.mean_wait()),
-        "recovery_longest_s": recovery.longest.as_secs_f64(),
+        "recovery_longest_s": recovery.mean_wait().map(|_| recovery.longest.as_secs_f64()),
     })
 }
 
 fn words(job: &JobFigures) -> Vec<String> {
-    let span =
-        |span: Option<Span>| span.map_or("-".to_owned(), |span| format!("{:.1} s", span.as_secs_f64()));
+    let known = |span: Span| format!("{:.2} s", span.as_secs_f64());
+    let span = |span: Option<Span>| span.map_or("-".to_owned(), known);
     let mut lines = vec![
         format!(
-            "makespan {}: waited {} for its first map, then took {}",
+            "completion time {}: {} until the first map started, then {}",
             span(job.makespan()),
             span(job.waiting()),
             span(job.execution())
         ),
         format!(
-            "slots held: {:.1} s of map slots, {:.1} s of reduce slots; {:.1} s and {} in vain",
-            job.held.map.as_secs_f64(),
-            job.held.reduce.as_secs_f64(),
-            job.lost.as_secs_f64(),
+            "slot time: {} of map slots, {} of reduce slots; {} of it was lost, after reading {}",
+            known(job.held.map),
+            known(job.held.reduce),
+            known(job.lost),
             output::human(job.lost_bytes)
         ),
         format!(
-            "maps near their input: {} on its node, {} in its rack, {} elsewhere",
+            "map attempts: {} node-local, {} rack-local, {} off-rack",
             job.near[0], job.near[1], job.near[2]
         ),
     ];
     if let Some(waited) = job.reduce_wait() {
-        let waited = waited.as_secs_f64();
-        lines.push(format!("a reduce waited {waited:.1} s for a slot after the maps, on average"));
+        lines.push(format!("reduces waited {} for a slot after the last map, on average", known(waited)));
     }
     let taken = &job.taken;
-    if taken.preemptions() + job.duplicates > 0 {
+    if taken.preemptions() > 0 {
         lines.push(format!(
-            "slots taken back: {} splits, {} pauses, {} kills; {} resumed, {} of them elsewhere; {} duplicates",
-            taken.splits, taken.pauses, taken.kills, taken.resumes, taken.migrations, job.duplicates
+            "preempted: {} split, {} paused, {} killed; {} resumed, {} of them on another node",
+            taken.splits, taken.pauses, taken.kills, taken.resumes, taken.migrations
         ));
+    }
+    if job.duplicates > 0 {
+        lines.push(format!("speculative attempts: {}", job.duplicates));
     }
     let recovery = &job.recovery;
     if let Some(waited) = recovery.mean_wait() {
         lines.push(format!(
-            "lost with nodes: {} tasks ran again after {:.1} s on average, {:.1} s at most; {} of {} maps near their input",
-            recovery.tasks,
-            waited.as_secs_f64(),
-            recovery.longest.as_secs_f64(),
+            "run again after a node was lost: {}, started {} after the loss on average, {} at most; {} of {} maps node-local",
+            output::count(recovery.tasks.into(), "task"),
+            known(waited),
+            known(recovery.longest),
             recovery.local,
             recovery.maps
         ));
@@ -176,13 +205,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_counted_is_told() {
+    fn shares_that_mean_nothing_are_left_out_with_the_reason() {
+        let several = known_shares((0.25, 1.0), 2, Some(history::Unsaid::Several));
         assert_eq!(
-            against_promises(None, Some(history::Unsaid::Several)),
+            against_promises(&several),
             "dissatisfaction and fairness are left out: the jobs ran under policies that promised users different things"
         );
-        assert!(
-            against_promises(Some((0.25, 1.0)), None).starts_with("dissatisfaction 0.25, fairness 1.00 (")
+        let alone = known_shares((0.0, 0.0), 1, None);
+        assert_eq!(
+            against_promises(&alone),
+            "dissatisfaction and fairness are left out: all jobs are of one user"
         );
+        assert_eq!(known_shares((0.25, 0.0), 1, None), Ok((0.25, 0.0)), "one user who lacked slots");
+        let both = known_shares((0.25, 1.0), 2, None);
+        assert!(against_promises(&both).starts_with("dissatisfaction 0.25, fairness 1.00 (0 is best;"));
+    }
+
+    #[test]
+    fn keys_of_groups_have_no_spaces() {
+        let rows = json!([{ "group": "all", "reduce wait s": 1.5, "worst slowdown": null }]);
+        let plain = json!([{ "group": "all", "reduce_wait_s": 1.5, "worst_slowdown": null }]);
+        assert_eq!(with_plain_keys(rows), plain);
     }
 }

@@ -55,21 +55,27 @@ pub(crate) struct Counters {
     one: One,
 }
 
-/// Print a job's history
+/// Print a job's history, or figures computed from it
 ///
-/// One JSON object a line, as the JobTracker keeps it (docs/history.md); with --json, one array of them.
+/// The history is one JSON object a line, as the JobTracker keeps it (docs/history.md); with --json, one array of them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl history job_7 > job_7.jsonl\n  mrctl history job_7 --figures\n  \
-    mrctl history --figures      of all jobs, by group, with slowdown and fairness")]
+    mrctl history --figures      of all jobs that are over, by group")]
 pub(crate) struct History {
     /// Its id, such as job_7; `mrctl jobs` lists them
     #[arg(required_unless_present = "figures")]
     job: Option<String>,
-    /// As JSON: one value
+    /// As JSON: one value; times are in seconds
     #[arg(long)]
     json: bool,
-    /// Not the history but what follows from it: waiting, locality, preempted slots, lost work; without a job, of all jobs
-    /// that are over
+    /// Print figures instead: times, locality, preemption, lost work; without a job, of all jobs that are over
+    ///
+    /// Without a job, a table with one row per group of jobs: the setting `group`, or else the job's name. All times
+    /// are in seconds. Means over the group's jobs: `completion s` from submission to end, `waiting s` from submission
+    /// to the first map, `execution s` the rest, `reduce wait s` of a reduce for a slot after the last map. `worst
+    /// slowdown` is against the same job alone, simulated. `maps local` are maps that ran on a node with their input.
+    /// Sums: `preempted` attempts, `lost slot s` of attempts whose work was lost, `yielding slot s` from the request
+    /// for a slot until it was free. docs/schedulers.md explains dissatisfaction and fairness.
     #[arg(long)]
     figures: bool,
 }

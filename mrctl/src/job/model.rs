@@ -197,8 +197,8 @@ pub(crate) struct Tracker {
     pub(crate) maps_running: u32,
     pub(crate) reduces_running: u32,
     pub(crate) last_heard_ms_ago: u64,
-    pub(crate) map_pace: Pace,
-    pub(crate) reduce_pace: Pace,
+    pub(crate) map_rates: Pace,
+    pub(crate) reduce_rates: Pace,
 }
 
 /// How far the drain of a tracker is; of one in use, what it would have to do.

@@ -120,10 +120,10 @@ pub(crate) struct Choice {
     pub(crate) why: Reason,
 }
 
-/// How fast a tracker has been.
+/// How fast a tracker has been. What is not known yet is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Pace {
     pub(crate) attempts: u32,
-    pub(crate) bytes_per_second: f64,
-    pub(crate) speed: f64,
+    pub(crate) bytes_per_second: Option<f64>,
+    pub(crate) speed: Option<f64>,
 }

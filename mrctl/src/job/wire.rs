@@ -430,7 +430,7 @@ fn tracker(tracker: pb::TrackerInfo) -> Tracker {
         maps_running: tracker.maps_running,
         reduces_running: tracker.reduces_running,
         last_heard_ms_ago: tracker.last_heard_ms_ago,
-        map_pace: scheduling::pace(tracker.maps),
-        reduce_pace: scheduling::pace(tracker.reduces),
+        map_rates: scheduling::pace(tracker.maps),
+        reduce_rates: scheduling::pace(tracker.reduces),
     }
 }

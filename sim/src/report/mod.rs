@@ -145,15 +145,15 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
     let mut table = Table::new(&[
         "group",
         "jobs",
-        "completion, mean s",
+        "completion s",
         "waiting s",
         "execution s",
         "worst slowdown",
         "reduce wait s",
         "maps local",
         "preempted",
-        "lost, slot s",
-        "yielding, slot s",
+        "lost slot s",
+        "yielding slot s",
     ]);
     let groups = comparison.groups.iter().map(|group| (group.as_str(), Some(group.as_str())));
     for (name, group) in groups.chain([("all", None)]) {

@@ -1,7 +1,15 @@
 //! What is kept of jobs that are over, for how long, and what is said of what is gone.
 
-use fermata_tests::{Cluster, Up};
-use std::fs;
+use fermata_tests::{Cluster, Strace, Up, eventually, is_gone};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    slice,
+    time::{Duration, UNIX_EPOCH},
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
 
 #[test]
 fn old_jobs_are_forgotten_and_lost_trackers_named() {
@@ -40,4 +48,46 @@ fn old_jobs_are_forgotten_and_lost_trackers_named() {
     // Logs outlive the tracker's process.
     cluster.mrctl(&["chaos", "restart", "node1", "--daemon", "tasktracker"]);
     cluster.mrctl(&logs);
+}
+
+/// The lines of a history, each with its time in microseconds.
+fn lines_of(history: &Path) -> Vec<(u128, String)> {
+    let time = |line: &str| {
+        let fact: serde_json::Value = serde_json::from_str(line).unwrap();
+        u128::from(fact["at_us"].as_u64().unwrap())
+    };
+    fs::read_to_string(history).unwrap().lines().map(|line| (time(line), line.to_owned())).collect()
+}
+
+/// Writes to the history take long (by strace). The JobTracker is stopped while lines of a job that was just killed wait
+/// to be written.
+#[test]
+fn history_is_complete_after_a_clean_stop() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    fs::write(cluster.path("text"), "word\n".repeat(20_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    let slow = ["wordcount", "--conf", "pace.map=10KiB", "--input", "/text", "--output", "/out"];
+    let job = cluster.detach(&slow);
+    eventually("its map runs", PATIENCE, || {
+        (cluster.json(&["job", &job])["maps"]["running"] != 0).then_some(())
+    });
+    let history = cluster.path(&format!(".fermata/data/jobtracker/history/{job}.jsonl"));
+    let history = fs::canonicalize(history).unwrap();
+    let pid = cluster.pid_of("jobtracker", "jobtracker");
+    let second = "delay_enter=1000000";
+    let Some(held) = Strace::hold_files(&cluster, &pid, "write", second, slice::from_ref(&history)) else {
+        return;
+    };
+    cluster.mrctl(&["kill", &job]);
+    let stopped_at = UNIX_EPOCH.elapsed().unwrap().as_micros();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    eventually("the JobTracker has ended", PATIENCE, || is_gone(&pid).then_some(()));
+    drop(held);
+    let stopped = lines_of(&history);
+    // The next start adds what is missing, from the journal.
+    cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    let complete = lines_of(&history);
+    let known: Vec<_> = complete.into_iter().filter(|(at, _)| *at <= stopped_at).collect();
+    assert!(known.iter().any(|(_, line)| line.contains("job-ended")), "{known:#?}");
+    assert!(stopped.starts_with(&known), "known: {known:#?}, in the file: {stopped:#?}");
 }

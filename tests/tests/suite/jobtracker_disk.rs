@@ -1,6 +1,7 @@
 //! The JobTracker's disk fills up: no job is taken in, no history is written, and running jobs continue; with almost
 //! nothing left, no attempt is started.
 
+use daemon::config::JobTrackerConfig;
 use fermata_tests::{Cluster, QUICK, Up, eventually, is_root};
 use std::{
     fs,
@@ -11,16 +12,17 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// A small file system in memory. Dropped, it is unmounted.
+/// A file system in memory, a little larger than the default of `jobtracker.disk_reserve`. It takes memory for what is
+/// in it only. Dropped, it is unmounted.
 struct Small(PathBuf);
 
 impl Small {
-    /// Over a folder, with what was in it. None, with a word, where that cannot be.
-    fn over(folder: &Path, megabytes: u32) -> Option<Self> {
+    /// Over a folder, with what was in it. None, with a message, where that is not possible.
+    fn over(folder: &Path) -> Option<Self> {
         let before = folder.with_extension("before");
         fs::rename(folder, &before).unwrap();
         fs::create_dir(folder).unwrap();
-        let size = format!("size={megabytes}m,mode=700");
+        let size = format!("size={},mode=700", Self::size());
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder).output();
         if !mounted.is_ok_and(|ran| ran.status.success()) {
             eprintln!("skipped: no tmpfs can be mounted here");
@@ -32,6 +34,28 @@ impl Small {
         let copied = Command::new("cp").arg("-a").arg(before.join(".")).arg(folder).status().unwrap();
         assert!(copied.success());
         Some(small)
+    }
+
+    fn size() -> u64 {
+        JobTrackerConfig::default().disk_reserve.0 + (64 << 20)
+    }
+
+    /// Has so many bytes left from here on.
+    fn leave(&self, bytes: u64) {
+        let ran = Command::new("df").args(["-B1", "--output=used"]).arg(&self.0).output().unwrap();
+        let used: u64 =
+            String::from_utf8(ran.stdout).unwrap().lines().last().unwrap().trim().parse().unwrap();
+        self.resize(used + bytes);
+    }
+
+    /// Has as much left as at first.
+    fn make_room(&self) {
+        self.resize(Self::size());
+    }
+
+    fn resize(&self, bytes: u64) {
+        let size = format!("remount,size={bytes}");
+        assert!(Command::new("mount").args(["-o", &size]).arg(&self.0).status().unwrap().success());
     }
 }
 
@@ -47,13 +71,12 @@ fn a_jobtracker_with_a_full_disk_takes_no_job_in_and_finishes_those_that_run() {
         eprintln!("skipped: only root may mount a small file system");
         return;
     }
-    let settings = format!("{QUICK}[jobtracker]\ndisk_reserve = \"8MiB\"\n");
-    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("text"), "word\n".repeat(20_000)).unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     let folder = cluster.path(".fermata/data/jobtracker");
-    let small = Small::over(&folder, 24);
+    let small = Small::over(&folder);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     let Some(small) = small else { return };
 
@@ -62,7 +85,7 @@ fn a_jobtracker_with_a_full_disk_takes_no_job_in_and_finishes_those_that_run() {
     eventually("it runs", PATIENCE, || {
         (cluster.json(&["job", &running])["maps"]["running"] != 0).then_some(())
     });
-    fs::write(folder.join("ballast"), vec![7; 18 << 20]).unwrap();
+    small.leave(JobTrackerConfig::default().disk_reserve.0 / 2);
     let job = ["submit", "wordcount", "--input", "/text", "--output", "/out"];
     let refused = cluster.refused(1, &job);
     assert!(refused.contains("jobtracker.disk_reserve"), "{refused}");
@@ -71,16 +94,10 @@ fn a_jobtracker_with_a_full_disk_takes_no_job_in_and_finishes_those_that_run() {
     eventually("what ran has succeeded", PATIENCE, || {
         (cluster.json(&["job", &running])["state"] == "succeeded").then_some(())
     });
-    fs::remove_file(folder.join("ballast")).unwrap();
+    small.make_room();
     cluster.mrctl(&job);
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     drop(small);
-}
-
-/// Bytes that a file system has left.
-fn free(folder: &Path) -> usize {
-    let ran = Command::new("df").args(["-B1", "--output=avail"]).arg(folder).output().unwrap();
-    String::from_utf8(ran.stdout).unwrap().lines().last().unwrap().trim().parse().unwrap()
 }
 
 /// Old: attempts are launched and fail until the journal cannot be written, and the JobTracker ends.
@@ -90,13 +107,12 @@ fn a_jobtracker_whose_disk_is_almost_full_starts_no_attempt_and_stays_up() {
         eprintln!("skipped: only root may mount a small file system");
         return;
     }
-    let settings = format!("{QUICK}[jobtracker]\ndisk_reserve = \"8MiB\"\n");
-    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("text"), "word\n".repeat(20_000)).unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     let folder = cluster.path(".fermata/data/jobtracker");
-    let small = Small::over(&folder, 24);
+    let small = Small::over(&folder);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     let Some(small) = small else { return };
     let process = cluster.processes_named("jobtracker");
@@ -108,10 +124,12 @@ fn a_jobtracker_whose_disk_is_almost_full_starts_no_attempt_and_stays_up() {
     let bad = cluster.detach(&[&failing[..], &["--input", "/text", "--output", "/bad"]].concat());
     let attempts = || cluster.json(&["tasks", &bad])[0]["attempts"].as_array().map_or(0, Vec::len);
     eventually("an attempt has failed", PATIENCE, || (attempts() > 1).then_some(()));
-    fs::write(folder.join("ballast"), vec![7; free(&folder) - (1 << 20)]).unwrap();
+    // Enough for the ends of what runs.
+    small.leave(64 << 10);
 
     let mut idle = 0;
     eventually("slots stay free although tasks wait", PATIENCE, || {
+        assert_eq!(cluster.processes_named("jobtracker"), process, "it stays up");
         let running = |job: &str| {
             let job = cluster.json(&["job", job]);
             job["maps"]["running"] != 0 || job["reduces"]["running"] != 0
@@ -120,14 +138,13 @@ fn a_jobtracker_whose_disk_is_almost_full_starts_no_attempt_and_stays_up() {
         (idle >= 10).then_some(())
     });
     assert_eq!(cluster.json(&["job", &good])["state"], "running", "its reduce waits");
-    assert_eq!(cluster.processes_named("jobtracker"), process, "it stays up");
     let told = cluster.try_mrctl(&["nodes"]);
     assert!(told.code == 0 && told.stderr.contains("no attempt is started"), "{}", told.stderr);
     let log = fs::read_to_string(cluster.path(".fermata/logs/jobtracker.log")).unwrap();
     assert!(log.contains("no attempt is started"), "{log}");
 
     let before = attempts();
-    fs::remove_file(folder.join("ballast")).unwrap();
+    small.make_room();
     eventually("attempts are started again", PATIENCE, || (attempts() > before).then_some(()));
     cluster.mrctl(&["kill", &bad]);
     eventually("the other job has succeeded", PATIENCE, || {

@@ -1,13 +1,14 @@
-//! A master's journal is damaged at its end, where a torn write would be: nothing that was acknowledged is dropped in
-//! silence. The master says what is wrong and does not start; with `--recover` it keeps what it drops and says so.
+//! A master's journal is damaged at its end, where a torn write would be, or cannot be read: nothing that was
+//! acknowledged is dropped in silence. The master says what is wrong and does not start; with `--recover` it keeps what
+//! it drops and says so.
 
-use fermata_tests::{Cluster, QUICK, Up, binaries, eventually};
+use fermata_tests::{Cluster, QUICK, READS, Strace, Up, binaries, eventually};
 use std::{
     fs,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, symlink},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -91,29 +92,44 @@ impl Master {
         }
     }
 
-    fn command(self, cluster: &Cluster) -> Command {
-        let mut command = Command::new(binaries().join(self.program));
-        command.arg("--config").arg(cluster.path(".fermata/fermata.toml"));
-        command.args(["--listen", "127.0.0.1:0"]).stdin(Stdio::null());
-        command
+    fn command(self) -> Command {
+        Command::new(binaries().join(self.program))
     }
 
-    /// It must not start, with one line that names the file and the remedy.
-    fn refuses(self, cluster: &Cluster, file: &str) {
-        let ran = self.command(cluster).output().unwrap();
-        let words = String::from_utf8_lossy(&ran.stderr).into_owned();
-        assert!(!ran.status.success(), "{} started: {words}", self.program);
+    /// Started by the command, it must end by itself, with one line that names the file and the remedy; that line.
+    fn refuses(self, cluster: &Cluster, mut command: Command, file: &str) -> String {
+        let errors = cluster.path("refusal");
+        command.arg("--config").arg(cluster.path(".fermata/fermata.toml"));
+        command.args(["--listen", "127.0.0.1:0"]).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = command.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap();
+        let since = Instant::now();
+        let ended = loop {
+            match child.try_wait().unwrap() {
+                None if since.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(20)),
+                ended => break ended,
+            }
+        };
+        if ended.is_none() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let words = fs::read_to_string(&errors).unwrap();
+        let status =
+            ended.unwrap_or_else(|| panic!("{} still runs after {PATIENCE:?}: {words}", self.program));
+        assert!(!status.success(), "{} started: {words}", self.program);
         let last = words.lines().last().unwrap_or_default();
         for word in [file, "--recover"] {
             assert!(last.contains(word), "{word:?} is not in {last}");
         }
+        last.to_owned()
     }
 
-    /// It starts with `--recover`; what it logs. `mrctl nodes` tells the operator as long as it runs.
-    fn recovers(self, cluster: &Cluster) -> String {
+    /// Started by the command with `--recover` it serves; what it logs. `mrctl nodes` tells the operator as long as it
+    /// runs.
+    fn recovers(self, cluster: &Cluster, command: Command) -> String {
         let config = cluster.path(".fermata/fermata.toml").display().to_string();
         let at = format!("--{}", self.program);
-        cluster.recover(self.program, |addr| {
+        cluster.recover_by(command, self.program, |addr| {
             let nodes = cluster.try_mrctl(&["--config", &config, &at, addr, "nodes"]);
             assert!(nodes.stderr.contains("may be lost"), "{}{}", nodes.stdout, nodes.stderr);
             if self.program == "namenode" {
@@ -143,15 +159,20 @@ fn a_flipped_bit_is_refused_and_kept(master: Master, cleanly: bool) {
     let newest = master.newest(&cluster);
     flip_near_the_end(&newest);
     let damaged = fs::read(&newest).unwrap();
-    master.refuses(&cluster, &name_of(&newest));
+    master.refuses(&cluster, master.command(), &name_of(&newest));
     assert_eq!(fs::read(&newest).unwrap(), damaged, "a refusal changes nothing");
-    let words = master.recovers(&cluster);
-    for word in ["dropped", "kept_as", "may be lost"] {
-        assert!(words.contains(word), "{word:?} is not in {words}");
-    }
-    let kept = newest.with_file_name(format!("{}.damaged-1", name_of(&newest)));
-    assert_eq!(fs::read(kept).unwrap(), damaged, "what was dropped is kept as it was");
+    let words = master.recovers(&cluster, master.command());
+    assert_kept(&newest, &damaged, &words);
     cluster.mrctl(&["chaos", "restart", master.program]);
+}
+
+/// A recovery logged what it dropped, and keeps the damaged segment beside the new one.
+fn assert_kept(segment: &Path, damaged: &[u8], log: &str) {
+    for word in ["dropped", "kept_as", "may be lost"] {
+        assert!(log.contains(word), "{word:?} is not in {log}");
+    }
+    let kept = segment.with_file_name(format!("{}.damaged-1", name_of(segment)));
+    assert!(fs::read(kept).unwrap() == damaged, "what was dropped is kept as it was");
 }
 
 #[test]
@@ -174,9 +195,9 @@ fn a_flipped_bit_in_the_last_fact_is_refused_after_a_clean_stop() {
     a_flipped_bit_is_refused_and_kept(JOBTRACKER, true);
 }
 
-/// The newest segment vanishes. What is left, a snapshot and older segments, reads like a whole journal: only `COMMIT`
-/// says that more was acknowledged.
-fn a_missing_segment_is_refused(master: Master) -> Cluster {
+/// A cluster whose master was killed, and the newest segment of its journal. A snapshot and older segments hold what was
+/// acknowledged first.
+fn killed_with_several_segments(master: Master) -> (Cluster, PathBuf) {
     let often = "snapshot_bytes = \"4KiB\"\n";
     let cluster = cluster(&format!("{QUICK}{often}[jobtracker]\n{often}"));
     let mut number = 0;
@@ -193,12 +214,17 @@ fn a_missing_segment_is_refused(master: Master) -> Cluster {
             }
             newest
         });
+    (cluster, newest)
+}
+
+/// The newest segment vanishes. What is left, a snapshot and older segments, reads like a whole journal: only `COMMIT`
+/// says that more was acknowledged.
+fn a_missing_segment_is_refused(master: Master) -> Cluster {
+    let (cluster, newest) = killed_with_several_segments(master);
     assert!(newest.with_file_name("COMMIT").exists());
     fs::remove_file(&newest).unwrap();
-    let ran = master.command(&cluster).output().unwrap();
-    let words = String::from_utf8_lossy(&ran.stderr).into_owned();
-    assert!(!ran.status.success() && words.contains("--recover"), "{words}");
-    let words = master.recovers(&cluster);
+    master.refuses(&cluster, master.command(), &name_of(&newest));
+    let words = master.recovers(&cluster, master.command());
     assert!(words.contains("may be lost"), "{words}");
     cluster
 }
@@ -215,4 +241,35 @@ fn after_a_missing_segment_no_job_number_is_given_again() {
     let job = cluster.succeed(&["wordcount", "--input", "/text", "--output", "/counts-again"]);
     let number: u32 = job["job"].as_str().unwrap().trim_start_matches("job_").parse().unwrap();
     assert!(number > 1000, "numbers that may have been given before are skipped: {number}");
+}
+
+/// The disk cannot read the newest segment (EIO, by strace), neither at a start nor during the recovery.
+fn an_unreadable_segment_is_refused_and_kept(master: Master) {
+    let (cluster, newest) = killed_with_several_segments(master);
+    let acknowledged = fs::read(&newest).unwrap();
+    // The segment that replaces this one has its name: the fault is bound to another file, which the name leads to.
+    let sectors = fs::canonicalize(cluster.path("")).unwrap().join("sectors");
+    fs::rename(&newest, &sectors).unwrap();
+    symlink(&sectors, &newest).unwrap();
+    let start = || Strace::starting(&binaries().join(master.program), READS, "error=EIO", &sectors);
+    let (Some(first), Some(second)) = (start(), start()) else { return };
+    let refusal = master.refuses(&cluster, first, &name_of(&newest));
+    assert!(refusal.contains("input/output error"), "{refusal}");
+    assert_eq!(fs::read_link(&newest).unwrap(), sectors, "a refusal changes nothing");
+    let words = master.recovers(&cluster, second);
+    assert_kept(&newest, &acknowledged, &words);
+    // What was acknowledged before that segment is there, and the cluster works.
+    master.restart(&cluster);
+    cluster.succeed(&["wordcount", "--input", "/text", "--output", "/counts-after"]);
+    assert_eq!(cluster.output("/counts-after"), b"one\t1\ntwo\t2\n");
+}
+
+#[test]
+fn an_unreadable_segment_of_the_edit_log_is_refused_and_recovered() {
+    an_unreadable_segment_is_refused_and_kept(NAMENODE);
+}
+
+#[test]
+fn an_unreadable_segment_of_the_jobtrackers_journal_is_refused_and_recovered() {
+    an_unreadable_segment_is_refused_and_kept(JOBTRACKER);
 }

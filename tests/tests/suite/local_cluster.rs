@@ -1,6 +1,6 @@
 //! `mrctl up`, `down`, `demo`: a cluster comes and goes without a trace.
 
-use fermata_tests::{Cluster, Up, binaries, eventually, may_inspect_daemons};
+use fermata_tests::{Cluster, Up, binaries, copy_folder, eventually, may_inspect_daemons};
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -105,6 +105,43 @@ fn a_cluster_in_safemode_is_left_running_so_that_safemode_can_be_turned_off() {
     assert!(warned.is_some_and(|line| line.contains("`mrctl fs safemode off`")), "{}", ran.stderr);
     cluster.mrctl(&["fs", "safemode", "off"]);
     cluster.mrctl(&["fs", "put", "hello", "/again"]);
+}
+
+#[test]
+fn up_with_an_older_copy_of_the_namenode_leaves_a_degraded_cluster_and_says_why() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    fs::write(cluster.path("hello"), "hello").unwrap();
+    cluster.mrctl(&["fs", "put", "hello", "/hello"]);
+    let (folder, older, newest) =
+        (cluster.path(".fermata/data/namenode"), cluster.path("older"), cluster.path("newest"));
+    cluster.mrctl(&["chaos", "kill", "namenode"]);
+    copy_folder(&folder, &older);
+    // The restored NameNode makes the first of these starts again; the DataNode has seen the second.
+    for _ in 0..2 {
+        cluster.restart_namenode();
+        cluster.mrctl(&["chaos", "kill", "namenode"]);
+    }
+    cluster.mrctl(&["down"]);
+    fs::rename(&folder, &newest).unwrap();
+    fs::rename(&older, &folder).unwrap();
+
+    let ran = cluster.try_mrctl(&["up", "--detach"]);
+    assert!(ran.code == 1 && ran.stdout.starts_with("degraded: "), "{}{}", ran.stdout, ran.stderr);
+    let warned = "mrctl: warning: node1's datanode does not serve yet: ";
+    let warned = ran.stderr.lines().find_map(|line| line.strip_prefix(warned)).unwrap_or_default();
+    for word in ["an older NameNode runs", "start it from the newest one", "namenode --recover"] {
+        assert!(warned.contains(word), "{word:?} is not in a warning of the datanode: {}", ran.stderr);
+    }
+    // It is left running, so that the operator can look and decide.
+    assert!(pids(&cluster).into_iter().all(alive));
+    assert_eq!(cluster.mrctl(&["jobs"]), "no jobs\n");
+    assert!(cluster.mrctl(&["fs", "report"]).contains("older copy of its folder"));
+
+    cluster.mrctl(&["down"]);
+    fs::remove_dir_all(&folder).unwrap();
+    fs::rename(&newest, &folder).unwrap();
+    cluster.mrctl(&["up", "--detach"]);
+    assert_eq!(cluster.mrctl(&["fs", "cat", "/hello"]), "hello");
 }
 
 #[test]

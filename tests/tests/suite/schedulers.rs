@@ -136,6 +136,7 @@ fn what_takes_a_slot_back_is_told_and_the_shadow_is_compared() {
     });
     let (figures, all) = figures;
     assert_eq!(all["preempted"], 1, "ann's slot: {figures}");
+    assert!(all.get("reduce_wait_s").is_some(), "keys have no spaces: {figures}");
     assert!(figures["deciding"]["rounds"].as_u64() > Some(0), "{figures}");
     assert!(figures["fairness"].as_f64() > Some(0.0), "ann had more than bob for a while: {figures}");
     let words = cluster.mrctl(&["history", "--figures"]);

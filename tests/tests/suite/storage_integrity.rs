@@ -192,6 +192,39 @@ fn repeated_commit_is_recognised_after_its_output_was_moved() {
     assert_ne!(cluster.try_mrctl(&["fs", "stat", "/out/part-0"]).code, 0, "nothing was put there again");
 }
 
+/// Audit 13, as a user meets it: the JobTracker dies after a commit and before its record of it, which takes long to
+/// write (by strace), and the user moves the output before the JobTracker is back.
+#[test]
+fn job_succeeds_although_its_output_was_moved_before_the_commit_was_recorded() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    put(&cluster, "/in", &"word\n".repeat(20_000));
+    let args = ["wordcount", "--conf", "pace.map=50KiB", "--input", "/in", "--output", "/out"];
+    let id = cluster.detach(&args);
+    eventually("its map runs", PATIENCE, || {
+        (cluster.json(&["job", &id])["maps"]["running"] != 0).then_some(())
+    });
+    let journal = fs::read_dir(cluster.path(".fermata/data/jobtracker/journal")).unwrap().flatten();
+    let segments = journal.map(|entry| entry.path()).filter(|path| path.extension() == Some("log".as_ref()));
+    let newest = fs::canonicalize(segments.max().expect("a segment")).unwrap();
+    let pid = cluster.pid_of("jobtracker", "jobtracker");
+    let slow = "delay_enter=2000000";
+    let held = Strace::hold_files(&cluster, &pid, "write,pwrite64", slow, std::slice::from_ref(&newest));
+    let Some(held) = held else { return };
+    eventually("its output is in place", PATIENCE, || {
+        (cluster.try_mrctl(&["fs", "stat", "/out/_SUCCESS"]).code == 0).then_some(())
+    });
+    cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    drop(held);
+    cluster.mrctl(&["fs", "mv", "/out", "/mine"]);
+    cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    let job = eventually("the job is over", PATIENCE, || {
+        let job = cluster.json(&["job", &id]);
+        (job["state"] != "running" && job["state"] != "committing").then_some(job)
+    });
+    assert_eq!(job["state"], "succeeded", "{job}");
+    assert_eq!(cluster.output("/mine"), b"word\t20000\n");
+}
+
 /// An older copy of the JobTracker's folder is restored. Its jobs get numbers that were assigned before, and the
 /// NameNode knows commits of those numbers: the new jobs' output is moved into place all the same.
 #[test]
@@ -260,6 +293,25 @@ fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
     assert_eq!(cluster.output("/counted"), cluster.output("/calm"));
     eventually("the bad replica is found", PATIENCE, || {
         (cluster.json(&["fs", "report"])["corrupt_found_total"] == 1).then_some(())
+    });
+}
+
+/// Tasks have an account of their own, which is not the DataNode's: they map the blocks of their node all the same, also
+/// in an open cluster.
+#[test]
+fn task_of_an_open_cluster_maps_its_block() {
+    if !fermata_tests::may_inspect_daemons() {
+        return;
+    }
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, open: true, ..Up::default() });
+    put(&cluster, "/in", &"some words to count\n".repeat((1 << 20) / 20));
+    let args = ["wordcount", "--input", "/in", "--output", "/counted", "--conf", "pace.map=256KiB"];
+    let id = cluster.detach(&args);
+    eventually("the map has mapped its block", PATIENCE, || {
+        let block = mapped_block(&cluster);
+        let state = cluster.json(&["job", &id])["state"].clone();
+        assert!(block.is_some() || state != "succeeded", "it was read over the network");
+        block
     });
 }
 

@@ -1,6 +1,6 @@
 //! A NameNode for tests: a table in memory behind the real gRPC service.
 
-use super::nodes::{Node, Nodes};
+use super::nodes::{Node, Nodes, nonce_of};
 use super::*;
 use crate::error::{Error, Kind};
 use proto::dfs as pb;
@@ -147,7 +147,9 @@ impl FakeNameNode {
         let all = self.nodes.lock();
         let find = |name: &String| all.iter().find(|node| node.name == *name).map(|node| Self::address(node));
         let nodes = on.iter().filter_map(find).collect();
-        let mut located = pb::LocatedBlock { block_id: block, offset, length, nodes, ..Default::default() };
+        let nonce = nonce_of(block);
+        let mut located =
+            pb::LocatedBlock { block_id: block, offset, length, nodes, nonce, ..Default::default() };
         if let Some(mangle) = table.mangle {
             mangle(&mut located);
         }

@@ -43,6 +43,11 @@ pub(in super::super) enum Misdeed {
     OfferLess,
 }
 
+/// The nonce of a block: any function of its id, so that no two blocks have the same.
+pub(super) fn nonce_of(block: u64) -> u64 {
+    !block
+}
+
 pub(in super::super) struct Node {
     pub(super) name: String,
     pub(super) addr: String,
@@ -109,6 +114,12 @@ impl Node {
                 return;
             }
             let served = match request.op {
+                Some(pb::bulk_request::Op::Write(write)) if write.nonce != nonce_of(write.block_id) => {
+                    refuse(&mut stream, "denied", "another nonce")
+                }
+                Some(pb::bulk_request::Op::Read(read)) if read.nonce != nonce_of(read.block_id) => {
+                    refuse(&mut stream, "not-found", "another nonce")
+                }
                 Some(pb::bulk_request::Op::Write(write)) => self.write(&mut stream, &write, all),
                 Some(pb::bulk_request::Op::Read(read)) => self.read(&mut stream, &read),
                 _ => return,

@@ -259,7 +259,7 @@ async fn a_local_block_is_mapped_and_verified() {
     let sums = |block| {
         Checksums {
             block,
-            nonce: crate::ids::Nonce(0),
+            nonce: located[0].nonce,
             length: content.len() as u64,
             sums: sums_of(&content),
         }

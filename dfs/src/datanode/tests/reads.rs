@@ -84,7 +84,7 @@ async fn a_local_reader_gets_the_files_and_can_map_them() {
     let data = bytes(3 * CHUNK + 5, 2);
     put(&chain(&[&node]), 1, &data).unwrap();
     let socket = node.address().local_socket.clone();
-    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o666);
     let (block_length, node_uuid) = (data.len() as u64, node.uuid().to_string());
     let ask = OpenLocal { block_id: 1, block_length, node_uuid, nonce: NONCE };
     let (reply, mut files) = open_local(&socket, ask.clone()).unwrap();

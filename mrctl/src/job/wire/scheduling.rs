@@ -105,5 +105,7 @@ fn difference(difference: pb::ShadowDifference) -> Difference {
 
 pub(super) fn pace(pace: Option<pb::Pace>) -> Pace {
     let pb::Pace { attempts, bytes_per_second, speed } = pace.unwrap_or_default();
-    Pace { attempts, bytes_per_second, speed }
+    // Neither can be 0: the wire has 0 for what is not known.
+    let known = |value: f64| (value > 0.0).then_some(value);
+    Pace { attempts, bytes_per_second: known(bytes_per_second), speed: known(speed) }
 }

@@ -123,6 +123,7 @@ fn master_starts_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master
     faults::kill(cluster, master);
     faults::damage(cluster, fault, master);
     let recovered = faults::start_or_recover(cluster, master);
+    assert!(!recovered || fault != Fault::Snapshot, "the {machine} did not start from its older snapshot");
     let seen = notice(cluster, fault, machine, &before, begun);
     let served = work.end_after(recovered);
     if !recovered {
