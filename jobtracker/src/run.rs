@@ -76,6 +76,7 @@ pub struct Daemon {
     addr: SocketAddr,
     driver: Arc<Driver>,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
+    delivery: JoinHandle<()>,
     tasks: Vec<JoinHandle<()>>,
     _lock: FolderLock,
 }
@@ -100,14 +101,16 @@ impl Daemon {
         let parts = open(storage, mind, (&histories, policy), &settings, options)?;
         let (driver, outgoing) = Driver::new(parts);
         let driver = Arc::new(driver);
-        let mut tasks = vec![tokio::spawn(driver.clone().deliver(outgoing))];
+        let delivery = tokio::spawn(driver.clone().deliver(outgoing));
         driver.tell(Event::Start);
-        tasks.push(tokio::spawn(driver.clone().tick()));
-        tasks.push(tokio::spawn(output::fence(driver.clone())));
-        tasks.push(tokio::spawn(leftovers::sweep(driver.clone())));
-        tasks.push(tokio::spawn(alive::tell(driver.clone())));
-        let reserve = settings.disk_reserve.0;
-        tasks.push(tokio::spawn(keep_short(driver.log().clone(), settings.snapshot_bytes.0, reserve)));
+        let (snapshot_bytes, reserve) = (settings.snapshot_bytes.0, settings.disk_reserve.0);
+        let tasks = vec![
+            tokio::spawn(driver.clone().tick()),
+            tokio::spawn(output::fence(driver.clone())),
+            tokio::spawn(leftovers::sweep(driver.clone())),
+            tokio::spawn(alive::tell(driver.clone())),
+            tokio::spawn(keep_short(driver.log().clone(), snapshot_bytes, reserve)),
+        ];
         let addr = listener.local_addr()?;
         let incoming = guard.incoming(listener)?;
         let queues = schedulers::queues(&config.scheduler.name, &params);
@@ -124,7 +127,7 @@ impl Daemon {
             queues: Arc::new(queues),
         };
         let server = tokio::spawn(serve(guard, service, incoming));
-        Ok(Self { addr, driver, server, tasks, _lock: lock })
+        Ok(Self { addr, driver, server, delivery, tasks, _lock: lock })
     }
 
     /// Where it serves.
@@ -132,21 +135,24 @@ impl Daemon {
         self.addr
     }
 
-    /// Ends it cleanly: nothing more is taken in, the histories are complete and the journal is sealed.
+    /// Ends it cleanly: nothing more is accepted, the journal is sealed and the histories are complete.
     async fn close(&self) {
         self.server.abort();
-        if tokio::time::timeout(HISTORIES_WITHIN, self.driver.flush_histories()).await.is_err() {
-            tracing::warn!("histories are not complete yet: the next start completes them");
-        }
-        self.stop();
-        if let Err(error) = self.driver.log().close() {
+        self.tasks.iter().for_each(JoinHandle::abort);
+        let (sealed, histories_written) = self.driver.seal();
+        if let Err(error) = sealed {
             tracing::error!(%error, "the journal could not be sealed");
         }
+        if tokio::time::timeout(HISTORIES_WITHIN, histories_written).await.is_err() {
+            tracing::warn!("histories are not complete yet: the next start completes them");
+        }
+        self.delivery.abort();
     }
 
     fn stop(&self) {
         // What was answered is durable; what is still in flight will be asked again.
         self.server.abort();
+        self.delivery.abort();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 

@@ -26,8 +26,12 @@ use std::{
     ops::Bound,
     path::Path,
     sync::Arc,
+    time::{Duration, Instant},
 };
 use tokio::sync::mpsc::UnboundedSender;
+
+/// How often a full disk is logged.
+const LOG_FULL_EVERY: Duration = Duration::from_mins(1);
 
 /// Where errors go that end the node.
 pub(super) type Alarm = UnboundedSender<DataNodeError>;
@@ -107,6 +111,8 @@ pub(super) struct VolumeState {
     pub(super) pending: u64,
     /// Room on its disk when last measured; none before, and when that failed.
     pub(super) room: Option<Room>,
+    /// When it was last logged that a write failed because the disk was full.
+    pub(super) full_logged: Option<Instant>,
     /// Bytes written since then.
     pub(super) written: u64,
 }
@@ -405,7 +411,14 @@ impl Store {
     fn trouble(&self, volume: usize, error: &io::Error) -> Refusal {
         let dir = self.volumes[volume].paths.root.display().to_string();
         match judge(error) {
-            Verdict::Full => Refusal::new(RefusalKind::NoSpace, format!("no space on {dir}")),
+            Verdict::Full => {
+                let logged = &mut self.state.lock().volumes[volume].full_logged;
+                if logged.is_none_or(|at| at.elapsed() >= LOG_FULL_EVERY) {
+                    *logged = Some(Instant::now());
+                    tracing::warn!(folder = dir, %error, "a write failed: the block is refused, readers are served");
+                }
+                Refusal::new(RefusalKind::NoSpace, format!("no space on {dir}"))
+            }
             Verdict::Passing => Refusal::new(RefusalKind::Failed, format!("cannot use {dir} now: {error}")),
             Verdict::Broken => {
                 self.retire(volume, &error.to_string());

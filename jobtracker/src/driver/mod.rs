@@ -19,7 +19,7 @@ use crate::{
 };
 use backlog::Backlog;
 use daemon::{Bytes, config::JobTrackerConfig};
-use journal::{AppendError, Log, Seq, codec};
+use journal::{AppendError, Log, LogFailed, Seq, codec};
 use mrcore::{
     Cluster, Effect, Event, Fact, JobTracker, Time,
     compute::Problem,
@@ -414,11 +414,16 @@ impl Driver {
         self.send(seq, What::Message { to, sender: link.sender.clone(), message });
     }
 
-    /// Returns when every durable fact is in its history file, or at once if the journal has failed.
-    pub(crate) async fn flush_histories(&self) {
+    /// Seals the journal. Trackers may still report, but no fact is accepted after this.
+    ///
+    /// The receiver hears when every fact is in its history file. If the journal has failed it is closed instead.
+    pub(crate) fn seal(&self) -> (Result<(), LogFailed>, oneshot::Receiver<()>) {
         let (done, is_done) = oneshot::channel();
+        // Under the lock, so that no fact is appended between the two.
+        let _inner = self.inner.lock();
+        let sealed = self.log.close();
         self.send(self.log.last_seq(), What::Flush(done));
-        let _ = is_done.await;
+        (sealed, is_done)
     }
 
     /// Lets out what waits, in order, each when it may. Ends when the journal fails.

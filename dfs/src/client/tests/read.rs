@@ -257,13 +257,8 @@ async fn a_local_block_is_mapped_and_verified() {
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("data"), &content).unwrap();
     let sums = |block| {
-        Checksums {
-            block,
-            nonce: located[0].nonce,
-            length: content.len() as u64,
-            sums: sums_of(&content),
-        }
-        .encode()
+        Checksums { block, nonce: located[0].nonce, length: content.len() as u64, sums: sums_of(&content) }
+            .encode()
     };
     std::fs::write(at("sums"), sums(block)).unwrap();
     std::fs::write(at("wrong"), sums(BlockId(block.0 + 1))).unwrap();
