@@ -5,10 +5,12 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const PATIENCE: Duration = Duration::from_mins(1);
+/// An strace that has not detached by then is killed.
+const DETACH_WITHIN: Duration = Duration::from_secs(10);
 /// The system calls that make something durable.
 pub const SYNCS: &str = "fsync,fdatasync";
 /// The system calls that read the bytes of a file.
@@ -94,6 +96,12 @@ impl Drop for Strace {
         // Asked to end, it detaches first. One that has ended has no process id any more.
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
+            let since = Instant::now();
+            while matches!(self.0.try_wait(), Ok(None)) && since.elapsed() < DETACH_WITHIN {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            // It never ends by itself if the process ended during a call that was being delayed.
+            let _ = self.0.kill();
             let _ = self.0.wait();
         }
     }
