@@ -1,6 +1,6 @@
 //! All that facts cover of a cluster, as text: two clusters that were told the same facts read the same.
 //!
-//! Names stand for numbers (of hosts and racks) that depend on the order of first sight. What is no fact is left
+//! Names stand for numbers (of hosts and racks), which depend on what was known when they were assigned. What is no fact is left
 //! out: how far an attempt that tries is, what a tracker says it has. Tests compare a live cluster with a replayed
 //! one.
 

@@ -153,16 +153,17 @@ pub(crate) async fn commit(driver: Arc<Driver>, id: JobId) {
         let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
         Some((job.spec.user.clone(), Leftovers::of(job, true), plan(job, scope, cluster.epoch())))
     });
+    // If the journal lost the job's end, the job ran again: what its attempts wrote is not needed.
+    let mut not_needed = None;
     let result = match plan {
         // Another answer came first.
         None => return,
         Some((_, _, Ok(None))) => Ok(()),
         Some((user, left, Ok(Some(commit)))) => match carry_out(&driver, &user, commit).await {
             Err(error) if error.is(Kind::Fenced) => return driver.give_up(fenced_out(&error)),
-            // If the journal lost the job's end, the job ran again: what its attempts wrote is not needed.
             Ok(true) => {
-                tracing::info!(job = %id, "its output was committed before, and stays as it is");
-                leftovers::clear(driver.clone(), left).await;
+                tracing::info!(job = %id, "the NameNode has this commit already: the output stays as it is");
+                not_needed = Some(left);
                 Ok(())
             }
             result => result.map(drop).map_err(|error| error.to_string()),
@@ -170,6 +171,9 @@ pub(crate) async fn commit(driver: Arc<Driver>, id: JobId) {
         Some((_, _, Err(error))) => Err(error.to_string()),
     };
     driver.tell(Event::CommitResult { job: id, result });
+    if let Some(left) = not_needed {
+        leftovers::clear(driver, left).await;
+    }
 }
 
 /// Commits, however long the NameNode is down. True if this commit was carried out before.

@@ -139,7 +139,9 @@ impl Daemon {
     async fn close(&self) {
         self.server.abort();
         self.tasks.iter().for_each(JoinHandle::abort);
-        let (sealed, histories_written) = self.driver.seal();
+        let driver = self.driver.clone();
+        let sealing = tokio::task::spawn_blocking(move || driver.seal());
+        let Ok((sealed, histories_written)) = sealing.await else { return self.stop() };
         if let Err(error) = sealed {
             tracing::error!(%error, "the journal could not be sealed");
         }

@@ -324,6 +324,7 @@ impl Scheduler for Coshh {
             Fact::JobSubmitted { job, .. } => self.submitted(*job, now, cluster),
             Fact::AttemptSucceeded { attempt, .. } => self.learn(*attempt, now, cluster),
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.over(*job),
+            Fact::TrackerForgotten { tracker, .. } => self.predictor.forget_tracker(*tracker),
             _ => {}
         }
         if let Some(job) = fact.job() {

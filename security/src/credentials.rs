@@ -204,6 +204,14 @@ impl Credentials {
         self.0.as_deref().filter(|shown| shown.tls.is_none()).map(|shown| shown.accounts.clone())
     }
 
+    /// Whether a program of this account on this machine is trusted to serve what a daemon of the cluster serves.
+    pub fn trusts(&self, account: u32) -> bool {
+        match &self.0 {
+            Some(shown) => shown.accounts.contains(account),
+            None => Accounts::of_file(None).contains(account),
+        }
+    }
+
     /// Puts into a call who calls: as `user`, which only an open cluster believes without more.
     pub fn sign(&self, call: &mut MetadataMap, user: &MetadataValue<Ascii>) {
         let Some(shown) = &self.0 else {

@@ -64,6 +64,10 @@ impl Accounts {
         Self(vec![0, account])
     }
 
+    pub(crate) fn contains(&self, account: u32) -> bool {
+        self.0.contains(&account)
+    }
+
     /// Refuses a connection to a program of another account on this machine. Blocks.
     pub(crate) fn check(&self, near: SocketAddr, far: SocketAddr) -> io::Result<()> {
         let (near, far) = (canonical(near), canonical(far));

@@ -360,8 +360,8 @@ mod tests {
         join(&mut cluster, 2, "h2", "r2");
         assert_eq!((cluster.host_name(host), cluster.rack_of(host)), ("h1", None));
         join(&mut cluster, 3, "h1", "r1");
-        let (task, tracker) = (cluster.job(JobId(1)).unwrap(), cluster.tracker(TrackerId(3)).unwrap());
-        assert_eq!(cluster.locality(&task.tasks.map[0], tracker), Locality::NodeLocal);
+        let (job, tracker) = (cluster.job(JobId(1)).unwrap(), cluster.tracker(TrackerId(3)).unwrap());
+        assert_eq!(cluster.locality(&job.tasks.map[0], tracker), Locality::NodeLocal);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use bytes::{Bytes, BytesMut};
 use proto::dfs as pb;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use security::Stream;
+use security::{Credentials, Stream};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
@@ -128,6 +128,7 @@ pub(super) fn start(client: &Client, parts: Vec<Part>) -> Run {
         hangup: Hangup::default(),
         timeouts: client.read_timeouts(),
         short_circuit: client.inner.options.config.short_circuit,
+        credentials: client.inner.options.credentials.clone(),
         idle: client.inner.idle.clone(),
     };
     let requests = parts.into_iter().map(Arc::new).flat_map(Request::all_of).collect();
@@ -165,6 +166,7 @@ struct Way {
     hangup: Hangup,
     timeouts: Timeouts,
     short_circuit: bool,
+    credentials: Credentials,
     idle: Arc<Idle>,
 }
 
@@ -193,7 +195,7 @@ impl Way {
     fn open_blocking(&self, request: &Request) -> Result<Opened, Bad> {
         let part = &request.part;
         if self.short_circuit {
-            match local::open_if_local(&part.block, &part.node, self.patience(part)) {
+            match local::open_if_local(&part.block, &part.node, &self.credentials, self.patience(part)) {
                 Ok(Some(local)) => return Ok(Opened::Local(local)),
                 // Over TCP it would be as silent.
                 Err(silent) if part.spare => return Err(silent.into()),

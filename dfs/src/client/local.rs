@@ -1,6 +1,9 @@
 //! Short circuit: a DataNode on this machine hands over the descriptors of a block's two files, and the block
 //! is read from there, or mapped, instead of sent.
 //!
+//! The data and the checksums come from whoever serves the socket, so that must be a program of an account that the
+//! client trusts: a path in a location is that of the DataNode's machine, and on this one any account may have made it.
+//!
 //! Finalised block files never change, so a descriptor stays good even after the DataNode deletes the file. The
 //! length is checked against the file first.
 //!
@@ -15,7 +18,8 @@ use crate::checksum::{self, CHUNK_BYTES, ChecksumError, Checksums};
 use bytes::BytesMut;
 use memmap2::{Advice, Mmap};
 use proto::dfs as pb;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt::socket_peercred};
+use security::Credentials;
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -103,8 +107,11 @@ impl Client {
         let block = block.clone();
         // With others to turn to, one that is silent is soon left alone.
         let within = if block.nodes.len() > 1 { ANSWER_WITHIN / 5 } else { ANSWER_WITHIN };
-        let open =
-            move || block.nodes.iter().find_map(|node| open_if_local(&block, node, within).ok()??.map().ok());
+        let credentials = self.inner.options.credentials.clone();
+        let open = move || {
+            let open_on = |node| open_if_local(&block, node, &credentials, within).ok()??.map().ok();
+            block.nodes.iter().find_map(open_on)
+        };
         Ok(tokio::task::spawn_blocking(open).await.ok().flatten())
     }
 }
@@ -113,10 +120,11 @@ impl Client {
 pub(super) fn open_if_local(
     block: &LocatedBlock,
     node: &NodeAddress,
+    credentials: &Credentials,
     within: Duration,
 ) -> io::Result<Option<LocalReplica>> {
     let Some(socket) = node.local_socket.as_deref().filter(|path| path.exists()) else { return Ok(None) };
-    match open(socket, block, node, within.min(ANSWER_WITHIN)) {
+    match open(socket, block, node, credentials, within.min(ANSWER_WITHIN)) {
         Ok(local) => Ok(Some(local)),
         Err(FrameError::Io(error)) if is_timeout(&error) => Err(error),
         Err(error) => {
@@ -131,9 +139,15 @@ fn open(
     socket: &Path,
     block: &LocatedBlock,
     node: &NodeAddress,
+    credentials: &Credentials,
     within: Duration,
 ) -> std::result::Result<LocalReplica, FrameError> {
     let mut stream = UnixStream::connect(socket)?;
+    let server = socket_peercred(&stream).map_err(io::Error::from)?.uid.as_raw();
+    if !credentials.trusts(server) {
+        let why = format!("{} is served by account {server}, which is not trusted", socket.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why).into());
+    }
     stream.set_read_timeout(Some(within))?;
     stream.set_write_timeout(Some(within))?;
     let open = pb::OpenLocal {

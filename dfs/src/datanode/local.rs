@@ -16,7 +16,10 @@ use crate::{
     ids::{BlockId, NodeUuid, Nonce},
 };
 use proto::dfs::{OpenLocal, ReadReply};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::{
+    fs::{Mode, OFlags},
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags},
+};
 use std::{
     fs::{self, DirBuilder, File, Permissions},
     io::{self, IoSlice, Write},
@@ -24,7 +27,7 @@ use std::{
     os::{
         fd::AsFd,
         unix::{
-            fs::{MetadataExt, PermissionsExt},
+            fs::{DirBuilderExt, MetadataExt, PermissionsExt},
             net::{UnixListener, UnixStream},
         },
     },
@@ -66,18 +69,19 @@ pub(super) fn remove(socket: &Path, folders: &[&Path]) {
     }
 }
 
-/// Makes a folder that nobody else can have put there or can change.
+/// Makes a folder that no other account can have put there or can change.
 fn make_own(folder: &Path) -> io::Result<()> {
-    match DirBuilder::new().create(folder) {
+    match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let found = fs::symlink_metadata(folder)?;
-    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = File::from(rustix::fs::open(folder, flags, Mode::empty())?);
+    if opened.metadata()?.uid() != rustix::process::geteuid().as_raw() {
         let message = format!("{} is not a folder of this user", folder.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
-    fs::set_permissions(folder, Permissions::from_mode(FOLDER_MODE))
+    opened.set_permissions(Permissions::from_mode(FOLDER_MODE))
 }
 
 /// Serves one `OpenLocal`. The outer error is the connection's.

@@ -118,6 +118,15 @@ pub(super) struct VolumeState {
 }
 
 impl VolumeState {
+    /// Whether it is time to log that the disk is full. It is logged then.
+    fn must_log_full(&mut self) -> bool {
+        let due = self.full_logged.is_none_or(|at| at.elapsed() >= LOG_FULL_EVERY);
+        if due {
+            self.full_logged = Some(Instant::now());
+        }
+        due
+    }
+
     fn takes_blocks(&self) -> bool {
         !self.failed && !self.read_only
     }
@@ -412,10 +421,8 @@ impl Store {
         let dir = self.volumes[volume].paths.root.display().to_string();
         match judge(error) {
             Verdict::Full => {
-                let logged = &mut self.state.lock().volumes[volume].full_logged;
-                if logged.is_none_or(|at| at.elapsed() >= LOG_FULL_EVERY) {
-                    *logged = Some(Instant::now());
-                    tracing::warn!(folder = dir, %error, "a write failed: the block is refused, readers are served");
+                if self.state.lock().volumes[volume].must_log_full() {
+                    tracing::warn!(folder = dir, %error, "disk is full: writes fail, replicas are served");
                 }
                 Refusal::new(RefusalKind::NoSpace, format!("no space on {dir}"))
             }

@@ -35,6 +35,8 @@ use std::{
 };
 use tokio::sync::{Notify, futures::Notified, mpsc, oneshot, watch};
 
+/// The answer to requests whose facts come after the journal was sealed.
+const STOPPING: &str = "the JobTracker is stopping: try again when it is back";
 /// Launches stop below this part of `disk_reserve`.
 const LAUNCH_RESERVE_PART: u64 = 4;
 
@@ -248,14 +250,17 @@ impl Driver {
     }
 
     async fn durable(&self, seq: Seq) -> Result<(), Refusal> {
+        // What could not be written has no number to wait for.
+        if seq == Seq::MAX {
+            return self.check_fatal();
+        }
         let failed =
             |error| Refusal::unavailable(format!("the JobTracker cannot write its journal: {error}"));
-        self.log.wait_durable(seq).await.map_err(failed)?;
-        // What could not be written has no number to wait for.
-        match &*self.fatal.borrow() {
-            Some(why) => Err(Refusal::unavailable(why.clone())),
-            None => Ok(()),
-        }
+        self.log.wait_durable(seq).await.map_err(failed)
+    }
+
+    fn check_fatal(&self) -> Result<(), Refusal> {
+        self.fatal.borrow().clone().map_or(Ok(()), |why| Err(Refusal::unavailable(why)))
     }
 
     /// Looks at the cluster; what was seen is handed out once it is durable.
@@ -270,6 +275,8 @@ impl Driver {
             (look(&inner.mind), self.log.last_seq())
         };
         self.durable(seq).await?;
+        // Facts that could not be written may have been seen.
+        self.check_fatal()?;
         Ok(value)
     }
 
@@ -352,7 +359,12 @@ impl Driver {
             Ok(seq) => seq,
             Err(AppendError::Failed(error)) => {
                 // Nothing leaves any more, and the process is about to end.
-                self.give_up(format!("cannot write the journal: {error}"));
+                let stopping = self.log.check().is_ok();
+                self.give_up(if stopping {
+                    STOPPING.into()
+                } else {
+                    format!("cannot write the journal: {error}")
+                });
                 Seq::MAX
             }
             // The facts are applied but cannot be kept: memory and disk have parted. There is no way on.
@@ -414,12 +426,14 @@ impl Driver {
         self.send(seq, What::Message { to, sender: link.sender.clone(), message });
     }
 
-    /// Seals the journal. Trackers may still report, but no fact is accepted after this.
+    /// Seals the journal: no fact is accepted after this, although trackers may still report. Blocks until the journal
+    /// is durable.
     ///
-    /// The receiver hears when every fact is in its history file. If the journal has failed it is closed instead.
+    /// The receiver resolves when every fact is in its history file, or with an error if the journal has failed.
     pub(crate) fn seal(&self) -> (Result<(), LogFailed>, oneshot::Receiver<()>) {
         let (done, is_done) = oneshot::channel();
-        // Under the lock, so that no fact is appended between the two.
+        // Under the lock: facts that were appended are in the queue before the flush, and what comes of facts that were
+        // refused, which waits for a number that is never durable, is behind it.
         let _inner = self.inner.lock();
         let sealed = self.log.close();
         self.send(self.log.last_seq(), What::Flush(done));

@@ -159,7 +159,7 @@ async fn a_job_whose_end_was_dropped_succeeds_again_with_the_output_that_it_has(
     tracker.succeed(&cluster, &second, b"the same again").await;
     until("the second end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
     assert_eq!(cluster.length("/out/part-m-00000").await, 5, "the output of the first run");
-    assert!(!cluster.exists("/out/_temporary").await, "what the second run wrote is gone");
+    until("what the second run wrote is gone", || async { !cluster.exists("/out/_temporary").await }).await;
 }
 
 fn staged(output: &str, staging: &str) -> pb::SubmitRequest {

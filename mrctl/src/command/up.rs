@@ -214,7 +214,7 @@ fn open_warning(tasks: Option<&str>, own: &str) -> String {
     };
     format!(
         "--open: every account of this machine can read, change and delete all files and jobs of this cluster, and \
-         {reach}; `mrctl up --closed` closes it"
+         {reach}; `mrctl down` and `mrctl up --closed` close it"
     )
 }
 

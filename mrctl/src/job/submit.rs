@@ -109,7 +109,8 @@ Unknown names are refused.
 A folder is read with its subfolders; names that begin with . or _ are left
 out. Files that end in .gz are decompressed. Other compressed files, recognised
 by name and by first bytes, are refused; input.codec=none reads them as they
-are. Input that is replaced or deleted while the job runs fails the job.
+are. The job fails if a map finds that its file was replaced or deleted since
+the submission; maps that have opened theirs read the old bytes.
 
 skip.bad.records=N covers records that cannot be read, that the mapper returns
 an error for or panics at, and those that a streaming mapper crashes at (found

@@ -93,6 +93,7 @@ fn attend(socket: &Path, make: &Arc<MakeJob>) -> Result<(), TaskError> {
     let what = format!("umbilical {}", socket.display());
     let broken = || TaskError::io(what.clone());
     let mut stream = UnixStream::connect(socket).map_err(broken())?;
+    process::hide_memory(&stream).map_err(broken())?;
     write_frame(&mut stream, &FromTask { kind: Some(hello()) }).map_err(broken())?;
     // A warm process that is not needed hears nothing but the end.
     let Some(first) = read_frame::<ToTask>(&mut stream).map_err(broken())? else { return Ok(()) };

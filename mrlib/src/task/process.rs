@@ -1,8 +1,15 @@
-//! What a task process does to itself: it dies with its tracker, keeps to its limits, and knows its CPU time.
+//! What a task process does to itself: it dies with its tracker, keeps to its limits, closes its memory to others, and
+//! knows its CPU time.
 
 use crate::error::TaskError;
-use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, setrlimit};
-use std::{env, fs, io, path::Path};
+use rustix::{
+    net::sockopt::socket_peercred,
+    process::{
+        DumpableBehavior, Resource, Rlimit, Signal, geteuid, getppid, getrlimit, set_dumpable_behavior,
+        setrlimit,
+    },
+};
+use std::{env, fs, io, os::unix::net::UnixStream, path::Path};
 
 /// The tracker's process, whose child this must still be.
 pub const TRACKER_PID_VAR: &str = "FERMATA_TRACKER_PID";
@@ -25,6 +32,15 @@ pub(super) fn die_with_tracker() -> Result<bool, TaskError> {
     let Some(tracker) = number(TRACKER_PID_VAR)? else { return Ok(true) };
     let parent = getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
     Ok(u64::try_from(parent) == Ok(tracker))
+}
+
+/// Closes this process's memory, which will hold the job's token, to other programs of its account, if that is not the
+/// tracker's: such an account may be shared with programs that do not belong to the cluster.
+pub(super) fn hide_memory(tracker: &UnixStream) -> io::Result<()> {
+    if socket_peercred(tracker)?.uid != geteuid() {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    }
+    Ok(())
 }
 
 /// Sets the limits that the tracker has put into the environment.

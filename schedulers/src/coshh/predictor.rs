@@ -171,6 +171,14 @@ impl Predictor {
         self.forget();
     }
 
+    /// Drops what was measured on a tracker that is forgotten: its number is not assigned again.
+    pub(super) fn forget_tracker(&mut self, tracker: TrackerId) {
+        self.speeds.remove(&tracker);
+        for table in self.tables.values_mut() {
+            table.seen.remove(&tracker);
+        }
+    }
+
     /// What ran is looked at anew.
     pub(super) fn forget_running(&mut self) {
         self.running.clear();

@@ -79,9 +79,9 @@ fn history_is_complete_after_a_clean_stop() {
         return;
     };
     cluster.mrctl(&["kill", &job]);
-    let stopped_at = UNIX_EPOCH.elapsed().unwrap().as_micros();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     eventually("the JobTracker has ended", PATIENCE, || is_gone(&pid).then_some(()));
+    let stopped_at = UNIX_EPOCH.elapsed().unwrap().as_micros();
     drop(held);
     let stopped = lines_of(&history);
     // The next start adds what is missing, from the journal.

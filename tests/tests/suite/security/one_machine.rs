@@ -393,6 +393,30 @@ fn tasks_of_root_s_cluster_run_as_another_account_and_reach_no_secret() {
     assert!(why.contains("tasktracker.task_reads") && why.contains("account"), "{job}");
 }
 
+/// A task has its job's token in memory. Programs of its account that do not belong to the cluster cannot read it.
+#[test]
+fn memory_of_a_task_is_closed_to_its_account() {
+    let Some(mut peek) = as_account(NOBODY, Path::new("sh")) else { return };
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    fs::write(cluster.path("in"), "x\n".repeat(20_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "in", "/in"]);
+    cluster.detach(&["wordcount", "--input", "/in", "--output", "/out", "--conf", "pace.map=4KiB"]);
+    let folder = cluster.path(".fermata").canonicalize().unwrap();
+    let pid = eventually("its task runs", PATIENCE, || {
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        let works_there = |process: &fs::DirEntry| {
+            let work = fs::read_link(process.path().join("cwd")).unwrap_or_default();
+            work.starts_with(&folder) && work.ends_with("job_1.m0.0")
+        };
+        all.into_iter().find(works_there)?.file_name().into_string().ok()
+    });
+    let ran = peek.args(["-c", &format!("head -c 1 /proc/{pid}/mem; head -c 1 /proc/{pid}/environ")]);
+    let ran = ran.output().expect("setpriv starts");
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert_eq!(said.matches("Permission denied").count(), 2, "{said}");
+    assert!(ran.stdout.is_empty());
+}
+
 /// A cluster of an ordinary account, whose tasks have its own uid. Stopped when dropped.
 struct Ordinary {
     folder: tempfile::TempDir,
