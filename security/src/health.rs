@@ -34,7 +34,7 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 10;
 /// A check is answered, and a watch begun, within this.
 const CHECK_WITHIN: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(2) };
 /// A watch ends after this.
-const WATCH_FOR: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_mins(5) };
+const WATCH_FOR: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_mins(5) };
 
 /// The health calls of one server.
 #[derive(Debug, Default)]
@@ -170,13 +170,13 @@ mod tests {
         let mut first = check();
         let mut watch = health.enter(WATCH, None).unwrap();
         let mut others: Vec<_> = (1..CHECKS_MAX).map(|_| check()).collect();
-        assert!(tokio::time::timeout(CHECK_WITHIN / 2, poll_fn(|cx| first.poll_end(cx))).await.is_err());
+        assert!(poll_fn(|cx| Poll::Ready(first.poll_end(cx).is_pending())).await, "it has its place");
         others.push(check());
         let why = poll_fn(|cx| first.poll_end(cx)).await;
         assert!(why.message().contains("others came after"), "{why}");
         // Watches have places of their own.
         watch.answered();
-        assert!(tokio::time::timeout(WATCH_FOR / 2, poll_fn(|cx| watch.poll_end(cx))).await.is_err());
+        assert!(poll_fn(|cx| Poll::Ready(watch.poll_end(cx).is_pending())).await, "it has its place");
         assert_eq!(poll_fn(|cx| watch.poll_end(cx)).await.code(), tonic::Code::DeadlineExceeded);
         drop((first, others, watch));
         assert!(health.is_unused());
