@@ -175,7 +175,7 @@ fn pages_show_what_commands_show() {
     }
     assert!(cluster.refused(1, &["job", &job]).contains("no longer remembered"));
     let page = pages.says(&format!("/job/{job}"), "from its history");
-    for part in ["class='split'", "class='pause'", "└ ", "2 pauses", "&lt;script&gt;"] {
+    for part in ["class='split'", "class='pause'", "└ ", "2 paused", "&lt;script&gt;"] {
         assert!(page.body.contains(part), "no {part} in history: {}", page.body);
     }
     ends_by_a_signal(pages);
