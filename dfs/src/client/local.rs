@@ -1,8 +1,9 @@
 //! Short circuit: a DataNode on this machine hands over the descriptors of a block's two files, and the block
 //! is read from there, or mapped, instead of sent.
 //!
-//! The data and the checksums come from whoever serves the socket, so that must be a program of an account that the
-//! client trusts: a path in a location is that of the DataNode's machine, and on this one any account may have made it.
+//! The server of the socket supplies both the data and the checksums, so it must be a program of an account that the
+//! client trusts. The path in a block's location is valid on the DataNode's machine; on this one, any account may have
+//! created it.
 //!
 //! Finalised block files never change, so a descriptor stays good even after the DataNode deletes the file. The
 //! length is checked against the file first.

@@ -111,14 +111,14 @@ pub(super) struct VolumeState {
     pub(super) pending: u64,
     /// Room on its disk when last measured; none before, and when that failed.
     pub(super) room: Option<Room>,
-    /// When it was last logged that a write failed because the disk was full.
-    pub(super) full_logged: Option<Instant>,
     /// Bytes written since then.
     pub(super) written: u64,
+    /// When it was last logged that a write failed because the disk was full.
+    pub(super) full_logged: Option<Instant>,
 }
 
 impl VolumeState {
-    /// Whether it is time to log that the disk is full. It is logged then.
+    /// Whether the caller must log that the disk is full. False for a while after it was true.
     fn must_log_full(&mut self) -> bool {
         let due = self.full_logged.is_none_or(|at| at.elapsed() >= LOG_FULL_EVERY);
         if due {
