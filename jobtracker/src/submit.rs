@@ -83,13 +83,18 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
     let input = splits::find(&client, &submission.inputs, settings.cutting).await?;
     written.extend(driver.outputs_in_the_making());
     check_whole(&input, &written, settings.cutting.recursive)?;
+    // The first bytes of the input are read while the rest is looked up: this decides how soon a small job starts.
     let checking = splits::check_codecs(&client, &input, settings.cutting);
-    let ((), splits) = tokio::try_join!(checking, splits::cut(&client, &input, settings.cutting))?;
-    // A job that writes there is looked for before the folder, and once more when this one is taken in: one that ends
-    // in between has been seen.
-    driver.check_writers(submission.request, &submission.output)?;
-    let parts = if submission.reduces > 0 { submission.reduces as usize } else { splits.len() };
-    let output = check_output(&client, &submission.output, &input, parts as u64).await?;
+    let planning = async {
+        let splits = splits::cut(&client, &input, settings.cutting).await?;
+        // A job that writes there is looked for before the folder, and once more when this one is taken in: one that
+        // ends in between has been seen.
+        driver.check_writers(submission.request, &submission.output)?;
+        let parts = if submission.reduces > 0 { submission.reduces as usize } else { splits.len() };
+        let output = check_output(&client, &submission.output, &input, parts as u64).await?;
+        Ok((splits, output))
+    };
+    let ((), (splits, output)) = tokio::try_join!(checking, planning)?;
     let request = submission.request;
     let spec = describe(submission, settings, output, splits);
     let bytes = codec::encode(&spec).len();
@@ -257,31 +262,14 @@ async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -
             "output {output} is inside the input {around}: choose another"
         )));
     }
-    let mut place = Some(output.clone());
-    while let Some(path) = place {
-        // The folder itself and `_SUCCESS` come with the parts.
-        let status = if path == output {
-            client.stat_to_make(&path, parts + 2).await
-        } else {
-            client.stat(&path).await
-        };
-        match status {
-            Ok(_) if path == output => {
-                return Err(Refusal::exists(format!(
-                    "output {output} exists: choose another folder, or delete it first"
-                )));
-            }
-            Ok(status) if status.is_dir => break,
-            Ok(_) => {
-                return Err(Refusal::refused(format!("output {output} is below {path}, which is a file")));
-            }
-            Err(error) if error.is(Kind::NotFound) || error.is(Kind::NotDirectory) => {
-                place = path.split_last().map(|(above, _)| above);
-            }
-            Err(error) => return Err(Refusal::dfs(&format!("output {output}"), &error)),
+    // The folder itself and `_SUCCESS` come with the parts.
+    match client.stat_to_make(&output, parts + 2).await {
+        Ok(_) => {
+            Err(Refusal::exists(format!("output {output} exists: choose another folder, or delete it first")))
         }
+        Err(error) if error.is(Kind::NotFound) => Ok(output.to_string()),
+        Err(error) => Err(Refusal::dfs(&format!("output {output}"), &error)),
     }
-    Ok(output.to_string())
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::{
 use mrlib::task::{
     UMBILICAL_VAR,
     frame::write_frame,
-    process::{LIMIT_AS_VAR, LIMIT_NOFILE_VAR, MARK_VAR, TRACKER_PID_VAR},
+    process::{ACCOUNT_VAR, LIMIT_AS_VAR, LIMIT_NOFILE_VAR, MARK_VAR, TRACKER_PID_VAR},
     shim::LAUNCH_VAR,
 };
 use parking_lot::{Condvar, Mutex};
@@ -411,7 +411,8 @@ fn command(program: &Path, folder: &Path, surroundings: &Surroundings) -> Comman
     match surroundings.account {
         // The tracker's home and programs are of another account.
         Some(account) => {
-            command.uid(account.user).gid(account.group).env("PATH", TASK_PATH).env("HOME", folder);
+            command.env(ACCOUNT_VAR, format!("{}:{}", account.user, account.group));
+            command.env("PATH", TASK_PATH).env("HOME", folder);
         }
         None => passed.extend(["PATH", "HOME"]),
     }

@@ -97,10 +97,13 @@ pub(crate) async fn serve(listener: UnixListener, spawner: Spawner) {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-        let Some(say) = pid.and_then(|pid| spawner.claim(pid)) else {
+        let peer = stream.peer_cred().ok();
+        let (pid, user) = (peer.and_then(|peer| peer.pid()), peer.map(|peer| peer.uid()));
+        // A task process changes to its account before it connects. One that has not gets no task.
+        let has_account = spawner.account().is_none_or(|account| user == Some(account.user));
+        let Some(say) = pid.filter(|_| has_account).and_then(|pid| spawner.claim(pid)) else {
             if let Some(times) = strangers.again() {
-                tracing::warn!(?pid, times, "a stranger at the umbilical: hung up");
+                tracing::warn!(?pid, ?user, times, "a stranger at the umbilical: hung up");
             }
             continue;
         };

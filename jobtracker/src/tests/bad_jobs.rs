@@ -24,7 +24,7 @@ async fn inputs_and_outputs_that_cannot_be() {
         ("/in", "/", Code::AlreadyExists, "output / exists"),
         ("/in", "/in", Code::InvalidArgument, "output /in is also an input"),
         ("/in", "/in/out", Code::InvalidArgument, "output /in/out is inside the input /in"),
-        ("/in", "/there/x/out", Code::FailedPrecondition, "below /there/x, which is a file"),
+        ("/in", "/there/x/out", Code::FailedPrecondition, "/there/x is a file, not a folder"),
         ("/in", "out", Code::InvalidArgument, "output \"out\""),
     ];
     for (input, output, code, words) in cases {

@@ -1,18 +1,21 @@
-//! What a task process does to itself: it dies with its tracker, keeps to its limits, closes its memory to others, and
-//! knows its CPU time.
+//! What a task process does to itself: it takes its account, dies with its tracker, keeps to its limits, closes its
+//! memory to others, and knows its CPU time.
 
 use crate::error::TaskError;
 use rustix::{
     net::sockopt::socket_peercred,
     process::{
-        DumpableBehavior, Resource, Rlimit, Signal, geteuid, getppid, getrlimit, set_dumpable_behavior,
-        setrlimit,
+        DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, geteuid, getppid, getrlimit,
+        set_dumpable_behavior, setrlimit,
     },
+    thread::{set_thread_gid, set_thread_groups, set_thread_uid},
 };
 use std::{env, fs, io, os::unix::net::UnixStream, path::Path};
 
 /// The tracker's process, whose child this must still be.
 pub const TRACKER_PID_VAR: &str = "FERMATA_TRACKER_PID";
+/// The account that this process changes to, as `UID:GID`, if its tracker runs as root.
+pub const ACCOUNT_VAR: &str = "FERMATA_TASK_ACCOUNT";
 /// The tracker's mark, which whatever a task starts inherits. Not one of `FERMATA_*`, which streaming programs do not
 /// get.
 pub const MARK_VAR: &str = "TASK_OF_TRACKER";
@@ -23,6 +26,25 @@ pub const LIMIT_NOFILE_VAR: &str = "FERMATA_RLIMIT_NOFILE";
 
 /// `/proc` counts in hundredths of a second on every Linux that we run on.
 const TICK_MILLISECONDS: u64 = 10;
+
+/// Changes to the account that the tracker has put into the environment, for good. The tracker could have the process
+/// started with it, but then it has to be forked, which copies the tracker's page tables; without, it is spawned.
+/// To be called before there are threads, and first: the kernel forgets the signal at the parent's end with the change.
+pub(super) fn change_account() -> Result<(), TaskError> {
+    let Ok(text) = env::var(ACCOUNT_VAR) else { return Ok(()) };
+    let ids = text.split_once(':').and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
+    let Some((user, group)) = ids else {
+        return Err(TaskError::Program(format!("{ACCOUNT_VAR}={text}: not UID:GID")));
+    };
+    let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+    if geteuid() == user {
+        return Ok(());
+    }
+    set_thread_groups(&[])
+        .and_then(|()| set_thread_gid(group))
+        .and_then(|()| set_thread_uid(user))
+        .map_err(|error| TaskError::io(format!("change to account {text}"))(error.into()))
+}
 
 /// Has the kernel kill this process when its parent ends; false if the parent has ended already.
 pub(super) fn die_with_tracker() -> Result<bool, TaskError> {

@@ -9,7 +9,7 @@
 use super::{
     confine,
     frame::read_frame,
-    process::{die_with_tracker, limit_itself},
+    process::{change_account, die_with_tracker, limit_itself},
 };
 use crate::error::TaskError;
 use proto::mr::LaunchProgram;
@@ -37,6 +37,10 @@ static KNOWN: AtomicBool = AtomicBool::new(false);
 /// become another program.
 pub fn enter() {
     KNOWN.store(true, Ordering::Relaxed);
+    if let Err(error) = change_account() {
+        eprintln!("{error}");
+        process::exit(CANNOT_START);
+    }
     if env::var_os(LAUNCH_VAR).is_some() {
         eprintln!("{}", launch().unwrap_or_else(|error| error.to_string()));
         process::exit(CANNOT_START);

@@ -66,9 +66,10 @@ fn tasks_of_another_account_get_nothing_of_the_trackers() {
             let found = command.get_envs().find(|(name, _)| *name == key);
             found.and_then(|(_, value)| value).map(std::ffi::OsStr::to_owned)
         };
-        (get("HOME"), get("PATH"))
+        (get("HOME"), get("PATH"), get(ACCOUNT_VAR))
     };
-    assert_eq!(with(None), (std::env::var_os("HOME"), std::env::var_os("PATH")));
-    let (home, path) = with(Some(Account { user: 65534, group: 65534 }));
+    assert_eq!(with(None), (std::env::var_os("HOME"), std::env::var_os("PATH"), None));
+    let (home, path, account) = with(Some(Account { user: 65534, group: 65533 }));
     assert_eq!((home.unwrap(), path.unwrap()), ("/its/own".into(), TASK_PATH.into()));
+    assert_eq!(account.unwrap(), "65534:65533");
 }
