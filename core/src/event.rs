@@ -127,12 +127,14 @@ pub enum AttemptStatus {
 }
 
 /// A reduce could not fetch a map's output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FetchFailure {
     /// Who wanted it.
     pub reduce: AttemptId,
     /// Whose output.
     pub map: AttemptId,
+    /// The shuffle address that it was told. A failure at another one than the tracker has now says nothing of the output.
+    pub addr: String,
 }
 
 /// What a tracker is told. Numbered; kept until it says that it has it, so a repeat does no harm.

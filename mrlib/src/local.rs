@@ -281,7 +281,9 @@ impl Work<'_> {
             feed,
             token: Vec::new(),
             // Nobody runs the map again here.
-            unfetched: Arc::new(move |attempt: &str| stop.set(format!("the output of {attempt} is damaged"))),
+            unfetched: Arc::new(move |unfetched| {
+                stop.set(format!("the output of {} is damaged", unfetched.attempt));
+            }),
             aside: Vec::new(),
             from: None,
             begun: std::time::Instant::now(),

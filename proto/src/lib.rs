@@ -23,7 +23,7 @@ pub mod mr {
 }
 
 /// The version of the talk between JobTracker and TaskTrackers: both are of the same.
-pub const TRACKER_PROTOCOL: u32 = 6;
+pub const TRACKER_PROTOCOL: u32 = 7;
 
 /// The folder of the file system in which clients put what the tasks of a job need, each job's in one of its own. The
 /// JobTracker removes that with the job.

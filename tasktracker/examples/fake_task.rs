@@ -10,8 +10,8 @@ use mrlib::{
     },
 };
 use proto::mr::{
-    FromTask, Progress, TaskHello, TaskResult, TaskStart, ToTask, from_task::Kind, map_event, task_spec,
-    to_task,
+    FromTask, Progress, TaskHello, TaskResult, TaskStart, ToTask, Unfetched, from_task::Kind, map_event,
+    task_spec, to_task,
 };
 use std::{
     collections::HashMap,
@@ -93,7 +93,7 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             sleep();
         }
         ("unfetched", map) => {
-            send(stream, Kind::Unfetched(map.into()));
+            send(stream, Kind::Unfetched(Unfetched { attempt: map.into(), addr: "node2:7000".into() }));
             sleep();
         }
         // As if there were no room where it should go.

@@ -4,7 +4,7 @@
 //! takes; whoever breaks a rule is ended, and the words say which.
 
 use crate::{
-    agent::{ENDED_BYTES, Event, MapNews},
+    agent::{ENDED_BYTES, Event, FetchFailure, MapNews},
     child::{Command, Commands},
     ids::{Attempt, Job, Phase},
     kept::Waiting,
@@ -14,8 +14,8 @@ use crate::{
 use mrlib::task::limits::{PIECES_MAX, check_counters, short_failure, short_status};
 use prost::Message;
 use proto::mr::{
-    MapEvent, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask, from_task, task_spec,
-    to_task,
+    MapEvent, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask, Unfetched, from_task,
+    task_spec, to_task,
 };
 use std::{process::ExitStatus, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
@@ -28,6 +28,8 @@ const NEWS_MAX: usize = 20_000;
 const RESULT_BYTES_MAX: usize = ENDED_BYTES - 1024;
 /// Letters of a stage's name.
 const NAME_CHARS: usize = 64;
+/// As long as the JobTracker takes a tracker's shuffle address to be.
+const ADDR_BYTES_MAX: usize = 256;
 
 /// How the talk with a process ended.
 #[derive(Debug)]
@@ -196,8 +198,11 @@ impl Talk {
             Some(from_task::Kind::Progress(progress)) => {
                 self.tell(Event::Progressed(self.attempt, short(progress))).await;
             }
-            Some(from_task::Kind::Unfetched(map)) => match map_of(self.attempt.job, &map) {
-                Ok(map) => self.tell(Event::Unfetched { reduce: self.attempt, map }).await,
+            Some(from_task::Kind::Unfetched(unfetched)) => match map_of(self.attempt.job, &unfetched) {
+                Ok(map) => {
+                    let failure = FetchFailure { reduce: self.attempt, map, addr: unfetched.addr };
+                    self.tell(Event::Unfetched(failure)).await;
+                }
                 Err(why) => self.break_off(why),
             },
             // What comes after the last word is none.
@@ -319,8 +324,15 @@ impl Talk {
     }
 }
 
-/// The map that could not be fetched from. Names come from us, so another is no mistake that a task of ours could make.
-fn map_of(job: Job, name: &str) -> Result<Attempt, String> {
+/// The map that could not be fetched from. Names and addresses come from us, so others are no mistake that a task of ours
+/// could make.
+fn map_of(job: Job, Unfetched { attempt: name, addr }: &Unfetched) -> Result<Attempt, String> {
+    if addr.len() > ADDR_BYTES_MAX {
+        let bytes = addr.len();
+        return Err(format!(
+            "it says that it cannot fetch from an address of {bytes} bytes: no tracker has that"
+        ));
+    }
     let map = name.parse::<Attempt>().ok().filter(|map| map.job == job && map.phase == Phase::Map);
     map.ok_or_else(|| {
         let name: String = name.chars().take(NAME_CHARS).collect();
@@ -339,7 +351,9 @@ fn short(mut progress: Progress) -> Progress {
 pub(crate) fn check_message(job: Job, kind: from_task::Kind) -> Result<from_task::Kind, String> {
     match kind {
         from_task::Kind::Progress(progress) => Ok(from_task::Kind::Progress(short(progress))),
-        from_task::Kind::Unfetched(map) => map_of(job, &map).map(|_| from_task::Kind::Unfetched(map)),
+        from_task::Kind::Unfetched(unfetched) => {
+            map_of(job, &unfetched).map(|_| from_task::Kind::Unfetched(unfetched))
+        }
         from_task::Kind::Done(result) => check(&result).map(|()| from_task::Kind::Done(result)),
         from_task::Kind::Failed(words) => Ok(from_task::Kind::Failed(short_failure(words))),
         from_task::Kind::Fatal(words) => Ok(from_task::Kind::Fatal(short_failure(words))),
@@ -370,10 +384,15 @@ mod tests {
 
     #[test]
     fn only_maps_of_the_job_can_be_unfetched() {
-        assert_eq!(map_of(Job(1), "job_1.m3.0").unwrap().to_string(), "job_1.m3.0");
+        let map_of = |attempt: &str, addr: &str| {
+            super::map_of(Job(1), &Unfetched { attempt: attempt.into(), addr: addr.into() })
+        };
+        assert_eq!(map_of("job_1.m3.0", "node2:7000").unwrap().to_string(), "job_1.m3.0");
         for other in ["x", "job_2.m3.0", "job_1.r3.0", &"\n".repeat(1 << 20)] {
-            let why = map_of(Job(1), other).unwrap_err();
+            let why = map_of(other, "node2:7000").unwrap_err();
             assert!(why.ends_with("which is no map of its job") && why.len() < 300, "{why}");
         }
+        let why = map_of("job_1.m3.0", &"x".repeat(1 << 20)).unwrap_err();
+        assert!(why.contains("an address of 1048576 bytes"), "{why}");
     }
 }

@@ -108,7 +108,7 @@ impl Warden {
             if used > limit {
                 let (used, limit) = (used >> 20, limit >> 20);
                 one.handle.condemn(format!(
-                    "out of memory: it used {used} MiB of {limit} MiB (task_memory_max) in {} processes",
+                    "out of memory: it used {used} MiB of {limit} MiB (task_memory_max), processes: {}",
                     tree.len()
                 ));
             }

@@ -1,12 +1,12 @@
 //! From the wire's types to ours and back.
 
 use crate::{
-    agent::{Ending, Event, Heartbeat, MapNews, Order, Origin, Report, Slots, Source, Status},
+    agent::{Ending, Event, FetchFailure, Heartbeat, MapNews, Order, Origin, Report, Slots, Source, Status},
     ids::{Attempt, Job},
 };
 use proto::mr::{
-    self, AttemptReport, FetchFailure, FromTracker, KeptState, PausedState, Recall, RegisterTracker,
-    SplitEnd, ToTracker, attempt_report, from_tracker, order, to_tracker,
+    self, AttemptReport, FromTracker, KeptState, PausedState, Recall, RegisterTracker, SplitEnd, ToTracker,
+    attempt_report, from_tracker, order, to_tracker,
 };
 use std::time::Duration;
 
@@ -65,8 +65,11 @@ fn kept((attempt, state): (Attempt, PausedState)) -> KeptState {
 /// A heartbeat.
 pub(crate) fn heartbeat(heartbeat: Heartbeat) -> FromTracker {
     let Heartbeat { seq, acked, attempts, fetch_failures } = heartbeat;
-    let failure =
-        |(reduce, map): (Attempt, Attempt)| FetchFailure { reduce: reduce.to_string(), map: map.to_string() };
+    let failure = |failure: FetchFailure| mr::FetchFailure {
+        reduce: failure.reduce.to_string(),
+        map: failure.map.to_string(),
+        addr: failure.addr,
+    };
     let heartbeat = mr::Heartbeat {
         seq,
         acked,

@@ -177,7 +177,10 @@ impl JobTracker {
         };
         let Some(job) = self.cluster.job(id.job()).filter(|job| job.is_running()) else { return };
         if failures >= job.spec.attempts_max {
-            let why = format!("{} failed {failures} times, the last time with: {error}", id.task);
+            let why = match failures {
+                1 => format!("{} failed once: {error}", id.task),
+                _ => format!("{} failed {failures} times, the last time with: {error}", id.task),
+            };
             return self.end(now, id.job(), JobOutcome::Failed(why), out);
         }
         self.consider_blacklist(now, id.job(), tracker, out);
@@ -233,12 +236,13 @@ impl JobTracker {
         failure: FetchFailure,
         out: &mut Vec<Effect>,
     ) {
-        let FetchFailure { reduce, map } = failure;
-        let Some(on) = self.accused(from, failure) else { return };
-        let state = self.cluster.tracker(on).map(|tracker| tracker.state);
-        // Of one that is yet to say where it is now, or has just said it, the reduce knows an address of before.
-        let moved = self.moved.get(&on).is_some_and(|at| now.since(*at) < self.config.suspect_after);
-        if moved || state == Some(TrackerState::Awaited) {
+        let Some(on) = self.accused(from, &failure) else { return };
+        let FetchFailure { reduce, map, addr } = failure;
+        let tracker = self.cluster.tracker(on);
+        let state = tracker.map(|tracker| tracker.state);
+        // An awaited tracker may have another address when it registers. If it has, the reduce is told.
+        let outdated = tracker.is_some_and(|tracker| tracker.shuffle_addr != addr);
+        if outdated || state == Some(TrackerState::Awaited) {
             return;
         }
         let doubtful = matches!(state, None | Some(TrackerState::Suspect | TrackerState::Lost));
@@ -262,7 +266,8 @@ impl JobTracker {
 
     /// The tracker that a failure to fetch accuses, if the word is to be heard: it comes from where the reduce
     /// runs, is about a map of its own running job, and about output that still counts.
-    fn accused(&self, from: TrackerId, FetchFailure { reduce, map }: FetchFailure) -> Option<TrackerId> {
+    fn accused(&self, from: TrackerId, failure: &FetchFailure) -> Option<TrackerId> {
+        let FetchFailure { reduce, map, .. } = *failure;
         let job = self.cluster.job(map.job()).filter(|job| job.is_running())?;
         let reducer = self.cluster.attempt(reduce)?;
         let fits = reduce.job() == map.job()
@@ -289,8 +294,12 @@ impl JobTracker {
         if times >= job.spec.attempts_max {
             let name = self.cluster.tracker(on).map_or("?", |tracker| &tracker.name);
             let task = map.task;
-            let why =
-                format!("the output of {task} could not be fetched {times} times, the last time from {name}");
+            let why = match times {
+                1 => format!("the output of {task} could not be fetched from {name}"),
+                _ => format!(
+                    "the output of {task} could not be fetched {times} times, the last time from {name}"
+                ),
+            };
             return self.end(now, map.job(), JobOutcome::Failed(why), out);
         }
         self.consider_blacklist(now, map.job(), on, out);

@@ -75,8 +75,6 @@ pub struct JobTracker {
     fetch_failures: BTreeMap<AttemptId, BTreeMap<AttemptId, u32>>,
     /// Trackers whose outputs were given up on the word of one reduce alone.
     sole_witness: BTreeMap<AttemptId, BTreeSet<TrackerId>>,
-    /// When a tracker last had another address than before.
-    moved: BTreeMap<TrackerId, Time>,
     /// How often a state could not be reached, although its tracker is there.
     unreached: BTreeMap<AttemptId, u32>,
     /// Jobs of which map outputs may have gone while no reduce needed them.
@@ -116,7 +114,6 @@ impl JobTracker {
             untold: BTreeSet::new(),
             fetch_failures: BTreeMap::new(),
             sole_witness: BTreeMap::new(),
-            moved: BTreeMap::new(),
             unreached: BTreeMap::new(),
             gone_unneeded: BTreeSet::new(),
             launches_suspended: false,

@@ -10,7 +10,7 @@ use crate::{
     event::{AttemptReport, AttemptStatus, Effect, Heartbeat, Order, Registration, Reply},
     fact::{Fact, TRACKER_LOST},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
-    job::Job,
+    job::{Job, MapEvent},
     phase::Phase,
     task::Aside,
     time::Time,
@@ -125,7 +125,6 @@ impl JobTracker {
 
     /// A tracker serves what it has at another address: reducers that know the old one are told the new.
     fn announce_again(&mut self, now: Time, id: TrackerId, out: &mut Vec<Effect>) {
-        self.moved.insert(id, now);
         let cluster = &self.cluster;
         let kept = |map: &AttemptId| cluster.attempt(*map).is_some_and(|map| map.keeper == id);
         self.fetch_failures.retain(|map, _| !kept(map));
@@ -248,7 +247,6 @@ impl JobTracker {
     fn record_forgotten(&mut self, now: Time, id: TrackerId, why: &str, out: &mut Vec<Effect>) {
         let Some(name) = self.cluster.tracker(id).map(|tracker| tracker.name.clone()) else { return };
         self.record(now, Fact::TrackerForgotten { tracker: id, name, why: why.into() }, out);
-        self.moved.remove(&id);
         self.outboxes.remove(&id);
         self.untold.remove(&id);
     }
@@ -359,13 +357,24 @@ impl JobTracker {
         }
     }
 
-    /// Whatever a tracker does not know yet of a job's map events.
+    /// Whatever a tracker does not know yet of a job's map events, up to the first that names a tracker which has not
+    /// registered since the JobTracker started: its address is not known before it does. If it is lost instead, the
+    /// output is withdrawn.
     fn send_news(&mut self, tracker: TrackerId, id: JobId) {
         // Reduces of a job that is over may take a while to die, and need nothing any more.
         let Some(job) = self.cluster.job(id).filter(|job| job.is_running()) else { return };
-        let (known, maps) = (job.map_events.len(), job.tasks.map.len() as u32);
         let outbox = self.outboxes.entry(tracker).or_default();
-        let first = outbox.map_events.insert(id, known).unwrap_or(0);
+        let first = outbox.map_events.get(&id).copied().unwrap_or(0);
+        let is_awaited = |event: &MapEvent| match event {
+            MapEvent::Available(_, on) => {
+                self.cluster.tracker(*on).is_some_and(|on| on.state == TrackerState::Awaited)
+            }
+            MapEvent::Withdrawn(_) => false,
+        };
+        let awaited = job.map_events[first..].iter().position(is_awaited);
+        let known = awaited.map_or(job.map_events.len(), |at| first + at);
+        let maps = job.tasks.map.len() as u32;
+        outbox.map_events.insert(id, known);
         for first in (first..known).step_by(NEWS_MAX) {
             let next = known.min(first + NEWS_MAX);
             let events = self.cluster.jobs[&id].map_events[first..next].to_vec();

@@ -369,7 +369,10 @@ impl Player<'_> {
         for text in words.list("unfetched") {
             let (reduce, map) =
                 text.split_once('<').ok_or_else(|| format!("{text}: write j1.r0.0<j1.m0.0"))?;
-            fetch_failures.push(FetchFailure { reduce: attempt(reduce)?, map: attempt(map)? });
+            let (map, addr) = map.split_once('@').map_or((map, None), |(map, addr)| (map, Some(addr)));
+            let (reduce, map) = (attempt(reduce)?, attempt(map)?);
+            let addr = addr.map_or_else(|| self.addr_of(map), str::to_owned);
+            fetch_failures.push(FetchFailure { reduce, map, addr });
         }
         let (seq, acked) = self.spoken.entry(tracker.0).or_default();
         *seq += 1;
@@ -383,6 +386,13 @@ impl Player<'_> {
         });
         self.last_heartbeat = Some(event.clone());
         Ok(self.send(event))
+    }
+
+    /// Where a map's output is fetched now; empty if it is not known.
+    fn addr_of(&self, map: AttemptId) -> String {
+        let cluster = self.tracker.cluster();
+        let keeper = cluster.attempt(map).and_then(|map| cluster.tracker(map.keeper));
+        keeper.map_or_else(String::new, |keeper| keeper.shuffle_addr.clone())
     }
 
     fn register(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {

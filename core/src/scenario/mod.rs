@@ -25,7 +25,7 @@
 //! | `forget TRACKER` | |
 //! | `config` | `lost_after=10s`, `task_timeout=`, `jobs_kept=`, ... (before `cluster`) |
 //! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `split_slow=false`, `attempts=`, `user=`, `queue=`, `priority=` |
-//! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE[:REFUSALS[:BYTES]]]`, `done=ATTEMPT[:BYTES]`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `spoilt=`, `unreached=`, `taken=`, `not-taken=`, `unfetched=REDUCE<MAP`, `again` (repeats the last) |
+//! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE[:REFUSALS[:BYTES]]]`, `done=ATTEMPT[:BYTES]`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `spoilt=`, `unreached=`, `taken=`, `not-taken=`, `unfetched=REDUCE<MAP[@ADDRESS]` (if not said, the one that its tracker has now), `again` (repeats the last) |
 //! | `register TRACKER` | `at=`, `incarnation=`, `shuffle=ADDRESS`, `running=`, `outputs=`, `checkpoints=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `jobs=` |
 //! | `preempt ATTEMPT`, `resume TASK` | `how=split`, `pause` or `kill`; `on=TRACKER` |
 //! | `drain TRACKER`, `undrain TRACKER`, `drained TRACKER` | `within=120s`; the last shows how far it is |

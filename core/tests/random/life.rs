@@ -15,6 +15,9 @@ use mrcore::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
+/// An address that no tracker has.
+pub(crate) const OUTDATED: &str = "outdated:1";
+
 impl World {
     /// Its attempts come further or end.
     pub(crate) fn work(&mut self, at: usize) {
@@ -155,6 +158,8 @@ impl World {
         }
         let reduces = self.bodies[at].running.keys().filter(|attempt| attempt.phase() == Phase::Reduce);
         let reduces: Vec<AttemptId> = reduces.copied().collect();
+        // At times all of them have been told an address that nobody has any more.
+        let outdated = self.dice.one_in(3);
         let mut failures = Vec::new();
         for reduce in reduces {
             let job = self.mind.cluster().job(reduce.job());
@@ -162,10 +167,18 @@ impl World {
             let maps: Vec<AttemptId> = winners.map(|attempt| attempt.id).collect();
             if !maps.is_empty() {
                 let map = maps[self.dice.below(maps.len() as u64) as usize];
-                failures.push(FetchFailure { reduce, map });
+                let addr = if outdated { OUTDATED.to_owned() } else { self.addr_of(map) };
+                failures.push(FetchFailure { reduce, map, addr });
             }
         }
         failures
+    }
+
+    /// Where a map's output is fetched, as the mind knows.
+    fn addr_of(&self, map: AttemptId) -> String {
+        let cluster = self.mind.cluster();
+        let keeper = cluster.attempt(map).and_then(|map| cluster.tracker(map.keeper));
+        keeper.map_or_else(String::new, |keeper| keeper.shuffle_addr.clone())
     }
 
     pub(crate) fn submit(&mut self) {
@@ -240,6 +253,7 @@ impl World {
         }
         let body = &mut self.bodies[at];
         body.incarnation = 0;
+        body.starts += 1;
         (body.number, body.seq, body.acked) = (None, 0, 0);
         body.running.clear();
         body.dying.clear();

@@ -4,6 +4,7 @@ use mrcore::{
     Cluster, Phase,
     ids::AttemptId,
     job::{Job, MapEvent},
+    tracker::TrackerState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +43,14 @@ impl News {
         }
         for event in events.iter().skip(self.heard - first) {
             match event {
-                MapEvent::Available(attempt, _) => self.here.insert(*attempt),
+                MapEvent::Available(attempt, on) => {
+                    if cluster.tracker(*on).is_some_and(|on| on.state == TrackerState::Awaited) {
+                        return Err(format!(
+                            "{attempt} is to be fetched from {on}, which has not registered"
+                        ));
+                    }
+                    self.here.insert(*attempt)
+                }
                 MapEvent::Withdrawn(attempt) => self.here.remove(attempt),
             };
         }

@@ -2,6 +2,7 @@
 
 use crate::{
     dice::Dice,
+    life::OUTDATED,
     news::{News, Ranges},
     seen::Seen,
 };
@@ -37,6 +38,8 @@ pub(crate) struct Run {
 pub(crate) struct Body {
     pub(crate) number: Option<TrackerId>,
     pub(crate) incarnation: u64,
+    /// How often its process was started; each start has another address.
+    pub(crate) starts: u32,
     pub(crate) slots: PerPhase<u32>,
     pub(crate) seq: u64,
     pub(crate) acked: u64,
@@ -322,7 +325,7 @@ impl World {
             incarnation: Incarnation(body.incarnation),
             host: format!("h{at}"),
             rack: format!("r{}", at % 2),
-            shuffle_addr: "s".into(),
+            shuffle_addr: format!("h{at}:{}", body.starts),
             logs_addr: "l".into(),
             slots: body.slots,
             attempts,
@@ -364,7 +367,14 @@ impl World {
             attempts,
             fetch_failures: failures,
         };
+        let (outputs_lost, failures) = (self.seen.unfetched, &heartbeat.fetch_failures);
+        let outdated = failures.iter().all(|failure| failure.addr == OUTDATED);
         self.send(Event::Heartbeat(heartbeat.clone()));
+        assert!(
+            !outdated || outputs_lost == self.seen.unfetched,
+            "seed {}: a map runs again because of an address that its tracker does not have",
+            self.seed
+        );
         for phase in Phase::BOTH {
             let idle = self.mind.idle_work(self.now, tracker, phase).is_some();
             self.seen.idle[phase] += u32::from(idle);

@@ -20,7 +20,7 @@ use mrlib::{
 use prost::Message;
 use proto::mr::{
     FromTask, LaunchProgram, MapAvailable, MapEvent, Progress, TaskHello, TaskMapEvents, TaskResult,
-    TaskSpec, TaskStart, TaskStop, ToTask, from_task, map_event, to_task,
+    TaskSpec, TaskStart, TaskStop, ToTask, Unfetched, from_task, map_event, to_task,
 };
 
 pub(super) const TARGETS: &[Target] = &[
@@ -140,9 +140,10 @@ fn from_task_seeds() -> Vec<Vec<u8>> {
         pieces: vec!["/out/piece-00000".into()],
         ..TaskResult::default()
     };
+    let unfetched = Unfetched { attempt: "job_1.m3.0".into(), addr: "node2:7000".into() };
     vec![
         frames(&[from(from_task::Kind::Hello(hello)), from(from_task::Kind::Progress(progress))]),
-        frames(&[from(from_task::Kind::Unfetched("job_1.m3.0".into())), from(from_task::Kind::Done(result))]),
+        frames(&[from(from_task::Kind::Unfetched(unfetched)), from(from_task::Kind::Done(result))]),
         frames(&[
             from(from_task::Kind::Failed("it broke".into())),
             from(from_task::Kind::Fatal("always".into())),

@@ -284,7 +284,8 @@ fn heartbeat(
         return Err("heartbeat 0: they count from 1".into());
     }
     let failure = |failure: pb::FetchFailure| -> Result<FetchFailure, String> {
-        Ok(FetchFailure { reduce: attempt(&failure.reduce)?, map: attempt(&failure.map)? })
+        let pb::FetchFailure { reduce, map, addr } = failure;
+        Ok(FetchFailure { reduce: attempt(&reduce)?, map: attempt(&map)?, addr })
     };
     Ok(Heartbeat {
         tracker,
@@ -428,11 +429,11 @@ mod tests {
 
     #[test]
     fn another_protocol_is_refused_naming_both() {
-        let register = pb::RegisterTracker { version: "9.9".into(), protocol: 7, ..Default::default() };
+        let register = pb::RegisterTracker { version: "9.9".into(), protocol: 99, ..Default::default() };
         let message = pb::FromTracker { kind: Some(pb::from_tracker::Kind::Register(register)) };
         let why = tracker_word(message, None).err().unwrap();
         assert!(
-            why.contains("9.9 speaks protocol 7") && why.contains(&format!("speaks {TRACKER_PROTOCOL}")),
+            why.contains("9.9 speaks protocol 99") && why.contains(&format!("speaks {TRACKER_PROTOCOL}")),
             "{why}"
         );
     }

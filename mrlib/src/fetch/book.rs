@@ -2,10 +2,11 @@
 //!
 //! One entry a map, filled from one attempt. A withdrawn attempt empties its entry again, whether it was waiting,
 //! on its way or here. Work is queued by host; one fetcher at a time sits at a host. What fails is tried again after
-//! a growing pause and is told to the JobTracker, which decides whether the map runs again.
+//! a growing pause and is told to the JobTracker, which decides whether the map runs again. An output that is announced
+//! at another address (its tracker restarted, or another has a copy) is fetched there at once.
 
 use crate::task::map_of;
-use proto::mr::{MapAvailable, MapEvent, map_event};
+use proto::mr::{MapAvailable, MapEvent, Unfetched, map_event};
 use std::{
     collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
@@ -23,6 +24,8 @@ pub(super) struct Work {
     pub(super) attempt: String,
     /// `host:port`; empty for output on this node's disks.
     pub(super) host: String,
+    /// The shuffle address that was announced.
+    pub(super) addr: String,
     pub(super) local_path: String,
     /// The map's root and where it begins in it.
     pub(super) place: (u32, u64),
@@ -61,7 +64,7 @@ struct Entry<T> {
 #[derive(Debug)]
 enum State<T> {
     Missing,
-    Queued { attempt: String },
+    Queued { attempt: String, addr: String },
     Fetching { attempt: String },
     Here(Arrival<T>),
 }
@@ -86,7 +89,18 @@ pub(super) struct Book<T> {
 /// Whether queued work is still wanted: it may have been withdrawn, or queued elsewhere.
 fn is_wanted<T>(entries: &BTreeMap<u32, Entry<T>>, work: &Work) -> bool {
     let state = entries.get(&work.map).map(|entry| &entry.state);
-    matches!(state, Some(State::Queued { attempt }) if *attempt == work.attempt)
+    matches!(state, Some(State::Queued { attempt, addr }) if *attempt == work.attempt && *addr == work.addr)
+}
+
+fn unfetched(work: &Work) -> Unfetched {
+    Unfetched { attempt: work.attempt.clone(), addr: work.addr.clone() }
+}
+
+impl<T> Entry<T> {
+    /// Whether the newest announcement of an output is the one that this work is from.
+    fn is_current(&self, work: &Work) -> bool {
+        self.sources.iter().any(|source| source.attempt == work.attempt && source.shuffle_addr == work.addr)
+    }
 }
 
 impl<T> Book<T> {
@@ -133,9 +147,15 @@ impl<T> Book<T> {
     fn available(&mut self, map: u32, available: MapAvailable, now: Instant) {
         let new = || Entry { sources: Vec::new(), state: State::Missing, failures: 0 };
         let entry = self.entries.entry(map).or_insert_with(new);
+        let moved = matches!(
+            &entry.state,
+            State::Queued { attempt, addr }
+                if *attempt == available.attempt && *addr != available.shuffle_addr
+        );
         entry.sources.retain(|source| source.attempt != available.attempt);
         entry.sources.push(available);
-        if matches!(entry.state, State::Missing) {
+        if moved || matches!(entry.state, State::Missing) {
+            entry.failures = 0;
             self.queue(map, now);
         }
     }
@@ -143,8 +163,9 @@ impl<T> Book<T> {
     fn withdrawn(&mut self, map: u32, withdrawn: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(&map) else { return };
         entry.sources.retain(|source| source.attempt != withdrawn);
-        let (State::Queued { attempt } | State::Fetching { attempt } | State::Here(Arrival { attempt, .. })) =
-            &entry.state
+        let (State::Queued { attempt, .. }
+        | State::Fetching { attempt }
+        | State::Here(Arrival { attempt, .. })) = &entry.state
         else {
             return;
         };
@@ -161,16 +182,17 @@ impl<T> Book<T> {
         let entry = self.entries.get_mut(&map).expect("queued maps have an entry");
         let Some(last) = entry.sources.len().checked_sub(1) else { return };
         let source = &entry.sources[last - entry.failures as usize % entry.sources.len()];
-        let local = !source.local_path.is_empty();
-        let host = if local { String::new() } else { source.shuffle_addr.clone() };
+        let (attempt, addr) = (source.attempt.clone(), source.shuffle_addr.clone());
+        let host = if source.local_path.is_empty() { addr.clone() } else { String::new() };
         let work = Work {
             map,
-            attempt: source.attempt.clone(),
+            attempt: attempt.clone(),
             host: host.clone(),
+            addr: addr.clone(),
             local_path: source.local_path.clone(),
             place: (source.root, source.start),
         };
-        entry.state = State::Queued { attempt: source.attempt.clone() };
+        entry.state = State::Queued { attempt, addr };
         let new = || Host { queue: VecDeque::new(), taken: false, failures: 0, ready };
         self.hosts.entry(host).or_insert_with(new).queue.push_back((work, ready));
     }
@@ -242,8 +264,8 @@ impl<T> Book<T> {
         matches!(&entry.state, State::Fetching { attempt } if *attempt == work.attempt).then_some(entry)
     }
 
-    /// An output has not come. `jitter` is from 0 to 1. Returns the attempts to tell the JobTracker of.
-    pub(super) fn failed(&mut self, work: &Work, blame: Blame, now: Instant, jitter: f64) -> Vec<String> {
+    /// An output has not come. `jitter` is from 0 to 1. Returns what to tell the JobTracker.
+    pub(super) fn failed(&mut self, work: &Work, blame: Blame, now: Instant, jitter: f64) -> Vec<Unfetched> {
         let (pause, base) = (self.pause, f64::midpoint(1.0, jitter));
         let pause_after = |failures: u32| {
             let growth = 1 << failures.saturating_sub(1).min(PAUSE_GROWTH_MAX.ilog2());
@@ -259,19 +281,25 @@ impl<T> Book<T> {
             if host.failures >= FAILURES_TOLD {
                 let entries = &self.entries;
                 let waiting = host.queue.iter().map(|(work, _)| work);
-                told.extend(waiting.filter(|work| is_wanted(entries, work)).map(|work| work.attempt.clone()));
+                told.extend(waiting.filter(|work| is_wanted(entries, work)).map(unfetched));
             }
         }
         let host_failures = self.hosts.get(&work.host).map_or(0, |host| host.failures);
         let Some(entry) = self.fetching(work) else { return told };
+        if !entry.is_current(work) {
+            // It has moved meanwhile.
+            entry.failures = 0;
+            self.queue(work.map, now);
+            return told;
+        }
         match blame {
-            Blame::Host if host_failures >= FAILURES_TOLD => told.push(work.attempt.clone()),
+            Blame::Host if host_failures >= FAILURES_TOLD => told.push(unfetched(work)),
             Blame::Host | Blame::Nobody => {}
             Blame::Output | Blame::Gone => {
                 entry.failures += 1;
                 ready = now + pause_after(entry.failures);
                 if blame == Blame::Gone || entry.failures >= FAILURES_TOLD {
-                    told.push(work.attempt.clone());
+                    told.push(unfetched(work));
                 }
             }
         }

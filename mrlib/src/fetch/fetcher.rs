@@ -6,7 +6,7 @@ use super::{
     source::{Connection, FetchError, Output, Seat},
 };
 use crate::{engine::Scratch, error::TaskError};
-use proto::mr::MapEvent;
+use proto::mr::{MapEvent, Unfetched};
 use security::Stream;
 use std::{
     net::Shutdown,
@@ -34,7 +34,7 @@ pub(super) struct Fetchers<'a> {
 
 struct Desk {
     book: Book<Output>,
-    unfetched: Vec<String>,
+    unfetched: Vec<Unfetched>,
     error: Option<TaskError>,
     over: bool,
     /// One a fetcher, to hang up on when all is over.
@@ -45,7 +45,7 @@ struct Desk {
 pub(super) struct Report {
     pub(super) here: u32,
     pub(super) bytes: u64,
-    pub(super) unfetched: Vec<String>,
+    pub(super) unfetched: Vec<Unfetched>,
 }
 
 impl<'a> Fetchers<'a> {

@@ -26,6 +26,7 @@ use crate::{
     segment::Run,
 };
 use fetcher::Fetchers;
+use proto::mr::Unfetched;
 use security::Connector;
 use std::{
     thread,
@@ -82,8 +83,8 @@ pub struct FetchProgress {
 pub trait FetchListener {
     /// It has come further.
     fn progress(&mut self, progress: FetchProgress);
-    /// This attempt's output could not be fetched.
-    fn unfetched(&mut self, attempt: &str);
+    /// This output could not be fetched.
+    fn unfetched(&mut self, unfetched: Unfetched);
     /// It is at work, or waits for maps: called several times a second.
     fn beat(&mut self);
 }
@@ -154,8 +155,8 @@ fn follow(
         seen += news.events.len();
         rings = news.rings;
         let report = fetchers.take_news(news.events, Instant::now())?;
-        for attempt in &report.unfetched {
-            listener.unfetched(attempt);
+        for unfetched in report.unfetched {
+            listener.unfetched(unfetched);
         }
         let progress = FetchProgress { here: report.here, maps: news.maps, bytes: report.bytes };
         if progress != told {

@@ -4,15 +4,16 @@ mod here;
 
 use super::*;
 use crate::segment::{Extent, Stored};
-use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, map_event};
+use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, Unfetched, map_event};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     os::unix::fs::FileExt as _,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
 };
 
@@ -143,6 +144,8 @@ struct Shuffle {
     options: FetchOptions,
     stop: StopFlag,
     unfetched: Vec<String>,
+    /// Where it was to fetch those.
+    unfetched_at: BTreeSet<String>,
     beats: u32,
     seen: u64,
     on_news: Box<OnNews>,
@@ -161,6 +164,7 @@ impl Shuffle {
             options,
             stop: StopFlag::default(),
             unfetched: Vec::new(),
+            unfetched_at: BTreeSet::new(),
             beats: 0,
             seen: 0,
             on_news: Box::new(|_, _| Vec::new()),
@@ -196,8 +200,9 @@ impl FetchListener for Shuffle {
         self.news(progress);
     }
 
-    fn unfetched(&mut self, attempt: &str) {
-        self.unfetched.push(attempt.to_owned());
+    fn unfetched(&mut self, Unfetched { attempt, addr }: Unfetched) {
+        self.unfetched.push(attempt);
+        self.unfetched_at.insert(addr);
         self.news(FetchProgress::default());
     }
 
@@ -302,6 +307,36 @@ fn a_dead_host_is_told_of_and_the_rest_goes_on() {
     let wanted: Vec<String> = (0..6).map(|map| format!("job_1.m{map}.{}", u8::from(map < 3))).collect();
     assert_eq!(came, expected(&wanted));
     assert!(shuffle.unfetched.iter().all(|attempt| !attempts[3..].contains(attempt)));
+    assert_eq!(shuffle.unfetched_at, BTreeSet::from([dead]));
+}
+
+#[test]
+fn outputs_that_move_are_fetched_at_the_new_address_at_once() {
+    let (asked, first_asked) = mpsc::channel();
+    let old = Server::start(move |_, _| {
+        let _ = asked.send(());
+        Manner::HangUp
+    });
+    let new = Server::start(|_, _| Manner::Well);
+    let attempts = attempts(6);
+    let at = |addr: &str| attempts.iter().map(|attempt| available(attempt, addr)).collect::<Vec<_>>();
+    let mut shuffle = Shuffle::new(6, at(&old.addr));
+    // What fails there is not tried again while this test lasts.
+    shuffle.options.pause = Duration::from_hours(1);
+    let (feed, events, stop) = (shuffle.feed.clone(), at(&new.addr), shuffle.stop.clone());
+    let (done, is_done) = mpsc::channel::<()>();
+    let teller = thread::spawn(move || {
+        first_asked.recv().expect("the old server is asked");
+        feed.push(TaskMapEvents { first: 6, events, maps: 6 }).expect("no gap");
+        if is_done.recv_timeout(Duration::from_mins(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            stop.set("it waits at the old address");
+        }
+    });
+    let came = shuffle.run();
+    drop(done);
+    teller.join().expect("no panic");
+    assert_eq!(came.expect("all come from the new address"), expected(&attempts));
+    assert!(shuffle.unfetched.is_empty(), "no map is to run again: {:?}", shuffle.unfetched);
 }
 
 #[test]

@@ -52,7 +52,7 @@ use umbilical::{Heard, Umbilical};
 /// The path of the tracker's Unix socket. Set: this is a task process.
 pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
 /// Of the umbilical.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// Progress is sent at most this often.
 const TELL_PERIOD: Duration = Duration::from_millis(200);
@@ -232,8 +232,8 @@ fn run(
                 feed: umbilical.feed(),
                 token: spec.shuffle_token.clone(),
                 // If the tracker is gone, the thread that hears it ends the process.
-                unfetched: Arc::new(move |attempt: &str| {
-                    let _ = teller.send(from_task::Kind::Unfetched(attempt.to_owned()));
+                unfetched: Arc::new(move |unfetched| {
+                    let _ = teller.send(from_task::Kind::Unfetched(unfetched));
                 }),
                 aside: start.aside_dirs.iter().map(PathBuf::from).collect(),
                 from: origin(start),

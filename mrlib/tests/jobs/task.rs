@@ -13,7 +13,7 @@ use mrlib::{
 };
 use proto::mr::{
     FromTask, MapAvailable, MapEvent, Partition, Program, Progress, TaskMapEvents, TaskResult, TaskSpec,
-    TaskStart, TaskStop, ToTask, from_task, map_event, program, task_spec, to_task,
+    TaskStart, TaskStop, ToTask, Unfetched, from_task, map_event, program, task_spec, to_task,
 };
 use std::{
     os::unix::{
@@ -256,6 +256,7 @@ fn an_output_that_cannot_be_fetched_is_told_of() {
     let available = MapAvailable {
         attempt: "job_3.m0.0".into(),
         local_path: "/no/such/output".into(),
+        shuffle_addr: "here:1".into(),
         ..MapAvailable::default()
     };
     let events = vec![MapEvent { kind: Some(map_event::Kind::Available(available)) }];
@@ -266,7 +267,8 @@ fn an_output_that_cannot_be_fetched_is_told_of() {
             break heard.kind;
         }
     };
-    assert_eq!(heard, Some(from_task::Kind::Unfetched("job_3.m0.0".into())));
+    let unfetched = Unfetched { attempt: "job_3.m0.0".into(), addr: "here:1".into() };
+    assert_eq!(heard, Some(from_task::Kind::Unfetched(unfetched)));
     tracker.send(to_task::Kind::Stop(TaskStop { why: "enough".into(), how: proto::mr::Recall::Kill.into() }));
     assert_eq!(failed(tracker.end()), "stopped: enough");
 }

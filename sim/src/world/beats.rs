@@ -95,6 +95,12 @@ impl World {
     fn heartbeat(&mut self, at: usize) -> Option<Heartbeat> {
         let attempts = self.reports(at);
         let (now, retry) = (self.now, self.setup.costs.fetch_retry);
+        let cluster = self.mind.as_ref()?.cluster();
+        // Reduces here do not follow an output to another machine: a failure is always one at its current address.
+        let addr_of = |map| {
+            let keeper = cluster.attempt(map).and_then(|map| cluster.tracker(map.keeper));
+            keeper.map_or_else(String::new, |keeper| keeper.shuffle_addr.clone())
+        };
         let node = &mut self.nodes[at];
         node.seq += 1;
         node.acked_told = node.acked;
@@ -104,9 +110,12 @@ impl World {
             let due = now.since(reduce.complained) >= retry;
             if reduce.rest.is_none() && !reduce.fetch.blocked.is_empty() && due {
                 reduce.complained = now;
-                let some = reduce.fetch.blocked.iter().take(COMPLAINTS);
-                fetch_failures
-                    .extend(some.map(|blocked| FetchFailure { reduce: run.id, map: blocked.attempt }));
+                let some = reduce.fetch.blocked.iter().take(COMPLAINTS).map(|blocked| blocked.attempt);
+                fetch_failures.extend(some.map(|map| FetchFailure {
+                    reduce: run.id,
+                    map,
+                    addr: addr_of(map),
+                }));
             }
         }
         Some(Heartbeat {

@@ -36,12 +36,7 @@ pub enum Event {
     /// It came further.
     Progressed(Attempt, Progress),
     /// A reduce could not fetch a map's output.
-    Unfetched {
-        /// Who wanted it.
-        reduce: Attempt,
-        /// Whose output.
-        map: Attempt,
-    },
+    Unfetched(FetchFailure),
     /// Its process is gone, and so is its folder.
     Ended(Attempt, Ending),
     /// What an attempt left on another tracker is here too; or it is not, and why.
@@ -190,8 +185,19 @@ pub struct Heartbeat {
     pub acked: u64,
     /// What attempts do and did.
     pub attempts: Vec<Report>,
-    /// Reduce and map: output that could not be fetched.
-    pub fetch_failures: Vec<(Attempt, Attempt)>,
+    /// Map output that reduces here could not fetch.
+    pub fetch_failures: Vec<FetchFailure>,
+}
+
+/// A reduce could not fetch a map's output.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FetchFailure {
+    /// Who wanted it.
+    pub reduce: Attempt,
+    /// Whose output.
+    pub map: Attempt,
+    /// The shuffle address that it was told.
+    pub addr: String,
 }
 
 /// What is said of an attempt.

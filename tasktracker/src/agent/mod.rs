@@ -198,8 +198,8 @@ impl Agent {
                     running.progress = progress;
                 }
             }
-            Event::Unfetched { reduce, map } => {
-                self.untold.add_failure(reduce, map);
+            Event::Unfetched(failure) => {
+                self.untold.add_failure(failure);
                 self.hurry(now);
             }
             Event::Ended(attempt, ending) => self.ended(now, attempt, ending, out),
@@ -319,7 +319,7 @@ impl Agent {
         let refusal = if self.cleaning.contains_key(&attempt.job) {
             Some("its job is being cleaned up".into())
         } else if held >= slots as usize {
-            Some(format!("all {slots} {} slots are taken", attempt.phase))
+            Some(format!("no {} slot is free, of {slots}", attempt.phase))
         } else {
             None
         };
@@ -388,7 +388,7 @@ impl Agent {
         self.map_lists.remove(&job);
         self.outputs.retain(|attempt| attempt.job != job);
         self.checkpoints.retain(|attempt, _| attempt.job != job);
-        self.untold.failures.retain(|(reduce, _)| reduce.job != job);
+        self.untold.failures.retain(|failure| failure.reduce.job != job);
         for (attempt, running) in &mut self.running {
             if attempt.job == job && running.stopped.is_none() {
                 let why = "its job is over".to_string();
@@ -488,7 +488,7 @@ impl Agent {
             seq: self.seq,
             acked: self.acked,
             attempts: self.reports(),
-            fetch_failures: self.on_its_way.failures.iter().copied().collect(),
+            fetch_failures: self.on_its_way.failures.iter().cloned().collect(),
         }
     }
 

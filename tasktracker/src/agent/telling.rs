@@ -1,7 +1,7 @@
 //! What has yet to be told, and how much of it goes into one message: the JobTracker reads messages of 8 MiB at
 //! the most, and one that is longer would end the line for all attempts.
 
-use super::{Report, Status};
+use super::{FetchFailure, Report, Status};
 use crate::{agent::Ending, ids::Attempt};
 use prost::Message;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ pub const ENDED_BYTES: usize = 4 << 20;
 /// Bytes of reports of running attempts in one message, after which their own words are left out.
 const RUNNING_BYTES: usize = 2 << 20;
 /// Fetch failures in one message.
-const FAILURES: usize = 10_000;
+const FAILURES: usize = 4000;
 /// Fetch failures remembered; a reduce says again what it still cannot fetch.
 const FAILURES_MAX: usize = 100_000;
 /// What a report takes besides what is counted: ids, lengths, numbers.
@@ -22,8 +22,7 @@ const REPORT_OVERHEAD: usize = 128;
 pub(super) struct Untold {
     /// How attempts ended.
     pub(super) ended: Vec<Report>,
-    /// Reduce and map.
-    pub(super) failures: BTreeSet<(Attempt, Attempt)>,
+    pub(super) failures: BTreeSet<FetchFailure>,
 }
 
 impl Untold {
@@ -51,7 +50,7 @@ impl Untold {
     /// Takes what goes into one message.
     pub(super) fn take(&mut self) -> Self {
         let ended = self.take_ended();
-        let later = match self.failures.iter().nth(FAILURES).copied() {
+        let later = match self.failures.iter().nth(FAILURES).cloned() {
             Some(first) => self.failures.split_off(&first),
             None => BTreeSet::new(),
         };
@@ -65,9 +64,9 @@ impl Untold {
         self.failures.append(&mut again.failures);
     }
 
-    pub(super) fn add_failure(&mut self, reduce: Attempt, map: Attempt) {
+    pub(super) fn add_failure(&mut self, failure: FetchFailure) {
         if self.failures.len() < FAILURES_MAX {
-            self.failures.insert((reduce, map));
+            self.failures.insert(failure);
         }
     }
 }

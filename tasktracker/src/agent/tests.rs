@@ -25,6 +25,10 @@ fn launch(text: &str) -> Order {
     Order::Launch(attempt(text), spec(text), None)
 }
 
+fn unfetched(reduce: &str, map: &str, addr: &str) -> FetchFailure {
+    FetchFailure { reduce: attempt(reduce), map: attempt(map), addr: addr.into() }
+}
+
 fn done() -> Ending {
     Ending::Succeeded { result: TaskResult::default(), output: true }
 }
@@ -184,7 +188,7 @@ fn after_a_broken_line_everything_is_told_again() {
     world.on(Event::Ended(attempt("job_1.m0.0"), done()));
     let heard = world.now;
     world.beat_after(GAP);
-    world.on(Event::Unfetched { reduce: attempt("job_1.r0.0"), map: attempt("job_1.m9.0") });
+    world.on(Event::Unfetched(unfetched("job_1.r0.0", "job_1.m9.0", "node2:7000")));
     assert_eq!(world.on(Event::Disconnected), []);
     assert_eq!(world.agent.next_deadline(), Some(heard + CUT_OFF));
     // Life goes on meanwhile.
@@ -203,7 +207,7 @@ fn after_a_broken_line_everything_is_told_again() {
     // Numbers begin anew, what was registered is not told twice, and the rest is not forgotten.
     assert_eq!((first.seq, first.acked), (1, 0));
     assert_eq!(told(first), ["job_1.r0.0 running"]);
-    assert_eq!(first.fetch_failures, [(attempt("job_1.r0.0"), attempt("job_1.m9.0"))]);
+    assert_eq!(first.fetch_failures, [unfetched("job_1.r0.0", "job_1.m9.0", "node2:7000")]);
     let taken = world.orders(1, vec![(1, Order::Stop(attempt("job_1.r0.0"), Recall::Kill, "why".into()))]);
     assert_eq!(taken, [Action::Kill(attempt("job_1.r0.0"), "why".into())]);
 }

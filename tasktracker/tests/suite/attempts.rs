@@ -109,7 +109,8 @@ async fn reduces_hear_of_maps_with_the_path_of_what_is_here() {
         heard.heartbeats.iter().find_map(|heartbeat| heartbeat.fetch_failures.first().cloned())
     });
     let failure = failure.await;
-    assert_eq!((failure.reduce.as_str(), failure.map.as_str()), ("job_1.r2.0", "job_1.m0.0"));
+    let failure = (failure.reduce.as_str(), failure.map.as_str(), failure.addr.as_str());
+    assert_eq!(failure, ("job_1.r2.0", "job_1.m0.0", "node2:7000"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,8 +9,13 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// A cluster with 20 MB of records, and the checksums of their undisturbed sort, part by part. Maps are paced so
 /// that there is time to kill something.
 fn cluster() -> (Cluster, Vec<String>) {
-    let settings =
-        format!("{QUICK}[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"2s\"\n");
+    cluster_losing_trackers_after("2s")
+}
+
+fn cluster_losing_trackers_after(silence: &str) -> (Cluster, Vec<String>) {
+    let settings = format!(
+        "{QUICK}[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"{silence}\"\n"
+    );
     let cluster = Cluster::up(Up { nodes: 4, block_size: "1MiB", settings: &settings, ..Up::default() });
     cluster.mrctl(&["submit", "teragen", "--output", "/gen", "--conf", "rows=200000", "--conf", "maps=4"]);
     sort(&cluster, "/calm", &[]);
@@ -136,6 +141,84 @@ fn the_jobtracker_is_killed_and_comes_back() {
             |attempt: &&Value| attempt["state"] == "killed" && attempt["progress"].as_f64() == Some(0.0);
         assert!(others.iter().all(never_ran), "{task}");
     }
+}
+
+/// Every attempt of a job's tasks of one phase (`m` or `r`).
+fn attempts(cluster: &Cluster, job: &str, phase: &str) -> Vec<Value> {
+    let tasks = cluster.json(&["tasks", job]);
+    let of_phase = |task: &&Value| task["task"].as_str().unwrap().starts_with(&format!("{job}.{phase}"));
+    let tasks = tasks.as_array().unwrap().iter().filter(of_phase);
+    tasks.flat_map(|task| task["attempts"].as_array().unwrap().clone()).collect()
+}
+
+fn names(attempts: &[Value]) -> Vec<&str> {
+    attempts.iter().map(|attempt| attempt["attempt"].as_str().unwrap()).collect()
+}
+
+/// Starts a sort with slow reduces, does `restart` when all its maps are done, and holds it to that: none of them runs
+/// again. `restart` gets the name of a node that runs a reduce.
+fn restart_while_reducing(
+    cluster: &Cluster,
+    calm: &[String],
+    output: &str,
+    restart: impl Fn(&Cluster, &str, &str),
+) {
+    let sort = ["terasort", "--input", "/gen", "--output", output, "--reduces", "4"];
+    // Ten seconds each: they are under way when the restart comes.
+    let job = cluster.detach(&[&sort[..], &["--conf", "pace.reduce=512KiB"]].concat());
+    let reducing = eventually("all maps are done, and a reduce runs", PATIENCE, || {
+        let maps = &cluster.json(&["job", &job])["maps"];
+        if maps["done"] != maps["total"] {
+            return None;
+        }
+        let reduces = attempts(cluster, &job, "r");
+        let running = reduces.iter().find(|attempt| attempt["state"] == "running")?;
+        Some(running["tracker"].as_str()?.to_owned())
+    });
+    let before = attempts(cluster, &job, "m");
+    restart(cluster, &job, &reducing);
+    let ended = eventually("the job is over", PATIENCE * 3, || {
+        let status = cluster.json(&["job", &job]);
+        (status["state"] != "running" && status["state"] != "committing").then_some(status)
+    });
+    assert_eq!(ended["state"], "succeeded", "{ended}");
+    let after = attempts(cluster, &job, "m");
+    assert_eq!(names(&after), names(&before), "a map ran again: {after:#?}");
+    assert_eq!(ended["reduces"]["failed_attempts"], 0, "{ended}");
+    assert_eq!(sums(cluster, output), calm, "the output differs from an undisturbed run");
+    cluster.wait_clean();
+}
+
+/// Each tracker is at another port afterwards, and has the map output of before on its disks.
+#[test]
+fn done_maps_do_not_run_again_after_the_jobtracker_and_all_trackers_restart() {
+    // Longer than the test takes: a tracker that is lost would be a reason to run maps again.
+    let (cluster, calm) = cluster_losing_trackers_after("10m");
+    restart_while_reducing(&cluster, &calm, "/together", |cluster, _, _| {
+        cluster.mrctl(&["down"]);
+        cluster.mrctl(&["up", "--detach"]);
+    });
+    // One tracker runs a reduce again before any other is back.
+    restart_while_reducing(&cluster, &calm, "/in-turn", |cluster, job, first| {
+        let nodes = ["node1", "node2", "node3", "node4"];
+        let before = attempts(cluster, job, "r");
+        cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+        for node in nodes {
+            cluster.mrctl(&["chaos", "kill", node, "--daemon", "tasktracker"]);
+        }
+        cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+        cluster.mrctl(&["chaos", "restart", first, "--daemon", "tasktracker"]);
+        eventually("a reduce runs there again", PATIENCE, || {
+            let runs_again = |attempt: &&Value| {
+                let known = names(&before).contains(&attempt["attempt"].as_str().unwrap());
+                attempt["state"] == "running" && attempt["tracker"] == first && !known
+            };
+            attempts(cluster, job, "r").iter().find(runs_again).map(|_| ())
+        });
+        for node in nodes.into_iter().filter(|node| *node != first) {
+            cluster.mrctl(&["chaos", "restart", node, "--daemon", "tasktracker"]);
+        }
+    });
 }
 
 #[test]

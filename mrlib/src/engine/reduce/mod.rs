@@ -24,6 +24,7 @@ use crate::{
     segment::{Run, Stored},
     task,
 };
+use proto::mr::Unfetched;
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, thread, time::Instant};
 
 /// Of a task's memory, the part for fetched outputs; the rest is for merging.
@@ -58,8 +59,8 @@ pub struct ReduceTask {
     pub feed: Arc<MapFeed>,
     /// What shuffle servers know the job by.
     pub token: Vec<u8>,
-    /// Told of each map attempt whose output could not be fetched.
-    pub unfetched: Arc<dyn Fn(&str) + Send + Sync>,
+    /// Told of each map output that could not be fetched.
+    pub unfetched: Arc<dyn Fn(Unfetched) + Send + Sync>,
     /// Folders to put its state aside in, best one a disk; without any it cannot be put aside.
     pub aside: Vec<PathBuf>,
     /// The state to take up.
@@ -293,8 +294,8 @@ impl FetchListener for Listener<'_> {
         });
     }
 
-    fn unfetched(&mut self, attempt: &str) {
-        (self.task.unfetched)(attempt);
+    fn unfetched(&mut self, unfetched: Unfetched) {
+        (self.task.unfetched)(unfetched);
     }
 
     fn beat(&mut self) {

@@ -304,7 +304,7 @@ impl Case {
             conf: self.conf.clone(),
             feed: Arc::new(feed),
             token: TOKEN.to_vec(),
-            unfetched: Arc::new(|attempt: &str| panic!("{attempt} cannot be fetched")),
+            unfetched: Arc::new(|unfetched| panic!("{unfetched:?}")),
             aside: vec![self.aside(self.node.attempt)],
             from,
             begun: std::time::Instant::now(),

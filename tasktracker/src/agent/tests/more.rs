@@ -109,13 +109,16 @@ fn long_statuses_are_left_out_where_they_would_be_too_much() {
 }
 
 #[test]
-fn a_fetch_failure_said_often_is_told_once() {
+fn a_fetch_failure_said_often_is_told_once_for_each_address() {
     let mut world = World::online();
     world.orders(0, vec![(1, launch("job_1.r0.0"))]);
     for _ in 0..1000 {
-        world.on(Event::Unfetched { reduce: attempt("job_1.r0.0"), map: attempt("job_1.m1.0") });
+        world.on(Event::Unfetched(unfetched("job_1.r0.0", "job_1.m1.0", "node2:7000")));
+        world.on(Event::Unfetched(unfetched("job_1.r0.0", "job_1.m1.0", "node2:7001")));
     }
-    assert_eq!(world.beat_after(GAP).fetch_failures.len(), 1);
+    let told = world.beat_after(GAP).fetch_failures;
+    let addrs: Vec<&str> = told.iter().map(|failure| failure.addr.as_str()).collect();
+    assert_eq!(addrs, ["node2:7000", "node2:7001"]);
 }
 
 #[test]
