@@ -31,15 +31,15 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
     ("queue-capacity", "queue {queue} held {held} of its guaranteed {guaranteed} slots"),
     (
         "queue-share-of-map-slots",
-        "queue {queue} holds {held} map slots of its guaranteed {guaranteed}, at most {at_most}; \
+        "queue {queue} holds {held map slot|map slots} of its guaranteed {guaranteed}, at most {at_most}; \
          {jobs_ahead job goes|jobs go} first",
     ),
     (
         "queue-share-of-reduce-slots",
-        "queue {queue} holds {held} reduce slots of its guaranteed {guaranteed}, at most {at_most}; \
+        "queue {queue} holds {held reduce slot|reduce slots} of its guaranteed {guaranteed}, at most {at_most}; \
          {jobs_ahead job goes|jobs go} first",
     ),
-    ("user-limit", "user {user} holds {held} slots of queue {queue}, of at most {at_most}"),
+    ("user-limit", "user {user} holds {held slot|slots} of queue {queue}, of at most {at_most}"),
     (
         "queue-below-its-guarantee",
         "the slot goes to the queue[ of {for_job:job}] that held {held} of its guaranteed {guaranteed}",

@@ -16,6 +16,8 @@ mod kinds;
 mod kmeans;
 mod lp;
 mod predictor;
+#[cfg(test)]
+mod tests;
 mod users;
 
 use crate::{
@@ -52,11 +54,11 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
     ),
     (
         "users-share-of-map-slots",
-        "user {user} holds {held} map slots (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
+        "user {user} holds {held map slot|map slots} (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
     ),
     (
         "users-share-of-reduce-slots",
-        "user {user} holds {held} reduce slots (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
+        "user {user} holds {held reduce slot|reduce slots} (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
     ),
     (
         "in-no-class-yet",
@@ -324,7 +326,10 @@ impl Scheduler for Coshh {
             Fact::JobSubmitted { job, .. } => self.submitted(*job, now, cluster),
             Fact::AttemptSucceeded { attempt, .. } => self.learn(*attempt, now, cluster),
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.over(*job),
-            Fact::TrackerForgotten { tracker, .. } => self.predictor.forget_tracker(*tracker),
+            Fact::TrackerForgotten { tracker, .. } => {
+                self.predictor.forget_tracker(*tracker);
+                self.kinds.forget_tracker(*tracker);
+            }
             _ => {}
         }
         if let Some(job) = fact.job() {

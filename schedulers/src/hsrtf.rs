@@ -36,15 +36,15 @@ use std::{
 
 /// What its rules mean in words.
 pub const SENTENCES: &[crate::words::Sentence] = &[
-    ("remaining-time", "its job has about {remaining:s} left[, and a share of {share} slots]"),
+    ("remaining-time", "its job has about {remaining:s} left[, and a share of {share slot|slots}]"),
     (
         "shorter-jobs-take-map-slots",
-        "the job has about {remaining:s} left[ and a share of {share} map slots]; {jobs_ahead job goes|jobs go} first\
+        "the job has about {remaining:s} left[ and a share of {share map slot|map slots}]; {jobs_ahead job goes|jobs go} first\
          [; slots are next taken back for shorter jobs in {next:s}]",
     ),
     (
         "shorter-jobs-take-reduce-slots",
-        "the job has about {remaining:s} left[ and a share of {share} reduce slots]; {jobs_ahead job goes|jobs go} first\
+        "the job has about {remaining:s} left[ and a share of {share reduce slot|reduce slots}]; {jobs_ahead job goes|jobs go} first\
          [; slots are next taken back for shorter jobs in {next:s}]",
     ),
     (

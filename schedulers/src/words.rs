@@ -74,8 +74,9 @@ pub const SENTENCES: &[Sentence] = &[
     ),
     (
         "no-free-slot",
-        "[{maps_waiting map waits|maps wait}: all {map_slots} map slots are taken]\
-         [{reduces_waiting reduce waits|reduces wait}: all {reduce_slots} reduce slots are taken], {running} by this job\
+        "[{maps_waiting map waits|maps wait}: {map_slots map slot is taken|map slots are all taken}]\
+         [{reduces_waiting reduce waits|reduces wait}: {reduce_slots reduce slot is taken|reduce slots are all taken}], \
+         {running} by this job\
          [; it also holds {apart slot|slots} on nodes that are silent or being drained]",
     ),
     (
@@ -260,7 +261,7 @@ mod tests {
         );
         let waits = Why::rule("no-free-slot").with("reduces_waiting", 1.0).with("running", 0.0);
         let waits = waits.with("free", 0.0).with("reduce_slots", 4.0);
-        assert_eq!(said(&waits), "1 reduce waits: all 4 reduce slots are taken, 0 by this job");
+        assert_eq!(said(&waits), "1 reduce waits: 4 reduce slots are all taken, 0 by this job");
         assert_eq!(said(&Why::rule("task-runs").with("on_tracker", 3.0)), "it runs on node3");
         let back = Why::rule("longest-remaining-time").with("remaining", 754.0).with("shorter", 8.25);
         assert_eq!(

@@ -181,6 +181,15 @@ impl Kinds {
         self.stale = true;
     }
 
+    /// Drops the last solution, and what is being computed, if they count on a tracker that is forgotten.
+    pub(super) fn forget_tracker(&mut self, tracker: TrackerId) {
+        let names = |nodes: &[Node]| nodes.iter().any(|(node, _)| *node == tracker);
+        self.asked.take_if(|(nodes, _)| names(nodes));
+        if self.solution.take_if(|solution| names(&solution.nodes)).is_some() {
+            self.all.values_mut().for_each(|kind| kind.class = [None; 2]);
+        }
+    }
+
     /// Whether what is known now would have given other classes: some kind is by more than the radius longer or shorter
     /// on some node than when it was classified.
     pub(super) fn check(&mut self, predictor: &Predictor) {
@@ -193,24 +202,25 @@ impl Kinds {
         self.stale |= stale;
     }
 
-    /// The computation that is due, if one is.
+    /// The computation that is due, if one is. It stays due while there are no nodes, or no kinds that count.
     pub(super) fn problem(
         &mut self,
         nodes: &BTreeMap<TrackerId, PerPhase<u32>>,
         now: Time,
         predictor: &Predictor,
     ) -> Option<Problem> {
-        if !std::mem::take(&mut self.stale) {
+        if !self.stale || nodes.is_empty() {
             return None;
         }
-        let nodes: Vec<Node> = nodes.iter().map(|(node, slots)| (*node, *slots)).collect();
         let memory = Span(self.window.0.saturating_mul(WINDOWS));
         let counts = |kind: &Kind| kind.jobs > 0 || now.since(kind.seen) < memory;
         let chosen: Vec<usize> =
             self.all.iter().filter(|(_, kind)| counts(kind)).map(|(number, _)| *number).collect();
-        if nodes.is_empty() || chosen.is_empty() {
+        if chosen.is_empty() {
             return None;
         }
+        self.stale = false;
+        let nodes: Vec<Node> = nodes.iter().map(|(node, slots)| (*node, *slots)).collect();
         let mut ranks: Vec<Rank> = self.all.values().map(|kind| kind.rank).collect();
         ranks.sort_unstable();
         ranks.dedup();

@@ -174,8 +174,12 @@ impl Predictor {
     /// Drops what was measured on a tracker that is forgotten: its number is not assigned again.
     pub(super) fn forget_tracker(&mut self, tracker: TrackerId) {
         self.speeds.remove(&tracker);
+        self.at_most.remove(&tracker);
         for table in self.tables.values_mut() {
             table.seen.remove(&tracker);
+        }
+        for longest in self.running.values_mut() {
+            longest.remove(&tracker);
         }
     }
 

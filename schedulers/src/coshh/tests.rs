@@ -1,0 +1,187 @@
+//! What the policy knows of a tracker goes with it.
+
+use super::*;
+use crate::Params;
+use mrcore::{
+    ids::{AttemptId, Incarnation, RequestId},
+    invariants,
+    job::{InputPin, JobOutcome, JobSpec, Priority, Split},
+    task::AttemptResult,
+};
+use std::sync::Arc;
+
+const STAYS: TrackerId = TrackerId(0);
+/// A number that nothing else in the policy's state has.
+const GOES: TrackerId = TrackerId(4711);
+/// Three of these after its last job, a kind does not count any more.
+const WINDOW: Span = Span::secs(100);
+
+/// The policy, and the cluster that it is told of.
+struct World {
+    policy: Coshh,
+    cluster: Cluster,
+    now: Time,
+    jobs: u32,
+}
+
+impl World {
+    /// Two trackers. Bob has run a job that takes twice as long on the second one.
+    fn new() -> Self {
+        let params =
+            [("coshh.arrival_window", format!("{}s", WINDOW.as_secs_f64())), ("coshh.slowest", "9".into())];
+        let params: Params = params.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let mut section = Section::of("coshh", &params);
+        let policy = Coshh::new(&mut section);
+        section.finish().unwrap();
+        let mut world = Self { policy, cluster: Cluster::default(), now: Time(0), jobs: 0 };
+        world.join(STAYS);
+        world.join(GOES);
+        let job = world.submit();
+        let began = world.now;
+        for index in 0..8 {
+            world.launch(job, index, [STAYS, GOES][index as usize % 2]);
+        }
+        for (tracker, seconds) in [(0, 10), (1, 20)] {
+            world.now = began + Span::secs(seconds);
+            for index in (tracker..8).step_by(2) {
+                let attempt = attempt(job, index);
+                world.happens(Fact::AttemptSucceeded { attempt, result: AttemptResult::default() });
+            }
+        }
+        world.happens(Fact::JobCommitting { job });
+        world.happens(Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
+        world.compute();
+        world
+    }
+
+    fn happens(&mut self, fact: Fact) {
+        self.cluster.apply(self.now, &fact).unwrap();
+        invariants::check(&self.cluster).unwrap();
+        self.policy.observe(self.now, &fact, &self.cluster);
+    }
+
+    fn join(&mut self, tracker: TrackerId) {
+        self.happens(Fact::TrackerJoined {
+            tracker,
+            name: tracker.to_string(),
+            incarnation: Incarnation(1),
+            host: tracker.to_string(),
+            rack: "r".into(),
+            shuffle_addr: String::new(),
+            logs_addr: String::new(),
+            slots: PerPhase { map: 4, reduce: 0 },
+        });
+    }
+
+    /// A job of bob's with eight maps.
+    fn submit(&mut self) -> JobId {
+        let split = |_| Split {
+            source: "/in".into(),
+            start: 0,
+            end: 100,
+            divisible: true,
+            hosts: Vec::new(),
+            pin: InputPin::default(),
+        };
+        let spec = JobSpec {
+            name: String::new(),
+            user: "bob".into(),
+            queue: String::new(),
+            priority: Priority::Normal,
+            program: "p".into(),
+            splits: (0..8).map(split).collect(),
+            reduces: 0,
+            output: String::new(),
+            slow_start: 0.0,
+            speculation: false,
+            attempts_max: 4,
+            conf: BTreeMap::new(),
+        };
+        self.jobs += 1;
+        let (job, request) = (JobId(self.jobs), RequestId(u128::from(self.jobs)));
+        self.happens(Fact::JobSubmitted { job, request, spec: Arc::new(spec) });
+        job
+    }
+
+    fn launch(&mut self, job: JobId, index: u32, tracker: TrackerId) {
+        let (speculative, from, why) = (false, None, Why::default());
+        self.happens(Fact::AttemptLaunched { attempt: attempt(job, index), tracker, speculative, from, why });
+    }
+
+    /// As the JobTracker does after every event. Whether there was something to compute.
+    fn compute(&mut self) -> bool {
+        let problem = self.policy.take_problem();
+        if let Some(problem) = &problem {
+            self.policy.solved(self.now, &problem.solve(), &self.cluster);
+        }
+        problem.is_some()
+    }
+
+    fn lose(&mut self) {
+        self.happens(Fact::TrackerLost { tracker: GOES, why: String::new() });
+    }
+
+    fn forget(&mut self) {
+        self.happens(Fact::TrackerForgotten { tracker: GOES, name: GOES.to_string(), why: String::new() });
+    }
+
+    /// Whether anything that the policy keeps is about the tracker that goes.
+    fn knows(&self) -> bool {
+        format!("{:?}", self.policy).contains(&format!("{GOES:?}"))
+    }
+}
+
+fn attempt(job: JobId, index: u32) -> AttemptId {
+    TaskId { job, phase: Phase::Map, index }.attempt(0)
+}
+
+#[test]
+fn forgotten_tracker_leaves_nothing_behind_while_jobs_run() {
+    let mut world = World::new();
+    let job = world.submit();
+    world.launch(job, 0, GOES);
+    world.now = world.now + Span::secs(90);
+    world.policy.watch(world.now, &world.cluster);
+    world.happens(Fact::AttemptKilled { attempt: attempt(job, 0), why: String::new(), bytes_in: 0 });
+    assert!(world.knows() && world.policy.placement("/in").contains(&GOES));
+    world.lose();
+    assert!(world.compute(), "classes are computed for the nodes that are left");
+    assert!(world.knows(), "it may come back: what was measured on it is kept");
+    world.forget();
+    assert!(!world.knows(), "{:#?}", world.policy);
+    // What was learned elsewhere is still there, and the job is put where there is a node.
+    assert_eq!(world.policy.placement("/in"), [STAYS]);
+    let kind = world.policy.users.kind_of(job).unwrap();
+    let tables = world.policy.kinds.get(kind).unwrap().tables.clone();
+    let predicted = world.policy.predictor.predict(&tables, Phase::Map, STAYS);
+    assert!((9.9..10.1).contains(&predicted), "{predicted}");
+    assert!(!world.compute(), "nothing has changed since");
+}
+
+#[test]
+fn forgotten_tracker_leaves_nothing_behind_while_nothing_is_to_be_computed() {
+    let mut world = World::new();
+    world.now = world.now + Span(WINDOW.0 * 4);
+    world.lose();
+    assert!(!world.compute(), "no kind of job counts");
+    world.forget();
+    assert!(!world.knows(), "{:#?}", world.policy);
+    world.submit();
+    assert!(world.compute(), "the last classes were for other nodes");
+    assert_eq!(world.policy.placement("/in"), [STAYS]);
+}
+
+#[test]
+fn forgotten_tracker_is_not_brought_back_by_what_was_being_computed() {
+    let mut world = World::new();
+    world.submit();
+    let before = world.policy.take_problem();
+    assert!(before.is_none(), "its kind is in a class");
+    world.join(TrackerId(1));
+    let problem = world.policy.take_problem().expect("nodes have changed");
+    world.lose();
+    world.forget();
+    world.policy.solved(world.now, &problem.solve(), &world.cluster);
+    assert!(world.compute(), "once more without it");
+    assert!(!world.knows(), "{:#?}", world.policy);
+}
