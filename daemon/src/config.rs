@@ -124,6 +124,9 @@ pub struct DataNodeConfig {
     pub advertise: String,
     /// Folders for blocks, best one a disk.
     pub dirs: Vec<PathBuf>,
+    /// Folder for the socket of short-circuit reads, if readers cannot enter those of `dirs`; the first of `dirs` if
+    /// empty.
+    pub socket_dir: PathBuf,
     /// Room left free on each disk.
     pub reserve: Bytes,
     /// Bulk connections served at one time.
@@ -365,6 +368,7 @@ impl Default for DataNodeConfig {
             listen: "127.0.0.1:9401".into(),
             advertise: String::new(),
             dirs: vec!["fermata-data/datanode".into()],
+            socket_dir: PathBuf::new(),
             reserve: Bytes::mib(256),
             transfers_max: 256,
             transfer_timeout: Period::secs(30),

@@ -22,5 +22,5 @@ pub mod serve;
 pub mod tree;
 
 pub use host::{HOST_VAR, host_name};
-pub use quantity::{Bytes, Period, QuantityError};
+pub use quantity::{Bytes, Period, QuantityError, count};
 pub use security::SecurityArgs;

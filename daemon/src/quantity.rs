@@ -22,6 +22,11 @@ pub enum QuantityError {
     Duration(String),
 }
 
+/// `1 file`, `2 files`: of things whose names take an s.
+pub fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 impl Bytes {
     /// `n` MiB.
     pub const fn mib(n: u64) -> Self {
@@ -100,6 +105,11 @@ mod tests {
         assert_eq!("4096".parse(), Ok(Bytes(4096)));
         assert_eq!("1m 30s".parse(), Ok(Period::secs(90)));
         assert_eq!("250ms".parse(), Ok(Period::millis(250)));
+    }
+
+    #[test]
+    fn one_thing_has_no_plural() {
+        assert_eq!([0, 1, 2].map(|number| count(number, "file")), ["0 files", "1 file", "2 files"]);
     }
 
     #[test]

@@ -13,7 +13,10 @@ use daemon::{
 };
 use dfs::client::{Client, ClientError, ClientOptions, Listener};
 use security::{Credentials, Role};
-use std::path::{Path, PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 /// The folder that `mrctl up` makes when not told otherwise.
 pub(crate) const FOLDER: &str = ".fermata";
@@ -178,7 +181,7 @@ impl Target {
             if let Some(found) = self.own_cluster(&cwd, |found| found.jobtracker == addr)? {
                 return Ok((found.jobtracker, found.origin, self.over(found.security)));
             }
-            let security = load(self.file(&cwd).as_deref())?.security;
+            let security = load(self.file_beside(&cwd).as_deref())?.security;
             return Ok((addr.to_owned(), Origin::default(), self.over(security)));
         }
         let found = self.find(&cwd)?;
@@ -222,6 +225,11 @@ impl Target {
         })
     }
 
+    /// What goes with an address that was given: the file that was named, or the one here if the caller can use it.
+    fn file_beside(&self, cwd: &Path) -> Option<PathBuf> {
+        self.file(cwd).filter(|file| self.config_file().is_some() || trust::file(file).is_ok())
+    }
+
     /// What flags say to show, over what the file says.
     fn over(&self, mut security: SecurityConfig) -> SecurityConfig {
         let set = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
@@ -250,13 +258,13 @@ impl Target {
     }
 
     fn find_cluster(&self, cwd: &Path) -> Result<Found> {
-        let file = self.file(cwd);
         // A variable that is set to nothing is as good as none.
         if let Some(namenode) = self.namenode.as_ref().filter(|addr| !addr.is_empty()) {
             check_addr("namenode", namenode)?;
             if let Some(found) = self.own_cluster(cwd, |found| found.namenode == *namenode)? {
                 return Ok(found);
             }
+            let file = self.file_beside(cwd);
             let mut found = Found::new(load(file.as_deref())?, None);
             found.namenode.clone_from(namenode);
             found.has_jobtracker = file.is_some();
@@ -270,7 +278,7 @@ impl Target {
             trust::folder(&here)?;
             is_up(&here)
         };
-        if let Some(file) = file.filter(|_| !started) {
+        if let Some(file) = self.file(cwd).filter(|_| !started) {
             let config = load(Some(&file))?;
             let parent = file.parent().map(|at| if at == Path::new("") { Path::new(".") } else { at });
             let folder = parent.filter(|folder| ClusterState::path(folder).is_file());
@@ -335,9 +343,12 @@ fn is_up(folder: &Path) -> bool {
     state.is_some_and(|state| state.daemons.iter().any(Daemon::is_running))
 }
 
-/// The nearest state folder from `from` upwards that has a running cluster's file.
+/// The nearest state folder from `from` upwards that has a running cluster's file, or that only its owner may look into.
 fn nearest(from: &Path) -> Option<PathBuf> {
-    folders(from).find(|folder| ClusterState::path(folder).is_file())
+    folders(from).find(|folder| match fs::metadata(ClusterState::path(folder)) {
+        Ok(about) => about.is_file(),
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied && folder.is_dir(),
+    })
 }
 
 /// Where one may be, from here upwards.
@@ -361,7 +372,6 @@ pub(crate) fn state_folder(named: Option<&Path>) -> Result<PathBuf> {
 mod tests {
     use super::*;
     use crate::cluster::Identity;
-    use std::fs;
 
     fn with_file(folder: &Path, namenode: &str) {
         fs::create_dir_all(folder).unwrap();

@@ -9,7 +9,7 @@ use crate::output;
 use anyhow::{Result, bail};
 use security::TRUST_VAR;
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
 };
@@ -67,13 +67,39 @@ impl Caller {
     }
 }
 
-/// Refuses a configuration file that another account owns or can change. One that is not there is nobody's.
+/// Refuses what its owner has closed to the caller. `file` is the one that is read, of a cluster or by itself.
+fn check_open(path: &Path, file: &Path) -> Result<()> {
+    match fs::File::open(file) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let own = rustix::process::geteuid().as_raw();
+            bail!(closed(path, fs::metadata(path).map_or(own, |about| about.uid()), own))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is said to whom a cluster is closed.
+fn closed(path: &Path, owner: u32, own: u32) -> String {
+    let (whose, own) = (daemon::account::name_of(owner), daemon::account::name_of(own));
+    // Without TLS nothing is sent to daemons of an account that is not trusted. Root is.
+    let trust = if owner == 0 { String::new() } else { format!(" and {TRUST_VAR}={whose}") };
+    format!(
+        "{} belongs to {whose} and is closed to {own}: ask {whose} for a token (`mrctl token`) and use it with \
+         --namenode, --jobtracker, --token-file{trust}, or start a cluster of your own with `mrctl up` in another folder",
+        path.display()
+    )
+}
+
+/// Refuses a configuration file that another account owns or can change, or that the caller cannot read. One that is
+/// not there is nobody's.
 pub(crate) fn file(path: &Path) -> Result<()> {
+    check_open(path, path)?;
     Caller::this().check(path)
 }
 
 /// The same for a cluster's folder, and for what mrctl reads in it.
 pub(crate) fn folder(path: &Path) -> Result<()> {
+    check_open(path, &path.join("fermata.toml"))?;
     let caller = Caller::this();
     caller.check(path)?;
     FILES.iter().try_for_each(|name| caller.check(&path.join(name)))
@@ -82,6 +108,19 @@ pub(crate) fn folder(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_shut_out_is_told_whose_it_is_and_what_to_do() {
+        let whose = daemon::account::name_of(77);
+        let line = closed(Path::new("/a/.fermata"), 77, 5);
+        assert!(line.starts_with(&format!("/a/.fermata belongs to {whose} and is closed to ")), "{line}");
+        assert!(
+            line.contains("`mrctl token`") && line.contains(&format!("FERMATA_TRUST_OWNER={whose}")),
+            "{line}"
+        );
+        let line = closed(Path::new("/a/.fermata"), 0, 5);
+        assert!(line.contains("belongs to root") && !line.contains("FERMATA_TRUST_OWNER"), "{line}");
+    }
 
     fn refusal(user: u32, about: (u32, u32, u32)) -> Option<String> {
         let caller = Caller { user, group: user, trusted: Some(77) };

@@ -442,6 +442,7 @@ impl<T: TypedCombiner> Reducer for Combining<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Job;
     use proptest::prelude::*;
 
     fn bytes<K: SortKey>(key: &K) -> Vec<u8> {
@@ -482,6 +483,49 @@ mod tests {
         fn combine(&mut self, into: &mut u64, value: u64) {
             *into += value;
         }
+    }
+
+    struct Nothing;
+    struct Divisible;
+
+    impl TypedMapper for Nothing {
+        type Key = u8;
+        type Value = u8;
+
+        fn map(
+            &mut self,
+            _: &[u8],
+            _: &[u8],
+            _: &mut TypedOut<'_, u8, u8>,
+            _: &mut Context,
+        ) -> Result<(), TaskError> {
+            Ok(())
+        }
+    }
+
+    impl TypedMapper for Divisible {
+        type Key = u8;
+        type Value = u8;
+
+        fn map(
+            &mut self,
+            key: &[u8],
+            value: &[u8],
+            out: &mut TypedOut<'_, u8, u8>,
+            context: &mut Context,
+        ) -> Result<(), TaskError> {
+            Nothing.map(key, value, out, context)
+        }
+
+        fn divisible() -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_typed_mapper_is_divisible_only_if_it_says_so() {
+        assert!(!Job::map(|_| Ok(Typed::new(Nothing))).divisible);
+        assert!(Job::map(|_| Ok(Typed::new(Divisible))).divisible);
     }
 
     #[test]

@@ -165,8 +165,8 @@ impl Credentials {
         made.ok_or_else(|| {
             let name = &shown.name;
             SecurityError::Missing(format!(
-                "{name} is proved by a certificate here, and signs no tokens: let the client use security.dir and \
-                 security.identity"
+                "{name} is proved by a certificate, and daemons with certificates have no key that checks tokens: let \
+                 an admin make a certificate for the other client (`mrctl cluster user NAME --out FOLDER --days 1`)"
             ))
         })
     }
@@ -280,4 +280,137 @@ fn read_token(path: &Path) -> Result<(String, MetadataValue<Ascii>), SecurityErr
     let token = Token::read(text.trim()).map_err(|why| bad(why.to_string()))?;
     let value = text.trim().parse().map_err(|_| bad("it is not plain text".into()))?;
     Ok((token.name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Authority, peer::TRUST_VAR, write_private};
+    use rustix::process::{Uid, geteuid};
+    use std::{collections::BTreeSet, os::unix::fs::chown, process::Command};
+
+    const ROOT: u32 = 0;
+    const NOBODY: u32 = 65_534;
+    /// The owner of a credential's file.
+    const OWNER: u32 = 54_321;
+    const TRACKER: u32 = 54_322;
+    /// Has nothing to do with the cluster.
+    const STRANGER: u32 = 54_323;
+    const SECRET: &[u8] = b"a secret that nobody can guess";
+
+    /// Which of the accounts of these tests are trusted.
+    fn trusted(credentials: &Credentials) -> BTreeSet<u32> {
+        let all = [ROOT, NOBODY, OWNER, TRACKER, STRANGER, geteuid().as_raw()];
+        all.into_iter().filter(|account| credentials.trusts(*account)).collect()
+    }
+
+    /// Runs `act` in a thread of an account that is not root, and tells it which.
+    fn as_ordinary_account(act: impl FnOnce(u32) + Send) {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                if geteuid().is_root() {
+                    let nobody = Uid::from_raw(NOBODY);
+                    rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                }
+                act(geteuid().as_raw());
+            });
+        });
+    }
+
+    fn token(role: Role, job: Option<&str>) -> String {
+        Token::new(role, "ann", job, CALL_LIFETIME).sign(&Keyring::from_secret(SECRET)).unwrap()
+    }
+
+    fn of_task() -> Credentials {
+        Credentials::of_task(&token(Role::Task, Some("1-1")), &[], TRACKER).unwrap()
+    }
+
+    #[test]
+    fn open_cluster_trusts_root_and_the_own_account() {
+        as_ordinary_account(|own| assert_eq!(trusted(&Credentials::default()), [ROOT, own].into()));
+    }
+
+    /// Other tasks have the task's own account.
+    #[test]
+    fn task_trusts_root_and_its_tracker_and_not_its_own_account() {
+        as_ordinary_account(|_| assert_eq!(trusted(&of_task()), [ROOT, TRACKER].into()));
+    }
+
+    #[test]
+    fn secret_or_token_makes_the_owner_of_its_file_trusted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (secret, token_file) = (dir.path().join("secret"), dir.path().join("token"));
+        write_private(&secret, SECRET).unwrap();
+        write_private(&token_file, token(Role::User, None).as_bytes()).unwrap();
+        let own = geteuid();
+        let mut owner = own.as_raw();
+        if own.is_root() {
+            owner = OWNER;
+            for file in [&secret, &token_file] {
+                chown(file, Some(owner), None).unwrap();
+            }
+        } else {
+            eprintln!("skipped: files of another account, which only root can make");
+        }
+        let by_secret = SecurityConfig { secret, ..SecurityConfig::default() };
+        let by_token = SecurityConfig { token: token_file, ..SecurityConfig::default() };
+        let config = Config { security: by_secret.clone(), ..Config::default() };
+        for credentials in [
+            Credentials::of_daemon(&config, Role::DataNode),
+            Credentials::of_client(&by_secret, "ann"),
+            Credentials::of_client(&by_token, "ann"),
+        ] {
+            assert_eq!(trusted(&credentials.unwrap()), [ROOT, own.as_raw(), owner].into());
+        }
+    }
+
+    #[test]
+    fn certificate_makes_nobody_else_trusted_and_signs_no_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let authority = Authority::new("test").unwrap();
+        fs::write(at(tls::AUTHORITY), authority.certificate()).unwrap();
+        let role = Role::DataNode;
+        let keys = Keyring::from_secret(SECRET).file_for(role);
+        for (name, text) in [
+            ("ann.pem", authority.person(Role::User, "ann", 1).unwrap()),
+            ("datanode.pem", authority.daemon(role, 1).unwrap()),
+            ("datanode.keys", keys),
+        ] {
+            write_private(&at(name), text.as_bytes()).unwrap();
+            if geteuid().is_root() {
+                chown(at(name), Some(OWNER), None).unwrap();
+            }
+        }
+        let security =
+            SecurityConfig { dir: dir.path().into(), identity: "ann".into(), ..SecurityConfig::default() };
+        let config = Config { security: security.clone(), ..Config::default() };
+        for credentials in [Credentials::of_daemon(&config, role), Credentials::of_client(&security, "ann")] {
+            let credentials = credentials.unwrap();
+            assert!(!credentials.authority().is_empty());
+            let why = credentials.token(CALL_LIFETIME).unwrap_err().to_string();
+            assert!(
+                why.contains("is proved by a certificate") && why.contains("`mrctl cluster user "),
+                "{why}"
+            );
+            assert_eq!(trusted(&credentials), [ROOT, geteuid().as_raw()].into());
+        }
+    }
+
+    /// Runs this very test again in a process of its own, in which the account is named.
+    #[test]
+    fn account_that_is_named_is_trusted_by_people_and_daemons_and_not_by_tasks() {
+        let named = STRANGER.to_string();
+        if std::env::var(TRUST_VAR).is_ok_and(|value| value == named) {
+            assert!(Credentials::default().trusts(STRANGER) && !of_task().trusts(STRANGER));
+            println!("looked");
+            return;
+        }
+        let name =
+            "credentials::tests::account_that_is_named_is_trusted_by_people_and_daemons_and_not_by_tasks";
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        let ran = again.args(["--exact", name, "--nocapture"]).env(TRUST_VAR, named).output().unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(String::from_utf8_lossy(&ran.stdout).contains("looked"), "{ran:?}");
+    }
 }

@@ -104,8 +104,6 @@ impl Case {
     /// What is simulated, in a line: cluster, jobs and what their times come from.
     pub fn words(&self, request: &Request, seeds: u64) -> String {
         let (slots, workload) = (self.setup.slots(), (self.workload)(1));
-        let counted =
-            |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
         let profiles = match &request.profiles {
             Some(path) => format!("profiles of {}", path.display()),
             None => "built-in profiles".to_owned(),
@@ -114,12 +112,12 @@ impl Case {
         format!(
             "simulated: {} on {} with {} map and {} reduce slots, {}, {}{scale}, {}, {profiles}",
             request.workload,
-            counted(self.setup.machines.len(), "node"),
+            crate::count(self.setup.machines.len(), "node"),
             slots.map,
             slots.reduce,
-            counted(workload.jobs.len(), "job"),
-            counted(workload.tasks(), "task"),
-            counted(seeds as usize, "seed"),
+            crate::count(workload.jobs.len(), "job"),
+            crate::count(workload.tasks(), "task"),
+            crate::count(seeds as usize, "seed"),
         )
     }
 }

@@ -27,3 +27,8 @@ pub use mrcore::{
 pub use setup::Setup;
 pub use workload::Workload;
 pub use world::{Broken, Outcome, World};
+
+/// `1 job`, `2 jobs`: of things whose names take an s.
+pub(crate) fn count(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}

@@ -120,7 +120,7 @@ impl WhatIf {
         let mut words = Vec::new();
         if self.nodes != 0 {
             let (were, are) = (history.trackers.len(), self.count(history));
-            words.push(format!("{are} nodes instead of {were}"));
+            words.push(format!("{} instead of {were}", crate::count(are, "node")));
             let gone = |lost: &&(u32, Span, Option<Span>)| lost.0 as usize >= are;
             let gone = history.losses.iter().filter(gone).count();
             if gone > 0 {
@@ -347,7 +347,7 @@ mod tests {
         what.faults.clear();
         assert_eq!(
             what.changes(&history).as_deref(),
-            Some("1 nodes instead of 2, without 1 of 2 losses of nodes")
+            Some("1 node instead of 2, without 1 of 2 losses of nodes")
         );
         what.nodes = 0;
         what.slots.map = Some(8);

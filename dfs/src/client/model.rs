@@ -256,12 +256,14 @@ pub struct Report {
     pub blocks: u64,
     /// Bytes in files.
     pub bytes: u64,
-    /// Bytes the disks hold.
+    /// Bytes taken by blocks, and left.
     pub capacity: u64,
     /// Bytes taken by blocks.
     pub used: u64,
-    /// Bytes left.
+    /// Bytes left; a file system that several nodes of a host share counts once.
     pub free: u64,
+    /// File systems, each once.
+    pub disks: u64,
     /// Blocks with too few replicas.
     pub under_replicated: u64,
     /// Blocks with too many.
@@ -294,6 +296,12 @@ pub struct Report {
     pub epoch: u64,
     /// Replicas that DataNodes were asked to re-read and have not reported on.
     pub checks_pending: u64,
+    /// Replicas that were re-read on request and are sound, since this NameNode started.
+    pub checks_good_total: u64,
+    /// Their bytes.
+    pub checks_good_bytes_total: u64,
+    /// Replicas that were re-read on request and are damaged.
+    pub checks_bad_total: u64,
     /// What the NameNode cut or dropped from its edit log at this start; empty if nothing.
     pub lost_edits: String,
     /// The DataNodes.

@@ -153,6 +153,7 @@ pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
         capacity: reply.capacity,
         used: reply.used,
         free: reply.free,
+        disks: reply.disks,
         under_replicated: reply.under_replicated,
         over_replicated: reply.over_replicated,
         missing: reply.missing,
@@ -169,6 +170,9 @@ pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
         refused_nodes: reply.refused_nodes,
         epoch: reply.epoch,
         checks_pending: reply.checks_pending,
+        checks_good_total: reply.checks_good_total,
+        checks_good_bytes_total: reply.checks_good_bytes_total,
+        checks_bad_total: reply.checks_bad_total,
         lost_edits: reply.lost_edits,
         nodes: reply.nodes.into_iter().map(node_report).collect::<Wire<Vec<_>>>()?,
     })

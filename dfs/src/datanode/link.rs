@@ -18,9 +18,9 @@ use crate::{
     metadata::DATANODE_PROTOCOL,
 };
 use proto::dfs::{
-    BadReplica, CheckBlock, Command, DataNodeAddress, FullReportRequest, HeartbeatReply, HeartbeatRequest,
-    MayFinishRequest, NamedBlock, RegisterRequest, Replica, block_reports_client::BlockReportsClient,
-    command,
+    BadReplica, CheckBlock, Command, DataNodeAddress, DiskRoom, FullReportRequest, HeartbeatReply,
+    HeartbeatRequest, MayFinishRequest, NamedBlock, RegisterRequest, Replica,
+    block_reports_client::BlockReportsClient, command,
 };
 use security::{BlockToken, Credentials, Role};
 use std::{sync::Arc, time::Duration};
@@ -247,6 +247,7 @@ impl Link {
             free: usage.free,
             volumes: usage.volumes,
             failed_volumes: usage.failed,
+            disks: usage.disks.into_iter().map(|(device, free)| DiskRoom { device, free }).collect(),
             ..HeartbeatRequest::default()
         };
         for (block, _, item) in batch {

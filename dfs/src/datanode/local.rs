@@ -41,12 +41,15 @@ const SOCKET_MODE: u32 = 0o666;
 /// Every account may pass through the folder made for the socket, and only its owner may change it.
 const FOLDER_MODE: u32 = 0o711;
 
-/// Binds the node's socket in its first data folder that is in service, or, if that path is too long, below the system's
-/// folder for temporary files.
-pub(super) fn bind(folder: &Path, uuid: NodeUuid) -> io::Result<(UnixListener, PathBuf)> {
+/// Binds the node's socket: in `within` if that is set, else in its first data folder that is in service, or, if that
+/// path is too long, below the system's folder for temporary files.
+pub(super) fn bind(folder: &Path, within: &Path, uuid: NodeUuid) -> io::Result<(UnixListener, PathBuf)> {
     let mut path = folder.join("local.sock");
-    if path.as_os_str().len() > PATH_BYTES_MAX {
-        let own = std::env::temp_dir().join(format!("fermata-{}", uuid.0.simple()));
+    let long = path.as_os_str().len() > PATH_BYTES_MAX;
+    let set = !within.as_os_str().is_empty();
+    if set || long {
+        let within = if set { within.to_owned() } else { std::env::temp_dir() };
+        let own = within.join(format!("fermata-{}", uuid.0.simple()));
         make_own(&own)?;
         path = own.join("local.sock");
     }

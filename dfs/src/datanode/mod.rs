@@ -96,7 +96,7 @@ impl DataNode {
         let store = opening.await.expect("opening does not panic")?;
         let bound = listener.local_addr().map_err(cannot_serve(&settings.listen))?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot_serve(&settings.listen))?;
-        let local = local::bind(store.first_folder(), store.uuid)
+        let local = local::bind(store.first_folder(), &settings.socket_dir, store.uuid)
             .and_then(|(listener, path)| Ok((tokio::net::UnixListener::from_std(listener)?, path)))
             .inspect_err(|error| tracing::warn!(%error, "no local socket: readers here go over the network"))
             .ok();

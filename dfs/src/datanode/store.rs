@@ -153,11 +153,13 @@ pub(super) struct Opened {
 }
 
 /// What a heartbeat says of the disks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) capacity: u64,
     pub(super) used: u64,
     pub(super) free: u64,
+    /// What is free on each file system, by device.
+    pub(super) disks: HashMap<u64, u64>,
     /// Folders in service,
     pub(super) volumes: u32,
     /// and those that are not.
@@ -280,7 +282,7 @@ impl Store {
         if self.bad_blocks_max > 0 && bad >= self.bad_blocks_max {
             self.retire_unless_last(
                 volume,
-                &format!("{bad} bad blocks were found on it (datanode.bad_blocks_max)"),
+                &format!("{} on it (datanode.bad_blocks_max)", daemon::count(bad.into(), "bad block")),
             );
         }
     }
@@ -380,19 +382,20 @@ impl Store {
     /// Room and use over all folders in service; what one disk offers is counted once.
     pub(super) fn usage(&self) -> Usage {
         let state = self.state.lock();
-        let mut devices: HashMap<u64, u64> = HashMap::new();
+        let mut disks: HashMap<u64, u64> = HashMap::new();
         for volume in state.volumes.iter().filter(|volume| volume.takes_blocks()) {
             if let Some(room) = volume.room {
-                devices.insert(room.device, state.free_on(room));
+                disks.insert(room.device, state.free_on(room));
             }
         }
         let used = state.volumes.iter().filter(|volume| !volume.failed).map(|volume| volume.used).sum();
-        let free = devices.values().sum();
+        let free = disks.values().sum();
         let failed = state.volumes.iter().filter(|volume| volume.failed).count();
         Usage {
             capacity: used + free,
             used,
             free,
+            disks,
             volumes: (state.volumes.len() - failed) as u32,
             failed: failed as u32,
         }

@@ -229,6 +229,8 @@ pub struct Heartbeat {
     pub used: u64,
     /// Left for blocks.
     pub free: u64,
+    /// The same by file system: device and bytes. Nodes of a host may share one.
+    pub disks: Vec<(u64, u64)>,
     /// Folders in use.
     pub volumes: u32,
     /// Folders retired after an error.

@@ -220,6 +220,17 @@ pub struct NodeReport {
     pub version: String,
 }
 
+/// Replicas that DataNodes were asked to re-read and have reported on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Checked {
+    /// Sound ones.
+    pub good: u64,
+    /// Their bytes.
+    pub good_bytes: u64,
+    /// Damaged ones.
+    pub bad: u64,
+}
+
 /// The whole cluster. The driver adds its own version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
@@ -235,12 +246,14 @@ pub struct Report {
     pub blocks: u64,
     /// All bytes, each once.
     pub bytes: u64,
-    /// Over all nodes that are not dead.
+    /// Used and free over all nodes that are not dead.
     pub capacity: u64,
-    /// The same.
+    /// Taken by blocks.
     pub used: u64,
-    /// The same.
+    /// Left for blocks; a file system that several nodes of a host share counts once.
     pub free: u64,
+    /// File systems, each once.
+    pub disks: u64,
     /// Blocks with a good replica but fewer than wanted.
     pub under_replicated: u64,
     /// Blocks with more than wanted.
@@ -275,6 +288,8 @@ pub struct Report {
     pub refused_nodes: Vec<String>,
     /// Replicas that DataNodes were asked to re-read and have not reported on.
     pub checks_pending: u64,
+    /// Replicas re-read on request since the start.
+    pub checks: Checked,
     /// The number of this start.
     pub epoch: u64,
 }

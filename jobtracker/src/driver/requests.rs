@@ -145,10 +145,11 @@ fn check_load(
     }
     let refuse = |what: String| Err(Refusal::overloaded(format!("{what}: try later")));
     if all >= limits.jobs_max {
-        return refuse(format!("{all} jobs are not over yet (jobtracker.jobs_max)"));
+        return refuse(format!("{} not over yet (jobtracker.jobs_max)", daemon::count(all as u64, "job")));
     }
     if jobs >= limits.user_jobs_max {
-        return refuse(format!("{jobs} jobs of user {user} are not over yet (jobtracker.user_jobs_max)"));
+        let jobs = daemon::count(jobs as u64, "job");
+        return refuse(format!("{jobs} of user {user} not over yet (jobtracker.user_jobs_max)"));
     }
     // A job that is too large alone is refused by its own limits.
     if jobs > 0 && own > limits.user_tasks_max {

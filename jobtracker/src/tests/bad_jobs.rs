@@ -1,6 +1,7 @@
 //! Jobs that cannot be: each is refused in one line that says what is wrong.
 
 use super::cluster::*;
+use dfs::client::Quota;
 use proto::mr as pb;
 use tonic::Code;
 
@@ -14,6 +15,8 @@ async fn inputs_and_outputs_that_cannot_be() {
     cluster.put("/in/a", b"a\n").await;
     cluster.put("/in/below/b", b"b\n").await;
     cluster.put("/there/x", b"x\n").await;
+    cluster.put("/full/y", b"y\n").await;
+    cluster.dfs.set_quota(&dfs_path("/full"), Quota { files: None, space: Some(2) }).await.unwrap();
     let cases = [
         ("/nowhere", "/out", Code::NotFound, "input /nowhere does not exist"),
         ("/in/a/b", "/out", Code::NotFound, "input /in/a/b does not exist"),
@@ -26,6 +29,7 @@ async fn inputs_and_outputs_that_cannot_be() {
         ("/in", "/in/out", Code::InvalidArgument, "output /in/out is inside the input /in"),
         ("/in", "/there/x/out", Code::FailedPrecondition, "/there/x is a file, not a folder"),
         ("/in", "out", Code::InvalidArgument, "output \"out\""),
+        ("/in", "/full/out", Code::FailedPrecondition, "/full: quota of 2 bytes over all replicas: 2 used"),
     ];
     for (input, output, code, words) in cases {
         let (found, message) = refused(&cluster, submission(input, output, 1)).await;

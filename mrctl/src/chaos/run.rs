@@ -8,7 +8,7 @@ use super::{
     sight::{Eyes, Sight},
     site::Site,
 };
-use crate::output::Usage;
+use crate::output::{self, Usage};
 use anyhow::{Result, bail};
 use daemon::Period;
 use sim::{
@@ -78,8 +78,11 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let blocks = sight.files.as_ref().map_or(0, |files| files.blocks);
     let mut play = Play::new(site, file, steps, Opening { nodes, eyes, sight }, args.seed, args.json);
     play.note(format!(
-        "{count} nodes, {} map and {} reduce slots, {blocks} blocks: all is well",
-        slots.0, slots.1
+        "{}, {} map and {} reduce slots, {}: all is well",
+        output::count(count as u64, "node"),
+        slots.0,
+        slots.1,
+        output::count(blocks, "block")
     ))?;
     play.play(args.within.0).await?;
     play.tell(args.json)

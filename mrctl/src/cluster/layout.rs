@@ -331,7 +331,8 @@ impl Layout {
             format!("--nodes {nodes}: must be from 1 to {NODES_MAX}")
         })?;
         demand(racks >= 1, || "--racks 0: must be at least 1".into())?;
-        demand(racks <= nodes, || format!("--racks {racks}: there are only {nodes} nodes to put in racks"))?;
+        let has = crate::output::count(nodes.into(), "node");
+        demand(racks <= nodes, || format!("--racks {racks}: the cluster has {has} to put in racks"))?;
         config.namenode.dir = folder.join("data/namenode");
         config.namenode.safemode_nodes_min = config.namenode.safemode_nodes_min.min(nodes);
         let configured = config.namenode.replication;
@@ -340,7 +341,7 @@ impl Layout {
                 demand(replication >= 1, || "--replication 0: must be at least 1".into())?;
                 demand(replication <= nodes, || {
                     format!(
-                        "--replication {replication}: there are only {nodes} nodes; ask for fewer replicas or more --nodes"
+                        "--replication {replication}: the cluster has {has}; ask for fewer replicas or more --nodes"
                     )
                 })?;
                 replication
@@ -497,7 +498,9 @@ mod tests {
         assert!(refusal(Overrides { nodes: Some(0), ..Overrides::default() }).starts_with("--nodes 0"));
         assert!(refusal(Overrides { racks: Some(4), ..Overrides::default() }).starts_with("--racks 4"));
         let many = Overrides { replication: Some(4), ..Overrides::default() };
-        assert!(refusal(many).starts_with("--replication 4: there are only 3 nodes"));
+        assert!(refusal(many).starts_with("--replication 4: the cluster has 3 nodes;"));
+        let single = Overrides { nodes: Some(1), racks: Some(2), ..Overrides::default() };
+        assert_eq!(refusal(single), "--racks 2: the cluster has 1 node to put in racks");
         let tiny = Overrides { block_size: Some(Bytes(1)), ..Overrides::default() };
         assert!(refusal(tiny).starts_with("namenode.block_size = 1"));
         let fare = || Some("fare".to_owned());
@@ -545,6 +548,19 @@ mod tests {
         assert!(second.folder.join("logs").is_dir());
         assert_eq!(second.ports, Some([9, 10]));
         crate::cluster::remove_elsewhere(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn sockets_are_where_tasks_of_another_account_can_come_to() {
+        let home = tempfile::tempdir().unwrap();
+        let mut layout = Layout::prepare(&home.path().join(".fermata"), &Overrides::default()).unwrap();
+        layout.make().unwrap();
+        let (sockets, other_account) = (layout.config.datanode.socket_dir.clone(), layout.account.is_some());
+        assert_eq!(sockets == layout.tasks, other_account, "the folder is closed: {sockets:?}");
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        layout.make().unwrap();
+        assert_eq!(layout.config.datanode.socket_dir, Path::new(""), "it is open");
+        assert!(!other_account || !sockets.exists(), "{sockets:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! All is for the account that started the cluster. What tasks of another account must pass through they may enter, not
 //! list. Where they cannot come to the folder itself (it is below a home folder, for example), the trackers' folders
-//! are below `/var/tmp`; the folder remembers where.
+//! and the DataNodes' sockets are below `/var/tmp`; the folder remembers where.
 
 use super::layout::{Layout, SECRET, Shape, TaskAccount};
 use anyhow::{Context, Result, bail};
@@ -40,6 +40,11 @@ impl Layout {
             security::write_private(&secret, (random.concat() + "\n").as_bytes())?;
         }
         self.tasks = self.place_tasks()?;
+        // Tasks that cannot come to the folder cannot come to the DataNodes' sockets in it either.
+        let sockets = &mut self.config.datanode.socket_dir;
+        if sockets.as_os_str().is_empty() || is_named_elsewhere(sockets) {
+            *sockets = if is_elsewhere(&self.tasks) { self.tasks.clone() } else { PathBuf::new() };
+        }
         Ok(())
     }
 
@@ -92,11 +97,14 @@ fn make_folder(path: &Path, mode: u32) -> Result<()> {
     made.with_context(|| format!("cannot make folder {}", path.display()))
 }
 
+fn is_named_elsewhere(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(ELSEWHERE))
+}
+
 /// Whether this is a folder that `place_tasks` has made outside the cluster's own.
 fn is_elsewhere(path: &Path) -> bool {
-    let named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(ELSEWHERE));
     let own = |about: fs::Metadata| about.is_dir() && about.uid() == rustix::process::geteuid().as_raw();
-    named && fs::symlink_metadata(path).is_ok_and(own)
+    is_named_elsewhere(path) && fs::symlink_metadata(path).is_ok_and(own)
 }
 
 /// Removes what the cluster in `folder` has outside it: its trackers' folders, if they are elsewhere.

@@ -313,9 +313,9 @@ fn user(args: &User) -> Result<ExitCode> {
     );
     write(&args.out.join("fermata.toml"), &text)?;
     output::line(format!(
-        "made credentials of {role} {name} in {}, for {} days",
+        "made credentials of {role} {name} in {}, for {}",
         args.out.display(),
-        args.days
+        output::count(args.days.unsigned_abs(), "day")
     ))?;
     Ok(ExitCode::SUCCESS)
 }

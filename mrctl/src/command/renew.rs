@@ -35,7 +35,8 @@ pub(crate) fn run(args: &Renew) -> Result<ExitCode> {
         put(&public.join(format!("{role}.pem")), &authority.daemon(role, args.days)?)?;
     }
     put(&public.join("admin.pem"), &authority.person(Role::Admin, "admin", args.days)?)?;
-    output::line(format!("made new certificates in {}, for {} days", public.display(), args.days))?;
+    let days = output::count(args.days.unsigned_abs(), "day");
+    output::line(format!("made new certificates in {}, for {days}", public.display()))?;
     let cluster = output::shell(&args.cluster);
     output::line(format!("  on the machines: mrctl cluster upgrade --cluster {cluster}"))?;
     Ok(ExitCode::SUCCESS)

@@ -282,7 +282,7 @@ fn pace(comparison: &Comparison, took_s: f64) -> String {
     let hash = comparison.runs.iter().flatten().fold(0_u64, |sum, outcome| sum.rotate_left(7) ^ outcome.hash);
     let unfinished: usize = comparison.runs.iter().flatten().map(|outcome| outcome.unfinished).sum();
     let left = if unfinished > 0 {
-        format!("; {unfinished} jobs did not end: nothing could go on any more")
+        format!("; {} did not end: nothing could go on any more", output::count(unfinished as u64, "job"))
     } else {
         String::new()
     };

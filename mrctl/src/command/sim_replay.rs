@@ -102,7 +102,8 @@ impl Words {
         Self {
             left_out: history::left_out(&history.left_out),
             heading: format!(
-                "as it really ran, on {count} nodes under {}, and simulated",
+                "as it really ran, on {} under {}, and simulated",
+                output::count(count as u64, "node"),
                 what.ran.scheduler
             ),
             off: format!("the model is {} off, mean over jobs", report::percent(replay.fidelity.error())),
@@ -173,7 +174,8 @@ fn more(text: &str, were: usize) -> Result<i32> {
     let were = i32::try_from(were).unwrap_or(i32::MAX);
     let more = if text.starts_with(['+', '-']) { number } else { number.saturating_sub(were) };
     if were.saturating_add(more) < 1 {
-        return Err(Usage(format!("--nodes {text}: there were {were} nodes, and none would be left")).into());
+        let were = output::count(were.unsigned_abs().into(), "node");
+        return Err(Usage(format!("--nodes {text}: none would be left of {were}")).into());
     }
     Ok(more)
 }

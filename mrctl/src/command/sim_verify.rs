@@ -77,9 +77,9 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
                 outcome.metrics.jobs().map(|(_, job)| job.taken.preemptions()).sum()
             };
             output::line(format!(
-                "{name}: {} off, mean over jobs; slots taken back {} times, simulated {}\n{}",
+                "{name}: {} off, mean over jobs; slots taken back {}, simulated {}\n{}",
                 report::percent(fidelity.error()),
-                taken(&real.outcome),
+                output::count(taken(&real.outcome).into(), "time"),
                 taken(&simulated),
                 fidelity.table().text()
             ))?;
@@ -90,9 +90,10 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         output::json(&as_json(&all, &jobs))?;
     } else {
-        let (trials, count) = (all.len(), jobs.jobs.len());
+        let trials = output::count(all.len() as u64, "trial");
+        let count = output::count(jobs.jobs.len() as u64, "job");
         let off = report::percent(jobs.error());
-        output::line(format!("{count} jobs of {trials} trials: {off} off, mean over jobs"))?;
+        output::line(format!("{count} of {trials}: {off} off, mean over jobs"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

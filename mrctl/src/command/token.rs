@@ -13,6 +13,9 @@ use std::process::ExitCode;
 /// Whoever has the token can do all that you can in this cluster until it expires: pass it on like a password. A client
 /// shows it as `security.token` (the name of a file with mode 600 that holds it), `--token-file` or `fermata-token` in a
 /// call's metadata. `mrctl down --purge` ends all tokens of the cluster of a folder.
+///
+/// A cluster with certificates (`mrctl cluster init`) has no tokens of users: there an admin makes a certificate for the
+/// other client, with `mrctl cluster user NAME --out FOLDER --days 1`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl token                        for an hour\n  \

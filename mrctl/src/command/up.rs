@@ -273,7 +273,7 @@ async fn start_again(folder: &Path, mut state: ClusterState, json: bool) -> Resu
 fn ready(launch: &Launch) -> String {
     let Launch { layout, state, .. } = launch;
     let racks = if layout.racks == 1 { String::new() } else { format!(" in {} racks", layout.racks) };
-    let nodes = if layout.nodes == 1 { "1 node".into() } else { format!("{} nodes", layout.nodes) };
+    let nodes = output::count(layout.nodes.into(), "node");
     let word = if launch.warnings.is_empty() { "ready" } else { "degraded" };
     format!(
         "{word}: jobtracker at {}, namenode at {}, {nodes}{racks}, replication {}, blocks of {}, {}; folder {}",

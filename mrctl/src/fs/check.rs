@@ -5,10 +5,11 @@ use crate::output;
 use anyhow::Result;
 use daemon::Period;
 use dfs::{
-    client::{self, Client, FsckFile, Health, NodeState, SafemodeStatus},
+    client::{self, Client, FileStatus, FsckFile, Health, NodeState, SafemodeStatus},
     path::DfsPath,
 };
 use std::{
+    collections::BTreeSet,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -26,7 +27,9 @@ const REST: &str = "`mrctl fs get --skip-lost` reads the rest of its file";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl fs fsck\n  mrctl fs fsck /data --wait 60s\n  \
     mrctl fs fsck '/logs/2026-*'\n  \
-    mrctl fs fsck --verify --wait 60s     read every replica")]
+    mrctl fs fsck --verify --wait 60s     read every replica\n\n\
+    --verify says how many replicas were read, how many bytes of good ones, and how many were bad;\n\
+    with --json under `verify`. Checks that others ask for meanwhile are counted too.")]
 pub(crate) struct Fsck {
     /// Files, folders or patterns
     #[arg(value_name = "PATH", default_value = "/")]
@@ -103,11 +106,7 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
     if roots.is_empty() {
         return Ok(outcome.code());
     }
-    if args.verify {
-        for root in &roots {
-            verify(client, &root.path).await?;
-        }
-    }
+    let verified = if args.verify { Some(verify(client, &roots).await?) } else { None };
     let deadline = Instant::now() + args.wait.map_or(Duration::ZERO, |wait| wait.0);
     let mut fsck = client::Fsck::new();
     for root in &roots {
@@ -115,8 +114,11 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
         fsck.add(await_health(client, &root.path, left).await?);
     }
     if args.json {
-        output::json(&fsck)?;
+        output::json(&Checked { fsck: &fsck, verify: verified })?;
     } else {
+        if let Some(verified) = verified {
+            output::line(verified)?;
+        }
         let short =
             if fsck.status == Health::Degraded { outlook(client, &fsck).await? } else { String::new() };
         show(&args.paths.join(" "), &fsck, &short)?;
@@ -124,27 +126,87 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
             output::line(format!("{name}: {meaning}"))?;
         }
     }
-    if fsck.status != Health::Healthy {
+    if fsck.status != Health::Healthy || verified.is_some_and(|verified| verified.replicas_not_read > 0) {
         outcome.fail();
     }
     Ok(outcome.code())
 }
 
-/// Has every replica of every file below `path` re-read, and waits until all DataNodes have reported.
-async fn verify(client: &Client, path: &DfsPath) -> Result<()> {
-    for file in client.walk(path).await? {
-        let (_, blocks) = client.locate(&file.path, 0, u64::MAX).await?;
-        for block in blocks {
-            for node in block.nodes {
-                client.check_replica(block.block, &node.uuid, "fsck --verify").await?;
+/// The result in JSON.
+#[derive(serde::Serialize)]
+struct Checked<'a> {
+    #[serde(flatten)]
+    fsck: &'a client::Fsck,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify: Option<Verified>,
+}
+
+/// What DataNodes have read for `--verify`, and found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+struct Verified {
+    replicas_read: u64,
+    /// Bytes of the replicas that were read and are good.
+    bytes_verified: u64,
+    replicas_bad: u64,
+    /// Deleted meanwhile, read for somebody else within the last minute, or their DataNode stopped.
+    replicas_not_read: u64,
+}
+
+impl Verified {
+    fn new(asked: u64, before: &client::Report, after: &client::Report) -> Self {
+        let good = after.checks_good_total - before.checks_good_total;
+        let replicas_bad = after.checks_bad_total - before.checks_bad_total;
+        Self {
+            replicas_read: good + replicas_bad,
+            bytes_verified: after.checks_good_bytes_total - before.checks_good_bytes_total,
+            replicas_bad,
+            replicas_not_read: asked.saturating_sub(good + replicas_bad),
+        }
+    }
+}
+
+impl std::fmt::Display for Verified {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (read, bytes) =
+            (output::count(self.replicas_read, "replica"), output::human(self.bytes_verified));
+        write!(f, "read {read}: {bytes} verified, {} bad", self.replicas_bad)?;
+        match self.replicas_not_read {
+            0 => Ok(()),
+            left => {
+                let left = output::count(left, "replica");
+                write!(
+                    f,
+                    "; {left} not read (deleted, read within the last minute, or a DataNode stopped): try again"
+                )
+            }
+        }
+    }
+}
+
+/// Has every replica of every file below the roots re-read, and waits until all DataNodes have reported.
+async fn verify(client: &Client, roots: &[FileStatus]) -> Result<Verified> {
+    let before = client.report().await?;
+    let mut asked = BTreeSet::new();
+    for root in roots {
+        for file in client.walk(&root.path).await? {
+            let (_, blocks) = client.locate(&file.path, 0, u64::MAX).await?;
+            for block in blocks {
+                for node in block.nodes {
+                    client.check_replica(block.block, &node.uuid, "fsck --verify").await?;
+                    asked.insert((block.block, node.uuid));
+                }
             }
         }
     }
     let mut tell = Instant::now() + QUIET;
     loop {
-        let pending = client.report().await?.checks_pending;
+        let report = client.report().await?;
+        if report.epoch != before.epoch {
+            anyhow::bail!("the NameNode restarted before all replicas were read: run it again");
+        }
+        let pending = report.checks_pending;
         if pending == 0 {
-            return Ok(());
+            return Ok(Verified::new(asked.len() as u64, &before, &report));
         }
         if Instant::now() >= tell {
             tell = Instant::now() + TELL_PERIOD;
@@ -272,6 +334,15 @@ mod tests {
         assert_eq!(outlook_text(3, 0, [3, 5].into_iter()), "the cluster is making them");
         assert_eq!(outlook_text(1, 2, [2].into_iter()), "the cluster is making them");
         assert_eq!(outlook_text(1, 0, [2, 3].into_iter()), "3 are wanted, live datanodes: 1; start more");
+    }
+
+    #[test]
+    fn verify_says_what_was_read_and_what_was_bad() {
+        let mut told =
+            Verified { replicas_read: 3, bytes_verified: 2 << 20, replicas_bad: 1, replicas_not_read: 0 };
+        assert_eq!(told.to_string(), format!("read 3 replicas: {} verified, 1 bad", output::human(2 << 20)));
+        told.replicas_not_read = 1;
+        assert!(told.to_string().contains("; 1 replica not read ("), "{told}");
     }
 
     #[test]

@@ -231,8 +231,8 @@ async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
 fn tell_lost(path: &DfsPath, lost: &[Lost]) -> bool {
     for Lost { block, offset, length, why } in lost {
         eprintln!(
-            "mrctl: {path}: {length} bytes from byte {offset} on could not be read ({block}: {why}); zeros stand in for \
-             them"
+            "mrctl: {path}: {} from byte {offset} on could not be read ({block}: {why}); zeros stand in for them",
+            output::count(*length, "byte")
         );
     }
     !lost.is_empty()

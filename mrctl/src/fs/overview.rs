@@ -83,7 +83,7 @@ fn show(detail: &Detail) -> Result<()> {
     row("kind", if status.is_dir { "folder".into() } else { "file".into() });
     row("id", status.file_id.0.to_string());
     if !status.is_dir {
-        row("size", format!("{} ({} bytes)", output::human(status.length), status.length));
+        row("size", format!("{} ({})", output::human(status.length), output::count(status.length, "byte")));
         row("blocks", format!("{} of up to {}", status.blocks, daemon::Bytes(status.block_size)));
         row("replicas", status.replication.to_string());
     }
@@ -138,38 +138,14 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Space on disks. Nodes of one machine that report nearly the same capacity share a disk, and it counts once: capacity is
-/// what blocks use and what is free, so it changes between two heartbeats when others write to the disk.
+/// Space on disks, of which the NameNode counts shared ones once.
 fn disks(report: &dfs::client::Report) -> String {
-    let mut disks: Vec<(&str, u64, u64)> = Vec::new();
-    for node in &report.nodes {
-        let host = node.address.host.as_str();
-        let same = |(on, capacity, _): &&mut (&str, u64, u64)| {
-            *on == host && node.capacity.abs_diff(*capacity) <= *capacity / 100
-        };
-        match disks.iter_mut().find(same) {
-            Some((_, _, free)) => *free = node.free.max(*free),
-            None => disks.push((host, node.capacity, node.free)),
-        }
-    }
-    let human = output::human;
-    let shared = disks.len() as u64;
-    if disks.len() == report.nodes.len() {
-        return format!(
-            "{} used, {} free of {}",
-            human(report.used),
-            human(report.free),
-            human(report.capacity)
-        );
-    }
-    let (free, capacity) = (disks.iter().map(|disk| disk.2).sum(), disks.iter().map(|disk| disk.1).sum());
-    let nodes = output::count(report.nodes.len() as u64, "node");
     format!(
-        "{} used, {} free of {} ({nodes} on {}: shared ones count once)",
-        human(report.used),
-        human(free),
-        human(capacity),
-        output::count(shared, "disk")
+        "{} used, {} free of {} on {}",
+        output::human(report.used),
+        output::human(report.free),
+        output::human(report.capacity),
+        output::count(report.disks, "disk")
     )
 }
 

@@ -299,7 +299,8 @@ fn growth(from: &Path, stored: &FileStatus) -> Option<String> {
     let now = fs::metadata(from).ok()?.len();
     let FileStatus { path, length, .. } = stored;
     let from = from.display();
-    (now > *length).then(|| format!("{from} grew while it was copied: {path} has its first {length} bytes"))
+    let bytes = output::count(*length, "byte");
+    (now > *length).then(|| format!("{from} grew while it was copied: {path} has its first {bytes}"))
 }
 
 /// Standard input as a file of its own: no lines, no small buffer.
@@ -375,7 +376,7 @@ fn shortfall(reports: &[PutReport]) -> Option<String> {
     let has = worst.replicas.unwrap_or(0);
     let others = match files - 1 {
         0 => String::new(),
-        others => format!(" (and {others} more files)"),
+        others => format!(" (and {})", output::count(others as u64, "more file")),
     };
     Some(format!(
         "{path}{others} has {has} of {replication} replicas for now; the rest follow when nodes are there for them"

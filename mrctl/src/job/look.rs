@@ -71,7 +71,8 @@ pub(crate) struct History {
     /// Print figures instead: times, locality, preemption, lost work; without a job, of all jobs that are over
     ///
     /// Without a job, a table with one row per group of jobs: the setting `group`, or else the job's name. All times
-    /// are in seconds. Means over the group's jobs: `completion s` from submission to end, `waiting s` from submission
+    /// are in seconds. `jobs` are over, and `succeeded` says how many of them succeeded. Means and slowdown are of those
+    /// that succeeded, `maps local` and sums of all. Means: `completion s` from submission to end, `waiting s` from submission
     /// to the first map, `execution s` the rest, `reduce wait s` of a reduce for a slot after the last map. `worst
     /// slowdown` is against the same job alone, simulated. `maps local` are maps that ran on a node with their input.
     /// Sums: `preempted` attempts, `lost slot s` of attempts whose work was lost, `yielding slot s` from the request

@@ -115,7 +115,11 @@ the submission; maps that have opened theirs read the old bytes.
 skip.bad.records=N covers records that cannot be read, that the mapper returns
 an error for or panics at, and those that a streaming mapper crashes at (found
 by bisecting). Skipping uses up no attempts: the map starts over without them.
-They are counted in SKIPPED_RECORDS and named in the task's log.";
+They are counted in SKIPPED_RECORDS and named in the task's log.
+
+Limits of a task are set on its node (docs/jobs.md), not by the job. A task
+that prints more than tasktracker.task_log_max (64MiB by default) to stdout or
+to stderr fails.";
 
 fn setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
@@ -359,6 +363,12 @@ mod tests {
         assert_eq!(setting("a.b=c=d"), Ok(("a.b".into(), "c=d".into())));
         assert!(setting("a").is_err());
         assert!(setting("=a").is_err());
+    }
+
+    #[test]
+    fn help_names_the_limit_of_a_tasks_log_with_its_default() {
+        let limit = daemon::config::TaskTrackerConfig::default().task_log_max;
+        assert!(help().contains(&format!("tasktracker.task_log_max ({limit} by default)")), "{}", help());
     }
 
     fn refused(words: &str) -> String {

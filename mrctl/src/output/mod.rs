@@ -4,8 +4,9 @@
 mod progress;
 mod size;
 
+pub(crate) use daemon::count;
 pub(crate) use progress::{Meter, Runs};
-pub(crate) use size::{Sizes, age, count, human, millis, now_ms, permissions, shell, time};
+pub(crate) use size::{Sizes, age, human, millis, now_ms, permissions, shell, time};
 
 use crate::job::refusal::Refusal;
 use anyhow::Result;

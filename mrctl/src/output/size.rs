@@ -42,11 +42,6 @@ pub(crate) fn human(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// `1 file`, `2 files`: of things whose names take an s.
-pub(crate) fn count(number: u64, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
-}
-
 /// A path as a shell takes it: quoted where it must be.
 pub(crate) fn shell(path: &Path) -> String {
     let text = path.display().to_string();
@@ -120,7 +115,6 @@ mod tests {
         }
         assert_eq!(Sizes::Exact.of(1536), "1536");
         assert_eq!(Sizes::Human.of(1536), "1.50 KiB");
-        assert_eq!([0, 1, 2].map(|number| count(number, "file")), ["0 files", "1 file", "2 files"]);
     }
 
     #[test]

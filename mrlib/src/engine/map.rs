@@ -163,7 +163,7 @@ fn conclude(
     for (name, value) in [
         ("MAP_INPUT_RECORDS", reading.records),
         ("MAP_INPUT_BYTES", position.saturating_sub(range.start)),
-        ("SKIPPED_RECORDS", reading.skipped + records.skipped()),
+        ("SKIPPED_RECORDS", reading.skipped + records.skipped().records),
     ] {
         context.count(name, value);
     }
@@ -236,9 +236,14 @@ impl Reading<'_> {
                 Ok(if short { Flow::Stop } else { Flow::Go })
             })?;
             let unreadable = records.skipped();
-            if unreadable > 0 && self.skipped + unreadable > self.skipping.max {
-                let last = TaskError::Program("it could not be read".into());
-                return Err(too_many(self.skipping.max, &last));
+            if let Some((offset, why)) = &unreadable.last
+                && self.skipped + unreadable.records > self.skipping.max
+            {
+                let last = self.record_error(*offset, why.clone());
+                return Err(too_many(
+                    self.skipping.max,
+                    &skip::with_line(last, self.task, self.settings, io),
+                ));
             }
             if !more {
                 break;
@@ -382,8 +387,8 @@ fn partitioning(
     }
     let ranges = RangePartitioner::decode(&bytes, job.order)?;
     if ranges.partitions() != task.reduces {
-        let words =
-            format!("{path} splits keys for {} reduces, the job has {}", ranges.partitions(), task.reduces);
+        let splits = daemon::count(ranges.partitions().into(), "reduce");
+        let words = format!("{path} splits keys for {splits}, the job has {}", task.reduces);
         return Err(TaskError::Program(words));
     }
     Ok(Partitioning::Ranges(ranges))

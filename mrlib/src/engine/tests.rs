@@ -462,3 +462,17 @@ fn settings_that_make_no_sense_are_named() {
     assert_eq!(settings.input, InputFormat::Fixed { record: 100, key: 10 });
     assert_eq!((settings.pace_map, settings.merge_factor), (Some(8 << 20), 64));
 }
+
+#[test]
+fn compressed_input_is_recognised_by_its_first_bytes_in_the_map() {
+    let mut here = Here::new();
+    let source = here.file("data", b"\x28\xb5\x2f\xfd is how Zstandard begins\n");
+    let mut task = here.task(&source, 0, u64::MAX, 1);
+    task.conf.set("skip.bad.records", "true");
+    let error = run_map(&words(None), &task, &mut here).unwrap_err();
+    let TaskError::Fatal(why) = &error else { panic!("another attempt would end like this one: {error}") };
+    assert!(why.contains(&format!("input {source} ")) && why.contains("Zstandard"), "{why}");
+    task.conf.set("input.codec", "none");
+    let outcome = run_map(&words(None), &task, &mut here).unwrap();
+    assert_eq!(outcome.counters["LINES"], 1);
+}

@@ -1,6 +1,6 @@
 //! Records of a fixed length, from the file's first byte on.
 
-use super::{ByteSource, Each, Flow, Record, RecordSource, SplitSpec};
+use super::{ByteSource, Each, Flow, Record, RecordSource, Skipped, SplitSpec};
 use crate::error::TaskError;
 
 pub(super) struct Fixed {
@@ -14,7 +14,7 @@ pub(super) struct Fixed {
     carry: Vec<u8>,
     /// The source is not behind `carry`.
     astray: bool,
-    skipped: u64,
+    skipped: Skipped,
 }
 
 impl Fixed {
@@ -32,7 +32,16 @@ impl Fixed {
             return Err(TaskError::Program(words));
         }
         let at = spec.range.start.next_multiple_of(record as u64);
-        Ok(Self { spec, source, record, key, at, carry: Vec::new(), astray: true, skipped: 0 })
+        Ok(Self {
+            spec,
+            source,
+            record,
+            key,
+            at,
+            carry: Vec::new(),
+            astray: true,
+            skipped: Skipped::default(),
+        })
     }
 }
 
@@ -89,7 +98,7 @@ impl RecordSource for Fixed {
         self.source.consumed()
     }
 
-    fn skipped(&self) -> u64 {
-        self.skipped
+    fn skipped(&self) -> &Skipped {
+        &self.skipped
     }
 }

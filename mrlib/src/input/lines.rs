@@ -3,7 +3,7 @@
 //! A split that does not begin with the file's first byte passes over everything up to the first newline at or after
 //! `start - 1`: if a line starts just at `start`, that is the newline before it.
 
-use super::{ByteSource, Each, Flow, Record, RecordSource, SplitSpec};
+use super::{ByteSource, Each, Flow, Record, RecordSource, Skipped, SplitSpec};
 use crate::error::TaskError;
 use memchr::memchr;
 
@@ -21,14 +21,14 @@ pub(super) struct Lines {
     /// The source is not at `at + seen`.
     astray: bool,
     over: bool,
-    skipped: u64,
+    skipped: Skipped,
 }
 
 impl Lines {
     pub(super) fn new(spec: SplitSpec, source: Box<dyn ByteSource>, key_value: bool) -> Self {
         let (at, carry) = (spec.range.start, Vec::new());
         let over = at >= spec.range.end;
-        Self { spec, source, key_value, at, carry, seen: 0, astray: true, over, skipped: 0 }
+        Self { spec, source, key_value, at, carry, seen: 0, astray: true, over, skipped: Skipped::default() }
     }
 
     /// Goes to the first line that starts in the split.
@@ -151,7 +151,7 @@ impl RecordSource for Lines {
         self.source.consumed()
     }
 
-    fn skipped(&self) -> u64 {
-        self.skipped
+    fn skipped(&self) -> &Skipped {
+        &self.skipped
     }
 }

@@ -81,7 +81,16 @@ pub trait RecordSource {
     fn consumed(&self) -> u64;
 
     /// Records passed over because they could not be read.
-    fn skipped(&self) -> u64;
+    fn skipped(&self) -> &Skipped;
+}
+
+/// Records that could not be read.
+#[derive(Debug, Default)]
+pub struct Skipped {
+    /// How many.
+    pub records: u64,
+    /// The offset of the last one, and why.
+    pub last: Option<(u64, String)>,
 }
 
 /// What is known of a split.
@@ -127,13 +136,14 @@ pub fn open_split(spec: SplitSpec, source: Box<dyn ByteSource>) -> Result<Box<dy
 impl SplitSpec {
     /// What to do about a record that cannot be read.
     #[cold]
-    fn bad(&self, offset: u64, why: impl Into<String>, skipped: &mut u64) -> Result<(), TaskError> {
-        let error = TaskError::Record { source_path: self.path.clone(), offset, line: None, why: why.into() };
+    fn bad(&self, offset: u64, why: String, skipped: &mut Skipped) -> Result<(), TaskError> {
+        skipped.last = Some((offset, why.clone()));
+        let error = TaskError::Record { source_path: self.path.clone(), offset, line: None, why };
         if !self.skip_bad {
             return Err(error);
         }
-        *skipped += 1;
-        if *skipped <= SKIPPED_NAMED_MAX {
+        skipped.records += 1;
+        if skipped.records <= SKIPPED_NAMED_MAX {
             eprintln!("skipped: {error}");
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! A file as one record, which belongs to the split that has its first byte.
 
-use super::{ByteSource, Each, Record, RecordSource, SplitSpec};
+use super::{ByteSource, Each, Record, RecordSource, Skipped, SplitSpec};
 use crate::error::TaskError;
 
 pub(super) struct Whole {
@@ -8,13 +8,13 @@ pub(super) struct Whole {
     source: Box<dyn ByteSource>,
     contents: Vec<u8>,
     over: bool,
-    skipped: u64,
+    skipped: Skipped,
 }
 
 impl Whole {
     pub(super) fn new(spec: SplitSpec, source: Box<dyn ByteSource>) -> Self {
         let over = spec.range.start > 0;
-        Self { spec, source, contents: Vec::new(), over, skipped: 0 }
+        Self { spec, source, contents: Vec::new(), over, skipped: Skipped::default() }
     }
 }
 
@@ -45,7 +45,7 @@ impl RecordSource for Whole {
         self.source.consumed()
     }
 
-    fn skipped(&self) -> u64 {
-        self.skipped
+    fn skipped(&self) -> &Skipped {
+        &self.skipped
     }
 }

@@ -234,6 +234,12 @@ mod tests {
         let (failed, _) = failing.undone(0, None);
         assert!(failed > 0);
         assert_eq!(failing.values(0, None, makespan_s).len(), 31 - failed);
+        // All times of the table are of the jobs that succeeded: waiting and execution add up to completion.
+        let rows = crate::report::of_groups(&failing, 0).json();
+        let all = rows.as_array().and_then(|rows| rows.last()).expect("a row of all");
+        let figure = |name: &str| all[name].as_f64().expect("a number");
+        assert_eq!((&all["jobs"], &all["succeeded"]), (&31.into(), &(31 - failed).into()));
+        assert!((figure("completion s") - figure("waiting s") - figure("execution s")).abs() < 1e-6, "{all}");
     }
 
     #[test]

@@ -49,8 +49,8 @@ pub fn summary(comparison: &Comparison) -> Table {
         "worst slowdown",
         "locality",
         "preempted",
-        "lost, slot s",
-        "overhead, slot s",
+        "lost slot s",
+        "overhead slot s",
         "deciding, real s",
         "makespan s",
         "failed",
@@ -140,11 +140,13 @@ fn of_each_group(comparison: &Comparison, of: impl Fn(usize, &str) -> Figure) ->
     table
 }
 
-/// The figures of each group's jobs under one policy, and of all.
+/// The figures of each group's jobs under one policy, and of all. Times are means over jobs that succeeded: one that
+/// failed early is not a fast one. Locality and sums are of all jobs.
 pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
     let mut table = Table::new(&[
         "group",
         "jobs",
+        "succeeded",
         "completion s",
         "waiting s",
         "execution s",
@@ -158,7 +160,9 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
     let groups = comparison.groups.iter().map(|group| (group.as_str(), Some(group.as_str())));
     for (name, group) in groups.chain([("all", None)]) {
         let known = |figure: Figure| Cell::number(figure.known().map(|figure| figure.mean));
-        let mean = |of: fn(&JobFigures) -> Option<f64>| known(comparison.mean_over(at, group, of));
+        let mean = |of: fn(&JobFigures) -> Option<f64>| {
+            known(comparison.mean_over(at, group, |job| of(job).filter(|_| job.succeeded)))
+        };
         let values = |of: fn(&JobFigures) -> f64| comparison.values(at, group, |job| Some(of(job)));
         let sum = |of: fn(&JobFigures) -> f64| Cell::number(Some(values(of).iter().sum::<f64>() + 0.0));
         let near: f64 = values(|job| f64::from(job.near[0])).iter().sum();
@@ -166,6 +170,7 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
         table.row(vec![
             name.into(),
             Cell::count(values(|_| 1.0).len()),
+            Cell::count(comparison.count(at, group, |job| job.succeeded)),
             mean(makespan_s),
             mean(|job| job.waiting().map(Span::as_secs_f64)),
             mean(|job| job.execution().map(Span::as_secs_f64)),

@@ -79,7 +79,7 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
     let at = Moment::InMaps(0.45);
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
     let lost = [("early", "lost"), never[0], never[1]];
-    let mut table = Table::new(&["policy", "first job, s", "second, s", "duplicates", "lost, slot s"]);
+    let mut table = Table::new(&["policy", "first job, s", "second, s", "duplicates", "lost slot s"]);
     for inner in ["fifo", "fair"] {
         let wrapped = format!("chronos({inner})");
         let faults = |seed| {
@@ -227,8 +227,8 @@ pub fn recovery(comparison: &Comparison) -> Table {
         "longest s",
         "first job's maps local",
         "away from shares s",
-        "lost, slot s",
-        "overhead, slot s",
+        "lost slot s",
+        "overhead slot s",
     ]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         let sum = |of: fn(&JobFigures) -> Span| {

@@ -50,7 +50,7 @@ fn exists(job: &JobRef, jobs: usize) -> Result<(), String> {
     if (1..=jobs as u64).contains(&number) {
         return Ok(());
     }
-    Err(format!("job {number} will not come: this workload has {jobs} jobs"))
+    Err(format!("job {number} will not come: this workload has {}", crate::count(jobs, "job")))
 }
 
 fn is_there(name: &str, nodes: usize) -> Result<(), String> {

@@ -53,7 +53,8 @@ impl World {
             self.broken = Some(what);
         }
         if let Some(refused) = self.mind.as_ref().map(JobTracker::refusals).filter(|refused| *refused > 0) {
-            self.broken = Some(format!("the policy decided {refused} times what cannot be done"));
+            let times = crate::count(refused as usize, "time");
+            self.broken = Some(format!("the policy decided {times} what cannot be done"));
         }
         self.absence.lost = self.mind.take().map(|mind| digest(mind.cluster()));
         self.find_mind();

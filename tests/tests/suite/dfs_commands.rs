@@ -1,7 +1,9 @@
 //! A walk through `mrctl fs` as a user takes it.
 
-use fermata_tests::{Cluster, Up};
-use std::{fs, io::Write, process::Stdio};
+use fermata_tests::{Cluster, Up, eventually};
+use std::{fs, io::Write, process::Stdio, time::Duration};
+
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn small() -> Cluster {
     Cluster::up(Up { nodes: 2, ..Up::default() })
@@ -105,4 +107,11 @@ fn the_nodes_table_and_the_report_agree() {
     assert!(nodes.as_array().unwrap().iter().all(|node| node["state"] == "live"), "{nodes}");
     let report = cluster.mrctl(&["fs", "report"]);
     assert!(report.contains("node1") && report.contains("safemode"), "{report}");
+    // Both nodes have their folders on the same disk; the first heartbeat of each names it.
+    let report = eventually("the disk is named", PATIENCE, || {
+        Some(cluster.json(&["fs", "report"])).filter(|report| report["disks"] == 1)
+    });
+    let free = report["nodes"].as_array().unwrap().iter().map(|node| node["free"].as_u64().unwrap());
+    assert_eq!(report["free"].as_u64(), free.max(), "it is counted once: {report}");
+    assert!(cluster.mrctl(&["fs", "report"]).contains(" on 1 disk"));
 }

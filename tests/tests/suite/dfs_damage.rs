@@ -1,6 +1,7 @@
 //! Disks lie; readers get the right bytes all the same, and the damage is found, counted and mended.
 
 use fermata_tests::{Cluster, QUICK, Up, eventually, random_file, sha256_of};
+use serde_json::Value;
 use std::{fs, os::unix::fs::FileExt, path::Path, time::Duration};
 
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -171,7 +172,13 @@ fn verify_reports_damage_that_nobody_has_read() {
     let (cluster, _) = cluster_with_a_file(&settings);
     for round in 1..=3 {
         flip_a_byte(&cluster.replicas_on("node2")[0]);
-        cluster.try_mrctl(&["fs", "fsck", "/", "--verify"]);
+        let checked = cluster.try_mrctl(&["fs", "fsck", "/", "--verify", "--json"]);
+        let told: Value = serde_json::from_str(&checked.stdout).unwrap();
+        let one = 1 << 20;
+        let wanted = serde_json::json!({
+            "replicas_read": 18, "bytes_verified": 17 * one, "replicas_bad": 1, "replicas_not_read": 0,
+        });
+        assert_eq!(told["verify"], wanted);
         let report = cluster.json(&["fs", "report"]);
         assert_eq!((&report["corrupt_found_total"], &report["checks_pending"]), (&round.into(), &0.into()));
         cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);

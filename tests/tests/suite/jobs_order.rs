@@ -51,8 +51,10 @@ fn a_kill_frees_slots_at_once_and_urgent_jobs_go_first() {
     eventually("the normal one is done", soon, || {
         (state(&cluster, &normal)["state"] == "succeeded").then_some(())
     });
-    for (job, by) in [(&first, "killed"), (&second, "killed")] {
-        assert_eq!(state(&cluster, job)["state"], by);
+    for job in [&first, &second] {
+        assert_eq!(state(&cluster, job)["state"], "killed");
+        let again = cluster.refused(1, &["kill", job]);
+        assert!(again.contains(&format!("{job} was killed already")), "{again}");
     }
     cluster.wait_clean();
     cluster.refused(1, &["fs", "stat", "/one"]);

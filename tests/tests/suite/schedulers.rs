@@ -46,7 +46,7 @@ fn why_says_what_a_job_waits_for_and_what_became_of_its_slots() {
     let maps = why["waits"][0]["numbers"]["maps_waiting"].as_f64().expect("a number");
     assert!(words.starts_with(&format!("{bob} is waiting, under fair\n")), "{words}");
     assert!(
-        words.contains(&format!("  {maps} maps wait: all 2 map slots are taken, 0 by this job\n")),
+        words.contains(&format!("  {maps} maps wait: 2 map slots are all taken, 0 by this job\n")),
         "{words}"
     );
     assert!(
@@ -136,6 +136,11 @@ fn what_takes_a_slot_back_is_told_and_the_shadow_is_compared() {
     });
     let (figures, all) = figures;
     assert_eq!(all["preempted"], 1, "ann's slot: {figures}");
+    assert_eq!(
+        (&all["succeeded"], &all["waiting_s"]),
+        (&0.into(), &Value::Null),
+        "both were killed: {figures}"
+    );
     assert!(all.get("reduce_wait_s").is_some(), "keys have no spaces: {figures}");
     assert!(figures["deciding"]["rounds"].as_u64() > Some(0), "{figures}");
     assert!(figures["fairness"].as_f64() > Some(0.0), "ann had more than bob for a while: {figures}");

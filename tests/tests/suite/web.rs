@@ -191,6 +191,7 @@ fn terminals_show_it_too(cluster: &Cluster, job: &str) {
     assert!(glance["jobs"][0]["job"] == job && glance["jobs"][0]["preemption"]["pauses"] == 2, "{glance}");
     assert!(glance["slots"]["maps"][1].as_u64() >= Some(2), "{glance}");
     assert_eq!(glance["files"]["nodes"].as_array().map(Vec::len), Some(2), "{glance}");
+    assert_eq!(glance["files"]["disks"], 1, "both nodes are on one file system: {glance}");
     assert!(cluster.refused(2, &["top", "--every", "10ms"]).contains("1s or more"));
 }
 

@@ -6,6 +6,8 @@ use crate::checksum::{CHUNK_BYTES, Checksums, sums_of};
 use crate::ids::BlockId;
 use std::io::Write as _;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::sync::mpsc;
 use std::task::Poll;
 
 async fn put(client: &Client, to: &str, data: &[u8], replication: u32, block_size: usize) {
@@ -224,14 +226,21 @@ async fn get_writes_the_file_whole_or_not_at_all() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing half is left");
 }
 
-/// Serves one block over a Unix socket; answers `rounds` requests.
-fn serve_local(socket: &std::path::Path, data: &std::path::Path, sums: &std::path::Path) {
-    let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+/// Serves one block over a Unix socket. Tells of each connection whether a request came.
+fn serve_local(
+    listener: UnixListener,
+    data: &std::path::Path,
+    sums: &std::path::Path,
+) -> mpsc::Receiver<bool> {
     let (data, sums) = (std::fs::File::open(data).unwrap(), std::fs::File::open(sums).unwrap());
+    let (requests, asked) = mpsc::channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
-            let frame = read_frame(&mut stream, bytes::BytesMut::new()).unwrap();
+            let frame = read_frame(&mut stream, bytes::BytesMut::new());
+            // Most tests do not ask.
+            let _ = requests.send(frame.is_ok());
+            let Ok(frame) = frame else { continue };
             frame.expect::<proto::dfs::BulkRequest>(FrameKind::Request).unwrap();
             let mut head = Vec::new();
             encode_frame(FrameKind::ReadReply, &proto::dfs::ReadReply::default(), 0, &mut head);
@@ -243,6 +252,7 @@ fn serve_local(socket: &std::path::Path, data: &std::path::Path, sums: &std::pat
             rustix::net::sendmsg(&stream, &iov, &mut control, rustix::net::SendFlags::empty()).unwrap();
         }
     });
+    asked
 }
 
 #[tokio::test]
@@ -262,8 +272,9 @@ async fn a_local_block_is_mapped_and_verified() {
     };
     std::fs::write(at("sums"), sums(block)).unwrap();
     std::fs::write(at("wrong"), sums(BlockId(block.0 + 1))).unwrap();
-    serve_local(&at("good.sock"), &at("data"), &at("sums"));
-    serve_local(&at("bad.sock"), &at("data"), &at("wrong"));
+    for (socket, sums) in [("good.sock", "sums"), ("bad.sock", "wrong")] {
+        serve_local(UnixListener::bind(at(socket)).unwrap(), &at("data"), &at(sums));
+    }
     let with = |socket: &str| {
         let mut block = located[0].clone();
         block.nodes[0].local_socket = Some(at(socket));
@@ -298,6 +309,65 @@ async fn a_local_block_is_mapped_and_verified() {
     local.verify(65_536..content.len() as u64).unwrap();
     let mut bad = run("good.sock");
     assert!(matches!(bad.next().await, Some(Err(failure)) if failure.damaged));
+}
+
+/// What it serves is another content of the block with checksums that match: only its account shows that it is forged.
+#[tokio::test]
+async fn a_local_socket_of_another_account_gets_no_request_and_the_block_is_read_over_tcp() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can act as another account");
+    }
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let content = bytes(PACKET_BYTES + 12_345);
+    put(&client, "/f", &content, 1, 1 << 20).await;
+    let (_, located) = client.locate(&path("/f"), 0, u64::MAX).await.unwrap();
+    let mut block = located[0].clone();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let forged: Vec<u8> = content.iter().map(|byte| !byte).collect();
+    let sums =
+        Checksums { block: block.block, nonce: block.nonce, length: block.length, sums: sums_of(&forged) };
+    std::fs::write(at("data"), &forged).unwrap();
+    std::fs::write(at("sums"), sums.encode()).unwrap();
+
+    let listener = UnixListener::bind(at("local.sock")).unwrap();
+    block.nodes[0].local_socket = Some(at("local.sock"));
+    // The kernel names the account of the thread that called listen(2) last.
+    let other = listener.try_clone().unwrap();
+    let as_nobody = move || {
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        rustix::net::listen(&other, 8).unwrap();
+    };
+    std::thread::spawn(as_nobody).join().unwrap();
+    let own = listener.try_clone().unwrap();
+    let requests = serve_local(listener, &at("data"), &at("sums"));
+
+    assert!(client.open_local_block(&block).await.unwrap().is_none(), "mapped what a stranger serves");
+    let reads = cluster.node(1).state.lock().reads;
+    let (node, to) = (block.nodes[0].clone(), block.length);
+    let part = fetch::Part { node, from: 0, to, block: block.clone(), spare: false };
+    let (mut run, mut fetched) = (fetch::start(&client, vec![part]), Vec::new());
+    while let Some(item) = run.next().await {
+        let Ok((_, bytes)) = item else { panic!("failed at byte {}", fetched.len()) };
+        fetched.extend_from_slice(&bytes);
+    }
+    assert!(fetched == content, "not the bytes of the DataNode");
+    assert_eq!(cluster.node(1).state.lock().reads, reads + 1, "not read over TCP");
+    // A request carries the block's token.
+    for _ in 0..2 {
+        assert_eq!(
+            requests.recv_timeout(Duration::from_secs(10)),
+            Ok(false),
+            "a stranger was sent a request"
+        );
+    }
+
+    // The same server with an account that is trusted is believed: nothing else kept the client from it.
+    rustix::net::listen(&own, 8).unwrap();
+    let local = client.open_local_block(&block).await.unwrap().unwrap();
+    assert!(local.bytes() == forged);
 }
 
 #[tokio::test]

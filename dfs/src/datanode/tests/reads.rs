@@ -14,6 +14,7 @@ use std::{
     io::{IoSliceMut, Read},
     mem::MaybeUninit,
     os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::Path,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,16 +107,26 @@ async fn a_local_reader_gets_the_files_and_can_map_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_with_a_long_path_has_its_socket_elsewhere() {
+async fn the_socket_is_elsewhere_if_it_is_set_or_its_path_would_be_too_long() {
     let bench = Bench::new().await;
-    let mut config = bench.config("n1");
-    config.datanode.dirs = vec![bench.dir(&"long".repeat(30))];
-    let node = bench.node_with(&config).await;
-    put(&chain(&[&node]), 1, b"hello").unwrap();
-    let socket = node.address().local_socket.clone();
-    assert!(!socket.is_empty() && socket.len() <= 100, "{socket}");
-    let ask = OpenLocal { block_id: 1, block_length: 5, node_uuid: node.uuid().to_string(), nonce: NONCE };
-    assert_eq!(open_local(&socket, ask).unwrap().1.len(), 2);
-    node.stop().await;
-    assert!(!std::path::Path::new(&socket).parent().unwrap().exists());
+    let sockets = bench.dir("sockets");
+    std::fs::create_dir(&sockets).unwrap();
+    for (name, socket_dir) in [("long".repeat(30), Path::new("")), ("short".into(), &sockets)] {
+        let mut config = bench.config("n1");
+        config.datanode.dirs = vec![bench.dir(&name)];
+        config.datanode.socket_dir = socket_dir.to_owned();
+        let node = bench.node_with(&config).await;
+        put(&chain(&[&node]), 1, b"hello").unwrap();
+        let socket = node.address().local_socket.clone();
+        assert!(!socket.is_empty() && socket.len() <= 100, "{socket}");
+        let folder = Path::new(&socket).parent().unwrap();
+        assert!(folder.starts_with(socket_dir), "{socket}");
+        assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o777, 0o711, "{socket}");
+        let node_uuid = node.uuid().to_string();
+        let ask = OpenLocal { block_id: 1, block_length: 5, node_uuid, nonce: NONCE };
+        assert_eq!(open_local(&socket, ask).unwrap().1.len(), 2);
+        node.stop().await;
+        assert!(!folder.exists(), "{socket}");
+    }
+    assert!(sockets.exists(), "only what was made is removed");
 }

@@ -147,10 +147,13 @@ impl<'a> Plan<'a> {
             && !folder.children.is_empty()
             && !recursive
         {
-            let entries = folder.children.len();
+            let inside = match folder.children.len() {
+                1 => "1 entry".into(),
+                entries => format!("{entries} entries"),
+            };
             return refuse(
                 Kind::NotEmpty,
-                format!("{path} is a folder with {entries} entries: delete it with the recursive flag"),
+                format!("{path} is a folder with {inside}: delete it with the recursive flag"),
             );
         }
         self.delete(id, inode);

@@ -12,6 +12,7 @@ use crate::{
     namenode::{
         op::{Caller, Command, Now},
         permit::Need,
+        view::Checked,
     },
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -39,6 +40,8 @@ pub(super) struct Checks {
     order: VecDeque<(u64, (BlockId, Ix))>,
     /// Their DataNode has not reported on them yet.
     pending: BTreeSet<(BlockId, Ix)>,
+    /// What DataNodes have found, since the start.
+    pub(super) checked: Checked,
     /// Reports by user, and when they are forgotten.
     by_user: BTreeMap<String, (u64, u32)>,
 }
@@ -74,9 +77,9 @@ impl Checks {
         self.pending.insert(key);
     }
 
-    /// The DataNode has reported on the replica.
-    pub(super) fn done(&mut self, block: BlockId, ix: Ix) {
-        self.pending.remove(&(block, ix));
+    /// The DataNode has reported on the replica. Whether it was asked.
+    pub(super) fn done(&mut self, block: BlockId, ix: Ix) -> bool {
+        self.pending.remove(&(block, ix))
     }
 
     /// The DataNode is gone, or has registered again and lost its commands.
@@ -107,7 +110,7 @@ impl State {
         for (block, ix) in self.checks.forget_old(now.mono_ms) {
             match self.namespace.block(block).map(|known| known.nonce) {
                 Some(nonce) => self.nodes.get_mut(ix).outbox.push_back(Command::Check(block, nonce)),
-                None => self.checks.done(block, ix),
+                None => _ = self.checks.done(block, ix),
             }
         }
     }

@@ -54,7 +54,8 @@ impl fmt::Display for Event {
                 write!(f, "DataNode {node} is suspect: no new blocks are placed there")
             }
             Self::NodeDead(node, replicas) => {
-                write!(f, "DataNode {node} is dead: its {replicas} replicas are made anew elsewhere")
+                let replicas = daemon::count(*replicas as u64, "replica");
+                write!(f, "DataNode {node} is dead: {replicas} to be copied elsewhere")
             }
             Self::NodeRefused(why) => write!(f, "DataNode refused: {why}"),
             Self::ReplicaCorrupt(what) => write!(f, "corrupt replica: {what}"),

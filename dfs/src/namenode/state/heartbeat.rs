@@ -40,6 +40,7 @@ impl State {
         node.capacity = heartbeat.capacity;
         node.used = heartbeat.used;
         node.free = heartbeat.free;
+        node.disks.clone_from(&heartbeat.disks);
         node.volumes = heartbeat.volumes;
         node.failed_volumes = heartbeat.failed_volumes;
         if let Some(back) = back {
@@ -78,10 +79,17 @@ impl State {
             }
             self.lose_replica(ix, *block);
         }
-        let bad = heartbeat.bad.iter().map(|(block, _)| block);
+        for block in &heartbeat.checked {
+            if self.checks.done(*block, ix) {
+                let length = self.namespace.block(*block).and_then(|known| known.length());
+                self.checks.checked.good += 1;
+                self.checks.checked.good_bytes += length.unwrap_or(0);
+            }
+        }
+        let bad = heartbeat.bad.iter().filter(|(block, _)| self.checks.done(*block, ix)).count();
+        self.checks.checked.bad += bad as u64;
         let received = heartbeat.received.iter().map(|replica| &replica.block);
-        let known = heartbeat.checked.iter().chain(bad).chain(received).chain(&heartbeat.deleted);
-        for block in known.chain(&heartbeat.lost) {
+        for block in received.chain(&heartbeat.deleted).chain(&heartbeat.lost) {
             self.checks.done(*block, ix);
         }
     }

@@ -43,6 +43,7 @@ pub(super) struct Node {
     pub(super) capacity: u64,
     pub(super) used: u64,
     pub(super) free: u64,
+    pub(super) disks: Vec<(u64, u64)>,
     pub(super) volumes: u32,
     pub(super) failed_volumes: u32,
     /// The last heartbeat and its answer, for a repeat of it.
@@ -155,6 +156,7 @@ impl Node {
             capacity: 0,
             used: 0,
             free: 0,
+            disks: Vec::new(),
             volumes: 0,
             failed_volumes: 0,
             last: None,

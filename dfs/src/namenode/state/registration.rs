@@ -332,7 +332,8 @@ impl State {
         }
         let starting = now.mono_ms.saturating_sub(self.started.mono_ms) < self.settings.suspect_after_ms;
         let kind = if starting { Kind::Unavailable } else { Kind::Refused };
-        let why = format!("replication {asked} is more than the {known} DataNodes there are: ask for fewer");
+        let known = daemon::count(known as u64, "DataNode");
+        let why = format!("replication {asked} is too much for {known}: ask for fewer replicas");
         Err(Error::new(kind, why))
     }
 }

@@ -1,22 +1,29 @@
 //! The cluster's health: the report at a glance, and the check file by file.
 
-use super::{State, nodes::Life};
+use super::{
+    State,
+    nodes::{Life, Node},
+};
 use crate::{
     error::Error,
     ids::{BlockId, FileId},
     namenode::{
         namespace::Block,
-        op::Now,
+        op::{Now, Registration},
         view::{FsckBlock, FsckFile, FsckPage, NodeReport, Report},
     },
     path::DfsPath,
 };
+use std::collections::BTreeMap;
 
 impl State {
     /// The cluster at a glance. Costs as much as there are nodes.
     pub fn report(&self, now: Now) -> Report {
         let root = self.usage(&DfsPath::root()).unwrap_or_default();
         let alive = || self.nodes.iter().map(|(_, node)| node).filter(|node| node.life != Life::Dead);
+        let used = alive().map(|node| node.used).sum::<u64>();
+        let disks = shared_disks(alive());
+        let free = disks.values().sum::<u64>();
         let unreadable = self.namespace.finished_blocks() - self.good.len() as u64;
         let corrupt = self.corrupt_blocks();
         Report {
@@ -26,9 +33,10 @@ impl State {
             dirs: root.dirs,
             blocks: self.namespace.blocks_len(),
             bytes: root.bytes,
-            capacity: alive().map(|node| node.capacity).sum(),
-            used: alive().map(|node| node.used).sum(),
-            free: alive().map(|node| node.free).sum(),
+            capacity: used + free,
+            used,
+            free,
+            disks: disks.len() as u64,
             under_replicated: self.queue.len() as u64,
             over_replicated: self.surplus.len() as u64,
             missing: unreadable - corrupt,
@@ -45,6 +53,7 @@ impl State {
             future_replicas: self.future.len() as u64,
             stale_replicas: self.stale.len() as u64,
             checks_pending: self.checks.pending(),
+            checks: self.checks.checked,
             refused_nodes: self.refused.values().cloned().collect(),
             epoch: self.namespace.epoch(),
         }
@@ -131,4 +140,20 @@ impl State {
         }
         page.last_path = Some(path);
     }
+}
+
+/// What is free on each file system. Nodes of one host that are on the same device share its room: the most that one
+/// of them says. A node that names no device has one of its own.
+fn shared_disks<'a>(nodes: impl Iterator<Item = &'a Node>) -> BTreeMap<(&'a str, Option<u64>, &'a str), u64> {
+    let mut disks = BTreeMap::new();
+    for node in nodes {
+        let Registration { host, node: name, .. } = &node.who;
+        let unnamed = node.disks.is_empty().then_some(((host.as_str(), None, name.as_str()), node.free));
+        let named = node.disks.iter().map(|(device, free)| ((host.as_str(), Some(*device), ""), *free));
+        for (disk, free) in named.chain(unnamed) {
+            let room = disks.entry(disk).or_insert(free);
+            *room = free.max(*room);
+        }
+    }
+    disks
 }

@@ -122,7 +122,8 @@ impl State {
             ));
         }
         if let Some(why) = self.refused.values().next() {
-            reasons.push(format!("{} DataNodes are refused: {why}", self.refused.len()));
+            let nodes = daemon::count(self.refused.len() as u64, "DataNode");
+            reasons.push(format!("{nodes} refused: {why}"));
         }
         let reason = reasons.join("; ");
         let reason = if on { format!("safemode is on: {reason}") } else { reason };

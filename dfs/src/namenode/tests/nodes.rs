@@ -5,9 +5,9 @@ use crate::{
     error::Kind,
     ids::{BlockId, Incarnation, NodeUuid, Nonce},
     namenode::{
-        op::{Caller, Command, Heartbeat, HeartbeatAnswer, Op, Replica},
+        op::{Caller, Command, Heartbeat, HeartbeatAnswer, Op, Registration, Replica},
         state::Event,
-        view::NodeState,
+        view::{Checked, NodeState},
     },
 };
 
@@ -18,6 +18,25 @@ fn mkdir(at: &str) -> Op {
 fn state_of(bench: &Bench, name: &str) -> NodeState {
     let report = bench.state.report(bench.now);
     report.nodes.iter().find(|node| node.address.node == name).unwrap().state
+}
+
+#[test]
+fn a_disk_that_nodes_of_a_host_share_counts_once() {
+    let mut bench = Bench::with_nodes(0);
+    for (index, (host, disks)) in
+        [("h1", vec![(7, 600), (8, 50)]), ("h1", vec![(7, 590)]), ("h2", vec![(7, 600)]), ("h2", vec![])]
+            .into_iter()
+            .enumerate()
+    {
+        let node = FakeNode::new(index, &format!("n{index}"), "r1");
+        let who = Registration { host: host.into(), ..node.registration() };
+        bench.state.register(bench.now, who).unwrap();
+        let heartbeat = Heartbeat { seq: 1, used: 10, free: 650, disks, ..Heartbeat::default() };
+        bench.state.heartbeat(bench.now, node.uuid, Incarnation(1), heartbeat);
+    }
+    let report = bench.state.report(bench.now);
+    assert_eq!((report.disks, report.used, report.free), (4, 40, 600 + 50 + 600 + 650));
+    assert_eq!(report.capacity, report.used + report.free);
 }
 
 #[test]
@@ -354,6 +373,13 @@ fn a_clients_complaint_is_checked_by_the_node() {
     assert!(by_user(&mut bench).unwrap());
     bench.run_ms(3000);
     assert!(report(&mut bench, blocks[0]).unwrap());
+    bench.run_ms(3000);
+    let checked = |bench: &Bench| bench.state.report(bench.now).checks;
+    assert_eq!(checked(&bench), Checked { good: 3, good_bytes: 30, bad: 0 });
+    bench.nodes[0].disk.get_mut(&blocks[0]).unwrap().1 = true;
+    assert!(report(&mut bench, blocks[0]).unwrap());
+    bench.run_ms(3000);
+    assert_eq!(checked(&bench), Checked { good: 3, good_bytes: 30, bad: 1 });
 }
 
 #[test]
@@ -458,7 +484,7 @@ fn datanode_of_a_newer_or_another_history_is_refused_until_an_operator_accepts()
     assert_eq!(kind, Kind::OlderNameNode);
     assert!(message.contains("older copy") && message.contains("namenode --recover"), "{message}");
     assert_eq!(bench.state.report(bench.now).refused_nodes.len(), 1);
-    assert!(bench.state.safemode().reason.contains("are refused"));
+    assert!(bench.state.safemode().reason.contains("1 DataNode refused: "));
     let events = bench.state.take_events();
     assert!(events.iter().any(|event| matches!(event, Event::NodeRefused(_))), "{events:?}");
     refused(&mut bench).unwrap_err();

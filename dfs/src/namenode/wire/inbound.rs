@@ -208,11 +208,13 @@ pub(crate) fn replicas(replicas: Vec<pb::Replica>) -> Result<Vec<Replica>, Error
 }
 
 pub(crate) fn heartbeat(message: pb::HeartbeatRequest) -> Result<(NodeUuid, Incarnation, Heartbeat), Error> {
+    within_limit("disks", message.disks.len())?;
     let heartbeat = Heartbeat {
         seq: message.seq,
         capacity: message.capacity,
         used: message.used,
         free: message.free,
+        disks: message.disks.into_iter().map(|disk| (disk.device, disk.free)).collect(),
         volumes: message.volumes,
         failed_volumes: message.failed_volumes,
         received: replicas(message.received)?,

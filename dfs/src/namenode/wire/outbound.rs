@@ -179,6 +179,7 @@ pub(crate) fn report(report: Report, last_edit: u64) -> pb::ReportReply {
         capacity: report.capacity,
         used: report.used,
         free: report.free,
+        disks: report.disks,
         under_replicated: report.under_replicated,
         over_replicated: report.over_replicated,
         missing: report.missing,
@@ -197,6 +198,9 @@ pub(crate) fn report(report: Report, last_edit: u64) -> pb::ReportReply {
         stale_replicas: report.stale_replicas,
         refused_nodes: report.refused_nodes,
         checks_pending: report.checks_pending,
+        checks_good_total: report.checks.good,
+        checks_good_bytes_total: report.checks.good_bytes,
+        checks_bad_total: report.checks.bad,
         epoch: report.epoch,
         lost_edits: String::new(),
     }

@@ -7,6 +7,7 @@ use super::{
     },
     works::Works,
 };
+use crate::output;
 use anyhow::Result;
 use serde::Serialize;
 use std::{
@@ -42,16 +43,20 @@ pub(super) async fn left_over(
 fn look(site: &Site, works: &Works, sight: &Sight) -> Result<Vec<String>> {
     let mut left = Vec::new();
     if sight.in_use() > 0 {
-        left.push(format!("{} slots are in use", sight.in_use()));
+        left.push(format!("{} in use", output::count(sight.in_use().into(), "slot")));
     }
     if let Some(open) = sight.files.as_ref().map(|files| files.open_files).filter(|open| *open > 0) {
-        left.push(format!("{open} files are still held by a writer"));
+        left.push(format!("{} still held by a writer", output::count(open, "file")));
     }
     let files = works.list()?;
     let ours = |path: &&String| path.contains("/_temporary") || path.starts_with("/tmp/fermata/staging/");
     left.extend(files.iter().filter(ours).map(|path| format!("{path} is left in the file system")));
     if left.is_empty() && files.len() as u64 != works.files {
-        left.push(format!("{} files in the file system, at first {}", files.len(), works.files));
+        left.push(format!(
+            "{} in the file system, at first {}",
+            output::count(files.len() as u64, "file"),
+            works.files
+        ));
     }
     left.extend(site.job_files()?.into_iter().take(5).map(|path| format!("{path} is left of a job")));
     let feet = site.footprints()?;
@@ -60,11 +65,11 @@ fn look(site: &Site, works: &Works, sight: &Sight) -> Result<Vec<String>> {
     let most = settings.warm_tasks + settings.map_slots + settings.reduce_slots + 1;
     let many = feet.iter().filter(|foot| foot.tasks > if foot.program == "tasktracker" { most } else { 0 });
     left.extend(
-        many.map(|foot| format!("{} processes under the {} of {}", foot.tasks, foot.program, foot.node)),
+        many.map(|foot| format!("processes under the {} of {}: {}", foot.program, foot.node, foot.tasks)),
     );
     let expected = site.nodes()?.len() * 2 + 2;
     if feet.len() != expected {
-        left.push(format!("{} daemons run, of {expected}", feet.len()));
+        left.push(format!("daemons that run: {} of {expected}", feet.len()));
     }
     Ok(left)
 }

@@ -173,7 +173,10 @@ async fn soak(args: &Args, site: &Arc<Site>) -> Result<Report> {
     feet.take(site)?;
     let limit = Duration::from_secs_f64(args.minutes * 60.0);
     let calm_s = began.elapsed().as_secs_f64();
-    say(args.json, format!("{} nodes; calm runs took {calm_s:.0} s", site.nodes()?.len()))?;
+    say(
+        args.json,
+        format!("{}; calm runs took {calm_s:.0} s", output::count(site.nodes()?.len() as u64, "node")),
+    )?;
     let start = Instant::now();
     let mut goes_on = true;
     while goes_on && (soak.report.rounds == 0 || start.elapsed() < limit) {
@@ -233,7 +236,7 @@ async fn whole(eyes: &mut Eyes, site: &Site, slots: Option<(u32, u32)>) -> Resul
         let why = match trouble {
             Some(why) => why,
             None if !live => format!("{} of {nodes} nodes are there", sight.nodes().len()),
-            None if busy > 0 && slots.is_some() => format!("{busy} slots are in use"),
+            None if busy > 0 && slots.is_some() => format!("{} in use", output::count(busy.into(), "slot")),
             None => return Ok(sight),
         };
         if Instant::now() > deadline {
@@ -252,8 +255,13 @@ fn tell(report: &Report, json: bool) -> Result<ExitCode> {
         output::json(report)?;
     } else {
         output::line(format!(
-            "\nseed {}: {} rounds, {} jobs in {:.0} s; {}; whole again within {:.1} s",
-            report.seed, report.rounds, report.jobs, report.seconds, report.tally, report.whole_s
+            "\nseed {}: {}, {} in {:.0} s; {}; whole again within {:.1} s",
+            report.seed,
+            output::count(report.rounds.into(), "round"),
+            output::count(report.jobs.into(), "job"),
+            report.seconds,
+            report.tally,
+            report.whole_s
         ))?;
         for one in &report.memory {
             output::line(format!(

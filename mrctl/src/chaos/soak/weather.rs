@@ -56,8 +56,8 @@ impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} kills, {} freezes, {} cuts, {} slow, {} damaged, {} masters down; {} splits, {} pauses, {} resumes, {} \
-             attempts killed",
+            "kills {}, freezes {}, cuts {}, slow {}, damaged {}, masters down {}; splits {}, pauses {}, resumes {}, \
+             attempts killed {}",
             self.kills,
             self.freezes,
             self.cuts,

@@ -229,6 +229,18 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_a_failure_stay_lines() {
+        let job =
+            Job { state: "failed".into(), why: "Traceback:\n  line 1\nKeyError".into(), ..Job::default() };
+        let unknown = Trouble::NotYours(String::new());
+        let whole = Whole { job, tasks: Err(unknown.clone()), why: Err(unknown), past: None };
+        let page = page(&whole, &View::new(None, None)).whole("ann").into_string();
+        assert!(page.contains("<div class='note bad'>Traceback:\n  line 1\nKeyError</div>"), "{page}");
+        let style = include_str!("../style.css").lines().find(|line| line.starts_with(".note {")).unwrap();
+        assert!(style.contains("white-space: pre-wrap"), "{style}");
+    }
+
+    #[test]
     fn a_job_of_somebody_else_s_shows_no_more_than_it_may() {
         let job = Job {
             job: "job_1".into(),

@@ -20,6 +20,21 @@ fn stopped_and_bad_records() {
     assert_eq!(error, "stopped: killed by its user");
 }
 
+#[test]
+fn too_many_records_that_cannot_be_read_are_an_error_that_names_the_last() {
+    let mut here = Here::new();
+    let source = here.file("text", b"good\nmuch too long\nfine\nagain too long\nlast\n");
+    let mut task = here.task(&source, 0, 100, 1);
+    task.conf.set("record.bytes.max", "10");
+    task.conf.set("skip.bad.records", "1");
+    let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
+    let wanted = format!("the last: record at {source}:4: longer than record.bytes.max = 10");
+    assert!(error.ends_with(&wanted), "{error}");
+    task.conf.set("skip.bad.records", "2");
+    let outcome = run_map(&words(None), &task, &mut here).unwrap();
+    assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["LINES"]), (2, 3));
+}
+
 /// Panics at words, and keeps a state that would be wrong after a panic.
 struct Panicky(u64);
 

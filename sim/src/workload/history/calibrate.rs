@@ -87,9 +87,9 @@ impl Calibrated {
         let Self { name, jobs, maps, bytes, reduces, .. } = self;
         let mut text = format!(
             "# {name}: {}, {}, {}, {:.0} MB of input\n",
-            count(*jobs, "job"),
-            count(*maps, "map"),
-            count(*reduces, "reduce"),
+            crate::count(*jobs, "job"),
+            crate::count(*maps, "map"),
+            crate::count(*reduces, "reduce"),
             (bytes / 1e6).max(1.0).round()
         );
         if *maps < 8 || *bytes < 64e6 {
@@ -110,7 +110,7 @@ impl Calibrated {
     }
 
     fn lines(&self, map_mbps: f64) -> String {
-        let (maps, reduces) = (count(self.maps, "map"), count(self.reduces, "reduce"));
+        let (maps, reduces) = (crate::count(self.maps, "map"), crate::count(self.reduces, "reduce"));
         let mut text = format!("[{}]\n", self.name);
         let mut say = |key: &str, value: f64, of: &str| {
             // Three digits are more than enough, and what is next to nothing is nothing.
@@ -139,10 +139,6 @@ impl Calibrated {
         }
         text
     }
-}
-
-fn count(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 impl Seen {

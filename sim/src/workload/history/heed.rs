@@ -34,8 +34,8 @@ pub fn left_out(jobs: &[LeftOut]) -> Option<String> {
     const NAMED: usize = 8;
     let named: Vec<String> = jobs.iter().take(NAMED).map(LeftOut::to_string).collect();
     let more = if jobs.len() > NAMED { format!(", and {} more", jobs.len() - NAMED) } else { String::new() };
-    let noun = if jobs.len() == 1 { "job" } else { "jobs" };
-    (!jobs.is_empty()).then(|| format!("{} {noun} left out: {}{more}", jobs.len(), named.join(", ")))
+    let all = crate::count(jobs.len(), "job");
+    (!jobs.is_empty()).then(|| format!("{all} left out: {}{more}", named.join(", ")))
 }
 
 /// A policy as it was tuned, and the jobs that were submitted to it.

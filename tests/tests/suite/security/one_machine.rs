@@ -87,13 +87,31 @@ fn another_account_gets_nothing_from_a_cluster() {
         &["kill", "job_1"],
         &mapper,
     ] {
-        let Some(ran) = mrctl_as(STRANGER, Path::new("/"), &[&at[..], args].concat()) else { return };
-        assert_eq!(ran.code, 1, "{args:?}: {}{}", ran.stdout, ran.stderr);
-        assert!(ran.stderr.contains("wants a credential"), "{args:?}: {}", ran.stderr);
+        // With addresses it does not matter whether there is a folder that it cannot read.
+        for here in [Path::new("/"), &cluster.path("."), &folder] {
+            let Some(ran) = mrctl_as(STRANGER, here, &[&at[..], args].concat()) else { return };
+            assert_eq!(ran.code, 1, "{args:?}: {}{}", ran.stdout, ran.stderr);
+            assert!(ran.stderr.contains("wants a credential"), "{args:?}: {}", ran.stderr);
+        }
     }
     // Nor by the folder, which it can see.
-    let ran = mrctl_as(STRANGER, &cluster.path("."), &["fs", "ls", "/"]).unwrap();
-    assert_eq!(ran.code, 2, "{}{}", ran.stdout, ran.stderr);
+    for args in [&["fs", "ls", "/"][..], &["jobs"], &["status"]] {
+        let ran = mrctl_as(STRANGER, &cluster.path("."), args).unwrap();
+        let line = format!("{args:?}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.code == 1 && ran.stderr.lines().count() == 1, "{line}");
+        assert!(
+            ran.stderr.contains("belongs to root and is closed to") && line.contains("`mrctl token`"),
+            "{line}"
+        );
+    }
+    // A token of its owner lets it in.
+    let token = cluster.path("token");
+    fs::write(&token, cluster.mrctl(&["token", "--valid", "10m"])).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    chown(&token, Some(STRANGER), Some(STRANGER)).unwrap();
+    let with_token = [&at[..], &["--token-file", token.to_str().unwrap(), "fs", "ls", "/"]].concat();
+    let ran = mrctl_as(STRANGER, &cluster.path("."), &with_token).unwrap();
+    assert!(ran.code == 0 && ran.stdout.contains("/in"), "{}{}", ran.stdout, ran.stderr);
     // A block, without a token.
     let stat = cluster.json(&["fs", "stat", "--blocks", "/in"]);
     let block = &stat[0]["locations"][0];
@@ -517,6 +535,16 @@ fn a_cluster_in_a_closed_folder_runs_its_tasks_elsewhere() {
     mrctl(&["up", "--detach", "--nodes", "1", "--replication", "1"]);
     let tasks = elsewhere(&home.path().join(".fermata"));
     assert_eq!(tasks.is_some(), is_root(), "{tasks:?}");
+    // A task can come to the socket that it reads blocks through.
+    let within = tasks.iter().flat_map(|tasks| fs::read_dir(tasks).unwrap().flatten());
+    let sockets = within.map(|entry| entry.path().join("local.sock")).filter(|path| path.exists());
+    let sockets: Vec<PathBuf> = sockets.collect();
+    for socket in &sockets {
+        let mut connect = as_account(NOBODY, Path::new("/bin/sh")).unwrap();
+        let reached = connect.args(["-c", "test -S \"$1\" && test -w \"$1\"", "sh"]).arg(socket).status();
+        assert!(reached.unwrap().success(), "{socket:?}");
+    }
+    assert_eq!(sockets.len(), usize::from(is_root()), "{sockets:?}");
     fs::write(home.path().join("in"), "x\n").unwrap();
     mrctl(&["fs", "put", "in", "/in"]);
     let job = ["submit", "streaming", "--mapper", WHO, "--input", "/in", "--output", "/who"];
