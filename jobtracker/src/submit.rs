@@ -26,11 +26,19 @@ use mrlib::{
     registry,
     settings::{self, Kind as Values, MAPPER_DIVISIBLE, Setting},
 };
-use std::{borrow::Cow, collections::BTreeMap, fmt::Display, str::FromStr};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    fmt::Display,
+    str::FromStr,
+    time::{Duration, Instant},
+};
 
 /// Left free in a journal record beside the job's description.
 const RECORD_SLACK: usize = 64 << 10;
 const TOKEN_BYTES: usize = 16;
+/// How long ago the output's place may have been checked when a job is taken in.
+const FREE_FOR: Duration = Duration::from_millis(100);
 /// What follows the output's own name in that of a piece, about.
 const NAME_BYTES: usize = 48;
 
@@ -87,14 +95,13 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
     let checking = splits::check_codecs(&client, &input, settings.cutting);
     let planning = async {
         let splits = splits::cut(&client, &input, settings.cutting).await?;
-        // A job that writes there is looked for before the folder, and once more when this one is taken in: one that
-        // ends in between has been seen.
-        driver.check_writers(submission.request, &submission.output)?;
-        let parts = if submission.reduces > 0 { submission.reduces as usize } else { splits.len() };
-        let output = check_output(&client, &submission.output, &input, parts as u64).await?;
-        Ok((splits, output))
+        let output = check_free(driver, &client, &submission, &input, splits.len()).await?;
+        Ok((splits, output, Instant::now()))
     };
-    let ((), (splits, output)) = tokio::try_join!(checking, planning)?;
+    let ((), (splits, output, checked)) = tokio::try_join!(checking, planning)?;
+    if checked.elapsed() > FREE_FOR {
+        check_free(driver, &client, &submission, &input, splits.len()).await?;
+    }
     let request = submission.request;
     let spec = describe(submission, settings, output, splits);
     let bytes = codec::encode(&spec).len();
@@ -107,6 +114,20 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
     }
     check_commit(&spec)?;
     driver.submit(request, spec).await
+}
+
+/// Checks the output's place, and returns its path. A job that writes there is looked for before the folder, and once
+/// more when this one is taken in: one that ends in between has been seen.
+async fn check_free(
+    driver: &Driver,
+    client: &Client,
+    submission: &Submission,
+    input: &Inputs,
+    splits: usize,
+) -> Result<String, Refusal> {
+    driver.check_writers(submission.request, &submission.output)?;
+    let parts = if submission.reduces > 0 { submission.reduces as usize } else { splits };
+    check_output(client, &submission.output, input, parts as u64).await
 }
 
 /// Whether the commit will fit one record of the NameNode's log, with room for pieces that come of splits.

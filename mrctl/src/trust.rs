@@ -7,9 +7,10 @@
 
 use crate::output;
 use anyhow::{Result, bail};
+use rustix::{fs::Access, io::Errno};
 use security::TRUST_VAR;
 use std::{
-    fs, io,
+    fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
 };
@@ -69,12 +70,14 @@ impl Caller {
 
 /// Refuses what its owner has closed to the caller. `file` is the one that is read, of a cluster or by itself.
 fn check_open(path: &Path, file: &Path) -> Result<()> {
-    match fs::File::open(file) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let own = rustix::process::geteuid().as_raw();
-            bail!(closed(path, fs::metadata(path).map_or(own, |about| about.uid()), own))
-        }
-        _ => Ok(()),
+    // Nothing is opened before its owner is known: opening a named pipe of another account would block.
+    if rustix::fs::access(file, Access::READ_OK) != Err(Errno::ACCESS) {
+        return Ok(());
+    }
+    let own = rustix::process::geteuid().as_raw();
+    match fs::metadata(path) {
+        Ok(about) => bail!(closed(path, about.uid(), own)),
+        Err(error) => bail!("{}: {error}", path.display()),
     }
 }
 
@@ -84,8 +87,9 @@ fn closed(path: &Path, owner: u32, own: u32) -> String {
     // Without TLS nothing is sent to daemons of an account that is not trusted. Root is.
     let trust = if owner == 0 { String::new() } else { format!(" and {TRUST_VAR}={whose}") };
     format!(
-        "{} belongs to {whose} and is closed to {own}: ask {whose} for a token (`mrctl token`) and use it with \
-         --namenode, --jobtracker, --token-file{trust}, or start a cluster of your own with `mrctl up` in another folder",
+        "{} belongs to {whose} and is closed to {own}: ask {whose} for a token (`mrctl token`; in a \
+         cluster with certificates for one, `mrctl cluster user`) and use it with --namenode, --jobtracker, \
+         --token-file{trust}, or start a cluster of your own with `mrctl up` in another folder",
         path.display()
     )
 }

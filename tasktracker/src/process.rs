@@ -3,10 +3,10 @@
 //! Each is the leader of a process group of its own, and a kill takes the whole group; so does the leader's end.
 //! What leaves the group is `warden`'s. The number of a process is not used after it has been reaped: it may be
 //! another's by then. Children ask the kernel to be killed with their parent *thread*, so all are started by one
-//! thread that lives as long as the tracker. That request and the limits are made by the child itself, first thing
-//! (mrlib's variables in its environment), because doing it between fork and exec takes unsafe code. So every child is
-//! a program of ours: the executable of a job comes after that, by a launcher (mrlib's `shim`), which waits until it is
-//! in its control group.
+//! thread that lives as long as the tracker. The change to the tasks' account, that request and the limits are made by
+//! the child itself, first thing (mrlib's variables in its environment): doing it between fork and exec takes unsafe
+//! code, and a fork copies the tracker's page tables. So every child is a program of ours: the executable of a job
+//! comes after that, by a launcher (mrlib's `shim`), which waits until it is in its control group.
 
 use crate::{
     cgroup::Groups,

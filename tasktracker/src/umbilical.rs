@@ -103,7 +103,8 @@ pub(crate) async fn serve(listener: UnixListener, spawner: Spawner) {
         let has_account = spawner.account().is_none_or(|account| user == Some(account.user));
         let Some(say) = pid.filter(|_| has_account).and_then(|pid| spawner.claim(pid)) else {
             if let Some(times) = strangers.again() {
-                tracing::warn!(?pid, ?user, times, "a stranger at the umbilical: hung up");
+                let why = if has_account { "not a task process" } else { "not of the tasks' account" };
+                tracing::warn!(?pid, ?user, times, why, "refused a connection to the umbilical");
             }
             continue;
         };

@@ -12,7 +12,7 @@ use crate::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     job::{Job, MapEvent},
     phase::Phase,
-    task::Aside,
+    task::{Aside, Task},
     time::Time,
     tracker::{Tracker, TrackerState},
 };
@@ -365,9 +365,15 @@ impl JobTracker {
         let Some(job) = self.cluster.job(id).filter(|job| job.is_running()) else { return };
         let outbox = self.outboxes.entry(tracker).or_default();
         let first = outbox.map_events.get(&id).copied().unwrap_or(0);
+        // An output that was withdrawn or copied since holds nothing back.
+        let counts = |map: AttemptId, on: TrackerId| {
+            let winner = job.task(map.task).and_then(Task::winner);
+            winner.is_some_and(|winner| winner.id == map && winner.keeper == on)
+        };
         let is_awaited = |event: &MapEvent| match event {
-            MapEvent::Available(_, on) => {
-                self.cluster.tracker(*on).is_some_and(|on| on.state == TrackerState::Awaited)
+            MapEvent::Available(map, on) => {
+                let tracker = self.cluster.tracker(*on);
+                tracker.is_some_and(|on| on.state == TrackerState::Awaited) && counts(*map, *on)
             }
             MapEvent::Withdrawn(_) => false,
         };

@@ -4,6 +4,7 @@ use mrcore::{
     Cluster, Phase,
     ids::AttemptId,
     job::{Job, MapEvent},
+    task::{Attempt, Task},
     tracker::TrackerState,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +45,10 @@ impl News {
         for event in events.iter().skip(self.heard - first) {
             match event {
                 MapEvent::Available(attempt, on) => {
-                    if cluster.tracker(*on).is_some_and(|on| on.state == TrackerState::Awaited) {
+                    let awaited = cluster.tracker(*on).is_some_and(|on| on.state == TrackerState::Awaited);
+                    let task = cluster.job(attempt.job()).and_then(|job| job.task(attempt.task));
+                    let counts = |winner: &Attempt| winner.id == *attempt && winner.keeper == *on;
+                    if awaited && task.and_then(Task::winner).is_some_and(counts) {
                         return Err(format!(
                             "{attempt} is to be fetched from {on}, which has not registered"
                         ));

@@ -149,7 +149,7 @@ fn work(node: &Node, queue: &Queue) {
                     node.store.news.post_if_silent(block, Item::Checked);
                 }
                 Some(_) => {}
-                None => node.store.news.post_if_silent(block, Item::Lost),
+                None => node.store.post_absent(block),
             },
         }
     }

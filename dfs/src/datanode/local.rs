@@ -49,9 +49,17 @@ pub(super) fn bind(folder: &Path, within: &Path, uuid: NodeUuid) -> io::Result<(
     let set = !within.as_os_str().is_empty();
     if set || long {
         let within = if set { within.to_owned() } else { std::env::temp_dir() };
-        let own = within.join(format!("fermata-{}", uuid.0.simple()));
-        make_own(&own)?;
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("datanode.socket_dir = {}: {error}", within.display()))
+        };
+        // Readers have other current folders.
+        let own = within.canonicalize().map_err(named)?.join(format!("fermata-{}", uuid.0.simple()));
         path = own.join("local.sock");
+        if path.as_os_str().len() > PATH_BYTES_MAX {
+            let most = PATH_BYTES_MAX;
+            return Err(named(io::Error::other(format!("the socket's path has more than {most} bytes"))));
+        }
+        make_own(&own).map_err(named)?;
     }
     // Left by an earlier start: the folder's lock says that nobody else serves it.
     match fs::remove_file(&path) {

@@ -9,7 +9,7 @@
 use super::{
     disk::{Room, Verdict, judge},
     error::{DataNodeError, Refusal, RefusalKind},
-    layout::Seen,
+    layout::{Part, Seen},
     news::{Item, News},
     partial::Partial,
     volume::{Damage, Volume},
@@ -330,6 +330,14 @@ impl Store {
             }
         }
         tracing::info!(blocks = count, "replicas deleted on command");
+    }
+
+    /// Posts a replica that is not in the map. One in quarantine is bad rather than lost: the NameNode deletes it when
+    /// it is replaced.
+    pub(super) fn post_absent(&self, block: BlockId) {
+        let is_quarantined = self.volumes.iter().any(|volume| volume.paths.bad(block, Part::Data).exists());
+        let item = if is_quarantined { Item::Bad("quarantined before".into()) } else { Item::Lost };
+        self.news.post_if_silent(block, item);
     }
 
     /// Posts the replicas set aside, by this start or one before, that the NameNode may not know of; returns those

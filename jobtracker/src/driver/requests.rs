@@ -145,16 +145,17 @@ fn check_load(
     }
     let refuse = |what: String| Err(Refusal::overloaded(format!("{what}: try later")));
     if all >= limits.jobs_max {
-        return refuse(format!("{} not over yet (jobtracker.jobs_max)", daemon::count(all as u64, "job")));
+        let jobs = daemon::count(all as u64, "job");
+        return refuse(format!("the cluster has {jobs} active (jobtracker.jobs_max)"));
     }
     if jobs >= limits.user_jobs_max {
         let jobs = daemon::count(jobs as u64, "job");
-        return refuse(format!("{jobs} of user {user} not over yet (jobtracker.user_jobs_max)"));
+        return refuse(format!("user {user} has {jobs} active (jobtracker.user_jobs_max)"));
     }
     // A job that is too large alone is refused by its own limits.
     if jobs > 0 && own > limits.user_tasks_max {
         return refuse(format!(
-            "user {user} would have {own} tasks in jobs that are not over (jobtracker.user_tasks_max)"
+            "user {user} would have {own} tasks in active jobs (jobtracker.user_tasks_max)"
         ));
     }
     Ok(())

@@ -6,6 +6,7 @@ use anyhow::Result;
 use daemon::Period;
 use dfs::{
     client::{self, Client, FileStatus, FsckFile, Health, NodeState, SafemodeStatus},
+    error::Kind,
     path::DfsPath,
 };
 use std::{
@@ -138,12 +139,12 @@ struct Checked<'a> {
     #[serde(flatten)]
     fsck: &'a client::Fsck,
     #[serde(skip_serializing_if = "Option::is_none")]
-    verify: Option<Verified>,
+    verify: Option<VerifyResult>,
 }
 
 /// What DataNodes have read for `--verify`, and found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-struct Verified {
+struct VerifyResult {
     replicas_read: u64,
     /// Bytes of the replicas that were read and are good.
     bytes_verified: u64,
@@ -152,7 +153,7 @@ struct Verified {
     replicas_not_read: u64,
 }
 
-impl Verified {
+impl VerifyResult {
     fn new(asked: u64, before: &client::Report, after: &client::Report) -> Self {
         let good = after.checks_good_total - before.checks_good_total;
         let replicas_bad = after.checks_bad_total - before.checks_bad_total;
@@ -165,7 +166,7 @@ impl Verified {
     }
 }
 
-impl std::fmt::Display for Verified {
+impl std::fmt::Display for VerifyResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (read, bytes) =
             (output::count(self.replicas_read, "replica"), output::human(self.bytes_verified));
@@ -184,16 +185,27 @@ impl std::fmt::Display for Verified {
 }
 
 /// Has every replica of every file below the roots re-read, and waits until all DataNodes have reported.
-async fn verify(client: &Client, roots: &[FileStatus]) -> Result<Verified> {
+async fn verify(client: &Client, roots: &[FileStatus]) -> Result<VerifyResult> {
     let before = client.report().await?;
     let mut asked = BTreeSet::new();
     for root in roots {
         for file in client.walk(&root.path).await? {
-            let (_, blocks) = client.locate(&file.path, 0, u64::MAX).await?;
+            let blocks = match client.locate(&file.path, 0, u64::MAX).await {
+                Ok((_, blocks)) => blocks,
+                // Deleted meanwhile.
+                Err(error) if error.is(Kind::NotFound) => continue,
+                Err(error) => return Err(error.into()),
+            };
             for block in blocks {
                 for node in block.nodes {
-                    client.check_replica(block.block, &node.uuid, "fsck --verify").await?;
-                    asked.insert((block.block, node.uuid));
+                    if !asked.insert((block.block, node.uuid.clone())) {
+                        continue;
+                    }
+                    match client.check_replica(block.block, &node.uuid, "fsck --verify").await {
+                        // Deleted meanwhile: counted as not read.
+                        Err(error) if error.is(Kind::NotFound) => {}
+                        asked => asked?,
+                    }
                 }
             }
         }
@@ -206,7 +218,7 @@ async fn verify(client: &Client, roots: &[FileStatus]) -> Result<Verified> {
         }
         let pending = report.checks_pending;
         if pending == 0 {
-            return Ok(Verified::new(asked.len() as u64, &before, &report));
+            return Ok(VerifyResult::new(asked.len() as u64, &before, &report));
         }
         if Instant::now() >= tell {
             tell = Instant::now() + TELL_PERIOD;
@@ -339,7 +351,7 @@ mod tests {
     #[test]
     fn verify_says_what_was_read_and_what_was_bad() {
         let mut told =
-            Verified { replicas_read: 3, bytes_verified: 2 << 20, replicas_bad: 1, replicas_not_read: 0 };
+            VerifyResult { replicas_read: 3, bytes_verified: 2 << 20, replicas_bad: 1, replicas_not_read: 0 };
         assert_eq!(told.to_string(), format!("read 3 replicas: {} verified, 1 bad", output::human(2 << 20)));
         told.replicas_not_read = 1;
         assert!(told.to_string().contains("; 1 replica not read ("), "{told}");

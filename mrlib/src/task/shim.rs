@@ -26,7 +26,9 @@ use std::{
 /// Set: this process is to become the program that its arguments name. The value is its parent's number.
 const SHIM_VAR: &str = "FERMATA_SHIM";
 /// Set: this process is to become the executable that it reads of on its stdin.
-pub const LAUNCH_VAR: &str = "FERMATA_LAUNCH";
+///
+/// An `mrtask` of before it changed accounts itself knows another name, and launches nothing.
+pub const LAUNCH_VAR: &str = "FERMATA_LAUNCH_PROGRAM";
 /// As a shell says it.
 const CANNOT_START: i32 = 127;
 

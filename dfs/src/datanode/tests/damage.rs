@@ -117,6 +117,12 @@ async fn found_by_checks() {
     assert_eq!(flipped.reason, format!("checksum mismatch at offset {}", 2 * CHUNK));
     assert!(set_aside(&dir, 2));
     assert!(read(&node, 1, LENGTH).unwrap().1 == bytes(LENGTH as usize, 1));
+    // A check that was on its way when the replica was quarantined: it is bad, not lost.
+    for block in [2, 99] {
+        bench.namenode.command(&node, Kind::Check(CheckBlock { block: Some(named(block)) }));
+    }
+    bench.namenode.until(&node, "lost blocks", |k| k.lost == [99]).await;
+    bench.namenode.until(&node, "it is bad again", |k| bad_blocks(k) == [2, 2, 3, 4, 5, 6, 7]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

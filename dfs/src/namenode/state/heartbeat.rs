@@ -3,7 +3,10 @@
 use super::{State, checks::printable};
 use crate::{
     ids::{Incarnation, NodeUuid},
-    namenode::op::{Command, Heartbeat, HeartbeatAnswer, Now},
+    namenode::{
+        namespace::Block,
+        op::{Command, Heartbeat, HeartbeatAnswer, Now},
+    },
 };
 
 /// Most replicas to delete named in one answer.
@@ -81,7 +84,7 @@ impl State {
         }
         for block in &heartbeat.checked {
             if self.checks.done(*block, ix) {
-                let length = self.namespace.block(*block).and_then(|known| known.length());
+                let length = self.namespace.block(*block).and_then(Block::length);
                 self.checks.checked.good += 1;
                 self.checks.checked.good_bytes += length.unwrap_or(0);
             }

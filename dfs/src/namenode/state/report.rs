@@ -143,12 +143,14 @@ impl State {
 }
 
 /// What is free on each file system. Nodes of one host that are on the same device share its room: the most that one
-/// of them says. A node that names no device has one of its own.
+/// of them says. A node that names no device has one of its own, unless none of its disks
+/// takes blocks.
 fn shared_disks<'a>(nodes: impl Iterator<Item = &'a Node>) -> BTreeMap<(&'a str, Option<u64>, &'a str), u64> {
     let mut disks = BTreeMap::new();
     for node in nodes {
         let Registration { host, node: name, .. } = &node.who;
-        let unnamed = node.disks.is_empty().then_some(((host.as_str(), None, name.as_str()), node.free));
+        let unnamed = (node.disks.is_empty() && node.free > 0)
+            .then_some(((host.as_str(), None, name.as_str()), node.free));
         let named = node.disks.iter().map(|(device, free)| ((host.as_str(), Some(*device), ""), *free));
         for (disk, free) in named.chain(unnamed) {
             let room = disks.entry(disk).or_insert(free);
