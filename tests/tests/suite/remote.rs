@@ -169,7 +169,7 @@ fn strangers_do_not_fill_the_log(pair: &Pair) {
         std::os::unix::net::UnixStream::connect(&socket).unwrap();
     }
     let told = || fs::read_to_string(pair.path("n/logs/tasktracker.log")).unwrap();
-    let count = |log: &str| log.matches("a stranger at the umbilical").count();
+    let count = |log: &str| log.matches("refused a connection to the umbilical").count();
     fermata_tests::eventually("strangers are told of", Duration::from_mins(1), || {
         (count(&told()) > 0).then_some(())
     });
