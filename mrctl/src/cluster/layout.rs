@@ -553,6 +553,7 @@ mod tests {
     #[test]
     fn sockets_are_where_tasks_of_another_account_can_come_to() {
         let home = tempfile::tempdir().unwrap();
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let mut layout = Layout::prepare(&home.path().join(".fermata"), &Overrides::default()).unwrap();
         layout.make().unwrap();
         let (sockets, other_account) = (layout.config.datanode.socket_dir.clone(), layout.account.is_some());

@@ -29,8 +29,9 @@ const REST: &str = "`mrctl fs get --skip-lost` reads the rest of its file";
 #[command(after_help = "Examples:\n  mrctl fs fsck\n  mrctl fs fsck /data --wait 60s\n  \
     mrctl fs fsck '/logs/2026-*'\n  \
     mrctl fs fsck --verify --wait 60s     read every replica\n\n\
-    --verify says how many replicas were read, how many bytes of good ones, and how many were bad;\n\
-    with --json under `verify`. Checks that others ask for meanwhile are counted too.")]
+    --verify prints how many replicas were read, how many bytes were good, and how\n\
+    many replicas were bad; with --json under `verify`. Checks that others ask for\n\
+    at the same time are counted too.")]
 pub(crate) struct Fsck {
     /// Files, folders or patterns
     #[arg(value_name = "PATH", default_value = "/")]
