@@ -4,12 +4,12 @@
 //! Deliberately absent: anything that knows what a daemon does.
 
 pub mod account;
-pub mod careful;
+pub mod safe_open;
 mod client;
 pub mod config;
 pub mod data_dirs;
 pub mod files;
-pub mod first;
+pub mod init_process;
 mod host;
 pub mod lifecycle;
 pub mod listen;

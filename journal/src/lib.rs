@@ -8,7 +8,7 @@
 //! - [`snapshot`]: writing a snapshot;
 //! - [`codec`]: values to bytes and back;
 //! - [`home`]: a daemon's folder around it, with `VERSION`;
-//! - [`keep`]: when snapshots are made;
+//! - [`snapshot_policy`]: when snapshots are made;
 //! - [`disk`]: the folder operations the log needs, on real files;
 //! - [`crash`]: the same operations on an instrumented disk, for crash tests.
 //!
@@ -39,7 +39,7 @@ pub mod disk;
 pub mod error;
 mod format;
 pub mod home;
-pub mod keep;
+pub mod snapshot_policy;
 pub mod log;
 #[cfg(test)]
 mod read_error_tests;
@@ -53,7 +53,7 @@ mod writer;
 
 pub use error::{AppendError, LogError, LogFailed};
 pub use home::{Home, HomeError, Owner, Recovering};
-pub use keep::Snapshots;
+pub use snapshot_policy::SnapshotPolicy;
 pub use log::{Log, Opened, Recovery};
 pub use replay::{Item, Replay};
 pub use snapshot::SnapshotWriter;

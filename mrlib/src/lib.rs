@@ -25,7 +25,7 @@ pub mod streaming;
 pub mod task;
 pub mod typed;
 
-pub use api::{Carries, Emit, KeyOrder, Mapper, Pair, Partitioner, Pass, Reducer, Values};
+pub use api::{StateBetweenKeys, Emit, KeyOrder, Mapper, Pair, Partitioner, IdentityReducer, Reducer, Values};
 pub use conf::Conf;
 pub use context::{Context, Counter};
 pub use error::TaskError;

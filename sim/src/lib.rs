@@ -5,7 +5,7 @@
 //! writes, and the clock that policies are timed by. Read [`world`] first.
 
 pub mod catalog;
-pub mod chance;
+pub mod rng;
 pub mod clusters;
 pub mod experiment;
 pub mod fault;
@@ -22,11 +22,11 @@ pub mod world;
 
 pub use mrcore::{
     PerPhase, Span,
-    metrics::{JobFigures, shares::Promise},
+    metrics::{JobFigures, shares::MinShare},
 };
 pub use setup::Setup;
 pub use workload::Workload;
-pub use world::{Broken, Outcome, World};
+pub use world::{RuleViolation, Outcome, World};
 
 /// `1 job`, `2 jobs`: of things whose names take an s.
 pub(crate) fn count(count: usize, noun: &str) -> String {

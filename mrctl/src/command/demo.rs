@@ -140,7 +140,7 @@ async fn count_words(launch: &Launch, client: &Client, steps: &mut Steps) -> Res
     let local = job.local_maps;
     steps.done(
         since,
-        format!("counted its words: {maps} maps ({local} beside their input), {reduces} reduces"),
+        format!("counted the words: {maps} maps ({local} node-local), {reduces} reduces"),
     )?;
     let mut ran: BTreeMap<String, u32> = BTreeMap::new();
     for attempt in tracker.tasks(&id).await?.into_iter().flat_map(|task| task.attempts) {
@@ -225,7 +225,7 @@ async fn spread(client: &Client) -> Result<String> {
     let parts: Vec<String> = nodes
         .iter()
         .map(|node| {
-            let state = crate::command::nodes::state_word(node.state);
+            let state = crate::command::nodes::state_name(node.state);
             format!("{} {} ({state})", node.address.node, node.blocks)
         })
         .collect();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_notices_a_death_quickly() {
+    fn demo_detects_a_dead_node_quickly() {
         let folder = tempfile::tempdir().unwrap();
         let layout = layout(folder.path()).unwrap();
         assert_eq!(layout.config.namenode.dead_after, Period::secs(2));

@@ -1,10 +1,10 @@
 //! Jobs: submitting, following, looking at and stopping them.
 
-pub(crate) mod figures;
+pub(crate) mod statistics;
 pub(crate) mod follow;
-pub(crate) mod look;
+pub(crate) mod inspect;
 pub(crate) mod model;
-pub(crate) mod past;
+pub(crate) mod from_history;
 pub(crate) mod preempt;
 pub(crate) mod preempted;
 mod program;

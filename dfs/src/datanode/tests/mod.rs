@@ -3,7 +3,7 @@
 mod damage;
 mod disks;
 mod harness;
-mod illness;
+mod failing_disks;
 mod orders;
 mod reads;
 mod writes;
