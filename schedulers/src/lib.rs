@@ -21,7 +21,7 @@ pub mod explain;
 
 /// The example in the guide is compiled and played.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/write-a-scheduler.md")]
+#[doc = include_str!("../../docs/research/write-a-scheduler.md")]
 struct Guide;
 
 pub use params::{ParameterError, Parameter, Params, Section};

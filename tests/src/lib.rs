@@ -88,7 +88,7 @@ pub fn copy_folder(from: &Path, to: &Path) {
     assert!(ran.success(), "cp -a {} {}", from.display(), to.display());
 }
 
-/// How soon a fault is noticed, and got over: printed, for the table in docs/faults.md.
+/// How soon a fault is noticed, and got over: printed, for the table in docs/operate/fault-matrix.md.
 pub struct Row {
     name: &'static str,
     since: Instant,

@@ -1,4 +1,4 @@
-//! One fact as one line of JSON, for people and simulators. The format is documented in docs/history.md.
+//! One fact as one line of JSON, for people and simulators. The format is documented in docs/research/history-format.md.
 //!
 //! These types are the format: they do not follow the core's, so that the core may change and old histories stay
 //! readable.

@@ -1,5 +1,5 @@
 //! `mrctl chaos run`: does what a scenario file says to a real cluster, watches what the masters make of it, and tells when
-//! it was noticed and when all was well again. The format is that of `mrctl sim --faults` (docs/faults.md).
+//! it was noticed and when all was well again. The format is that of `mrctl sim --faults` (docs/operate/faults.md).
 
 use super::{
     Where,
@@ -26,7 +26,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Do what a scenario file says, and tell when it was noticed and when all was well again
 ///
-/// The same file drives a simulated cluster: `mrctl sim --faults FILE`. Its format is in docs/faults.md. The exit code is 1
+/// The same file drives a simulated cluster: `mrctl sim --faults FILE`. Its format is in docs/operate/faults.md. The exit code is 1
 /// if the cluster is not whole in the end, or a step could not be done or never came.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:

@@ -50,7 +50,7 @@ pub(crate) enum ClusterCommand {
 /// Make a cluster's folder: configuration, authority, certificates, hosts
 ///
 /// Nothing is started and nothing is copied: `mrctl cluster up` does that. By hand, each machine needs fermata.toml and, of
-/// the folder security, ca.pem and the files of the roles that it plays; docs/security.md says which.
+/// the folder security, ca.pem and the files of the roles that it plays; docs/operate/security.md says which.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster init lab --master node1 --node node2 --node node3

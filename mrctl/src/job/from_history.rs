@@ -1,4 +1,4 @@
-//! A job out of its history (docs/history.md): what the JobTracker no longer remembers, as far as the lines tell.
+//! A job out of its history (docs/research/history-format.md): what the JobTracker no longer remembers, as far as the lines tell.
 //!
 //! Lines and fields that are not known are skipped. Deliberately absent: counters, progress, and what was conserved, which only
 //! the JobTracker's model adds up.

@@ -57,7 +57,7 @@ pub(crate) struct Counters {
 
 /// Print a job's history, or figures computed from it
 ///
-/// The history is one JSON object a line, as the JobTracker keeps it (docs/history.md); with --json, one array of them.
+/// The history is one JSON object a line, as the JobTracker keeps it (docs/research/history-format.md); with --json, one array of them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl history job_7 > job_7.jsonl\n  mrctl history job_7 --figures\n  \
     mrctl history --figures      of all finished jobs, by group")]
@@ -76,7 +76,7 @@ pub(crate) struct History {
     /// to the first map, `execution s` the rest, `reduce wait s` of a reduce for a slot after the last map. `worst
     /// slowdown` is against the same job alone, simulated. `maps local` are maps that ran on a node with their input.
     /// Sums: `preempted` attempts, `lost slot s` of attempts whose work was lost, `preemption latency slot s` from the request
-    /// for a slot until it was free. docs/schedulers.md explains dissatisfaction and fairness.
+    /// for a slot until it was free. docs/research/schedulers.md explains dissatisfaction and fairness.
     #[arg(long)]
     figures: bool,
 }

@@ -117,7 +117,7 @@ an error for or panics at, and those that a streaming mapper crashes at (found
 by bisecting). Skipping uses up no attempts: the map starts over without them.
 They are counted in SKIPPED_RECORDS and named in the task's log.
 
-Limits of a task are set on its node (docs/jobs.md), not by the job. A task
+Limits of a task are set on its node (docs/guide/jobs.md), not by the job. A task
 that prints more than tasktracker.task_log_max (64MiB by default) to stdout or
 to stderr fails.";
 

@@ -1,5 +1,5 @@
 //! Scenario files: what goes wrong, and when, for a simulated cluster and a real one alike. The format is described in
-//! docs/faults.md; [`parse`] reads it, the simulator plays it, `mrctl chaos run` does it to real daemons.
+//! docs/operate/faults.md; [`parse`] reads it, the simulator plays it, `mrctl chaos run` does it to real daemons.
 //!
 //! A step comes at a time after the start, or when a job has come so far. What it does to whom is written as one says it
 //! to `mrctl chaos`. Deliberately absent: what a step does for real.

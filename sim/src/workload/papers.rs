@@ -1,6 +1,6 @@
 //! The papers' workloads: their tables, as they print them.
 //!
-//! What a paper does not print (task times, mostly) is in the profiles of its time and explained in docs/papers/.
+//! What a paper does not print (task times, mostly) is in the profiles of its time and explained in docs/research/papers/.
 
 use super::{Outline, Workload};
 use crate::{rng::Rng, profile::Profiles};

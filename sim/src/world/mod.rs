@@ -2,7 +2,7 @@
 //!
 //! It is a loop: take the next thing from the heap, tell the core or change a machine, carry out what the core wants.
 //! Everything comes from one seed, so that two runs give the same facts (their hash says so). The core is the real
-//! one; so are the policies. What stands in for the rest, and what it leaves out, is in docs/adr/0013.
+//! one; so are the policies. What stands in for the rest, and what it leaves out, is in docs/internals/adr/0013.
 //!
 //! | file | what |
 //! |---|---|

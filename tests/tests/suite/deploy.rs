@@ -78,7 +78,7 @@ fn systemd_unit_is_valid() {
 }
 
 fn page(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/deploy").join(name)).unwrap()
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate").join(name)).unwrap()
 }
 
 /// The lines of the page, run with a stand-in for ssh that keeps what would be sent.
@@ -122,7 +122,7 @@ fn an_image_is_built_from_sources_alone() {
     for member in members.split(']').next().unwrap().split('"').skip(1).step_by(2) {
         assert!(rules.contains(&format!("!{member}").as_str()), "{member} is missing from the image");
     }
-    for needed in ["!Cargo.toml", "!Cargo.lock", "!docs/write-a-scheduler.md"] {
+    for needed in ["!Cargo.toml", "!Cargo.lock", "!docs/research/write-a-scheduler.md"] {
         assert!(rules.contains(&needed), "{needed}");
     }
     assert!(!rules.iter().any(|rule| rule.starts_with("!lab") || rule.starts_with("!target")), "{rules:?}");

@@ -35,13 +35,13 @@ const LIMIT: Duration = Duration::from_mins(4);
 /// Pages that have a test below.
 const TESTED: [&str; 8] = [
     "README.md",
-    "docs/by-hand.md",
-    "docs/deploy/machines.md",
-    "docs/deploy/namespaces.md",
-    "docs/schedulers.md",
-    "docs/security.md",
-    "docs/sim.md",
-    "docs/tutorial.md",
+    "docs/operate/by-hand.md",
+    "docs/operate/machines.md",
+    "docs/operate/namespaces.md",
+    "docs/research/schedulers.md",
+    "docs/operate/security.md",
+    "docs/research/simulator.md",
+    "docs/guide/tutorial.md",
 ];
 
 /// What a comment before a block asks for.
@@ -369,38 +369,38 @@ fn commands_of_the_readme() {
 
 #[test]
 fn commands_of_the_tutorial() {
-    run_page("docs/tutorial.md", "");
+    run_page("docs/guide/tutorial.md", "");
 }
 
 #[test]
 fn commands_of_by_hand() {
-    run_page("docs/by-hand.md", "");
+    run_page("docs/operate/by-hand.md", "");
 }
 
 #[test]
 fn commands_of_schedulers() {
-    run_page("docs/schedulers.md", "");
+    run_page("docs/research/schedulers.md", "");
 }
 
 #[test]
 fn commands_of_sim() {
-    run_page("docs/sim.md", "");
+    run_page("docs/research/simulator.md", "");
 }
 
 #[test]
 fn commands_of_security() {
-    run_page_on_machines("docs/security.md");
+    run_page_on_machines("docs/operate/security.md");
 }
 
 #[test]
 fn commands_of_machines() {
-    run_page_on_machines("docs/deploy/machines.md");
+    run_page_on_machines("docs/operate/machines.md");
 }
 
 #[test]
 fn commands_of_namespaces() {
     if namespaces() {
-        run_page("docs/deploy/namespaces.md", "");
+        run_page("docs/operate/namespaces.md", "");
     }
 }
 

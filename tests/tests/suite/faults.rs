@@ -1,6 +1,6 @@
 //! The fault matrix on machines of their own: one master and five nodes on two racks, closed by certificates. Each row is a
 //! scenario file, played by `mrctl chaos run` while a sort is under way; it must be noticed, got over, and leave the sort's
-//! output as it is. Figures are printed; docs/faults.md has the table. Skipped where namespaces cannot be made.
+//! output as it is. Figures are printed; docs/operate/fault-matrix.md has the table. Skipped where namespaces cannot be made.
 
 use fermata_tests::{Machines, eventually};
 use serde_json::Value;

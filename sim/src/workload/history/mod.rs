@@ -1,4 +1,4 @@
-//! Our own job histories (docs/history.md): what really ran, as a workload to run again, and the figures of it.
+//! Our own job histories (docs/research/history-format.md): what really ran, as a workload to run again, and the figures of it.
 //!
 //! A map's work is the time that its attempts which count took, a reduce's that from when its maps were done (or it
 //! was launched, if that was later). One file a job, a folder of them, or several one after the other in a file.

@@ -3,7 +3,7 @@
 //!
 //! A known set of files is written before. Puts, gets and a job go on meanwhile. What must hold, whatever the fault: no
 //! wrong byte is ever read; nothing that was acknowledged is lost without a message; whatever has a good replica is
-//! served; afterwards the file system is healthy. Each row is printed as a line of the table in docs/faults.md.
+//! served; afterwards the file system is healthy. Each row is printed as a line of the table in docs/operate/storage-faults.md.
 
 mod faults;
 mod work;
