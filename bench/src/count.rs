@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_counted_as_a_simple_program_counts_them() {
+    fn counts_match_a_naive_implementation() {
         let mut random = Random(11);
         // Few different bytes, so that white space, controls and repeated words all come up.
         let alphabet = b"ab\x00\x0b\x1f\x20\x80\xff \n\t\r\x0c";

@@ -1,4 +1,4 @@
-//! Random numbers (`SplitMix64`). Ours, so that a seed means the same input for ever.
+//! Random numbers (`SplitMix64`). Ours, so that a seed means the same input forever.
 
 pub(crate) struct Random(pub(crate) u64);
 

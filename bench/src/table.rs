@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_look_alike_are_kept_apart() {
+    fn similar_words_are_counted_separately() {
         let mut table = Table::new();
         let long = "a word of more than fifteen bytes".as_bytes();
         for word in [b"a" as &[u8], b"a\0", b"a\0b", b"exactly15 bytes", b"sixteen bytes ab", long, b"a"] {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_grows_and_takes_in_another() {
+    fn table_grows_and_merges() {
         let (mut one, mut other) = (Table::new(), Table::new());
         for number in 0..200_000_u32 {
             let word = number.to_string();

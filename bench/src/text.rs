@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_lines_of_words_and_comes_again() {
+    fn text_is_reproducible() {
         let folder = tempfile::tempdir().unwrap();
         let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
         make(&one, 300_000, 5).unwrap();

@@ -1,7 +1,7 @@
 //! Long computations, as plain data on their way out and back.
 //!
-//! A policy that has to solve something large (a linear program, a clustering) hands a [`Problem`] to whoever drives the
-//! mind and goes on with the last solution; the answer comes back as an event. Daemon and simulator run
+//! A policy that has to solve something large (a linear program, a clustering) hands a [`Problem`] to whoever drives the core
+//! and continues with the last solution; the answer comes back as an event. Daemon and simulator run
 //! [`Problem::solve`] wherever they like. Named lists of numbers keep effects and events comparable and printable.
 
 use std::{collections::BTreeMap, fmt};
@@ -40,7 +40,7 @@ pub struct Problem {
     /// What, for logs.
     pub name: &'static str,
     /// What is known.
-    pub given: Numbers,
+    pub input: Numbers,
     /// How it is solved: pure, and the same for the same input.
     pub solve: fn(&Numbers) -> Numbers,
 }
@@ -48,13 +48,13 @@ pub struct Problem {
 impl Problem {
     /// The answer.
     pub fn solve(&self) -> Numbers {
-        (self.solve)(&self.given)
+        (self.solve)(&self.input)
     }
 }
 
 impl PartialEq for Problem {
     fn eq(&self, other: &Self) -> bool {
-        (self.name, &self.given) == (other.name, &other.given)
+        (self.name, &self.input) == (other.name, &other.input)
     }
 }
 
@@ -62,7 +62,7 @@ impl fmt::Debug for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Problem")
             .field("name", &self.name)
-            .field("given", &self.given)
+            .field("given", &self.input)
             .finish_non_exhaustive()
     }
 }

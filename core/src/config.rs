@@ -5,9 +5,9 @@ use crate::time::Span;
 /// Limits and periods.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// A tracker not heard of for this long is suspect.
+    /// A tracker no heartbeat for this long is suspect.
     pub suspect_after: Span,
-    /// A tracker not heard of for this long is lost.
+    /// A tracker no heartbeat for this long is lost.
     pub lost_after: Span,
     /// A tracker that has been lost for this long is forgotten.
     pub forget_after: Span,
@@ -28,12 +28,12 @@ pub struct Config {
     /// Part of a job's running attempts that may be duplicates.
     pub speculative_share: f64,
     /// A policy that has asked an attempt for its slot, without loss, waits this long for it; then the attempt is killed.
-    pub recall_patience: Span,
-    /// A slot that was taken back for a task is kept for it this long after `recall_patience`: until then it must have
+    pub preemption_timeout: Span,
+    /// A slot that was taken back for a task is kept for it this long after `preemption_timeout`: until then it must have
     /// come, and been heard of.
     pub reserve_for: Span,
     /// Launches and other events of each job that `why` can tell of, each.
-    pub events_kept: usize,
+    pub events_max: usize,
     /// Most reduces a job may ask for.
     pub reduces_max: u32,
     /// Most maps a job may have.
@@ -59,8 +59,8 @@ impl Default for Config {
             straggler_factor: 1.5,
             speculative_share: 0.1,
             reserve_for: Span::secs(30),
-            recall_patience: Span::secs(60),
-            events_kept: 32,
+            preemption_timeout: Span::secs(60),
+            events_max: 32,
             reduces_max: 10_000,
             maps_max: 1_000_000,
             jobs_kept: 1000,

@@ -48,8 +48,8 @@ fn describe_job(cluster: &Cluster, job: &Job, out: &mut String) {
     let by_request = cluster.by_request.get(&job.request);
     let _ = writeln!(out, "{} {:?} {active} {by_request:?} {:?}", job.id, job.state, job.spec);
     let _ = writeln!(out, " {} {:?} {:?} {:?}", job.submitted, job.first_launch, job.maps_done, job.ended);
-    let _ = writeln!(out, " {:?} {:?} {:?} {:?}", job.running, job.succeeded, job.took, job.failures);
-    let _ = writeln!(out, " {:?}", job.measured);
+    let _ = writeln!(out, " {:?} {:?} {:?} {:?}", job.running, job.succeeded, job.task_time, job.failures);
+    let _ = writeln!(out, " {:?}", job.reduce_times);
     let _ = writeln!(out, " {:?} {:?} {:?}", job.counters, job.blacklist, job.map_events);
     let _ = writeln!(out, " {:?}", job.preemption);
     for phase in Phase::BOTH {
@@ -66,18 +66,30 @@ fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
     let mut hosts: Vec<(&str, bool)> =
         task.hosts.iter().map(|host| (cluster.host_name(*host), waits_on(&host))).collect();
     hosts.sort_unstable();
-    let Task { id, root, start, end, done_by, failures, unfetched, kept, held, shuns, .. } = task;
-    let checkpoint = task.checkpoint.map(|aside| crate::task::Checkpoint { records: 0, ..aside });
+    let Task {
+        id,
+        root,
+        start,
+        end,
+        done_by,
+        failures,
+        unfetched,
+        saved_work,
+        on_hold,
+        avoided_trackers,
+        ..
+    } = task;
+    let checkpoint = task.checkpoint.map(|checkpoint| crate::task::Checkpoint { records: 0, ..checkpoint });
     let _ = writeln!(
         out,
-        "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {checkpoint:?} {kept:?} {held} {shuns:?}"
+        "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {checkpoint:?} {saved_work:?} {on_hold} {avoided_trackers:?}"
     );
     for attempt in &task.attempts {
         let Attempt {
             id,
             tracker,
-            keeper,
-            origin,
+            output_on,
+            checkpoint_on,
             state,
             launched,
             ended,
@@ -85,19 +97,19 @@ fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
             result,
             why,
             error,
-            base,
-            holds,
-            due,
+            prior_work,
+            hold_requested,
+            preempt_deadline,
             refusals,
-            worked,
+            work_done,
             ..
         } = attempt;
-        let known = attempt.recalled.is_some() || !state.is_trying();
+        let known = attempt.preempt_request.is_some() || !state.is_viable();
         let state = if known { format!("{state:?}") } else { "trying".to_owned() };
         let _ = writeln!(
             out,
-            "   {id} {tracker} {keeper} {origin:?} {state} {launched} {ended:?} {speculative} {result:?} {why} {error:?} \
-             {base:?} {holds} {due:?} {refusals} {worked:?}"
+            "   {id} {tracker} {output_on} {checkpoint_on:?} {state} {launched} {ended:?} {speculative} {result:?} {why} {error:?} \
+             {prior_work:?} {hold_requested} {preempt_deadline:?} {refusals} {work_done:?}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What reaches the JobTracker's mind, and what it wants done.
+//! What reaches the JobTracker's state machine, and what it wants done.
 
 use crate::{
     compute::{Numbers, Problem},
@@ -6,12 +6,12 @@ use crate::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobSpec, MapEvent},
     phase::PerPhase,
-    task::{Aside, AttemptResult, Progress, Recall},
+    task::{AttemptResult, CheckpointInfo, PreemptKind, Progress},
     time::Span,
 };
 use std::sync::Arc;
 
-/// Something that the mind is told.
+/// Something that the core is told.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the fields are what their types and names say")]
 pub enum Event {
@@ -26,8 +26,8 @@ pub enum Event {
     /// Somebody wants a job stopped.
     Kill { request: RequestId, job: JobId, by: String },
     /// Somebody wants an attempt's slot back. A task that they pause waits until they say otherwise.
-    Preemption { request: RequestId, attempt: AttemptId, how: Recall, by: String },
-    /// Somebody wants a paused task to go on, on that tracker if they name one.
+    Preemption { request: RequestId, attempt: AttemptId, kind: PreemptKind, by: String },
+    /// Somebody wants a paused task to continue, on that tracker if they name one.
     Resumption { request: RequestId, task: TaskId, on: Option<TrackerId>, by: String },
     /// Somebody wants a tracker emptied within this time; with None, used again.
     Drain { request: RequestId, tracker: TrackerId, within: Option<Span>, by: String },
@@ -35,7 +35,7 @@ pub enum Event {
     Forget { request: RequestId, tracker: TrackerId, by: String },
     /// A tracker introduces itself.
     Registration { request: RequestId, tracker: Registration },
-    /// A tracker's regular word.
+    /// A heartbeat of a tracker.
     Heartbeat(Heartbeat),
     /// A tracker's connection broke.
     Disconnection { tracker: TrackerId, incarnation: Incarnation },
@@ -67,12 +67,12 @@ pub struct Registration {
     /// Maps whose output it has.
     pub outputs: Vec<AttemptId>,
     /// Paused attempts whose state it has.
-    pub checkpoints: Vec<(AttemptId, Aside)>,
+    pub checkpoints: Vec<(AttemptId, CheckpointInfo)>,
     /// Jobs that it keeps anything of.
     pub jobs: Vec<JobId>,
 }
 
-/// A tracker's regular word. Sent again with the same `seq` until it is answered.
+/// A heartbeat of a tracker. Sent again with the same `seq` until it is answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heartbeat {
     /// Who.
@@ -108,12 +108,12 @@ pub enum AttemptStatus {
     Succeeded(AttemptResult),
     /// A map ended there, as it was told; this is what it brings for what it has read.
     Split(u64, AttemptResult),
-    /// A reduce has put its state aside.
-    Paused(Aside),
-    /// The state that it was to take up is gone or damaged.
-    Spoilt(String),
-    /// Who has the state that it was to take up does not answer.
-    Unreached(String),
+    /// A reduce has saved its checkpoint.
+    Paused(CheckpointInfo),
+    /// The checkpoint that it was to resume from is gone or damaged.
+    CheckpointCorrupt(String),
+    /// Who has the checkpoint that it was to resume from does not answer.
+    CheckpointUnreachable(String),
     /// It failed, and why.
     Failed(String),
     /// It failed in a way in which every attempt would: the job fails.
@@ -121,9 +121,9 @@ pub enum AttemptStatus {
     /// It was stopped.
     Killed(String),
     /// This tracker has a copy, of so many bytes, of the output or the state that the attempt left on another.
-    Taken(u64),
+    Copied(u64),
     /// It has none, and why.
-    NotTaken(String),
+    CopyFailed(String),
 }
 
 /// A reduce could not fetch a map's output.
@@ -142,17 +142,17 @@ pub struct FetchFailure {
 pub enum Order {
     /// Run this attempt.
     Launch(AttemptId),
-    /// Have this attempt give its slot back, and say when it has.
-    Recall {
+    /// Have this attempt release its slot, and say when it has.
+    Preempt {
         /// Which.
         attempt: AttemptId,
         /// How.
-        how: Recall,
+        kind: PreemptKind,
         /// Why, for its log.
         why: String,
     },
     /// Delete the state of this paused attempt: nobody will take it up any more.
-    Drop(AttemptId),
+    DropCheckpoint(AttemptId),
     /// News for the reduces of a job that run here: entries `first..` of its map events.
     MapEvents {
         /// Which job.
@@ -165,7 +165,7 @@ pub enum Order {
         events: Vec<MapEvent>,
     },
     /// Copy what this attempt left on another tracker (a map's output, a paused reduce's state), and say when it is here.
-    Take {
+    CopyFiles {
         /// Which.
         attempt: AttemptId,
         /// Where it lies.
@@ -178,7 +178,7 @@ pub enum Order {
 /// An order and its number.
 pub type Numbered = (u64, Order);
 
-/// Something that the mind wants done. **Contract:** carried out in order, and nothing that comes after an
+/// Something that the core wants done. **Contract:** carried out in order, and nothing that comes after an
 /// `Append` leaves the process before that entry is durable.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the fields are what their types and names say")]
@@ -188,12 +188,12 @@ pub enum Effect {
     /// Answer a request.
     Reply { request: RequestId, reply: Reply },
     /// Send a tracker the orders that it has not taken yet; with `answer`, as the reply to that heartbeat.
-    Tell { tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered> },
+    SendOrders { tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered> },
     /// A heartbeat from a tracker that must register first.
-    AskToRegister { tracker: TrackerId, incarnation: Incarnation },
+    RequestRegistration { tracker: TrackerId, incarnation: Incarnation },
     /// Move a job's output into place, fenced by the epoch, and come back with a `CommitResult`.
     CommitJob { job: JobId },
-    /// Solve this beside the mind, and come back with a `Computed` of the same number. Lost with the process: it is
+    /// Solve this beside the core, and come back with a `Computed` of the same number. Lost with the process: it is
     /// asked for again after a restart, if it is still wanted.
     Compute { number: u64, problem: Problem },
     /// Remove what a job without a future has written.
@@ -208,7 +208,7 @@ pub enum Reply {
     /// The job is stopped, or was over already.
     Stopped,
     /// It will be done, or is being done already.
-    Taken,
+    Accepted,
     /// Welcome; this is your number, your incarnation, and the JobTracker's epoch.
     Registered {
         /// The tracker's number.

@@ -8,7 +8,7 @@ use crate::{
     job::{JobOutcome, JobSpec},
     phase::{PerPhase, Phase},
     plan::Why,
-    task::{AttemptResult, Recall, Stage},
+    task::{AttemptResult, PreemptKind, Stage},
     time::{Span, Time},
 };
 use serde::{Deserialize, Serialize};
@@ -63,26 +63,26 @@ pub enum Fact {
         attempt: AttemptId,
         tracker: TrackerId,
         speculative: bool,
-        /// The paused attempt whose state it takes up.
+        /// The paused attempt that it resumes from.
         from: Option<AttemptId>,
         why: Why,
     },
-    /// Told to give its slot back, and how; with `fault` for one of its own, and it will count as failed when it is
+    /// Told to release its slot, and how; with `fault` for one of its own, and it will count as failed when it is
     /// gone; with `hold` its task waits until somebody says otherwise.
-    AttemptRecalled { attempt: AttemptId, how: Recall, why: String, fault: bool, hold: bool },
+    PreemptionRequested { attempt: AttemptId, kind: PreemptKind, why: String, fault: bool, hold: bool },
     /// A map ended at `position` of its range: what it brings counts for what it has read, and a new task has the rest.
     MapSplit { attempt: AttemptId, position: u64, result: AttemptResult },
-    /// A reduce has put its state aside: of so many bytes, after it has read so many.
+    /// A reduce has saved its checkpoint: of so many bytes, after it has read so many.
     AttemptPaused { attempt: AttemptId, stage: Stage, bytes: u64, bytes_in: u64 },
-    /// A held task may go on.
+    /// A held task may continue.
     TaskReleased { task: TaskId },
-    /// The state of a paused attempt is gone or of no use: its task begins anew.
+    /// The state of a paused attempt is gone or of no use: its task starts over.
     CheckpointLost { attempt: AttemptId, why: String },
     /// It is done, and its result counts; other attempts of its task were told to stop.
     AttemptSucceeded { attempt: AttemptId, result: AttemptResult },
     /// Its own fault: uses the task's budget.
     AttemptFailed { attempt: AttemptId, error: String },
-    /// Stopped or lost: uses no budget. What it had read was read in vain.
+    /// Stopped or lost: uses no budget. What it had read was read for nothing.
     AttemptKilled { attempt: AttemptId, why: String, bytes_in: u64 },
     /// A map's output is gone and the map runs again; `unfetched` if that is what reduces said, and its tracker
     /// may be to blame.
@@ -93,23 +93,23 @@ pub enum Fact {
     TrackerBlacklisted { job: JobId, tracker: TrackerId },
     /// Records of the journal were lost, and with them which numbers they gave out: starts and jobs go on above
     /// these.
-    NumbersSkipped { epoch: u64, job: u32 },
-    /// A reduce that was paused does its last stage again, and was so long at it in vain. Not made any more.
+    IdsSkipped { epoch: u64, job: u32 },
+    /// A reduce that was paused does its last stage again, and was so long at it for nothing. Not made any more.
     StageLost { attempt: AttemptId, why: String, time: Span },
-    /// A tracker is to be emptied and gets nothing new; what cannot be taken from it without loss may go on until then.
+    /// A tracker is to be drained and gets nothing new; what cannot be taken from it without loss may continue until then.
     TrackerDraining { tracker: TrackerId, by: String, until: Time },
     /// It is used again.
-    TrackerReturned { tracker: TrackerId, by: String },
+    DrainCancelled { tracker: TrackerId, by: String },
     /// Another tracker has a copy of a map's output: it is fetched from there.
-    MapOutputTaken { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
-    /// Another tracker has a copy of what a paused reduce put aside: it is taken up from there.
-    CheckpointTaken { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
-    /// A reduce that was told to pause has no room for its state, and goes on. Not made any more: `RecallRefused` is.
+    MapOutputCopied { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
+    /// Another tracker has a copy of the checkpoint of a paused reduce: it is resumed from there.
+    CheckpointCopied { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
+    /// A reduce that was asked to pause has no room for its state, and continues. Not made any more: `PreemptionRefused` is.
     PauseRefused { attempt: AttemptId },
-    /// An attempt that was asked for its slot goes on, for the so many-th time, and why.
-    RecallRefused { attempt: AttemptId, refusals: u32, why: String },
+    /// An attempt that was preempted goes on, for the so many-th time, and why.
+    PreemptionRefused { attempt: AttemptId, refusals: u32, why: String },
     /// Somebody waits for the slot of an attempt that was asked for it: if it still holds it then, it is killed.
-    SlotDue { attempt: AttemptId, until: Time },
+    PreemptionDeadlineSet { attempt: AttemptId, until: Time },
     /// A lost tracker is no longer known. Its number is never given to another.
     TrackerForgotten { tracker: TrackerId, name: String, why: String },
 }
@@ -118,14 +118,14 @@ impl Fact {
     /// The tracker whose slots policies may reckon with, or no longer, from now on ([`Cluster::slots`]).
     ///
     /// [`Cluster::slots`]: crate::Cluster::slots
-    pub fn reshapes(&self) -> Option<TrackerId> {
+    pub fn changes_slots_of(&self) -> Option<TrackerId> {
         match self {
             Fact::TrackerJoined { tracker, .. }
             | Fact::TrackerSuspected { tracker, .. }
             | Fact::TrackerRecovered { tracker, .. }
             | Fact::TrackerLost { tracker, .. }
             | Fact::TrackerDraining { tracker, .. }
-            | Fact::TrackerReturned { tracker, .. } => Some(*tracker),
+            | Fact::DrainCancelled { tracker, .. } => Some(*tracker),
             _ => None,
         }
     }
@@ -138,7 +138,7 @@ impl Fact {
             | Fact::AttemptFailed { attempt, .. }
             | Fact::AttemptKilled { attempt, .. }
             | Fact::CheckpointLost { attempt, .. }
-            | Fact::CheckpointTaken { attempt, .. } => {
+            | Fact::CheckpointCopied { attempt, .. } => {
                 Some(attempt.task).filter(|task| task.phase == Phase::Reduce)
             }
             _ => None,
@@ -154,7 +154,7 @@ impl Fact {
             | Fact::JobForgotten { job }
             | Fact::TrackerBlacklisted { job, .. } => Some(*job),
             Fact::AttemptLaunched { attempt, .. }
-            | Fact::AttemptRecalled { attempt, .. }
+            | Fact::PreemptionRequested { attempt, .. }
             | Fact::MapSplit { attempt, .. }
             | Fact::AttemptPaused { attempt, .. }
             | Fact::StageLost { attempt, .. }
@@ -164,11 +164,11 @@ impl Fact {
             | Fact::AttemptKilled { attempt, .. }
             | Fact::MapOutputLost { attempt, .. }
             | Fact::MapOutputMoved { attempt }
-            | Fact::MapOutputTaken { attempt, .. }
-            | Fact::CheckpointTaken { attempt, .. }
+            | Fact::MapOutputCopied { attempt, .. }
+            | Fact::CheckpointCopied { attempt, .. }
             | Fact::PauseRefused { attempt }
-            | Fact::RecallRefused { attempt, .. }
-            | Fact::SlotDue { attempt, .. } => Some(attempt.job()),
+            | Fact::PreemptionRefused { attempt, .. }
+            | Fact::PreemptionDeadlineSet { attempt, .. } => Some(attempt.job()),
             Fact::TaskReleased { task } => Some(task.job),
             Fact::JobTrackerStarted { .. }
             | Fact::TrackerJoined { .. }
@@ -176,9 +176,9 @@ impl Fact {
             | Fact::TrackerRecovered { .. }
             | Fact::TrackerLost { .. }
             | Fact::TrackerDraining { .. }
-            | Fact::TrackerReturned { .. }
+            | Fact::DrainCancelled { .. }
             | Fact::TrackerForgotten { .. }
-            | Fact::NumbersSkipped { .. } => None,
+            | Fact::IdsSkipped { .. } => None,
         }
     }
 }

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_reads_back() {
+    fn display_round_trips() {
         let attempt = TaskId { job: JobId(7), phase: Phase::Reduce, index: 3 }.attempt(1);
         assert_eq!(attempt.to_string(), "job_7.r3.1");
         assert_eq!("job_7.r3.1".parse(), Ok(attempt));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_input_is_rejected() {
         for text in ["", "job", "job_", "job_x", "7"] {
             assert!(text.parse::<JobId>().is_err(), "{text}");
         }

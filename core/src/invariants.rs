@@ -18,8 +18,8 @@ pub fn check(cluster: &Cluster) -> Result<(), String> {
     check_names(cluster)
 }
 
-fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(what()) }
+fn ensure(hold_requested: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if hold_requested { Ok(()) } else { Err(what()) }
 }
 
 fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
@@ -49,14 +49,14 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
                 format!("{}: {failed} failed attempts, {} counted", task.id, task.failures)
             })?;
             let within = job.is_over() || task.is_done() || task.failures < job.spec.attempts_max;
-            ensure(within, || format!("{}: goes on after {} failures", task.id, task.failures))?;
+            ensure(within, || format!("{}: continues after {} failures", task.id, task.failures))?;
             // An attempt of another range than its task's brings nothing.
-            let strays = task.trying().find(|attempt| attempt.end != task.end);
+            let strays = task.viable().find(|attempt| attempt.end != task.end);
             ensure(strays.is_none(), || format!("{}: tries at a range that was divided", task.id))?;
-            ensure(!task.held || (phase == Phase::Reduce && job.is_running()), || {
-                format!("{}: held, and is no reduce of a job that runs", task.id)
+            ensure(!task.on_hold || (phase == Phase::Reduce && job.is_running()), || {
+                format!("{}: on hold, and not a reduce of a running job", task.id)
             })?;
-            let twins = task.trying().count();
+            let twins = task.viable().count();
             ensure(twins <= 2, || format!("{}: {twins} attempts at once", task.id))?;
         }
         ensure(pending == job.pending[phase], || format!("{id}: the list of waiting {phase}s is wrong"))?;
@@ -65,7 +65,7 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
             format!("{id}: {done} {phase}s done, {} counted", job.succeeded[phase])
         })?;
     }
-    // 2: a job is only ever moved into place with every task done, and stays whole for ever.
+    // 2: a job is only ever moved into place with every task done, and stays whole forever.
     let whole = job.is_done(Phase::Map) && job.is_done(Phase::Reduce);
     let moved = matches!(job.state, JobState::Committing | JobState::Ended(JobOutcome::Succeeded));
     ensure(!moved || whole, || format!("{id}: {:?} with tasks undone", job.state))?;
@@ -98,7 +98,7 @@ fn check_ranges(job: &Job) -> Result<(), String> {
     Ok(())
 }
 
-/// A state put aside is of an attempt that was paused, lies where its tracker is thought to have it, and is of a
+/// A state checkpointed is of an attempt that was paused, lies where its tracker is thought to have it, and is of a
 /// task that is not done.
 fn check_checkpoints(cluster: &Cluster, job: &Job) -> Result<(), String> {
     for task in &job.tasks.reduce {
@@ -106,26 +106,26 @@ fn check_checkpoints(cluster: &Cluster, job: &Job) -> Result<(), String> {
         let id = checkpoint.attempt;
         let paused = cluster.attempt(id).is_some_and(|attempt| attempt.state == AttemptState::Paused);
         // Somebody holds it: its tracker may come back until they let it go.
-        let kept = cluster.tracker(checkpoint.tracker).is_some_and(|tracker| {
-            (tracker.state != TrackerState::Lost || task.rests()) && tracker.checkpoints.contains(&id)
+        let saved_work = cluster.tracker(checkpoint.tracker).is_some_and(|tracker| {
+            (tracker.state != TrackerState::Lost || task.is_on_hold()) && tracker.checkpoints.contains(&id)
         });
-        ensure(paused && (kept || job.is_over()) && !task.is_done(), || {
+        ensure(paused && (saved_work || job.is_over()) && !task.is_done(), || {
             format!("{id}: its state is thought to be where it is not, or of no use")
         })?;
     }
     Ok(())
 }
 
-/// What was conserved and lost is what attempts whose slots were taken back have done, and what was conserved is what
+/// What was conserved and lost is what attempts whose slots were preempted have done, and what was conserved is what
 /// results and checkpoints are made of.
 fn check_work(job: &Job) -> Result<(), String> {
     let tasks = || Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
-    let worked = tasks().flat_map(|task| &task.attempts).filter_map(|attempt| attempt.worked);
-    let (worked, kept) = (sum(worked), sum(tasks().map(|task| task.kept)));
+    let work_done = tasks().flat_map(|task| &task.attempts).filter_map(|attempt| attempt.work_done);
+    let (work_done, saved_work) = (sum(work_done), sum(tasks().map(|task| task.saved_work)));
     let cost = &job.preemption;
-    let conserved = Work { bytes: cost.bytes_conserved, time: cost.time_conserved };
-    ensure(worked == cost.all() && kept == conserved, || {
-        format!("{}: {cost:?}, but attempts have done {worked:?}, of which {kept:?} is kept", job.id)
+    let conserved = Work { bytes: cost.bytes_saved, time: cost.time_saved };
+    ensure(work_done == cost.all() && saved_work == conserved, || {
+        format!("{}: {cost:?}, but attempts have done {work_done:?}, of which {saved_work:?} is kept", job.id)
     })
 }
 
@@ -142,10 +142,10 @@ fn check_sums(job: &Job) -> Result<(), String> {
     {
         *sums.entry(name).or_default() += value;
     }
-    let kept = job.counters.iter().filter(|(_, value)| **value > 0);
-    let kept: BTreeMap<&str, u64> = kept.map(|(name, value)| (name.as_str(), *value)).collect();
+    let saved_work = job.counters.iter().filter(|(_, value)| **value > 0);
+    let saved_work: BTreeMap<&str, u64> = saved_work.map(|(name, value)| (name.as_str(), *value)).collect();
     sums.retain(|_, value| *value > 0);
-    ensure(sums == kept, || format!("{}: counters {kept:?}, the results say {sums:?}", job.id))
+    ensure(sums == saved_work, || format!("{}: counters {saved_work:?}, the results say {sums:?}", job.id))
 }
 
 /// What reducers were told adds up to the maps that are done.
@@ -162,19 +162,19 @@ fn check_map_events(job: &Job) -> Result<(), String> {
     }
     let done: BTreeSet<AttemptId> =
         job.tasks.map.iter().filter_map(|task| task.winner()).map(|attempt| attempt.id).collect();
-    ensure(told == done, || format!("{}: reducers were told of other maps than are done", job.id))
+    ensure(told == done, || format!("{}: map events do not match the finished maps", job.id))
 }
 
 fn check_trackers(cluster: &Cluster) -> Result<(), String> {
     for phase in Phase::BOTH {
         let mut slots = 0;
         for tracker in cluster.trackers() {
-            let (id, held) = (tracker.id, &tracker.running[phase]);
+            let (id, on_hold) = (tracker.id, &tracker.running[phase]);
             // 4: slots in use are never more than there are, and each is held by an attempt that says so.
-            ensure(held.len() <= tracker.slots[phase] as usize, || {
-                format!("{id}: {} attempts in {} {phase} slots", held.len(), tracker.slots[phase])
+            ensure(on_hold.len() <= tracker.slots[phase] as usize, || {
+                format!("{id}: {} attempts in {} {phase} slots", on_hold.len(), tracker.slots[phase])
             })?;
-            for attempt in held {
+            for attempt in on_hold {
                 let here = cluster
                     .attempt(*attempt)
                     .is_some_and(|attempt| attempt.tracker == id && attempt.state.holds_slot());
@@ -183,11 +183,11 @@ fn check_trackers(cluster: &Cluster) -> Result<(), String> {
             for attempt in &tracker.checkpoints {
                 let task = cluster.task(attempt.task).and_then(|task| task.checkpoint);
                 ensure(task.is_some_and(|checkpoint| checkpoint.attempt == *attempt), || {
-                    format!("{id}: keeps the state of {attempt} for nobody")
+                    format!("{id}: holds the checkpoint of {attempt}, which no task needs")
                 })?;
             }
             let lost = tracker.state == TrackerState::Lost;
-            ensure(!lost || held.is_empty(), || format!("{id}: lost, and yet attempts run on it"))?;
+            ensure(!lost || on_hold.is_empty(), || format!("{id}: lost, and yet attempts run on it"))?;
             slots += tracker.capacity()[phase];
             let listed = cluster.free_trackers(phase).contains(&id);
             ensure(listed == (tracker.free(phase) > 0), || {
@@ -201,8 +201,8 @@ fn check_trackers(cluster: &Cluster) -> Result<(), String> {
     for job in cluster.jobs() {
         for attempt in Phase::BOTH.into_iter().flat_map(|phase| &job.running[phase]) {
             let on = cluster.attempt(*attempt).and_then(|attempt| cluster.tracker(attempt.tracker));
-            let held = on.is_some_and(|tracker| tracker.running[attempt.phase()].contains(attempt));
-            ensure(held, || format!("{attempt} runs without a slot"))?;
+            let on_hold = on.is_some_and(|tracker| tracker.running[attempt.phase()].contains(attempt));
+            ensure(on_hold, || format!("{attempt} runs without a slot"))?;
         }
     }
     Ok(())

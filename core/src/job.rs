@@ -111,13 +111,13 @@ pub enum JobState {
 pub enum JobOutcome {
     /// Its output is there, whole.
     Succeeded,
-    /// It could not go on, and why.
+    /// It could not continue, and why.
     Failed(String),
     /// Somebody stopped it, and who or why.
     Killed(String),
 }
 
-/// What taking slots back has cost and saved. Conserved and lost together are the work of all attempts that ended because
+/// What preemption has cost and saved. Conserved and lost together are the work of all attempts that ended because
 /// their slots were wanted; what is lost later, with a checkpoint or the output of a map's first half, moves from the one
 /// to the other. Times are those of attempts, from launch to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -131,13 +131,13 @@ pub struct Preemption {
     pub kills: u32,
     /// Checkpoints that were gone or damaged when they were wanted.
     pub checkpoints_lost: u32,
-    pub bytes_conserved: u64,
-    pub time_conserved: Span,
+    pub bytes_saved: u64,
+    pub time_saved: Span,
     pub bytes_lost: u64,
     pub time_lost: Span,
     pub checkpoint_bytes: u64,
     /// From the word that a slot is wanted back to its being free, over all splits and pauses.
-    pub yielding: Span,
+    pub latency: Span,
 }
 
 impl Preemption {
@@ -148,17 +148,17 @@ impl Preemption {
     }
 
     /// Of the same work so much is kept now, instead of that.
-    pub(crate) fn keep(&mut self, was: Work, now: Work) {
-        self.bytes_conserved = self.bytes_conserved + now.bytes - was.bytes;
-        self.time_conserved = Span(self.time_conserved.0 + now.time.0 - was.time.0);
+    pub(crate) fn update_saved(&mut self, was: Work, now: Work) {
+        self.bytes_saved = self.bytes_saved + now.bytes - was.bytes;
+        self.time_saved = Span(self.time_saved.0 + now.time.0 - was.time.0);
         self.bytes_lost = self.bytes_lost + was.bytes - now.bytes;
         self.time_lost = Span(self.time_lost.0 + was.time.0 - now.time.0);
     }
 
     /// What there was to keep or to lose.
     pub(crate) fn all(&self) -> Work {
-        let time = self.time_conserved + self.time_lost;
-        Work { bytes: self.bytes_conserved + self.bytes_lost, time }
+        let time = self.time_saved + self.time_lost;
+        Work { bytes: self.bytes_saved + self.bytes_lost, time }
     }
 }
 
@@ -199,14 +199,14 @@ pub struct Job {
     /// Tasks done.
     pub succeeded: PerPhase<u32>,
     /// How long those took together.
-    pub took: PerPhase<Span>,
+    pub task_time: PerPhase<Span>,
     /// Bytes of the ranges of the maps that are done.
     pub bytes_mapped: u64,
     /// What its reduces took that could be measured, see [`Job::reduce_time`]: together, and how many.
-    pub measured: (Span, u32),
+    pub reduce_times: (Span, u32),
     /// Sums over the attempts whose results count, so that each record is counted once.
     pub counters: BTreeMap<String, u64>,
-    /// What taking slots back has cost and saved.
+    /// What preemption has cost and saved.
     pub preemption: Preemption,
     /// Failures of its attempts by tracker.
     pub failures: BTreeMap<TrackerId, u32>,
@@ -218,7 +218,7 @@ pub struct Job {
     pub stragglers: PerPhase<BTreeSet<u32>>,
     /// Trackers that may have something of it besides those that ran its attempts. Not durable: they say so themselves
     /// when they register.
-    pub helpers: BTreeSet<TrackerId>,
+    pub extra_trackers: BTreeSet<TrackerId>,
 }
 
 impl Job {
@@ -235,9 +235,9 @@ impl Job {
     /// Whether some reduce still has to fetch map output. One that is past its shuffle has it all.
     pub fn needs_map_output(&self) -> bool {
         let has_it_all = |task: &Task| {
-            let aside = task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle);
+            let checkpoint = task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle);
             let further = |attempt: &Attempt| attempt.progress.stage > Stage::Shuffle;
-            task.is_done() || aside || task.trying().any(further)
+            task.is_done() || checkpoint || task.viable().any(further)
         };
         self.is_running() && !self.tasks.reduce.iter().all(has_it_all)
     }
@@ -267,16 +267,16 @@ impl Job {
 
     /// Whether tasks of a phase that wait may start now, or some of them.
     pub fn may_start(&self, phase: Phase) -> bool {
-        let past_maps = || {
+        let with_all_map_output = || {
             let mut waiting = self.pending.reduce.iter().map(|index| &self.tasks.reduce[index as usize]);
-            self.preemption.pauses > 0 && waiting.any(is_past_maps)
+            self.preemption.pauses > 0 && waiting.any(has_all_map_output)
         };
-        self.is_running() && (phase == Phase::Map || self.reduces_may_start() || past_maps())
+        self.is_running() && (phase == Phase::Map || self.reduces_may_start() || with_all_map_output())
     }
 
     /// Whether a task that waits may start now. One that was paused with all map output fetched waits for no maps.
     pub fn may_start_task(&self, task: &Task) -> bool {
-        let may = task.id.phase == Phase::Map || self.reduces_may_start() || is_past_maps(task);
+        let may = task.id.phase == Phase::Map || self.reduces_may_start() || has_all_map_output(task);
         self.is_running() && may
     }
 
@@ -288,13 +288,13 @@ impl Job {
             return Some(mean);
         }
         let part = task.bytes() as f64 / self.bytes_mapped as f64;
-        Some(Span((self.took.map.0 as f64 * part) as u64))
+        Some(Span((self.task_time.map.0 as f64 * part) as u64))
     }
 
     /// How long a task of a phase that is done took, on average.
     pub fn mean_time(&self, phase: Phase) -> Option<Span> {
         let done = u64::from(self.succeeded[phase]);
-        (done > 0).then(|| Span(self.took[phase].0 / done))
+        (done > 0).then(|| Span(self.task_time[phase].0 / done))
     }
 
     /// How long a reduce has had a slot since all maps were done, or since it began after that: over all attempts that took
@@ -307,13 +307,13 @@ impl Job {
     }
 
     /// Hosts that hold input of maps that still wait.
-    pub fn wanted_hosts(&self) -> impl Iterator<Item = HostId> + '_ {
+    pub fn input_hosts(&self) -> impl Iterator<Item = HostId> + '_ {
         self.pending.map.hosts()
     }
 }
 
 /// Whether a reduce was paused with all map output fetched.
-fn is_past_maps(task: &Task) -> bool {
+fn has_all_map_output(task: &Task) -> bool {
     task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle)
 }
 

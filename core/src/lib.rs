@@ -1,4 +1,4 @@
-//! The JobTracker's mind: a deterministic state machine without clock, socket, thread, file or hidden randomness.
+//! The JobTracker's state machine: a deterministic state machine without clock, socket, thread, file or hidden randomness.
 //!
 //! Events go in with the time, effects come out. The daemon and the simulator run this same code. Read in this
 //! order: [`event`] (what goes in and out), [`fact`] (what is remembered), [`cluster`] (what policies see),
@@ -25,9 +25,9 @@ pub mod shadow;
 pub mod speed;
 pub mod task;
 pub mod time;
+pub mod trace_checker;
 pub mod tracker;
 pub mod why;
-pub mod witness;
 
 pub use cluster::Cluster;
 pub use config::Config;

@@ -1,4 +1,4 @@
-//! Slots that are spoken for: the next free slot of a tracker goes to a task that somebody's slot was taken back for.
+//! Slots that are spoken for: the next free slot of a tracker goes to a task that somebody's slot was preempted for.
 //!
 //! A reservation is kept until its task is launched (there, or where a slot that is as good came free first), its tracker
 //! or its job is gone, or its time is up. Not durable: after a restart the task waits like any other.
@@ -14,36 +14,42 @@ use std::collections::BTreeMap;
 
 /// What keeps a promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum ReservedFor {
     /// A slot of this tracker alone.
-    There,
+    ThisTracker,
     /// Also one elsewhere that is as near to what the task reads.
-    AsNear,
+    EquallyNear,
 }
 
 /// The reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
-    by_task: BTreeMap<TaskId, Place>,
+    by_task: BTreeMap<TaskId, Reservation>,
     by_tracker: BTreeMap<TrackerId, BTreeMap<TaskId, Why>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Reservation {
     on: TrackerId,
     until: Time,
-    kept: Kept,
+    reserved_for: ReservedFor,
 }
 
 impl Reservations {
-    pub(crate) fn insert(&mut self, task: TaskId, (on, kept): (TrackerId, Kept), until: Time, why: Why) {
+    pub(crate) fn insert(
+        &mut self,
+        task: TaskId,
+        (on, reserved_for): (TrackerId, ReservedFor),
+        until: Time,
+        why: Why,
+    ) {
         self.remove(task);
-        self.by_task.insert(task, Place { on, until, kept });
+        self.by_task.insert(task, Reservation { on, until, reserved_for });
         self.by_tracker.entry(on).or_default().insert(task, why);
     }
 
     pub(crate) fn remove(&mut self, task: TaskId) {
-        let Some(Place { on, .. }) = self.by_task.remove(&task) else { return };
+        let Some(Reservation { on, .. }) = self.by_task.remove(&task) else { return };
         if let Some(there) = self.by_tracker.get_mut(&on) {
             there.remove(&task);
             if there.is_empty() {
@@ -52,7 +58,7 @@ impl Reservations {
         }
     }
 
-    fn remove_where(&mut self, is_void: impl Fn(TaskId, &Place) -> bool) -> bool {
+    fn remove_where(&mut self, is_void: impl Fn(TaskId, &Reservation) -> bool) -> bool {
         let void = self.by_task.iter().filter(|(task, place)| is_void(**task, place));
         let void: Vec<TaskId> = void.map(|(task, _)| *task).collect();
         for task in &void {
@@ -88,7 +94,7 @@ impl Reservations {
     }
 
     /// What has been kept for too long goes; says whether anything did.
-    pub(crate) fn lapse(&mut self, now: Time) -> bool {
+    pub(crate) fn expire(&mut self, now: Time) -> bool {
         self.remove_where(|_, place| place.until <= now)
     }
 
@@ -98,8 +104,8 @@ impl Reservations {
     }
 
     /// Whether a task is to run there and nowhere else.
-    pub(crate) fn is_bound(&self, task: TaskId) -> bool {
-        self.by_task.get(&task).is_some_and(|place| place.kept == Kept::There)
+    pub(crate) fn is_exact(&self, task: TaskId) -> bool {
+        self.by_task.get(&task).is_some_and(|place| place.reserved_for == ReservedFor::ThisTracker)
     }
 
     /// Tasks of a job and phase that are to run somewhere.
@@ -133,12 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_ends_with_its_task_its_tracker_its_job_or_its_time() {
-        let mut kept = Reservations::default();
+    fn reservation_ends_with_task_tracker_job_or_timeout() {
+        let mut reserved_for = Reservations::default();
         for index in 0..4 {
-            kept.insert(
+            reserved_for.insert(
                 task(index),
-                (TrackerId(index % 2), Kept::AsNear),
+                (TrackerId(index % 2), ReservedFor::EquallyNear),
                 Time(10 + u64::from(index)),
                 Why::rule("test"),
             );
@@ -147,24 +153,24 @@ mod tests {
             attempt: task(0).attempt(0),
             result: crate::task::AttemptResult::default(),
         };
-        kept.observe(&fact);
-        assert_eq!(kept.place(task(0)), None);
-        kept.observe(&Fact::TrackerLost { tracker: TrackerId(1), why: String::new() });
-        let left: Vec<TaskId> = kept.of(JobId(1), Phase::Map).collect();
+        reserved_for.observe(&fact);
+        assert_eq!(reserved_for.place(task(0)), None);
+        reserved_for.observe(&Fact::TrackerLost { tracker: TrackerId(1), why: String::new() });
+        let left: Vec<TaskId> = reserved_for.of(JobId(1), Phase::Map).collect();
         assert_eq!(left, [task(2)], "the others were on the tracker that is gone");
-        assert!(!kept.lapse(Time(11)) && kept.lapse(Time(12)));
-        assert!(kept.is_empty() && kept.on(TrackerId(0)).next().is_none());
-        kept.insert(task(5), (TrackerId(0), Kept::AsNear), Time(99), Why::rule("test"));
-        kept.observe(&Fact::JobCommitting { job: JobId(1) });
-        assert!(kept.is_empty());
+        assert!(!reserved_for.expire(Time(11)) && reserved_for.expire(Time(12)));
+        assert!(reserved_for.is_empty() && reserved_for.on(TrackerId(0)).next().is_none());
+        reserved_for.insert(task(5), (TrackerId(0), ReservedFor::EquallyNear), Time(99), Why::rule("test"));
+        reserved_for.observe(&Fact::JobCommitting { job: JobId(1) });
+        assert!(reserved_for.is_empty());
     }
 
     #[test]
-    fn a_newer_promise_takes_the_place_of_an_older() {
-        let mut kept = Reservations::default();
-        kept.insert(task(0), (TrackerId(0), Kept::There), Time(9), Why::rule("test"));
-        kept.insert(task(0), (TrackerId(1), Kept::There), Time(9), Why::rule("test"));
-        assert_eq!(kept.place(task(0)), Some(TrackerId(1)));
-        assert!(kept.on(TrackerId(0)).next().is_none());
+    fn newer_reservation_replaces_older() {
+        let mut reserved_for = Reservations::default();
+        reserved_for.insert(task(0), (TrackerId(0), ReservedFor::ThisTracker), Time(9), Why::rule("test"));
+        reserved_for.insert(task(0), (TrackerId(1), ReservedFor::ThisTracker), Time(9), Why::rule("test"));
+        assert_eq!(reserved_for.place(task(0)), Some(TrackerId(1)));
+        assert!(reserved_for.on(TrackerId(0)).next().is_none());
     }
 }

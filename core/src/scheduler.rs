@@ -4,7 +4,7 @@
 //! ([`Scheduler::decide`]), and can say for itself why a job waits ([`Scheduler::explain`]).
 //!
 //! **After a restart** the journal is replayed into `observe`, fact by fact, before anything is asked; a compacted
-//! journal has left out all facts of forgotten jobs and what later facts made void. So what decides who goes first must
+//! journal has left out all facts of forgotten jobs and what later facts made void. So what decides job priority must
 //! follow from the [`Cluster`] and the facts of jobs that it still shows. What was learned of forgotten jobs (averages,
 //! classes) may be gone and is learned anew, and waits that were being timed begin again at `JobTrackerStarted`, which
 //! is always the last fact of a replay.
@@ -51,16 +51,16 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Something has happened. The cluster already shows it.
     fn observe(&mut self, _now: Time, _fact: &Fact, _cluster: &Cluster) {}
 
-    /// Fills the plan. What the plan refuses has not happened, and the policy may go on.
+    /// Fills the plan. What the plan refuses has not happened, and the policy may continue.
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>);
 
     /// Whether a slot of this phase should by this policy's own ranking go from `b` to `a`, as the plan shows them
-    /// now. Never both ways at once: a wrapper that takes slots back stops when this no longer holds.
+    /// now. Never both ways at once: a wrapper that preempts slots stops when this no longer holds.
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool;
 
     /// Whether it lets a job have another slot of this phase at all, however free the cluster is: a maximum, not a ranking.
     /// Asked by a wrapper that gives out slots itself.
-    fn may_have(&self, _job: JobId, _phase: Phase, _plan: &Plan<'_>) -> bool {
+    fn may_have_slot(&self, _job: JobId, _phase: Phase, _plan: &Plan<'_>) -> bool {
         true
     }
 
@@ -70,18 +70,18 @@ pub trait Scheduler: Send + fmt::Debug {
     }
 
     /// Whether something has come up that a round should be held for at once, as if time had passed.
-    fn wants_round(&self) -> bool {
+    fn needs_round(&self) -> bool {
         false
     }
 
-    /// What a job that is not over waits for, in this policy's rules and numbers: the most telling first.
+    /// What a active job waits for, in this policy's rules and numbers: the most telling first.
     fn explain(&self, _job: &Job, _now: Time, _cluster: &Cluster) -> Vec<Why> {
         Vec::new()
     }
 
-    /// Long work to be done beside the mind, if there is any to begin. Asked after every event, but not while one of
+    /// Long work to be done beside the core, if there is any to begin. Asked after every event, but not while one of
     /// this policy's problems is being solved, and not during replay.
-    fn take_problem(&mut self) -> Option<Problem> {
+    fn next_problem(&mut self) -> Option<Problem> {
         None
     }
 

@@ -8,8 +8,8 @@
 //! Slots of a tracker are alike, so a round's launches are compared by job, tracker and phase. What the policy does not
 //! follow the shadow in, the shadow will want again in the next round: such wishes are counted once.
 //!
-//! Cost: every round is decided twice. Memory: the second policy's own, [`DIFFERENCES_KEPT`] differences, and the wishes,
-//! of which [`WISHES_KEPT`] are remembered. Not durable: the counts begin anew with the process.
+//! Cost: every round is decided twice. Memory: the second policy's own, [`DIFFERENCES_MAX`] differences, and the wishes,
+//! of which [`WANTED_MAX`] are remembered. Not durable: the counts start over with the process.
 
 use crate::{
     cluster::Cluster,
@@ -26,9 +26,9 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The newest differences are kept.
-pub const DIFFERENCES_KEPT: usize = 100;
+pub const DIFFERENCES_MAX: usize = 100;
 /// Tasks that the shadow wanted to start are remembered until they do, but no more than these.
-pub const WISHES_KEPT: usize = 10_000;
+pub const WANTED_MAX: usize = 10_000;
 
 /// How often the two agreed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,11 +42,11 @@ pub struct Tally {
     /// Tasks that the shadow would have started while the policy left the slot free.
     pub sooner: u64,
     /// Attempts whose slot both took back, at whatever time.
-    pub both_took: u64,
+    pub both_preempted: u64,
     /// Attempts whose slot the policy took back.
-    pub policy_took: u64,
+    pub policy_preempted: u64,
     /// Attempts whose slot the shadow would have taken back.
-    pub shadow_took: u64,
+    pub shadow_preempted: u64,
     /// Decisions of the shadow that were refused: a sound policy has none.
     pub refused: u64,
 }
@@ -69,7 +69,7 @@ pub enum Difference {
         shadow: Option<Choice>,
     },
     /// A slot that one of them took back, and the other had not by then.
-    TakenBack {
+    Preempted {
         /// Whose.
         attempt: AttemptId,
         /// It was the shadow that would have.
@@ -87,9 +87,9 @@ pub struct Shadow {
     tally: Tally,
     differences: VecDeque<(Time, Difference)>,
     /// Tasks that wait, and that the shadow would have started.
-    wishes: BTreeSet<TaskId>,
+    wanted_tasks: BTreeSet<TaskId>,
     /// Attempts that live, and whose slot the policy, or the shadow, wants back.
-    taken: BTreeSet<AttemptId>,
+    preempted: BTreeSet<AttemptId>,
     wanted: BTreeSet<AttemptId>,
     last_tick: Time,
 }
@@ -101,8 +101,8 @@ impl Shadow {
             computing: None,
             tally: Tally::default(),
             differences: VecDeque::new(),
-            wishes: BTreeSet::new(),
-            taken: BTreeSet::new(),
+            wanted_tasks: BTreeSet::new(),
+            preempted: BTreeSet::new(),
             wanted: BTreeSet::new(),
             last_tick: Time(0),
         }
@@ -127,18 +127,18 @@ impl Shadow {
         self.scheduler.observe(now, fact, cluster);
         match fact {
             Fact::AttemptLaunched { attempt, .. } => {
-                self.wishes.remove(&attempt.task);
+                self.wanted_tasks.remove(&attempt.task);
             }
             Fact::AttemptSucceeded { attempt, .. }
             | Fact::AttemptFailed { attempt, .. }
             | Fact::AttemptKilled { attempt, .. }
             | Fact::AttemptPaused { attempt, .. }
             | Fact::MapSplit { attempt, .. } => {
-                self.taken.remove(attempt);
+                self.preempted.remove(attempt);
                 self.wanted.remove(attempt);
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
-                self.wishes.retain(|task| task.job != *job);
+                self.wanted_tasks.retain(|task| task.job != *job);
             }
             _ => {}
         }
@@ -158,18 +158,18 @@ impl Shadow {
     ) {
         let mut plan = Plan::new(cluster, config, reserved, round.now);
         match round.cause {
-            Cause::Offer(tracker) => plan.keep_promises(tracker),
+            Cause::Offer(tracker) => plan.fill_reservations(tracker),
             Cause::Tick => self.last_tick = round.now,
         }
         // Promises are the policy's own, and come first in both lists.
-        let promised = plan.decisions().len();
+        let reserved_slots = plan.decisions().len();
         self.scheduler.decide(round, &mut plan);
         let (shadow, refused) = plan.finish();
         self.tally.refused += refused;
-        let policy = policy.get(promised..).unwrap_or_default();
-        let shadow = shadow.get(promised..).unwrap_or_default();
+        let policy = policy.get(reserved_slots..).unwrap_or_default();
+        let shadow = shadow.get(reserved_slots..).unwrap_or_default();
         self.compare_slots(round.now, policy, shadow);
-        self.compare_recalls(round.now, policy, shadow);
+        self.compare_preemptions(round.now, policy, shadow);
     }
 
     fn compare_slots(&mut self, now: Time, policy: &[Decision], shadow: &[Decision]) {
@@ -199,44 +199,44 @@ impl Shadow {
                 self.note(now, Difference::Slot { on, phase, policy: Some(choice), shadow: instead });
             }
             for choice in shadow {
-                if self.wishes.insert(choice.0) {
+                if self.wanted_tasks.insert(choice.0) {
                     self.tally.sooner += 1;
                     self.note(now, Difference::Slot { on, phase, policy: None, shadow: Some(choice) });
                 }
             }
         }
-        while self.wishes.len() > WISHES_KEPT {
-            self.wishes.pop_first();
+        while self.wanted_tasks.len() > WANTED_MAX {
+            self.wanted_tasks.pop_first();
         }
     }
 
-    fn compare_recalls(&mut self, now: Time, policy: &[Decision], shadow: &[Decision]) {
+    fn compare_preemptions(&mut self, now: Time, policy: &[Decision], shadow: &[Decision]) {
         // The policy's first: what both take back in one round is no difference.
-        for (attempt, why) in policy.iter().filter_map(recall) {
-            self.taken.insert(attempt);
-            self.tally.policy_took += 1;
+        for (attempt, why) in policy.iter().filter_map(preemption_of) {
+            self.preempted.insert(attempt);
+            self.tally.policy_preempted += 1;
             let agreed = self.wanted.contains(&attempt);
-            self.tally.both_took += u64::from(agreed);
-            if !agreed && !shadow.iter().filter_map(recall).any(|(other, _)| other == attempt) {
-                self.note(now, Difference::TakenBack { attempt, by_shadow: false, why: why.clone() });
+            self.tally.both_preempted += u64::from(agreed);
+            if !agreed && !shadow.iter().filter_map(preemption_of).any(|(other, _)| other == attempt) {
+                self.note(now, Difference::Preempted { attempt, by_shadow: false, why: why.clone() });
             }
         }
-        for (attempt, why) in shadow.iter().filter_map(recall) {
+        for (attempt, why) in shadow.iter().filter_map(preemption_of) {
             if !self.wanted.insert(attempt) {
                 continue;
             }
-            self.tally.shadow_took += 1;
-            if self.taken.contains(&attempt) {
-                self.tally.both_took += 1;
+            self.tally.shadow_preempted += 1;
+            if self.preempted.contains(&attempt) {
+                self.tally.both_preempted += 1;
             } else {
-                self.note(now, Difference::TakenBack { attempt, by_shadow: true, why: why.clone() });
+                self.note(now, Difference::Preempted { attempt, by_shadow: true, why: why.clone() });
             }
         }
     }
 
     fn note(&mut self, now: Time, difference: Difference) {
         self.differences.push_back((now, difference));
-        while self.differences.len() > DIFFERENCES_KEPT {
+        while self.differences.len() > DIFFERENCES_MAX {
             self.differences.pop_front();
         }
     }
@@ -249,7 +249,7 @@ fn launch(decision: &Decision) -> Option<(TrackerId, Choice)> {
     }
 }
 
-fn recall(decision: &Decision) -> Option<(AttemptId, &Why)> {
+fn preemption_of(decision: &Decision) -> Option<(AttemptId, &Why)> {
     match decision {
         Decision::Preempt { attempt, why, .. } => Some((*attempt, why)),
         Decision::Assign { .. } | Decision::Reserve { .. } => None,

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 /// Bytes in seconds, over some attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Pace {
+pub struct Throughput {
     /// Of input for maps, of output for reduces.
     pub bytes: f64,
     /// Over all attempts.
@@ -28,7 +28,7 @@ pub struct Pace {
     logarithms: f64,
 }
 
-impl Pace {
+impl Throughput {
     /// Bytes a second; nothing if nothing has been seen.
     pub fn rate(&self) -> Option<f64> {
         (self.seconds > 0.0 && self.bytes > 0.0).then(|| self.bytes / self.seconds)
@@ -54,8 +54,8 @@ impl Pace {
 /// Of every tracker.
 #[derive(Debug, Default)]
 pub(crate) struct Speeds {
-    trackers: BTreeMap<TrackerId, PerPhase<Pace>>,
-    jobs: BTreeMap<JobId, PerPhase<Pace>>,
+    trackers: BTreeMap<TrackerId, PerPhase<Throughput>>,
+    jobs: BTreeMap<JobId, PerPhase<Throughput>>,
 }
 
 impl Speeds {
@@ -84,7 +84,7 @@ impl Speeds {
         }
     }
 
-    /// One that went on from what another had put aside says nothing.
+    /// One that went on from the checkpoint of another says nothing.
     fn sample(&mut self, id: AttemptId, bytes: u64, at: Time, cluster: &Cluster) {
         let (Some(job), Some(attempt)) = (cluster.job(id.job()), cluster.attempt(id)) else { return };
         let phase = id.phase();
@@ -105,7 +105,7 @@ impl Speeds {
         all.add(bytes, seconds);
     }
 
-    pub(crate) fn of(&self, tracker: TrackerId) -> PerPhase<Pace> {
+    pub(crate) fn of(&self, tracker: TrackerId) -> PerPhase<Throughput> {
         self.trackers.get(&tracker).copied().unwrap_or_default()
     }
 }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_tracker_twice_as_fast_has_speed_two() {
-        let (mut slow, mut fast) = (Pace::default(), Pace::default());
+        let (mut slow, mut fast) = (Throughput::default(), Throughput::default());
         for (rate, mean) in [(50.0, 100.0), (200.0, 400.0)] {
             slow.compare(rate, mean);
             fast.compare(mean, rate);
@@ -126,11 +126,11 @@ mod tests {
         slow.add(100.0, 4.0);
         slow.add(300.0, 4.0);
         assert_eq!(slow.rate(), Some(50.0));
-        assert_eq!((Pace::default().rate(), Pace::default().speed()), (None, None));
+        assert_eq!((Throughput::default().rate(), Throughput::default().speed()), (None, None));
     }
 
     #[test]
-    fn nothing_is_kept_of_a_forgotten_tracker() {
+    fn forgotten_tracker_has_no_throughput() {
         let (mut speeds, tracker) = (Speeds::default(), TrackerId(1));
         speeds.trackers.insert(tracker, PerPhase::default());
         let fact = Fact::TrackerForgotten { tracker, name: "t1".into(), why: String::new() };

@@ -39,12 +39,12 @@ pub struct Task {
     pub unfetched: u32,
     /// The state of a reduce that was paused and has not been taken further since.
     pub checkpoint: Option<Checkpoint>,
-    /// Of the work of attempts whose slots were taken back, what its result or its checkpoint is made of.
-    pub kept: Work,
+    /// Of the work of attempts whose slots were preempted, what its result or its checkpoint is made of.
+    pub saved_work: Work,
     /// Somebody wants it to wait until they say otherwise.
-    pub held: bool,
+    pub on_hold: bool,
     /// Trackers where it failed, or where its output could not be fetched: others are tried first.
-    pub shuns: BTreeSet<TrackerId>,
+    pub avoided_trackers: BTreeSet<TrackerId>,
 }
 
 /// Where an attempt stands.
@@ -57,7 +57,7 @@ pub enum AttemptState {
     Running,
     /// A map that has been told to end where it stands, and has not said where that was.
     Splitting,
-    /// A reduce that has been told to put its state aside, and has not done so.
+    /// A reduce that has been told to save its checkpoint, and has not done so.
     Pausing,
     /// It has been told to stop, and its tracker has not said that it is gone.
     Stopping,
@@ -65,30 +65,30 @@ pub enum AttemptState {
     Succeeded,
     /// It failed: its own fault.
     Failed,
-    /// It was stopped or lost: nobody's fault, and no budget is used.
+    /// It was stopped or lost: no fault of the task, and no budget is used.
     Killed,
-    /// Its state is put aside; another attempt will take it up.
+    /// Its state is checkpointed; another attempt will take it up.
     Paused,
 }
 
-/// How a slot is taken back.
+/// How a slot is preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Recall {
+pub enum PreemptKind {
     /// Whatever it has done is thrown away.
     Kill,
     /// A map: what it has done counts, the rest of its range becomes a task of its own.
     Split,
-    /// A reduce: its state is put aside and taken up later, here or elsewhere.
+    /// A reduce: its state is checkpointed and resumed later, here or elsewhere.
     Pause,
 }
 
-impl fmt::Display for Recall {
+impl fmt::Display for PreemptKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Recall::Kill => "kill",
-            Recall::Split => "split",
-            Recall::Pause => "pause",
+            PreemptKind::Kill => "kill",
+            PreemptKind::Split => "split",
+            PreemptKind::Pause => "pause",
         })
     }
 }
@@ -96,11 +96,11 @@ impl fmt::Display for Recall {
 impl AttemptState {
     /// Whether it holds a slot.
     pub fn holds_slot(self) -> bool {
-        self.is_trying() || self == Self::Stopping
+        self.is_viable() || self == Self::Stopping
     }
 
     /// Whether it may still bring a result that is wanted.
-    pub fn is_trying(self) -> bool {
+    pub fn is_viable(self) -> bool {
         matches!(self, Self::Launching | Self::Running | Self::Splitting | Self::Pausing)
     }
 }
@@ -120,7 +120,7 @@ pub enum Stage {
     Reduce,
 }
 
-/// Work, as it is counted where slots are taken back.
+/// Work, as it is counted where slots are preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Work {
     /// Input bytes read.
@@ -137,9 +137,9 @@ impl std::ops::Add for Work {
     }
 }
 
-/// What a tracker says of a state that was put aside.
+/// What a tracker says of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Aside {
+pub struct CheckpointInfo {
     /// What the reduce was doing.
     pub stage: Stage,
     /// How large it is.
@@ -169,23 +169,23 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Whether less is left to do from here than from another state of the same task.
-    pub fn is_further_than(&self, other: &Aside) -> bool {
+    pub fn is_ahead_of(&self, other: &CheckpointInfo) -> bool {
         (self.stage, self.records, self.work.bytes) > (other.stage, other.records, other.bytes_in)
     }
 }
 
-/// Why an attempt that was asked for its slot goes on.
+/// Why an attempt that was preempted goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refusal {
+pub enum PreemptRefusal {
     /// There is nowhere to put its state.
     #[error("no disk of its tracker has room for its state")]
-    NoRoom,
+    NoSpace,
     /// Its reducer carries something from key to key, and cannot save it.
-    #[error("its reducer carries something from key to key that it cannot save: it can only be killed")]
-    Unsaved,
+    #[error("its reducer keeps state between keys that it cannot save: it can only be killed")]
+    ReducerNotSavable,
     /// Its mapper must see its whole range.
-    #[error("its mapper says that its input may not be divided: it can only be killed")]
-    Undivided,
+    #[error("its mapper is not divisible: it can only be killed")]
+    MapperNotDivisible,
 }
 
 /// How far an attempt is, as its tracker last said.
@@ -200,11 +200,11 @@ pub struct Progress {
     /// Output bytes written so far.
     pub bytes_out: u64,
     /// Counts up while its work goes on, also where nothing else shows it: waiting for maps, sorting, merging.
-    pub beat: u64,
-    /// How often it was asked for its slot and went on.
+    pub activity: u64,
+    /// How often it was preempted and went on.
     pub refusals: u32,
     /// Why, the last time.
-    pub refused: Option<Refusal>,
+    pub refused: Option<PreemptRefusal>,
 }
 
 /// One try at a task.
@@ -216,36 +216,36 @@ pub struct Attempt {
     pub tracker: TrackerId,
     /// The end of its range when it was decided: a split makes the task's shorter.
     pub end: u64,
-    /// The paused attempt whose state it took up.
+    /// The paused attempt that it resumed from.
     pub from: Option<AttemptId>,
     /// Where that lay.
-    pub origin: Option<TrackerId>,
+    pub checkpoint_on: Option<TrackerId>,
     /// What had been done for it.
-    pub base: Work,
+    pub prior_work: Work,
     /// Where a map's output lies, once it is done: where it ran, or where it was taken from there.
-    pub keeper: TrackerId,
+    pub output_on: TrackerId,
     /// Where it stands.
     pub state: AttemptState,
     /// When it was decided.
     pub launched: Time,
     /// When its tracker last said that it had come further, or was at work.
-    pub advanced: Time,
+    pub last_progress: Time,
     /// When it ended.
     pub ended: Option<Time>,
-    /// When its tracker last said that it runs, or was told to stop it. What trackers say is not durable.
-    pub heard: Time,
-    /// How and when it was told to give its slot back, if it was.
-    pub recalled: Option<(Recall, Time)>,
+    /// When its tracker last said that it runs, or was asked to stop it. What trackers say is not durable.
+    pub last_reported: Time,
+    /// How and when it was told to release its slot, if it was.
+    pub preempt_request: Option<(PreemptKind, Time)>,
     /// Whether whoever asked wants its task to wait.
-    pub holds: bool,
+    pub hold_requested: bool,
     /// If it still holds its slot then, it is killed.
-    pub due: Option<Time>,
-    /// How often it was asked for its slot and refused.
+    pub preempt_deadline: Option<Time>,
+    /// How often it was preempted and refused.
     pub refusals: u32,
     /// What it has done, if it ended because its slot was wanted.
-    pub worked: Option<Work>,
-    /// Why it was told to stop, if that was its own fault: it counts as failed once it is gone.
-    pub blame: Option<String>,
+    pub work_done: Option<Work>,
+    /// Why it was asked to stop, if that was its own fault: it counts as failed once it is gone.
+    pub fault: Option<String>,
     /// Why it was placed where it was.
     pub why: Why,
     /// Why it failed or was stopped.
@@ -283,9 +283,9 @@ impl Task {
             failures: 0,
             unfetched: 0,
             checkpoint: None,
-            kept: Work::default(),
-            held: false,
-            shuns: BTreeSet::new(),
+            saved_work: Work::default(),
+            on_hold: false,
+            avoided_trackers: BTreeSet::new(),
         }
     }
 
@@ -294,32 +294,34 @@ impl Task {
         self.attempts.iter().filter(|attempt| attempt.state.holds_slot())
     }
 
-    /// An attempt, the one whose state it took up, the one whose state that took up, and so on.
+    /// An attempt, the one that it resumed from, the one whose state that took up, and so on.
     pub fn chain(&self, number: u32) -> impl Iterator<Item = &Attempt> {
         let first = self.attempts.get(number as usize);
         std::iter::successors(first, |attempt| self.attempts.get(attempt.from?.number as usize))
     }
 
     /// Attempts that may still bring a result that is wanted.
-    pub fn trying(&self) -> impl Iterator<Item = &Attempt> {
-        self.attempts.iter().filter(|attempt| attempt.state.is_trying())
+    pub fn viable(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.iter().filter(|attempt| attempt.state.is_viable())
     }
 
     /// States on disks that some attempt may still read: the one to take up, and those that were taken up. With the
     /// trackers that have them.
-    pub fn states(&self) -> impl Iterator<Item = (AttemptId, TrackerId)> + '_ {
-        let aside = self.checkpoint.map(|aside| (aside.attempt, aside.tracker));
-        aside.into_iter().chain(self.live().filter_map(|attempt| attempt.from.zip(attempt.origin)))
+    pub fn checkpoints(&self) -> impl Iterator<Item = (AttemptId, TrackerId)> + '_ {
+        let checkpoint = self.checkpoint.map(|checkpoint| (checkpoint.attempt, checkpoint.tracker));
+        checkpoint
+            .into_iter()
+            .chain(self.live().filter_map(|attempt| attempt.from.zip(attempt.checkpoint_on)))
     }
 
     /// Whether it waits for a slot, if its job runs.
     pub fn waits(&self) -> bool {
-        !self.is_done() && !self.held && self.trying().next().is_none()
+        !self.is_done() && !self.on_hold && self.viable().next().is_none()
     }
 
     /// Whether nothing of it runs, and nothing will before somebody who holds it says so.
-    pub fn rests(&self) -> bool {
-        !self.is_done() && self.held && self.trying().next().is_none()
+    pub fn is_on_hold(&self) -> bool {
+        !self.is_done() && self.on_hold && self.viable().next().is_none()
     }
 
     /// Whether its result is there.

@@ -20,7 +20,7 @@ pub enum TrackerState {
     Lost,
 }
 
-/// A tracker that is being emptied, or is empty.
+/// A tracker that is being drained, or is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drain {
     /// Who wants it.
@@ -80,20 +80,20 @@ pub struct Tracker {
     pub checkpoints: BTreeSet<AttemptId>,
     /// Attempts that it says it runs and that the JobTracker gave up: their processes are there until it says
     /// otherwise, and so are the slots they take. Not durable.
-    pub strangers: PerPhase<BTreeSet<AttemptId>>,
+    pub unknown_attempts: PerPhase<BTreeSet<AttemptId>>,
     /// When it was last heard of.
-    pub last_heard: Time,
-    /// Whether it is being emptied.
+    pub last_seen: Time,
+    /// Whether it is being drained.
     pub drain: Option<Drain>,
 }
 
 impl Tracker {
-    /// Whether it may be given work: it can be relied on, and is not being emptied.
-    pub fn takes_work(&self) -> bool {
+    /// Whether it may be given work: it can be relied on, and is not being drained.
+    pub fn accepts_work(&self) -> bool {
         self.state == TrackerState::Live && self.drain.is_none()
     }
 
-    /// Slots that policies divide among jobs: none if it cannot be relied on or is being emptied. After a restart of the
+    /// Slots that policies divide among jobs: none if it cannot be relied on or is being drained. After a restart of the
     /// JobTracker those that are expected back count.
     pub fn capacity(&self) -> PerPhase<u32> {
         let relied_on = matches!(self.state, TrackerState::Live | TrackerState::Awaited);
@@ -102,10 +102,10 @@ impl Tracker {
 
     /// Slots that nothing holds; none if it takes no work.
     pub fn free(&self, phase: Phase) -> u32 {
-        if !self.takes_work() {
+        if !self.accepts_work() {
             return 0;
         }
-        let taken = self.running[phase].len() + self.strangers[phase].len();
+        let taken = self.running[phase].len() + self.unknown_attempts[phase].len();
         self.slots[phase].saturating_sub(taken as u32)
     }
 }

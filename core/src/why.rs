@@ -77,19 +77,19 @@ impl fmt::Display for Why {
 /// What was decided and what befell each job lately. A pure fold of the facts, so it is the same after a replay.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    jobs: BTreeMap<JobId, Rings>,
+    jobs: BTreeMap<JobId, RecentFacts>,
 }
 
-/// Launches come by the thousand, and must not push out why slots were taken back.
+/// Launches come by the thousand, and must not push out why slots were preempted.
 #[derive(Debug, Default)]
-struct Rings {
+struct RecentFacts {
     launches: VecDeque<Entry>,
     others: VecDeque<Entry>,
 }
 
 impl Recent {
-    /// Takes a fact down; `most` of each kind are kept a job.
-    pub(crate) fn note(&mut self, entry: &Entry, most: usize) {
+    /// Takes a fact down; `max` of each kind are kept a job.
+    pub(crate) fn note(&mut self, entry: &Entry, max: usize) {
         let Some(job) = entry.fact.job() else { return };
         let fact = match &entry.fact {
             Fact::JobForgotten { .. } => {
@@ -99,27 +99,27 @@ impl Recent {
             Fact::JobSubmitted { .. }
             | Fact::AttemptSucceeded { .. }
             | Fact::MapOutputMoved { .. }
-            | Fact::MapOutputTaken { .. } => return,
+            | Fact::MapOutputCopied { .. } => return,
             Fact::MapSplit { attempt, position, .. } => {
                 Fact::MapSplit { attempt: *attempt, position: *position, result: AttemptResult::default() }
             }
             fact => fact.clone(),
         };
-        let rings = self.jobs.entry(job).or_default();
-        let ring = match fact {
-            Fact::AttemptLaunched { .. } => &mut rings.launches,
-            _ => &mut rings.others,
+        let recent_facts = self.jobs.entry(job).or_default();
+        let recent = match fact {
+            Fact::AttemptLaunched { .. } => &mut recent_facts.launches,
+            _ => &mut recent_facts.others,
         };
-        ring.push_back(Entry { at: entry.at, fact });
-        while ring.len() > most {
-            ring.pop_front();
+        recent.push_back(Entry { at: entry.at, fact });
+        while recent.len() > max {
+            recent.pop_front();
         }
     }
 
     /// Of one job, oldest first.
     pub(crate) fn of(&self, job: JobId) -> Vec<Entry> {
-        let Some(rings) = self.jobs.get(&job) else { return Vec::new() };
-        let mut all: Vec<Entry> = rings.others.iter().chain(&rings.launches).cloned().collect();
+        let Some(recent_facts) = self.jobs.get(&job) else { return Vec::new() };
+        let mut all: Vec<Entry> = recent_facts.others.iter().chain(&recent_facts.launches).cloned().collect();
         all.sort_by_key(|entry| entry.at);
         all
     }
@@ -131,7 +131,7 @@ mod tests {
     use crate::{
         ids::{TaskId, TrackerId},
         phase::Phase,
-        task::Recall,
+        task::PreemptKind,
         time::Time,
     };
 
@@ -140,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn launches_do_not_push_out_why_slots_were_taken_back() {
+    fn launches_do_not_evict_preemption_reasons() {
         let mut recent = Recent::default();
         let note = |recent: &mut Recent, at, fact| recent.note(&Entry { at: Time(at), fact }, 3);
         let (attempt, why) = (task(0).attempt(0), "for another".to_owned());
         note(
             &mut recent,
             1,
-            Fact::AttemptRecalled { attempt, how: Recall::Split, why, fault: false, hold: false },
+            Fact::PreemptionRequested { attempt, kind: PreemptKind::Split, why, fault: false, hold: false },
         );
         for index in 0..100 {
             let (attempt, tracker) = (task(index).attempt(0), TrackerId(0));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_reads_back() {
+    fn reason_display_round_trips() {
         let why = Why::rule("fair-share,node-local").with("held", 3.0).with("share", 2.5);
         assert_eq!(Why::parse(&why.to_string()), Some(why));
         assert_eq!(Why::parse("recovery"), Some(Why::rule("recovery")));

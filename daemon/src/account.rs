@@ -69,8 +69,8 @@ mod tests {
         let inner = dir.path().join("a/b");
         fs::create_dir_all(&inner).unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        let stranger = (4_000_000_000, 4_000_000_000);
-        let found = blocked_at(&inner, stranger).unwrap().unwrap();
+        let other = (4_000_000_000, 4_000_000_000);
+        let found = blocked_at(&inner, other).unwrap().unwrap();
         assert!(fs::canonicalize(dir.path()).unwrap().starts_with(&found), "{found:?}");
         let about = fs::metadata(dir.path()).unwrap();
         let own = (about.uid(), about.gid());

@@ -74,13 +74,13 @@ pub struct NameNodeConfig {
     pub block_size: Bytes,
     /// Smallest block size a file may ask for.
     pub block_size_min: Bytes,
-    /// A DataNode not heard of for this long is suspect: not used for new blocks.
+    /// A DataNode no heartbeat for this long is suspect: not used for new blocks.
     pub suspect_after: Period,
-    /// A DataNode not heard of for this long is dead: its replicas are made anew elsewhere.
+    /// A DataNode no heartbeat for this long is dead: its replicas are made again elsewhere.
     pub dead_after: Period,
     /// How often DataNodes report when they have nothing to tell.
     pub heartbeat: Period,
-    /// A writer not heard of for this long has lost its files.
+    /// A writer no heartbeat for this long has lost its files.
     pub lease: Period,
     /// Part of the blocks that must be reported before safemode ends.
     pub safemode_threshold: f64,
@@ -152,9 +152,9 @@ pub struct JobTrackerConfig {
     pub dir: PathBuf,
     /// How often trackers speak when they have nothing to tell.
     pub heartbeat: Period,
-    /// A tracker not heard of for this long gets nothing new.
+    /// A tracker no heartbeat for this long gets nothing new.
     pub suspect_after: Period,
-    /// A tracker not heard of for this long is lost: what it ran runs elsewhere.
+    /// A tracker no heartbeat for this long is lost: what it ran runs elsewhere.
     pub lost_after: Period,
     /// A tracker that has been lost for this long is forgotten; `mrctl nodes forget NAME` does it at once.
     pub forget_after: Period,
@@ -164,7 +164,7 @@ pub struct JobTrackerConfig {
     pub task_timeout: Period,
     /// An attempt that a policy asks for its slot, to be split or paused, and that still holds it after this long is
     /// killed.
-    pub recall_patience: Period,
+    pub preemption_timeout: Period,
     /// Part of the maps that must be done before a job's reduces may start, unless it says otherwise.
     pub slow_start: f64,
     /// Failures of a task that fail its job, unless it says otherwise.
@@ -177,7 +177,7 @@ pub struct JobTrackerConfig {
     pub reduces_max: u32,
     /// Most maps a job may have.
     pub maps_max: u32,
-    /// Jobs that are not over, of all users; more are told to come later.
+    /// Active jobs, of all users; more are told to come later.
     pub jobs_max: usize,
     /// The same of one user.
     pub user_jobs_max: usize,
@@ -199,7 +199,7 @@ pub struct JobTrackerConfig {
     pub history_bytes_max: Bytes,
     /// Bytes of the job histories of one user.
     pub user_history_bytes_max: Bytes,
-    /// Room left free on the disk of `dir` for the journal: below it no job is taken in and no history is written, below a
+    /// Room left free on the disk of `dir` for the journal: below it no job is accepted and no history is written, below a
     /// quarter of it no attempt is started.
     pub disk_reserve: Bytes,
     /// A snapshot of the journal is made when it has grown by this much.
@@ -265,7 +265,7 @@ impl Default for JobTrackerConfig {
             forget_after: Period::secs(24 * 3600),
             launch_timeout: Period::secs(30),
             task_timeout: Period::secs(600),
-            recall_patience: Period::secs(60),
+            preemption_timeout: Period::secs(60),
             slow_start: 0.05,
             attempts_max: 4,
             speculation: true,
@@ -466,13 +466,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_the_defaults_and_they_hold() {
+    fn empty_file_gives_valid_defaults() {
         assert_eq!(parse("").unwrap(), Config::default());
         Config::default().check().unwrap();
     }
 
     #[test]
-    fn a_task_has_a_memory_limit_unless_told_otherwise() {
+    fn tasks_have_a_memory_limit_by_default() {
         let limit = |text: &str| parse(text).unwrap().tasktracker.memory_limit();
         assert_eq!(limit(""), Bytes::mib(2048));
         assert_eq!(limit("[tasktracker]\ntask_memory = \"1GiB\"\n"), Bytes::mib(5 * 1024));
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back() {
+    fn display_round_trips() {
         let config = Config::default();
         assert_eq!(parse(&config.print()).unwrap(), config);
         let config =

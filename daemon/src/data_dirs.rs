@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_folder_that_was_in_use_has_vanished_until_it_is_declared_new() {
+    fn empty_used_folder_is_reported_missing_until_declared_new() {
         let space = tempfile::tempdir().unwrap();
         let [a, b, c] = ["a", "b", "c"].map(|name| space.path().join(name));
         for dir in [&a, &b] {

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// What follows a file's name while it is being written.
-const ASIDE: &str = ".new";
+const TEMPORARY_SUFFIX: &str = ".new";
 
 /// For its owner alone.
 pub const PRIVATE: u32 = 0o600;
@@ -19,15 +19,15 @@ pub const USUAL: u32 = 0o666;
 /// Puts a file of these bytes and this mode, as far as the umask lets it, in the place of `path`. Who reads meanwhile sees
 /// the old one or the new one; so does, if it is `durable`, the next start after a power cut. For one writer at a time.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32, durable: bool) -> io::Result<()> {
-    let aside = aside_of(path);
+    let temporary = temporary_path(path);
     // What an end in the middle has left may have another mode, or be a link.
-    match fs::remove_file(&aside) {
+    match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&aside)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
     let written = file.write_all(bytes).and_then(|()| if durable { file.sync_all() } else { Ok(()) });
-    written.and_then(|()| fs::rename(&aside, path)).inspect_err(|_| drop(fs::remove_file(&aside)))?;
+    written.and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| drop(fs::remove_file(&temporary)))?;
     match path.parent() {
         Some(folder) if durable && folder.as_os_str().is_empty() => File::open(".")?.sync_all(),
         Some(folder) if durable => File::open(folder)?.sync_all(),
@@ -35,9 +35,9 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32, durable: bool) -> io::Resul
     }
 }
 
-fn aside_of(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
-    name.push(ASIDE);
+    name.push(TEMPORARY_SUFFIX);
     name.into()
 }
 
@@ -47,15 +47,15 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn a_file_is_replaced_whole_and_nothing_is_left_beside_it() {
+    fn replace_is_atomic_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, aside) = (dir.path().join("ann.pem"), dir.path().join("ann.pem.new"));
+        let (path, temporary) = (dir.path().join("ann.pem"), dir.path().join("ann.pem.new"));
         let left = || fs::read_dir(dir.path()).unwrap().count();
         fs::write(&path, "old").unwrap();
         // Somebody died here, and somebody else has laid a link.
         let elsewhere = dir.path().join("elsewhere");
         fs::write(&elsewhere, "another's").unwrap();
-        symlink(&elsewhere, &aside).unwrap();
+        symlink(&elsewhere, &temporary).unwrap();
         for durable in [false, true] {
             replace(&path, b"new", PRIVATE, durable).unwrap();
             assert_eq!(fs::read(&path).unwrap(), b"new");

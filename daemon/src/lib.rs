@@ -4,18 +4,18 @@
 //! Deliberately absent: anything that knows what a daemon does.
 
 pub mod account;
-pub mod careful;
 mod client;
 pub mod config;
 pub mod data_dirs;
 pub mod files;
-pub mod first;
 mod host;
+pub mod init_process;
 pub mod lifecycle;
 pub mod listen;
 pub mod lock;
 pub mod logging;
 mod quantity;
+pub mod safe_open;
 mod scheduler;
 mod security;
 pub mod serve;

@@ -19,7 +19,7 @@ pub struct DaemonArgs {
     /// How log lines look
     #[arg(long, value_enum, default_value = "human")]
     pub log_format: LogFormat,
-    /// Size at which a log that standard error goes to is put aside as FILE.1 and begun anew; 0 for never
+    /// Size at which a log that standard error goes to is checkpointed as FILE.1 and begun anew; 0 for never
     #[arg(long, value_name = "SIZE", default_value = "32MiB")]
     pub log_max: Bytes,
     /// Written, with the address served on, once the daemon serves
@@ -88,7 +88,7 @@ pub async fn stop_signal() {
                 tracing::warn!("SIGHUP is ignored: settings are read at start, so restart the daemon to change them");
             }
             folder = &mut gone => {
-                tracing::error!(folder = %folder.display(), "the folder has been deleted: nothing can be kept any more");
+                tracing::error!(folder = %folder.display(), "the folder has been deleted: no data can be stored");
                 return;
             }
         }
@@ -101,7 +101,7 @@ pub async fn stop_signal() {
 pub fn begin() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     close_inherited();
-    survive_hangup();
+    ignore_hangup();
     // No other process of the account, such as a task, can trace this one or read its memory, environment and files
     // through /proc. There are no core files either, which would hold the cluster's keys. Fails on no Linux.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).ok();
@@ -109,13 +109,13 @@ pub fn begin() {
     let files = getrlimit(Resource::Nofile);
     // As it was, if not: the limits on connections follow from it.
     setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }).ok();
-    die_of_any_panic();
+    abort_on_panic();
 }
 
 /// From now on SIGHUP does not end the process, also while it reads a long journal. [`stop_signal`] logs it. The
 /// handler outlives the runtime that it is installed by; unlike an ignored signal it is not inherited by child
 /// processes.
-fn survive_hangup() {
+fn ignore_hangup() {
     use tokio::signal::unix::{SignalKind, signal};
     // Without it, SIGHUP ends the daemon until `stop_signal` is awaited.
     if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() {
@@ -140,7 +140,7 @@ fn close_inherited() {
 
 /// From now on a panic in any thread ends the process: it may leave the state half changed, and the task that it
 /// ends is not the only user of it.
-fn die_of_any_panic() {
+fn abort_on_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         tell(info);
@@ -174,8 +174,8 @@ mod tests {
 
     /// Runs this very test again in a process of its own, which has a file open that it did not open.
     #[test]
-    fn what_somebody_else_has_opened_is_closed() {
-        let name = "lifecycle::tests::what_somebody_else_has_opened_is_closed";
+    fn inherited_descriptors_are_closed() {
+        let name = "lifecycle::tests::inherited_descriptors_are_closed";
         if std::env::var_os(VICTIM).is_some() {
             let open = || std::fs::metadata("/proc/self/fd/9").is_ok();
             let before = open();
@@ -193,14 +193,14 @@ mod tests {
 
     /// Runs this very test again in a process of its own, which sends itself the signal.
     #[test]
-    fn sighup_does_not_end_a_daemon_that_has_not_got_to_serving() {
+    fn sighup_during_startup_does_not_end_the_daemon() {
         if std::env::var_os(VICTIM).is_some() {
-            super::survive_hangup();
+            super::ignore_hangup();
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
             println!("still there");
             return;
         }
-        let name = "lifecycle::tests::sighup_does_not_end_a_daemon_that_has_not_got_to_serving";
+        let name = "lifecycle::tests::sighup_during_startup_does_not_end_the_daemon";
         let own = std::env::current_exe().unwrap();
         let victim = Command::new(own).args(["--exact", name, "--nocapture"]).env(VICTIM, "1").output();
         let victim = victim.unwrap();
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_panic_in_any_thread_ends_the_process() {
         if std::env::var_os(VICTIM).is_some() {
-            super::die_of_any_panic();
+            super::abort_on_panic();
             drop(std::thread::spawn(|| panic!("on purpose")));
             std::thread::sleep(std::time::Duration::from_secs(30));
             return;

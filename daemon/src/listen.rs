@@ -9,7 +9,7 @@ use std::{
 };
 
 /// How long an address may be taken: whoever looks for a free port (`mrctl up` does) holds one for a moment.
-const TAKEN_FOR: Duration = Duration::from_secs(2);
+const ADDRESS_IN_USE_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
 /// Connections that may wait to be accepted.
 const QUEUE: i32 = 4096;
@@ -54,15 +54,15 @@ pub fn bind(addr: &str, config: &Config) -> Result<TcpListener, ListenError> {
     {
         return Err(ListenError::Open(*open));
     }
-    let listener = patiently(&resolved).map_err(bind)?;
+    let listener = bind_with_retry(&resolved).map_err(bind)?;
     // The standard library asks for 128; thousands come back at once after a restart. The kernel has its own limit.
     rustix::net::listen(&listener, QUEUE).map_err(|error| bind(error.into()))?;
     listener.set_nonblocking(true).map_err(bind)?;
     Ok(listener)
 }
 
-fn patiently(addrs: &[SocketAddr]) -> io::Result<TcpListener> {
-    let deadline = Instant::now() + TAKEN_FOR;
+fn bind_with_retry(addrs: &[SocketAddr]) -> io::Result<TcpListener> {
+    let deadline = Instant::now() + ADDRESS_IN_USE_TIMEOUT;
     loop {
         match TcpListener::bind(addrs) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_is_taken_for_a_moment_is_waited_for() {
+    fn briefly_used_address_is_retried() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = taken.local_addr().unwrap().to_string();
         let held = std::thread::spawn(move || {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_only_unless_told_or_closed() {
+    fn listens_on_loopback_unless_configured_or_closed() {
         let mut config = Config::default();
         bind("127.0.0.1:0", &config).unwrap();
         let error = bind("0.0.0.0:0", &config).unwrap_err();

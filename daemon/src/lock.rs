@@ -11,21 +11,21 @@ use std::{
 };
 
 /// Between two looks at whether the folders are still there.
-const LOOK_PERIOD: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Held for as long as it lives.
 #[derive(Debug)]
 pub struct FolderLock {
-    held: Arc<Held>,
+    locked_folder: Arc<LockedFolder>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct LockedFolder {
     path: PathBuf,
     file: File,
 }
 
-impl Held {
+impl LockedFolder {
     /// Whether its file has been deleted, or another is in its place. A disk that does not answer is no proof.
     fn is_gone(&self) -> bool {
         let identity = |file: std::fs::Metadata| (file.dev(), file.ino());
@@ -38,19 +38,19 @@ impl Held {
 }
 
 /// All that this process holds.
-static HELD: Mutex<Vec<Weak<Held>>> = Mutex::new(Vec::new());
+static LOCKED_FOLDERS: Mutex<Vec<Weak<LockedFolder>>> = Mutex::new(Vec::new());
 
 /// Completes when every folder that this process holds has been deleted under it; one of them is named.
 ///
 /// Whoever deletes a cluster's folder and makes another in its place must not find the old daemons at work in it.
 pub async fn all_folders_gone() -> PathBuf {
     loop {
-        tokio::time::sleep(LOOK_PERIOD).await;
-        let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|held| held.strong_count() > 0);
-        let held: Vec<Arc<Held>> = all.iter().filter_map(Weak::upgrade).collect();
-        if let Some(first) = held.first()
-            && held.iter().all(|held| held.is_gone())
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        let mut all = LOCKED_FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|locked_folder| locked_folder.strong_count() > 0);
+        let locked_folder: Vec<Arc<LockedFolder>> = all.iter().filter_map(Weak::upgrade).collect();
+        if let Some(first) = locked_folder.first()
+            && locked_folder.iter().all(|locked_folder| locked_folder.is_gone())
         {
             return first.path.parent().map(Path::to_owned).unwrap_or_default();
         }
@@ -70,7 +70,7 @@ pub enum LockError {
     },
     /// Another process has it.
     #[error("folder {path} is in use by {holder}: stop it, or give this daemon a folder of its own")]
-    Held {
+    InUse {
         /// The folder.
         path: PathBuf,
         /// As its lock file says.
@@ -96,7 +96,7 @@ impl FolderLock {
             let mut holder = String::new();
             file.read_to_string(&mut holder).map_err(io)?;
             let holder = if holder.is_empty() { "another process".into() } else { holder };
-            return Err(LockError::Held { path: folder.into(), holder: holder.trim().into() });
+            return Err(LockError::InUse { path: folder.into(), holder: holder.trim().into() });
         }
         // Over what is there, then cut: a full disk has room for that. Who holds it is a word for people.
         let holder = format!("{who}, pid {}", std::process::id());
@@ -106,14 +106,14 @@ impl FolderLock {
             }
             other => other.map_err(io)?,
         }
-        let held = Arc::new(Held { path, file });
-        HELD.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&held));
-        Ok(Self { held })
+        let locked_folder = Arc::new(LockedFolder { path, file });
+        LOCKED_FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&locked_folder));
+        Ok(Self { locked_folder })
     }
 
     /// Whether the folder has been deleted under its holder.
     pub fn is_gone(&self) -> bool {
-        self.held.is_gone()
+        self.locked_folder.is_gone()
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_refused_until_the_first_is_gone() {
+    fn second_lock_fails_until_the_first_is_released() {
         let dir = tempfile::tempdir().unwrap();
         let first = FolderLock::acquire(dir.path(), "namenode").unwrap();
         let error = FolderLock::acquire(dir.path(), "namenode").unwrap_err().to_string();

@@ -2,7 +2,7 @@
 //! `FERMATA_LOG` filters by level and crate, e.g. `FERMATA_LOG=debug` or `FERMATA_LOG=warn,fermata_dfs=trace`; the
 //! default level is `info`.
 //!
-//! If standard error is a file, it does not grow for ever: when it is large it is put aside under its name with `.1`, in
+//! If standard error is a file, it does not grow forever: when it is large it is checkpointed under its name with `.1`, in
 //! place of the one before it, and a new one begun. What is printed by other means follows, because it is the descriptor
 //! that is exchanged. What others can make a daemon say, it says [seldom](Seldom).
 
@@ -33,7 +33,7 @@ pub fn init(format: LogFormat) {
     init_within(format, Bytes(0));
 }
 
-/// The same; a log file is put aside at `max` bytes, 0 for never.
+/// The same; a log file is checkpointed at `max` bytes, 0 for never.
 pub fn init_within(format: LogFormat, max: Bytes) {
     let text = std::env::var("FERMATA_LOG").unwrap_or_default();
     let (filter, error) = match filter(&text) {
@@ -106,10 +106,10 @@ fn file() -> Option<PathBuf> {
 fn exchange() -> io::Result<()> {
     let Some(path) = file() else { return Ok(()) };
     // Made first: without it the old one keeps its name.
-    let aside = beside(&path, ".new");
-    let fresh = fresh(&aside)?;
-    fs::rename(&path, beside(&path, ".1"))?;
-    fs::rename(&aside, &path)?;
+    let temporary = with_suffix(&path, ".new");
+    let fresh = fresh(&temporary)?;
+    fs::rename(&path, with_suffix(&path, ".1"))?;
+    fs::rename(&temporary, &path)?;
     let (one, other) = (rustix::stdio::stdout(), rustix::stdio::stderr());
     let both = rustix::fs::fstat(one).and_then(|one| {
         rustix::fs::fstat(other).map(|other| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
@@ -120,7 +120,7 @@ fn exchange() -> io::Result<()> {
     Ok(rustix::stdio::dup2_stderr(&fresh)?)
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ending);
     name.into()
@@ -132,20 +132,20 @@ fn fresh(path: &Path) -> io::Result<File> {
 
 /// Lets a line be written at most once in a while: for what others can make happen as often as they like.
 #[derive(Debug)]
-pub struct Seldom {
+pub struct RateLimit {
     every: Duration,
     last: Option<Instant>,
     since: u64,
 }
 
-impl Seldom {
+impl RateLimit {
     /// Once in this time.
     pub fn new(every: Duration) -> Self {
         Self { every, last: None, since: 0 }
     }
 
     /// It has happened again: how often since it was last told, this time included, if it is to be told now.
-    pub fn again(&mut self) -> Option<u64> {
+    pub fn due(&mut self) -> Option<u64> {
         self.since += 1;
         if self.last.is_some_and(|last| last.elapsed() < self.every) {
             return None;
@@ -176,17 +176,17 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_often_is_told_seldom() {
-        let mut seldom = Seldom::new(Duration::from_millis(50));
-        assert_eq!(seldom.again(), Some(1));
-        assert_eq!((0..9).filter_map(|_| seldom.again()).count(), 0);
+    fn frequent_events_are_rate_limited_in_the_log() {
+        let mut rate_limit = RateLimit::new(Duration::from_millis(50));
+        assert_eq!(rate_limit.due(), Some(1));
+        assert_eq!((0..9).filter_map(|_| rate_limit.due()).count(), 0);
         std::thread::sleep(Duration::from_millis(60));
-        assert_eq!(seldom.again(), Some(10));
+        assert_eq!(rate_limit.due(), Some(10));
     }
 
     /// Runs this very test again in a process whose standard output and errors are a file.
     #[test]
-    fn a_log_does_not_grow_for_ever() {
+    fn log_size_is_bounded() {
         if std::env::var_os(VICTIM).is_some() {
             let mut log = Log::new(1000);
             for number in 0..100 {
@@ -200,14 +200,14 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("daemon.log");
-        let name = "logging::tests::a_log_does_not_grow_for_ever";
+        let name = "logging::tests::log_size_is_bounded";
         let script = "exec \"$0\" --exact \"$1\" --nocapture --test-threads=1 >>\"$2\" 2>&1";
         let own = std::env::current_exe().unwrap();
         let mut victim = Command::new("sh");
         victim.args(["-c", script]).arg(own).arg(name).arg(&path).env(VICTIM, "1");
         assert!(victim.status().unwrap().success());
         let (now, before) =
-            (fs::read_to_string(&path).unwrap(), fs::read_to_string(beside(&path, ".1")).unwrap());
+            (fs::read_to_string(&path).unwrap(), fs::read_to_string(with_suffix(&path, ".1")).unwrap());
         assert!(now.contains("line 099") && now.contains("the end"), "{now}");
         assert!(now.len() < 1500 && before.len() < 1500, "{} {}", now.len(), before.len());
         // No line is lost in between.

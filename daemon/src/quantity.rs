@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn parses_human_quantities() {
         assert_eq!("64MiB".parse(), Ok(Bytes::mib(64)));
         assert_eq!("1 GB".parse(), Ok(Bytes(1_000_000_000)));
         assert_eq!("4096".parse(), Ok(Bytes(4096)));
@@ -108,12 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_has_no_plural() {
+    fn singular_units_have_no_plural() {
         assert_eq!([0, 1, 2].map(|number| count(number, "file")), ["0 files", "1 file", "2 files"]);
     }
 
     #[test]
-    fn refuses_nonsense_and_says_how() {
+    fn rejects_malformed_quantities_with_a_hint() {
         for text in ["", "-1", "12XB", "many"] {
             assert_eq!(text.parse::<Bytes>(), Err(QuantityError::Size(text.into())));
         }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn prints_what_reads_back() {
+    fn quantities_round_trip() {
         for bytes in [0, 1, 1023, 1024, 65536, 64 << 20, 3 << 30, (1 << 30) + 1] {
             assert_eq!(Bytes(bytes).to_string().parse(), Ok(Bytes(bytes)));
         }

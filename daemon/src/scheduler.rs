@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_a_parameter() {
+    fn values_become_parameters() {
         let mut config = SchedulerConfig::default();
         config.set("fair.pools.a.weight", "2");
         config.set("fair.node_wait", "5s");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_parameter_is_refused() {
+    fn non_parameters_are_rejected() {
         let told = |text: &str| read(text).parameters().unwrap_err().to_string();
         let error = told("[scheduler]\nnmae = \"fair\"\n");
         assert_eq!(error, "unknown field `nmae`, expected `name`, `shadow` or a table of a policy");

@@ -43,7 +43,7 @@ pub enum Choice {
 
 impl Choice {
     /// What it comes to in a cluster where callers must prove who they are, or need not.
-    pub fn holds(self, closed: bool) -> bool {
+    pub fn is_on(self, closed: bool) -> bool {
         match self {
             Self::Auto => closed,
             Self::On => true,
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_meant_from_where_the_file_is() {
+    fn relative_paths_resolve_from_the_config_file() {
         let mut settings =
             SecurityConfig { dir: "keys".into(), secret: "/etc/secret".into(), ..SecurityConfig::default() };
         settings.anchor(Path::new("/srv/cluster/fermata.toml"));

@@ -13,7 +13,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 const HEADER_BYTES_MAX: u32 = 8 << 10;
 /// Calls that a client may cancel before they are looked at; then its connection ends (rapid reset, CVE-2023-44487).
 const RESETS_MAX: usize = 20;
-/// A client that is gone without a word is noticed after about this long.
+/// A client that is gone silently is noticed after about this long.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// A server with the limits of the house; services are added to it.
@@ -28,11 +28,11 @@ pub fn builder() -> Server {
 }
 
 /// A reader that takes nothing for this long has gone away.
-const PATIENCE: Duration = Duration::from_mins(1);
+const STALL_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Sends what `next` gives until there is no more, or nobody takes it. Each piece is read by a thread that may wait for a
 /// disk; none waits for the reader.
-pub async fn pour<T: Send + 'static>(
+pub async fn stream_chunks<T: Send + 'static>(
     to: mpsc::Sender<T>,
     mut next: impl FnMut() -> Option<T> + Send + 'static,
 ) {
@@ -40,7 +40,7 @@ pub async fn pour<T: Send + 'static>(
         let reading = tokio::task::spawn_blocking(move || (next(), next));
         let Ok((Some(piece), rest)) = reading.await else { return };
         next = rest;
-        if !matches!(tokio::time::timeout(PATIENCE, to.send(piece)).await, Ok(Ok(()))) {
+        if !matches!(tokio::time::timeout(STALL_TIMEOUT, to.send(piece)).await, Ok(Ok(()))) {
             return;
         }
     }
@@ -51,12 +51,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_reader_that_takes_nothing_holds_no_thread() {
+    async fn stalled_reader_releases_its_thread() {
         let readers: Vec<_> = (0..600)
             .map(|_| mpsc::channel(1))
             .map(|(to, from)| {
                 let mut left = 5;
-                tokio::spawn(pour(to, move || {
+                tokio::spawn(stream_chunks(to, move || {
                     left -= 1;
                     (left > 0).then_some(left)
                 }));

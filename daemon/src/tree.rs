@@ -19,7 +19,7 @@ use std::{
 
 /// Folders that are open at a time. Deeper ones are moved up before they are gone through.
 const OPEN_MAX: usize = 32;
-/// What its owner may do with a folder that is to be emptied.
+/// What its owner may do with a folder that is to be drained.
 const OWNERS: u32 = 0o700;
 
 /// Removes what is at `path`, a folder or not. Not there any more is as good as removed. If something stays, the error is
@@ -33,12 +33,12 @@ pub fn remove(path: &Path) -> io::Result<()> {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    let mut removal = Removal { parent, levels: Vec::new(), moved: Vec::new(), number: 0, trouble: None };
+    let mut removal = Removal { parent, levels: Vec::new(), moved: Vec::new(), number: 0, first_error: None };
     removal.go(&name);
-    removal.trouble.map_or(Ok(()), |error| Err(error.into()))
+    removal.first_error.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// A folder that is being emptied, and its name in the one before it.
+/// A folder that is being drained, and its name in the one before it.
 struct Level {
     dir: Dir,
     name: CString,
@@ -51,7 +51,7 @@ struct Removal {
     /// What was moved to the first level and is to be gone through there.
     moved: Vec<CString>,
     number: u64,
-    trouble: Option<Errno>,
+    first_error: Option<Errno>,
 }
 
 impl Removal {
@@ -73,11 +73,11 @@ impl Removal {
         if let Err(error) = done
             && error != Errno::NOENT
         {
-            self.trouble.get_or_insert(error);
+            self.first_error.get_or_insert(error);
         }
     }
 
-    /// The folder that is being emptied now.
+    /// The folder that is being drained now.
     fn at(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.levels.last().map_or(Ok(self.parent.as_fd()), |level| level.dir.fd())
     }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_goes_though_its_owner_may_not_enter_it() {
+    fn folder_without_owner_permissions_is_removed() {
         as_nobody(
             |_| (),
             |folder| {
@@ -231,7 +231,7 @@ mod tests {
 
     /// Deeper than a path is long, a process has descriptors, or a thread a stack.
     #[test]
-    fn depth_is_no_matter() {
+    fn deep_trees_are_removed() {
         as_nobody(
             |_| (),
             |folder| {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_removed_keeps_nothing_else_from_it() {
+    fn unremovable_entry_does_not_stop_the_removal() {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("skipped: only root can put something of another's there");
         }

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn both_crates_mean_the_same_sum() {
+    fn both_crc_implementations_agree() {
         let (data, _) = sample();
         for length in [0, 1, 7, 8, 63, 64, 255, 4096, CHUNK_BYTES, data.len()] {
             assert_eq!(chunk_sum(&data[..length]), crc32c::crc32c(&data[..length]), "{length} bytes");

@@ -36,7 +36,7 @@ pub enum Kind {
     /// Safemode; ask again.
     Safemode,
     /// Safemode that only an operator ends; ask again when told to.
-    Held,
+    ManualSafemode,
     /// An epoch older than the fence.
     Fenced,
     /// An operation that cannot be done on this object in this state.
@@ -72,7 +72,7 @@ const KINDS: [(Kind, &str, Code); 18] = [
     (Kind::NoNodes, "no-nodes", Code::ResourceExhausted),
     (Kind::NotYetReplicated, "not-yet-replicated", Code::Unavailable),
     (Kind::Safemode, "safemode", Code::Unavailable),
-    (Kind::Held, "held", Code::Unavailable),
+    (Kind::ManualSafemode, "manual-safemode", Code::Unavailable),
     (Kind::Fenced, "fenced", Code::FailedPrecondition),
     (Kind::Refused, "refused", Code::FailedPrecondition),
     (Kind::Denied, "denied", Code::PermissionDenied),
@@ -87,8 +87,11 @@ impl Error {
     }
 
     /// Whether asking again later may succeed.
-    pub fn is_passing(&self) -> bool {
-        matches!(self.kind, Kind::NotYetReplicated | Kind::Safemode | Kind::Held | Kind::Unavailable)
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::NotYetReplicated | Kind::Safemode | Kind::ManualSafemode | Kind::Unavailable
+        )
     }
 }
 

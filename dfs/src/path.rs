@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_reliability_lists() {
+    fn rejects_invalid_paths() {
         assert!(matches!(DfsPath::parse("a/b"), Err(PathError::Relative(_))));
         assert!(matches!(DfsPath::parse(""), Err(PathError::Relative(_))));
         assert!(matches!(DfsPath::parse("/a/../b"), Err(PathError::Dots(_, ".."))));

@@ -7,9 +7,9 @@ use std::{
 };
 
 /// No single execution may take longer, on a busy machine either.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to go on, and from which seed.
+/// How long to continue, and from which seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Campaign {
     /// At least this many executions,
@@ -87,8 +87,8 @@ fn judge<T>(
     tally.executions += 1;
     tally.longest = tally.longest.max(took);
     let judged = match content {
-        Err(panic) => Err(words_of(&*panic)),
-        Ok(_) if took > PATIENCE => Err(format!("it took {took:.1?}")),
+        Err(panic) => Err(message_of(&*panic)),
+        Ok(_) if took > DRAIN_TIMEOUT => Err(format!("it took {took:.1?}")),
         Ok(content) => fits(content),
     };
     match judged {
@@ -100,7 +100,7 @@ fn judge<T>(
     }
 }
 
-fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
 }

@@ -1,4 +1,4 @@
-//! The time that the mind is told: wall clock when the process began, monotonic from there.
+//! The time that the core is told: wall clock when the process began, monotonic from there.
 //!
 //! Never before the newest entry of the journal, so that facts stay in order whatever was done to the wall clock
 //! between two starts.
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn never_before_the_newest_entry() {
+    fn clock_never_goes_behind_the_journal() {
         let far = Time(u64::MAX / 2);
         let clock = Clock::start(far);
         assert!(clock.now() >= far);

@@ -23,7 +23,7 @@ struct Newest {
     state: BTreeMap<TrackerId, usize>,
     returned: BTreeMap<TrackerId, usize>,
     /// Trackers that were forgotten and that nothing kept names.
-    gone: BTreeSet<TrackerId>,
+    forgotten_trackers: BTreeSet<TrackerId>,
 }
 
 impl Newest {
@@ -36,7 +36,7 @@ impl Newest {
                     newest.forgotten.insert(*job);
                 }
                 Fact::JobTrackerStarted { .. } => newest.started = Some(index),
-                Fact::NumbersSkipped { .. } => newest.skipped = Some(index),
+                Fact::IdsSkipped { .. } => newest.skipped = Some(index),
                 Fact::TrackerJoined { tracker, .. } => {
                     newest.joined.insert(*tracker, index);
                     newest.state.remove(tracker);
@@ -46,7 +46,7 @@ impl Newest {
                 | Fact::TrackerLost { tracker, .. } => {
                     newest.state.insert(*tracker, index);
                 }
-                Fact::TrackerReturned { tracker, .. } => {
+                Fact::DrainCancelled { tracker, .. } => {
                     newest.returned.insert(*tracker, index);
                 }
                 Fact::TrackerForgotten { tracker, .. } => {
@@ -63,7 +63,7 @@ impl Newest {
                 }
             }
             newest.joined.retain(|tracker, _| !forgotten.contains(tracker));
-            newest.gone = forgotten;
+            newest.forgotten_trackers = forgotten;
         }
         newest
     }
@@ -73,13 +73,13 @@ impl Newest {
         fact.job().is_some_and(|job| !self.forgotten.contains(&job))
     }
 
-    fn keeps(&self, index: usize, fact: &Fact) -> bool {
+    fn is_needed(&self, index: usize, fact: &Fact) -> bool {
         match fact {
             Fact::JobTrackerStarted { .. } => self.started == Some(index),
-            Fact::NumbersSkipped { .. } => self.skipped == Some(index),
-            Fact::TrackerForgotten { tracker, .. } => !self.gone.contains(tracker),
+            Fact::IdsSkipped { .. } => self.skipped == Some(index),
+            Fact::TrackerForgotten { tracker, .. } => !self.forgotten_trackers.contains(tracker),
             Fact::TrackerDraining { tracker, .. } | Fact::TrackerLost { tracker, .. }
-                if self.gone.contains(tracker) =>
+                if self.forgotten_trackers.contains(tracker) =>
             {
                 false
             }
@@ -91,7 +91,7 @@ impl Newest {
             | Fact::TrackerRecovered { tracker }
             | Fact::TrackerLost { tracker, .. } => self.state.get(tracker) == Some(&index),
             // A drain that was called off is of no consequence.
-            Fact::TrackerReturned { .. } => false,
+            Fact::DrainCancelled { .. } => false,
             Fact::TrackerDraining { tracker, .. } => {
                 self.returned.get(tracker).is_none_or(|returned| *returned < index)
             }
@@ -105,8 +105,8 @@ fn named(fact: &Fact) -> Option<TrackerId> {
     match fact {
         Fact::AttemptLaunched { tracker, .. }
         | Fact::TrackerBlacklisted { tracker, .. }
-        | Fact::MapOutputTaken { tracker, .. }
-        | Fact::CheckpointTaken { tracker, .. } => Some(*tracker),
+        | Fact::MapOutputCopied { tracker, .. }
+        | Fact::CheckpointCopied { tracker, .. } => Some(*tracker),
         _ => None,
     }
 }
@@ -115,7 +115,7 @@ fn named(fact: &Fact) -> Option<TrackerId> {
 pub(crate) fn compact(entries: Vec<Entry>) -> Vec<Entry> {
     let newest = Newest::of(&entries);
     let mut kept: Vec<Entry> = newest.joined.values().map(|index| entries[*index].clone()).collect();
-    let rest = entries.into_iter().enumerate().filter(|(index, entry)| newest.keeps(*index, &entry.fact));
+    let rest = entries.into_iter().enumerate().filter(|(index, entry)| newest.is_needed(*index, &entry.fact));
     kept.extend(rest.map(|(_, entry)| entry));
     kept
 }

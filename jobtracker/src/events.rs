@@ -15,7 +15,7 @@ pub(crate) fn is_logged(fact: &Fact) -> bool {
             | Fact::TrackerLost { .. }
             | Fact::TrackerForgotten { .. }
             | Fact::TrackerDraining { .. }
-            | Fact::TrackerReturned { .. }
+            | Fact::DrainCancelled { .. }
             | Fact::JobSubmitted { .. }
             | Fact::JobEnded { .. }
     )
@@ -40,7 +40,7 @@ pub(crate) fn log(cluster: &Cluster, entry: &Entry) {
         Fact::TrackerDraining { tracker, by, .. } => {
             tracing::info!(tracker = name(tracker), by, "tracker is being drained");
         }
-        Fact::TrackerReturned { tracker, by } => {
+        Fact::DrainCancelled { tracker, by } => {
             tracing::info!(tracker = name(tracker), by, "tracker is used again after a drain");
         }
         Fact::JobSubmitted { job, spec, .. } => {

@@ -9,7 +9,7 @@
 use crate::{
     driver::Driver,
     error::Refusal,
-    output::{Pause, WORK, is_passing},
+    output::{Pause, WORK_DIR, is_transient},
 };
 use dfs::{
     client::{Attributes, ClientError, FileStatus},
@@ -30,10 +30,10 @@ use std::{
 /// The setting that names where a job's files were staged.
 const STAGING_KEY: &str = "staging";
 
-/// What is staged for longer than this, and named by no job, was staged in vain.
+/// What is staged for longer than this, and named by no job, was staged for nothing.
 const STAGED_MAX: Duration = Duration::from_hours(24);
 /// Between two looks for such.
-const LOOK_PERIOD: Duration = Duration::from_hours(1);
+const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
 
 /// What may be left of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct Leftovers {
     /// The folder its attempts wrote in, if it may be there.
     work: Option<DfsPath>,
     /// Whether its output folder has nothing of worth in it.
-    in_vain: bool,
+    discard_output: bool,
     staging: Option<DfsPath>,
 }
 
@@ -51,11 +51,12 @@ impl Leftovers {
     /// Of a job whose work is over. The commit of one that succeeded deleted its work folder: it is looked for only if
     /// somebody may have written since.
     pub(crate) fn of(job: &Job, written_since: bool) -> Self {
-        let in_vain = !matches!(job.state, JobState::Ended(JobOutcome::Succeeded));
-        let work = || DfsPath::parse(&job.spec.output).ok()?.join(WORK).ok()?.join(&job.id.to_string()).ok();
-        let work = if in_vain || written_since { work() } else { None };
+        let discard_output = !matches!(job.state, JobState::Ended(JobOutcome::Succeeded));
+        let work =
+            || DfsPath::parse(&job.spec.output).ok()?.join(WORK_DIR).ok()?.join(&job.id.to_string()).ok();
+        let work = if discard_output || written_since { work() } else { None };
         let user = Some(job.spec.user.clone());
-        Self { user, work, in_vain, staging: staging(&job.spec.conf).ok().flatten() }
+        Self { user, work, discard_output, staging: staging(&job.spec.conf).ok().flatten() }
     }
 
     /// What is to be cleared away after this: of a job that has succeeded, and of one that was over before its last
@@ -92,8 +93,8 @@ pub(crate) fn staging(conf: &BTreeMap<String, String>) -> Result<Option<DfsPath>
 pub(crate) async fn clear(driver: Arc<Driver>, left: Leftovers) {
     let mut pause = Pause::new();
     while let Err(error) = try_clear(&driver, &left).await {
-        tracing::warn!(%error, "cannot clear away what a job left");
-        if !is_passing(&error) {
+        tracing::warn!(%error, "cannot delete the leftovers of a job");
+        if !is_transient(&error) {
             return;
         }
         pause.wait().await;
@@ -110,7 +111,7 @@ async fn try_clear(driver: &Driver, left: &Leftovers) -> Result<(), ClientError>
     let mut found = client.delete(own, true).await?;
     let Some((all, _)) = own.split_last() else { return Ok(()) };
     let Some((output, _)) = all.split_last() else { return Ok(()) };
-    for (folder, wanted) in [(all, true), (output, left.in_vain)] {
+    for (folder, wanted) in [(all, true), (output, left.discard_output)] {
         if !wanted {
             break;
         }
@@ -141,7 +142,7 @@ pub(crate) async fn sweep(driver: Arc<Driver>) {
     }
     loop {
         sweep_staging(&driver, STAGED_MAX).await;
-        tokio::time::sleep(LOOK_PERIOD).await;
+        tokio::time::sleep(SWEEP_INTERVAL).await;
     }
 }
 
@@ -158,7 +159,7 @@ pub(crate) async fn sweep_staging(driver: &Arc<Driver>, age: Duration) {
     });
     for path in old.into_iter().map(|entry| entry.path).filter(|path| !named.contains(path)) {
         tracing::info!(path = path.as_str(), "staged long ago, and no job came");
-        let left = Leftovers { user: None, work: None, in_vain: false, staging: Some(path) };
+        let left = Leftovers { user: None, work: None, discard_output: false, staging: Some(path) };
         clear(driver.clone(), left).await;
     }
 }
@@ -168,7 +169,7 @@ async fn open_staging(driver: &Driver) {
     let mut pause = Pause::new();
     while let Err(error) = try_open_staging(driver).await {
         // A NameNode that is still in safemode is one that is away.
-        if !is_passing(&error) {
+        if !is_transient(&error) {
             return tracing::warn!(%error, "users cannot stage files in {STAGING}");
         }
         pause.wait().await;
@@ -194,7 +195,7 @@ async fn staged(driver: &Driver) -> Vec<FileStatus> {
         };
         match listed {
             Ok(entries) => return entries,
-            Err(error) if is_passing(&error) => pause.wait().await,
+            Err(error) if is_transient(&error) => pause.wait().await,
             // Nobody has staged anything yet.
             Err(_) => return Vec::new(),
         }

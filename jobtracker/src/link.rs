@@ -5,7 +5,7 @@
 
 use crate::{
     driver::Driver,
-    wire::{self, FromTracker, ToTracker, TrackerWord},
+    wire::{self, FromTracker, ToTracker, TrackerMessage},
 };
 use mrcore::ids::{Incarnation, TrackerId};
 use proto::mr::tracker_link_server::TrackerLink;
@@ -34,7 +34,7 @@ impl TrackerLink for LinkService {
         request: Request<Streaming<FromTracker>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         let (sender, receiver) = mpsc::channel(MESSAGES_MAX);
-        tokio::spawn(attend(self.driver.clone(), request.into_inner(), sender));
+        tokio::spawn(serve_tracker(self.driver.clone(), request.into_inner(), sender));
         Ok(Response::new(ReceiverStream::new(receiver).map(Ok)))
     }
 }
@@ -48,25 +48,29 @@ struct Attached {
 }
 
 /// Listens to one tracker until its stream ends.
-async fn attend(driver: Arc<Driver>, mut words: Streaming<FromTracker>, sender: mpsc::Sender<ToTracker>) {
+async fn serve_tracker(
+    driver: Arc<Driver>,
+    mut message: Streaming<FromTracker>,
+    sender: mpsc::Sender<ToTracker>,
+) {
     let mut attached: Option<Attached> = None;
     loop {
         let word = tokio::select! {
-            word = words.next() => word,
+            word = message.next() => word,
             // The tracker has gone, or has attached anew elsewhere and this stream was closed.
             () = sender.closed() => None,
         };
         let Some(Ok(word)) = word else { break };
         // While this waits, so does the tracker: nothing is taken from its stream.
         driver.room().await;
-        let heard = match wire::tracker_word(word, attached.map(|at| (at.tracker, at.incarnation))) {
-            Ok(TrackerWord::Registration(registration)) => {
+        let heard = match wire::tracker_message(word, attached.map(|at| (at.tracker, at.incarnation))) {
+            Ok(TrackerMessage::Registration(registration)) => {
                 attached = driver
                     .attach(registration, &sender)
                     .map(|(tracker, incarnation, generation)| Attached { tracker, incarnation, generation });
                 attached.is_some()
             }
-            Ok(TrackerWord::Heartbeat(heartbeat)) => {
+            Ok(TrackerMessage::Heartbeat(heartbeat)) => {
                 attached.is_some_and(|at| driver.heartbeat(at.generation, heartbeat))
             }
             Err(why) => {

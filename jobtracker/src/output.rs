@@ -22,7 +22,7 @@ use mrcore::{
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Folder below a job's output in which attempts write.
-pub(crate) const WORK: &str = "_temporary";
+pub(crate) const WORK_DIR: &str = "_temporary";
 const SUCCESS: &str = "_SUCCESS";
 
 /// Waits between attempts while the NameNode is away: twice as long each time.
@@ -71,7 +71,7 @@ impl Files {
 
     /// What a task of the job shows to the file system; empty where nobody asks.
     pub(crate) fn task_token(&self, job: &Job) -> String {
-        let word = security::job_word(&self.scope, job.id.0.into());
+        let word = security::job_name_of(&self.scope, job.id.0.into());
         self.options.credentials.task_token(&job.spec.user, &word)
     }
 
@@ -93,10 +93,10 @@ pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
     if job.spec.output.is_empty() || !writes {
         return String::new();
     }
-    format!("{}/{WORK}/{}/{attempt}", job.spec.output, job.id)
+    format!("{}/{WORK_DIR}/{}/{attempt}", job.spec.output, job.id)
 }
 
-/// The folders that an attempt's pieces may lie in: its own, and those of the paused attempts that it goes on from.
+/// The folders that an attempt's pieces may lie in: its own, and those of the paused attempts that it continues from.
 fn own_folders(cluster: &Cluster, job: &Job, attempt: AttemptId) -> Vec<String> {
     let before = |id: &AttemptId| cluster.attempt(*id).and_then(|attempt| attempt.from);
     let line = std::iter::successors(Some(attempt), before);
@@ -104,7 +104,7 @@ fn own_folders(cluster: &Cluster, job: &Job, attempt: AttemptId) -> Vec<String> 
 }
 
 /// An attempt that says it has written outside its own folder has failed: its pieces will be moved by name.
-pub(crate) fn judge(cluster: &Cluster, reports: &mut [AttemptReport]) {
+pub(crate) fn check_output_paths(cluster: &Cluster, reports: &mut [AttemptReport]) {
     for AttemptReport { attempt, status } in reports {
         let (AttemptStatus::Succeeded(result) | AttemptStatus::Split(_, result)) = status else { continue };
         let Some(job) = cluster.job(attempt.job()) else { continue };
@@ -119,14 +119,14 @@ pub(crate) fn judge(cluster: &Cluster, reports: &mut [AttemptReport]) {
 }
 
 /// Whether asking again may help: the NameNode is away, not of another mind.
-pub(crate) fn is_passing(error: &ClientError) -> bool {
+pub(crate) fn is_transient(error: &ClientError) -> bool {
     matches!(error, ClientError::Unreachable { .. } | ClientError::Deadline { .. })
 }
 
 /// Shuts out older processes on this journal.
 pub(crate) async fn fence(driver: Arc<Driver>) {
     // Not before it is durable: after a crash another process must not come by the same number.
-    let Ok(epoch) = driver.look(mrcore::Cluster::epoch).await else { return };
+    let Ok(epoch) = driver.read(mrcore::Cluster::epoch).await else { return };
     let mut pause = Pause::new();
     loop {
         let fenced = match driver.files().client().await {
@@ -135,7 +135,7 @@ pub(crate) async fn fence(driver: Arc<Driver>) {
         };
         match fenced {
             Ok(()) => return tracing::info!(epoch, "older JobTrackers are shut out"),
-            Err(error) if error.is(Kind::Fenced) => return driver.give_up(fenced_out(&error)),
+            Err(error) if error.is(Kind::Fenced) => return driver.fail(fenced_out(&error)),
             Err(error) => tracing::warn!(%error, "cannot raise the fence yet"),
         }
         pause.wait().await;
@@ -160,7 +160,7 @@ pub(crate) async fn commit(driver: Arc<Driver>, id: JobId) {
         None => return,
         Some((_, _, Ok(None))) => Ok(()),
         Some((user, left, Ok(Some(commit)))) => match carry_out(&driver, &user, commit).await {
-            Err(error) if error.is(Kind::Fenced) => return driver.give_up(fenced_out(&error)),
+            Err(error) if error.is(Kind::Fenced) => return driver.fail(fenced_out(&error)),
             Ok(true) => {
                 tracing::info!(job = %id, "the NameNode has this commit already: the output stays as it is");
                 not_needed = Some(left);
@@ -170,7 +170,7 @@ pub(crate) async fn commit(driver: Arc<Driver>, id: JobId) {
         },
         Some((_, _, Err(error))) => Err(error.to_string()),
     };
-    driver.tell(Event::CommitResult { job: id, result });
+    driver.handle(Event::CommitResult { job: id, result });
     if let Some(left) = not_needed {
         leftovers::clear(driver, left).await;
     }
@@ -187,7 +187,7 @@ async fn carry_out(driver: &Driver, user: &str, commit: Commit) -> Result<bool, 
         };
         match result {
             Ok(already_done) => return Ok(already_done),
-            Err(error) if is_passing(&error) => {
+            Err(error) if is_transient(&error) => {
                 tracing::warn!(%error, commit = commit.commit_id, "commit waits");
             }
             Err(error) => return Err(error),
@@ -226,6 +226,6 @@ fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathErro
         }
     }
     moves.push(CommitMove { pieces: Vec::new(), to: output.join(SUCCESS)? });
-    let deletes = vec![output.join(WORK)?];
+    let deletes = vec![output.join(WORK_DIR)?];
     Ok(Some(Commit { scope, epoch, commit_id: commit_id(job), moves, deletes }))
 }

@@ -3,18 +3,18 @@
 use daemon::config::{Config, ConfigError, SchedulerConfig};
 use mrcore::Scheduler;
 use schedulers::{
-    MakeError, Params,
-    timed::{Spent, Timed},
+    Params, PolicyError,
+    timed::{DecisionTimes, Timed},
 };
 use std::{sync::Arc, time::Instant};
 
 /// What the configuration asks for.
-pub(crate) struct Chosen {
+pub(crate) struct Policies {
     pub(crate) policy: Box<dyn Scheduler>,
     pub(crate) shadow: Option<Box<dyn Scheduler>>,
     pub(crate) params: Params,
     /// How long the policy takes to decide.
-    pub(crate) spent: Arc<Spent>,
+    pub(crate) decision_times: Arc<DecisionTimes>,
 }
 
 /// Whether there is a policy of the name that the configuration gives, and all parameters are sound.
@@ -22,21 +22,21 @@ pub fn check_scheduler(config: &Config) -> Result<(), ConfigError> {
     choose(&config.scheduler).map(drop)
 }
 
-pub(crate) fn choose(config: &SchedulerConfig) -> Result<Chosen, ConfigError> {
+pub(crate) fn choose(config: &SchedulerConfig) -> Result<Policies, ConfigError> {
     let params = config.parameters()?;
     let make = |key: &str, name: &str| {
         schedulers::make(name, &params).map_err(|error| {
             let (key, value) = match &error {
-                MakeError::Unknown { name } => (key.to_owned(), Some(name.clone())),
-                MakeError::Parameter(bad) => (bad.place().to_owned(), None),
+                PolicyError::Unknown { name } => (key.to_owned(), Some(name.clone())),
+                PolicyError::Parameter(bad) => (bad.place().to_owned(), None),
             };
             ConfigError::Setting { key: format!("scheduler.{key}"), value, why: error.to_string() }
         })
     };
-    let (began, spent) = (Instant::now(), Arc::new(Spent::default()));
+    let (began, decision_times) = (Instant::now(), Arc::new(DecisionTimes::default()));
     let policy = make("name", &config.name)?;
-    let policy = Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone()));
+    let policy = Box::new(Timed::new(policy, Box::new(move || began.elapsed()), decision_times.clone()));
     let shadow = Some(config.shadow.trim()).filter(|name| !name.is_empty());
     let shadow = shadow.map(|name| make("shadow", name)).transpose()?;
-    Ok(Chosen { policy, shadow, params, spent })
+    Ok(Policies { policy, shadow, params, decision_times })
 }

@@ -1,14 +1,14 @@
 //! A JobTracker from start to stop: open the folder, replay, serve, end in order.
 
 use crate::{
-    alive,
+    active_jobs,
     clock::Clock,
     driver::{Driver, Parts},
-    history::{Histories, Limits, Policy, Scribe},
+    history::{Histories, HistoryWriter, Limits, Policy},
     leftovers,
     link::LinkService,
     output::{self, Files},
-    policy::{Chosen, choose},
+    policy::{Policies, choose},
     server::{ClientService, READERS_MAX, SUBMISSIONS_MAX, WATCHERS_MAX},
     storage::{self, HISTORY_FOLDER, Storage, StorageError},
 };
@@ -19,7 +19,7 @@ use daemon::{
     lock::{FolderLock, LockError},
 };
 use dfs::client::ClientOptions;
-use journal::{Log, LogFailed, Recovery, Snapshots};
+use journal::{Log, LogFailed, Recovery, SnapshotPolicy};
 use mrcore::{Event, JobTracker, Span, Time};
 use proto::mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer};
 use security::{Credentials, Guard, Incoming, Role, SecurityError};
@@ -35,7 +35,7 @@ use tokio::task::JoinHandle;
 /// A tracker may report many attempts at once, but not without end.
 const TRACKER_MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// How long a clean stop waits for the histories.
-const HISTORIES_WITHIN: Duration = Duration::from_secs(5);
+const HISTORY_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the journal's size is looked at.
 const SNAPSHOT_PERIOD: Duration = Duration::from_secs(5);
 
@@ -63,7 +63,7 @@ pub enum JobTrackerError {
     /// Serving failed.
     #[error("cannot serve: {0}")]
     Serve(#[from] tonic::transport::Error),
-    /// It cannot go on.
+    /// It cannot continue.
     #[error("{0}")]
     Stopped(String),
     /// The system would not.
@@ -85,10 +85,10 @@ impl Daemon {
     /// Opens the folder, replays the journal, and serves. Called within a runtime.
     pub fn start(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
         let settings = config.jobtracker.clone();
-        let Chosen { policy, shadow, params, spent } = choose(&config.scheduler)?;
-        let mut mind = JobTracker::new(mind_config(&settings), policy);
+        let Policies { policy, shadow, params, decision_times } = choose(&config.scheduler)?;
+        let mut core = JobTracker::new(core_config(&settings), policy);
         if let Some(shadow) = shadow {
-            mind = mind.with_shadow(shadow);
+            core = core.with_shadow(shadow);
         }
         let listener = daemon::listen::bind(&settings.listen, config)?;
         let guard = Guard::new(config, Role::JobTracker)?;
@@ -98,18 +98,18 @@ impl Daemon {
         let storage = Storage::open(&settings.dir, recovery)?;
         let options = ClientOptions::new(&config.cluster.namenode, config.client.clone()).with(credentials);
         let policy = Policy { name: config.scheduler.name.clone(), params: params.clone() };
-        let parts = open(storage, mind, (&histories, policy), &settings, options)?;
+        let parts = open(storage, core, (&histories, policy), &settings, options)?;
         let (driver, outgoing) = Driver::new(parts);
         let driver = Arc::new(driver);
         let delivery = tokio::spawn(driver.clone().deliver(outgoing));
-        driver.tell(Event::Start);
+        driver.handle(Event::Start);
         let (snapshot_bytes, reserve) = (settings.snapshot_bytes.0, settings.disk_reserve.0);
         let tasks = vec![
             tokio::spawn(driver.clone().tick()),
             tokio::spawn(output::fence(driver.clone())),
             tokio::spawn(leftovers::sweep(driver.clone())),
-            tokio::spawn(alive::tell(driver.clone())),
-            tokio::spawn(keep_short(driver.log().clone(), snapshot_bytes, reserve)),
+            tokio::spawn(active_jobs::report_loop(driver.clone())),
+            tokio::spawn(snapshot_loop(driver.log().clone(), snapshot_bytes, reserve)),
         ];
         let addr = listener.local_addr()?;
         let incoming = guard.incoming(listener)?;
@@ -120,7 +120,7 @@ impl Daemon {
             driver: driver.clone(),
             histories,
             params,
-            spent,
+            decision_times,
             readers: places(READERS_MAX),
             submitting: places(SUBMISSIONS_MAX),
             watchers: places(WATCHERS_MAX),
@@ -145,7 +145,7 @@ impl Daemon {
         if let Err(error) = sealed {
             tracing::error!(%error, "the journal could not be sealed");
         }
-        if tokio::time::timeout(HISTORIES_WITHIN, histories_written).await.is_err() {
+        if tokio::time::timeout(HISTORY_FLUSH_TIMEOUT, histories_written).await.is_err() {
             tracing::warn!("histories are not complete yet: the next start completes them");
         }
         self.delivery.abort();
@@ -163,7 +163,7 @@ impl Daemon {
         &self.driver
     }
 
-    /// Returns when it cannot go on.
+    /// Returns when it cannot continue.
     pub async fn failed(&mut self) -> JobTrackerError {
         tokio::select! {
             ended = &mut self.server => match ended {
@@ -183,7 +183,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Runs a JobTracker until it is told to stop or cannot go on.
+/// Runs a JobTracker until it is told to stop or cannot continue.
 pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result<(), JobTrackerError> {
     let started = Instant::now();
     let mut daemon = Daemon::start(config, recovery)?;
@@ -219,10 +219,10 @@ async fn serve(
         .await
 }
 
-/// Replays the journal into the mind and the histories.
+/// Replays the journal into the core and the histories.
 pub(crate) fn open(
     storage: Storage,
-    mut mind: JobTracker,
+    mut core: JobTracker,
     (folder, policy): (&Path, Policy),
     settings: &JobTrackerConfig,
     options: ClientOptions,
@@ -239,34 +239,35 @@ pub(crate) fn open(
     let mut newest = Time(0);
     storage::read(replay, |entry| {
         newest = newest.max(entry.at);
-        histories.take(&entry);
-        mind.replay(&entry).map_err(|error| error.to_string())
+        histories.append(&entry);
+        core.replay(&entry).map_err(|error| error.to_string())
     })?;
     histories.caught_up();
     let lost = lost.map(|lost| format!("{lost}: what was written last may be lost"));
     if let Some(lost) = &lost {
         tracing::error!("{lost}");
-        let entry = storage::skip_numbers(&log, mind.cluster(), newest, recovery_requested)?;
+        let entry = storage::skip_numbers(&log, core.cluster(), newest, recovery_requested)?;
         newest = entry.at;
-        let misfit = |error: mrcore::cluster::Misfit| StorageError::Record { seq: 0, why: error.to_string() };
-        mind.replay(&entry).map_err(misfit)?;
+        let apply_error =
+            |error: mrcore::cluster::ApplyError| StorageError::Record { seq: 0, why: error.to_string() };
+        core.replay(&entry).map_err(apply_error)?;
     }
     if let Some(recovering) = recovering {
         recovering.done().map_err(StorageError::from)?;
     }
     tracing::info!(records = log.last_seq(), cluster = cluster_id, "journal replayed");
     Ok(Parts {
-        mind,
+        core,
         log,
         clock: Clock::start(newest),
         config: settings.clone(),
         files: Files::new(options, &cluster_id),
-        scribe: Scribe::start(histories)?,
+        history_writer: HistoryWriter::start(histories)?,
         notice: lost,
     })
 }
 
-pub(crate) fn mind_config(settings: &JobTrackerConfig) -> mrcore::Config {
+pub(crate) fn core_config(settings: &JobTrackerConfig) -> mrcore::Config {
     let span = |period: daemon::Period| Span(period.0.as_micros() as u64);
     mrcore::Config {
         suspect_after: span(settings.suspect_after),
@@ -274,7 +275,7 @@ pub(crate) fn mind_config(settings: &JobTrackerConfig) -> mrcore::Config {
         forget_after: span(settings.forget_after),
         launch_timeout: span(settings.launch_timeout),
         task_timeout: span(settings.task_timeout),
-        recall_patience: span(settings.recall_patience),
+        preemption_timeout: span(settings.preemption_timeout),
         reduces_max: settings.reduces_max,
         maps_max: settings.maps_max,
         blacklist_after: settings.blacklist_after,
@@ -287,11 +288,11 @@ pub(crate) fn mind_config(settings: &JobTrackerConfig) -> mrcore::Config {
 }
 
 /// Has a snapshot made whenever the journal has grown by so much since the last.
-async fn keep_short(log: Arc<Log>, snapshot_bytes: u64, reserve: u64) {
-    let mut snapshots = Snapshots::new(snapshot_bytes, reserve);
+async fn snapshot_loop(log: Arc<Log>, snapshot_bytes: u64, reserve: u64) {
+    let mut snapshots = SnapshotPolicy::new(snapshot_bytes, reserve);
     loop {
         tokio::time::sleep(SNAPSHOT_PERIOD).await;
         let making = log.clone();
-        snapshots.look(&log, move || storage::snapshot(&making));
+        snapshots.check(&log, move || storage::snapshot(&making));
     }
 }

@@ -1,10 +1,10 @@
 //! The JobTracker's service for people and programs: each method is a few lines around the driver.
 
 use crate::{driver::Driver, error::Refusal, history, submit, wire};
-use daemon::serve::pour;
+use daemon::serve::stream_chunks;
 use mrcore::{Cluster, ids::JobId, job::Job};
 use proto::mr::{self as pb, job_tracker_server::JobTracker};
-use schedulers::{Params, timed::Spent};
+use schedulers::{Params, timed::DecisionTimes};
 use security::Identity;
 use std::{
     collections::BTreeSet,
@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status};
 /// At least this long between two messages of one watch, except before the last.
 const WATCH_PERIOD: Duration = Duration::from_millis(100);
 /// And this many times as long as the last one was in the making, up to a limit.
-const WATCH_PART: u32 = 10;
+const WATCH_DIVISOR: u32 = 10;
 const WATCH_PERIOD_MAX: Duration = Duration::from_secs(5);
 /// History goes in messages of about this size.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -45,7 +45,7 @@ pub(crate) struct ClientService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) histories: PathBuf,
     pub(crate) params: Arc<Params>,
-    pub(crate) spent: Arc<Spent>,
+    pub(crate) decision_times: Arc<DecisionTimes>,
     /// Histories that may yet be read at this time.
     pub(crate) readers: Arc<Semaphore>,
     /// Jobs that may yet be taken in.
@@ -57,8 +57,8 @@ pub(crate) struct ClientService {
 }
 
 impl ClientService {
-    async fn of_job<T>(&self, id: JobId, look: impl FnOnce(&Cluster, &Job) -> T) -> Result<T, Refusal> {
-        let found = self.driver.look(|cluster| cluster.job(id).map(|job| look(cluster, job))).await?;
+    async fn of_job<T>(&self, id: JobId, read: impl FnOnce(&Cluster, &Job) -> T) -> Result<T, Refusal> {
+        let found = self.driver.read(|cluster| cluster.job(id).map(|job| read(cluster, job))).await?;
         found.ok_or_else(|| self.unknown(id))
     }
 
@@ -68,7 +68,7 @@ impl ClientService {
         if who.superuser {
             return Ok(());
         }
-        let found = self.driver.look(|cluster| cluster.job(id).map(|job| job.spec.user.clone())).await?;
+        let found = self.driver.read(|cluster| cluster.job(id).map(|job| job.spec.user.clone())).await?;
         let owner = found.or_else(|| history::owner(&self.histories, id)).ok_or_else(|| self.unknown(id))?;
         if who.owns(&owner) {
             return Ok(());
@@ -89,38 +89,39 @@ impl ClientService {
     fn unknown(&self, id: JobId) -> Refusal {
         let known = history::path_of(&self.histories, id).exists();
         Refusal::not_found(if known {
-            format!("{id} is over and no longer remembered; `mrctl history {id}` still tells of it")
+            format!("{id} has ended and is no longer in memory; see `mrctl history {id}`")
         } else {
             format!("there is no {id}")
         })
     }
 
-    /// Status and whether the job is over.
+    /// Status and whether the job has ended.
     async fn status(&self, who: &Identity, id: JobId) -> Result<(pb::JobStatus, bool), Refusal> {
         self.of_job(id, |cluster, job| (wire::job_status(cluster, job, who, true), job.is_over())).await
     }
 
     /// Sends a job's status whenever it has changed, until it is over or nobody listens.
     async fn watch_job(self, who: Identity, id: JobId, to: mpsc::Sender<Result<pb::JobStatus, Status>>) {
-        let mut bell = self.driver.bell(id);
+        let mut watch_job = self.driver.watch_job(id);
         loop {
-            bell.mark_unchanged();
+            watch_job.mark_unchanged();
             let began = Instant::now();
             let status = self.status(&who, id).await;
             let over = !matches!(status, Ok((_, false)));
             // Of a job with very many tasks a status is long in the making, and trackers wait meanwhile.
-            let next = Instant::now() + (began.elapsed() * WATCH_PART).clamp(WATCH_PERIOD, WATCH_PERIOD_MAX);
+            let next =
+                Instant::now() + (began.elapsed() * WATCH_DIVISOR).clamp(WATCH_PERIOD, WATCH_PERIOD_MAX);
             let message = status.map(|(status, _)| status).map_err(Status::from);
             if to.send(message).await.is_err() || over {
                 return;
             }
             tokio::select! {
-                changed = bell.changed() => if changed.is_err() { return },
+                changed = watch_job.changed() => if changed.is_err() { return },
                 () = to.closed() => return,
             }
             // The end is told at once; anything else at its time. All who follow a job are woken by every word of it, so
-            // the bell itself says whether it is over: to ask would keep trackers waiting.
-            if timeout_at(next, bell.wait_for(|over| *over)).await.is_ok_and(|over| over.is_err()) {
+            // the condition variable itself says whether it is over: to ask would keep trackers waiting.
+            if timeout_at(next, watch_job.wait_for(|over| *over)).await.is_ok_and(|over| over.is_err()) {
                 return;
             }
         }
@@ -135,7 +136,7 @@ impl JobTracker for ClientService {
     async fn submit(&self, request: Request<pb::SubmitRequest>) -> Answer<pb::SubmitReply> {
         let submission = wire::submission(request)?;
         let _turn = self.submitting.try_acquire().map_err(|_| {
-            Refusal::overloaded(format!("{SUBMISSIONS_MAX} jobs are being taken in: try later"))
+            Refusal::overloaded(format!("{SUBMISSIONS_MAX} jobs are being submitted: try later"))
         })?;
         self.check_queue(&submission.queue)?;
         let job = submit::submit(&self.driver, submission).await?;
@@ -153,10 +154,10 @@ impl JobTracker for ClientService {
 
     async fn preempt(&self, request: Request<pb::PreemptRequest>) -> Answer<pb::PreemptReply> {
         let who = wire::caller(&request)?;
-        let (request, attempt, how, by) = wire::preempt(request)?;
+        let (request, attempt, kind, by) = wire::preempt(request)?;
         self.of_job(attempt.job(), |_, _| ()).await?;
         self.permit(&who, attempt.job()).await?;
-        self.driver.preempt(request, attempt, how, by).await?;
+        self.driver.preempt(request, attempt, kind, by).await?;
         Ok(Response::new(pb::PreemptReply {}))
     }
 
@@ -170,15 +171,15 @@ impl JobTracker for ClientService {
     }
 
     async fn drain(&self, request: Request<pb::DrainTrackerRequest>) -> Answer<pb::DrainTrackerReply> {
-        let wire::DrainWish { request, node, within, looks, by } = wire::drain(request)?;
+        let wire::DrainRequest { request, node, within, status_only, by } = wire::drain(request)?;
         let found =
-            self.driver.look(|cluster| cluster.tracker_named(&node).map(|tracker| tracker.id)).await?;
+            self.driver.read(|cluster| cluster.tracker_named(&node).map(|tracker| tracker.id)).await?;
         let id = found.ok_or_else(|| Refusal::not_found(format!("there is no tracker {node}")))?;
-        if !looks {
+        if !status_only {
             self.driver.drain(request, id, within, by).await?;
         }
-        let status = |mind: &mrcore::JobTracker| Some(wire::drain_status(mind, mind.cluster().tracker(id)?));
-        let status = self.driver.look_in(status).await?;
+        let status = |core: &mrcore::JobTracker| Some(wire::drain_status(core, core.cluster().tracker(id)?));
+        let status = self.driver.read_core(status).await?;
         Ok(Response::new(status.unwrap_or_default()))
     }
 
@@ -191,7 +192,7 @@ impl JobTracker for ClientService {
     async fn jobs(&self, request: Request<pb::JobsRequest>) -> Answer<pb::JobsReply> {
         let who = wire::caller(&request)?;
         let all = request.into_inner().all;
-        let jobs = self.driver.look(|cluster| {
+        let jobs = self.driver.read(|cluster| {
             let jobs = cluster.jobs().filter(|job| all || !job.is_over());
             jobs.map(|job| wire::job_status(cluster, job, &who, false)).collect()
         });
@@ -231,48 +232,49 @@ impl JobTracker for ClientService {
 
     async fn trackers(&self, _: Request<pb::TrackersRequest>) -> Answer<pb::TrackersReply> {
         let now = self.driver.now();
-        let trackers = self.driver.look_in(|mind| wire::tracker_infos(mind, now)).await?;
+        let trackers = self.driver.read_core(|core| wire::tracker_infos(core, now)).await?;
         Ok(Response::new(pb::TrackersReply { trackers, notices: self.driver.notices() }))
     }
 
     async fn why(&self, request: Request<pb::WhyRequest>) -> Answer<pb::WhyReply> {
         let who = wire::caller(&request)?;
-        let whom = wire::whom(&request.into_inner().of)?;
+        let subject = wire::subject(&request.into_inner().of)?;
         let now = self.driver.now();
-        self.of_job(whom.job(), |_, _| ()).await?;
-        self.permit(&who, whom.job()).await?;
-        let reply = self.driver.look_in(|mind| wire::why(mind, &self.params, now, whom)).await?;
-        Ok(Response::new(reply.ok_or_else(|| unknown_task(whom))?))
+        self.of_job(subject.job(), |_, _| ()).await?;
+        self.permit(&who, subject.job()).await?;
+        let reply = self.driver.read_core(|core| wire::why(core, &self.params, now, subject)).await?;
+        Ok(Response::new(reply.ok_or_else(|| unknown_task(subject))?))
     }
 
     async fn schedulers(&self, _: Request<pb::SchedulersRequest>) -> Answer<pb::SchedulersReply> {
         // They were checked at the start.
         let described = schedulers::describe(&self.params).unwrap_or_default();
-        let deciding = self.spent.so_far();
-        Ok(Response::new(self.driver.look_in(|mind| wire::schedulers(mind, described, deciding)).await?))
+        let deciding = self.decision_times.snapshot();
+        Ok(Response::new(self.driver.read_core(|core| wire::schedulers(core, described, deciding)).await?))
     }
 
     async fn shadow(&self, _: Request<pb::ShadowRequest>) -> Answer<pb::ShadowReply> {
-        let reply = self.driver.look_in(|mind| wire::shadow(mind, &self.params)).await?;
-        let words =
+        let reply = self.driver.read_core(|core| wire::shadow(core, &self.params)).await?;
+        let message =
             "no policy runs in the shadow: start the jobtracker with --shadow NAME, or set scheduler.shadow";
-        Ok(Response::new(reply.ok_or_else(|| Refusal::refused(words))?))
+        Ok(Response::new(reply.ok_or_else(|| Refusal::refused(message))?))
     }
 
     async fn history(&self, request: Request<pb::JobRequest>) -> Answer<Self::HistoryStream> {
         let who = wire::caller(&request)?;
         let id = wire::job_id(&request.into_inner().job)?;
-        self.driver.look(|_| ()).await?;
+        self.driver.read(|_| ()).await?;
         self.permit(&who, id).await?;
-        self.driver.scribe().flush().await;
+        self.driver.history_writer().flush().await;
         let path = history::path_of(&self.histories, id);
         let file = match std::fs::File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let kept = self.driver.config().histories_kept;
-                let words =
-                    format!("there is no history of {id}: it never was, or is not of the newest {kept}");
-                return Err(Refusal::not_found(words).into());
+                let stored_checkpoint = self.driver.config().histories_kept;
+                let message = format!(
+                    "there is no history of {id}: it never was, or is not of the newest {stored_checkpoint}"
+                );
+                return Err(Refusal::not_found(message).into());
             }
             Err(error) => return Err(unreadable(id, &error)),
         };
@@ -286,17 +288,17 @@ impl JobTracker for ClientService {
             let piece = move |lines: io::Result<String>| {
                 lines.map(|lines| pb::HistoryChunk { lines }).map_err(|error| unreadable(id, &error))
             };
-            pour(sender, move || lines.next().map(piece)).await;
+            stream_chunks(sender, move || lines.next().map(piece)).await;
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 }
 
-fn unknown_task(whom: wire::Whom) -> Refusal {
-    let job = whom.job();
-    Refusal::not_found(match whom {
-        wire::Whom::Task(task) => format!("there is no task {task}: `mrctl tasks {job}` lists them"),
-        wire::Whom::Job(_) => format!("there is no {job}"),
+fn unknown_task(subject: wire::Subject) -> Refusal {
+    let job = subject.job();
+    Refusal::not_found(match subject {
+        wire::Subject::Task(task) => format!("there is no task {task}: `mrctl tasks {job}` lists them"),
+        wire::Subject::Job(_) => format!("there is no {job}"),
     })
 }
 

@@ -18,13 +18,13 @@ use tokio::{task::JoinSet, time::timeout};
 const NODES_MAX: usize = 3;
 /// Files whose first bytes are read at submission. Of the others the maps check them.
 const STARTS_MAX: usize = 256;
-const STARTS_AT_ONCE: usize = 16;
+const STARTS_PARALLEL: usize = 16;
 /// All of them together may take this long; what has not been read by then is left to the maps.
 const STARTS_TIME: Duration = Duration::from_secs(5);
 
 /// How to cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cutting {
+pub(crate) struct SplitOptions {
     /// Bytes in a split; a file's block size if 0.
     pub(crate) size: u64,
     /// How files are cut into records. Whole files are one split each.
@@ -40,11 +40,15 @@ pub(crate) struct Cutting {
 }
 
 /// Finds every input file.
-pub(crate) async fn find(client: &Client, inputs: &[String], cutting: Cutting) -> Result<Inputs, Refusal> {
+pub(crate) async fn find(
+    client: &Client,
+    inputs: &[String],
+    split_options: SplitOptions,
+) -> Result<Inputs, Refusal> {
     if inputs.is_empty() {
         return Err(Refusal::invalid("job has no input: name at least one file, folder or pattern"));
     }
-    let found = client.find_inputs(inputs, cutting.recursive).await.map_err(|error| match error {
+    let found = client.find_inputs(inputs, split_options.recursive).await.map_err(|error| match error {
         InputError::Path(..) => Refusal::invalid(error.to_string()),
         InputError::Missing(_) | InputError::NoMatch(_) => Refusal::not_found(error.to_string()),
         InputError::Dfs(text, error) => Refusal::dfs(&format!("input {text}"), &error),
@@ -55,18 +59,22 @@ pub(crate) async fn find(client: &Client, inputs: &[String], cutting: Cutting) -
     Ok(found)
 }
 
-fn by_name(cutting: Cutting, file: &FileStatus) -> Result<Coding, Refusal> {
-    cutting.codec.by_name(file.path.as_str()).map_err(|error| Refusal::invalid(error.to_string()))
+fn by_name(split_options: SplitOptions, file: &FileStatus) -> Result<Coding, Refusal> {
+    split_options.codec.by_name(file.path.as_str()).map_err(|error| Refusal::invalid(error.to_string()))
 }
 
 /// Refuses compressed input that no map could decode: every file by its name, and up to [`STARTS_MAX`] of them, evenly
 /// spread, by their first bytes. What cannot be read just now is no reason to refuse: the maps check again.
-pub(crate) async fn check_codecs(client: &Client, input: &Inputs, cutting: Cutting) -> Result<(), Refusal> {
+pub(crate) async fn check_codecs(
+    client: &Client,
+    input: &Inputs,
+    split_options: SplitOptions,
+) -> Result<(), Refusal> {
     let files: Vec<&FileStatus> = input.files.iter().filter(|file| file.length > 0).collect();
     for file in &files {
-        by_name(cutting, file)?;
+        by_name(split_options, file)?;
     }
-    if cutting.codec == Codec::None {
+    if split_options.codec == Codec::None {
         return Ok(());
     }
     let step = files.len().div_ceil(STARTS_MAX).max(1);
@@ -74,7 +82,7 @@ pub(crate) async fn check_codecs(client: &Client, input: &Inputs, cutting: Cutti
     let mut reading = JoinSet::new();
     let check = async {
         loop {
-            while reading.len() < STARTS_AT_ONCE
+            while reading.len() < STARTS_PARALLEL
                 && let Some(file) = left.next()
             {
                 let client = client.clone();
@@ -90,7 +98,7 @@ pub(crate) async fn check_codecs(client: &Client, input: &Inputs, cutting: Cutti
             match reading.join_next().await {
                 None => return Ok(()),
                 Some(Ok(Ok((path, start)))) => {
-                    let checked = cutting.codec.check_start(&path, cutting.format, &start);
+                    let checked = split_options.codec.check_start(&path, split_options.format, &start);
                     checked.map_err(|error| Refusal::invalid(error.to_string()))?;
                 }
                 Some(_) => {}
@@ -101,17 +109,21 @@ pub(crate) async fn check_codecs(client: &Client, input: &Inputs, cutting: Cutti
 }
 
 /// Cuts every file into splits.
-pub(crate) async fn cut(client: &Client, input: &Inputs, cutting: Cutting) -> Result<Vec<Split>, Refusal> {
+pub(crate) async fn split_inputs(
+    client: &Client,
+    input: &Inputs,
+    split_options: SplitOptions,
+) -> Result<Vec<Split>, Refusal> {
     let mut splits = Vec::new();
     for file in input.files.iter().filter(|file| file.length > 0) {
-        let size = if cutting.size > 0 { cutting.size } else { file.block_size.max(1) };
-        let coding = by_name(cutting, file)?;
-        let whole = cutting.format == InputFormat::WholeFile || coding == Coding::Gzip;
+        let size = if split_options.size > 0 { split_options.size } else { file.block_size.max(1) };
+        let coding = by_name(split_options, file)?;
+        let whole = split_options.format == InputFormat::WholeFile || coding == Coding::Gzip;
         let size = if whole { file.length } else { size };
-        if splits.len() as u64 + file.length / size > cutting.splits_max as u64 {
+        if splits.len() as u64 + file.length / size > split_options.splits_max as u64 {
             return Err(Refusal::refused(format!(
                 "job has more than {} maps (jobtracker.maps_max): use larger splits",
-                cutting.splits_max
+                split_options.splits_max
             )));
         }
         let located = client.locate(&file.path, 0, file.length).await;
@@ -125,7 +137,7 @@ pub(crate) async fn cut(client: &Client, input: &Inputs, cutting: Cutting) -> Re
         let pin = InputPin { file: file.file_id.0, length: file.length };
         for (start, end) in ranges(file.length, size) {
             let hosts = hosts(&blocks, start, end);
-            let divisible = cutting.divisible && !whole;
+            let divisible = split_options.divisible && !whole;
             splits.push(Split { source: file.path.to_string(), start, end, divisible, hosts, pin });
         }
     }
@@ -173,25 +185,25 @@ mod tests {
     use super::*;
     use dfs::{client::NodeAddress, ids::BlockId};
 
-    fn cut(length: u64, size: u64) -> Vec<(u64, u64)> {
+    fn split_inputs(length: u64, size: u64) -> Vec<(u64, u64)> {
         ranges(length, size).collect()
     }
 
     #[test]
-    fn the_last_range_may_be_a_tenth_longer() {
-        assert_eq!(cut(0, 100), []);
-        assert_eq!(cut(1, 100), [(0, 1)]);
-        assert_eq!(cut(110, 100), [(0, 110)]);
-        assert_eq!(cut(111, 100), [(0, 100), (100, 111)]);
-        assert_eq!(cut(310, 100), [(0, 100), (100, 200), (200, 310)]);
-        assert_eq!(cut(3, 1), [(0, 1), (1, 2), (2, 3)]);
+    fn last_split_may_be_ten_percent_longer() {
+        assert_eq!(split_inputs(0, 100), []);
+        assert_eq!(split_inputs(1, 100), [(0, 1)]);
+        assert_eq!(split_inputs(110, 100), [(0, 110)]);
+        assert_eq!(split_inputs(111, 100), [(0, 100), (100, 111)]);
+        assert_eq!(split_inputs(310, 100), [(0, 100), (100, 200), (200, 310)]);
+        assert_eq!(split_inputs(3, 1), [(0, 1), (1, 2), (2, 3)]);
     }
 
     #[test]
     fn ranges_cover_a_file_once_whatever_its_length() {
         for size in 1..40 {
             for length in 0..200 {
-                let ranges = cut(length, size);
+                let ranges = split_inputs(length, size);
                 let mut at = 0;
                 for (start, end) in &ranges {
                     assert_eq!(*start, at);

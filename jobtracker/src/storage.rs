@@ -107,7 +107,7 @@ pub(crate) fn skip_numbers(
     let clock = u32::try_from(wall.as_secs()).unwrap_or(0);
     let job = if recovery_requested { skipped.max(clock) } else { skipped };
     let at = newest.max(Time(wall.as_micros() as u64));
-    let entry = Entry { at, fact: Fact::NumbersSkipped { epoch, job } };
+    let entry = Entry { at, fact: Fact::IdsSkipped { epoch, job } };
     let appended = log.append(&codec::encode(&entry)).map_err(|error| match error {
         AppendError::Failed(failed) => failed,
         AppendError::TooLarge { .. } => unreachable!("two numbers"),

@@ -7,7 +7,7 @@ use crate::{
     error::Refusal,
     leftovers,
     spec::{self, Program},
-    splits::{self, Cutting},
+    splits::{self, SplitOptions},
 };
 use daemon::config::JobTrackerConfig;
 use dfs::{
@@ -69,7 +69,7 @@ struct Settings {
     /// Whether slow maps may be divided.
     split_slow: bool,
     attempts_max: u32,
-    cutting: Cutting,
+    split_options: SplitOptions,
 }
 
 /// Makes a job of a submission; the job that is there already if it is a repeat.
@@ -78,7 +78,7 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
         return Ok(job);
     }
     // Again when it is taken in: before that come lists of files and a million splits, perhaps.
-    driver.check_room(submission.request, &submission.user)?;
+    driver.check_space(submission.request, &submission.user)?;
     check_settings(&mut submission)?;
     let settings = Settings::of(&submission.conf, driver.config())?;
     leftovers::staging(&submission.conf)?;
@@ -87,14 +87,14 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
     let client = client.acting_for(&submission.user);
     check_program(&client, &submission).await?;
     // Looked for before and after the files: what ends or begins in between is in one of the two.
-    let mut written = driver.outputs_in_the_making();
-    let input = splits::find(&client, &submission.inputs, settings.cutting).await?;
-    written.extend(driver.outputs_in_the_making());
-    check_whole(&input, &written, settings.cutting.recursive)?;
+    let mut written = driver.pending_outputs();
+    let input = splits::find(&client, &submission.inputs, settings.split_options).await?;
+    written.extend(driver.pending_outputs());
+    check_inputs_complete(&input, &written, settings.split_options.recursive)?;
     // The first bytes of the input are read while the rest is looked up: this decides how soon a small job starts.
-    let checking = splits::check_codecs(&client, &input, settings.cutting);
+    let checking = splits::check_codecs(&client, &input, settings.split_options);
     let planning = async {
-        let splits = splits::cut(&client, &input, settings.cutting).await?;
+        let splits = splits::split_inputs(&client, &input, settings.split_options).await?;
         let output = check_free(driver, &client, &submission, &input, splits.len()).await?;
         Ok((splits, output, Instant::now()))
     };
@@ -187,7 +187,7 @@ impl Settings {
             speculation: setting(&conf, "speculation", defaults.speculation)?,
             split_slow: setting(&conf, SPLIT_SLOW, true)? && divisible,
             attempts_max: setting(&conf, "attempts.max", defaults.attempts_max.max(1))?,
-            cutting: Cutting {
+            split_options: SplitOptions {
                 size: setting(&conf, "split.size", defaults.split_size)?.0,
                 format,
                 codec: setting(&conf, "input.codec", Codec::Auto)?,
@@ -253,7 +253,11 @@ async fn check_program(client: &Client, submission: &Submission) -> Result<(), R
 }
 
 /// The output of a job that still runs is no input: what is there is not whole, and may be nothing yet.
-fn check_whole(input: &Inputs, written: &[(JobId, DfsPath)], recursive: bool) -> Result<(), Refusal> {
+fn check_inputs_complete(
+    input: &Inputs,
+    written: &[(JobId, DfsPath)],
+    recursive: bool,
+) -> Result<(), Refusal> {
     for (job, output) in written {
         let reads = |named: &&DfsPath| {
             *named == output || named.is_within(output) || (recursive && output.is_within(named))
@@ -284,7 +288,7 @@ async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -
         )));
     }
     // The folder itself and `_SUCCESS` come with the parts.
-    match client.stat_to_make(&output, parts + 2).await {
+    match client.stat_for_create(&output, parts + 2).await {
         Ok(_) => {
             Err(Refusal::exists(format!("output {output} exists: choose another folder, or delete it first")))
         }
@@ -308,14 +312,14 @@ mod tests {
         assert_eq!(settings("slow.start", "0.5").unwrap().slow_start.to_bits(), 0.5f64.to_bits());
         assert!(!settings("speculation", "false").unwrap().speculation);
         assert_eq!(settings("attempts.max", "7").unwrap().attempts_max, 7);
-        assert_eq!(settings("split.size", "1MiB").unwrap().cutting.size, 1 << 20);
-        assert_eq!(settings("input.format", "whole").unwrap().cutting.format, InputFormat::WholeFile);
-        assert!(settings("split.size", "1MiB").unwrap().cutting.recursive);
-        assert!(!settings("input.recursive", "false").unwrap().cutting.recursive);
+        assert_eq!(settings("split.size", "1MiB").unwrap().split_options.size, 1 << 20);
+        assert_eq!(settings("input.format", "whole").unwrap().split_options.format, InputFormat::WholeFile);
+        assert!(settings("split.size", "1MiB").unwrap().split_options.recursive);
+        assert!(!settings("input.recursive", "false").unwrap().split_options.recursive);
     }
 
     #[test]
-    fn maps_are_divided_only_if_their_mapper_promises_that_it_does_not_matter() {
+    fn maps_are_split_only_if_divisible() {
         let of = |program: Program, pairs: &[(&str, &str)]| {
             let mut submission = Submission {
                 request: RequestId(1),
@@ -333,7 +337,7 @@ mod tests {
             };
             check_settings(&mut submission)?;
             let settings = Settings::of(&submission.conf, &JobTrackerConfig::default())?;
-            Ok::<_, Refusal>((settings.split_slow, settings.cutting.divisible))
+            Ok::<_, Refusal>((settings.split_slow, settings.split_options.divisible))
         };
         let own = || Program::Executable("/job".into());
         assert_eq!(of(own(), &[]), Ok((false, false)));

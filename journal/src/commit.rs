@@ -139,7 +139,7 @@ impl CommitFile {
     }
 
     /// Writes both slots, durably: neither claims what an earlier life of the log did.
-    pub(crate) fn note_both(&mut self, point: Point) -> Result<(), LogError> {
+    pub(crate) fn write_both(&mut self, point: Point) -> Result<(), LogError> {
         self.note(point)?;
         self.note(point)?;
         self.sync()

@@ -286,8 +286,8 @@ impl Inode {
             return if random.coin() { self.now.clone() } else { self.synced.clone() };
         }
         let unsynced = self.now.len() - self.synced.len();
-        let kept = random.below(unsynced as u64 + 1) as usize;
-        let mut bytes = self.now[..self.synced.len() + kept].to_vec();
+        let saved = random.below(unsynced as u64 + 1) as usize;
+        let mut bytes = self.now[..self.synced.len() + saved].to_vec();
         if random.coin() {
             // The length grew but some sectors were never written: they read as zeros.
             let mut at = self.synced.len();

@@ -15,7 +15,7 @@ use std::{
 pub trait Disk: Send + Sync + 'static {
     /// The names of all files in the folder, in any order.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Makes `name` anew and opens it for writing; a file of that name is emptied.
+    /// Makes `name` anew and opens it for writing; a file of that name is drained.
     fn create(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;
     /// Opens an existing file for writing at its end.
     fn append(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;

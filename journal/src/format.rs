@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_ours_or_left_alone() {
+    fn unknown_file_names_are_ignored() {
         for kind in [FileKind::Segment, FileKind::Snapshot] {
             let name = kind.name(42);
             assert_eq!(Name::parse(&name), Name::File(kind, 42));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_is_told_from_damage() {
+    fn newer_version_differs_from_damage() {
         let mut bytes = FileHeader::new(FileKind::Segment, 7).encode();
         bytes[4] = 3;
         let parse = |bytes: &[u8]| FileHeader::parse("f", FileKind::Segment, 7, bytes);

@@ -87,8 +87,7 @@ pub enum HomeError {
     /// The journal is gone.
     #[error(
         "{folder} has no {log} in it, though VERSION beside it says there was one (of cluster {cluster_id}): \
-         restore it from a copy, or start once with --recover to begin with nothing (it drops all that the \
-         {log} held)"
+         restore it from a copy, or start once with --recover to start empty (it drops all that the {log} held)"
     )]
     Missing {
         /// Where it should be.
@@ -100,7 +99,7 @@ pub enum HomeError {
     },
     /// The journal is damaged.
     #[error(
-        "{log} in {folder}: {source}; to go on without what cannot be read, start once with --recover \
+        "{log} in {folder}: {source}; to continue without what cannot be read, start once with --recover \
          (it says what it drops, and keeps the damaged file)"
     )]
     Damaged {
@@ -177,7 +176,7 @@ impl Home {
         }
         if vanished {
             let (log, folder) = (owner.log, path.display());
-            tracing::error!(%folder, "the {log} is gone: beginning with nothing, as --recover asked");
+            tracing::error!(%folder, "the {log} is missing: starting empty, as --recover requested");
         }
         let cause = if recovery_requested { RECOVERY_REQUESTED } else { "" };
         let note = || write_durably(folder, RECOVERING_FILE, cause).map_err(io::Error::other);
@@ -219,7 +218,7 @@ fn open_noting(
             file = torn.file,
             offset = torn.offset,
             bytes = torn.bytes,
-            kept_as = torn.kept_as,
+            saved_as = torn.saved_as,
             "cut an unfinished write from the end of the {log}: a crash interrupted it, so it should not have been \
              acknowledged; if the disk is not to be trusted, treat it as a loss"
         );
@@ -228,7 +227,7 @@ fn open_noting(
         tracing::error!(
             file = part.file,
             offset = part.offset,
-            kept_as = part.kept_as.as_deref().unwrap_or("-"),
+            saved_as = part.saved_as.as_deref().unwrap_or("-"),
             why = part.why,
             "a snapshot of the {log} is damaged: started from the older one and the records after it, nothing is lost; \
              check the disk"
@@ -240,9 +239,9 @@ fn open_noting(
             offset = part.offset,
             bytes = part.bytes,
             records_known = part.records_known,
-            kept_as = part.kept_as.as_deref().unwrap_or("-"),
+            saved_as = part.saved_as.as_deref().unwrap_or("-"),
             why = part.why,
-            "dropped a damaged part of the {log}, as --recover asked"
+            "dropped a damaged part of the {log}, as --recover requested"
         );
     }
     Ok(opened)
@@ -251,19 +250,19 @@ fn open_noting(
 impl Opened {
     /// One line for the operator about what was cut or dropped from the `log`, if anything was.
     pub fn loss(&self, log: &str) -> Option<String> {
-        let kept = |name: Option<&str>| name.map_or(String::new(), |name| format!(", kept as {name}"));
+        let saved = |name: Option<&str>| name.map_or(String::new(), |name| format!(", kept as {name}"));
         if let Some(part) = self.dropped.first() {
             let more = self.dropped.len() - 1;
             let others = if more > 0 { format!(" (and {more} more, see the log)") } else { String::new() };
-            let kept = kept(part.kept_as.as_deref());
+            let saved = saved(part.saved_as.as_deref());
             return Some(format!(
-                "--recover dropped a damaged part of the {log}: {}{kept}{others}",
+                "--recover dropped a damaged part of the {log}: {}{saved}{others}",
                 part.why
             ));
         }
         let torn = self.torn.as_ref()?;
-        let (bytes, file, kept) = (torn.bytes, &torn.file, kept(Some(&torn.kept_as)));
-        Some(format!("{bytes} bytes of an unfinished write were cut from {file} of the {log}{kept}"))
+        let (bytes, file, saved) = (torn.bytes, &torn.file, saved(Some(&torn.saved_as)));
+        Some(format!("{bytes} bytes of an unfinished write were cut from {file} of the {log}{saved}"))
     }
 }
 
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_vanished_is_refused_until_told_to_begin_with_nothing() {
+    fn missing_journal_is_rejected_until_formatting_is_requested() {
         let (folder, cluster) = used();
         assert!(!folder.path().join(NEW_FILE).exists());
         fs::remove_dir_all(folder.path().join("pages")).unwrap();
@@ -425,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_without_its_version_file_is_told_from_a_foreign_folder() {
+    fn journal_without_version_file_differs_from_a_foreign_folder() {
         let (folder, _) = used();
         fs::remove_file(folder.path().join(VERSION_FILE)).unwrap();
         for recovery in [Recovery::Refuse, Recovery::DropDamaged] {
@@ -435,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_start_that_was_cut_short_is_no_loss() {
+    fn interrupted_first_start_is_not_a_loss() {
         let folder = tempfile::tempdir().unwrap();
         identity(OWNER, folder.path()).unwrap();
         let home = open(folder.path(), Recovery::Refuse).unwrap();
@@ -443,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_empty_folder_or_its_own_is_taken() {
+    fn only_an_empty_or_own_folder_is_accepted() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("letter"), "").unwrap();
         let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();

@@ -8,7 +8,7 @@
 //! - [`snapshot`]: writing a snapshot;
 //! - [`codec`]: values to bytes and back;
 //! - [`home`]: a daemon's folder around it, with `VERSION`;
-//! - [`keep`]: when snapshots are made;
+//! - [`snapshot_policy`]: when snapshots are made;
 //! - [`disk`]: the folder operations the log needs, on real files;
 //! - [`crash`]: the same operations on an instrumented disk, for crash tests.
 //!
@@ -39,7 +39,6 @@ pub mod disk;
 pub mod error;
 mod format;
 pub mod home;
-pub mod keep;
 pub mod log;
 #[cfg(test)]
 mod read_error_tests;
@@ -47,16 +46,17 @@ mod repair;
 pub mod replay;
 mod segment;
 pub mod snapshot;
+pub mod snapshot_policy;
 mod source;
 mod survey;
 mod writer;
 
 pub use error::{AppendError, LogError, LogFailed};
 pub use home::{Home, HomeError, Owner, Recovering};
-pub use keep::Snapshots;
 pub use log::{Log, Opened, Recovery};
 pub use replay::{Item, Replay};
 pub use snapshot::SnapshotWriter;
+pub use snapshot_policy::SnapshotPolicy;
 
 /// The number of a record: from 1, without gaps. 0 stands for "before the first".
 pub type Seq = u64;

@@ -19,7 +19,7 @@ use crate::{
     replay::Replay,
     snapshot::SnapshotWriter,
     survey::Survey,
-    writer::{Ledger, Pending, Progress, Shared, Writer},
+    writer::{Files, Pending, Progress, Shared, Writer},
 };
 use std::{
     io,
@@ -53,7 +53,7 @@ pub struct Torn {
     /// How much was cut.
     pub bytes: u64,
     /// The file that keeps the bytes that were cut.
-    pub kept_as: String,
+    pub saved_as: String,
 }
 
 /// A damaged file or part of one that is not used, for the user.
@@ -68,7 +68,7 @@ pub struct Dropped {
     /// Records that are known to have been in there; there may have been more.
     pub records_known: u64,
     /// Where the file, as it was, is kept. `None` if there was no such file.
-    pub kept_as: Option<String>,
+    pub saved_as: Option<String>,
     /// What was wrong.
     pub why: String,
 }
@@ -119,7 +119,7 @@ impl Log {
         note: impl FnOnce() -> io::Result<()>,
     ) -> Result<Opened, LogError> {
         let mut survey = Survey::take(&*disk, recovery)?;
-        if survey.loses_something() {
+        if survey.loses_data() {
             note().map_err(LogError::io("note a loss beside", "the journal folder"))?;
         }
         let replayed = survey.sound.iter().map(|segment| segment.first).collect();
@@ -144,7 +144,7 @@ impl Log {
             last: AtomicU64::new(last),
             has_failed: AtomicBool::new(false),
             progress: watch::Sender::new(Progress { durable: last, failed: None }),
-            ledger: Mutex::new(Ledger {
+            files: Mutex::new(Files {
                 segments: repaired.segments,
                 snapshots: survey.snapshots,
                 stats: Stats::default(),
@@ -204,7 +204,7 @@ impl Log {
     fn room_for(&self, bytes: usize) -> Result<MutexGuard<'_, Pending>, LogFailed> {
         let mut pending = self.shared.pending();
         loop {
-            pending.takes_more()?;
+            pending.check_open()?;
             if pending.buffer.len() - BATCH_HEADER_BYTES + bytes <= BATCH_BYTES_MAX {
                 return Ok(pending);
             }
@@ -290,7 +290,7 @@ impl Log {
     pub fn rotate(&self) -> Result<Seq, LogFailed> {
         let (reply, done) = mpsc::sync_channel(1);
         let mut pending = self.shared.pending();
-        pending.takes_more()?;
+        pending.check_open()?;
         pending.rotations.push(reply);
         self.wake_writer(pending);
         done.recv().unwrap_or_else(|_| Err(LogFailed { reason: "the journal's writer is gone".into() }))
@@ -298,14 +298,14 @@ impl Log {
 
     /// Bytes of the segments that a restart would read after the newest snapshot.
     pub fn bytes_since_snapshot(&self) -> u64 {
-        let ledger = self.shared.ledger();
-        let base = ledger.snapshots.last().copied().unwrap_or(0);
-        ledger.segments[ledger.first_after(base)..].iter().map(|segment| segment.bytes).sum()
+        let files = self.shared.files();
+        let base = files.snapshots.last().copied().unwrap_or(0);
+        files.segments[files.first_after(base)..].iter().map(|segment| segment.bytes).sum()
     }
 
     /// Bytes of the newest snapshot; 0 if there is none.
     pub fn snapshot_bytes(&self) -> io::Result<u64> {
-        let newest = self.shared.ledger().snapshots.last().copied();
+        let newest = self.shared.files().snapshots.last().copied();
         newest.map_or(Ok(0), |seq| self.disk.open(&FileKind::Snapshot.name(seq))?.length())
     }
 
@@ -316,16 +316,16 @@ impl Log {
 
     /// Counts since the log was opened.
     pub fn stats(&self) -> Stats {
-        self.shared.ledger().stats
+        self.shared.files().stats
     }
 
     /// Reads the newest snapshot and the closed segments up to `upto` (from [`Self::rotate`]), while the log
     /// lives on.
     pub fn replay_closed(&self, upto: Seq) -> Result<Replay, LogError> {
         assert!(upto <= self.durable(), "only what is durable can be replayed");
-        let ledger = self.shared.ledger();
-        let base = ledger.snapshots.iter().copied().rfind(|seq| *seq <= upto).unwrap_or(0);
-        let segments = &ledger.segments[ledger.first_after(base)..];
+        let files = self.shared.files();
+        let base = files.snapshots.iter().copied().rfind(|seq| *seq <= upto).unwrap_or(0);
+        let segments = &files.segments[files.first_after(base)..];
         let segments = segments.iter().map(|segment| segment.first).filter(|first| *first <= upto);
         Replay::new(Arc::clone(&self.disk), base, segments.collect(), upto)
     }
@@ -341,19 +341,19 @@ impl Log {
     pub fn snapshot_done(&self, seq: Seq) -> Result<(), LogError> {
         let name = FileKind::Snapshot.name(seq);
         self.disk.open(&name).map_err(LogError::io("find the finished snapshot", &name))?;
-        let mut snapshots = self.shared.ledger().snapshots.clone();
+        let mut snapshots = self.shared.files().snapshots.clone();
         snapshots.push(seq);
         snapshots.sort_unstable();
         snapshots.dedup();
-        let kept = snapshots.split_off(snapshots.len().saturating_sub(2));
-        let older = if kept.len() == 2 { kept[0] } else { 0 };
-        self.shared.ledger().snapshots = kept;
+        let saved = snapshots.split_off(snapshots.len().saturating_sub(2));
+        let older = if saved.len() == 2 { saved[0] } else { 0 };
+        self.shared.files().snapshots = saved;
         self.remove(FileKind::Snapshot, &snapshots)?;
         // Removed in this order, and durably: a snapshot without the records after it must not be left.
         let removed: Vec<_> = {
-            let mut ledger = self.shared.ledger();
-            let end = ledger.first_after(older);
-            ledger.segments.drain(..end).map(|segment| segment.first).collect()
+            let mut files = self.shared.files();
+            let end = files.first_after(older);
+            files.segments.drain(..end).map(|segment| segment.first).collect()
         };
         self.remove(FileKind::Segment, &removed)
     }
@@ -397,7 +397,7 @@ impl Drop for Log {
     }
 }
 
-impl Ledger {
+impl Files {
     /// Index of the first segment that holds, or will hold, a record after `seq`.
     fn first_after(&self, seq: Seq) -> usize {
         self.segments.partition_point(|segment| segment.first <= seq + 1).saturating_sub(1)

@@ -113,7 +113,7 @@ fn an_unreadable_or_damaged_newest_snapshot_is_replaced_by_the_older_one() {
                     assert_eq!((opened.replay.snapshot_seq(), count(&mut opened)), (3, 8), "damage at {at}");
                     let [replaced] = &opened.replaced[..] else { panic!("{:?}", opened.replaced) };
                     assert_eq!(replaced.file, newest);
-                    assert_eq!(replaced.kept_as.as_deref(), Some(&*format!("{newest}.damaged-1")));
+                    assert_eq!(replaced.saved_as.as_deref(), Some(&*format!("{newest}.damaged-1")));
                     assert!(opened.dropped.is_empty() && opened.loss("log").is_none() && !noted, "no loss");
                     snapshot(&opened.log);
                     drop(opened);
@@ -168,7 +168,7 @@ fn an_unreadable_sector_of_a_segment_is_damage_and_what_is_before_it_is_kept() {
             let damaged = disk.files()[&segment].clone();
             let mut opened = open(&disk, Recovery::DropDamaged).unwrap();
             assert_eq!(count(&mut opened), batch as u64 - 1);
-            assert_eq!(opened.dropped[0].kept_as.as_deref(), Some(&*format!("{segment}.damaged-1")));
+            assert_eq!(opened.dropped[0].saved_as.as_deref(), Some(&*format!("{segment}.damaged-1")));
             append(&opened.log, 10);
             drop(opened);
             assert_eq!(reopened(&disk, Recovery::Refuse), 10);

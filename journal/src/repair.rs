@@ -36,13 +36,13 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, L
     let mut replaced = Vec::new();
     for (seq, error) in std::mem::take(&mut survey.damaged_snapshots) {
         let file = FileKind::Snapshot.name(seq);
-        replaced.push(set_aside(disk, &mut survey.names, &file, 0, &error)?);
+        replaced.push(rename_damaged(disk, &mut survey.names, &file, 0, &error)?);
     }
     let end = std::mem::replace(&mut survey.end, End::Sound);
     let (mut torn, mut dropped) = (None, Vec::new());
     match end {
         End::Sound => {}
-        End::Torn { bytes } => torn = keep_torn(disk, survey, bytes)?,
+        End::Torn { bytes } => torn = save_torn(disk, survey, bytes)?,
         End::Damage(damage) => {
             dropped.append(&mut replaced);
             dropped.extend(drop_damage(disk, survey, &damage)?);
@@ -61,13 +61,13 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, L
 }
 
 /// Keeps a copy of the torn tail: it may hold something that was acknowledged after all.
-fn keep_torn(disk: &dyn Disk, survey: &mut Survey, bytes: u64) -> Result<Option<Torn>, LogError> {
+fn save_torn(disk: &dyn Disk, survey: &mut Survey, bytes: u64) -> Result<Option<Torn>, LogError> {
     let Some(segment) = survey.sound.last() else { return Ok(None) };
     let (file, offset) = (FileKind::Segment.name(segment.first), segment.bytes);
-    let kept_as = free_name(&mut survey.names, &file, "torn");
+    let saved_as = free_name(&mut survey.names, &file, "torn");
     let copied = copy(disk, &file, offset..offset + bytes)?;
-    disk.rename(&copied, &kept_as).map_err(LogError::io("rename to", &kept_as))?;
-    Ok(Some(Torn { file, offset, bytes, kept_as }))
+    disk.rename(&copied, &saved_as).map_err(LogError::io("rename to", &saved_as))?;
+    Ok(Some(Torn { file, offset, bytes, saved_as }))
 }
 
 /// Opens the commit point, making it anew if there is none that can be used or a slot of it is damaged.
@@ -84,10 +84,10 @@ fn open_commit(disk: &dyn Disk, survey: &mut Survey) -> Result<(CommitFile, Opti
     let mut dropped = None;
     if let Some(error) = survey.commit_lost.take() {
         dropped = Some(if survey.names.iter().any(|name| name == COMMIT_FILE) {
-            set_aside(disk, &mut survey.names, COMMIT_FILE, 0, &error)?
+            rename_damaged(disk, &mut survey.names, COMMIT_FILE, 0, &error)?
         } else {
             let (file, why) = (COMMIT_FILE.to_owned(), error.to_string());
-            Dropped { file, offset: 0, bytes: 0, records_known: 0, kept_as: None, why }
+            Dropped { file, offset: 0, bytes: 0, records_known: 0, saved_as: None, why }
         });
     }
     Ok((CommitFile::create(disk, Point::default(), 0)?, dropped))
@@ -96,7 +96,7 @@ fn open_commit(disk: &dyn Disk, survey: &mut Survey) -> Result<(CommitFile, Opti
 /// From here on the log is open: no seal, and what is about to be replayed is what there is.
 fn begin(mut commit: CommitFile, survey: &Survey) -> Result<CommitFile, LogError> {
     let newest = survey.sound.last().map_or(0, |segment| segment.first);
-    commit.note_both(Point { newest, committed: survey.last, sealed: false })?;
+    commit.write_both(Point { newest, committed: survey.last, sealed: false })?;
     Ok(commit)
 }
 
@@ -133,42 +133,42 @@ fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<
     let mut dropped = Vec::new();
     if let (Some((bytes, records_known)), Some(segment)) = (damage.cut, survey.sound.last()) {
         let file = FileKind::Segment.name(segment.first);
-        let kept_as = free_name(&mut survey.names, &file, "damaged");
-        cut_damaged(disk, &file, segment.bytes, &kept_as)?;
+        let saved_as = free_name(&mut survey.names, &file, "damaged");
+        cut_damaged(disk, &file, segment.bytes, &saved_as)?;
         dropped.push(Dropped {
             file,
             offset: segment.bytes,
             bytes,
             records_known,
-            kept_as: Some(kept_as),
+            saved_as: Some(saved_as),
             why: damage.error.to_string(),
         });
     }
-    for &first in &damage.aside {
+    for &first in &damage.renamed {
         let file = FileKind::Segment.name(first);
         let known = records_known(disk, first);
-        dropped.push(set_aside(disk, &mut survey.names, &file, known, &damage.error)?);
+        dropped.push(rename_damaged(disk, &mut survey.names, &file, known, &damage.error)?);
     }
     if dropped.is_empty() {
         // A file that should be there is not: there is nothing to keep.
         let file = FileKind::Segment.name(survey.last + 1);
         let why = damage.error.to_string();
-        dropped.push(Dropped { file, offset: 0, bytes: 0, records_known: 0, kept_as: None, why });
+        dropped.push(Dropped { file, offset: 0, bytes: 0, records_known: 0, saved_as: None, why });
     }
     Ok(dropped)
 }
 
 /// Keeps a damaged segment under another name and leaves only its sound beginning, `bytes` long, under its own. The
 /// file has both names until it is replaced, so that a crash in between loses neither.
-fn cut_damaged(disk: &dyn Disk, file: &str, bytes: u64, kept_as: &str) -> Result<(), LogError> {
+fn cut_damaged(disk: &dyn Disk, file: &str, bytes: u64, saved_as: &str) -> Result<(), LogError> {
     let copied = copy(disk, file, 0..bytes)?;
-    disk.link(file, kept_as).map_err(LogError::io("keep the damaged file as", kept_as))?;
-    disk.sync_folder().map_err(LogError::io("sync the folder of", kept_as))?;
+    disk.link(file, saved_as).map_err(LogError::io("keep the damaged file as", saved_as))?;
+    disk.sync_folder().map_err(LogError::io("sync the folder of", saved_as))?;
     disk.rename(&copied, file).map_err(LogError::io("rename to", file))
 }
 
 /// Renames a damaged file.
-fn set_aside(
+fn rename_damaged(
     disk: &dyn Disk,
     names: &mut Vec<String>,
     file: &str,
@@ -176,12 +176,12 @@ fn set_aside(
     error: &LogError,
 ) -> Result<Dropped, LogError> {
     let bytes = Source::open(disk, file.to_owned())?.length();
-    let kept_as = free_name(names, file, "damaged");
-    disk.rename(file, &kept_as).map_err(LogError::io("rename the damaged file", file))?;
+    let saved_as = free_name(names, file, "damaged");
+    disk.rename(file, &saved_as).map_err(LogError::io("rename the damaged file", file))?;
     // The error is about the first of the files that go; only there does its offset mean anything.
     let offset = if names_file(error, file) { error.offset() } else { 0 };
     let why = error.to_string();
-    Ok(Dropped { file: file.to_owned(), offset, bytes, records_known, kept_as: Some(kept_as), why })
+    Ok(Dropped { file: file.to_owned(), offset, bytes, records_known, saved_as: Some(saved_as), why })
 }
 
 fn names_file(error: &LogError, name: &str) -> bool {

@@ -70,7 +70,7 @@ pub(crate) struct Damage {
     /// Whether the last of `sound` is to be cut to its length; with how many bytes and known records go.
     pub(crate) cut: Option<(u64, u64)>,
     /// Segments to be renamed whole.
-    pub(crate) aside: Vec<Seq>,
+    pub(crate) renamed: Vec<Seq>,
 }
 
 impl Survey {
@@ -140,7 +140,7 @@ impl Survey {
     }
 
     /// Whether opening the log cuts or drops anything.
-    pub(crate) fn loses_something(&self) -> bool {
+    pub(crate) fn loses_data(&self) -> bool {
         !matches!(self.end, End::Sound) || self.commit_lost.is_some()
     }
 
@@ -211,12 +211,12 @@ impl Survey {
         } else {
             return;
         };
-        self.end = End::Damage(Damage { error, cut: None, aside: Vec::new() });
+        self.end = End::Damage(Damage { error, cut: None, renamed: Vec::new() });
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "the end of every path of `walk`")]
-    fn damage(&mut self, error: LogError, cut: Option<(u64, u64)>, aside: &[Seq]) -> Result<(), LogError> {
-        self.end = End::Damage(Damage { error, cut, aside: aside.to_vec() });
+    fn damage(&mut self, error: LogError, cut: Option<(u64, u64)>, renamed: &[Seq]) -> Result<(), LogError> {
+        self.end = End::Damage(Damage { error, cut, renamed: renamed.to_vec() });
         Ok(())
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     /// Whether `Pending::failed` is set, to be read without the lock.
     pub(crate) has_failed: AtomicBool,
     pub(crate) progress: watch::Sender<Progress>,
-    pub(crate) ledger: Mutex<Ledger>,
+    pub(crate) files: Mutex<Files>,
 }
 
 /// What waits for the writer.
@@ -60,7 +60,7 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Fails if the log has failed or is closed.
-    pub(crate) fn takes_more(&self) -> Result<(), LogFailed> {
+    pub(crate) fn check_open(&self) -> Result<(), LogFailed> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
@@ -79,7 +79,7 @@ pub(crate) struct Progress {
 }
 
 /// The files of the log, and counts.
-pub(crate) struct Ledger {
+pub(crate) struct Files {
     /// Oldest first; the last is the one being written.
     pub(crate) segments: Vec<Segment>,
     /// Oldest first.
@@ -87,7 +87,7 @@ pub(crate) struct Ledger {
     pub(crate) stats: crate::log::Stats,
 }
 
-struct Taken {
+struct TakenBatch {
     buffer: Vec<u8>,
     first: Seq,
     count: u32,
@@ -100,12 +100,12 @@ impl Shared {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for work and takes all of it; `None` when the log is closing and nothing is left.
-    fn take(&self, mut spare: Vec<u8>) -> Option<Taken> {
+    fn take(&self, mut spare: Vec<u8>) -> Option<TakenBatch> {
         spare.clear();
         if spare.capacity() > SPARE_BYTES_MAX {
             spare = Vec::new();
@@ -121,7 +121,7 @@ impl Shared {
             pending.idle = false;
         }
         let count = std::mem::take(&mut pending.count);
-        let taken = Taken {
+        let batch = TakenBatch {
             buffer: std::mem::replace(&mut pending.buffer, spare),
             first: pending.next - u64::from(count),
             count,
@@ -130,16 +130,16 @@ impl Shared {
         };
         drop(pending);
         self.moved.notify_all();
-        Some(taken)
+        Some(batch)
     }
 
-    fn made_durable(&self, seq: Seq, bytes: u64, records: u64) {
+    fn mark_durable(&self, seq: Seq, bytes: u64, records: u64) {
         {
-            let mut ledger = self.ledger();
-            ledger.stats.batches += 1;
-            ledger.stats.records += records;
-            ledger.stats.bytes += bytes;
-            if let Some(segment) = ledger.segments.last_mut() {
+            let mut files = self.files();
+            files.stats.batches += 1;
+            files.stats.records += records;
+            files.stats.bytes += bytes;
+            if let Some(segment) = files.segments.last_mut() {
                 segment.bytes += bytes;
             }
         }
@@ -176,10 +176,10 @@ pub(crate) struct Writer {
     pub(crate) name: String,
 }
 
-/// Tells the waiters if the writer dies of a bug, instead of leaving them to wait for ever.
-struct LastWords(Arc<Shared>);
+/// Tells the waiters if the writer dies of a bug, instead of leaving them to wait forever.
+struct PanicGuard(Arc<Shared>);
 
-impl Drop for LastWords {
+impl Drop for PanicGuard {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.fail("the journal's writer has panicked", Vec::new());
@@ -191,67 +191,67 @@ impl Writer {
     /// Runs until the log is closed or fails.
     pub(crate) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        let _last_words = LastWords(Arc::clone(&shared));
+        let _last_words = PanicGuard(Arc::clone(&shared));
         let mut spare = Vec::new();
-        while let Some(mut taken) = shared.take(spare) {
-            let mut done = if taken.count > 0 { self.write_batch(&mut taken) } else { Ok(()) };
-            if done.is_ok() && !taken.rotations.is_empty() {
-                done = self.rotate(taken.first + u64::from(taken.count));
+        while let Some(mut batch) = shared.take(spare) {
+            let mut done = if batch.count > 0 { self.write_batch(&mut batch) } else { Ok(()) };
+            if done.is_ok() && !batch.rotations.is_empty() {
+                done = self.rotate(batch.first + u64::from(batch.count));
             }
-            if done.is_ok() && taken.settle {
+            if done.is_ok() && batch.settle {
                 done = self.commit.sync();
             }
             if let Err(error) = done {
-                return shared.fail(&error.to_string(), taken.rotations);
+                return shared.fail(&error.to_string(), batch.rotations);
             }
-            for reply in taken.rotations {
-                let _gone = reply.send(Ok(taken.first + u64::from(taken.count) - 1));
+            for reply in batch.rotations {
+                let _gone = reply.send(Ok(batch.first + u64::from(batch.count) - 1));
             }
-            spare = taken.buffer;
+            spare = batch.buffer;
         }
         let sealed = Point { sealed: true, ..self.point(shared.durable.load(Ordering::Acquire)) };
-        if let Err(error) = self.commit.note_both(sealed) {
+        if let Err(error) = self.commit.write_both(sealed) {
             shared.fail(&error.to_string(), Vec::new());
         }
     }
 
     /// What the commit point claims when everything up to `committed` is durable.
     fn point(&self, committed: Seq) -> Point {
-        let newest = self.shared.ledger().segments.last().map_or(0, |segment| segment.first);
+        let newest = self.shared.files().segments.last().map_or(0, |segment| segment.first);
         Point { newest, committed, sealed: false }
     }
 
-    fn write_batch(&mut self, taken: &mut Taken) -> Result<(), LogError> {
+    fn write_batch(&mut self, batch: &mut TakenBatch) -> Result<(), LogError> {
         let mut header = BatchHeader {
-            first: taken.first,
-            count: taken.count,
-            payload_bytes: (taken.buffer.len() - BATCH_HEADER_BYTES) as u32,
+            first: batch.first,
+            count: batch.count,
+            payload_bytes: (batch.buffer.len() - BATCH_HEADER_BYTES) as u32,
             payload_crc: 0,
         };
-        taken.buffer.resize(header.whole(), 0);
-        mask(self.salt, &mut taken.buffer[BATCH_HEADER_BYTES..]);
-        header.payload_crc = crc32c::crc32c(&taken.buffer[BATCH_HEADER_BYTES..]);
-        taken.buffer[..BATCH_HEADER_BYTES].copy_from_slice(&header.encode(self.salt));
-        self.file.write(&taken.buffer).map_err(LogError::io("write", &self.name))?;
+        batch.buffer.resize(header.whole(), 0);
+        mask(self.salt, &mut batch.buffer[BATCH_HEADER_BYTES..]);
+        header.payload_crc = crc32c::crc32c(&batch.buffer[BATCH_HEADER_BYTES..]);
+        batch.buffer[..BATCH_HEADER_BYTES].copy_from_slice(&header.encode(self.salt));
+        self.file.write(&batch.buffer).map_err(LogError::io("write", &self.name))?;
         self.file.sync().map_err(LogError::io("sync", &self.name))?;
         // After the sync, so that it claims nothing that is not durable; before anybody is told.
         self.commit.note(self.point(header.end() - 1))?;
-        let bytes = taken.buffer.len() as u64;
-        self.shared.made_durable(header.end() - 1, bytes, u64::from(taken.count));
+        let bytes = batch.buffer.len() as u64;
+        self.shared.mark_durable(header.end() - 1, bytes, u64::from(batch.count));
         Ok(())
     }
 
     /// Starts the segment whose first record is `first`, unless that is the one being written.
     fn rotate(&mut self, first: Seq) -> Result<(), LogError> {
-        if !self.shared.ledger().segments.last().is_some_and(has_records) {
+        if !self.shared.files().segments.last().is_some_and(has_records) {
             return Ok(());
         }
         let (file, salt) = start_segment(&*self.disk, first)?;
         self.file = file;
         self.salt = salt;
         self.name = FileKind::Segment.name(first);
-        self.shared.ledger().segments.push(Segment { first, bytes: FILE_HEADER_BYTES as u64 });
+        self.shared.files().segments.push(Segment { first, bytes: FILE_HEADER_BYTES as u64 });
         // Durable before the first record in it: a newest segment that vanishes is missed.
-        self.commit.note_both(self.point(first - 1))
+        self.commit.write_both(self.point(first - 1))
     }
 }

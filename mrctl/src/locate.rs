@@ -125,17 +125,17 @@ impl Target {
         self.connect_with(|options| options.listener = Some(tell)).await
     }
 
-    /// The same for who asks again and again: a NameNode that does not answer is given up soon, and without a word.
-    pub(crate) async fn connect_briefly(&self, patience: Period) -> Result<Client> {
+    /// The same for who asks again and again: a NameNode that does not answer is given up soon, and silently.
+    pub(crate) async fn connect_briefly(&self, timeout: Period) -> Result<Client> {
         self.connect_with(|options| {
-            options.config.deadline = patience;
-            options.config.connect_timeout = patience;
+            options.config.deadline = timeout;
+            options.config.connect_timeout = timeout;
         })
         .await
     }
 
     async fn connect_with(&self, set: impl FnOnce(&mut ClientOptions)) -> Result<Client> {
-        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         let found = self.find(&cwd)?;
         let options = ClientOptions::new(&found.namenode, found.client.clone());
         let mut options = options.with(credentials(&found.security)?);
@@ -150,7 +150,7 @@ impl Target {
 
     /// The address of the namenode that is meant, how to talk with it, and where to find what to show to it.
     pub(crate) fn namenode(&self) -> Result<(String, ClientConfig, SecurityConfig)> {
-        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         let found = self.find(&cwd)?;
         Ok((found.namenode, found.client, found.security))
     }
@@ -167,8 +167,8 @@ impl Target {
         match JobTracker::connect(&addr, user, credentials(&security)?).await {
             Ok(tracker) => Ok(tracker.from(origin)),
             Err(error) if error.is::<Refusal>() => {
-                let misfit = security::misfit(&error.to_string()).map(str::to_owned);
-                bail!("{error}; {}", misfit.unwrap_or_else(|| origin.advice(Kind::Jobtracker)))
+                let tls_mismatch = security::tls_mismatch(&error.to_string()).map(str::to_owned);
+                bail!("{error}; {}", tls_mismatch.unwrap_or_else(|| origin.advice(Kind::Jobtracker)))
             }
             Err(error) => Err(error),
         }
@@ -176,7 +176,7 @@ impl Target {
 
     /// Where the JobTracker is, how that is known, and where to find what to show to it.
     fn find_jobtracker(&self) -> Result<(String, Origin, SecurityConfig)> {
-        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         if let Some(addr) = self.named_jobtracker() {
             if let Some(found) = self.own_cluster(&cwd, |found| found.jobtracker == addr)? {
                 return Ok((found.jobtracker, found.origin, self.over(found.security)));
@@ -209,7 +209,7 @@ impl Target {
 
     /// Whether somebody has said where the JobTracker is, so that its silence means something.
     pub(crate) fn has_jobtracker(&self) -> Result<bool> {
-        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         Ok(self.named_jobtracker().is_some() || self.find(&cwd)?.has_jobtracker)
     }
 
@@ -361,7 +361,7 @@ pub(crate) fn state_folder(named: Option<&Path>) -> Result<PathBuf> {
     let folder = if let Some(named) = named {
         named.to_owned()
     } else {
-        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         nearest(&cwd).unwrap_or_else(|| PathBuf::from(FOLDER))
     };
     trust::folder(&folder)?;
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearer_word_wins() {
+    fn more_specific_setting_wins() {
         let root = tempfile::tempdir().unwrap();
         let deep = root.path().join("a/b");
         fs::create_dir_all(&deep).unwrap();

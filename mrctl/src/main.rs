@@ -8,12 +8,12 @@ mod bench;
 mod chaos;
 mod cluster;
 mod command;
-mod desk;
 mod fs;
 mod job;
 mod locate;
 mod output;
 mod remote;
+mod status_cache;
 mod trial;
 mod trust;
 mod web;
@@ -35,7 +35,7 @@ Begin here:
 
 const FOOTER: &str = "\
 For experiments, faults and measurements:
-  bench       Measure, each figure beside its limit
+  bench       Measure, each value against its limit
   chaos       Break things: one by one, by a scenario, or at random
   sim         Compare policies in a simulated cluster
   replay      Replay a cluster's job history under other policies
@@ -78,17 +78,17 @@ enum Command {
     #[command(subcommand, arg_required_else_help = true)]
     Fs(fs::FsCommand),
     Submit(job::submit::Args),
-    Jobs(job::look::Jobs),
-    Job(job::look::Show),
+    Jobs(job::inspect::Jobs),
+    Job(job::inspect::Show),
     Tasks(job::tasks::Args),
-    Counters(job::look::Counters),
-    Logs(job::look::Logs),
-    Kill(job::look::Kill),
+    Counters(job::inspect::Counters),
+    Logs(job::inspect::Logs),
+    Kill(job::inspect::Kill),
     Preempt(job::preempt::Args),
     Resume(job::resume::Args),
     Why(command::why::Args),
-    History(job::look::History),
-    Programs(job::look::Programs),
+    History(job::inspect::History),
+    Programs(job::inspect::Programs),
     Schedulers(command::schedulers::Args),
     Shadow(command::shadow::Args),
     Nodes(command::nodes::Args),
@@ -104,7 +104,7 @@ enum Command {
     /// Break things: one by one, by a scenario, or at random
     #[command(subcommand, arg_required_else_help = true, hide = true)]
     Chaos(chaos::ChaosCommand),
-    /// Measure, each figure beside its limit
+    /// Measure, each value against its limit
     #[command(subcommand, arg_required_else_help = true, hide = true)]
     Bench(bench::BenchCommand),
     #[command(hide = true)]
@@ -135,19 +135,19 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Demo(args) => command::demo::run(args).await,
         Command::Fs(command) => fs::run(command, &cli.target).await,
         Command::Submit(args) => job::submit::run(args, &cli.target).await,
-        Command::Jobs(args) => job::look::jobs(args, &cli.target).await,
-        Command::Job(args) => job::look::show(args, &cli.target).await,
+        Command::Jobs(args) => job::inspect::jobs(args, &cli.target).await,
+        Command::Job(args) => job::inspect::show(args, &cli.target).await,
         Command::Tasks(args) => job::tasks::run(args, &cli.target).await,
-        Command::Counters(args) => job::look::counters(args, &cli.target).await,
-        Command::Logs(args) => job::look::logs(args, &cli.target).await,
-        Command::Kill(args) => job::look::kill(args, &cli.target).await,
+        Command::Counters(args) => job::inspect::counters(args, &cli.target).await,
+        Command::Logs(args) => job::inspect::logs(args, &cli.target).await,
+        Command::Kill(args) => job::inspect::kill(args, &cli.target).await,
         Command::Preempt(args) => job::preempt::run(args, &cli.target).await,
         Command::Resume(args) => job::resume::run(args, &cli.target).await,
         Command::Why(args) => command::why::run(args, &cli.target).await,
         Command::Schedulers(args) => command::schedulers::run(args, &cli.target).await,
         Command::Shadow(args) => command::shadow::run(args, &cli.target).await,
-        Command::History(args) => job::look::history(args, &cli.target).await,
-        Command::Programs(args) => job::look::programs(&args),
+        Command::History(args) => job::inspect::history(args, &cli.target).await,
+        Command::Programs(args) => job::inspect::programs(&args),
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,
         Command::Top(args) => command::top::run(args, &cli.target).await,
         Command::Drain(args) => command::drain::run(args, &cli.target).await,

@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use rustix::process::Signal;
 use sim::{
     Outcome, Setup, Span,
-    fault::{Fault, Harm},
+    fault::{Fault, FaultKind},
     trial::{BLOCK, LINE, Tasks, Trial},
     workload::{
         JobPlan,
@@ -30,9 +30,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// No trial is planned to take longer.
-const PATIENCE: Duration = Duration::from_mins(5);
+const TRIAL_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// What is left of a trial that really ran.
 pub(crate) struct Ran {
@@ -64,12 +64,12 @@ async fn play(trial: &Trial, folder: &Path) -> Result<Ran> {
     let began = Instant::now();
     let trackers = users(&launch, trial).await?;
     let submitting = submit_all(trial, &trackers, began);
-    let harming = harm_all(&mut launch, &trial.setup.faults, began);
+    let harming = inject_faults(&mut launch, &trial.setup.faults, began);
     let (submitted, harmed) = tokio::join!(submitting, harming);
     harmed?;
     let ids = submitted?;
     let first = trackers.values().next().context("a trial has jobs")?;
-    let deadline = began + PATIENCE;
+    let deadline = began + TRIAL_TIMEOUT;
     loop {
         let jobs = first.jobs(true).await?;
         if let Some(job) = jobs.iter().find(|job| job.is_over() && job.state != "succeeded") {
@@ -78,8 +78,8 @@ async fn play(trial: &Trial, folder: &Path) -> Result<Ran> {
         if jobs.iter().filter(|job| job.is_over()).count() == ids.len() {
             break;
         }
-        ensure!(Instant::now() < deadline, "{}: not done after {} s", trial.name, PATIENCE.as_secs());
-        tokio::time::sleep(LOOK).await;
+        ensure!(Instant::now() < deadline, "{}: not done after {} s", trial.name, TRIAL_TIMEOUT.as_secs());
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     // Histories are whole once the JobTracker has ended.
     launch.stop()?;
@@ -216,12 +216,12 @@ fn script(trial: &Trial, seconds: f64, then: &str) -> String {
     format!("sh -c 'case $PWD in {cases}*) sleep {seconds:.3};; esac; exec {then}'")
 }
 
-async fn harm_all(launch: &mut Launch, faults: &[Fault], began: Instant) -> Result<()> {
+async fn inject_faults(launch: &mut Launch, faults: &[Fault], began: Instant) -> Result<()> {
     for fault in faults {
         until(began, fault.at_s).await;
         let (node, kinds) = match fault.what {
-            Harm::Node { node } => (node, &[Kind::Tasktracker, Kind::Datanode][..]),
-            Harm::Tracker { node } => (node, &[Kind::Tasktracker][..]),
+            FaultKind::Node { node } => (node, &[Kind::Tasktracker, Kind::Datanode][..]),
+            FaultKind::Tracker { node } => (node, &[Kind::Tasktracker][..]),
             ref other => bail!("{other:?} is for the simulator alone"),
         };
         let name = format!("node{}", node + 1);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_caller_and_root_are_believed() {
+    fn only_the_caller_and_root_are_trusted() {
         for (user, about) in [
             (5, (5, 5, 0o700)),
             (5, (0, 0, 0o755)),

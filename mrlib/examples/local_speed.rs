@@ -1,4 +1,4 @@
-//! What a whole job costs in local mode: prints the seconds and the processor seconds of a built-in program.
+//! What a whole job costs in local mode: prints the seconds and the CPU seconds of a built-in program.
 //!
 //! `cargo run --release -p mrlib --example local_speed -- PROGRAM IN OUT [REDUCES] [KEY=VALUE ...]`
 
@@ -30,6 +30,6 @@ fn main() -> Result<(), TaskError> {
     run_local(&job, &run)?;
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     let cpu = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
-    println!("{program}: {:.2} s, {cpu:.2} s of processor time", started.elapsed().as_secs_f64());
+    println!("{program}: {:.2} s, {cpu:.2} s of CPU time", started.elapsed().as_secs_f64());
     Ok(())
 }

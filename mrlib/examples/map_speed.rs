@@ -1,10 +1,10 @@
-//! How fast one core maps: prints megabytes of input for each second of processor time, for a wordcount and for a sort of 100-byte records.
+//! How fast one core maps: prints megabytes of input for each second of CPU time, for a wordcount and for a sort of 100-byte records.
 //!
 //! `cargo run --release -p mrlib --example map_speed -- FOLDER [MEBIBYTES]`
 
 use mrlib::{
     Conf, Context, Emit, InputFormat, Job, Mapper, OutputFormat, Reducer, TaskError, Values,
-    engine::{MapTask, OutputSink, Progress, Pulse, Scratch, StopFlag, TaskIo, run_map},
+    engine::{Liveness, MapTask, OutputSink, Progress, Scratch, TaskControl, TaskIo, run_map},
     input::{ByteSource, LocalFile},
     merge::{Cursor, Merge, SortOrder},
     segment::Run,
@@ -23,12 +23,12 @@ struct Here(PathBuf);
 impl TaskIo for Here {
     fn progress(&mut self, _: &Progress) {}
 
-    fn pulse(&self) -> Pulse {
-        Pulse::default()
+    fn liveness(&self) -> Liveness {
+        Liveness::default()
     }
 
-    fn stop(&self) -> StopFlag {
-        StopFlag::default()
+    fn stop(&self) -> TaskControl {
+        TaskControl::default()
     }
 
     fn scratch(&self) -> Scratch {

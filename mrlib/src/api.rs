@@ -1,6 +1,6 @@
 //! What a job author writes: a mapper, perhaps a combiner and a reducer, over raw bytes.
 //!
-//! Keys and values are byte strings. Serde types go on top in a module of their own. An implementation is made anew
+//! Keys and values are byte strings. Serde types go on top in a module of their own. An implementation is made again
 //! for each task, so it may keep state; `finish` is called once, at the end of the task's input (also when a map is
 //! split: then the rest of the range is another task with a `finish` of its own).
 
@@ -59,14 +59,14 @@ pub trait Mapper: Send {
 
 /// What a reducer keeps from one key group to the next. It decides how a reduce can be paused between two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carries {
-    /// Nothing: another one, made anew, goes on as well.
-    Nothing,
+pub enum StateBetweenKeys {
+    /// Nothing: another one, made again, goes on as well.
+    None,
     /// Something that `save` gives out and `restore` takes in.
-    State,
+    Savable,
     /// Something that it cannot give out, and why. Such a reduce is paused while it fetches and merges; in its last
-    /// stage it refuses and goes on.
-    Unsaved(&'static str),
+    /// stage it refuses and continues.
+    NotSavable(&'static str),
 }
 
 /// Turns a key and its values into output. Also serves as combiner, which must then put out pairs of the kind
@@ -100,17 +100,17 @@ pub trait Reducer: Send {
     }
 
     /// What it keeps from one key group to the next. One that keeps anything must say so.
-    fn carries(&self) -> Carries {
-        Carries::Nothing
+    fn state_between_keys(&self) -> StateBetweenKeys {
+        StateBetweenKeys::None
     }
 
-    /// For [`Carries::State`], between two key groups: what another one needs to go on. What it has held back for output
+    /// For [`StateBetweenKeys::Savable`], between two key groups: what another one needs to continue. What it has held back for output
     /// it may also put out now. It gets no more keys after that.
     fn save(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<Vec<u8>, TaskError> {
         Ok(Vec::new())
     }
 
-    /// For [`Carries::State`], before its first key: what `save` gave out, never changed.
+    /// For [`StateBetweenKeys::Savable`], before its first key: what `save` gave out, never changed.
     fn restore(&mut self, _state: &[u8]) -> Result<(), TaskError> {
         Ok(())
     }
@@ -118,9 +118,9 @@ pub trait Reducer: Send {
 
 /// A reducer that puts every pair out as it came in. A job with reduces and no reducer has this one.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Pass;
+pub struct IdentityReducer;
 
-impl Reducer for Pass {
+impl Reducer for IdentityReducer {
     fn reduce(
         &mut self,
         _key: &[u8],

@@ -1,7 +1,7 @@
 //! What a task can tell: counters, a status line, and that it is alive.
 
 use crate::{
-    engine::{Pulse, StopFlag},
+    engine::{Liveness, TaskControl},
     error::TaskError,
     task::limits,
 };
@@ -25,14 +25,14 @@ pub struct Context {
     start: u64,
     /// What is wrong with a counter. The task fails with it.
     fault: Option<String>,
-    pulse: Pulse,
-    stop: StopFlag,
+    liveness: Liveness,
+    stop: TaskControl,
 }
 
 impl Context {
     /// Of a task with these.
-    pub(crate) fn new(pulse: Pulse, stop: StopFlag) -> Self {
-        Self { pulse, stop, ..Self::default() }
+    pub(crate) fn new(liveness: Liveness, stop: TaskControl) -> Self {
+        Self { liveness, stop, ..Self::default() }
     }
 
     /// The counter of this name, made if it is new. A task may have some hundred, of which none has a long name: one
@@ -90,13 +90,13 @@ impl Context {
 
     /// Says in a few words what the task is doing, and that it is alive.
     pub fn set_status(&mut self, status: impl Into<String>) {
-        self.status = Some(limits::short_status(status.into()));
-        self.pulse.beat();
+        self.status = Some(limits::truncate_status(status.into()));
+        self.liveness.mark_alive();
     }
 
     /// Says that the task is alive, from within a record that takes long.
-    pub fn beat(&self) {
-        self.pulse.beat();
+    pub fn mark_alive(&self) {
+        self.liveness.mark_alive();
     }
 
     /// The status line, if it has changed since it was last taken.
@@ -163,14 +163,14 @@ mod tests {
         let mut context = Context::default();
         context.counter(&"x".repeat(limits::COUNTER_NAME_BYTES_MAX + 1));
         assert!(context.check().is_err());
-        let before = context.pulse.count();
+        let before = context.liveness.count();
         context.set_status("x".repeat(10 << 20));
-        assert!(context.pulse.count() > before);
+        assert!(context.liveness.count() > before);
         assert_eq!(context.take_status().map(|status| status.len()), Some(limits::STATUS_BYTES_MAX));
     }
 
     #[test]
-    fn work_done_again_counts_once() {
+    fn repeated_work_counts_once() {
         let mut context = Context::default();
         context.count("A", 5);
         let values = context.values();

@@ -52,15 +52,15 @@ pub enum TaskError {
         /// What does not add up.
         why: &'static str,
     },
-    /// The state of a paused attempt, to be taken up, is gone or not what was put aside.
-    #[error("what was put aside cannot be taken up: {0}")]
-    Spoilt(String),
+    /// The state of a paused attempt, to be taken up, is gone or not the checkpoint.
+    #[error("the checkpoint is corrupt: {0}")]
+    CheckpointCorrupt(String),
     /// The node that has the state of a paused attempt, to be taken up, does not answer; the state is as it was.
-    #[error("what was put aside cannot be reached: {0}")]
-    Unreached(String),
+    #[error("the checkpoint is unreachable: {0}")]
+    CheckpointUnreachable(String),
     /// Told to pause before it had begun: the state of the attempt before it is as it was.
-    #[error("it was told to pause before it had taken up what was put aside, which is as it was")]
-    Unbegun,
+    #[error("it was asked to pause before it had resumed; the checkpoint is unchanged")]
+    NotResumed,
     /// The tracker said stop.
     #[error("stopped: {0}")]
     Stopped(String),
@@ -82,14 +82,14 @@ impl TaskError {
 }
 
 impl From<String> for TaskError {
-    fn from(words: String) -> Self {
-        Self::Program(words)
+    fn from(text: String) -> Self {
+        Self::Program(text)
     }
 }
 
 impl From<&str> for TaskError {
-    fn from(words: &str) -> Self {
-        Self::Program(words.into())
+    fn from(text: &str) -> Self {
+        Self::Program(text.into())
     }
 }
 
@@ -99,10 +99,10 @@ pub fn last_line(text: &str) -> &str {
 }
 
 /// Bytes as they are shown in an error: in quotes, escaped, and only the first of many.
-pub(crate) fn shown(bytes: &[u8]) -> String {
-    const SHOWN_MAX: usize = 64;
-    match bytes.get(..SHOWN_MAX) {
-        Some(start) if bytes.len() > SHOWN_MAX => {
+pub(crate) fn quoted(bytes: &[u8]) -> String {
+    const QUOTED_BYTES_MAX: usize = 64;
+    match bytes.get(..QUOTED_BYTES_MAX) {
+        Some(start) if bytes.len() > QUOTED_BYTES_MAX => {
             format!("\"{}...\" ({} bytes)", start.escape_ascii(), bytes.len())
         }
         _ => format!("\"{}\"", bytes.escape_ascii()),
@@ -111,7 +111,7 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{last_line, shown};
+    use super::{last_line, quoted};
 
     #[test]
     fn the_last_line_that_is_not_empty_names_the_exception() {
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn long_bytes_are_shown_by_their_start() {
-        assert_eq!(shown(b"a\n"), "\"a\\n\"");
-        let long = shown(&vec![b'x'; 10 << 20]);
+        assert_eq!(quoted(b"a\n"), "\"a\\n\"");
+        let long = quoted(&vec![b'x'; 10 << 20]);
         assert!(long.len() < 100 && long.ends_with("xxx...\" (10485760 bytes)"), "{long}");
     }
 }

@@ -123,7 +123,7 @@ impl Job {
     /// Declares a setting of the program, so that `--conf NAME=VALUE` is accepted and misspelled names are refused at
     /// submission. Names that begin with `user.` need no declaration.
     #[must_use]
-    pub fn takes(mut self, name: impl Into<String>, kind: Kind, help: impl Into<String>) -> Self {
+    pub fn declare_setting(mut self, name: impl Into<String>, kind: Kind, help: impl Into<String>) -> Self {
         let (name, help) = (name.into().into(), help.into().into());
         self.settings.push(Setting { name, kind, help });
         self

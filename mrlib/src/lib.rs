@@ -25,7 +25,9 @@ pub mod streaming;
 pub mod task;
 pub mod typed;
 
-pub use api::{Carries, Emit, KeyOrder, Mapper, Pair, Partitioner, Pass, Reducer, Values};
+pub use api::{
+    Emit, IdentityReducer, KeyOrder, Mapper, Pair, Partitioner, Reducer, StateBetweenKeys, Values,
+};
 pub use conf::Conf;
 pub use context::{Context, Counter};
 pub use error::TaskError;

@@ -6,8 +6,8 @@
 use crate::{
     conf::Conf,
     engine::{
-        MapTask, OutputSink, Progress, Pulse, ReduceEnd, ReduceTask, Scratch, Settings, StopFlag, TaskIo,
-        TaskOutcome, run_map, run_reduce, sample_keys,
+        Liveness, MapTask, OutputSink, Progress, ReduceEnd, ReduceTask, Scratch, Settings, TaskControl,
+        TaskIo, TaskOutcome, run_map, run_reduce, sample_keys,
     },
     error::TaskError,
     fetch::MapFeed,
@@ -70,7 +70,7 @@ pub fn run_local(job: &Job, run: &LocalRun) -> Result<BTreeMap<String, u64>, Tas
 fn run_in(job: &Job, run: &LocalRun, splits: &[Split]) -> Result<BTreeMap<String, u64>, TaskError> {
     let temporary = run.output.join("_temporary");
     fs::create_dir(&temporary).map_err(disk("create", &temporary))?;
-    let (conf, stop) = (run.conf.clone(), StopFlag::default());
+    let (conf, stop) = (run.conf.clone(), TaskControl::default());
     let mut work = Work { job, run, splits, conf, temporary, stop };
     work.find_ranges()?;
     let work = work;
@@ -166,7 +166,7 @@ struct Work<'a> {
     splits: &'a [Split],
     conf: Conf,
     temporary: PathBuf,
-    stop: StopFlag,
+    stop: TaskControl,
 }
 
 impl Work<'_> {
@@ -281,17 +281,17 @@ impl Work<'_> {
             feed,
             token: Vec::new(),
             // Nobody runs the map again here.
-            unfetched: Arc::new(move |unfetched| {
-                stop.set(format!("the output of {} is damaged", unfetched.attempt));
+            fetch_failed: Arc::new(move |fetch_failed| {
+                stop.set(format!("the output of {} is damaged", fetch_failed.attempt));
             }),
-            aside: Vec::new(),
+            checkpoint_dirs: Vec::new(),
             from: None,
-            begun: std::time::Instant::now(),
+            started: std::time::Instant::now(),
         };
         let mut io = self.io(&format!("r{index}"), self.temporary.join(part('r', index)))?;
         match run_reduce(self.job, &task, &mut io)? {
             ReduceEnd::Done(outcome) => Ok(outcome),
-            ReduceEnd::Paused(_) => Err("a reduce was put aside where there is nobody to take it up".into()),
+            ReduceEnd::Paused(_) => Err("a reduce was paused in local mode".into()),
         }
     }
 
@@ -323,7 +323,7 @@ fn part(letter: char, index: usize) -> String {
 }
 
 struct LocalIo {
-    stop: StopFlag,
+    stop: TaskControl,
     scratch: Scratch,
     part: PathBuf,
 }
@@ -331,12 +331,12 @@ struct LocalIo {
 impl TaskIo for LocalIo {
     fn progress(&mut self, _progress: &Progress) {}
 
-    fn pulse(&self) -> Pulse {
+    fn liveness(&self) -> Liveness {
         // Nobody watches.
-        Pulse::default()
+        Liveness::default()
     }
 
-    fn stop(&self) -> StopFlag {
+    fn stop(&self) -> TaskControl {
         self.stop.clone()
     }
 

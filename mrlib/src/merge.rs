@@ -225,9 +225,9 @@ impl Cursor for Merge {
 /// Memory for blocks of runs is taken to be at least this: merges of very few runs would only be slow.
 const BLOCKS_MIN: u64 = 1 << 20;
 
-/// How many runs to merge at a time: `most`, or as many as fit into `memory` even if they are those that need the most
+/// How many runs to merge at a time: `max`, or as many as fit into `memory` even if they are those that need the most
 /// `rooms`; two, whatever they need.
-pub(crate) fn factor_for(mut rooms: Vec<u64>, memory: u64, most: usize) -> usize {
+pub(crate) fn factor_for(mut rooms: Vec<u64>, memory: u64, max: usize) -> usize {
     rooms.sort_unstable_by(|a, b| b.cmp(a));
     let mut left = memory.max(BLOCKS_MIN);
     let fitting = rooms.iter().take_while(|room| {
@@ -236,7 +236,7 @@ pub(crate) fn factor_for(mut rooms: Vec<u64>, memory: u64, most: usize) -> usize
         fits
     });
     let fitting = fitting.count();
-    if fitting == rooms.len() { most.max(2) } else { fitting.clamp(2, most.max(2)) }
+    if fitting == rooms.len() { max.max(2) } else { fitting.clamp(2, max.max(2)) }
 }
 
 /// Which neighbours to merge next, so that not more than `factor` runs remain in the end; None if it is so already.

@@ -20,7 +20,7 @@ pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     HOOK.call_once(|| {
         let usual = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            LAST.with_borrow_mut(|last| *last = words(info));
+            LAST.with_borrow_mut(|last| *last = text(info));
             usual(info);
         }));
     });
@@ -35,7 +35,7 @@ pub(crate) fn seen() -> bool {
     SEEN.load(Ordering::Relaxed)
 }
 
-fn words(info: &PanicHookInfo<'_>) -> String {
+fn text(info: &PanicHookInfo<'_>) -> String {
     let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
     let payload = info.payload();
     let owned = || payload.downcast_ref::<String>().map(String::as_str);

@@ -155,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn damaged_splits_are_told(bytes in prop::collection::vec(0u8..6, 0..20)) {
+        fn damaged_split_keys_are_rejected(bytes in prop::collection::vec(0u8..6, 0..20)) {
             let _ = RangePartitioner::decode(&bytes, KeyOrder::Bytes);
         }
     }

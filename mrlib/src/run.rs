@@ -127,14 +127,14 @@ pub fn run<J: IntoJob>(program: impl Fn(&Conf) -> J + Send + Sync + 'static) -> 
     let make = move |conf: &Conf| program(conf).into_job();
     let code = match task::umbilical_path() {
         Some(socket) => task::serve(&socket, Arc::new(move |_, conf| make(conf))),
-        None => by_hand(&Args::parse(), &make),
+        None => run_locally(&Args::parse(), &make),
     };
     // A tracker reads the code; threads that still run have nothing left to do.
     process::exit(i32::from(code != ExitCode::SUCCESS))
 }
 
-fn by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> ExitCode {
-    match try_by_hand(args, make) {
+fn run_locally(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> ExitCode {
+    match try_run_locally(args, make) {
         Ok(words) => {
             // Whoever closes the pipe has read enough.
             let _ = std::io::stdout().write_all(&words);
@@ -147,11 +147,14 @@ fn by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> ExitC
     }
 }
 
-fn try_by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> Result<Vec<u8>, TaskError> {
+fn try_run_locally(
+    args: &Args,
+    make: &dyn Fn(&Conf) -> Result<Job, TaskError>,
+) -> Result<Vec<u8>, TaskError> {
     let conf: Conf = args.conf.iter().cloned().collect();
     if args.sample {
         let request: ranges::SampleRequest = serde_json::from_reader(std::io::stdin().lock())
-            .map_err(|error| format!("what to sample is not told as mrlib knows it: {error}"))?;
+            .map_err(|error| format!("malformed sample request: {error}"))?;
         return ranges::split_keys(&make(&request.conf.clone().into_iter().collect())?, &request);
     }
     if args.describe {
@@ -196,7 +199,7 @@ mod tests {
     fn said(args: &[&str]) -> Result<String, TaskError> {
         let args = Args::try_parse_from([&["job"], args].concat()).map_err(|error| error.to_string())?;
         let words =
-            try_by_hand(&args, &|conf| registry::job(conf.get("program").unwrap_or("wordcount"), conf));
+            try_run_locally(&args, &|conf| registry::job(conf.get("program").unwrap_or("wordcount"), conf));
         words.map(|words| String::from_utf8(words).expect("text"))
     }
 

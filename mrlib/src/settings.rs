@@ -28,7 +28,7 @@ pub const DECLARED_MAX: usize = 1000;
 /// says of itself ([`crate::Job::divisible`]).
 pub const MAPPER_DIVISIBLE: &str = "mapper.divisible";
 /// No similar name is looked for above this length: the search takes the product of both lengths.
-const NEAR_BYTES_MAX: usize = 64;
+const SUGGESTION_BYTES_MAX: usize = 64;
 
 /// The values that a setting takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -275,7 +275,7 @@ fn unknown(name: &str, value: &str, own: &[Setting]) -> String {
 
 /// The candidate with the smallest edit distance, if it is near enough to be meant.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    if name.len() > NEAR_BYTES_MAX {
+    if name.len() > SUGGESTION_BYTES_MAX {
         return None;
     }
     let (length, allowed) = (name.chars().count(), (name.len() / 3).max(2));
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_long_unknown_name_is_refused_without_a_search_for_a_similar_one() {
-        let long = "x".repeat(NEAR_BYTES_MAX + 1);
+        let long = "x".repeat(SUGGESTION_BYTES_MAX + 1);
         assert_eq!(nearest(&long, [&*long].into_iter()), None);
         let endless = std::iter::repeat_n("y".repeat(1 << 20), 2).collect::<Vec<_>>();
         let names = endless.iter().map(String::as_str).chain(["pace.map"]);

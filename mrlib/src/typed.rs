@@ -50,9 +50,9 @@
 //! ```
 
 use crate::{
-    api::{Carries, Emit, Mapper, Reducer, Values},
+    api::{Emit, Mapper, Reducer, StateBetweenKeys, Values},
     context::Context,
-    error::{TaskError, shown},
+    error::{TaskError, quoted},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::marker::PhantomData;
@@ -199,7 +199,7 @@ impl<T: Serialize + DeserializeOwned> SortKey for Serde<T> {
 fn decode_key<K: SortKey>(mut bytes: &[u8]) -> Result<K, TaskError> {
     let whole = bytes;
     let key = K::decode(&mut bytes).filter(|_| bytes.is_empty());
-    key.ok_or_else(|| TaskError::Program(format!("key {} is not of its type", shown(whole))))
+    key.ok_or_else(|| TaskError::Program(format!("key {} is not of its type", quoted(whole))))
 }
 
 fn decode_value<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, TaskError> {
@@ -265,9 +265,9 @@ pub trait TypedReducer: Send {
         Ok(())
     }
 
-    /// As [`Reducer::carries`].
-    fn carries(&self) -> Carries {
-        Carries::Nothing
+    /// As [`Reducer::state_between_keys`].
+    fn state_between_keys(&self) -> StateBetweenKeys {
+        StateBetweenKeys::None
     }
 
     /// As [`Reducer::save`].
@@ -384,8 +384,8 @@ impl<T: TypedReducer> Reducer for Typed<T> {
         self.program.finish(out, context)
     }
 
-    fn carries(&self) -> Carries {
-        self.program.carries()
+    fn state_between_keys(&self) -> StateBetweenKeys {
+        self.program.state_between_keys()
     }
 
     fn save(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<Vec<u8>, TaskError> {
@@ -469,7 +469,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_told(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
+        fn malformed_data_is_an_error(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
             let _ = (decode_key::<Key>(&bytes), decode_value::<Vec<String>>(&bytes));
         }
     }

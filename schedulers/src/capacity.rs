@@ -4,14 +4,14 @@
 //! leave it unused, up to its maximum. A free slot goes to the queue that has least of its guarantee, level by level; in it
 //! to the first job, by priority and age, whose user is within his limit. A queue that has been below its guarantee for
 //! `reclaim_after`, and could use more, gets slots back from those above theirs, the youngest attempts first.
-//! Differs from Hadoop's: slots are taken back by splitting and pausing unless `preempt = kill`; a job for a queue that
+//! Differs from Hadoop's: slots are preempted by splitting and pausing unless `preempt = kill`; a job for a queue that
 //! is not there goes to `default`, which has what is left over of 100 percent unless something else is said.
 //! Deliberately absent: delay scheduling (a job's nearest map goes first), memory as a resource.
 
 mod queues;
 
 use crate::{
-    fill::{Turns, fill_in_turn, with_locality},
+    fill::{SlotOrder, fill_in_order, with_locality},
     params::Section,
     shares::should_move,
     victims::{Claim, Overdue, Victims, level},
@@ -20,14 +20,14 @@ use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
     ids::{JobId, TaskId, TrackerId},
     job::Job,
-    plan::{Locality, Way},
+    plan::{Locality, PreemptMode},
     scheduler::{Cause, Round},
 };
 use queues::{Queue, Queues};
 use std::cmp::Reverse;
 
 /// What its rules mean in words.
-pub const SENTENCES: &[crate::words::Sentence] = &[
+pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("queue-capacity", "queue {queue} held {held} of its guaranteed {guaranteed} slots"),
     (
         "queue-share-of-map-slots",
@@ -41,7 +41,7 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
     ),
     ("user-limit", "user {user} holds {held slot|slots} of queue {queue}, of at most {at_most}"),
     (
-        "queue-below-its-guarantee",
+        "queue-below-guarantee",
         "the slot goes to the queue[ of {for_job:job}] that held {held} of its guaranteed {guaranteed}",
     ),
 ];
@@ -50,7 +50,7 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
 #[derive(Debug)]
 pub struct Capacity {
     queues: Queues,
-    way: Way,
+    preempt_mode: PreemptMode,
     reclaim_after: Option<Span>,
     below: Overdue<(usize, Phase)>,
 }
@@ -61,7 +61,7 @@ impl Capacity {
         let about = "how long a queue bears to be below its guarantee before it gets slots back";
         Self {
             queues: Queues::new(section),
-            way: section.way(),
+            preempt_mode: section.preempt_mode(),
             reclaim_after: section.span_or_never("reclaim_after", Some(Span::secs(15)), about),
             below: Overdue::default(),
         }
@@ -72,13 +72,13 @@ impl Capacity {
         let (cluster, now) = (plan.cluster(), plan.now());
         let mut claims = Vec::new();
         for (number, queue) in self.queues.leaves() {
-            let owed = queue.guaranteed(phase, cluster).min(queue.demand(phase, cluster)).floor();
+            let below_minimum = queue.guaranteed(phase, cluster).min(queue.demand(phase, cluster)).floor();
             let held = f64::from(queue.held[phase]);
-            if self.below.is_over((number, phase), held < owed, now, self.reclaim_after) {
-                let why = numbers(Why::rule("queue-below-its-guarantee"), queue, phase, cluster);
-                let jobs: Vec<JobId> = queue.in_turn(phase).collect();
+            if self.below.is_over((number, phase), held < below_minimum, now, self.reclaim_after) {
+                let why = numbers(Why::rule("queue-below-guarantee"), queue, phase, cluster);
+                let jobs: Vec<JobId> = queue.in_order(phase).collect();
                 let why = jobs.first().map_or(why.clone(), |job| why.benefit(*job));
-                claims.push((number, Claim { jobs, phase, lack: (owed - held) as u32, why }));
+                claims.push((number, Claim { jobs, phase, deficit: (below_minimum - held) as u32, why }));
             }
         }
         if claims.is_empty() {
@@ -86,20 +86,20 @@ impl Capacity {
         }
         let mut victims = Victims::youngest_first(phase, plan);
         for (number, claim) in claims {
-            let mut excess = self.queues.excess_beside(number, phase, plan);
+            let mut excess = self.queues.excess_of_others(number, phase, plan);
             let of = |job| self.queues.number(job);
-            level(&claim, &mut victims, &mut excess, of, self.way, plan);
+            level(&claim, &mut victims, &mut excess, of, self.preempt_mode, plan);
         }
     }
 }
 
-impl Turns for Capacity {
+impl SlotOrder for Capacity {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let cluster = plan.cluster();
-        self.queues.in_turn(phase, cluster).into_iter().find_map(|queue| {
-            let most = queue.user_most(phase, cluster);
-            let jobs = queue.in_turn(phase).filter_map(|job| cluster.job(job));
-            let mut within = jobs.filter(|job| queue.user_held(&job.spec.user, phase) < most);
+        self.queues.in_order(phase, cluster).into_iter().find_map(|queue| {
+            let max = queue.user_max(phase, cluster);
+            let jobs = queue.in_order(phase).filter_map(|job| cluster.job(job));
+            let mut within = jobs.filter(|job| queue.user_held(&job.spec.user, phase) < max);
             let (task, why) = within.find_map(|job| match phase {
                 Phase::Map => {
                     let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
@@ -113,8 +113,8 @@ impl Turns for Capacity {
         })
     }
 
-    fn lend(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
-        self.queues.lend(job, phase);
+    fn charge(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
+        self.queues.charge(job, phase);
     }
 
     fn restore(&mut self, job: JobId, cluster: &Cluster) {
@@ -134,14 +134,14 @@ impl Scheduler for Capacity {
 
     fn observe(&mut self, _now: Time, fact: &Fact, cluster: &Cluster) {
         if let Fact::JobTrackerStarted { .. } = fact {
-            self.below.start_over();
+            self.below.reset();
         }
         self.queues.observe(fact, cluster);
     }
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         match round.cause {
-            Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
+            Cause::Offer(tracker) => fill_in_order(self, tracker, plan),
             Cause::Tick => {
                 for phase in Phase::BOTH {
                     self.reclaim(phase, plan);
@@ -157,14 +157,14 @@ impl Scheduler for Capacity {
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         let queues = &self.queues;
         let Some((of_a, of_b)) = queues.number(a).zip(queues.number(b)) else { return false };
-        let Some((side_a, side_b)) = queues.apart(of_a, of_b) else {
+        let Some((side_a, side_b)) = queues.diverging_queues(of_a, of_b) else {
             let place = |id: JobId| plan.cluster().job(id).map(|job| (Reverse(job.spec.priority), id));
             return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
         };
-        should_move(queues.stands(side_a, phase, plan), queues.stands(side_b, phase, plan))
+        should_move(queues.usage(side_a, phase, plan), queues.usage(side_b, phase, plan))
     }
 
-    fn may_have(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+    fn may_have_slot(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         self.queues.number(job).is_none_or(|number| self.queues.has_room(number, phase, plan))
     }
 
@@ -172,9 +172,9 @@ impl Scheduler for Capacity {
         let Some(queue) = self.queues.of(job.id) else { return Vec::new() };
         let mut reasons = Vec::new();
         for phase in Phase::BOTH.into_iter().filter(|phase| !job.pending[*phase].is_empty()) {
-            let (held, most) = (queue.user_held(&job.spec.user, phase), queue.user_most(phase, cluster));
-            if held >= most {
-                reasons.push(Why::rule("user-limit").with("held", held).with("at_most", most));
+            let (held, max) = (queue.user_held(&job.spec.user, phase), queue.user_max(phase, cluster));
+            if held >= max {
+                reasons.push(Why::rule("user-limit").with("held", held).with("at_most", max));
             }
             let rule = match phase {
                 Phase::Map => "queue-share-of-map-slots",
@@ -182,7 +182,7 @@ impl Scheduler for Capacity {
             };
             let why = numbers(Why::rule(rule), queue, phase, cluster);
             let ahead = queue.ahead_of(job, phase) as f64;
-            reasons.push(why.with("at_most", queue.most(phase, cluster)).with("jobs_ahead", ahead));
+            reasons.push(why.with("at_most", queue.max(phase, cluster)).with("jobs_ahead", ahead));
         }
         reasons
     }

@@ -3,10 +3,10 @@
 //! Yildiz et al. (2015). When a tracker is lost, what ran on it, and maps whose output went with it and is needed,
 //! are *recovery tasks*. Each is paired with a victim: a running attempt on a host of its input (for a reduce, on
 //! any), of a job that its own job outranks under the inner policy; of these the lowest-ranked job's, then the one that
-//! has done least. The victim's slot is taken back by split or pause and reserved. When no victim is outranked any more,
+//! has done least. The victim's slot is preempted by split or pause and reserved. When no victim is outranked any more,
 //! the inner rule holds, and the rest waits its turn. Victims go on later like any waiting task.
 //! Differs from the paper: with `early = suspect` it acts when a tracker falls silent or its connection breaks, by
-//! duplicates that come to nothing if the tracker is heard of again (only for jobs that allow duplicates). Input that is
+//! duplicates that failed if the tracker is heard of again (only for jobs that allow duplicates). Input that is
 //! on no live host may have a victim anywhere.
 //! Deliberately absent: any ranking of its own.
 
@@ -15,7 +15,7 @@ use mrcore::{
     compute::{Numbers, Problem},
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
-    plan::{Locality, Way},
+    plan::{Locality, PreemptMode},
     scheduler::{Cause, Round},
     task::Attempt,
     tracker::TrackerState,
@@ -28,17 +28,17 @@ use std::{
 use crate::params::Section;
 
 /// Work that has found no slot is looked at this often.
-const LOOK_AGAIN: Span = Span::secs(1);
+const RETRY_INTERVAL: Span = Span::secs(1);
 
 /// What its rules mean in words.
-pub const SENTENCES: &[crate::words::Sentence] = &[
+pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     (
         "recovery",
         "[the slot goes to work of {for_job:job} that was lost with a node][!for_job it was lost with a node and goes first]",
     ),
     (
-        "lost-with-a-tracker",
-        "{tasks task was|tasks were} lost with a node, and slots near the input are taken back",
+        "lost-with-tracker",
+        "{tasks task was|tasks were} lost with a node, and slots near the input are preempted",
     ),
 ];
 
@@ -49,20 +49,20 @@ pub struct Chronos {
     name: String,
     /// Whether a tracker that is only suspect counts.
     acts_on_suspicion: bool,
-    way: Way,
+    preempt_mode: PreemptMode,
     /// Tasks whose work went with a machine, and that have not been launched since.
     lost: BTreeSet<TaskId>,
     /// Some of them are new.
-    is_news: bool,
+    has_new_work: bool,
 }
 
 impl Chronos {
     /// Around a policy.
     pub fn new(inner: Box<dyn Scheduler>, section: &mut Section<'_>) -> Self {
-        let about = "act when a tracker falls silent, or only when it is given up";
+        let about = "act when a tracker is suspect, or only when it is lost";
         let acts_on_suspicion = section.choice("early", &[("suspect", true), ("lost", false)], about);
-        let (name, way) = (format!("chronos({})", inner.name()), section.way());
-        Self { inner, name, acts_on_suspicion, way, lost: BTreeSet::new(), is_news: false }
+        let (name, preempt_mode) = (format!("chronos({})", inner.name()), section.preempt_mode());
+        Self { inner, name, acts_on_suspicion, preempt_mode, lost: BTreeSet::new(), has_new_work: false }
     }
 
     /// Takes down what a fact says of work that went with a machine.
@@ -74,14 +74,14 @@ impl Chronos {
                     running.into_iter().flat_map(|running| running.map.iter().chain(&running.reduce));
                 let tasks: Vec<TaskId> = running.map(|attempt| attempt.task).collect();
                 for task in tasks {
-                    self.need(task);
+                    self.add_lost_task(task);
                 }
             }
             // What could not be fetched from a machine that is there is no loss of a machine.
             Fact::AttemptKilled { attempt, .. } | Fact::MapOutputLost { attempt, .. }
                 if was_on_lost_tracker(*attempt, cluster) =>
             {
-                self.need(attempt.task);
+                self.add_lost_task(attempt.task);
             }
             Fact::AttemptLaunched { attempt, .. } | Fact::AttemptSucceeded { attempt, .. } => {
                 self.lost.remove(&attempt.task);
@@ -95,8 +95,8 @@ impl Chronos {
         }
     }
 
-    fn need(&mut self, task: TaskId) {
-        self.is_news |= self.lost.insert(task);
+    fn add_lost_task(&mut self, task: TaskId) {
+        self.has_new_work |= self.lost.insert(task);
     }
 
     /// Finds a slot for each recovery task, as far as the inner policy's ranking goes.
@@ -113,61 +113,70 @@ impl Chronos {
                 continue;
             }
             match self.place(task, plan) {
-                Placed::Settled => {
+                Placement::Done => {
                     self.lost.remove(&task);
                 }
-                Placed::Nowhere => {
+                Placement::Impossible => {
                     in_vain.insert(kind);
                 }
-                Placed::Waits => {}
+                Placement::Waiting => {}
             }
         }
     }
 
     /// Finds a slot for one task, or has one given back for it.
-    fn place(&self, task: TaskId, plan: &mut Plan<'_>) -> Placed {
+    fn place(&self, task: TaskId, plan: &mut Plan<'_>) -> Placement {
         // A maximum holds for work that was lost, too.
-        if !self.inner.may_have(task.job, task.phase, plan) {
-            return Placed::Waits;
+        if !self.inner.may_have_slot(task.job, task.phase, plan) {
+            return Placement::Waiting;
         }
-        let (places, anywhere) = places(task, plan);
-        let free = places
+        let (candidate_trackers, anywhere) = candidate_trackers(task, plan);
+        let free = candidate_trackers
             .iter()
-            .find(|tracker| plan.free(**tracker, task.phase) > 0 && plan.could_take(task, **tracker).is_ok());
+            .find(|tracker| plan.free(**tracker, task.phase) > 0 && plan.could_run(task, **tracker).is_ok());
         if let Some(tracker) = free {
             let assigned = plan.assign(task, *tracker, recovery(task, *tracker, plan));
-            return if assigned.is_ok() { Placed::Settled } else { Placed::Waits };
+            return if assigned.is_ok() { Placement::Done } else { Placement::Waiting };
         }
         // It runs already, or its tracker was heard of again.
-        if places.iter().any(|tracker| matches!(plan.could_take(task, *tracker), Err(Refused::NotPending(_))))
+        if candidate_trackers
+            .iter()
+            .any(|tracker| matches!(plan.could_run(task, *tracker), Err(Refused::NotPending(_))))
         {
-            return Placed::Settled;
+            return Placement::Done;
         }
-        let Some((victim, tracker)) = self.victim(task, &places, plan) else {
-            return if anywhere { Placed::Nowhere } else { Placed::Waits };
+        let Some((victim, tracker)) = self.victim(task, &candidate_trackers, plan) else {
+            return if anywhere { Placement::Impossible } else { Placement::Waiting };
         };
         let why = Why::rule("recovery").benefit(task.job);
         if plan.reserve(task, tracker, recovery(task, tracker, plan)).is_ok() {
             // Known to be possible; and a promise without a victim would only lapse.
-            let _ = plan.take_back(victim, self.way, why);
+            let _ = plan.preempt_in_mode(victim, self.preempt_mode, why);
         }
-        Placed::Waits
+        Placement::Waiting
     }
 
     /// The attempt that should give its slot to a task: of the lowest-ranked job, then the one that has done least.
-    fn victim(&self, task: TaskId, places: &[TrackerId], plan: &Plan<'_>) -> Option<(AttemptId, TrackerId)> {
+    fn victim(
+        &self,
+        task: TaskId,
+        candidate_trackers: &[TrackerId],
+        plan: &Plan<'_>,
+    ) -> Option<(AttemptId, TrackerId)> {
         let cluster = plan.cluster();
         // Of each job the one that has done least: jobs are ranked once, not for each attempt.
         let mut least: BTreeMap<JobId, &Attempt> = BTreeMap::new();
-        for tracker in places.iter().filter_map(|tracker| cluster.tracker(*tracker)) {
-            if plan.could_take(task, tracker.id).is_err() {
+        for tracker in candidate_trackers.iter().filter_map(|tracker| cluster.tracker(*tracker)) {
+            if plan.could_run(task, tracker.id).is_err() {
                 continue;
             }
             for id in &tracker.running[task.phase] {
-                let Some(attempt) = cluster.attempt(*id).filter(|_| !plan.is_recalled(*id)) else { continue };
-                if cluster.may_recall(*id, mrcore::task::Recall::Kill).is_ok() {
+                let Some(attempt) = cluster.attempt(*id).filter(|_| !plan.is_preempted(*id)) else {
+                    continue;
+                };
+                if cluster.may_preempt(*id, mrcore::task::PreemptKind::Kill).is_ok() {
                     let known = least.entry(id.job()).or_insert(attempt);
-                    if has_done_less(attempt, known) {
+                    if has_less_progress(attempt, known) {
                         *known = attempt;
                     }
                 }
@@ -195,27 +204,27 @@ impl Chronos {
                 return false;
             }
         }
-        has_done_less(a, b)
+        has_less_progress(a, b)
     }
 }
 
 /// Of two that have done as much, the later one.
-fn has_done_less(a: &Attempt, b: &Attempt) -> bool {
+fn has_less_progress(a: &Attempt, b: &Attempt) -> bool {
     a.progress.done.total_cmp(&b.progress.done).then(b.id.cmp(&a.id)).is_lt()
 }
 
 /// What came of the search for a recovery task's slot.
-enum Placed {
+enum Placement {
     /// There is nothing left to do for it.
-    Settled,
+    Done,
     /// It is tried again.
-    Waits,
+    Waiting,
     /// No tracker at all has one, or a victim.
-    Nowhere,
+    Impossible,
 }
 
 /// Live trackers where a task's victims are sought: on hosts of its input, if there are any; else all, which is said.
-fn places(task: TaskId, plan: &Plan<'_>) -> (Vec<TrackerId>, bool) {
+fn candidate_trackers(task: TaskId, plan: &Plan<'_>) -> (Vec<TrackerId>, bool) {
     let cluster = plan.cluster();
     let hosts = cluster.task(task).map_or(&[][..], |task| &task.hosts);
     let near = hosts.iter().flat_map(|host| cluster.trackers_on(*host));
@@ -223,7 +232,7 @@ fn places(task: TaskId, plan: &Plan<'_>) -> (Vec<TrackerId>, bool) {
     if !near.is_empty() {
         return (near.into_iter().collect(), false);
     }
-    (cluster.trackers().filter(|tracker| tracker.takes_work()).map(|tracker| tracker.id).collect(), true)
+    (cluster.trackers().filter(|tracker| tracker.accepts_work()).map(|tracker| tracker.id).collect(), true)
 }
 
 fn recovery(task: TaskId, on: TrackerId, plan: &Plan<'_>) -> Why {
@@ -234,7 +243,7 @@ fn recovery(task: TaskId, on: TrackerId, plan: &Plan<'_>) -> Why {
 }
 
 fn was_on_lost_tracker(attempt: AttemptId, cluster: &Cluster) -> bool {
-    let on = cluster.attempt(attempt).and_then(|attempt| cluster.tracker(attempt.keeper));
+    let on = cluster.attempt(attempt).and_then(|attempt| cluster.tracker(attempt.output_on));
     on.is_some_and(|tracker| tracker.state == TrackerState::Lost)
 }
 
@@ -251,7 +260,7 @@ impl Scheduler for Chronos {
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         // A slot that is offered is the inner policy's to give.
         if round.cause == Cause::Tick {
-            self.is_news = false;
+            self.has_new_work = false;
             self.recover(plan);
         }
         self.inner.decide(round, plan);
@@ -261,27 +270,27 @@ impl Scheduler for Chronos {
         self.inner.outranks(a, b, phase, plan)
     }
 
-    fn may_have(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        self.inner.may_have(job, phase, plan)
+    fn may_have_slot(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.inner.may_have_slot(job, phase, plan)
     }
 
     fn tick_every(&self) -> Option<Span> {
-        let own = (!self.lost.is_empty()).then_some(LOOK_AGAIN);
+        let own = (!self.lost.is_empty()).then_some(RETRY_INTERVAL);
         [own, self.inner.tick_every()].into_iter().flatten().min()
     }
 
-    fn wants_round(&self) -> bool {
-        self.is_news || self.inner.wants_round()
+    fn needs_round(&self) -> bool {
+        self.has_new_work || self.inner.needs_round()
     }
 
     fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
         let lost = self.lost.iter().filter(|task| task.job == job.id).count();
-        let own = (lost > 0).then(|| Why::rule("lost-with-a-tracker").with("tasks", lost as f64));
+        let own = (lost > 0).then(|| Why::rule("lost-with-tracker").with("tasks", lost as f64));
         own.into_iter().chain(self.inner.explain(job, now, cluster)).collect()
     }
 
-    fn take_problem(&mut self) -> Option<Problem> {
-        self.inner.take_problem()
+    fn next_problem(&mut self) -> Option<Problem> {
+        self.inner.next_problem()
     }
 
     fn solved(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {

@@ -4,7 +4,7 @@
 //! on every node are a class (`classes`). A linear program says which classes each node is best used for. A free
 //! slot goes, stage 1, to a suggested class's job of the user that is farthest below its minimum share, by weight;
 //! else, stage 2, to a suggested class's job of the user that holds least for its weight. Users' shares count what
-//! the round has given. Classes are computed beside the mind, and only when a job fits none, nodes come or go, or
+//! the round has given. Classes are computed beside the core, and only when a job fits none, nodes come or go, or
 //! what is learned of them has changed by more than the radius; meanwhile the last answer holds.
 //! Differs from the paper: a slot for which no suggested class has work goes to any (`literal = true` leaves it
 //! free); if asked for (`slowest`), no task is put where it would take many times as long as on its best node; maps and
@@ -21,7 +21,7 @@ mod tests;
 mod users;
 
 use crate::{
-    fill::{Turns, fill_in_turn, with_locality},
+    fill::{SlotOrder, fill_in_order, with_locality},
     params::Section,
 };
 use kinds::Kinds;
@@ -39,7 +39,7 @@ use std::collections::BTreeMap;
 use users::{User, Users};
 
 /// What its rules mean in words.
-pub const SENTENCES: &[crate::words::Sentence] = &[
+pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     (
         "below-min-share",
         "user {user} held {held} of the {min slot|slots} that it is owed[, and the node suits its kind of job (class {class})]",
@@ -61,11 +61,11 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
         "user {user} holds {held reduce slot|reduce slots} (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
     ),
     (
-        "in-no-class-yet",
+        "not-classified",
         "which nodes suit its kind of job is not worked out yet: until then it may run on any",
     ),
     (
-        "class-is-suggested-for-nodes",
+        "class-suggested-nodes",
         "{nodes node suits|nodes suit} its kind of job best[ (class {class})][!literal ; others are taken for it too if they would be idle]\
          [; the cluster can do {lambda} times the jobs that have been coming]\
          [; the lengths foretold for its tasks are off by {prediction_error:%}]",
@@ -90,7 +90,7 @@ pub struct Coshh {
 
 /// Which rule gives a slot away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ShareStage {
     /// A user below its minimum, a class suggested for minimum shares.
     MinShare,
     /// The user with the smallest share, a class suggested for all.
@@ -99,23 +99,23 @@ enum Stage {
     Any,
 }
 
-impl Stage {
+impl ShareStage {
     /// Which classification it goes by.
     fn number(self) -> Option<usize> {
         match self {
-            Stage::MinShare => Some(0),
-            Stage::Share => Some(1),
-            Stage::Any => None,
+            ShareStage::MinShare => Some(0),
+            ShareStage::Share => Some(1),
+            ShareStage::Any => None,
         }
     }
 
     fn why(self, near: Option<Locality>) -> Why {
         let rules = match self {
-            Stage::MinShare => {
+            ShareStage::MinShare => {
                 ["below-min-share,node-local", "below-min-share,rack-local", "below-min-share"]
             }
-            Stage::Share => ["smallest-share,node-local", "smallest-share,rack-local", "smallest-share"],
-            Stage::Any => ["any-class,node-local", "any-class,rack-local", "any-class"],
+            ShareStage::Share => ["smallest-share,node-local", "smallest-share,rack-local", "smallest-share"],
+            ShareStage::Any => ["any-class,node-local", "any-class,rack-local", "any-class"],
         };
         with_locality(rules, near.unwrap_or(Locality::OffRack))
     }
@@ -162,7 +162,7 @@ impl Coshh {
     }
 
     /// A tracker has come, has gone, or has other slots. One that is silent may be back in a moment: no reason to compute.
-    fn reshape(&mut self, id: TrackerId, cluster: &Cluster) {
+    fn tracker_changed(&mut self, id: TrackerId, cluster: &Cluster) {
         let Some(tracker) = cluster.tracker(id).filter(|tracker| tracker.state != TrackerState::Suspect)
         else {
             return;
@@ -202,12 +202,12 @@ impl Coshh {
         }
     }
 
-    fn learn(&mut self, attempt: mrcore::ids::AttemptId, now: Time, cluster: &Cluster) {
+    fn observe_time(&mut self, attempt: mrcore::ids::AttemptId, now: Time, cluster: &Cluster) {
         let kind = self.users.kind_of(attempt.job()).and_then(|kind| self.kinds.get(kind));
         let seconds = cluster.job(attempt.job()).and_then(|job| predictor::sample(job, attempt));
         let on = cluster.attempt(attempt).map(|attempt| attempt.tracker);
         if let (Some(kind), Some(seconds), Some(on)) = (kind, seconds, on) {
-            self.predictor.learn(&kind.tables, attempt.phase(), on, seconds, now);
+            self.predictor.observe_time(&kind.tables, attempt.phase(), on, seconds, now);
         }
     }
 
@@ -219,9 +219,9 @@ impl Coshh {
             for phase in Phase::BOTH {
                 for attempt in &tracker.running[phase] {
                     let kind = self.users.kind_of(attempt.job()).and_then(|kind| self.kinds.get(kind));
-                    let so_far =
-                        cluster.job(attempt.job()).and_then(|job| predictor::so_far(job, *attempt, now));
-                    if let (Some(kind), Some(seconds)) = (kind, so_far) {
+                    let snapshot =
+                        cluster.job(attempt.job()).and_then(|job| predictor::snapshot(job, *attempt, now));
+                    if let (Some(kind), Some(seconds)) = (kind, snapshot) {
                         self.predictor.runs(&kind.tables[0], phase, tracker.id, seconds);
                     }
                 }
@@ -230,10 +230,10 @@ impl Coshh {
     }
 
     /// What a user's first job of a suggested class would put there.
-    fn take(
+    fn slot_for(
         &self,
         number: usize,
-        stage: Stage,
+        stage: ShareStage,
         phase: Phase,
         tracker: TrackerId,
         plan: &Plan<'_>,
@@ -268,23 +268,24 @@ impl Coshh {
     }
 }
 
-impl Turns for Coshh {
+impl SlotOrder for Coshh {
     /// What is put into a slot: both stages, then whatever there is.
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let take = |user: usize, stage: Stage| self.take(user, stage, phase, tracker, plan);
-        let owed = self.users.owed(phase);
-        owed.iter()
-            .find_map(|user| take(*user, Stage::MinShare))
-            .or_else(|| self.users.in_turn(phase).find_map(|user| take(user, Stage::Share)))
+        let slot_for = |user: usize, stage: ShareStage| self.slot_for(user, stage, phase, tracker, plan);
+        let below_minimum = self.users.below_minimum(phase);
+        below_minimum
+            .iter()
+            .find_map(|user| slot_for(*user, ShareStage::MinShare))
+            .or_else(|| self.users.in_order(phase).find_map(|user| slot_for(user, ShareStage::Share)))
             .or_else(|| {
-                let rest = owed.iter().copied().chain(self.users.in_turn(phase));
+                let rest = below_minimum.iter().copied().chain(self.users.in_order(phase));
                 let mut rest = rest.filter(|_| !self.literal);
-                rest.find_map(|user| take(user, Stage::Any))
+                rest.find_map(|user| slot_for(user, ShareStage::Any))
             })
     }
 
-    fn lend(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
-        self.users.lend(job, phase);
+    fn charge(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
+        self.users.charge(job, phase);
     }
 
     fn restore(&mut self, job: JobId, cluster: &Cluster) {
@@ -293,7 +294,7 @@ impl Turns for Coshh {
 }
 
 /// The computation for so many classes, each of a rank of its own, on nodes that are all different.
-pub(crate) fn made_up(classes: usize, nodes: usize) -> Problem {
+pub(crate) fn synthetic_problem(classes: usize, nodes: usize) -> Problem {
     let mixed = |seed: usize| (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let time = |class: usize, node: usize| 1.0 + mixed(class * nodes + node + 1) as f64 / 1e4;
     let kind = |class: usize| classes::KindFacts {
@@ -319,12 +320,12 @@ impl Scheduler for Coshh {
 
     fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
         self.now = now;
-        if let Some(tracker) = fact.reshapes() {
-            self.reshape(tracker, cluster);
+        if let Some(tracker) = fact.changes_slots_of() {
+            self.tracker_changed(tracker, cluster);
         }
         match fact {
             Fact::JobSubmitted { job, .. } => self.submitted(*job, now, cluster),
-            Fact::AttemptSucceeded { attempt, .. } => self.learn(*attempt, now, cluster),
+            Fact::AttemptSucceeded { attempt, .. } => self.observe_time(*attempt, now, cluster),
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.over(*job),
             Fact::TrackerForgotten { tracker, .. } => {
                 self.predictor.forget_tracker(*tracker);
@@ -343,7 +344,7 @@ impl Scheduler for Coshh {
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         match round.cause {
-            Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
+            Cause::Offer(tracker) => fill_in_order(self, tracker, plan),
             Cause::Tick => {
                 self.now = round.now;
                 if self.slowest > 0.0 {
@@ -365,7 +366,7 @@ impl Scheduler for Coshh {
                 |id: JobId| plan.cluster().job(id).map(|job| (std::cmp::Reverse(job.spec.priority), id));
             return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
         }
-        let (has_a, has_b) = (user_a.keeps(phase, plan), user_b.keeps(phase, plan));
+        let (has_a, has_b) = (user_a.retained(phase, plan), user_b.retained(phase, plan));
         if has_b <= user_b.min[phase] {
             return false;
         }
@@ -387,10 +388,10 @@ impl Scheduler for Coshh {
             reasons.push(shares(Why::rule(rule), user, phase).with("users_ahead", ahead));
         }
         if self.kinds.class(kind, 1).is_none() {
-            reasons.push(Why::rule("in-no-class-yet"));
+            reasons.push(Why::rule("not-classified"));
             return reasons;
         }
-        let mut why = self.with_class(Why::rule("class-is-suggested-for-nodes"), job.id, 1);
+        let mut why = self.with_class(Why::rule("class-suggested-nodes"), job.id, 1);
         why = why.with("nodes", self.kinds.suggested(kind).len() as f64);
         if self.literal {
             why = why.with("literal", 1.0);
@@ -405,7 +406,7 @@ impl Scheduler for Coshh {
         reasons
     }
 
-    fn take_problem(&mut self) -> Option<Problem> {
+    fn next_problem(&mut self) -> Option<Problem> {
         self.kinds.problem(&self.nodes, self.now, &self.predictor)
     }
 

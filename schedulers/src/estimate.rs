@@ -38,13 +38,13 @@ impl Mean {
 
 /// A reduce that has come less far than this since the maps were done promises nothing: its progress counts thirds, and
 /// does not tell how long each takes.
-const PROMISING: f64 = 0.1;
+const PREDICTABLE: f64 = 0.1;
 
 /// Seconds that a job's maps take: of those that are done, and of those that run what their progress promises.
 /// Nothing before there is any.
 pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
-    mean.add_many(job.took.map.as_secs_f64(), f64::from(job.succeeded.map));
+    mean.add_many(job.task_time.map.as_secs_f64(), f64::from(job.succeeded.map));
     for attempt in running(job, Phase::Map, cluster) {
         let done = f64::from(attempt.progress.done);
         if done > 0.0 {
@@ -58,10 +58,10 @@ pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
 /// run what their progress since then promises. Nothing before there is any.
 pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
-    mean.add_many(job.measured.0.as_secs_f64(), f64::from(job.measured.1));
+    mean.add_many(job.reduce_times.0.as_secs_f64(), f64::from(job.reduce_times.1));
     for attempt in running(job, Phase::Reduce, cluster) {
         if let (Some(time), done) = (job.reduce_time(attempt.id, now), since_maps(job, attempt))
-            && done >= PROMISING
+            && done >= PREDICTABLE
         {
             mean.add(time.as_secs_f64() / done);
         }
@@ -80,7 +80,7 @@ fn since_maps(job: &Job, attempt: &Attempt) -> f64 {
     }
 }
 
-/// When the first of the attempts whose state it goes on from was launched.
+/// When the first of the attempts whose state it continues from was launched.
 fn chain_began(job: &Job, attempt: &Attempt) -> Time {
     let Some(task) = job.task(attempt.id.task) else { return attempt.launched };
     let mut first = attempt;

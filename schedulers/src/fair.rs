@@ -6,14 +6,14 @@
 //! `fifo`). Maps wait a while for slots near their input. A pool that has been below its minimum for
 //! `min_share_timeout`, or below half its fair share for `fair_share_timeout`, gets slots back from those above theirs,
 //! the youngest attempts first.
-//! Differs from Hadoop's: slots are taken back by splitting and pausing unless `preempt = kill`.
+//! Differs from Hadoop's: slots are preempted by splitting and pausing unless `preempt = kill`.
 //! Deliberately absent: pools in pools.
 
 mod pools;
 mod reclaim;
 
 use crate::{
-    fill::{Patience, Turns, fill_in_turn, with_locality},
+    fill::{LocalityDelay, SlotOrder, fill_in_order, with_locality},
     params::Section,
     shares::should_move,
 };
@@ -21,7 +21,7 @@ use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
     ids::{JobId, TaskId, TrackerId},
     job::Job,
-    plan::Way,
+    plan::PreemptMode,
     scheduler::{Cause, Round},
 };
 use pools::{Pool, Pools};
@@ -29,25 +29,25 @@ use reclaim::Reclaim;
 use std::cmp::Reverse;
 
 /// What its rules mean in words.
-pub const SENTENCES: &[crate::words::Sentence] = &[
+pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("fair-share", "pool {pool} held {held}[ of its fair share of {share}] slots"),
     (
         "pool-share-of-map-slots",
         "pool {pool} holds {held}[ of its fair share of {share}] map slots (weight {weight}, minimum {min}); \
-         {jobs_ahead job goes|jobs go} first[; it gets slots back from others in {back_in:s}]",
+         {jobs_ahead job goes|jobs go} first[; it preempts others in {back_in:s}]",
     ),
     (
         "pool-share-of-reduce-slots",
         "pool {pool} holds {held}[ of its fair share of {share}] reduce slots (weight {weight}, minimum {min}); \
-         {jobs_ahead job goes|jobs go} first[; it gets slots back from others in {back_in:s}]",
+         {jobs_ahead job goes|jobs go} first[; it preempts others in {back_in:s}]",
     ),
     (
-        "pool-runs-as-many-jobs-as-it-may",
+        "pool-job-limit",
         "pool {pool} runs {max_jobs job|jobs}, as many as it may, and this one waits for one of them to end",
     ),
     ("locality-wait", "its maps wait for slots near their input: {waited:s} so far, for at most {at_most:s}"),
     (
-        "pool-below-its-share",
+        "pool-below-share",
         "the slot goes to the pool[ of {for_job:job}] that held {held} of its fair share of {share}",
     ),
 ];
@@ -56,7 +56,7 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
 #[derive(Debug)]
 pub struct Fair {
     pools: Pools,
-    patience: Patience,
+    locality_delay: LocalityDelay,
     reclaim: Reclaim,
 }
 
@@ -70,8 +70,8 @@ impl Fair {
             "how long a job waits for a slot on a host of its input",
         );
         let rack_wait = section.span("rack_wait", Span::secs(3), "and then for one in a rack of it");
-        let (patience, reclaim) = (Patience::new(node_wait, rack_wait), Reclaim::new(section));
-        Self { pools, patience, reclaim }
+        let (locality_delay, reclaim) = (LocalityDelay::new(node_wait, rack_wait), Reclaim::new(section));
+        Self { pools, locality_delay, reclaim }
     }
 
     /// Slots of these phases back for pools that have been below their shares for too long.
@@ -80,17 +80,17 @@ impl Fair {
         self.reclaim.run(phases, &self.pools, plan);
     }
 
-    /// How slots are taken back.
-    pub(crate) fn way(&self) -> Way {
-        self.reclaim.way()
+    /// How slots are preempted.
+    pub(crate) fn preempt_mode(&self) -> PreemptMode {
+        self.reclaim.preempt_mode()
     }
 
     /// What a job's tasks of these phases wait for.
     pub(crate) fn reasons(&self, phases: &[Phase], job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
         let Some(pool) = self.pools.of(job.id) else { return Vec::new() };
-        if pool.is_kept_back(job.id) {
+        if pool.is_waiting_for_pool(job.id) {
             let most = f64::from(pool.max_jobs.unwrap_or(0));
-            return vec![Why::rule("pool-runs-as-many-jobs-as-it-may").with("max_jobs", most)];
+            return vec![Why::rule("pool-job-limit").with("max_jobs", most)];
         }
         let mut reasons = Vec::new();
         for phase in phases.iter().copied().filter(|phase| !job.pending[*phase].is_empty()) {
@@ -107,28 +107,32 @@ impl Fair {
                 None => why,
             });
         }
-        if let Some(since) = self.patience.since(job.id)
+        if let Some(since) = self.locality_delay.since(job.id)
             && cluster.slots(Phase::Map) > 0
             && !job.pending[Phase::Map].is_empty()
         {
             let waited = now.since(since).as_secs_f64();
-            let limit = (self.patience.node_wait + self.patience.rack_wait).as_secs_f64();
+            let limit = (self.locality_delay.node_wait + self.locality_delay.rack_wait).as_secs_f64();
             reasons.push(Why::rule("locality-wait").with("waited", waited).with("at_most", limit));
         }
         reasons
     }
 }
 
-impl Turns for Fair {
+impl SlotOrder for Fair {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let Self { pools, patience, reclaim } = self;
+        let Self { pools, locality_delay, reclaim } = self;
         let cluster = plan.cluster();
-        pools.in_turn(phase).find_map(|(pool, id)| {
+        pools.in_order(phase).find_map(|(pool, id)| {
             let job = cluster.job(id)?;
             let (task, why) = match phase {
                 Phase::Map => {
-                    let (task, near) =
-                        patience.next_map(job, tracker, reclaim.is_owed(pools.number(id)), plan)?;
+                    let (task, near) = locality_delay.next_map(
+                        job,
+                        tracker,
+                        reclaim.is_reclaiming(pools.number(id)),
+                        plan,
+                    )?;
                     let rules = ["fair-share,node-local", "fair-share,rack-local", "fair-share,off-rack"];
                     (task, with_locality(rules, near))
                 }
@@ -138,8 +142,8 @@ impl Turns for Fair {
         })
     }
 
-    fn lend(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
-        self.pools.lend(job, phase);
+    fn charge(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
+        self.pools.charge(job, phase);
     }
 
     fn restore(&mut self, job: JobId, cluster: &Cluster) {
@@ -161,10 +165,10 @@ impl Scheduler for Fair {
     fn observe(&mut self, _now: Time, fact: &Fact, cluster: &Cluster) {
         match fact {
             Fact::JobTrackerStarted { .. } => {
-                self.patience.start_over();
-                self.reclaim.start_over();
+                self.locality_delay.reset();
+                self.reclaim.reset();
             }
-            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.patience.forget(*job),
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.locality_delay.forget(*job),
             _ => {}
         }
         self.pools.observe(fact, cluster);
@@ -172,7 +176,7 @@ impl Scheduler for Fair {
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         match round.cause {
-            Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
+            Cause::Offer(tracker) => fill_in_order(self, tracker, plan),
             Cause::Tick => self.reclaim(&Phase::BOTH, plan),
         }
     }
@@ -184,18 +188,18 @@ impl Scheduler for Fair {
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         let (Some(pool_a), Some(pool_b)) = (self.pools.of(a), self.pools.of(b)) else { return false };
         if pool_a.name != pool_b.name {
-            let keeps = |pool: &Pool| (pool.keeps(phase, plan), pool.share[phase]);
-            return should_move(keeps(pool_a), keeps(pool_b));
+            let retained = |pool: &Pool| (pool.retained(phase, plan), pool.share[phase]);
+            return should_move(retained(pool_a), retained(pool_b));
         }
         if pool_a.fifo {
             let place = |id: JobId| plan.cluster().job(id).map(|job| (Reverse(job.spec.priority), id));
             return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
         }
-        let keeps = |job: JobId| {
-            let held = plan.cluster().job(job).map_or(0, |job| plan.keeps(job, phase));
+        let retained = |job: JobId| {
+            let held = plan.cluster().job(job).map_or(0, |job| plan.retained_slots(job, phase));
             (f64::from(held), self.pools.job_share(job, phase))
         };
-        should_move(keeps(a), keeps(b))
+        should_move(retained(a), retained(b))
     }
 
     fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {

@@ -17,24 +17,24 @@ mod work;
 use crate::{
     estimate::{self, Flow, Mean},
     fair::Fair,
-    fill::{Turns, fill_in_turn},
-    line::Line,
+    fill::{SlotOrder, fill_in_order},
     params::Section,
+    ranked_queue::RankedQueue,
 };
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
     ids::{JobId, TaskId, TrackerId},
     job::Job,
-    plan::Place,
+    plan::CheckpointPlace,
     scheduler::{Cause, Round},
     tracker::Tracker,
 };
 use paused::Paused;
 use std::collections::BTreeMap;
-use work::{Form, Known, Left, Rank, Turn};
+use work::{Form, JobEstimate, OrderKey, Rank, RemainingWork};
 
 /// What its rules mean in words.
-pub const SENTENCES: &[crate::words::Sentence] = &[
+pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     (
         "least-remaining-work",
         "its job has {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce left, least of all",
@@ -49,7 +49,7 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
          less left or overdue",
     ),
     (
-        "overdue-goes-first",
+        "overdue-first",
         "the job has waited beyond its slack, and its reduces are next: {shuffle_left:s} of shuffling and {bytes_left:bytes} left; \
          {jobs_ahead job goes|jobs go} first",
     ),
@@ -59,13 +59,13 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
          which has {shuffle_left:s} and {bytes_left:bytes}",
     ),
     (
-        "reduces-are-left-alone",
+        "reduces-protected",
         "{tasks reduce of a job with more left is|reduces of jobs with more left are} left alone\
          [; launched less than {at_most:s} ago: {new}][; beyond {beyond:%}: {nearly}][; put back as far as may be: {late}]",
     ),
-    ("no-job-has-more-left", "no job that holds reduce slots has more left: none is asked to give one back"),
+    ("no-job-with-more-work", "no job that holds reduce slots has more left: none is preempted"),
     (
-        "paused-reduces-wait-for-their-nodes",
+        "paused-reduces-wait-for-nodes",
         "{tasks paused reduce waits|paused reduces wait} for the node with its state: {offers_passed} offers of others passed, \
          it migrates after {at_most}",
     ),
@@ -77,11 +77,11 @@ pub struct Fcs {
     maps: Fair,
     settings: Settings,
     flow: Flow,
-    jobs: BTreeMap<JobId, Known>,
+    jobs: BTreeMap<JobId, JobEstimate>,
     /// Running jobs with reduces, the one with least left first.
-    line: Line<JobId, Rank>,
+    queue: RankedQueue<JobId, Rank>,
     /// Those of them with reduces that wait and may start; overdue ones go before all others.
-    waiting: Line<JobId, Turn>,
+    waiting: RankedQueue<JobId, OrderKey>,
     paused: Paused,
     /// D.
     skips: u64,
@@ -150,7 +150,7 @@ impl Settings {
             nearly_done,
             tolerance,
             skips: if by_formula { Skips::Formula(locality) } else { Skips::Fixed(u64::from(fixed)) },
-            every: section.period("every", Span::secs(1), "how often jobs are reckoned and slots taken back"),
+            every: section.period("every", Span::secs(1), "how often estimates and preemptions are computed"),
         }
     }
 
@@ -181,8 +181,8 @@ impl Fcs {
             settings,
             flow: Flow::default(),
             jobs: BTreeMap::new(),
-            line: Line::default(),
-            waiting: Line::default(),
+            queue: RankedQueue::default(),
+            waiting: RankedQueue::default(),
             paused: Paused::default(),
             skips: settings.skips(&Cluster::default()),
             typical_map: default_map.as_secs_f64(),
@@ -194,23 +194,23 @@ impl Fcs {
     fn refresh(&mut self, id: JobId, now: Time, cluster: &Cluster) {
         let job = cluster.job(id).filter(|job| job.is_running() && job.spec.reduces > 0);
         let (Some(job), Some(known)) = (job, self.jobs.get_mut(&id)) else {
-            self.line.set(id, None);
+            self.queue.set(id, None);
             self.waiting.set(id, None);
             return;
         };
-        known.reckon(job, &self.flow, self.typical_map, self.settings.literal, now);
-        let turn = known.turn(self.settings.tolerance);
+        known.update_remaining(job, &self.flow, self.typical_map, self.settings.literal, now);
+        let order = known.order_key(self.settings.tolerance);
         let waits = job.may_start(Phase::Reduce) && !job.pending.reduce.is_empty();
-        self.line.set(id, Some(turn.2));
-        self.waiting.set(id, waits.then_some(turn));
+        self.queue.set(id, Some(order.2));
+        self.waiting.set(id, waits.then_some(order));
     }
 
     /// Looks at every job anew.
-    fn look(&mut self, now: Time, cluster: &Cluster) {
+    fn refresh_all(&mut self, now: Time, cluster: &Cluster) {
         let (mut maps, mut reduces) = (Mean::default(), Mean::default());
         for job in cluster.active_jobs() {
             let Some(known) = self.jobs.get_mut(&job.id) else { continue };
-            known.look(job, self.paused.of(job.id), now, cluster);
+            known.refresh(job, self.paused.of(job.id), now, cluster);
             if let Some(seconds) = known.map_s {
                 maps.add(seconds);
             }
@@ -266,25 +266,29 @@ impl Fcs {
             } else {
                 ["least-remaining-work", "least-remaining-work,resumed", "least-remaining-work,migrated"]
             };
-            let aside = paused.count(id);
-            let limit = if job.pending.reduce.len() > aside { Place::Fresh } else { Place::Here };
+            let checkpoint = paused.count(id);
+            let limit = if job.pending.reduce.len() > checkpoint {
+                CheckpointPlace::None
+            } else {
+                CheckpointPlace::Local
+            };
             if let Some((task, place)) = plan.next_reduce_at(job, tracker, limit) {
-                let rule = rules[usize::from(place == Place::Here)];
+                let rule = rules[usize::from(place == CheckpointPlace::Local)];
                 return Some((task, numbers(Why::rule(rule), known.left)));
             }
-            if aside == 0 {
+            if checkpoint == 0 {
                 continue;
             }
-            if let Some(task) = migrant(job, paused.tired(id, *skips), tracker, plan) {
+            if let Some(task) = migrant(job, paused.skipped_more_than(id, *skips), tracker, plan) {
                 return Some((task, numbers(Why::rule(rules[2]), known.left)));
             }
-            paused.pass(id);
+            paused.skip(id);
         }
         None
     }
 }
 
-impl Turns for Fcs {
+impl SlotOrder for Fcs {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         match phase {
             Phase::Map => self.maps.choose(phase, tracker, plan),
@@ -292,10 +296,10 @@ impl Turns for Fcs {
         }
     }
 
-    fn lend(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
+    fn charge(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
         // Whose turn it is at reduces does not depend on who holds them.
         if phase == Phase::Map {
-            self.maps.lend(job, phase, plan);
+            self.maps.charge(job, phase, plan);
         }
     }
 
@@ -304,23 +308,23 @@ impl Turns for Fcs {
     }
 }
 
-/// The first of some paused reduces that can go on here, and not where its state lies.
+/// The first of some paused reduces that can continue here, and not where its state lies.
 fn migrant(
     job: &Job,
-    tired: impl Iterator<Item = u32>,
+    skipped_more_than: impl Iterator<Item = u32>,
     tracker: TrackerId,
     plan: &Plan<'_>,
 ) -> Option<TaskId> {
-    let mut tasks = tired.filter_map(|index| job.tasks.reduce.get(index as usize));
+    let mut tasks = skipped_more_than.filter_map(|index| job.tasks.reduce.get(index as usize));
     let found = tasks.find(|task| {
-        let home = task.checkpoint.map(|aside| aside.tracker);
-        let could = |on: TrackerId| plan.free(on, Phase::Reduce) > 0 && plan.could_take(task.id, on).is_ok();
+        let home = task.checkpoint.map(|checkpoint| checkpoint.tracker);
+        let could = |on: TrackerId| plan.free(on, Phase::Reduce) > 0 && plan.could_run(task.id, on).is_ok();
         !home.is_some_and(could) && could(tracker)
     });
     found.map(|task| task.id)
 }
 
-fn numbers(why: Why, left: Left) -> Why {
+fn numbers(why: Why, left: RemainingWork) -> Why {
     why.with("shuffle_left", left.shuffle).with("bytes_left", left.bytes)
 }
 
@@ -335,14 +339,14 @@ impl Scheduler for Fcs {
         self.paused.observe(fact, cluster);
         match fact {
             Fact::JobSubmitted { job, .. } => {
-                self.jobs.insert(*job, Known::default());
+                self.jobs.insert(*job, JobEstimate::default());
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.jobs.remove(job);
             }
             _ => {}
         }
-        if fact.reshapes().is_some() {
+        if fact.changes_slots_of().is_some() {
             self.skips = self.settings.skips(cluster);
         }
         if let Some(job) = fact.job() {
@@ -352,10 +356,10 @@ impl Scheduler for Fcs {
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         match round.cause {
-            Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
+            Cause::Offer(tracker) => fill_in_order(self, tracker, plan),
             Cause::Tick => {
                 self.maps.reclaim(&[Phase::Map], plan);
-                self.look(round.now, plan.cluster());
+                self.refresh_all(round.now, plan.cluster());
                 self.preempt(plan);
             }
         }
@@ -368,7 +372,7 @@ impl Scheduler for Fcs {
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         match phase {
             Phase::Map => self.maps.outranks(a, b, phase, plan),
-            Phase::Reduce => self.line.key(a).zip(self.line.key(b)).is_some_and(|(a, b)| a < b),
+            Phase::Reduce => self.queue.key(a).zip(self.queue.key(b)).is_some_and(|(a, b)| a < b),
         }
     }
 
@@ -377,15 +381,14 @@ impl Scheduler for Fcs {
         let Some(known) = self.jobs.get(&job.id) else { return reasons };
         if self.waiting.key(job.id).is_some() {
             let ahead = self.waiting.ahead_of(job.id).count() as f64;
-            let rule =
-                if known.overdue.is_some() { "overdue-goes-first" } else { "least-remaining-work-first" };
+            let rule = if known.overdue.is_some() { "overdue-first" } else { "least-remaining-work-first" };
             reasons.push(numbers(Why::rule(rule), known.left).with("jobs_ahead", ahead));
-            reasons.extend(self.why_nothing_is_taken(job.id, known.left, now, cluster));
+            reasons.extend(self.explain_no_preemption(job.id, known.left, now, cluster));
         }
-        if let Some(passed) = self.paused.passed(job.id) {
-            let why = Why::rule("paused-reduces-wait-for-their-nodes");
+        if let Some(skipped) = self.paused.skipped(job.id) {
+            let why = Why::rule("paused-reduces-wait-for-nodes");
             let why =
-                why.with("tasks", self.paused.count(job.id) as f64).with("offers_passed", passed as f64);
+                why.with("tasks", self.paused.count(job.id) as f64).with("offers_passed", skipped as f64);
             reasons.push(why.with("at_most", self.skips as f64));
         }
         reasons

@@ -17,8 +17,8 @@ use mrcore::{
 use std::{cmp::Reverse, collections::BTreeSet};
 
 /// What its rules mean in words.
-pub const SENTENCES: &[crate::words::Sentence] = &[
-    ("first-in-line", "its job is the first in line that can use the slot"),
+pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
+    ("first-in-queue", "its job is the first in line that can use the slot"),
     (
         "jobs-ahead",
         "{jobs job goes|jobs go} first by priority and age, {first_job:job} at the head, with {waiting_tasks task|tasks} waiting",
@@ -29,7 +29,7 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
 #[derive(Debug, Default)]
 pub struct Fifo {
     /// Running jobs in the order in which they are served.
-    line: BTreeSet<(Reverse<Priority>, JobId)>,
+    queue: BTreeSet<(Reverse<Priority>, JobId)>,
 }
 
 impl Scheduler for Fifo {
@@ -40,10 +40,10 @@ impl Scheduler for Fifo {
     fn observe(&mut self, _now: Time, fact: &Fact, _cluster: &Cluster) {
         match fact {
             Fact::JobSubmitted { job, spec, .. } => {
-                self.line.insert((Reverse(spec.priority), *job));
+                self.queue.insert((Reverse(spec.priority), *job));
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
-                self.line.retain(|(_, waiting)| waiting != job);
+                self.queue.retain(|(_, waiting)| waiting != job);
             }
             _ => {}
         }
@@ -61,13 +61,13 @@ impl Scheduler for Fifo {
 
     fn explain(&self, job: &Job, _now: Time, cluster: &Cluster) -> Vec<Why> {
         let place = (Reverse(job.spec.priority), job.id);
-        let ahead = self.line.range(..place).filter_map(|(_, id)| cluster.job(*id));
+        let ahead = self.queue.range(..place).filter_map(|(_, id)| cluster.job(*id));
         let (mut jobs, mut tasks) = (0_u32, 0);
         for job in ahead {
             jobs += 1;
             tasks += Phase::BOTH.into_iter().map(|phase| job.pending[phase].len()).sum::<usize>();
         }
-        let Some((_, first)) = self.line.first().filter(|_| jobs > 0) else { return Vec::new() };
+        let Some((_, first)) = self.queue.first().filter(|_| jobs > 0) else { return Vec::new() };
         let why = Why::rule("jobs-ahead").with("jobs", f64::from(jobs)).with("waiting_tasks", tasks as f64);
         vec![why.with("first_job", f64::from(first.0))]
     }
@@ -76,20 +76,20 @@ impl Scheduler for Fifo {
 impl Fifo {
     /// What the first job that can use a slot would put there.
     fn next(&self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let mut jobs = self.line.iter().filter_map(|(_, id)| plan.cluster().job(*id));
+        let mut jobs = self.queue.iter().filter_map(|(_, id)| plan.cluster().job(*id));
         let mut maps_wait = false;
         jobs.find_map(|job| match phase {
             Phase::Map => {
                 let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
                 let rules =
-                    ["first-in-line,node-local", "first-in-line,rack-local", "first-in-line,off-rack"];
+                    ["first-in-queue,node-local", "first-in-queue,rack-local", "first-in-queue,off-rack"];
                 Some((task, with_locality(rules, near)))
             }
             Phase::Reduce => {
                 let held_up = maps_wait && plan.has_pending(job, Phase::Map);
                 maps_wait |= plan.has_pending(job, Phase::Map);
                 let task = if held_up { None } else { plan.next_reduce(job, tracker) };
-                Some((task?, Why::rule("first-in-line")))
+                Some((task?, Why::rule("first-in-queue")))
             }
         })
     }

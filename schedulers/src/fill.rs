@@ -28,22 +28,22 @@ pub fn fill(
 }
 
 /// A policy whose turns move with every slot that a round gives away.
-pub trait Turns {
+pub trait SlotOrder {
     /// What is put into a slot.
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)>;
     /// A slot that this round gives a job counts at once.
-    fn lend(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>);
+    fn charge(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>);
     /// A job stands where the cluster shows it: what a round gave is seen there when it has become fact.
     fn restore(&mut self, job: JobId, cluster: &Cluster);
 }
 
 /// Fills a tracker's free slots in turn.
-pub fn fill_in_turn(policy: &mut impl Turns, tracker: TrackerId, plan: &mut Plan<'_>) {
+pub fn fill_in_order(policy: &mut impl SlotOrder, tracker: TrackerId, plan: &mut Plan<'_>) {
     let mut lent = Vec::new();
     fill(plan, tracker, |plan, phase| {
         let (task, why) = policy.choose(phase, tracker, plan)?;
         lent.push(task.job);
-        policy.lend(task.job, phase, plan);
+        policy.charge(task.job, phase, plan);
         Some((task, why))
     });
     for job in lent {
@@ -66,7 +66,7 @@ pub fn with_locality(rules: [&'static str; 3], near: Locality) -> Why {
 /// map near a free slot lets others go first, for a while; then it takes one in the rack, and after another while
 /// any. One that gets a near one waits anew.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct LocalityDelay {
     /// How long for a slot on a host of the input, and then for one in a rack of it.
     pub node_wait: Span,
     /// See above.
@@ -74,7 +74,7 @@ pub struct Patience {
     since: BTreeMap<JobId, Time>,
 }
 
-impl Patience {
+impl LocalityDelay {
     /// With these waits.
     pub fn new(node_wait: Span, rack_wait: Span) -> Self {
         Self { node_wait, rack_wait, since: BTreeMap::new() }
@@ -113,7 +113,7 @@ impl Patience {
         let mut found = plan.next_map(job, tracker, limit);
         if found.is_none() && limit < Locality::OffRack {
             // A map that failed where its input is, or whose nodes are silent or drained, has nothing to wait for.
-            let possible = plan.nearest_possible(job);
+            let possible = plan.best_possible_locality(job);
             if possible > limit {
                 found = plan.next_map(job, tracker, possible);
             }
@@ -146,7 +146,7 @@ impl Patience {
     }
 
     /// All waits begin again.
-    pub fn start_over(&mut self) {
+    pub fn reset(&mut self) {
         self.since.clear();
     }
 }

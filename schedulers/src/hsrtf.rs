@@ -2,11 +2,11 @@
 //!
 //! Antoine et al. (2015). A job's remaining time is estimated as if it were alone on the cluster ([`formulas`], equations
 //! 1 and 2), every ten seconds. `pu` gives every slot to the job with the shortest; `pr` divides slots in inverse
-//! proportion to remaining times, more for jobs that starve (equations 3 to 5). `pup` and `prp` also take slots back: from
+//! proportion to remaining times, more for jobs that starve (equations 3 to 5). `pup` and `prp` also preempt slots: from
 //! the job with the longest remaining time, its task that has done least, for a job with a shorter one.
 //! Reduces wait a while for a tracker that has maps or input of their job. A slot that is taken back is reserved for the job
 //! it is taken for, which does not wait then.
-//! Differs from the paper: equation 2 in seconds (`literal` keeps it), slots are taken back by splitting and pausing
+//! Differs from the paper: equation 2 in seconds (`literal` keeps it), slots are preempted by splitting and pausing
 //! (`preempt = kill` is the paper's), also at once when a job arrives. See README.md for the readings.
 //! Deliberately absent: users, queues, priorities.
 
@@ -14,20 +14,20 @@ mod estimator;
 pub mod formulas;
 
 use crate::{
-    fill::{Patience, Turns, fill_in_turn},
-    line::{Line, Real},
+    fill::{LocalityDelay, SlotOrder, fill_in_order},
     params::Section,
+    ranked_queue::{RankedQueue, Real},
     shares::should_move,
-    victims::{Passed, Victims},
+    victims::{Skipped, Victims},
 };
-use estimator::{Estimator, Thought};
+use estimator::{Estimate, Estimator};
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
     ids::{AttemptId, HostId, JobId, TaskId, TrackerId},
     job::Job,
-    plan::{Locality, Place, Way},
+    plan::{CheckpointPlace, Locality, PreemptMode},
     scheduler::{Cause, Round},
-    task::{Attempt, AttemptState, Recall},
+    task::{Attempt, AttemptState, PreemptKind},
 };
 use std::{
     cmp::Reverse,
@@ -35,33 +35,32 @@ use std::{
 };
 
 /// What its rules mean in words.
-pub const SENTENCES: &[crate::words::Sentence] = &[
+pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("remaining-time", "its job has about {remaining:s} left[, and a share of {share slot|slots}]"),
     (
         "shorter-jobs-take-map-slots",
         "the job has about {remaining:s} left[ and a share of {share map slot|map slots}]; {jobs_ahead job goes|jobs go} first\
-         [; slots are next taken back for shorter jobs in {next:s}]",
+         [; next preemption for shorter jobs in {next:s}]",
     ),
     (
         "shorter-jobs-take-reduce-slots",
         "the job has about {remaining:s} left[ and a share of {share reduce slot|reduce slots}]; {jobs_ahead job goes|jobs go} first\
-         [; slots are next taken back for shorter jobs in {next:s}]",
+         [; next preemption for shorter jobs in {next:s}]",
     ),
     (
         "longest-remaining-time",
         "its job has about {remaining:s} left, and the slot goes to {for_job:job}, which has {shorter:s}",
     ),
     (
-        "longer-jobs-tasks-are-new",
-        "{tasks task of a longer job was|tasks of longer jobs were} launched less than {at_most:s} ago, and none is asked for its \
-         slot so soon: not for another {next:s}",
+        "longer-jobs-just-launched",
+        "{tasks task of a longer job was|tasks of longer jobs were} launched less than {at_most:s} ago, and is not preempted so soon: not for another {next:s}",
     ),
     (
-        "no-job-is-so-much-longer",
-        "no job that holds such slots has more left than {margin:%} of what this one has: none is asked to give one back",
+        "no-longer-job",
+        "no job that holds such slots has more left than {margin:%} of what this one has: none is preempted",
     ),
     (
-        "reduces-wait-for-their-maps-hosts",
+        "reduces-wait-for-map-hosts",
         "its reduces wait for slots where their maps ran: {waited:s} so far, for at most {at_most:s}",
     ),
 ];
@@ -81,18 +80,18 @@ pub enum Mode {
 pub struct Hsrtf {
     mode: Mode,
     estimator: Estimator,
-    way: Way,
+    preempt_mode: PreemptMode,
     /// How many times its remaining time a job without a slot lets shorter ones go first.
-    bears: f64,
+    starvation_factor: f64,
     /// How much longer a victim's remaining time must be, as a factor, and how long it must have run.
     margin: f64,
     newly_launched: Span,
     /// How long a job's reduces wait for a tracker near its input.
-    colocation: Patience,
+    colocation: LocalityDelay,
     /// Hosts of each job's input.
     hosts: BTreeMap<JobId, BTreeSet<HostId>>,
     /// Jobs that can use a slot, in turn.
-    turn: PerPhase<Line<JobId, (Real, Real)>>,
+    order: PerPhase<RankedQueue<JobId, (Real, Real)>>,
     /// Jobs that came since slots were last taken back.
     arrivals: BTreeSet<JobId>,
     /// When remaining times were last estimated.
@@ -103,8 +102,8 @@ impl Hsrtf {
     /// With these parameters.
     pub fn new(mode: Mode, section: &mut Section<'_>) -> Self {
         let about = "pr: times its remaining time that a job without a slot lets shorter ones go first";
-        let bears = section.number("bears", 10.0, 0.0..=1e6, about);
-        let about = "times the remaining time of a job that another's must be for its slots to be taken back";
+        let starvation_factor = section.number("starvation_factor", 10.0, 0.0..=1e6, about);
+        let about = "times the remaining time of a job that another's must be for its slots to be preempted";
         let margin = section.number("margin", 1.25, 1.0..=1000.0, about);
         let about = "an attempt is left alone for so long";
         let newly_launched = section.span("newly_launched", Span::secs(10), about);
@@ -112,13 +111,13 @@ impl Hsrtf {
         Self {
             mode,
             estimator: Estimator::new(section),
-            way: section.way(),
-            bears,
+            preempt_mode: section.preempt_mode(),
+            starvation_factor,
             margin,
             newly_launched,
-            colocation: Patience::new(section.span("colocate_wait", Span::secs(3), about), Span(0)),
+            colocation: LocalityDelay::new(section.span("colocate_wait", Span::secs(3), about), Span(0)),
             hosts: BTreeMap::new(),
-            turn: PerPhase::default(),
+            order: PerPhase::default(),
             arrivals: BTreeSet::new(),
             last: None,
         }
@@ -134,14 +133,14 @@ impl Hsrtf {
 
     /// A job's place: by its remaining time; or by how much of its share it would hold with one slot more.
     fn key(&self, job: &Job, held: u32, phase: Phase) -> (Real, Real) {
-        let Thought { remaining, share, .. } = self.estimator.of(job.id);
+        let Estimate { remaining, share, .. } = self.estimator.of(job.id);
         if self.is_pure() {
             return (Real(0.0), Real(remaining));
         }
         // One for each job before more for any: the shortest first, but nobody waits for those that come much later.
         if held == 0 {
             let submitted = Span(job.submitted.0).as_secs_f64();
-            return (Real(0.0), Real(submitted + self.bears * remaining));
+            return (Real(0.0), Real(submitted + self.starvation_factor * remaining));
         }
         (Real((f64::from(held) + 1.0) / share[phase].max(1e-6)), Real(remaining))
     }
@@ -152,7 +151,7 @@ impl Hsrtf {
         for phase in Phase::BOTH {
             let waits = job.filter(|job| job.may_start(phase) && !job.pending[phase].is_empty());
             let key = waits.map(|job| self.key(job, job.running[phase].len() as u32, phase));
-            self.turn[phase].set(id, key);
+            self.order[phase].set(id, key);
         }
     }
 
@@ -162,11 +161,11 @@ impl Hsrtf {
         }
     }
 
-    /// Takes slots back for jobs with shorter remaining times, no more than they lack: for all of them, or for these.
+    /// Preempts slots for jobs with shorter remaining times, no more than they lack: for all of them, or for these.
     fn preempt(&self, phase: Phase, only: Option<&BTreeSet<JobId>>, plan: &mut Plan<'_>) {
         let remaining = |job: JobId| self.estimator.of(job).remaining;
         let asked = |job: &JobId| only.is_none_or(|only| only.contains(job));
-        let mut in_need: Vec<JobId> = self.turn[phase].iter().filter(asked).collect();
+        let mut in_need: Vec<JobId> = self.order[phase].iter().filter(asked).collect();
         in_need.sort_by_key(|job| (Real(remaining(*job)), *job));
         if in_need.is_empty() {
             return;
@@ -175,35 +174,37 @@ impl Hsrtf {
         let key = |attempt: &Attempt| (Real(remaining(attempt.id.job())), done(attempt), attempt.id);
         let mut victims = Victims::greatest_first(phase, plan, key);
         // What is promised to somebody is under way for nobody else.
-        let promised: u32 = plan.cluster().active_jobs().map(|job| plan.promised(job, phase)).sum();
-        let mut under_way = victims.slots_under_way().saturating_sub(promised);
+        let reserved_slots: u32 =
+            plan.cluster().active_jobs().map(|job| plan.reserved_slots(job, phase)).sum();
+        let mut being_freed = victims.slots_being_freed().saturating_sub(reserved_slots);
         for id in in_need {
             let Some(job) = plan.cluster().job(id) else { continue };
-            let lack = self.lack(job, phase, plan);
-            let spared = under_way.min(lack);
-            under_way -= spared;
+            let deficit = self.deficit(job, phase, plan);
+            let spared = being_freed.min(deficit);
+            being_freed -= spared;
             // Whom it may not take from it may not later in this round either: with every slot both are nearer to their shares.
-            let (mut refused, mut passed) = (BTreeSet::<JobId>::new(), Passed::default());
-            for _ in spared..lack {
-                let mut seat = None;
+            let (mut refused, mut passed) = (BTreeSet::<JobId>::new(), Skipped::default());
+            for _ in spared..deficit {
+                let mut slot_for = None;
                 let may = |victim: AttemptId| {
                     let from = victim.job();
                     if refused.contains(&from) {
                         return false;
                     }
-                    if !self.may_take(id, from, phase, plan) {
+                    if !self.may_preempt_from(id, from, phase, plan) {
                         refused.insert(from);
                         return false;
                     }
-                    seat = if self.is_spared(victim, plan) { None } else { self.seat(job, victim, plan) };
-                    seat.is_some()
+                    slot_for =
+                        if self.is_protected(victim, plan) { None } else { self.slot_for(job, victim, plan) };
+                    slot_for.is_some()
                 };
                 let Some(victim) = victims.next_after(&mut passed, may) else { break };
                 let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
                 let why = why.with("shorter", remaining(id)).benefit(id);
-                let Some((task, on, seated)) = seat else { break };
+                let Some((task, on, seated)) = slot_for else { break };
                 // One that has just been told, say by hand, is passed over.
-                if plan.take_back(victim, self.way, why).is_ok() {
+                if plan.preempt_in_mode(victim, self.preempt_mode, why).is_ok() {
                     // What is taken for a job goes to that job, wherever it is and whoever else's turn it is by then:
                     // else it might go back to the one it was taken from, and the next one too.
                     let _ = plan.reserve(task, on, seated);
@@ -213,7 +214,7 @@ impl Hsrtf {
     }
 
     /// What a job would put into a victim's slot, where that is, and why.
-    fn seat(&self, job: &Job, victim: AttemptId, plan: &Plan<'_>) -> Option<(TaskId, TrackerId, Why)> {
+    fn slot_for(&self, job: &Job, victim: AttemptId, plan: &Plan<'_>) -> Option<(TaskId, TrackerId, Why)> {
         let on = plan.cluster().attempt(victim)?.tracker;
         let fit = fit(job, self.hosts.get(&job.id), victim.phase(), on, plan)?;
         let why = self.estimator.of(job.id).numbers(Why::rule(fit.rule), victim.phase(), self.is_pure());
@@ -221,36 +222,36 @@ impl Hsrtf {
     }
 
     /// Slots that a job should have and has not.
-    fn lack(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
+    fn deficit(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
         let waiting = plan.waiting(job, phase) as u32;
         if self.is_pure() {
             return waiting.min(plan.cluster().slots(phase));
         }
         // Shares are sums of parts: 3.9999 is 4.
         let share = (self.estimator.of(job.id).share[phase] + 1e-6).floor() as u32;
-        waiting.min(share.saturating_sub(plan.keeps(job, phase)))
+        waiting.min(share.saturating_sub(plan.retained_slots(job, phase)))
     }
 
     /// What was launched just now is left alone: it has hardly begun, and to split it would be to kill it. So is a task whose
     /// work has been thrown away for others once: two jobs whose remaining times cross again and again would kill
-    /// each other's tasks for ever, or send the states of their reduces to and fro and never have one arrive.
-    fn is_spared(&self, victim: AttemptId, plan: &Plan<'_>) -> bool {
+    /// each other's tasks forever, or send the states of their reduces to and fro and never have one arrive.
+    fn is_protected(&self, victim: AttemptId, plan: &Plan<'_>) -> bool {
         let is_new = |attempt: &Attempt| {
-            plan.now().since(attempt.launched) < self.newly_launched || plan.has_just_gone_on(attempt)
+            plan.now().since(attempt.launched) < self.newly_launched || plan.has_just_resumed(attempt)
         };
         if plan.cluster().attempt(victim).is_some_and(is_new) {
             return true;
         }
-        let in_vain = |attempt: &Attempt| match attempt.recalled {
-            Some((Recall::Kill, _)) => self.way == Way::Kill,
-            Some((Recall::Pause, _)) => attempt.state == AttemptState::Killed,
+        let in_vain = |attempt: &Attempt| match attempt.preempt_request {
+            Some((PreemptKind::Kill, _)) => self.preempt_mode == PreemptMode::Kill,
+            Some((PreemptKind::Pause, _)) => attempt.state == AttemptState::Killed,
             _ => false,
         };
         plan.cluster().task(victim.task).is_some_and(|task| task.attempts.iter().any(in_vain))
     }
 
-    /// Why no slot is taken back for a job that waits for one, other than that its time has not come.
-    fn why_nothing_is_taken(&self, job: &Job, phase: Phase, now: Time, cluster: &Cluster) -> Option<Why> {
+    /// Why no slot is preempted for a job that waits for one, other than that its time has not come.
+    fn explain_no_preemption(&self, job: &Job, phase: Phase, now: Time, cluster: &Cluster) -> Option<Why> {
         if !self.preempts() || !cluster.free_trackers(phase).is_empty() {
             return None;
         }
@@ -258,54 +259,56 @@ impl Hsrtf {
         let longer = cluster.active_jobs().filter(|other| self.estimator.of(other.id).remaining > longest);
         let running = longer.flat_map(|other| &other.running[phase]).filter_map(|id| cluster.attempt(*id));
         let ages: Vec<Span> = running
-            .filter(|attempt| attempt.recalled.is_none())
+            .filter(|attempt| attempt.preempt_request.is_none())
             .map(|attempt| now.since(attempt.launched))
             .collect();
         let Some(oldest) = ages.iter().max() else {
-            return Some(Why::rule("no-job-is-so-much-longer").with("margin", self.margin));
+            return Some(Why::rule("no-longer-job").with("margin", self.margin));
         };
         let next = Span(self.newly_launched.0.saturating_sub(oldest.0)).as_secs_f64();
         (*oldest < self.newly_launched).then(|| {
-            let why = Why::rule("longer-jobs-tasks-are-new").with("tasks", ages.len() as f64);
+            let why = Why::rule("longer-jobs-just-launched").with("tasks", ages.len() as f64);
             why.with("at_most", self.newly_launched.as_secs_f64()).with("next", next)
         })
     }
 
-    fn may_take(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+    fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         let longer = self.estimator.of(from).remaining > self.margin * self.estimator.of(to).remaining;
         longer && (self.is_pure() || self.is_nearer(to, from, phase, plan))
     }
 
     fn is_nearer(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        let keeps = |id: JobId| {
-            let keeps = plan.cluster().job(id).map_or(0, |job| plan.keeps(job, phase));
-            (f64::from(keeps), self.estimator.of(id).share[phase])
+        let retained = |id: JobId| {
+            let retained = plan.cluster().job(id).map_or(0, |job| plan.retained_slots(job, phase));
+            (f64::from(retained), self.estimator.of(id).share[phase])
         };
-        should_move(keeps(to), keeps(from))
+        should_move(retained(to), retained(from))
     }
 }
 
-impl Turns for Hsrtf {
+impl SlotOrder for Hsrtf {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let is_pure = self.is_pure();
-        let Self { turn, colocation, hosts, estimator, .. } = self;
-        let mut jobs = turn[phase].iter().filter_map(|id| plan.cluster().job(id));
+        let Self { order, colocation, hosts, estimator, .. } = self;
+        let mut jobs = order[phase].iter().filter_map(|id| plan.cluster().job(id));
         let Fit { task, rule, .. } = jobs.find_map(|job| {
             let fit = fit(job, hosts.get(&job.id), phase, tracker, plan)?;
             match fit.near {
-                Near::Yes => colocation.forget(job.id),
-                Near::No if phase == Phase::Reduce && !colocation.is_over(job.id, plan.now()) => return None,
-                Near::No | Near::Resumed => {}
+                NearInput::Yes => colocation.forget(job.id),
+                NearInput::No if phase == Phase::Reduce && !colocation.is_over(job.id, plan.now()) => {
+                    return None;
+                }
+                NearInput::No | NearInput::Resumed => {}
             }
             Some(fit)
         })?;
         Some((task, estimator.of(task.job).numbers(Why::rule(rule), phase, is_pure)))
     }
 
-    fn lend(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
+    fn charge(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
         let found = plan.cluster().job(job);
-        let key = found.map(|job| self.key(job, plan.held(job, phase) + 1, phase));
-        self.turn[phase].set(job, key);
+        let key = found.map(|job| self.key(job, plan.held_slots(job, phase) + 1, phase));
+        self.order[phase].set(job, key);
     }
 
     fn restore(&mut self, job: JobId, cluster: &Cluster) {
@@ -317,12 +320,12 @@ impl Turns for Hsrtf {
 struct Fit {
     task: TaskId,
     rule: &'static str,
-    near: Near,
+    near: NearInput,
 }
 
 /// Whether a tracker is near to what a task reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Near {
+enum NearInput {
     /// Its own state lies there.
     Resumed,
     Yes,
@@ -339,16 +342,16 @@ fn fit(
     if phase == Phase::Map {
         let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
         let rules = ["remaining-time,node-local", "remaining-time,rack-local", "remaining-time,off-rack"];
-        return Some(Fit { task, rule: rules[near as usize], near: Near::No });
+        return Some(Fit { task, rule: rules[near as usize], near: NearInput::No });
     }
-    if let Some((task, _)) = plan.next_reduce_at(job, tracker, Place::Here) {
-        return Some(Fit { task, rule: "remaining-time,resumed", near: Near::Resumed });
+    if let Some((task, _)) = plan.next_reduce_at(job, tracker, CheckpointPlace::Local) {
+        return Some(Fit { task, rule: "remaining-time,resumed", near: NearInput::Resumed });
     }
     let task = plan.next_reduce(job, tracker)?;
     if hosts.is_none_or(|hosts| is_near(job.id, hosts, tracker, plan)) {
-        return Some(Fit { task, rule: "remaining-time,near-maps", near: Near::Yes });
+        return Some(Fit { task, rule: "remaining-time,near-maps", near: NearInput::Yes });
     }
-    Some(Fit { task, rule: "remaining-time", near: Near::No })
+    Some(Fit { task, rule: "remaining-time", near: NearInput::No })
 }
 
 /// Whether a tracker runs maps of a job, serves their output, or is on a host of the job's input.
@@ -387,7 +390,7 @@ impl Scheduler for Hsrtf {
                 self.arrivals.remove(job);
                 self.hosts.remove(job);
             }
-            Fact::JobTrackerStarted { .. } => self.colocation.start_over(),
+            Fact::JobTrackerStarted { .. } => self.colocation.reset(),
             _ => {}
         }
         if self.estimator.observe(now, fact, cluster) {
@@ -403,7 +406,7 @@ impl Scheduler for Hsrtf {
             self.refresh_all(plan.cluster());
         }
         match round.cause {
-            Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
+            Cause::Offer(tracker) => fill_in_order(self, tracker, plan),
             Cause::Tick => {
                 let arrivals = std::mem::take(&mut self.arrivals);
                 let is_due = self.last.is_none_or(|last| round.now.since(last) >= self.estimator.every);
@@ -426,7 +429,7 @@ impl Scheduler for Hsrtf {
         Some(self.estimator.every)
     }
 
-    fn wants_round(&self) -> bool {
+    fn needs_round(&self) -> bool {
         !self.arrivals.is_empty() && self.preempts()
     }
 
@@ -447,7 +450,7 @@ impl Scheduler for Hsrtf {
                 Phase::Map => "shorter-jobs-take-map-slots",
                 Phase::Reduce => "shorter-jobs-take-reduce-slots",
             };
-            let ahead = self.turn[phase].ahead_of(job.id).count() as f64;
+            let ahead = self.order[phase].ahead_of(job.id).count() as f64;
             let why = thought.numbers(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead);
             reasons.push(match self.last.filter(|_| self.preempts()) {
                 Some(last) => {
@@ -456,14 +459,13 @@ impl Scheduler for Hsrtf {
                 }
                 None => why,
             });
-            reasons.extend(self.why_nothing_is_taken(job, phase, now, cluster));
+            reasons.extend(self.explain_no_preemption(job, phase, now, cluster));
         }
         if let Some(since) = self.colocation.since(job.id).filter(|_| !job.pending.reduce.is_empty()) {
             let waited = now.since(since).as_secs_f64();
             let limit = self.colocation.node_wait.as_secs_f64();
-            reasons.push(
-                Why::rule("reduces-wait-for-their-maps-hosts").with("waited", waited).with("at_most", limit),
-            );
+            reasons
+                .push(Why::rule("reduces-wait-for-map-hosts").with("waited", waited).with("at_most", limit));
         }
         reasons
     }

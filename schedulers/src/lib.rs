@@ -2,34 +2,34 @@
 //!
 //! A policy is one file here and one line in [`POLICIES`]; README.md states each as a problem. Read [`fifo`] first.
 
+pub mod bench_cluster;
 pub mod capacity;
 pub mod chronos;
 pub mod coshh;
 pub mod estimate;
+pub mod explain;
 pub mod fair;
 pub mod fcs;
 pub mod fifo;
 pub mod fill;
 pub mod hsrtf;
-pub mod line;
 pub mod params;
+pub mod ranked_queue;
 pub mod shares;
-pub mod stage;
 pub mod timed;
 pub mod victims;
-pub mod words;
 
 /// The example in the guide is compiled and played.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/write-a-scheduler.md")]
+#[doc = include_str!("../../docs/research/write-a-scheduler.md")]
 struct Guide;
 
-pub use params::{BadParameter, Parameter, Params, Section};
+pub use params::{Parameter, ParameterError, Params, Section};
 
+use explain::RuleText;
 use hsrtf::{Hsrtf, Mode};
 use mrcore::Scheduler;
 use std::collections::BTreeSet;
-use words::Sentence;
 
 /// A policy that can be chosen.
 pub struct Policy {
@@ -40,7 +40,7 @@ pub struct Policy {
     /// In a line.
     pub about: &'static str,
     /// What its rules mean in words.
-    pub sentences: &'static [Sentence],
+    pub sentences: &'static [RuleText],
     build: fn(&mut Section<'_>) -> Box<dyn Scheduler>,
 }
 
@@ -50,63 +50,63 @@ pub const POLICIES: &[Policy] = &[
         name: "fifo",
         section: "fifo",
         about: "the most urgent job, then the oldest, takes every slot it can use",
-        sentences: fifo::SENTENCES,
+        sentences: fifo::RULE_TEXTS,
         build: |_| Box::new(fifo::Fifo::default()),
     },
     Policy {
         name: "fair",
         section: "fair",
         about: "slots by weight to users or queues, minimum shares, delay scheduling",
-        sentences: fair::SENTENCES,
+        sentences: fair::RULE_TEXTS,
         build: |section| Box::new(fair::Fair::new(section)),
     },
     Policy {
         name: "capacity",
         section: "capacity",
         about: "queues in queues with guaranteed and maximum capacity, user limits, first in first out within",
-        sentences: capacity::SENTENCES,
+        sentences: capacity::RULE_TEXTS,
         build: |section| Box::new(capacity::Capacity::new(section)),
     },
     Policy {
         name: "hsrtf-pu",
         section: "hsrtf",
         about: "every slot to the job with the shortest remaining time",
-        sentences: hsrtf::SENTENCES,
+        sentences: hsrtf::RULE_TEXTS,
         build: |section| Box::new(Hsrtf::new(Mode::Pu, section)),
     },
     Policy {
         name: "hsrtf-pup",
         section: "hsrtf",
-        about: "the same, and slots are taken back from the longest",
-        sentences: hsrtf::SENTENCES,
+        about: "the same, and the longest jobs are preempted",
+        sentences: hsrtf::RULE_TEXTS,
         build: |section| Box::new(Hsrtf::new(Mode::PuP, section)),
     },
     Policy {
         name: "hsrtf-pr",
         section: "hsrtf",
         about: "slots in inverse proportion to remaining times, more for jobs that starve",
-        sentences: hsrtf::SENTENCES,
+        sentences: hsrtf::RULE_TEXTS,
         build: |section| Box::new(Hsrtf::new(Mode::Pr, section)),
     },
     Policy {
         name: "hsrtf-prp",
         section: "hsrtf",
-        about: "the same, and slots are taken back from the longest",
-        sentences: hsrtf::SENTENCES,
+        about: "the same, and the longest jobs are preempted",
+        sentences: hsrtf::RULE_TEXTS,
         build: |section| Box::new(Hsrtf::new(Mode::PrP, section)),
     },
     Policy {
         name: "fcs",
         section: "fcs",
         about: "reduce slots to the job with least left, by pausing the reduces of larger ones; maps by fair",
-        sentences: fcs::SENTENCES,
+        sentences: fcs::RULE_TEXTS,
         build: |section| Box::new(fcs::Fcs::new(section)),
     },
     Policy {
         name: "coshh",
         section: "coshh",
         about: "classes of jobs to the nodes that a linear program suggests for them; minimum shares, then shares",
-        sentences: coshh::SENTENCES,
+        sentences: coshh::RULE_TEXTS,
         build: |section| Box::new(coshh::Coshh::new(section)),
     },
 ];
@@ -142,32 +142,32 @@ pub fn queues(policy: &str, params: &Params) -> Option<BTreeSet<String>> {
 const WRAPPERS: &[Wrapper] = &[Wrapper {
     name: "chronos",
     about: "around any policy: work lost with a machine gets slots back at once, near its data",
-    sentences: chronos::SENTENCES,
+    sentences: chronos::RULE_TEXTS,
     build: |inner, section| Box::new(chronos::Chronos::new(inner, section)),
 }];
 
 struct Wrapper {
     name: &'static str,
     about: &'static str,
-    sentences: &'static [Sentence],
+    sentences: &'static [RuleText],
     build: fn(Box<dyn Scheduler>, &mut Section<'_>) -> Box<dyn Scheduler>,
 }
 
 /// Why there is no policy for what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum MakeError {
+pub enum PolicyError {
     #[error("there is no scheduler {name:?}: choose one of {}{}", names().join(", "), hint(name))]
     Unknown { name: String },
     #[error(transparent)]
-    Parameter(#[from] BadParameter),
+    Parameter(#[from] ParameterError),
 }
 
 /// A name with parameters in brackets is one for a list of policies.
 fn hint(name: &str) -> String {
     match name.split_once('[') {
         Some((policy, _)) => format!(
-            "; parameters stand in fermata.toml, under [scheduler.{}]",
+            "; parameters are in fermata.toml, under [scheduler.{}]",
             POLICIES.iter().find(|known| known.name == policy).map_or(policy, |known| known.section)
         ),
         None => String::new(),
@@ -208,9 +208,9 @@ pub fn specs() -> Vec<String> {
 
 /// The policy that a text such as `fair` or `chronos(fair)` names, tuned by these parameters. Parameters of policies that
 /// were not chosen are checked too.
-pub fn make(spec: &str, params: &Params) -> Result<Box<dyn Scheduler>, MakeError> {
+pub fn make(spec: &str, params: &Params) -> Result<Box<dyn Scheduler>, PolicyError> {
     describe(params)?;
-    build(spec.trim(), params).ok_or_else(|| MakeError::Unknown { name: spec.to_owned() })
+    build(spec.trim(), params).ok_or_else(|| PolicyError::Unknown { name: spec.to_owned() })
 }
 
 fn build(spec: &str, params: &Params) -> Option<Box<dyn Scheduler>> {
@@ -225,12 +225,12 @@ fn build(spec: &str, params: &Params) -> Option<Box<dyn Scheduler>> {
 }
 
 /// Every policy with its parameters as they are now.
-pub fn describe(params: &Params) -> Result<Vec<Description>, BadParameter> {
+pub fn describe(params: &Params) -> Result<Vec<Description>, ParameterError> {
     let wrappers = WRAPPERS.iter().map(|wrapper| wrapper.name);
     let sections: Vec<&'static str> = POLICIES.iter().map(|policy| policy.section).chain(wrappers).collect();
     let known = |key: &&String| key.split_once('.').is_some_and(|(section, _)| sections.contains(&section));
     if let Some(key) = params.keys().find(|key| !known(key)) {
-        return Err(BadParameter::Section { key: key.clone(), sections });
+        return Err(ParameterError::Section { key: key.clone(), sections });
     }
     let policies = POLICIES.iter().map(|policy| {
         let mut section = Section::of(policy.section, params);
@@ -251,7 +251,7 @@ pub fn describe(params: &Params) -> Result<Vec<Description>, BadParameter> {
 mod tests {
     use super::*;
 
-    fn given(key: &str, value: &str) -> Params {
+    fn settings(key: &str, value: &str) -> Params {
         Params::from([(key.to_owned(), value.to_owned())])
     }
 
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_is_called_what_it_is_chosen_by() {
+    fn every_policy_has_its_configured_name() {
         for spec in specs() {
             assert_eq!(make(&spec, &Params::new()).unwrap().name(), spec);
         }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_name_is_told_the_right_ones() {
+    fn unknown_policy_error_lists_the_names() {
         for wrong in
             ["fare", "", "chronos", "chronos()", "chronos(fare)", "chronos(chronos(fair))", "fair(fifo)"]
         {
@@ -283,22 +283,22 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_refused_also_of_policies_that_were_not_chosen() {
-        let told = refusal("fifo", &given("fair.nod_wait", "1s"));
+        let told = refusal("fifo", &settings("fair.nod_wait", "1s"));
         assert!(
             told.starts_with("there is no scheduler parameter fair.nod_wait: fair has pool_by, "),
             "{told}"
         );
-        let told = refusal("fifo", &given("node_wait", "1s"));
+        let told = refusal("fifo", &settings("node_wait", "1s"));
         assert!(
             told.starts_with("there is no scheduler parameter node_wait: they begin with fifo, fair, "),
             "{told}"
         );
-        let told = refusal("fifo", &given("chronos.early", "now"));
+        let told = refusal("fifo", &settings("chronos.early", "now"));
         assert_eq!(told, "scheduler parameter chronos.early = \"now\" is not suspect or lost");
-        let told = refusal("fifo", &given("hsrtf-pr.margin", "2"));
+        let told = refusal("fifo", &settings("hsrtf-pr.margin", "2"));
         assert_eq!(told.matches("hsrtf,").count(), 1, "each once: {told}");
         let told = refusal("fcs[preempt=kill]", &Params::new());
-        assert!(told.ends_with("; parameters stand in fermata.toml, under [scheduler.fcs]"), "{told}");
+        assert!(told.ends_with("; parameters are in fermata.toml, under [scheduler.fcs]"), "{told}");
     }
 
     #[test]
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_description_has_defaults_and_values() {
-        let all = describe(&given("fair.node_wait", "7s")).unwrap();
+        let all = describe(&settings("fair.node_wait", "7s")).unwrap();
         let fair = all.iter().find(|description| description.name == "fair").unwrap();
         let wait = fair.parameters.iter().find(|parameter| parameter.key == "node_wait").unwrap();
         assert_eq!((wait.default.as_str(), wait.value.as_str()), ("3s", "7s"));

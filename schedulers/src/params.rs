@@ -4,7 +4,7 @@
 //! reads is thereby described, for `mrctl schedulers`; what nobody reads is refused, so that a slip of the pen is no
 //! silent default. Nothing here knows files or their formats.
 
-use mrcore::{Span, plan::Way};
+use mrcore::{Span, plan::PreemptMode};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -30,7 +30,7 @@ pub struct Parameter {
 /// A parameter that cannot be taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum BadParameter {
+pub enum ParameterError {
     #[error("scheduler parameter {key} = {value:?} is not {wanted}")]
     Value { key: String, value: String, wanted: String },
     #[error("there is no scheduler parameter {key}: {section} has {}", listed(known))]
@@ -38,7 +38,7 @@ pub enum BadParameter {
     #[error("there is no scheduler parameter {key}: they begin with {}", listed(sections))]
     Section { key: String, sections: Vec<&'static str> },
     #[error("scheduler parameters of {section} do not fit each other: {why}")]
-    Together { section: &'static str, why: String },
+    Conflict { section: &'static str, why: String },
 }
 
 /// Each once, in the order in which they come; `none` if there are none.
@@ -52,12 +52,12 @@ fn listed<T: AsRef<str>>(names: &[T]) -> String {
     if each.is_empty() { "none".to_owned() } else { each.join(", ") }
 }
 
-impl BadParameter {
+impl ParameterError {
     /// The key, or the section, that it is about.
     pub fn place(&self) -> &str {
         match self {
             Self::Value { key, .. } | Self::Unknown { key, .. } | Self::Section { key, .. } => key,
-            Self::Together { section, .. } => section,
+            Self::Conflict { section, .. } => section,
         }
     }
 }
@@ -66,9 +66,9 @@ impl BadParameter {
 #[derive(Debug)]
 pub struct Section<'a> {
     name: &'static str,
-    given: BTreeMap<&'a str, &'a str>,
+    settings: BTreeMap<&'a str, &'a str>,
     listed: Vec<Parameter>,
-    first_error: Option<BadParameter>,
+    first_error: Option<ParameterError>,
 }
 
 impl<'a> Section<'a> {
@@ -78,20 +78,20 @@ impl<'a> Section<'a> {
             let key = key.strip_prefix(name)?.strip_prefix('.')?;
             Some((key, value.as_str()))
         });
-        Self { name, given: own.collect(), listed: Vec::new(), first_error: None }
+        Self { name, settings: own.collect(), listed: Vec::new(), first_error: None }
     }
 
     /// What was read, unless something could not be.
-    pub fn finish(self) -> Result<Vec<Parameter>, BadParameter> {
+    pub fn finish(self) -> Result<Vec<Parameter>, ParameterError> {
         if let Some(error) = self.first_error {
             return Err(error);
         }
         let known: Vec<String> = self.listed.iter().map(|parameter| parameter.key.clone()).collect();
-        match self.given.keys().find(|key| !known.iter().any(|known| known == *key)) {
+        match self.settings.keys().find(|key| !known.iter().any(|known| known == *key)) {
             None => Ok(self.listed),
             Some(key) => {
                 let key = format!("{}.{key}", self.name);
-                Err(BadParameter::Unknown { key, section: self.name, known })
+                Err(ParameterError::Unknown { key, section: self.name, known })
             }
         }
     }
@@ -99,7 +99,7 @@ impl<'a> Section<'a> {
     /// Takes down that the parameters do not fit each other.
     pub fn refuse(&mut self, why: String) {
         let section = self.name;
-        self.first_error.get_or_insert(BadParameter::Together { section, why });
+        self.first_error.get_or_insert(ParameterError::Conflict { section, why });
     }
 
     /// Reads one value; its default if it is not given or cannot be taken.
@@ -111,14 +111,14 @@ impl<'a> Section<'a> {
         wanted: &str,
         parse: impl Fn(&str) -> Option<T>,
     ) -> T {
-        let given = self.given.get(key).copied();
-        let value = given.map_or_else(|| shown.clone(), str::to_owned);
+        let settings = self.settings.get(key).copied();
+        let value = settings.map_or_else(|| shown.clone(), str::to_owned);
         self.listed.push(Parameter { key: key.to_owned(), default: shown, value, about: about.to_owned() });
-        let Some(text) = given else { return default };
+        let Some(text) = settings else { return default };
         parse(text.trim()).unwrap_or_else(|| {
             let key = format!("{}.{key}", self.name);
             let (value, wanted) = (text.to_owned(), wanted.to_owned());
-            self.first_error.get_or_insert(BadParameter::Value { key, value, wanted });
+            self.first_error.get_or_insert(ParameterError::Value { key, value, wanted });
             default
         })
     }
@@ -179,21 +179,21 @@ impl<'a> Section<'a> {
         self.read(key, (default, shown), &format!("{about} ({wanted})"), &wanted, parse)
     }
 
-    /// `preempt`: how slots are taken back.
-    pub fn way(&mut self) -> Way {
-        let words = [("conserve", Way::Conserve), ("kill", Way::Kill)];
-        self.choice("preempt", &words, "how slots are taken back: conserve splits maps and pauses reduces")
+    /// `preempt`: how slots are preempted.
+    pub fn preempt_mode(&mut self) -> PreemptMode {
+        let words = [("lossless", PreemptMode::Lossless), ("kill", PreemptMode::Kill)];
+        self.choice("preempt", &words, "how slots are preempted: lossless splits maps and pauses reduces")
     }
 
     /// A number as given, without reading it.
     pub fn peek(&self, key: &str) -> Option<f64> {
-        self.given.get(key)?.trim().parse().ok()
+        self.settings.get(key)?.trim().parse().ok()
     }
 
     /// The names that are given something below a key: `pools.research.weight` names `research` below `pools`. A
     /// name may have dots.
     pub fn names(&self, below: &str) -> BTreeSet<String> {
-        let inner = self.given.keys().filter_map(|key| key.strip_prefix(below)?.strip_prefix('.'));
+        let inner = self.settings.keys().filter_map(|key| key.strip_prefix(below)?.strip_prefix('.'));
         inner.filter_map(|rest| rest.rsplit_once('.')).map(|(name, _)| name.to_owned()).collect()
     }
 }
@@ -230,27 +230,27 @@ impl fmt::Display for Parameter {
 mod tests {
     use super::*;
 
-    fn given(list: &[(&str, &str)]) -> Params {
+    fn settings(list: &[(&str, &str)]) -> Params {
         list.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
     fn values_are_typed_and_described() {
-        let params = given(&[("p.wait", "250ms"), ("p.way", "kill"), ("p.most", "7"), ("q.wait", "1s")]);
+        let params = settings(&[("p.wait", "250ms"), ("p.way", "kill"), ("p.most", "7"), ("q.wait", "1s")]);
         let mut section = Section::of("p", &params);
         assert_eq!(section.span("wait", Span::secs(5), "how long"), Span::millis(250));
-        assert_eq!(section.choice("way", &[("conserve", 1), ("kill", 2)], "how"), 2);
+        assert_eq!(section.choice("way", &[("lossless", 1), ("kill", 2)], "how"), 2);
         assert_eq!(section.limit("most", "how many"), Some(7));
         assert_eq!(section.span_or_never("timeout", None, "when"), None);
         let listed = section.finish().unwrap();
         assert_eq!(listed[0].to_string(), "wait = 250ms (how long; default 5s)");
-        assert_eq!(listed[1].about, "how (conserve or kill)");
+        assert_eq!(listed[1].about, "how (lossless or kill)");
         assert_eq!(listed[3].to_string(), "timeout = never (when; default never)");
     }
 
     #[test]
-    fn what_nobody_reads_is_refused() {
-        let params = given(&[("p.wiat", "5s")]);
+    fn unused_parameters_are_rejected() {
+        let params = settings(&[("p.wiat", "5s")]);
         let mut section = Section::of("p", &params);
         section.span("wait", Span::secs(5), "how long");
         let error = section.finish().unwrap_err().to_string();
@@ -260,8 +260,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_every_0_seconds() {
-        let params = given(&[("p.every", "0s")]);
+    fn zero_intervals_are_rejected() {
+        let params = settings(&[("p.every", "0s")]);
         let mut section = Section::of("p", &params);
         section.period("every", Span::secs(1), "how often");
         let error = section.finish().unwrap_err().to_string();
@@ -272,8 +272,8 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_told_with_what_is_wanted() {
-        let params = given(&[("p.share", "1.5")]);
+    fn invalid_value_error_says_what_is_expected() {
+        let params = settings(&[("p.share", "1.5")]);
         let mut section = Section::of("p", &params);
         assert!((section.number("share", 0.5, 0.0..=1.0, "part") - 0.5).abs() < 1e-9);
         let error = section.finish().unwrap_err().to_string();
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn names_may_have_dots() {
-        let params = given(&[("p.pools.a.b.weight", "2"), ("p.pools.c.weight", "1"), ("p.other", "1")]);
+        let params = settings(&[("p.pools.a.b.weight", "2"), ("p.pools.c.weight", "1"), ("p.other", "1")]);
         let names = Section::of("p", &params).names("pools");
         assert_eq!(names.into_iter().collect::<Vec<_>>(), ["a.b", "c"]);
     }

@@ -46,8 +46,8 @@ pub fn divide(total: f64, claims: &[Claim]) -> Vec<f64> {
 /// Whether moving one slot from one who holds more than its share to one who holds less brings the two together nearer to
 /// their shares. Never both ways at once.
 pub fn should_move(to: (f64, f64), from: (f64, f64)) -> bool {
-    let (lack, excess) = (to.1 - to.0, from.0 - from.1);
-    lack > 0.0 && excess > 0.0 && lack + excess > 1.0 + 1e-9
+    let (deficit, excess) = (to.1 - to.0, from.0 - from.1);
+    deficit > 0.0 && excess > 0.0 && deficit + excess > 1.0 + 1e-9
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_cannot_use_goes_to_the_others() {
+    fn unused_share_is_redistributed() {
         // 10 slots; the first wants 2; the rest, 8, goes 1 to 3.
         let claims = [claim(1.0, 0.0, 2.0), claim(1.0, 0.0, 50.0), claim(3.0, 0.0, 50.0)];
         close(&divide(10.0, &claims), &[2.0, 2.0, 6.0]);

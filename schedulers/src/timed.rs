@@ -1,6 +1,6 @@
 //! How long a policy takes to decide, by the clock of who has one: the daemon and the simulator each bring theirs.
 //!
-//! The policy itself knows nothing of it, and its decisions are the same. Computations beside the mind are not counted.
+//! The policy itself knows nothing of it, and its decisions are the same. Computations beside the core are not counted.
 
 use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
@@ -20,7 +20,7 @@ use std::{
 
 /// Time that decisions took.
 #[derive(Debug, Default)]
-pub struct Spent {
+pub struct DecisionTimes {
     rounds: AtomicU64,
     nanos: AtomicU64,
     longest: AtomicU64,
@@ -28,7 +28,7 @@ pub struct Spent {
 
 /// The same at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Deciding {
+pub struct DecisionStats {
     /// How often the policy was asked.
     pub rounds: u64,
     /// Time in all.
@@ -37,7 +37,7 @@ pub struct Deciding {
     pub longest: Duration,
 }
 
-impl Spent {
+impl DecisionTimes {
     fn add(&self, took: Duration) {
         let nanos = took.as_nanos() as u64;
         self.rounds.fetch_add(1, Relaxed);
@@ -46,8 +46,8 @@ impl Spent {
     }
 
     /// So far.
-    pub fn so_far(&self) -> Deciding {
-        Deciding {
+    pub fn snapshot(&self) -> DecisionStats {
+        DecisionStats {
             rounds: self.rounds.load(Relaxed),
             total: Duration::from_nanos(self.nanos.load(Relaxed)),
             longest: Duration::from_nanos(self.longest.load(Relaxed)),
@@ -55,7 +55,7 @@ impl Spent {
     }
 }
 
-impl Deciding {
+impl DecisionStats {
     /// How long one decision took, on average.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.total.as_nanos() as u64 / self.rounds.max(1))
@@ -69,13 +69,13 @@ pub type Clock = Box<dyn Fn() -> Duration + Send>;
 pub struct Timed {
     inner: Box<dyn Scheduler>,
     clock: Clock,
-    spent: Arc<Spent>,
+    decision_times: Arc<DecisionTimes>,
 }
 
 impl Timed {
     /// Around a policy.
-    pub fn new(inner: Box<dyn Scheduler>, clock: Clock, spent: Arc<Spent>) -> Self {
-        Self { inner, clock, spent }
+    pub fn new(inner: Box<dyn Scheduler>, clock: Clock, decision_times: Arc<DecisionTimes>) -> Self {
+        Self { inner, clock, decision_times }
     }
 }
 
@@ -97,31 +97,31 @@ impl Scheduler for Timed {
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         let began = (self.clock)();
         self.inner.decide(round, plan);
-        self.spent.add((self.clock)().saturating_sub(began));
+        self.decision_times.add((self.clock)().saturating_sub(began));
     }
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         self.inner.outranks(a, b, phase, plan)
     }
 
-    fn may_have(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        self.inner.may_have(job, phase, plan)
+    fn may_have_slot(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.inner.may_have_slot(job, phase, plan)
     }
 
     fn tick_every(&self) -> Option<Span> {
         self.inner.tick_every()
     }
 
-    fn wants_round(&self) -> bool {
-        self.inner.wants_round()
+    fn needs_round(&self) -> bool {
+        self.inner.needs_round()
     }
 
     fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
         self.inner.explain(job, now, cluster)
     }
 
-    fn take_problem(&mut self) -> Option<Problem> {
-        self.inner.take_problem()
+    fn next_problem(&mut self) -> Option<Problem> {
+        self.inner.next_problem()
     }
 
     fn solved(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {
@@ -138,13 +138,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_spent_adds_up() {
-        let spent = Spent::default();
-        assert_eq!(spent.so_far().mean(), Duration::ZERO);
-        spent.add(Duration::from_micros(10));
-        spent.add(Duration::from_micros(30));
-        let so_far = spent.so_far();
-        assert_eq!((so_far.rounds, so_far.total), (2, Duration::from_micros(40)));
-        assert_eq!((so_far.mean(), so_far.longest), (Duration::from_micros(20), Duration::from_micros(30)));
+    fn decision_times_add_up() {
+        let decision_times = DecisionTimes::default();
+        assert_eq!(decision_times.snapshot().mean(), Duration::ZERO);
+        decision_times.add(Duration::from_micros(10));
+        decision_times.add(Duration::from_micros(30));
+        let snapshot = decision_times.snapshot();
+        assert_eq!((snapshot.rounds, snapshot.total), (2, Duration::from_micros(40)));
+        assert_eq!(
+            (snapshot.mean(), snapshot.longest),
+            (Duration::from_micros(20), Duration::from_micros(30))
+        );
     }
 }

@@ -3,23 +3,23 @@
 use mrcore::{
     Phase, Plan, Span, Time, Why,
     ids::{AttemptId, JobId, TrackerId},
-    plan::Way,
+    plan::PreemptMode,
     task::Attempt,
 };
 use std::collections::BTreeMap;
 
-/// Attempts that run and have not been told to give their slots back.
+/// Attempts that run and have not been told to release their slots.
 #[derive(Debug)]
 pub struct Victims {
     /// The last goes first.
-    line: Vec<AttemptId>,
+    candidates: Vec<AttemptId>,
     /// Slots that are free, or about to be, where.
-    under_way: BTreeMap<TrackerId, u32>,
+    being_freed: BTreeMap<TrackerId, u32>,
 }
 
 /// How many at the front of the line were passed over.
 #[derive(Debug, Default)]
-pub struct Passed(usize);
+pub struct Skipped(usize);
 
 impl Victims {
     /// The one that was launched last first.
@@ -31,28 +31,29 @@ impl Victims {
     pub fn greatest_first<K: Ord>(phase: Phase, plan: &Plan<'_>, key: impl Fn(&Attempt) -> K) -> Self {
         let cluster = plan.cluster();
         let held = cluster.active_jobs().flat_map(|job| &job.running[phase]);
-        let (told, free): (Vec<AttemptId>, Vec<AttemptId>) = held.partition(|id| plan.is_recalled(**id));
-        let mut line: Vec<&Attempt> = free.iter().filter_map(|id| cluster.attempt(*id)).collect();
-        line.retain(|attempt| plan.is_live(attempt.tracker));
-        line.sort_by_cached_key(|attempt| key(attempt));
-        let mut under_way: BTreeMap<TrackerId, u32> =
+        let (told, free): (Vec<AttemptId>, Vec<AttemptId>) = held.partition(|id| plan.is_preempted(**id));
+        let mut candidates: Vec<&Attempt> = free.iter().filter_map(|id| cluster.attempt(*id)).collect();
+        candidates.retain(|attempt| plan.is_live(attempt.tracker));
+        candidates.sort_by_cached_key(|attempt| key(attempt));
+        let mut being_freed: BTreeMap<TrackerId, u32> =
             plan.free_trackers(phase).map(|tracker| (tracker, plan.free(tracker, phase))).collect();
-        let coming = told.iter().filter(|id| plan.is_coming(**id)).filter_map(|id| cluster.attempt(*id));
+        let coming =
+            told.iter().filter(|id| plan.is_slot_expected(**id)).filter_map(|id| cluster.attempt(*id));
         for attempt in coming {
-            *under_way.entry(attempt.tracker).or_default() += 1;
+            *being_freed.entry(attempt.tracker).or_default() += 1;
         }
-        Self { line: line.iter().map(|attempt| attempt.id).collect(), under_way }
+        Self { candidates: candidates.iter().map(|attempt| attempt.id).collect(), being_freed }
     }
 
     /// Slots that are free, or will be as soon as attempts that were told so have given them back.
-    pub fn slots_under_way(&self) -> u32 {
-        self.under_way.values().sum()
+    pub fn slots_being_freed(&self) -> u32 {
+        self.being_freed.values().sum()
     }
 
     /// Has somebody who lacks so many slots count on those under way where they can be used; how many that are.
-    fn count_on(&mut self, lack: u32, mut usable: impl FnMut(TrackerId) -> bool) -> u32 {
-        let mut left = lack;
-        for (tracker, slots) in &mut self.under_way {
+    fn count_on(&mut self, deficit: u32, mut usable: impl FnMut(TrackerId) -> bool) -> u32 {
+        let mut left = deficit;
+        for (tracker, slots) in &mut self.being_freed {
             if left == 0 {
                 break;
             }
@@ -61,24 +62,24 @@ impl Victims {
                 (*slots, left) = (*slots - counted, left - counted);
             }
         }
-        lack - left
+        deficit - left
     }
 
     /// The first that may be taken, once.
     pub fn next(&mut self, may: impl FnMut(AttemptId) -> bool) -> Option<AttemptId> {
-        self.next_after(&mut Passed::default(), may)
+        self.next_after(&mut Skipped::default(), may)
     }
 
     /// The same, if who was passed over is not asked again.
     pub fn next_after(
         &mut self,
-        passed: &mut Passed,
+        passed: &mut Skipped,
         mut may: impl FnMut(AttemptId) -> bool,
     ) -> Option<AttemptId> {
-        let left = self.line.len().checked_sub(passed.0)?;
-        let at = self.line[..left].iter().rposition(|id| may(*id));
-        passed.0 = self.line.len() - at.map_or(0, |at| at + 1);
-        at.map(|at| self.line.remove(at))
+        let left = self.candidates.len().checked_sub(passed.0)?;
+        let at = self.candidates[..left].iter().rposition(|id| may(*id));
+        passed.0 = self.candidates.len() - at.map_or(0, |at| at + 1);
+        at.map(|at| self.candidates.remove(at))
     }
 }
 
@@ -90,12 +91,12 @@ pub struct Claim {
     /// Of which kind.
     pub phase: Phase,
     /// How many.
-    pub lack: u32,
+    pub deficit: u32,
     /// Why.
     pub why: Why,
 }
 
-/// Takes slots back for a claim from groups that hold more than their share: `excess` says by how much, and nobody is
+/// Preempts slots for a claim from groups that hold more than their share: `excess` says by how much, and nobody is
 /// left with less than its share. What is under way already is not asked for again, and nothing is taken where none of the
 /// claim's tasks may run: it would go back to whom it was taken from, and be taken again.
 pub fn level<G: Copy + Ord>(
@@ -103,7 +104,7 @@ pub fn level<G: Copy + Ord>(
     victims: &mut Victims,
     excess: &mut BTreeMap<G, f64>,
     group: impl Fn(JobId) -> Option<G>,
-    way: Way,
+    preempt_mode: PreemptMode,
     plan: &mut Plan<'_>,
 ) {
     let cluster = plan.cluster();
@@ -112,15 +113,15 @@ pub fn level<G: Copy + Ord>(
         let jobs = || claim.jobs.iter().filter_map(|job| cluster.job(*job));
         *known.entry(on).or_insert_with(|| jobs().any(|job| plan.has_work_for(job, claim.phase, on)))
     };
-    let spared = victims.count_on(claim.lack, |on| usable(on, plan));
-    for _ in spared..claim.lack {
+    let spared = victims.count_on(claim.deficit, |on| usable(on, plan));
+    for _ in spared..claim.deficit {
         let is_rich = |group: G| excess.get(&group).is_some_and(|excess| *excess >= 1.0 - 1e-9);
         let mut may = |id: AttemptId| {
             group(id.job()).is_some_and(is_rich)
                 && cluster.attempt(id).is_some_and(|attempt| usable(attempt.tracker, plan))
         };
         let Some(victim) = victims.next(&mut may) else { return };
-        if plan.take_back(victim, way, claim.why.clone()).is_ok()
+        if plan.preempt_in_mode(victim, preempt_mode, claim.why.clone()).is_ok()
             && let Some(excess) = group(victim.job()).and_then(|group| excess.get_mut(&group))
         {
             *excess -= 1.0;
@@ -149,7 +150,7 @@ impl<K: Ord> Overdue<K> {
     }
 
     /// All begins again.
-    pub fn start_over(&mut self) {
+    pub fn reset(&mut self) {
         self.0.clear();
     }
 }

@@ -17,11 +17,11 @@ fn at(seconds: u64) -> Time {
     Time(seconds * 1_000_000)
 }
 
-fn take(mind: &mut JobTracker, seconds: u64, fact: Fact) {
-    mind.replay(&Entry { at: at(seconds), fact }).unwrap();
+fn take(core: &mut JobTracker, seconds: u64, fact: Fact) {
+    core.replay(&Entry { at: at(seconds), fact }).unwrap();
 }
 
-fn submit(mind: &mut JobTracker, seconds: u64, job: JobId, user: &str, source: &str) {
+fn submit(core: &mut JobTracker, seconds: u64, job: JobId, user: &str, source: &str) {
     let split = |_| Split {
         source: source.into(),
         start: 0,
@@ -45,7 +45,7 @@ fn submit(mind: &mut JobTracker, seconds: u64, job: JobId, user: &str, source: &
         conf: BTreeMap::new(),
     };
     take(
-        mind,
+        core,
         seconds,
         Fact::JobSubmitted { job, request: RequestId(u128::from(job.0)), spec: Arc::new(spec) },
     );
@@ -54,10 +54,10 @@ fn submit(mind: &mut JobTracker, seconds: u64, job: JobId, user: &str, source: &
 /// Two nodes, and a job of each of two users that has been run: four maps on each node.
 fn history() -> JobTracker {
     let params = Params::from([("coshh.arrival_window".to_owned(), "1000000s".to_owned())]);
-    let mut mind = JobTracker::new(Config::default(), make("coshh", &params).unwrap());
+    let mut core = JobTracker::new(Config::default(), make("coshh", &params).unwrap());
     for tracker in [FAST, SLOW] {
         take(
-            &mut mind,
+            &mut core,
             0,
             Fact::TrackerJoined {
                 tracker,
@@ -73,34 +73,34 @@ fn history() -> JobTracker {
     }
     // Seconds on the fast and on the slow node: the paper's rates, [[9, 5], [2, 1]].
     for (job, user, times) in [(JobId(1), "ann", [10, 18]), (JobId(2), "bob", [45, 90])] {
-        submit(&mut mind, 0, job, user, &format!("/{user}"));
+        submit(&mut core, 0, job, user, &format!("/{user}"));
         for index in 0..8 {
             let attempt = TaskId { job, phase: Phase::Map, index }.attempt(0);
             let tracker = [FAST, SLOW][index as usize % 2];
             let (speculative, from, why) = (false, None, Why::default());
-            take(&mut mind, 0, Fact::AttemptLaunched { attempt, tracker, speculative, from, why });
+            take(&mut core, 0, Fact::AttemptLaunched { attempt, tracker, speculative, from, why });
         }
         for node in 0..2 {
             for index in (node..8).step_by(2) {
                 let attempt = TaskId { job, phase: Phase::Map, index }.attempt(0);
                 let result = AttemptResult::default();
-                take(&mut mind, times[node as usize], Fact::AttemptSucceeded { attempt, result });
+                take(&mut core, times[node as usize], Fact::AttemptSucceeded { attempt, result });
             }
         }
-        take(&mut mind, 100, Fact::JobCommitting { job });
-        take(&mut mind, 100, Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
+        take(&mut core, 100, Fact::JobCommitting { job });
+        take(&mut core, 100, Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
     }
-    mind
+    core
 }
 
 /// The process begins, and what is to be computed is.
-fn start(mind: &mut JobTracker) -> u32 {
+fn start(core: &mut JobTracker) -> u32 {
     let (mut out, mut computed) = (Vec::new(), 0);
-    mind.handle(at(200), Event::Start, &mut out);
+    core.handle(at(200), Event::Start, &mut out);
     while let Some(effect) = out.pop() {
         if let Effect::Compute { number, problem } = effect {
             assert_eq!(problem.solve(), problem.solve());
-            mind.handle(at(200), Event::Computed { number, answer: problem.solve() }, &mut out);
+            core.handle(at(200), Event::Computed { number, answer: problem.solve() }, &mut out);
             computed += 1;
         }
     }
@@ -109,34 +109,34 @@ fn start(mind: &mut JobTracker) -> u32 {
 
 #[test]
 fn nodes_speeds_are_learned_from_the_same_facts() {
-    let mind = history();
-    let speed = |node| mind.pace(node).map.speed().expect("compared with others");
+    let core = history();
+    let speed = |node| core.pace(node).map.speed().expect("compared with others");
     let ratio = speed(FAST) / speed(SLOW);
     assert!((1.5..2.3).contains(&ratio), "1.8 for the one, 2 for the other: {ratio}");
 }
 
 #[test]
 fn replicas_lie_where_the_class_is_suggested() {
-    let mut mind = history();
-    submit(&mut mind, 150, JobId(3), "bob", "/bob");
-    assert!(mind.placement("/bob").is_empty(), "nothing has been computed");
-    assert_eq!(start(&mut mind), 1);
+    let mut core = history();
+    submit(&mut core, 150, JobId(3), "bob", "/bob");
+    assert!(core.placement("/bob").is_empty(), "nothing has been computed");
+    assert_eq!(start(&mut core), 1);
     // As in the paper's example: the fast node whole and half of the slow one for bob, the other half for ann.
-    assert_eq!(mind.placement("/bob"), [FAST, SLOW]);
-    assert_eq!(mind.placement("/ann"), [SLOW]);
-    assert!(mind.placement("/nobody").is_empty());
+    assert_eq!(core.placement("/bob"), [FAST, SLOW]);
+    assert_eq!(core.placement("/ann"), [SLOW]);
+    assert!(core.placement("/nobody").is_empty());
 }
 
 #[test]
-fn an_answer_that_went_wrong_changes_nothing() {
-    let mut mind = history();
+fn failed_computation_changes_nothing() {
+    let mut core = history();
     let mut out = Vec::new();
-    mind.handle(at(200), Event::Start, &mut out);
+    core.handle(at(200), Event::Start, &mut out);
     let computed = out.iter().find_map(|effect| match effect {
         Effect::Compute { number, .. } => Some(*number),
         _ => None,
     });
     let answer = mrcore::compute::Numbers::default();
-    mind.handle(at(200), Event::Computed { number: computed.unwrap(), answer }, &mut out);
-    assert!(mind.placement("/ann").is_empty());
+    core.handle(at(200), Event::Computed { number: computed.unwrap(), answer }, &mut out);
+    assert!(core.placement("/ann").is_empty());
 }

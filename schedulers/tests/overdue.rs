@@ -1,4 +1,4 @@
-//! Under `fcs` small jobs overtake large ones, but not for ever: what the bound on slack is for.
+//! Under `fcs` small jobs overtake large ones, but not forever: what the bound on slack is for.
 //!
 //! One tracker with two reduce slots. A job of one map and one reduce of three seconds comes every second and a half
 //! (as much as the slots can do, and then what the large one takes) or every second (half as much again). Before them
@@ -10,16 +10,16 @@ use mrcore::{
     event::{AttemptReport, AttemptStatus, Heartbeat, Order, Registration},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
     job::{JobSpec, Priority, Split},
-    task::{Aside, AttemptResult, Progress, Recall, Stage},
+    task::{AttemptResult, CheckpointInfo, PreemptKind, Progress, Stage},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
 const LARGE: JobId = JobId(1);
 
 struct World {
-    mind: JobTracker,
+    core: JobTracker,
     now: Time,
-    running: BTreeMap<AttemptId, Option<Recall>>,
+    running: BTreeMap<AttemptId, Option<PreemptKind>>,
     /// Half seconds of work that each task has had.
     worked: BTreeMap<TaskId, u32>,
     heartbeats: u64,
@@ -33,7 +33,7 @@ impl World {
         let params: Params =
             params.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let mut world = Self {
-            mind: JobTracker::new(Config::default(), make("fcs", &params).unwrap()),
+            core: JobTracker::new(Config::default(), make("fcs", &params).unwrap()),
             now: Time(1_000_000),
             running: BTreeMap::new(),
             worked: BTreeMap::new(),
@@ -62,7 +62,7 @@ impl World {
 
     fn send(&mut self, event: Event) {
         let mut effects = Vec::new();
-        self.mind.handle(self.now, event, &mut effects);
+        self.core.handle(self.now, event, &mut effects);
         for effect in effects {
             match effect {
                 Effect::Append(entry) => match entry.fact {
@@ -72,7 +72,7 @@ impl World {
                     Fact::AttemptPaused { attempt, .. } if attempt.job() == LARGE => self.pauses += 1,
                     _ => {}
                 },
-                Effect::Tell { orders, .. } => {
+                Effect::SendOrders { orders, .. } => {
                     for (number, order) in orders {
                         if number <= self.acked {
                             continue;
@@ -80,8 +80,8 @@ impl World {
                         self.acked = number;
                         match order {
                             Order::Launch(attempt) => drop(self.running.insert(attempt, None)),
-                            Order::Recall { attempt, how, .. } => {
-                                self.running.entry(attempt).and_modify(|recall| *recall = Some(how));
+                            Order::Preempt { attempt, kind, .. } => {
+                                self.running.entry(attempt).and_modify(|preempt| *preempt = Some(kind));
                             }
                             _ => {}
                         }
@@ -125,7 +125,7 @@ impl World {
         self.now = self.now + Span::millis(500);
         self.send(Event::Tick);
         let mut attempts = Vec::new();
-        for (attempt, recall) in std::mem::take(&mut self.running) {
+        for (attempt, preempt) in std::mem::take(&mut self.running) {
             let worked = self.worked.entry(attempt.task).or_default();
             *worked += 1;
             let (whole, bytes_out) = match (attempt.phase(), attempt.job()) {
@@ -137,10 +137,14 @@ impl World {
             let done = *worked as f32 / whole as f32;
             let status = if *worked >= whole {
                 AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
-            } else if recall == Some(Recall::Pause) {
-                AttemptStatus::Paused(Aside { stage: Stage::Shuffle, bytes: 10, ..Aside::default() })
+            } else if preempt == Some(PreemptKind::Pause) {
+                AttemptStatus::Paused(CheckpointInfo {
+                    stage: Stage::Shuffle,
+                    bytes: 10,
+                    ..CheckpointInfo::default()
+                })
             } else {
-                self.running.insert(attempt, recall);
+                self.running.insert(attempt, preempt);
                 AttemptStatus::Running(Progress { done, stage: Stage::Shuffle, ..Progress::default() })
             };
             attempts.push(AttemptReport { attempt, status });
@@ -157,7 +161,7 @@ impl World {
     }
 }
 
-/// Seconds until the large job is over, if it is within ten minutes, and how often it was paused.
+/// Seconds until the large job has ended, if it is within ten minutes, and how often it was paused.
 fn play(params: &[(&str, &str)], steps_between: u32) -> (Option<f64>, u32) {
     let mut world = World::new(params);
     world.submit(1, 10_000);

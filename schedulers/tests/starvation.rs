@@ -1,7 +1,7 @@
 //! How long a job can be kept waiting by a flood of others, for every policy: the bound is stated here and in README.md.
 //!
 //! Two trackers of two map slots each. Somebody submits a job of eight maps every four seconds, each map takes three:
-//! half as much again as the cluster can do, for ever. After a minute of this, another user submits one job of one map. Or the
+//! half as much again as the cluster can do, forever. After a minute of this, another user submits one job of one map. Or the
 //! flood is of two maps every second, and the one job is of forty.
 
 use fermata_schedulers::{Params, make, specs};
@@ -15,7 +15,7 @@ use mrcore::{
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
 /// Seconds from submission to the first map's launch for a small job in a flood of larger ones, and for a large one in a
-/// flood of smaller ones (nothing for one that may wait for ever), by the policy around which nothing or a wrapper is.
+/// flood of smaller ones (nothing for one that may wait forever), by the policy around which nothing or a wrapper is.
 const BOUNDS: &[(&str, u64, Option<u64>)] = &[
     // Behind all that came earlier: after a minute of one and a half times what can be done, half a minute's worth.
     ("fifo", 60, Some(60)),
@@ -36,7 +36,7 @@ const BOUNDS: &[(&str, u64, Option<u64>)] = &[
 const BOUND: (u64, Option<u64>) = (60, Some(60));
 
 struct Flood {
-    mind: JobTracker,
+    core: JobTracker,
     now: Time,
     requests: u128,
     /// What each tracker runs, and since when.
@@ -47,9 +47,9 @@ struct Flood {
 
 impl Flood {
     fn new(spec: &str) -> Self {
-        let mind = JobTracker::new(Config::default(), make(spec, &Params::new()).unwrap());
+        let core = JobTracker::new(Config::default(), make(spec, &Params::new()).unwrap());
         let mut flood = Self {
-            mind,
+            core,
             now: Time(1_000_000),
             requests: 0,
             running: [BTreeMap::new(), BTreeMap::new()],
@@ -79,7 +79,7 @@ impl Flood {
 
     fn send(&mut self, event: Event) {
         let mut effects = Vec::new();
-        self.mind.handle(self.now, event, &mut effects);
+        self.core.handle(self.now, event, &mut effects);
         let mut commits = Vec::new();
         for effect in effects {
             match effect {
@@ -88,7 +88,7 @@ impl Flood {
                         self.launched.entry(attempt.job()).or_insert(self.now);
                     }
                 }
-                Effect::Tell { tracker, orders, .. } => self.obey(tracker, orders),
+                Effect::SendOrders { tracker, orders, .. } => self.execute(tracker, orders),
                 Effect::CommitJob { job } => commits.push(job),
                 Effect::Compute { number, problem } => {
                     self.send(Event::Computed { number, answer: problem.solve() });
@@ -101,7 +101,7 @@ impl Flood {
         }
     }
 
-    fn obey(&mut self, tracker: TrackerId, orders: Vec<(u64, Order)>) {
+    fn execute(&mut self, tracker: TrackerId, orders: Vec<(u64, Order)>) {
         let at = tracker.0 as usize;
         for (number, order) in
             orders.into_iter().filter(|(number, _)| *number > self.seq[at].1).collect::<Vec<_>>()
@@ -112,7 +112,7 @@ impl Flood {
                     self.running[at].insert(attempt, self.now);
                 }
                 // Whatever is asked for, it is done at once: as if it had been killed.
-                Order::Recall { attempt, .. } => {
+                Order::Preempt { attempt, .. } => {
                     self.running[at].insert(attempt, Time(0));
                 }
                 _ => {}
@@ -192,7 +192,7 @@ fn wait(spec: &str, flood_maps: usize, every: u32, maps: usize) -> Option<f64> {
         }
         if second == 60 {
             flood.submit("one", maps);
-            one = Some((flood.mind.cluster().newest_job(), flood.now));
+            one = Some((flood.core.cluster().newest_job(), flood.now));
         }
         flood.second();
     }
@@ -201,7 +201,7 @@ fn wait(spec: &str, flood_maps: usize, every: u32, maps: usize) -> Option<f64> {
 }
 
 #[test]
-fn nobody_waits_longer_than_stated() {
+fn waiting_time_is_within_the_stated_bound() {
     let mut wrong = String::new();
     for spec in specs() {
         let inner = spec.trim_start_matches("chronos(").trim_end_matches(')');

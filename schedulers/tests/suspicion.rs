@@ -9,9 +9,9 @@ use mrcore::{Scheduler, invariants};
 use std::{collections::BTreeMap, fmt::Write as _};
 
 /// Small and good enough to make up clusters with.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
@@ -35,9 +35,9 @@ fn play(policy: &str, commands: &str) -> String {
 }
 
 fn full(policy: &str, seed: u64) -> Full {
-    let mut dice = Dice(seed << 40);
-    dice.below(1);
-    let trackers = 3 + dice.below(4);
+    let mut rng = Rng(seed << 40);
+    rng.below(1);
+    let trackers = 3 + rng.below(4);
     let mut commands =
         "config suspect_after=30s lost_after=60s task_timeout=900s launch_timeout=900s\n".to_owned();
     let _ = writeln!(
@@ -49,12 +49,12 @@ fn full(policy: &str, seed: u64) -> Full {
         let _ = write!(commands, " t{number}:h{number}");
     }
     commands.push_str(" slots=2m0r\n");
-    let first = 2 + dice.below(trackers);
+    let first = 2 + rng.below(trackers);
     for (job, maps) in [(1, first), (2, 3 * trackers), (3, 3 * trackers)] {
         let hosts: Vec<String> = (0..maps)
             .map(|_| {
-                let one = dice.below(trackers);
-                let other = (one + 1 + dice.below(trackers - 1)) % trackers;
+                let one = rng.below(trackers);
+                let other = (one + 1 + rng.below(trackers - 1)) % trackers;
                 format!("h{}+h{}", one + 1, other + 1)
             })
             .collect();
@@ -86,16 +86,16 @@ impl Full {
     }
 }
 
-/// Attempts that were told to give their slots back.
-fn recalled(played: &str) -> Vec<&str> {
-    let lines = played.lines().filter_map(|line| line.strip_prefix("recalled "));
+/// Attempts that were told to release their slots.
+fn preempted(played: &str) -> Vec<&str> {
+    let lines = played.lines().filter_map(|line| line.strip_prefix("preempt-requested "));
     lines.filter_map(|line| line.split(".0 ").next()).collect()
 }
 
 const POLICIES: [&str; 7] = ["fifo", "fair", "capacity", "hsrtf-pu", "hsrtf-pr", "fcs", "coshh"];
 
 #[test]
-fn suspicion_is_acted_on_at_once_without_loss() {
+fn suspect_tracker_triggers_lossless_recovery() {
     let (mut acted, mut quiet) = (BTreeMap::<&str, u32>::new(), 0);
     for policy in POLICIES {
         let spec = format!("chronos({policy})");
@@ -105,7 +105,7 @@ fn suspicion_is_acted_on_at_once_without_loss() {
             let before = format!("{}{}", full.commands, full.beat(2, 0.3));
             let broken = format!("{before}disconnect {suspect} at=3s\n");
             let played = play(&spec, &broken);
-            let back = recalled(&played);
+            let back = preempted(&played);
             assert!(!played.contains("to kill"), "{spec}, seed {seed}: something is killed\n{played}");
             for victim in &back {
                 assert_ne!(
@@ -126,7 +126,7 @@ fn suspicion_is_acted_on_at_once_without_loss() {
             }
             // A false alarm: nothing that ran there is stopped, and nothing more is taken back.
             let healed = play(&spec, &format!("{broken}{}tick at=5s\n", full.beat(4, 0.4)));
-            assert_eq!(recalled(&healed), back, "{spec}, seed {seed}: goes on after a false alarm");
+            assert_eq!(preempted(&healed), back, "{spec}, seed {seed}: goes on after a false alarm");
             assert!(!healed.contains("\nstop "), "{spec}, seed {seed}: an attempt is stopped\n{healed}");
         }
     }

@@ -7,24 +7,24 @@ use mrcore::{
     ids::{Incarnation, RequestId, TrackerId},
 };
 
-struct Life {
-    mind: JobTracker,
+struct TestCluster {
+    core: JobTracker,
     now: Time,
     requests: u128,
 }
 
-impl Life {
+impl TestCluster {
     fn new() -> Self {
         let config = Config { forget_after: Span::secs(60), ..Config::default() };
-        let mind = JobTracker::new(config, make("fifo", &Params::new()).unwrap());
-        let mut life = Self { mind, now: Time(1_000_000), requests: 0 };
-        life.tell(Event::Start);
-        life
+        let core = JobTracker::new(config, make("fifo", &Params::new()).unwrap());
+        let mut run = Self { core, now: Time(1_000_000), requests: 0 };
+        run.send(Event::Start);
+        run
     }
 
-    fn tell(&mut self, event: Event) -> Option<Reply> {
+    fn send(&mut self, event: Event) -> Option<Reply> {
         let mut effects = Vec::new();
-        self.mind.handle(self.now, event, &mut effects);
+        self.core.handle(self.now, event, &mut effects);
         effects.into_iter().find_map(|effect| match effect {
             Effect::Reply { reply, .. } => Some(reply),
             _ => None,
@@ -52,7 +52,7 @@ impl Life {
             checkpoints: Vec::new(),
             jobs: Vec::new(),
         };
-        match self.tell(Event::Registration { request, tracker }) {
+        match self.send(Event::Registration { request, tracker }) {
             Some(Reply::Registered { tracker, incarnation, .. }) => Some((tracker, incarnation.0)),
             Some(Reply::Refused(_)) => None,
             other => panic!("{other:?}"),
@@ -61,62 +61,62 @@ impl Life {
 
     fn forget(&mut self, tracker: TrackerId) -> Reply {
         let request = self.request();
-        self.tell(Event::Forget { request, tracker, by: "ann".into() }).unwrap()
+        self.send(Event::Forget { request, tracker, by: "ann".into() }).unwrap()
     }
 
     /// So many seconds, in which only this tracker is heard.
-    fn pass(&mut self, seconds: u64, heard: (TrackerId, u64)) {
+    fn pass(&mut self, seconds: u64, applied: (TrackerId, u64)) {
         for _ in 0..seconds {
             self.now = self.now + Span::secs(1);
             self.requests += 1;
-            self.tell(Event::Heartbeat(Heartbeat {
-                tracker: heard.0,
-                incarnation: Incarnation(heard.1),
+            self.send(Event::Heartbeat(Heartbeat {
+                tracker: applied.0,
+                incarnation: Incarnation(applied.1),
                 seq: self.requests as u64,
                 acked: 0,
                 attempts: Vec::new(),
                 fetch_failures: Vec::new(),
             }));
-            self.tell(Event::Tick);
+            self.send(Event::Tick);
         }
     }
 
     fn knows(&self, name: &str) -> bool {
-        self.mind.cluster().tracker_named(name).is_some()
+        self.core.cluster().tracker_named(name).is_some()
     }
 }
 
 #[test]
-fn the_jobtracker_numbers_processes_and_no_number_bars_a_name() {
-    let mut life = Life::new();
-    let (id, first) = life.register("a", 0).unwrap();
+fn jobtracker_assigns_incarnations_and_any_process_may_reuse_a_name() {
+    let mut run = TestCluster::new();
+    let (id, first) = run.register("a", 0).unwrap();
     assert_eq!(first, 1);
-    assert_eq!(life.register("a", 1), Some((id, 1)), "the same process again");
-    assert_eq!(life.register("a", 0), Some((id, 2)), "a new one");
-    assert_eq!(life.register("a", 1), None, "the old one has been replaced");
+    assert_eq!(run.register("a", 1), Some((id, 1)), "the same process again");
+    assert_eq!(run.register("a", 0), Some((id, 2)), "a new one");
+    assert_eq!(run.register("a", 1), None, "the old one has been replaced");
     // A number that was never given, as of a clock far ahead or of a journal that was lost.
-    assert_eq!(life.register("a", u64::MAX), Some((id, 3)));
-    assert_eq!(life.register("a", 0), Some((id, 4)));
-    assert_eq!(life.register("b", 7).map(|(_, incarnation)| incarnation), Some(1));
+    assert_eq!(run.register("a", u64::MAX), Some((id, 3)));
+    assert_eq!(run.register("a", 0), Some((id, 4)));
+    assert_eq!(run.register("b", 7).map(|(_, incarnation)| incarnation), Some(1));
 }
 
 #[test]
 fn lost_trackers_are_forgotten_when_asked_or_after_a_time_and_their_numbers_are_not_used_again() {
-    let mut life = Life::new();
-    let heard = life.register("a", 0).unwrap();
-    let (lost, _) = life.register("b", 0).unwrap();
-    assert!(matches!(life.forget(lost), Reply::Refused(why) if why.contains("not lost")));
-    life.pass(15, heard);
-    assert!(life.knows("b"), "lost, and not forgotten");
-    assert_eq!(life.forget(lost), Reply::Taken);
-    assert!(!life.knows("b"));
-    assert!(matches!(life.forget(lost), Reply::Refused(_)));
-    let (again, incarnation) = life.register("b", 1).unwrap();
+    let mut run = TestCluster::new();
+    let applied = run.register("a", 0).unwrap();
+    let (lost, _) = run.register("b", 0).unwrap();
+    assert!(matches!(run.forget(lost), Reply::Refused(why) if why.contains("not lost")));
+    run.pass(15, applied);
+    assert!(run.knows("b"), "lost, and not forgotten");
+    assert_eq!(run.forget(lost), Reply::Accepted);
+    assert!(!run.knows("b"));
+    assert!(matches!(run.forget(lost), Reply::Refused(_)));
+    let (again, incarnation) = run.register("b", 1).unwrap();
     assert!(again > lost, "{again} is not {lost}");
     assert_eq!(incarnation, 1);
-    life.pass(50, heard);
-    assert!(life.knows("b"));
-    life.pass(30, heard);
-    assert!(!life.knows("b") && life.knows("a"));
-    assert_eq!(life.mind.cluster().trackers().count(), 1);
+    run.pass(50, applied);
+    assert!(run.knows("b"));
+    run.pass(30, applied);
+    assert!(!run.knows("b") && run.knows("a"));
+    assert_eq!(run.core.cluster().trackers().count(), 1);
 }

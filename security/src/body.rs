@@ -7,7 +7,7 @@
 
 use crate::{
     health::{self, Ticket},
-    limits::{BODY_WITHIN, Call, FREE_BYTES, MESSAGE_BYTES_MAX, STALL},
+    limits::{BODY_TIMEOUT, Call, FREE_BYTES, MESSAGE_BYTES_MAX, STALL},
     refusals::Kind,
 };
 use bytes::Bytes;
@@ -31,7 +31,7 @@ const PREFIX_BYTES: usize = 5;
 struct Framing {
     prefix: [u8; PREFIX_BYTES],
     /// Bytes of the prefix that have come.
-    begun: usize,
+    prefix_received: usize,
     length: usize,
     /// Bytes of the message that have not come.
     left: usize,
@@ -41,27 +41,28 @@ struct Framing {
 
 impl Framing {
     /// Takes in a piece of the body: the length of the longest message that begins in it.
-    fn take(&mut self, mut piece: &[u8], streams: bool, most: usize) -> Result<usize, Status> {
+    fn take(&mut self, mut piece: &[u8], streams: bool, max: usize) -> Result<usize, Status> {
         let mut longest = 0;
         while !piece.is_empty() {
-            if self.begun < PREFIX_BYTES {
+            if self.prefix_received < PREFIX_BYTES {
                 if !streams && self.messages > 0 {
                     return Err(Status::invalid_argument(
                         "a request of this method is one message: more came",
                     ));
                 }
-                let count = piece.len().min(PREFIX_BYTES - self.begun);
-                self.prefix[self.begun..self.begun + count].copy_from_slice(&piece[..count]);
-                (self.begun, piece) = (self.begun + count, &piece[count..]);
-                if self.begun < PREFIX_BYTES {
+                let count = piece.len().min(PREFIX_BYTES - self.prefix_received);
+                self.prefix[self.prefix_received..self.prefix_received + count]
+                    .copy_from_slice(&piece[..count]);
+                (self.prefix_received, piece) = (self.prefix_received + count, &piece[count..]);
+                if self.prefix_received < PREFIX_BYTES {
                     break;
                 }
                 let [_, length @ ..] = self.prefix;
                 self.length = u32::from_be_bytes(length) as usize;
-                if self.length > most {
+                if self.length > max {
                     let length = self.length;
                     let why =
-                        format!("a request of {length} bytes is too long: {most} bytes are the most here");
+                        format!("a request of {length} bytes is too long: {max} bytes are the most here");
                     return Err(Status::out_of_range(why));
                 }
                 self.left = self.length;
@@ -70,7 +71,7 @@ impl Framing {
             let count = piece.len().min(self.left);
             (self.left, piece) = (self.left - count, &piece[count..]);
             if self.left == 0 {
-                self.begun = 0;
+                self.prefix_received = 0;
                 self.messages += 1;
             }
         }
@@ -81,7 +82,7 @@ impl Framing {
 #[derive(Debug)]
 struct Timer {
     due: Instant,
-    heard: Instant,
+    last_received: Instant,
     sleep: Pin<Box<Sleep>>,
 }
 
@@ -94,7 +95,7 @@ pub struct RequestBody<B> {
     message_max: usize,
     framing: Framing,
     /// A piece that has come and is not charged yet, and what it waits for.
-    held: Option<Frame<Bytes>>,
+    pending_frame: Option<Frame<Bytes>>,
     charging: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// None as long as nobody has had to wait.
     timer: Option<Timer>,
@@ -110,7 +111,7 @@ impl<B> RequestBody<B> {
             streams,
             message_max,
             framing,
-            held: None,
+            pending_frame: None,
             charging: None,
             timer: None,
             over: false,
@@ -130,18 +131,18 @@ impl<B> RequestBody<B> {
         let Some(data) = frame.data_ref() else { return Ok(Some(frame)) };
         let longest =
             self.framing.take(data, self.streams, self.message_max).map_err(|status| (Kind::Body, status))?;
-        if self.streams && self.framing.begun == 0 {
+        if self.streams && self.framing.prefix_received == 0 {
             // Nothing is owed until the next message begins.
             self.timer = None;
         }
         if let Some(timer) = &mut self.timer {
-            timer.heard = Instant::now();
+            timer.last_received = Instant::now();
         }
         if let Some(call) = self.call.as_ref().filter(|_| longest > FREE_BYTES)
             && !call.charge(longest)
         {
             self.charging = Some(Box::pin(call.clone().charged(longest)));
-            self.held = Some(frame);
+            self.pending_frame = Some(frame);
             return Ok(None);
         }
         Ok(Some(frame))
@@ -150,14 +151,14 @@ impl<B> RequestBody<B> {
     /// Ready when the body has taken too long.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<(Kind, Status)> {
         let Some(call) = &self.call else { return Poll::Pending };
-        let owes = !self.streams || self.framing.messages == 0 || self.framing.begun > 0;
+        let owes = !self.streams || self.framing.messages == 0 || self.framing.prefix_received > 0;
         if !owes {
             return Poll::Pending;
         }
         let more = Duration::from_secs((self.framing.length >> 20) as u64);
         let timer = self.timer.get_or_insert_with(|| {
             let now = Instant::now();
-            Timer { due: now + BODY_WITHIN, heard: now, sleep: Box::pin(sleep_until(now + STALL)) }
+            Timer { due: now + BODY_TIMEOUT, last_received: now, sleep: Box::pin(sleep_until(now + STALL)) }
         });
         loop {
             ready!(timer.sleep.as_mut().poll(context));
@@ -166,13 +167,12 @@ impl<B> RequestBody<B> {
                 if self.charging.is_some() {
                     return Poll::Ready((Kind::Bytes, call.no_bytes()));
                 }
-                let within = (BODY_WITHIN + more).as_secs();
-                let why = format!(
-                    "the request had not arrived whole after {within} s: look at the network, then try again"
-                );
+                let within = (BODY_TIMEOUT + more).as_secs();
+                let why =
+                    format!("the request was incomplete after {within} s: check the network, then retry");
                 return Poll::Ready((Kind::Body, Status::deadline_exceeded(why)));
             }
-            if self.charging.is_none() && now >= timer.heard + STALL && call.keeps_others_waiting() {
+            if self.charging.is_none() && now >= timer.last_received + STALL && call.blocks_others() {
                 let why = "nothing of the request came for 1 s, and others wait for the memory that it holds: try again later";
                 return Poll::Ready((Kind::Body, Status::unavailable(why)));
             }
@@ -183,7 +183,7 @@ impl<B> RequestBody<B> {
     /// The body has failed: nothing more of it is read, and what it holds is given back.
     fn fail(&mut self, (kind, status): (Kind, Status)) -> Status {
         self.over = true;
-        (self.held, self.charging, self.timer) = (None, None, None);
+        (self.pending_frame, self.charging, self.timer) = (None, None, None);
         if let Some(call) = &self.call {
             if kind == Kind::Body { call.late(kind, &status) } else { call.refused(kind, &status) }
         }
@@ -207,7 +207,7 @@ where
         if this.over {
             return Poll::Ready(None);
         }
-        if this.streams && this.framing.begun == 0 && this.charging.is_none() {
+        if this.streams && this.framing.prefix_received == 0 && this.charging.is_none() {
             // Whoever asks for more has taken over the messages so far: a stream that lasts holds no bytes between
             // them.
             this.call.iter().for_each(|call| call.release());
@@ -216,7 +216,7 @@ where
             if let Some(charging) = &mut this.charging {
                 if charging.as_mut().poll(context).is_ready() {
                     this.charging = None;
-                    return Poll::Ready(this.held.take().map(Ok));
+                    return Poll::Ready(this.pending_frame.take().map(Ok));
                 }
             } else {
                 match Pin::new(&mut this.inner).poll_frame(context) {
@@ -238,7 +238,7 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over || (self.held.is_none() && self.inner.is_end_stream())
+        self.over || (self.pending_frame.is_none() && self.inner.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {

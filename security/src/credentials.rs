@@ -24,10 +24,10 @@ const TASK_LIFETIME: Duration = Duration::from_hours(7 * 24);
 
 /// What to show. Nothing in an open cluster. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Credentials(Option<Arc<Shown>>);
+pub struct Credentials(Option<Arc<CredentialSet>>);
 
 #[derive(Debug)]
-struct Shown {
+struct CredentialSet {
     name: String,
     proof: Proof,
     tls: Option<(Pem, Arc<rustls::ClientConfig>)>,
@@ -132,7 +132,13 @@ impl Credentials {
         keys: Keyring,
         accounts: Accounts,
     ) -> Self {
-        Self(Some(Arc::new(Shown { name: name.into(), proof, tls, keys, accounts: Arc::new(accounts) })))
+        Self(Some(Arc::new(CredentialSet {
+            name: name.into(),
+            proof,
+            tls,
+            keys,
+            accounts: Arc::new(accounts),
+        })))
     }
 
     /// The name that is proved; None where none has to be.
@@ -176,7 +182,7 @@ impl Credentials {
         self.0.as_deref().and_then(|shown| shown.tls.as_ref()).map_or(&[], |(pem, _)| &pem.authority)
     }
 
-    /// The token that tasks of a job, as [`crate::job_word`] names it, show; empty in an open cluster.
+    /// The token that tasks of a job, as [`crate::job_name_of`] names it, show; empty in an open cluster.
     pub fn task_token(&self, user: &str, job: &str) -> String {
         let Some(shown) = &self.0 else { return String::new() };
         Token::new(Role::Task, user, Some(job), TASK_LIFETIME).sign(&shown.keys).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! The gate: every call passes it before any service sees it.
 //!
 //! Open: the caller is who it says, and may do everything. Closed: a certificate or a token says who it is, the
-//! table of rules says whether it may, and all else is refused. Either way the request goes on with an [`Identity`]
+//! table of rules says whether it may, and all else is refused. Either way the request continues with an [`Identity`]
 //! in its extensions.
 //!
 //! The gate also limits what callers use (`limits.rs`), checks request bodies as they arrive (`body.rs`), and counts
@@ -10,13 +10,13 @@
 
 use crate::{
     body::{RequestBody, ResponseBody},
-    guard::{Closed, Door},
+    guard::{AccessPolicy, Closed},
     health::{self, Health, Ticket},
     identity::{Identity, Role, USER_KEY, check_name},
     incoming::{CallerInfo, Connection},
     limits::{Call, Class, Limits},
     refusals::Kind,
-    revoked::Shown,
+    revoked::Credential,
     rules::{Rule, rule_of},
     tls,
     token::{TOKEN_KEY, Token},
@@ -39,14 +39,14 @@ const UNKNOWN: &str = "(unknown method)";
 /// A layer around the services of a server.
 #[derive(Debug, Clone)]
 pub struct Gate {
-    door: Arc<Door>,
+    access_policy: Arc<AccessPolicy>,
     limits: Arc<Limits>,
     health: Arc<Health>,
 }
 
 impl Gate {
-    pub(crate) fn new(door: Arc<Door>) -> Self {
-        Self { door, limits: Arc::default(), health: Arc::default() }
+    pub(crate) fn new(access_policy: Arc<AccessPolicy>) -> Self {
+        Self { access_policy, limits: Arc::default(), health: Arc::default() }
     }
 
     #[cfg(test)]
@@ -60,15 +60,15 @@ impl Gate {
         let method = rule.map_or(UNKNOWN, |rule| rule.method);
         let refused = |kind, identity: Option<&Identity>, status: Status| {
             let address = connection.and_then(|connection| connection.address());
-            self.limits.refusals.tell(kind, method, identity, address, &status);
+            self.limits.refusals.log(kind, method, identity, address, &status);
             status
         };
-        let identity = self.door.admit(request, rule).map_err(|denied| {
+        let identity = self.access_policy.admit(request, rule).map_err(|denied| {
             let Denied { caller, status } = *denied;
             refused(Kind::of_access(status.code()).unwrap_or(Kind::Request), caller.as_ref(), status)
         })?;
         // Who may call keeps its connection, if there is a place. A server in a test may have no such connections.
-        if let Some(connection) = connection.filter(|connection| !connection.become_known()) {
+        if let Some(connection) = connection.filter(|connection| !connection.authenticate()) {
             return Err(refused(
                 Kind::Connection,
                 Some(&identity),
@@ -80,8 +80,8 @@ impl Gate {
             None if rule.is_some_and(Rule::is_for_daemons) => Class::Daemon,
             _ => Class::Client,
         };
-        let begun = self.limits.begin(class, method, identity.clone(), connection.cloned());
-        begun.map_err(|(kind, status)| refused(kind, Some(&identity), status))
+        let started = self.limits.begin(class, method, identity.clone(), connection.cloned());
+        started.map_err(|(kind, status)| refused(kind, Some(&identity), status))
     }
 }
 
@@ -123,7 +123,7 @@ where
                 }
                 Err(status) => {
                     let address = connection.and_then(|connection| connection.address());
-                    self.gate.limits.refusals.tell(Kind::Health, health::SERVICE, None, address, &status);
+                    self.gate.limits.refusals.log(Kind::Health, health::SERVICE, None, address, &status);
                     GatedFuture(Progress::Refused(Some(status)))
                 }
             };
@@ -186,7 +186,7 @@ where
                 Poll::Pending => {
                     let Some(waiting) = ticket else { return Poll::Pending };
                     let status = ready!(waiting.poll_end(context));
-                    limits.refusals.tell(Kind::Health, health::SERVICE, None, waiting.address(), &status);
+                    limits.refusals.log(Kind::Health, health::SERVICE, None, waiting.address(), &status);
                     *ticket = None;
                     refusal(Some(status))
                 }
@@ -214,7 +214,7 @@ impl From<Status> for Box<Denied> {
 }
 
 /// A method's name as words: `SetQuota` is "set quota".
-fn in_words(method: &str) -> String {
+fn method_text(method: &str) -> String {
     let mut words = String::new();
     for letter in method.chars() {
         if letter.is_ascii_uppercase() && !words.is_empty() {
@@ -225,11 +225,11 @@ fn in_words(method: &str) -> String {
     words
 }
 
-impl Door {
+impl AccessPolicy {
     /// Who calls, if it may call this.
     fn admit<B>(&self, request: &Request<B>, rule: Option<&Rule>) -> Result<Identity, Box<Denied>> {
         let user = user_in(request.headers())?;
-        let Some(closed) = &self.closed else { return Ok(self.believe(user)?) };
+        let Some(closed) = &self.closed else { return Ok(self.accept_claim(user)?) };
         let Some((role, name)) = closed.credential(request)? else {
             return Err(Box::from(Status::unauthenticated(
                 "this cluster wants a credential: name its configuration with --config, or a credential with \
@@ -247,7 +247,7 @@ impl Door {
         if !rule.allows(role) {
             let method = rule.method.rsplit_once('/').map_or(rule.method, |(_, name)| name);
             let roles: Vec<String> = rule.roles.unwrap_or_default().iter().map(ToString::to_string).collect();
-            let (what, roles) = (in_words(method), roles.join(", "));
+            let (what, roles) = (method_text(method), roles.join(", "));
             let why = format!("\"{what}\" is not for the role {role} ({name}), only for {roles}");
             return Err(proven(Status::permission_denied(why)));
         }
@@ -275,7 +275,7 @@ impl Door {
     }
 
     /// Where nobody proves anything.
-    fn believe(&self, user: Option<&str>) -> Result<Identity, Status> {
+    fn accept_claim(&self, user: Option<&str>) -> Result<Identity, Status> {
         let name = user.unwrap_or("anonymous");
         if name.is_empty() || name.len() > USER_BYTES_MAX || name.chars().any(char::is_control) {
             return Err(Status::invalid_argument(format!(
@@ -297,16 +297,16 @@ impl Closed {
             let Token { role, name, job, .. } = Token::verify(text, &self.keys)
                 .map_err(|why| Status::unauthenticated(format!("{why}: get a new one")))?;
             if job.is_some_and(|job| self.jobs.is_over(&job)) {
-                return Err(Status::unauthenticated("the token is of a job that is over"));
+                return Err(Status::unauthenticated("the job of this token has ended"));
             }
-            (role, name, Shown::Token(text))
+            (role, name, Credential::Token(text))
         } else {
             let first = chain.as_ref().and_then(|chain| chain.first());
             let Some((first, (role, name))) = first.and_then(|first| Some((first, tls::subject_of(first)?)))
             else {
                 return Ok(None);
             };
-            (role, name, Shown::Certificate(first))
+            (role, name, Credential::Certificate(first))
         };
         if self.revoked.refuses(role, &name, shown) {
             let words = format!("this credential of {name} has been revoked: ask an admin for another");

@@ -7,7 +7,7 @@ use crate::{
     incoming::{self, Incoming},
     jobs::Jobs,
     keys::{Keyring, Purpose},
-    revoked::{Revoked, Shown},
+    revoked::{Credential, Revoked},
     stream::Stream,
     tls::{self, Pem},
     token::BlockKey,
@@ -24,7 +24,7 @@ use tonic::transport::{Certificate, Server, ServerTlsConfig};
 use tower_layer::Stack;
 
 /// A caller has this long to prove itself.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server with its gate.
 pub type Layered = Server<Stack<Gate, tower_layer::Identity>>;
@@ -32,12 +32,12 @@ pub type Layered = Server<Stack<Gate, tower_layer::Identity>>;
 /// What a daemon asks of its callers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Guard {
-    door: Arc<Door>,
+    access_policy: Arc<AccessPolicy>,
 }
 
 /// What the gate needs to know.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct AccessPolicy {
     pub(crate) closed: Option<Closed>,
     /// Whether owners and modes bind those who are not superusers.
     pub(crate) enforces: bool,
@@ -54,7 +54,7 @@ pub(crate) struct Closed {
     tls: Option<(Pem, Arc<rustls::ServerConfig>)>,
 }
 
-impl Door {
+impl AccessPolicy {
     pub(crate) fn groups_of(&self, user: &str) -> Arc<[String]> {
         self.groups.get(user).cloned().unwrap_or_default()
     }
@@ -84,7 +84,7 @@ impl Guard {
             None
         };
         let mut admins: BTreeSet<String> = settings.admins.iter().cloned().collect();
-        let enforces = settings.permissions.holds(closed.is_some());
+        let enforces = settings.permissions.is_on(closed.is_some());
         if closed.is_none() && enforces {
             // Whoever runs the daemon can do everything to it anyhow.
             admins.insert(daemon::account::user());
@@ -96,63 +96,64 @@ impl Guard {
             }
         }
         let groups = groups.into_iter().map(|(user, groups)| (user, groups.into())).collect();
-        Ok(Self { door: Arc::new(Door { closed, enforces, admins, groups }) })
+        Ok(Self { access_policy: Arc::new(AccessPolicy { closed, enforces, admins, groups }) })
     }
 
     /// One that asks nothing.
     pub fn open() -> Self {
-        let door = Door { closed: None, enforces: false, admins: BTreeSet::new(), groups: BTreeMap::new() };
-        Self { door: Arc::new(door) }
+        let access_policy =
+            AccessPolicy { closed: None, enforces: false, admins: BTreeSet::new(), groups: BTreeMap::new() };
+        Self { access_policy: Arc::new(access_policy) }
     }
 
     #[cfg(test)]
-    pub(crate) fn door(&self) -> &Arc<Door> {
-        &self.door
+    pub(crate) fn access_policy(&self) -> &Arc<AccessPolicy> {
+        &self.access_policy
     }
 
     /// Whether owners and modes of files bind callers who are not superusers.
     pub fn enforces(&self) -> bool {
-        self.door.enforces
+        self.access_policy.enforces
     }
 
     /// Whether callers must prove who they are.
     pub fn is_closed(&self) -> bool {
-        self.door.closed.is_some()
+        self.access_policy.closed.is_some()
     }
 
     /// A server with the limits of the house, TLS if there is a certificate, and the gate before its services.
     pub fn server(&self) -> Result<Layered, tonic::transport::Error> {
         let mut server = daemon::serve::builder();
-        if let Some(Closed { tls: Some((pem, _)), .. }) = &self.door.closed {
+        if let Some(Closed { tls: Some((pem, _)), .. }) = &self.access_policy.closed {
             let tls = ServerTlsConfig::new()
                 .identity(tonic::transport::Identity::from_pem(&pem.own, &pem.own))
                 .client_ca_root(Certificate::from_pem(&pem.authority))
                 .client_auth_optional(true)
-                .timeout(HANDSHAKE_WITHIN);
+                .timeout(HANDSHAKE_TIMEOUT);
             server = server.tls_config(tls)?;
         }
-        Ok(server.layer(Gate::new(self.door.clone())))
+        Ok(server.layer(Gate::new(self.access_policy.clone())))
     }
 
     /// The connections to a bound address, for [`Self::server`]. Called within a runtime.
     pub fn incoming(&self, listener: TcpListener) -> io::Result<Incoming> {
-        incoming::accept(listener, incoming::places())
+        incoming::accept(listener, incoming::slots())
     }
 
-    /// Where is noted which jobs are over; of no use in an open cluster.
+    /// Where is noted which jobs have ended; of no use in an open cluster.
     pub fn jobs(&self) -> Arc<Jobs> {
-        self.door.closed.as_ref().map_or_else(Arc::default, |closed| closed.jobs.clone())
+        self.access_policy.closed.as_ref().map_or_else(Arc::default, |closed| closed.jobs.clone())
     }
 
     /// The server's end of a connection for bytes.
     pub fn accept(&self, socket: TcpStream) -> io::Result<Stream> {
-        match &self.door.closed {
+        match &self.access_policy.closed {
             Some(Closed { tls: Some((_, config)), revoked, .. }) => {
                 let session = rustls::ServerConnection::new(config.clone()).map_err(io::Error::other)?;
                 let stream = Stream::secured(socket, session.into())?;
                 let refused = stream.certificate().is_some_and(|certificate| {
                     tls::subject_of(&certificate).is_some_and(|(role, name)| {
-                        revoked.refuses(role, &name, Shown::Certificate(&certificate))
+                        revoked.refuses(role, &name, Credential::Certificate(&certificate))
                     })
                 });
                 if refused { Err(io::Error::other("its certificate has been revoked")) } else { Ok(stream) }
@@ -163,7 +164,7 @@ impl Guard {
 
     /// Signs and checks access to blocks.
     pub fn blocks(&self) -> BlockKey {
-        let key = self.door.closed.as_ref().and_then(|closed| closed.keys.get(Purpose::Block));
+        let key = self.access_policy.closed.as_ref().and_then(|closed| closed.keys.get(Purpose::Block));
         BlockKey::new(key.cloned())
     }
 }

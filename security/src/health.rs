@@ -32,22 +32,22 @@ pub(crate) const OF_CONNECTION_MAX: usize = 8;
 /// The longest request: it holds the name of a service.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 10;
 /// A check is answered, and a watch begun, within this.
-const CHECK_WITHIN: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(2) };
+const CHECK_TIMEOUT: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(2) };
 /// A watch ends after this.
-const WATCH_FOR: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_mins(5) };
+const WATCH_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_mins(5) };
 
 /// The health calls of one server.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    checks: Arc<Mutex<Places>>,
-    watches: Arc<Mutex<Places>>,
+    checks: Arc<Mutex<HealthSlots>>,
+    watches: Arc<Mutex<HealthSlots>>,
 }
 
 #[derive(Debug, Default)]
-struct Places {
+struct HealthSlots {
     next: u64,
     /// From the oldest on. Dropping a sender ends its call.
-    taken: VecDeque<(u64, oneshot::Sender<()>)>,
+    occupied: VecDeque<(u64, oneshot::Sender<()>)>,
 }
 
 impl Health {
@@ -59,23 +59,23 @@ impl Health {
             ))
         })?;
         let watches = method == WATCH;
-        let (places, most) = if watches { (&self.watches, WATCHES_MAX) } else { (&self.checks, CHECKS_MAX) };
+        let (slots, max) = if watches { (&self.watches, WATCHES_MAX) } else { (&self.checks, CHECKS_MAX) };
         let (sender, evicted) = oneshot::channel();
-        let mut inside = places.lock();
-        if inside.taken.len() >= most {
-            inside.taken.pop_front();
+        let mut table = slots.lock();
+        if table.occupied.len() >= max {
+            table.occupied.pop_front();
         }
-        inside.next += 1;
-        let id = inside.next;
-        inside.taken.push_back((id, sender));
-        Ok(Ticket { places: places.clone(), id, watches, answered: false, evicted, until: None, count })
+        table.next += 1;
+        let id = table.next;
+        table.occupied.push_back((id, sender));
+        Ok(Ticket { slots: slots.clone(), id, watches, answered: false, evicted, until: None, count })
     }
 }
 
 #[cfg(test)]
 impl Health {
     pub(crate) fn is_unused(&self) -> bool {
-        [&self.checks, &self.watches].iter().all(|places| places.lock().taken.is_empty())
+        [&self.checks, &self.watches].iter().all(|slots| slots.lock().occupied.is_empty())
     }
 }
 
@@ -102,7 +102,7 @@ impl Drop for Count {
 /// A place for one health call, until dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    places: Arc<Mutex<Places>>,
+    slots: Arc<Mutex<HealthSlots>>,
     id: u64,
     watches: bool,
     answered: bool,
@@ -120,7 +120,7 @@ impl Ticket {
                 "this server has places for few health calls, and others came after this one: try again",
             )
         } else {
-            let until = self.until.get_or_insert_with(|| Box::pin(sleep(CHECK_WITHIN)));
+            let until = self.until.get_or_insert_with(|| Box::pin(sleep(CHECK_TIMEOUT)));
             ready!(until.as_mut().poll(context));
             Status::deadline_exceeded("a health check may take 2 s, and a watch 5 min: call again")
         };
@@ -140,7 +140,7 @@ impl Ticket {
     pub(crate) fn answered(&mut self) {
         self.answered = true;
         if self.watches {
-            let until = Instant::now() + WATCH_FOR;
+            let until = Instant::now() + WATCH_TIMEOUT;
             match &mut self.until {
                 Some(sleep) => sleep.as_mut().reset(until),
                 None => self.until = Some(Box::pin(tokio::time::sleep_until(until))),
@@ -151,9 +151,9 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut inside = self.places.lock();
-        if let Some(at) = inside.taken.iter().position(|(id, _)| *id == self.id) {
-            inside.taken.remove(at);
+        let mut table = self.slots.lock();
+        if let Some(at) = table.occupied.iter().position(|(id, _)| *id == self.id) {
+            table.occupied.remove(at);
         }
     }
 }
@@ -189,6 +189,6 @@ mod tests {
         let mut check = check();
         let begin = Instant::now();
         assert_eq!(poll_fn(|cx| check.poll_end(cx)).await.code(), tonic::Code::DeadlineExceeded);
-        assert!(begin.elapsed() >= CHECK_WITHIN, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() >= CHECK_TIMEOUT, "{:?}", begin.elapsed());
     }
 }

@@ -129,7 +129,7 @@ pub struct Identity {
 impl Identity {
     /// Who the gate says that calls. A service that is served without a gate answers nobody.
     pub fn of(extensions: &tonic::Extensions) -> Result<&Self, tonic::Status> {
-        let missing = || tonic::Status::permission_denied("nobody has said who asks");
+        let missing = || tonic::Status::permission_denied("the caller did not identify itself");
         extensions.get::<Self>().ok_or_else(missing)
     }
 

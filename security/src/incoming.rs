@@ -2,8 +2,8 @@
 //! the daemon because the system has no more open files to give.
 
 use crate::{
+    connection_limiter::{ConnectionLimiter, ConnectionSlot, UNAUTHENTICATED_MAX},
     limits::Share,
-    visitors::{STRANGERS_MAX, Visit, Visitors},
 };
 use rustix::process::{Resource, getrlimit};
 use std::{
@@ -29,11 +29,11 @@ use tonic::transport::server::Connected;
 /// Connections for calls at one time, at the most; fewer if the system lets the daemon open fewer files.
 const CONNECTIONS_MAX: u64 = 16_384;
 /// However few those are.
-const PLACES_MIN: u64 = 64;
+const CONNECTIONS_MIN: u64 = 64;
 /// With fewer files to open than this the operator is told.
 const FILES_FEW: u64 = 4096;
 /// One address has no more than this part of them.
-const PART: usize = 4;
+const ADDRESS_DIVISOR: usize = 4;
 /// After a refusal of the system's, until some of its means have come free.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -44,43 +44,44 @@ const LATE_MAX: usize = 16;
 pub type Incoming = ReceiverStream<io::Result<Caller>>;
 
 /// Places for calls, as many as fit beside the files that a daemon needs. Says how many, and warns if that is little.
-pub(crate) fn places() -> Arc<Visitors> {
+pub(crate) fn slots() -> Arc<ConnectionLimiter> {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let (places, each) = room(files);
-    tracing::info!(connections = places, of_one_address = each, open_files = files, "room for calls");
+    let (slots, each) = connection_limits(files);
+    tracing::info!(connections = slots, of_one_address = each, open_files = files, "room for calls");
     if files < FILES_FEW {
         tracing::warn!(
             open_files = files,
-            connections = places,
+            connections = slots,
             "the system lets this daemon open few files, and so it takes few connections: raise nofile where it is \
              started (ulimit -n, LimitNOFILE=, --ulimit nofile=) to {FILES_FEW} or more"
         );
     }
-    Visitors::by_address(places, each)
+    ConnectionLimiter::by_address(slots, each)
 }
 
 /// Connections for calls, in all and of one address, of a daemon that may open so many files.
-fn room(files: u64) -> (usize, usize) {
+fn connection_limits(files: u64) -> (usize, usize) {
     // A quarter is for the rest; a stranger takes two.
-    let free = (files - files / 4).saturating_sub(2 * STRANGERS_MAX as u64);
-    let places = free.clamp(PLACES_MIN, CONNECTIONS_MAX) as usize;
-    (places, (places / PART).max(PLACES_MIN as usize))
+    let free = (files - files / 4).saturating_sub(2 * UNAUTHENTICATED_MAX as u64);
+    let slots = free.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX) as usize;
+    (slots, (slots / ADDRESS_DIVISOR).max(CONNECTIONS_MIN as usize))
 }
 
 /// What somebody is told for whom there is no place.
-fn crowded((places, each): (usize, usize)) -> String {
-    let why = if (places as u64) < CONNECTIONS_MAX {
+fn crowded((slots, each): (usize, usize)) -> String {
+    let why = if (slots as u64) < CONNECTIONS_MAX {
         ": as many as its limit of open files (nofile) leaves, which its operator can raise"
     } else {
         ""
     };
-    format!(
-        "the {places} connections of this daemon, or the {each} of one address, are taken{why}; try later"
-    )
+    format!("the {slots} connections of this daemon, or the {each} of one address, are taken{why}; try later")
 }
 
 /// Takes connections until nobody takes them from here. Called within a runtime.
-pub(crate) fn accept(listener: std::net::TcpListener, visitors: Arc<Visitors>) -> io::Result<Incoming> {
+pub(crate) fn accept(
+    listener: std::net::TcpListener,
+    connection_limiter: Arc<ConnectionLimiter>,
+) -> io::Result<Incoming> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let (to, from) = mpsc::channel(1);
@@ -90,7 +91,7 @@ pub(crate) fn accept(listener: std::net::TcpListener, visitors: Arc<Visitors>) -
                 accepted = listener.accept() => accepted,
                 () = to.closed() => return,
             };
-            match accepted.and_then(|(stream, _)| Caller::new(stream, &visitors)) {
+            match accepted.and_then(|(stream, _)| Caller::new(stream, &connection_limiter)) {
                 Ok(caller) => {
                     if to.send(Ok(caller)).await.is_err() {
                         return;
@@ -121,7 +122,7 @@ pub struct CallerInfo(pub(crate) Arc<Connection>);
 #[derive(Debug)]
 pub(crate) struct Connection {
     address: Option<SocketAddr>,
-    visit: Visit,
+    slot: ConnectionSlot,
     /// Calls under way, health calls apart.
     pub(crate) calls: AtomicUsize,
     pub(crate) health: AtomicUsize,
@@ -133,10 +134,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(address: Option<SocketAddr>, visit: Visit) -> Self {
+    pub(crate) fn new(address: Option<SocketAddr>, slot: ConnectionSlot) -> Self {
         Self {
             address,
-            visit,
+            slot,
             calls: AtomicUsize::new(0),
             health: AtomicUsize::new(0),
             late: AtomicUsize::new(0),
@@ -146,13 +147,13 @@ impl Connection {
     }
 
     /// It has shown that it may be here. False if all places are taken.
-    pub(crate) fn become_known(&self) -> bool {
-        self.visit.become_known()
+    pub(crate) fn authenticate(&self) -> bool {
+        self.slot.authenticate()
     }
 
     /// What it is told if they are.
     pub(crate) fn crowded(&self) -> String {
-        crowded(self.visit.limits())
+        crowded(self.slot.limits())
     }
 
     /// Where it comes from.
@@ -188,10 +189,10 @@ impl Connection {
 }
 
 impl Caller {
-    fn new(stream: TcpStream, visitors: &Arc<Visitors>) -> io::Result<Self> {
+    fn new(stream: TcpStream, connection_limiter: &Arc<ConnectionLimiter>) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        let visit = visitors.enter(stream.as_fd().try_clone_to_owned()?);
-        let connection = Arc::new(Connection::new(stream.peer_addr().ok(), visit));
+        let slot = connection_limiter.enter(stream.as_fd().try_clone_to_owned()?);
+        let connection = Arc::new(Connection::new(stream.peer_addr().ok(), slot));
         Ok(Self { stream, connection })
     }
 }
@@ -252,16 +253,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_many_connections_follows_from_how_many_files_and_is_told() {
-        assert_eq!(room(64), (64, 64));
-        assert_eq!(room(1024), (256, 64));
-        assert_eq!(room(4096), (2560, 640));
-        assert_eq!(room(1 << 20), (16_384, 4096));
-        assert_eq!(room(u64::MAX), (16_384, 4096));
-        let few = crowded(room(1024));
+    fn connection_limit_follows_the_file_limit() {
+        assert_eq!(connection_limits(64), (64, 64));
+        assert_eq!(connection_limits(1024), (256, 64));
+        assert_eq!(connection_limits(4096), (2560, 640));
+        assert_eq!(connection_limits(1 << 20), (16_384, 4096));
+        assert_eq!(connection_limits(u64::MAX), (16_384, 4096));
+        let few = crowded(connection_limits(1024));
         assert!(few.starts_with("the 256 connections") && few.contains("(nofile)"), "{few}");
         assert!(few.ends_with("try later"), "{few}");
-        let many = crowded(room(1 << 20));
+        let many = crowded(connection_limits(1 << 20));
         assert!(many.starts_with("the 16384 connections") && !many.contains("nofile"), "{many}");
     }
 }

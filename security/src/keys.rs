@@ -160,13 +160,13 @@ pub fn read_private(path: &Path) -> Result<Vec<u8>, SecurityError> {
     let failed = |source| SecurityError::Read { path: path.into(), source };
     let about = fs::metadata(path).map_err(failed)?;
     let mode = about.mode() & 0o777;
-    if mode & 0o077 != 0 && !is_handed_out(mode, about.uid(), about.gid(), getegid().as_raw()) {
+    if mode & 0o077 != 0 && !is_shared_by_owner(mode, about.uid(), about.gid(), getegid().as_raw()) {
         return Err(SecurityError::Exposed { path: path.into(), mode });
     }
     fs::read(path).map_err(failed)
 }
 
-fn is_handed_out(mode: u32, owner: u32, group: u32, own_group: u32) -> bool {
+fn is_shared_by_owner(mode: u32, owner: u32, group: u32, own_group: u32) -> bool {
     // Nobody else reads it, and nobody but root changes it.
     let closed = matches!(mode, 0o400 | 0o440 | 0o600 | 0o640);
     closed && owner == 0 && group == own_group && own_group != 0
@@ -247,8 +247,8 @@ mod tests {
     }
 
     #[test]
-    fn what_root_hands_to_our_group_alone_is_no_less_a_secret() {
-        assert!(is_handed_out(0o440, 0, 10001, 10001) && is_handed_out(0o640, 0, 10001, 10001));
+    fn group_readable_secret_of_root_is_accepted() {
+        assert!(is_shared_by_owner(0o440, 0, 10001, 10001) && is_shared_by_owner(0o640, 0, 10001, 10001));
         for (mode, owner, group, own) in [
             (0o440, 5, 10001, 10001),
             (0o440, 0, 5, 10001),
@@ -256,7 +256,7 @@ mod tests {
             (0o460, 0, 7, 7),
             (0o440, 0, 0, 0),
         ] {
-            assert!(!is_handed_out(mode, owner, group, own), "{mode:o} {owner} {group} {own}");
+            assert!(!is_shared_by_owner(mode, owner, group, own), "{mode:o} {owner} {group} {own}");
         }
     }
 

@@ -15,6 +15,7 @@
 
 mod authority;
 mod body;
+mod connection_limiter;
 mod credentials;
 mod gate;
 mod guard;
@@ -24,7 +25,7 @@ mod incoming;
 mod jobs;
 mod keys;
 mod limits;
-mod misfit;
+mod mismatch;
 mod peer;
 mod refusals;
 mod revoked;
@@ -32,24 +33,23 @@ mod rules;
 mod stream;
 mod tls;
 mod token;
-mod visitors;
 
 pub use authority::{Authority, AuthorityError};
 pub use body::{RequestBody, ResponseBody};
+pub use connection_limiter::{ConnectionLimiter, ConnectionSlot, UNAUTHENTICATED_TIMEOUT};
 pub use credentials::{Connector, Credentials};
 pub use gate::{Gate, Gated, GatedFuture};
 pub use guard::{Guard, Layered};
 pub use identity::{Identity, NameError, Role, USER_KEY, check_name, request_of};
 pub use incoming::{Caller, CallerInfo, Incoming};
-pub use jobs::{Jobs, Told, job_word};
+pub use jobs::{ActiveJobs, Jobs, job_name_of};
 pub use keys::{Key, Keyring, Purpose, digest, read_private, write_private};
-pub use misfit::{misfit, why, why_not};
+pub use mismatch::{call_failure, tls_mismatch, why};
 pub use peer::{Endpoint, TRUST_VAR, trusted_owner};
 pub use revoked::{REVOKED_FILE, Revocations, fingerprint_of_file};
 pub use rules::{RULES, Rule, rule_of};
 pub use stream::Stream;
 pub use token::{Access, BlockKey, BlockToken, Refused, TOKEN_KEY, Token, opens_partition, partition_token};
-pub use visitors::{STRANGER_PATIENCE, Visit, Visitors};
 
 use std::{io, path::PathBuf};
 

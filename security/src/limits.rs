@@ -48,7 +48,7 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// A message of up to this many bytes is not charged.
 pub(crate) const FREE_BYTES: usize = 4 << 10;
 /// A request body must arrive within this, and a second more for each MiB.
-pub(crate) const BODY_WITHIN: Duration =
+pub(crate) const BODY_TIMEOUT: Duration =
     if cfg!(test) { Duration::from_millis(400) } else { Duration::from_secs(10) };
 /// While others wait for bytes of the pool, a charged body of which nothing has come for so long gives its bytes back.
 pub(crate) const STALL: Duration =
@@ -87,18 +87,18 @@ pub(crate) struct Share {
 #[derive(Debug)]
 struct Bytes {
     free: Arc<Semaphore>,
-    most: usize,
+    max: usize,
     /// Bodies that wait for some.
     waiting: AtomicUsize,
 }
 
 impl Bytes {
-    fn new(most: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(most)), most, waiting: AtomicUsize::new(0) }
+    fn new(max: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(max)), max, waiting: AtomicUsize::new(0) }
     }
 
     fn wanted(&self, bytes: usize) -> u32 {
-        bytes.min(self.most) as u32
+        bytes.min(self.max) as u32
     }
 
     fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
@@ -304,7 +304,7 @@ impl Call {
     }
 
     /// Whether this call holds bytes that others wait for.
-    pub(crate) fn keeps_others_waiting(&self) -> bool {
+    pub(crate) fn blocks_others(&self) -> bool {
         let waiting = |bytes: &Bytes| bytes.waiting.load(Relaxed) > 0;
         let wanted = waiting(&self.limits.pool(self.class).bytes) || self.share_bytes().is_some_and(waiting);
         wanted && self.bytes.lock().is_some()
@@ -317,10 +317,10 @@ impl Call {
             let whose = if proven { self.identity.name.to_string() } else { "your address".into() };
             return Status::unavailable(format!(
                 "requests of {whose} use {} MiB of memory, the most for one caller: wait for some to end, then try again",
-                share.most >> 20
+                share.max >> 20
             ));
         }
-        let mib = self.limits.pool(self.class).bytes.most >> 20;
+        let mib = self.limits.pool(self.class).bytes.max >> 20;
         let whose = if self.class == Class::Daemon { "daemons" } else { "clients" };
         Status::unavailable(format!(
             "the {mib} MiB that this server has for requests of {whose} are in use: try again later"
@@ -339,7 +339,7 @@ impl Call {
     /// Counts and logs that it is refused.
     pub(crate) fn refused(&self, kind: Kind, status: &Status) {
         let address = self.connection.as_ref().and_then(|connection| connection.address());
-        self.limits.refusals.tell(kind, self.method, Some(&self.identity), address, status);
+        self.limits.refusals.log(kind, self.method, Some(&self.identity), address, status);
     }
 }
 

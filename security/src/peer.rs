@@ -37,8 +37,8 @@ const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 /// The state of a socket that listens.
 const LISTEN: &str = "0A";
 /// How often the tables are read, and how long to wait in between, while they do not tell.
-const LOOKS: u32 = 10;
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const TABLE_READS: u32 = 10;
+const TABLE_READ_DELAY: Duration = Duration::from_millis(20);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -69,17 +69,17 @@ impl Accounts {
     }
 
     /// Refuses a connection to a program of another account on this machine. Blocks.
-    pub(crate) fn check(&self, near: SocketAddr, far: SocketAddr) -> io::Result<()> {
-        let (near, far) = (canonical(near), canonical(far));
-        if !far.ip().is_loopback() && far.ip() != near.ip() {
+    pub(crate) fn check(&self, near_end: SocketAddr, far_end: SocketAddr) -> io::Result<()> {
+        let (near_end, far_end) = (canonical(near_end), canonical(far_end));
+        if !far_end.ip().is_loopback() && far_end.ip() != near_end.ip() {
             return Ok(());
         }
         let mut found = Owner::Listening(Vec::new());
-        for at in 0..LOOKS {
+        for at in 0..TABLE_READS {
             if at > 0 {
-                thread::sleep(LOOK_AGAIN);
+                thread::sleep(TABLE_READ_DELAY);
             }
-            found = asked(near, far).map_or_else(|| look(near, far), Ok)?;
+            found = query_kernel(near_end, far_end).map_or_else(|| read_tables(near_end, far_end), Ok)?;
             match &found {
                 Owner::Accepted(owner) if self.0.contains(owner) => return Ok(()),
                 Owner::Accepted(_) => break,
@@ -94,19 +94,19 @@ impl Accounts {
             Owner::Accepted(owner) => Some(owner),
             Owner::Listening(owners) => owners.iter().find(|owner| !self.0.contains(owner)),
         };
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, self.refusal(far, other.copied())))
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, self.refusal(far_end, other.copied())))
     }
 
-    fn refusal(&self, far: SocketAddr, other: Option<u32>) -> String {
+    fn refusal(&self, far_end: SocketAddr, other: Option<u32>) -> String {
         let Some(other) = other else {
             return format!(
-                "cannot tell which account the program at {far} belongs to (it is not in /proc/net/tcp): no token is sent \
+                "cannot determine which account the program at {far_end} belongs to (it is not in /proc/net/tcp): no token is sent \
                  to it; use a cluster with certificates"
             );
         };
         let (whose, own) = (daemon::account::name_of(other), daemon::account::name_of(self.0[1]));
         format!(
-            "the program at {far} belongs to {whose}, not to {own}: no token is sent to it; start the cluster again (`mrctl \
+            "the program at {far_end} belongs to {whose}, not to {own}: no token is sent to it; start the cluster again (`mrctl \
              up` takes other ports), or set {TRUST_VAR}={other} if that account runs your cluster"
         )
     }
@@ -127,11 +127,11 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
 
 /// Asks the kernel for these sockets alone. None if it does not answer: a sandbox may forbid it, or there is none. Who
 /// listens is asked first: a connection that nobody has accepted after that is still that listener's.
-fn asked(near: SocketAddr, far: SocketAddr) -> Option<Owner> {
+fn query_kernel(near_end: SocketAddr, far_end: SocketAddr) -> Option<Owner> {
     let any =
-        if far.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
-    let listener = diag(far, SocketAddr::new(any, 0)).filter(|found| found.listens);
-    let peer = diag(far, near)?;
+        if far_end.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    let listener = diag(far_end, SocketAddr::new(any, 0)).filter(|found| found.listens);
+    let peer = diag(far_end, near_end)?;
     if !peer.listens && peer.inode != 0 {
         return Some(Owner::Accepted(peer.owner));
     }
@@ -184,22 +184,24 @@ fn diag(local: SocketAddr, remote: SocketAddr) -> Option<Found> {
 }
 
 /// Reads the kernel's tables. The second is not needed if the first has the connection.
-fn look(near: SocketAddr, far: SocketAddr) -> io::Result<Owner> {
+fn read_tables(near_end: SocketAddr, far_end: SocketAddr) -> io::Result<Owner> {
     let mut all = String::new();
     for path in TABLES {
         match fs::read_to_string(path) {
             Ok(text) => all.push_str(&text),
             Err(error) if error.kind() == io::ErrorKind::NotFound && path == TABLES[1] => {}
             Err(error) => {
-                let why = format!("cannot tell whose program a token would go to: {path}: {error}");
+                let why = format!(
+                    "cannot determine the owner of the program that would get the token: {path}: {error}"
+                );
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
             }
         }
-        if let found @ Owner::Accepted(_) = owner(&all, near, far) {
+        if let found @ Owner::Accepted(_) = owner(&all, near_end, far_end) {
             return Ok(found);
         }
     }
-    Ok(owner(&all, near, far))
+    Ok(owner(&all, near_end, far_end))
 }
 
 /// Parses `0100007F:2710`: an address as 32-bit integers in the machine's byte order, and a port.
@@ -219,8 +221,8 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(canonical(SocketAddr::new(ip, port)))
 }
 
-/// Looks for the peer of a connection from `near` to `far` in the kernel's tables.
-fn owner(tables: &str, near: SocketAddr, far: SocketAddr) -> Owner {
+/// Looks for the peer of a connection from `near_end` to `far_end` in the kernel's tables.
+fn owner(tables: &str, near_end: SocketAddr, far_end: SocketAddr) -> Owner {
     let mut listening = Vec::new();
     for line in tables.lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -229,11 +231,11 @@ fn owner(tables: &str, near: SocketAddr, far: SocketAddr) -> Owner {
             continue;
         };
         if state == LISTEN {
-            let covers = local.ip().is_unspecified() || local.ip() == far.ip();
-            if covers && local.port() == far.port() {
+            let covers = local.ip().is_unspecified() || local.ip() == far_end.ip();
+            if covers && local.port() == far_end.port() {
                 listening.push(uid);
             }
-        } else if (local, remote) == (far, near) && inode != "0" {
+        } else if (local, remote) == (far_end, near_end) && inode != "0" {
             return Owner::Accepted(uid);
         }
     }
@@ -311,8 +313,8 @@ impl Service<Uri> for Checked {
         let (connecting, accounts) = (self.http.call(uri), self.accounts.clone());
         Box::pin(async move {
             let stream = connecting.await?;
-            let (near, far) = (stream.inner().local_addr()?, stream.inner().peer_addr()?);
-            tokio::task::spawn_blocking(move || accounts.check(near, far)).await??;
+            let (near_end, far_end) = (stream.inner().local_addr()?, stream.inner().peer_addr()?);
+            tokio::task::spawn_blocking(move || accounts.check(near_end, far_end)).await??;
             Ok(stream)
         })
     }
@@ -331,8 +333,8 @@ mod tests {
     }
 
     fn found(lines: &[String]) -> Owner {
-        let (near, far) = ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:10000".parse().unwrap());
-        owner(&format!("{HEAD}{}", lines.concat()), near, far)
+        let (near_end, far_end) = ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:10000".parse().unwrap());
+        owner(&format!("{HEAD}{}", lines.concat()), near_end, far_end)
     }
 
     /// 127.0.0.1, as the kernel of this machine prints it.
@@ -378,14 +380,14 @@ mod tests {
                 eprintln!("skipped: this machine has no {at}");
                 continue;
             };
-            let far = listener.local_addr().unwrap();
-            let stream = std::net::TcpStream::connect(far).unwrap();
-            let near = stream.local_addr().unwrap();
+            let far_end = listener.local_addr().unwrap();
+            let stream = std::net::TcpStream::connect(far_end).unwrap();
+            let near_end = stream.local_addr().unwrap();
             let others = Accounts(vec![own + 1, own + 1]);
             for accepted in [false, true] {
                 let _theirs = accepted.then(|| listener.accept().unwrap());
-                Accounts::of(own).check(near, far).unwrap();
-                let refused = others.check(near, far).unwrap_err();
+                Accounts::of(own).check(near_end, far_end).unwrap();
+                let refused = others.check(near_end, far_end).unwrap_err();
                 assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
                 let line = refused.to_string();
                 assert!(line.contains("belongs to") && line.contains(TRUST_VAR), "{line}");
@@ -396,33 +398,34 @@ mod tests {
         let refused = Accounts::of(own).check("127.0.0.1:2".parse().unwrap(), nowhere).unwrap_err();
         assert!(refused.to_string().contains("cannot tell which account"), "{refused}");
         // Another machine is not looked up.
-        let (near, far) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
-        Accounts::of(own).check(near, far).unwrap();
+        let (near_end, far_end) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
+        Accounts::of(own).check(near_end, far_end).unwrap();
     }
 
     #[test]
-    fn both_ways_of_asking_agree() {
+    fn netlink_and_proc_tables_agree() {
         for at in ["127.0.0.1:0", "[::]:0"] {
             let Ok(listener) = TcpListener::bind(at) else {
                 eprintln!("skipped: this machine has no {at}");
                 continue;
             };
             // By way of IPv4 in any case: a listener on all addresses takes both.
-            let far = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), listener.local_addr().unwrap().port());
-            let Ok(stream) = std::net::TcpStream::connect(far) else {
+            let far_end =
+                SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), listener.local_addr().unwrap().port());
+            let Ok(stream) = std::net::TcpStream::connect(far_end) else {
                 eprintln!("skipped: {at} does not take IPv4 here");
                 continue;
             };
-            let near = stream.local_addr().unwrap();
-            let Some(waiting) = asked(near, far) else {
+            let near_end = stream.local_addr().unwrap();
+            let Some(waiting) = query_kernel(near_end, far_end) else {
                 return eprintln!("skipped: sock_diag cannot be used here");
             };
             let own = rustix::process::geteuid().as_raw();
             assert_eq!(waiting, Owner::Listening(vec![own]));
-            assert_eq!(look(near, far).unwrap(), waiting);
+            assert_eq!(read_tables(near_end, far_end).unwrap(), waiting);
             let _theirs = listener.accept().unwrap();
-            assert_eq!(asked(near, far), Some(Owner::Accepted(own)));
-            assert_eq!(look(near, far).unwrap(), Owner::Accepted(own));
+            assert_eq!(query_kernel(near_end, far_end), Some(Owner::Accepted(own)));
+            assert_eq!(read_tables(near_end, far_end).unwrap(), Owner::Accepted(own));
         }
     }
 

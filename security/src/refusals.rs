@@ -1,7 +1,7 @@
 //! Refused calls: counted by kind, and logged so that nobody can fill the disk with them.
 
 use crate::identity::Identity;
-use daemon::logging::Seldom;
+use daemon::logging::RateLimit;
 use parking_lot::Mutex;
 use std::{net::SocketAddr, time::Duration};
 use tonic::{Code, Status};
@@ -38,13 +38,13 @@ const KINDS: usize = Kind::Bytes as usize + 1;
 /// The refusals of one server.
 #[derive(Debug)]
 pub(crate) struct Refusals {
-    of: [Mutex<Seldom>; KINDS],
+    of: [Mutex<RateLimit>; KINDS],
 }
 
 impl Default for Refusals {
     fn default() -> Self {
         let every = |kind| if kind <= Kind::Request as usize { ACCESS_EVERY } else { LIMIT_EVERY };
-        Self { of: std::array::from_fn(|kind| Mutex::new(Seldom::new(every(kind)))) }
+        Self { of: std::array::from_fn(|kind| Mutex::new(RateLimit::new(every(kind)))) }
     }
 }
 
@@ -61,7 +61,7 @@ impl Kind {
 
 impl Refusals {
     /// One more. The line says how many of its kind there were since the last.
-    pub(crate) fn tell(
+    pub(crate) fn log(
         &self,
         kind: Kind,
         method: &str,
@@ -69,7 +69,7 @@ impl Refusals {
         address: Option<SocketAddr>,
         status: &Status,
     ) {
-        let Some(times) = self.of[kind as usize].lock().again() else { return };
+        let Some(times) = self.of[kind as usize].lock().due() else { return };
         let name = identity.map_or("", |identity| &*identity.name);
         let role = identity.and_then(|identity| identity.role).map_or("", |role| role.name());
         let address = address.map(|address| address.to_string()).unwrap_or_default();

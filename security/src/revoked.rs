@@ -33,7 +33,7 @@ use std::{
 /// Its name, beside the certificates, or beside the secret where there are none.
 pub const REVOKED_FILE: &str = "revoked";
 /// How often it is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const HASH_BYTES: usize = 32;
 /// Makes a list of nobody something else than a file that is about to be written.
 const HEADER: &str = "# Shut out, until the line is gone: mrctl cluster revoke\n";
@@ -49,12 +49,12 @@ pub struct Revocations {
 
 /// What somebody has shown.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Shown<'a> {
+pub(crate) enum Credential<'a> {
     Token(&'a str),
     Certificate(&'a CertificateDer<'a>),
 }
 
-impl Shown<'_> {
+impl Credential<'_> {
     /// What tells it from all others, and stays however its holder writes it: of a token the words that are signed, of
     /// a certificate its public key. Not the signature: that of a certificate can be written in two ways.
     fn fingerprint(self) -> Option<String> {
@@ -73,8 +73,8 @@ pub fn fingerprint_of_file(path: &Path) -> Result<String, SecurityError> {
     let bytes = fs::read(path).map_err(|source| SecurityError::Read { path: path.into(), source })?;
     let text = String::from_utf8_lossy(&bytes);
     let fingerprint = match CertificateDer::from_pem_slice(&bytes) {
-        Ok(certificate) => Shown::Certificate(&certificate).fingerprint(),
-        Err(_) if Token::read(text.trim()).is_ok() => Shown::Token(text.trim()).fingerprint(),
+        Ok(certificate) => Credential::Certificate(&certificate).fingerprint(),
+        Err(_) if Token::read(text.trim()).is_ok() => Credential::Token(text.trim()).fingerprint(),
         Err(_) => None,
     };
     let why = || "it is neither a certificate nor a token".to_owned();
@@ -118,7 +118,7 @@ impl Revocations {
         written.map_err(|source| SecurityError::Write { path: path.into(), source })
     }
 
-    fn refuse(&self, role: Role, name: &str, shown: Shown<'_>) -> bool {
+    fn refuse(&self, role: Role, name: &str, shown: Credential<'_>) -> bool {
         let person = matches!(role, Role::User | Role::Admin | Role::Task);
         // What has no fingerprint has not been verified either.
         let one = || shown.fingerprint().is_none_or(|fingerprint| self.credentials.contains(&fingerprint));
@@ -140,9 +140,9 @@ impl Revoked {
         let shown = Arc::downgrade(&all);
         let watch = move || {
             loop {
-                thread::sleep(LOOK_EVERY);
+                thread::sleep(CHECK_INTERVAL);
                 let Some(all) = shown.upgrade() else { return };
-                if let Some(now) = list.look() {
+                if let Some(now) = list.check() {
                     *all.write() = Arc::new(now);
                 }
             }
@@ -153,7 +153,7 @@ impl Revoked {
     }
 
     /// Whether somebody who has proved to be this, by showing that, is not to be let in.
-    pub(crate) fn refuses(&self, role: Role, name: &str, shown: Shown<'_>) -> bool {
+    pub(crate) fn refuses(&self, role: Role, name: &str, shown: Credential<'_>) -> bool {
         let all = self.all.read().clone();
         all.refuse(role, name, shown)
     }
@@ -166,7 +166,7 @@ struct List {
     /// As it was when it was read.
     stamp: Stamp,
     /// Why it could not be read since, as the log has it.
-    told: Option<String>,
+    logged_error: Option<String>,
 }
 
 /// What changes with a file: its number, when it was changed, its length.
@@ -187,11 +187,11 @@ impl List {
         let path = folder.join(REVOKED_FILE);
         let stamp = stamp(&path);
         let all = Revocations::read(&path)?;
-        Ok((Self { path, stamp, told: None }, all))
+        Ok((Self { path, stamp, logged_error: None }, all))
     }
 
     /// What it says now, if it has changed and says something.
-    fn look(&mut self) -> Option<Revocations> {
+    fn check(&mut self) -> Option<Revocations> {
         let stamp = stamp(&self.path);
         if stamp == self.stamp {
             return None;
@@ -199,15 +199,15 @@ impl List {
         match self.read() {
             Ok(all) => {
                 tracing::info!(names = all.names.len(), credentials = all.credentials.len(), "revoked");
-                (self.stamp, self.told) = (stamp, None);
+                (self.stamp, self.logged_error) = (stamp, None);
                 Some(all)
             }
             Err(error) => {
                 let error = error.to_string();
-                if self.told.as_ref() != Some(&error) {
+                if self.logged_error.as_ref() != Some(&error) {
                     tracing::error!(error, "what was revoked before still is");
                 }
-                self.told = Some(error);
+                self.logged_error = Some(error);
                 None
             }
         }

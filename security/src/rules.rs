@@ -17,10 +17,10 @@ pub struct Rule {
 }
 
 const FILES: &[Role] = &[User, Admin, Task, JobTracker];
-const PEOPLE: &[Role] = &[User, Admin];
+const USERS: &[Role] = &[User, Admin];
 const ADMIN: &[Role] = &[Admin];
 const COMMIT: &[Role] = &[JobTracker, Admin];
-const LOOK: &[Role] = &[User, Admin, JobTracker];
+const READERS: &[Role] = &[User, Admin, JobTracker];
 
 const fn of(method: &'static str, roles: &'static [Role]) -> Rule {
     Rule { method, roles: Some(roles), owned: false, streams: false }
@@ -60,32 +60,32 @@ pub const RULES: &[Rule] = &[
     of("/fermata.dfs.v1.NameNode/SetQuota", ADMIN),
     of("/fermata.dfs.v1.NameNode/Fence", COMMIT),
     of("/fermata.dfs.v1.NameNode/Commit", COMMIT),
-    of("/fermata.dfs.v1.NameNode/TellJobs", COMMIT),
+    of("/fermata.dfs.v1.NameNode/ReportActiveJobs", COMMIT),
     of("/fermata.dfs.v1.NameNode/Fsck", ADMIN),
-    of("/fermata.dfs.v1.NameNode/Report", LOOK),
+    of("/fermata.dfs.v1.NameNode/Report", READERS),
     of("/fermata.dfs.v1.NameNode/SetSafemode", ADMIN),
     of("/fermata.dfs.v1.NameNode/Drain", ADMIN),
     of("/fermata.dfs.v1.BlockReports/Register", &[DataNode]),
     of("/fermata.dfs.v1.BlockReports/FullReport", &[DataNode]),
     of("/fermata.dfs.v1.BlockReports/Heartbeat", &[DataNode]),
-    of("/fermata.dfs.v1.BlockReports/MayFinish", &[DataNode]),
-    of("/fermata.mr.v1.JobTracker/Submit", PEOPLE),
-    owned("/fermata.mr.v1.JobTracker/Kill", PEOPLE),
-    owned("/fermata.mr.v1.JobTracker/Preempt", PEOPLE),
-    owned("/fermata.mr.v1.JobTracker/Resume", PEOPLE),
+    of("/fermata.dfs.v1.BlockReports/MayFinalise", &[DataNode]),
+    of("/fermata.mr.v1.JobTracker/Submit", USERS),
+    owned("/fermata.mr.v1.JobTracker/Kill", USERS),
+    owned("/fermata.mr.v1.JobTracker/Preempt", USERS),
+    owned("/fermata.mr.v1.JobTracker/Resume", USERS),
     of("/fermata.mr.v1.JobTracker/Drain", ADMIN),
     of("/fermata.mr.v1.JobTracker/ForgetNode", ADMIN),
-    of("/fermata.mr.v1.JobTracker/Jobs", PEOPLE),
-    of("/fermata.mr.v1.JobTracker/Job", PEOPLE),
-    of("/fermata.mr.v1.JobTracker/Watch", PEOPLE),
-    owned("/fermata.mr.v1.JobTracker/Tasks", PEOPLE),
-    of("/fermata.mr.v1.JobTracker/Trackers", PEOPLE),
-    owned("/fermata.mr.v1.JobTracker/History", PEOPLE),
-    owned("/fermata.mr.v1.JobTracker/Why", PEOPLE),
-    of("/fermata.mr.v1.JobTracker/Schedulers", PEOPLE),
-    of("/fermata.mr.v1.JobTracker/Shadow", PEOPLE),
+    of("/fermata.mr.v1.JobTracker/Jobs", USERS),
+    of("/fermata.mr.v1.JobTracker/Job", USERS),
+    of("/fermata.mr.v1.JobTracker/Watch", USERS),
+    owned("/fermata.mr.v1.JobTracker/Tasks", USERS),
+    of("/fermata.mr.v1.JobTracker/Trackers", USERS),
+    owned("/fermata.mr.v1.JobTracker/History", USERS),
+    owned("/fermata.mr.v1.JobTracker/Why", USERS),
+    of("/fermata.mr.v1.JobTracker/Schedulers", USERS),
+    of("/fermata.mr.v1.JobTracker/Shadow", USERS),
     Rule { streams: true, ..of("/fermata.mr.v1.TrackerLink/Attach", &[TaskTracker]) },
-    owned("/fermata.mr.v1.TrackerLogs/Log", PEOPLE),
+    owned("/fermata.mr.v1.TrackerLogs/Log", USERS),
 ];
 
 /// The rule of a method, if there is one.

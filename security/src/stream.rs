@@ -109,31 +109,31 @@ impl Stream {
     }
 
     /// As of the socket.
-    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.socket().shutdown(how)
+    pub fn shutdown(&self, flags: Shutdown) -> io::Result<()> {
+        self.socket().shutdown(flags)
     }
 
     /// Whether a read would find something, or the end, without waiting for the peer.
     pub fn has_input(&self) -> io::Result<bool> {
-        self.look(RecvFlags::DONTWAIT)
+        self.peek(RecvFlags::DONTWAIT)
     }
 
     /// The same, after waiting for as long as a read would.
     pub fn await_input(&self) -> io::Result<bool> {
-        self.look(RecvFlags::empty())
+        self.peek(RecvFlags::empty())
     }
 
-    fn look(&self, how: RecvFlags) -> io::Result<bool> {
+    fn peek(&self, flags: RecvFlags) -> io::Result<bool> {
         match &self.0 {
             Kind::Plain(socket) => {
                 let mut byte = [0; 1];
-                match recv(socket, &mut byte[..], RecvFlags::PEEK | how) {
+                match recv(socket, &mut byte[..], RecvFlags::PEEK | flags) {
                     Ok(_) => Ok(true),
                     Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
                     Err(error) => Err(error.into()),
                 }
             }
-            Kind::Tls(tls) => tls.look(how),
+            Kind::Tls(tls) => tls.peek(flags),
         }
     }
 
@@ -168,29 +168,29 @@ impl Stream {
 }
 
 impl Tls {
-    fn read(&self, into: &mut [u8], how: RecvFlags) -> io::Result<usize> {
+    fn read(&self, into: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
         let mut incoming = self.incoming.lock();
         loop {
-            if let Some(read) = self.take_plain(into)? {
+            if let Some(read) = self.read_decrypted(into)? {
                 return Ok(read);
             }
-            if !self.feed(&mut incoming)? && incoming.fill(&self.socket, how)? == 0 {
+            if !self.decrypt(&mut incoming)? && incoming.fill(&self.socket, flags)? == 0 {
                 return Ok(0);
             }
         }
     }
 
-    fn look(&self, how: RecvFlags) -> io::Result<bool> {
+    fn peek(&self, flags: RecvFlags) -> io::Result<bool> {
         let mut incoming = self.incoming.lock();
         loop {
             let state = self.session.lock().process_new_packets().map_err(broken)?;
             if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
                 return Ok(true);
             }
-            if self.feed(&mut incoming)? {
+            if self.decrypt(&mut incoming)? {
                 continue;
             }
-            match incoming.fill(&self.socket, how) {
+            match incoming.fill(&self.socket, flags) {
                 Ok(0) => return Ok(true),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -200,7 +200,7 @@ impl Tls {
     }
 
     /// What has been decrypted; None if nothing has.
-    fn take_plain(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+    fn read_decrypted(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match self.session.lock().reader().read(into) {
             Ok(read) => Ok(Some(read)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -210,7 +210,7 @@ impl Tls {
     }
 
     /// Gives the session some of what has come; false if there is nothing.
-    fn feed(&self, incoming: &mut Incoming) -> io::Result<bool> {
+    fn decrypt(&self, incoming: &mut Incoming) -> io::Result<bool> {
         if incoming.start == incoming.end {
             return Ok(false);
         }
@@ -248,9 +248,9 @@ impl Tls {
 }
 
 impl Incoming {
-    fn fill(&mut self, socket: &TcpStream, how: RecvFlags) -> io::Result<usize> {
+    fn fill(&mut self, socket: &TcpStream, flags: RecvFlags) -> io::Result<usize> {
         loop {
-            match recv(socket, &mut self.bytes[..], how) {
+            match recv(socket, &mut self.bytes[..], flags) {
                 Ok((_, read)) => {
                     (self.start, self.end) = (0, read);
                     return Ok(read);

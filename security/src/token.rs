@@ -68,20 +68,20 @@ impl Token {
     pub fn sign(&self, keys: &Keyring) -> Option<String> {
         let key = keys.get(Self::purpose(self.role))?;
         let job = self.job.as_deref().unwrap_or(NONE);
-        let words = format!("{VERSION}:{}:{}:{job}:{}", self.role, self.name, self.expires);
-        let signature = to_hex(&key.sign(words.as_bytes()));
-        Some(format!("{words}:{signature}"))
+        let signed_bytes = format!("{VERSION}:{}:{}:{job}:{}", self.role, self.name, self.expires);
+        let signature = to_hex(&key.sign(signed_bytes.as_bytes()));
+        Some(format!("{signed_bytes}:{signature}"))
     }
 
     /// Reads a token without asking whether it is genuine.
     pub fn read(text: &str) -> Result<Self, Refused> {
-        let mut words = text.split(':');
-        let mut next = || words.next().ok_or(Refused::Malformed);
+        let mut signed_bytes = text.split(':');
+        let mut next = || signed_bytes.next().ok_or(Refused::Malformed);
         let (version, role, name, job, expires, _signature) =
             (next()?, next()?, next()?, next()?, next()?, next()?);
         let role: Role = role.parse().map_err(|()| Refused::Malformed)?;
         let expires = expires.parse().map_err(|_| Refused::Malformed)?;
-        if version != VERSION || words.next().is_some() || check_name(name).is_err() {
+        if version != VERSION || signed_bytes.next().is_some() || check_name(name).is_err() {
             return Err(Refused::Malformed);
         }
         let job = (job != NONE).then(|| job.to_owned());
@@ -97,9 +97,9 @@ impl Token {
     pub fn verify(text: &str, keys: &Keyring) -> Result<Self, Refused> {
         let token = Self::read(text)?;
         let key = keys.get(Self::purpose(token.role)).ok_or(Refused::NoKey)?;
-        let (words, signature) = Self::parted(text)?;
+        let (signed_bytes, signature) = Self::parted(text)?;
         let signature = from_hex(signature).filter(|bytes| bytes.len() == 32).ok_or(Refused::Malformed)?;
-        if !key.verifies(words.as_bytes(), &signature) {
+        if !key.verifies(signed_bytes.as_bytes(), &signature) {
             return Err(Refused::Foreign);
         }
         if token.expires <= now() { Err(Refused::Expired) } else { Ok(token) }
@@ -151,14 +151,14 @@ impl BlockKey {
     }
 
     /// What is signed: never as long as what [`Self::seal`] signs begins.
-    fn words((block, nonce): (u64, u64), access: Access, expires: [u8; 8], most: [u8; 8]) -> [u8; 33] {
-        let mut words = [0; 33];
-        words[..8].copy_from_slice(&block.to_le_bytes());
-        words[8..16].copy_from_slice(&nonce.to_le_bytes());
-        words[16..24].copy_from_slice(&expires);
-        words[24..32].copy_from_slice(&most);
-        words[32] = access as u8;
-        words
+    fn signed_bytes((block, nonce): (u64, u64), access: Access, expires: [u8; 8], max: [u8; 8]) -> [u8; 33] {
+        let mut signed_bytes = [0; 33];
+        signed_bytes[..8].copy_from_slice(&block.to_le_bytes());
+        signed_bytes[8..16].copy_from_slice(&nonce.to_le_bytes());
+        signed_bytes[16..24].copy_from_slice(&expires);
+        signed_bytes[24..32].copy_from_slice(&max);
+        signed_bytes[32] = access as u8;
+        signed_bytes
     }
 
     /// A token for reading `block`.
@@ -166,9 +166,9 @@ impl BlockKey {
         self.sign((block, nonce), Access::Read, now() + READ_LIFETIME.as_secs(), 0)
     }
 
-    /// A token for writing `block`, of no more than `most` bytes.
-    pub fn to_write(&self, block: u64, nonce: u64, most: u64) -> BlockToken {
-        self.sign((block, nonce), Access::Write, now() + WRITE_LIFETIME.as_secs(), most)
+    /// A token for writing `block`, of no more than `max` bytes.
+    pub fn to_write(&self, block: u64, nonce: u64, max: u64) -> BlockToken {
+        self.sign((block, nonce), Access::Write, now() + WRITE_LIFETIME.as_secs(), max)
     }
 
     /// A token for copying `block`, of `length` bytes, to another DataNode.
@@ -176,13 +176,14 @@ impl BlockKey {
         self.sign((block, nonce), Access::Copy, now() + WRITE_LIFETIME.as_secs(), length)
     }
 
-    fn sign(&self, block: (u64, u64), access: Access, expires: u64, most: u64) -> BlockToken {
+    fn sign(&self, block: (u64, u64), access: Access, expires: u64, max: u64) -> BlockToken {
         let Some(key) = &self.0 else { return BlockToken(None) };
-        let (expires, most) = (expires.to_le_bytes(), most.to_le_bytes());
+        let (expires, max) = (expires.to_le_bytes(), max.to_le_bytes());
         let mut bytes = [0; BLOCK_TOKEN_BYTES];
         bytes[..8].copy_from_slice(&expires);
-        bytes[8..16].copy_from_slice(&most);
-        bytes[16..].copy_from_slice(&key.sign(&Self::words(block, access, expires, most))[..SEAL_BYTES]);
+        bytes[8..16].copy_from_slice(&max);
+        bytes[16..]
+            .copy_from_slice(&key.sign(&Self::signed_bytes(block, access, expires, max))[..SEAL_BYTES]);
         BlockToken(Some(bytes))
     }
 
@@ -191,28 +192,30 @@ impl BlockKey {
         let Some(key) = &self.0 else { return Ok(u64::MAX) };
         let bytes = token.0.ok_or(Refused::Malformed)?;
         let expires: [u8; 8] = std::array::from_fn(|at| bytes[at]);
-        let most: [u8; 8] = std::array::from_fn(|at| bytes[8 + at]);
-        if !key.verifies(&Self::words((block, nonce), access, expires, most), &bytes[16..]) {
+        let max: [u8; 8] = std::array::from_fn(|at| bytes[8 + at]);
+        if !key.verifies(&Self::signed_bytes((block, nonce), access, expires, max), &bytes[16..]) {
             return Err(Refused::Foreign);
         }
         if u64::from_le_bytes(expires) <= now() {
             return Err(Refused::Expired);
         }
-        Ok(u64::from_le_bytes(most))
+        Ok(u64::from_le_bytes(max))
     }
 
     /// Says that a DataNode is at this address, so that another connects there. Empty where blocks are open to all.
     pub fn seal(&self, addr: &str) -> Vec<u8> {
-        self.0.as_ref().map_or_else(Vec::new, |key| key.sign(&Self::place(addr))[..SEAL_BYTES].to_vec())
+        self.0.as_ref().map_or_else(Vec::new, |key| key.sign(&Self::seal_input(addr))[..SEAL_BYTES].to_vec())
     }
 
     /// Whether the NameNode has said so.
     pub fn is_sealed(&self, addr: &str, seal: &[u8]) -> bool {
-        self.0.as_ref().is_none_or(|key| seal.len() == SEAL_BYTES && key.verifies(&Self::place(addr), seal))
+        self.0
+            .as_ref()
+            .is_none_or(|key| seal.len() == SEAL_BYTES && key.verifies(&Self::seal_input(addr), seal))
     }
 
     /// Longer than the words of a token, whatever the address.
-    fn place(addr: &str) -> Vec<u8> {
+    fn seal_input(addr: &str) -> Vec<u8> {
         [b"the address of a DataNode: ", addr.as_bytes()].concat()
     }
 }
@@ -222,7 +225,7 @@ fn partition_mac(job_secret: &[u8], job: &str, partition: u32) -> Hmac<Sha256> {
     mac.chain_update(partition.to_le_bytes()).chain_update(job)
 }
 
-/// What the reduce of `partition` shows to fetch its part of map outputs, and what an earlier attempt of it put aside.
+/// What the reduce of `partition` shows to fetch its part of map outputs, and what an earlier attempt of it checkpointed.
 pub fn partition_token(job_secret: &[u8], job: &str, partition: u32) -> Vec<u8> {
     partition_mac(job_secret, job, partition).finalize().into_bytes().to_vec()
 }
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn no_word_of_a_token_can_be_changed() {
+    fn altered_token_is_rejected() {
         let keys = Keyring::from_secret(b"ours");
         let text = Token::new(Role::User, "ann", None, hour()).sign(&keys).unwrap();
         let changed = [

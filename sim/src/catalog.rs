@@ -2,15 +2,15 @@
 
 use crate::{
     Setup, Workload, clusters,
-    profile::{self, BadProfiles, Profiles},
-    scenario::{self, BadScenario, Scenario},
+    profile::{self, ProfileError, Profiles},
+    scenario::{self, Scenario, ScenarioFileError},
     workload::{
         coshh, history, papers, rumen, swim,
         synthetic::{self, Arrivals},
         trace::TraceError,
     },
 };
-use mrcore::{PerPhase, metrics::shares::Promise};
+use mrcore::{PerPhase, metrics::shares::MinShare};
 use schedulers::Params;
 use std::path::{Path, PathBuf};
 
@@ -73,9 +73,9 @@ pub enum CatalogError {
     #[error(transparent)]
     Trace(#[from] TraceError),
     #[error("{path}: {bad}")]
-    Profiles { path: String, bad: BadProfiles },
+    Profiles { path: String, bad: ProfileError },
     #[error("{path}:{bad}")]
-    Scenario { path: String, bad: BadScenario },
+    Scenario { path: String, bad: ScenarioFileError },
     #[error("{what} of {value} makes no sense: it must be {wanted}")]
     Number { what: &'static str, value: String, wanted: &'static str },
 }
@@ -91,18 +91,18 @@ pub struct Case {
     /// The jobs of a seed.
     pub workload: Box<dyn Fn(u64) -> Workload + Sync>,
     /// Users and what they were promised.
-    pub users: Vec<(String, Promise)>,
+    pub users: Vec<(String, MinShare)>,
     /// What policies are told of that, unless they are told otherwise.
     pub params: Params,
     /// Whether jobs of a group are alike, so that one of them alone tells what slowdown is.
-    pub groups_alike: bool,
+    pub groups_identical: bool,
     /// What was left out on reading it.
-    pub left_out: Option<String>,
+    pub skipped_jobs: Option<String>,
 }
 
 impl Case {
     /// What is simulated, in a line: cluster, jobs and what their times come from.
-    pub fn words(&self, request: &Request, seeds: u64) -> String {
+    pub fn describe(&self, request: &Request, seeds: u64) -> String {
         let (slots, workload) = (self.setup.slots(), (self.workload)(1));
         let profiles = match &request.profiles {
             Some(path) => format!("profiles of {}", path.display()),
@@ -173,7 +173,7 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     if let Some(path) = &request.faults {
         let scenario = read_scenario(path)?;
         let bad = |bad| CatalogError::Scenario { path: path.display().to_string(), bad };
-        scenario.fits(&case.setup.machines, (case.workload)(1).jobs.len()).map_err(bad)?;
+        scenario.validate(&case.setup.machines, (case.workload)(1).jobs.len()).map_err(bad)?;
         (case.setup.steps, case.setup.faults) = (scenario.steps, scenario.faults);
     }
     Ok(case)
@@ -210,7 +210,7 @@ fn of_use(request: &Request) -> Result<(), CatalogError> {
         ("gap", request.gap_s.is_some(), is_made_up, "it is given when its jobs come"),
         ("scale", request.scale.is_some(), is_swim, "it is for the bytes of SWIM traces"),
     ];
-    match used.iter().find(|(_, said, takes, _)| *said && !takes) {
+    match used.iter().find(|(_, paper_figures, takes, _)| *paper_figures && !takes) {
         Some((flag, .., why)) => Err(CatalogError::NoUse { workload: name.to_owned(), flag, why }),
         None => Ok(()),
     }
@@ -235,7 +235,7 @@ fn named(request: &Request, profiles: Profiles) -> Option<Case> {
         "coshh-facebook" | "coshh-yahoo" => {
             let facebook = request.workload == "coshh-facebook";
             let classes = if facebook { &coshh::FACEBOOK[..] } else { &coshh::YAHOO[..] };
-            users = coshh::promises(classes, false);
+            users = coshh::min_shares(classes, false);
             let gap_s = request.gap_s.unwrap_or(60.0);
             let work = move |seed| coshh::workload("coshh", classes, jobs, gap_s, seed);
             (clusters::coshh(6), Box::new(work))
@@ -250,9 +250,9 @@ fn named(request: &Request, profiles: Profiles) -> Option<Case> {
         }
         _ => return None,
     };
-    let groups_alike = !matches!(request.workload.as_str(), "mixed");
-    let params = clusters::told(&users);
-    Some(Case { setup, workload, users, params, groups_alike, left_out: None })
+    let groups_identical = !matches!(request.workload.as_str(), "mixed");
+    let params = clusters::with_params(&users);
+    Some(Case { setup, workload, users, params, groups_identical, skipped_jobs: None })
 }
 
 fn from_file(request: &Request) -> Result<Case, CatalogError> {
@@ -266,7 +266,7 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
             CatalogError::Unknown { name }
         });
     }
-    let mut left_out = None;
+    let mut skipped_jobs = None;
     let name = request.workload.strip_suffix(".gz").unwrap_or(&request.workload);
     let kind = Path::new(name).extension().unwrap_or_default().to_string_lossy();
     let nodes = request.nodes;
@@ -277,12 +277,12 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
         let scaling = swim::Scaling { bytes, block: 128 << 20, reduces_max: setup.slots().reduce };
         (setup, swim::read(path, scaling)?)
     } else if kind == "json" {
-        let rumen::Trace { workload, hosts, taskless } = rumen::read(path)?;
-        if !taskless.is_empty() {
-            let count = taskless.len();
-            left_out = Some(format!(
+        let rumen::Trace { workload, hosts, without_tasks } = rumen::read(path)?;
+        if !without_tasks.is_empty() {
+            let count = without_tasks.len();
+            skipped_jobs = Some(format!(
                 "{count} of the trace's jobs left out, for they have no tasks: {}",
-                taskless.join(", ")
+                without_tasks.join(", ")
             ));
         }
         (even(nodes.unwrap_or((hosts as u32).clamp(4, 600)), 4, 2), workload)
@@ -290,7 +290,7 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
         let history = history::read(path)?;
         let machines = crate::replay::machines(&history, PerPhase::default(), 0);
         let setup = Setup { machines, ..Setup::even(1, history.slots, "fifo") };
-        left_out = history::left_out(&history.left_out);
+        skipped_jobs = history::skipped_jobs(&history.skipped_jobs);
         (setup, history.succeeded().0)
     } else {
         return Err(CatalogError::Kind { path: request.workload.clone() });
@@ -300,7 +300,7 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
     }
     let (users, params) = (Vec::new(), Params::new());
     let workload = Box::new(move |_| workload.clone());
-    Ok(Case { setup, workload, users, params, groups_alike: false, left_out })
+    Ok(Case { setup, workload, users, params, groups_identical: false, skipped_jobs })
 }
 
 #[cfg(test)]
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_there_and_others_are_told_of() {
+    fn every_workload_exists_and_unknown_names_are_listed() {
         for (name, _) in NAMES {
             let case = open(&request(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(!(case.workload)(1).jobs.is_empty());
@@ -327,12 +327,12 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_checked_and_taken() {
+    fn numeric_options_are_validated_and_used() {
         let asked = Request { nodes: Some(7), map_slots: Some(3), jobs: Some(5), ..request("gridmix") };
         let case = open(&asked).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((case.setup.machines.len(), case.setup.slots().map), (7, 21));
         assert_eq!((case.workload)(1).jobs.len(), 5);
-        let words = case.words(&asked, 1);
+        let words = case.describe(&asked, 1);
         assert!(
             words.starts_with("simulated: gridmix on 7 nodes with 21 map and 28 reduce slots, 5 jobs, "),
             "{words}"

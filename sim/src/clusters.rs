@@ -3,7 +3,7 @@
 //! Hadoop of their time: heartbeats of three seconds, and a tracker whose slot comes free says so with the next one.
 
 use crate::{Setup, workload::coshh};
-use mrcore::{PerPhase, Span, metrics::shares::Promise};
+use mrcore::{PerPhase, Span, metrics::shares::MinShare};
 use schedulers::Params;
 
 fn hadoop(nodes: u32, map: u32, reduce: u32) -> Setup {
@@ -43,12 +43,12 @@ pub fn coshh_growing(resources: u32) -> Setup {
 
 /// What policies are told of users and what these were promised: minimum shares, in the proportion of map and reduce slots
 /// of COSHH's six resources, and weights.
-pub fn told(users: &[(String, Promise)]) -> Params {
+pub fn with_params(users: &[(String, MinShare)]) -> Params {
     let mut params = Params::new();
-    for (user, promise) in users {
-        let (maps, reduces) = (promise.min_share * 31.0 / 54.0, promise.min_share * 23.0 / 54.0);
+    for (user, min_share_of) in users {
+        let (maps, reduces) = (min_share_of.min_share * 31.0 / 54.0, min_share_of.min_share * 23.0 / 54.0);
         for place in ["fair.pools", "coshh.users"] {
-            params.insert(format!("{place}.{user}.weight"), promise.weight.to_string());
+            params.insert(format!("{place}.{user}.weight"), min_share_of.weight.to_string());
             params.insert(format!("{place}.{user}.min_maps"), format!("{maps:.0}"));
             params.insert(format!("{place}.{user}.min_reduces"), format!("{reduces:.0}"));
         }

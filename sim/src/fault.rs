@@ -9,16 +9,16 @@ use serde::Deserialize;
 pub struct Fault {
     /// Seconds after the start.
     pub at_s: f64,
-    /// How long; for ever if it is not said.
+    /// How long; forever if it is not said.
     pub for_s: Option<f64>,
     /// What.
-    pub what: Harm,
+    pub what: FaultKind,
 }
 
 /// What goes wrong. Nodes and racks are counted from 0.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the fields are what their names say")]
-pub enum Harm {
+pub enum FaultKind {
     /// The tracker's process dies; its files and the DataNode stay.
     Tracker { node: u32 },
     /// The DataNode's process dies; its blocks and the tracker stay.
@@ -30,29 +30,29 @@ pub enum Harm {
     /// A machine stands still: nobody hears of it, and nobody reaches it.
     Frozen { node: u32 },
     /// The tracker's process stands still; its tasks and the DataNode go on. Of scenarios alone.
-    StillTracker { node: u32 },
+    FrozenTracker { node: u32 },
     /// The DataNode's process stands still. Of scenarios alone.
-    StillDatanode { node: u32 },
+    FrozenDatanode { node: u32 },
     /// A machine computes slower by this factor.
     Slow { node: u32, factor: f64 },
     /// A tracker and the JobTracker do not hear each other; others reach it.
     Partition { node: u32 },
     /// A tracker does not hear the JobTracker, which hears it.
-    Deaf { node: u32 },
-    /// Somebody takes back the slots of a machine; what they paused may go on when this is over.
-    Meddle { node: u32 },
+    NoOrders { node: u32 },
+    /// Somebody takes back the slots of a machine; what they paused may continue when this is over.
+    PreemptAll { node: u32 },
     /// Somebody stops the oldest job that runs.
-    Stop,
+    KillOldestJob,
     /// The JobTracker's process dies and replays its journal when it is back.
     JobTracker,
     /// The JobTracker's process stands still, and forgets nothing. Of scenarios alone.
-    StillJobTracker,
+    FrozenJobTracker,
 }
 
 /// A fault as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Words {
+pub(crate) struct FaultRecord {
     at_s: f64,
     for_s: Option<f64>,
     what: String,
@@ -61,7 +61,7 @@ pub(crate) struct Words {
     factor: Option<f64>,
 }
 
-impl Words {
+impl FaultRecord {
     /// The fault, or why it is none.
     pub(crate) fn read(&self) -> Result<Fault, String> {
         let sound = |value: f64| value.is_finite() && value >= 0.0;
@@ -69,33 +69,34 @@ impl Words {
             return Err("at_s and for_s are seconds from 0 on".into());
         }
         let kind = self.what.as_str();
-        let lacks = |key: &str| format!("{kind}: which? say {key} = 1");
-        let node = || self.node.ok_or_else(|| lacks("node"));
+        let missing = |key: &str| format!("{kind}: which? say {key} = 1");
+        let node = || self.node.ok_or_else(|| missing("node"));
         let what = match kind {
-            "tracker" => Harm::Tracker { node: node()? },
-            "datanode" => Harm::Datanode { node: node()? },
-            "node" => Harm::Node { node: node()? },
-            "rack" => Harm::Rack { rack: self.rack.ok_or_else(|| lacks("rack"))? },
-            "frozen" => Harm::Frozen { node: node()? },
-            "slow" => Harm::Slow { node: node()?, factor: self.factor()? },
-            "partition" => Harm::Partition { node: node()? },
-            "deaf" => Harm::Deaf { node: node()? },
-            "meddle" => Harm::Meddle { node: node()? },
-            "stop" => Harm::Stop,
-            "job-tracker" => Harm::JobTracker,
+            "tracker" => FaultKind::Tracker { node: node()? },
+            "datanode" => FaultKind::Datanode { node: node()? },
+            "node" => FaultKind::Node { node: node()? },
+            "rack" => FaultKind::Rack { rack: self.rack.ok_or_else(|| missing("rack"))? },
+            "frozen" => FaultKind::Frozen { node: node()? },
+            "slow" => FaultKind::Slow { node: node()?, factor: self.factor()? },
+            "partition" => FaultKind::Partition { node: node()? },
+            "no-orders" => FaultKind::NoOrders { node: node()? },
+            "preempt" => FaultKind::PreemptAll { node: node()? },
+            "stop" => FaultKind::KillOldestJob,
+            "job-tracker" => FaultKind::JobTracker,
             other => {
                 return Err(format!(
-                    "what = {other:?}: tracker, datanode, node, rack, frozen, slow, partition, deaf, meddle, stop or job-tracker"
+                    "what = {other:?}: tracker, datanode, node, rack, frozen, slow, partition, no-orders, preempt, stop or job-tracker"
                 ));
             }
         };
-        let takes_node = !matches!(what, Harm::Rack { .. } | Harm::Stop | Harm::JobTracker);
+        let takes_node =
+            !matches!(what, FaultKind::Rack { .. } | FaultKind::KillOldestJob | FaultKind::JobTracker);
         let used = [
             ("node", self.node.is_some(), takes_node),
-            ("rack", self.rack.is_some(), matches!(what, Harm::Rack { .. })),
-            ("factor", self.factor.is_some(), matches!(what, Harm::Slow { .. })),
+            ("rack", self.rack.is_some(), matches!(what, FaultKind::Rack { .. })),
+            ("factor", self.factor.is_some(), matches!(what, FaultKind::Slow { .. })),
         ];
-        match used.iter().find(|(_, said, takes)| *said && !takes) {
+        match used.iter().find(|(_, paper_figures, takes)| *paper_figures && !takes) {
             Some((key, ..)) => Err(format!("{kind} takes no {key}")),
             None => Ok(Fault { at_s: self.at_s, for_s: self.for_s, what }),
         }

@@ -1,28 +1,28 @@
-//! Random lives: any workload, policy, faults and slots taken back, with every rule checked after every event.
+//! Random lives: any workload, policy, faults and preempted slots, with every rule checked after every event.
 //!
 //! In the first part things go wrong; then all is healed, and every job must end, every slot be free, and the journal
-//! give back the cluster. A seed is a life: the same seed is the same life, for ever, as long as the code decides the
+//! give back the cluster. A seed is a life: the same seed is the same life, forever, as long as the code decides the
 //! same.
 
 use crate::{
-    Broken, Outcome, Setup, Workload, World,
-    chance::Dice,
-    fault::{Fault, Harm},
+    Outcome, RuleViolation, Setup, Workload, World,
+    fault::{Fault, FaultKind},
     profile::Profile,
+    rng::Rng,
     workload::Outline,
 };
 use mrcore::{PerPhase, Span, job::Priority};
-use schedulers::{MakeError, Params};
+use schedulers::{Params, PolicyError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Within this time every healed world must have come to rest.
-const REST: Span = Span::secs(40_000);
+const QUIET_WITHIN: Span = Span::secs(40_000);
 
 /// How often things happened, over many lives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
-pub struct Seen {
-    pub lives: u64,
+pub struct EventCounts {
+    pub runs: u64,
     pub events: u64,
     pub facts: u64,
     pub jobs: u64,
@@ -43,48 +43,48 @@ pub struct Seen {
 /// A life that broke a rule.
 #[derive(Debug, thiserror::Error)]
 #[error("seed {seed} ({scheduler}): {broken}\nrun it again: mrctl sim fuzz --seed {seed}")]
-pub struct BadLife {
+pub struct FailedRun {
     /// Which.
     pub seed: u64,
     /// Under what policy.
     pub scheduler: String,
     /// What went wrong.
-    pub broken: Broken,
+    pub broken: RuleViolation,
 }
 
 /// The world of a seed.
-pub fn life(seed: u64) -> (Setup, Workload) {
-    let mut dice = Dice::of(seed, "fuzz");
+pub fn generate(seed: u64) -> (Setup, Workload) {
+    let mut rng = Rng::of(seed, "fuzz");
     let policies = schedulers::specs();
-    let scheduler = policies[dice.index(policies.len())].clone();
-    let kills = dice.one_in(4);
-    let nodes = 2 + dice.below(4) as u32;
+    let scheduler = policies[rng.index(policies.len())].clone();
+    let kills = rng.one_in(4);
+    let nodes = 2 + rng.below(4) as u32;
     let mut setup = Setup::even(nodes, PerPhase { map: 1, reduce: 1 }, &scheduler);
     for machine in &mut setup.machines {
-        machine.slots = PerPhase { map: 1 + dice.below(3) as u32, reduce: 1 + dice.below(2) as u32 };
-        machine.speed = [0.3, 1.0, 1.0, 2.0][dice.index(4)];
-        machine.rack = dice.below(2) as u32;
+        machine.slots = PerPhase { map: 1 + rng.below(3) as u32, reduce: 1 + rng.below(2) as u32 };
+        machine.speed = [0.3, 1.0, 1.0, 2.0][rng.index(4)];
+        machine.rack = rng.below(2) as u32;
     }
-    setup.params = tuned(&mut dice);
+    setup.params = tuned(&mut rng);
     if kills {
         setup.params.extend(killing());
     }
     setup.seed = seed;
     setup.checked = true;
-    setup.replication = 1 + dice.index(3);
-    setup.out_of_band = !dice.one_in(4);
-    setup.failing = [0, 0, 30, 12][dice.index(4)];
+    setup.replication = 1 + rng.index(3);
+    setup.out_of_band = !rng.one_in(4);
+    setup.failing = [0, 0, 30, 12][rng.index(4)];
     setup.config.straggler_after = Span::secs(3);
     setup.config.task_timeout = Span::secs(120);
     setup.config.jobs_kept = 3;
-    setup.costs.fence = Span::secs([15, 60][dice.index(2)]);
-    let count = dice.below(6);
-    setup.faults = (0..count).map(|_| fault(nodes, &mut dice)).collect();
-    (setup, jobs(&mut dice))
+    setup.costs.fence = Span::secs([15, 60][rng.index(2)]);
+    let count = rng.below(6);
+    setup.faults = (0..count).map(|_| fault(nodes, &mut rng)).collect();
+    (setup, jobs(&mut rng))
 }
 
 /// Parameters that a life of a minute or two needs for something to happen, and what users and queues are promised.
-const LIVELY: &[(&str, &[&str])] = &[
+const FUZZ_PARAMS: &[(&str, &[&str])] = &[
     ("fair.node_wait", &["0s", "1s", "3s"]),
     ("fair.rack_wait", &["0s", "2s"]),
     ("fair.min_share_timeout", &["1s", "5s", "never"]),
@@ -118,124 +118,128 @@ const LIVELY: &[(&str, &[&str])] = &[
 ];
 
 /// Each of these by chance, in every other life.
-fn tuned(dice: &mut Dice) -> Params {
-    if dice.one_in(2) {
+fn tuned(rng: &mut Rng) -> Params {
+    if rng.one_in(2) {
         return Params::new();
     }
-    LIVELY
+    FUZZ_PARAMS
         .iter()
-        .map(|(key, values)| ((*key).to_owned(), values[dice.index(values.len())].to_owned()))
+        .map(|(key, values)| ((*key).to_owned(), values[rng.index(values.len())].to_owned()))
         .collect()
 }
 
-/// Every policy that takes slots back does so by killing.
+/// Every policy that preempts slots does so by killing.
 fn killing() -> Params {
     let described = schedulers::describe(&Params::new()).unwrap_or_default();
     let can = described.into_iter().filter(|policy| policy.parameters.iter().any(|one| one.key == "preempt"));
     can.map(|policy| (format!("{}.preempt", policy.section), "kill".to_owned())).collect()
 }
 
-fn fault(nodes: u32, dice: &mut Dice) -> Fault {
-    let node = dice.below(u64::from(nodes)) as u32;
-    let what = match dice.below(15) {
-        0..=1 => Harm::Tracker { node },
-        2..=3 => Harm::Node { node },
-        4 => Harm::Rack { rack: dice.below(2) as u32 },
-        5 => Harm::Slow { node, factor: dice.between(2.0, 10.0) },
-        6 => Harm::Partition { node },
-        7 => Harm::Deaf { node },
-        8 => Harm::JobTracker,
-        9 => Harm::Stop,
-        10 => Harm::Datanode { node },
-        11 => Harm::StillTracker { node },
-        12 => Harm::StillJobTracker,
-        _ => Harm::Meddle { node },
+fn fault(nodes: u32, rng: &mut Rng) -> Fault {
+    let node = rng.below(u64::from(nodes)) as u32;
+    let what = match rng.below(15) {
+        0..=1 => FaultKind::Tracker { node },
+        2..=3 => FaultKind::Node { node },
+        4 => FaultKind::Rack { rack: rng.below(2) as u32 },
+        5 => FaultKind::Slow { node, factor: rng.between(2.0, 10.0) },
+        6 => FaultKind::Partition { node },
+        7 => FaultKind::NoOrders { node },
+        8 => FaultKind::JobTracker,
+        9 => FaultKind::KillOldestJob,
+        10 => FaultKind::Datanode { node },
+        11 => FaultKind::FrozenTracker { node },
+        12 => FaultKind::FrozenJobTracker,
+        _ => FaultKind::PreemptAll { node },
     };
-    Fault { at_s: dice.between(0.0, 60.0), for_s: Some(dice.between(0.1, 25.0)), what }
+    Fault { at_s: rng.between(0.0, 60.0), for_s: Some(rng.between(0.1, 25.0)), what }
 }
 
-fn jobs(dice: &mut Dice) -> Workload {
-    let jobs = (0..=dice.below(4)).map(|number| {
+fn jobs(rng: &mut Rng) -> Workload {
+    let jobs = (0..=rng.below(4)).map(|number| {
         let profile = Profile {
-            map_mbps: dice.between(5.0, 50.0),
-            map_out: [0.0, 0.1, 1.0, 2.0][dice.index(4)],
-            reduce_mbps: dice.between(5.0, 50.0),
+            map_mbps: rng.between(5.0, 50.0),
+            map_out: [0.0, 0.1, 1.0, 2.0][rng.index(4)],
+            reduce_mbps: rng.between(5.0, 50.0),
             reduce_out: 1.0,
             merge_mbps: 100.0,
             start_s: 0.1,
             spread: 0.5,
         };
         let outline = Outline {
-            at_s: dice.between(0.0, 40.0),
+            at_s: rng.between(0.0, 40.0),
             name: format!("job-{number}"),
             group: "all".into(),
-            user: format!("user{}", dice.below(3)),
-            maps: dice.below(9) as u32,
-            block: 1_000_000 * (1 + dice.below(200)),
-            reduces: dice.below(4) as u32,
+            user: format!("user{}", rng.below(3)),
+            maps: rng.below(9) as u32,
+            block: 1_000_000 * (1 + rng.below(200)),
+            reduces: rng.below(4) as u32,
             profile: &profile,
         };
-        let mut job = outline.plan(dice);
-        job.slow_start = [0.0, 0.05, 1.0][dice.index(3)];
-        job.speculation = dice.one_in(2);
-        job.priority = [Priority::Normal, Priority::High, Priority::VeryLow][dice.index(3)];
-        job.queue = format!("q{}", dice.below(2));
+        let mut job = outline.plan(rng);
+        job.slow_start = [0.0, 0.05, 1.0][rng.index(3)];
+        job.speculation = rng.one_in(2);
+        job.priority = [Priority::Normal, Priority::High, Priority::VeryLow][rng.index(3)];
+        job.queue = format!("q{}", rng.below(2));
         job
     });
     Workload { name: "fuzz".into(), jobs: jobs.collect() }.sorted()
 }
 
 /// Plays one life.
-pub fn play(seed: u64) -> Result<Outcome, BadLife> {
+pub fn run_seed(seed: u64) -> Result<Outcome, FailedRun> {
     caught(seed, |scheduler| {
-        let (setup, workload) = life(seed);
+        let (setup, workload) = generate(seed);
         scheduler.clone_from(&setup.scheduler);
-        let bad = |error: MakeError| Broken { at: "0".into(), what: error.to_string() };
-        World::new(setup, workload).map_err(bad)?.run(Some(REST))
+        let bad = |error: PolicyError| RuleViolation { at: "0".into(), what: error.to_string() };
+        World::new(setup, workload).map_err(bad)?.run(Some(QUIET_WITHIN))
     })
 }
 
 /// A life that panics has broken a rule like any other, and is to be told by its seed. Nothing of it is used afterwards.
-fn caught(seed: u64, live: impl FnOnce(&mut String) -> Result<Outcome, Broken>) -> Result<Outcome, BadLife> {
+fn caught(
+    seed: u64,
+    live: impl FnOnce(&mut String) -> Result<Outcome, RuleViolation>,
+) -> Result<Outcome, FailedRun> {
     let mut scheduler = String::new();
     let lived = catch_unwind(AssertUnwindSafe(|| live(&mut scheduler))).unwrap_or_else(|payload| {
-        let words = payload.downcast_ref::<String>().map(String::as_str);
-        let words = words.or_else(|| payload.downcast_ref::<&str>().copied());
-        let what = format!("it panicked: {}", words.unwrap_or("without a word"));
-        Err(Broken { at: "a moment unknown".into(), what })
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        let what = format!("it panicked: {}", text.unwrap_or("silently"));
+        Err(RuleViolation { at: "a moment unknown".into(), what })
     });
-    lived.map_err(|broken| BadLife { seed, scheduler, broken })
+    lived.map_err(|broken| FailedRun { seed, scheduler, broken })
 }
 
 /// Plays many, and says how often what happened.
-pub fn play_all(seeds: impl IntoIterator<Item = u64>) -> Result<Seen, BadLife> {
-    let mut seen = Seen::default();
+pub fn run_seeds(seeds: impl IntoIterator<Item = u64>) -> Result<EventCounts, FailedRun> {
+    let mut seen = EventCounts::default();
     for seed in seeds {
-        let outcome = play(seed)?;
+        let outcome = run_seed(seed)?;
         seen.add(seed, &outcome);
     }
     Ok(seen)
 }
 
-impl Seen {
+impl EventCounts {
     /// One life more.
     pub fn add(&mut self, seed: u64, outcome: &Outcome) {
-        let (setup, _) = life(seed);
-        self.lives += 1;
+        let (setup, _) = generate(seed);
+        self.runs += 1;
         self.events += outcome.events;
         self.facts += outcome.facts;
         self.faults += setup.faults.len() as u64;
-        self.restarts += setup.faults.iter().filter(|fault| fault.what == Harm::JobTracker).count() as u64;
+        self.restarts +=
+            setup.faults.iter().filter(|fault| fault.what == FaultKind::JobTracker).count() as u64;
         self.recovered += u64::from(outcome.metrics.recovery.tasks);
-        self.hash = crate::chance::mix(self.hash ^ outcome.hash);
+        self.hash = crate::rng::mix(self.hash ^ outcome.hash);
         for (_, job) in outcome.metrics.jobs() {
             self.jobs += 1;
             self.failed += u64::from(!job.succeeded);
-            self.splits += u64::from(job.taken.splits);
-            self.pauses += u64::from(job.taken.pauses);
-            self.kills += u64::from(job.taken.kills);
-            self.resumes += u64::from(job.taken.resumes);
-            self.migrations += u64::from(job.taken.migrations);
+            self.splits += u64::from(job.preemption.splits);
+            self.pauses += u64::from(job.preemption.pauses);
+            self.kills += u64::from(job.preemption.kills);
+            self.resumes += u64::from(job.preemption.resumes);
+            self.migrations += u64::from(job.preemption.migrations);
             self.duplicates += u64::from(job.duplicates);
         }
     }
@@ -244,7 +248,7 @@ impl Seen {
     #[must_use]
     pub fn with(mut self, other: &Self) -> Self {
         let pairs = [
-            (&mut self.lives, other.lives),
+            (&mut self.runs, other.runs),
             (&mut self.events, other.events),
             (&mut self.facts, other.facts),
             (&mut self.jobs, other.jobs),
@@ -262,7 +266,7 @@ impl Seen {
         for (sum, more) in pairs {
             *sum += more;
         }
-        self.hash = crate::chance::mix(self.hash ^ other.hash);
+        self.hash = crate::rng::mix(self.hash ^ other.hash);
         self
     }
 }
@@ -272,13 +276,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_that_panics_is_told_by_its_seed() {
+    fn panicking_run_reports_its_seed() {
         let bad = caught(7, |scheduler| {
             scheduler.push_str("fifo");
             panic!("index {} of nothing", scheduler.len())
         });
-        let words = bad.map(|_| ()).expect_err("it panicked").to_string();
+        let text = bad.map(|_| ()).expect_err("it panicked").to_string();
         let told = "seed 7 (fifo): at a moment unknown: it panicked: index 4 of nothing\nrun it again: mrctl sim fuzz --seed 7";
-        assert_eq!(words, told);
+        assert_eq!(text, told);
     }
 }

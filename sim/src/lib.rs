@@ -5,7 +5,6 @@
 //! writes, and the clock that policies are timed by. Read [`world`] first.
 
 pub mod catalog;
-pub mod chance;
 pub mod clusters;
 pub mod experiment;
 pub mod fault;
@@ -14,6 +13,7 @@ pub mod profile;
 pub mod replay;
 pub mod report;
 pub mod repro;
+pub mod rng;
 pub mod scenario;
 pub mod setup;
 pub mod trial;
@@ -22,11 +22,11 @@ pub mod world;
 
 pub use mrcore::{
     PerPhase, Span,
-    metrics::{JobFigures, shares::Promise},
+    metrics::{JobFigures, shares::MinShare},
 };
 pub use setup::Setup;
 pub use workload::Workload;
-pub use world::{Broken, Outcome, World};
+pub use world::{Outcome, RuleViolation, World};
 
 /// `1 job`, `2 jobs`: of things whose names take an s.
 pub(crate) fn count(count: usize, noun: &str) -> String {

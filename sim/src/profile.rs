@@ -31,12 +31,12 @@ pub type Profiles = BTreeMap<String, Profile>;
 /// A file of profiles that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("profiles: {0}")]
-pub struct BadProfiles(String);
+pub struct ProfileError(String);
 
 /// One program as a file has it: what it does not say is as it is built in.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Given {
+struct ProfileRecord {
     map_mbps: Option<f64>,
     map_out: Option<f64>,
     reduce_mbps: Option<f64>,
@@ -46,7 +46,7 @@ struct Given {
     spread: Option<f64>,
 }
 
-impl Given {
+impl ProfileRecord {
     fn over(self, base: Option<&Profile>) -> Result<Profile, String> {
         let of = |given: Option<f64>, field: &str, built_in: fn(&Profile) -> f64| {
             let missing = || format!("{field} is missing, and no profile of that name is built in");
@@ -70,16 +70,16 @@ pub fn built_in() -> Profiles {
 }
 
 /// Reads TOML: a table for each program, over the built-in ones.
-pub fn parse(text: &str) -> Result<Profiles, BadProfiles> {
+pub fn parse(text: &str) -> Result<Profiles, ProfileError> {
     parse_over(text, &built_in())
 }
 
-fn parse_over(text: &str, base: &Profiles) -> Result<Profiles, BadProfiles> {
-    let given: BTreeMap<String, Given> =
-        toml::from_str(text).map_err(|error| BadProfiles(error.to_string().trim().replace('\n', " ")))?;
+fn parse_over(text: &str, base: &Profiles) -> Result<Profiles, ProfileError> {
+    let given: BTreeMap<String, ProfileRecord> =
+        toml::from_str(text).map_err(|error| ProfileError(error.to_string().trim().replace('\n', " ")))?;
     let mut profiles = Profiles::new();
     for (name, given) in given {
-        let bad = |what: String| BadProfiles(format!("{name}: {what}"));
+        let bad = |what: String| ProfileError(format!("{name}: {what}"));
         let profile = given.over(base.get(&name)).map_err(bad)?;
         profile.check().map_err(bad)?;
         profiles.insert(name, profile);

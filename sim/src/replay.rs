@@ -3,13 +3,13 @@
 use crate::{
     Setup,
     experiment::{Comparison, Experiment, ExperimentError, Step, Variant, each_alone},
-    fault::{Fault, Harm},
+    fault::{Fault, FaultKind},
     report::{percent, show},
     setup::Machine,
     trial::Fidelity,
     workload::{
         Workload,
-        history::{History, Place, Ran},
+        history::{History, Ran, TrackerRow},
     },
 };
 use mrcore::{PerPhase, Span, ids::JobId};
@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 
 /// What is to be tried.
 #[derive(Debug, Clone)]
-pub struct WhatIf {
+pub struct ReplayRequest {
     /// The policy that really ran.
     pub ran: Variant,
     /// Those to try instead.
@@ -46,7 +46,7 @@ pub struct Replay {
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum NoPolicy {
     #[error("the history does not say which policy ran, as those of older versions: name it with --ran")]
-    Unsaid,
+    UnknownShares,
     #[error(
         "jobs ran under different policies ({0}): replay a part of the histories, or name one policy with --ran"
     )]
@@ -61,7 +61,7 @@ pub fn as_it_ran(variant: Variant) -> Variant {
 /// The policy that ran and its parameters, if the history says so of all its jobs alike.
 pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
     match &history.policies[..] {
-        [] => Err(NoPolicy::Unsaid),
+        [] => Err(NoPolicy::UnknownShares),
         [Ran { policy, params, .. }] => Ok(as_it_ran(Variant {
             label: policy.clone(),
             scheduler: policy.clone(),
@@ -85,26 +85,26 @@ pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
 /// A node that is to die and is none of those that there would be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name} would not be there to die: of {were} nodes the first {are} by name are left")]
-pub struct NotThere {
+pub struct UnknownNode {
     name: String,
     were: usize,
     are: usize,
 }
 
-impl WhatIf {
+impl ReplayRequest {
     /// How many nodes there would be.
     fn count(&self, history: &History) -> usize {
         (history.trackers.len() as u32).saturating_add_signed(self.nodes).max(1) as usize
     }
 
     /// Whether all that is to go wrong can.
-    pub fn fits(&self, history: &History) -> Result<(), NotThere> {
+    pub fn validate(&self, history: &History) -> Result<(), UnknownNode> {
         let (were, are) = (history.trackers.len(), self.count(history));
-        let gone = |fault: &&Fault| matches!(fault.what, Harm::Node { node } if node as usize >= are);
+        let gone = |fault: &&Fault| matches!(fault.what, FaultKind::Node { node } if node as usize >= are);
         match self.faults.iter().find(gone).map(|fault| &fault.what) {
-            Some(Harm::Node { node }) => {
+            Some(FaultKind::Node { node }) => {
                 let name = history.trackers.get(*node as usize).cloned().unwrap_or_default();
-                Err(NotThere { name, were, are })
+                Err(UnknownNode { name, were, are })
             }
             _ => Ok(()),
         }
@@ -136,7 +136,7 @@ impl WhatIf {
         for fault in &self.faults {
             let mut word = String::new();
             let node = match fault.what {
-                Harm::Node { node } => history.trackers.get(node as usize),
+                FaultKind::Node { node } => history.trackers.get(node as usize),
                 _ => None,
             };
             let _ = write!(word, "{} dies at {} s", node.map_or("a node", String::as_str), fault.at_s);
@@ -164,7 +164,7 @@ pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, Ex
 /// Replays a history, for somebody who is told of every run that is done.
 pub fn replay(
     history: &History,
-    what: &WhatIf,
+    what: &ReplayRequest,
     watch: &(dyn Fn(Step<'_>) + Sync),
 ) -> Result<Replay, ExperimentError> {
     let (workload, real) = history.succeeded();
@@ -188,17 +188,19 @@ pub fn replay(
 /// Slots are those that are asked for; else as the history says of each; else as many as were ever used at a time.
 pub(crate) fn machines(history: &History, slots: PerPhase<Option<u32>>, more: i32) -> Vec<Machine> {
     let usual = Setup::even(1, history.slots, "fifo").machines[0].clone();
-    let places: &[Place] = history.under.as_ref().map_or(&[], |under| &under.trackers);
+    let places: &[TrackerRow] = history.under.as_ref().map_or(&[], |under| &under.trackers);
     let mut racks: Vec<&str> = places.iter().map(|place| place.rack.as_str()).collect();
     racks.sort_unstable();
     racks.dedup();
     let machine = |name: &String| {
         let place = places.iter().find(|place| place.name == *name);
         let rack = place.and_then(|place| racks.iter().position(|rack| *rack == place.rack)).unwrap_or(0);
-        let said = place.map(|place| PerPhase { map: place.map_slots, reduce: place.reduce_slots });
-        let said = said.unwrap_or(history.slots);
-        let slots =
-            PerPhase { map: slots.map.unwrap_or(said.map), reduce: slots.reduce.unwrap_or(said.reduce) };
+        let paper_figures = place.map(|place| PerPhase { map: place.map_slots, reduce: place.reduce_slots });
+        let paper_figures = paper_figures.unwrap_or(history.slots);
+        let slots = PerPhase {
+            map: slots.map.unwrap_or(paper_figures.map),
+            reduce: slots.reduce.unwrap_or(paper_figures.reduce),
+        };
         // What a task took is known: it is the machine that it took it on.
         Machine { rack: rack as u32, slots, disk: 1e12, nic: 1e10, ..usual.clone() }
     };
@@ -215,7 +217,7 @@ fn losses(history: &History) -> Vec<Fault> {
     let fault = |(node, at, back): &(u32, Span, Option<Span>)| {
         let at_s = (at.as_secs_f64() - silent).max(0.0);
         let for_s = back.map(|back| (back.as_secs_f64() - at_s).max(0.0));
-        Fault { at_s, for_s, what: Harm::Node { node: *node } }
+        Fault { at_s, for_s, what: FaultKind::Node { node: *node } }
     };
     history.losses.iter().map(fault).collect()
 }
@@ -264,9 +266,9 @@ impl Replay {
     pub fn advice(&self) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
         // One under which more jobs fail or do not end is no advice, whatever its mean.
-        let undone = |at: usize| self.comparison.undone(at, None);
+        let unfinished = |at: usize| self.comparison.unfinished(at, None);
         let best = (0..self.comparison.variants.len())
-            .filter(|at| undone(*at).0 <= undone(0).0 && undone(*at).1 <= undone(0).1)
+            .filter(|at| unfinished(*at).0 <= unfinished(0).0 && unfinished(*at).1 <= unfinished(0).1)
             .min_by(|one, other| mean(*one).mean.total_cmp(&mean(*other).mean));
         let best = best.unwrap_or(0);
         let (ran, label) = (&self.comparison.variants[0].label, &self.comparison.variants[best].label);
@@ -289,9 +291,9 @@ impl Replay {
         let off = self.fidelity.error();
         // A gain that is less than what the model is off by may not be one.
         let advice = if gain > off { format!("use {label}") } else { format!("{label} may be better") };
-        let doubt = if gain > off { "" } else { ", which is more than the gain" };
+        let note = if gain > off { "" } else { ", which is more than the gain" };
         format!(
-            "{advice}: mean completion {} s instead of {} s ({} less){cost}; the model was {} off on what really ran{doubt}",
+            "{advice}: mean completion {} s instead of {} s ({} less){cost}; the model was {} off on what really ran{note}",
             show(mean(best)),
             show(mean(0)),
             percent(gain),
@@ -305,8 +307,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn what_if() -> WhatIf {
-        WhatIf {
+    fn what_if() -> ReplayRequest {
+        ReplayRequest {
             ran: Variant::plain("fifo"),
             others: Vec::new(),
             slots: PerPhase::default(),
@@ -316,20 +318,20 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_was_changed_is_not_passed_off_as_one() {
+    fn modified_policy_is_not_reported_as_the_original() {
         let one = |policy: &str, jobs: &[u32]| Ran {
             policy: policy.into(),
             params: BTreeMap::new(),
             jobs: jobs.iter().copied().map(JobId).collect(),
         };
         let of = |policies| History { policies, ..History::default() };
-        assert_eq!(ran(&of(Vec::new())), Err(NoPolicy::Unsaid));
+        assert_eq!(ran(&of(Vec::new())), Err(NoPolicy::UnknownShares));
         let error = ran(&of(vec![one("fair", &[1, 2]), one("fifo", &[3])])).expect_err("two").to_string();
         assert!(error.contains("(fair: job_1 to job_2; fifo: job_3)"), "{error}");
     }
 
     #[test]
-    fn what_is_other_than_it_was_is_told() {
+    fn changed_assumptions_are_reported() {
         let mut history = History {
             trackers: vec!["a".into(), "b".into()],
             losses: vec![(0, Span(0), None), (1, Span(0), None)],
@@ -338,11 +340,11 @@ mod tests {
         let mut what = what_if();
         assert_eq!(what.changes(&history), None);
         what.nodes = 4;
-        what.faults = vec![Fault { at_s: 30.0, for_s: None, what: Harm::Node { node: 1 } }];
+        what.faults = vec![Fault { at_s: 30.0, for_s: None, what: FaultKind::Node { node: 1 } }];
         assert_eq!(what.changes(&history).as_deref(), Some("6 nodes instead of 2, b dies at 30 s"));
-        assert_eq!(what.fits(&history), Ok(()));
+        assert_eq!(what.validate(&history), Ok(()));
         what.nodes = -1;
-        let error = what.fits(&history).expect_err("b is left out").to_string();
+        let error = what.validate(&history).expect_err("b is left out").to_string();
         assert_eq!(error, "b would not be there to die: of 2 nodes the first 1 by name are left");
         what.faults.clear();
         assert_eq!(
@@ -360,7 +362,7 @@ mod tests {
 
     #[test]
     fn nodes_are_as_the_history_says() {
-        let place = |name: &str, rack: &str, map_slots| Place {
+        let place = |name: &str, rack: &str, map_slots| TrackerRow {
             name: name.into(),
             host: name.into(),
             rack: rack.into(),
@@ -391,7 +393,8 @@ mod tests {
         assert_eq!((ran.scheduler.as_str(), ran.params["fair.node_wait"].as_str()), ("fair", "5s"));
         assert_eq!(ran.label, "fair as it ran", "not to be taken for another fair");
         let silent = mrcore::Config::default().lost_after.as_secs_f64();
-        let lost = Fault { at_s: 100.0 - silent, for_s: Some(60.0 + silent), what: Harm::Node { node: 1 } };
+        let lost =
+            Fault { at_s: 100.0 - silent, for_s: Some(60.0 + silent), what: FaultKind::Node { node: 1 } };
         assert_eq!(losses(&history), [lost]);
         let asked = PerPhase { map: Some(4), reduce: None };
         let slots = |history: &History, asked| machines(history, asked, 0).pop().map(|machine| machine.slots);
@@ -418,7 +421,7 @@ mod tests {
     #[test]
     fn the_cluster_as_it_was_has_the_slots_that_it_had() {
         let history = narrow();
-        let what = WhatIf { slots: PerPhase { map: Some(2), reduce: None }, ..what_if() };
+        let what = ReplayRequest { slots: PerPhase { map: Some(2), reduce: None }, ..what_if() };
         let replay = replay(&history, &what, &|_| {}).expect("it runs");
         assert!(replay.fidelity.error() < 0.1, "one after the other, as they ran: {:?}", replay.fidelity);
         let mean =

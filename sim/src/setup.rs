@@ -3,8 +3,8 @@
 use crate::{fault::Fault, scenario::Step};
 use mrcore::{Config, PerPhase, Scheduler, Span};
 use schedulers::{
-    MakeError, Params,
-    timed::{Spent, Timed},
+    Params, PolicyError,
+    timed::{DecisionTimes, Timed},
 };
 use std::{sync::Arc, time::Instant};
 
@@ -22,7 +22,7 @@ pub struct Machine {
     /// Bytes a second in and out of it.
     pub nic: f64,
     /// Bytes of blocks it can keep.
-    pub room: u64,
+    pub disk_bytes: u64,
 }
 
 /// What things cost beside the work itself.
@@ -38,7 +38,7 @@ pub struct Costs {
     pub split: Span,
     /// The same for a pause, without writing what the reduce has in memory.
     pub pause: Span,
-    /// Bytes a second at which maps spill and reduces put their state aside.
+    /// Bytes a second at which maps spill and reduces save their checkpoints.
     pub write: f64,
     /// Bytes of a reduce's state that are in memory at most: the rest is on disk already.
     pub memory: u64,
@@ -52,7 +52,7 @@ pub struct Costs {
     pub fence: Span,
     /// After this long the file system has made up for the blocks of a lost node.
     pub repair: Span,
-    /// Solving a policy's problem beside the mind.
+    /// Solving a policy's problem beside the core.
     pub solve: Span,
     /// Rates of flows are found anew no more often than this.
     pub net_epoch: Span,
@@ -121,8 +121,14 @@ impl Setup {
     /// 80 MB/s for each reader. The heartbeat follows Hadoop's rule of a second for each hundred nodes, at least
     /// one second and at most ten.
     pub fn even(nodes: u32, slots: PerPhase<u32>, scheduler: &str) -> Self {
-        let machine =
-            |at: u32| Machine { rack: at / 40, slots, speed: 1.0, disk: 80e6, nic: 125e6, room: 1 << 42 };
+        let machine = |at: u32| Machine {
+            rack: at / 40,
+            slots,
+            speed: 1.0,
+            disk: 80e6,
+            nic: 125e6,
+            disk_bytes: 1 << 42,
+        };
         let mut setup = Self {
             machines: (0..nodes).map(machine).collect(),
             rack_uplink: 1.25e9,
@@ -157,7 +163,7 @@ impl Setup {
     }
 
     /// The policy, timed.
-    pub(crate) fn policy(&self, spent: &Arc<Spent>) -> Result<Box<dyn Scheduler>, MakeError> {
+    pub(crate) fn policy(&self, spent: &Arc<DecisionTimes>) -> Result<Box<dyn Scheduler>, PolicyError> {
         let policy = schedulers::make(&self.scheduler, &self.params)?;
         let began = Instant::now();
         Ok(Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone())))

@@ -8,7 +8,7 @@
 use crate::{
     Outcome, Setup, Workload,
     experiment::{Variant, makespan_s},
-    fault::{Fault, Harm},
+    fault::{Fault, FaultKind},
     report::{Cell, Table},
     workload::{JobPlan, MapPlan, ReducePlan, history::History, seconds},
 };
@@ -217,7 +217,7 @@ impl Fidelity {
     }
 }
 
-/// The trials by which the simulator is measured: mixes of sizes under different policies, slots taken back from
+/// The trials by which the simulator is measured: mixes of sizes under different policies, preempted slots from
 /// maps and reduces, and a node that dies.
 pub fn all() -> Vec<Trial> {
     // Jobs come in the middle of others' waves: which of two things at the same moment comes first is nobody's merit.
@@ -255,7 +255,7 @@ pub fn all() -> Vec<Trial> {
         "two",
         &[job(0.0, "first", "ann", (67, 6.0), (28, 3.0)), job(0.5, "second", "bob", (150, 6.0), (28, 3.0))],
     );
-    let dies = || vec![Fault { at_s: 3.0, for_s: None, what: Harm::Node { node: 3 } }];
+    let dies = || vec![Fault { at_s: 3.0, for_s: None, what: FaultKind::Node { node: 3 } }];
     let soon = [("min_share_timeout", "1s"), ("fair_share_timeout", "1s")];
     let back = Variant::tuned("fair, slots back", "fair", &soon);
     let fcs = Variant::tuned("fcs", "fcs", &[("newly_launched", "2s")]);
@@ -321,23 +321,23 @@ mod tests {
     use crate::World;
 
     #[test]
-    fn every_trial_ends_and_takes_no_longer_than_it_may() {
+    fn every_trial_ends_within_its_limit() {
         let trials = all().into_iter().chain([short(), narrow_link(4e6)]);
         for Trial { name, setup, workload, .. } in trials {
             let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
-            let took = outcome.end.since(mrcore::Time(0)).as_secs_f64();
-            assert!(outcome.unfinished == 0 && took < 90.0, "{name}: {took} s");
+            let elapsed = outcome.end.since(mrcore::Time(0)).as_secs_f64();
+            assert!(outcome.unfinished == 0 && elapsed < 90.0, "{name}: {elapsed} s");
         }
     }
 
     #[test]
-    fn slots_are_taken_back_in_some_and_a_node_dies_in_some() {
+    fn some_trials_preempt_and_some_lose_a_node() {
         let mut sum = [0; 3];
         for Trial { setup, workload, .. } in all() {
             let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
             for (_, job) in outcome.metrics.jobs() {
-                sum[0] += job.taken.splits;
-                sum[1] += job.taken.pauses;
+                sum[0] += job.preemption.splits;
+                sum[1] += job.preemption.pauses;
                 sum[2] += job.recovery.tasks;
             }
         }

@@ -1,26 +1,26 @@
 //! Random lives in continuous integration. `FERMATA_SEED=7 cargo test -p fermata-sim --test fuzz` plays one seed,
 //! `FERMATA_SEEDS=100000` so many.
 
-use fermata_sim::fuzz::{self, Seen};
+use fermata_sim::fuzz::{self, EventCounts};
 
 fn number(key: &str) -> Option<u64> {
     std::env::var(key).ok().and_then(|text| text.parse().ok())
 }
 
 #[test]
-fn random_lives_hold_every_rule_and_come_to_rest() {
+fn random_runs_keep_every_rule_and_terminate() {
     if let Some(seed) = number("FERMATA_SEED") {
-        let outcome = fuzz::play(seed).unwrap_or_else(|bad| panic!("{bad}"));
+        let outcome = fuzz::run_seed(seed).unwrap_or_else(|bad| panic!("{bad}"));
         println!("seed {seed}: {} events, hash {:016x}", outcome.events, outcome.hash);
         return;
     }
     let seeds = number("FERMATA_SEEDS").unwrap_or(500);
     let halves = std::thread::scope(|scope| {
-        let part = |from: u64| scope.spawn(move || fuzz::play_all((from..seeds).step_by(2)));
+        let part = |from: u64| scope.spawn(move || fuzz::run_seeds((from..seeds).step_by(2)));
         [part(0), part(1)].map(|part| part.join().expect("a life that ends"))
     });
     let halves = halves.map(|half| half.unwrap_or_else(|bad| panic!("{bad}")));
-    let seen: Seen = halves[0].clone().with(&halves[1]);
+    let seen: EventCounts = halves[0].clone().with(&halves[1]);
     println!("{seen:#?}");
     let rarest =
         [seen.splits, seen.pauses, seen.resumes, seen.recovered, seen.restarts, seen.failed, seen.duplicates];
@@ -29,20 +29,20 @@ fn random_lives_hold_every_rule_and_come_to_rest() {
 
 /// Seeds that once broke a rule.
 #[test]
-fn found_seeds_stay_good() {
+fn known_seeds_pass() {
     // Reduces under hsrtf-pup without hysteresis whose states were longer on their way than they kept their slots; and those
     // of two jobs that paused each other before either had come further. And a tracker that was told of maps by a JobTracker
     // with which it had not registered.
     const FOUND: [u64; 3] = [17214, 184_716, 94833];
     for seed in FOUND {
-        fuzz::play(seed).unwrap_or_else(|bad| panic!("{bad}"));
+        fuzz::run_seed(seed).unwrap_or_else(|bad| panic!("{bad}"));
     }
 }
 
 #[test]
-fn a_seed_is_a_life() {
+fn seeds_are_reproducible() {
     for seed in 0..10 {
-        let hash = || fuzz::play(seed).unwrap_or_else(|bad| panic!("{bad}")).hash;
+        let hash = || fuzz::run_seed(seed).unwrap_or_else(|bad| panic!("{bad}")).hash;
         assert_eq!(hash(), hash());
     }
 }

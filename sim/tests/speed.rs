@@ -2,9 +2,8 @@
 //! prints events a second and the peak of memory; `FERMATA_TRACES` names the folder of traces.
 
 use fermata_sim::{
-    Setup, Workload, World,
-    chance::Dice,
-    profile,
+    Setup, Workload, World, profile,
+    rng::Rng,
     workload::{Outline, papers, swim},
 };
 use mrcore::{PerPhase, Span};
@@ -23,7 +22,7 @@ fn peak_mib() -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
-/// Seconds of processor time of this process: others use the machine too.
+/// Seconds of CPU time of this process: others use the machine too.
 fn cpu_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = stat.rsplit(')').next().unwrap_or("");
@@ -33,10 +32,10 @@ fn cpu_s() -> f64 {
 
 fn measure(name: &str, setup: Setup, workload: Workload, limit_s: f64) {
     let (nodes, jobs, tasks) = (setup.machines.len(), workload.jobs.len(), workload.tasks());
-    let (begun, cpu) = (Instant::now(), cpu_s());
+    let (started, cpu) = (Instant::now(), cpu_s());
     let outcome = World::new(setup, workload).expect("a policy").run(Some(Span::secs(100_000_000)));
     let outcome = outcome.unwrap_or_else(|broken| panic!("{broken}"));
-    let (elapsed, took) = (begun.elapsed().as_secs_f64(), cpu_s() - cpu);
+    let (elapsed, took) = (started.elapsed().as_secs_f64(), cpu_s() - cpu);
     println!(
         "{name}: {nodes} nodes, {jobs} jobs, {tasks} tasks, {} of simulated time in {took:.1} s of one core ({elapsed:.1} s passed); {} events, {:.0} a second; \
          peak {} MiB; hash {:016x}; unfinished {}",
@@ -73,8 +72,8 @@ fn b_facebook() {
 #[test]
 #[ignore = "a measurement, for release builds"]
 fn c_ten_thousand_nodes() {
-    let (profiles, mut dice) = (profile::built_in(), Dice::new(1));
-    let job = |number: u32, dice: &mut Dice| {
+    let (profiles, mut rng) = (profile::built_in(), Rng::new(1));
+    let job = |number: u32, rng: &mut Rng| {
         Outline {
             at_s: f64::from(number),
             name: format!("job-{number}"),
@@ -85,9 +84,9 @@ fn c_ten_thousand_nodes() {
             reduces: 50,
             profile: &profiles["fcs-termvector"],
         }
-        .plan(dice)
+        .plan(rng)
     };
-    let jobs = (0..1000).map(|number| job(number, &mut dice)).collect();
+    let jobs = (0..1000).map(|number| job(number, &mut rng)).collect();
     let workload = Workload { name: "large".into(), jobs };
     measure(
         "10,000 nodes",

@@ -4,9 +4,9 @@ use fermata_sim as sim;
 use mrcore::{PerPhase, Span, ids::JobId, metrics::JobFigures};
 use sim::{
     Outcome, Setup, Workload, World,
-    chance::Dice,
-    fault::{Fault, Harm},
+    fault::{Fault, FaultKind},
     profile::{self, Profile},
+    rng::Rng,
     workload::{Outline, papers},
 };
 
@@ -29,8 +29,8 @@ fn job(at_s: f64, maps: u32, reduces: u32) -> Outline<'static> {
 }
 
 fn workload(jobs: Vec<Outline<'static>>) -> Workload {
-    let mut dice = Dice::new(1);
-    let jobs = jobs.into_iter().map(|job| job.plan(&mut dice)).collect();
+    let mut rng = Rng::new(1);
+    let jobs = jobs.into_iter().map(|job| job.plan(&mut rng)).collect();
     Workload { name: "test".into(), jobs }
 }
 
@@ -61,7 +61,7 @@ fn near(value: f64, expected: f64, tolerance: f64) {
 }
 
 #[test]
-fn local_maps_take_what_their_bytes_take() {
+fn local_map_time_follows_its_bytes() {
     // Two nodes with all the data, four slots, eight maps of 10 s and a start of 1 s: two waves.
     let outcome = play(setup(2), workload(vec![job(5.0, 8, 0)]));
     near(makespan_s(&outcome, 1), 22.1, 0.3);
@@ -81,7 +81,7 @@ fn a_shuffle_overlaps_the_maps_and_the_rest_follows() {
 }
 
 #[test]
-fn remote_maps_share_the_way_in() {
+fn remote_maps_share_the_link() {
     // All data on node 0, which has no slots; node 1 reads four streams of up to 10 MB/s through 20 MB/s.
     let mut setup = setup(2);
     setup.machines[0].slots = PerPhase { map: 0, reduce: 0 };
@@ -96,9 +96,10 @@ fn remote_maps_share_the_way_in() {
 }
 
 #[test]
-fn a_slow_machine_is_slow_for_so_long() {
+fn slow_machine_recovers_after_the_fault() {
     let mut setup = setup(1);
-    setup.faults = vec![Fault { at_s: 8.0, for_s: Some(10.0), what: Harm::Slow { node: 0, factor: 10.0 } }];
+    setup.faults =
+        vec![Fault { at_s: 8.0, for_s: Some(10.0), what: FaultKind::Slow { node: 0, factor: 10.0 } }];
     let outcome = play(setup, workload(vec![job(5.0, 1, 0)]));
     // From 6.03 to 8 two seconds' work, one in the next ten, seven more after that.
     near(makespan_s(&outcome, 1), 13.0 + 7.05, 0.3);
@@ -107,7 +108,7 @@ fn a_slow_machine_is_slow_for_so_long() {
 #[test]
 fn a_lost_node_is_noticed_and_its_maps_run_again() {
     let mut setup = setup(3);
-    setup.faults = vec![Fault { at_s: 20.0, for_s: None, what: Harm::Node { node: 1 } }];
+    setup.faults = vec![Fault { at_s: 20.0, for_s: None, what: FaultKind::Node { node: 1 } }];
     let outcome = play(setup, workload(vec![job(2.0, 12, 2)]));
     assert!(outcome.metrics.recovery.tasks > 0);
     let job = figures(&outcome, 1);
@@ -117,7 +118,7 @@ fn a_lost_node_is_noticed_and_its_maps_run_again() {
 #[test]
 fn the_jobtracker_comes_back_to_where_it_was() {
     let mut setup = setup(3);
-    setup.faults = vec![Fault { at_s: 12.0, for_s: Some(5.0), what: Harm::JobTracker }];
+    setup.faults = vec![Fault { at_s: 12.0, for_s: Some(5.0), what: FaultKind::JobTracker }];
     let outcome = play(setup, workload(vec![job(2.0, 12, 2), job(14.0, 3, 1)]));
     assert_eq!(figures(&outcome, 1).lost, Span(0), "nothing is run twice");
     assert!(figures(&outcome, 2).submitted.since(figures(&outcome, 1).submitted) >= Span::secs(15));
@@ -127,10 +128,10 @@ fn the_jobtracker_comes_back_to_where_it_was() {
 fn a_partition_is_survived_by_both_sides() {
     let mut setup = setup(3);
     setup.faults = vec![
-        Fault { at_s: 8.0, for_s: Some(30.0), what: Harm::Partition { node: 0 } },
-        Fault { at_s: 9.0, for_s: Some(6.0), what: Harm::Deaf { node: 1 } },
-        Fault { at_s: 60.0, for_s: Some(20.0), what: Harm::Rack { rack: 0 } },
-        Fault { at_s: 90.0, for_s: Some(4.0), what: Harm::Tracker { node: 2 } },
+        Fault { at_s: 8.0, for_s: Some(30.0), what: FaultKind::Partition { node: 0 } },
+        Fault { at_s: 9.0, for_s: Some(6.0), what: FaultKind::NoOrders { node: 1 } },
+        Fault { at_s: 60.0, for_s: Some(20.0), what: FaultKind::Rack { rack: 0 } },
+        Fault { at_s: 90.0, for_s: Some(4.0), what: FaultKind::Tracker { node: 2 } },
     ];
     let jobs = (0..6).map(|number| job(f64::from(number) * 15.0 + 2.0, 12, 2)).collect();
     assert!(figures(&play(setup, workload(jobs)), 1).succeeded);
@@ -141,7 +142,7 @@ fn the_same_seed_gives_the_same_facts() {
     let run = |seed| {
         let mut setup = Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo");
         setup.seed = seed;
-        setup.faults = vec![Fault { at_s: 60.0, for_s: Some(60.0), what: Harm::Node { node: 3 } }];
+        setup.faults = vec![Fault { at_s: 60.0, for_s: Some(60.0), what: FaultKind::Node { node: 3 } }];
         let outcome = play(setup, papers::hsrtf(&profile::built_in(), seed));
         (outcome.hash, outcome.facts, outcome.events)
     };
@@ -161,7 +162,7 @@ fn an_idle_day_costs_nothing() {
 fn disturbed(jobs: Vec<Outline<'static>>, at_s: f64) -> Outcome {
     let mut setup = Setup::even(1, PerPhase { map: 1, reduce: 1 }, "fifo");
     setup.checked = true;
-    setup.faults = vec![Fault { at_s, for_s: Some(3.0), what: Harm::Meddle { node: 0 } }];
+    setup.faults = vec![Fault { at_s, for_s: Some(3.0), what: FaultKind::PreemptAll { node: 0 } }];
     play(setup, workload(jobs))
 }
 
@@ -173,7 +174,7 @@ fn a_split_stops_the_work_and_starting_again_takes_time() {
     let cost = 0.05 + 0.25 + 1.03;
     near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), cost, 0.05);
     let job = figures(&outcome, 1);
-    assert_eq!((job.taken.splits, job.lost), (1, Span(0)));
+    assert_eq!((job.preemption.splits, job.lost), (1, Span(0)));
     near(job.overhead().as_secs_f64(), cost, 0.05);
 }
 
@@ -183,7 +184,7 @@ fn a_pause_writes_what_is_in_memory_and_reads_it_back() {
     let calm = disturbed(vec![job(0.0, 4, 1)], 500.0);
     let outcome = disturbed(vec![job(0.0, 4, 1)], 40.0);
     let job = figures(&outcome, 1);
-    assert_eq!((job.taken.pauses, job.taken.resumes, job.lost), (1, 1, Span(0)));
+    assert_eq!((job.preemption.pauses, job.preemption.resumes, job.lost), (1, 1, Span(0)));
     let memory = f64::from(128 << 20);
     let (split, write, read) = (0.05 + 35e6 / 100e6, 0.1 + memory / 100e6, memory / 80e6);
     // The map that ran beside it was split, and its rest started again.
@@ -193,7 +194,7 @@ fn a_pause_writes_what_is_in_memory_and_reads_it_back() {
 }
 
 #[test]
-fn a_state_that_moves_shares_the_way() {
+fn checkpoint_transfer_shares_the_link() {
     // A long job's only reduce is paused for small ones that take both reduce slots. The nodes are not equally fast, so that the
     // other one is sometimes free first, and the state comes there through 20 MB/s or 125 MB/s.
     let run = |nic: f64| {
@@ -208,7 +209,8 @@ fn a_state_that_moves_shares_the_way() {
         play(setup, workload(std::iter::once(job(0.0, 30, 1)).chain(small).collect()))
     };
     let (wide, narrow) = (run(125e6), run(20e6));
-    let moved = |outcome: &Outcome| outcome.metrics.jobs().map(|(_, job)| job.taken.migrations).sum::<u32>();
+    let moved =
+        |outcome: &Outcome| outcome.metrics.jobs().map(|(_, job)| job.preemption.migrations).sum::<u32>();
     let overhead = |outcome: &Outcome| figures(outcome, 1).restarting.as_secs_f64();
     assert!(moved(&wide) > 0 && moved(&narrow) > 0);
     assert!(overhead(&narrow) / f64::from(moved(&narrow)) > overhead(&wide) / f64::from(moved(&wide)));

@@ -10,7 +10,7 @@ use mrlib::{
     },
 };
 use proto::mr::{
-    FromTask, Progress, TaskHello, TaskResult, TaskStart, ToTask, Unfetched, from_task::Kind, map_event,
+    FetchFailed, FromTask, Progress, TaskHello, TaskResult, TaskStart, ToTask, from_task::Kind, map_event,
     task_spec, to_task,
 };
 use std::{
@@ -70,8 +70,8 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             eprintln!("about to crash");
             std::process::abort();
         }
-        ("failed", words) => {
-            send(stream, Kind::Failed(words.into()));
+        ("failed", text) => {
+            send(stream, Kind::Failed(text.into()));
             exit(1);
         }
         // In a group of its own, and soon without a parent.
@@ -93,7 +93,7 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             sleep();
         }
         ("unfetched", map) => {
-            send(stream, Kind::Unfetched(Unfetched { attempt: map.into(), addr: "node2:7000".into() }));
+            send(stream, Kind::FetchFailed(FetchFailed { attempt: map.into(), addr: "node2:7000".into() }));
             sleep();
         }
         // As if there were no room where it should go.

@@ -44,8 +44,7 @@ impl Groups {
             Err(why) => {
                 tracing::warn!(
                     why,
-                    "no control groups: the kernel does not hold tasks to task_memory_max and task_processes_max, the \
-                     tracker looks every half second"
+                    "no control groups: the kernel does not hold tasks to task_memory_max and task_processes_max, the tracker checks every half second"
                 );
                 None
             }
@@ -176,7 +175,7 @@ fn members(group: &Path) -> Vec<u32> {
     text.lines().filter_map(|line| line.trim().parse().ok()).collect()
 }
 
-/// The first process of a container, if that is one of ours that has stepped aside (daemon's `first`).
+/// The first process of a container, if that is one of ours that has stepped aside (daemon's `init_process`).
 fn first_process() -> Option<u32> {
     let program = |pid: &str| fs::read_link(format!("/proc/{pid}/exe")).ok();
     let parent = rustix::process::getppid().filter(|parent| *parent == Pid::INIT)?;
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_none_is_said() {
+    fn missing_cgroups_are_reported() {
         let bounds = Bounds { memory: 1, processes: 2 };
         let dir = tempfile::tempdir().unwrap();
         let why = |own: &str| Groups::open_in(dir.path(), own, bounds, 1).unwrap_err();
@@ -271,14 +270,14 @@ mod tests {
             return skipped("no controller is handed down to new groups");
         };
         let mut children = [(); 2].map(|()| Command::new("sleep").arg("1000").spawn().unwrap());
-        let [tracker, keeper] = [0, 1].map(|which| children[which].id());
-        for pid in [tracker, keeper] {
+        let [tracker, reaper] = [0, 1].map(|which| children[which].id());
+        for pid in [tracker, reaper] {
             fs::write(base.join("cgroup.procs"), pid.to_string()).unwrap();
         }
         // As it was while the keeper was started first.
         let refused = divide(&base, &[tracker], &format!("+{controller}"));
         let left = members(&base);
-        let divided = divide(&base, &[keeper], &format!("+{controller}"));
+        let divided = divide(&base, &[reaper], &format!("+{controller}"));
         let both = members(&base.join(TRACKER));
         for child in &mut children {
             child.kill().unwrap();
@@ -290,7 +289,7 @@ mod tests {
             }
         }
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
-        assert_eq!(left, [keeper]);
+        assert_eq!(left, [reaper]);
         divided.unwrap();
         assert_eq!(both.len(), 2, "{both:?}");
     }

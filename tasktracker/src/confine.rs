@@ -7,7 +7,7 @@
 //! is the same for all attempts of a job that it may serve, because it cannot be widened later.
 
 use crate::{
-    disks::{Disks, Work},
+    disks::{AttemptFolders, Disks},
     error::TrackerError,
     ids::Job,
 };
@@ -67,7 +67,7 @@ impl Account {
 
 impl Account {
     /// Fails if it cannot reach this folder, and says where it is stopped.
-    pub(crate) fn must_reach(self, path: &Path) -> Result<(), TrackerError> {
+    pub(crate) fn check_reachable(self, path: &Path) -> Result<(), TrackerError> {
         self.blocked_at(path)?.map_or(Ok(()), |step| Err(self.refused(path, &step)))
     }
 
@@ -108,11 +108,11 @@ pub(crate) fn hand_over(path: &Path, to: Option<Account>) -> io::Result<()> {
 }
 
 /// What a confined process may touch: its attempt's folders; of one that may serve other attempts of the job, the
-/// job's. `from` is what an earlier attempt has put aside for it.
+/// job's. `from` is what an earlier attempt has checkpointed for it.
 pub(crate) fn confinement(
     disks: &Disks,
     job: Job,
-    work: &Work,
+    work: &AttemptFolders,
     from: &[String],
     stays: bool,
     reads: &[PathBuf],
@@ -122,10 +122,10 @@ pub(crate) fn confinement(
     // A rule needs its folder to be there; a disk that will not have it gets no attempt either.
     let make = |part| (0..disks.count()).filter_map(move |disk| disks.make_part(disk, job, part).ok());
     let writes: Vec<PathBuf> = if stays {
-        ["work", "output", "aside"].into_iter().flat_map(make).collect()
+        ["work", "output", "checkpoints"].into_iter().flat_map(make).collect()
     } else {
         let outputs = work.outputs.iter().filter_map(|output| output.parent()).map(Path::to_owned);
-        work.scratch.iter().chain(&work.asides).cloned().chain(outputs).collect()
+        work.scratch.iter().chain(&work.checkpoint_dirs).cloned().chain(outputs).collect()
     };
     let writes = writes.into_iter().map(text).chain(from.iter().cloned());
     // A reduce reads output of its job's maps that is here in its place.
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_run_as_root_only_if_told() {
+    fn tasks_run_as_root_only_if_configured() {
         let mut settings = TaskTrackerConfig::default();
         assert_eq!(Account::choose(&settings, false).unwrap(), None);
         let usual = Account::choose(&settings, true).unwrap().unwrap();

@@ -8,27 +8,26 @@
 //! printed/N/{stdout,stderr}      of an idle process: becomes `logs/ATTEMPT`, by a rename
 //! jobs/JOB/work/ATTEMPT/         current folder, spills
 //! jobs/JOB/output/ATTEMPT/out    map output, and its .index
-//! jobs/JOB/aside/ATTEMPT/        what a paused reduce has put aside (mrlib's `checkpoint`), perhaps on several disks
+//! jobs/JOB/checkpoints/ATTEMPT/        the checkpoint of a paused reduce (mrlib's `checkpoint`), perhaps on several disks
 //! jobs/JOB/program, jobs/JOB/files/    fetched once a job, in one of the folders
 //! jobs/JOB/token                 the job's shuffle token, in one of the folders
 //! logs/ATTEMPT/{stdout,stderr}, and owner where owners bind
 //! ```
 //!
 //! What holds: names come from typed ids; what we did not make is not touched; `warm/N` and the folders of attempts in
-//! `work`, `output` and `aside` are the task's to write in, and only by careful opening do we read there; all folders
+//! `work`, `output` and `checkpoints` are the task's to write in, and only by careful opening do we read there; all folders
 //! above them, and what else lies here, are the tracker's, so no task can put a link in our way; a full or failing folder is left
 //! alone for a while, and one that cannot be used when the tracker starts is left out, if there is another; nothing that a
-//! task left keeps the tracker from starting. Deliberately absent: fsync, but for the incarnation and what tasks put
-//! aside. What else a power cut takes is made again by running the map again.
+//! task left keeps the tracker from starting. Deliberately absent: fsync, but for the incarnation and what tasks checkpointed. What else a power cut takes is made again by running the map again.
 
+mod copy_targets;
+mod free_space;
 mod open;
-mod places;
-mod printed;
-mod room;
+mod process_logs;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(crate) use printed::{Printed, files as log_files};
+pub(crate) use process_logs::{ProcessLogs, files as log_files};
 pub(crate) use sweep::Found;
 
 use crate::{
@@ -41,8 +40,8 @@ use daemon::{
     lock::FolderLock,
 };
 pub(crate) use daemon::{lock::is_full, tree::remove as remove_tree};
+use free_space::{FreeSpaceFn, Gauge};
 use parking_lot::Mutex;
-use room::{Gauge, Room};
 use std::{
     fs::{self, Permissions},
     io,
@@ -56,24 +55,24 @@ use std::{
 };
 
 /// A folder that was full or failed gets no new attempt for this long, if there is another.
-const SHUN: Duration = Duration::from_mins(1);
+const AVOID_FOR: Duration = Duration::from_mins(1);
 /// Of a folder that another account walks through and cannot list.
-const PASSABLE: u32 = 0o711;
+const TRAVERSABLE: u32 = 0o711;
 /// Map output in its attempt's folder.
 const OUTPUT: &str = "out";
 /// A job's token, in its folder.
 const TOKEN: &str = "token";
 /// The same while it is being written.
-const TOKEN_ASIDE: &str = "token.new";
-/// With less than this, the disk of a process that ended without a word was full.
-const NO_ROOM: u64 = 1 << 20;
+const TOKEN_TEMPORARY: &str = "token.new";
+/// With less than this, the disk of a process that ended silently was full.
+const FULL_BELOW: u64 = 1 << 20;
 
-/// What follows an attempt's name where what it put aside is being deleted, with a number behind it.
+/// What follows an attempt's name where its checkpoint is being deleted, with a number behind it.
 const DROPPED: &str = ".dropped-";
-static UNNAMED: AtomicU64 = AtomicU64::new(0);
+static DELETIONS: AtomicU64 = AtomicU64::new(0);
 
 /// How often a job's folder is tried to be removed: an escaped process may still write there.
-const CLEAN_TRIES: u32 = 10;
+const CLEAN_ATTEMPTS_MAX: u32 = 10;
 const CLEAN_PAUSE: Duration = Duration::from_millis(100);
 
 /// All folders.
@@ -81,8 +80,8 @@ const CLEAN_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Disks {
     all: Vec<Disk>,
     reserve: u64,
-    room: Room,
-    turn: AtomicU64,
+    free_space: FreeSpaceFn,
+    next_disk: AtomicU64,
     numbers: AtomicU64,
     account: Option<Account>,
 }
@@ -93,7 +92,7 @@ struct Disk {
     gauge: Arc<Gauge>,
     /// Attempts that have their folder here.
     load: AtomicU64,
-    shunned: Mutex<Option<Instant>>,
+    avoided_since: Mutex<Option<Instant>>,
     _lock: FolderLock,
 }
 
@@ -119,10 +118,10 @@ impl Disks {
         if let Some(account) = account {
             for disk in &self.all {
                 for path in [disk.root.clone(), disk.root.join("warm"), disk.root.join("jobs")] {
-                    fs::set_permissions(&path, Permissions::from_mode(PASSABLE))
+                    fs::set_permissions(&path, Permissions::from_mode(TRAVERSABLE))
                         .map_err(folder("open", &path))?;
                 }
-                account.must_reach(&disk.root)?;
+                account.check_reachable(&disk.root)?;
             }
         }
         Ok(Self { account, ..self })
@@ -161,11 +160,11 @@ impl Disks {
     pub(crate) fn make_part(&self, disk: usize, job: Job, part: &str) -> io::Result<PathBuf> {
         let folder = self.job_folder(disk, job);
         let path = folder.join(part);
-        make_own(&folder).and_then(|()| make_own(&path)).map(|()| path)
+        make_tracker_folder(&folder).and_then(|()| make_tracker_folder(&path)).map(|()| path)
     }
 
     /// Makes an attempt's own folder in a part of its job's, and hands it over.
-    fn make_its(&self, disk: usize, attempt: Attempt, part: &str) -> Result<PathBuf, DiskError> {
+    fn make_attempt_part(&self, disk: usize, attempt: Attempt, part: &str) -> Result<PathBuf, DiskError> {
         let path = self.job_folder(disk, attempt.job).join(part).join(attempt.to_string());
         let made = self.make_part(disk, attempt.job, part).and_then(|_| remove_tree(&path));
         made.and_then(|()| fs::create_dir(&path))
@@ -184,7 +183,9 @@ impl Disks {
         let mut last = Err(io::ErrorKind::NotFound.into());
         for folder in self.job_folders(job) {
             let path = folder.join(TOKEN);
-            last = make_own(&folder).and_then(|()| replace(&path, token, PRIVATE, false)).map(|()| path);
+            last = make_tracker_folder(&folder)
+                .and_then(|()| replace(&path, token, PRIVATE, false))
+                .map(|()| path);
             if last.is_ok() {
                 break;
             }
@@ -199,35 +200,35 @@ impl Disks {
 
     /// Whether a new attempt may go to this folder.
     pub(crate) fn usable(&self, disk: usize) -> bool {
-        let Disk { gauge, shunned, .. } = &self.all[disk];
-        let shunned = shunned.lock().is_some_and(|until| Instant::now() < until);
-        !shunned && gauge.answers() && self.is_roomy(disk)
+        let Disk { gauge, avoided_since, .. } = &self.all[disk];
+        let avoided_since = avoided_since.lock().is_some_and(|until| Instant::now() < until);
+        !avoided_since && gauge.answers() && self.has_space(disk)
     }
 
     /// Whether there was room when last it was asked.
-    fn is_roomy(&self, disk: usize) -> bool {
-        self.all[disk].gauge.figure().is_some_and(|room| room > self.reserve)
+    fn has_space(&self, disk: usize) -> bool {
+        self.all[disk].gauge.figure().is_some_and(|free_space| free_space > self.reserve)
     }
 
     /// The folder with the most room for each attempt in it; equals take turns. By the last figures: no disk is asked.
     pub(crate) fn choose(&self) -> Result<usize, DiskError> {
-        self.choose_but(&[])
+        self.choose_except(&[])
     }
 
     /// The same, but none of these.
-    pub(crate) fn choose_but(&self, not: &[usize]) -> Result<usize, DiskError> {
+    pub(crate) fn choose_except(&self, not: &[usize]) -> Result<usize, DiskError> {
         let count = self.all.len();
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        let next_disk = self.next_disk.fetch_add(1, Ordering::Relaxed) as usize;
         let share = |disk: usize| {
             let Disk { gauge, load, .. } = &self.all[disk];
             // Equal disks must count as equal although their room changes a little all the time.
             (gauge.figure().unwrap_or(0) / (load.load(Ordering::Relaxed) + 1)) >> 26
         };
-        let order = (0..count).map(|step| (turn + step) % count).filter(|disk| !not.contains(disk));
+        let order = (0..count).map(|step| (next_disk + step) % count).filter(|disk| !not.contains(disk));
         let order = order.filter(|disk| self.usable(*disk));
         let best = order.rev().max_by_key(|disk| share(*disk));
         // Rather a folder that failed lately than none.
-        let left = |disk: &usize| !not.contains(disk) && self.is_roomy(*disk);
+        let left = |disk: &usize| !not.contains(disk) && self.has_space(*disk);
         best.or_else(|| (0..count).find(left)).ok_or_else(|| {
             let names: Vec<String> = self.roots().map(|root| root.display().to_string()).collect();
             DiskError::NoSpace(names.join(", "))
@@ -235,22 +236,24 @@ impl Disks {
     }
 
     /// No new attempts here for a while.
-    pub(crate) fn shun(&self, disk: usize) {
-        *self.all[disk].shunned.lock() = Some(Instant::now() + SHUN);
+    pub(crate) fn avoid(&self, disk: usize) {
+        *self.all[disk].avoided_since.lock() = Some(Instant::now() + AVOID_FOR);
     }
 
     /// If one of an attempt's disks has no room at all now: which.
-    pub(crate) fn full(&self, work: &Work) -> Option<usize> {
-        let bound = NO_ROOM.min(self.reserve.max(1));
+    pub(crate) fn full(&self, work: &AttemptFolders) -> Option<usize> {
+        let bound = FULL_BELOW.min(self.reserve.max(1));
         let used = |disk: &usize| work.scratch.iter().any(|path| path.starts_with(&self.all[*disk].root));
-        let full = |disk: &usize| (self.room)(&self.all[*disk].root).is_ok_and(|room| room < bound);
+        let full = |disk: &usize| {
+            (self.free_space)(&self.all[*disk].root).is_ok_and(|free_space| free_space < bound)
+        };
         (0..self.all.len()).find(|disk| used(disk) && full(disk))
     }
 
     /// The folder of ours that these words tell of, the longest path if there are several.
-    pub(crate) fn named_in(&self, words: &str) -> Option<usize> {
+    pub(crate) fn folder_named_in(&self, text: &str) -> Option<usize> {
         let path = |disk: &usize| self.all[*disk].root.to_string_lossy();
-        let named = (0..self.all.len()).filter(|disk| words.contains(&*path(disk)));
+        let named = (0..self.all.len()).filter(|disk| text.contains(&*path(disk)));
         named.max_by_key(|disk| path(disk).len())
     }
 
@@ -260,17 +263,21 @@ impl Disks {
     }
 
     /// New folders for a process without an attempt, on the best disk.
-    pub(crate) fn make_place(&self) -> Result<Place, DiskError> {
+    pub(crate) fn make_process_folders(&self) -> Result<ProcessFolders, DiskError> {
         let disk = self.choose()?;
         let folder = self.make_folder(disk)?;
-        let printed = self.make_printed(disk).map_err(|source| self.failed(disk, &folder, source))?;
-        Ok(Place { disk, folder, printed })
+        let process_logs =
+            self.make_process_logs(disk).map_err(|source| self.failed(disk, &folder, source))?;
+        Ok(ProcessFolders { disk, folder, process_logs })
     }
 
     /// The same for a process that has its files already.
-    pub(crate) fn make_place_for(&self, printed: Printed) -> Result<Place, DiskError> {
+    pub(crate) fn make_process_folders_with(
+        &self,
+        process_logs: ProcessLogs,
+    ) -> Result<ProcessFolders, DiskError> {
         let disk = self.choose()?;
-        Ok(Place { disk, folder: self.make_folder(disk)?, printed })
+        Ok(ProcessFolders { disk, folder: self.make_folder(disk)?, process_logs })
     }
 
     fn make_folder(&self, disk: usize) -> Result<PathBuf, DiskError> {
@@ -281,63 +288,71 @@ impl Disks {
     }
 
     /// The folders of an attempt: its own, made of its process's, and one on each other disk for spills.
-    pub(crate) fn make_work(&self, attempt: Attempt, place: &Place) -> Result<Work, DiskError> {
+    pub(crate) fn make_attempt_folders(
+        &self,
+        attempt: Attempt,
+        place: &ProcessFolders,
+    ) -> Result<AttemptFolders, DiskError> {
         let disk = place.disk;
         let own = self.job_folder(disk, attempt.job).join("work").join(attempt.to_string());
         let moved = self.make_part(disk, attempt.job, "work").and_then(|_| fs::rename(&place.folder, &own));
-        let logs = moved.and_then(|()| self.begin_logs(attempt, &place.printed));
+        let logs = moved.and_then(|()| self.begin_logs(attempt, &place.process_logs));
         let logs = logs.map_err(|source| self.failed(disk, &own, source))?;
-        let mut work = Work {
+        let mut work = AttemptFolders {
             attempt,
             disk,
             own: own.clone(),
             logs,
             scratch: vec![own],
             outputs: Vec::new(),
-            asides: Vec::new(),
+            checkpoint_dirs: Vec::new(),
         };
         self.all[disk].load.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = self.make_results(disk, &mut work) {
+        if let Err(error) = self.make_result_folders(disk, &mut work) {
             self.abandon(&work);
             return Err(error);
         }
         for other in (0..self.all.len()).filter(|other| *other != disk && self.usable(*other)) {
             // A disk that will not is done without.
-            if let Ok(path) = self.make_its(other, attempt, "work") {
+            if let Ok(path) = self.make_attempt_part(other, attempt, "work") {
                 work.scratch.push(path);
-                self.make_results(other, &mut work).ok();
+                self.make_result_folders(other, &mut work).ok();
             }
         }
         Ok(work)
     }
 
     /// Where a map puts its output, or a reduce its state.
-    fn make_results(&self, disk: usize, work: &mut Work) -> Result<(), DiskError> {
+    fn make_result_folders(&self, disk: usize, work: &mut AttemptFolders) -> Result<(), DiskError> {
         match work.attempt.phase {
-            Phase::Map => work.outputs.push(self.make_its(disk, work.attempt, "output")?.join(OUTPUT)),
-            Phase::Reduce => work.asides.push(self.make_its(disk, work.attempt, "aside")?),
+            Phase::Map => {
+                work.outputs.push(self.make_attempt_part(disk, work.attempt, "output")?.join(OUTPUT))
+            }
+            Phase::Reduce => {
+                work.checkpoint_dirs.push(self.make_attempt_part(disk, work.attempt, "checkpoints")?)
+            }
         }
         Ok(())
     }
 
-    /// Where an attempt puts its state aside on a disk.
-    fn aside(&self, disk: usize, attempt: Attempt) -> PathBuf {
-        self.job_folder(disk, attempt.job).join("aside").join(attempt.to_string())
+    /// Where an attempt saves its checkpoint on a disk.
+    fn checkpoint_dir(&self, disk: usize, attempt: Attempt) -> PathBuf {
+        self.job_folder(disk, attempt.job).join("checkpoints").join(attempt.to_string())
     }
 
-    /// Deletes what an attempt put aside, whole or not.
-    pub(crate) fn drop_aside(&self, attempt: Attempt) {
-        for path in self.unname_aside(attempt) {
+    /// Deletes the checkpoint of an attempt, whole or not.
+    pub(crate) fn delete_checkpoint(&self, attempt: Attempt) {
+        for path in self.rename_for_deletion(attempt) {
             warn(&path, "remove", remove_tree(&path));
         }
     }
 
-    /// Takes the name from what an attempt put aside, so that another may come to lie there while this is deleted; the
+    /// Takes the name from the checkpoint of an attempt, so that another may come to lie there while this is deleted; the
     /// folders to delete.
-    pub(crate) fn unname_aside(&self, attempt: Attempt) -> Vec<PathBuf> {
+    pub(crate) fn rename_for_deletion(&self, attempt: Attempt) -> Vec<PathBuf> {
         let unname = |disk| {
-            let path = self.aside(disk, attempt);
-            let number = UNNAMED.fetch_add(1, Ordering::Relaxed);
+            let path = self.checkpoint_dir(disk, attempt);
+            let number = DELETIONS.fetch_add(1, Ordering::Relaxed);
             let dropped = path.with_file_name(format!("{attempt}{DROPPED}{number}"));
             match fs::rename(&path, &dropped) {
                 Ok(()) => Some(dropped),
@@ -349,7 +364,7 @@ impl Disks {
     }
 
     fn failed(&self, disk: usize, path: &Path, source: io::Error) -> DiskError {
-        self.shun(disk);
+        self.avoid(disk);
         if is_full(&source) {
             DiskError::NoSpace(self.all[disk].root.display().to_string())
         } else {
@@ -359,7 +374,7 @@ impl Disks {
 
     /// Removes an attempt's folders and outputs, keeping its logs up to `log_max` bytes each (0: all), and the output
     /// that is good.
-    pub(crate) fn end_work(&self, work: &Work, good: Option<&Path>, log_max: u64) {
+    pub(crate) fn remove_attempt_folders(&self, work: &AttemptFolders, good: Option<&Path>, log_max: u64) {
         work.cut_logs(log_max);
         for path in &work.scratch {
             warn(path, "remove", remove_tree(path));
@@ -372,8 +387,8 @@ impl Disks {
     }
 
     /// Removes an attempt's folders and its logs: it has never begun.
-    pub(crate) fn abandon(&self, work: &Work) {
-        self.end_work(work, None, 0);
+    pub(crate) fn abandon(&self, work: &AttemptFolders) {
+        self.remove_attempt_folders(work, None, 0);
         self.remove_log(work.attempt);
     }
 
@@ -382,7 +397,7 @@ impl Disks {
         let mut whole = true;
         for path in self.job_folders(job) {
             let mut removed = remove_tree(&path);
-            for _ in 1..CLEAN_TRIES {
+            for _ in 1..CLEAN_ATTEMPTS_MAX {
                 if removed.is_ok() {
                     break;
                 }
@@ -398,16 +413,16 @@ impl Disks {
 
 /// The folders of a process without an attempt.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ProcessFolders {
     /// Which disk its current folder is on.
     pub(crate) disk: usize,
     /// Its current folder.
     pub(crate) folder: PathBuf,
     /// What it prints into.
-    pub(crate) printed: Printed,
+    pub(crate) process_logs: ProcessLogs,
 }
 
-impl Place {
+impl ProcessFolders {
     /// Removes them. There is no attempt yet, so there is nothing in them.
     pub(crate) fn discard(self) {
         warn(&self.folder, "remove", remove_tree(&self.folder));
@@ -416,7 +431,7 @@ impl Place {
 
 /// The folders of a running attempt.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct AttemptFolders {
     attempt: Attempt,
     /// Which disk its own folder is on.
     pub(crate) disk: usize,
@@ -428,12 +443,12 @@ pub(crate) struct Work {
     pub(crate) scratch: Vec<PathBuf>,
     /// Where a map may put its output, best first. Each in a folder of its own.
     pub(crate) outputs: Vec<PathBuf>,
-    /// Where a reduce may put its state aside, one a disk.
-    pub(crate) asides: Vec<PathBuf>,
+    /// Where a reduce may save its checkpoint, one a disk.
+    pub(crate) checkpoint_dirs: Vec<PathBuf>,
 }
 
 /// Makes a folder of the tracker's own, if it is not there.
-fn make_own(path: &Path) -> io::Result<()> {
+fn make_tracker_folder(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
         .or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
 }

@@ -1,13 +1,13 @@
-//! The body around the agent: brings it what happens, and does what it says. Waits for nothing else: whatever
+//! The driver around the agent: brings it what happens, and does what it says. Waits for nothing else: whatever
 //! takes time runs in tasks of its own, and whatever touches a disk on threads that may wait for it.
 
 use crate::{
     agent::{Action, Agent, Event},
-    child::{Command, Nursery},
     disks::{remove_tree, warn},
     error::TrackerError,
     ids::{Attempt, Job},
-    link::News,
+    link::LinkEvent,
+    task_runner::{Command, TaskRunner},
     wire::{self, Identity},
 };
 use proto::mr::{FromTracker, MapEvent, map_event};
@@ -20,14 +20,14 @@ use tokio::{
 /// The loop's belongings.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    /// The mind.
+    /// The state machine.
     pub(crate) agent: Agent,
     /// Who we are.
-    pub(crate) who: Identity,
+    pub(crate) identity: Identity,
     /// Where the JobTracker is, for messages.
     pub(crate) jobtracker: String,
     /// Runs attempts.
-    pub(crate) nursery: Arc<Nursery>,
+    pub(crate) task_runner: Arc<TaskRunner>,
     /// Set at the first registration.
     pub(crate) ready: watch::Sender<bool>,
     /// What ends the tracker.
@@ -42,20 +42,24 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Runs until dropped.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut news: mpsc::Receiver<News>) {
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<Event>,
+        mut link_events: mpsc::Receiver<LinkEvent>,
+    ) {
         let mut actions = Vec::new();
         loop {
             let deadline = self.agent.next_deadline();
-            let patience = async {
+            let timeout = async {
                 match deadline {
                     Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
                     None => std::future::pending().await,
                 }
             };
             let event = tokio::select! {
-                Some(event) = events.recv() => Some(self.of_child(event)),
-                Some(news) = news.recv() => self.of_link(news),
-                () = patience => Some(Event::Tick),
+                Some(event) = events.recv() => Some(self.on_task_event(event)),
+                Some(link_events) = link_events.recv() => self.on_link_event(link_events),
+                () = timeout => Some(Event::Tick),
                 else => return,
             };
             if let Some(event) = event {
@@ -67,13 +71,13 @@ impl Driver {
         }
     }
 
-    fn of_child(&mut self, event: Event) -> Event {
+    fn on_task_event(&mut self, event: Event) -> Event {
         match &event {
             Event::Ended(attempt, ending) => {
                 self.children.remove(attempt);
                 tracing::debug!(%attempt, ?ending, "ended");
             }
-            Event::Took(attempt, result) => {
+            Event::Copied(attempt, result) => {
                 self.children.remove(attempt);
                 tracing::info!(%attempt, ?result, "copied what it left on another tracker");
             }
@@ -82,17 +86,17 @@ impl Driver {
         event
     }
 
-    fn of_link(&mut self, news: News) -> Option<Event> {
-        match news {
-            News::Up(out) => {
+    fn on_link_event(&mut self, link_events: LinkEvent) -> Option<Event> {
+        match link_events {
+            LinkEvent::Up(out) => {
                 self.out = Some(out);
                 Some(Event::Connected)
             }
-            News::Down => {
+            LinkEvent::Down => {
                 self.out = None;
                 Some(Event::Disconnected)
             }
-            News::Said(message) => {
+            LinkEvent::Message(message) => {
                 let event = wire::event(message);
                 match &event {
                     Some(Event::Registered { .. }) => {
@@ -112,36 +116,44 @@ impl Driver {
         match action {
             Action::Start(attempt, spec, from) => {
                 tracing::debug!(%attempt, ?from, "starting");
-                let child = self.nursery.start(attempt, spec, from);
+                let child = self.task_runner.start(attempt, spec, from);
                 self.children.insert(attempt, child);
             }
             Action::Kill(attempt, why) => {
                 tracing::debug!(%attempt, why, "stopping");
                 self.command(attempt, Command::Kill(why));
             }
-            Action::Ask(attempt, how, why) => {
-                tracing::debug!(%attempt, ?how, why, "asking for its slot");
-                self.command(attempt, Command::Ask(how, why));
+            Action::Preempt(attempt, kind, why) => {
+                tracing::debug!(%attempt, ?kind, why, "asking for its slot");
+                self.command(attempt, Command::Preempt(kind, why));
             }
-            Action::News(reduce, mut news) => {
-                news.events = news.events.into_iter().map(|event| self.localised(event)).collect();
-                self.command(reduce, Command::News(news));
+            Action::MapEvents(reduce, mut link_events) => {
+                link_events.events =
+                    link_events.events.into_iter().map(|event| self.with_local_path(event)).collect();
+                self.command(reduce, Command::MapEvents(link_events));
             }
-            Action::Drop(attempt) => self.drop_checkpoint(attempt),
-            Action::Take(attempt, source) => {
+            Action::DropCheckpoint(attempt) => self.drop_checkpoint(attempt),
+            Action::CopyFiles(attempt, source) => {
                 // What is copied may be of the same name as what is being dropped.
                 let dropping = self.dropping.remove(&attempt).unwrap_or_default();
-                let copying = self.nursery.take(attempt, source, dropping);
+                let copying = self.task_runner.take(attempt, source, dropping);
                 self.children.insert(attempt, copying);
             }
             Action::Clean(job) => self.clean(job),
             Action::Register { incarnation, attempts, outputs, checkpoints, jobs } => {
-                self.send(wire::register(&self.who, incarnation, attempts, &outputs, checkpoints, &jobs));
+                self.send(wire::register(
+                    &self.identity,
+                    incarnation,
+                    attempts,
+                    &outputs,
+                    checkpoints,
+                    &jobs,
+                ));
             }
-            Action::Beat(heartbeat) => self.send(wire::heartbeat(heartbeat)),
-            Action::Exit(words) => {
+            Action::Heartbeat(heartbeat) => self.send(wire::heartbeat(heartbeat)),
+            Action::Exit(text) => {
                 let jobtracker = self.jobtracker.clone();
-                self.alarm.send(TrackerError::Refused { jobtracker, words }).ok();
+                self.alarm.send(TrackerError::Refused { jobtracker, text }).ok();
             }
         }
     }
@@ -163,11 +175,11 @@ impl Driver {
     }
 
     /// With the path of the file, if it is here.
-    fn localised(&self, mut event: MapEvent) -> MapEvent {
+    fn with_local_path(&self, mut event: MapEvent) -> MapEvent {
         if let Some(map_event::Kind::Available(map)) = &mut event.kind
-            && map.tracker == self.who.name
+            && map.tracker == self.identity.name
             && let Ok(attempt) = map.attempt.parse()
-            && let Some(path) = self.nursery.held.output(attempt)
+            && let Some(path) = self.task_runner.shuffle_store.output(attempt)
         {
             map.local_path = path.to_string_lossy().into_owned();
         }
@@ -175,11 +187,11 @@ impl Driver {
     }
 
     fn drop_checkpoint(&mut self, attempt: Attempt) {
-        tracing::debug!(%attempt, "what it put aside is deleted");
-        self.nursery.held.drop_checkpoint(attempt);
-        let disks = self.nursery.disks.clone();
+        tracing::debug!(%attempt, "checkpoint deleted");
+        self.task_runner.shuffle_store.drop_checkpoint(attempt);
+        let disks = self.task_runner.disks.clone();
         let dropping = tokio::task::spawn_blocking(move || {
-            let dropped = disks.unname_aside(attempt);
+            let dropped = disks.rename_for_deletion(attempt);
             // Whoever waits for the name does not wait for this.
             tokio::task::spawn_blocking(move || {
                 for path in &dropped {
@@ -195,14 +207,14 @@ impl Driver {
     }
 
     fn clean(&self, job: Job) {
-        let nursery = self.nursery.clone();
-        nursery.pool.forget(job);
-        nursery.held.forget(job);
-        nursery.fetcher.forget(job);
+        let task_runner = self.task_runner.clone();
+        task_runner.pool.forget(job);
+        task_runner.shuffle_store.forget(job);
+        task_runner.fetcher.forget(job);
         tokio::spawn(async move {
-            let disks = nursery.disks.clone();
+            let disks = task_runner.disks.clone();
             let whole = tokio::task::spawn_blocking(move || disks.clean(job)).await.unwrap_or(false);
-            nursery.events.send(Event::Cleaned(job, whole)).await.ok();
+            task_runner.events.send(Event::Cleaned(job, whole)).await.ok();
         });
     }
 }

@@ -31,12 +31,12 @@ pub enum TrackerError {
     #[error("jobtracker address {0:?} is not host:port")]
     JobTracker(String),
     /// The JobTracker will not have this tracker.
-    #[error("refused by the jobtracker at {jobtracker}: {words}")]
+    #[error("refused by the jobtracker at {jobtracker}: {text}")]
     Refused {
         /// Where it is.
         jobtracker: String,
         /// What it said.
-        words: String,
+        text: String,
     },
     /// There is no account that tasks may run as.
     #[error("{0}")]

@@ -139,7 +139,7 @@ impl Fetcher {
         if !spec.user.is_empty() {
             options.user.clone_from(&spec.user);
         }
-        let client = Client::connect_patiently(options).await.map_err(dfs_error(&spec.namenode))?;
+        let client = Client::connect_with_retry(options).await.map_err(dfs_error(&spec.namenode))?;
         let client = &client;
         let account = self.disks.account();
         on_some_disk(&self.disks, job, |folder| fetch_to(client, program, folder, account)).await
@@ -157,10 +157,11 @@ async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
 ) -> Result<T, FetchError> {
     let mut full = Vec::new();
     loop {
-        let disk = disks.choose_but(&full).map_err(|source| FetchError::Disk { job, source })?;
+        let disk = disks.choose_except(&full).map_err(|source| FetchError::Disk { job, source })?;
         let folder = disks.job_folder(disk, job);
         let on = disks.clone();
-        let made = aside(move || PARTS.iter().try_for_each(|part| on.make_part(disk, job, part).map(drop)));
+        let made =
+            in_background(move || PARTS.iter().try_for_each(|part| on.make_part(disk, job, part).map(drop)));
         let done = match made.await {
             Ok(()) => act(folder.clone()).await,
             Err(error) => Err(local(&folder)(error)),
@@ -168,11 +169,11 @@ async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
         match done {
             Err(error) if error.is_full() => {
                 tracing::warn!(disk = %disks.root(disk).display(), %error, "full: another disk is tried");
-                disks.shun(disk);
+                disks.avoid(disk);
                 full.push(disk);
                 // What is left there is found by the clean-up of the job.
                 let left = PARTS.map(|part| folder.join(part));
-                aside(move || left.iter().try_for_each(|part| remove_tree(part))).await.ok();
+                in_background(move || left.iter().try_for_each(|part| remove_tree(part))).await.ok();
             }
             other => return other,
         }
@@ -203,15 +204,15 @@ async fn fetch_to(
 
 impl FetchError {
     /// Whether the file system does not answer.
-    pub(crate) fn is_away(&self) -> bool {
-        matches!(self, Self::Dfs { source, .. } if source.is_away())
+    pub(crate) fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Dfs { source, .. } if source.is_unavailable())
     }
 
     /// Whether it says that our disk is full.
     fn is_full(&self) -> bool {
         match self {
             Self::Local { source, .. } => is_full(source),
-            // The client tells of a local file in words.
+            // The client reports a local file in words.
             Self::Dfs { source: ClientError::Local { reason, .. }, .. } => {
                 ["os error 28", "os error 122"].iter().any(|text| reason.contains(text))
             }
@@ -230,13 +231,13 @@ async fn get(
     let options = GetOptions { overwrite: true };
     client.get(&from, &to, options, &()).await.map_err(dfs_error(path))?;
     let file = to.clone();
-    aside(move || show_to_tasks(&file, account)).await.map_err(local(&to))?;
+    in_background(move || make_readable_for_tasks(&file, account)).await.map_err(local(&to))?;
     Ok((from.name().into(), to))
 }
 
 /// Lets tasks read and execute it (scripts are side files too). Others can pass through its folder if tasks have another
 /// account: then it is for their group alone.
-fn show_to_tasks(file: &Path, account: Option<Account>) -> io::Result<()> {
+fn make_readable_for_tasks(file: &Path, account: Option<Account>) -> io::Result<()> {
     if let Some(account) = account {
         chown(file, None, Some(account.group))?;
     }
@@ -244,7 +245,7 @@ fn show_to_tasks(file: &Path, account: Option<Account>) -> io::Result<()> {
 }
 
 /// Does what may wait for a disk.
-async fn aside(act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+async fn in_background(act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
     tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 

@@ -1,13 +1,13 @@
 //! The readers of what tasks say, for the fuzz targets: the same code without a socket.
 
-use crate::{ids::Job, talk, umbilical};
+use crate::{ids::Job, task_session, umbilical};
 use proto::mr::FromTask;
 use std::{
     pin::pin,
     task::{Context, Poll, Waker},
 };
 
-/// Every message in `bytes`, as the umbilical reads them and `talk` checks them for a task of `job_1`. An error if one
+/// Every message in `bytes`, as the umbilical reads them and `task_session` checks them for a task of `job_1`. An error if one
 /// would have ended the attempt.
 pub fn messages_of_a_task(mut bytes: &[u8]) -> Result<Vec<FromTask>, String> {
     let mut messages = Vec::new();
@@ -17,7 +17,7 @@ pub fn messages_of_a_task(mut bytes: &[u8]) -> Result<Vec<FromTask>, String> {
         let Poll::Ready(read) = read else { unreachable!("memory is ready") };
         let Some(message) = read? else { return Ok(messages) };
         if let Some(kind) = message.kind.clone() {
-            talk::check_message(Job(1), kind)?;
+            task_session::check_message(Job(1), kind)?;
         }
         messages.push(message);
     }

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_reads_back_and_nothing_else_reads() {
+    fn ids_round_trip_and_others_are_rejected() {
         for text in ["job_7.m3.0", "job_0.r12.4"] {
             assert_eq!(text.parse::<Attempt>().unwrap().to_string(), text);
         }

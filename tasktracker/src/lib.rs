@@ -20,34 +20,34 @@
 //! ends more than its attempt. Deliberately absent: any opinion on what should run.
 
 pub mod agent;
-mod aside;
 mod cgroup;
-mod child;
+mod checkpoints;
 mod confine;
+mod copies;
 mod disks;
 mod driver;
 mod error;
 mod fetch;
 #[doc(hidden)]
 pub mod fuzzing;
-mod held;
+mod idle_processes;
 pub mod ids;
-mod keeper;
-mod kept;
 mod link;
 mod logs;
+mod orphan_reaper;
 mod pool;
 mod process;
+mod process_monitor;
 mod shuffle;
+mod shuffle_store;
 mod system;
-mod taking;
-mod talk;
+mod task_runner;
+mod task_session;
 mod umbilical;
-mod warden;
 mod wire;
 
 pub use error::TrackerError;
-pub use keeper::serve_if_keeper;
+pub use orphan_reaper::run_if_reaper;
 
 use agent::{Agent, Slots};
 use cgroup::{Bounds, Groups};
@@ -59,7 +59,8 @@ use daemon::{
 use disks::{Disks, Found};
 use error::folder;
 use pool::Pool;
-use process::{Spawner, Surroundings};
+use process::{ProcessEnvironment, Spawner};
+use process_monitor::Limits;
 use proto::mr::tracker_logs_server::TrackerLogsServer;
 use rustix::process::Pid;
 use security::{Credentials, Guard, Role};
@@ -78,7 +79,6 @@ use tokio::{
     task::JoinHandle,
     time::Instant,
 };
-use warden::Limits;
 use wire::Identity;
 
 /// How long killed processes may take to go when the tracker stops.
@@ -90,7 +90,7 @@ const EVENTS_MAX: usize = 1024;
 /// I/O and time.
 #[derive(Debug)]
 pub struct TaskTracker {
-    who: Identity,
+    identity: Identity,
     ready: watch::Receiver<bool>,
     alarm: Mutex<mpsc::UnboundedReceiver<TrackerError>>,
     tasks: Vec<JoinHandle<()>>,
@@ -98,10 +98,10 @@ pub struct TaskTracker {
     pool: Arc<Pool>,
     shuffle: Arc<shuffle::Shuffle>,
     /// There while an attempt is.
-    nursery: Weak<child::Nursery>,
+    task_runner: Weak<task_runner::TaskRunner>,
     _disks: Arc<Disks>,
     _socket: umbilical::Socket,
-    keeper: Option<Child>,
+    reaper: Option<Child>,
 }
 
 impl TaskTracker {
@@ -132,28 +132,28 @@ impl TaskTracker {
         let (umbilical, socket) = bind_umbilical(&disks, account)?;
         let umbilical =
             tokio::net::UnixListener::from_std(umbilical).map_err(folder("make a socket in", &first))?;
-        let who = identity(settings, shuffle_at, logs_at, &disks)?;
-        let mut surroundings = surroundings(settings, &first, &socket.path, who.start);
-        surroundings.account = account;
-        if settings.confine.holds(config.security.is_closed()) {
-            surroundings.limits.processes = settings.task_processes_max;
-            surroundings.groups = groups(settings, who.start);
+        let identity = identity(settings, shuffle_at, logs_at, &disks)?;
+        let mut environment = environment(settings, &first, &socket.path, identity.start);
+        environment.account = account;
+        if settings.confine.is_on(config.security.is_closed()) {
+            environment.limits.processes = settings.task_processes_max;
+            environment.groups = groups(settings, identity.start);
         }
-        let keeper = if alone { Some(take_over(&mut surroundings)?) } else { None };
-        let spawner = Spawner::start(surroundings).map_err(TrackerError::Thread)?;
+        let reaper = if alone { Some(become_subreaper(&mut environment)?) } else { None };
+        let spawner = Spawner::start(environment).map_err(TrackerError::Thread)?;
         let sizes = pool::Sizes {
             idle: settings.warm_tasks as usize,
-            kept: (settings.map_slots + settings.reduce_slots) as usize,
-            kept_memory: settings.task_memory.0,
+            idle_processes: (settings.map_slots + settings.reduce_slots) as usize,
+            reused_memory: settings.task_memory.0,
         };
         let pool = Pool::new(disks.clone(), spawner.clone(), program, sizes);
         let pool = Arc::new(pool);
-        let (driver, alarms, ready) = assemble(config, &who, found, &disks, &pool, &credentials);
-        let (driver, held, events) = driver;
-        let nursery = Arc::downgrade(&driver.nursery);
-        let shuffle = Arc::new(shuffle::Shuffle::new(held, guard.clone()));
-        let (news, from_link) = mpsc::channel(64);
-        let link = link::Link::new(&config.cluster.jobtracker, credentials, news)?;
+        let (driver, alarms, ready) = assemble(config, &identity, found, &disks, &pool, &credentials);
+        let (driver, shuffle_store, events) = driver;
+        let task_runner = Arc::downgrade(&driver.task_runner);
+        let shuffle = Arc::new(shuffle::Shuffle::new(shuffle_store, guard.clone()));
+        let (link_events, from_link) = mpsc::channel(64);
+        let link = link::Link::new(&config.cluster.jobtracker, credentials, link_events)?;
         let tasks = vec![
             tokio::spawn(umbilical::serve(umbilical, spawner.clone())),
             tokio::spawn(shuffle.clone().accept(listener)),
@@ -163,20 +163,25 @@ impl TaskTracker {
             tokio::spawn(pool.clone().fill()),
             tokio::spawn(pool.clone().expire()),
         ];
-        tracing::info!(node = who.name, shuffle = who.shuffle_addr, logs = who.logs_addr, "tracking tasks");
+        tracing::info!(
+            node = identity.name,
+            shuffle = identity.shuffle_addr,
+            logs = identity.logs_addr,
+            "tracking tasks"
+        );
         let alarm = Mutex::new(alarms);
         Ok(Self {
-            who,
+            identity,
             ready,
             alarm,
             tasks,
             spawner,
             pool,
             shuffle,
-            nursery,
+            task_runner,
             _disks: disks,
             _socket: socket,
-            keeper,
+            reaper,
         })
     }
 
@@ -191,12 +196,12 @@ impl TaskTracker {
 
     /// Where map output is fetched, as others are told: `host:port`.
     pub fn shuffle_addr(&self) -> &str {
-        &self.who.shuffle_addr
+        &self.identity.shuffle_addr
     }
 
     /// Where logs are read, as others are told: `host:port`.
     pub fn logs_addr(&self) -> &str {
-        &self.who.logs_addr
+        &self.identity.logs_addr
     }
 
     /// Task processes that live, idle ones included.
@@ -222,15 +227,15 @@ impl TaskTracker {
     pub async fn stop(mut self) {
         self.end();
         let patience = Instant::now() + STOP_GRACE;
-        let busy = |tracker: &Self| tracker.spawner.count() > 0 || tracker.nursery.strong_count() > 0;
+        let busy = |tracker: &Self| tracker.spawner.count() > 0 || tracker.task_runner.strong_count() > 0;
         while busy(&self) && Instant::now() < patience {
             self.spawner.kill_all();
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        if let Some(mut keeper) = self.keeper.take() {
+        if let Some(mut reaper) = self.reaper.take() {
             // It ends what is left, and itself, when this is gone.
-            drop(keeper.stdin.take());
-            let waiting = tokio::task::spawn_blocking(move || keeper.wait());
+            drop(reaper.stdin.take());
+            let waiting = tokio::task::spawn_blocking(move || reaper.wait());
             tokio::time::timeout(STOP_GRACE, waiting).await.ok();
         }
     }
@@ -251,7 +256,7 @@ impl Drop for TaskTracker {
     }
 }
 
-/// Runs a TaskTracker until it is asked to stop (SIGTERM, SIGINT) or cannot go on. Writes the ready file, with
+/// Runs a TaskTracker until it is asked to stop (SIGTERM, SIGINT) or cannot continue. Writes the ready file, with
 /// the shuffle address, once registered.
 pub async fn run(config: &Config, args: &DaemonArgs, mrtask: Option<&Path>) -> Result<(), TrackerError> {
     let tracker = TaskTracker::begin(config, mrtask, true).await?;
@@ -270,14 +275,14 @@ pub async fn run(config: &Config, args: &DaemonArgs, mrtask: Option<&Path>) -> R
 }
 
 type Assembled = (
-    (driver::Driver, Arc<held::Held>, mpsc::Receiver<agent::Event>),
+    (driver::Driver, Arc<shuffle_store::ShuffleStore>, mpsc::Receiver<agent::Event>),
     mpsc::UnboundedReceiver<TrackerError>,
     watch::Receiver<bool>,
 );
 
 fn assemble(
     config: &Config,
-    who: &Identity,
+    identity: &Identity,
     found: Found,
     disks: &Arc<Disks>,
     pool: &Arc<Pool>,
@@ -285,21 +290,21 @@ fn assemble(
 ) -> Assembled {
     let authority = credentials.authority();
     let (jobs, states) = (found.jobs.clone(), found.states.clone());
-    let held = Arc::new(held::Held::new(found));
+    let shuffle_store = Arc::new(shuffle_store::ShuffleStore::new(found));
     let (events, incoming) = mpsc::channel(EVENTS_MAX);
-    let nursery = child::Nursery {
+    let task_runner = task_runner::TaskRunner {
         disks: disks.clone(),
         fetcher: fetch::Fetcher::new(disks.clone(), config.client.clone(), authority.to_vec()),
         pool: pool.clone(),
-        held: held.clone(),
+        shuffle_store: shuffle_store.clone(),
         retention: logs::Retention::new(config.tasktracker.logs_kept, disks),
         log_max: config.tasktracker.task_log_max.0,
         memory_bytes: config.tasktracker.task_memory.0,
         copying: tokio::sync::Semaphore::new(1),
         connector: credentials.connector(Role::TaskTracker),
         authority: authority.to_vec(),
-        owners_bind: config.security.permissions.holds(config.security.is_closed()),
-        confine: config.tasktracker.confine.holds(config.security.is_closed()),
+        enforce_owners: config.security.permissions.is_on(config.security.is_closed()),
+        confine: config.tasktracker.confine.is_on(config.security.is_closed()),
         reads: config.tasktracker.task_reads.clone(),
         events,
     };
@@ -307,17 +312,17 @@ fn assemble(
     let (alarm, alarms) = mpsc::unbounded_channel();
     let (ready, is_ready) = watch::channel(false);
     let driver = driver::Driver {
-        agent: Agent::new(who.slots, held.attempts(), states, jobs, isolation_timeout),
-        who: who.clone(),
+        agent: Agent::new(identity.slots, shuffle_store.attempts(), states, jobs, isolation_timeout),
+        identity: identity.clone(),
         jobtracker: config.cluster.jobtracker.clone(),
-        nursery: Arc::new(nursery),
+        task_runner: Arc::new(task_runner),
         ready,
         alarm,
         children: HashMap::new(),
         dropping: HashMap::new(),
         out: None,
     };
-    ((driver, held, incoming), alarms, is_ready)
+    ((driver, shuffle_store, incoming), alarms, is_ready)
 }
 
 async fn serve_logs(guard: Guard, listener: TcpListener, disks: Arc<Disks>) {
@@ -346,7 +351,7 @@ fn listen(addr: &str, config: &Config) -> Result<(TcpListener, SocketAddr), Trac
 /// The account of tasks, if it is not the tracker's, which is then made ready for it.
 fn account(settings: &TaskTrackerConfig) -> Result<Option<Account>, TrackerError> {
     let Some(account) = Account::of_tasks(settings)? else { return Ok(None) };
-    daemon::careful::belongs_to(account.user);
+    daemon::safe_open::belongs_to(account.user);
     // Its tasks walk through its folders and read none of its files.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o066));
     Ok(Some(account))
@@ -356,15 +361,15 @@ fn account(settings: &TaskTrackerConfig) -> Result<Option<Account>, TrackerError
 #[derive(Debug, PartialEq, Eq)]
 enum Confinement {
     /// They are confined, or the settings want them not to be.
-    AsSet,
+    AsConfigured,
     /// They are not, but have an account of their own, which cannot read the tracker's keys.
     OwnAccount,
     Refused(&'static str),
 }
 
 fn confinement(choice: Choice, closed: bool, own_account: bool, landlock: bool) -> Confinement {
-    if !choice.holds(closed) || landlock {
-        return Confinement::AsSet;
+    if !choice.is_on(closed) || landlock {
+        return Confinement::AsConfigured;
     }
     if choice == Choice::On {
         return Confinement::Refused(
@@ -385,7 +390,7 @@ fn confinement(choice: Choice, closed: bool, own_account: bool, landlock: bool) 
 fn check_landlock(config: &Config, account: Option<Account>) -> Result<(), TrackerError> {
     let closed = config.security.is_closed();
     match confinement(config.tasktracker.confine, closed, account.is_some(), mrlib::task::can_confine()) {
-        Confinement::AsSet => Ok(()),
+        Confinement::AsConfigured => Ok(()),
         Confinement::OwnAccount => {
             tracing::warn!("this kernel has no Landlock: tasks can read whatever their account can");
             Ok(())
@@ -407,26 +412,27 @@ fn bind_umbilical(
 /// From now on, whatever loses its parent below this process becomes its child, and whatever outlives it is ended.
 /// Returns the keeper. Comes when the control groups are open: this process has then left the group that is divided,
 /// and the keeper is born outside it.
-fn take_over(surroundings: &mut Surroundings) -> Result<Child, TrackerError> {
+fn become_subreaper(environment: &mut ProcessEnvironment) -> Result<Child, TrackerError> {
     // Those of whoever became this program: not ours to end.
     let mut others = system::children(rustix::process::getpid());
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| TrackerError::Thread(error.into()))?;
-    let keeper = keeper::start(&surroundings.root, surroundings.incarnation).map_err(TrackerError::Thread)?;
-    others.push(Pid::from_child(&keeper));
-    surroundings.others = Some(others);
-    Ok(keeper)
+    let reaper =
+        orphan_reaper::start(&environment.root, environment.incarnation).map_err(TrackerError::Thread)?;
+    others.push(Pid::from_child(&reaper));
+    environment.others = Some(others);
+    Ok(reaper)
 }
 
 /// Address space is bounded far above memory: many programs reserve much and use little of it.
-fn surroundings(
+fn environment(
     settings: &TaskTrackerConfig,
     root: &Path,
     umbilical: &Path,
     incarnation: u64,
-) -> Surroundings {
+) -> ProcessEnvironment {
     let memory = settings.memory_limit().0;
-    Surroundings {
+    ProcessEnvironment {
         umbilical: umbilical.into(),
         root: root.into(),
         incarnation,
@@ -496,10 +502,10 @@ mod tests {
         for own_account in [false, true] {
             assert!(refused(Choice::On, true, own_account, false));
             assert!(refused(Choice::On, false, own_account, false));
-            assert_eq!(confinement(Choice::Off, true, own_account, false), Confinement::AsSet);
-            assert_eq!(confinement(Choice::Auto, false, own_account, false), Confinement::AsSet);
+            assert_eq!(confinement(Choice::Off, true, own_account, false), Confinement::AsConfigured);
+            assert_eq!(confinement(Choice::Auto, false, own_account, false), Confinement::AsConfigured);
             for choice in [Choice::Auto, Choice::On, Choice::Off] {
-                assert_eq!(confinement(choice, true, own_account, true), Confinement::AsSet);
+                assert_eq!(confinement(choice, true, own_account, true), Confinement::AsConfigured);
             }
         }
     }

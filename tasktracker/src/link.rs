@@ -14,17 +14,17 @@ use tonic::{Request, metadata::MetadataValue};
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// Messages on their way out; the agent has at most a few.
-const AHEAD: usize = 16;
+const PREFETCH_DISTANCE: usize = 16;
 /// The map events of a large job come in one message.
 const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
 /// What happens on the line.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum LinkEvent {
     /// It is up; this is the way out. A registration must come first.
     Up(mpsc::Sender<FromTracker>),
     /// A message.
-    Said(ToTracker),
+    Message(ToTracker),
     /// It is down.
     Down,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Link {
     endpoint: Endpoint,
     credentials: Credentials,
     jobtracker: String,
-    news: mpsc::Sender<News>,
+    link_events: mpsc::Sender<LinkEvent>,
 }
 
 impl Link {
@@ -43,7 +43,7 @@ impl Link {
     pub(crate) fn new(
         jobtracker: &str,
         credentials: Credentials,
-        news: mpsc::Sender<News>,
+        link_events: mpsc::Sender<LinkEvent>,
     ) -> Result<Self, TrackerError> {
         let malformed = || TrackerError::JobTracker(jobtracker.into());
         if jobtracker.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
@@ -58,16 +58,16 @@ impl Link {
                     .keep_alive_while_idle(true)
                     .tcp_nodelay(true)
             });
-        Ok(Self { endpoint, credentials, jobtracker: jobtracker.into(), news })
+        Ok(Self { endpoint, credentials, jobtracker: jobtracker.into(), link_events })
     }
 
     /// Runs until nobody listens any more.
     pub(crate) async fn run(self) {
         let mut pause = RETRY_FIRST;
-        while !self.news.is_closed() {
+        while !self.link_events.is_closed() {
             match self.attach().await {
-                Ok(heard) => {
-                    if heard {
+                Ok(received) => {
+                    if received {
                         pause = RETRY_FIRST;
                     }
                     tracing::info!(jobtracker = self.jobtracker, "the line to the jobtracker ended");
@@ -82,16 +82,16 @@ impl Link {
     /// One stream, from its beginning to its end; whether anything was heard on it.
     async fn attach(&self) -> Result<bool, String> {
         let channel = self.endpoint.connect().await.map_err(|error| security::why(&error))?;
-        let (out, outgoing) = mpsc::channel(AHEAD);
+        let (out, outgoing) = mpsc::channel(PREFETCH_DISTANCE);
         // The registration must be on its way before the JobTracker answers the call.
-        self.news.send(News::Up(out)).await.map_err(|_| "nobody listens".to_string())?;
+        self.link_events.send(LinkEvent::Up(out)).await.map_err(|_| "nobody listens".to_string())?;
         let mut request = Request::new(ReceiverStream::new(outgoing));
         self.credentials.sign(request.metadata_mut(), &MetadataValue::from_static("tasktracker"));
         let mut client = TrackerLinkClient::new(channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let end = self.listen(client.attach(request).await).await;
-        self.news.send(News::Down).await.ok();
+        self.link_events.send(LinkEvent::Down).await.ok();
         end
     }
 
@@ -99,13 +99,13 @@ impl Link {
         &self,
         answer: Result<tonic::Response<tonic::Streaming<ToTracker>>, tonic::Status>,
     ) -> Result<bool, String> {
-        let mut incoming = answer.map_err(|status| security::why_not(&status))?.into_inner();
-        let mut heard = false;
+        let mut incoming = answer.map_err(|status| security::call_failure(&status))?.into_inner();
+        let mut received = false;
         while let Some(message) = incoming.next().await {
             match message {
                 Ok(message) => {
-                    heard = true;
-                    if self.news.send(News::Said(message)).await.is_err() {
+                    received = true;
+                    if self.link_events.send(LinkEvent::Message(message)).await.is_err() {
                         break;
                     }
                 }
@@ -115,6 +115,6 @@ impl Link {
                 }
             }
         }
-        Ok(heard)
+        Ok(received)
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     disks::Disks,
     ids::{Attempt, Job},
 };
-use daemon::serve::pour;
+use daemon::serve::stream_chunks;
 use parking_lot::Mutex;
 use proto::mr::{LogChunk, LogRequest, tracker_logs_server::TrackerLogs};
 use security::Identity;
@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status};
 
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Chunks read ahead of a slow reader.
-const AHEAD: usize = 4;
+const PREFETCH_DISTANCE: usize = 4;
 /// Logs read at one time.
 const READERS_MAX: usize = 64;
 
@@ -39,14 +39,14 @@ pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
 /// does not take those of others.
 #[derive(Debug, Clone)]
 pub(crate) struct Retention {
-    kept: usize,
+    retained: usize,
     ended: Arc<Mutex<VecDeque<Attempt>>>,
 }
 
 impl Retention {
     /// With the logs that an earlier start left.
-    pub(crate) fn new(kept: usize, disks: &Disks) -> Self {
-        let retention = Self { kept, ended: Arc::new(Mutex::new(disks.logs().into())) };
+    pub(crate) fn new(retained: usize, disks: &Disks) -> Self {
+        let retention = Self { retained, ended: Arc::new(Mutex::new(disks.logs().into())) };
         retention.trim(disks);
         retention
     }
@@ -60,7 +60,7 @@ impl Retention {
     fn trim(&self, disks: &Disks) {
         loop {
             let mut ended = self.ended.lock();
-            if ended.len() <= self.kept {
+            if ended.len() <= self.retained {
                 return;
             }
             let surplus = surplus(&ended).and_then(|at| ended.remove(at));
@@ -132,10 +132,10 @@ impl TrackerLogs for Logs {
         let unreadable =
             move |error: io::Error| Status::internal(format!("cannot read {name} of {id}: {error}"));
         let mut rest = Rest::new(file, tail_bytes).map_err(unreadable)?;
-        let (chunks, stream) = mpsc::channel(AHEAD);
+        let (chunks, stream) = mpsc::channel(PREFETCH_DISTANCE);
         tokio::spawn(async move {
             let _reader = reader;
-            pour(chunks, move || rest.next().map(|chunk| chunk.map_err(unreadable))).await;
+            stream_chunks(chunks, move || rest.next().map(|chunk| chunk.map_err(unreadable))).await;
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_large_job_makes_room_for_others() {
         let attempts =
-            |words: &[&str]| words.iter().map(|word| word.parse().unwrap()).collect::<VecDeque<Attempt>>();
+            |text: &[&str]| text.iter().map(|word| word.parse().unwrap()).collect::<VecDeque<Attempt>>();
         assert_eq!(surplus(&attempts(&["job_1.m0.0", "job_2.m0.0", "job_2.m1.0", "job_3.m0.0"])), Some(1));
         assert_eq!(surplus(&attempts(&["job_1.m0.0", "job_2.m0.0"])), Some(0));
         assert_eq!(surplus(&VecDeque::new()), None);

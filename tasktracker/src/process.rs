@@ -1,7 +1,7 @@
 //! Task processes as the system sees them: start, kill, know when they are gone.
 //!
 //! Each is the leader of a process group of its own, and a kill takes the whole group; so does the leader's end.
-//! What leaves the group is `warden`'s. The number of a process is not used after it has been reaped: it may be
+//! What leaves the group is `process_monitor`'s. The number of a process is not used after it has been reaped: it may be
 //! another's by then. Children ask the kernel to be killed with their parent *thread*, so all are started by one
 //! thread that lives as long as the tracker. The change to the tasks' account, that request and the limits are made by
 //! the child itself, first thing (mrlib's variables in its environment): doing it between fork and exec takes unsafe
@@ -11,8 +11,8 @@
 use crate::{
     cgroup::Groups,
     confine::Account,
+    process_monitor::{Limits, MonitoredProcess, ProcessMonitor, process_limit_message},
     system::{self, Mark},
-    warden::{Limits, Warden, Watched, too_many_processes},
 };
 use mrlib::task::{
     UMBILICAL_VAR,
@@ -36,7 +36,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Messages of one child that wait to be read; a child that says more waits itself.
-const SAID_MAX: usize = 8;
+const MESSAGES_MAX: usize = 8;
 /// Where tasks of another account than the tracker's find programs.
 const TASK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Of a thread that only waits.
@@ -55,7 +55,7 @@ pub(crate) struct Start {
 
 /// What all processes get.
 #[derive(Debug, Clone)]
-pub(crate) struct Surroundings {
+pub(crate) struct ProcessEnvironment {
     /// Path of the umbilical's socket.
     pub(crate) umbilical: PathBuf,
     /// The tracker's first folder, by which its processes are known.
@@ -78,7 +78,7 @@ pub(crate) struct Surroundings {
 
 /// What comes from a process over its umbilical.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum ProcessMessage {
     /// It is there; this is the way to it.
     Hello(mpsc::Sender<proto::mr::ToTask>),
     /// A message.
@@ -93,7 +93,7 @@ pub(crate) struct Process {
     /// To end it.
     pub(crate) handle: Arc<Handle>,
     /// What it says.
-    pub(crate) said: mpsc::Receiver<Said>,
+    pub(crate) messages: mpsc::Receiver<ProcessMessage>,
     /// How it ended; by then it has been reaped, and its group killed.
     pub(crate) ended: oneshot::Receiver<ExitStatus>,
 }
@@ -104,8 +104,8 @@ pub(crate) struct Handle {
     pid: Pid,
     number: u64,
     /// False once it may have been reaped.
-    there: Mutex<bool>,
-    sentence: Mutex<Option<String>>,
+    is_running: Mutex<bool>,
+    kill_reason: Mutex<Option<String>>,
     /// The processes that it may have, and the groups that hold it to them.
     bound: Option<(u64, Groups)>,
     /// Whether the kernel has refused it one more; known for good when it has ended.
@@ -115,30 +115,30 @@ pub(crate) struct Handle {
 impl Handle {
     /// If it was refused a process: what is said of that.
     pub(crate) fn refusal(&self) -> Option<String> {
-        let (most, groups) = self.bound.as_ref()?;
+        let (max, groups) = self.bound.as_ref()?;
         let refused = self.refused.get().copied().unwrap_or_else(|| groups.refusals(self.number) > 0);
-        refused.then(|| too_many_processes(*most))
+        refused.then(|| process_limit_message(*max))
     }
 
     /// Kills the group, if its leader is still there.
     pub(crate) fn kill(&self) {
-        if *self.there.lock() {
+        if *self.is_running.lock() {
             // An error means that there is nobody left to kill.
             rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
         }
     }
 
     /// Kills it for something that it has done, if its leader is still there.
-    pub(crate) fn condemn(&self, why: String) {
-        if *self.there.lock() {
-            self.sentence.lock().get_or_insert(why);
+    pub(crate) fn kill_with_reason(&self, why: String) {
+        if *self.is_running.lock() {
+            self.kill_reason.lock().get_or_insert(why);
         }
         self.kill();
     }
 
     /// What it was killed for.
-    pub(crate) fn sentence(&self) -> Option<String> {
-        self.sentence.lock().clone()
+    pub(crate) fn kill_reason(&self) -> Option<String> {
+        self.kill_reason.lock().clone()
     }
 
     /// Its number in the system; another's once it has been reaped.
@@ -156,8 +156,8 @@ impl Process {
     /// Whether it waits: has not ended, hung up, or been condemned.
     pub(crate) fn alive(&mut self) -> bool {
         matches!(self.ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
-            && self.said.is_empty()
-            && self.handle.sentence().is_none()
+            && self.messages.is_empty()
+            && self.handle.kill_reason().is_none()
     }
 }
 
@@ -172,7 +172,7 @@ impl Drop for Process {
 #[derive(Debug, Clone)]
 pub(crate) struct Spawner {
     requests: threads::Sender<Request>,
-    living: Arc<Living>,
+    processes: Arc<ProcessTable>,
     account: Option<Account>,
 }
 
@@ -180,9 +180,9 @@ type Request = (PathBuf, Start, oneshot::Sender<io::Result<Process>>);
 
 /// The processes that live.
 #[derive(Debug, Default)]
-pub(crate) struct Living {
+pub(crate) struct ProcessTable {
     table: Mutex<Table>,
-    bell: Condvar,
+    changed: Condvar,
     groups: Option<Groups>,
 }
 
@@ -198,12 +198,12 @@ struct Table {
 
 #[derive(Debug)]
 struct Entry {
-    watched: Watched,
+    watched: MonitoredProcess,
     /// Taken by the first connection.
-    said: Option<mpsc::Sender<Said>>,
+    messages: Option<mpsc::Sender<ProcessMessage>>,
 }
 
-impl Living {
+impl ProcessTable {
     /// Waits until there is something to look at: when a process has ended, after `period` while one lives, and
     /// after `period` in any case if the warden is `busy`. False when the tracker ends.
     pub(crate) fn wait_for_work(&self, period: Duration, busy: bool) -> bool {
@@ -211,10 +211,10 @@ impl Living {
         let mut until = None;
         while !table.ended && !table.closing {
             if table.all.is_empty() && !busy {
-                self.bell.wait(&mut table);
+                self.changed.wait(&mut table);
             } else {
                 let until = *until.get_or_insert_with(|| Instant::now() + period);
-                if self.bell.wait_until(&mut table, until).timed_out() {
+                if self.changed.wait_until(&mut table, until).timed_out() {
                     break;
                 }
             }
@@ -224,7 +224,7 @@ impl Living {
     }
 
     /// All of them.
-    pub(crate) fn watched(&self) -> Vec<Watched> {
+    pub(crate) fn watched(&self) -> Vec<MonitoredProcess> {
         self.table.lock().all.values().map(|entry| entry.watched.clone()).collect()
     }
 
@@ -234,7 +234,7 @@ impl Living {
     }
 
     /// This process's children that are neither tasks nor among `others`. Nothing is started meanwhile.
-    pub(crate) fn strangers(&self, others: &[Pid]) -> Vec<Pid> {
+    pub(crate) fn unknown_children(&self, others: &[Pid]) -> Vec<Pid> {
         let table = self.table.lock();
         let mut found = system::children(rustix::process::getpid());
         found.retain(|pid| !others.contains(pid) && !table.all.contains_key(&pid.as_raw_nonzero().get()));
@@ -251,7 +251,7 @@ impl Living {
 
     fn close(&self) {
         self.table.lock().closing = true;
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     /// Reaps a process that has ended, and forgets it: in one step, because its number is free after that.
@@ -260,7 +260,7 @@ impl Living {
         let reaped = rustix::process::waitpid(Some(pid), WaitOptions::empty());
         table.all.remove(&pid.as_raw_nonzero().get());
         table.ended = true;
-        self.bell.notify_all();
+        self.changed.notify_all();
         reaped
             .ok()
             .flatten()
@@ -270,31 +270,32 @@ impl Living {
 
 impl Spawner {
     /// Begins the thread that all processes are started from, and the one that watches them.
-    pub(crate) fn start(surroundings: Surroundings) -> io::Result<Self> {
-        Self::start_with(surroundings, WAITER_STACK)
+    pub(crate) fn start(environment: ProcessEnvironment) -> io::Result<Self> {
+        Self::start_with(environment, WAITER_STACK)
     }
 
-    fn start_with(surroundings: Surroundings, waiter_stack: usize) -> io::Result<Self> {
+    fn start_with(environment: ProcessEnvironment, waiter_stack: usize) -> io::Result<Self> {
         let (requests, incoming) = threads::channel::<Request>();
-        let account = surroundings.account;
-        let living = Arc::new(Living { groups: surroundings.groups.clone(), ..Living::default() });
-        let for_thread = living.clone();
-        let warden = Warden {
-            living: living.clone(),
-            limits: surroundings.limits.clone(),
-            root: surroundings.root.clone(),
-            incarnation: surroundings.incarnation,
-            others: surroundings.others.clone(),
+        let account = environment.account;
+        let processes =
+            Arc::new(ProcessTable { groups: environment.groups.clone(), ..ProcessTable::default() });
+        let for_thread = processes.clone();
+        let warden = ProcessMonitor {
+            processes: processes.clone(),
+            limits: environment.limits.clone(),
+            root: environment.root.clone(),
+            incarnation: environment.incarnation,
+            others: environment.others.clone(),
         };
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             for (program, start, reply) in incoming {
                 // If nobody waits for it any more, dropping it kills it.
-                reply.send(spawn(&program, start, &surroundings, &for_thread, waiter_stack)).ok();
+                reply.send(spawn(&program, start, &environment, &for_thread, waiter_stack)).ok();
             }
             for_thread.close();
         })?;
         std::thread::Builder::new().name("warden".into()).spawn(move || warden.watch())?;
-        Ok(Self { requests, living, account })
+        Ok(Self { requests, processes, account })
     }
 
     /// Starts a process of this program.
@@ -306,8 +307,8 @@ impl Spawner {
     }
 
     /// The way to the owner of the living process `pid`, once.
-    pub(crate) fn claim(&self, pid: i32) -> Option<mpsc::Sender<Said>> {
-        self.living.table.lock().all.get_mut(&pid)?.said.take()
+    pub(crate) fn claim(&self, pid: i32) -> Option<mpsc::Sender<ProcessMessage>> {
+        self.processes.table.lock().all.get_mut(&pid)?.messages.take()
     }
 
     /// The account that processes get, if it is not the tracker's.
@@ -317,43 +318,43 @@ impl Spawner {
 
     /// Kills all.
     pub(crate) fn kill_all(&self) {
-        for one in self.living.watched() {
+        for one in self.processes.watched() {
             one.handle.kill();
         }
     }
 
     /// How many live.
     pub(crate) fn count(&self) -> usize {
-        self.living.table.lock().all.len()
+        self.processes.table.lock().all.len()
     }
 }
 
 fn spawn(
     program: &Path,
     start: Start,
-    surroundings: &Surroundings,
-    living: &Arc<Living>,
+    environment: &ProcessEnvironment,
+    processes: &Arc<ProcessTable>,
     waiter_stack: usize,
 ) -> io::Result<Process> {
     let Start { folder, logs, launch } = start;
-    let mut command = command(program, &folder, surroundings);
+    let mut command = command(program, &folder, environment);
     if launch.is_some() {
         command.env(LAUNCH_VAR, "stdin").stdin(Stdio::piped());
     }
     command.stdout(logs[0].try_clone()?).stderr(logs[1].try_clone()?);
-    let (say, said) = mpsc::channel(SAID_MAX);
+    let (message_sender, messages) = mpsc::channel(MESSAGES_MAX);
     let (tell_end, ended) = oneshot::channel();
     // Held until the entry is in: the process may connect before `spawn` returns.
-    let mut table = living.table.lock();
+    let mut table = processes.table.lock();
     table.number += 1;
     let number = table.number;
-    let mark = Mark { number, incarnation: surroundings.incarnation };
-    command.env(MARK_VAR, system::mark(mark, &surroundings.root));
+    let mark = Mark { number, incarnation: environment.incarnation };
+    command.env(MARK_VAR, system::mark(mark, &environment.root));
     #[allow(clippy::zombie_processes, reason = "it is reaped by its number, in `wait`")]
     let mut child = command.spawn()?;
     let pid = Pid::from_child(&child);
-    system::offer_for_oom(pid);
-    living.group(number, pid);
+    system::prefer_for_oom_kill(pid);
+    processes.group(number, pid);
     if let (Some(launch), Some(mut stdin)) = (launch, child.stdin.take()) {
         // One that does not read it has died, and its end says why.
         write_frame(&mut stdin, &launch).ok();
@@ -361,16 +362,16 @@ fn spawn(
     let handle = Arc::new(Handle {
         pid,
         number,
-        there: Mutex::new(true),
-        sentence: Mutex::default(),
-        bound: living.groups.clone().map(|groups| (surroundings.limits.processes, groups)),
+        is_running: Mutex::new(true),
+        kill_reason: Mutex::default(),
+        bound: processes.groups.clone().map(|groups| (environment.limits.processes, groups)),
         refused: OnceLock::new(),
     });
-    let watched = Watched { handle: handle.clone(), logs };
-    table.all.insert(pid.as_raw_nonzero().get(), Entry { watched, said: Some(say) });
-    living.bell.notify_all();
+    let watched = MonitoredProcess { handle: handle.clone(), logs };
+    table.all.insert(pid.as_raw_nonzero().get(), Entry { watched, messages: Some(message_sender) });
+    processes.changed.notify_all();
     drop(table);
-    let (for_wait, for_table) = (handle.clone(), living.clone());
+    let (for_wait, for_table) = (handle.clone(), processes.clone());
     let waiter = std::thread::Builder::new().name("waiter".into()).stack_size(waiter_stack);
     let waiting = waiter.spawn(move || {
         tell_end.send(wait(&for_wait, &for_table)).ok();
@@ -378,37 +379,37 @@ fn spawn(
     if let Err(error) = waiting {
         // Nobody would notice its end.
         handle.kill();
-        wait(&handle, living);
+        wait(&handle, processes);
         return Err(error);
     }
-    Ok(Process { handle, said, ended })
+    Ok(Process { handle, messages, ended })
 }
 
 /// Waits for the leader's end, kills what is left of its group, and only then reaps it.
-fn wait(handle: &Handle, living: &Living) -> ExitStatus {
+fn wait(handle: &Handle, processes: &ProcessTable) -> ExitStatus {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(rustix::io::Errno::INTR) = rustix::process::waitid(WaitId::Pid(handle.pid), look) {}
-    let mut there = handle.there.lock();
+    let mut is_running = handle.is_running.lock();
     rustix::process::kill_process_group(handle.pid, Signal::KILL).ok();
-    *there = false;
-    drop(there);
-    let status = living.reap(handle.pid);
+    *is_running = false;
+    drop(is_running);
+    let status = processes.reap(handle.pid);
     handle
         .refused
         .get_or_init(|| handle.bound.as_ref().is_some_and(|(_, groups)| groups.refusals(handle.number) > 0));
-    if let Some(groups) = &living.groups {
+    if let Some(groups) = &processes.groups {
         // What has escaped the group of processes may still be in it: the warden ends that, and the folder stays.
         groups.remove(handle.number).ok();
     }
     status
 }
 
-fn command(program: &Path, folder: &Path, surroundings: &Surroundings) -> Command {
+fn command(program: &Path, folder: &Path, environment: &ProcessEnvironment) -> Command {
     let mut command = Command::new(program);
     // Its path may be that of a descriptor.
     command.arg0("mrtask").current_dir(folder).stdin(Stdio::null()).process_group(0).env_clear();
     let mut passed = vec!["LANG", "FERMATA_LOG", daemon::HOST_VAR];
-    match surroundings.account {
+    match environment.account {
         // The tracker's home and programs are of another account.
         Some(account) => {
             command.env(ACCOUNT_VAR, format!("{}:{}", account.user, account.group));
@@ -421,9 +422,9 @@ fn command(program: &Path, folder: &Path, surroundings: &Surroundings) -> Comman
             command.env(key, value);
         }
     }
-    command.env(UMBILICAL_VAR, &surroundings.umbilical);
+    command.env(UMBILICAL_VAR, &environment.umbilical);
     command.env(TRACKER_PID_VAR, std::process::id().to_string());
-    let limits = [(LIMIT_AS_VAR, surroundings.address_space_max), (LIMIT_NOFILE_VAR, surroundings.files_max)];
+    let limits = [(LIMIT_AS_VAR, environment.address_space_max), (LIMIT_NOFILE_VAR, environment.files_max)];
     for (key, limit) in limits {
         if limit > 0 {
             command.env(key, limit.to_string());
@@ -433,11 +434,11 @@ fn command(program: &Path, folder: &Path, surroundings: &Surroundings) -> Comman
 }
 
 /// What a process's end says when the process itself said nothing, with the last lines of its stderr.
-pub(crate) fn last_words(status: ExitStatus, logs: &Path) -> String {
+pub(crate) fn describe_exit(status: ExitStatus, logs: &Path) -> String {
     let how = match (status.signal(), status.code()) {
         (Some(9), _) => "killed by signal 9 (out of memory? its limit is tasktracker.task_memory_max)".into(),
         (Some(signal), _) => format!("killed by signal {signal}{}", signal_name(signal)),
-        (None, Some(0)) => "exit code 0, but it did not say that it was done".into(),
+        (None, Some(0)) => "exit code 0 without a result".into(),
         (None, code) => format!("exit code {}", code.unwrap_or(-1)),
     };
     with_stderr(how, logs)

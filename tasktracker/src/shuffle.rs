@@ -1,5 +1,5 @@
-//! The shuffle server: reduces fetch their partitions of map output from here, and parts of what a paused reduce has put
-//! aside (a reduce's attempt, and the number of a part).
+//! The shuffle server: reduces fetch their partitions of map output from here, and parts of the checkpoint of a paused reduce
+//! (a reduce's attempt, and the number of a part).
 //!
 //! The protocol is mrlib's (`fetch::wire`); the stored bytes go out by sendfile. Several requests may follow one
 //! another on a connection, which has a thread of its own. Bounded: over the limit a connection whose first request is
@@ -8,15 +8,15 @@
 //! verified here; the bytes are by the reader, against the crc it was given.
 
 use crate::{
-    held::Held,
     ids::{Attempt, Phase},
+    shuffle_store::ShuffleStore,
 };
 use mrlib::{
     TaskError, checkpoint,
     fetch::wire::{BUSY, DAMAGED, NOT_FOUND, REFUSED, REQUEST_BYTES_MAX, Request, coming, refusal},
     segment::Extent,
 };
-use security::{Guard, STRANGER_PATIENCE, Stream, Visit, Visitors};
+use security::{ConnectionLimiter, ConnectionSlot, Guard, Stream, UNAUTHENTICATED_TIMEOUT};
 use std::{
     fs::File,
     io::{self, Read, Write},
@@ -34,15 +34,15 @@ const STACK_BYTES: usize = 256 << 10;
 /// The server.
 #[derive(Debug)]
 pub(crate) struct Shuffle {
-    held: Arc<Held>,
+    shuffle_store: Arc<ShuffleStore>,
     guard: Guard,
-    visitors: Arc<Visitors>,
+    connection_limiter: Arc<ConnectionLimiter>,
 }
 
 impl Shuffle {
     /// Serves what is held.
-    pub(crate) fn new(held: Arc<Held>, guard: Guard) -> Self {
-        Self { held, guard, visitors: Visitors::new(CONNECTIONS_MAX) }
+    pub(crate) fn new(shuffle_store: Arc<ShuffleStore>, guard: Guard) -> Self {
+        Self { shuffle_store, guard, connection_limiter: ConnectionLimiter::new(CONNECTIONS_MAX) }
     }
 
     /// Accepts connections until dropped.
@@ -61,18 +61,18 @@ impl Shuffle {
 
     /// Ends all connections.
     pub(crate) fn close(&self) {
-        self.visitors.close();
+        self.connection_limiter.close();
     }
 
     fn begin(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(STRANGER_PATIENCE))?;
+        stream.set_read_timeout(Some(UNAUTHENTICATED_TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
-        let visit = self.visitors.enter(stream.try_clone()?);
+        let slot_guard = self.connection_limiter.enter(stream.try_clone()?);
         let thread = std::thread::Builder::new().name("shuffle".into()).stack_size(STACK_BYTES);
         let started = thread.spawn(move || {
-            let served = self.guard.accept(stream).and_then(|stream| self.serve(&stream, &visit));
+            let served = self.guard.accept(stream).and_then(|stream| self.serve(&stream, &slot_guard));
             if let Err(error) = served {
                 tracing::debug!(%error, "shuffle connection ended");
             }
@@ -80,7 +80,7 @@ impl Shuffle {
         started.map(drop)
     }
 
-    fn serve(&self, mut stream: &Stream, visit: &Visit) -> io::Result<()> {
+    fn serve(&self, mut stream: &Stream, slot_guard: &ConnectionSlot) -> io::Result<()> {
         let mut body = [0; REQUEST_BYTES_MAX];
         loop {
             let mut length = [0; 4];
@@ -94,7 +94,7 @@ impl Shuffle {
             let request = Request::parse(body).ok_or((REFUSED, "not a request of this protocol".into()));
             let found = request.and_then(|request| {
                 let attempt = self.admit(&request)?;
-                if !visit.become_known() {
+                if !slot_guard.authenticate() {
                     return Err((BUSY, "all connections of this tracker are taken".into()));
                 }
                 self.find(attempt, request.partition)
@@ -114,7 +114,7 @@ impl Shuffle {
         let Request { token, attempt, partition } = *request;
         let attempt: Attempt = attempt.parse().map_err(|error| (REFUSED, format!("{error}")))?;
         let whose = if attempt.phase == Phase::Reduce { attempt.index } else { partition };
-        if self.held.opens(attempt.job, whose, token) {
+        if self.shuffle_store.opens(attempt.job, whose, token) {
             return Ok(attempt);
         }
         Err((REFUSED, format!("the token does not open partition {whose} of {}", attempt.job)))
@@ -122,30 +122,30 @@ impl Shuffle {
 
     fn find(&self, attempt: Attempt, partition: u32) -> Result<(File, Extent), (u8, String)> {
         let missing = || (NOT_FOUND, format!("no output of {attempt} here"));
-        let unreadable = |error: &io::Error, words: String| match error.kind() {
+        let unreadable = |error: &io::Error, text: String| match error.kind() {
             io::ErrorKind::NotFound => missing(),
-            _ if is_own_trouble(error) => (BUSY, words),
-            _ => (DAMAGED, words),
+            _ if is_local_error(error) => (BUSY, text),
+            _ => (DAMAGED, text),
         };
         let unusable = |error: TaskError| match &error {
             TaskError::Io { source, .. } => unreadable(source, error.to_string()),
             _ => (DAMAGED, error.to_string()),
         };
         let (path, extent) = if attempt.phase == Phase::Reduce {
-            let dirs = self.held.checkpoint(attempt).ok_or_else(missing)?;
-            let parts = self.held.parts(attempt, &dirs).map_err(unusable)?;
-            let part = parts.get(partition as usize).ok_or_else(|| checkpoint::no_part(partition));
+            let dirs = self.shuffle_store.checkpoint(attempt).ok_or_else(missing)?;
+            let parts = self.shuffle_store.parts(attempt, &dirs).map_err(unusable)?;
+            let part = parts.get(partition as usize).ok_or_else(|| checkpoint::missing_part(partition));
             part.and_then(|part| part.find(&dirs)).map_err(unusable)?
         } else {
-            let path = self.held.output(attempt).ok_or_else(missing)?;
-            let extents = self.held.extents(attempt, &path).map_err(unusable)?;
+            let path = self.shuffle_store.output(attempt).ok_or_else(missing)?;
+            let extents = self.shuffle_store.extents(attempt, &path).map_err(unusable)?;
             let extent = extents.get(partition as usize).copied().ok_or_else(|| {
                 (NOT_FOUND, format!("output of {attempt} has {} partitions, not {partition}", extents.len()))
             })?;
             (path, extent)
         };
         let broken = |error: io::Error| unreadable(&error, error.to_string());
-        let file = daemon::careful::open(&path).map_err(broken)?;
+        let file = daemon::safe_open::open(&path).map_err(broken)?;
         let length = file.metadata().map_err(broken)?.len();
         if extent.offset.checked_add(extent.stored).is_none_or(|end| end > length) {
             return Err((DAMAGED, format!("{} is shorter than its index says", path.display())));
@@ -155,7 +155,7 @@ impl Shuffle {
 }
 
 /// Whether it will pass: no more files or memory for this process just now.
-fn is_own_trouble(error: &io::Error) -> bool {
+fn is_local_error(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let own = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::INTR];
     own.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

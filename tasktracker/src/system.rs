@@ -17,7 +17,7 @@ use std::{
 
 const PAGE_BYTES: u64 = 4096;
 /// Between two looks for processes that have been killed.
-const NAP: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What a mark says besides the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,9 +47,9 @@ pub(crate) fn mark_of(pid: Pid, root: &Path) -> Option<Mark> {
 }
 
 /// Kills every process with a mark of this folder, and of this incarnation if one is given, until there is none or
-/// `patience` ends.
-pub(crate) fn end_marked(root: &Path, incarnation: Option<u64>, patience: Duration) {
-    let until = Instant::now() + patience;
+/// `timeout` ends.
+pub(crate) fn kill_marked(root: &Path, incarnation: Option<u64>, timeout: Duration) {
+    let until = Instant::now() + timeout;
     let own = rustix::process::getpid();
     let meant = |mark: Mark| incarnation.is_none_or(|incarnation| incarnation == mark.incarnation);
     loop {
@@ -67,7 +67,7 @@ pub(crate) fn end_marked(root: &Path, incarnation: Option<u64>, patience: Durati
                 rustix::process::pidfd_send_signal(held, Signal::KILL).ok();
             }
         }
-        std::thread::sleep(NAP);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn memory(pid: Pid) -> u64 {
 }
 
 /// The same with a fair part of what is shared. Takes the system longer to find out.
-pub(crate) fn fair_memory(pid: Pid) -> u64 {
+pub(crate) fn proportional_memory(pid: Pid) -> u64 {
     let text = fs::read_to_string(path(pid, "smaps_rollup")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
@@ -120,7 +120,7 @@ pub(crate) fn fair_memory(pid: Pid) -> u64 {
 }
 
 /// Has the kernel end this process rather than a daemon when there is no memory left.
-pub(crate) fn offer_for_oom(pid: Pid) {
+pub(crate) fn prefer_for_oom_kill(pid: Pid) {
     if let Err(error) = fs::write(path(pid, "oom_score_adj"), "1000") {
         tracing::debug!(%error, "cannot offer a task process to the out-of-memory killer");
     }
@@ -157,23 +157,23 @@ mod tests {
     }
 
     #[test]
-    fn the_marked_are_found_and_ended_and_nobody_else_is() {
+    fn only_marked_processes_are_killed() {
         let (root, other) = (Path::new("/a folder"), Path::new("/a folder/deeper"));
         let mut ours = [sleeper(root, 7, 1), sleeper(root, 8, 1)];
-        let (mut strange, mut later) = (sleeper(other, 7, 1), sleeper(root, 7, 2));
+        let (mut unknown, mut later) = (sleeper(other, 7, 1), sleeper(root, 7, 2));
         let mark = Mark { number: 8, incarnation: 1 };
         assert_eq!(mark_of(Pid::from_child(&ours[1]), root), Some(mark));
-        assert_eq!(mark_of(Pid::from_child(&strange), root), None);
-        end_marked(root, Some(1), Duration::from_secs(20));
+        assert_eq!(mark_of(Pid::from_child(&unknown), root), None);
+        kill_marked(root, Some(1), Duration::from_secs(20));
         for child in &mut ours {
             assert!(!child.wait().unwrap().success());
         }
         assert!(later.try_wait().unwrap().is_none());
-        end_marked(root, None, Duration::from_secs(20));
+        kill_marked(root, None, Duration::from_secs(20));
         assert!(!later.wait().unwrap().success());
-        assert!(strange.try_wait().unwrap().is_none());
-        strange.kill().unwrap();
-        strange.wait().unwrap();
+        assert!(unknown.try_wait().unwrap().is_none());
+        unknown.kill().unwrap();
+        unknown.wait().unwrap();
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
         let before = memory(own);
         let block = std::hint::black_box(vec![1u8; 64 << 20]);
         assert!(memory(own) >= before + (48 << 20));
-        assert!(fair_memory(own) >= 48 << 20);
+        assert!(proportional_memory(own) >= 48 << 20);
         drop(block);
         child.kill().unwrap();
         child.wait().unwrap();

@@ -3,14 +3,14 @@
 //!
 //! A process is known by the number that the kernel gives for its end of the connection, so that no process that
 //! was not started here can speak; it connects once. Whatever it sends, the worst is the end of its own attempt:
-//! what is too long is refused here, what is too much in `talk`.
+//! what is too long is refused here, what is too much in `task_session`.
 
 use crate::{
     agent::ENDED_BYTES,
     confine::{Account, hand_over},
-    process::{Said, Spawner},
+    process::{ProcessMessage, Spawner},
 };
-use daemon::logging::Seldom;
+use daemon::logging::RateLimit;
 use mrlib::task::{PROTOCOL, frame::write_frame};
 use prost::Message;
 use proto::mr::{FromTask, ToTask, from_task};
@@ -86,11 +86,11 @@ impl Drop for Socket {
 }
 
 /// Any task can knock as often as it likes.
-const STRANGERS_TOLD_EVERY: Duration = Duration::from_mins(1);
+const UNKNOWN_LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Accepts connections until dropped.
 pub(crate) async fn serve(listener: UnixListener, spawner: Spawner) {
-    let mut strangers = Seldom::new(STRANGERS_TOLD_EVERY);
+    let mut unknown = RateLimit::new(UNKNOWN_LOG_INTERVAL);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors, most likely: some will come free.
@@ -101,27 +101,27 @@ pub(crate) async fn serve(listener: UnixListener, spawner: Spawner) {
         let (pid, user) = (peer.and_then(|peer| peer.pid()), peer.map(|peer| peer.uid()));
         // A task process changes to its account before it connects. One that has not gets no task.
         let has_account = spawner.account().is_none_or(|account| user == Some(account.user));
-        let Some(say) = pid.filter(|_| has_account).and_then(|pid| spawner.claim(pid)) else {
-            if let Some(times) = strangers.again() {
+        let Some(message_sender) = pid.filter(|_| has_account).and_then(|pid| spawner.claim(pid)) else {
+            if let Some(times) = unknown.due() {
                 let why = if has_account { "not a task process" } else { "not of the tasks' account" };
                 tracing::warn!(?pid, ?user, times, why, "refused a connection to the umbilical");
             }
             continue;
         };
-        tokio::spawn(talk(stream, say));
+        tokio::spawn(serve_connection(stream, message_sender));
     }
 }
 
-async fn talk(stream: UnixStream, say: mpsc::Sender<Said>) {
+async fn serve_connection(stream: UnixStream, message_sender: mpsc::Sender<ProcessMessage>) {
     let (mut input, output) = stream.into_split();
-    let why = converse(&mut input, output, &say).await.err();
-    say.send(Said::Closed(why)).await.ok();
+    let why = exchange(&mut input, output, &message_sender).await.err();
+    message_sender.send(ProcessMessage::Closed(why)).await.ok();
 }
 
-async fn converse(
+async fn exchange(
     input: &mut OwnedReadHalf,
     output: OwnedWriteHalf,
-    say: &mpsc::Sender<Said>,
+    message_sender: &mpsc::Sender<ProcessMessage>,
 ) -> Result<(), String> {
     let Some(first) = read(input).await? else { return Ok(()) };
     match first.kind {
@@ -135,13 +135,13 @@ async fn converse(
         _ => return Err("it did not say hello first".into()),
     }
     let (to_task, orders) = mpsc::channel(UNREAD_MAX);
-    if say.send(Said::Hello(to_task)).await.is_err() {
+    if message_sender.send(ProcessMessage::Hello(to_task)).await.is_err() {
         return Ok(());
     }
     // Ends when the owner drops its sender, or the process its end.
     tokio::spawn(write_all(output, orders));
     while let Some(message) = read(input).await? {
-        if say.send(Said::Message(message)).await.is_err() {
+        if message_sender.send(ProcessMessage::Message(message)).await.is_err() {
             break;
         }
     }
@@ -167,7 +167,7 @@ async fn write_all(mut output: OwnedWriteHalf, mut orders: mpsc::Receiver<ToTask
         let mut frame = Vec::new();
         // Too long for the task to read: hung up, and it ends.
         if let Err(error) = write_frame(&mut frame, &message) {
-            tracing::warn!(%error, "cannot tell a task");
+            tracing::warn!(%error, "cannot send a message to a task");
             return;
         }
         if output.write_all(&frame).await.is_err() {

@@ -1,12 +1,15 @@
 //! From the wire's types to ours and back.
 
 use crate::{
-    agent::{Ending, Event, FetchFailure, Heartbeat, MapNews, Order, Origin, Report, Slots, Source, Status},
+    agent::{
+        AttemptEnd, CheckpointSource, CopySource, Event, FetchFailure, Heartbeat, MapEventBatch, Order,
+        Report, Slots, Status,
+    },
     ids::{Attempt, Job},
 };
 use proto::mr::{
-    self, AttemptReport, FromTracker, KeptState, PausedState, Recall, RegisterTracker, SplitEnd, ToTracker,
-    attempt_report, from_tracker, order, to_tracker,
+    self, AttemptReport, CheckpointInfo, FromTracker, PreemptKind, RegisterTracker, SplitEnd,
+    StoredCheckpoint, ToTracker, attempt_report, from_tracker, order, to_tracker,
 };
 use std::time::Duration;
 
@@ -32,34 +35,34 @@ pub(crate) struct Identity {
 
 /// A registration.
 pub(crate) fn register(
-    who: &Identity,
+    identity: &Identity,
     incarnation: u64,
     attempts: Vec<Report>,
     outputs: &[Attempt],
-    checkpoints: Vec<(Attempt, PausedState)>,
+    checkpoints: Vec<(Attempt, CheckpointInfo)>,
     jobs: &[Job],
 ) -> FromTracker {
     let register = RegisterTracker {
-        name: who.name.clone(),
+        name: identity.name.clone(),
         incarnation,
-        host: who.host.clone(),
-        rack: who.rack.clone(),
-        shuffle_addr: who.shuffle_addr.clone(),
-        logs_addr: who.logs_addr.clone(),
-        map_slots: who.slots.map,
-        reduce_slots: who.slots.reduce,
+        host: identity.host.clone(),
+        rack: identity.rack.clone(),
+        shuffle_addr: identity.shuffle_addr.clone(),
+        logs_addr: identity.logs_addr.clone(),
+        map_slots: identity.slots.map,
+        reduce_slots: identity.slots.reduce,
         attempts: attempts.into_iter().map(report).collect(),
         outputs: outputs.iter().map(Attempt::to_string).collect(),
         version: env!("CARGO_PKG_VERSION").into(),
         protocol: proto::TRACKER_PROTOCOL,
-        checkpoints: checkpoints.into_iter().map(kept).collect(),
+        checkpoints: checkpoints.into_iter().map(stored_checkpoint).collect(),
         jobs: jobs.iter().map(Job::to_string).collect(),
     };
     FromTracker { kind: Some(from_tracker::Kind::Register(register)) }
 }
 
-fn kept((attempt, state): (Attempt, PausedState)) -> KeptState {
-    KeptState { attempt: attempt.to_string(), state: Some(state) }
+fn stored_checkpoint((attempt, state): (Attempt, CheckpointInfo)) -> StoredCheckpoint {
+    StoredCheckpoint { attempt: attempt.to_string(), state: Some(state) }
 }
 
 /// A heartbeat.
@@ -82,18 +85,20 @@ pub(crate) fn heartbeat(heartbeat: Heartbeat) -> FromTracker {
 fn report(report: Report) -> AttemptReport {
     let status = match report.status {
         Status::Running(progress) => attempt_report::Status::Running(progress),
-        Status::Ended(Ending::Succeeded { result, .. }) => match result.position {
+        Status::Ended(AttemptEnd::Succeeded { result, .. }) => match result.position {
             Some(position) => attempt_report::Status::Split(SplitEnd { position, result: Some(result) }),
             None => attempt_report::Status::Succeeded(result),
         },
-        Status::Ended(Ending::Paused(state)) => attempt_report::Status::Paused(state),
-        Status::Ended(Ending::Spoilt(why)) => attempt_report::Status::Spoilt(why),
-        Status::Ended(Ending::Unreached(why)) => attempt_report::Status::Unreached(why),
-        Status::Ended(Ending::Failed(error)) => attempt_report::Status::Failed(error),
-        Status::Ended(Ending::Fatal(error)) => attempt_report::Status::Fatal(error),
-        Status::Ended(Ending::Killed(why)) => attempt_report::Status::Killed(why),
-        Status::Taken(Ok(bytes)) => attempt_report::Status::Taken(bytes),
-        Status::Taken(Err(why)) => attempt_report::Status::NotTaken(why),
+        Status::Ended(AttemptEnd::Paused(state)) => attempt_report::Status::Paused(state),
+        Status::Ended(AttemptEnd::CheckpointCorrupt(why)) => attempt_report::Status::CheckpointCorrupt(why),
+        Status::Ended(AttemptEnd::CheckpointUnreachable(why)) => {
+            attempt_report::Status::CheckpointUnreachable(why)
+        }
+        Status::Ended(AttemptEnd::Failed(error)) => attempt_report::Status::Failed(error),
+        Status::Ended(AttemptEnd::Fatal(error)) => attempt_report::Status::Fatal(error),
+        Status::Ended(AttemptEnd::Killed(why)) => attempt_report::Status::Killed(why),
+        Status::Copied(Ok(bytes)) => attempt_report::Status::Copied(bytes),
+        Status::Copied(Err(why)) => attempt_report::Status::CopyFailed(why),
     };
     AttemptReport { attempt: report.attempt.to_string(), status: Some(status) }
 }
@@ -113,42 +118,46 @@ pub(crate) fn event(message: ToTracker) -> Option<Event> {
         to_tracker::Kind::RegisterAgain(_) => Event::RegisterAgain,
         to_tracker::Kind::Orders(orders) => Event::Orders {
             answers: orders.answers,
-            orders: orders.orders.into_iter().map(|order| (order.number, taken(order.kind))).collect(),
+            orders: orders
+                .orders
+                .into_iter()
+                .map(|order| (order.number, order_or_unknown(order.kind)))
+                .collect(),
         },
     })
 }
 
-fn taken(kind: Option<order::Kind>) -> Order {
-    understood(kind).unwrap_or_else(|why| {
+fn order_or_unknown(kind: Option<order::Kind>) -> Order {
+    order_from(kind).unwrap_or_else(|why| {
         tracing::warn!(why, "an order that makes no sense: skipped");
         Order::Unknown
     })
 }
 
-fn understood(kind: Option<order::Kind>) -> Result<Order, String> {
+fn order_from(kind: Option<order::Kind>) -> Result<Order, String> {
     let of_attempt = |text: &str| text.parse::<Attempt>().map_err(|error| error.to_string());
     Ok(match kind.ok_or("empty, or of a newer JobTracker")? {
         order::Kind::Launch(launch) => {
             let spec = launch.task.ok_or("a launch of nothing")?;
             let from = Some(launch.from).filter(|from| !from.is_empty());
             let origin = |from: String| {
-                Ok::<_, String>(Origin { attempt: of_attempt(&from)?, addr: launch.from_addr })
+                Ok::<_, String>(CheckpointSource { attempt: of_attempt(&from)?, addr: launch.resume_addr })
             };
             Order::Launch(of_attempt(&spec.attempt)?, Box::new(spec), from.map(origin).transpose()?)
         }
-        order::Kind::Stop(stop) => match stop.how() {
-            Recall::Unspecified => {
-                return Err("a stop that does not say how, or as a newer JobTracker does".into());
+        order::Kind::Preempt(stop) => match stop.kind() {
+            PreemptKind::Unspecified => {
+                return Err("a preemption of unknown kind".into());
             }
-            how => Order::Stop(of_attempt(&stop.attempt)?, how, stop.why),
+            kind => Order::Preempt(of_attempt(&stop.attempt)?, kind, stop.why),
         },
         order::Kind::MapEvents(mr::MapEvents { job, first, events, maps }) => {
             let job = job.parse().map_err(|error| format!("{error}"))?;
-            Order::MapEvents(job, MapNews { first, events, maps })
+            Order::MapEvents(job, MapEventBatch { first, events, maps })
         }
-        order::Kind::Drop(attempt) => Order::Drop(of_attempt(&attempt)?),
-        order::Kind::Take(mr::Take { attempt, addr, shuffle_token: token, partitions }) => {
-            Order::Take(of_attempt(&attempt)?, Source { addr, token, partitions })
+        order::Kind::DropCheckpoint(attempt) => Order::DropCheckpoint(of_attempt(&attempt)?),
+        order::Kind::Copy(mr::CopyFiles { attempt, addr, shuffle_token: token, partitions }) => {
+            Order::CopyFiles(of_attempt(&attempt)?, CopySource { addr, token, partitions })
         }
         order::Kind::Clean(job) => Order::Clean(job.parse().map_err(|error| format!("{error}"))?),
     })

@@ -334,7 +334,7 @@ impl Cluster {
     }
 
     /// The same of those that are being written.
-    pub fn begun_on(&self, node: &str) -> Vec<PathBuf> {
+    pub fn partial_blocks_on(&self, node: &str) -> Vec<PathBuf> {
         self.blocks_on(node, "tmp")
     }
 

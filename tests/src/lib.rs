@@ -77,7 +77,7 @@ pub fn eventually<T>(what: &str, limit: Duration, mut condition: impl FnMut() ->
         if let Some(value) = condition() {
             return value;
         }
-        assert!(start.elapsed() < limit, "waited {limit:?} in vain: {what}");
+        assert!(start.elapsed() < limit, "waited {limit:?} for nothing: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -88,34 +88,34 @@ pub fn copy_folder(from: &Path, to: &Path) {
     assert!(ran.success(), "cp -a {} {}", from.display(), to.display());
 }
 
-/// How soon a fault is noticed, and got over: printed, for the table in docs/faults.md.
+/// How soon a fault is noticed, and got over: printed, for the table in docs/operate/fault-matrix.md.
 pub struct Row {
     name: &'static str,
     since: Instant,
-    noticed: Option<Duration>,
+    detected: Option<Duration>,
 }
 
 impl Row {
     /// It happens now.
     pub fn begin(name: &'static str) -> Self {
-        Self { name, since: Instant::now(), noticed: None }
+        Self { name, since: Instant::now(), detected: None }
     }
 
     /// It has been noticed.
-    pub fn noticed(&mut self) {
-        self.noticed.get_or_insert(self.since.elapsed());
+    pub fn detected(&mut self) {
+        self.detected.get_or_insert(self.since.elapsed());
     }
 
-    /// What was wrong has been mended from outside: how long it takes from now on is of interest.
-    pub fn mended(&mut self) {
+    /// What was wrong has been fixed from outside: how long it takes from now on is of interest.
+    pub fn links_healed(&mut self) {
         self.since = Instant::now();
     }
 
     /// All is well.
-    pub fn whole(self) {
+    pub fn recovered(self) {
         let shown = |time: Duration| format!("{:.1} s", time.as_secs_f64());
-        let noticed = self.noticed.map_or("-".to_owned(), shown);
-        println!("{}: noticed after {noticed}, whole after {}", self.name, shown(self.since.elapsed()));
+        let detected = self.detected.map_or("-".to_owned(), shown);
+        println!("{}: noticed after {detected}, whole after {}", self.name, shown(self.since.elapsed()));
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Numbered namespaces; the first is the master. Dropped, everything is stopped and taken away.
 pub struct Machines {
@@ -56,7 +56,7 @@ impl Machines {
         if !made.status.success() {
             run(&["down", name]);
             let why = String::from_utf8_lossy(&made.stderr);
-            // The machines are there, and a packet filter is between them: every test would wait in vain.
+            // The machines are there, and a packet filter is between them: every test would wait for nothing.
             assert_ne!(made.status.code(), Some(3), "{}", why.trim());
             eprintln!("skipped: no network namespaces here: {}", why.trim());
             return None;
@@ -153,7 +153,7 @@ impl Machines {
 
     /// Waits until a tracker is in this state.
     pub fn await_tracker(&self, node: &str, state: &str) {
-        eventually(&format!("{node} is {state}"), PATIENCE, || {
+        eventually(&format!("{node} is {state}"), TIMEOUT, || {
             let ran = self.try_mrctl(&["nodes", "--json"]);
             let nodes: Value = serde_json::from_str(&ran.stdout).ok()?;
             let one = nodes.as_array()?.iter().find(|one| one["node"] == node)?.clone();

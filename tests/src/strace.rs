@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// An strace that has not detached by then is killed.
 const DETACH_WITHIN: Duration = Duration::from_secs(10);
 /// The system calls that make something durable.
@@ -79,7 +79,7 @@ impl Strace {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             (!status.contains("TracerPid:\t0")).then_some(true)
         };
-        let attached = eventually("strace attaches, or cannot", PATIENCE, || {
+        let attached = eventually("strace attaches, or cannot", TIMEOUT, || {
             // The process may have ended because strace was attached.
             traced().or_else(|| strace.0.try_wait().expect("our child").map(|_| is_gone(pid)))
         });

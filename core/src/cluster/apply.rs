@@ -18,22 +18,22 @@ use std::{collections::BTreeSet, sync::Arc};
 /// A fact that does not fit what went before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fact does not fit: {0}")]
-pub struct Misfit(pub String);
+pub struct ApplyError(pub String);
 
-pub(super) fn misfit<T>(what: impl std::fmt::Display) -> Result<T, Misfit> {
-    Err(Misfit(what.to_string()))
+pub(super) fn apply_error<T>(what: impl std::fmt::Display) -> Result<T, ApplyError> {
+    Err(ApplyError(what.to_string()))
 }
 
 impl Cluster {
     /// Takes one fact.
-    pub fn apply(&mut self, at: Time, fact: &Fact) -> Result<(), Misfit> {
+    pub fn apply(&mut self, at: Time, fact: &Fact) -> Result<(), ApplyError> {
         match fact {
             Fact::JobTrackerStarted { epoch, .. } => {
                 self.epoch = *epoch;
                 self.await_trackers(at);
                 Ok(())
             }
-            Fact::NumbersSkipped { epoch, job } => {
+            Fact::IdsSkipped { epoch, job } => {
                 self.epoch = self.epoch.max(*epoch);
                 self.next_job = self.next_job.max(*job);
                 Ok(())
@@ -47,8 +47,8 @@ impl Cluster {
             Fact::JobEnded { job, outcome } => self.job_ended(at, *job, outcome),
             Fact::JobForgotten { job } => self.job_forgotten(*job),
             Fact::AttemptLaunched { .. } => self.attempt_launched(at, fact),
-            Fact::AttemptRecalled { attempt, how, why, fault, hold } => {
-                self.attempt_recalled(at, *attempt, *how, fault.then_some(why), *hold)
+            Fact::PreemptionRequested { attempt, kind, why, fault, hold } => {
+                self.preemption_requested(at, *attempt, *kind, fault.then_some(why), *hold)
             }
             Fact::MapSplit { attempt, position, result } => self.map_split(at, *attempt, *position, result),
             Fact::AttemptPaused { attempt, stage, bytes, bytes_in } => {
@@ -60,12 +60,12 @@ impl Cluster {
             }
             Fact::TaskReleased { task } => {
                 let released = self.task_mut(*task)?;
-                released.held = false;
+                released.on_hold = false;
                 // Whoever asked for that has taken it back: who asks once more is heard.
                 for attempt in &mut released.attempts {
-                    attempt.holds = false;
+                    attempt.hold_requested = false;
                 }
-                self.settle(*task)
+                self.finish_event(*task)
             }
             Fact::CheckpointLost { attempt, .. } => self.checkpoint_lost(*attempt),
             Fact::AttemptSucceeded { attempt, result } => self.attempt_succeeded(at, *attempt, result),
@@ -77,18 +77,20 @@ impl Cluster {
             }
             Fact::MapOutputLost { attempt, unfetched, .. } => self.map_output_lost(*attempt, *unfetched),
             Fact::MapOutputMoved { attempt } => self.map_output_moved(*attempt),
-            Fact::MapOutputTaken { attempt, tracker, bytes } => {
-                self.map_output_taken(*attempt, *tracker, *bytes)
+            Fact::MapOutputCopied { attempt, tracker, bytes } => {
+                self.map_output_copied(*attempt, *tracker, *bytes)
             }
-            Fact::CheckpointTaken { attempt, tracker, bytes } => {
-                self.checkpoint_taken(*attempt, *tracker, *bytes)
+            Fact::CheckpointCopied { attempt, tracker, bytes } => {
+                self.checkpoint_copied(*attempt, *tracker, *bytes)
             }
             Fact::TrackerDraining { tracker, by, until } => self.tracker_draining(at, *tracker, by, *until),
-            Fact::TrackerReturned { tracker, .. } => self.tracker_returned(*tracker),
-            Fact::PauseRefused { attempt } => self.recall_refused(*attempt, None),
-            Fact::RecallRefused { attempt, refusals, .. } => self.recall_refused(*attempt, Some(*refusals)),
+            Fact::DrainCancelled { tracker, .. } => self.tracker_returned(*tracker),
+            Fact::PauseRefused { attempt } => self.preemption_refused(*attempt, None),
+            Fact::PreemptionRefused { attempt, refusals, .. } => {
+                self.preemption_refused(*attempt, Some(*refusals))
+            }
             Fact::TrackerForgotten { tracker, .. } => self.tracker_forgotten(*tracker),
-            Fact::SlotDue { attempt, until } => self.slot_due(*attempt, *until),
+            Fact::PreemptionDeadlineSet { attempt, until } => self.set_preemption_deadline(*attempt, *until),
             Fact::TrackerBlacklisted { job, tracker } => {
                 self.job_mut(*job)?.blacklist.insert(*tracker);
                 Ok(())
@@ -96,32 +98,32 @@ impl Cluster {
         }
     }
 
-    pub(super) fn job_mut(&mut self, id: JobId) -> Result<&mut Job, Misfit> {
-        self.jobs.get_mut(&id).ok_or_else(|| Misfit(format!("{id} is not known")))
+    pub(super) fn job_mut(&mut self, id: JobId) -> Result<&mut Job, ApplyError> {
+        self.jobs.get_mut(&id).ok_or_else(|| ApplyError(format!("{id} is not known")))
     }
 
-    pub(super) fn task_mut(&mut self, id: TaskId) -> Result<&mut Task, Misfit> {
+    pub(super) fn task_mut(&mut self, id: TaskId) -> Result<&mut Task, ApplyError> {
         let task = self.job_mut(id.job)?.tasks[id.phase].get_mut(id.index as usize);
-        task.ok_or_else(|| Misfit(format!("{id} is not known")))
+        task.ok_or_else(|| ApplyError(format!("{id} is not known")))
     }
 
     /// After a restart nothing has been heard yet, and everybody gets the full time to come back.
     fn await_trackers(&mut self, at: Time) {
-        let kept = self.trackers.values().filter(|tracker| tracker.state != TrackerState::Lost);
-        for id in kept.map(|tracker| tracker.id).collect::<Vec<_>>() {
+        let saved_work = self.trackers.values().filter(|tracker| tracker.state != TrackerState::Lost);
+        for id in saved_work.map(|tracker| tracker.id).collect::<Vec<_>>() {
             self.change_tracker(id, |tracker| {
                 tracker.state = TrackerState::Awaited;
-                tracker.last_heard = at;
+                tracker.last_seen = at;
             });
         }
     }
 
-    fn set_state(&mut self, id: TrackerId, state: TrackerState) -> Result<(), Misfit> {
+    fn set_state(&mut self, id: TrackerId, state: TrackerState) -> Result<(), ApplyError> {
         let changed = self.change_tracker(id, |tracker| tracker.state = state);
-        changed.ok_or_else(|| Misfit(format!("{id} is not known")))
+        changed.ok_or_else(|| ApplyError(format!("{id} is not known")))
     }
 
-    fn tracker_joined(&mut self, at: Time, fact: &Fact) -> Result<(), Misfit> {
+    fn tracker_joined(&mut self, at: Time, fact: &Fact) -> Result<(), ApplyError> {
         let Fact::TrackerJoined {
             tracker: id,
             name,
@@ -133,7 +135,7 @@ impl Cluster {
             slots,
         } = fact
         else {
-            return misfit("not a registration");
+            return apply_error("not a registration");
         };
         let host = HostId(self.hosts.acquire(host));
         let rack = RackId(self.racks.acquire(rack));
@@ -159,8 +161,8 @@ impl Cluster {
             running,
             outputs,
             checkpoints,
-            strangers: PerPhase::default(),
-            last_heard: at,
+            unknown_attempts: PerPhase::default(),
+            last_seen: at,
             drain,
         };
         self.trackers.insert(*id, tracker);
@@ -173,9 +175,9 @@ impl Cluster {
         Ok(())
     }
 
-    fn tracker_forgotten(&mut self, id: TrackerId) -> Result<(), Misfit> {
+    fn tracker_forgotten(&mut self, id: TrackerId) -> Result<(), ApplyError> {
         if self.trackers.get(&id).is_none_or(|tracker| tracker.state != TrackerState::Lost) {
-            return misfit(format!("{id} is not a lost tracker"));
+            return apply_error(format!("{id} is not a lost tracker"));
         }
         let Some(tracker) = self.trackers.remove(&id) else { return Ok(()) };
         if self.by_name.get(&tracker.name) == Some(&id) {
@@ -224,9 +226,9 @@ impl Cluster {
         id: JobId,
         request: RequestId,
         spec: &Arc<JobSpec>,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), ApplyError> {
         if self.jobs.contains_key(&id) {
-            return misfit(format!("{id} is there already"));
+            return apply_error(format!("{id} is there already"));
         }
         let id_of = |phase, index| TaskId { job: id, phase, index };
         let mut maps = Vec::with_capacity(spec.splits.len());
@@ -259,16 +261,16 @@ impl Cluster {
             pending: PerPhase::default(),
             running: PerPhase::default(),
             succeeded: PerPhase::default(),
-            took: PerPhase::default(),
+            task_time: PerPhase::default(),
             bytes_mapped: 0,
-            measured: (Span(0), 0),
+            reduce_times: (Span(0), 0),
             counters: std::collections::BTreeMap::new(),
             preemption: Preemption::default(),
             failures: std::collections::BTreeMap::new(),
             blacklist: BTreeSet::new(),
             map_events: Vec::new(),
             stragglers: PerPhase::default(),
-            helpers: BTreeSet::new(),
+            extra_trackers: BTreeSet::new(),
         };
         for phase in Phase::BOTH {
             for task in &job.tasks[phase] {
@@ -282,7 +284,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn set_job_state(&mut self, id: JobId, state: JobState) -> Result<(), Misfit> {
+    fn set_job_state(&mut self, id: JobId, state: JobState) -> Result<(), ApplyError> {
         let job = self.job_mut(id)?;
         job.state = state;
         for phase in Phase::BOTH {
@@ -292,14 +294,14 @@ impl Cluster {
         Ok(())
     }
 
-    fn job_ended(&mut self, at: Time, id: JobId, outcome: &JobOutcome) -> Result<(), Misfit> {
+    fn job_ended(&mut self, at: Time, id: JobId, outcome: &JobOutcome) -> Result<(), ApplyError> {
         self.set_job_state(id, JobState::Ended(outcome.clone()))?;
         let job = self.job_mut(id)?;
         job.ended = Some(at);
         let live: Vec<AttemptId> =
             Phase::BOTH.into_iter().flat_map(|phase| job.running[phase].iter().copied()).collect();
         for attempt in live {
-            self.recall(at, attempt, None)?;
+            self.mark_stopping(at, attempt, None)?;
         }
         let job = self.job_mut(id)?;
         let outputs: Vec<(TrackerId, AttemptId)> = job
@@ -307,9 +309,9 @@ impl Cluster {
             .map
             .iter()
             .filter_map(Task::winner)
-            .map(|attempt| (attempt.keeper, attempt.id))
+            .map(|attempt| (attempt.output_on, attempt.id))
             .collect();
-        job.tasks.reduce.iter_mut().for_each(|task| task.held = false);
+        job.tasks.reduce.iter_mut().for_each(|task| task.on_hold = false);
         let checkpoints: Vec<Checkpoint> =
             job.tasks.reduce.iter().filter_map(|task| task.checkpoint).collect();
         for (tracker, attempt) in outputs {
@@ -323,8 +325,8 @@ impl Cluster {
         Ok(())
     }
 
-    fn job_forgotten(&mut self, id: JobId) -> Result<(), Misfit> {
-        let Some(job) = self.jobs.remove(&id) else { return misfit(format!("{id} is not known")) };
+    fn job_forgotten(&mut self, id: JobId) -> Result<(), ApplyError> {
+        let Some(job) = self.jobs.remove(&id) else { return apply_error(format!("{id} is not known")) };
         self.by_request.remove(&job.request);
         self.active.remove(&id);
         // Tasks that came of a split share the hosts of the task that was split.
@@ -334,47 +336,47 @@ impl Cluster {
         Ok(())
     }
 
-    fn attempt_launched(&mut self, at: Time, fact: &Fact) -> Result<(), Misfit> {
+    fn attempt_launched(&mut self, at: Time, fact: &Fact) -> Result<(), ApplyError> {
         let Fact::AttemptLaunched { attempt: id, tracker: on, speculative, from, why } = fact else {
-            return misfit("not a launch");
+            return apply_error("not a launch");
         };
         let (id, on, speculative, from) = (*id, *on, *speculative, *from);
         if !self.trackers.contains_key(&on) {
-            return misfit(format!("{on} is not known"));
+            return apply_error(format!("{on} is not known"));
         }
         let task = self.task_mut(id.task)?;
         if task.attempts.len() != id.number as usize {
-            return misfit(format!("{id} is not the next attempt"));
+            return apply_error(format!("{id} is not the next attempt"));
         }
-        let aside = task.checkpoint.filter(|checkpoint| Some(checkpoint.attempt) == from);
-        if aside.is_some() != from.is_some() {
-            return misfit(format!("{id} takes up a state that is not there"));
+        let checkpoint = task.checkpoint.filter(|checkpoint| Some(checkpoint.attempt) == from);
+        if checkpoint.is_some() != from.is_some() {
+            return apply_error(format!("{id} resumes from a checkpoint that does not exist"));
         }
         // Not where its state lies: that may have been moved since.
         let paused_on = from.and_then(|from| task.attempts.get(from.number as usize)).map(|at| at.tracker);
         let stage = match id.phase() {
             Phase::Map => Stage::Map,
-            Phase::Reduce => aside.map_or(Stage::Shuffle, |checkpoint| checkpoint.stage),
+            Phase::Reduce => checkpoint.map_or(Stage::Shuffle, |checkpoint| checkpoint.stage),
         };
         task.attempts.push(Attempt {
             id,
             tracker: on,
             end: task.end,
             from,
-            origin: aside.map(|checkpoint| checkpoint.tracker),
-            base: aside.map(|checkpoint| checkpoint.work).unwrap_or_default(),
-            keeper: on,
+            checkpoint_on: checkpoint.map(|checkpoint| checkpoint.tracker),
+            prior_work: checkpoint.map(|checkpoint| checkpoint.work).unwrap_or_default(),
+            output_on: on,
             state: AttemptState::Launching,
             launched: at,
-            advanced: at,
+            last_progress: at,
             ended: None,
-            heard: at,
-            recalled: None,
-            holds: false,
-            due: None,
+            last_reported: at,
+            preempt_request: None,
+            hold_requested: false,
+            preempt_deadline: None,
             refusals: 0,
-            worked: None,
-            blame: None,
+            work_done: None,
+            fault: None,
             why: why.clone(),
             error: None,
             progress: Progress { stage, ..Progress::default() },
@@ -384,33 +386,38 @@ impl Cluster {
         let job = self.job_mut(id.job())?;
         job.running[id.phase()].insert(id);
         job.first_launch.get_or_insert(at);
-        if aside.is_some() {
+        if checkpoint.is_some() {
             job.preemption.resumes += 1;
             job.preemption.migrations += u32::from(paused_on != Some(on));
         }
         if let Some(tracker) = self.trackers.get_mut(&on) {
             tracker.running[id.phase()].insert(id);
         }
-        self.settle(id.task)?;
+        self.finish_event(id.task)?;
         self.refresh_free(on);
         Ok(())
     }
 
     /// An attempt is to stop: it keeps its slot until it is gone, but its task need not wait for that.
-    pub(super) fn recall(&mut self, at: Time, id: AttemptId, blame: Option<&String>) -> Result<(), Misfit> {
-        if let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_trying()) {
+    pub(super) fn mark_stopping(
+        &mut self,
+        at: Time,
+        id: AttemptId,
+        fault: Option<&String>,
+    ) -> Result<(), ApplyError> {
+        if let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_viable()) {
             attempt.state = AttemptState::Stopping;
-            attempt.heard = at;
-            attempt.blame = blame.cloned();
+            attempt.last_reported = at;
+            attempt.fault = fault.cloned();
         }
-        self.settle(id.task)
+        self.finish_event(id.task)
     }
 
     /// An attempt ends and its slot is free.
-    pub(super) fn release(&mut self, at: Time, id: AttemptId, state: AttemptState) -> Result<(), Misfit> {
-        let Some(attempt) = self.attempt_mut(id) else { return misfit(format!("{id} is not known")) };
+    pub(super) fn release(&mut self, at: Time, id: AttemptId, state: AttemptState) -> Result<(), ApplyError> {
+        let Some(attempt) = self.attempt_mut(id) else { return apply_error(format!("{id} is not known")) };
         if !attempt.state.holds_slot() {
-            return misfit(format!("{id} holds no slot"));
+            return apply_error(format!("{id} holds no slot"));
         }
         attempt.state = state;
         attempt.ended = Some(at);
@@ -420,7 +427,7 @@ impl Cluster {
             tracker.running[id.phase()].remove(&id);
         }
         self.refresh_free(on);
-        self.settle(id.task)
+        self.finish_event(id.task)
     }
 
     pub(super) fn attempt_succeeded(
@@ -428,32 +435,32 @@ impl Cluster {
         at: Time,
         id: AttemptId,
         result: &AttemptResult,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), ApplyError> {
         if self.task_mut(id.task)?.is_done() {
-            return misfit(format!("{} is done already", id.task));
+            return apply_error(format!("{} is done already", id.task));
         }
         self.release(at, id, AttemptState::Succeeded)?;
         let task = self.task_mut(id.task)?;
         task.done_by = Some(id.number);
-        task.held = false;
-        let aside = task.checkpoint.take();
+        task.on_hold = false;
+        let checkpoint = task.checkpoint.take();
         let attempt = &mut task.attempts[id.number as usize];
         attempt.result = Some(result.clone());
         attempt.progress.done = 1.0;
-        let twins: Vec<AttemptId> = task.trying().map(|attempt| attempt.id).collect();
+        let duplicates: Vec<AttemptId> = task.viable().map(|attempt| attempt.id).collect();
         let attempt = &task.attempts[id.number as usize];
-        let (on, base) = (attempt.tracker, attempt.base);
-        // One that goes on from another's state took as long as both.
+        let (on, prior_work) = (attempt.tracker, attempt.prior_work);
+        // One that continues from another's state took as long as both.
         let time = |attempt: &Attempt| attempt.ended.unwrap_or(at).since(attempt.launched).0;
-        let took = Span(task.chain(id.number).map(time).sum());
+        let task_time = Span(task.chain(id.number).map(time).sum());
         let bytes = task.bytes();
-        // What it took up has not been in vain, and whatever else was put aside has.
-        self.keep_work(id.task, base)?;
+        // What it took up has not been for nothing, and whatever else was checkpointed has.
+        self.update_saved_work(id.task, prior_work)?;
         let job = self.job_mut(id.job())?;
         job.succeeded[id.phase()] += 1;
-        job.took[id.phase()].0 += took.0;
+        job.task_time[id.phase()].0 += task_time.0;
         if let Some(time) = job.reduce_time(id, at) {
-            job.measured = (job.measured.0 + time, job.measured.1 + 1);
+            job.reduce_times = (job.reduce_times.0 + time, job.reduce_times.1 + 1);
         }
         for (name, value) in &result.counters {
             let sum = job.counters.entry(name.clone()).or_default();
@@ -471,13 +478,13 @@ impl Cluster {
                 }
             }
         }
-        for twin in twins {
-            self.recall(at, twin, None)?;
+        for twin in duplicates {
+            self.mark_stopping(at, twin, None)?;
         }
-        if let Some(checkpoint) = aside {
+        if let Some(checkpoint) = checkpoint {
             self.forget_checkpoint(checkpoint);
         }
-        self.settle(id.task)
+        self.finish_event(id.task)
     }
 
     fn set_error(&mut self, id: AttemptId, error: &str) {
@@ -486,22 +493,22 @@ impl Cluster {
         }
     }
 
-    fn attempt_failed(&mut self, at: Time, id: AttemptId, error: &str) -> Result<(), Misfit> {
+    fn attempt_failed(&mut self, at: Time, id: AttemptId, error: &str) -> Result<(), ApplyError> {
         self.release(at, id, AttemptState::Failed)?;
         self.set_error(id, error);
         let task = self.task_mut(id.task)?;
         task.failures += 1;
         let on = task.attempts[id.number as usize].tracker;
-        task.shuns.insert(on);
+        task.avoided_trackers.insert(on);
         *self.job_mut(id.job())?.failures.entry(on).or_default() += 1;
         Ok(())
     }
 
     /// A task waits exactly when its job runs, it is not done, nobody holds it, and no attempt of it tries.
-    pub(super) fn settle(&mut self, id: TaskId) -> Result<(), Misfit> {
+    pub(super) fn finish_event(&mut self, id: TaskId) -> Result<(), ApplyError> {
         let job = self.job_mut(id.job)?;
         let Some(task) = job.tasks[id.phase].get(id.index as usize) else {
-            return misfit(format!("{id} is not known"));
+            return apply_error(format!("{id} is not known"));
         };
         if job.state == JobState::Running && task.waits() {
             job.pending[id.phase].insert(id.index, &task.hosts);

@@ -8,9 +8,9 @@ mod outputs;
 mod pending;
 mod preempt;
 
-pub use apply::Misfit;
+pub use apply::ApplyError;
 pub use pending::PendingTasks;
-pub use preempt::Unfit;
+pub use preempt::NotPreemptible;
 
 use crate::{
     ids::{AttemptId, HostId, JobId, RackId, RequestId, TaskId, TrackerId},
@@ -87,13 +87,13 @@ pub struct Cluster {
     pub(crate) trackers_on: BTreeMap<HostId, BTreeSet<TrackerId>>,
     /// Trackers with a free slot.
     pub(crate) free: PerPhase<BTreeSet<TrackerId>>,
-    /// Slots of all trackers that can be relied on and are not being emptied.
+    /// Slots of all trackers that can be relied on and are not being drained.
     pub(crate) slots: PerPhase<u32>,
     /// Trackers that are not lost and whose slots are not in that sum.
-    pub(crate) apart: BTreeSet<TrackerId>,
+    pub(crate) excluded: BTreeSet<TrackerId>,
     /// Trackers that are suspect or awaited: what lies on their disks cannot be had now, and may be soon.
-    pub(crate) away: BTreeSet<TrackerId>,
-    /// Trackers that are being emptied.
+    pub(crate) unreachable_trackers: BTreeSet<TrackerId>,
+    /// Trackers that are being drained.
     pub(crate) draining: BTreeSet<TrackerId>,
     pub(crate) next_job: u32,
     /// The number of the next tracker with a new name. None is given twice, though trackers are forgotten.
@@ -142,15 +142,15 @@ impl Cluster {
         &self.free[phase]
     }
 
-    /// Slots of all trackers that can be relied on and are not being emptied: what there is to divide among jobs.
+    /// Slots of all trackers that can be relied on and are not being drained: what there is to divide among jobs.
     pub fn slots(&self, phase: Phase) -> u32 {
         self.slots[phase]
     }
 
-    /// Slots beside these that attempts still hold, on trackers that are suspect or being emptied.
-    pub fn held_apart(&self, phase: Phase) -> u32 {
-        let apart = self.apart.iter().filter_map(|id| self.trackers.get(id));
-        apart.map(|tracker| tracker.running[phase].len() as u32).sum()
+    /// Slots beside these that attempts still hold, on trackers that are suspect or being drained.
+    pub fn held_elsewhere(&self, phase: Phase) -> u32 {
+        let excluded = self.excluded.iter().filter_map(|id| self.trackers.get(id));
+        excluded.map(|tracker| tracker.running[phase].len() as u32).sum()
     }
 
     /// A job.
@@ -236,14 +236,14 @@ impl Cluster {
             self.slots[phase] = self.slots[phase] - before[phase] + after[phase];
         }
         if tracker.state != TrackerState::Lost && after != tracker.slots {
-            self.apart.insert(id);
+            self.excluded.insert(id);
         } else {
-            self.apart.remove(&id);
+            self.excluded.remove(&id);
         }
         if matches!(tracker.state, TrackerState::Suspect | TrackerState::Awaited) {
-            self.away.insert(id);
+            self.unreachable_trackers.insert(id);
         } else {
-            self.away.remove(&id);
+            self.unreachable_trackers.remove(&id);
         }
     }
 
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_come_and_go_take_no_room() {
+    fn unused_names_are_freed() {
         let mut cluster = Cluster::default();
         join(&mut cluster, 0, "stays", "rack");
         for number in 1..1000 {

@@ -1,8 +1,8 @@
-//! Map output: lost, served at another address, taken by another tracker; and trackers that are emptied.
+//! Map output: lost, served at another address, taken by another tracker; and draining trackers.
 
 use super::{
     Cluster,
-    apply::{Misfit, misfit},
+    apply::{ApplyError, apply_error},
 };
 use crate::{
     ids::{AttemptId, TrackerId},
@@ -14,27 +14,27 @@ use crate::{
 };
 
 impl Cluster {
-    pub(super) fn map_output_lost(&mut self, id: AttemptId, unfetched: bool) -> Result<(), Misfit> {
+    pub(super) fn map_output_lost(&mut self, id: AttemptId, unfetched: bool) -> Result<(), ApplyError> {
         let task = self.task_mut(id.task)?;
         if id.phase() != Phase::Map || task.done_by != Some(id.number) {
-            return misfit(format!("{id} has no output"));
+            return apply_error(format!("{id} has no output"));
         }
         task.done_by = None;
         let bytes = task.bytes();
         let attempt = &mut task.attempts[id.number as usize];
         let result = attempt.result.take().unwrap_or_default();
-        let on = attempt.keeper;
-        let took = attempt.ended.map_or(Span(0), |ended| ended.since(attempt.launched));
+        let on = attempt.output_on;
+        let task_time = attempt.ended.map_or(Span(0), |ended| ended.since(attempt.launched));
         if unfetched {
             task.unfetched += 1;
-            task.shuns.insert(on);
+            task.avoided_trackers.insert(on);
         }
         let job = self.job_mut(id.job())?;
         if unfetched {
             *job.failures.entry(on).or_default() += 1;
         }
         job.succeeded.map -= 1;
-        job.took.map.0 -= took.0;
+        job.task_time.map.0 -= task_time.0;
         job.bytes_mapped -= bytes;
         for (name, value) in &result.counters {
             if let Some(sum) = job.counters.get_mut(name) {
@@ -47,35 +47,35 @@ impl Cluster {
             tracker.outputs.remove(&id);
         }
         self.count_drain(on, |cost| cost.redone += 1);
-        self.keep_work(id.task, Work::default())?;
-        self.settle(id.task)
+        self.update_saved_work(id.task, Work::default())?;
+        self.finish_event(id.task)
     }
 
-    pub(super) fn map_output_moved(&mut self, id: AttemptId) -> Result<(), Misfit> {
+    pub(super) fn map_output_moved(&mut self, id: AttemptId) -> Result<(), ApplyError> {
         let winner = self.task(id.task).and_then(Task::winner).filter(|winner| winner.id == id);
-        let Some(on) = winner.map(|winner| winner.keeper) else {
-            return misfit(format!("{id} has no output"));
+        let Some(on) = winner.map(|winner| winner.output_on) else {
+            return apply_error(format!("{id} has no output"));
         };
         self.job_mut(id.job())?.map_events.push(MapEvent::Available(id, on));
         Ok(())
     }
 
-    pub(super) fn map_output_taken(
+    pub(super) fn map_output_copied(
         &mut self,
         id: AttemptId,
         by: TrackerId,
         bytes: u64,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), ApplyError> {
         let task = self.task_mut(id.task)?;
         if id.phase() != Phase::Map || task.done_by != Some(id.number) {
-            return misfit(format!("{id} has no output"));
+            return apply_error(format!("{id} has no output"));
         }
-        let from = std::mem::replace(&mut task.attempts[id.number as usize].keeper, by);
+        let from = std::mem::replace(&mut task.attempts[id.number as usize].output_on, by);
         self.job_mut(id.job())?.map_events.push(MapEvent::Available(id, by));
         if let Some(tracker) = self.trackers.get_mut(&from) {
             tracker.outputs.remove(&id);
         }
-        self.keeping(by)?.outputs.insert(id);
+        self.tracker_with_files(by)?.outputs.insert(id);
         self.count_drain(from, |cost| {
             cost.outputs += 1;
             cost.output_bytes += bytes;
@@ -83,21 +83,21 @@ impl Cluster {
         Ok(())
     }
 
-    pub(super) fn checkpoint_taken(
+    pub(super) fn checkpoint_copied(
         &mut self,
         id: AttemptId,
         by: TrackerId,
         bytes: u64,
-    ) -> Result<(), Misfit> {
-        let aside = self.task_mut(id.task)?.checkpoint.as_mut();
-        let Some(aside) = aside.filter(|aside| aside.attempt == id) else {
-            return misfit(format!("{id} has no state put aside"));
+    ) -> Result<(), ApplyError> {
+        let checkpoint = self.task_mut(id.task)?.checkpoint.as_mut();
+        let Some(checkpoint) = checkpoint.filter(|checkpoint| checkpoint.attempt == id) else {
+            return apply_error(format!("{id} has no checkpoint"));
         };
-        let from = std::mem::replace(&mut aside.tracker, by);
+        let from = std::mem::replace(&mut checkpoint.tracker, by);
         if let Some(tracker) = self.trackers.get_mut(&from) {
             tracker.checkpoints.remove(&id);
         }
-        self.keeping(by)?.checkpoints.insert(id);
+        self.tracker_with_files(by)?.checkpoints.insert(id);
         self.count_drain(from, |cost| {
             cost.checkpoints += 1;
             cost.checkpoint_bytes += bytes;
@@ -105,28 +105,28 @@ impl Cluster {
         Ok(())
     }
 
-    fn keeping(&mut self, id: TrackerId) -> Result<&mut crate::tracker::Tracker, Misfit> {
-        self.trackers.get_mut(&id).ok_or_else(|| Misfit(format!("{id} is not known")))
+    fn tracker_with_files(&mut self, id: TrackerId) -> Result<&mut crate::tracker::Tracker, ApplyError> {
+        self.trackers.get_mut(&id).ok_or_else(|| ApplyError(format!("{id} is not known")))
     }
 
-    /// Asked for again, it has another end and goes on.
+    /// Asked for again, it has another end and continues.
     pub(super) fn tracker_draining(
         &mut self,
         at: Time,
         id: TrackerId,
         by: &str,
         until: Time,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), ApplyError> {
         let new = Drain { by: by.to_owned(), since: at, until, cost: DrainCost::default() };
         let changed = self.change_tracker(id, |tracker| tracker.drain.get_or_insert(new).until = until);
-        changed.ok_or_else(|| Misfit(format!("{id} is not known")))?;
+        changed.ok_or_else(|| ApplyError(format!("{id} is not known")))?;
         self.draining.insert(id);
         Ok(())
     }
 
-    pub(super) fn tracker_returned(&mut self, id: TrackerId) -> Result<(), Misfit> {
+    pub(super) fn tracker_returned(&mut self, id: TrackerId) -> Result<(), ApplyError> {
         let changed = self.change_tracker(id, |tracker| tracker.drain = None);
-        changed.ok_or_else(|| Misfit(format!("{id} is not known")))?;
+        changed.ok_or_else(|| ApplyError(format!("{id} is not known")))?;
         self.draining.remove(&id);
         Ok(())
     }

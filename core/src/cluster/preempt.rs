@@ -1,28 +1,28 @@
-//! Slots taken back: what may be asked of an attempt, and the facts that follow.
+//! Preemption: what may be asked of an attempt, and the facts that follow.
 
 use super::{
     Cluster,
-    apply::{Misfit, misfit},
+    apply::{ApplyError, apply_error},
 };
 use crate::{
     ids::{AttemptId, TaskId},
     job::Job,
     phase::Phase,
-    task::{Attempt, AttemptResult, AttemptState, Checkpoint, Recall, Stage, Task, Work},
+    task::{Attempt, AttemptResult, AttemptState, Checkpoint, PreemptKind, Stage, Task, Work},
     time::{Span, Time},
 };
 
-/// Why an attempt cannot be asked for its slot in this way.
+/// Why an attempt cannot be preempted in this way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum Unfit {
+pub enum NotPreemptible {
     #[error("there is no attempt {0}")]
     Unknown(AttemptId),
     #[error("{0} holds no slot: it has ended")]
     Ended(AttemptId),
-    #[error("{0} is done, its job's output is being moved into place or its job is over")]
+    #[error("{0} is done, its job's output is being moved into place or its job has ended")]
     TooLate(AttemptId),
-    #[error("{0} has been told to give its slot back already")]
+    #[error("{0} is being preempted already")]
     Already(AttemptId),
     #[error("{0} is a map: only reduces can be paused")]
     NotAReduce(AttemptId),
@@ -36,96 +36,100 @@ pub enum Unfit {
 }
 
 /// A map of which less is left, of its whole range, is not split for being slow: the last few records are not worth a task.
-const REST_MIN: f32 = 0.05;
+const REMAINDER_MIN: f32 = 0.05;
 
 impl Cluster {
     /// Whether the rest of a map that is slow is better taken from it than read by another as well.
     pub fn is_better_split(&self, job: &Job, slow: &Attempt) -> bool {
         job.spec.splits_slow_maps()
-            && self.may_recall(slow.id, Recall::Split).is_ok()
+            && self.may_preempt(slow.id, PreemptKind::Split).is_ok()
             && slow.refusals == 0
-            && slow.progress.done <= 1.0 - REST_MIN
+            && slow.progress.done <= 1.0 - REMAINDER_MIN
     }
 
-    /// Whether an attempt may be asked for its slot in this way.
-    pub fn may_recall(&self, id: AttemptId, how: Recall) -> Result<(), Unfit> {
-        let attempt = self.attempt(id).ok_or(Unfit::Unknown(id))?;
-        let job = self.job(id.job()).ok_or(Unfit::Unknown(id))?;
+    /// Whether an attempt may be preempted in this way.
+    pub fn may_preempt(&self, id: AttemptId, kind: PreemptKind) -> Result<(), NotPreemptible> {
+        let attempt = self.attempt(id).ok_or(NotPreemptible::Unknown(id))?;
+        let job = self.job(id.job()).ok_or(NotPreemptible::Unknown(id))?;
         if !attempt.state.holds_slot() {
-            return Err(Unfit::Ended(id));
+            return Err(NotPreemptible::Ended(id));
         }
         if !job.is_running() {
-            return Err(Unfit::TooLate(id));
+            return Err(NotPreemptible::TooLate(id));
         }
-        match (attempt.state, how) {
+        match (attempt.state, kind) {
             (AttemptState::Launching | AttemptState::Running, _)
             // What was asked for gently may be asked for again, and at once.
-            | (AttemptState::Splitting | AttemptState::Pausing, Recall::Kill) => {}
-            _ => return Err(Unfit::Already(id)),
+            | (AttemptState::Splitting | AttemptState::Pausing, PreemptKind::Kill) => {}
+            _ => return Err(NotPreemptible::Already(id)),
         }
         let divisible = || {
             let root = job.task(id.task).map_or(0, |task| task.root);
             job.spec.splits.get(root as usize).is_some_and(|split| split.divisible)
         };
-        match (how, id.phase()) {
-            (Recall::Split, Phase::Reduce) => Err(Unfit::NotAMap(id)),
-            (Recall::Pause, Phase::Map) => Err(Unfit::NotAReduce(id)),
-            (Recall::Split, Phase::Map) if !divisible() => Err(Unfit::Indivisible(id)),
+        match (kind, id.phase()) {
+            (PreemptKind::Split, Phase::Reduce) => Err(NotPreemptible::NotAMap(id)),
+            (PreemptKind::Pause, Phase::Map) => Err(NotPreemptible::NotAReduce(id)),
+            (PreemptKind::Split, Phase::Map) if !divisible() => Err(NotPreemptible::Indivisible(id)),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn attempt_recalled(
+    pub(super) fn preemption_requested(
         &mut self,
         at: Time,
         id: AttemptId,
-        how: Recall,
-        blame: Option<&String>,
+        kind: PreemptKind,
+        fault: Option<&String>,
         hold: bool,
-    ) -> Result<(), Misfit> {
-        let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_trying()) else {
-            return misfit(format!("{id} does not try"));
+    ) -> Result<(), ApplyError> {
+        let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_viable()) else {
+            return apply_error(format!("{id} does not try"));
         };
         // Asked again in the same way, it was asked when it was asked first.
-        let before = attempt.recalled.filter(|(was, _)| *was == how);
-        attempt.recalled = Some((how, before.map_or(at, |(_, asked)| asked)));
-        attempt.holds |= hold;
-        attempt.heard = at;
-        match how {
-            Recall::Kill => self.recall(at, id, blame)?,
-            Recall::Split => attempt.state = AttemptState::Splitting,
-            Recall::Pause => attempt.state = AttemptState::Pausing,
+        let before = attempt.preempt_request.filter(|(was, _)| *was == kind);
+        attempt.preempt_request = Some((kind, before.map_or(at, |(_, asked)| asked)));
+        attempt.hold_requested |= hold;
+        attempt.last_reported = at;
+        match kind {
+            PreemptKind::Kill => self.mark_stopping(at, id, fault)?,
+            PreemptKind::Split => attempt.state = AttemptState::Splitting,
+            PreemptKind::Pause => attempt.state = AttemptState::Pausing,
         }
-        self.task_mut(id.task)?.held |= hold;
-        self.settle(id.task)
+        self.task_mut(id.task)?.on_hold |= hold;
+        self.finish_event(id.task)
     }
 
     /// Somebody waits for its slot until then.
-    pub(super) fn slot_due(&mut self, id: AttemptId, until: Time) -> Result<(), Misfit> {
-        let Some(attempt) = self.attempt_mut(id) else { return misfit(format!("{id} is not known")) };
-        attempt.due = Some(until);
+    pub(super) fn set_preemption_deadline(&mut self, id: AttemptId, until: Time) -> Result<(), ApplyError> {
+        let Some(attempt) = self.attempt_mut(id) else { return apply_error(format!("{id} is not known")) };
+        attempt.preempt_deadline = Some(until);
         Ok(())
     }
 
-    /// It goes on as if nobody had asked.
-    pub(super) fn recall_refused(&mut self, id: AttemptId, refusals: Option<u32>) -> Result<(), Misfit> {
+    /// It continues as if nobody had asked.
+    pub(super) fn preemption_refused(
+        &mut self,
+        id: AttemptId,
+        refusals: Option<u32>,
+    ) -> Result<(), ApplyError> {
         let asked =
             |attempt: &&mut Attempt| matches!(attempt.state, AttemptState::Pausing | AttemptState::Splitting);
         let Some(attempt) = self.attempt_mut(id).filter(asked) else {
-            return misfit(format!("{id} was not asked for its slot"));
+            return apply_error(format!("{id} was not preempted"));
         };
-        (attempt.state, attempt.recalled) = (AttemptState::Running, None);
-        (attempt.due, attempt.refusals) = (None, refusals.unwrap_or(attempt.refusals + 1));
-        if std::mem::take(&mut attempt.holds) {
-            // Another of its attempts may have been asked as well, and may have put its state aside already.
+        (attempt.state, attempt.preempt_request) = (AttemptState::Running, None);
+        (attempt.preempt_deadline, attempt.refusals) = (None, refusals.unwrap_or(attempt.refusals + 1));
+        if std::mem::take(&mut attempt.hold_requested) {
+            // Another of its attempts may have been asked as well, and may have save its checkpoint already.
             let task = self.task_mut(id.task)?;
-            let state = task.checkpoint.map(|aside| aside.attempt);
-            task.held = task
+            let state = task.checkpoint.map(|checkpoint| checkpoint.attempt);
+            task.on_hold = task
                 .attempts
                 .iter()
-                .any(|other| other.holds && (other.state.holds_slot() || state == Some(other.id)));
+                .any(|other| other.hold_requested && (other.state.holds_slot() || state == Some(other.id)));
         }
-        self.settle(id.task)
+        self.finish_event(id.task)
     }
 
     /// The attempt's task ends where it stood; a new one has the rest.
@@ -135,30 +139,30 @@ impl Cluster {
         id: AttemptId,
         position: u64,
         result: &AttemptResult,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), ApplyError> {
         let task = self.task_mut(id.task)?;
         let (start, end, root, hosts) = (task.start, task.end, task.root, task.hosts.clone());
         if task.is_done() || position <= start || position >= end || id.phase() != Phase::Map {
-            return misfit(format!("{id} was split at {position}, outside its range or after its end"));
+            return apply_error(format!("{id} was split at {position}, outside its range or after its end"));
         }
         let fits = |attempt: &&Attempt| attempt.end == end && attempt.state.holds_slot();
         let Some(attempt) = task.attempts.get(id.number as usize).filter(fits) else {
-            return misfit(format!("{id} has another range than its task, or has ended"));
+            return apply_error(format!("{id} has another range than its task, or has ended"));
         };
-        let (launched, recalled, on) = (attempt.launched, attempt.recalled, attempt.tracker);
+        let (launched, preempt_request, on) = (attempt.launched, attempt.preempt_request, attempt.tracker);
         task.end = position;
         let job = self.job_mut(id.job())?;
         let tail = TaskId { index: job.tasks.map.len() as u32, ..id.task };
         job.tasks.map.push(Task::new(tail, root, position, end, hosts));
         let stats = &mut job.preemption;
         stats.splits += 1;
-        add(&mut stats.yielding, recalled.map_or(Span(0), |(_, asked)| at.since(asked)));
+        add(&mut stats.latency, preempt_request.map_or(Span(0), |(_, asked)| at.since(asked)));
         self.count_drain(on, |cost| cost.splits += 1);
-        self.settle(tail)?;
+        self.finish_event(tail)?;
         self.attempt_succeeded(at, id, result)?;
         let work = Work { bytes: position - start, time: at.since(launched) };
         self.count_work(id, work)?;
-        self.keep_work(id.task, work)
+        self.update_saved_work(id.task, work)
     }
 
     pub(super) fn attempt_paused(
@@ -167,19 +171,21 @@ impl Cluster {
         id: AttemptId,
         (stage, bytes): (Stage, u64),
         bytes_in: u64,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), ApplyError> {
         let Some(attempt) = self.attempt(id).filter(|_| id.phase() == Phase::Reduce) else {
-            return misfit(format!("{id} is not a known reduce"));
+            return apply_error(format!("{id} is not a known reduce"));
         };
-        let (tracker, launched, recalled) = (attempt.tracker, attempt.launched, attempt.recalled);
-        let base = attempt.base;
+        let (tracker, launched, preempt_request) =
+            (attempt.tracker, attempt.launched, attempt.preempt_request);
+        let prior_work = attempt.prior_work;
         self.release(at, id, AttemptState::Paused)?;
         if let Some(attempt) = self.attempt_mut(id) {
             // What it said last may be older.
             attempt.progress.stage = stage;
         }
-        let own = Work { bytes: bytes_in.saturating_sub(base.bytes), time: at.since(launched) };
-        let checkpoint = Checkpoint { attempt: id, tracker, stage, bytes, work: base + own, records: 0 };
+        let own = Work { bytes: bytes_in.saturating_sub(prior_work.bytes), time: at.since(launched) };
+        let checkpoint =
+            Checkpoint { attempt: id, tracker, stage, bytes, work: prior_work + own, records: 0 };
         let before = self.task_mut(id.task)?.checkpoint.replace(checkpoint);
         if let Some(before) = before {
             self.forget_checkpoint(before);
@@ -190,37 +196,37 @@ impl Cluster {
         let stats = &mut self.job_mut(id.job())?.preemption;
         stats.pauses += 1;
         stats.checkpoint_bytes += bytes;
-        add(&mut stats.yielding, recalled.map_or(Span(0), |(_, asked)| at.since(asked)));
+        add(&mut stats.latency, preempt_request.map_or(Span(0), |(_, asked)| at.since(asked)));
         self.count_drain(tracker, |cost| cost.pauses += 1);
         self.count_work(id, own)?;
-        self.keep_work(id.task, base + own)
+        self.update_saved_work(id.task, prior_work + own)
     }
 
     /// An attempt that ended because its slot was wanted has done so much. It is lost, but for what is kept of it.
-    fn count_work(&mut self, id: AttemptId, work: Work) -> Result<(), Misfit> {
+    fn count_work(&mut self, id: AttemptId, work: Work) -> Result<(), ApplyError> {
         if let Some(attempt) = self.attempt_mut(id) {
-            attempt.worked = Some(work);
+            attempt.work_done = Some(work);
         }
         self.job_mut(id.job())?.preemption.add_lost(work);
         Ok(())
     }
 
     /// What a task's result or checkpoint is made of, of what such attempts have done, is this much now.
-    pub(super) fn keep_work(&mut self, id: TaskId, now: Work) -> Result<(), Misfit> {
-        let was = std::mem::replace(&mut self.task_mut(id)?.kept, now);
-        self.job_mut(id.job)?.preemption.keep(was, now);
+    pub(super) fn update_saved_work(&mut self, id: TaskId, now: Work) -> Result<(), ApplyError> {
+        let was = std::mem::replace(&mut self.task_mut(id)?.saved_work, now);
+        self.job_mut(id.job)?.preemption.update_saved(was, now);
         Ok(())
     }
 
-    pub(super) fn checkpoint_lost(&mut self, id: AttemptId) -> Result<(), Misfit> {
+    pub(super) fn checkpoint_lost(&mut self, id: AttemptId) -> Result<(), ApplyError> {
         let task = self.task_mut(id.task)?;
         let Some(checkpoint) = task.checkpoint.take_if(|checkpoint| checkpoint.attempt == id) else {
-            return misfit(format!("{id} has no state put aside"));
+            return apply_error(format!("{id} has no checkpoint"));
         };
         self.job_mut(id.job())?.preemption.checkpoints_lost += 1;
         self.count_drain(checkpoint.tracker, |cost| cost.redone += 1);
         self.forget_checkpoint(checkpoint);
-        self.keep_work(id.task, Work::default())
+        self.update_saved_work(id.task, Work::default())
     }
 
     pub(super) fn forget_checkpoint(&mut self, checkpoint: Checkpoint) {
@@ -229,18 +235,18 @@ impl Cluster {
         }
     }
 
-    /// An attempt that was killed for its slot, or was asked for it and came to nothing, has worked in vain. One that was
+    /// An attempt that was killed for its slot, or was asked for it and failed, has done work that is lost. One that was
     /// asked and had read nothing yet had nothing to lose.
-    pub(super) fn count_kill(&mut self, at: Time, id: AttemptId, bytes_in: u64) -> Result<(), Misfit> {
-        let Some(attempt) = self.attempt(id).filter(|attempt| attempt.blame.is_none()) else { return Ok(()) };
-        let Some((how, _)) = attempt.recalled else { return Ok(()) };
-        let bytes = bytes_in.saturating_sub(attempt.base.bytes);
+    pub(super) fn count_kill(&mut self, at: Time, id: AttemptId, bytes_in: u64) -> Result<(), ApplyError> {
+        let Some(attempt) = self.attempt(id).filter(|attempt| attempt.fault.is_none()) else { return Ok(()) };
+        let Some((kind, _)) = attempt.preempt_request else { return Ok(()) };
+        let bytes = bytes_in.saturating_sub(attempt.prior_work.bytes);
         let (work, on) = (Work { bytes, time: at.since(attempt.launched) }, attempt.tracker);
-        if how != Recall::Kill && bytes == 0 {
+        if kind != PreemptKind::Kill && bytes == 0 {
             return Ok(());
         }
         self.count_work(id, work)?;
-        if how == Recall::Kill {
+        if kind == PreemptKind::Kill {
             self.job_mut(id.job())?.preemption.kills += 1;
             self.count_drain(on, |cost| cost.kills += 1);
         }

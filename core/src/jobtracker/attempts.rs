@@ -7,18 +7,18 @@ use crate::{
     ids::{AttemptId, JobId, TrackerId},
     job::JobOutcome,
     phase::Phase,
-    task::{AttemptResult, AttemptState, Progress, Recall},
+    task::{AttemptResult, AttemptState, PreemptKind, Progress},
     time::Time,
     tracker::TrackerState,
 };
 use std::collections::BTreeSet;
 
 /// One reduce alone is believed after this many failures to fetch the same output.
-const FETCHES_BY_ONE: u32 = 3;
+const FAILURES_OF_ONE_REDUCE: u32 = 3;
 /// This many reduces together are believed at once.
-const FETCHERS: usize = 2;
+const REDUCES_BELIEVED: usize = 2;
 /// One reduce alone that says so of this many trackers has a broken network of its own.
-const ACCUSED_BY_ONE: usize = 2;
+const TRACKERS_REPORTED_BY_ONE: usize = 2;
 
 impl JobTracker {
     pub(super) fn report(
@@ -30,57 +30,58 @@ impl JobTracker {
     ) {
         let AttemptReport { attempt: id, status } = report;
         let status = match status {
-            AttemptStatus::Taken(bytes) => return self.taken(now, from, id, Ok(bytes), out),
-            AttemptStatus::NotTaken(why) => return self.taken(now, from, id, Err(why), out),
+            AttemptStatus::Copied(bytes) => return self.copied(now, from, id, Ok(bytes), out),
+            AttemptStatus::CopyFailed(why) => return self.copied(now, from, id, Err(why), out),
             status => status,
         };
         let known = self.cluster.attempt(id).filter(|attempt| attempt.tracker == from);
         if known.is_none_or(|attempt| !attempt.state.holds_slot()) {
-            if matches!(status, AttemptStatus::Paused(_)) && !self.states(id.task).contains(&(id, from)) {
+            if matches!(status, AttemptStatus::Paused(_)) && !self.checkpoints(id.task).contains(&(id, from))
+            {
                 // Nobody waits for it any more.
-                self.order(from, Order::Drop(id));
+                self.order(from, Order::DropCheckpoint(id));
             }
-            return self.stranger(from, id, Self::is_final(&status));
+            return self.unknown_attempt(from, id, Self::is_final(&status));
         }
         match status {
             AttemptStatus::Running(progress) => self.progressed(now, id, progress, out),
             AttemptStatus::Succeeded(result) => self.succeeded(now, id, result, out),
             AttemptStatus::Split(position, result) => self.split(now, id, position, result, out),
-            AttemptStatus::Paused(aside) => self.paused(now, id, aside, out),
-            AttemptStatus::Spoilt(why) => self.spoilt(now, id, &why, out),
-            AttemptStatus::Unreached(why) => self.unreached(now, id, &why, out),
+            AttemptStatus::Paused(checkpoint) => self.paused(now, id, checkpoint, out),
+            AttemptStatus::CheckpointCorrupt(why) => self.checkpoint_corrupt(now, id, &why, out),
+            AttemptStatus::CheckpointUnreachable(why) => self.checkpoint_unreachable(now, id, &why, out),
             AttemptStatus::Failed(error) => self.failed(now, id, error, out),
-            AttemptStatus::Fatal(error) => self.failed_for_good(now, id, error, out),
+            AttemptStatus::Fatal(error) => self.failed_fatally(now, id, error, out),
             AttemptStatus::Killed(why) => {
-                match self.cluster.attempt(id).and_then(|known| known.blame.clone()) {
-                    Some(blame) => self.failed(now, id, blame, out),
+                match self.cluster.attempt(id).and_then(|known| known.fault.clone()) {
+                    Some(fault) => self.failed(now, id, fault, out),
                     None => self.killed(now, id, &why, out),
                 }
             }
             // Of those that run nowhere here.
-            AttemptStatus::Taken(_) | AttemptStatus::NotTaken(_) => {}
+            AttemptStatus::Copied(_) | AttemptStatus::CopyFailed(_) => {}
         }
     }
 
     /// An attempt that was given up or never heard of: whatever it says has no effect, it must not run, and while it
     /// does it takes up a slot.
-    fn stranger(&mut self, from: TrackerId, id: AttemptId, is_gone: bool) {
+    fn unknown_attempt(&mut self, from: TrackerId, id: AttemptId, is_gone: bool) {
         let Some(tracker) = self.cluster.trackers.get_mut(&from) else { return };
-        let there = &mut tracker.strangers[id.phase()];
+        let there = &mut tracker.unknown_attempts[id.phase()];
         if is_gone {
             there.remove(&id);
         } else if there.insert(id) {
             let why = "the JobTracker gave it up".into();
-            self.order(from, Order::Recall { attempt: id, how: Recall::Kill, why });
+            self.order(from, Order::Preempt { attempt: id, kind: PreemptKind::Kill, why });
         }
         self.cluster.refresh_free(from);
     }
 
     /// Each word of a tracker names everything that runs there: a stranger that it no longer names is gone.
-    pub(super) fn forget_strangers(&mut self, from: TrackerId, running: &BTreeSet<AttemptId>) {
+    pub(super) fn forget_unknown_attempts(&mut self, from: TrackerId, running: &BTreeSet<AttemptId>) {
         let Some(tracker) = self.cluster.trackers.get_mut(&from) else { return };
         for phase in Phase::BOTH {
-            tracker.strangers[phase].retain(|attempt| running.contains(attempt));
+            tracker.unknown_attempts[phase].retain(|attempt| running.contains(attempt));
         }
         self.cluster.refresh_free(from);
     }
@@ -96,7 +97,7 @@ impl JobTracker {
 
     fn progressed(&mut self, now: Time, id: AttemptId, progress: Progress, out: &mut Vec<Effect>) {
         let Some(attempt) = self.cluster.attempt_mut(id) else { return };
-        attempt.heard = now;
+        attempt.last_reported = now;
         // What it refused before it was asked this time does not count.
         let refused = progress.refusals > attempt.refusals;
         if attempt.state == AttemptState::Launching {
@@ -104,38 +105,39 @@ impl JobTracker {
         }
         if attempt.progress != progress {
             attempt.progress = progress;
-            attempt.advanced = now;
+            attempt.last_progress = now;
         }
         if refused && matches!(attempt.state, AttemptState::Pausing | AttemptState::Splitting) {
             let why = progress.refused.map_or_else(String::new, |why| why.to_string());
-            self.record(now, Fact::RecallRefused { attempt: id, refusals: progress.refusals, why }, out);
+            self.record(now, Fact::PreemptionRefused { attempt: id, refusals: progress.refusals, why }, out);
         }
     }
 
     /// A tracker that has registered anew does not know what it was told before, or was never told: what was to be given
     /// back by a certain time has the whole of it once more.
-    pub(super) fn recall_again(&mut self, now: Time, from: TrackerId, out: &mut Vec<Effect>) {
+    pub(super) fn repeat_preemptions(&mut self, now: Time, from: TrackerId, out: &mut Vec<Effect>) {
         let Some(tracker) = self.cluster.tracker(from) else { return };
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
-        let how = |id: &AttemptId| match self.cluster.attempt(*id)?.state {
-            AttemptState::Stopping => Some(Recall::Kill),
-            AttemptState::Splitting => Some(Recall::Split),
-            AttemptState::Pausing => Some(Recall::Pause),
+        let kind = |id: &AttemptId| match self.cluster.attempt(*id)?.state {
+            AttemptState::Stopping => Some(PreemptKind::Kill),
+            AttemptState::Splitting => Some(PreemptKind::Split),
+            AttemptState::Pausing => Some(PreemptKind::Pause),
             _ => None,
         };
-        let recalled: Vec<(AttemptId, Recall)> = running.filter_map(|id| Some((id, how(&id)?))).collect();
-        for (attempt, how) in recalled {
-            let why = "its slot is wanted, as was said before".into();
-            self.order(from, Order::Recall { attempt, how, why });
-            let until = now + self.config.recall_patience;
-            if how != Recall::Kill
+        let preempt_request: Vec<(AttemptId, PreemptKind)> =
+            running.filter_map(|id| Some((id, kind(&id)?))).collect();
+        for (attempt, kind) in preempt_request {
+            let why = "preemption requested before the tracker registered again".into();
+            self.order(from, Order::Preempt { attempt, kind, why });
+            let until = now + self.config.preemption_timeout;
+            if kind != PreemptKind::Kill
                 && self
                     .cluster
                     .attempt(attempt)
-                    .and_then(|attempt| attempt.due)
-                    .is_some_and(|due| due < until)
+                    .and_then(|attempt| attempt.preempt_deadline)
+                    .is_some_and(|preempt_deadline| preempt_deadline < until)
             {
-                self.record(now, Fact::SlotDue { attempt, until }, out);
+                self.record(now, Fact::PreemptionDeadlineSet { attempt, until }, out);
             }
         }
     }
@@ -152,8 +154,8 @@ impl JobTracker {
         if !self.is_wanted(id) {
             return self.killed(now, id, "it was done after another attempt, or after its job", out);
         }
-        self.sole_witness.remove(&id);
-        let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::trying);
+        self.single_reporter.remove(&id);
+        let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::viable);
         let twins: Vec<AttemptId> = others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         self.record(now, Fact::AttemptSucceeded { attempt: id, result }, out);
         for twin in twins {
@@ -164,8 +166,8 @@ impl JobTracker {
 
     pub(super) fn failed(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
         let Some(attempt) = self.cluster.attempt(id) else { return };
-        let error = attempt.blame.clone().unwrap_or(error);
-        let unwanted = attempt.state == AttemptState::Stopping && attempt.blame.is_none();
+        let error = attempt.fault.clone().unwrap_or(error);
+        let unwanted = attempt.state == AttemptState::Stopping && attempt.fault.is_none();
         // Once its task is done by another, how an attempt ends is nobody's business.
         if unwanted || self.cluster.task(id.task).is_some_and(crate::task::Task::is_done) {
             return self.killed(now, id, &error, out);
@@ -184,12 +186,12 @@ impl JobTracker {
             return self.end(now, id.job(), JobOutcome::Failed(why), out);
         }
         self.consider_blacklist(now, id.job(), tracker, out);
-        self.doubt_checkpoint(now, id, out);
+        self.suspect_checkpoint(now, id, out);
         self.reduce_ended(now, id, out);
     }
 
     /// No further attempt can succeed, so the job ends with this one.
-    fn failed_for_good(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
+    fn failed_fatally(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
         if !self.is_wanted(id) {
             return self.killed(now, id, &error, out);
         }
@@ -206,7 +208,7 @@ impl JobTracker {
 
     fn reduce_ended(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
         if id.phase() == Phase::Reduce {
-            self.sole_witness.remove(&id);
+            self.single_reporter.remove(&id);
             self.require_outputs(now, id.job(), out);
         }
     }
@@ -220,9 +222,9 @@ impl JobTracker {
             |id: &TrackerId| self.cluster.tracker(*id).is_some_and(|at| at.state != TrackerState::Lost);
         let all = self.cluster.trackers().filter(|tracker| here(&tracker.id)).count();
         let most = (all as f64 * self.config.blacklist_share).floor() as usize;
-        let turned_away = job.blacklist.iter().filter(|id| here(id)).count();
+        let avoided = job.blacklist.iter().filter(|id| here(id)).count();
         let wanted = failures >= self.config.blacklist_after && !job.blacklist.contains(&tracker);
-        if wanted && turned_away < most {
+        if wanted && avoided < most {
             self.record(now, Fact::TrackerBlacklisted { job: id, tracker }, out);
         }
     }
@@ -236,7 +238,7 @@ impl JobTracker {
         failure: FetchFailure,
         out: &mut Vec<Effect>,
     ) {
-        let Some(on) = self.accused(from, &failure) else { return };
+        let Some(on) = self.suspected_tracker(from, &failure) else { return };
         let FetchFailure { reduce, map, addr } = failure;
         let tracker = self.cluster.tracker(on);
         let state = tracker.map(|tracker| tracker.state);
@@ -248,38 +250,39 @@ impl JobTracker {
         let doubtful = matches!(state, None | Some(TrackerState::Suspect | TrackerState::Lost));
         let counts = self.fetch_failures.entry(map).or_default();
         *counts.entry(reduce).or_default() += 1;
-        let together = doubtful || counts.len() >= FETCHERS;
+        let together = doubtful || counts.len() >= REDUCES_BELIEVED;
         if !together {
-            if counts[&reduce] < FETCHES_BY_ONE {
+            if counts[&reduce] < FAILURES_OF_ONE_REDUCE {
                 return;
             }
-            let accused = self.sole_witness.entry(reduce).or_default();
-            accused.insert(on);
-            if accused.len() >= ACCUSED_BY_ONE {
-                let why = format!("it alone could not fetch map output from {} trackers", accused.len());
-                return self.blame(now, reduce, why, out);
+            let suspected_tracker = self.single_reporter.entry(reduce).or_default();
+            suspected_tracker.insert(on);
+            if suspected_tracker.len() >= TRACKERS_REPORTED_BY_ONE {
+                let why =
+                    format!("it alone could not fetch map output from {} trackers", suspected_tracker.len());
+                return self.fault(now, reduce, why, out);
             }
         }
         self.fetch_failures.remove(&map);
-        self.output_unfetched(now, reduce, map, on, out);
+        self.output_not_fetchable(now, reduce, map, on, out);
     }
 
     /// The tracker that a failure to fetch accuses, if the word is to be heard: it comes from where the reduce
     /// runs, is about a map of its own running job, and about output that still counts.
-    fn accused(&self, from: TrackerId, failure: &FetchFailure) -> Option<TrackerId> {
+    fn suspected_tracker(&self, from: TrackerId, failure: &FetchFailure) -> Option<TrackerId> {
         let FetchFailure { reduce, map, .. } = *failure;
         let job = self.cluster.job(map.job()).filter(|job| job.is_running())?;
         let reducer = self.cluster.attempt(reduce)?;
         let fits = reduce.job() == map.job()
             && (reduce.phase(), map.phase()) == (Phase::Reduce, Phase::Map)
             && reducer.tracker == from
-            && reducer.state.is_trying();
+            && reducer.state.is_viable();
         let winner = job.task(map.task)?.winner()?;
-        (fits && winner.id == map).then_some(winner.keeper)
+        (fits && winner.id == map).then_some(winner.output_on)
     }
 
     /// The map runs again, elsewhere if that is possible. One that never can be fetched ends its job.
-    fn output_unfetched(
+    fn output_not_fetchable(
         &mut self,
         now: Time,
         reduce: AttemptId,
@@ -306,9 +309,9 @@ impl JobTracker {
     }
 
     /// Tells an attempt to stop for a fault of its own: it counts as failed once it is gone.
-    pub(super) fn blame(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
-        let (how, why) = (Recall::Kill, error.clone());
-        self.record(now, Fact::AttemptRecalled { attempt: id, how, why, fault: true, hold: false }, out);
+    pub(super) fn fault(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
+        let (kind, why) = (PreemptKind::Kill, error.clone());
+        self.record(now, Fact::PreemptionRequested { attempt: id, kind, why, fault: true, hold: false }, out);
         self.order_stop(id, &error);
     }
 }

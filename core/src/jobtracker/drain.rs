@@ -1,8 +1,8 @@
-//! Trackers are emptied: nothing new goes there, what they run ends where it stands and goes on elsewhere, and what jobs
+//! Trackers are drained: nothing new goes there, what they run ends where it stands and continues elsewhere, and what jobs
 //! still need of what they keep is copied by other trackers.
 //!
-//! A copy is of the same attempt: reducers are told another address, and a paused reduce goes on from another place.
-//! What cannot be copied, tried several times, is given up: the map runs again, the reduce begins anew. Copies under
+//! A copy is of the same attempt: reducers are told another address, and a paused reduce continues from another place.
+//! What cannot be copied, tried several times, is given up: the map runs again, the reduce starts over. Copies under
 //! way are not durable; after a restart they are asked for again, and one that is there already is told at once.
 
 use super::JobTracker;
@@ -13,27 +13,27 @@ use crate::{
     ids::{AttemptId, JobId, RequestId, TrackerId},
     job::Job,
     phase::{PerPhase, Phase},
-    task::Recall,
+    task::PreemptKind,
     time::{Span, Time},
     tracker::{Drain, DrainCost, Tracker, TrackerState},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Copies on their way to one tracker; it makes one at a time.
-const MOVES_EACH: usize = 4;
+const COPIES_PER_TRACKER: usize = 4;
 /// How often something is tried to be copied before it is given up.
-const TRIES: u32 = 3;
+const COPY_ATTEMPTS_MAX: u32 = 3;
 
 /// Copies under way.
 #[derive(Debug, Default)]
-pub(super) struct Moves {
+pub(super) struct Copies {
     to: BTreeMap<AttemptId, TrackerId>,
     failed: BTreeMap<AttemptId, u32>,
     /// Something has happened since it was last looked what there is to move.
-    due: bool,
+    recheck: bool,
 }
 
-impl Moves {
+impl Copies {
     /// Whatever a tracker was told to copy it will not.
     pub(super) fn forget(&mut self, to: TrackerId) {
         self.to.retain(|_, on| *on != to);
@@ -41,10 +41,10 @@ impl Moves {
 
     /// Whether a fact makes it worth a look. What happens on trackers that nobody empties does not.
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
-        if self.due || cluster.draining.is_empty() {
+        if self.recheck || cluster.draining.is_empty() {
             return;
         }
-        self.due = match fact {
+        self.recheck = match fact {
             Fact::TrackerDraining { .. } | Fact::TrackerJoined { .. } => true,
             Fact::AttemptLaunched { attempt, .. }
             | Fact::AttemptSucceeded { attempt, .. }
@@ -58,24 +58,24 @@ impl Moves {
 }
 
 /// Trackers that could take copies: the one that has least to copy first, and then that which keeps least.
-struct Takers(BTreeSet<(usize, usize, TrackerId)>);
+struct CopyTargets(BTreeSet<(usize, usize, TrackerId)>);
 
-impl Takers {
-    fn of(cluster: &Cluster, moves: &Moves) -> Self {
+impl CopyTargets {
+    fn of(cluster: &Cluster, moves: &Copies) -> Self {
         let mut busy = BTreeMap::<TrackerId, usize>::new();
         for to in moves.to.values() {
             *busy.entry(*to).or_default() += 1;
         }
-        let takers = cluster.trackers().filter(|tracker| tracker.takes_work());
+        let targets = cluster.trackers().filter(|tracker| tracker.accepts_work());
         let burden = |tracker: &Tracker| {
             let copies = busy.get(&tracker.id).copied().unwrap_or(0);
             (copies, tracker.outputs.len() + tracker.checkpoints.len(), tracker.id)
         };
-        Self(takers.map(burden).collect())
+        Self(targets.map(burden).collect())
     }
 
     fn next(&mut self) -> Option<TrackerId> {
-        let (copies, keeps, id) = *self.0.first().filter(|(copies, ..)| *copies < MOVES_EACH)?;
+        let (copies, keeps, id) = *self.0.first().filter(|(copies, ..)| *copies < COPIES_PER_TRACKER)?;
         self.0.remove(&(copies, keeps, id));
         self.0.insert((copies + 1, keeps, id));
         Some(id)
@@ -120,13 +120,13 @@ impl JobTracker {
             (Some(why), _) => Reply::Refused(why),
             (None, Some(within)) => {
                 self.record(now, Fact::TrackerDraining { tracker: id, by, until: now + within }, out);
-                Reply::Taken
+                Reply::Accepted
             }
             (None, None) => {
                 if self.cluster.draining.contains(&id) {
-                    self.record(now, Fact::TrackerReturned { tracker: id, by }, out);
+                    self.record(now, Fact::DrainCancelled { tracker: id, by }, out);
                 }
-                Reply::Taken
+                Reply::Accepted
             }
         };
         Self::reply(request, reply, out);
@@ -140,17 +140,17 @@ impl JobTracker {
         if begins && tracker.state == TrackerState::Lost {
             return Some(format!("{name} is lost: what it ran runs elsewhere; start it again first"));
         }
-        // One that is at it goes on: whoever asks again may only set another deadline.
+        // One that is at it continues: whoever asks again may only set another deadline.
         if !begins || tracker.drain.is_some() {
             return None;
         }
         let others: Vec<&Tracker> = self.cluster.trackers().filter(|other| other.id != id).collect();
-        if others.iter().any(|other| other.takes_work()) {
+        if others.iter().any(|other| other.accepts_work()) {
             return None;
         }
-        let expected = others.iter().any(|other| self.cluster.away.contains(&other.id));
+        let expected = others.iter().any(|other| self.cluster.unreachable_trackers.contains(&other.id));
         let advice = if expected {
-            "others are silent and expected back: try again soon"
+            "other trackers are suspect: try again soon"
         } else {
             "start more, or end another drain with `mrctl drain NODE --cancel`"
         };
@@ -160,24 +160,28 @@ impl JobTracker {
     /// How far a drain is; of a tracker in use, what one would have to do.
     pub fn drain_status(&self, id: TrackerId) -> DrainStatus {
         let Some(tracker) = self.cluster.tracker(id) else { return DrainStatus::default() };
-        let running = |phase: Phase| (tracker.running[phase].len() + tracker.strangers[phase].len()) as u32;
+        let running =
+            |phase: Phase| (tracker.running[phase].len() + tracker.unknown_attempts[phase].len()) as u32;
         let bytes_out = |attempt: &AttemptId| {
             self.cluster
                 .attempt(*attempt)
                 .and_then(|attempt| attempt.result.as_ref())
                 .map_or(0, |r| r.bytes_out)
         };
-        let aside = |attempt: &AttemptId| {
-            self.cluster.task(attempt.task).and_then(|task| task.checkpoint).map_or(0, |aside| aside.bytes)
+        let checkpoint = |attempt: &AttemptId| {
+            self.cluster
+                .task(attempt.task)
+                .and_then(|task| task.checkpoint)
+                .map_or(0, |checkpoint| checkpoint.bytes)
         };
         let outputs = self.needed_outputs(tracker);
-        let told = |drain: &Drain| (drain.by.clone(), drain.since, drain.cost);
+        let ordered = |drain: &Drain| (drain.by.clone(), drain.since, drain.cost);
         DrainStatus {
-            drain: tracker.drain.as_ref().map(told),
+            drain: tracker.drain.as_ref().map(ordered),
             running: PerPhase { map: running(Phase::Map), reduce: running(Phase::Reduce) },
             outputs: (outputs.len() as u32, outputs.iter().map(bytes_out).sum()),
-            checkpoints: (tracker.checkpoints.len() as u32, tracker.checkpoints.iter().map(aside).sum()),
-            others: self.cluster.trackers().filter(|other| other.id != id && other.takes_work()).count()
+            checkpoints: (tracker.checkpoints.len() as u32, tracker.checkpoints.iter().map(checkpoint).sum()),
+            others: self.cluster.trackers().filter(|other| other.id != id && other.accepts_work()).count()
                 as u32,
         }
     }
@@ -191,75 +195,76 @@ impl JobTracker {
         tracker.outputs.iter().copied().filter(|attempt| is_needed(attempt.job())).collect()
     }
 
-    /// Takes from trackers that are to be emptied what they run, and has copied what they keep.
-    pub(super) fn empty_drained(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if !std::mem::take(&mut self.moves.due) || self.cluster.draining.is_empty() {
+    /// Takes from trackers that are to be drained what they run, and has copied what they keep.
+    pub(super) fn advance_drains(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if !std::mem::take(&mut self.moves.recheck) || self.cluster.draining.is_empty() {
             return;
         }
         // Made once for all that is to be moved: this is in the way of every heartbeat.
-        let mut takers = Takers::of(&self.cluster, &self.moves);
+        let mut targets = CopyTargets::of(&self.cluster, &self.moves);
         for id in self.cluster.draining.clone() {
             let Some(tracker) = self.cluster.tracker(id) else { continue };
             if tracker.state == TrackerState::Lost {
                 continue;
             }
             let late = tracker.drain.as_ref().is_some_and(|drain| now >= drain.until);
-            let kept: Vec<AttemptId> =
+            let saved_work: Vec<AttemptId> =
                 tracker.checkpoints.iter().copied().chain(self.needed_outputs(tracker)).collect();
-            self.take_back_slots(now, id, late, out);
-            for attempt in kept {
-                self.move_away(now, id, attempt, &mut takers, out);
+            self.preempt_all(now, id, late, out);
+            for attempt in saved_work {
+                self.copy_elsewhere(now, id, attempt, &mut targets, out);
             }
         }
     }
 
     /// Time has passed: what is left is looked at again.
-    pub(super) fn look_at_drains(&mut self) {
-        self.moves.due = true;
+    pub(super) fn recheck_drains(&mut self) {
+        self.moves.recheck = true;
         if self.cluster.draining.is_empty() {
             // The next drain tries anew.
             self.moves.failed.clear();
         }
     }
 
-    /// Everything ends where it stands. What cannot may go on while there is time.
-    fn take_back_slots(&mut self, now: Time, id: TrackerId, late: bool, out: &mut Vec<Effect>) {
+    /// Everything ends where it stands. What cannot may continue while there is time.
+    fn preempt_all(&mut self, now: Time, id: TrackerId, late: bool, out: &mut Vec<Effect>) {
         let Some(tracker) = self.cluster.tracker(id) else { return };
         let by = tracker.drain.as_ref().map_or("", |drain| &drain.by);
         let why = format!("{} is drained for {by}", tracker.name);
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
         for attempt in running.collect::<Vec<_>>() {
-            let gentle = match attempt.phase() {
-                Phase::Map => Recall::Split,
-                Phase::Reduce => Recall::Pause,
+            let lossless = match attempt.phase() {
+                Phase::Map => PreemptKind::Split,
+                Phase::Reduce => PreemptKind::Pause,
             };
-            let how = if late { Recall::Kill } else { gentle };
+            let kind = if late { PreemptKind::Kill } else { lossless };
             // One that has refused is not asked every second.
             let refuses = self.cluster.attempt(attempt).is_some_and(|attempt| attempt.refusals > 0);
             if !late && refuses {
                 continue;
             }
-            if self.cluster.may_recall(attempt, how).is_ok() {
-                self.recall(now, attempt, how, &why, false, out);
+            if self.cluster.may_preempt(attempt, kind).is_ok() {
+                self.request_preemption(now, attempt, kind, &why, false, out);
             }
         }
     }
 
     /// Has something copied by another tracker, or gives it up.
-    fn move_away(
+    fn copy_elsewhere(
         &mut self,
         now: Time,
         from: TrackerId,
         attempt: AttemptId,
-        takers: &mut Takers,
+        targets: &mut CopyTargets,
         out: &mut Vec<Effect>,
     ) {
         if self.moves.to.contains_key(&attempt) {
             return;
         }
-        if self.moves.failed.get(&attempt).is_some_and(|failed| *failed >= TRIES) {
+        if self.moves.failed.get(&attempt).is_some_and(|failed| *failed >= COPY_ATTEMPTS_MAX) {
             self.moves.failed.remove(&attempt);
-            let why = format!("it could not be moved from a tracker that is emptied, tried {TRIES} times");
+            let why =
+                format!("it could not be moved from a draining tracker, tried {COPY_ATTEMPTS_MAX} times");
             let fact = match attempt.phase() {
                 Phase::Map => Fact::MapOutputLost { attempt, why, unfetched: false },
                 Phase::Reduce => Fact::CheckpointLost { attempt, why },
@@ -268,16 +273,16 @@ impl JobTracker {
             self.work_arrived = true;
             return self.require_outputs(now, attempt.job(), out);
         }
-        let Some(to) = takers.next() else { return };
+        let Some(to) = targets.next() else { return };
         self.moves.to.insert(attempt, to);
         if let Some(job) = self.cluster.jobs.get_mut(&attempt.job()) {
-            job.helpers.insert(to);
+            job.extra_trackers.insert(to);
         }
-        self.order(to, Order::Take { attempt, from });
+        self.order(to, Order::CopyFiles { attempt, from });
     }
 
     /// A tracker has copied something, or could not.
-    pub(super) fn taken(
+    pub(super) fn copied(
         &mut self,
         now: Time,
         by: TrackerId,
@@ -286,7 +291,7 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         self.moves.to.remove(&id);
-        self.moves.due = true;
+        self.moves.recheck = true;
         let Ok(bytes) = result else {
             *self.moves.failed.entry(id).or_default() += 1;
             return;
@@ -298,19 +303,20 @@ impl JobTracker {
         match id.phase() {
             Phase::Map => {
                 let winner = task.and_then(|task| task.winner()).filter(|winner| winner.id == id);
-                if winner.is_some_and(|winner| leaves(winner.keeper)) {
-                    self.record(now, Fact::MapOutputTaken { attempt: id, tracker: by, bytes }, out);
+                if winner.is_some_and(|winner| leaves(winner.output_on)) {
+                    self.record(now, Fact::MapOutputCopied { attempt: id, tracker: by, bytes }, out);
                 }
             }
             Phase::Reduce => {
-                let aside = task.and_then(|task| task.checkpoint).filter(|aside| aside.attempt == id);
-                match aside.map(|aside| aside.tracker) {
+                let checkpoint =
+                    task.and_then(|task| task.checkpoint).filter(|checkpoint| checkpoint.attempt == id);
+                match checkpoint.map(|checkpoint| checkpoint.tracker) {
                     // Whoever is taking it up there is not disturbed.
                     Some(from) if leaves(from) => {
-                        self.record(now, Fact::CheckpointTaken { attempt: id, tracker: by, bytes }, out);
+                        self.record(now, Fact::CheckpointCopied { attempt: id, tracker: by, bytes }, out);
                     }
-                    _ if self.states(id.task).contains(&(id, by)) => {}
-                    _ => self.order(by, Order::Drop(id)),
+                    _ if self.checkpoints(id.task).contains(&(id, by)) => {}
+                    _ => self.order(by, Order::DropCheckpoint(id)),
                 }
             }
         }

@@ -7,7 +7,7 @@ use crate::{
     ids::{AttemptId, JobId, RequestId, TrackerId},
     job::{Job, JobOutcome, JobSpec, JobState},
     phase::Phase,
-    task::Recall,
+    task::PreemptKind,
     time::Time,
     tracker::TrackerState,
 };
@@ -112,10 +112,10 @@ impl JobTracker {
     pub(super) fn end(&mut self, now: Time, id: JobId, outcome: JobOutcome, out: &mut Vec<Effect>) {
         let discard = outcome != JobOutcome::Succeeded;
         let why = format!("{id} {outcome}");
-        let trying = self.trying(id);
+        let viable = self.viable(id);
         self.record(now, Fact::JobEnded { job: id, outcome }, out);
-        self.gone_unneeded.remove(&id);
-        for attempt in trying {
+        self.lost_unneeded_outputs.remove(&id);
+        for attempt in viable {
             self.order_stop(attempt, &why);
         }
         if discard {
@@ -125,24 +125,24 @@ impl JobTracker {
             self.order(tracker, Order::Clean(id));
         }
         self.fetch_failures.retain(|map, _| map.job() != id);
-        self.sole_witness.retain(|reduce, _| reduce.job() != id);
-        self.unreached.retain(|attempt, _| attempt.job() != id);
+        self.single_reporter.retain(|reduce, _| reduce.job() != id);
+        self.checkpoint_unreachable.retain(|attempt, _| attempt.job() != id);
         self.outboxes.values_mut().for_each(|outbox| {
             outbox.map_events.remove(&id);
         });
     }
 
-    fn trying(&self, id: JobId) -> Vec<AttemptId> {
+    fn viable(&self, id: JobId) -> Vec<AttemptId> {
         let Some(job) = self.cluster.job(id) else { return Vec::new() };
         let running = Phase::BOTH.into_iter().flat_map(|phase| job.running[phase].iter().copied());
-        running.filter(|id| self.cluster.attempt(*id).is_some_and(|at| at.state.is_trying())).collect()
+        running.filter(|id| self.cluster.attempt(*id).is_some_and(|at| at.state.is_viable())).collect()
     }
 
     fn trackers_used(&self, id: JobId) -> BTreeSet<TrackerId> {
         let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
         let tasks = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
         let ran = tasks.flat_map(|task| &task.attempts).map(|attempt| attempt.tracker);
-        let used = ran.chain(job.helpers.iter().copied());
+        let used = ran.chain(job.extra_trackers.iter().copied());
         // One that is lost lists what it has when it comes back.
         used.filter(|id| self.cluster.tracker(*id).is_some_and(|tracker| tracker.state != TrackerState::Lost))
             .collect()
@@ -151,7 +151,7 @@ impl JobTracker {
     /// Tells a tracker to stop an attempt that was recalled. Its slot is free when the tracker says so.
     pub(super) fn order_stop(&mut self, id: AttemptId, why: &str) {
         if let Some(tracker) = self.cluster.attempt(id).map(|attempt| attempt.tracker) {
-            self.order(tracker, Order::Recall { attempt: id, how: Recall::Kill, why: why.to_owned() });
+            self.order(tracker, Order::Preempt { attempt: id, kind: PreemptKind::Kill, why: why.to_owned() });
         }
     }
 

@@ -9,7 +9,7 @@
 //! | `jobs.rs` | submission, completion, commit, kill |
 //! | `trackers.rs` | registration, heartbeats, suspicion, loss |
 //! | `attempts.rs` | what trackers report of attempts; fetch failures; blacklists |
-//! | `preempt.rs` | slots taken back, and paused work taken up again |
+//! | `preempt.rs` | preempted slots, and paused work resumed |
 //! | `drain.rs` | trackers emptied |
 //! | `rounds.rs` | offers to the scheduler, and carrying out its plan |
 //! | `reasons.rs` | why a job waits |
@@ -29,7 +29,7 @@ mod trackers;
 pub use drain::DrainStatus;
 
 use crate::{
-    cluster::{Cluster, Misfit},
+    cluster::{ApplyError, Cluster},
     config::Config,
     event::{Effect, Event, Numbered, Order, Reply},
     fact::{Entry, Fact},
@@ -38,8 +38,8 @@ use crate::{
     reserve::Reservations,
     scheduler::Scheduler,
     shadow::Shadow,
-    speed::{Pace, Speeds},
-    task::Recall,
+    speed::{Speeds, Throughput},
+    task::PreemptKind,
     time::{Span, Time},
     why::Recent,
 };
@@ -61,7 +61,7 @@ struct Outbox {
     map_events: BTreeMap<JobId, usize>,
 }
 
-/// The mind.
+/// The state machine.
 #[derive(Debug)]
 pub struct JobTracker {
     config: Config,
@@ -70,23 +70,23 @@ pub struct JobTracker {
     shadow: Option<Shadow>,
     outboxes: BTreeMap<TrackerId, Outbox>,
     /// Trackers with orders that they have not been told.
-    untold: BTreeSet<TrackerId>,
+    unsent: BTreeSet<TrackerId>,
     /// Reduces that could not fetch a map's output, and how often.
     fetch_failures: BTreeMap<AttemptId, BTreeMap<AttemptId, u32>>,
     /// Trackers whose outputs were given up on the word of one reduce alone.
-    sole_witness: BTreeMap<AttemptId, BTreeSet<TrackerId>>,
+    single_reporter: BTreeMap<AttemptId, BTreeSet<TrackerId>>,
     /// How often a state could not be reached, although its tracker is there.
-    unreached: BTreeMap<AttemptId, u32>,
+    checkpoint_unreachable: BTreeMap<AttemptId, u32>,
     /// Jobs of which map outputs may have gone while no reduce needed them.
-    gone_unneeded: BTreeSet<JobId>,
+    lost_unneeded_outputs: BTreeSet<JobId>,
     /// No attempt is launched, and the policy is not asked.
     launches_suspended: bool,
     /// Something came up that a tracker with a free slot could take at once.
     work_arrived: bool,
     /// Jobs whose reducers have news.
-    news_for: BTreeSet<JobId>,
-    /// What is being copied from trackers that are emptied.
-    moves: drain::Moves,
+    pending_map_events: BTreeSet<JobId>,
+    /// What is being copied from draining trackers.
+    moves: drain::Copies,
     /// Where the next round of offers begins, so that no tracker is always last.
     next_offer: TrackerId,
     reserved: Reservations,
@@ -103,7 +103,7 @@ pub struct JobTracker {
 }
 
 impl JobTracker {
-    /// A mind that knows nothing yet.
+    /// An empty state machine.
     pub fn new(config: Config, scheduler: Box<dyn Scheduler>) -> Self {
         Self {
             config,
@@ -111,15 +111,15 @@ impl JobTracker {
             scheduler,
             shadow: None,
             outboxes: BTreeMap::new(),
-            untold: BTreeSet::new(),
+            unsent: BTreeSet::new(),
             fetch_failures: BTreeMap::new(),
-            sole_witness: BTreeMap::new(),
-            unreached: BTreeMap::new(),
-            gone_unneeded: BTreeSet::new(),
+            single_reporter: BTreeMap::new(),
+            checkpoint_unreachable: BTreeMap::new(),
+            lost_unneeded_outputs: BTreeSet::new(),
             launches_suspended: false,
             work_arrived: false,
-            news_for: BTreeSet::new(),
-            moves: drain::Moves::default(),
+            pending_map_events: BTreeSet::new(),
+            moves: drain::Copies::default(),
             next_offer: TrackerId(0),
             reserved: Reservations::default(),
             rounds: 0,
@@ -147,17 +147,17 @@ impl JobTracker {
     }
 
     /// Takes one entry of the journal, before the `Start` event.
-    pub fn replay(&mut self, entry: &Entry) -> Result<(), Misfit> {
+    pub fn replay(&mut self, entry: &Entry) -> Result<(), ApplyError> {
         self.cluster.apply(entry.at, &entry.fact)?;
-        self.tell_policies(entry.at, &entry.fact);
-        self.recent.note(entry, self.config.events_kept);
+        self.notify_policies(entry.at, &entry.fact);
+        self.recent.note(entry, self.config.events_max);
         self.speeds.note(entry, &self.cluster);
         Ok(())
     }
 
     /// Takes one event in; what is to be done about it is added to `out`.
     pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
-        self.forgive_own_absence(now, out);
+        self.excuse_own_pause(now, out);
         match event {
             Event::Start => self.start(now, out),
             Event::Tick => self.tick(now, out),
@@ -167,8 +167,8 @@ impl JobTracker {
             }
             Event::Submission { request, spec } => self.submit(now, request, spec, out),
             Event::Kill { request, job, by } => self.kill(now, request, job, &by, out),
-            Event::Preemption { request, attempt, how, by } => {
-                self.preempt(now, request, attempt, how, &by, out);
+            Event::Preemption { request, attempt, kind, by } => {
+                self.preempt(now, request, attempt, kind, &by, out);
             }
             Event::Resumption { request, task, on, by } => self.resume(now, request, task, on, &by, out),
             Event::Drain { request, tracker, within, by } => {
@@ -183,7 +183,7 @@ impl JobTracker {
             Event::CommitResult { job, result } => self.commit_result(now, job, result, out),
             Event::Computed { number, answer } => self.computed(now, number, &answer),
         }
-        self.settle(now, out);
+        self.finish_event(now, out);
     }
 
     /// When to send a `Tick` if nothing else happens first.
@@ -218,7 +218,7 @@ impl JobTracker {
     }
 
     /// How fast a tracker has been.
-    pub fn pace(&self, tracker: TrackerId) -> PerPhase<Pace> {
+    pub fn pace(&self, tracker: TrackerId) -> PerPhase<Throughput> {
         self.speeds.of(tracker)
     }
 
@@ -228,33 +228,33 @@ impl JobTracker {
         let scheduler = self.scheduler.name().to_owned();
         self.record(now, Fact::JobTrackerStarted { epoch, scheduler }, out);
         self.last_tick = now;
-        self.gone_unneeded.clone_from(&self.cluster.active);
+        self.lost_unneeded_outputs.clone_from(&self.cluster.active);
         self.resume_jobs(now, out);
     }
 
     /// Everything that follows from an event: offers for new work, news for reducers, orders on their way.
-    fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
-        // What a policy takes back may be work for others; but one that takes back for ever is not asked for ever.
+    fn finish_event(&mut self, now: Time, out: &mut Vec<Effect>) {
+        // What a policy takes back may be work for others; but one that takes back forever is not asked forever.
         for _ in 0..2 {
             if std::mem::take(&mut self.work_arrived) {
                 self.offer_free_slots(now, out);
             }
-            self.wanted_round(now, out);
+            self.requested_round(now, out);
         }
         // After the policy, which may have taken what would else be moved.
-        self.empty_drained(now, out);
+        self.advance_drains(now, out);
         if std::mem::take(&mut self.work_arrived) {
             self.offer_free_slots(now, out);
         }
         self.work_arrived = false;
         self.compute(out);
-        self.spread_news();
-        while let Some(tracker) = self.untold.first().copied() {
-            self.tell(tracker, None, out);
+        self.send_map_events();
+        while let Some(tracker) = self.unsent.first().copied() {
+            self.send_orders(tracker, None, out);
         }
     }
 
-    fn tell_policies(&mut self, now: Time, fact: &Fact) {
+    fn notify_policies(&mut self, now: Time, fact: &Fact) {
         self.scheduler.observe(now, fact, &self.cluster);
         if let Some(shadow) = &mut self.shadow {
             shadow.observe(now, fact, &self.cluster);
@@ -263,13 +263,13 @@ impl JobTracker {
 
     /// The one place where something becomes a fact.
     fn record(&mut self, now: Time, fact: Fact, out: &mut Vec<Effect>) {
-        let states = fact.reduce().map(|task| (task, self.states(task)));
+        let checkpoints = fact.reduce().map(|task| (task, self.checkpoints(task)));
         self.cluster.apply(now, &fact).expect("only facts that fit are recorded");
-        self.tell_policies(now, &fact);
+        self.notify_policies(now, &fact);
         self.reserved.observe(&fact);
         match &fact {
             Fact::JobSubmitted { .. }
-            | Fact::AttemptRecalled { how: Recall::Kill, .. }
+            | Fact::PreemptionRequested { kind: PreemptKind::Kill, .. }
             | Fact::AttemptPaused { .. }
             | Fact::TaskReleased { .. }
             | Fact::CheckpointLost { .. }
@@ -277,31 +277,31 @@ impl JobTracker {
             | Fact::AttemptKilled { .. } => {
                 self.work_arrived = true;
             }
-            Fact::MapOutputMoved { attempt } | Fact::MapOutputTaken { attempt, .. } => {
-                self.news_for.insert(attempt.job());
+            Fact::MapOutputMoved { attempt } | Fact::MapOutputCopied { attempt, .. } => {
+                self.pending_map_events.insert(attempt.job());
             }
             // It has free slots again.
-            Fact::TrackerReturned { .. } => self.work_arrived = true,
+            Fact::DrainCancelled { .. } => self.work_arrived = true,
             Fact::MapOutputLost { attempt, .. } | Fact::MapSplit { attempt, .. } => {
                 self.work_arrived = true;
-                self.news_for.insert(attempt.job());
+                self.pending_map_events.insert(attempt.job());
             }
             Fact::AttemptSucceeded { attempt, .. } => {
-                // Its own slot is offered with the heartbeat that tells of it; but it may be the map that lets
+                // Its own slot is offered with the heartbeat that reports it; but it may be the map that lets
                 // reduces start on slots that have been free all along.
                 let job = self.cluster.job(attempt.job());
                 self.work_arrived |= attempt.phase() == Phase::Map
                     && job.is_some_and(|job| job.succeeded.map == job.maps_before_reduces());
-                self.news_for.insert(attempt.job());
+                self.pending_map_events.insert(attempt.job());
             }
             _ => {}
         }
         self.moves.observe(&fact, &self.cluster);
-        if let Some((task, before)) = states {
-            self.drop_unwanted(task, before);
+        if let Some((task, before)) = checkpoints {
+            self.drop_unused_checkpoints(task, before);
         }
         let entry = Entry { at: now, fact };
-        self.recent.note(&entry, self.config.events_kept);
+        self.recent.note(&entry, self.config.events_max);
         self.speeds.note(&entry, &self.cluster);
         out.push(Effect::Append(entry));
     }
@@ -314,12 +314,12 @@ impl JobTracker {
         let outbox = self.outboxes.entry(tracker).or_default();
         outbox.next += 1;
         outbox.waiting.push_back((outbox.next, order));
-        self.untold.insert(tracker);
+        self.unsent.insert(tracker);
     }
 
-    fn tell(&mut self, tracker: TrackerId, answer: Option<u64>, out: &mut Vec<Effect>) {
+    fn send_orders(&mut self, tracker: TrackerId, answer: Option<u64>, out: &mut Vec<Effect>) {
         let outbox = self.outboxes.entry(tracker).or_default();
-        self.untold.remove(&tracker);
-        out.push(Effect::Tell { tracker, answer, orders: outbox.waiting.iter().cloned().collect() });
+        self.unsent.remove(&tracker);
+        out.push(Effect::SendOrders { tracker, answer, orders: outbox.waiting.iter().cloned().collect() });
     }
 }

@@ -22,29 +22,31 @@ impl JobTracker {
     pub fn explain(&self, now: Time, job: JobId) -> Vec<Why> {
         let Some(job) = self.cluster.job(job) else { return Vec::new() };
         if !job.is_running() {
-            return vec![Why::rule(if job.is_over() { "job-is-over" } else { "output-is-being-moved" })];
+            return vec![Why::rule(if job.is_over() { "job-ended" } else { "committing-output" })];
         }
         let mut reasons: Vec<Why> =
-            Phase::BOTH.into_iter().flat_map(|phase| self.why_phase_waits(job, phase)).collect();
+            Phase::BOTH.into_iter().flat_map(|phase| self.explain_phase(job, phase)).collect();
         let away = |id: &AttemptId| {
-            self.cluster.attempt(*id).is_some_and(|attempt| self.cluster.away.contains(&attempt.tracker))
+            self.cluster
+                .attempt(*id)
+                .is_some_and(|attempt| self.cluster.unreachable_trackers.contains(&attempt.tracker))
         };
         if !reasons.is_empty() || Phase::BOTH.iter().any(|phase| job.running[*phase].iter().any(away)) {
-            reasons.extend(self.silent_trackers(now));
+            reasons.extend(self.explain_silent_trackers(now));
         }
         reasons.extend(self.scheduler.explain(job, now, &self.cluster));
         reasons
     }
 
     /// Trackers whose slots nobody can have, and whose tasks wait for them: they come back, or are given up.
-    fn silent_trackers(&self, now: Time) -> Option<Why> {
-        let silent = self.cluster.away.iter().filter_map(|id| self.cluster.tracker(*id));
-        let longest = silent.max_by_key(|tracker| now.since(tracker.last_heard))?;
-        let silent_s = now.since(longest.last_heard).as_secs_f64();
-        let given_up_s = (self.config.lost_after.as_secs_f64() - silent_s).max(0.0);
-        let others = self.cluster.away.len() as f64 - 1.0;
-        let why = Why::rule("silent-tracker").with("on_tracker", f64::from(longest.id.0));
-        let why = why.with("silent_s", silent_s).with("given_up_s", given_up_s);
+    fn explain_silent_trackers(&self, now: Time) -> Option<Why> {
+        let silent = self.cluster.unreachable_trackers.iter().filter_map(|id| self.cluster.tracker(*id));
+        let longest = silent.max_by_key(|tracker| now.since(tracker.last_seen))?;
+        let silent_s = now.since(longest.last_seen).as_secs_f64();
+        let lost_in_s = (self.config.lost_after.as_secs_f64() - silent_s).max(0.0);
+        let others = self.cluster.unreachable_trackers.len() as f64 - 1.0;
+        let why = Why::rule("suspect-tracker").with("on_tracker", f64::from(longest.id.0));
+        let why = why.with("silent_s", silent_s).with("given_up_s", lost_in_s);
         Some(if others > 0.0 { why.with("others", others) } else { why })
     }
 
@@ -55,48 +57,49 @@ impl JobTracker {
         let mut reasons = Vec::new();
         if task.is_done() {
             reasons.push(Why::rule("task-is-done"));
-        } else if task.held {
-            reasons.push(Why::rule("held-by-hand"));
-            reasons.extend(self.where_its_state_is(task));
-        } else if let Some(attempt) = task.trying().next() {
+        } else if task.on_hold {
+            reasons.push(Why::rule("on-hold"));
+            reasons.extend(self.explain_checkpoint(task));
+        } else if let Some(attempt) = task.viable().next() {
             let on = f64::from(attempt.tracker.0);
             let rule = match attempt.state {
-                AttemptState::Splitting | AttemptState::Pausing => "gives-its-slot-back",
-                _ => "task-runs",
+                AttemptState::Splitting | AttemptState::Pausing => "being-preempted",
+                _ => "task-running",
             };
             reasons.push(Why::rule(rule).with("on_tracker", on));
         } else if let Some(on) = self.reserved.place(id) {
             reasons.push(Why::rule("slot-reserved").with("on_tracker", f64::from(on.0)));
         } else {
-            reasons.extend(self.where_its_state_is(task));
-            if !task.shuns.is_empty() {
-                reasons.push(Why::rule("avoids-trackers").with("trackers", task.shuns.len() as f64));
+            reasons.extend(self.explain_checkpoint(task));
+            if !task.avoided_trackers.is_empty() {
+                reasons
+                    .push(Why::rule("avoids-trackers").with("trackers", task.avoided_trackers.len() as f64));
             }
             if job.is_running() {
-                reasons.extend(self.why_phase_waits(job, id.phase));
-                reasons.extend(self.silent_trackers(now));
+                reasons.extend(self.explain_phase(job, id.phase));
+                reasons.extend(self.explain_silent_trackers(now));
                 reasons.extend(self.scheduler.explain(job, now, &self.cluster));
             }
         }
         reasons
     }
 
-    fn where_its_state_is(&self, task: &Task) -> Option<Why> {
+    fn explain_checkpoint(&self, task: &Task) -> Option<Why> {
         let tracker = self.cluster.tracker(task.checkpoint?.tracker)?;
         let rule = match tracker.state {
             TrackerState::Live => "paused",
-            TrackerState::Suspect | TrackerState::Awaited => "state-away",
-            TrackerState::Lost => "state-on-lost",
+            TrackerState::Suspect | TrackerState::Awaited => "checkpoint-unreachable",
+            TrackerState::Lost => "checkpoint-on-lost-tracker",
         };
         Some(Why::rule(rule).with("state_on_tracker", f64::from(tracker.id.0)))
     }
 
-    fn why_phase_waits(&self, job: &Job, phase: Phase) -> Vec<Why> {
+    fn explain_phase(&self, job: &Job, phase: Phase) -> Vec<Why> {
         let waiting = job.pending[phase].len();
         let mut reasons = Vec::new();
-        let held = job.tasks[phase].iter().filter(|task| task.held && !task.is_done()).count();
-        if held > 0 {
-            reasons.push(Why::rule("held-by-hand").with("tasks", held as f64));
+        let on_hold = job.tasks[phase].iter().filter(|task| task.on_hold && !task.is_done()).count();
+        if on_hold > 0 {
+            reasons.push(Why::rule("on-hold").with("tasks", on_hold as f64));
         }
         if waiting == 0 {
             return reasons;
@@ -114,19 +117,20 @@ impl JobTracker {
         let all = f64::from(self.cluster.slots(phase));
         let free: u32 = self.cluster.free_trackers(phase).iter().map(|id| self.free_on(*id, phase)).sum();
         let away = |index: u32| {
-            let aside = job.tasks[phase].get(index as usize).and_then(|task| task.checkpoint);
-            aside.is_some_and(|aside| self.cluster.away.contains(&aside.tracker))
+            let checkpoint = job.tasks[phase].get(index as usize).and_then(|task| task.checkpoint);
+            checkpoint
+                .is_some_and(|checkpoint| self.cluster.unreachable_trackers.contains(&checkpoint.tracker))
         };
         let rule = if self.launches_suspended {
             "launches-suspended"
         } else if job.pending[phase].iter().all(away) {
-            "states-away"
+            "checkpoints-unreachable"
         } else if all == 0.0 {
             "no-tracker"
         } else if free == 0 {
             "no-free-slot"
         } else {
-            "not-its-turn"
+            "policy-keeps-slots"
         };
         // Slots of nodes that are silent or being drained are not among `all`.
         let counted = |id: &&AttemptId| {
@@ -135,12 +139,12 @@ impl JobTracker {
             tracker.is_some_and(|tracker| tracker.capacity()[phase] > 0)
         };
         let here = job.running[phase].iter().filter(counted).count();
-        let apart = job.running[phase].len() - here;
+        let excluded = job.running[phase].len() - here;
         let why = waits(rule).with("running", here as f64).with("free", f64::from(free)).with(slots, all);
-        reasons.push(if apart > 0 { why.with("apart", apart as f64) } else { why });
-        let kept = self.reserved.of(job.id, phase).count();
-        if kept > 0 {
-            reasons.push(Why::rule("slots-reserved").with("tasks", kept as f64));
+        reasons.push(if excluded > 0 { why.with("apart", excluded as f64) } else { why });
+        let saved_work = self.reserved.of(job.id, phase).count();
+        if saved_work > 0 {
+            reasons.push(Why::rule("slots-reserved").with("tasks", saved_work as f64));
         }
         if !job.blacklist.is_empty() {
             reasons.push(Why::rule("avoids-trackers").with("trackers", job.blacklist.len() as f64));

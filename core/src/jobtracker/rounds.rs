@@ -8,10 +8,10 @@ use crate::{
     ids::{TaskId, TrackerId},
     phase::Phase,
     plan::{Decision, Locality, Plan, Why},
-    reserve::Kept,
+    reserve::ReservedFor,
     scheduler::{Cause, Round},
     shadow::Shadow,
-    task::Recall,
+    task::PreemptKind,
     time::Time,
 };
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ impl JobTracker {
         self.rounds += 1;
         let mut plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
         if let Cause::Offer(tracker) = cause {
-            plan.keep_promises(tracker);
+            plan.fill_reservations(tracker);
         }
         self.scheduler.decide(Round { now, cause }, &mut plan);
         let (decisions, refusals) = plan.finish();
@@ -52,7 +52,7 @@ impl JobTracker {
     }
 
     /// A waiting task that could run on a tracker's free slot now, whatever the policy thinks of it.
-    pub fn idle_work(&self, now: Time, tracker: TrackerId, phase: Phase) -> Option<TaskId> {
+    pub fn runnable_task(&self, now: Time, tracker: TrackerId, phase: Phase) -> Option<TaskId> {
         let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
         if plan.free(tracker, phase) == 0 {
             return None;
@@ -79,15 +79,15 @@ impl JobTracker {
                 Decision::Assign { task, on, speculative, why } => {
                     self.launch(now, task, on, speculative, why, out);
                 }
-                Decision::Preempt { attempt, how, why } => {
-                    self.recall(now, attempt, how, &why.to_string(), false, out);
-                    if how != Recall::Kill {
-                        let until = now + self.config.recall_patience;
-                        self.record(now, Fact::SlotDue { attempt, until }, out);
+                Decision::Preempt { attempt, kind, why } => {
+                    self.request_preemption(now, attempt, kind, &why.to_string(), false, out);
+                    if kind != PreemptKind::Kill {
+                        let until = now + self.config.preemption_timeout;
+                        self.record(now, Fact::PreemptionDeadlineSet { attempt, until }, out);
                     }
                 }
                 Decision::Reserve { task, on, why } => {
-                    self.reserved.insert(task, (on, Kept::AsNear), self.reserved_until(now), why);
+                    self.reserved.insert(task, (on, ReservedFor::EquallyNear), self.reserved_until(now), why);
                 }
             }
         }
@@ -95,12 +95,12 @@ impl JobTracker {
 
     /// When what is reserved now lapses.
     pub(super) fn reserved_until(&self, now: Time) -> Time {
-        now + self.config.recall_patience + self.config.reserve_for
+        now + self.config.preemption_timeout + self.config.reserve_for
     }
 
     /// A round because time has passed, if the policy wants one by now. What was reserved for too long is free again.
     pub(super) fn policy_tick_round(&mut self, now: Time, out: &mut Vec<Effect>) {
-        self.work_arrived |= self.reserved.lapse(now);
+        self.work_arrived |= self.reserved.expire(now);
         let is_due = self.policy_tick().is_some_and(|every| now.since(self.last_policy_tick) >= every);
         if is_due {
             self.last_policy_tick = now;
@@ -113,11 +113,11 @@ impl JobTracker {
     }
 
     /// A round because the policy wants one at once.
-    pub(super) fn wanted_round(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if self.scheduler.wants_round() {
+    pub(super) fn requested_round(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.scheduler.needs_round() {
             self.round(now, Cause::Tick, out);
         } else {
-            self.shadow_round(now, |shadow| shadow.scheduler.wants_round());
+            self.shadow_round(now, |shadow| shadow.scheduler.needs_round());
         }
     }
 
@@ -134,7 +134,7 @@ impl JobTracker {
         let shadow = self.shadow.as_mut().map(|shadow| (&mut shadow.scheduler, &mut shadow.computing));
         for (policy, computing) in [(&mut self.scheduler, &mut self.computing)].into_iter().chain(shadow) {
             if computing.is_none()
-                && let Some(problem) = policy.take_problem()
+                && let Some(problem) = policy.next_problem()
             {
                 self.computations += 1;
                 *computing = Some(self.computations);
@@ -172,7 +172,7 @@ impl JobTracker {
         self.record(now, Fact::AttemptLaunched { attempt, tracker: on, speculative, from, why }, out);
         self.order(on, Order::Launch(attempt));
         if id.phase == Phase::Reduce {
-            self.news_for.insert(id.job);
+            self.pending_map_events.insert(id.job);
         }
     }
 
@@ -184,7 +184,7 @@ impl JobTracker {
         let mut asked = BTreeSet::new();
         let mut order: Vec<TrackerId> = Vec::new();
         let waiting = self.cluster.active_jobs().filter(|job| !job.pending.map.is_empty());
-        let near = waiting.flat_map(|job| job.wanted_hosts().take(OFFERS_MAX)).take(OFFERS_MAX);
+        let near = waiting.flat_map(|job| job.input_hosts().take(OFFERS_MAX)).take(OFFERS_MAX);
         for tracker in near.flat_map(|host| self.cluster.trackers_on(host)).filter(free) {
             if asked.insert(tracker) {
                 order.push(tracker);
@@ -192,8 +192,9 @@ impl JobTracker {
         }
         let from = self.next_offer;
         for phase in Phase::BOTH {
-            let ring = self.cluster.free[phase].range(from..).chain(self.cluster.free[phase].range(..from));
-            for tracker in ring.take(OFFERS_MAX) {
+            let trackers_in_order =
+                self.cluster.free[phase].range(from..).chain(self.cluster.free[phase].range(..from));
+            for tracker in trackers_in_order.take(OFFERS_MAX) {
                 if asked.insert(*tracker) {
                     order.push(*tracker);
                 }

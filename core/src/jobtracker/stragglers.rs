@@ -11,8 +11,8 @@ use crate::{
     job::Job,
     phase::Phase,
     plan::{Plan, Why},
-    reserve::Kept,
-    task::{Attempt, AttemptState, Recall},
+    reserve::ReservedFor,
+    task::{Attempt, AttemptState, PreemptKind},
     time::{Span, Time},
 };
 use std::collections::BTreeSet;
@@ -36,16 +36,17 @@ impl JobTracker {
     fn stragglers(&self, now: Time, id: JobId, phase: Phase) -> BTreeSet<u32> {
         let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
         // One that was to be split and is not, after so long, does not hear.
-        let deaf =
-            |at: &Attempt| at.recalled.is_some_and(|(_, at)| now.since(at) >= self.config.straggler_after);
+        let unreachable = |at: &Attempt| {
+            at.preempt_request.is_some_and(|(_, at)| now.since(at) >= self.config.straggler_after)
+        };
         let goes_on = |attempt: &&Attempt| match attempt.state {
             AttemptState::Running => true,
-            AttemptState::Splitting => deaf(attempt),
+            AttemptState::Splitting => unreachable(attempt),
             _ => false,
         };
         let running = job.running[phase].iter().filter_map(|id| self.cluster.attempt(*id));
         let alone =
-            |attempt: &&Attempt| job.task(attempt.id.task).is_some_and(|task| task.trying().count() == 1);
+            |attempt: &&Attempt| job.task(attempt.id.task).is_some_and(|task| task.viable().count() == 1);
         running
             .filter(goes_on)
             .filter(|attempt| self.is_slow(job, attempt, now))
@@ -74,7 +75,7 @@ impl JobTracker {
         // Whatever waits comes first.
         for job in self.cluster.active_jobs().filter(|job| job.pending.map.is_empty()) {
             let tasks = job.stragglers.map.iter().filter_map(|index| job.tasks.map.get(*index as usize));
-            for attempt in tasks.filter_map(|task| task.trying().next()) {
+            for attempt in tasks.filter_map(|task| task.viable().next()) {
                 let fits = |on: &TrackerId| *on != attempt.tracker && plan.may_use(job, *on);
                 let elsewhere = free.iter().copied().find(fits);
                 if let Some(on) = elsewhere.filter(|_| self.cluster.is_better_split(job, attempt)) {
@@ -85,35 +86,35 @@ impl JobTracker {
         }
         for attempt in slow {
             let why = Why::rule("straggler-split");
-            self.recall(now, attempt, Recall::Split, &why.to_string(), false, out);
+            self.request_preemption(now, attempt, PreemptKind::Split, &why.to_string(), false, out);
             if let Some(job) = self.cluster.jobs.get_mut(&attempt.job()) {
                 job.stragglers.map.remove(&attempt.task.index);
             }
         }
     }
 
-    /// Whether an attempt was slow when it was asked for its slot.
+    /// Whether an attempt was slow when it was preempted.
     pub(super) fn was_slow(&self, id: AttemptId) -> bool {
         let job = self.cluster.job(id.job()).filter(|job| job.spec.speculation);
         let (Some(job), Some(attempt)) = (job, self.cluster.attempt(id)) else { return false };
-        attempt.recalled.is_some_and(|(_, asked)| self.is_slow(job, attempt, asked))
+        attempt.preempt_request.is_some_and(|(_, asked)| self.is_slow(job, attempt, asked))
     }
 
     /// The rest of a map that was slow on a tracker goes elsewhere, if another that may run it has a slot: near its input
     /// best.
-    pub(super) fn place_rest(&mut self, now: Time, rest: TaskId, slow_on: TrackerId) {
+    pub(super) fn place_remainder(&mut self, now: Time, rest: TaskId, slow_on: TrackerId) {
         let Some(task) = self.cluster.task(rest) else { return };
         let distance =
             |id: &TrackerId| self.cluster.tracker(*id).map(|tracker| self.cluster.locality(task, tracker));
         let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
-        let fits = |on: &TrackerId| *on != slow_on && plan.could_take(rest, *on).is_ok();
+        let fits = |on: &TrackerId| *on != slow_on && plan.could_run(rest, *on).is_ok();
         let elsewhere = self.cluster.free.map.iter().copied().filter(fits);
         if let Some(on) = elsewhere.min_by_key(distance) {
             self.reserved.insert(
                 rest,
-                (on, Kept::There),
+                (on, ReservedFor::ThisTracker),
                 self.reserved_until(now),
-                Why::rule("straggler-rest"),
+                Why::rule("straggler-remainder"),
             );
         }
     }

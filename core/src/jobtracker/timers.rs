@@ -10,14 +10,14 @@ use crate::{
     fact::Fact,
     ids::{AttemptId, TrackerId},
     phase::Phase,
-    task::{Attempt, AttemptState, Recall, Stage},
+    task::{Attempt, AttemptState, PreemptKind, Stage},
     time::{Span, Time},
     tracker::TrackerState,
 };
 use std::collections::BTreeSet;
 
 /// Of one tick, if trackers are lost: a record of the journal holds many times as many.
-const EFFECTS_AT_ONCE: usize = 100_000;
+const EFFECTS_MAX: usize = 100_000;
 
 impl JobTracker {
     pub(super) fn tick(&mut self, now: Time, out: &mut Vec<Effect>) {
@@ -28,42 +28,45 @@ impl JobTracker {
         if !self.launches_suspended {
             self.split_stragglers(now, out);
         }
-        self.look_at_drains();
+        self.recheck_drains();
         self.policy_tick_round(now, out);
     }
 
     /// If nothing was heard for long, not even a tick, the JobTracker itself stood still (stopped, or its machine
     /// paused): what was not heard meanwhile is nobody's silence, and what was to be given back by now has so much longer.
-    pub(super) fn forgive_own_absence(&mut self, now: Time, out: &mut Vec<Effect>) {
+    pub(super) fn excuse_own_pause(&mut self, now: Time, out: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.last_event, now);
         let away = now.since(before);
         if away < self.config.absence {
             return;
         }
         for tracker in self.cluster.trackers.values_mut() {
-            tracker.last_heard = (tracker.last_heard + away).min(now);
+            tracker.last_seen = (tracker.last_seen + away).min(now);
         }
         for job in self.cluster.jobs.values_mut() {
             for phase in Phase::BOTH {
                 for id in &job.running[phase] {
                     let attempt = &mut job.tasks[phase][id.task.index as usize].attempts[id.number as usize];
-                    attempt.heard = (attempt.heard + away).min(now);
-                    attempt.advanced = (attempt.advanced + away).min(now);
+                    attempt.last_reported = (attempt.last_reported + away).min(now);
+                    attempt.last_progress = (attempt.last_progress + away).min(now);
                 }
             }
         }
         // After a restart nobody knows how long it was; and a deadline is one of the clock on the wall.
         if before > Time(0) {
             self.reserved.extend(away);
-            self.put_off_deadlines(now, away, out);
+            self.extend_deadlines(now, away, out);
         }
     }
 
-    fn put_off_deadlines(&mut self, now: Time, by: Span, out: &mut Vec<Effect>) {
+    fn extend_deadlines(&mut self, now: Time, by: Span, out: &mut Vec<Effect>) {
         let running = self.cluster.jobs().flat_map(|job| job.running.map.iter().chain(&job.running.reduce));
         let attempts = running.filter_map(|id| self.cluster.attempt(*id));
         let slots = attempts.filter_map(|attempt| {
-            attempt.due.map(|due| Fact::SlotDue { attempt: attempt.id, until: due + by })
+            attempt.preempt_deadline.map(|preempt_deadline| Fact::PreemptionDeadlineSet {
+                attempt: attempt.id,
+                until: preempt_deadline + by,
+            })
         });
         let drains = self.cluster.draining.iter().filter_map(|id| {
             let drain = self.cluster.tracker(*id)?.drain.as_ref()?;
@@ -76,21 +79,21 @@ impl JobTracker {
 
     /// A tracker that was silent may not have been told yet what it was ordered meanwhile: its attempts get the full
     /// time to be mentioned.
-    pub(super) fn forgive_silence(&mut self, now: Time, id: TrackerId) {
+    pub(super) fn extend_deadlines_of(&mut self, now: Time, id: TrackerId) {
         let Some(tracker) = self.cluster.tracker(id) else { return };
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
         for attempt in running.collect::<Vec<_>>() {
             if let Some(attempt) = self.cluster.attempt_mut(attempt) {
-                attempt.heard = now;
+                attempt.last_reported = now;
             }
         }
     }
 
     fn check_trackers(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let silent = |limit: Span, states: &[TrackerState]| -> BTreeSet<TrackerId> {
-            let trackers = self.cluster.trackers().filter(|tracker| states.contains(&tracker.state));
+        let silent = |limit: Span, checkpoints: &[TrackerState]| -> BTreeSet<TrackerId> {
+            let trackers = self.cluster.trackers().filter(|tracker| checkpoints.contains(&tracker.state));
             trackers
-                .filter(|tracker| now.since(tracker.last_heard) >= limit)
+                .filter(|tracker| now.since(tracker.last_seen) >= limit)
                 .map(|tracker| tracker.id)
                 .collect()
         };
@@ -99,19 +102,19 @@ impl JobTracker {
         let suspect = silent(self.config.suspect_after, &[TrackerState::Live]);
         for id in &lost {
             // All that happens at a time is one record of the journal, whose length has a limit: the rest with the next tick.
-            if out.len() >= EFFECTS_AT_ONCE {
+            if out.len() >= EFFECTS_MAX {
                 break;
             }
-            self.lose(now, *id, &format!("not heard of for {}", self.config.lost_after), out);
+            self.lose(now, *id, &format!("no heartbeat for {}", self.config.lost_after), out);
         }
         self.forget_lost(now, out);
         for id in suspect.iter().filter(|id| !lost.contains(id)) {
-            self.suspect(now, *id, &format!("not heard of for {}", self.config.suspect_after), out);
+            self.suspect(now, *id, &format!("no heartbeat for {}", self.config.suspect_after), out);
         }
     }
 
     /// An attempt that is late is told to stop and keeps its slot until its tracker says that it is gone. It then
-    /// uses the budget: a task that gets stuck every time must not run for ever.
+    /// uses the budget: a task that gets stuck every time must not run forever.
     fn check_attempts(&mut self, now: Time, out: &mut Vec<Effect>) {
         let mut late: Vec<(AttemptId, String)> = Vec::new();
         let mut gone: Vec<AttemptId> = Vec::new();
@@ -125,41 +128,43 @@ impl JobTracker {
             }
             let Config { launch_timeout, task_timeout, .. } = self.config;
             let asked = matches!(attempt.state, AttemptState::Splitting | AttemptState::Pausing);
-            if asked && attempt.due.is_some_and(|due| now >= due) {
+            if asked && attempt.preempt_deadline.is_some_and(|preempt_deadline| now >= preempt_deadline) {
                 overdue.push(attempt.id);
             }
             match attempt.state {
-                AttemptState::Launching if now.since(attempt.heard) >= launch_timeout => {
+                AttemptState::Launching if now.since(attempt.last_reported) >= launch_timeout => {
                     late.push((attempt.id, format!("its tracker did not start it within {launch_timeout}")));
                 }
                 AttemptState::Running | AttemptState::Splitting | AttemptState::Pausing
-                    if now.since(attempt.advanced) >= task_timeout && !self.waits_for_maps(attempt) =>
+                    if now.since(attempt.last_progress) >= task_timeout && !self.waits_for_maps(attempt) =>
                 {
-                    late.push((attempt.id, format!("it has not come further for {task_timeout}")));
+                    late.push((attempt.id, format!("no progress for {task_timeout}")));
                 }
                 // Told to stop, and a tracker that is well has not mentioned it since: it never knew it.
-                AttemptState::Stopping if now.since(attempt.heard) >= launch_timeout => gone.push(attempt.id),
+                AttemptState::Stopping if now.since(attempt.last_reported) >= launch_timeout => {
+                    gone.push(attempt.id)
+                }
                 _ => {}
             }
         }
         for (id, error) in late {
-            self.blame(now, id, error, out);
+            self.fault(now, id, error, out);
         }
         for id in overdue {
-            self.kill_overdue(now, id, out);
+            self.kill_past_deadline(now, id, out);
         }
         for id in gone {
-            self.failed(now, id, "its tracker has not mentioned it since it was told to stop".into(), out);
+            self.failed(now, id, "its tracker has not reported it since it was told to stop".into(), out);
         }
     }
 
-    /// Whoever waits for a slot does not wait for ever: a program may be long at one record or one key.
-    fn kill_overdue(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
-        if self.cluster.may_recall(id, Recall::Kill).is_ok()
-            && let Some((how, asked)) = self.cluster.attempt(id).and_then(|attempt| attempt.recalled)
+    /// Whoever waits for a slot does not wait forever: a program may be long at one record or one key.
+    fn kill_past_deadline(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
+        if self.cluster.may_preempt(id, PreemptKind::Kill).is_ok()
+            && let Some((kind, asked)) = self.cluster.attempt(id).and_then(|attempt| attempt.preempt_request)
         {
-            let why = format!("it was told to {how} {} ago, and still holds its slot", now.since(asked));
-            self.recall(now, id, Recall::Kill, &why, false, out);
+            let why = format!("{kind} was requested {} ago, and it still holds its slot", now.since(asked));
+            self.request_preemption(now, id, PreemptKind::Kill, &why, false, out);
         }
     }
 

@@ -12,18 +12,18 @@ use crate::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     job::{Job, MapEvent},
     phase::Phase,
-    task::{Aside, Task},
+    task::{CheckpointInfo, Task},
     time::Time,
     tracker::{Tracker, TrackerState},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most map events in one order, so that it fits into a message.
-const NEWS_MAX: usize = 4096;
+const MAP_EVENTS_MAX: usize = 4096;
 /// A job with more running reduces than this hears of its maps by heartbeat.
-const NEWS_AT_ONCE: usize = 64;
+const REDUCES_NOTIFIED_AT_ONCE: usize = 64;
 /// A tracker with so many orders that it has not acknowledged hears of maps by heartbeat, too.
-const ORDERS_AHEAD: usize = 32;
+const UNACKED_ORDERS_MAX: usize = 32;
 
 /// The incarnation of a process that says it was given `claimed`, where the newest one of its name is `newest`; None if
 /// another process has taken the name since. A number that was never given counts as none: after a loss of the journal,
@@ -54,8 +54,8 @@ impl JobTracker {
         let id = known.map_or(TrackerId(self.cluster.next_tracker), |(id, _)| id);
         let before = known.and_then(|(id, _)| self.cluster.tracker(id));
         let moved = before.is_some_and(|before| before.shuffle_addr != new.shuffle_addr);
-        let states: BTreeMap<AttemptId, Aside> = new.checkpoints.into_iter().collect();
-        new.attempts.extend(self.untold(id, &new.attempts, &states));
+        let checkpoint_infos: BTreeMap<AttemptId, CheckpointInfo> = new.checkpoints.into_iter().collect();
+        new.attempts.extend(self.unsent(id, &new.attempts, &checkpoint_infos));
         let reported: BTreeSet<AttemptId> = new.attempts.iter().map(|report| report.attempt).collect();
         self.give_up_attempts(now, id, &reported, "its tracker no longer knows it", out);
         self.record(
@@ -82,52 +82,52 @@ impl JobTracker {
             tracker.outputs.retain(|attempt| outputs.contains(attempt));
         }
         if moved {
-            self.announce_again(now, id, out);
+            self.reannounce_outputs(now, id, out);
         }
-        let checkpoints: BTreeSet<AttemptId> = states.keys().copied().collect();
+        let checkpoints: BTreeSet<AttemptId> = checkpoint_infos.keys().copied().collect();
         self.give_up_checkpoints(now, id, &checkpoints, "its tracker no longer has it", out);
         let mut jobs: BTreeSet<JobId> = new.jobs.into_iter().collect();
         jobs.extend(reported.iter().chain(&outputs).map(|attempt| attempt.job()));
-        self.clean_strangers(id, jobs);
+        self.clean_unknown_jobs(id, jobs);
         for report in new.attempts {
             self.report(now, id, report, out);
         }
-        for (attempt, aside) in states {
-            self.know_state(id, attempt, aside);
+        for (attempt, checkpoint) in checkpoint_infos {
+            self.update_checkpoint(id, attempt, checkpoint);
         }
-        // Not before: what it has just put aside is known from its reports.
-        self.drop_strange_checkpoints(id, &checkpoints);
-        self.recall_again(now, id, out);
+        // Not before: what it has just checkpointed is known from its reports.
+        self.drop_unknown_checkpoints(id, &checkpoints);
+        self.repeat_preemptions(now, id, out);
         let epoch = self.cluster.epoch();
         Self::reply(request, Reply::Registered { tracker: id, epoch, incarnation }, out);
         self.work_arrived = true;
         for job in self.cluster.active.clone() {
-            self.news_for.insert(job);
+            self.pending_map_events.insert(job);
         }
     }
 
-    /// Reduces that had put their state aside when their tracker died, before it could tell: the state tells.
-    fn untold(
+    /// Reduces that had saved their checkpoints when their tracker died, before it could tell: the state tells.
+    fn unsent(
         &self,
         id: TrackerId,
         reports: &[AttemptReport],
-        states: &BTreeMap<AttemptId, Aside>,
+        checkpoint_infos: &BTreeMap<AttemptId, CheckpointInfo>,
     ) -> Vec<AttemptReport> {
         let Some(tracker) = self.cluster.tracker(id) else { return Vec::new() };
-        let told = |attempt: &AttemptId| reports.iter().any(|report| report.attempt == *attempt);
-        let untold = tracker.running.reduce.iter().filter(|attempt| !told(attempt));
+        let ordered = |attempt: &AttemptId| reports.iter().any(|report| report.attempt == *attempt);
+        let unsent = tracker.running.reduce.iter().filter(|attempt| !ordered(attempt));
         let paused = |attempt: &AttemptId| {
-            let status = AttemptStatus::Paused(*states.get(attempt)?);
+            let status = AttemptStatus::Paused(*checkpoint_infos.get(attempt)?);
             Some(AttemptReport { attempt: *attempt, status })
         };
-        untold.filter_map(paused).collect()
+        unsent.filter_map(paused).collect()
     }
 
     /// A tracker serves what it has at another address: reducers that know the old one are told the new.
-    fn announce_again(&mut self, now: Time, id: TrackerId, out: &mut Vec<Effect>) {
+    fn reannounce_outputs(&mut self, now: Time, id: TrackerId, out: &mut Vec<Effect>) {
         let cluster = &self.cluster;
-        let kept = |map: &AttemptId| cluster.attempt(*map).is_some_and(|map| map.keeper == id);
-        self.fetch_failures.retain(|map, _| !kept(map));
+        let saved_work = |map: &AttemptId| cluster.attempt(*map).is_some_and(|map| map.output_on == id);
+        self.fetch_failures.retain(|map, _| !saved_work(map));
         let outputs = self.cluster.tracker(id).into_iter().flat_map(|tracker| &tracker.outputs);
         let counts = |attempt: &&AttemptId| {
             let job = self.cluster.job(attempt.job()).filter(|job| job.is_running());
@@ -138,11 +138,11 @@ impl JobTracker {
         }
     }
 
-    /// What a tracker has of jobs that are over or unknown can go.
-    fn clean_strangers(&mut self, tracker: TrackerId, jobs: BTreeSet<JobId>) {
+    /// What a tracker has of finished jobs or unknown can go.
+    fn clean_unknown_jobs(&mut self, tracker: TrackerId, jobs: BTreeSet<JobId>) {
         for job in jobs {
             match self.cluster.jobs.get_mut(&job).filter(|job| !job.is_over()) {
-                Some(job) => drop(job.helpers.insert(tracker)),
+                Some(job) => drop(job.extra_trackers.insert(tracker)),
                 None => self.order(tracker, Order::Clean(job)),
             }
         }
@@ -153,15 +153,15 @@ impl JobTracker {
         let state = self.cluster.tracker(id).filter(|tracker| tracker.incarnation == incarnation);
         let state = state.map(|tracker| tracker.state);
         if !matches!(state, Some(TrackerState::Live | TrackerState::Suspect)) {
-            out.push(Effect::AskToRegister { tracker: id, incarnation });
+            out.push(Effect::RequestRegistration { tracker: id, incarnation });
             return;
         }
         if let Some(tracker) = self.cluster.trackers.get_mut(&id) {
-            tracker.last_heard = now;
+            tracker.last_seen = now;
         }
         if state == Some(TrackerState::Suspect) {
             self.record(now, Fact::TrackerRecovered { tracker: id }, out);
-            self.forgive_silence(now, id);
+            self.extend_deadlines_of(now, id);
         }
         let outbox = self.outboxes.entry(id).or_default();
         while outbox.waiting.front().is_some_and(|(number, _)| *number <= acked) {
@@ -175,15 +175,15 @@ impl JobTracker {
             for report in attempts {
                 self.report(now, id, report, out);
             }
-            self.forget_strangers(id, &running);
+            self.forget_unknown_attempts(id, &running);
             for failure in fetch_failures {
                 self.fetch_failed(now, id, failure, out);
             }
             self.offer(now, id, out);
         }
-        self.spread_news();
-        self.news_for_reduces_on(id);
-        self.tell(id, Some(seq), out);
+        self.send_map_events();
+        self.send_map_events_to(id);
+        self.send_orders(id, Some(seq), out);
     }
 
     pub(super) fn disconnected(
@@ -209,8 +209,8 @@ impl JobTracker {
         self.outboxes.remove(&id);
         self.moves.forget(id);
         self.give_up_attempts(now, id, &BTreeSet::new(), TRACKER_LOST, out);
-        let held = self.held_states(id);
-        self.give_up_checkpoints(now, id, &held, TRACKER_LOST, out);
+        let on_hold = self.checkpoints_on_hold(id);
+        self.give_up_checkpoints(now, id, &on_hold, TRACKER_LOST, out);
         self.give_up_outputs(now, id, &BTreeSet::new(), TRACKER_LOST, out);
     }
 
@@ -226,8 +226,8 @@ impl JobTracker {
         let reply = if let Some(why) = self.refuse_to_forget(id) {
             Reply::Refused(why)
         } else {
-            self.record_forgotten(now, id, &format!("{by} asked for it"), out);
-            Reply::Taken
+            self.record_forgotten(now, id, &format!("requested by {by}"), out);
+            Reply::Accepted
         };
         Self::reply(request, reply, out);
     }
@@ -235,7 +235,7 @@ impl JobTracker {
     /// Trackers that have been lost for long, as far as no job counts on anything of theirs.
     pub(super) fn forget_lost(&mut self, now: Time, out: &mut Vec<Effect>) {
         let lost = self.cluster.trackers().filter(|tracker| {
-            tracker.state == TrackerState::Lost && now.since(tracker.last_heard) >= self.config.forget_after
+            tracker.state == TrackerState::Lost && now.since(tracker.last_seen) >= self.config.forget_after
         });
         for id in lost.map(|tracker| tracker.id).collect::<Vec<_>>() {
             if self.refuse_to_forget(id).is_none() {
@@ -248,7 +248,7 @@ impl JobTracker {
         let Some(name) = self.cluster.tracker(id).map(|tracker| tracker.name.clone()) else { return };
         self.record(now, Fact::TrackerForgotten { tracker: id, name, why: why.into() }, out);
         self.outboxes.remove(&id);
-        self.untold.remove(&id);
+        self.unsent.remove(&id);
     }
 
     fn refuse_to_forget(&self, id: TrackerId) -> Option<String> {
@@ -260,8 +260,8 @@ impl JobTracker {
             return Some(format!("{name} is not lost: stop it, and wait until it is"));
         }
         let active = |attempt: &&AttemptId| self.cluster.job(attempt.job()).is_some_and(|job| !job.is_over());
-        let held = tracker.outputs.iter().chain(&tracker.checkpoints).find(active);
-        held.map(|attempt| format!("{} still counts on output of {name}: forget it later", attempt.job()))
+        let on_hold = tracker.outputs.iter().chain(&tracker.checkpoints).find(active);
+        on_hold.map(|attempt| format!("{} still counts on output of {name}: forget it later", attempt.job()))
     }
 
     fn give_up_attempts(
@@ -298,7 +298,7 @@ impl JobTracker {
         let gone = tracker.outputs.iter().filter(|attempt| !except.contains(attempt));
         let lost: Vec<AttemptId> = gone.filter(|attempt| is_needed(attempt)).copied().collect();
         let unneeded = needed.iter().filter(|(_, needed)| !**needed).map(|(job, _)| *job);
-        self.gone_unneeded.extend(unneeded);
+        self.lost_unneeded_outputs.extend(unneeded);
         for attempt in lost {
             self.record(now, Fact::MapOutputLost { attempt, why: why.into(), unfetched: false }, out);
         }
@@ -307,14 +307,14 @@ impl JobTracker {
     /// A reduce has to start over, so that output nobody needed any more may be needed again. All maps are looked at only
     /// if some may have gone meanwhile: reduces are paused by the thousand.
     pub(super) fn require_outputs(&mut self, now: Time, job: JobId, out: &mut Vec<Effect>) {
-        if !self.gone_unneeded.contains(&job) {
+        if !self.lost_unneeded_outputs.contains(&job) {
             return;
         }
         let Some(job) = self.cluster.job(job).filter(|job| job.needs_map_output()) else { return };
-        self.gone_unneeded.remove(&job.id);
+        self.lost_unneeded_outputs.remove(&job.id);
         let winners = job.tasks.map.iter().filter_map(crate::task::Task::winner);
         let lost = winners.filter(|attempt| {
-            let tracker = self.cluster.tracker(attempt.keeper);
+            let tracker = self.cluster.tracker(attempt.output_on);
             let has = |tracker: &Tracker| {
                 tracker.state != TrackerState::Lost && tracker.outputs.contains(&attempt.id)
             };
@@ -329,10 +329,10 @@ impl JobTracker {
 
     /// Sends what is new in a job's map events to the trackers that run its reduces. With many of them that would be
     /// much work for each map: they get it with their next heartbeat, unless it is what they all wait for.
-    pub(super) fn spread_news(&mut self) {
-        for id in std::mem::take(&mut self.news_for) {
+    pub(super) fn send_map_events(&mut self) {
+        for id in std::mem::take(&mut self.pending_map_events) {
             let Some(job) = self.cluster.job(id) else { continue };
-            if job.running.reduce.len() > NEWS_AT_ONCE && !job.is_done(Phase::Map) {
+            if job.running.reduce.len() > REDUCES_NOTIFIED_AT_ONCE && !job.is_done(Phase::Map) {
                 continue;
             }
             let reduces = job.running.reduce.iter().filter_map(|attempt| self.cluster.attempt(*attempt));
@@ -342,33 +342,33 @@ impl JobTracker {
                 // Whatever a tracker has not acknowledged is told again with each word: one that is behind gets the rest
                 // with its next heartbeat.
                 let behind = self.outboxes.get(&tracker).map_or(0, |outbox| outbox.waiting.len());
-                if is_last || behind < ORDERS_AHEAD {
-                    self.send_news(tracker, id);
+                if is_last || behind < UNACKED_ORDERS_MAX {
+                    self.send_map_events_of(tracker, id);
                 }
             }
         }
     }
 
-    fn news_for_reduces_on(&mut self, id: TrackerId) {
+    fn send_map_events_to(&mut self, id: TrackerId) {
         let reduces = self.cluster.tracker(id).into_iter().flat_map(|tracker| &tracker.running.reduce);
         let jobs: BTreeSet<JobId> = reduces.map(|attempt| attempt.job()).collect();
         for job in jobs {
-            self.send_news(id, job);
+            self.send_map_events_of(id, job);
         }
     }
 
     /// Whatever a tracker does not know yet of a job's map events, up to the first that names a tracker which has not
     /// registered since the JobTracker started: its address is not known before it does. If it is lost instead, the
     /// output is withdrawn.
-    fn send_news(&mut self, tracker: TrackerId, id: JobId) {
-        // Reduces of a job that is over may take a while to die, and need nothing any more.
+    fn send_map_events_of(&mut self, tracker: TrackerId, id: JobId) {
+        // Reduces of a finished job may take a while to die, and need nothing any more.
         let Some(job) = self.cluster.job(id).filter(|job| job.is_running()) else { return };
         let outbox = self.outboxes.entry(tracker).or_default();
         let first = outbox.map_events.get(&id).copied().unwrap_or(0);
         // An output that was withdrawn or copied since holds nothing back.
         let counts = |map: AttemptId, on: TrackerId| {
             let winner = job.task(map.task).and_then(Task::winner);
-            winner.is_some_and(|winner| winner.id == map && winner.keeper == on)
+            winner.is_some_and(|winner| winner.id == map && winner.output_on == on)
         };
         let is_awaited = |event: &MapEvent| match event {
             MapEvent::Available(map, on) => {
@@ -381,8 +381,8 @@ impl JobTracker {
         let known = awaited.map_or(job.map_events.len(), |at| first + at);
         let maps = job.tasks.map.len() as u32;
         outbox.map_events.insert(id, known);
-        for first in (first..known).step_by(NEWS_MAX) {
-            let next = known.min(first + NEWS_MAX);
+        for first in (first..known).step_by(MAP_EVENTS_MAX) {
+            let next = known.min(first + MAP_EVENTS_MAX);
             let events = self.cluster.jobs[&id].map_events[first..next].to_vec();
             self.order(tracker, Order::MapEvents { job: id, first, maps, events });
         }

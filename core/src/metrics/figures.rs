@@ -6,27 +6,27 @@ use crate::{
     time::{Span, Time},
 };
 
-/// Slots taken back from a job, by what came of it.
+/// Preemption from a job, by what came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs, reason = "the names say it")]
-pub struct Taken {
+pub struct PreemptionCounts {
     pub splits: u32,
     pub pauses: u32,
     pub kills: u32,
     pub resumes: u32,
     pub migrations: u32,
     /// Splits, pauses and kills for the job's own sake or the machine's: of stragglers, of nodes that are drained.
-    pub eased: u32,
+    pub internal: u32,
 }
 
-impl Taken {
-    /// How often a slot was taken back for others.
+impl PreemptionCounts {
+    /// How often a slot was preempted for others.
     pub fn preemptions(&self) -> u32 {
         self.splits + self.pauses + self.kills
     }
 }
 
-/// How the work of lost trackers was taken up again.
+/// How the work of lost trackers was resumed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovery {
     /// Tasks that had to run again and did.
@@ -91,29 +91,29 @@ pub struct JobFigures {
     /// When it was over.
     pub ended: Option<Time>,
     /// When it was looked at last, if it was not over then.
-    pub left_at: Option<Time>,
+    pub last_looked_at: Option<Time>,
     /// Whether it succeeded.
     pub succeeded: bool,
     /// Maps launched node-local, rack-local, elsewhere.
     pub near: [u32; 3],
-    /// Slots taken back.
-    pub taken: Taken,
+    /// Preemption.
+    pub preemption: PreemptionCounts,
     /// Duplicates launched.
     pub duplicates: u32,
-    /// Slot time of attempts that came to nothing, or whose output or state is gone.
+    /// Slot time of attempts that failed, or whose output or state is gone.
     pub lost: Span,
-    /// Slot time from being told to give a slot back by splitting or pausing until it was free.
-    pub yielding: Span,
-    /// Slot time until attempts that are there only because a slot was taken back had begun: starting, reading a state
+    /// Slot time from being told to release a slot by splitting or pausing until it was free.
+    pub preemption_latency: Span,
+    /// Slot time until attempts that are there only because a slot was preempted had begun: starting, reading a state
     /// back, having it come from elsewhere. In no fact: who knows it says so (`Metrics::restarted`).
     pub restarting: Span,
-    /// Bytes read in vain.
+    /// Bytes read for nothing.
     pub lost_bytes: u64,
     /// Slot time in all.
     pub held: PerPhase<Span>,
     /// Time that its reduces waited for slots after its maps were done, over all; while somebody holds one by hand it waits for none.
     pub reduce_waited: Span,
-    /// How its work that was lost with a tracker was taken up again.
+    /// How its work that was lost with a tracker was resumed.
     pub recovery: Recovery,
 }
 
@@ -137,7 +137,7 @@ impl JobFigures {
 
     /// How many times longer than alone.
     pub fn slowdown(&self, alone: Span) -> Option<f64> {
-        self.makespan().map(|took| took.as_secs_f64() / alone.as_secs_f64().max(1e-6))
+        self.makespan().map(|elapsed| elapsed.as_secs_f64() / alone.as_secs_f64().max(1e-6))
     }
 
     /// How long one of its reduces waited for slots after its maps were done, on average; none if it has no reduces.
@@ -145,9 +145,9 @@ impl JobFigures {
         self.reduce_waited.0.checked_div(u64::from(self.tasks.reduce)).map(Span)
     }
 
-    /// Slot time that taking slots back has cost beside work that was lost.
+    /// Slot time that preemption has cost beside work that was lost.
     pub fn overhead(&self) -> Span {
-        self.yielding + self.restarting
+        self.preemption_latency + self.restarting
     }
 
     /// Part of its maps that ran where their input is; none if none was launched.

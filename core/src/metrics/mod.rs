@@ -6,7 +6,7 @@
 //! | makespan, waiting, execution | hSRTF | [`JobFigures::makespan`] = waiting (to the first map) + execution |
 //! | slowdown | FCS | [`JobFigures::slowdown`]: makespan over that of the same job alone |
 //! | wait of reduces | FCS | [`JobFigures::reduce_wait`]: for a slot, after the job's maps are done |
-//! | preemptions, work lost | FCS, Chronos | [`JobFigures::taken`], [`JobFigures::lost`]; what they cost beside it: [`JobFigures::overhead`] |
+//! | preemptions, work lost | FCS, Chronos | [`JobFigures::preemption`], [`JobFigures::lost`]; what they cost beside it: [`JobFigures::overhead`] |
 //! | locality | all | [`JobFigures::near`] |
 //! | wait and locality of recovery | Chronos | [`Recovery`], of each job and of all |
 //! | dissatisfaction, fairness | COSHH | [`shares::Shares`] |
@@ -23,10 +23,10 @@ use crate::{
     job::{JobOutcome, JobSpec},
     phase::{PerPhase, Phase},
     plan::Locality,
-    task::Recall,
+    task::PreemptKind,
     time::{Span, Time},
 };
-pub use figures::{JobFigures, Recovery, Taken};
+pub use figures::{JobFigures, PreemptionCounts, Recovery};
 use shares::Shares;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -46,7 +46,7 @@ pub fn group(spec: &JobSpec) -> &str {
 }
 
 /// So many jobs' use of slots can still be told apart.
-pub const JOBS_DRAWN: usize = 40;
+pub const JOBS_SHOWN_MAX: usize = 40;
 
 /// What is kept of a job while it runs.
 #[derive(Debug)]
@@ -56,46 +56,46 @@ struct Live {
     roots: Vec<u32>,
     maps_done: u32,
     /// How long each map that is done took.
-    took: Vec<Span>,
-    reduces: Vec<Reducing>,
+    elapsed: Vec<Span>,
+    reduces: Vec<ReduceProgress>,
 }
 
 /// A reduce, as far as its waiting goes.
 #[derive(Debug, Clone, Copy)]
-struct Reducing {
+struct ReduceProgress {
     /// Since when it waits for a slot, if nothing of it runs and nobody holds it.
     since: Time,
     running: u32,
     is_done: bool,
     /// Somebody holds it by hand: it waits for that somebody, and for no slot.
-    is_held: bool,
-    /// Slot time that is in the state it has put aside.
-    aside: Span,
+    is_on_hold: bool,
+    /// Slot time that is in the state it has checkpointed.
+    checkpointed: Span,
     /// Where it was paused last. Several attempts may take up the same state, one after the other.
     paused_on: Option<TrackerId>,
 }
 
-impl Reducing {
+impl ReduceProgress {
     fn new(since: Time) -> Self {
-        Self { since, running: 0, is_done: false, is_held: false, aside: Span(0), paused_on: None }
+        Self { since, running: 0, is_done: false, is_on_hold: false, checkpointed: Span(0), paused_on: None }
     }
 
     /// Whether it waits for a slot, if its maps are done.
     fn waits(&self) -> bool {
-        !self.is_done && !self.is_held && self.running == 0
+        !self.is_done && !self.is_on_hold && self.running == 0
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct HeldSlot {
     since: Time,
     on: TrackerId,
-    recalled: Option<Recalled>,
+    preempted: Option<PreemptRequest>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Recalled {
-    how: Recall,
+struct PreemptRequest {
+    kind: PreemptKind,
     at: Time,
     /// For the slot's sake, not for the task's or the node's.
     for_others: bool,
@@ -108,17 +108,17 @@ struct Recalled {
 pub struct Metrics {
     figures: BTreeMap<JobId, JobFigures>,
     live: BTreeMap<JobId, Live>,
-    held: BTreeMap<AttemptId, Held>,
+    held: BTreeMap<AttemptId, HeldSlot>,
     places: BTreeMap<TrackerId, (String, String)>,
     racks: BTreeMap<String, String>,
     lost_trackers: BTreeMap<TrackerId, Time>,
     draining: BTreeSet<TrackerId>,
     to_recover: BTreeMap<TaskId, Time>,
-    /// How lost work was taken up again.
+    /// How lost work was resumed.
     pub recovery: Recovery,
     /// Slot use by group.
     pub timeline: Timeline,
-    /// Slot use by job, of the first [`JOBS_DRAWN`].
+    /// Slot use by job, of the first [`JOBS_SHOWN_MAX`].
     pub by_job: Timeline,
     /// Who has what they were promised; counted if users are set.
     pub shares: Shares,
@@ -126,7 +126,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// For users with promises.
-    pub fn with_users(users: impl IntoIterator<Item = (String, shares::Promise)>) -> Self {
+    pub fn with_users(users: impl IntoIterator<Item = (String, shares::MinShare)>) -> Self {
         Self { shares: Shares::new(users), ..Self::default() }
     }
 
@@ -164,16 +164,18 @@ impl Metrics {
             Fact::TrackerDraining { tracker, .. } => {
                 self.draining.insert(*tracker);
             }
-            Fact::TrackerReturned { tracker, .. } => {
+            Fact::DrainCancelled { tracker, .. } => {
                 self.draining.remove(tracker);
             }
-            Fact::AttemptRecalled { attempt, how, fault: false, why, hold } => {
-                self.recalled(at, *attempt, *how, why, *hold);
+            Fact::PreemptionRequested { attempt, kind, fault: false, why, hold } => {
+                self.preempted(at, *attempt, *kind, why, *hold);
             }
-            Fact::PauseRefused { attempt } | Fact::RecallRefused { attempt, .. } => self.refused(*attempt),
+            Fact::PauseRefused { attempt } | Fact::PreemptionRefused { attempt, .. } => {
+                self.refused(*attempt)
+            }
             Fact::TaskReleased { task } => {
                 if let Some(reduce) = self.reduce(*task) {
-                    (reduce.is_held, reduce.since) = (false, at);
+                    (reduce.is_on_hold, reduce.since) = (false, at);
                 }
             }
             Fact::AttemptSucceeded { attempt, .. } => self.succeeded(at, *attempt),
@@ -182,8 +184,8 @@ impl Metrics {
             Fact::AttemptFailed { attempt, .. } => self.wasted(at, *attempt, 0),
             Fact::AttemptKilled { attempt, bytes_in, .. } => self.wasted(at, *attempt, *bytes_in),
             Fact::MapOutputLost { attempt, .. } => self.output_lost(at, *attempt),
-            Fact::CheckpointLost { attempt, .. } => self.state_lost(*attempt, None),
-            Fact::StageLost { attempt, time, .. } => self.state_lost(*attempt, Some(*time)),
+            Fact::CheckpointLost { attempt, .. } => self.checkpoint_lost(*attempt, None),
+            Fact::StageLost { attempt, time, .. } => self.checkpoint_lost(*attempt, Some(*time)),
             _ => {}
         }
     }
@@ -199,13 +201,13 @@ impl Metrics {
             first_map: None,
             maps_done: None,
             ended: None,
-            left_at: None,
+            last_looked_at: None,
             succeeded: false,
             near: [0; 3],
-            taken: Taken::default(),
+            preemption: PreemptionCounts::default(),
             duplicates: 0,
             lost: Span(0),
-            yielding: Span(0),
+            preemption_latency: Span(0),
             restarting: Span(0),
             lost_bytes: 0,
             held: PerPhase::default(),
@@ -214,9 +216,9 @@ impl Metrics {
         };
         self.figures.insert(id, figures);
         let roots = (0..tasks.map).collect();
-        let took = vec![Span(0); tasks.map as usize];
-        let reduces = vec![Reducing::new(at); tasks.reduce as usize];
-        self.live.insert(id, Live { spec: spec.clone(), roots, maps_done: 0, took, reduces });
+        let elapsed = vec![Span(0); tasks.map as usize];
+        let reduces = vec![ReduceProgress::new(at); tasks.reduce as usize];
+        self.live.insert(id, Live { spec: spec.clone(), roots, maps_done: 0, elapsed, reduces });
         self.shares.demands(at, &spec.user, 1);
     }
 
@@ -252,7 +254,7 @@ impl Metrics {
         speculative: bool,
         from: Option<AttemptId>,
     ) {
-        self.held.insert(id, Held { since: at, on, recalled: None });
+        self.held.insert(id, HeldSlot { since: at, on, preempted: None });
         let near = (id.phase() == Phase::Map).then(|| self.near(id.task, on)).flatten();
         let lost = self.to_recover.remove(&id.task);
         let Some(figures) = self.figures.get_mut(&id.job()) else { return };
@@ -268,8 +270,9 @@ impl Metrics {
         let live = self.live.get_mut(&id.job()).filter(|_| id.phase() == Phase::Reduce);
         if let Some(reduce) = live.and_then(|live| live.reduces.get_mut(id.task.index as usize)) {
             if from.is_some() {
-                figures.taken.resumes += 1;
-                figures.taken.migrations += u32::from(reduce.paused_on.is_some_and(|before| before != on));
+                figures.preemption.resumes += 1;
+                figures.preemption.migrations +=
+                    u32::from(reduce.paused_on.is_some_and(|before| before != on));
             }
             if let Some(done) = figures.maps_done.filter(|_| reduce.waits()) {
                 figures.reduce_waited = figures.reduce_waited + at.since(done.max(reduce.since));
@@ -281,36 +284,36 @@ impl Metrics {
     }
 
     /// What is kept of a reduce of a job that runs.
-    fn reduce(&mut self, id: TaskId) -> Option<&mut Reducing> {
+    fn reduce(&mut self, id: TaskId) -> Option<&mut ReduceProgress> {
         let live = self.live.get_mut(&id.job).filter(|_| id.phase == Phase::Reduce)?;
         live.reduces.get_mut(id.index as usize)
     }
 
-    /// It is to give its slot back. Asked again in the same way, it was asked when it was asked first.
-    fn recalled(&mut self, at: Time, id: AttemptId, how: Recall, why: &str, holds: bool) {
+    /// It is to release its slot. Asked again in the same way, it was asked when it was asked first.
+    fn preempted(&mut self, at: Time, id: AttemptId, kind: PreemptKind, why: &str, holds: bool) {
         let Some(held) = self.held.get_mut(&id) else { return };
         let for_others = !self.draining.contains(&held.on) && !why.starts_with(STRAGGLER);
-        let before = held.recalled.filter(|told| told.how == how);
-        let holds = holds || held.recalled.is_some_and(|told| told.holds);
-        let at = before.map_or(at, |told| told.at);
-        held.recalled = Some(Recalled { how, at, for_others, holds });
+        let before = held.preempted.filter(|preempt_record| preempt_record.kind == kind);
+        let holds = holds || held.preempted.is_some_and(|preempt_record| preempt_record.holds);
+        let at = before.map_or(at, |preempt_record| preempt_record.at);
+        held.preempted = Some(PreemptRequest { kind, at, for_others, holds });
         if let Some(reduce) = self.reduce(id.task) {
-            reduce.is_held |= holds;
+            reduce.is_on_hold |= holds;
         }
     }
 
-    /// It goes on as if nobody had asked.
+    /// It continues as if nobody had asked.
     fn refused(&mut self, id: AttemptId) {
-        let told = self.held.get_mut(&id).and_then(|held| held.recalled.take());
-        if told.is_some_and(|told| told.holds)
+        let preempt_record = self.held.get_mut(&id).and_then(|held| held.preempted.take());
+        if preempt_record.is_some_and(|preempt_record| preempt_record.holds)
             && let Some(reduce) = self.reduce(id.task)
         {
-            reduce.is_held = false;
+            reduce.is_on_hold = false;
         }
     }
 
     /// Its slot is free.
-    fn released(&mut self, at: Time, id: AttemptId) -> Option<Held> {
+    fn released(&mut self, at: Time, id: AttemptId) -> Option<HeldSlot> {
         let held = self.held.remove(&id)?;
         if let Some(reduce) = self.reduce(id.task) {
             reduce.running = reduce.running.saturating_sub(1);
@@ -319,7 +322,7 @@ impl Metrics {
         let figures = self.figures.get_mut(&id.job())?;
         figures.held[id.phase()] = figures.held[id.phase()] + at.since(held.since);
         self.timeline.add(&figures.group, id.phase(), held.since, at);
-        if (id.job().0 as usize) <= JOBS_DRAWN {
+        if (id.job().0 as usize) <= JOBS_SHOWN_MAX {
             let name = format!("{} {}", id.job(), figures.name);
             self.by_job.add(&name, id.phase(), held.since, at);
         }
@@ -332,8 +335,8 @@ impl Metrics {
         let held = self.released(at, id);
         if let Some(live) = self.live.get_mut(&id.job()) {
             let index = id.task.index as usize;
-            if let (Phase::Map, Some(took), Some(held)) = (id.phase(), live.took.get_mut(index), held) {
-                *took = at.since(held.since);
+            if let (Phase::Map, Some(elapsed), Some(held)) = (id.phase(), live.elapsed.get_mut(index), held) {
+                *elapsed = at.since(held.since);
             }
             if let (Phase::Reduce, Some(reduce)) = (id.phase(), live.reduces.get_mut(index)) {
                 reduce.is_done = true;
@@ -343,25 +346,33 @@ impl Metrics {
     }
 
     /// A slot was given back with nothing lost.
-    fn given_back(&mut self, at: Time, id: AttemptId, held: Option<Held>, count: fn(&mut Taken) -> &mut u32) {
-        let told = held.and_then(|held| held.recalled);
+    fn released_losslessly(
+        &mut self,
+        at: Time,
+        id: AttemptId,
+        held: Option<HeldSlot>,
+        count: fn(&mut PreemptionCounts) -> &mut u32,
+    ) {
+        let preempt_record = held.and_then(|held| held.preempted);
         if let Some(figures) = self.figures.get_mut(&id.job()) {
-            let for_others = told.is_none_or(|told| told.for_others);
-            *(if for_others { count(&mut figures.taken) } else { &mut figures.taken.eased }) += 1;
-            figures.yielding = figures.yielding + told.map_or(Span(0), |told| at.since(told.at));
+            let for_others = preempt_record.is_none_or(|preempt_record| preempt_record.for_others);
+            *(if for_others { count(&mut figures.preemption) } else { &mut figures.preemption.internal }) +=
+                1;
+            figures.preemption_latency = figures.preemption_latency
+                + preempt_record.map_or(Span(0), |preempt_record| at.since(preempt_record.at));
         }
     }
 
     fn split(&mut self, at: Time, id: AttemptId) {
         let held = self.released(at, id);
-        self.given_back(at, id, held, |taken| &mut taken.splits);
+        self.released_losslessly(at, id, held, |preemption| &mut preemption.splits);
         if let Some(live) = self.live.get_mut(&id.job()) {
             let index = id.task.index as usize;
             let root = live.roots.get(index).copied().unwrap_or(0);
             live.roots.push(root);
-            live.took.push(Span(0));
-            if let (Some(took), Some(held)) = (live.took.get_mut(index), held) {
-                *took = at.since(held.since);
+            live.elapsed.push(Span(0));
+            if let (Some(elapsed), Some(held)) = (live.elapsed.get_mut(index), held) {
+                *elapsed = at.since(held.since);
             }
         }
         self.map_done(at, id);
@@ -369,33 +380,35 @@ impl Metrics {
 
     fn paused(&mut self, at: Time, id: AttemptId) {
         let held = self.released(at, id);
-        self.given_back(at, id, held, |taken| &mut taken.pauses);
+        self.released_losslessly(at, id, held, |preemption| &mut preemption.pauses);
         if let (Some(held), Some(reduce)) = (held, self.reduce(id.task)) {
-            reduce.aside = reduce.aside + at.since(held.since);
+            reduce.checkpointed = reduce.checkpointed + at.since(held.since);
             reduce.paused_on = Some(held.on);
         }
     }
 
-    /// What a reduce had put aside is gone, or so much of it.
-    fn state_lost(&mut self, id: AttemptId, part: Option<Span>) {
+    /// What a reduce had checkpointed is gone, or so much of it.
+    fn checkpoint_lost(&mut self, id: AttemptId, part: Option<Span>) {
         let Some(reduce) = self.reduce(id.task) else { return };
-        let lost = part.unwrap_or(reduce.aside).min(reduce.aside);
-        reduce.aside = Span(reduce.aside.0 - lost.0);
+        let lost = part.unwrap_or(reduce.checkpointed).min(reduce.checkpointed);
+        reduce.checkpointed = Span(reduce.checkpointed.0 - lost.0);
         if let Some(figures) = self.figures.get_mut(&id.job()) {
             figures.lost = figures.lost + lost;
         }
     }
 
-    /// An attempt has come to nothing.
+    /// An attempt has failed.
     fn wasted(&mut self, at: Time, id: AttemptId, bytes: u64) {
         let Some(held) = self.released(at, id) else { return };
         let running = self.live.contains_key(&id.job());
         if let Some(figures) = self.figures.get_mut(&id.job()) {
             figures.lost = figures.lost + at.since(held.since);
             figures.lost_bytes += bytes;
-            if let Some(told) = held.recalled.filter(|told| running && told.how == Recall::Kill) {
-                figures.taken.kills += u32::from(told.for_others);
-                figures.taken.eased += u32::from(!told.for_others);
+            if let Some(preempt_record) =
+                held.preempted.filter(|preempt_record| running && preempt_record.kind == PreemptKind::Kill)
+            {
+                figures.preemption.kills += u32::from(preempt_record.for_others);
+                figures.preemption.internal += u32::from(!preempt_record.for_others);
             }
         }
         if running && let Some(lost) = self.lost_trackers.get(&held.on) {
@@ -418,8 +431,8 @@ impl Metrics {
         live.maps_done = live.maps_done.saturating_sub(1);
         self.to_recover.insert(id.task, at);
         let Some(figures) = self.figures.get_mut(&id.job()) else { return };
-        let took = live.took.get_mut(id.task.index as usize).map(std::mem::take);
-        figures.lost = figures.lost + took.unwrap_or_default();
+        let elapsed = live.elapsed.get_mut(id.task.index as usize).map(std::mem::take);
+        figures.lost = figures.lost + elapsed.unwrap_or_default();
         if let Some(done) = figures.maps_done.take() {
             // From here on its reduces wait for a map, not for a slot.
             for reduce in live.reduces.iter().filter(|reduce| reduce.waits()) {
@@ -428,17 +441,17 @@ impl Metrics {
         }
     }
 
-    /// An attempt that is there only because a slot was taken back took so long to begin.
-    pub fn restarted(&mut self, job: JobId, took: Span) {
+    /// An attempt that is there only because a slot was preempted took so long to begin.
+    pub fn restarted(&mut self, job: JobId, elapsed: Span) {
         if let Some(figures) = self.figures.get_mut(&job) {
-            figures.restarting = figures.restarting + took;
+            figures.restarting = figures.restarting + elapsed;
         }
     }
 
-    /// Nobody looks any further: jobs that are not over count as they stand.
+    /// Nobody looks any further: active jobs count as they stand.
     pub fn leave(&mut self, at: Time) {
         for figures in self.figures.values_mut().filter(|figures| figures.ended.is_none()) {
-            figures.left_at = Some(at);
+            figures.last_looked_at = Some(at);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// What a user was promised.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Promise {
+pub struct MinShare {
     /// Slots.
     pub min_share: f64,
     /// What he counts for.
@@ -20,7 +20,7 @@ pub struct Promise {
 
 #[derive(Debug, Clone)]
 struct User {
-    promise: Promise,
+    min_share_of: MinShare,
     jobs: i64,
     slots: i64,
 }
@@ -36,8 +36,9 @@ pub struct Shares {
 
 impl Shares {
     /// Users and what they were promised.
-    pub fn new(users: impl IntoIterator<Item = (String, Promise)>) -> Self {
-        let users = users.into_iter().map(|(name, promise)| (name, User { promise, jobs: 0, slots: 0 }));
+    pub fn new(users: impl IntoIterator<Item = (String, MinShare)>) -> Self {
+        let users =
+            users.into_iter().map(|(name, min_share_of)| (name, User { min_share_of, jobs: 0, slots: 0 }));
         Self { users: users.collect(), ..Self::default() }
     }
 
@@ -71,14 +72,14 @@ impl Shares {
     pub fn now(&self) -> (f64, f64) {
         let with_work = || self.users.values().filter(|user| user.jobs > 0);
         let lacks = |user: &User| {
-            let Promise { min_share, weight } = user.promise;
+            let MinShare { min_share, weight } = user.min_share_of;
             let missing = min_share - user.slots as f64;
             if min_share > 0.0 { (missing / min_share).max(0.0) * weight } else { 0.0 }
         };
-        let beyond = |user: &User| user.slots as f64 - user.promise.min_share;
+        let beyond = |user: &User| user.slots as f64 - user.min_share_of.min_share;
         let alike = |user: &User| {
             let same: Vec<f64> = with_work()
-                .filter(|other| other.promise.weight.total_cmp(&user.promise.weight).is_eq())
+                .filter(|other| other.min_share_of.weight.total_cmp(&user.min_share_of.weight).is_eq())
                 .map(beyond)
                 .collect();
             super::stats::mean(&same)
@@ -102,14 +103,15 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn promise(min_share: f64, weight: f64) -> Promise {
-        Promise { min_share, weight }
+    fn min_share_of(min_share: f64, weight: f64) -> MinShare {
+        MinShare { min_share, weight }
     }
 
     #[test]
-    fn the_papers_sums() {
-        let users = [("a", promise(4.0, 2.0)), ("b", promise(0.0, 2.0)), ("c", promise(5.0, 1.0))];
-        let mut shares = Shares::new(users.map(|(name, promise)| (name.to_owned(), promise)));
+    fn sums_match_the_paper() {
+        let users =
+            [("a", min_share_of(4.0, 2.0)), ("b", min_share_of(0.0, 2.0)), ("c", min_share_of(5.0, 1.0))];
+        let mut shares = Shares::new(users.map(|(name, min_share_of)| (name.to_owned(), min_share_of)));
         for user in ["a", "b"] {
             shares.demands(Time(0), user, 1);
         }

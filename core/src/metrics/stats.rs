@@ -16,7 +16,7 @@ pub fn quantile(values: &[f64], part: f64) -> f64 {
 }
 
 /// The greatest; 0 of nothing.
-pub fn greatest(values: &[f64]) -> f64 {
+pub fn max(values: &[f64]) -> f64 {
     values.iter().copied().max_by(f64::total_cmp).unwrap_or(0.0)
 }
 
@@ -28,11 +28,11 @@ pub fn confidence(values: &[f64]) -> f64 {
     }
     let mean = mean(values);
     let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1) as f64;
-    student(count - 1) * (variance / count as f64).sqrt()
+    student_t(count - 1) * (variance / count as f64).sqrt()
 }
 
 /// The two-sided 95% point of Student's t.
-fn student(freedom: usize) -> f64 {
+fn student_t(freedom: usize) -> f64 {
     const POINTS: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
         2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,

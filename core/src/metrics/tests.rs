@@ -61,34 +61,34 @@ fn succeeded(attempt: AttemptId) -> Fact {
     Fact::AttemptSucceeded { attempt, result: AttemptResult::default() }
 }
 
-fn recalled(attempt: AttemptId, how: Recall) -> Fact {
-    Fact::AttemptRecalled { attempt, how, why: String::new(), fault: false, hold: false }
+fn preempted(attempt: AttemptId, kind: PreemptKind) -> Fact {
+    Fact::PreemptionRequested { attempt, kind, why: String::new(), fault: false, hold: false }
 }
 
 #[test]
 fn a_job_that_is_split_paused_and_moved() {
     let (m0, m1, tail) = (attempt(Phase::Map, 0, 0), attempt(Phase::Map, 1, 0), attempt(Phase::Map, 2, 0));
     let (r0, r1) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
-    let life = [
+    let events = [
         (0, joined(0, "a")),
         (0, joined(1, "a")),
         (10, submitted()),
         (13, launched(m0, 0, None)),
         (14, launched(m1, 0, None)),
-        (20, recalled(m1, Recall::Split)),
+        (20, preempted(m1, PreemptKind::Split)),
         (21, Fact::MapSplit { attempt: m1, position: 50, result: AttemptResult::default() }),
         (22, succeeded(m0)),
         (25, launched(tail, 1, None)),
         (30, succeeded(tail)),
         (34, launched(r0, 0, None)),
-        (40, recalled(r0, Recall::Pause)),
+        (40, preempted(r0, PreemptKind::Pause)),
         (41, Fact::AttemptPaused { attempt: r0, stage: Stage::Reduce, bytes: 5, bytes_in: 5 }),
         (47, launched(r1, 1, Some(r0))),
         (50, succeeded(r1)),
         (51, Fact::JobEnded { job: JobId(1), outcome: JobOutcome::Succeeded }),
     ];
     let mut metrics = Metrics::default();
-    for (at, fact) in &life {
+    for (at, fact) in &events {
         metrics.observe(Time(at * 1_000_000), fact);
     }
     let job = metrics.job(JobId(1)).expect("it is known");
@@ -104,7 +104,10 @@ fn a_job_that_is_split_paused_and_moved() {
     assert_eq!(job.locality(), Some(2.0 / 3.0));
     let recovery = (job.recovery.mean_wait(), job.recovery.mean_map_wait(), job.recovery.locality());
     assert_eq!(recovery, (None, None, None), "nothing was lost: that is no wait of nothing");
-    assert_eq!(job.taken, Taken { splits: 1, pauses: 1, kills: 0, resumes: 1, migrations: 1, eased: 0 });
+    assert_eq!(
+        job.preemption,
+        PreemptionCounts { splits: 1, pauses: 1, kills: 0, resumes: 1, migrations: 1, internal: 0 }
+    );
     assert_eq!(job.held, PerPhase { map: Span::secs(9 + 7 + 5), reduce: Span::secs(7 + 3) });
     assert_eq!(job.slowdown(Span::secs(20)), Some(2.05));
     assert_eq!(job.lost, Span(0));
@@ -113,14 +116,14 @@ fn a_job_that_is_split_paused_and_moved() {
 }
 
 #[test]
-fn what_there_is_none_of_has_no_figure() {
+fn missing_data_has_no_value() {
     let none = JobFigures { tasks: PerPhase { map: 2, reduce: 0 }, ..play(vec![(0, submitted())]) };
     assert_eq!((none.reduce_wait(), none.locality()), (None, None), "no reduces, and no map launched yet");
     assert_eq!(play(vec![(0, submitted())]).reduce_wait(), Some(Span(0)), "one that has not waited");
 }
 
 #[test]
-fn a_job_that_ended_before_its_first_map_waited_all_its_life() {
+fn job_ended_before_first_map_counts_as_waiting() {
     let job = play(vec![
         (10, submitted()),
         (14, Fact::JobEnded { job: JobId(1), outcome: JobOutcome::Killed("ann".into()) }),
@@ -133,7 +136,7 @@ fn a_job_that_ended_before_its_first_map_waited_all_its_life() {
 fn work_of_a_lost_tracker() {
     let (m0, m1) = (attempt(Phase::Map, 0, 0), attempt(Phase::Map, 1, 0));
     let killed = |attempt| Fact::AttemptKilled { attempt, why: String::new(), bytes_in: 60 };
-    let life = [
+    let events = [
         (0, joined(0, "a")),
         (0, joined(1, "b")),
         (1, submitted()),
@@ -147,7 +150,7 @@ fn work_of_a_lost_tracker() {
         (25, launched(attempt(Phase::Map, 1, 1), 0, None)),
     ];
     let mut metrics = Metrics::default();
-    for (at, fact) in &life {
+    for (at, fact) in &events {
         metrics.observe(Time(at * 1_000_000), fact);
     }
     let (waited, longest) = (Span::secs(7), Span::secs(5));
@@ -155,14 +158,14 @@ fn work_of_a_lost_tracker() {
     assert_eq!(metrics.recovery, expected);
     let job = metrics.job(JobId(1)).expect("it is known");
     // m0 from 1 to 20, and m1, whose output went with the node, from 1 to 5.
-    assert_eq!((job.lost, job.lost_bytes, job.taken.kills), (Span::secs(19 + 4), 60, 0));
+    assert_eq!((job.lost, job.lost_bytes, job.preemption.kills), (Span::secs(19 + 4), 60, 0));
     assert_eq!(job.near, [2, 0, 2]);
     assert_eq!(job.recovery, metrics.recovery, "all of it is this job's");
 }
 
-fn play(life: Vec<(u64, Fact)>) -> JobFigures {
+fn play(events: Vec<(u64, Fact)>) -> JobFigures {
     let mut metrics = Metrics::default();
-    for (at, fact) in &life {
+    for (at, fact) in &events {
         metrics.observe(Time(at * 1_000_000), fact);
     }
     metrics.job(JobId(1)).expect("it is known").clone()
@@ -171,72 +174,72 @@ fn play(life: Vec<(u64, Fact)>) -> JobFigures {
 /// Both maps, from 1 to 10 s.
 fn maps() -> Vec<(u64, Fact)> {
     let maps = [0, 1].map(|index| attempt(Phase::Map, index, 0));
-    let mut life = vec![(0, joined(0, "a")), (0, joined(1, "a")), (1, submitted())];
-    life.extend(maps.map(|map| (1, launched(map, map.task.index, None))));
-    life.extend(maps.map(|map| (10, succeeded(map))));
-    life
+    let mut events = vec![(0, joined(0, "a")), (0, joined(1, "a")), (1, submitted())];
+    events.extend(maps.map(|map| (1, launched(map, map.task.index, None))));
+    events.extend(maps.map(|map| (10, succeeded(map))));
+    events
 }
 
 #[test]
-fn a_duplicate_has_not_waited() {
+fn duplicate_attempt_has_no_waiting_time() {
     let (r0, twin) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
-    let mut life = maps();
+    let mut events = maps();
     let (tracker, why) = (TrackerId(1), Why::rule("straggler"));
-    life.extend([
+    events.extend([
         (13, launched(r0, 0, None)),
         (60, Fact::AttemptLaunched { attempt: twin, tracker, speculative: true, from: None, why }),
         (70, Fact::AttemptKilled { attempt: twin, why: String::new(), bytes_in: 0 }),
         (80, succeeded(r0)),
     ]);
-    assert_eq!(play(life).reduce_wait(), Some(Span::secs(3)));
+    assert_eq!(play(events).reduce_wait(), Some(Span::secs(3)));
 }
 
 #[test]
 fn a_lost_output_costs_its_map_and_ends_the_wait_for_a_slot() {
     let (m1, again, r0) =
         (attempt(Phase::Map, 1, 0), attempt(Phase::Map, 1, 1), attempt(Phase::Reduce, 0, 0));
-    let mut life = maps();
-    life.extend([
+    let mut events = maps();
+    events.extend([
         (14, Fact::MapOutputLost { attempt: m1, why: String::new(), unfetched: false }),
         (15, launched(again, 0, None)),
         (25, succeeded(again)),
         (27, launched(r0, 0, None)),
     ]);
-    let job = play(life);
+    let job = play(events);
     assert_eq!(job.reduce_wait(), Some(Span::secs(4 + 2)), "10 to 14, 25 to 27");
     assert_eq!(job.lost, Span::secs(9), "the map ran from 1 to 10");
 }
 
 #[test]
-fn a_state_that_is_gone_costs_what_is_in_it() {
+fn lost_checkpoint_counts_as_lost_work() {
     let (r0, r1) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
-    let mut life = maps();
-    life.extend([
+    let mut events = maps();
+    events.extend([
         (10, launched(r0, 0, None)),
-        (20, recalled(r0, Recall::Pause)),
+        (20, preempted(r0, PreemptKind::Pause)),
         (21, paused(r0)),
         (30, launched(r1, 0, Some(r0))),
-        (35, recalled(r1, Recall::Pause)),
+        (35, preempted(r1, PreemptKind::Pause)),
         (36, paused(r1)),
         (36, Fact::StageLost { attempt: r1, why: String::new(), time: Span::secs(2) }),
         (40, Fact::CheckpointLost { attempt: r1, why: String::new() }),
     ]);
     // 10 to 21 and 30 to 36, of which two are counted once.
-    assert_eq!(play(life).lost, Span::secs(11 + 6));
+    assert_eq!(play(events).lost, Span::secs(11 + 6));
 }
 
 #[test]
 fn stragglers_and_drains_are_not_preemptions() {
     let [m0, m1] = [0, 1].map(|index| attempt(Phase::Map, index, 0));
     let split = |attempt| Fact::MapSplit { attempt, position: 50, result: AttemptResult::default() };
-    let slow = |attempt| Fact::AttemptRecalled {
+    let slow = |attempt| Fact::PreemptionRequested {
         attempt,
-        how: Recall::Split,
+        kind: PreemptKind::Split,
         why: "straggler-split".into(),
         fault: false,
         hold: false,
     };
-    let life = vec![
+    let events = vec![
         (0, joined(0, "a")),
         (1, submitted()),
         (1, launched(m0, 0, None)),
@@ -244,11 +247,11 @@ fn stragglers_and_drains_are_not_preemptions() {
         (5, slow(m0)),
         (6, split(m0)),
         (7, Fact::TrackerDraining { tracker: TrackerId(0), by: "ann".into(), until: Time(0) }),
-        (7, recalled(m1, Recall::Split)),
+        (7, preempted(m1, PreemptKind::Split)),
         (8, split(m1)),
     ];
-    let taken = play(life).taken;
-    assert_eq!((taken.preemptions(), taken.splits, taken.eased), (0, 0, 2));
+    let preemption = play(events).preemption;
+    assert_eq!((preemption.preemptions(), preemption.splits, preemption.internal), (0, 0, 2));
 }
 
 fn paused(attempt: AttemptId) -> Fact {
@@ -256,17 +259,17 @@ fn paused(attempt: AttemptId) -> Fact {
 }
 
 #[test]
-fn a_reduce_that_is_held_by_hand_waits_for_no_slot() {
+fn reduce_on_hold_has_no_slot_wait() {
     let (r0, r1) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
-    let hold = Fact::AttemptRecalled {
+    let hold = Fact::PreemptionRequested {
         attempt: r0,
-        how: Recall::Pause,
+        kind: PreemptKind::Pause,
         why: "by ann".into(),
         fault: false,
         hold: true,
     };
-    let mut life = maps();
-    life.extend([
+    let mut events = maps();
+    events.extend([
         (12, launched(r0, 0, None)),
         (20, hold.clone()),
         (21, paused(r0)),
@@ -275,33 +278,33 @@ fn a_reduce_that_is_held_by_hand_waits_for_no_slot() {
         (130, succeeded(r1)),
     ]);
     assert_eq!(
-        play(life).reduce_wait(),
+        play(events).reduce_wait(),
         Some(Span::secs(2 + 4)),
         "10 to 12, and 121 to 125: not the 100 s between"
     );
     // One that goes on, for it cannot be paused, is not held; nor is its next wait.
-    let mut life = maps();
-    life.extend([
+    let mut events = maps();
+    events.extend([
         (12, launched(r0, 0, None)),
         (20, hold),
-        (21, Fact::RecallRefused { attempt: r0, refusals: 1, why: String::new() }),
-        (30, recalled(r0, Recall::Pause)),
+        (21, Fact::PreemptionRefused { attempt: r0, refusals: 1, why: String::new() }),
+        (30, preempted(r0, PreemptKind::Pause)),
         (33, paused(r0)),
         (40, launched(r1, 0, Some(r0))),
     ]);
-    let job = play(life);
+    let job = play(events);
     assert_eq!(job.reduce_wait(), Some(Span::secs(2 + 7)), "10 to 12, and 33 to 40");
-    assert_eq!(job.yielding, Span::secs(3), "asked at 30: the first time came to nothing");
+    assert_eq!(job.preemption_latency, Span::secs(3), "asked at 30: the first time failed");
 }
 
 #[test]
-fn every_attempt_that_takes_up_a_state_elsewhere_is_a_migration() {
+fn resume_on_another_tracker_counts_as_migration() {
     let [r0, r1, r2, r3] = [0, 1, 2, 3].map(|number| attempt(Phase::Reduce, 0, number));
-    let mut life = maps();
+    let mut events = maps();
     let killed = |attempt| Fact::AttemptKilled { attempt, why: String::new(), bytes_in: 0 };
-    life.extend([
+    events.extend([
         (10, launched(r0, 0, None)),
-        (20, recalled(r0, Recall::Pause)),
+        (20, preempted(r0, PreemptKind::Pause)),
         (21, paused(r0)),
         (25, launched(r1, 1, Some(r0))),
         (26, killed(r1)),
@@ -309,26 +312,30 @@ fn every_attempt_that_takes_up_a_state_elsewhere_is_a_migration() {
         (28, killed(r2)),
         (29, launched(r3, 0, Some(r0))),
     ]);
-    let taken = play(life).taken;
-    assert_eq!((taken.resumes, taken.migrations), (3, 2), "two elsewhere, the third where it was paused");
+    let preemption = play(events).preemption;
+    assert_eq!(
+        (preemption.resumes, preemption.migrations),
+        (3, 2),
+        "two elsewhere, the third where it was paused"
+    );
 }
 
 #[test]
-fn asked_twice_it_was_asked_at_first() {
-    let (r0, mut life) = (attempt(Phase::Reduce, 0, 0), maps());
-    life.extend([
+fn repeated_preemption_keeps_the_first_request_time() {
+    let (r0, mut events) = (attempt(Phase::Reduce, 0, 0), maps());
+    events.extend([
         (10, launched(r0, 0, None)),
-        (20, recalled(r0, Recall::Pause)),
-        (24, recalled(r0, Recall::Pause)),
+        (20, preempted(r0, PreemptKind::Pause)),
+        (24, preempted(r0, PreemptKind::Pause)),
         (26, paused(r0)),
     ]);
-    assert_eq!(play(life).yielding, Span::secs(6));
+    assert_eq!(play(events).preemption_latency, Span::secs(6));
 }
 
 #[test]
 fn a_group_is_what_the_settings_say_or_the_name() {
     let Fact::JobSubmitted { spec, .. } = submitted() else { panic!("it is submitted") };
     assert_eq!(group(&spec), "large");
-    let unsaid = JobSpec { conf: [].into(), ..(*spec).clone() };
-    assert_eq!(group(&unsaid), "sort");
+    let unknown_shares = JobSpec { conf: [].into(), ..(*spec).clone() };
+    assert_eq!(group(&unknown_shares), "sort");
 }

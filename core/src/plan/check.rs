@@ -12,7 +12,7 @@ use crate::{
 impl Plan<'_> {
     /// Whether `assign` would take it; says whether it would be a duplicate.
     pub(super) fn check(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
-        let duplicate = self.could_take(id, on)?;
+        let duplicate = self.could_run(id, on)?;
         if self.free(on, id.phase) == 0 {
             return Err(Refused::NoSlot { tracker: on, phase: id.phase });
         }
@@ -20,22 +20,22 @@ impl Plan<'_> {
     }
 
     /// Whether a tracker could take a task if it had a slot; says whether it would be a duplicate.
-    pub fn could_take(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
+    pub fn could_run(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
         let Some(job) = self.cluster.job(id.job).filter(|job| job.is_running()) else {
             return Err(Refused::NotPending(id));
         };
         let task = job.task(id).ok_or(Refused::NotPending(id))?;
         self.fits(job, task, on)?;
         if job.pending[id.phase].contains(id.index) {
-            return self.may_begin(job, task, on).map(|()| false);
+            return self.may_start_new(job, task, on).map(|()| false);
         }
         if task.live().any(|attempt| attempt.tracker == on) {
             return Err(Refused::SameTracker(on));
         }
         let may_duplicate = job.spec.speculation
-            && !task.held
-            && !task.shuns.contains(&on)
-            && task.trying().count() == 1
+            && !task.on_hold
+            && !task.avoided_trackers.contains(&on)
+            && task.viable().count() == 1
             && (self.is_orphaned(task) || self.is_straggler(job, task));
         if may_duplicate { Ok(true) } else { Err(Refused::NotPending(id)) }
     }
@@ -43,10 +43,11 @@ impl Plan<'_> {
     /// Whether a tracker could take a task that somebody holds, and has a slot for it that nobody else is promised.
     pub(crate) fn could_resume(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
         self.fits(job, task, on)?;
-        self.may_begin(job, task, on)?;
+        self.may_start_new(job, task, on)?;
         let phase = task.id.phase;
-        let promised = self.reserved.on(on).filter(|(id, _)| id.phase == phase && *id != task.id).count();
-        if self.free(on, phase) as usize > promised {
+        let reserved_slots =
+            self.reserved.on(on).filter(|(id, _)| id.phase == phase && *id != task.id).count();
+        if self.free(on, phase) as usize > reserved_slots {
             Ok(())
         } else {
             Err(Refused::NoSlot { tracker: on, phase })
@@ -61,38 +62,38 @@ impl Plan<'_> {
         if !self.may_use(job, on) {
             return Err(Refused::Blacklisted { job: job.id, tracker: on });
         }
-        if self.given_tasks.contains(&task.id) {
+        if self.assigned_tasks.contains(&task.id) {
             return Err(Refused::NotPending(task.id));
         }
         if let Some(place) =
-            self.reserved_place(task.id).filter(|place| !self.serves_as_well(task, on, *place))
+            self.reserved_place(task.id).filter(|place| !self.is_equally_near(task, on, *place))
         {
             return Err(Refused::Reserved { task: task.id, on: place });
         }
-        match self.state_away(task) {
-            Some(on) => Err(Refused::StateAway { task: task.id, on }),
+        match self.unavailable_checkpoint(task) {
+            Some(on) => Err(Refused::CheckpointUnavailable { task: task.id, on }),
             None => Ok(()),
         }
     }
 
     /// Whether a slot here is as good as the one that a task has reserved: as near to what it reads.
-    fn serves_as_well(&self, task: &Task, here: TrackerId, reserved: TrackerId) -> bool {
-        if here == reserved || self.reserved.is_bound(task.id) {
+    fn is_equally_near(&self, task: &Task, here: TrackerId, reserved: TrackerId) -> bool {
+        if here == reserved || self.reserved.is_exact(task.id) {
             return here == reserved;
         }
         match task.id.phase {
             Phase::Map => self.locality(task.id, here) <= self.locality(task.id, reserved),
-            Phase::Reduce => task.checkpoint.is_none_or(|aside| aside.tracker != reserved),
+            Phase::Reduce => task.checkpoint.is_none_or(|checkpoint| checkpoint.tracker != reserved),
         }
     }
 
     /// Whether a task of which nothing runs may begin on a tracker.
-    fn may_begin(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
+    fn may_start_new(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
         if !job.may_start_task(task) {
             return Err(Refused::SlowStart { job: job.id });
         }
-        if self.is_shunned(job, task, on) {
-            return Err(Refused::Shunned { task: task.id, tracker: on });
+        if self.is_avoided(job, task, on) {
+            return Err(Refused::Avoided { task: task.id, tracker: on });
         }
         Ok(())
     }
@@ -100,20 +101,20 @@ impl Plan<'_> {
     fn is_straggler(&self, job: &Job, task: &Task) -> bool {
         let phase = task.id.phase;
         job.stragglers[phase].contains(&task.id.index)
-            && task.trying().all(|at| matches!(at.state, AttemptState::Running | AttemptState::Splitting))
-            && !task.trying().any(|at| self.cluster.is_better_split(job, at))
+            && task.viable().all(|at| matches!(at.state, AttemptState::Running | AttemptState::Splitting))
+            && !task.viable().any(|at| self.cluster.is_better_split(job, at))
             && self.duplicates(job, phase) < self.duplicates_max(job, phase)
     }
 
     /// Whether all that try at a task are on trackers that are suspect: it is about to be lost, or is slow to hear of.
     fn is_orphaned(&self, task: &Task) -> bool {
         let suspect = |at: &Tracker| at.state == TrackerState::Suspect;
-        task.trying().all(|attempt| self.cluster.tracker(attempt.tracker).is_some_and(suspect))
+        task.viable().all(|attempt| self.cluster.tracker(attempt.tracker).is_some_and(suspect))
     }
 
     fn duplicates(&self, job: &Job, phase: Phase) -> usize {
         let running = job.running[phase].iter().filter_map(|id| self.cluster.attempt(*id));
-        let now = self.given_to(job, phase).duplicates as usize;
+        let now = self.granted_to(job, phase).duplicates as usize;
         running.filter(|attempt| attempt.speculative).count() + now
     }
 

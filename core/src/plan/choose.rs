@@ -1,6 +1,6 @@
 //! What a policy asks a plan: which task of a job fits a tracker best.
 
-use super::{Locality, Place, Plan};
+use super::{CheckpointPlace, Locality, Plan};
 use crate::{
     ids::{AttemptId, TaskId, TrackerId},
     job::Job,
@@ -11,7 +11,7 @@ use crate::{
 impl Plan<'_> {
     /// The first of some waiting tasks that this round has not given away and that may run on a tracker. One that has a slot
     /// reserved gets that, before a policy is asked.
-    fn first_of(
+    fn first_runnable(
         &self,
         job: &Job,
         phase: Phase,
@@ -20,24 +20,24 @@ impl Plan<'_> {
     ) -> Option<TaskId> {
         let mut ids = indexes.map(|index| TaskId { job: job.id, phase, index });
         ids.find(|id| {
-            !self.given_tasks.contains(id)
+            !self.assigned_tasks.contains(id)
                 && self.reserved_place(*id).is_none()
                 && job.task(*id).is_some_and(|task| {
                     job.may_start_task(task)
-                        && self.state_away(task).is_none()
-                        && !self.is_shunned(job, task, on)
+                        && self.unavailable_checkpoint(task).is_none()
+                        && !self.is_avoided(job, task, on)
                 })
         })
     }
 
     /// A job's waiting tasks, without those at the front that are spoken for.
-    fn unspoken<'p>(&self, job: &'p Job, phase: Phase) -> impl Iterator<Item = u32> + use<'p> {
+    fn unreserved<'p>(&self, job: &'p Job, phase: Phase) -> impl Iterator<Item = u32> + use<'p> {
         let is_spoken_for = |index: u32| {
             let id = TaskId { job: job.id, phase, index };
-            self.given_tasks.contains(&id) || self.reserved_place(id).is_some()
+            self.assigned_tasks.contains(&id) || self.reserved_place(id).is_some()
         };
         let pending = &job.pending[phase];
-        let mut below = self.spoken_below.borrow_mut();
+        let mut below = self.reserved_below.borrow_mut();
         let below = below.entry((job.id, phase)).or_default();
         *below = pending.from(*below).find(|index| !is_spoken_for(*index)).unwrap_or(u32::MAX);
         pending.from(*below)
@@ -50,7 +50,7 @@ impl Plan<'_> {
         }
         let at = self.cluster.tracker(tracker)?;
         let pending = &job.pending.map;
-        if let Some(task) = self.first_of(job, Phase::Map, tracker, pending.on_host(at.host)) {
+        if let Some(task) = self.first_runnable(job, Phase::Map, tracker, pending.on_host(at.host)) {
             return Some((task, Locality::NodeLocal));
         }
         if limit >= Locality::RackLocal
@@ -61,18 +61,18 @@ impl Plan<'_> {
         if limit < Locality::OffRack {
             return None;
         }
-        let task = self.first_of(job, Phase::Map, tracker, self.unspoken(job, Phase::Map))?;
+        let task = self.first_runnable(job, Phase::Map, tracker, self.unreserved(job, Phase::Map))?;
         Some((task, Locality::OffRack))
     }
 
     /// The nearest to its input that any waiting map of a job could run: on trackers that take work, and that neither the
-    /// job nor the map avoids. To wait for anything nearer would be in vain.
-    pub fn nearest_possible(&self, job: &Job) -> Locality {
+    /// job nor the map avoids. To wait for anything nearer would be for nothing.
+    pub fn best_possible_locality(&self, job: &Job) -> Locality {
         let pending = &job.pending.map;
         let usable = |id: &TrackerId| self.is_live(*id) && self.may_use(job, *id);
         let on = |host| {
             let mut trackers = self.cluster.trackers_on(host).filter(usable);
-            trackers.any(|id| self.first_of(job, Phase::Map, id, pending.on_host(host)).is_some())
+            trackers.any(|id| self.first_runnable(job, Phase::Map, id, pending.on_host(host)).is_some())
         };
         if pending.hosts().any(on) {
             return Locality::NodeLocal;
@@ -89,7 +89,7 @@ impl Plan<'_> {
     fn in_rack(&self, job: &Job, at: &Tracker) -> Option<TaskId> {
         let hosts = self.cluster.hosts_in(at.rack)?;
         let pending = &job.pending.map;
-        let on = |host| self.first_of(job, Phase::Map, at.id, pending.on_host(host));
+        let on = |host| self.first_runnable(job, Phase::Map, at.id, pending.on_host(host));
         if pending.host_count() < hosts.len() {
             pending.hosts().filter(|host| hosts.contains(host)).find_map(on)
         } else {
@@ -100,28 +100,33 @@ impl Plan<'_> {
     /// A job's next waiting reduce for a tracker: one whose state lies there; else the first, but not one that could
     /// go on where its state lies.
     pub fn next_reduce(&self, job: &Job, tracker: TrackerId) -> Option<TaskId> {
-        if let Some((task, _)) = self.next_reduce_at(job, tracker, Place::Here) {
+        if let Some((task, _)) = self.next_reduce_at(job, tracker, CheckpointPlace::Local) {
             return Some(task);
         }
         if self.open(job, Phase::Reduce) == 0 || !self.may_use(job, tracker) {
             return None;
         }
-        let aside_elsewhere = |index: &u32| {
+        let checkpoint_elsewhere = |index: &u32| {
             let task = &job.tasks.reduce[*index as usize];
             task.checkpoint.is_some_and(|checkpoint| {
                 let there = checkpoint.tracker;
                 self.free(there, Phase::Reduce) > 0
                     && self.may_use(job, there)
-                    && !self.is_shunned(job, task, there)
+                    && !self.is_avoided(job, task, there)
             })
         };
-        let others = self.unspoken(job, Phase::Reduce).filter(|index| !aside_elsewhere(index));
-        self.first_of(job, Phase::Reduce, tracker, others)
+        let others = self.unreserved(job, Phase::Reduce).filter(|index| !checkpoint_elsewhere(index));
+        self.first_runnable(job, Phase::Reduce, tracker, others)
     }
 
     /// A job's next waiting reduce for a tracker, by where its state is, and no farther than `limit`: with
-    /// [`Place::Fresh`] nothing migrates.
-    pub fn next_reduce_at(&self, job: &Job, tracker: TrackerId, limit: Place) -> Option<(TaskId, Place)> {
+    /// [`CheckpointPlace::None`] nothing migrates.
+    pub fn next_reduce_at(
+        &self,
+        job: &Job,
+        tracker: TrackerId,
+        limit: CheckpointPlace,
+    ) -> Option<(TaskId, CheckpointPlace)> {
         if self.open(job, Phase::Reduce) == 0 || !self.may_use(job, tracker) {
             return None;
         }
@@ -130,22 +135,22 @@ impl Plan<'_> {
         let first = AttemptId { task: TaskId { job: job.id, phase: Phase::Reduce, index: 0 }, number: 0 };
         let its = at.checkpoints.range(first..).take_while(|attempt| attempt.job() == job.id);
         let here = its.map(|attempt| attempt.task.index).filter(|index| pending.contains(*index));
-        if let Some(task) = self.first_of(job, Phase::Reduce, tracker, here) {
-            return Some((task, Place::Here));
+        if let Some(task) = self.first_runnable(job, Phase::Reduce, tracker, here) {
+            return Some((task, CheckpointPlace::Local));
         }
-        if limit < Place::Fresh {
+        if limit < CheckpointPlace::None {
             return None;
         }
         let has_state = |index: u32| job.tasks.reduce[index as usize].checkpoint.is_some();
-        let fresh = self.unspoken(job, Phase::Reduce).filter(|index| !has_state(*index));
-        if let Some(task) = self.first_of(job, Phase::Reduce, tracker, fresh) {
-            return Some((task, Place::Fresh));
+        let fresh = self.unreserved(job, Phase::Reduce).filter(|index| !has_state(*index));
+        if let Some(task) = self.first_runnable(job, Phase::Reduce, tracker, fresh) {
+            return Some((task, CheckpointPlace::None));
         }
-        if limit < Place::Elsewhere {
+        if limit < CheckpointPlace::Remote {
             return None;
         }
-        let moved = self.unspoken(job, Phase::Reduce).filter(|index| has_state(*index));
-        self.first_of(job, Phase::Reduce, tracker, moved).map(|task| (task, Place::Elsewhere))
+        let moved = self.unreserved(job, Phase::Reduce).filter(|index| has_state(*index));
+        self.first_runnable(job, Phase::Reduce, tracker, moved).map(|task| (task, CheckpointPlace::Remote))
     }
 
     /// Whether a job has a waiting task for a tracker, if that had a slot.
@@ -177,6 +182,6 @@ impl Plan<'_> {
 
     /// Whether a tracker can be relied on, and takes work.
     pub fn is_live(&self, tracker: TrackerId) -> bool {
-        self.cluster.tracker(tracker).is_some_and(Tracker::takes_work)
+        self.cluster.tracker(tracker).is_some_and(Tracker::accepts_work)
     }
 }

@@ -6,18 +6,18 @@ use crate::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
     job::{JobSpec, Priority, SPLIT_SLOW, Split},
     phase::PerPhase,
-    task::{Aside, AttemptResult, Progress, Recall, Refusal, Stage},
+    task::{AttemptResult, CheckpointInfo, PreemptKind, PreemptRefusal, Progress, Stage},
     time::{Span, Time},
 };
 use std::sync::Arc;
 
 /// A command's words: what, whom, and `key=value`s.
-struct Words<'a> {
+struct Arguments<'a> {
     plain: Vec<&'a str>,
     named: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Words<'a> {
+impl<'a> Arguments<'a> {
     fn parse(command: &'a str) -> Self {
         let (named, plain) = command.split_whitespace().partition::<Vec<_>, _>(|word| word.contains('='));
         Self { plain, named: named.into_iter().filter_map(|word| word.split_once('=')).collect() }
@@ -32,7 +32,7 @@ impl<'a> Words<'a> {
         text.parse().map_err(|_| format!("{key}={text} is not a number"))
     }
 
-    fn whom(&self) -> Result<&'a str, String> {
+    fn subject(&self) -> Result<&'a str, String> {
         self.plain.get(1).copied().ok_or_else(|| "whom?".to_owned())
     }
 
@@ -87,64 +87,64 @@ fn running(text: &str) -> Result<AttemptReport, String> {
     let refusals = number(parts.next()).map_err(|_| format!("{text:?}: how many refusals?"))?;
     let bytes_in = number(parts.next()).map_err(|_| format!("{text:?}: how many bytes?"))?.into();
     let refused = (refusals > 0).then_some(match stage {
-        Stage::Map => Refusal::Undivided,
-        Stage::Reduce => Refusal::Unsaved,
-        _ => Refusal::NoRoom,
+        Stage::Map => PreemptRefusal::MapperNotDivisible,
+        Stage::Reduce => PreemptRefusal::ReducerNotSavable,
+        _ => PreemptRefusal::NoSpace,
     });
     let progress = Progress { done, stage, bytes_in, refusals, refused, ..Progress::default() };
     Ok(AttemptReport { attempt, status: AttemptStatus::Running(progress) })
 }
 
 /// `j1.r0.0:merge`, with what was fetched and how many records were reduced if that matters.
-fn aside(text: &str) -> Result<(AttemptId, Aside), String> {
+fn checkpoint(text: &str) -> Result<(AttemptId, CheckpointInfo), String> {
     let mut parts = text.split(':');
     let attempt = attempt(parts.next().unwrap_or_default())?;
     let stage = stage(parts.next().ok_or_else(|| format!("{text}: write j1.r0.0:merge"))?)?;
     let mut number =
         || parts.next().map_or(Ok(0), |text| text.parse().map_err(|_| format!("{text:?}: a number?")));
-    Ok((attempt, Aside { stage, bytes: 1000, bytes_in: number()?, records: number()? }))
+    Ok((attempt, CheckpointInfo { stage, bytes: 1000, bytes_in: number()?, records: number()? }))
 }
 
-fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
+fn reports(arguments: &Arguments<'_>) -> Result<Vec<AttemptReport>, String> {
     let mut reports = Vec::new();
-    for text in words.list("running") {
+    for text in arguments.list("running") {
         reports.push(running(text)?);
     }
     let ended = |text: &str, status| Ok::<_, String>(AttemptReport { attempt: attempt(text)?, status });
-    for text in words.list("done") {
+    for text in arguments.list("done") {
         let (id, bytes) = text.split_once(':').unwrap_or((text, "0"));
         let bytes_out = bytes.parse().map_err(|_| format!("{text}: {bytes:?} is not a number of bytes"))?;
         let result = AttemptResult { bytes_out, ..AttemptResult::default() };
         reports.push(ended(id, AttemptStatus::Succeeded(result))?);
     }
-    for text in words.list("failed") {
+    for text in arguments.list("failed") {
         reports.push(ended(text, AttemptStatus::Failed("it failed".into()))?);
     }
-    for text in words.list("fatal") {
+    for text in arguments.list("fatal") {
         reports.push(ended(text, AttemptStatus::Fatal("every attempt would fail".into()))?);
     }
-    for text in words.list("split") {
+    for text in arguments.list("split") {
         let (id, position) = text.split_once(':').ok_or_else(|| format!("{text}: write j1.m0.0:50"))?;
         let position = position.parse().map_err(|_| format!("{text}: {position:?} is not a position"))?;
         reports.push(ended(id, AttemptStatus::Split(position, AttemptResult::default()))?);
     }
-    for text in words.list("paused") {
-        let (attempt, aside) = self::aside(text)?;
-        reports.push(AttemptReport { attempt, status: AttemptStatus::Paused(aside) });
+    for text in arguments.list("paused") {
+        let (attempt, checkpoint) = self::checkpoint(text)?;
+        reports.push(AttemptReport { attempt, status: AttemptStatus::Paused(checkpoint) });
     }
-    for text in words.list("unreached") {
-        reports.push(ended(text, AttemptStatus::Unreached("nobody answers".into()))?);
+    for text in arguments.list("checkpoint-unreachable") {
+        reports.push(ended(text, AttemptStatus::CheckpointUnreachable("nobody answers".into()))?);
     }
-    for text in words.list("spoilt") {
-        reports.push(ended(text, AttemptStatus::Spoilt("its state is damaged".into()))?);
+    for text in arguments.list("checkpoint-corrupt") {
+        reports.push(ended(text, AttemptStatus::CheckpointCorrupt("its state is damaged".into()))?);
     }
-    for text in words.list("taken") {
-        reports.push(ended(text, AttemptStatus::Taken(1000))?);
+    for text in arguments.list("copied") {
+        reports.push(ended(text, AttemptStatus::Copied(1000))?);
     }
-    for text in words.list("not-taken") {
-        reports.push(ended(text, AttemptStatus::NotTaken("it is not there".into()))?);
+    for text in arguments.list("copy-failed") {
+        reports.push(ended(text, AttemptStatus::CopyFailed("it is not there".into()))?);
     }
-    for text in words.list("killed") {
+    for text in arguments.list("killed") {
         reports.push(ended(text, AttemptStatus::Killed("as told".into()))?);
     }
     Ok(reports)
@@ -153,67 +153,67 @@ fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
 impl Player<'_> {
     /// Plays one command.
     pub(super) fn play(&mut self, command: &str) -> Result<Vec<Effect>, String> {
-        let words = Words::parse(command);
-        if let Some(at) = words.get("at") {
+        let arguments = Arguments::parse(command);
+        if let Some(at) = arguments.get("at") {
             self.now = Time(span(at)?.0);
         }
-        match *words.plain.first().unwrap_or(&"") {
-            "config" => self.configure(&words),
-            "scheduler" => self.choose_scheduler(&words),
+        match *arguments.plain.first().unwrap_or(&"") {
+            "config" => self.configure(&arguments),
+            "scheduler" => self.choose_scheduler(&arguments),
             "cost" => {
-                let asked = job(words.whom()?)?;
+                let asked = job(arguments.subject()?)?;
                 self.answers = vec![self.cost(asked)];
                 Ok(Vec::new())
             }
             "why" => {
-                let whom = words.whom()?;
-                let reasons = match whom.replacen('j', "job_", 1).parse::<TaskId>() {
+                let subject = arguments.subject()?;
+                let reasons = match subject.replacen('j', "job_", 1).parse::<TaskId>() {
                     Ok(asked) => self.tracker.explain_task(self.now, asked),
-                    Err(_) => self.tracker.explain(self.now, job(whom)?),
+                    Err(_) => self.tracker.explain(self.now, job(subject)?),
                 };
                 self.answers = reasons.into_iter().map(|why| format!("waits: {why}")).collect();
                 Ok(Vec::new())
             }
             "shadow" => {
-                self.shadow = Some(words.whom()?.to_owned());
-                self.tracker = self.mind()?;
+                self.shadow = Some(arguments.subject()?.to_owned());
+                self.tracker = self.core()?;
                 Ok(Vec::new())
             }
             "compare" => {
                 self.answers = self.comparison();
                 Ok(Vec::new())
             }
-            "cluster" => self.cluster(&words),
-            "submit" => self.submit(&words),
-            "heartbeat" => self.heartbeat(&words),
-            "register" => self.register(&words),
+            "cluster" => self.cluster(&arguments),
+            "submit" => self.submit(&arguments),
+            "heartbeat" => self.heartbeat(&arguments),
+            "register" => self.register(&arguments),
             "forget" => {
-                let (tracker, _) = self.named(words.whom()?)?;
+                let (tracker, _) = self.named(arguments.subject()?)?;
                 let request = self.request();
                 Ok(self.send(Event::Forget { request, tracker, by: "ann".into() }))
             }
             "disconnect" => {
-                let (tracker, incarnation) = self.named(words.whom()?)?;
+                let (tracker, incarnation) = self.named(arguments.subject()?)?;
                 Ok(self.send(Event::Disconnection { tracker, incarnation }))
             }
             "show" => {
-                self.shows_news = words.whom()? == "news";
+                self.shows_map_events = arguments.subject()? == "map-events";
                 Ok(Vec::new())
             }
-            "preempt" | "resume" | "drain" | "undrain" => self.wish(&words),
+            "preempt" | "resume" | "drain" | "undrain" => self.request_event(&arguments),
             "drained" => {
-                self.answers = vec![self.drained(self.named(words.whom()?)?.0)];
+                self.answers = vec![self.drained(self.named(arguments.subject()?)?.0)];
                 Ok(Vec::new())
             }
             "tick" => Ok(self.send(Event::Tick)),
-            "launches" => Ok(self.send(Event::Launches { allowed: words.whom()? == "on" })),
+            "launches" => Ok(self.send(Event::Launches { allowed: arguments.subject()? == "on" })),
             "kill" => {
-                let (request, job) = (self.request(), job(words.whom()?)?);
+                let (request, job) = (self.request(), job(arguments.subject()?)?);
                 Ok(self.send(Event::Kill { request, job, by: "somebody".into() }))
             }
             "commit" => {
-                let result = words.get("error").map_or(Ok(()), |why| Err(why.to_owned()));
-                Ok(self.send(Event::CommitResult { job: job(words.whom()?)?, result }))
+                let result = arguments.get("error").map_or(Ok(()), |why| Err(why.to_owned()));
+                Ok(self.send(Event::CommitResult { job: job(arguments.subject()?)?, result }))
             }
             "restart" => self.restart(),
             other => Err(format!("{other:?} is not a command")),
@@ -221,29 +221,29 @@ impl Player<'_> {
     }
 
     /// What somebody wants of an attempt, a task or a tracker.
-    fn wish(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
+    fn request_event(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
         let (request, by) = (self.request(), "somebody".to_owned());
-        let whom = words.whom()?;
-        match words.plain[0] {
+        let subject = arguments.subject()?;
+        match arguments.plain[0] {
             "preempt" => {
-                let how = match words.get("how") {
-                    Some("split") => Recall::Split,
-                    Some("pause") => Recall::Pause,
-                    Some("kill") => Recall::Kill,
-                    other => return Err(format!("how={other:?}: split, pause or kill")),
+                let kind = match arguments.get("kind") {
+                    Some("split") => PreemptKind::Split,
+                    Some("pause") => PreemptKind::Pause,
+                    Some("kill") => PreemptKind::Kill,
+                    other => return Err(format!("kind={other:?}: split, pause or kill")),
                 };
-                Ok(self.send(Event::Preemption { request, attempt: attempt(whom)?, how, by }))
+                Ok(self.send(Event::Preemption { request, attempt: attempt(subject)?, kind, by }))
             }
             "resume" => {
-                let on = words.get("on").map(|name| self.named(name)).transpose()?.map(|(id, _)| id);
-                let whole = format!("job_{}", whom.trim_start_matches('j'));
-                let task = whole.parse().map_err(|_| format!("{whom} is not a task, such as j1.r0"))?;
+                let on = arguments.get("on").map(|name| self.named(name)).transpose()?.map(|(id, _)| id);
+                let whole = format!("job_{}", subject.trim_start_matches('j'));
+                let task = whole.parse().map_err(|_| format!("{subject} is not a task, such as j1.r0"))?;
                 Ok(self.send(Event::Resumption { request, task, on, by }))
             }
             kind => {
-                let within = words.get("within").unwrap_or("120s");
+                let within = arguments.get("within").unwrap_or("120s");
                 let within = (kind == "drain").then(|| span(within)).transpose()?;
-                let (tracker, _) = self.named(whom)?;
+                let (tracker, _) = self.named(subject)?;
                 Ok(self.send(Event::Drain { request, tracker, within, by }))
             }
         }
@@ -259,8 +259,8 @@ impl Player<'_> {
         tracker.map(|tracker| (tracker.id, tracker.incarnation)).ok_or_else(|| format!("no tracker {name}"))
     }
 
-    fn configure(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
-        for (key, value) in &words.named {
+    fn configure(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
+        for (key, value) in &arguments.named {
             let config = &mut self.config;
             match *key {
                 "suspect_after" => config.suspect_after = span(value)?,
@@ -269,29 +269,29 @@ impl Player<'_> {
                 "launch_timeout" => config.launch_timeout = span(value)?,
                 "absence" => config.absence = span(value)?,
                 "task_timeout" => config.task_timeout = span(value)?,
-                "recall_patience" => config.recall_patience = span(value)?,
+                "preemption_timeout" => config.preemption_timeout = span(value)?,
                 "straggler_after" => config.straggler_after = span(value)?,
-                "jobs_kept" => config.jobs_kept = words.number("jobs_kept", 0)?,
-                "tasks_kept" => config.tasks_kept = words.number("tasks_kept", 0)?,
-                "reduces_max" => config.reduces_max = words.number("reduces_max", 0)?,
+                "jobs_kept" => config.jobs_kept = arguments.number("jobs_kept", 0)?,
+                "tasks_kept" => config.tasks_kept = arguments.number("tasks_kept", 0)?,
+                "reduces_max" => config.reduces_max = arguments.number("reduces_max", 0)?,
                 other => return Err(format!("{other} cannot be set here")),
             }
         }
-        self.tracker = self.mind()?;
+        self.tracker = self.core()?;
         Ok(Vec::new())
     }
 
-    fn choose_scheduler(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
-        let params = words.named.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        self.policy = (words.whom()?.to_owned(), params.collect());
-        self.tracker = self.mind()?;
+    fn choose_scheduler(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
+        let params = arguments.named.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        self.policy = (arguments.subject()?.to_owned(), params.collect());
+        self.tracker = self.core()?;
         Ok(Vec::new())
     }
 
-    fn cluster(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
-        let slots = slots(words.get("slots").unwrap_or("2m1r"))?;
+    fn cluster(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
+        let slots = slots(arguments.get("slots").unwrap_or("2m1r"))?;
         let mut effects = self.send(Event::Start);
-        for word in &words.plain[1..] {
+        for word in &arguments.plain[1..] {
             let (name, place) = word.split_once(':').ok_or_else(|| format!("{word}: write t1:h1"))?;
             let (host, rack) = place.split_once('/').unwrap_or((place, "r1"));
             let tracker = Registration {
@@ -315,24 +315,24 @@ impl Player<'_> {
         Ok(effects)
     }
 
-    fn submit(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
-        let wanted = job(words.whom()?)?;
-        let data: Vec<&str> = words.list("data").collect();
+    fn submit(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
+        let wanted = job(arguments.subject()?)?;
+        let data: Vec<&str> = arguments.list("data").collect();
         let hosts = |index: usize| -> Vec<String> {
             let Some(count) = std::num::NonZeroUsize::new(data.len()) else { return Vec::new() };
             data[index % count].split('+').map(str::to_owned).collect()
         };
-        let splits = (0..words.number("maps", 1)?)
+        let splits = (0..arguments.number("maps", 1)?)
             .map(|index| Split {
                 source: "/input".into(),
                 start: 0,
                 end: 100,
-                divisible: words.get("divisible") != Some("no"),
+                divisible: arguments.get("divisible") != Some("no"),
                 hosts: hosts(index),
                 pin: crate::job::InputPin::default(),
             })
             .collect();
-        let priority = match words.get("priority") {
+        let priority = match arguments.get("priority") {
             None | Some("normal") => Priority::Normal,
             Some("very-low") => Priority::VeryLow,
             Some("low") => Priority::Low,
@@ -342,31 +342,36 @@ impl Player<'_> {
         };
         let spec = JobSpec {
             name: wanted.to_string(),
-            user: words.get("user").unwrap_or("u").into(),
-            queue: words.get("queue").unwrap_or("default").into(),
+            user: arguments.get("user").unwrap_or("u").into(),
+            queue: arguments.get("queue").unwrap_or("default").into(),
             priority,
             program: "test".into(),
             splits,
-            reduces: words.number("reduces", 0)?,
+            reduces: arguments.number("reduces", 0)?,
             output: "/output".into(),
-            slow_start: words.number("slow_start", 0.05)?,
-            speculation: words.get("speculation") == Some("on"),
-            attempts_max: words.number("attempts", 4)?,
-            conf: words.get("split_slow").map(|word| (SPLIT_SLOW.into(), word.into())).into_iter().collect(),
+            slow_start: arguments.number("slow_start", 0.05)?,
+            speculation: arguments.get("speculation") == Some("on"),
+            attempts_max: arguments.number("attempts", 4)?,
+            conf: arguments
+                .get("split_slow")
+                .map(|word| (SPLIT_SLOW.into(), word.into()))
+                .into_iter()
+                .collect(),
         };
-        let request = if words.plain.contains(&"again") { RequestId(self.requests) } else { self.request() };
+        let request =
+            if arguments.plain.contains(&"again") { RequestId(self.requests) } else { self.request() };
         Ok(self.send(Event::Submission { request, spec: Arc::new(spec) }))
     }
 
-    fn heartbeat(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
-        if words.plain.contains(&"again") {
+    fn heartbeat(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
+        if arguments.plain.contains(&"again") {
             let event = self.last_heartbeat.clone().ok_or("there was no heartbeat to repeat")?;
             return Ok(self.send(event));
         }
-        let (tracker, newest) = self.named(words.whom()?)?;
-        let incarnation = Incarnation(words.number("incarnation", newest.0)?);
+        let (tracker, newest) = self.named(arguments.subject()?)?;
+        let incarnation = Incarnation(arguments.number("incarnation", newest.0)?);
         let mut fetch_failures = Vec::new();
-        for text in words.list("unfetched") {
+        for text in arguments.list("fetch-failed") {
             let (reduce, map) =
                 text.split_once('<').ok_or_else(|| format!("{text}: write j1.r0.0<j1.m0.0"))?;
             let (map, addr) = map.split_once('@').map_or((map, None), |(map, addr)| (map, Some(addr)));
@@ -381,7 +386,7 @@ impl Player<'_> {
             incarnation,
             seq: *seq,
             acked: *acked,
-            attempts: reports(words)?,
+            attempts: reports(arguments)?,
             fetch_failures,
         });
         self.last_heartbeat = Some(event.clone());
@@ -391,26 +396,26 @@ impl Player<'_> {
     /// Where a map's output is fetched now; empty if it is not known.
     fn addr_of(&self, map: AttemptId) -> String {
         let cluster = self.tracker.cluster();
-        let keeper = cluster.attempt(map).and_then(|map| cluster.tracker(map.keeper));
-        keeper.map_or_else(String::new, |keeper| keeper.shuffle_addr.clone())
+        let output_on = cluster.attempt(map).and_then(|map| cluster.tracker(map.output_on));
+        output_on.map_or_else(String::new, |output_on| output_on.shuffle_addr.clone())
     }
 
-    fn register(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
-        let (id, newest) = self.named(words.whom()?)?;
+    fn register(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
+        let (id, newest) = self.named(arguments.subject()?)?;
         let cluster = self.tracker.cluster();
         let before = cluster.tracker(id).ok_or("no such tracker")?;
         let tracker = Registration {
             name: before.name.clone(),
-            incarnation: Incarnation(words.number("incarnation", newest.0)?),
+            incarnation: Incarnation(arguments.number("incarnation", newest.0)?),
             host: cluster.host_name(before.host).to_owned(),
             rack: cluster.rack_name(before.rack).to_owned(),
-            shuffle_addr: words.get("shuffle").unwrap_or(&before.shuffle_addr).to_owned(),
+            shuffle_addr: arguments.get("shuffle").unwrap_or(&before.shuffle_addr).to_owned(),
             logs_addr: before.logs_addr.clone(),
             slots: before.slots,
-            attempts: reports(words)?,
-            outputs: words.list("outputs").map(attempt).collect::<Result<_, _>>()?,
-            checkpoints: words.list("checkpoints").map(aside).collect::<Result<_, _>>()?,
-            jobs: words.list("jobs").map(job).collect::<Result<_, _>>()?,
+            attempts: reports(arguments)?,
+            outputs: arguments.list("outputs").map(attempt).collect::<Result<_, _>>()?,
+            checkpoints: arguments.list("checkpoints").map(checkpoint).collect::<Result<_, _>>()?,
+            jobs: arguments.list("jobs").map(job).collect::<Result<_, _>>()?,
         };
         self.spoken.remove(&id.0);
         let request = self.request();

@@ -27,9 +27,9 @@
 //! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `split_slow=false`, `attempts=`, `user=`, `queue=`, `priority=` |
 //! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE[:REFUSALS[:BYTES]]]`, `done=ATTEMPT[:BYTES]`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `spoilt=`, `unreached=`, `taken=`, `not-taken=`, `unfetched=REDUCE<MAP[@ADDRESS]` (if not said, the one that its tracker has now), `again` (repeats the last) |
 //! | `register TRACKER` | `at=`, `incarnation=`, `shuffle=ADDRESS`, `running=`, `outputs=`, `checkpoints=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `jobs=` |
-//! | `preempt ATTEMPT`, `resume TASK` | `how=split`, `pause` or `kill`; `on=TRACKER` |
+//! | `preempt ATTEMPT`, `resume TASK` | `kind=split`, `pause` or `kill`; `on=TRACKER` |
 //! | `drain TRACKER`, `undrain TRACKER`, `drained TRACKER` | `within=120s`; the last shows how far it is |
-//! | `why JOB`, `why TASK`, `cost JOB` | shows what it waits for; what taking slots back has cost it |
+//! | `why JOB`, `why TASK`, `cost JOB` | shows what it waits for; what preemption has cost it |
 //! | `launches off`, `launches on` | forbids and allows launches, as a driver whose disk is nearly full does |
 //! | `show news` | from here on, what reducers are told of maps is shown too |
 //! | `disconnect TRACKER`, `tick`, `kill JOB`, `commit JOB [error=WHY]`, `restart` | `at=` |
@@ -77,7 +77,7 @@ struct Player<'a> {
     /// What a job waits for, or how the shadow compares, as just asked.
     answers: Vec<String>,
     /// Whether news for reducers is shown.
-    shows_news: bool,
+    shows_map_events: bool,
 }
 
 /// Plays a scenario and returns its text with what really happened below each `----`. `policy` is used unless the
@@ -105,7 +105,7 @@ pub fn run(
         spoken: BTreeMap::new(),
         last_heartbeat: None,
         answers: Vec::new(),
-        shows_news: false,
+        shows_map_events: false,
     };
     let mut out = String::new();
     let mut happened: Vec<String> = Vec::new();
@@ -160,7 +160,7 @@ impl Player<'_> {
         for effect in &effects {
             match effect {
                 Effect::Append(entry) => self.journal.push(entry.clone()),
-                Effect::Tell { tracker, orders, .. } => {
+                Effect::SendOrders { tracker, orders, .. } => {
                     let newest = orders.iter().map(|(number, _)| *number).max().unwrap_or(0);
                     let seen = &mut self.spoken.entry(tracker.0).or_default().1;
                     *seen = newest.max(*seen);
@@ -171,20 +171,20 @@ impl Player<'_> {
         effects
     }
 
-    /// A mind that knows nothing yet.
-    fn mind(&self) -> Result<JobTracker, String> {
+    /// An empty state machine.
+    fn core(&self) -> Result<JobTracker, String> {
         let make = |name: &str| (self.make)(name, &self.policy.1);
-        let mind = JobTracker::new(self.config.clone(), make(&self.policy.0)?);
+        let core = JobTracker::new(self.config.clone(), make(&self.policy.0)?);
         let shadow = self.shadow.as_deref().map(make).transpose()?;
         Ok(match shadow {
-            Some(shadow) => mind.with_shadow(shadow),
-            None => mind,
+            Some(shadow) => core.with_shadow(shadow),
+            None => core,
         })
     }
 
     /// The process dies and comes back with its journal.
     fn restart(&mut self) -> Result<Vec<Effect>, String> {
-        let mut tracker = self.mind()?;
+        let mut tracker = self.core()?;
         for entry in &self.journal {
             tracker.replay(entry).map_err(|error| error.to_string())?;
         }

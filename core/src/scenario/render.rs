@@ -7,7 +7,7 @@ use crate::{
     ids::{JobId, TaskId, TrackerId},
     job::MapEvent,
     shadow::Difference,
-    task::Recall,
+    task::PreemptKind,
     why::Why,
 };
 
@@ -26,8 +26,8 @@ impl Player<'_> {
             tally.same, tally.other, tally.left_free, tally.sooner
         );
         let back = format!(
-            "taken back: both={} policy={} shadow={}",
-            tally.both_took, tally.policy_took, tally.shadow_took
+            "preempted: both={} policy={} shadow={}",
+            tally.both_preempted, tally.policy_preempted, tally.shadow_preempted
         );
         let choice = |choice: &Option<(TaskId, Why)>| match choice {
             Some((task, why)) => format!("{} ({why})", short(task)),
@@ -37,9 +37,9 @@ impl Player<'_> {
             Difference::Slot { on, policy, shadow, .. } => {
                 format!("on {}: {} rather than {}", self.name(*on), choice(shadow), choice(policy))
             }
-            Difference::TakenBack { attempt, by_shadow, why } => {
+            Difference::Preempted { attempt, by_shadow, why } => {
                 let who = if *by_shadow { "shadow" } else { "policy" };
-                format!("only the {who} takes back {} ({why})", short(attempt))
+                format!("only the {who} preempts {} ({why})", short(attempt))
             }
         };
         let differences = shadow.differences().map(|(_, difference)| line(difference));
@@ -52,10 +52,10 @@ impl Player<'_> {
             match effect {
                 Effect::Append(entry) => lines.extend(self.fact(&entry.fact)),
                 Effect::Reply { reply, .. } => lines.extend(reply_line(reply)),
-                Effect::Tell { tracker, orders, .. } => {
+                Effect::SendOrders { tracker, orders, .. } => {
                     lines.extend(orders.iter().filter_map(|(_, order)| self.order(*tracker, order)));
                 }
-                Effect::AskToRegister { tracker, .. } => {
+                Effect::RequestRegistration { tracker, .. } => {
                     lines.push(format!("register-again {}", self.name(*tracker)));
                 }
                 Effect::CommitJob { job } => lines.push(format!("commit {}", short(job))),
@@ -66,12 +66,12 @@ impl Player<'_> {
         lines
     }
 
-    /// What taking slots back has cost a job.
+    /// What preemption has cost a job.
     pub(super) fn cost(&self, id: JobId) -> String {
         let Some(job) = self.tracker.cluster().job(id) else { return "no such job".into() };
         let cost = job.preemption;
         format!(
-            "cost {}: splits={} pauses={} resumes={} migrations={} kills={} states-lost={}; conserved {} bytes {}, lost {} bytes {}",
+            "cost {}: splits={} pauses={} resumes={} migrations={} kills={} checkpoints-lost={}; saved {} bytes {}, lost {} bytes {}",
             short(id),
             cost.splits,
             cost.pauses,
@@ -79,8 +79,8 @@ impl Player<'_> {
             cost.migrations,
             cost.kills,
             cost.checkpoints_lost,
-            cost.bytes_conserved,
-            cost.time_conserved,
+            cost.bytes_saved,
+            cost.time_saved,
             cost.bytes_lost,
             cost.time_lost
         )
@@ -118,12 +118,14 @@ impl Player<'_> {
     fn fact(&self, fact: &Fact) -> Option<String> {
         Some(match fact {
             Fact::JobTrackerStarted { epoch, .. } => format!("started epoch={epoch}"),
-            Fact::NumbersSkipped { epoch, job } => format!("numbers-skipped epoch={epoch} job={job}"),
+            Fact::IdsSkipped { epoch, job } => format!("ids-skipped epoch={epoch} job={job}"),
             Fact::TrackerJoined { name, .. } => format!("joined {name}"),
             Fact::TrackerSuspected { tracker, why } => format!("suspected {} ({why})", self.name(*tracker)),
             Fact::TrackerRecovered { tracker } => format!("recovered {}", self.name(*tracker)),
             Fact::TrackerLost { tracker, .. } => format!("lost {}", self.name(*tracker)),
-            Fact::JobSubmitted { .. } | Fact::JobCommitting { .. } | Fact::SlotDue { .. } => return None,
+            Fact::JobSubmitted { .. } | Fact::JobCommitting { .. } | Fact::PreemptionDeadlineSet { .. } => {
+                return None;
+            }
             Fact::JobEnded { job, outcome } => short(format!("ended {job} {outcome}")),
             Fact::JobForgotten { job } => format!("forgot {}", short(job)),
             Fact::AttemptLaunched { attempt, tracker, speculative, from, why } => {
@@ -137,9 +139,9 @@ impl Player<'_> {
                     self.name(*tracker)
                 )
             }
-            Fact::AttemptRecalled { attempt, how, why, hold, .. } => {
+            Fact::PreemptionRequested { attempt, kind, why, hold, .. } => {
                 let hold = if *hold { " hold" } else { "" };
-                format!("recalled {} to {how}{hold} ({why})", short(attempt))
+                format!("preempt-requested {} to {kind}{hold} ({why})", short(attempt))
             }
             Fact::MapSplit { attempt, position, .. } => format!("split {} at={position}", short(attempt)),
             Fact::AttemptPaused { attempt, stage, bytes, .. } => {
@@ -153,14 +155,16 @@ impl Player<'_> {
             Fact::AttemptKilled { attempt, why, .. } => format!("killed {} ({why})", short(attempt)),
             Fact::MapOutputLost { attempt, why, .. } => short(format!("output-lost {attempt} ({why})")),
             Fact::MapOutputMoved { attempt } => format!("moved {}", short(attempt)),
-            Fact::MapOutputTaken { attempt, tracker, .. }
-            | Fact::CheckpointTaken { attempt, tracker, .. } => {
-                format!("taken {} by {}", short(attempt), self.name(*tracker))
+            Fact::MapOutputCopied { attempt, tracker, .. }
+            | Fact::CheckpointCopied { attempt, tracker, .. } => {
+                format!("copied {} by {}", short(attempt), self.name(*tracker))
             }
             Fact::PauseRefused { attempt } => format!("pause-refused {}", short(attempt)),
-            Fact::RecallRefused { attempt, why, .. } => format!("refuses {} ({why})", short(attempt)),
+            Fact::PreemptionRefused { attempt, why, .. } => {
+                format!("preemption-refused {} ({why})", short(attempt))
+            }
             Fact::TrackerDraining { tracker, .. } => format!("draining {}", self.name(*tracker)),
-            Fact::TrackerReturned { tracker, .. } => format!("returned {}", self.name(*tracker)),
+            Fact::DrainCancelled { tracker, .. } => format!("drain-cancelled {}", self.name(*tracker)),
             Fact::TrackerForgotten { name, why, .. } => format!("forgotten {name} ({why})"),
             Fact::TrackerBlacklisted { job, tracker } => {
                 format!("blacklisted {} for {}", self.name(*tracker), short(job))
@@ -172,23 +176,25 @@ impl Player<'_> {
     fn order(&self, tracker: TrackerId, order: &Order) -> Option<String> {
         match order {
             Order::Launch(_) => None,
-            Order::MapEvents { job, first, maps, events } => self.shows_news.then(|| {
+            Order::MapEvents { job, first, maps, events } => self.shows_map_events.then(|| {
                 let shown = events.iter().map(|event| match event {
                     MapEvent::Available(attempt, on) => format!(" {}@{}", short(attempt), self.name(*on)),
                     MapEvent::Withdrawn(attempt) => format!(" -{}", short(attempt)),
                 });
                 let shown: String = shown.collect();
-                format!("news {} to {} from={first} maps={maps}{shown}", short(job), self.name(tracker))
+                format!("map-events {} to {} from={first} maps={maps}{shown}", short(job), self.name(tracker))
             }),
-            Order::Recall { attempt, how: Recall::Kill, .. } => {
+            Order::Preempt { attempt, kind: PreemptKind::Kill, .. } => {
                 Some(format!("stop {} on {}", short(attempt), self.name(tracker)))
             }
-            Order::Recall { attempt, how, .. } => {
-                Some(format!("{how} {} on {}", short(attempt), self.name(tracker)))
+            Order::Preempt { attempt, kind, .. } => {
+                Some(format!("{kind} {} on {}", short(attempt), self.name(tracker)))
             }
-            Order::Drop(attempt) => Some(format!("drop {} on {}", short(attempt), self.name(tracker))),
-            Order::Take { attempt, from } => {
-                Some(format!("take {} from {} on {}", short(attempt), self.name(*from), self.name(tracker)))
+            Order::DropCheckpoint(attempt) => {
+                Some(format!("drop {} on {}", short(attempt), self.name(tracker)))
+            }
+            Order::CopyFiles { attempt, from } => {
+                Some(format!("copy {} from {} on {}", short(attempt), self.name(*from), self.name(tracker)))
             }
             Order::Clean(job) => Some(format!("clean {} on {}", short(job), self.name(tracker))),
         }
@@ -197,7 +203,7 @@ impl Player<'_> {
 
 fn reply_line(reply: &Reply) -> Option<String> {
     match reply {
-        Reply::Submitted(_) | Reply::Registered { .. } | Reply::Stopped | Reply::Taken => None,
+        Reply::Submitted(_) | Reply::Registered { .. } | Reply::Stopped | Reply::Accepted => None,
         Reply::Refused(why) => Some(format!("refused: {}", short(why))),
     }
 }

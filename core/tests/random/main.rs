@@ -5,24 +5,24 @@
 //! `FERMATA_SEED=7 cargo test -p mrcore --test random` plays one seed, `FERMATA_SEEDS=1000` so many, from
 //! `FERMATA_FIRST` on.
 
-mod dice;
-mod life;
-mod news;
-mod play;
+mod event_counts;
+mod map_events;
 mod policy;
 mod races;
-mod seen;
+mod random_events;
+mod random_run;
+mod rng;
 mod world;
 
-use dice::Dice;
-use play::play;
-use policy::Anyhow;
-use seen::Seen;
+use event_counts::EventCounts;
+use policy::RandomPolicy;
+use random_run::play;
+use rng::Rng;
 use std::rc::Rc;
-use world::mind;
+use world::core;
 
 #[test]
-fn random_lives_hold_the_invariants_and_come_to_rest() {
+fn random_runs_keep_the_invariants_and_terminate() {
     let number = |key| std::env::var(key).ok().and_then(|text| text.parse::<u64>().ok());
     let one = number("FERMATA_SEED");
     let first = number("FERMATA_FIRST").unwrap_or(0);
@@ -30,50 +30,50 @@ fn random_lives_hold_the_invariants_and_come_to_rest() {
         Some(seed) => seed..seed + 1,
         None => first..first + number("FERMATA_SEEDS").unwrap_or(120),
     };
-    let mut seen = Seen::default();
+    let mut counts = EventCounts::default();
     for seed in seeds {
-        seen += play(seed, Rc::new(|seed| mind(Box::new(Anyhow(Dice(seed))))));
+        counts += play(seed, Rc::new(|seed| core(Box::new(RandomPolicy(Rng(seed))))));
     }
-    println!("{seen:#?}");
+    println!("{counts:#?}");
     let rarest = [
-        seen.succeeded,
-        seen.failed,
-        seen.zombies,
-        seen.duplicates,
-        seen.outputs_lost,
-        seen.unfetched,
-        seen.trackers_lost,
-        seen.restarts,
-        seen.late_words,
-        seen.forgotten,
-        seen.cleaned,
-        seen.splits,
-        seen.splits_of_tails,
-        seen.pauses,
-        seen.pauses_again,
-        seen.resumes,
-        seen.released,
-        seen.checkpoints_lost,
-        seen.dropped,
-        seen.drains,
-        seen.outputs_taken,
-        seen.checkpoints_taken,
-        seen.recalls_too_late,
-        seen.recalls_again,
-        seen.recalls_after_end,
-        seen.restarts_while_pausing,
-        seen.pauses_untold,
-        seen.replaced_after_pause,
-        seen.tails_lost,
-        seen.resumes_while_pausing,
-        seen.kills_after_pause,
-        seen.refused,
-        seen.unreached,
-        seen.kills_by_hand,
-        seen.overdue,
+        counts.succeeded,
+        counts.failed,
+        counts.zombies,
+        counts.duplicates,
+        counts.outputs_lost,
+        counts.unfetched,
+        counts.trackers_lost,
+        counts.restarts,
+        counts.late_reports,
+        counts.forgotten,
+        counts.cleaned,
+        counts.splits,
+        counts.splits_of_tails,
+        counts.pauses,
+        counts.pauses_again,
+        counts.resumes,
+        counts.released,
+        counts.checkpoints_lost,
+        counts.dropped,
+        counts.drains,
+        counts.outputs_copied,
+        counts.checkpoints_copied,
+        counts.preemptions_too_late,
+        counts.preemptions_repeated,
+        counts.preemptions_after_end,
+        counts.restarts_while_pausing,
+        counts.pauses_unreported,
+        counts.replaced_after_pause,
+        counts.tails_lost,
+        counts.resumes_while_pausing,
+        counts.kills_after_pause,
+        counts.refused,
+        counts.unreached,
+        counts.kills_by_hand,
+        counts.overdue,
     ];
     // These take two attempts at one reduce.
-    let rarer = [seen.twins_paused, seen.twins_resumed, seen.less_far];
-    assert!(one.is_some() || rarer.iter().all(|count| *count > 0), "something did not happen: {seen:?}");
-    assert!(one.is_some() || rarest.iter().all(|count| *count > 10), "something hardly happened: {seen:?}");
+    let rarer = [counts.duplicates_paused, counts.duplicates_resumed, counts.less_far];
+    assert!(one.is_some() || rarer.iter().all(|count| *count > 0), "something did not happen: {counts:?}");
+    assert!(one.is_some() || rarest.iter().all(|count| *count > 10), "something hardly happened: {counts:?}");
 }

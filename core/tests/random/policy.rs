@@ -1,18 +1,18 @@
 //! A policy that goes by nothing but chance.
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 use mrcore::{
     Phase, Plan, Scheduler, Span, Why,
     ids::{AttemptId, JobId, TrackerId},
     scheduler::{Cause, Round},
-    task::Recall,
+    task::PreemptKind,
 };
 
 /// Takes any job that can use a slot, in a random order; duplicates stragglers.
 #[derive(Debug)]
-pub(crate) struct Anyhow(pub(crate) Dice);
+pub(crate) struct RandomPolicy(pub(crate) Rng);
 
-impl Scheduler for Anyhow {
+impl Scheduler for RandomPolicy {
     fn name(&self) -> &'static str {
         "anyhow"
     }
@@ -29,7 +29,7 @@ impl Scheduler for Anyhow {
         let Cause::Offer(tracker) = round.cause else { return };
         let cluster = plan.cluster();
         if self.0.one_in(6) {
-            self.take_back(plan, tracker);
+            self.preempt_in_mode(plan, tracker);
         }
         for phase in Phase::BOTH {
             let mut jobs: Vec<_> = cluster.active_jobs().collect();
@@ -51,9 +51,9 @@ impl Scheduler for Anyhow {
     }
 }
 
-impl Anyhow {
+impl RandomPolicy {
     /// Takes some slot of a tracker back, by any means; whether that may be is the plan's to say.
-    fn take_back(&mut self, plan: &mut Plan<'_>, tracker: TrackerId) {
+    fn preempt_in_mode(&mut self, plan: &mut Plan<'_>, tracker: TrackerId) {
         let running =
             plan.cluster().tracker(tracker).map(|tracker| tracker.running.clone()).unwrap_or_default();
         let attempts: Vec<AttemptId> = running.map.into_iter().chain(running.reduce).collect();
@@ -61,11 +61,17 @@ impl Anyhow {
             return;
         }
         let attempt = attempts[self.0.below(attempts.len() as u64) as usize];
-        let how = [Recall::Split, Recall::Pause, Recall::Split, Recall::Pause, Recall::Kill];
-        let before = plan.yielding(tracker, attempt.phase());
-        if plan.preempt(attempt, how[self.0.below(5) as usize], Why::rule("anyhow")).is_ok() {
-            assert!(plan.preempt(attempt, Recall::Kill, Why::rule("twice")).is_err());
-            assert!(plan.yielding(tracker, attempt.phase()) >= before);
+        let kind = [
+            PreemptKind::Split,
+            PreemptKind::Pause,
+            PreemptKind::Split,
+            PreemptKind::Pause,
+            PreemptKind::Kill,
+        ];
+        let before = plan.slots_being_freed(tracker, attempt.phase());
+        if plan.preempt(attempt, kind[self.0.below(5) as usize], Why::rule("anyhow")).is_ok() {
+            assert!(plan.preempt(attempt, PreemptKind::Kill, Why::rule("twice")).is_err());
+            assert!(plan.slots_being_freed(tracker, attempt.phase()) >= before);
         }
     }
 }

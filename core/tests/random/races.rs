@@ -5,7 +5,7 @@ use mrcore::{
     Event, Fact,
     event::Reply,
     ids::{AttemptId, TaskId},
-    task::{AttemptState, Recall, Stage},
+    task::{AttemptState, PreemptKind, Stage},
 };
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 pub(crate) struct Before {
     /// An attempt that somebody wants the slot of, and where it stood.
     asked: Option<AttemptState>,
-    /// A task that somebody wants to go on was being paused.
+    /// A task that somebody wants to continue was being paused.
     resumes_pausing: bool,
     /// Attempts that were being paused.
     pausing: BTreeSet<AttemptId>,
@@ -26,10 +26,10 @@ pub(crate) struct Before {
 
 impl World {
     pub(crate) fn before(&self, event: &Event) -> Before {
-        let cluster = self.mind.cluster();
+        let cluster = self.core.cluster();
         let pausing = |task: &TaskId| {
-            let mut trying = cluster.task(*task).into_iter().flat_map(mrcore::task::Task::trying);
-            trying.any(|attempt| attempt.state == AttemptState::Pausing)
+            let mut viable = cluster.task(*task).into_iter().flat_map(mrcore::task::Task::viable);
+            viable.any(|attempt| attempt.state == AttemptState::Pausing)
         };
         let mut before = Before::default();
         match event {
@@ -46,7 +46,7 @@ impl World {
         let is_pausing =
             |id: &&AttemptId| cluster.attempt(**id).is_some_and(|at| at.state == AttemptState::Pausing);
         before.pausing = running.iter().copied().filter(is_pausing).copied().collect();
-        let doubled = |task: &&mrcore::task::Task| task.trying().count() > 1;
+        let doubled = |task: &&mrcore::task::Task| task.viable().count() > 1;
         let tasks = running.into_iter().filter_map(|id| cluster.task(id.task));
         before.doubled = tasks.filter(doubled).map(|task| task.id).collect();
         before
@@ -55,50 +55,54 @@ impl World {
     pub(crate) fn note_reply(&mut self, before: &Before, reply: &Reply) {
         match (before.asked, reply) {
             (Some(_), Reply::Refused(why)) if why.contains("is being moved into place") => {
-                self.seen.recalls_too_late += 1;
+                self.counts.preemptions_too_late += 1;
             }
             (Some(_), Reply::Refused(why)) if why.contains("it has ended") => {
-                self.seen.recalls_after_end += 1;
+                self.counts.preemptions_after_end += 1;
             }
-            (Some(AttemptState::Pausing | AttemptState::Splitting), _) => self.seen.recalls_again += 1,
+            (Some(AttemptState::Pausing | AttemptState::Splitting), _) => {
+                self.counts.preemptions_repeated += 1
+            }
             _ => {}
         }
-        self.seen.resumes_while_pausing += u32::from(before.resumes_pausing && *reply == Reply::Taken);
+        self.counts.resumes_while_pausing += u32::from(before.resumes_pausing && *reply == Reply::Accepted);
     }
 
     pub(crate) fn note_race(&mut self, before: &Before, fact: &Fact) {
-        let cluster = self.mind.cluster();
+        let cluster = self.core.cluster();
         match fact {
-            Fact::AttemptRecalled { attempt, how: Recall::Kill, why, .. } => {
-                self.seen.overdue += u32::from(why.contains("still holds its slot"));
-                self.seen.kills_after_pause += u32::from(before.pausing.contains(attempt));
+            Fact::PreemptionRequested { attempt, kind: PreemptKind::Kill, why, .. } => {
+                self.counts.overdue += u32::from(why.contains("still holds its slot"));
+                self.counts.kills_after_pause += u32::from(before.pausing.contains(attempt));
             }
             Fact::AttemptPaused { attempt, .. } => {
-                self.seen.twins_paused += u32::from(before.doubled.contains(&attempt.task));
-                let untold = before.registers.as_ref().is_some_and(|told| !told.contains(attempt));
-                self.seen.pauses_untold += u32::from(untold);
+                self.counts.duplicates_paused += u32::from(before.doubled.contains(&attempt.task));
+                let unsent = before.registers.as_ref().is_some_and(|sent| !sent.contains(attempt));
+                self.counts.pauses_unreported += u32::from(unsent);
             }
             Fact::AttemptKilled { attempt, why, .. } => {
-                self.seen.less_far += u32::from(why.contains("another attempt's state is further"));
-                self.seen.tails_lost += u32::from(self.is_tail(attempt.task));
+                self.counts.less_far += u32::from(why.contains("another attempt's state is further"));
+                self.counts.tails_lost += u32::from(self.is_tail(attempt.task));
             }
             Fact::MapOutputLost { attempt, .. } => {
                 let waits = |task: &mrcore::task::Task| {
-                    task.checkpoint.is_some_and(|aside| aside.stage == Stage::Shuffle)
+                    task.checkpoint.is_some_and(|checkpoint| checkpoint.stage == Stage::Shuffle)
                 };
                 let job = cluster.job(attempt.job());
                 let paused = job.is_some_and(|job| job.tasks.reduce.iter().any(waits));
-                self.seen.replaced_after_pause += u32::from(paused);
-                self.seen.tails_lost += u32::from(self.is_tail(attempt.task));
+                self.counts.replaced_after_pause += u32::from(paused);
+                self.counts.tails_lost += u32::from(self.is_tail(attempt.task));
             }
-            Fact::RecallRefused { .. } => self.seen.refused += 1,
-            Fact::JobTrackerStarted { .. } => self.seen.restarts_while_pausing += before.pausing.len() as u32,
+            Fact::PreemptionRefused { .. } => self.counts.refused += 1,
+            Fact::JobTrackerStarted { .. } => {
+                self.counts.restarts_while_pausing += before.pausing.len() as u32
+            }
             _ => {}
         }
     }
 
     fn is_tail(&self, id: TaskId) -> bool {
-        self.mind
+        self.core
             .cluster()
             .task(id)
             .is_some_and(|task| task.root != id.index && id.phase == mrcore::Phase::Map)

@@ -1,10 +1,10 @@
-//! The JobTracker's mind, trackers' bodies, and what they say to each other.
+//! The JobTracker's state machine, trackers' bodies, and what they say to each other.
 
 use crate::{
-    dice::Dice,
-    life::OUTDATED,
-    news::{News, Ranges},
-    seen::Seen,
+    event_counts::EventCounts,
+    map_events::{MapEventLog, Ranges},
+    random_events::OUTDATED,
+    rng::Rng,
 };
 use mrcore::{
     Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Scheduler, Span, Time,
@@ -14,8 +14,8 @@ use mrcore::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     invariants,
     job::JobOutcome,
-    task::{Aside, Progress, Recall, Refusal, Stage},
-    witness::Witness,
+    task::{CheckpointInfo, PreemptKind, PreemptRefusal, Progress, Stage},
+    trace_checker::TraceChecker,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,13 +29,13 @@ pub(crate) struct Run {
     pub(crate) bytes_in: u64,
     pub(crate) records: u64,
     pub(crate) refusals: u32,
-    /// The state that it was to take up is not there.
-    pub(crate) doomed: bool,
+    /// The checkpoint that it was to resume from is not there.
+    pub(crate) will_fail: bool,
 }
 
 /// A tracker's own picture.
 #[derive(Debug, Default)]
-pub(crate) struct Body {
+pub(crate) struct SimTracker {
     pub(crate) number: Option<TrackerId>,
     pub(crate) incarnation: u64,
     /// How often its process was started; each start has another address.
@@ -45,42 +45,42 @@ pub(crate) struct Body {
     pub(crate) acked: u64,
     pub(crate) running: BTreeMap<AttemptId, Run>,
     /// Told to stop, and not gone yet: processes take their time.
-    pub(crate) dying: BTreeMap<AttemptId, Recall>,
-    /// States put aside.
-    pub(crate) checkpoints: BTreeMap<AttemptId, Aside>,
+    pub(crate) dying: BTreeMap<AttemptId, PreemptKind>,
+    /// States checkpointed.
+    pub(crate) checkpoints: BTreeMap<AttemptId, CheckpointInfo>,
     /// Ended, and not yet told with an answered heartbeat.
     pub(crate) ended: Vec<AttemptReport>,
     pub(crate) outputs: BTreeSet<AttemptId>,
     /// Jobs that it has a folder of.
     pub(crate) jobs: BTreeSet<JobId>,
     /// What it is to copy from others.
-    pub(crate) taking: BTreeSet<AttemptId>,
+    pub(crate) copying: BTreeSet<AttemptId>,
     /// What its reduces know of maps.
-    pub(crate) news: BTreeMap<JobId, News>,
+    pub(crate) map_events: BTreeMap<JobId, MapEventLog>,
     /// Its process is gone or cut off until then.
     pub(crate) away_until: Time,
 }
 
 pub(crate) struct World {
     pub(crate) seed: u64,
-    pub(crate) dice: Dice,
+    pub(crate) rng: Rng,
     pub(crate) now: Time,
     pub(crate) make: Make,
-    pub(crate) mind: JobTracker,
+    pub(crate) core: JobTracker,
     pub(crate) journal: Vec<Entry>,
-    pub(crate) bodies: Vec<Body>,
+    pub(crate) trackers: Vec<SimTracker>,
     pub(crate) requests: u128,
     pub(crate) commits: Vec<JobId>,
     /// Computations that are done and not yet told.
     pub(crate) sums: Vec<(u64, Numbers)>,
     pub(crate) faults: bool,
     pub(crate) submitted: u32,
-    pub(crate) seen: Seen,
+    pub(crate) counts: EventCounts,
     /// The ranges of all map outputs that ever counted.
     pub(crate) ranges: Ranges,
     /// States that died with a disk.
     pub(crate) destroyed: BTreeSet<AttemptId>,
-    witness: Witness,
+    trace_checker: TraceChecker,
 }
 
 pub(crate) fn config() -> Config {
@@ -88,46 +88,46 @@ pub(crate) fn config() -> Config {
         launch_timeout: Span::secs(8),
         task_timeout: Span::secs(20),
         straggler_after: Span::secs(4),
-        recall_patience: Span::secs(6),
+        preemption_timeout: Span::secs(6),
         jobs_kept: 5,
         ..Config::default()
     }
 }
 
-/// Makes the mind of a world from its seed.
+/// Makes the core of a world from its seed.
 pub(crate) type Make = Rc<dyn Fn(u64) -> JobTracker>;
 
 /// A mind with this policy.
-pub(crate) fn mind(scheduler: Box<dyn Scheduler>) -> JobTracker {
+pub(crate) fn core(scheduler: Box<dyn Scheduler>) -> JobTracker {
     JobTracker::new(config(), scheduler)
 }
 
 impl World {
     pub(crate) fn new(seed: u64, make: Make) -> Self {
-        let mut dice = Dice(seed);
-        let bodies = (0..2 + dice.below(4)).map(|_| Body {
+        let mut rng = Rng(seed);
+        let trackers = (0..2 + rng.below(4)).map(|_| SimTracker {
             incarnation: 0,
-            slots: PerPhase { map: 1 + dice.below(3) as u32, reduce: 1 + dice.below(2) as u32 },
-            ..Body::default()
+            slots: PerPhase { map: 1 + rng.below(3) as u32, reduce: 1 + rng.below(2) as u32 },
+            ..SimTracker::default()
         });
-        let bodies = bodies.collect();
+        let trackers = trackers.collect();
         let mut world = Self {
             seed,
-            dice,
+            rng,
             now: Time(1_000_000),
-            mind: make(seed),
+            core: make(seed),
             make,
             journal: Vec::new(),
-            bodies,
+            trackers,
             requests: 0,
             commits: Vec::new(),
             sums: Vec::new(),
             faults: true,
             submitted: 0,
-            seen: Seen::default(),
+            counts: EventCounts::default(),
             ranges: Ranges::default(),
             destroyed: BTreeSet::new(),
-            witness: Witness::default(),
+            trace_checker: TraceChecker::default(),
         };
         world.send(Event::Start);
         world
@@ -137,8 +137,8 @@ impl World {
         let shown = format!("{event:?}");
         let mut effects = Vec::new();
         let before = self.before(&event);
-        self.mind.handle(self.now, event.clone(), &mut effects);
-        if let Err(what) = self.witness.see(&event, &effects, self.mind.cluster()) {
+        self.core.handle(self.now, event.clone(), &mut effects);
+        if let Err(what) = self.trace_checker.check(&event, &effects, self.core.cluster()) {
             panic!("seed {}: {what}\nafter {shown}", self.seed);
         }
         let mut answer = None;
@@ -153,9 +153,9 @@ impl World {
                     self.note_reply(&before, &reply);
                     answer = Some(reply);
                 }
-                Effect::Tell { tracker, answer, orders } => self.told(tracker, answer, orders),
-                Effect::AskToRegister { tracker, .. } => {
-                    if let Some(body) = self.bodies.iter_mut().find(|body| body.number == Some(tracker)) {
+                Effect::SendOrders { tracker, answer, orders } => self.sent(tracker, answer, orders),
+                Effect::RequestRegistration { tracker, .. } => {
+                    if let Some(body) = self.trackers.iter_mut().find(|body| body.number == Some(tracker)) {
                         body.number = None;
                     }
                 }
@@ -164,7 +164,7 @@ impl World {
                 Effect::Compute { number, problem } => self.sums.push((number, problem.solve())),
             }
         }
-        if let Err(what) = invariants::check(self.mind.cluster()) {
+        if let Err(what) = invariants::check(self.core.cluster()) {
             panic!("seed {}: {what}\nafter {shown}", self.seed);
         }
         answer
@@ -172,46 +172,46 @@ impl World {
 
     pub(crate) fn note(&mut self, fact: &Fact) {
         match fact {
-            Fact::JobEnded { outcome: JobOutcome::Succeeded, .. } => self.seen.succeeded += 1,
-            Fact::JobEnded { outcome: JobOutcome::Failed(_), .. } => self.seen.failed += 1,
+            Fact::JobEnded { outcome: JobOutcome::Succeeded, .. } => self.counts.succeeded += 1,
+            Fact::JobEnded { outcome: JobOutcome::Failed(_), .. } => self.counts.failed += 1,
             Fact::AttemptLaunched { speculative: true, from, .. } => {
-                self.seen.duplicates += 1;
-                self.seen.resumes += u32::from(from.is_some());
-                self.seen.twins_resumed += u32::from(from.is_some());
+                self.counts.duplicates += 1;
+                self.counts.resumes += u32::from(from.is_some());
+                self.counts.duplicates_resumed += u32::from(from.is_some());
             }
-            Fact::MapOutputLost { unfetched: true, .. } => self.seen.unfetched += 1,
-            Fact::MapOutputLost { .. } => self.seen.outputs_lost += 1,
-            Fact::TrackerBlacklisted { .. } => self.seen.blacklisted += 1,
-            Fact::TrackerLost { .. } => self.seen.trackers_lost += 1,
-            Fact::JobForgotten { .. } => self.seen.forgotten += 1,
-            Fact::AttemptSucceeded { attempt, .. } => self.ranges.note(*attempt, self.mind.cluster()),
+            Fact::MapOutputLost { unfetched: true, .. } => self.counts.unfetched += 1,
+            Fact::MapOutputLost { .. } => self.counts.outputs_lost += 1,
+            Fact::TrackerBlacklisted { .. } => self.counts.blacklisted += 1,
+            Fact::TrackerLost { .. } => self.counts.trackers_lost += 1,
+            Fact::JobForgotten { .. } => self.counts.forgotten += 1,
+            Fact::AttemptSucceeded { attempt, .. } => self.ranges.note(*attempt, self.core.cluster()),
             Fact::MapSplit { attempt, .. } => {
-                self.ranges.note(*attempt, self.mind.cluster());
-                self.seen.splits += 1;
-                let task = self.mind.cluster().task(attempt.task);
-                self.seen.splits_of_tails += u32::from(task.is_some_and(|task| task.root != task.id.index));
+                self.ranges.note(*attempt, self.core.cluster());
+                self.counts.splits += 1;
+                let task = self.core.cluster().task(attempt.task);
+                self.counts.splits_of_tails += u32::from(task.is_some_and(|task| task.root != task.id.index));
             }
             Fact::AttemptPaused { attempt, .. } => {
-                self.seen.pauses += 1;
-                let paused = self.mind.cluster().attempt(*attempt);
-                self.seen.pauses_again += u32::from(paused.is_some_and(|paused| paused.from.is_some()));
+                self.counts.pauses += 1;
+                let paused = self.core.cluster().attempt(*attempt);
+                self.counts.pauses_again += u32::from(paused.is_some_and(|paused| paused.from.is_some()));
             }
-            Fact::AttemptLaunched { from: Some(_), .. } => self.seen.resumes += 1,
-            Fact::TaskReleased { .. } => self.seen.released += 1,
-            Fact::CheckpointLost { .. } => self.seen.checkpoints_lost += 1,
-            Fact::TrackerDraining { .. } => self.seen.drains += 1,
-            Fact::MapOutputTaken { .. } => self.seen.outputs_taken += 1,
-            Fact::CheckpointTaken { .. } => self.seen.checkpoints_taken += 1,
+            Fact::AttemptLaunched { from: Some(_), .. } => self.counts.resumes += 1,
+            Fact::TaskReleased { .. } => self.counts.released += 1,
+            Fact::CheckpointLost { .. } => self.counts.checkpoints_lost += 1,
+            Fact::TrackerDraining { .. } => self.counts.drains += 1,
+            Fact::MapOutputCopied { .. } => self.counts.outputs_copied += 1,
+            Fact::CheckpointCopied { .. } => self.counts.checkpoints_copied += 1,
             _ => {}
         }
     }
 
     /// A tracker takes its orders, unless it is away: then they are lost.
-    pub(crate) fn told(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<(u64, Order)>) {
+    pub(crate) fn sent(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<(u64, Order)>) {
         let now = self.now;
-        let lazy = self.faults && self.dice.one_in(40);
-        let Some(at) = self.bodies.iter().position(|body| body.number == Some(tracker)) else { return };
-        let body = &mut self.bodies[at];
+        let lazy = self.faults && self.rng.one_in(40);
+        let Some(at) = self.trackers.iter().position(|body| body.number == Some(tracker)) else { return };
+        let body = &mut self.trackers[at];
         if body.away_until > now {
             return;
         }
@@ -219,53 +219,53 @@ impl World {
             body.ended.clear();
         }
         for (number, order) in orders {
-            if number <= self.bodies[at].acked {
+            if number <= self.trackers[at].acked {
                 continue;
             }
-            self.bodies[at].acked = number;
+            self.trackers[at].acked = number;
             // A launch that goes nowhere: the tracker never speaks of it.
             if !(lazy && matches!(order, Order::Launch(_))) {
-                self.obey(at, tracker, order);
+                self.execute(at, tracker, order);
             }
         }
-        let body = &self.bodies[at];
+        let body = &self.trackers[at];
         for phase in Phase::BOTH {
-            let held = body.running.keys().filter(|attempt| attempt.phase() == phase).count();
-            assert!(held <= body.slots[phase] as usize, "seed {}: {tracker} has no room", self.seed);
+            let on_hold = body.running.keys().filter(|attempt| attempt.phase() == phase).count();
+            assert!(on_hold <= body.slots[phase] as usize, "seed {}: {tracker} has no room", self.seed);
         }
     }
 
-    fn obey(&mut self, at: usize, tracker: TrackerId, order: Order) {
-        if let Order::Drop(attempt) = order {
+    fn execute(&mut self, at: usize, tracker: TrackerId, order: Order) {
+        if let Order::DropCheckpoint(attempt) = order {
             self.assert_unwanted(tracker, attempt);
         }
-        let body = &mut self.bodies[at];
+        let body = &mut self.trackers[at];
         match order {
             Order::Launch(attempt) => self.launched(at, attempt),
-            Order::Recall { attempt, how, .. } => {
+            Order::Preempt { attempt, kind, .. } => {
                 if body.running.contains_key(&attempt) {
-                    body.dying.insert(attempt, how);
+                    body.dying.insert(attempt, kind);
                 }
             }
-            Order::Drop(attempt) => {
-                self.seen.dropped += u32::from(body.checkpoints.remove(&attempt).is_some());
+            Order::DropCheckpoint(attempt) => {
+                self.counts.dropped += u32::from(body.checkpoints.remove(&attempt).is_some());
             }
             Order::Clean(job) => {
-                self.seen.cleaned += u32::from(body.jobs.remove(&job));
+                self.counts.cleaned += u32::from(body.jobs.remove(&job));
                 body.outputs.retain(|attempt| attempt.job() != job);
-                body.taking.retain(|attempt| attempt.job() != job);
+                body.copying.retain(|attempt| attempt.job() != job);
                 let its = body.running.keys().filter(|attempt| attempt.job() == job);
-                body.dying.extend(its.map(|attempt| (*attempt, Recall::Kill)));
+                body.dying.extend(its.map(|attempt| (*attempt, PreemptKind::Kill)));
                 body.checkpoints.retain(|attempt, _| attempt.job() != job);
-                body.news.remove(&job);
+                body.map_events.remove(&job);
             }
-            Order::Take { attempt, .. } => {
-                body.taking.insert(attempt);
+            Order::CopyFiles { attempt, .. } => {
+                body.copying.insert(attempt);
                 body.jobs.insert(attempt.job());
             }
             Order::MapEvents { job, first, maps, events } => {
-                let news = body.news.entry(job).or_default();
-                if let Err(what) = news.hear(first, maps, &events, &self.ranges, self.mind.cluster()) {
+                let map_events = body.map_events.entry(job).or_default();
+                if let Err(what) = map_events.apply(first, maps, &events, &self.ranges, self.core.cluster()) {
                     panic!("seed {}: {job} on {tracker}: {what}", self.seed);
                 }
             }
@@ -274,42 +274,46 @@ impl World {
 
     /// Nobody who runs reads what is dropped, and nobody will take it up.
     fn assert_unwanted(&self, tracker: TrackerId, dropped: AttemptId) {
-        let cluster = self.mind.cluster();
+        let cluster = self.core.cluster();
         let Some(job) = cluster.job(dropped.job()).filter(|job| job.is_running()) else { return };
-        let aside = job.task(dropped.task).and_then(|task| task.checkpoint);
-        let wanted = aside.is_some_and(|aside| (aside.attempt, aside.tracker) == (dropped, tracker));
+        let checkpoint = job.task(dropped.task).and_then(|task| task.checkpoint);
+        let wanted = checkpoint
+            .is_some_and(|checkpoint| (checkpoint.attempt, checkpoint.tracker) == (dropped, tracker));
         assert!(!wanted, "seed {}: {dropped} is dropped although it is to be taken up", self.seed);
         let reads = |attempt: &AttemptId| {
             cluster.attempt(*attempt).is_some_and(|attempt| {
-                attempt.state.holds_slot() && (attempt.from, attempt.origin) == (Some(dropped), Some(tracker))
+                attempt.state.holds_slot()
+                    && (attempt.from, attempt.checkpoint_on) == (Some(dropped), Some(tracker))
             })
         };
-        let reader = self.bodies.iter().flat_map(|body| body.running.keys()).find(|attempt| reads(attempt));
+        let reader = self.trackers.iter().flat_map(|body| body.running.keys()).find(|attempt| reads(attempt));
         assert!(reader.is_none(), "seed {}: {dropped} is dropped while {reader:?} reads it", self.seed);
     }
 
     /// It begins, from where the order says that its state lies.
     fn launched(&mut self, at: usize, attempt: AttemptId) {
-        let known = self.mind.cluster().attempt(attempt);
-        let took = known.and_then(|known| known.from.zip(known.origin));
-        let wanted = known.is_some_and(|known| known.state.is_trying());
+        let known = self.core.cluster().attempt(attempt);
+        let took = known.and_then(|known| known.from.zip(known.checkpoint_on));
+        let wanted = known.is_some_and(|known| known.state.is_viable());
         let mut run = Run::default();
-        if let Some((from, origin)) = took {
-            let aside = self.mind.cluster().task(attempt.task).and_then(|task| task.checkpoint);
+        if let Some((from, checkpoint_on)) = took {
+            let checkpoint = self.core.cluster().task(attempt.task).and_then(|task| task.checkpoint);
             // It may have been moved since.
-            let now = aside.filter(|aside| aside.attempt == from).map_or(origin, |aside| aside.tracker);
-            let has = |body: &&Body| body.number == Some(now) || body.number.is_none();
-            let there = self.bodies.iter().filter(has).find_map(|body| body.checkpoints.get(&from));
-            if let Some(aside) = there {
-                (run.bytes_in, run.records) = (aside.bytes_in, aside.records);
+            let now = checkpoint
+                .filter(|checkpoint| checkpoint.attempt == from)
+                .map_or(checkpoint_on, |checkpoint| checkpoint.tracker);
+            let has = |body: &&SimTracker| body.number == Some(now) || body.number.is_none();
+            let there = self.trackers.iter().filter(has).find_map(|body| body.checkpoints.get(&from));
+            if let Some(checkpoint) = there {
+                (run.bytes_in, run.records) = (checkpoint.bytes_in, checkpoint.records);
             } else {
                 // An order may come when the attempt has been given up.
                 let excused = self.destroyed.contains(&from) || !wanted;
                 assert!(excused, "seed {}: {from}, for {attempt}, is not where the order says", self.seed);
-                run.doomed = true;
+                run.will_fail = true;
             }
         }
-        let body = &mut self.bodies[at];
+        let body = &mut self.trackers[at];
         body.running.insert(attempt, run);
         body.jobs.insert(attempt.job());
     }
@@ -317,9 +321,9 @@ impl World {
     pub(crate) fn register(&mut self, at: usize) {
         self.requests += 1;
         let request = RequestId(self.requests);
-        let body = &mut self.bodies[at];
+        let body = &mut self.trackers[at];
         let mut attempts = std::mem::take(&mut body.ended);
-        attempts.extend(body.running.iter().map(|(attempt, run)| going(*attempt, *run)));
+        attempts.extend(body.running.iter().map(|(attempt, run)| leaving(*attempt, *run)));
         let tracker = Registration {
             name: format!("t{at}"),
             incarnation: Incarnation(body.incarnation),
@@ -334,31 +338,31 @@ impl World {
             jobs: body.jobs.iter().copied().collect(),
         };
         let is_zombie = |report: &AttemptReport| {
-            let known = self.mind.cluster().attempt(report.attempt);
+            let known = self.core.cluster().attempt(report.attempt);
             known.is_none_or(|attempt| !attempt.state.holds_slot())
         };
-        self.seen.zombies += tracker.attempts.iter().filter(|report| is_zombie(report)).count() as u32;
+        self.counts.zombies += tracker.attempts.iter().filter(|report| is_zombie(report)).count() as u32;
         (body.seq, body.acked) = (0, 0);
-        body.news.clear();
+        body.map_events.clear();
         // The number is known from before or is the next one; orders may come with the welcome.
-        let known = self.mind.cluster().tracker_named(&tracker.name).map(|tracker| tracker.id);
-        let next = TrackerId(self.mind.cluster().trackers().count() as u32);
-        self.bodies[at].number = Some(known.unwrap_or(next));
+        let known = self.core.cluster().tracker_named(&tracker.name).map(|tracker| tracker.id);
+        let next = TrackerId(self.core.cluster().trackers().count() as u32);
+        self.trackers[at].number = Some(known.unwrap_or(next));
         let reply = self.send(Event::Registration { request, tracker });
         let Some(Reply::Registered { incarnation, .. }) = reply else {
             panic!("seed {}: {reply:?}", self.seed)
         };
-        self.bodies[at].incarnation = incarnation.0;
+        self.trackers[at].incarnation = incarnation.0;
     }
 
     pub(crate) fn heartbeat(&mut self, at: usize) {
-        let Some(tracker) = self.bodies[at].number else { return self.register(at) };
+        let Some(tracker) = self.trackers[at].number else { return self.register(at) };
         self.work(at);
         let failures = self.unfetched(at);
-        let body = &mut self.bodies[at];
+        let body = &mut self.trackers[at];
         body.seq += 1;
         let mut attempts = body.ended.clone();
-        attempts.extend(body.running.iter().map(|(attempt, run)| going(*attempt, *run)));
+        attempts.extend(body.running.iter().map(|(attempt, run)| leaving(*attempt, *run)));
         let heartbeat = Heartbeat {
             tracker,
             incarnation: Incarnation(body.incarnation),
@@ -367,42 +371,42 @@ impl World {
             attempts,
             fetch_failures: failures,
         };
-        let (outputs_lost, failures) = (self.seen.unfetched, &heartbeat.fetch_failures);
+        let (outputs_lost, failures) = (self.counts.unfetched, &heartbeat.fetch_failures);
         let outdated = failures.iter().all(|failure| failure.addr == OUTDATED);
         self.send(Event::Heartbeat(heartbeat.clone()));
         assert!(
-            !outdated || outputs_lost == self.seen.unfetched,
+            !outdated || outputs_lost == self.counts.unfetched,
             "seed {}: a map runs again because of an address that its tracker does not have",
             self.seed
         );
         for phase in Phase::BOTH {
-            let idle = self.mind.idle_work(self.now, tracker, phase).is_some();
-            self.seen.idle[phase] += u32::from(idle);
+            let idle = self.core.runnable_task(self.now, tracker, phase).is_some();
+            self.counts.idle[phase] += u32::from(idle);
         }
-        if self.dice.one_in(10) {
+        if self.rng.one_in(10) {
             let before = self.journal.len();
             self.send(Event::Heartbeat(heartbeat.clone()));
             assert_eq!(before, self.journal.len(), "seed {}: a repeat changed something", self.seed);
         }
-        if heartbeat.incarnation.0 > 1 && self.dice.one_in(20) {
-            self.late_word(heartbeat);
+        if heartbeat.incarnation.0 > 1 && self.rng.one_in(20) {
+            self.late_report(heartbeat);
         }
     }
 
     /// Something that the process before this one said arrives only now.
-    pub(crate) fn late_word(&mut self, mut heartbeat: Heartbeat) {
+    pub(crate) fn late_report(&mut self, mut heartbeat: Heartbeat) {
         heartbeat.incarnation.0 -= 1;
         heartbeat.seq += 100;
         let (before, numbers) = (self.journal.len(), self.numbers());
         self.send(Event::Heartbeat(heartbeat));
         assert_eq!(before, self.journal.len(), "seed {}: an older process was heard", self.seed);
         // The one that is there now is not the one that was asked to register.
-        self.bodies.iter_mut().zip(numbers).for_each(|(body, number)| body.number = number);
-        self.seen.late_words += 1;
+        self.trackers.iter_mut().zip(numbers).for_each(|(body, number)| body.number = number);
+        self.counts.late_reports += 1;
     }
 
     pub(crate) fn numbers(&self) -> Vec<Option<TrackerId>> {
-        self.bodies.iter().map(|body| body.number).collect()
+        self.trackers.iter().map(|body| body.number).collect()
     }
 }
 /// What it is doing, by how far it is.
@@ -414,13 +418,13 @@ pub(crate) fn stage(phase: Phase, done: f32) -> Stage {
     }
 }
 
-pub(crate) fn going(attempt: AttemptId, run: Run) -> AttemptReport {
+pub(crate) fn leaving(attempt: AttemptId, run: Run) -> AttemptReport {
     let progress = Progress {
         done: run.done,
         stage: stage(attempt.phase(), run.done),
         bytes_in: run.bytes_in,
         refusals: run.refusals,
-        refused: (run.refusals > 0).then_some(Refusal::NoRoom),
+        refused: (run.refusals > 0).then_some(PreemptRefusal::NoSpace),
         ..Progress::default()
     };
     AttemptReport { attempt, status: AttemptStatus::Running(progress) }

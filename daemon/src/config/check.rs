@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_make_no_sense_are_refused_by_name() {
+    fn invalid_values_are_rejected_by_name() {
         let error = refused("[namenode]\nreplication = 0\n");
         assert!(error.starts_with("namenode.replication = 0: "), "{error}");
         for (key, value) in [
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_clients_that_could_do_nothing_are_refused_by_name() {
+    fn useless_node_and_client_settings_are_rejected_by_name() {
         for (settings, begins) in [
             ("[namenode]\nblock_size = \"99999TiB\"", "namenode.block_size = "),
             ("[client]\ndeadline = \"0s\"", "client.deadline = 0s"),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn trackers_that_are_well_cannot_be_given_up_by_a_setting() {
+    fn timeouts_cannot_expire_healthy_trackers() {
         for (settings, key) in [
             ("heartbeat = \"5s\"", "suspect_after = 3s"),
             ("suspect_after = \"10s\"", "lost_after = 10s"),

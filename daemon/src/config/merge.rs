@@ -19,17 +19,17 @@ impl Config {
                 return Err(ConfigError::Setting { key: (*key).into(), value: None, why });
             }
         }
-        lay_over(&mut all, over);
+        merge_tables(&mut all, over);
         let text = toml::to_string(&all).expect("plain values");
         Self::parse(&text, path)?.check()?;
         Ok(text)
     }
 }
 
-fn lay_over(all: &mut Table, over: Table) {
+fn merge_tables(all: &mut Table, over: Table) {
     for (key, value) in over {
         match (all.get_mut(&key), value) {
-            (Some(Value::Table(below)), Value::Table(above)) => lay_over(below, above),
+            (Some(Value::Table(below)), Value::Table(above)) => merge_tables(below, above),
             (_, value) => drop(all.insert(key, value)),
         }
     }
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_the_file_go_over_those_below_them() {
+    fn file_settings_override_defaults() {
         let config = merge("[scheduler]\nname = \"fair\"\n[tasktracker]\nmap_slots = 8\n").unwrap();
         assert_eq!((config.scheduler.name.as_str(), config.tasktracker.map_slots), ("fair", 8));
         assert_eq!(config.tasktracker.listen, "0.0.0.0:9501");
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_not_for_the_file_is_refused_by_name() {
+    fn invalid_or_foreign_settings_are_rejected_by_name() {
         let error = merge("[cluster]\nnamenode = \"b:2\"\n").unwrap_err();
         assert_eq!(error, "more.toml: cluster.namenode = \"b:2\": it is not for this file to set");
         let error = merge("\n[tasktracker]\nmap_slot = 8\n").unwrap_err();

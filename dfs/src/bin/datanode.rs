@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     daemon::lifecycle::begin();
     let args = Args::parse();
     let daemon = args.daemon.clone();
-    let config = match daemon.load(|config| args.lay_over(config)) {
+    let config = match daemon.load(|config| args.override_config(config)) {
         Ok(Some(config)) => config,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => return daemon::lifecycle::exit_usage("datanode", &error),
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 }
 
 impl Args {
-    fn lay_over(self, config: &mut daemon::config::Config) {
+    fn override_config(self, config: &mut daemon::config::Config) {
         fn set<T>(to: &mut T, flag: Option<T>) {
             if let Some(value) = flag {
                 *to = value;

@@ -23,14 +23,14 @@ struct Args {
     /// Block size of a new file that does not ask for one
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Bytes>,
-    /// Drop what cannot be read of a damaged edit log, say what, and go on; the damaged files are kept. Also accepts an
+    /// Drop what cannot be read of a damaged edit log, say what, and continue; the damaged files are kept. Also accepts an
     /// older copy of the folder: DataNodes that have seen a later start register again
     #[arg(long)]
     recover: bool,
 }
 
 impl Args {
-    fn lay_over(&self, config: &mut Config) {
+    fn override_config(&self, config: &mut Config) {
         let Self { listen, dir, replication, block_size, .. } = self;
         let to = &mut config.namenode;
         to.listen = listen.clone().unwrap_or_else(|| to.listen.clone());
@@ -43,7 +43,7 @@ impl Args {
 fn main() -> ExitCode {
     daemon::lifecycle::begin();
     let args = Args::parse();
-    match args.daemon.load(|config| args.lay_over(config)) {
+    match args.daemon.load(|config| args.override_config(config)) {
         Ok(Some(config)) => daemon::lifecycle::exit("namenode", start(&args, &config)),
         Ok(None) => ExitCode::SUCCESS,
         Err(error) => daemon::lifecycle::exit_usage("namenode", &error),

@@ -163,10 +163,10 @@ impl Header {
     }
 }
 
-/// Reads one frame from a blocking stream. `spare` lends its memory to the frame's data; see [`recycle`].
-pub fn read_frame(stream: &mut impl Read, spare: BytesMut) -> Result<Frame, FrameError> {
+/// Reads one frame from a blocking stream. `has_other_replica` lends its memory to the frame's data; see [`recycle`].
+pub fn read_frame(stream: &mut impl Read, has_other_replica: BytesMut) -> Result<Frame, FrameError> {
     let (raw, header) = read_header(stream)?;
-    read_rest(stream, &raw, &header, spare)
+    read_rest(stream, &raw, &header, has_other_replica)
 }
 
 /// Reads a request. A frame of another kind is refused by its header: no memory is used for what it announces.
@@ -180,7 +180,7 @@ pub fn read_request(stream: &mut impl Read) -> Result<proto::dfs::BulkRequest, F
 
 fn read_header(stream: &mut impl Read) -> Result<([u8; FRAME_HEADER_BYTES], Header), FrameError> {
     let mut raw = [0; FRAME_HEADER_BYTES];
-    // Between two frames an end is no error. What a stopped process is told when it goes on is none either.
+    // Between two frames an end is no error. What a stopped process is told when it continues is none either.
     match stream.read_exact(&mut raw[..1]) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(FrameError::Closed),
         first => first?,
@@ -194,12 +194,12 @@ fn read_rest(
     stream: &mut impl Read,
     raw: &[u8],
     header: &Header,
-    spare: BytesMut,
+    has_other_replica: BytesMut,
 ) -> Result<Frame, FrameError> {
     let mut body = BytesMut::zeroed(header.body_len);
     stream.read_exact(&mut body)?;
     header.check(raw, &body)?;
-    let mut data = spare;
+    let mut data = has_other_replica;
     data.resize(header.data_len, 0);
     stream.read_exact(&mut data)?;
     Ok(Frame { kind: header.kind, body, data })
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn being_interrupted_is_no_end() {
+    fn interrupted_reads_are_retried() {
         let raw = packet_frame(b"hello");
         let mut from = Interrupted(&raw, false);
         assert_eq!(&read_frame(&mut from, BytesMut::new()).unwrap().data[..], b"hello");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_stream_is_told_from_a_cut_frame() {
+    fn end_of_stream_differs_from_a_truncated_frame() {
         assert!(matches!(read_frame(&mut &[][..], BytesMut::new()), Err(FrameError::Closed)));
         let raw = packet_frame(b"hello");
         for cut in 1..raw.len() {

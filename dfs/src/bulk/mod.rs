@@ -53,7 +53,7 @@ pub fn set_up_within(nodes: usize) -> std::time::Duration {
 }
 
 /// The kind of a refusal that is no fault of the node: the NameNode, which it must ask, does not answer.
-pub(crate) const AWAY: &str = "away";
+pub(crate) const NAMENODE_UNAVAILABLE: &str = "namenode-unavailable";
 
 /// Data bytes in a full packet: a whole number of chunks.
 pub const PACKET_BYTES: usize = 8 * crate::checksum::CHUNK_BYTES;

@@ -83,7 +83,7 @@ impl Client {
         let namenode = format!("the NameNode at {}", self.inner.options.namenode);
         let mut wait = Wait::until(end, self.inner.options.listener.as_ref());
         let mut why = "it does not answer".to_owned();
-        let mut heard: Option<(String, Option<Kind>)> = None;
+        let mut received: Option<(String, Option<Kind>)> = None;
         loop {
             let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             let mut attempt = Request::new(request.clone());
@@ -93,10 +93,10 @@ impl Client {
             let answer = wait.during(&namenode, &why, asking).await;
             let failed = match answer {
                 Ok(Ok(reply)) => return Ok(reply.into_inner()),
-                Ok(Err(status)) => self.judge(&status),
+                Ok(Err(status)) => self.classify(&status),
                 // Cut off by the deadline: what it said before is the reason.
-                Err(_) if left < one && heard.is_some() => {
-                    let (reason, kind) = heard.take().unwrap_or_default();
+                Err(_) if left < one && received.is_some() => {
+                    let (reason, kind) = received.take().unwrap_or_default();
                     Failed::Now { reason, kind }
                 }
                 Err(_) => Failed::Now { reason: format!("{namenode} does not answer"), kind: None },
@@ -106,7 +106,7 @@ impl Client {
                 Failed::Now { reason: last, kind } => {
                     tracing::debug!(%what, last, "asking again");
                     why = last.strip_prefix(&format!("{namenode} ")).unwrap_or(&last).to_owned();
-                    heard = Some((last.clone(), kind));
+                    received = Some((last.clone(), kind));
                     if !wait.during(&namenode, &why, backoff.sleep_until(end)).await {
                         let seconds = started.elapsed().as_secs_f64();
                         return Err(ClientError::Deadline { what: what.to_string(), seconds, last, kind });
@@ -118,12 +118,12 @@ impl Client {
 
     /// Somebody sits and watches, and waiting would not help.
     fn is_hopeless(&self, error: &Error) -> bool {
-        self.inner.options.listener.is_some() && error.kind == Kind::Held
+        self.inner.options.listener.is_some() && error.kind == Kind::ManualSafemode
     }
 
-    fn judge(&self, status: &Status) -> Failed {
+    fn classify(&self, status: &Status) -> Failed {
         match from_status(status) {
-            Some(error) if error.is_passing() && !self.is_hopeless(&error) => {
+            Some(error) if error.is_transient() && !self.is_hopeless(&error) => {
                 return Failed::Now { reason: error.message, kind: Some(error.kind) };
             }
             Some(error) => return Failed::For(ClientError::Refused(error)),
@@ -133,9 +133,9 @@ impl Client {
         // a lost connection is asked again; one to something else than a NameNode does not get better.
         let cause = cause_of(status);
         match status.code() {
-            Code::Unimplemented => return self.stranger("it does not know what NameNodes are asked"),
-            _ if security::misfit(&cause).is_some() => return Failed::For(self.misfit(&cause)),
-            _ if NOT_OURS.iter().any(|words| cause.contains(words)) => return self.stranger(&cause),
+            Code::Unimplemented => return self.wrong_peer("it does not know what NameNodes are asked"),
+            _ if security::tls_mismatch(&cause).is_some() => return Failed::For(self.tls_mismatch(&cause)),
+            _ if WRONG_PROTOCOL.iter().any(|text| cause.contains(text)) => return self.wrong_peer(&cause),
             _ => {}
         }
         match status.code() {
@@ -162,11 +162,11 @@ impl Client {
 
 impl Client {
     /// It runs, and the two do not agree on TLS.
-    fn misfit(&self, cause: &str) -> ClientError {
-        misfit(&self.inner.options.namenode, cause)
+    fn tls_mismatch(&self, cause: &str) -> ClientError {
+        tls_mismatch(&self.inner.options.namenode, cause)
     }
 
-    fn stranger(&self, why: &str) -> Failed {
+    fn wrong_peer(&self, why: &str) -> Failed {
         let addr = &self.inner.options.namenode;
         let message = format!(
             "what answers at {addr} is not a Fermata NameNode, or one that wants TLS ({why}): name another with \
@@ -177,14 +177,14 @@ impl Client {
 }
 
 /// The error for a NameNode with which there is no agreement on TLS.
-pub(super) fn misfit(addr: &str, cause: &str) -> ClientError {
-    let meaning = security::misfit(cause).unwrap_or("the two do not agree");
+pub(super) fn tls_mismatch(addr: &str, cause: &str) -> ClientError {
+    let meaning = security::tls_mismatch(cause).unwrap_or("the two do not agree");
     let message = format!("no TLS with the NameNode at {addr} ({cause}): {meaning}");
     ClientError::Refused(Error::new(Kind::Denied, message))
 }
 
 /// What the transport says of a peer that does not speak its protocol.
-const NOT_OURS: [&str; 3] =
+const WRONG_PROTOCOL: [&str; 3] =
     ["frame with invalid size", "unspecific protocol error", "invalid compression flag"];
 
 /// The innermost reason: "connection refused" rather than "transport error".

@@ -95,7 +95,7 @@ pub(super) fn reason(error: &io::Error) -> String {
 pub(super) struct Idle(Mutex<Vec<(String, Stream, Instant)>>);
 
 impl Idle {
-    const KEPT_MAX: usize = 16;
+    const IDLE_MAX: usize = 16;
     /// Shorter than any sensible DataNode's own limit on silence.
     const AGE_MAX: Duration = Duration::from_secs(5);
 
@@ -114,9 +114,9 @@ impl Idle {
         self.0.lock().retain(|(known, ..)| known != addr);
     }
 
-    pub(super) fn give(&self, addr: &str, stream: Stream) {
+    pub(super) fn put_back(&self, addr: &str, stream: Stream) {
         let mut kept = self.0.lock();
-        if kept.len() < Self::KEPT_MAX {
+        if kept.len() < Self::IDLE_MAX {
             kept.push((addr.to_owned(), stream, Instant::now()));
         }
     }
@@ -127,7 +127,7 @@ impl Idle {
 pub(super) struct Buffers(Mutex<Vec<Vec<u8>>>);
 
 impl Buffers {
-    const KEPT_MAX: usize = 32;
+    const IDLE_MAX: usize = 32;
 
     /// An empty buffer with room for a packet.
     pub(super) fn take_empty(&self) -> Vec<u8> {
@@ -143,9 +143,9 @@ impl Buffers {
         buffer
     }
 
-    pub(super) fn give(&self, buffer: Vec<u8>) {
+    pub(super) fn put_back(&self, buffer: Vec<u8>) {
         let mut kept = self.0.lock();
-        if kept.len() < Self::KEPT_MAX {
+        if kept.len() < Self::IDLE_MAX {
             kept.push(buffer);
         }
     }

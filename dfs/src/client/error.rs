@@ -32,7 +32,7 @@ pub enum ClientError {
     },
     /// A DataNode had to ask the NameNode, which did not answer it.
     #[error("the namenode does not answer the datanodes: {reason}")]
-    NodesCannotAsk {
+    NameNodeUnreachableFromNodes {
         /// What the DataNode said.
         reason: String,
     },
@@ -80,8 +80,8 @@ pub enum ClientError {
         /// Why.
         reason: String,
     },
-    /// The writer cannot go on.
-    #[error("cannot write {path}: the writer failed or was given up before")]
+    /// The writer cannot continue.
+    #[error("cannot write {path}: the writer failed or was aborted before")]
     WriterFailed {
         /// The file.
         path: DfsPath,
@@ -122,11 +122,11 @@ impl ClientError {
     }
 
     /// Whether the file system as a whole does not answer or is not ready: no fault of who asks, and it may pass.
-    pub fn is_away(&self) -> bool {
+    pub fn is_unavailable(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::NodesCannotAsk { .. } => true,
+            Self::Unreachable { .. } | Self::NameNodeUnreachableFromNodes { .. } => true,
             Self::Deadline { kind, .. } => {
-                matches!(kind, None | Some(Kind::Safemode | Kind::Held | Kind::Unavailable))
+                matches!(kind, None | Some(Kind::Safemode | Kind::ManualSafemode | Kind::Unavailable))
             }
             _ => false,
         }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hidden_name_is_not_told() {
+    fn temporary_name_is_not_shown_in_errors() {
         let [hidden, to] = ["/a/.b.put-1", "/a/b"].map(|path| DfsPath::parse(path).unwrap());
         let refused = ClientError::Refused(Error::new(Kind::NoNodes, "no room for /a/.b.put-1"));
         assert_eq!(refused.naming(&hidden, &to).to_string(), "no room for /a/b");

@@ -36,13 +36,13 @@ const BROKEN: &str = "the thread that read it broke down";
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
 /// Bytes `from..to` of a block, from one of its nodes.
-pub(super) struct Part {
+pub(super) struct BlockRange {
     pub(super) block: LocatedBlock,
     pub(super) node: NodeAddress,
     pub(super) from: u64,
     pub(super) to: u64,
     /// Another node has it too: this one need not be waited for long.
-    pub(super) spare: bool,
+    pub(super) has_other_replica: bool,
 }
 
 /// Why a part could not be fetched.
@@ -63,7 +63,7 @@ pub(super) struct Run {
     requests: VecDeque<Request>,
     /// What comes in now: the first of `requests`.
     source: Option<Source>,
-    way: Way,
+    read_path: ReadPath,
     buffers: Arc<Buffers>,
     failed: bool,
 }
@@ -76,17 +76,19 @@ impl Run {
             let request = self.requests.front().filter(|_| !self.failed)?;
             let source = match &mut self.source {
                 Some(source) => source,
-                none => match self.way.open(request, &self.buffers).await {
+                none => match self.read_path.open(request, &self.buffers).await {
                     Ok(source) => none.insert(source),
                     Err(bad) => return Some(self.fail(&bad)),
                 },
             };
             let next = match source {
                 Source::File(file) => file.next().await,
-                Source::Stream(stream) => stream.next(self.way.patience(&request.part)).await,
+                Source::Stream(stream) => stream.next(self.read_path.timeout(&request.range_of)).await,
             };
             match next {
-                Ok(Some((offset, bytes))) => return Some(Ok((request.part.block.offset + offset, bytes))),
+                Ok(Some((offset, bytes))) => {
+                    return Some(Ok((request.range_of.block.offset + offset, bytes)));
+                }
                 Ok(None) => self.finish(),
                 Err(bad) => return Some(self.fail(&bad)),
             }
@@ -97,34 +99,34 @@ impl Run {
     fn finish(&mut self) {
         let request = self.requests.pop_front();
         if let (Some(Source::Stream(stream)), Some(request)) = (self.source.take(), request) {
-            self.way.hangup.release();
+            self.read_path.hangup.release();
             if stream.socket.socket().set_nonblocking(false).is_ok() {
-                self.way.idle.give(&request.part.node.data_addr, stream.socket);
+                self.read_path.idle.put_back(&request.range_of.node.data_addr, stream.socket);
             }
         }
     }
 
-    fn fail(&mut self, bad: &Bad) -> Item {
+    fn fail(&mut self, bad: &ReadFailure) -> Item {
         self.failed = true;
         self.source = None;
-        self.way.hangup.hang_up();
-        let part = &self.requests[0].part;
+        self.read_path.hangup.hang_up();
+        let range_of = &self.requests[0].range_of;
         // A connection that brought bad bytes may be out of step.
-        self.way.idle.forget(&part.node.data_addr);
-        let (reason, damaged) = bad.judge();
-        Err(Box::new(Failure { block: part.block.clone(), node: part.node.clone(), reason, damaged }))
+        self.read_path.idle.forget(&range_of.node.data_addr);
+        let (reason, damaged) = bad.classify();
+        Err(Box::new(Failure { block: range_of.block.clone(), node: range_of.node.clone(), reason, damaged }))
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.way.hangup.hang_up();
+        self.read_path.hangup.hang_up();
     }
 }
 
 /// Will fetch `parts`, in order.
-pub(super) fn start(client: &Client, parts: Vec<Part>) -> Run {
-    let way = Way {
+pub(super) fn start(client: &Client, parts: Vec<BlockRange>) -> Run {
+    let read_path = ReadPath {
         hangup: Hangup::default(),
         timeouts: client.read_timeouts(),
         short_circuit: client.inner.options.config.short_circuit,
@@ -132,23 +134,23 @@ pub(super) fn start(client: &Client, parts: Vec<Part>) -> Run {
         idle: client.inner.idle.clone(),
     };
     let requests = parts.into_iter().map(Arc::new).flat_map(Request::all_of).collect();
-    Run { requests, source: None, way, buffers: client.inner.buffers.clone(), failed: false }
+    Run { requests, source: None, read_path, buffers: client.inner.buffers.clone(), failed: false }
 }
 
 /// Bytes of a part that are asked for at once.
 #[derive(Clone)]
 struct Request {
-    part: Arc<Part>,
+    range_of: Arc<BlockRange>,
     range: Range<u64>,
 }
 
 impl Request {
-    fn all_of(part: Arc<Part>) -> impl Iterator<Item = Self> {
-        let starts = (part.from / REQUEST_BYTES_MAX..part.to.div_ceil(REQUEST_BYTES_MAX))
+    fn all_of(range_of: Arc<BlockRange>) -> impl Iterator<Item = Self> {
+        let starts = (range_of.from / REQUEST_BYTES_MAX..range_of.to.div_ceil(REQUEST_BYTES_MAX))
             .map(|n| n * REQUEST_BYTES_MAX);
         starts.map(move |start| {
-            let range = part.from.max(start)..part.to.min(start + REQUEST_BYTES_MAX);
-            Self { part: part.clone(), range }
+            let range = range_of.from.max(start)..range_of.to.min(start + REQUEST_BYTES_MAX);
+            Self { range_of: range_of.clone(), range }
         })
     }
 
@@ -156,13 +158,13 @@ impl Request {
     fn chunks(&self) -> Range<u64> {
         let chunk = CHUNK_BYTES as u64;
         let end = self.range.end.checked_next_multiple_of(chunk).unwrap_or(u64::MAX);
-        self.range.start / chunk * chunk..end.min(self.part.block.length)
+        self.range.start / chunk * chunk..end.min(self.range_of.block.length)
     }
 }
 
 /// How to get at a block's bytes.
 #[derive(Clone)]
-struct Way {
+struct ReadPath {
     hangup: Hangup,
     timeouts: Timeouts,
     short_circuit: bool,
@@ -170,68 +172,75 @@ struct Way {
     idle: Arc<Idle>,
 }
 
-impl Way {
-    async fn open(&self, request: &Request, buffers: &Arc<Buffers>) -> Result<Source, Bad> {
-        let (way, wanted) = (self.clone(), request.clone());
-        let opened = spawn_blocking(move || way.open_blocking(&wanted)).await;
-        let broken = |_| Err(Bad::Reply(BROKEN.into()));
+impl ReadPath {
+    async fn open(&self, request: &Request, buffers: &Arc<Buffers>) -> Result<Source, ReadFailure> {
+        let (read_path, wanted) = (self.clone(), request.clone());
+        let opened = spawn_blocking(move || read_path.open_blocking(&wanted)).await;
+        let broken = |_| Err(ReadFailure::Reply(BROKEN.into()));
         Ok(match opened.unwrap_or_else(broken)? {
             Opened::Local(replica) => Source::File(FileSource {
                 replica: Arc::new(replica),
                 left: request.chunks(),
-                ahead: None,
+                prefetched: None,
                 buffers: buffers.clone(),
             }),
-            Opened::Asked(socket, sums) => Source::Stream(StreamSource {
+            Opened::Remote(socket, sums) => Source::Stream(StreamSource {
                 socket,
                 left: request.chunks(),
                 sums,
-                filling: None,
+                partial_packet: None,
                 buffers: buffers.clone(),
             }),
         })
     }
 
-    fn open_blocking(&self, request: &Request) -> Result<Opened, Bad> {
-        let part = &request.part;
+    fn open_blocking(&self, request: &Request) -> Result<Opened, ReadFailure> {
+        let range_of = &request.range_of;
         if self.short_circuit {
-            match local::open_if_local(&part.block, &part.node, &self.credentials, self.patience(part)) {
+            match local::open_if_local(
+                &range_of.block,
+                &range_of.node,
+                &self.credentials,
+                self.timeout(range_of),
+            ) {
                 Ok(Some(local)) => return Ok(Opened::Local(local)),
                 // Over TCP it would be as silent.
-                Err(silent) if part.spare => return Err(silent.into()),
+                Err(silent) if range_of.has_other_replica => return Err(silent.into()),
                 Ok(None) | Err(_) => {}
             }
         }
-        let (socket, sums) = self.ask(part, request.chunks())?;
-        Ok(Opened::Asked(socket, sums.into()))
+        let (socket, sums) = self.request(range_of, request.chunks())?;
+        Ok(Opened::Remote(socket, sums.into()))
     }
 
     /// Sends the request, over a kept connection if there is a good one; the stream stands at the data.
-    fn ask(&self, part: &Part, range: Range<u64>) -> Result<(Stream, Vec<u32>), Bad> {
-        let addr = &part.node.data_addr;
-        let silence = self.patience(part);
+    fn request(&self, range_of: &BlockRange, range: Range<u64>) -> Result<(Stream, Vec<u32>), ReadFailure> {
+        let addr = &range_of.node.data_addr;
+        let silence = self.timeout(range_of);
         let timeouts =
             Timeouts { silence, connect: self.timeouts.connect.min(silence), ..self.timeouts.clone() };
         if let Some(stream) = self.idle.take(addr, &timeouts, &self.hangup) {
-            match ask_over(stream, part, range.clone()) {
-                Err(Bad::Frame(FrameError::Io(error))) if is_timeout(&error) => return Err(error.into()),
+            match request_over(stream, range_of, range.clone()) {
+                Err(ReadFailure::Frame(FrameError::Io(error))) if is_timeout(&error) => {
+                    return Err(error.into());
+                }
                 // It was closed while nobody looked.
-                Err(Bad::Frame(FrameError::Io(_) | FrameError::Closed)) => {}
+                Err(ReadFailure::Frame(FrameError::Io(_) | FrameError::Closed)) => {}
                 other => return other,
             }
         }
-        ask_over(connect(addr, &timeouts, &self.hangup)?, part, range)
+        request_over(connect(addr, &timeouts, &self.hangup)?, range_of, range)
     }
 
-    fn patience(&self, part: &Part) -> Duration {
-        if part.spare { self.timeouts.silence.min(STALL) } else { self.timeouts.silence }
+    fn timeout(&self, range_of: &BlockRange) -> Duration {
+        if range_of.has_other_replica { self.timeouts.silence.min(STALL) } else { self.timeouts.silence }
     }
 }
 
 enum Opened {
     Local(LocalReplica),
     /// Stands at the data; with the checksums.
-    Asked(Stream, VecDeque<u32>),
+    Remote(Stream, VecDeque<u32>),
 }
 
 /// Where the bytes of one request come from.
@@ -241,7 +250,7 @@ enum Source {
 }
 
 /// What comes next of a source and its place in the block; nothing at the end.
-type Next = Result<Option<(u64, Bytes)>, Bad>;
+type Next = Result<Option<(u64, Bytes)>, ReadFailure>;
 
 /// A block on this machine.
 struct FileSource {
@@ -249,7 +258,7 @@ struct FileSource {
     /// What is to come, in whole chunks.
     left: Range<u64>,
     /// The next packet.
-    ahead: Option<JoinHandle<Result<Pooled, ReadError>>>,
+    prefetched: Option<JoinHandle<Result<Pooled, ReadError>>>,
     buffers: Arc<Buffers>,
 }
 
@@ -257,7 +266,7 @@ impl FileSource {
     fn read_ahead(&mut self) -> &mut JoinHandle<Result<Pooled, ReadError>> {
         let (replica, start, length) = (self.replica.clone(), self.left.start, packet_length(&self.left));
         let buffers = &self.buffers;
-        self.ahead.get_or_insert_with(|| {
+        self.prefetched.get_or_insert_with(|| {
             let mut packet = Pooled { buffer: buffers.take_full(), length, home: buffers.clone() };
             spawn_blocking(move || replica.read(start, &mut packet.buffer[..length]).map(|()| packet))
         })
@@ -268,8 +277,8 @@ impl FileSource {
             return Ok(None);
         }
         let read = self.read_ahead().await;
-        self.ahead = None;
-        let packet = read.map_err(|_| Bad::Reply(BROKEN.into()))?.map_err(Bad::Local)?;
+        self.prefetched = None;
+        let packet = read.map_err(|_| ReadFailure::Reply(BROKEN.into()))?.map_err(ReadFailure::Local)?;
         let start = self.left.start;
         self.left.start += packet.length as u64;
         if !self.left.is_empty() {
@@ -291,12 +300,12 @@ struct StreamSource {
     left: Range<u64>,
     /// Of the chunks not checked yet.
     sums: VecDeque<u32>,
-    filling: Option<Filling>,
+    partial_packet: Option<PartialPacket>,
     buffers: Arc<Buffers>,
 }
 
 /// A packet of which a part is there.
-struct Filling {
+struct PartialPacket {
     packet: Pooled,
     filled: usize,
     checked: usize,
@@ -310,27 +319,27 @@ impl StreamSource {
         // A consumer that never waits for anything else would keep others from running.
         tokio::task::consume_budget().await;
         while !self.fill()? {
-            if !self.more_comes_soon() {
-                let more = tokio::time::timeout(silence, self.more_comes()).await;
+            if !self.wait_readable_briefly() {
+                let more = tokio::time::timeout(silence, self.wait_readable()).await;
                 more.unwrap_or(Err(io::ErrorKind::TimedOut.into()))?;
             }
         }
-        let packet = self.filling.take().expect("just filled").packet;
+        let packet = self.partial_packet.take().expect("just filled").packet;
         let start = self.left.start;
         self.left.start += packet.length as u64;
         Ok(Some((start, Bytes::from_owner(packet))))
     }
 
     /// The runtime watches the connection only while nothing comes: it would wake a thread of its own at each arrival.
-    async fn more_comes(&self) -> io::Result<()> {
+    async fn wait_readable(&self) -> io::Result<()> {
         let socket = self.socket.socket();
         socket.set_nonblocking(true)?;
         tokio::net::TcpStream::from_std(socket.try_clone()?)?.readable().await
     }
 
     /// Waits a moment for more, on this thread: on a fast link it is there sooner than the runtime could notice it and
-    /// wake us. Only where others can go on meanwhile.
-    fn more_comes_soon(&self) -> bool {
+    /// wake us. Only where others can continue meanwhile.
+    fn wait_readable_briefly(&self) -> bool {
         let others_go_on = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
         others_go_on
             && block_in_place(|| {
@@ -340,28 +349,28 @@ impl StreamSource {
     }
 
     /// Takes what has come; whether that makes a whole packet, all of it checked.
-    fn fill(&mut self) -> Result<bool, Bad> {
+    fn fill(&mut self) -> Result<bool, ReadFailure> {
         let length = packet_length(&self.left);
-        let filling = self.filling.get_or_insert_with(|| {
+        let partial_packet = self.partial_packet.get_or_insert_with(|| {
             let packet = Pooled { buffer: self.buffers.take_full(), length, home: self.buffers.clone() };
-            Filling { packet, filled: 0, checked: 0 }
+            PartialPacket { packet, filled: 0, checked: 0 }
         });
-        while filling.filled < length {
-            let room = &mut filling.packet.buffer[filling.filled..length];
+        while partial_packet.filled < length {
+            let room = &mut partial_packet.packet.buffer[partial_packet.filled..length];
             match self.socket.receive_now(room) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(read) => filling.filled += read,
+                Ok(read) => partial_packet.filled += read,
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
             }
-            filling.check(&mut self.sums, self.left.start).map_err(Bad::Sum)?;
+            partial_packet.check(&mut self.sums, self.left.start).map_err(ReadFailure::Sum)?;
         }
         Ok(true)
     }
 }
 
-impl Filling {
+impl PartialPacket {
     /// Checks the chunks that are there. The packet begins at `start` of its block.
     fn check(&mut self, sums: &mut VecDeque<u32>, start: u64) -> Result<(), ChecksumError> {
         while self.checked < self.filled {
@@ -378,22 +387,22 @@ impl Filling {
     }
 }
 
-enum Bad {
+enum ReadFailure {
     Frame(FrameError),
     Sum(ChecksumError),
     Local(ReadError),
     Reply(String),
 }
 
-impl<E: Into<FrameError>> From<E> for Bad {
+impl<E: Into<FrameError>> From<E> for ReadFailure {
     fn from(error: E) -> Self {
         Self::Frame(error.into())
     }
 }
 
-impl Bad {
+impl ReadFailure {
     /// In words, and whether the replica is to blame.
-    fn judge(&self) -> (String, bool) {
+    fn classify(&self) -> (String, bool) {
         match self {
             Self::Frame(FrameError::Io(error)) => (reason(error), false),
             Self::Frame(FrameError::Refused { kind, message }) => {
@@ -407,33 +416,35 @@ impl Bad {
     }
 }
 
-fn ask_over(
+fn request_over(
     mut stream: Stream,
-    part: &Part,
+    range_of: &BlockRange,
     Range { start: from, end: to }: Range<u64>,
-) -> Result<(Stream, Vec<u32>), Bad> {
+) -> Result<(Stream, Vec<u32>), ReadFailure> {
     let read = pb::ReadBlock {
-        block_id: part.block.block.0,
+        block_id: range_of.block.block.0,
         offset: from,
         length: to - from,
-        block_length: part.block.length,
-        nonce: part.block.nonce.0,
+        block_length: range_of.block.length,
+        nonce: range_of.block.nonce.0,
     };
-    let request =
-        pb::BulkRequest { op: Some(pb::bulk_request::Op::Read(read)), token: part.block.token.to_bytes() };
+    let request = pb::BulkRequest {
+        op: Some(pb::bulk_request::Op::Read(read)),
+        token: range_of.block.token.to_bytes(),
+    };
     send_frame(&mut stream, FrameKind::Request, &request)?;
     let reply: pb::ReadReply = read_frame(&mut stream, BytesMut::new())?.expect(FrameKind::ReadReply)?;
     if reply.chunk_size as usize != CHUNK_BYTES {
-        return Err(Bad::Reply(format!("it sums chunks of {} bytes", reply.chunk_size)));
+        return Err(ReadFailure::Reply(format!("it sums chunks of {} bytes", reply.chunk_size)));
     }
     if (reply.offset, reply.length) != (from, to - from) {
         let pb::ReadReply { offset, length, .. } = reply;
         let asked = format!("{} bytes at {from}", to - from);
-        return Err(Bad::Reply(format!("asked for {asked}, it offers {length} at {offset}")));
+        return Err(ReadFailure::Reply(format!("asked for {asked}, it offers {length} at {offset}")));
     }
     let sums = checksum::from_bytes(&reply.checksums);
     if sums.len() as u64 != (to - from).div_ceil(CHUNK_BYTES as u64) {
-        return Err(Bad::Reply("it sent too many or too few checksums".into()));
+        return Err(ReadFailure::Reply("it sent too many or too few checksums".into()));
     }
     Ok((stream, sums))
 }
@@ -453,6 +464,6 @@ impl AsRef<[u8]> for Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        self.home.give(std::mem::take(&mut self.buffer));
+        self.home.put_back(std::mem::take(&mut self.buffer));
     }
 }

@@ -167,7 +167,7 @@ impl NamePattern {
                     (at, piece) = (at + 1, piece + 1);
                 }
                 _ => {
-                    // Let the last star take one more character, and go on behind it.
+                    // Let the last star take one more character, and continue behind it.
                     let Some((after, taken)) = star else { return false };
                     star = Some((after, taken + 1));
                     (at, piece) = (taken + 1, after);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_marks_sets_and_braces() {
+    fn glob_patterns_match() {
         for (pattern, yes, no) in [
             ("*", &["a", "", "abc", ".x"][..], &[][..]),
             ("a*c", &["ac", "abc", "aXcYc"], &["ab", "bc", "acd"]),

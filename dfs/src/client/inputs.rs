@@ -86,15 +86,15 @@ impl Client {
         while let Some(folder) = folders.pop() {
             let entries = self.list(&folder).await;
             let entries = entries.map_err(|error| InputError::Dfs(folder.to_string(), error))?;
-            let mut below = Vec::new();
+            let mut downstream = Vec::new();
             for entry in entries.into_iter().filter(|entry| !is_hidden(entry.path.name())) {
                 if !entry.is_dir {
                     files.push(entry);
                 } else if recursive {
-                    below.push(entry.path);
+                    downstream.push(entry.path);
                 }
             }
-            folders.extend(below.into_iter().rev());
+            folders.extend(downstream.into_iter().rev());
         }
         Ok(())
     }

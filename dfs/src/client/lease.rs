@@ -23,7 +23,7 @@ impl Leases {
 impl Client {
     /// Waits, at most `limit`, until this client has no file open to write: those given up are gone by then.
     /// For programs about to end; what is still open then goes when its lease ends.
-    pub async fn settle(&self, limit: Duration) {
+    pub async fn wait_closed(&self, limit: Duration) {
         let end = Instant::now() + limit;
         while self.inner.leases.lock().open > 0 && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -5,6 +5,7 @@
 //!
 //! Deliberately absent: caching of metadata or data. Every call asks the NameNode; every byte is verified.
 
+mod admin;
 mod call;
 mod connection;
 mod error;
@@ -17,7 +18,6 @@ mod local;
 mod model;
 mod namespace;
 mod open_file;
-mod operate;
 mod pipeline;
 mod put;
 mod reader;
@@ -106,8 +106,8 @@ struct Inner {
     threads: Arc<threads::Threads>,
     idle: Arc<Idle>,
     buffers: Arc<Buffers>,
-    /// A reader that may skip has waited the whole time for a block in vain.
-    gave_up: AtomicBool,
+    /// A reader that may skip has waited the whole time for a block for nothing.
+    has_given_up: AtomicBool,
 }
 
 impl Client {
@@ -135,8 +135,8 @@ impl Client {
         let channel = match tokio::time::timeout(limit, endpoint.connect()).await {
             Ok(connected) => connected.map_err(|error| {
                 let cause = call::root_cause(&error);
-                if security::misfit(&cause).is_some() {
-                    call::misfit(&addr, &cause)
+                if security::tls_mismatch(&cause).is_some() {
+                    call::tls_mismatch(&addr, &cause)
                 } else {
                     unreachable(cause)
                 }
@@ -156,7 +156,7 @@ impl Client {
             threads: Arc::default(),
             idle: Arc::default(),
             buffers: Arc::default(),
-            gave_up: AtomicBool::new(false),
+            has_given_up: AtomicBool::new(false),
         };
         Ok(Client { inner: Arc::new(inner), acts_for: None })
     }
@@ -170,7 +170,7 @@ impl Client {
 
     /// Connects like [`Client::connect`], again and again until the `deadline`: for those who can wait for a NameNode
     /// that is just being started again.
-    pub async fn connect_patiently(options: ClientOptions) -> Result<Client> {
+    pub async fn connect_with_retry(options: ClientOptions) -> Result<Client> {
         let end = Instant::now() + options.config.deadline.0;
         let mut backoff = call::Backoff::new();
         loop {

@@ -22,29 +22,29 @@ pub(super) fn request_id() -> Vec<u8> {
 impl Client {
     /// One file or folder.
     pub async fn stat(&self, path: &DfsPath) -> Result<FileStatus> {
-        self.look(path, None).await
+        self.stat_inner(path, None).await
     }
 
     /// The status of a path where something is to be made. If nothing is there: an error of kind `Denied` if this user
     /// may not make it, and `Quota` if a quota leaves no room for `entries` files and folders.
-    pub async fn stat_to_make(&self, path: &DfsPath, entries: u64) -> Result<FileStatus> {
-        self.look(path, Some(entries)).await
+    pub async fn stat_for_create(&self, path: &DfsPath, entries: u64) -> Result<FileStatus> {
+        self.stat_inner(path, Some(entries)).await
     }
 
-    async fn look(&self, path: &DfsPath, to_make: Option<u64>) -> Result<FileStatus> {
+    async fn stat_inner(&self, path: &DfsPath, for_create: Option<u64>) -> Result<FileStatus> {
         let what = What("stat", path.as_str());
-        let (to_make, entries) = (to_make.is_some(), to_make.unwrap_or(0));
-        let request = pb::StatRequest { path: path.to_string(), to_make, entries };
+        let (for_create, entries) = (for_create.is_some(), for_create.unwrap_or(0));
+        let request = pb::StatRequest { path: path.to_string(), for_create, entries };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.stat(r).await }).await?;
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }
 
     /// Whether there is something at `path`.
     pub async fn exists(&self, path: &DfsPath) -> Result<bool> {
-        Ok(self.stat_if_there(path).await?.is_some())
+        Ok(self.stat_opt(path).await?.is_some())
     }
 
-    pub(super) async fn stat_if_there(&self, path: &DfsPath) -> Result<Option<FileStatus>> {
+    pub(super) async fn stat_opt(&self, path: &DfsPath) -> Result<Option<FileStatus>> {
         match self.stat(path).await {
             Ok(status) => Ok(Some(status)),
             // Below a file there is nothing.
@@ -84,14 +84,14 @@ impl Client {
     pub async fn glob(&self, pattern: &str) -> Result<Vec<FileStatus>> {
         let mut found = Vec::new();
         for segments in glob::parse(pattern)? {
-            found.extend(self.glob_plain(&segments).await?);
+            found.extend(self.glob_segments(&segments).await?);
         }
         found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         found.dedup_by(|a, b| a.path == b.path);
         Ok(found)
     }
 
-    async fn glob_plain(&self, segments: &[Segment]) -> Result<Vec<FileStatus>> {
+    async fn glob_segments(&self, segments: &[Segment]) -> Result<Vec<FileStatus>> {
         let mut level = vec![DfsPath::root()];
         for (index, segment) in segments.iter().enumerate() {
             let last = index + 1 == segments.len();
@@ -112,13 +112,13 @@ impl Client {
         }
         let mut found = Vec::new();
         for path in level {
-            found.extend(self.stat_if_there(&path).await?);
+            found.extend(self.stat_opt(&path).await?);
         }
         Ok(found)
     }
 
     async fn list_if_folder(&self, path: &DfsPath) -> Result<Vec<FileStatus>> {
-        match self.stat_if_there(path).await? {
+        match self.stat_opt(path).await? {
             Some(status) if status.is_dir => match self.list(path).await {
                 // Gone between the two calls.
                 Err(error) if error.is(Kind::NotFound) => Ok(Vec::new()),
@@ -140,8 +140,8 @@ impl Client {
         stack.reverse();
         while let Some(entry) = stack.pop() {
             if entry.is_dir {
-                let below = self.list(&entry.path).await?;
-                stack.extend(below.into_iter().rev());
+                let downstream = self.list(&entry.path).await?;
+                stack.extend(downstream.into_iter().rev());
             } else {
                 files.push(entry);
             }
@@ -244,10 +244,14 @@ impl Client {
 
     /// Says which jobs of a scope are not over: the tokens of others' tasks open nothing any more. `next` is the number
     /// that the next job will have.
-    pub async fn tell_jobs(&self, scope: &str, epoch: u64, next: u64, live: Vec<u64>) -> Result<()> {
-        let request = pb::TellJobsRequest { scope: scope.to_owned(), epoch, next, live };
-        self.call(What("tell jobs", scope), request, |mut rpc, r| async move { rpc.tell_jobs(r).await })
-            .await?;
+    pub async fn report_active_jobs(&self, scope: &str, epoch: u64, next: u64, live: Vec<u64>) -> Result<()> {
+        let request = pb::ReportActiveJobsRequest { scope: scope.to_owned(), epoch, next, live };
+        self.call(
+            What("tell jobs", scope),
+            request,
+            |mut rpc, r| async move { rpc.report_active_jobs(r).await },
+        )
+        .await?;
         Ok(())
     }
 
@@ -278,12 +282,12 @@ impl Client {
         offset: u64,
         length: u64,
     ) -> Result<(FileStatus, Vec<LocatedBlock>)> {
-        let (status, mut blocks) = self.locate_some(path, offset, length).await?;
+        let (status, mut blocks) = self.locate_range(path, offset, length).await?;
         let end = offset.saturating_add(length).min(status.length);
         while let Some(at) = blocks.last().map(|last| last.offset + last.length)
             && at < end
         {
-            let (now, more) = self.locate_some(path, at, end - at).await?;
+            let (now, more) = self.locate_range(path, at, end - at).await?;
             if now.file_id != status.file_id || more.is_empty() {
                 let message = format!("{path} was replaced or cut short while it was located: ask again");
                 return Err(Error::new(Kind::NotFound, message).into());
@@ -293,7 +297,7 @@ impl Client {
         Ok((status, blocks))
     }
 
-    async fn locate_some(
+    async fn locate_range(
         &self,
         path: &DfsPath,
         offset: u64,

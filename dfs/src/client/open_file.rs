@@ -150,7 +150,7 @@ impl OpenFile {
         }
     }
 
-    /// Gives up the blocks from `first` on, the newest first, so that what is left is always a prefix.
+    /// Gives up the blocks from `init_process` on, the newest first, so that what is left is always a prefix.
     pub(super) async fn abandon_from(&mut self, first: BlockId) -> Result<()> {
         let Some(at) = self.in_flight.iter().position(|block| *block == first) else { return Ok(()) };
         while self.in_flight.len() > at
@@ -199,7 +199,7 @@ impl OpenFile {
     pub(super) async fn discard(mut self) -> Result<()> {
         if self.created {
             // If the lease was lost, another file may stand there by now.
-            let there = self.client.stat_if_there(&self.path).await?;
+            let there = self.client.stat_opt(&self.path).await?;
             if there.is_some_and(|there| there.file_id == self.file) {
                 self.client.delete(&self.path, false).await?;
             }

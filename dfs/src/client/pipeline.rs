@@ -1,4 +1,4 @@
-//! Writes one block down its pipeline, and goes on with the survivors when nodes fail.
+//! Writes one block down its pipeline, and continues with the survivors when nodes fail.
 //!
 //! Invariants: packets that are not acknowledged, and the last one until the block is done, are kept; so a
 //! survivor can always be told to resume at the first kept packet. At most a window of bytes is kept.
@@ -11,7 +11,8 @@
 use super::connection::{Buffers, Hangup, Timeouts, connect, reason, send_frame};
 use super::{ClientError, LocatedBlock, NodeAddress, NodeFault, wire};
 use crate::bulk::{
-    AWAY, FrameError, FrameKind, WINDOW_BYTES, encode_frame, is_timeout, read_frame, set_up_within,
+    FrameError, FrameKind, NAMENODE_UNAVAILABLE, WINDOW_BYTES, encode_frame, is_timeout, read_frame,
+    set_up_within,
 };
 use crate::checksum;
 use crate::ids::{BlockId, Nonce};
@@ -27,16 +28,16 @@ use std::time::{Duration, Instant};
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_mins(10);
 /// How long nodes that cannot ask the NameNode are tried again: as long as the NameNode itself is by default.
-const NAMENODE_AWAY_MAX: Duration = Duration::from_mins(1);
+const NAMENODE_UNREACHABLE_MAX: Duration = Duration::from_mins(1);
 
 /// What a source has.
 pub(super) enum Next {
     /// A piece, and whether the block ends with it.
     Piece { data: Vec<u8>, last: bool },
     /// Nothing for now.
-    Nothing,
+    Pending,
     /// The writer has given up.
-    GivenUp,
+    Abandoned,
 }
 
 /// Where a block's bytes come from: pieces of a packet's size, but for the last.
@@ -55,7 +56,7 @@ pub(super) enum Stop {
     /// The source failed.
     Source(ClientError),
     /// The writer gave up.
-    GivenUp,
+    Abandoned,
 }
 
 /// A block that is durable with its nodes.
@@ -88,13 +89,13 @@ pub(super) struct BlockWriter {
     /// Nodes that are still good, in pipeline order.
     survivors: Vec<NodeAddress>,
     /// Nodes that had to ask the NameNode and could not, what the last of them said, and since when there are any.
-    cut_off: Vec<NodeAddress>,
-    cut_off_why: String,
-    cut_off_since: Option<Instant>,
+    isolated_nodes: Vec<NodeAddress>,
+    isolation_reason: String,
+    isolated_since: Option<Instant>,
     faults: Vec<NodeFault>,
-    kept: VecDeque<Packet>,
-    kept_bytes: usize,
-    /// How many of `kept` went out on the present connection.
+    unacked: VecDeque<Packet>,
+    unacked_bytes: usize,
+    /// How many of `unacked` went out on the present connection.
     sent: usize,
     /// Bytes taken from the source.
     produced: u64,
@@ -112,12 +113,12 @@ struct Link {
     /// The shortest silence that one of the nodes takes for death.
     timeout: Duration,
     /// Since when an answer is due.
-    owed_since: Option<Instant>,
+    reply_due_since: Option<Instant>,
 }
 
 impl Link {
     /// A little more than the patience of any node, so that each has the time to blame the one behind it.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         self.timeout * 5 / 4
     }
 
@@ -129,8 +130,8 @@ impl Link {
     fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.timeout = timeout;
         let stream = self.replies.get_ref();
-        stream.set_read_timeout(Some(self.patience()))?;
-        stream.set_write_timeout(Some(self.patience()))
+        stream.set_read_timeout(Some(self.timeout()))?;
+        stream.set_write_timeout(Some(self.timeout()))
     }
 }
 
@@ -165,12 +166,12 @@ impl BlockWriter {
             token: target.token,
             expected_length,
             survivors: target.nodes.clone(),
-            cut_off: Vec::new(),
-            cut_off_why: String::new(),
-            cut_off_since: None,
+            isolated_nodes: Vec::new(),
+            isolation_reason: String::new(),
+            isolated_since: None,
             faults: Vec::new(),
-            kept: VecDeque::new(),
-            kept_bytes: 0,
+            unacked: VecDeque::new(),
+            unacked_bytes: 0,
             sent: 0,
             produced: 0,
             acked: 0,
@@ -188,14 +189,14 @@ impl BlockWriter {
 
     /// Whether everything so far is still kept, so that it can go to a new block.
     pub(super) fn can_start_over(&self) -> bool {
-        self.kept.front().map_or(self.produced == 0, |first| first.offset == 0)
+        self.unacked.front().map_or(self.produced == 0, |first| first.offset == 0)
     }
 
     /// Starts over on another block, with what is kept.
     pub(super) fn start_over(&mut self, target: &LocatedBlock) {
         (self.block, self.nonce, self.token) = (target.block, target.nonce, target.token);
         self.survivors.clone_from(&target.nodes);
-        (self.cut_off, self.cut_off_since) = (Vec::new(), None);
+        (self.isolated_nodes, self.isolated_since) = (Vec::new(), None);
         (self.sent, self.acked, self.done) = (0, 0, false);
     }
 
@@ -205,19 +206,19 @@ impl BlockWriter {
             let mut link = self.connect_first()?;
             match self.drive(&mut link, source) {
                 Ok(()) => {
-                    let reason = &self.cut_off_why;
+                    let reason = &self.isolation_reason;
                     let left_out = |node: NodeAddress| NodeFault { node: node.node, reason: reason.clone() };
-                    self.faults.extend(self.cut_off.drain(..).map(left_out));
+                    self.faults.extend(self.isolated_nodes.drain(..).map(left_out));
                     let (length, replicas) = (self.produced, self.survivors.len() as u32);
                     return Ok(Written { length, replicas });
                 }
                 Err(Broken::Stop(stop)) => return Err(stop),
-                Err(Broken::Link(_)) if self.hangup.is_gone() => return Err(Stop::GivenUp),
+                Err(Broken::Link(_)) if self.hangup.is_gone() => return Err(Stop::Abandoned),
                 // It may be cut off alone: the others are asked.
-                Err(Broken::Link(FrameError::Refused { kind, message })) if kind == AWAY => {
-                    self.cut_off.push(self.survivors.remove(0));
-                    self.cut_off_why = message;
-                    self.cut_off_since.get_or_insert_with(Instant::now);
+                Err(Broken::Link(FrameError::Refused { kind, message })) if kind == NAMENODE_UNAVAILABLE => {
+                    self.isolated_nodes.push(self.survivors.remove(0));
+                    self.isolation_reason = message;
+                    self.isolated_since.get_or_insert_with(Instant::now);
                 }
                 Err(Broken::Link(error)) => {
                     // A node that took bytes and then lost the connection may only have found us silent for
@@ -237,18 +238,18 @@ impl BlockWriter {
 
     /// A pipeline through the first node that will have it.
     fn connect_first(&mut self) -> Result<Link, Stop> {
-        if self.survivors.is_empty() && !self.cut_off.is_empty() {
+        if self.survivors.is_empty() && !self.isolated_nodes.is_empty() {
             // All say the same: the NameNode is away, and what they have is kept for a while.
-            if self.cut_off_since.is_some_and(|since| since.elapsed() > NAMENODE_AWAY_MAX) {
-                let reason = std::mem::take(&mut self.cut_off_why);
-                return Err(Stop::Source(ClientError::NodesCannotAsk { reason }));
+            if self.isolated_since.is_some_and(|since| since.elapsed() > NAMENODE_UNREACHABLE_MAX) {
+                let reason = std::mem::take(&mut self.isolation_reason);
+                return Err(Stop::Source(ClientError::NameNodeUnreachableFromNodes { reason }));
             }
-            self.survivors.append(&mut self.cut_off);
+            self.survivors.append(&mut self.isolated_nodes);
         }
         while let Some(first) = self.survivors.first().cloned() {
             match self.set_up(&first) {
                 Ok(link) => return Ok(link),
-                Err(_) if self.hangup.is_gone() => return Err(Stop::GivenUp),
+                Err(_) if self.hangup.is_gone() => return Err(Stop::Abandoned),
                 Err(error) => self.drop_first(&error),
             }
         }
@@ -258,7 +259,7 @@ impl BlockWriter {
 
     fn set_up(&mut self, first: &NodeAddress) -> Result<Link, FrameError> {
         let mut stream = connect(&first.data_addr, &self.set_up_timeouts(), &self.hangup)?;
-        let resume_at = self.first_kept();
+        let resume_at = self.first_unacked();
         let write = pb::WriteBlock {
             block_id: self.block.0,
             resume_at,
@@ -273,7 +274,7 @@ impl BlockWriter {
         let replies = BufReader::with_capacity(16 << 10, stream);
         let timeout = Duration::ZERO;
         let mut link =
-            Link { replies, head: Vec::new(), acked_at_start: self.acked, timeout, owed_since: None };
+            Link { replies, head: Vec::new(), acked_at_start: self.acked, timeout, reply_due_since: None };
         self.take_status(&mut link)?;
         // The set-up's own limit is over.
         if link.timeout.is_zero() {
@@ -302,9 +303,9 @@ impl BlockWriter {
 
     fn drive(&mut self, link: &mut Link, source: &mut dyn Source) -> Result<(), Broken> {
         loop {
-            while self.sent < self.kept.len() && !self.done {
-                if let Err(error) = send_packet(link, &self.kept[self.sent]) {
-                    return Err(self.last_words(link).unwrap_or(error.into()).into());
+            while self.sent < self.unacked.len() && !self.done {
+                if let Err(error) = send_packet(link, &self.unacked[self.sent]) {
+                    return Err(self.final_error(link).unwrap_or(error.into()).into());
                 }
                 self.sent += 1;
                 self.take_replies(link, source)?;
@@ -314,23 +315,23 @@ impl BlockWriter {
                 self.hangup.release();
                 return Ok(());
             }
-            let complete = self.kept.back().is_some_and(|packet| packet.last);
-            if complete || self.kept_bytes >= WINDOW_BYTES {
+            let complete = self.unacked.back().is_some_and(|packet| packet.last);
+            if complete || self.unacked_bytes >= WINDOW_BYTES {
                 self.take_status(link)?;
                 source.acked(self.acked);
                 continue;
             }
-            if link.owed_since.is_some_and(|since| since.elapsed() > link.patience()) {
+            if link.reply_due_since.is_some_and(|since| since.elapsed() > link.timeout()) {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
             match source.next(link.timeout / 4) {
-                Ok(Next::Piece { data, last }) => self.keep(data, last),
-                Ok(Next::Nothing) => {
+                Ok(Next::Piece { data, last }) => self.retain_packet(data, last),
+                Ok(Next::Pending) => {
                     let offset = self.produced;
                     send_packet(link, &Packet { offset, last: false, sums: Vec::new(), data: Vec::new() })?;
                     self.take_replies(link, source)?;
                 }
-                Ok(Next::GivenUp) => return Err(Broken::Stop(Stop::GivenUp)),
+                Ok(Next::Abandoned) => return Err(Broken::Stop(Stop::Abandoned)),
                 Err(error) => return Err(Broken::Stop(Stop::Source(error))),
             }
         }
@@ -346,7 +347,7 @@ impl BlockWriter {
     }
 
     /// A node that refuses says why before it closes: better than "broken pipe".
-    fn last_words(&mut self, link: &mut Link) -> Option<FrameError> {
+    fn final_error(&mut self, link: &mut Link) -> Option<FrameError> {
         while has_reply(link).ok()? {
             match self.take_status(link) {
                 Ok(()) => {}
@@ -357,12 +358,12 @@ impl BlockWriter {
         None
     }
 
-    fn keep(&mut self, data: Vec<u8>, last: bool) {
+    fn retain_packet(&mut self, data: Vec<u8>, last: bool) {
         let sums = checksum::to_bytes(&checksum::sums_of(&data));
         let packet = Packet { offset: self.produced, last, sums, data };
         self.produced = packet.end();
-        self.kept_bytes += packet.data.len();
-        self.kept.push_back(packet);
+        self.unacked_bytes += packet.data.len();
+        self.unacked.push_back(packet);
     }
 
     /// Waits for one status and takes it in.
@@ -370,8 +371,8 @@ impl BlockWriter {
         let frame = read_frame(&mut link.replies, BytesMut::new())?;
         let status: pb::WriteStatus = frame.expect(FrameKind::Status)?;
         let sent_to = match self.sent {
-            0 => self.first_kept(),
-            sent => self.kept.get(sent - 1).map_or(self.produced, Packet::end),
+            0 => self.first_unacked(),
+            sent => self.unacked.get(sent - 1).map_or(self.produced, Packet::end),
         };
         // At set-up a node may hold more than we are about to send again.
         if status.acked > sent_to.max(self.produced) {
@@ -381,19 +382,19 @@ impl BlockWriter {
         if status.nodes.first().map(String::as_str) != first {
             return Err(FrameError::Malformed("its status does not name itself"));
         }
-        if status.done && !self.kept.back().is_some_and(|packet| packet.last) {
+        if status.done && !self.unacked.back().is_some_and(|packet| packet.last) {
             return Err(FrameError::Malformed("it says the block is done before its end"));
         }
         if status.done && status.acked != self.produced {
             return Err(FrameError::Malformed("its replica is done with another length"));
         }
         link.take_timeout(&status)?;
-        link.owed_since = (status.acked < sent_to).then(Instant::now);
+        link.reply_due_since = (status.acked < sent_to).then(Instant::now);
         self.leave_out(&status);
         // The set-up status of a resumed pipeline says where it resumes, which is not beyond what was acked.
         self.acked = self.acked.max(status.acked.min(sent_to));
         self.done = status.done;
-        self.let_go();
+        self.drop_acked();
         Ok(())
     }
 
@@ -411,19 +412,19 @@ impl BlockWriter {
     }
 
     /// Where a survivor has to resume: with everything acknowledged, where the next packet starts.
-    fn first_kept(&self) -> u64 {
-        self.kept.front().map_or(self.produced, |packet| packet.offset)
+    fn first_unacked(&self) -> u64 {
+        self.unacked.front().map_or(self.produced, |packet| packet.offset)
     }
 
     /// Forgets packets that every node has, but never the last one.
-    fn let_go(&mut self) {
+    fn drop_acked(&mut self) {
         while self.sent > 0
-            && self.kept.front().is_some_and(|packet| packet.end() <= self.acked && !packet.last)
-            && let Some(packet) = self.kept.pop_front()
+            && self.unacked.front().is_some_and(|packet| packet.end() <= self.acked && !packet.last)
+            && let Some(packet) = self.unacked.pop_front()
         {
-            self.kept_bytes -= packet.data.len();
+            self.unacked_bytes -= packet.data.len();
             self.sent -= 1;
-            self.buffers.give(packet.data);
+            self.buffers.put_back(packet.data);
         }
     }
 }
@@ -440,7 +441,7 @@ fn has_reply(link: &Link) -> io::Result<bool> {
 /// One packet by one system call, unless the socket takes less.
 fn send_packet(link: &mut Link, packet: &Packet) -> io::Result<()> {
     let body = pb::Packet { offset: packet.offset, last: packet.last, checksums: packet.sums.clone() };
-    link.owed_since.get_or_insert_with(Instant::now);
+    link.reply_due_since.get_or_insert_with(Instant::now);
     link.head.clear();
     encode_frame(FrameKind::Packet, &body, packet.data.len(), &mut link.head);
     let stream = link.replies.get_mut();

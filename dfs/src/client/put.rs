@@ -82,7 +82,7 @@ impl Client {
 
     /// Better said before gigabytes are sent; the NameNode decides again at the end.
     async fn check_target(&self, to: &DfsPath, overwrite: bool) -> Result<()> {
-        match self.stat_if_there(to).await? {
+        match self.stat_opt(to).await? {
             Some(there) if there.is_dir => {
                 Err(Error::new(Kind::IsDirectory, format!("{to} is a folder: name the file in it")).into())
             }
@@ -247,7 +247,7 @@ async fn put_blocks(
                 losses = 0;
             }
             Err(Stop::Source(error)) => return Err(error),
-            Err(Stop::GivenUp) => return Err(ClientError::WriterFailed { path: open.path.clone() }),
+            Err(Stop::Abandoned) => return Err(ClientError::WriterFailed { path: open.path.clone() }),
             Err(Stop::Lost(fault)) => {
                 losses += 1;
                 if losses == BLOCK_ATTEMPTS_MAX {

@@ -5,7 +5,7 @@
 //! asked last from then on; who else has nothing is waited for. What is damaged wherever it is is not waited for.
 
 use super::call::{Backoff, What};
-use super::fetch::{self, Failure, Part, Run};
+use super::fetch::{self, BlockRange, Failure, Run};
 use super::wait::Wait;
 use super::{Client, ClientError, FileStatus, LocatedBlock, NodeAddress, NodeFault, Result};
 use crate::error::{Error, Kind};
@@ -63,7 +63,7 @@ impl FileReader {
             path: path.clone(),
             status,
             blocks,
-            trouble: None,
+            failed_block: None,
             avoid: HashSet::new(),
             reported: HashSet::new(),
             faults: Vec::new(),
@@ -170,7 +170,7 @@ impl Cursor {
                 none => match file.plan(self.at, self.end).await {
                     Ok(parts) => none.insert(fetch::start(&file.client, parts)),
                     Err(ClientError::Read { block, tried, .. }) if file.skip_lost => {
-                        self.hole_end = file.give_up(self.at, self.end, block, tried);
+                        self.hole_end = file.skip_block(self.at, self.end, block, tried);
                         continue;
                     }
                     Err(error) => return Err(error),
@@ -206,7 +206,7 @@ impl Cursor {
 }
 
 /// A block that does not come: who was tried, and since when nobody is left.
-struct Trouble {
+struct FailedBlock {
     block: BlockId,
     tried: Vec<(NodeAddress, String)>,
     /// Uuids tried since the block was last located.
@@ -216,7 +216,7 @@ struct Trouble {
     wait: Option<Wait>,
 }
 
-impl Trouble {
+impl FailedBlock {
     fn with(block: BlockId) -> Self {
         let (tried, this_round) = (Vec::new(), HashSet::new());
         Self { block, tried, this_round, out_since: None, backoff: Backoff::new(), wait: None }
@@ -224,7 +224,7 @@ impl Trouble {
 }
 
 /// Who was tried, and what came of it; and who has set a damaged one aside.
-fn tell(tried: &[(NodeAddress, String)], damaged_on: &[String]) -> String {
+fn describe_failures(tried: &[(NodeAddress, String)], damaged_on: &[String]) -> String {
     let one =
         |(node, reason): &(NodeAddress, String)| format!("{} ({}): {reason}", node.node, node.data_addr);
     let mut all: Vec<String> = tried.iter().map(one).collect();
@@ -241,7 +241,7 @@ struct ReadFile {
     status: FileStatus,
     /// A stretch of the file's blocks, in order and without a gap.
     blocks: Vec<LocatedBlock>,
-    trouble: Option<Trouble>,
+    failed_block: Option<FailedBlock>,
     /// Uuids of nodes that failed once: asked last from then on.
     avoid: HashSet<String>,
     reported: HashSet<(BlockId, String)>,
@@ -253,16 +253,16 @@ struct ReadFile {
 
 impl ReadFile {
     /// The rest of the block at `at`, as far as it was asked for, is lost; where that ends.
-    fn give_up(&mut self, at: u64, end: u64, block: BlockId, why: String) -> u64 {
+    fn skip_block(&mut self, at: u64, end: u64, block: BlockId, why: String) -> u64 {
         let here = self.index_of(at).map(|index| &self.blocks[index]);
         let hole_end = here.map_or(end, |block| (block.offset + block.length).min(end));
         self.lost.push(Lost { block, offset: at, length: hole_end - at, why });
-        self.trouble = None;
+        self.failed_block = None;
         hole_end
     }
 
-    /// What to fetch from whom to go on at `at`; never empty, and the first part holds `at`.
-    async fn plan(&mut self, at: u64, end: u64) -> Result<Vec<Part>> {
+    /// What to fetch from whom to continue at `at`; never empty, and the first part holds `at`.
+    async fn plan(&mut self, at: u64, end: u64) -> Result<Vec<BlockRange>> {
         let mut index = match self.index_of(at) {
             Some(index) => index,
             None => self.locate(at).await?,
@@ -278,7 +278,8 @@ impl ReadFile {
         for block in &self.blocks[index..] {
             let found = if parts.is_empty() { Some(first.clone()) } else { self.replica_of(block) };
             // A later block without a replica is looked into when its turn comes.
-            let Some((node, spare)) = found.filter(|_| block.offset < end && parts.len() < RUN_BLOCKS_MAX)
+            let Some((node, has_other_replica)) =
+                found.filter(|_| block.offset < end && parts.len() < RUN_BLOCKS_MAX)
             else {
                 break;
             };
@@ -286,7 +287,7 @@ impl ReadFile {
             let to = block.length.min(end - block.offset);
             // An empty block holds nothing to ask for.
             if from < to {
-                parts.push(Part { block: block.clone(), node, from, to, spare });
+                parts.push(BlockRange { block: block.clone(), node, from, to, has_other_replica });
             }
         }
         Ok(parts)
@@ -300,7 +301,7 @@ impl ReadFile {
     /// The best replica that has not failed in this round, those on nodes that failed before last; and whether another
     /// is as good. The NameNode names the nearest first, and those it has not heard of lately last.
     fn replica_of(&self, block: &LocatedBlock) -> Option<(NodeAddress, bool)> {
-        let tried = self.trouble.as_ref().filter(|trouble| trouble.block == block.block);
+        let tried = self.failed_block.as_ref().filter(|failed_block| failed_block.block == block.block);
         let fresh = |node: &&NodeAddress| tried.is_none_or(|t| !t.this_round.contains(&node.uuid));
         let avoided = |node: &&NodeAddress| self.avoid.contains(&node.uuid);
         let best = block.nodes.iter().filter(fresh).min_by_key(avoided)?;
@@ -328,42 +329,43 @@ impl ReadFile {
         // Nobody is missing who could come back with a good one.
         let hopeless = nodes.is_empty() && damaged_on.len() >= self.status.replication.max(1) as usize;
         let deadline = self.client.inner.options.config.deadline.0;
-        let hurried = self.skip_lost && self.client.inner.gave_up.load(Ordering::Relaxed);
+        let hurried = self.skip_lost && self.client.inner.has_given_up.load(Ordering::Relaxed);
         let deadline = if hurried { deadline.min(LOST_AFTER) } else { deadline };
-        let fresh = self.trouble.take().filter(|trouble| trouble.block == block);
-        let trouble = self.trouble.insert(fresh.unwrap_or_else(|| Trouble::with(block)));
-        let since = *trouble.out_since.get_or_insert_with(Instant::now);
+        let fresh = self.failed_block.take().filter(|failed_block| failed_block.block == block);
+        let failed_block = self.failed_block.insert(fresh.unwrap_or_else(|| FailedBlock::with(block)));
+        let since = *failed_block.out_since.get_or_insert_with(Instant::now);
         let listener = self.client.inner.options.listener.as_ref();
-        let wait = trouble.wait.get_or_insert_with(|| Wait::until(since + deadline, listener));
+        let wait = failed_block.wait.get_or_insert_with(|| Wait::until(since + deadline, listener));
         let what = format!("a good replica of {block} of {}, at byte {at}", self.path);
-        let why = tell(&trouble.tried, damaged_on);
-        let over = hopeless || !wait.during(&what, &why, trouble.backoff.sleep_until(since + deadline)).await;
+        let why = describe_failures(&failed_block.tried, damaged_on);
+        let over =
+            hopeless || !wait.during(&what, &why, failed_block.backoff.sleep_until(since + deadline)).await;
         if over {
             if self.skip_lost && !hopeless {
-                self.client.inner.gave_up.store(true, Ordering::Relaxed);
+                self.client.inner.has_given_up.store(true, Ordering::Relaxed);
             }
             let (path, tried) = (self.path.clone(), why);
             return Err(ClientError::Read { path, offset: at, block, tried });
         }
-        trouble.this_round.clear();
+        failed_block.this_round.clear();
         self.locate(at).await
     }
 
     fn progress(&mut self) {
-        if let Some(trouble) = &mut self.trouble {
-            (trouble.out_since, trouble.wait) = (None, None);
+        if let Some(failed_block) = &mut self.failed_block {
+            (failed_block.out_since, failed_block.wait) = (None, None);
         }
     }
 
     async fn failed(&mut self, failure: Failure) {
         let Failure { block, node, reason, damaged } = failure;
         tracing::debug!(path = %self.path, block = %block.block, node = node.node, reason, "replica failed");
-        let fresh = self.trouble.take().filter(|trouble| trouble.block == block.block);
-        let mut trouble = fresh.unwrap_or_else(|| Trouble::with(block.block));
-        trouble.this_round.insert(node.uuid.clone());
-        trouble.tried.retain(|(known, _)| known.uuid != node.uuid);
-        trouble.tried.push((node.clone(), reason.clone()));
-        self.trouble = Some(trouble);
+        let fresh = self.failed_block.take().filter(|failed_block| failed_block.block == block.block);
+        let mut failed_block = fresh.unwrap_or_else(|| FailedBlock::with(block.block));
+        failed_block.this_round.insert(node.uuid.clone());
+        failed_block.tried.retain(|(known, _)| known.uuid != node.uuid);
+        failed_block.tried.push((node.clone(), reason.clone()));
+        self.failed_block = Some(failed_block);
         let fault = NodeFault { node: node.node.clone(), reason: format!("{}: {reason}", block.block) };
         if !self.faults.contains(&fault) {
             self.faults.push(fault);
@@ -389,7 +391,7 @@ impl ReadFile {
 
     fn broken_off(&self, at: u64) -> ClientError {
         let block = self.index_of(at).map_or(BlockId(0), |index| self.blocks[index].block);
-        let tried = "the reading ended without a word".into();
+        let tried = "the read ended without an error message".into();
         ClientError::Read { path: self.path.clone(), offset: at, block, tried }
     }
 }

@@ -1,7 +1,7 @@
 //! Threads for transfers. A transfer waits for its user (a reader that pauses, a writer whose source is slow), so
 //! it must not hold a thread of the runtime's pool: with all of them waiting, nobody could make them go on.
 //!
-//! Bounded; over the limit the next transfer is refused at once, since waiting for others might be for ever.
+//! Bounded; over the limit the next transfer is refused at once, since waiting for others might be forever.
 
 use super::{ClientError, Result};
 use std::io;
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 /// The threads of one client.
 pub(super) struct Threads {
     running: AtomicUsize,
-    most: usize,
+    max: usize,
 }
 
 impl Default for Threads {
@@ -22,9 +22,9 @@ impl Default for Threads {
 }
 
 /// A place taken, until dropped.
-struct Place(Arc<Threads>);
+struct ThreadPermit(Arc<Threads>);
 
-impl Drop for Place {
+impl Drop for ThreadPermit {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::SeqCst);
     }
@@ -34,8 +34,8 @@ impl Threads {
     /// Transfers hold their buffers on the heap.
     const STACK_BYTES: usize = 512 << 10;
 
-    pub(super) fn new(most: usize) -> Self {
-        Self { running: AtomicUsize::new(0), most }
+    pub(super) fn new(max: usize) -> Self {
+        Self { running: AtomicUsize::new(0), max }
     }
 
     /// Starts a thread; its result comes by the receiver, which fails if the thread panics.
@@ -46,8 +46,8 @@ impl Threads {
     ) -> Result<oneshot::Receiver<T>> {
         let refused = |reason: String| ClientError::TooManyTransfers { reason };
         let before = self.running.fetch_add(1, Ordering::SeqCst);
-        let place = Place(self.clone());
-        if before >= self.most {
+        let place = ThreadPermit(self.clone());
+        if before >= self.max {
             return Err(refused(format!("{before} are open already")));
         }
         let (result, receiver) = oneshot::channel();
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn over_the_limit_is_refused_and_a_place_comes_free() {
+    async fn thread_limit_is_enforced_and_released() {
         let threads = Arc::new(Threads::new(2));
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let one = threads.start("one", move || wait.recv().is_err()).unwrap();

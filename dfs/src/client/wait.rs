@@ -7,7 +7,7 @@ use std::{
 };
 
 /// How long an operation may wait in silence.
-const SILENCE: Duration = Duration::from_secs(2);
+const NOTICE_AFTER: Duration = Duration::from_secs(2);
 
 /// Who is told of waits, in one line each.
 #[derive(Clone)]
@@ -29,14 +29,14 @@ impl fmt::Debug for Listener {
 /// One wait, told at most once.
 pub(super) struct Wait {
     listener: Option<Listener>,
-    tell_at: Instant,
+    notify_at: Instant,
     end: Instant,
 }
 
 impl Wait {
     /// A wait that gives up at `end`.
     pub(super) fn until(end: Instant, listener: Option<&Listener>) -> Self {
-        Self { listener: listener.cloned(), tell_at: Instant::now() + SILENCE, end }
+        Self { listener: listener.cloned(), notify_at: Instant::now() + NOTICE_AFTER, end }
     }
 
     /// Does `work`; if the moment comes meanwhile, tells that it waits for `what`, and why.
@@ -48,11 +48,11 @@ impl Wait {
         tokio::select! {
             biased;
             done = &mut work => return done,
-            () = tokio::time::sleep_until(self.tell_at.into()) => {}
+            () = tokio::time::sleep_until(self.notify_at.into()) => {}
         }
         if let Some(listener) = self.listener.take() {
             let left = self.end.saturating_duration_since(Instant::now()).as_secs_f64().ceil();
-            (listener.0)(&format!("waiting for {what}: {why}; gives up in {left} s"));
+            (listener.0)(&format!("waiting for {what}: {why}; timeout in {left} s"));
         }
         work.await
     }

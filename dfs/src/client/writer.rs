@@ -231,8 +231,8 @@ impl Source for StreamSource {
                 self.room.add_permits(1);
                 Next::Piece { data, last }
             }
-            Err(mpsc::RecvTimeoutError::Timeout) => Next::Nothing,
-            Err(mpsc::RecvTimeoutError::Disconnected) => Next::GivenUp,
+            Err(mpsc::RecvTimeoutError::Timeout) => Next::Pending,
+            Err(mpsc::RecvTimeoutError::Disconnected) => Next::Abandoned,
         })
     }
 }
@@ -270,7 +270,7 @@ async fn stream_block_attempts(open: &mut OpenFile, mut source: StreamSource) ->
                 return Ok(());
             }
             Err(Stop::Source(error)) => return Err(error),
-            Err(Stop::GivenUp) => return Err(ClientError::WriterFailed { path: open.path.clone() }),
+            Err(Stop::Abandoned) => return Err(ClientError::WriterFailed { path: open.path.clone() }),
             Err(Stop::Lost(fault)) => {
                 if attempt == BLOCK_ATTEMPTS_MAX || !writer.can_start_over() {
                     return Err(lost(open, target.block, fault));

@@ -1,7 +1,7 @@
 //! The places where a disk can lie to us or leave us waiting: making things durable, opening what is there, its
 //! room, and errors. A seam for tests, and the rules on what an error means.
 //!
-//! An error of a read is about one replica: a bad sector does not condemn the disk ([`is_passing`] errors are about
+//! An error of a read is about one replica: a bad sector does not condemn the disk ([`is_transient`] errors are about
 //! this process). After a failed fsync the kernel may have dropped the dirty pages and a second fsync would succeed
 //! with the bytes lost: so a failing folder is retired, never tried again.
 
@@ -10,7 +10,7 @@ use std::{fmt, fs::File, io, path::Path};
 
 /// Room on a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct DiskSpace {
     /// For blocks: what is available less the reserve.
     pub(super) free: u64,
     /// Names the file system: folders on one disk share its room.
@@ -25,8 +25,8 @@ pub(super) trait Disk: Send + Sync + fmt::Debug {
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
     /// Opens a file to read it.
     fn open(&self, path: &Path) -> io::Result<File>;
-    /// What the file system of `path` says of its room. May take for ever when the disk is ill.
-    fn room(&self, path: &Path) -> io::Result<Room>;
+    /// What the file system of `path` says of its room. May take forever when the disk is ill.
+    fn space(&self, path: &Path) -> io::Result<DiskSpace>;
 }
 
 /// The real thing.
@@ -46,33 +46,33 @@ impl Disk for RealDisk {
         File::open(path)
     }
 
-    fn room(&self, path: &Path) -> io::Result<Room> {
+    fn space(&self, path: &Path) -> io::Result<DiskSpace> {
         let stat = rustix::fs::statvfs(path)?;
-        Ok(Room { free: stat.f_bavail.saturating_mul(stat.f_frsize), device: stat.f_fsid })
+        Ok(DiskSpace { free: stat.f_bavail.saturating_mul(stat.f_frsize), device: stat.f_fsid })
     }
 }
 
 /// What an error says of the folder it came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum DiskFault {
     /// It is full: this write fails, the folder stays.
     Full,
     /// The process lacks something (descriptors, memory): this write fails, the folder stays.
-    Passing,
+    Transient,
     /// It cannot be trusted with another byte.
     Broken,
 }
 
 /// Whether an error is about this process (descriptors, memory, a signal) and not about the disk.
-pub(super) fn is_passing(error: &io::Error) -> bool {
-    judge(error) == Verdict::Passing
+pub(super) fn is_transient(error: &io::Error) -> bool {
+    classify(error) == DiskFault::Transient
 }
 
 /// Judges an error of a write, a sync or another change to a folder.
-pub(super) fn judge(error: &io::Error) -> Verdict {
+pub(super) fn classify(error: &io::Error) -> DiskFault {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOSPC | Errno::DQUOT) => Verdict::Full,
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR | Errno::AGAIN) => Verdict::Passing,
-        _ => Verdict::Broken,
+        Some(Errno::NOSPC | Errno::DQUOT) => DiskFault::Full,
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR | Errno::AGAIN) => DiskFault::Transient,
+        _ => DiskFault::Broken,
     }
 }

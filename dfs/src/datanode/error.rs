@@ -1,6 +1,6 @@
 //! What can go wrong: for the whole node ([`DataNodeError`]) and for one transfer ([`Refusal`]).
 
-use crate::{bulk::AWAY, ids::BlockId};
+use crate::{bulk::NAMENODE_UNAVAILABLE, ids::BlockId};
 use std::{fmt, path::PathBuf};
 
 /// Ends the DataNode.
@@ -121,7 +121,7 @@ pub(super) enum RefusalKind {
     Busy,
     /// No finalised replica, or no partial one to resume.
     NotFound,
-    /// The replica is not what was written; it has been set aside or reported.
+    /// The replica is not what was written; it has been quarantined or reported.
     Damaged,
     /// A request that makes no sense.
     Invalid,
@@ -134,7 +134,7 @@ pub(super) enum RefusalKind {
     /// The caller may not.
     Denied,
     /// The NameNode, which must be asked, does not answer.
-    Away,
+    NameNodeUnavailable,
     /// A disk failed, or the node stops.
     Failed,
 }
@@ -150,7 +150,7 @@ impl RefusalKind {
             Self::Checksum => "checksum",
             Self::Superseded => "superseded",
             Self::Denied => "denied",
-            Self::Away => AWAY,
+            Self::NameNodeUnavailable => NAMENODE_UNAVAILABLE,
             Self::Failed => "failed",
         }
     }

@@ -10,7 +10,7 @@
 //! current/2a/blk_298      a finalised block: xx is the low byte of its id
 //! current/2a/blk_298.crc  its checksums
 //! tmp/                    blocks being written; emptied at start
-//! bad/                    damaged blocks, set aside
+//! bad/                    damaged blocks, quarantined
 //! ```
 //!
 //! A name is ours only if it is exactly what we would write: `blk_007` is somebody else's file.
@@ -35,18 +35,18 @@ pub(super) struct Version {
     pub(super) incarnation: u64,
     /// The start of the NameNode that the node last registered with.
     #[serde(default)]
-    pub(super) seen: Seen,
+    pub(super) namenode_start: NameNodeStart,
 }
 
 /// A start of the NameNode: its epoch (0 for none yet) and its id, in hexadecimal because toml has no unsigned
 /// integers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct NameNodeStart {
     pub(super) epoch: u64,
     pub(super) start: String,
 }
 
-impl Seen {
+impl NameNodeStart {
     pub(super) fn new(epoch: u64, start: u64) -> Self {
         Self { epoch, start: format!("{start:016x}") }
     }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_read_back_and_no_other_name_is_taken() {
+    fn file_names_round_trip_and_others_are_rejected() {
         for id in [0, 1, 255, 256, u64::MAX] {
             for part in [Part::Data, Part::Sums] {
                 assert_eq!(parse_name(&name(BlockId(id), part)), Some((BlockId(id), part)));
@@ -179,11 +179,12 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_layout_is_told_from_a_damaged_file() {
+    fn newer_layout_differs_from_a_damaged_file() {
         let node_uuid = NodeUuid(uuid::Uuid::from_u128(5));
-        let seen = Seen::new(3, u64::MAX);
-        assert_eq!(seen.start(), u64::MAX);
-        let version = Version { layout: LAYOUT, cluster_id: "c".into(), node_uuid, incarnation: 7, seen };
+        let namenode_start = NameNodeStart::new(3, u64::MAX);
+        assert_eq!(namenode_start.start(), u64::MAX);
+        let version =
+            Version { layout: LAYOUT, cluster_id: "c".into(), node_uuid, incarnation: 7, namenode_start };
         assert_eq!(Version::parse(&version.print()), Ok(version));
         assert_eq!(Version::parse("layout = 3\nshape = \"new\"\n"), Err(VersionError::Newer(3)));
         assert_eq!(Version::parse("layout = 1\n"), Err(VersionError::Newer(1)));

@@ -5,11 +5,11 @@
 //! NameNode's last word and ends the node.
 
 use super::{
-    chores::Chore,
+    commands::BlockCommand,
     error::{DataNodeError, Refusal, RefusalKind},
-    layout::Seen,
-    news::{Batch, Item},
+    layout::NameNodeStart,
     node::Node,
+    pending_reports::{Batch, Item},
     store::Alarm,
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 };
 use proto::dfs::{
     BadReplica, CheckBlock, Command, DataNodeAddress, DiskRoom, FullReportRequest, HeartbeatReply,
-    HeartbeatRequest, MayFinishRequest, NamedBlock, RegisterRequest, Replica,
+    HeartbeatRequest, MayFinaliseRequest, NamedBlock, RegisterRequest, Replica,
     block_reports_client::BlockReportsClient, command,
 };
 use security::{BlockToken, Credentials, Role};
@@ -33,12 +33,12 @@ const REPORT_REPLICAS_MAX: usize = 50_000;
 const GAP: Duration = Duration::from_millis(5);
 /// A node that has run out of copies to make asks for more so often and at such intervals: the NameNode may hear of
 /// the last one's end from its target only a moment later.
-const ASK_TIMES: u32 = 10;
-const ASK_GAP: Duration = Duration::from_millis(20);
+const POLL_TIMES: u32 = 10;
+const POLL_GAP: Duration = Duration::from_millis(20);
 /// A NameNode that must be asked is waited for this part of what writers wait for us.
-const ASK_PART: u32 = 6;
+const ASK_TIMEOUT_DIVISOR: u32 = 6;
 /// How long a node that stops waits for its goodbye to be heard.
-const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
@@ -79,13 +79,13 @@ impl Link {
                     (retry, refused) = (Retry::default(), None);
                     self.ready.send_replace(true);
                     self.beat(interval).await;
-                    self.node.chores.forget_deletions();
+                    self.node.command_queues.forget_deletions();
                 }
-                Err(Trouble::Passing(why)) => {
+                Err(RegistrationError::Transient(why)) => {
                     tracing::warn!(namenode = self.namenode, why, "not registered yet; trying again");
                     retry.pause().await;
                 }
-                Err(Trouble::Older(why)) => {
+                Err(RegistrationError::Older(why)) => {
                     // Not the end of the node: it registers as soon as the right NameNode runs.
                     if refused.replace(why.clone()).as_ref() != Some(&why) {
                         tracing::error!(
@@ -96,7 +96,7 @@ impl Link {
                     }
                     retry.pause().await;
                 }
-                Err(Trouble::Final(error)) => {
+                Err(RegistrationError::Final(error)) => {
                     self.alarm.send(error).ok();
                     return;
                 }
@@ -105,49 +105,53 @@ impl Link {
     }
 
     /// Registers and reports everything; returns the heartbeat interval.
-    async fn join(&mut self) -> Result<Duration, Trouble> {
-        let (known, seen) = (self.node.store.cluster_id(), self.node.store.seen());
+    async fn join(&mut self) -> Result<Duration, RegistrationError> {
+        let (known, namenode_start) = (self.node.store.cluster_id(), self.node.store.namenode_start());
         let register = RegisterRequest {
             address: Some(self.address.clone()),
             incarnation: self.incarnation,
             cluster_id: known.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             protocol: DATANODE_PROTOCOL,
-            seen_epoch: seen.epoch,
-            seen_start: seen.start(),
+            seen_epoch: namenode_start.epoch,
+            seen_start: namenode_start.start(),
         };
         let reply = self.client.register(self.node.call(register)).await;
-        let reply = reply.map_err(|status| self.trouble(&status))?.into_inner();
+        let reply = reply.map_err(|status| self.registration_error(&status))?.into_inner();
         if !known.is_empty() && known != reply.cluster_id {
             let message = format!("its cluster is {}, these folders are of {known}", reply.cluster_id);
-            return Err(Trouble::Final(DataNodeError::Refused { namenode: self.namenode.clone(), message }));
+            return Err(RegistrationError::Final(DataNodeError::Refused {
+                namenode: self.namenode.clone(),
+                message,
+            }));
         }
-        if reply.epoch < seen.epoch {
+        if reply.epoch < namenode_start.epoch {
             let message = format!(
                 "it is start {} of the NameNode and this datanode has registered with start {}: it runs from an older \
                  copy of its folder",
-                reply.epoch, seen.epoch
+                reply.epoch, namenode_start.epoch
             );
-            return Err(Trouble::Older(message));
+            return Err(RegistrationError::Older(message));
         }
         // Durable before anything is reported: a node that has shown its replicas to a NameNode accepts no older one.
-        let now = Seen::new(reply.epoch, reply.start);
-        if known.is_empty() || now != seen {
+        let now = NameNodeStart::new(reply.epoch, reply.start);
+        if known.is_empty() || now != namenode_start {
             let (node, cluster) = (self.node.clone(), reply.cluster_id.clone());
             let stored = tokio::task::spawn_blocking(move || node.store.join_cluster(&cluster, now)).await;
-            let not_stored =
-                |why: String| Trouble::Passing(format!("cannot store the NameNode's start: {why}"));
+            let not_stored = |why: String| {
+                RegistrationError::Transient(format!("cannot store the NameNode's start: {why}"))
+            };
             stored
                 .map_err(|error| not_stored(error.to_string()))?
                 .map_err(|refusal| not_stored(refusal.message))?;
         }
         let count = self.report().await?;
-        self.report_set_aside().await;
+        self.report_quarantined().await;
         tracing::info!(namenode = self.namenode, cluster = reply.cluster_id, replicas = count, "registered");
         Ok(Duration::from_millis(if reply.heartbeat_ms == 0 { 1000 } else { reply.heartbeat_ms }))
     }
 
-    async fn report(&mut self) -> Result<usize, Trouble> {
+    async fn report(&mut self) -> Result<usize, RegistrationError> {
         let all = self.node.store.replicas();
         let pieces = all.len().div_ceil(REPORT_REPLICAS_MAX).max(1);
         for piece in 0..pieces {
@@ -163,20 +167,20 @@ impl Link {
                     .map(|(block, one)| replica(*block, one.nonce, one.length))
                     .collect(),
             };
-            // Whatever the trouble, a registration comes before the next try, and has the last word.
+            // Whatever the trouble, a registration comes before the next try, and has the last message.
             let sent = self.client.full_report(self.node.call(request)).await;
-            sent.map_err(|status| Trouble::Passing(security::why_not(&status)))?;
+            sent.map_err(|status| RegistrationError::Transient(security::call_failure(&status)))?;
         }
         Ok(all.len())
     }
 
     /// A NameNode that does not know of a damaged replica never orders its deletion, and it would lie there for
     /// good. One that is there twice is not bad: the other is read, and if it is sound this one goes.
-    async fn report_set_aside(&self) {
+    async fn report_quarantined(&self) {
         let node = self.node.clone();
-        let twice = tokio::task::spawn_blocking(move || node.store.post_set_aside()).await;
+        let twice = tokio::task::spawn_blocking(move || node.store.post_quarantined()).await;
         for block in twice.unwrap_or_default() {
-            self.node.chores.add(Chore::Check(block));
+            self.node.command_queues.add(BlockCommand::Check(block));
         }
     }
 
@@ -187,14 +191,14 @@ impl Link {
         // Sent again as it is until it is answered: the NameNode may have taken it, and gives a repeat the same
         // answer, so that no command is lost with one.
         let mut unanswered = None;
-        let mut asks = 0;
+        let mut queries = 0;
         loop {
             let sent_at = Instant::now();
-            if node.chores.ran_out() {
-                asks = ASK_TIMES;
+            if node.command_queues.ran_out() {
+                queries = POLL_TIMES;
             }
             let (request, batch) = unanswered.get_or_insert_with(|| {
-                let batch = node.store.news.batch();
+                let batch = node.store.pending_reports.batch();
                 (self.heartbeat(&batch), batch)
             });
             match self.client.heartbeat(node.call(request.clone())).await {
@@ -205,30 +209,30 @@ impl Link {
                         tracing::info!("the namenode does not know this datanode: registering again");
                         return;
                     }
-                    node.store.news.told(batch);
-                    if self.take(reply) {
-                        asks = 0;
+                    node.store.pending_reports.acknowledge(batch);
+                    if self.enqueue_commands(reply) {
+                        queries = 0;
                     }
                     unanswered = None;
                 }
                 Err(status) => {
                     tracing::warn!(
                         namenode = self.namenode,
-                        why = security::why_not(&status),
+                        why = security::call_failure(&status),
                         "heartbeat failed"
                     );
                     retry.pause().await;
-                    if from_status(&status).is_some_and(|error| !error.is_passing()) {
+                    if from_status(&status).is_some_and(|error| !error.is_transient()) {
                         return;
                     }
                     continue;
                 }
             }
-            let wait = if asks > 0 { ASK_GAP.min(interval) } else { interval };
-            asks = asks.saturating_sub(1);
+            let wait = if queries > 0 { POLL_GAP.min(interval) } else { interval };
+            queries = queries.saturating_sub(1);
             tokio::time::sleep_until(sent_at + GAP).await;
             tokio::select! {
-                () = node.store.news.rung() => {}
+                () = node.store.pending_reports.wait_woken() => {}
                 () = tokio::time::sleep_until(sent_at + wait) => {}
             }
         }
@@ -256,7 +260,7 @@ impl Link {
                 Item::Deleted => request.deleted.push(block.0),
                 Item::Lost => request.lost.push(block.0),
                 Item::Checked => request.checked.push(block.0),
-                Item::Bad(reason) => {
+                Item::ReadFailure(reason) => {
                     request.bad.push(BadReplica { block_id: block.0, reason: reason.clone() });
                 }
             }
@@ -265,14 +269,14 @@ impl Link {
     }
 
     /// Takes the commands; whether a copy is among them.
-    fn take(&self, reply: HeartbeatReply) -> bool {
+    fn enqueue_commands(&self, reply: HeartbeatReply) -> bool {
         let mut copies = false;
         for Command { kind } in reply.commands {
             let chore = match kind {
                 Some(command::Kind::Copy(copy)) => {
                     let token = BlockToken::from_bytes(&copy.token);
                     copies = true;
-                    Chore::Copy {
+                    BlockCommand::Copy {
                         block: BlockId(copy.block_id),
                         nonce: Nonce(copy.nonce),
                         length: copy.length,
@@ -282,27 +286,27 @@ impl Link {
                 }
                 Some(command::Kind::Delete(delete)) => {
                     let named = |block: NamedBlock| (BlockId(block.block_id), Nonce(block.nonce));
-                    Chore::Delete(delete.blocks.into_iter().map(named).collect())
+                    BlockCommand::Delete(delete.blocks.into_iter().map(named).collect())
                 }
                 Some(command::Kind::Check(CheckBlock { block: Some(block) })) => {
-                    Chore::Check(BlockId(block.block_id))
+                    BlockCommand::Check(BlockId(block.block_id))
                 }
                 _ => {
                     tracing::warn!("a command this build does not know: ignored");
                     continue;
                 }
             };
-            self.node.chores.add(chore);
+            self.node.command_queues.add(chore);
         }
         copies
     }
 
     /// What a failed registration means.
-    fn trouble(&self, status: &Status) -> Trouble {
-        let message = security::why_not(status);
+    fn registration_error(&self, status: &Status) -> RegistrationError {
+        let message = security::call_failure(status);
         let passing = match from_status(status) {
-            Some(error) if error.kind == Kind::OlderNameNode => return Trouble::Older(message),
-            Some(error) => error.is_passing(),
+            Some(error) if error.kind == Kind::OlderNameNode => return RegistrationError::Older(message),
+            Some(error) => error.is_transient(),
             None => matches!(
                 status.code(),
                 Code::Unavailable
@@ -315,9 +319,9 @@ impl Link {
             ),
         };
         if passing {
-            Trouble::Passing(message)
+            RegistrationError::Transient(message)
         } else {
-            Trouble::Final(DataNodeError::Refused { namenode: self.namenode.clone(), message })
+            RegistrationError::Final(DataNodeError::Refused { namenode: self.namenode.clone(), message })
         }
     }
 }
@@ -325,7 +329,7 @@ impl Link {
 /// Tells the NameNode that this node stops, so that nobody waits for its silence to grow long. Best effort: it is
 /// missed soon enough. The link must have ended.
 pub(super) async fn goodbye(node: &Node, namenode: &str, uuid: &str) {
-    let Ok(mut client) = client_of(&node.credentials, namenode, GOODBYE_WITHIN, GOODBYE_WITHIN) else {
+    let Ok(mut client) = client_of(&node.credentials, namenode, GOODBYE_TIMEOUT, GOODBYE_TIMEOUT) else {
         return;
     };
     let request = HeartbeatRequest {
@@ -356,8 +360,8 @@ fn client_of(
     Ok(BlockReportsClient::new(channel))
 }
 
-enum Trouble {
-    Passing(String),
+enum RegistrationError {
+    Transient(String),
     /// The NameNode runs from an older copy of its folder than this node has seen.
     Older(String),
     Final(DataNodeError),
@@ -385,12 +389,12 @@ fn replica(block: BlockId, nonce: Nonce, length: u64) -> Replica {
 
 /// Questions of threads of the data path.
 #[derive(Debug)]
-pub(super) struct Asks {
+pub(super) struct NameNodeQueries {
     client: BlockReportsClient<Channel>,
     runtime: tokio::runtime::Handle,
 }
 
-impl Asks {
+impl NameNodeQueries {
     /// Called within a runtime.
     pub(super) fn new(credentials: &Credentials, namenode: &str) -> Result<Self, DataNodeError> {
         let client = client_of(credentials, namenode, Duration::from_secs(2), Duration::from_secs(5))?;
@@ -402,29 +406,29 @@ impl Node {
     /// Whether what a writer has sent may become a replica: tokens outlive the writing of their block, and a block
     /// that is closed has the bytes that it has. A NameNode that is away is waited for a while; whether it is away for
     /// all or for this node alone the writer finds out by asking the others.
-    pub(super) fn may_finish(&self, block: BlockId, nonce: Nonce) -> Result<(), Refusal> {
+    pub(super) fn may_finalise(&self, block: BlockId, nonce: Nonce) -> Result<(), Refusal> {
         let asking = async {
             let mut retry = Retry::default();
             loop {
-                let request = self.call(MayFinishRequest { block_id: block.0, nonce: nonce.0 });
-                match self.asks.client.clone().may_finish(request).await {
+                let request = self.call(MayFinaliseRequest { block_id: block.0, nonce: nonce.0 });
+                match self.queries.client.clone().may_finalise(request).await {
                     Ok(reply) if reply.get_ref().open => return Ok(()),
                     Ok(_) => {
-                        let message = format!("{block} is closed: nobody may write it any more");
+                        let message = format!("{block} is closed: it can no longer be written");
                         return Err(Refusal::new(RefusalKind::Denied, message));
                     }
-                    Err(status) if self.stop.is_rung() => {
-                        return Err(Refusal::new(RefusalKind::Away, status.message()));
+                    Err(status) if self.stop.is_stopping() => {
+                        return Err(Refusal::new(RefusalKind::NameNodeUnavailable, status.message()));
                     }
                     Err(_) => retry.pause().await,
                 }
             }
         };
-        let within = self.config.transfer_timeout.0 / ASK_PART;
-        let answer = self.asks.runtime.block_on(async { tokio::time::timeout(within, asking).await });
+        let within = self.config.transfer_timeout.0 / ASK_TIMEOUT_DIVISOR;
+        let answer = self.queries.runtime.block_on(async { tokio::time::timeout(within, asking).await });
         answer.unwrap_or_else(|_| {
             let message = format!("cannot ask the namenode whether {block} may be written");
-            Err(Refusal::new(RefusalKind::Away, message))
+            Err(Refusal::new(RefusalKind::NameNodeUnavailable, message))
         })
     }
 

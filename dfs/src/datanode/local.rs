@@ -56,8 +56,8 @@ pub(super) fn bind(folder: &Path, within: &Path, uuid: NodeUuid) -> io::Result<(
         let own = within.canonicalize().map_err(named)?.join(format!("fermata-{}", uuid.0.simple()));
         path = own.join("local.sock");
         if path.as_os_str().len() > PATH_BYTES_MAX {
-            let most = PATH_BYTES_MAX;
-            return Err(named(io::Error::other(format!("the socket's path has more than {most} bytes"))));
+            let max = PATH_BYTES_MAX;
+            return Err(named(io::Error::other(format!("the socket's path has more than {max} bytes"))));
         }
         make_own(&own).map_err(named)?;
     }

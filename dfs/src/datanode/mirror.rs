@@ -25,7 +25,7 @@ use std::{
 
 /// What is to be written below.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Order {
+pub(super) struct MirrorRequest {
     pub(super) block: BlockId,
     pub(super) nonce: Nonce,
     pub(super) resume_at: u64,
@@ -38,7 +38,7 @@ pub(super) struct Order {
 
 /// What is known of the nodes below.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Below {
+pub(super) struct Downstream {
     /// Bytes that all of `nodes` have taken; everything once they are done.
     pub(super) acked: u64,
     /// Uuids, in pipeline order.
@@ -61,7 +61,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    below: Below,
+    downstream: Downstream,
     sent: u64,
     /// The last packet is out: `done` is owed.
     last_sent: bool,
@@ -80,20 +80,20 @@ pub(super) struct Mirror {
 
 /// A mirror that has answered the set-up and whose statuses nobody reads yet.
 #[derive(Debug)]
-pub(super) struct Ready {
+pub(super) struct ConnectedMirror {
     stream: Stream,
-    below: Below,
+    downstream: Downstream,
     address: DataNodeAddress,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// Connects to the first of `mirrors` that answers; those before it are faults. Who asks may be anybody: only where the
 /// NameNode says that a DataNode is does this one connect.
 pub(super) fn connect(
-    order: Order,
+    order: MirrorRequest,
     mirrors: &[DataNodeAddress],
     node: &Node,
-) -> (Option<Ready>, Vec<NodeFault>) {
+) -> (Option<ConnectedMirror>, Vec<NodeFault>) {
     let mut faults = Vec::new();
     for first in 0..mirrors.len() {
         let chain = &mirrors[first..];
@@ -108,7 +108,11 @@ pub(super) fn connect(
     (None, faults)
 }
 
-fn set_up(order: Order, chain: &[DataNodeAddress], node: &Node) -> Result<Ready, FrameError> {
+fn set_up(
+    order: MirrorRequest,
+    chain: &[DataNodeAddress],
+    node: &Node,
+) -> Result<ConnectedMirror, FrameError> {
     let count = chain.len() as u32;
     // Even if every node below is silent, the sum of these waits stays below the one above.
     let wait = (order.timeout * count / (2 * (count + 1))).min(bulk::set_up_within(chain.len()));
@@ -120,8 +124,8 @@ fn set_up(order: Order, chain: &[DataNodeAddress], node: &Node) -> Result<Ready,
     let mut stream = bulk::connect(addr, wait / 2, &node.connector)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot connect to {addr}: {error}")))?;
     stream.set_read_timeout(Some(wait))?;
-    let patience = order.timeout * count / (count + 1);
-    stream.set_write_timeout(Some(patience))?;
+    let timeout = order.timeout * count / (count + 1);
+    stream.set_write_timeout(Some(timeout))?;
     let write = WriteBlock {
         block_id: order.block.0,
         resume_at: order.resume_at,
@@ -134,17 +138,17 @@ fn set_up(order: Order, chain: &[DataNodeAddress], node: &Node) -> Result<Ready,
     encode_frame(FrameKind::Request, &request, 0, &mut out);
     stream.write_all(&out)?;
     let status: WriteStatus = read_frame(&mut stream, BytesMut::new())?.expect(FrameKind::Status)?;
-    stream.set_read_timeout(Some(patience))?;
-    let mut below = Below::default();
-    below.take(status);
-    Ok(Ready { stream, below, address: chain[0].clone(), patience })
+    stream.set_read_timeout(Some(timeout))?;
+    let mut downstream = Downstream::default();
+    downstream.take(status);
+    Ok(ConnectedMirror { stream, downstream, address: chain[0].clone(), timeout })
 }
 
 fn name_of(address: &DataNodeAddress) -> String {
     if address.node.is_empty() { address.uuid.clone() } else { address.node.clone() }
 }
 
-impl Below {
+impl Downstream {
     fn take(&mut self, status: WriteStatus) {
         self.acked = status.acked;
         self.nodes = status.nodes;
@@ -167,26 +171,26 @@ impl Below {
     }
 }
 
-impl Ready {
+impl ConnectedMirror {
     /// What the set-up told.
-    pub(super) fn below(&self) -> &Below {
-        &self.below
+    pub(super) fn downstream(&self) -> &Downstream {
+        &self.downstream
     }
 
     /// Begins to read statuses; `on_change` is called after each.
     pub(super) fn start(
         self,
-        order: Order,
-        on_change: impl Fn(Below) + Send + 'static,
+        order: MirrorRequest,
+        on_change: impl Fn(Downstream) + Send + 'static,
     ) -> io::Result<Mirror> {
         let stream = self.stream.try_clone()?;
-        let state = State { below: self.below, sent: order.resume_at, ..State::default() };
+        let state = State { downstream: self.downstream, sent: order.resume_at, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let reader = StatusReader {
             stream: self.stream,
             shared: shared.clone(),
             address: self.address,
-            patience: self.patience,
+            timeout: self.timeout,
         };
         let run = move || reader.run(&on_change);
         let reader = std::thread::Builder::new().name("mirror".into()).spawn(run)?;
@@ -199,7 +203,7 @@ impl Mirror {
     pub(super) fn send(&mut self, packet: &Packet, data: &[u8]) {
         {
             let mut state = self.shared.state.lock();
-            if state.below.ended {
+            if state.downstream.ended {
                 return;
             }
             state.sent = packet.offset + data.len() as u64;
@@ -220,20 +224,20 @@ impl Mirror {
 
     /// Whether it is out: there is no point in sending more.
     pub(super) fn has_ended(&self) -> bool {
-        self.shared.state.lock().below.ended
+        self.shared.state.lock().downstream.ended
     }
 
     /// Waits for the end: `done`, or why not.
-    pub(super) fn finish(mut self) -> Below {
+    pub(super) fn finish(mut self) -> Downstream {
         if let Some(reader) = self.reader.take() {
             reader.join().ok();
         }
-        self.shared.state.lock().below.clone()
+        self.shared.state.lock().downstream.clone()
     }
 
     fn wait_ended(&self, timeout: Duration) {
         let mut state = self.shared.state.lock();
-        self.shared.changed.wait_while_for(&mut state, |state| !state.below.ended, timeout);
+        self.shared.changed.wait_while_for(&mut state, |state| !state.downstream.ended, timeout);
     }
 }
 
@@ -250,33 +254,33 @@ struct StatusReader {
     stream: Stream,
     shared: Arc<Shared>,
     address: DataNodeAddress,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl StatusReader {
-    fn run(mut self, on_change: &impl Fn(Below)) {
+    fn run(mut self, on_change: &impl Fn(Downstream)) {
         loop {
-            if self.shared.state.lock().below.ended {
+            if self.shared.state.lock().downstream.ended {
                 return;
             }
             let got = self.next_status();
             let mut state = self.shared.state.lock();
             match got {
                 Ok(Some(status)) => {
-                    state.below.take(status);
-                    let owed = state.last_sent || state.sent > state.below.acked;
+                    state.downstream.take(status);
+                    let owed = state.last_sent || state.sent > state.downstream.acked;
                     state.waiting_since = owed.then(Instant::now);
                 }
-                Ok(None) if !state.overdue(self.patience) => continue,
+                Ok(None) if !state.overdue(self.timeout) => continue,
                 Ok(None) => {
-                    state.below.fail(&self.address, &format!("no answer for {:?}", self.patience));
+                    state.downstream.fail(&self.address, &format!("no answer for {:?}", self.timeout));
                 }
-                Err(error) => state.below.fail(&self.address, &error.to_string()),
+                Err(error) => state.downstream.fail(&self.address, &error.to_string()),
             }
-            let below = state.below.clone();
+            let downstream = state.downstream.clone();
             drop(state);
             self.shared.changed.notify_all();
-            on_change(below);
+            on_change(downstream);
         }
     }
 }
@@ -285,18 +289,18 @@ impl StatusReader {
     /// None if nothing came for a while.
     fn next_status(&mut self) -> Result<Option<WriteStatus>, FrameError> {
         // Looks up often enough to notice soon after the patience is over.
-        self.stream.set_read_timeout(Some(self.patience / 8))?;
+        self.stream.set_read_timeout(Some(self.timeout / 8))?;
         if !self.stream.await_input()? {
             return Ok(None);
         }
-        self.stream.set_read_timeout(Some(self.patience))?;
+        self.stream.set_read_timeout(Some(self.timeout))?;
         let frame = read_frame(&mut self.stream, BytesMut::new())?;
         frame.expect(FrameKind::Status).map(Some)
     }
 }
 
 impl State {
-    fn overdue(&self, patience: Duration) -> bool {
-        self.waiting_since.is_some_and(|since| since.elapsed() >= patience)
+    fn overdue(&self, timeout: Duration) -> bool {
+        self.waiting_since.is_some_and(|since| since.elapsed() >= timeout)
     }
 }

@@ -14,17 +14,17 @@
 //! known to be damaged is never served; a folder that failed once is not used again; files that are not ours
 //! are not touched. Deliberately absent: any opinion on where replicas should be; that is the NameNode's.
 
-mod chores;
+mod commands;
 mod disk;
 mod error;
 mod layout;
 mod link;
 mod local;
 mod mirror;
-mod news;
 mod node;
 mod open;
 mod partial;
+mod pending_reports;
 mod receive;
 mod scrub;
 mod send;
@@ -59,10 +59,10 @@ use tokio::{
     time::Instant,
 };
 
-/// How long transfers under way may go on when the node stops.
+/// How long transfers under way may continue when the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 /// How long a node that stops tries to tell of its newest replicas.
-const NEWS_GRACE: Duration = Duration::from_secs(1);
+const REPORT_GRACE: Duration = Duration::from_secs(1);
 
 /// A DataNode in this process: serves from `start` until `stop`, or until dropped. Needs a tokio runtime with
 /// I/O and time.
@@ -106,17 +106,17 @@ impl DataNode {
             config: settings,
             store,
             connections: server::Connections::new(config.datanode.transfers_max as usize),
-            chores: chores::Chores::default(),
+            command_queues: commands::CommandQueues::default(),
             stop: node::Stop::default(),
             blocks: guard.blocks(),
             guard,
             connector: credentials.connector(security::Role::DataNode),
-            asks: link::Asks::new(&credentials, &config.cluster.namenode)?,
+            queries: link::NameNodeQueries::new(&credentials, &config.cluster.namenode)?,
             credentials,
         });
         let (ready, is_ready) = watch::channel(false);
         let link = link::Link::new(node.clone(), &config.cluster.namenode, address.clone(), ready, alarm)?;
-        chores::start(&node).map_err(DataNodeError::Thread)?;
+        commands::start(&node).map_err(DataNodeError::Thread)?;
         let scrubbed = node.clone();
         let scrubber = std::thread::Builder::new().name("scrub".into());
         scrubber.spawn(move || scrub::run(&scrubbed)).map_err(DataNodeError::Thread)?;
@@ -172,7 +172,7 @@ impl DataNode {
         until(STOP_GRACE, || self.node.connections.busy() == 0).await;
         let known = *self.ready.borrow();
         if known {
-            until(NEWS_GRACE, || self.node.store.news.is_empty()).await;
+            until(REPORT_GRACE, || self.node.store.pending_reports.is_empty()).await;
         }
         // Only when it is gone for certain: a heartbeat after the goodbye would take it back.
         self.link.abort();
@@ -180,8 +180,8 @@ impl DataNode {
         if known {
             link::goodbye(&self.node, &self.namenode, &self.address.uuid).await;
         }
-        self.node.stop.ring();
-        self.node.chores.wake();
+        self.node.stop.wake();
+        self.node.command_queues.wake();
         self.node.connections.close();
         // The folders' locks go with the last thread.
         until(STOP_GRACE, || Arc::strong_count(&self.node) == 1).await;
@@ -190,8 +190,8 @@ impl DataNode {
 
 /// Waits until it holds, but no longer than that.
 async fn until(limit: Duration, holds: impl Fn() -> bool) {
-    let patience = Instant::now() + limit;
-    while !holds() && Instant::now() < patience {
+    let timeout = Instant::now() + limit;
+    while !holds() && Instant::now() < timeout {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -200,15 +200,15 @@ impl Drop for DataNode {
     fn drop(&mut self) {
         self.accepting.iter().for_each(JoinHandle::abort);
         self.link.abort();
-        self.node.stop.ring();
-        self.node.chores.wake();
+        self.node.stop.wake();
+        self.node.command_queues.wake();
         self.node.connections.close();
         let folders: Vec<&Path> = self.node.store.volumes.iter().map(|volume| volume.paths.root()).collect();
         local::remove(Path::new(&self.address.local_socket), &folders);
     }
 }
 
-/// Runs a DataNode until it is asked to stop (SIGTERM, SIGINT) or cannot go on. Writes the ready file, with the
+/// Runs a DataNode until it is asked to stop (SIGTERM, SIGINT) or cannot continue. Writes the ready file, with the
 /// bulk address, once registered and reported.
 pub async fn run(config: &Config, args: &DaemonArgs) -> Result<(), DataNodeError> {
     let node = DataNode::start(config).await?;

@@ -1,6 +1,6 @@
 //! What the threads of a DataNode share.
 
-use super::{chores::Chores, link::Asks, server::Connections, store::Store};
+use super::{commands::CommandQueues, link::NameNodeQueries, server::Connections, store::Store};
 use daemon::config::DataNodeConfig;
 use parking_lot::{Condvar, Mutex};
 use security::{BlockKey, Connector, Credentials, Guard};
@@ -12,7 +12,7 @@ pub(super) struct Node {
     pub(super) config: DataNodeConfig,
     pub(super) store: Store,
     pub(super) connections: Connections,
-    pub(super) chores: Chores,
+    pub(super) command_queues: CommandQueues,
     pub(super) stop: Stop,
     /// What is asked of those who connect,
     pub(super) guard: Guard,
@@ -23,7 +23,7 @@ pub(super) struct Node {
     /// and asked of other DataNodes.
     pub(super) connector: Connector,
     /// Where threads ask the NameNode.
-    pub(super) asks: Asks,
+    pub(super) queries: NameNodeQueries,
 }
 
 impl Node {
@@ -37,26 +37,26 @@ impl Node {
 #[derive(Debug, Default)]
 pub(super) struct Stop {
     stopping: Mutex<bool>,
-    bell: Condvar,
+    changed: Condvar,
 }
 
 impl Stop {
     /// Wakes all who wait, for good.
-    pub(super) fn ring(&self) {
+    pub(super) fn wake(&self) {
         *self.stopping.lock() = true;
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     /// Sleeps; true, at once, if the node stops.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut stopping = self.stopping.lock();
-        while !*stopping && !self.bell.wait_until(&mut stopping, until).timed_out() {}
+        while !*stopping && !self.changed.wait_until(&mut stopping, until).timed_out() {}
         *stopping
     }
 
     /// Whether the node stops.
-    pub(super) fn is_rung(&self) -> bool {
+    pub(super) fn is_stopping(&self) -> bool {
         *self.stopping.lock()
     }
 }

@@ -7,10 +7,10 @@
 //! read costs that replica alone.
 
 use super::{
-    disk::{Disk, Verdict, judge},
+    disk::{Disk, DiskFault, classify},
     error::{DataNodeError, Refusal, RefusalKind},
-    layout::{LAYOUT, Seen, Version},
-    news::News,
+    layout::{LAYOUT, NameNodeStart, Version},
+    pending_reports::PendingReports,
     store::{Alarm, BlockLocks, State, Store, VolumeState},
     volume::Volume,
 };
@@ -84,14 +84,14 @@ impl Store {
             partials: HashMap::new(),
             volumes: vec![VolumeState::default(); volumes.len()],
             cluster_id: version.cluster_id.clone(),
-            seen: version.seen.clone(),
+            namenode_start: version.namenode_start.clone(),
             next_volume: 0,
             serial: 0,
         };
         let store = Self {
             uuid: version.node_uuid,
             incarnation: version.incarnation,
-            news: News::default(),
+            pending_reports: PendingReports::default(),
             volumes,
             state: Mutex::new(state),
             locks: BlockLocks::default(),
@@ -102,7 +102,7 @@ impl Store {
             store.retire(*index, &error.to_string());
         }
         for (index, new) in new.into_iter().enumerate().filter(|(index, _)| !store.is_failed(*index)) {
-            let taken = store.sign(index, &version, new).and_then(|()| store.take_in(index));
+            let taken = store.stamp_folder(index, &version, new).and_then(|()| store.load_volume(index));
             taken.or_else(|error| store.retire_if_broken(index, error))?;
             store.measure(index);
         }
@@ -112,10 +112,10 @@ impl Store {
     }
 
     /// Writes `VERSION`. A full disk still serves what it has; only the count of starts is then a little behind.
-    fn sign(&self, index: usize, version: &Version, new: bool) -> Result<(), DataNodeError> {
+    fn stamp_folder(&self, index: usize, version: &Version, new: bool) -> Result<(), DataNodeError> {
         let volume = &self.volumes[index];
         match volume.write_version(version) {
-            Err(error) if !new && judge(&error) == Verdict::Full => {
+            Err(error) if !new && classify(&error) == DiskFault::Full => {
                 tracing::warn!(folder = %volume.paths.root.display(), %error, "VERSION not brought up to date");
                 Ok(())
             }
@@ -136,7 +136,7 @@ impl Store {
         Ok(())
     }
 
-    fn take_in(&self, index: usize) -> Result<(), DataNodeError> {
+    fn load_volume(&self, index: usize) -> Result<(), DataNodeError> {
         let volume = &self.volumes[index];
         let scan = volume.scan()?;
         let mut doubles = Vec::new();
@@ -151,8 +151,8 @@ impl Store {
         let count = state.replicas.len();
         drop(state);
         for block in doubles {
-            tracing::warn!(%block, folder = %volume.paths.root.display(), "second replica in another folder: set aside");
-            self.or_retire(index, volume.set_aside(block)).ok();
+            tracing::warn!(%block, folder = %volume.paths.root.display(), "second replica in another folder: quarantined");
+            self.or_retire(index, volume.move_to_bad(block)).ok();
         }
         for (block, why) in scan.damaged {
             self.quarantine(block, index, &why);
@@ -163,13 +163,17 @@ impl Store {
 
     /// Writes whose the node is, and the NameNode's start that it registers with, into every folder. One folder that
     /// has stored it is enough: the next start goes by the newest. If none has, nothing has changed.
-    pub(super) fn join_cluster(&self, cluster_id: &str, seen: Seen) -> Result<(), Refusal> {
+    pub(super) fn join_cluster(
+        &self,
+        cluster_id: &str,
+        namenode_start: NameNodeStart,
+    ) -> Result<(), Refusal> {
         let version = Version {
             layout: LAYOUT,
             cluster_id: cluster_id.into(),
             node_uuid: self.uuid,
             incarnation: self.incarnation,
-            seen,
+            namenode_start,
         };
         let mut stored = Err(Refusal::new(RefusalKind::Failed, "no data folder is in service"));
         for (index, volume) in self.volumes.iter().enumerate() {
@@ -189,7 +193,7 @@ impl Store {
         stored?;
         let mut state = self.state.lock();
         state.cluster_id = version.cluster_id;
-        state.seen = version.seen;
+        state.namenode_start = version.namenode_start;
         Ok(())
     }
 }
@@ -199,7 +203,7 @@ impl Store {
 fn is_of_the_folder(error: &DataNodeError) -> bool {
     match error {
         DataNodeError::Folder { source, .. } | DataNodeError::Lock(LockError::Io { source, .. }) => {
-            judge(source) != Verdict::Passing
+            classify(source) != DiskFault::Transient
         }
         _ => false,
     }
@@ -208,7 +212,13 @@ fn is_of_the_folder(error: &DataNodeError) -> bool {
 /// Of a node that has joined no cluster yet.
 fn first_version() -> Version {
     let node_uuid = NodeUuid(uuid::Uuid::new_v4());
-    Version { layout: LAYOUT, cluster_id: String::new(), node_uuid, incarnation: 0, seen: Seen::default() }
+    Version {
+        layout: LAYOUT,
+        cluster_id: String::new(),
+        node_uuid,
+        incarnation: 0,
+        namenode_start: NameNodeStart::default(),
+    }
 }
 
 /// By the clock, unless it was set back since the last start.
@@ -235,8 +245,8 @@ fn agree(
         return mismatch("node uuids", has.node_uuid.to_string(), version.node_uuid.to_string());
     }
     has.incarnation = has.incarnation.max(version.incarnation);
-    if version.seen.epoch > has.seen.epoch {
-        has.seen = version.seen;
+    if version.namenode_start.epoch > has.namenode_start.epoch {
+        has.namenode_start = version.namenode_start;
     }
     if has.cluster_id.is_empty() {
         has.cluster_id = version.cluster_id;

@@ -46,7 +46,7 @@ struct Inner {
     owner: u64,
     connection: Option<Stream>,
     /// When its writer went.
-    left_at: Option<Instant>,
+    last_looked_at: Option<Instant>,
     /// Finalised or dropped: not in the map any more.
     ended: bool,
 }
@@ -166,7 +166,7 @@ impl Store {
         inner.sums.truncate((claim.resume_at / CHUNK_BYTES as u64) as usize);
         inner.expected = claim.expected;
         inner.owner = token;
-        inner.left_at = None;
+        inner.last_looked_at = None;
         inner.connection = claim.connection.try_clone().ok();
         self.set_reserved(partial, &mut inner, claim.expected - claim.resume_at);
         Ok(true)
@@ -194,14 +194,14 @@ impl Store {
         }
     }
 
-    /// Drops the partial replicas whose writers have been gone for `patience`.
-    pub(super) fn drop_abandoned(&self, patience: Duration) {
+    /// Drops the partial replicas whose writers have been gone for `timeout`.
+    pub(super) fn drop_abandoned(&self, timeout: Duration) {
         let partials: Vec<_> =
             self.state.lock().partials.iter().map(|(block, partial)| (*block, partial.clone())).collect();
         for (block, partial) in partials {
             // Locked means in use.
             let Some(mut inner) = partial.inner.try_lock() else { continue };
-            if !inner.ended && inner.left_at.is_some_and(|left| left.elapsed() >= patience) {
+            if !inner.ended && inner.last_looked_at.is_some_and(|left| left.elapsed() >= timeout) {
                 tracing::info!(%block, bytes = inner.length, "partial replica dropped: its writer is gone");
                 self.drop_partial(&partial, &mut inner, block);
             }
@@ -263,7 +263,9 @@ impl Writer<'_> {
         state.partials.remove(&self.block);
         state.insert(self.block, nonce, self.partial.volume, sums.length);
         drop(state);
-        self.store.news.post([(self.block, super::news::Item::Received(nonce, sums.length))]);
+        self.store
+            .pending_reports
+            .post([(self.block, super::pending_reports::Item::Received(nonce, sums.length))]);
         Ok(sums.length)
     }
 
@@ -283,7 +285,7 @@ impl Drop for Writer<'_> {
     fn drop(&mut self) {
         let mut inner = self.partial.inner.lock();
         if inner.owner == self.token {
-            inner.left_at = Some(Instant::now());
+            inner.last_looked_at = Some(Instant::now());
             inner.connection = None;
         }
     }
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_claim_gets_no_more_room_than_there_is() {
+    fn second_claim_respects_free_space() {
         let home = tempfile::tempdir().unwrap();
         let (store, connection) = opened(&[home.path().to_owned()]);
         let claim = |expected| {
@@ -316,7 +318,7 @@ mod tests {
             assert_eq!(store.begin(&claim(expected)).unwrap_err().kind, RefusalKind::NoSpace);
             assert_eq!(pending(), 1);
         }
-        // Whoever was there goes on, and one who asks for what there is gets it.
+        // Whoever was there continues, and one who asks for what there is gets it.
         first.check_owner(&first.partial.inner.lock()).unwrap();
         let Begin::Write(_second) = store.begin(&claim(4096)).unwrap() else { panic!("not finalised") };
         assert_eq!(pending(), 4096);

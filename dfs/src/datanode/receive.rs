@@ -6,7 +6,7 @@
 
 use super::{
     error::{Refusal, RefusalKind},
-    mirror::{self, Below, Mirror, Order},
+    mirror::{self, Downstream, Mirror, MirrorRequest},
     node::Node,
     partial::{Begin, Claim, Writer},
 };
@@ -36,13 +36,13 @@ pub(super) enum Failure {
     Gone(FrameError),
 }
 
-/// Serves one `WriteBlock`. `asks`: the NameNode decides, when it is filled, whether it may still be written.
+/// Serves one `WriteBlock`. `queries`: the NameNode decides, when it is filled, whether it may still be written.
 pub(super) fn receive(
     node: &Node,
     stream: &Stream,
     request: WriteBlock,
     token: BlockToken,
-    asks: bool,
+    queries: bool,
 ) -> Result<(), Failure> {
     let block = BlockId(request.block_id);
     let nonce = Nonce(request.nonce);
@@ -52,28 +52,29 @@ pub(super) fn receive(
         Begin::Finalised(length) => {
             let nodes = vec![node.uuid()];
             let status = WriteStatus { acked: length, done: true, nodes, ..WriteStatus::default() };
-            return send_status(stream, &status).map_err(gone);
+            return send_status(stream, &status).map_err(closed);
         }
         Begin::Write(writer) => writer,
     };
-    let order = Order { block, nonce, resume_at, expected, timeout: node.config.transfer_timeout.0, token };
+    let order =
+        MirrorRequest { block, nonce, resume_at, expected, timeout: node.config.transfer_timeout.0, token };
     let (ready, faults) = mirror::connect(order, &request.mirrors, node);
-    let below = ready.as_ref().map(|ready| ready.below().clone());
+    let downstream = ready.as_ref().map(|ready| ready.downstream().clone());
     let upstream = Arc::new(Upstream {
-        stream: stream.try_clone().map_err(gone)?,
+        stream: stream.try_clone().map_err(closed)?,
         uuid: node.uuid(),
         faults,
         timeout: order.timeout,
         state: Mutex::new(Progress::default()),
     });
-    upstream.begin(request.resume_at, below);
+    upstream.begin(request.resume_at, downstream);
     // Before the mirror's thread starts: the first status must be the answer to the set-up.
-    upstream.report().map_err(gone)?;
+    upstream.report().map_err(closed)?;
     let up = upstream.clone();
-    let mirror = ready.map(|ready| ready.start(order, move |below| up.below_changed(below)));
-    let mirror = mirror.transpose().map_err(gone)?;
-    let asks = asks.then_some(node);
-    Incoming { stream, block, nonce, position: resume_at, writer, mirror, upstream, asks }.run()
+    let mirror = ready.map(|ready| ready.start(order, move |downstream| up.downstream_changed(downstream)));
+    let mirror = mirror.transpose().map_err(closed)?;
+    let queries = queries.then_some(node);
+    Incoming { stream, block, nonce, position: resume_at, writer, mirror, upstream, queries }.run()
 }
 
 struct Incoming<'a> {
@@ -84,20 +85,20 @@ struct Incoming<'a> {
     writer: Writer<'a>,
     mirror: Option<Mirror>,
     upstream: Arc<Upstream>,
-    asks: Option<&'a Node>,
+    queries: Option<&'a Node>,
 }
 
 impl Incoming<'_> {
     fn run(mut self) -> Result<(), Failure> {
         let kept = self.take_packets().and_then(|()| {
-            let may = self.asks.map_or(Ok(()), |node| node.may_finish(self.block, self.nonce));
+            let may = self.queries.map_or(Ok(()), |node| node.may_finalise(self.block, self.nonce));
             may.and_then(|()| self.writer.finalise()).map_err(Failure::Broken)
         });
         match kept {
             Ok(length) => {
                 // The nodes below have been at it all the while.
-                let below = self.mirror.take().map(Mirror::finish);
-                self.upstream.done(length, below).map_err(gone)
+                let downstream = self.mirror.take().map(Mirror::finish);
+                self.upstream.done(length, downstream).map_err(closed)
             }
             Err(failure) => {
                 // The mirror's end comes from us then, and is no fault of its own to be told.
@@ -108,10 +109,10 @@ impl Incoming<'_> {
     }
 
     fn take_packets(&mut self) -> Result<(), Failure> {
-        let mut spare = BytesMut::new();
+        let mut has_other_replica = BytesMut::new();
         let mut input = self.stream;
         loop {
-            let frame = read_frame(&mut input, spare).map_err(Failure::Gone)?;
+            let frame = read_frame(&mut input, has_other_replica).map_err(Failure::Gone)?;
             let packet: Packet = frame
                 .expect(FrameKind::Packet)
                 .map_err(|error| Failure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string())))?;
@@ -126,8 +127,8 @@ impl Incoming<'_> {
             if packet.last {
                 return Ok(());
             }
-            self.upstream.local_changed(self.position).map_err(gone)?;
-            spare = recycle(frame);
+            self.upstream.local_changed(self.position).map_err(closed)?;
+            has_other_replica = recycle(frame);
         }
     }
 
@@ -168,7 +169,7 @@ struct Upstream {
 struct Progress {
     local: u64,
     /// What the nodes below have taken, while they are in.
-    below: Option<u64>,
+    downstream: Option<u64>,
     /// The names in it change only with a word from below; the rest is set as it is sent.
     status: WriteStatus,
     /// The write has failed: no more statuses.
@@ -176,10 +177,10 @@ struct Progress {
 }
 
 impl Upstream {
-    fn begin(&self, resume_at: u64, below: Option<Below>) {
+    fn begin(&self, resume_at: u64, downstream: Option<Downstream>) {
         let mut state = self.state.lock();
         state.local = resume_at;
-        self.merge(&mut state, below.unwrap_or(Below { ended: true, ..Below::default() }));
+        self.merge(&mut state, downstream.unwrap_or(Downstream { ended: true, ..Downstream::default() }));
     }
 
     fn local_changed(&self, local: u64) -> io::Result<()> {
@@ -188,11 +189,11 @@ impl Upstream {
         self.send(&mut state, false)
     }
 
-    fn below_changed(&self, below: Below) {
+    fn downstream_changed(&self, downstream: Downstream) {
         let mut state = self.state.lock();
         // Done is told by `done`, once our own copy is too.
-        let tell = below.done.is_none();
-        self.merge(&mut state, below);
+        let tell = downstream.done.is_none();
+        self.merge(&mut state, downstream);
         if tell {
             // A lost upstream is noticed by the thread that reads it.
             self.send(&mut state, false).ok();
@@ -203,24 +204,24 @@ impl Upstream {
         self.send(&mut self.state.lock(), false)
     }
 
-    fn done(&self, length: u64, below: Option<Below>) -> io::Result<()> {
+    fn done(&self, length: u64, downstream: Option<Downstream>) -> io::Result<()> {
         let mut state = self.state.lock();
         state.local = length;
-        if let Some(mut below) = below {
-            if let Some(theirs) = below.done.filter(|theirs| *theirs != length) {
+        if let Some(mut downstream) = downstream {
+            if let Some(theirs) = downstream.done.filter(|theirs| *theirs != length) {
                 let reason = format!("holds {theirs} bytes, not {length}");
-                for node in below.nodes.drain(..) {
-                    below.faults.push(NodeFault { node, reason: reason.clone() });
+                for node in downstream.nodes.drain(..) {
+                    downstream.faults.push(NodeFault { node, reason: reason.clone() });
                 }
             }
-            self.merge(&mut state, below);
+            self.merge(&mut state, downstream);
         }
         self.send(&mut state, true)
     }
 
-    fn merge(&self, state: &mut Progress, below: Below) {
-        let Below { acked, nodes, faults, timeout, ended, .. } = below;
-        state.below = (!ended).then_some(acked);
+    fn merge(&self, state: &mut Progress, downstream: Downstream) {
+        let Downstream { acked, nodes, faults, timeout, ended, .. } = downstream;
+        state.downstream = (!ended).then_some(acked);
         let shortest = timeout.map_or(self.timeout, |timeout| timeout.min(self.timeout));
         state.status = WriteStatus {
             nodes: [self.uuid.clone()].into_iter().chain(nodes).collect(),
@@ -235,7 +236,7 @@ impl Upstream {
         if state.closed {
             return Ok(());
         }
-        state.status.acked = state.below.unwrap_or(u64::MAX).min(state.local);
+        state.status.acked = state.downstream.unwrap_or(u64::MAX).min(state.local);
         state.status.done = done;
         send_status(&self.stream, &state.status)
     }
@@ -247,6 +248,6 @@ fn send_status(mut stream: &Stream, status: &WriteStatus) -> io::Result<()> {
     stream.write_all(&out)
 }
 
-fn gone(error: io::Error) -> Failure {
+fn closed(error: io::Error) -> Failure {
     Failure::Gone(FrameError::Io(error))
 }

@@ -2,7 +2,7 @@
 //!
 //! Disks lose bits silently; a damaged replica found while good ones exist elsewhere is a small matter.
 //! The same thread clears away partial replicas whose writers are gone. Where the scrubber was is not kept
-//! over a restart: it begins anew.
+//! over a restart: it starts over.
 
 use super::{
     node::Node,
@@ -26,7 +26,7 @@ const TICK: Duration = Duration::from_millis(100);
 const TICK_MAX: Duration = Duration::from_secs(2);
 
 /// Bytes of an opened replica, verified: `piece` gets them in order, at most a packet at a time, with their
-/// sums, and says whether to go on. An empty block has one empty piece. True if all was read.
+/// sums, and says whether to continue. An empty block has one empty piece. True if all was read.
 pub(super) fn read_verified(
     opened: &Opened,
     mut piece: impl FnMut(u64, &[u8], &[u32]) -> bool,
@@ -59,7 +59,7 @@ pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -
     let Ok(opened) = store.open_replica(block, replica) else { return false };
     match read_verified(&opened, |_, bytes, _| pace(bytes.len())) {
         Ok(true) => {
-            store.forget_set_aside(block, opened.replica);
+            store.forget_quarantined(block, opened.replica);
             true
         }
         Ok(false) => false,
@@ -70,15 +70,15 @@ pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -
     }
 }
 
-/// Walks all replicas, for ever, until the node stops.
+/// Walks all replicas, forever, until the node stops.
 pub(super) fn run(node: &Node) {
     let rate = node.config.scrub_rate.0;
-    let patience = node.config.transfer_timeout.0 * 2;
-    let tick = (patience / 4).clamp(TICK, TICK_MAX);
-    let mut walk = Walk { node, patience, tick, cleared: Instant::now() };
+    let interval = node.config.transfer_timeout.0 * 2;
+    let tick = (interval / 4).clamp(TICK, TICK_MAX);
+    let mut walk = Walk { node, interval, tick, cleared: Instant::now() };
     let mut last = None;
     let mut round = Instant::now();
-    while !node.stop.is_rung() {
+    while !node.stop.is_stopping() {
         let next = if rate == 0 { None } else { node.store.after(last) };
         let Some(block) = next else {
             let left = node.config.scrub_period.0.saturating_sub(round.elapsed());
@@ -97,7 +97,7 @@ pub(super) fn run(node: &Node) {
 /// A sleep that clears away partial replicas now and then.
 struct Walk<'a> {
     node: &'a Node,
-    patience: Duration,
+    interval: Duration,
     tick: Duration,
     cleared: Instant,
 }
@@ -108,7 +108,7 @@ impl Walk<'_> {
         let begin = Instant::now();
         loop {
             if self.cleared.elapsed() >= self.tick {
-                self.node.store.drop_abandoned(self.patience);
+                self.node.store.drop_abandoned(self.interval);
                 self.cleared = Instant::now();
             }
             let left = time.saturating_sub(begin.elapsed());

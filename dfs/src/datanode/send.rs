@@ -91,7 +91,7 @@ pub(super) fn check_length(store: &Store, opened: &Opened, wanted: u64) -> Resul
     if length == wanted {
         return Ok(());
     }
-    store.post_again(opened.block, opened.replica);
+    store.repost(opened.block, opened.replica);
     let message = format!("replica of {} has {length} bytes, {wanted} are expected", opened.block);
     Err(Refusal::new(RefusalKind::Damaged, message))
 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::bulk::{FrameError, FrameKind, encode_frame, read_request};
 use proto::dfs::{BulkError, BulkRequest, bulk_request::Op};
-use security::{Access, BlockToken, STRANGER_PATIENCE, Stream, Visit, Visitors};
+use security::{Access, BlockToken, ConnectionLimiter, ConnectionSlot, Stream, UNAUTHENTICATED_TIMEOUT};
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, TcpStream},
@@ -28,20 +28,20 @@ use std::{
 /// The connections being served.
 #[derive(Debug)]
 pub(super) struct Connections {
-    visitors: Arc<Visitors>,
+    connection_limiter: Arc<ConnectionLimiter>,
     /// Requests under way; a connection between two requests does not count.
     busy: AtomicUsize,
 }
 
 impl Connections {
     /// None yet; so many may have shown a good token at a time.
-    pub(super) fn new(most: usize) -> Self {
-        Self { visitors: Visitors::new(most), busy: AtomicUsize::new(0) }
+    pub(super) fn new(max: usize) -> Self {
+        Self { connection_limiter: ConnectionLimiter::new(max), busy: AtomicUsize::new(0) }
     }
 
     /// How many there are.
     pub(super) fn count(&self) -> usize {
-        self.visitors.count()
+        self.connection_limiter.count()
     }
 
     /// Requests under way.
@@ -51,7 +51,7 @@ impl Connections {
 
     /// Ends them all.
     pub(super) fn close(&self) {
-        self.visitors.close();
+        self.connection_limiter.close();
     }
 
     fn during<T>(&self, request: impl FnOnce() -> T) -> T {
@@ -102,21 +102,21 @@ pub(super) async fn accept_local(node: Arc<Node>, listener: tokio::net::UnixList
 fn start_bulk(node: &Arc<Node>, stream: TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(STRANGER_PATIENCE))?;
+    stream.set_read_timeout(Some(UNAUTHENTICATED_TIMEOUT))?;
     stream.set_write_timeout(Some(node.config.transfer_timeout.0))?;
-    let visit = node.connections.visitors.enter(stream.try_clone()?);
+    let slot_guard = node.connections.connection_limiter.enter(stream.try_clone()?);
     start(node, "bulk", move |node| match node.guard.accept(stream) {
-        Ok(stream) => serve_bulk(node, &stream, &visit),
+        Ok(stream) => serve_bulk(node, &stream, &slot_guard),
         Err(error) => tracing::debug!(%error, "no handshake"),
     })
 }
 
 fn start_local(node: &Arc<Node>, stream: UnixStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(STRANGER_PATIENCE))?;
+    stream.set_read_timeout(Some(UNAUTHENTICATED_TIMEOUT))?;
     stream.set_write_timeout(Some(node.config.transfer_timeout.0))?;
-    let visit = node.connections.visitors.enter(stream.try_clone()?);
-    start(node, "local", move |node| serve_local(node, &stream, &visit))
+    let slot_guard = node.connections.connection_limiter.enter(stream.try_clone()?);
+    start(node, "local", move |node| serve_local(node, &stream, &slot_guard))
 }
 
 fn start(node: &Arc<Node>, name: &str, serve: impl FnOnce(&Node) + Send + 'static) -> io::Result<()> {
@@ -125,20 +125,20 @@ fn start(node: &Arc<Node>, name: &str, serve: impl FnOnce(&Node) + Send + 'stati
 }
 
 /// Its token is good: it has a place, if there is one.
-fn admit(node: &Node, visit: &Visit) -> Result<(), Refusal> {
-    if visit.become_known() {
+fn admit(node: &Node, slot_guard: &ConnectionSlot) -> Result<(), Refusal> {
+    if slot_guard.authenticate() {
         return Ok(());
     }
-    let most = node.config.transfers_max;
-    Err(Refusal::new(RefusalKind::Busy, format!("all {most} transfers of this datanode are taken")))
+    let max = node.config.transfers_max;
+    Err(Refusal::new(RefusalKind::Busy, format!("all {max} transfers of this datanode are taken")))
 }
 
-fn serve_bulk(node: &Node, stream: &Stream, visit: &Visit) {
+fn serve_bulk(node: &Node, stream: &Stream, slot_guard: &ConnectionSlot) {
     let mut last = LastRead::default();
     let mut input = stream;
     loop {
         let outcome = match read_request(&mut input) {
-            Ok(request) => node.connections.during(|| serve(node, stream, visit, request, &mut last)),
+            Ok(request) => node.connections.during(|| serve(node, stream, slot_guard, request, &mut last)),
             Err(error @ (FrameError::Closed | FrameError::Io(_))) => Err(Failure::Gone(error)),
             Err(error) => Err(Failure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string()))),
         };
@@ -146,13 +146,13 @@ fn serve_bulk(node: &Node, stream: &Stream, visit: &Visit) {
             Ok(()) => {}
             Err(Failure::Refused(refusal)) => {
                 tracing::debug!(%refusal, "request refused");
-                if tell(stream, &refusal).is_err() {
+                if send_refusal(stream, &refusal).is_err() {
                     return;
                 }
             }
             Err(Failure::Broken(refusal)) => {
                 tracing::warn!(%refusal, "transfer broken off");
-                return part(stream, &refusal);
+                return refuse_and_close(stream, &refusal);
             }
             Err(Failure::Gone(error)) => {
                 tracing::debug!(%error, "bulk connection ended");
@@ -166,27 +166,27 @@ fn serve_bulk(node: &Node, stream: &Stream, visit: &Visit) {
 fn serve(
     node: &Node,
     stream: &Stream,
-    visit: &Visit,
+    slot_guard: &ConnectionSlot,
     request: BulkRequest,
     last: &mut LastRead,
 ) -> Result<(), Failure> {
     let token = BlockToken::from_bytes(&request.token);
     let check = |block, nonce, access| {
-        let most = check(node, token, block, nonce, access).map_err(Failure::Refused)?;
-        admit(node, visit).map_err(Failure::Broken)?;
+        let max = check(node, token, block, nonce, access).map_err(Failure::Refused)?;
+        admit(node, slot_guard).map_err(Failure::Broken)?;
         let timeout = Some(node.config.transfer_timeout.0);
         stream.set_read_timeout(timeout).map_err(|error| Failure::Gone(FrameError::Io(error)))?;
-        Ok(most)
+        Ok(max)
     };
     match request.op {
         Some(Op::Write(request)) => {
             // A copy that the NameNode wants, also where nobody asks for tokens; or a writer's.
             let copied = node.blocks.check(token, request.block_id, request.nonce, Access::Copy).is_ok();
-            let most =
+            let max =
                 check(request.block_id, request.nonce, if copied { Access::Copy } else { Access::Write })?;
-            if request.expected_length > most {
+            if request.expected_length > max {
                 let (block, length) = (request.block_id, request.expected_length);
-                let message = format!("block {block} of {length} bytes: its token is for {most}");
+                let message = format!("block {block} of {length} bytes: its token is for {max}");
                 return Err(Failure::Refused(Refusal::new(RefusalKind::Denied, message)));
             }
             receive(node, stream, request, token, !copied)
@@ -208,7 +208,7 @@ fn check(node: &Node, token: BlockToken, block: u64, nonce: u64, access: Access)
     })
 }
 
-fn serve_local(node: &Node, stream: &UnixStream, visit: &Visit) {
+fn serve_local(node: &Node, stream: &UnixStream, slot_guard: &ConnectionSlot) {
     let mut input = stream;
     loop {
         let refusal = match read_request(&mut input) {
@@ -216,7 +216,7 @@ fn serve_local(node: &Node, stream: &UnixStream, visit: &Visit) {
             Ok(BulkRequest { op: Some(Op::OpenLocal(request)), token }) => {
                 let token = BlockToken::from_bytes(&token);
                 let opens = check(node, token, request.block_id, request.nonce, Access::Read);
-                match opens.and_then(|_| admit(node, visit)) {
+                match opens.and_then(|_| admit(node, slot_guard)) {
                     Err(refusal) => refusal,
                     Ok(()) => match local::open_local(node, stream, &request) {
                         Ok(Ok(())) => {
@@ -234,11 +234,11 @@ fn serve_local(node: &Node, stream: &UnixStream, visit: &Visit) {
             Err(error) => {
                 // Where the next request begins cannot be told any more. If the caller has gone, nobody needs the
                 // reason.
-                tell(stream, &Refusal::new(RefusalKind::Invalid, error.to_string())).ok();
+                send_refusal(stream, &Refusal::new(RefusalKind::Invalid, error.to_string())).ok();
                 return;
             }
         };
-        if tell(stream, &refusal).is_err() {
+        if send_refusal(stream, &refusal).is_err() {
             return;
         }
     }
@@ -255,14 +255,14 @@ fn error_frame(refusal: &Refusal) -> Vec<u8> {
     out
 }
 
-fn tell(mut stream: impl Write, refusal: &Refusal) -> io::Result<()> {
+fn send_refusal(mut stream: impl Write, refusal: &Refusal) -> io::Result<()> {
     stream.write_all(&error_frame(refusal))
 }
 
 /// Tells the peer and closes. What it still sends is read for a while: closing over unread bytes would reset
 /// the connection, and the peer might lose the answer.
-fn part(mut stream: &Stream, refusal: &Refusal) {
-    if tell(stream, refusal).is_err() || stream.shutdown(Shutdown::Write).is_err() {
+fn refuse_and_close(mut stream: &Stream, refusal: &Refusal) {
+    if send_refusal(stream, refusal).is_err() || stream.shutdown(Shutdown::Write).is_err() {
         return;
     }
     let until = Instant::now() + Duration::from_secs(1);

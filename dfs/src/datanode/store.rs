@@ -2,16 +2,16 @@
 //! becomes of a folder that fails.
 //!
 //! Invariants: a block is in the map exactly if its files are durable in `current/` of a folder in service;
-//! whatever enters or leaves the map is posted to `news`. The files in `current/` and `bad/`, the map entry and
+//! whatever enters or leaves the map is posted to `pending_reports`. The files in `current/` and `bad/`, the map entry and
 //! the news of a block change together, under that block's own lock. Locks are taken in this order: a partial
 //! replica's, the block's, the map's; no network wait under any, no disk wait under the map's.
 
 use super::{
-    disk::{Room, Verdict, judge},
+    disk::{DiskFault, DiskSpace, classify},
     error::{DataNodeError, Refusal, RefusalKind},
-    layout::{Part, Seen},
-    news::{Item, News},
+    layout::{NameNodeStart, Part},
     partial::Partial,
+    pending_reports::{Item, PendingReports},
     volume::{Damage, Volume},
 };
 use crate::{
@@ -31,7 +31,7 @@ use std::{
 use tokio::sync::mpsc::UnboundedSender;
 
 /// How often a full disk is logged.
-const LOG_FULL_EVERY: Duration = Duration::from_mins(1);
+const LOG_FULL_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Where errors go that end the node.
 pub(super) type Alarm = UnboundedSender<DataNodeError>;
@@ -42,7 +42,7 @@ pub(super) struct Store {
     pub(super) uuid: NodeUuid,
     /// This start, higher than any before.
     pub(super) incarnation: u64,
-    pub(super) news: News,
+    pub(super) pending_reports: PendingReports,
     pub(super) volumes: Vec<Volume>,
     pub(super) state: Mutex<State>,
     pub(super) locks: BlockLocks,
@@ -54,7 +54,7 @@ pub(super) struct Store {
 /// A lock a block: who holds one may change its files.
 #[derive(Debug, Default)]
 pub(super) struct BlockLocks {
-    held: Mutex<HashSet<BlockId>>,
+    locked: Mutex<HashSet<BlockId>>,
     released: Condvar,
 }
 
@@ -68,9 +68,9 @@ pub(super) struct BlockLock<'a> {
 impl BlockLocks {
     /// Waits for the lock of `block`.
     pub(super) fn lock(&self, block: BlockId) -> BlockLock<'_> {
-        let mut held = self.held.lock();
-        while !held.insert(block) {
-            self.released.wait(&mut held);
+        let mut locked = self.locked.lock();
+        while !locked.insert(block) {
+            self.released.wait(&mut locked);
         }
         BlockLock { locks: self, block }
     }
@@ -78,7 +78,7 @@ impl BlockLocks {
 
 impl Drop for BlockLock<'_> {
     fn drop(&mut self) {
-        self.locks.held.lock().remove(&self.block);
+        self.locks.locked.lock().remove(&self.block);
         self.locks.released.notify_all();
     }
 }
@@ -91,7 +91,7 @@ pub(super) struct State {
     pub(super) volumes: Vec<VolumeState>,
     pub(super) cluster_id: String,
     /// The NameNode's start that the node last registered with.
-    pub(super) seen: Seen,
+    pub(super) namenode_start: NameNodeStart,
     pub(super) next_volume: usize,
     pub(super) serial: u64,
 }
@@ -110,7 +110,7 @@ pub(super) struct VolumeState {
     /// Bytes promised to partial replicas and not yet written.
     pub(super) pending: u64,
     /// Room on its disk when last measured; none before, and when that failed.
-    pub(super) room: Option<Room>,
+    pub(super) space: Option<DiskSpace>,
     /// Bytes written since then.
     pub(super) written: u64,
     /// When it was last logged that a write failed because the disk was full.
@@ -120,14 +120,14 @@ pub(super) struct VolumeState {
 impl VolumeState {
     /// Whether the caller must log that the disk is full. False for a while after it was true.
     fn must_log_full(&mut self) -> bool {
-        let due = self.full_logged.is_none_or(|at| at.elapsed() >= LOG_FULL_EVERY);
+        let due = self.full_logged.is_none_or(|at| at.elapsed() >= LOG_FULL_INTERVAL);
         if due {
             self.full_logged = Some(Instant::now());
         }
         due
     }
 
-    fn takes_blocks(&self) -> bool {
+    fn accepts_blocks(&self) -> bool {
         !self.failed && !self.read_only
     }
 }
@@ -173,8 +173,8 @@ impl Store {
     }
 
     /// The NameNode's start that the node last registered with.
-    pub(super) fn seen(&self) -> Seen {
-        self.state.lock().seen.clone()
+    pub(super) fn namenode_start(&self) -> NameNodeStart {
+        self.state.lock().namenode_start.clone()
     }
 
     /// The first folder in service.
@@ -233,7 +233,7 @@ impl Store {
     /// Acts on what is wrong with a replica. An error of this process is not held against it.
     pub(super) fn found_damage(&self, block: BlockId, replica: Replica, damage: Damage) -> Refusal {
         match damage {
-            Damage::Passing(error) => {
+            Damage::Transient(error) => {
                 Refusal::new(RefusalKind::Failed, format!("cannot read the replica of {block} now: {error}"))
             }
             proven => self.damaged(block, replica, proven.to_string()),
@@ -258,11 +258,11 @@ impl Store {
     /// again. A failed rename or sync condemns the folder, as that of any other write.
     pub(super) fn quarantine(&self, block: BlockId, volume: usize, why: &str) {
         tracing::warn!(%block, folder = %self.volumes[volume].paths.root.display(), why, "damaged replica quarantined");
-        let moved = self.volumes[volume].set_aside(block);
-        self.news.post([(block, Item::Bad(why.into()))]);
+        let moved = self.volumes[volume].move_to_bad(block);
+        self.pending_reports.post([(block, Item::ReadFailure(why.into()))]);
         if let Err(error) = moved {
             tracing::error!(%block, %error, "a damaged replica cannot be moved to bad/: it is not served any more");
-            if judge(&error) == Verdict::Broken {
+            if classify(&error) == DiskFault::Broken {
                 self.retire_unless_last(
                     volume,
                     &format!("a damaged replica cannot be moved to bad/: {error}"),
@@ -291,7 +291,7 @@ impl Store {
     /// never ends because of reads.
     fn retire_unless_last(&self, volume: usize, why: &str) {
         let mut state = self.state.lock();
-        if !state.volumes[volume].takes_blocks() {
+        if !state.volumes[volume].accepts_blocks() {
             return;
         }
         let others = state.volumes.iter().enumerate().any(|(at, other)| at != volume && !other.failed);
@@ -309,14 +309,14 @@ impl Store {
         );
     }
 
-    /// Deletes replicas, sound or set aside. Goes on until done or until `go_on` says no.
+    /// Deletes replicas, sound or quarantined. Goes on until done or until `go_on` says no.
     pub(super) fn delete(&self, blocks: &[(BlockId, Nonce)], go_on: impl Fn() -> bool) {
         let mut count = 0;
         for (block, nonce) in blocks.iter().copied().take_while(|_| go_on()) {
             let _lock = self.locks.lock(block);
             if self.find(block).is_some_and(|replica| replica.nonce != nonce) {
                 // What is meant is gone; another block of this id stays.
-                self.news.post_if_silent(block, Item::Deleted);
+                self.pending_reports.post_if_absent(block, Item::Deleted);
                 continue;
             }
             self.state.lock().remove(block);
@@ -325,7 +325,7 @@ impl Store {
                 gone &= self.is_failed(index) || self.or_retire(index, volume.delete(block)).is_ok();
             }
             if gone {
-                self.news.post([(block, Item::Deleted)]);
+                self.pending_reports.post([(block, Item::Deleted)]);
                 count += 1;
             }
         }
@@ -336,19 +336,19 @@ impl Store {
     /// it is replaced.
     pub(super) fn post_absent(&self, block: BlockId) {
         let is_quarantined = self.volumes.iter().any(|volume| volume.paths.bad(block, Part::Data).exists());
-        let item = if is_quarantined { Item::Bad("quarantined before".into()) } else { Item::Lost };
-        self.news.post_if_silent(block, item);
+        let item = if is_quarantined { Item::ReadFailure("quarantined before".into()) } else { Item::Lost };
+        self.pending_reports.post_if_absent(block, item);
     }
 
-    /// Posts the replicas set aside, by this start or one before, that the NameNode may not know of; returns those
+    /// Posts the replicas quarantined, by this start or one before, that the NameNode may not know of; returns those
     /// that have a sound replica here too, for these are not bad, only there twice.
-    pub(super) fn post_set_aside(&self) -> Vec<BlockId> {
+    pub(super) fn post_quarantined(&self) -> Vec<BlockId> {
         let mut twice = Vec::new();
         for (index, volume) in self.volumes.iter().enumerate() {
             if self.is_failed(index) {
                 continue;
             }
-            let quarantined = volume.set_aside_before().inspect_err(|error| {
+            let quarantined = volume.quarantined_blocks().inspect_err(|error| {
                 let folder = volume.paths.root.display();
                 tracing::warn!(%folder, %error, "cannot list the quarantined replicas");
             });
@@ -357,7 +357,8 @@ impl Store {
                 if self.find(block).is_some() {
                     twice.push(block);
                 } else {
-                    self.news.post_if_silent(block, Item::Bad("set aside earlier".into()));
+                    self.pending_reports
+                        .post_if_absent(block, Item::ReadFailure("quarantined earlier".into()));
                 }
             }
         }
@@ -366,24 +367,24 @@ impl Store {
         twice
     }
 
-    /// Deletes what was set aside of a block whose replica in the map has just been read and found sound.
-    pub(super) fn forget_set_aside(&self, block: BlockId, replica: Replica) {
+    /// Deletes what was quarantined of a block whose replica in the map has just been read and found sound.
+    pub(super) fn forget_quarantined(&self, block: BlockId, replica: Replica) {
         let _lock = self.locks.lock(block);
         if self.find(block) != Some(replica) {
             return;
         }
         for (index, volume) in self.volumes.iter().enumerate() {
             if !self.is_failed(index) {
-                self.or_retire(index, volume.delete_set_aside(block)).ok();
+                self.or_retire(index, volume.delete_quarantined(block)).ok();
             }
         }
     }
 
     /// Tells the NameNode of a replica once more, if it is still there.
-    pub(super) fn post_again(&self, block: BlockId, replica: Replica) {
+    pub(super) fn repost(&self, block: BlockId, replica: Replica) {
         let _lock = self.locks.lock(block);
         if self.find(block) == Some(replica) {
-            self.news.post([(block, Item::Received(replica.nonce, replica.length))]);
+            self.pending_reports.post([(block, Item::Received(replica.nonce, replica.length))]);
         }
     }
 
@@ -391,9 +392,9 @@ impl Store {
     pub(super) fn usage(&self) -> Usage {
         let state = self.state.lock();
         let mut disks: HashMap<u64, u64> = HashMap::new();
-        for volume in state.volumes.iter().filter(|volume| volume.takes_blocks()) {
-            if let Some(room) = volume.room {
-                disks.insert(room.device, state.free_on(room));
+        for volume in state.volumes.iter().filter(|volume| volume.accepts_blocks()) {
+            if let Some(space) = volume.space {
+                disks.insert(space.device, state.free_on(space));
             }
         }
         let used = state.volumes.iter().filter(|volume| !volume.failed).map(|volume| volume.used).sum();
@@ -409,14 +410,14 @@ impl Store {
         }
     }
 
-    /// Asks a folder's disk for its room. May take for ever when the disk is ill, so nobody waits for it: all
+    /// Asks a folder's disk for its room. May take forever when the disk is ill, so nobody waits for it: all
     /// others go by what was last measured.
     pub(super) fn measure(&self, volume: usize) {
         if self.is_failed(volume) {
             return;
         }
-        let room = self.volumes[volume].room().ok();
-        self.state.lock().take_room(volume, room);
+        let space = self.volumes[volume].space().ok();
+        self.state.lock().set_space(volume, space);
     }
 
     pub(super) fn is_failed(&self, volume: usize) -> bool {
@@ -425,20 +426,22 @@ impl Store {
 
     /// Turns a failed operation into a refusal, and takes the folder out of service if the error says so.
     pub(super) fn or_retire<T>(&self, volume: usize, result: io::Result<T>) -> Result<T, Refusal> {
-        result.map_err(|error| self.trouble(volume, &error))
+        result.map_err(|error| self.refusal_for(volume, &error))
     }
 
-    fn trouble(&self, volume: usize, error: &io::Error) -> Refusal {
+    fn refusal_for(&self, volume: usize, error: &io::Error) -> Refusal {
         let dir = self.volumes[volume].paths.root.display().to_string();
-        match judge(error) {
-            Verdict::Full => {
+        match classify(error) {
+            DiskFault::Full => {
                 if self.state.lock().volumes[volume].must_log_full() {
                     tracing::warn!(folder = dir, %error, "disk is full: writes fail, replicas are served");
                 }
                 Refusal::new(RefusalKind::NoSpace, format!("no space on {dir}"))
             }
-            Verdict::Passing => Refusal::new(RefusalKind::Failed, format!("cannot use {dir} now: {error}")),
-            Verdict::Broken => {
+            DiskFault::Transient => {
+                Refusal::new(RefusalKind::Failed, format!("cannot use {dir} now: {error}"))
+            }
+            DiskFault::Broken => {
                 self.retire(volume, &error.to_string());
                 Refusal::new(RefusalKind::Failed, format!("folder {dir} failed and is retired: {error}"))
             }
@@ -453,11 +456,11 @@ impl Store {
         }
         let mut lost = Vec::new();
         state.replicas.retain(|block, replica| {
-            let stays = replica.volume != volume;
-            if !stays {
+            let is_staying = replica.volume != volume;
+            if !is_staying {
                 lost.push((*block, Item::Lost));
             }
-            stays
+            is_staying
         });
         state.partials.retain(|_, partial| partial.volume != volume);
         let none_left = state.volumes.iter().all(|volume| volume.failed);
@@ -467,7 +470,7 @@ impl Store {
         if none_left {
             self.alarm.send(DataNodeError::NoFolders(format!("{dir}: {why}"))).ok();
         }
-        self.news.post(lost);
+        self.pending_reports.post(lost);
     }
 }
 
@@ -485,26 +488,27 @@ impl State {
     }
 
     /// What one folder's disk says counts for all folders on it.
-    fn take_room(&mut self, volume: usize, room: Option<Room>) {
-        self.volumes[volume].room = room;
+    fn set_space(&mut self, volume: usize, space: Option<DiskSpace>) {
+        self.volumes[volume].space = space;
         for other in &mut self.volumes {
-            if other.room.map(|room| room.device) == room.map(|room| room.device) {
-                (other.room, other.written) = (room, 0);
+            if other.space.map(|space| space.device) == space.map(|space| space.device) {
+                (other.space, other.written) = (space, 0);
             }
         }
     }
 
     /// What is left of a disk's room, less what was promised or written since it was measured.
-    fn free_on(&self, room: Room) -> u64 {
-        let here = self.volumes.iter().filter(|volume| volume.room.is_some_and(|r| r.device == room.device));
+    fn free_on(&self, space: DiskSpace) -> u64 {
+        let here =
+            self.volumes.iter().filter(|volume| volume.space.is_some_and(|r| r.device == space.device));
         let taken = |volume: &VolumeState| volume.pending.saturating_add(volume.written);
-        here.fold(room.free, |free, volume| free.saturating_sub(taken(volume)))
+        here.fold(space.free, |free, volume| free.saturating_sub(taken(volume)))
     }
 
     /// Whether a folder has room for this much more.
     pub(super) fn has_room(&self, volume: usize, more: u64) -> bool {
-        let room = self.volumes[volume].room.filter(|_| self.volumes[volume].takes_blocks());
-        room.is_some_and(|room| self.free_on(room) >= more)
+        let space = self.volumes[volume].space.filter(|_| self.volumes[volume].accepts_blocks());
+        space.is_some_and(|space| self.free_on(space) >= more)
     }
 
     /// The folder with the most room, if it has enough for `length`; of equals, the next in turn.
@@ -513,9 +517,9 @@ impl State {
         let mut best: Option<(usize, u64)> = None;
         for index in (0..count).map(|step| (self.next_volume + step) % count) {
             let volume = &self.volumes[index];
-            let Some(room) = volume.room.filter(|_| volume.takes_blocks()) else { continue };
-            let free = self.free_on(room);
-            if free >= length && best.is_none_or(|(_, most)| free > most) {
+            let Some(space) = volume.space.filter(|_| volume.accepts_blocks()) else { continue };
+            let free = self.free_on(space);
+            if free >= length && best.is_none_or(|(_, max)| free > max) {
                 best = Some((index, free));
             }
         }

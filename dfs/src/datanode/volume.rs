@@ -4,7 +4,7 @@
 //! ours are left alone everywhere.
 
 use super::{
-    disk::{Disk, Room, Verdict, is_passing, judge},
+    disk::{Disk, DiskFault, DiskSpace, classify, is_transient},
     error::DataNodeError,
     layout::{LAYOUT, Part, Paths, SHARDS, Version, VersionError, parse_name, shard},
 };
@@ -59,7 +59,7 @@ impl Volume {
         match volume.make_folders() {
             // It has them, and serves what it has.
             Err(DataNodeError::Folder { source, .. })
-                if version.is_some() && judge(&source) == Verdict::Full =>
+                if version.is_some() && classify(&source) == DiskFault::Full =>
             {
                 let folder = volume.paths.root.display();
                 tracing::warn!(%folder, error = %source, "a full disk: its folders are not made durable again");
@@ -108,11 +108,11 @@ impl Volume {
 
     /// Writes `VERSION` whole or not at all.
     pub(super) fn write_version(&self, version: &Version) -> io::Result<()> {
-        let aside = self.paths.root().join("VERSION.tmp");
-        let mut file = File::create(&aside)?;
+        let quarantined = self.paths.root().join("VERSION.tmp");
+        let mut file = File::create(&quarantined)?;
         file.write_all(version.print().as_bytes())?;
-        self.disk.sync_file(&file, &aside)?;
-        fs::rename(&aside, self.paths.version())?;
+        self.disk.sync_file(&file, &quarantined)?;
+        fs::rename(&quarantined, self.paths.version())?;
         self.disk.sync_folder(self.paths.root())
     }
 
@@ -158,9 +158,9 @@ impl Volume {
         let current = self.paths.current();
         for low in 0..SHARDS {
             let folder = current.join(shard(BlockId(low)));
-            let mut lone_sums = Vec::new();
+            let mut orphan_sums = Vec::new();
             let found = match entries(&folder) {
-                Err(error) if !is_passing(&error) && unlisted + 1 < SHARDS => {
+                Err(error) if !is_transient(&error) && unlisted + 1 < SHARDS => {
                     unlisted += 1;
                     let folder = folder.display();
                     tracing::error!(%folder, %error, "cannot list: its replicas are not served");
@@ -173,28 +173,28 @@ impl Volume {
                     Some((block, _)) if block.0 % SHARDS != low => leave_alone(&path),
                     Some((block, Part::Data)) => match self.open_block(block) {
                         Ok((_, sums)) => scan.replicas.push((block, sums.nonce, sums.length)),
-                        Err(Damage::Passing(error)) => return Err(at("read the block", &path)(error)),
+                        Err(Damage::Transient(error)) => return Err(at("read the block", &path)(error)),
                         Err(proven) => scan.damaged.push((block, proven.to_string())),
                     },
-                    Some((block, Part::Sums)) => lone_sums.push(block),
+                    Some((block, Part::Sums)) => orphan_sums.push(block),
                     None => leave_alone(&path),
                 }
             }
-            for block in lone_sums {
+            for block in orphan_sums {
                 let data = self.paths.finalised(block, Part::Data);
                 if data.try_exists().is_ok_and(|exists| !exists) {
-                    self.clear_lone_sums(block);
+                    self.clear_orphan_sums(block);
                 }
             }
         }
         for path in [current, self.paths.root().into()] {
-            self.strangers(&path).iter().for_each(|stranger| leave_alone(stranger));
+            self.unknown_files(&path).iter().for_each(|wrong_peer| leave_alone(wrong_peer));
         }
         Ok(scan)
     }
 
     /// Checksums without data are what a crash between two renames or two deletes leaves.
-    fn clear_lone_sums(&self, block: BlockId) {
+    fn clear_orphan_sums(&self, block: BlockId) {
         let path = self.paths.finalised(block, Part::Sums);
         let ours = fs::read(&path).is_ok_and(|bytes| Checksums::decode(&bytes, block).is_ok());
         if !ours || fs::remove_file(&path).is_err() {
@@ -203,8 +203,8 @@ impl Volume {
     }
 
     /// What is in the folder itself or in `current/` and is not ours.
-    fn strangers(&self, folder: &Path) -> Vec<PathBuf> {
-        const OURS: [&str; 11] = [
+    fn unknown_files(&self, folder: &Path) -> Vec<PathBuf> {
+        const KNOWN_NAMES: [&str; 11] = [
             "LOCK",
             "CLUSTER",
             "VERSION",
@@ -219,15 +219,19 @@ impl Volume {
         ];
         let in_current = folder == self.paths.current();
         let known = |name: &str| {
-            if in_current { (0..SHARDS).any(|low| shard(BlockId(low)) == name) } else { OURS.contains(&name) }
+            if in_current {
+                (0..SHARDS).any(|low| shard(BlockId(low)) == name)
+            } else {
+                KNOWN_NAMES.contains(&name)
+            }
         };
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let strangers = entries.filter(|entry| !entry.file_name().to_str().is_some_and(known));
-        strangers.map(|entry| entry.path()).collect()
+        let unknown_files = entries.filter(|entry| !entry.file_name().to_str().is_some_and(known));
+        unknown_files.map(|entry| entry.path()).collect()
     }
 
-    /// The blocks set aside.
-    pub(super) fn set_aside_before(&self) -> io::Result<Vec<BlockId>> {
+    /// The blocks quarantined.
+    pub(super) fn quarantined_blocks(&self) -> io::Result<Vec<BlockId>> {
         let known = entries(&self.paths.bad_dir())?.into_iter().filter_map(|(_, known)| known);
         Ok(known.map(|(block, _)| block).collect())
     }
@@ -252,10 +256,10 @@ impl Volume {
         let file = self.open_sums(block)?;
         // Whatever lies there, no more is read than a block of this length could need, and the header, which
         // says what length was meant.
-        let most = HEADER_BYTES as u64 + data_len.div_ceil(CHUNK_BYTES as u64) * 4;
+        let max = HEADER_BYTES as u64 + data_len.div_ceil(CHUNK_BYTES as u64) * 4;
         let size = file.metadata()?.len();
         let mut bytes = Vec::new();
-        file.take(size.min(most.max(1 << 20))).read_to_end(&mut bytes)?;
+        file.take(size.min(max.max(1 << 20))).read_to_end(&mut bytes)?;
         Checksums::decode(&bytes, block).map_err(Damage::Sums)
     }
 
@@ -268,7 +272,7 @@ impl Volume {
     /// Drops a partial replica. Best effort: the next start clears what is left.
     pub(super) fn remove_partial(&self, block: BlockId) {
         for part in [Part::Data, Part::Sums] {
-            remove_if_there(&self.paths.tmp(block, part)).ok();
+            remove_if_exists(&self.paths.tmp(block, part)).ok();
         }
     }
 
@@ -290,7 +294,7 @@ impl Volume {
     }
 
     /// Moves a damaged replica to `bad/`.
-    pub(super) fn set_aside(&self, block: BlockId) -> io::Result<()> {
+    pub(super) fn move_to_bad(&self, block: BlockId) -> io::Result<()> {
         for part in [Part::Data, Part::Sums] {
             match fs::rename(self.paths.finalised(block, part), self.paths.bad(block, part)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -304,23 +308,23 @@ impl Volume {
     /// Deletes a block, wherever it lies in this folder. Data first: checksums alone are no replica.
     pub(super) fn delete(&self, block: BlockId) -> io::Result<()> {
         for part in [Part::Data, Part::Sums] {
-            remove_if_there(&self.paths.finalised(block, part))?;
+            remove_if_exists(&self.paths.finalised(block, part))?;
         }
-        self.delete_set_aside(block)
+        self.delete_quarantined(block)
     }
 
-    /// Deletes what was set aside of a block.
-    pub(super) fn delete_set_aside(&self, block: BlockId) -> io::Result<()> {
+    /// Deletes what was quarantined of a block.
+    pub(super) fn delete_quarantined(&self, block: BlockId) -> io::Result<()> {
         for part in [Part::Data, Part::Sums] {
-            remove_if_there(&self.paths.bad(block, part))?;
+            remove_if_exists(&self.paths.bad(block, part))?;
         }
         Ok(())
     }
 
     /// Room for blocks: what the file system has, less the reserve.
-    pub(super) fn room(&self) -> io::Result<Room> {
-        let room = self.disk.room(self.paths.root())?;
-        Ok(Room { free: room.free.saturating_sub(self.reserve), ..room })
+    pub(super) fn space(&self) -> io::Result<DiskSpace> {
+        let space = self.disk.space(self.paths.root())?;
+        Ok(DiskSpace { free: space.free.saturating_sub(self.reserve), ..space })
     }
 }
 
@@ -335,12 +339,12 @@ pub(super) enum Damage {
     Sums(#[from] crate::checksum::ChecksumError),
     /// This process cannot read it now (no descriptors, no memory): that says nothing about the replica.
     #[error("cannot be read now: {0}")]
-    Passing(io::Error),
+    Transient(io::Error),
 }
 
 impl From<io::Error> for Damage {
     fn from(error: io::Error) -> Self {
-        if is_passing(&error) { Self::Passing(error) } else { Self::Unreadable(error) }
+        if is_transient(&error) { Self::Transient(error) } else { Self::Unreadable(error) }
     }
 }
 
@@ -362,7 +366,7 @@ fn leave_alone(path: &Path) {
     tracing::warn!(path = %path.display(), "unknown file in a data folder: left alone");
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
+fn remove_if_exists(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -388,9 +392,9 @@ mod tests {
             fs::write(dir.join(name), "").unwrap();
         }
         assert!(dir.join("VOLUMES").is_file());
-        assert_eq!(volume.strangers(volume.paths.root()), Vec::<PathBuf>::new());
+        assert_eq!(volume.unknown_files(volume.paths.root()), Vec::<PathBuf>::new());
         let notes = volume.paths.root().join("notes.txt");
         fs::write(&notes, "").unwrap();
-        assert_eq!(volume.strangers(volume.paths.root()), [notes]);
+        assert_eq!(volume.unknown_files(volume.paths.root()), [notes]);
     }
 }

@@ -121,7 +121,7 @@ impl Driver {
         }
         match self.make_home(user) {
             Ok(()) => {}
-            Err(error) if error.is_passing() => return,
+            Err(error) if error.is_transient() => return,
             Err(error) => tracing::warn!(user, %error, "no home folder was made"),
         }
         self.homes.write().insert(user.into());
@@ -189,11 +189,11 @@ impl Driver {
         heartbeat: Heartbeat,
         wire: impl FnOnce(&State, HeartbeatAnswer) -> T,
     ) -> Result<T, Error> {
-        let news = !heartbeat.received.is_empty();
+        let pending_reports = !heartbeat.received.is_empty();
         self.adjust(|state, now| {
             let answer = state.heartbeat(now, node, incarnation, heartbeat);
             // Now, not when the answer leaves: a close need not wait for the disk twice.
-            if news {
+            if pending_reports {
                 self.replicas_reported.notify_waiters();
             }
             Ok(wire(state, answer))
@@ -229,8 +229,7 @@ impl Driver {
         if self.log.has_room_for(bytes) {
             return Ok(());
         }
-        let message =
-            "the NameNode's disk does not keep up with its edit log: ask again, and look at that disk";
+        let message = "the NameNode's disk does not keep up with its edit log: retry, and check that disk";
         Err(Error::new(Kind::Unavailable, message))
     }
 

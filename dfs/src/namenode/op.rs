@@ -239,7 +239,7 @@ pub struct Heartbeat {
     pub received: Vec<Replica>,
     /// Replicas deleted on command.
     pub deleted: Vec<BlockId>,
-    /// Replicas found damaged, set aside, and why.
+    /// Replicas found damaged, quarantined, and why.
     pub bad: Vec<(BlockId, String)>,
     /// Replicas gone without a command.
     pub lost: Vec<BlockId>,

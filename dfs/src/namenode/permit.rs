@@ -26,13 +26,13 @@ const STICKY: u32 = 0o1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// The way to it.
-    Reach,
+    Traverse,
     /// Its bytes.
     Read,
     /// The names in it, of a folder.
     List,
     /// To put something there, if nothing is.
-    Make,
+    Create,
 }
 
 impl State {
@@ -41,12 +41,12 @@ impl State {
         if caller.superuser {
             return Ok(());
         }
-        let asked = Asked { namespace: self.namespace(), caller };
+        let asked = PermissionCheck { namespace: self.namespace(), caller };
         let Some(inode) = asked.find(path)?.inode else {
-            return if need == Need::Make { asked.put(path) } else { Ok(()) };
+            return if need == Need::Create { asked.put(path) } else { Ok(()) };
         };
         match need {
-            Need::Reach | Need::Make => Ok(()),
+            Need::Traverse | Need::Create => Ok(()),
             Need::List if inode.folder().is_none() => Ok(()),
             Need::Read | Need::List => asked.demand(inode, READ, path, "read"),
         }
@@ -58,7 +58,7 @@ impl State {
         if caller.superuser {
             return Ok(());
         }
-        let asked = Asked { namespace: self.namespace(), caller };
+        let asked = PermissionCheck { namespace: self.namespace(), caller };
         match &request.op {
             Op::Create { path, .. } => asked.put(path),
             Op::Mkdir { path, parents, .. } => match asked.find(path)?.inode {
@@ -70,11 +70,11 @@ impl State {
             Op::Close { file, rename_to, .. } => {
                 asked.write_to(*file)?;
                 let Some(to) = rename_to else { return Ok(()) };
-                self.namespace().path_of(*file).map_or(Ok(()), |from| asked.take(&from, false))?;
+                self.namespace().path_of(*file).map_or(Ok(()), |from| asked.remove(&from, false))?;
                 asked.put(to)
             }
-            Op::Rename { from, to, .. } => asked.take(from, false).and_then(|()| asked.put(to)),
-            Op::Delete { path, .. } => asked.take(path, true),
+            Op::Rename { from, to, .. } => asked.remove(from, false).and_then(|()| asked.put(to)),
+            Op::Delete { path, .. } => asked.remove(path, true),
             Op::SetAttributes { path, replication, mode, owner, group, modified_ms } => {
                 if replication.is_some() {
                     asked.write(path)?;
@@ -87,15 +87,15 @@ impl State {
                 sources.iter().try_for_each(|source| {
                     // What was another's to read would become the target's.
                     asked.read(source)?;
-                    asked.take(source, false)
+                    asked.remove(source, false)
                 })
             }
             Op::Commit { moves, deletes, .. } => {
                 for step in moves {
-                    step.pieces.iter().try_for_each(|piece| asked.take(piece, false))?;
+                    step.pieces.iter().try_for_each(|piece| asked.remove(piece, false))?;
                     asked.put(&step.to)?;
                 }
-                deletes.iter().try_for_each(|path| asked.take(path, true))
+                deletes.iter().try_for_each(|path| asked.remove(path, true))
             }
             Op::SetQuota { .. } | Op::Fence { .. } | Op::Drain { .. } => {
                 Err(denied(caller, "do this", "it is for admins"))
@@ -109,7 +109,7 @@ fn denied(caller: &Caller, what: &str, why: &str) -> Error {
 }
 
 /// One who is bound by owners and modes, and what there is.
-struct Asked<'a> {
+struct PermissionCheck<'a> {
     namespace: &'a Namespace,
     caller: &'a Caller,
 }
@@ -121,7 +121,7 @@ struct Found<'a> {
     folder_path: String,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> PermissionCheck<'a> {
     fn grants(&self, inode: &Inode, bits: u32) -> bool {
         let shift = if *inode.owner == *self.caller.user {
             6
@@ -198,7 +198,7 @@ impl<'a> Asked<'a> {
     }
 
     /// To take away what is there, with everything in it if it is to be destroyed.
-    fn take(&self, path: &DfsPath, destroy: bool) -> Result<(), Error> {
+    fn remove(&self, path: &DfsPath, destroy: bool) -> Result<(), Error> {
         let Found { inode, folder, folder_path } = self.find(path)?;
         let Some(inode) = inode else { return Ok(()) };
         self.demand_above((folder, &folder_path), WRITE | EXECUTE, path, "remove")?;

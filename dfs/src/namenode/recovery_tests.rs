@@ -123,7 +123,7 @@ fn damage(folder: &Path) -> String {
 }
 
 #[test]
-fn after_recovery_no_id_is_given_twice_and_a_late_node_is_not_believed() {
+fn after_recovery_ids_are_not_reused_and_late_nodes_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
     bench.register(1);
@@ -199,7 +199,7 @@ fn a_recovery_that_was_interrupted_is_finished_by_the_next_start() {
 }
 
 #[test]
-fn an_edit_log_that_vanished_is_refused_and_recover_gives_no_id_twice() {
+fn missing_edit_log_is_rejected_and_recovery_reuses_no_id() {
     let folder = tempfile::tempdir().unwrap();
     let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
     bench.register(1);

@@ -13,7 +13,7 @@ use daemon::{
     listen::ListenError,
     lock::{FolderLock, LockError},
 };
-use journal::{LogFailed, Recovery, Snapshots, log::RECORD_BYTES_MAX};
+use journal::{LogFailed, Recovery, SnapshotPolicy, log::RECORD_BYTES_MAX};
 use proto::dfs::{block_reports_server::BlockReportsServer, name_node_server::NameNodeServer};
 use security::{Guard, Role, SecurityError};
 use std::{io, sync::Arc, time::Instant};
@@ -104,7 +104,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     Ok(driver.log().close()?)
 }
 
-/// Ticks for ever, and has a snapshot made whenever the edits since the last have grown.
+/// Ticks forever, and has a snapshot made whenever the edits since the last have grown.
 async fn housekeeping(
     driver: &Arc<Driver>,
     settings: &NameNodeConfig,
@@ -114,7 +114,7 @@ async fn housekeeping(
     let answers = settings.retry_cache;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut snapshots = Snapshots::new(settings.snapshot_bytes.0, settings.disk_reserve.0);
+    let mut snapshots = SnapshotPolicy::new(settings.snapshot_bytes.0, settings.disk_reserve.0);
     loop {
         ticks.tick().await;
         if let Err(error) = driver.tick() {
@@ -126,6 +126,6 @@ async fn housekeeping(
             health.set_service_status(WRITABLE_SERVICE, status).await;
         }
         let making = driver.clone();
-        snapshots.look(driver.log(), move || storage::snapshot(making.log(), &making.cluster_id(), answers));
+        snapshots.check(driver.log(), move || storage::snapshot(making.log(), &making.cluster_id(), answers));
     }
 }

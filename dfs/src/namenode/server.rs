@@ -10,7 +10,7 @@ use super::{
 use crate::error::{Error, Kind};
 use crate::metadata::DATANODE_PROTOCOL;
 use proto::dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode};
-use security::{BlockKey, Identity, Jobs, Role, Told};
+use security::{ActiveJobs, BlockKey, Identity, Jobs, Role};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
@@ -107,8 +107,8 @@ impl NameNode for ClientService {
     async fn add_block(&self, request: Request<pb::AddBlockRequest>) -> Answer<pb::AddBlockReply> {
         self.submit(request, |state, outcome| {
             let Outcome::Block { block, nodes } = outcome else { return Err(unexpected(&outcome)) };
-            let (located, most) = (state.located_block(block, &nodes)?, state.block_bytes_max(block));
-            Ok(pb::AddBlockReply { block: Some(wire::to_write(located, &self.blocks, most)) })
+            let (located, max) = (state.located_block(block, &nodes)?, state.block_bytes_max(block));
+            Ok(pb::AddBlockReply { block: Some(wire::to_write(located, &self.blocks, max)) })
         })
         .await
     }
@@ -164,11 +164,11 @@ impl NameNode for ClientService {
 
     async fn stat(&self, request: Request<pb::StatRequest>) -> Answer<pb::StatReply> {
         let caller = self.caller(&request)?;
-        let pb::StatRequest { path, to_make, entries } = request.into_inner();
+        let pb::StatRequest { path, for_create, entries } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
-            state.permit(&caller, &path, if to_make { Need::Make } else { Need::Reach })?;
-            if to_make {
+            state.permit(&caller, &path, if for_create { Need::Create } else { Need::Traverse })?;
+            if for_create {
                 state.check_room(&path, entries)?;
             }
             Ok(pb::StatReply { status: Some(wire::status(state.stat(&path)?)) })
@@ -237,13 +237,16 @@ impl NameNode for ClientService {
         .await
     }
 
-    async fn tell_jobs(&self, request: Request<pb::TellJobsRequest>) -> Answer<pb::TellJobsReply> {
-        let pb::TellJobsRequest { scope, epoch, next, live } = request.into_inner();
-        if !self.jobs.heard(&scope, Told { epoch, next, live: live.into_iter().collect() }) {
+    async fn report_active_jobs(
+        &self,
+        request: Request<pb::ReportActiveJobsRequest>,
+    ) -> Answer<pb::ReportActiveJobsReply> {
+        let pb::ReportActiveJobsRequest { scope, epoch, next, live } = request.into_inner();
+        if !self.jobs.update(&scope, ActiveJobs { epoch, next, live: live.into_iter().collect() }) {
             let message = format!("{scope}: epoch {epoch} is over, a newer one has taken its place: stop");
             return Err(Error::new(Kind::Fenced, message).into());
         }
-        Ok(Response::new(pb::TellJobsReply {}))
+        Ok(Response::new(pb::ReportActiveJobsReply {}))
     }
 
     async fn fsck(&self, request: Request<pb::FsckRequest>) -> Answer<pb::FsckReply> {
@@ -274,7 +277,7 @@ impl NameNode for ClientService {
 
     async fn drain(&self, request: Request<pb::DrainRequest>) -> Answer<pb::DrainReply> {
         let node = request.get_ref().node.clone();
-        if request.get_ref().look {
+        if request.get_ref().status_only {
             return self.query(|state| Ok(wire::drain_status(state.drain_status(&node)))).await;
         }
         self.submit(request, |state, _| Ok(wire::drain_status(state.drain_status(&node)))).await
@@ -309,11 +312,11 @@ impl BlockReports for DataNodeService {
         Ok(Response::new(pb::FullReportReply {}))
     }
 
-    async fn may_finish(&self, request: Request<pb::MayFinishRequest>) -> Answer<pb::MayFinishReply> {
-        let pb::MayFinishRequest { block_id, nonce } = request.into_inner();
+    async fn may_finalise(&self, request: Request<pb::MayFinaliseRequest>) -> Answer<pb::MayFinaliseReply> {
+        let pb::MayFinaliseRequest { block_id, nonce } = request.into_inner();
         let (block, nonce) = (crate::ids::BlockId(block_id), crate::ids::Nonce(nonce));
         let open = self.driver.query(|state| Ok(state.is_being_written(block, nonce))).await?;
-        Ok(Response::new(pb::MayFinishReply { open }))
+        Ok(Response::new(pb::MayFinaliseReply { open }))
     }
 
     async fn heartbeat(&self, request: Request<pb::HeartbeatRequest>) -> Answer<pb::HeartbeatReply> {

@@ -117,14 +117,14 @@ fn load(mut replay: Replay, cluster_id: &str, answers: usize) -> Result<Namespac
     let no_fit = |seq: u64| move |error: ApplyError| StorageError::Record { seq, why: error.to_string() };
     let no_parse =
         |seq: u64| move |error: codec::CodecError| StorageError::Record { seq, why: error.to_string() };
-    let mut loader = (replay.snapshot_seq() > 0).then(|| SnapshotLoader::keeping_answers(answers));
+    let mut loader = (replay.snapshot_seq() > 0).then(|| SnapshotLoader::with_retry_cache(answers));
     let mut namespace = None;
     while let Some(item) = replay.next()? {
         match item {
             Item::Snapshot(bytes) => {
                 let item = codec::decode(bytes).map_err(no_parse(0))?;
                 loader
-                    .get_or_insert_with(|| SnapshotLoader::keeping_answers(answers))
+                    .get_or_insert_with(|| SnapshotLoader::with_retry_cache(answers))
                     .take(item)
                     .map_err(no_fit(0))?;
             }
@@ -157,7 +157,7 @@ fn finish(
         return loader.finish().map_err(|error| StorageError::Record { seq: 0, why: error.to_string() });
     }
     let mut namespace = Namespace::new(cluster_id);
-    namespace.keep_answers(answers);
+    namespace.set_retry_cache_limit(answers);
     Ok(namespace)
 }
 

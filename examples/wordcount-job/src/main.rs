@@ -59,7 +59,7 @@ impl Reducer for Sum {
 pub fn job(_conf: &Conf) -> Job {
     let words = |conf: &Conf| Ok(Words { length: conf.parse("word.length", 1)?, short: None });
     let length = Kind::Count { min: 1, max: 1000 };
-    let job = Job::map(words).takes("word.length", length, "the shortest word that counts");
+    let job = Job::map(words).declare_setting("word.length", length, "the shortest word that counts");
     job.combine(|_| Ok(Sum)).reduce(|_| Ok(Sum))
 }
 

@@ -14,9 +14,9 @@ static ALLOCATOR: Counting = Counting;
 const USAGE: &str = "usage: fermata-fuzz list | seeds FOLDER | run SECONDS [TARGET...] | try TARGET FILE...";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let done = match &words[..] {
+    let text: Vec<String> = std::env::args().skip(1).collect();
+    let text: Vec<&str> = text.iter().map(String::as_str).collect();
+    let done = match &text[..] {
         ["list"] => {
             for target in targets() {
                 println!("{}", target.name);

@@ -19,8 +19,8 @@ use mrlib::{
 };
 use prost::Message;
 use proto::mr::{
-    FromTask, LaunchProgram, MapAvailable, MapEvent, Progress, TaskHello, TaskMapEvents, TaskResult,
-    TaskSpec, TaskStart, TaskStop, ToTask, Unfetched, from_task, map_event, to_task,
+    FetchFailed, FromTask, LaunchProgram, MapAvailable, MapEvent, Progress, TaskHello, TaskMapEvents,
+    TaskPreempt, TaskResult, TaskSpec, TaskStart, ToTask, from_task, map_event, to_task,
 };
 
 pub(super) const TARGETS: &[Target] = &[
@@ -95,11 +95,11 @@ fn to_task_seeds() -> Vec<Vec<u8>> {
         event(map_event::Kind::Withdrawn("job_1.m0.0".into())),
     ];
     let news = TaskMapEvents { first: 0, events, maps: 2 };
-    let stop = TaskStop { why: "no room".into(), how: 1 };
+    let stop = TaskPreempt { why: "no room".into(), kind: 1 };
     let launch = LaunchProgram { program: "/bin/cat".into(), confinement: None };
     vec![
         frames(&[to(to_task::Kind::Start(start)), to(to_task::Kind::MapEvents(news))]),
-        frames(&[to(to_task::Kind::Stop(stop))]),
+        frames(&[to(to_task::Kind::Preempt(stop))]),
         frames(&[launch]),
     ]
 }
@@ -140,10 +140,10 @@ fn from_task_seeds() -> Vec<Vec<u8>> {
         pieces: vec!["/out/piece-00000".into()],
         ..TaskResult::default()
     };
-    let unfetched = Unfetched { attempt: "job_1.m3.0".into(), addr: "node2:7000".into() };
+    let unfetched = FetchFailed { attempt: "job_1.m3.0".into(), addr: "node2:7000".into() };
     vec![
         frames(&[from(from_task::Kind::Hello(hello)), from(from_task::Kind::Progress(progress))]),
-        frames(&[from(from_task::Kind::Unfetched(unfetched)), from(from_task::Kind::Done(result))]),
+        frames(&[from(from_task::Kind::FetchFailed(unfetched)), from(from_task::Kind::Done(result))]),
         frames(&[
             from(from_task::Kind::Failed("it broke".into())),
             from(from_task::Kind::Fatal("always".into())),
@@ -197,7 +197,7 @@ fn answer(input: &[u8]) -> Option<Vec<u8>> {
                 assert_eq!(wire::refusal(status, &message), input[..read], "a refusal does not read back");
             }
         }
-        Answer::Coming(extent) => {
+        Answer::Data(extent) => {
             assert_eq!(wire::coming(&extent), input[..read], "an answer does not read back");
             let _ = extent.room();
             let stored = usize::try_from(extent.stored).ok().and_then(|stored| rest.get(..stored))?;

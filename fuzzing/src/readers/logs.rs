@@ -164,7 +164,7 @@ fn decoded<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes:
 }
 
 fn records() -> Vec<Record> {
-    let made = |id, parent, name: &str| Edit::FolderMade {
+    let made = |id, parent, name: &str| Edit::FolderCreated {
         id: FileId(id),
         parent: FileId(parent),
         name: name.into(),

@@ -8,9 +8,9 @@ use crate::{
 use bytes::{Buf, BufMut, Bytes};
 use mrlib::{
     InputFormat, KeyOrder, TaskError,
-    checkpoint::{self, Held, Origin, Stage, State},
-    engine::{self, Pulse, StopFlag},
-    fetch::Ship,
+    checkpoint::{self, CheckpointSource, ReduceState, SourceRun, Stage},
+    engine::{self, Liveness, TaskControl},
+    fetch::RemoteCheckpoint,
     input::{ByteSource, Codec, Flow, SplitSpec, open_split},
     partition::{RangePartitioner, encode_splits},
     segment::{Extent, Index, Run, SegmentWriter, Stored},
@@ -206,26 +206,26 @@ fn checkpoints() -> Vec<Vec<u8>> {
         Run { start: Some(reader.place()), ..memory.clone() }
     };
     let map = |number: u32| Some((format!("job_1.m{number}.0"), number, 7));
-    let held = |runs: Vec<Run>| {
-        runs.into_iter().zip(0..).map(|(run, number)| Held { run, map: map(number) }).collect::<Vec<_>>()
+    let run_of_map = |runs: Vec<Run>| {
+        runs.into_iter().zip(0..).map(|(run, number)| SourceRun { run, map: map(number) }).collect::<Vec<_>>()
     };
-    let shuffle = State { runs: held(vec![memory.clone(), empty]), ..State::default() };
-    let reduce = State {
+    let shuffle = ReduceState { runs: run_of_map(vec![memory.clone(), empty]), ..ReduceState::default() };
+    let reduce = ReduceState {
         stage: Stage::Reduce,
-        runs: held(vec![half, memory.clone()]),
+        runs: run_of_map(vec![half, memory.clone()]),
         counters: [("RECORDS".to_owned(), 12)].into(),
         pieces: vec!["/out/piece-00000".into()],
         reducer: b"state".to_vec(),
-        passed: 11,
+        consumed_bytes: 11,
         is_resuming: true,
-        ..State::default()
+        ..ReduceState::default()
     };
-    [State::default(), shuffle, reduce]
+    [ReduceState::default(), shuffle, reduce]
         .iter()
         .map(|state| {
             let folder = tempfile::tempdir().expect("a folder");
             let dirs = [folder.path().join("aside")];
-            checkpoint::keep(&dirs, ATTEMPT, 2, state).expect("room");
+            checkpoint::save(&dirs, ATTEMPT, 2, state).expect("room");
             let content = |name: &str| fs::read(dirs[0].join(name)).unwrap_or_default();
             pack([("state", content("state")), ("memory", content("memory"))])
         })
@@ -237,38 +237,39 @@ fn checkpoint(input: &[u8]) -> Option<Vec<u8>> {
     let content =
         |name: &str| files.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, bytes)| bytes);
     let (state, memory) = (content("state"), content("memory"));
-    take_up(&sealed(state), memory);
-    take_up(state, memory)
+    restore(&sealed(state), memory);
+    restore(state, memory)
 }
 
 /// Reads a checkpoint as the tracker and the next attempt do; what it holds.
-fn take_up(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
-    let kept = match checkpoint::decode(state, Path::new("state")) {
-        Ok(kept) => kept,
+fn restore(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
+    let entry = match checkpoint::decode(state, Path::new("state")) {
+        Ok(entry) => entry,
         Err(error) => {
             typed(&error);
             return None;
         }
     };
-    let (again, _) = (checkpoint::encode(&kept), checkpoint::told(&kept));
-    assert_eq!(checkpoint::decode(&again, Path::new("state")).expect("what we encoded"), kept);
+    let (again, _) = (checkpoint::encode(&entry), checkpoint::info(&entry));
+    assert_eq!(checkpoint::decode(&again, Path::new("state")).expect("what we encoded"), entry);
     Scratch::with(|scratch| {
         scratch.file("state", state);
         scratch.file("memory", memory);
         let dirs = vec![scratch.path().to_owned()];
         let parts = checkpoint::parts(&dirs).expect("it was decoded a moment ago");
-        assert_eq!(parts.len(), kept.runs.len() + 2);
-        let origin = Origin { attempt: kept.attempt.clone(), dirs, addr: String::new() };
+        assert_eq!(parts.len(), entry.runs.len() + 2);
+        let origin = CheckpointSource { attempt: entry.attempt.clone(), dirs, addr: String::new() };
         let nowhere = engine::Scratch::new(vec!["/nowhere".into()]);
-        let mut ship = Ship::new("", b"", ATTEMPT, StopFlag::default(), Pulse::default());
-        let state = checkpoint::take_up(&origin, kept.partition, &nowhere, &mut ship);
+        let mut start_transfer =
+            RemoteCheckpoint::new("", b"", ATTEMPT, TaskControl::default(), Liveness::default());
+        let state = checkpoint::restore(&origin, entry.partition, &nowhere, &mut start_transfer);
         let state = match state {
             Ok(state) => state,
-            Err(TaskError::Spoilt(_)) => return None,
+            Err(TaskError::CheckpointCorrupt(_)) => return None,
             Err(error) => panic!("not a word of damage: {error}"),
         };
         let mut content = Vec::new();
-        for run in state.runs.iter().flat_map(|held| held.run.parts()) {
+        for run in state.runs.iter().flat_map(|run_of_map| run_of_map.run.parts()) {
             match records_of(run) {
                 Ok(records) => content.extend(flat(&records)),
                 Err(error) => {

@@ -26,13 +26,13 @@ struct Args {
     /// A second policy that decides on the same facts without effect, for comparison; empty for none
     #[arg(long, value_name = "NAME")]
     shadow: Option<String>,
-    /// Drop what cannot be read of a damaged journal, say what, and go on; the damaged files are kept
+    /// Drop what cannot be read of a damaged journal, say what, and continue; the damaged files are kept
     #[arg(long)]
     recover: bool,
 }
 
 impl Args {
-    fn lay_over(&self, config: &mut Config) {
+    fn override_config(&self, config: &mut Config) {
         fn set<T: Clone>(to: &mut T, flag: Option<&T>) {
             if let Some(value) = flag {
                 *to = value.clone();
@@ -49,7 +49,8 @@ impl Args {
 fn main() -> ExitCode {
     daemon::lifecycle::begin();
     let args = Args::parse();
-    match args.daemon.load_checked(|config| args.lay_over(config), fermata_jobtracker::check_scheduler) {
+    match args.daemon.load_checked(|config| args.override_config(config), fermata_jobtracker::check_scheduler)
+    {
         Ok(Some(config)) => daemon::lifecycle::exit("jobtracker", start(&args, &config)),
         Ok(None) => ExitCode::SUCCESS,
         Err(error) => daemon::lifecycle::exit_usage("jobtracker", &error),

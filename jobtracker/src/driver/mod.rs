@@ -1,7 +1,7 @@
-//! The body around the mind: clock, lock, journal, and the order between them.
+//! The driver around the core: clock, lock, journal, and the order between them.
 //!
 //! An event is handled and its facts are queued for the journal under one lock, so that journal order is memory
-//! order. What the mind wants done goes into one queue in the order of its effects; the other end of the queue
+//! order. What the core wants done goes into one queue in the order of its effects; the other end of the queue
 //! waits for each item until the facts before it are durable, so nothing leaves early and nothing overtakes.
 //! Answers to clients, refusals and reads included, wait in the same way for all that they could have seen.
 
@@ -12,7 +12,7 @@ use crate::{
     clock::Clock,
     error::Refusal,
     events,
-    history::Scribe,
+    history::HistoryWriter,
     leftovers::{self, Leftovers},
     output::{self, Files},
     wire::{self, ToTracker},
@@ -38,7 +38,7 @@ use tokio::sync::{Notify, futures::Notified, mpsc, oneshot, watch};
 /// The answer to requests whose facts come after the journal was sealed.
 const STOPPING: &str = "the JobTracker is stopping: try again when it is back";
 /// Launches stop below this part of `disk_reserve`.
-const LAUNCH_RESERVE_PART: u64 = 4;
+const LAUNCH_RESERVE_DIVISOR: u64 = 4;
 
 /// One attachment of a tracker. A number of its own tells it from later ones of the same process.
 struct Link {
@@ -49,23 +49,23 @@ struct Link {
 }
 
 struct Inner {
-    mind: JobTracker,
+    core: JobTracker,
     links: BTreeMap<TrackerId, Link>,
     generations: u64,
     /// Rung when a job changes, durably or not.
-    bells: BTreeMap<JobId, watch::Sender<bool>>,
+    watchers: BTreeMap<JobId, watch::Sender<bool>>,
     /// Events handled, for the test that an idle JobTracker rests.
     #[cfg(test)]
     handled: u64,
 }
 
 /// Something that leaves once the facts up to `after` are durable.
-pub(crate) struct Outgoing {
+pub(crate) struct QueuedOutput {
     after: Seq,
-    what: What,
+    output: Output,
 }
 
-enum What {
+enum Output {
     Fact(Entry),
     Message {
         to: Option<(TrackerId, u64)>,
@@ -79,7 +79,7 @@ enum What {
     Flush(oneshot::Sender<()>),
 }
 
-/// Why the process cannot go on.
+/// Why the process cannot continue.
 pub(crate) type Fatal = watch::Sender<Option<String>>;
 
 /// The JobTracker without its sockets.
@@ -89,9 +89,9 @@ pub(crate) struct Driver {
     clock: Clock,
     config: JobTrackerConfig,
     files: Files,
-    scribe: Scribe,
+    history_writer: HistoryWriter,
     /// Bounded by `backlog`: under the lock nobody can wait for room.
-    queue: mpsc::UnboundedSender<Outgoing>,
+    queue: mpsc::UnboundedSender<QueuedOutput>,
     backlog: Backlog,
     notice: Option<String>,
     /// Rung when a job has ended durably.
@@ -101,26 +101,26 @@ pub(crate) struct Driver {
 
 /// Everything a driver is made of.
 pub(crate) struct Parts {
-    pub(crate) mind: JobTracker,
+    pub(crate) core: JobTracker,
     pub(crate) log: Log,
     pub(crate) clock: Clock,
     pub(crate) config: JobTrackerConfig,
     pub(crate) files: Files,
-    pub(crate) scribe: Scribe,
+    pub(crate) history_writer: HistoryWriter,
     /// What the operator should know of this start: records of the journal may be lost.
     pub(crate) notice: Option<String>,
 }
 
 impl Driver {
     /// The driver, and what [`Self::deliver`] is to be given.
-    pub(crate) fn new(parts: Parts) -> (Self, mpsc::UnboundedReceiver<Outgoing>) {
-        let Parts { mind, log, clock, config, files, scribe, notice } = parts;
+    pub(crate) fn new(parts: Parts) -> (Self, mpsc::UnboundedReceiver<QueuedOutput>) {
+        let Parts { core, log, clock, config, files, history_writer, notice } = parts;
         let (queue, outgoing) = mpsc::unbounded_channel();
         let inner = Inner {
-            mind,
+            core,
             links: BTreeMap::new(),
             generations: 0,
-            bells: BTreeMap::new(),
+            watchers: BTreeMap::new(),
             #[cfg(test)]
             handled: 0,
         };
@@ -130,7 +130,7 @@ impl Driver {
             clock,
             config,
             files,
-            scribe,
+            history_writer,
             queue,
             backlog: Backlog::default(),
             notice,
@@ -152,8 +152,8 @@ impl Driver {
         &self.files
     }
 
-    pub(crate) fn scribe(&self) -> &Scribe {
-        &self.scribe
+    pub(crate) fn history_writer(&self) -> &HistoryWriter {
+        &self.history_writer
     }
 
     /// What the operator should know: a loss at this start, and a disk that is nearly full.
@@ -167,9 +167,9 @@ impl Driver {
         // A disk that does not say is not known to be full; the journal will show it.
         let free = self.log.free_bytes().ok().filter(|free| *free < reserve.0)?;
         let stopped = if free < self.launch_reserve() {
-            "no job is taken in, no attempt is started and no history is written"
+            "no job is accepted, no attempt is started and no history is written"
         } else {
-            "no job is taken in and no history is written"
+            "no job is accepted and no history is written"
         };
         Some(format!(
             "only {} of free space is left on the JobTracker's disk ({}), less than jobtracker.disk_reserve = {reserve}: {stopped} \
@@ -181,7 +181,7 @@ impl Driver {
 
     /// Below this many free bytes no attempt is launched. The ends of those that run must still fit in the journal.
     fn launch_reserve(&self) -> u64 {
-        self.config.disk_reserve.0 / LAUNCH_RESERVE_PART
+        self.config.disk_reserve.0 / LAUNCH_RESERVE_DIVISOR
     }
 
     /// Suspends launches while the disk is nearly full, so that launches and failures cannot fill it: a JobTracker that
@@ -190,7 +190,7 @@ impl Driver {
         let Ok(free) = self.log.free_bytes() else { return };
         let allowed = free >= self.launch_reserve();
         let mut inner = self.inner.lock();
-        if allowed != inner.mind.launches_suspended() {
+        if allowed != inner.core.launches_suspended() {
             return;
         }
         if allowed {
@@ -206,19 +206,19 @@ impl Driver {
     }
 
     /// Ends the process, with these words.
-    pub(crate) fn give_up(&self, why: String) {
+    pub(crate) fn fail(&self, why: String) {
         self.fatal.send_replace(Some(why));
     }
 
-    /// Returns when the process cannot go on.
+    /// Returns when the process cannot continue.
     pub(crate) async fn failed(&self) -> String {
         let mut fatal = self.fatal.subscribe();
         let why = fatal.wait_for(Option::is_some).await.expect("the sender is in `self`").clone();
         why.expect("waited for it")
     }
 
-    /// Tells the mind something. The reply, if one is due, may leave once the journal is durable up to the number.
-    pub(crate) fn tell(&self, event: Event) -> (Option<Reply>, Seq) {
+    /// Tells the core something. The reply, if one is due, may leave once the journal is durable up to the number.
+    pub(crate) fn handle(&self, event: Event) -> (Option<Reply>, Seq) {
         self.act(&mut self.inner.lock(), event, None)
     }
 
@@ -230,8 +230,9 @@ impl Driver {
     /// Refuses where nobody can be kept waiting.
     fn check_backlog(&self) -> Result<(), Refusal> {
         if self.backlog.is_full() {
-            let words = format!("{} things wait for the JobTracker's disk: try later", backlog::BACKLOG_MAX);
-            return Err(Refusal::overloaded(words));
+            let message =
+                format!("{} things wait for the JobTracker's disk: try later", backlog::BACKLOG_MAX);
+            return Err(Refusal::overloaded(message));
         }
         Ok(())
     }
@@ -242,9 +243,9 @@ impl Driver {
     }
 
     /// The same as [`Self::tell`], and waits until the reply may leave.
-    async fn ask(&self, event: Event) -> Result<Reply, Refusal> {
+    async fn request_reply(&self, event: Event) -> Result<Reply, Refusal> {
         self.check_backlog()?;
-        let (reply, seq) = self.tell(event);
+        let (reply, seq) = self.handle(event);
         self.durable(seq).await?;
         reply.ok_or_else(|| Refusal::unavailable("internal error: the request was not answered"))
     }
@@ -264,15 +265,15 @@ impl Driver {
     }
 
     /// Looks at the cluster; what was seen is handed out once it is durable.
-    pub(crate) async fn look<T>(&self, look: impl FnOnce(&Cluster) -> T) -> Result<T, Refusal> {
-        self.look_in(|mind| look(mind.cluster())).await
+    pub(crate) async fn read<T>(&self, read: impl FnOnce(&Cluster) -> T) -> Result<T, Refusal> {
+        self.read_core(|core| read(core.cluster())).await
     }
 
-    /// The same, with what the mind has to say of it.
-    pub(crate) async fn look_in<T>(&self, look: impl FnOnce(&JobTracker) -> T) -> Result<T, Refusal> {
+    /// The same, with what the core has to say of it.
+    pub(crate) async fn read_core<T>(&self, read: impl FnOnce(&JobTracker) -> T) -> Result<T, Refusal> {
         let (value, seq) = {
             let inner = self.inner.lock();
-            (look(&inner.mind), self.log.last_seq())
+            (read(&inner.core), self.log.last_seq())
         };
         self.durable(seq).await?;
         // Facts that could not be written may have been seen.
@@ -281,8 +282,8 @@ impl Driver {
     }
 
     /// Looks at the cluster from inside, where nothing leaves.
-    pub(crate) fn peek<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T {
-        look(self.inner.lock().mind.cluster())
+    pub(crate) fn peek<T>(&self, read: impl FnOnce(&Cluster) -> T) -> T {
+        read(self.inner.lock().core.cluster())
     }
 
     /// Handles one event and carries its effects out in order.
@@ -304,43 +305,43 @@ impl Driver {
         };
         let told = ended(&event);
         let mut effects = Vec::new();
-        inner.mind.handle(self.clock.now(), event, &mut effects);
+        inner.core.handle(self.clock.now(), event, &mut effects);
         let (seq, mut answer) = (self.append(&effects), None);
         for effect in effects {
             match effect {
                 Effect::Append(entry) => {
                     changed.extend(entry.fact.job());
-                    let left = Leftovers::after(inner.mind.cluster(), &entry.fact);
-                    self.send(seq, What::Fact(entry));
+                    let left = Leftovers::after(inner.core.cluster(), &entry.fact);
+                    self.send(seq, Output::Fact(entry));
                     if let Some(left) = left {
-                        self.send(seq, What::Clear(left));
+                        self.send(seq, Output::Clear(left));
                     }
                 }
                 Effect::Reply { reply, .. } => {
                     if let Some(sender) = newcomer {
-                        self.welcome(inner, seq, sender, &reply);
+                        self.attach_stream(inner, seq, sender, &reply);
                     }
                     answer = Some(reply);
                 }
-                Effect::Tell { tracker, answer, orders } => {
-                    self.tell_tracker(inner, seq, tracker, answer, &orders);
+                Effect::SendOrders { tracker, answer, orders } => {
+                    self.send_to_tracker(inner, seq, tracker, answer, &orders);
                 }
-                Effect::AskToRegister { tracker, .. } => {
+                Effect::RequestRegistration { tracker, .. } => {
                     self.message(inner, seq, tracker, wire::register_again());
                 }
-                Effect::CommitJob { job } => self.send(seq, What::Commit(job)),
-                Effect::Compute { number, problem } => self.send(seq, What::Compute(number, problem)),
+                Effect::CommitJob { job } => self.send(seq, Output::Commit(job)),
+                Effect::Compute { number, problem } => self.send(seq, Output::Compute(number, problem)),
                 Effect::DiscardOutput { job } => {
-                    if let Some(job) = inner.mind.cluster().job(job) {
-                        self.send(seq, What::Clear(Leftovers::of(job, true)));
+                    if let Some(job) = inner.core.cluster().job(job) {
+                        self.send(seq, Output::Clear(Leftovers::of(job, true)));
                     }
                 }
             }
         }
-        for job in told.iter().filter_map(|job| inner.mind.cluster().job(*job)).filter(|job| job.is_over()) {
-            self.send(seq, What::Clear(Leftovers::of(job, true)));
+        for job in told.iter().filter_map(|job| inner.core.cluster().job(*job)).filter(|job| job.is_over()) {
+            self.send(seq, Output::Clear(Leftovers::of(job, true)));
         }
-        ring(inner, &changed);
+        notify_watchers(inner, &changed);
         (answer, seq)
     }
 
@@ -360,7 +361,7 @@ impl Driver {
             Err(AppendError::Failed(error)) => {
                 // Nothing leaves any more, and the process is about to end.
                 let stopping = self.log.check().is_ok();
-                self.give_up(if stopping {
+                self.fail(if stopping {
                     STOPPING.into()
                 } else {
                     format!("cannot write the journal: {error}")
@@ -374,14 +375,14 @@ impl Driver {
         }
     }
 
-    fn send(&self, after: Seq, what: What) {
+    fn send(&self, after: Seq, output: Output) {
         self.backlog.grew();
         // The other end is gone only when the process ends.
-        let _ = self.queue.send(Outgoing { after, what });
+        let _ = self.queue.send(QueuedOutput { after, output });
     }
 
     /// A registration was answered: from here on its stream is the tracker's.
-    fn welcome(&self, inner: &mut Inner, seq: Seq, sender: &mpsc::Sender<ToTracker>, reply: &Reply) {
+    fn attach_stream(&self, inner: &mut Inner, seq: Seq, sender: &mpsc::Sender<ToTracker>, reply: &Reply) {
         match reply {
             Reply::Registered { tracker, epoch, incarnation } => {
                 inner.generations += 1;
@@ -391,15 +392,15 @@ impl Driver {
                 self.message(inner, seq, *tracker, message);
             }
             Reply::Refused(why) => {
-                let what =
-                    What::Message { to: None, sender: sender.clone(), message: wire::refused(why.clone()) };
-                self.send(seq, what);
+                let output =
+                    Output::Message { to: None, sender: sender.clone(), message: wire::refused(why.clone()) };
+                self.send(seq, output);
             }
-            Reply::Submitted(_) | Reply::Stopped | Reply::Taken => {}
+            Reply::Submitted(_) | Reply::Stopped | Reply::Accepted => {}
         }
     }
 
-    fn tell_tracker(
+    fn send_to_tracker(
         &self,
         inner: &mut Inner,
         seq: Seq,
@@ -414,7 +415,7 @@ impl Driver {
             return;
         }
         link.sent = orders.last().map_or(link.sent, |(number, _)| *number);
-        let messages = wire::orders(inner.mind.cluster(), &self.files, answer, orders);
+        let messages = wire::orders(inner.core.cluster(), &self.files, answer, orders);
         for message in messages {
             self.message(inner, seq, tracker, message);
         }
@@ -423,7 +424,7 @@ impl Driver {
     fn message(&self, inner: &Inner, seq: Seq, tracker: TrackerId, message: ToTracker) {
         let Some(link) = inner.links.get(&tracker) else { return };
         let to = Some((tracker, link.generation));
-        self.send(seq, What::Message { to, sender: link.sender.clone(), message });
+        self.send(seq, Output::Message { to, sender: link.sender.clone(), message });
     }
 
     /// Seals the journal: no fact is accepted after this, although trackers may still report. Blocks until the journal
@@ -436,28 +437,28 @@ impl Driver {
         // refused, which waits for a number that is never durable, is behind it.
         let _inner = self.inner.lock();
         let sealed = self.log.close();
-        self.send(self.log.last_seq(), What::Flush(done));
+        self.send(self.log.last_seq(), Output::Flush(done));
         (sealed, is_done)
     }
 
     /// Lets out what waits, in order, each when it may. Ends when the journal fails.
-    pub(crate) async fn deliver(self: Arc<Self>, mut queue: mpsc::UnboundedReceiver<Outgoing>) {
-        while let Some(Outgoing { after, what }) = queue.recv().await {
+    pub(crate) async fn deliver(self: Arc<Self>, mut queue: mpsc::UnboundedReceiver<QueuedOutput>) {
+        while let Some(QueuedOutput { after, output }) = queue.recv().await {
             if self.log.wait_durable(after).await.is_err() {
                 return;
             }
-            match what {
-                What::Fact(entry) => {
+            match output {
+                Output::Fact(entry) => {
                     if events::is_logged(&entry.fact) {
                         self.peek(|cluster| events::log(cluster, &entry));
                     }
                     let ended = matches!(entry.fact, Fact::JobEnded { .. });
-                    self.scribe.take(entry).await;
+                    self.history_writer.append(entry).await;
                     if ended {
                         self.ended.notify_one();
                     }
                 }
-                What::Message { to, sender, message } => {
+                Output::Message { to, sender, message } => {
                     // A tracker that does not read, or is gone, is as good as cut off.
                     if let Err(error) = sender.try_send(message)
                         && let Some((tracker, generation)) = to
@@ -466,11 +467,11 @@ impl Driver {
                         self.detach(tracker, generation);
                     }
                 }
-                What::Commit(job) => drop(tokio::spawn(crate::output::commit(self.clone(), job))),
-                What::Compute(number, problem) => drop(tokio::spawn(self.clone().compute(number, problem))),
-                What::Clear(left) => drop(tokio::spawn(leftovers::clear(self.clone(), left))),
-                What::Flush(done) => {
-                    self.scribe.flush().await;
+                Output::Commit(job) => drop(tokio::spawn(crate::output::commit(self.clone(), job))),
+                Output::Compute(number, problem) => drop(tokio::spawn(self.clone().compute(number, problem))),
+                Output::Clear(left) => drop(tokio::spawn(leftovers::clear(self.clone(), left))),
+                Output::Flush(done) => {
+                    self.history_writer.flush().await;
                     let _ = done.send(());
                 }
             }
@@ -478,25 +479,25 @@ impl Driver {
         }
     }
 
-    /// Solves a policy's problem beside the mind. There is no answer only if the daemon is ending.
+    /// Solves a policy's problem beside the core. There is no answer only if the daemon is ending.
     async fn compute(self: Arc<Self>, number: u64, problem: Problem) {
         if let Ok(answer) = tokio::task::spawn_blocking(move || problem.solve()).await {
-            self.tell(Event::Computed { number, answer });
+            self.handle(Event::Computed { number, answer });
         }
     }
 
-    /// Ticks when the mind wants it.
+    /// Ticks when the core wants it.
     pub(crate) async fn tick(self: Arc<Self>) {
         loop {
             self.watch_disk();
-            let next = self.inner.lock().mind.next_deadline();
+            let next = self.inner.lock().core.next_deadline();
             let wait = next.map_or(Duration::from_secs(1), |next| self.clock.until(next));
             tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
             if self.room().await {
                 // Nobody was listened to meanwhile: what trackers have said comes before a word on who is silent.
                 tokio::time::sleep(2 * self.config.heartbeat.0).await;
             }
-            self.tell(Event::Tick);
+            self.handle(Event::Tick);
         }
     }
 
@@ -509,7 +510,7 @@ impl Driver {
     ) -> Option<(TrackerId, Incarnation, u64)> {
         let request = RequestId(uuid::Uuid::new_v4().as_u128());
         let mut inner = self.inner.lock();
-        output::judge(inner.mind.cluster(), &mut registration.attempts);
+        output::check_output_paths(inner.core.cluster(), &mut registration.attempts);
         let event = Event::Registration { request, tracker: registration };
         let (reply, _) = self.act(&mut inner, event, Some(sender));
         let Some(Reply::Registered { tracker, incarnation, .. }) = reply else { return None };
@@ -521,7 +522,7 @@ impl Driver {
         let mut inner = self.inner.lock();
         let current = inner.links.get(&heartbeat.tracker).is_some_and(|link| link.generation == generation);
         if current {
-            output::judge(inner.mind.cluster(), &mut heartbeat.attempts);
+            output::check_output_paths(inner.core.cluster(), &mut heartbeat.attempts);
             self.act(&mut inner, Event::Heartbeat(heartbeat), None);
         }
         current
@@ -535,7 +536,7 @@ impl Driver {
         }
         inner.links.remove(&tracker);
         let incarnation =
-            inner.mind.cluster().tracker(tracker).map_or(Incarnation(0), |tracker| tracker.incarnation);
+            inner.core.cluster().tracker(tracker).map_or(Incarnation(0), |tracker| tracker.incarnation);
         self.act(&mut inner, Event::Disconnection { tracker, incarnation }, None);
     }
 
@@ -545,29 +546,29 @@ impl Driver {
     }
 
     /// Rings when a job changes, and says whether it is over.
-    pub(crate) fn bell(&self, job: JobId) -> watch::Receiver<bool> {
+    pub(crate) fn watch_job(&self, job: JobId) -> watch::Receiver<bool> {
         let mut inner = self.inner.lock();
-        // Jobs that are over ring no more: whoever comes clears away what nobody listens to.
-        inner.bells.retain(|_, bell| bell.receiver_count() > 0);
+        // Finished jobs ring no more: whoever comes clears away what nobody listens to.
+        inner.watchers.retain(|_, watch_job| watch_job.receiver_count() > 0);
         let over = is_over(&inner, job);
-        inner.bells.entry(job).or_insert_with(|| watch::Sender::new(over)).subscribe()
+        inner.watchers.entry(job).or_insert_with(|| watch::Sender::new(over)).subscribe()
     }
 }
 
 fn is_over(inner: &Inner, job: JobId) -> bool {
-    inner.mind.cluster().job(job).is_none_or(mrcore::job::Job::is_over)
+    inner.core.cluster().job(job).is_none_or(mrcore::job::Job::is_over)
 }
 
-fn ring(inner: &mut Inner, jobs: &BTreeSet<JobId>) {
-    if inner.bells.is_empty() {
+fn notify_watchers(inner: &mut Inner, jobs: &BTreeSet<JobId>) {
+    if inner.watchers.is_empty() {
         return;
     }
     for job in jobs {
-        if let Some(bell) = inner.bells.get(job) {
-            if bell.receiver_count() == 0 {
-                inner.bells.remove(job);
+        if let Some(watch_job) = inner.watchers.get(job) {
+            if watch_job.receiver_count() == 0 {
+                inner.watchers.remove(job);
             } else {
-                bell.send_replace(is_over(inner, *job));
+                watch_job.send_replace(is_over(inner, *job));
             }
         }
     }

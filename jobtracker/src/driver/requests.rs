@@ -9,14 +9,14 @@ use mrcore::{
     event::Reply,
     ids::{AttemptId, JobId, RequestId, TaskId, TrackerId},
     job::{Job, JobSpec},
-    task::Recall,
+    task::PreemptKind,
 };
 use std::sync::Arc;
 
 impl Driver {
     /// The job that a request made, if it has been here before.
     pub(crate) async fn job_of_request(&self, request: RequestId) -> Result<Option<JobId>, Refusal> {
-        self.look(|cluster| cluster.job_of_request(request)).await
+        self.read(|cluster| cluster.job_of_request(request)).await
     }
 
     /// A job comes in.
@@ -24,7 +24,7 @@ impl Driver {
         self.check_backlog()?;
         let (reply, seq) = {
             let mut inner = self.inner.lock();
-            let cluster = inner.mind.cluster();
+            let cluster = inner.core.cluster();
             check_writers(cluster, request, &spec.output)?;
             check_load(cluster, request, &spec.user, tasks(&spec), self.config())?;
             self.act(&mut inner, Event::Submission { request, spec: Arc::new(spec) }, None)
@@ -38,7 +38,7 @@ impl Driver {
     }
 
     /// Whether there is room for one more job of a user's, however small.
-    pub(crate) fn check_room(&self, request: RequestId, user: &str) -> Result<(), Refusal> {
+    pub(crate) fn check_space(&self, request: RequestId, user: &str) -> Result<(), Refusal> {
         if let Some(why) = self.disk_low() {
             return Err(Refusal::overloaded(why));
         }
@@ -50,29 +50,29 @@ impl Driver {
         self.peek(|cluster| check_writers(cluster, request, output))
     }
 
-    /// Where jobs that are not over write to.
-    pub(crate) fn outputs_in_the_making(&self) -> Vec<(JobId, DfsPath)> {
+    /// Where active jobs write to.
+    pub(crate) fn pending_outputs(&self) -> Vec<(JobId, DfsPath)> {
         let output = |job: &Job| Some((job.id, DfsPath::parse(&job.spec.output).ok()?));
         self.peek(|cluster| cluster.jobs().filter(|job| !job.is_over()).filter_map(output).collect())
     }
 
     /// Stops a job.
     pub(crate) async fn kill(&self, request: RequestId, job: JobId, by: String) -> Result<(), Refusal> {
-        match self.ask(Event::Kill { request, job, by }).await? {
+        match self.request_reply(Event::Kill { request, job, by }).await? {
             Reply::Refused(why) => Err(Refusal::refused(why)),
             _ => Ok(()),
         }
     }
 
-    /// Takes an attempt's slot back.
+    /// Preempts an attempt.
     pub(crate) async fn preempt(
         &self,
         request: RequestId,
         attempt: AttemptId,
-        how: Recall,
+        kind: PreemptKind,
         by: String,
     ) -> Result<(), Refusal> {
-        self.taken(Event::Preemption { request, attempt, how, by }).await
+        self.expect_accepted(Event::Preemption { request, attempt, kind, by }).await
     }
 
     /// Has a paused task go on, on the tracker of that name if there is one.
@@ -87,11 +87,11 @@ impl Driver {
             None => None,
             Some(name) => {
                 let found: Option<TrackerId> =
-                    self.look(|cluster| cluster.tracker_named(name).map(|tracker| tracker.id)).await?;
+                    self.read(|cluster| cluster.tracker_named(name).map(|tracker| tracker.id)).await?;
                 Some(found.ok_or_else(|| Refusal::not_found(format!("there is no tracker {name}")))?)
             }
         };
-        self.taken(Event::Resumption { request, task, on, by }).await
+        self.expect_accepted(Event::Resumption { request, task, on, by }).await
     }
 
     /// Has a tracker emptied within a time, or used again with None.
@@ -102,18 +102,18 @@ impl Driver {
         within: Option<Span>,
         by: String,
     ) -> Result<(), Refusal> {
-        self.taken(Event::Drain { request, tracker, within, by }).await
+        self.expect_accepted(Event::Drain { request, tracker, within, by }).await
     }
 
     /// Has a lost tracker forgotten.
     pub(crate) async fn forget(&self, request: RequestId, node: &str, by: String) -> Result<(), Refusal> {
-        let found = self.look(|cluster| cluster.tracker_named(node).map(|tracker| tracker.id)).await?;
+        let found = self.read(|cluster| cluster.tracker_named(node).map(|tracker| tracker.id)).await?;
         let tracker = found.ok_or_else(|| Refusal::not_found(format!("there is no tracker {node}")))?;
-        self.taken(Event::Forget { request, tracker, by }).await
+        self.expect_accepted(Event::Forget { request, tracker, by }).await
     }
 
-    async fn taken(&self, event: Event) -> Result<(), Refusal> {
-        match self.ask(event).await? {
+    async fn expect_accepted(&self, event: Event) -> Result<(), Refusal> {
+        match self.request_reply(event).await? {
             Reply::Refused(why) => Err(Refusal::refused(why)),
             _ => Ok(()),
         }
@@ -143,7 +143,7 @@ fn check_load(
             own += tasks(&job.spec);
         }
     }
-    let refuse = |what: String| Err(Refusal::overloaded(format!("{what}: try later")));
+    let refuse = |output: String| Err(Refusal::overloaded(format!("{output}: try later")));
     if all >= limits.jobs_max {
         let jobs = daemon::count(all as u64, "job");
         return refuse(format!("the cluster has {jobs} active (jobtracker.jobs_max)"));

@@ -3,20 +3,20 @@
 //! Lines are written when their facts are durable in the journal, and not synced one by one: at start the journal
 //! is read from the beginning of every remembered job, the lines that are there are counted off, and the missing
 //! ones are added. So there is no gap and no duplicate, whenever the process or the machine died. A file is synced
-//! when it is complete: its job is over and none of its attempts holds a slot.
+//! when it is complete: its job has ended and none of its attempts holds a slot.
 //!
 //! A history that cannot be written (a full disk, or less free than the reserve) is given up with a line in the log,
 //! and completed at the next start; jobs do not wait for it. Histories have limits by number and by bytes, of all and
 //! of each user: the oldest are removed first, and one that is being written never is. Bytes count as they are written.
 
-mod line;
-mod scribe;
+mod record;
+mod writer;
 
-pub(crate) use line::Policy;
-pub(crate) use scribe::Scribe;
+pub(crate) use record::Policy;
+pub(crate) use writer::HistoryWriter;
 
-use line::{Names, Place};
 use mrcore::{Fact, fact::Entry, ids::JobId};
+use record::{KnownTracker, Names};
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
@@ -64,13 +64,13 @@ struct Stored {
 }
 
 /// After so many lines free space and limits are checked again.
-const LOOK_EVERY: u32 = 256;
+const CHECK_INTERVAL_LINES: u32 = 256;
 
 /// A history that is being written.
-struct Book {
+struct HistoryFile {
     file: BufWriter<File>,
     /// Lines that are on disk and whose facts have not been seen yet: the journal is being replayed.
-    ahead: u64,
+    replayed_lines: u64,
     /// Lines whose facts have been seen.
     lines: u64,
     bytes: u64,
@@ -78,7 +78,7 @@ struct Book {
     /// Attempts that hold a slot.
     live: u32,
     /// Its second line says what the job was submitted to.
-    says_to_whom: bool,
+    has_policy_line: bool,
 }
 
 /// Every history.
@@ -88,10 +88,10 @@ pub(crate) struct Histories {
     limits: Limits,
     policy: Policy,
     names: Names,
-    books: BTreeMap<JobId, Book>,
+    open_files: BTreeMap<JobId, HistoryFile>,
     on_disk: BTreeMap<JobId, Stored>,
     /// Lines until free space and limits are checked again.
-    look_in: u32,
+    lines_until_check: u32,
     /// Less is free than the reserve.
     short: bool,
 }
@@ -116,19 +116,19 @@ impl Histories {
             limits,
             policy,
             names: Names::new(),
-            books: BTreeMap::new(),
+            open_files: BTreeMap::new(),
             on_disk,
-            look_in: 0,
+            lines_until_check: 0,
             short: false,
         })
     }
 
     /// Takes one fact down.
-    pub(crate) fn take(&mut self, entry: &Entry) {
+    pub(crate) fn append(&mut self, entry: &Entry) {
         match &entry.fact {
             Fact::TrackerJoined { tracker, name, host, rack, slots, .. } => {
                 let (name, host, rack) = (name.clone(), host.clone(), rack.clone());
-                self.names.insert(*tracker, Place { name, host, rack, slots: *slots, is_lost: false });
+                self.names.insert(*tracker, KnownTracker { name, host, rack, slots: *slots, is_lost: false });
             }
             Fact::TrackerLost { tracker, .. } => {
                 if let Some(place) = self.names.get_mut(tracker) {
@@ -141,20 +141,20 @@ impl Histories {
             _ => {}
         }
         let Some(job) = entry.fact.job() else { return };
-        let Some(line) = line::render(&self.cluster, &self.names, entry) else { return };
+        let Some(line) = record::render(&self.cluster, &self.names, entry) else { return };
         if let Err(error) = self.write(job, entry, &line) {
             self.give_up(job, &error);
         }
     }
 
     /// Whether enough is free for anything but the journal.
-    fn check_room(&mut self) -> io::Result<()> {
-        if self.look_in == 0 {
-            self.look_in = LOOK_EVERY;
+    fn check_space(&mut self) -> io::Result<()> {
+        if self.lines_until_check == 0 {
+            self.lines_until_check = CHECK_INTERVAL_LINES;
             let stat = rustix::fs::statvfs(&self.folder)?;
             self.short = stat.f_bavail.saturating_mul(stat.f_frsize) < self.limits.reserve;
         }
-        self.look_in -= 1;
+        self.lines_until_check -= 1;
         if self.short {
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
@@ -167,35 +167,35 @@ impl Histories {
     fn write(&mut self, job: JobId, entry: &Entry, line: &str) -> io::Result<()> {
         let mut prune = false;
         if let Fact::JobSubmitted { spec, .. } = &entry.fact {
-            self.look_in = 0;
-            self.check_room()?;
-            let book = Book::open(&path_of(&self.folder, job), line)?;
-            self.on_disk.insert(job, Stored { bytes: book.bytes, user: spec.user.clone() });
-            self.books.insert(job, book);
-        } else if self.books.contains_key(&job) {
-            prune = self.look_in == 0;
-            self.check_room()?;
+            self.lines_until_check = 0;
+            self.check_space()?;
+            let history_file = HistoryFile::open(&path_of(&self.folder, job), line)?;
+            self.on_disk.insert(job, Stored { bytes: history_file.bytes, user: spec.user.clone() });
+            self.open_files.insert(job, history_file);
+        } else if self.open_files.contains_key(&job) {
+            prune = self.lines_until_check == 0;
+            self.check_space()?;
         }
-        let Some(book) = self.books.get_mut(&job) else { return Ok(()) };
-        book.add(line)?;
+        let Some(history_file) = self.open_files.get_mut(&job) else { return Ok(()) };
+        history_file.add(line)?;
         match entry.fact {
             // Once written it stays, whatever the policy is at the next start; older files go on without.
-            Fact::JobSubmitted { .. } if book.says_to_whom => {
-                book.add(&line::submitted_to(entry.at, &self.policy, &self.names))?;
+            Fact::JobSubmitted { .. } if history_file.has_policy_line => {
+                history_file.add(&record::submitted_to(entry.at, &self.policy, &self.names))?;
             }
-            Fact::AttemptLaunched { .. } => book.live += 1,
+            Fact::AttemptLaunched { .. } => history_file.live += 1,
             Fact::AttemptSucceeded { .. }
             | Fact::AttemptFailed { .. }
             | Fact::AttemptKilled { .. }
             | Fact::AttemptPaused { .. }
-            | Fact::MapSplit { .. } => book.live = book.live.saturating_sub(1),
-            Fact::JobEnded { .. } => book.ended = true,
+            | Fact::MapSplit { .. } => history_file.live = history_file.live.saturating_sub(1),
+            Fact::JobEnded { .. } => history_file.ended = true,
             _ => {}
         }
-        let mut bytes = book.bytes;
-        if book.ended && book.live == 0 {
-            let book = self.books.remove(&job).expect("it is there");
-            bytes = book.close(&path_of(&self.folder, job))?;
+        let mut bytes = history_file.bytes;
+        if history_file.ended && history_file.live == 0 {
+            let history_file = self.open_files.remove(&job).expect("it is there");
+            bytes = history_file.close(&path_of(&self.folder, job))?;
             prune = true;
         }
         if let Some(stored) = self.on_disk.get_mut(&job) {
@@ -209,11 +209,11 @@ impl Histories {
 
     /// The journal is replayed: from here on every fact is new.
     pub(crate) fn caught_up(&mut self) {
-        let jobs: Vec<JobId> = self.books.keys().copied().collect();
+        let jobs: Vec<JobId> = self.open_files.keys().copied().collect();
         for job in jobs {
             let path = path_of(&self.folder, job);
-            if let Some(book) = self.books.get_mut(&job)
-                && let Err(error) = book.forget_ahead(&path)
+            if let Some(history_file) = self.open_files.get_mut(&job)
+                && let Err(error) = history_file.cut_unreplayed(&path)
             {
                 self.give_up(job, &error);
             }
@@ -225,8 +225,8 @@ impl Histories {
     /// Hands what is buffered to the system.
     pub(crate) fn flush(&mut self) {
         let mut failed = Vec::new();
-        for (job, book) in &mut self.books {
-            if let Err(error) = book.file.flush() {
+        for (job, history_file) in &mut self.open_files {
+            if let Err(error) = history_file.file.flush() {
                 failed.push((*job, error));
             }
         }
@@ -237,9 +237,9 @@ impl Histories {
 
     fn give_up(&mut self, job: JobId, error: &io::Error) {
         tracing::error!(%job, %error, "cannot write the job's history: it will be completed at the next start");
-        if let Some(book) = self.books.remove(&job) {
+        if let Some(history_file) = self.open_files.remove(&job) {
             // What is buffered is not worth another error.
-            let _ = book.file.into_parts();
+            let _ = history_file.file.into_parts();
         }
     }
 
@@ -268,7 +268,7 @@ impl Histories {
         }
         let mut count = self.on_disk.len();
         let mut surplus = Vec::new();
-        for (job, stored) in self.on_disk.iter().filter(|(job, _)| !self.books.contains_key(job)) {
+        for (job, stored) in self.on_disk.iter().filter(|(job, _)| !self.open_files.contains_key(job)) {
             let (own, newest) = of_user.get_mut(stored.user.as_str()).expect("counted above");
             let too_much_of_user = *own > self.limits.user_bytes && newest != job;
             if count > self.limits.count || bytes > self.limits.bytes || too_much_of_user {
@@ -282,37 +282,37 @@ impl Histories {
     }
 }
 
-impl Book {
+impl HistoryFile {
     /// A job's file as it is, cut after its last whole line; an empty one if it is another job's.
     fn open(path: &Path, head: &str) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut reader = BufReader::new(&file);
-        let (mut whole, mut ahead, mut says_to_whom) = (0, 0, true);
+        let (mut whole, mut replayed_lines, mut has_policy_line) = (0, 0, true);
         let mut line = Vec::new();
         loop {
             line.clear();
             let bytes = reader.read_until(b'\n', &mut line)?;
-            let foreign = ahead == 0 && line != head.as_bytes();
+            let foreign = replayed_lines == 0 && line != head.as_bytes();
             if bytes == 0 || line.last() != Some(&b'\n') || foreign {
                 break;
             }
-            if ahead == 1 {
-                says_to_whom = String::from_utf8_lossy(&line).contains(line::SUBMITTED_TO);
+            if replayed_lines == 1 {
+                has_policy_line = String::from_utf8_lossy(&line).contains(record::SUBMITTED_TO);
             }
             whole += bytes as u64;
-            ahead += 1;
+            replayed_lines += 1;
         }
         drop(reader);
         file.set_len(whole)?;
         let mut file = BufWriter::new(file);
         file.seek(SeekFrom::Start(whole))?;
-        Ok(Self { file, ahead, lines: 0, bytes: whole, ended: false, live: 0, says_to_whom })
+        Ok(Self { file, replayed_lines, lines: 0, bytes: whole, ended: false, live: 0, has_policy_line })
     }
 
     fn add(&mut self, line: &str) -> io::Result<()> {
         self.lines += 1;
-        if self.ahead > 0 {
-            self.ahead -= 1;
+        if self.replayed_lines > 0 {
+            self.replayed_lines -= 1;
             return Ok(());
         }
         self.bytes += line.len() as u64;
@@ -320,8 +320,8 @@ impl Book {
     }
 
     /// Cuts lines whose facts the journal does not have: a damaged part of it was dropped.
-    fn forget_ahead(&mut self, path: &Path) -> io::Result<()> {
-        if std::mem::take(&mut self.ahead) == 0 {
+    fn cut_unreplayed(&mut self, path: &Path) -> io::Result<()> {
+        if std::mem::take(&mut self.replayed_lines) == 0 {
             return Ok(());
         }
         let mut reader = BufReader::new(File::open(path)?);
@@ -339,7 +339,7 @@ impl Book {
 
     /// Makes it durable; its length.
     fn close(mut self, path: &Path) -> io::Result<u64> {
-        self.forget_ahead(path)?;
+        self.cut_unreplayed(path)?;
         self.file.flush()?;
         self.file.get_ref().sync_data()?;
         Ok(self.bytes)
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_tracker_is_not_remembered_here_either() {
+    fn history_forgets_forgotten_trackers() {
         let folder = tempfile::tempdir().unwrap();
         let limits = Limits { count: 10, bytes: u64::MAX, user_bytes: u64::MAX, reserve: 0 };
         let mut histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
@@ -414,27 +414,27 @@ mod tests {
             logs_addr: String::new(),
             slots: PerPhase { map: 1, reduce: 1 },
         };
-        histories.take(&Entry { at: Time(0), fact: joined });
+        histories.append(&Entry { at: Time(0), fact: joined });
         assert_eq!(histories.names.len(), 1);
         let (name, why) = ("node1".into(), String::new());
         let fact = Fact::TrackerForgotten { tracker: TrackerId(1), name, why };
-        histories.take(&Entry { at: Time(0), fact });
+        histories.append(&Entry { at: Time(0), fact });
         assert!(histories.names.is_empty());
     }
 
     #[test]
-    fn a_history_counts_while_it_is_written_and_room_is_made_for_it() {
+    fn open_history_counts_against_the_quota() {
         let folder = tempfile::tempdir().unwrap();
         let old = path_of(folder.path(), JobId(1));
         fs::write(&old, "x".repeat(5000)).unwrap();
         let limits = Limits { count: 10, bytes: 50_000, user_bytes: u64::MAX, reserve: 0 };
         let mut histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
         let submitted = Fact::JobSubmitted { job: JobId(2), request: RequestId(1), spec: spec("ann") };
-        histories.take(&Entry { at: Time(0), fact: submitted });
-        for number in 0..2 * LOOK_EVERY {
+        histories.append(&Entry { at: Time(0), fact: submitted });
+        for number in 0..2 * CHECK_INTERVAL_LINES {
             let attempt = format!("job_2.m0.{number}").parse().unwrap();
             let fact = Fact::AttemptFailed { attempt, error: "e".repeat(100) };
-            histories.take(&Entry { at: Time(0), fact });
+            histories.append(&Entry { at: Time(0), fact });
         }
         histories.flush();
         let written = fs::metadata(path_of(folder.path(), JobId(2))).unwrap().len();
@@ -443,11 +443,11 @@ mod tests {
     }
 
     #[test]
-    fn a_history_is_closed_when_every_attempt_is_gone_whichever_way() {
+    fn history_closes_after_the_last_attempt() {
         let folder = tempfile::tempdir().unwrap();
         let limits = Limits { count: 10, bytes: u64::MAX, user_bytes: u64::MAX, reserve: 0 };
         let mut histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
-        let mut take = |fact| histories.take(&Entry { at: Time(0), fact });
+        let mut take = |fact| histories.append(&Entry { at: Time(0), fact });
         let id = |text: &str| text.parse::<AttemptId>().unwrap();
         let job = id("job_1.m0.0").job();
         take(Fact::JobSubmitted { job, request: RequestId(1), spec: spec("u") });
@@ -463,7 +463,7 @@ mod tests {
         take(Fact::AttemptFailed { attempt: failed, error: "e".into() });
         take(Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
         take(Fact::AttemptKilled { attempt: killed, why: "k".into(), bytes_in: 0 });
-        assert!(histories.books.is_empty());
+        assert!(histories.open_files.is_empty());
         assert_eq!(fs::read_to_string(path_of(folder.path(), job)).unwrap().lines().count(), 13);
     }
 }

@@ -31,9 +31,9 @@ async fn inputs_and_outputs_that_cannot_be() {
         ("/in", "out", Code::InvalidArgument, "output \"out\""),
         ("/in", "/full/out", Code::FailedPrecondition, "/full: quota of 2 bytes over all replicas: 2 used"),
     ];
-    for (input, output, code, words) in cases {
+    for (input, output, code, text) in cases {
         let (found, message) = refused(&cluster, submission(input, output, 1)).await;
-        assert!(found == code && message.contains(words), "{input} {output}: {found:?} {message}");
+        assert!(found == code && message.contains(text), "{input} {output}: {found:?} {message}");
     }
     let mut none = submission("/in", "/out", 1);
     none.inputs.clear();
@@ -82,11 +82,11 @@ async fn requests_that_make_no_sense() {
         (with("mapreduce.job.reduces", "2"), "use --reduces 2"),
         (with("grep.pattern", "x"), "setting grep.pattern is unknown"),
     ];
-    for (request, words) in cases {
+    for (request, text) in cases {
         let (code, message) = refused(&cluster, request).await;
         assert!(
             matches!(code, Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition)
-                && message.contains(words),
+                && message.contains(text),
             "{message}"
         );
     }
@@ -104,9 +104,9 @@ async fn requests_that_make_no_sense() {
     let tasks = pb::TasksRequest { job: "job_7".into(), after: "no task".into(), only: String::new() };
     assert_eq!(refusal(client.tasks(tasks).await).0, Code::InvalidArgument);
     // How is missing, or of a newer client: never taken for the one that throws work away.
-    for how in [0, 77] {
-        let preempt = pb::PreemptRequest { request_id: vec![1; 16], attempt: "job_7.m0.0".into(), how };
-        assert_eq!(refusal(client.preempt(preempt).await).0, Code::InvalidArgument, "{how}");
+    for kind in [0, 77] {
+        let preempt = pb::PreemptRequest { request_id: vec![1; 16], attempt: "job_7.m0.0".into(), kind };
+        assert_eq!(refusal(client.preempt(preempt).await).0, Code::InvalidArgument, "{kind}");
     }
 }
 

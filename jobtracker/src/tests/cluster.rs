@@ -15,10 +15,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Channel};
 
 /// Nothing in these tests takes this long unless it is broken.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
+    tokio::time::timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
 }
 
 /// Asks again until it holds.
@@ -115,12 +115,12 @@ impl Cluster {
         self.daemon = Some((runtime, daemon));
     }
 
-    /// Ends it without a word to anybody.
+    /// Ends it silently to anybody.
     pub(super) fn kill_jobtracker(&mut self) {
         let (runtime, daemon) = self.daemon.take().unwrap();
         drop(daemon);
         std::thread::scope(|scope| {
-            scope.spawn(move || runtime.shutdown_timeout(PATIENCE)).join().unwrap();
+            scope.spawn(move || runtime.shutdown_timeout(TIMEOUT)).join().unwrap();
         });
     }
 
@@ -134,7 +134,7 @@ impl Cluster {
         text.split('"').nth(1).unwrap().to_owned()
     }
 
-    /// Why the JobTracker cannot go on.
+    /// Why the JobTracker cannot continue.
     pub(super) async fn failed(&self) -> String {
         self.daemon.as_ref().unwrap().1.driver().failed().await
     }
@@ -189,12 +189,12 @@ impl Cluster {
     }
 
     pub(super) async fn try_attach(&self, register: pb::RegisterTracker) -> Tracker {
-        let (words, receiver) = mpsc::channel(16);
+        let (messages, receiver) = mpsc::channel(16);
         let kind = Some(pb::from_tracker::Kind::Register(register));
-        words.send(pb::FromTracker { kind }).await.unwrap();
+        messages.send(pb::FromTracker { kind }).await.unwrap();
         let mut link = TrackerLinkClient::connect(self.url()).await.unwrap();
         let stream = link.attach(ReceiverStream::new(receiver)).await.unwrap().into_inner();
-        Tracker { words, stream, seq: 0, acked: 0, orders: Vec::new() }
+        Tracker { messages, stream, seq: 0, acked: 0, orders: Vec::new() }
     }
 }
 
@@ -236,7 +236,7 @@ pub(super) fn submission(input: &str, output: &str, reduces: u32) -> pb::SubmitR
 
 /// A tracker that does as it is told by the test.
 pub(super) struct Tracker {
-    words: mpsc::Sender<pb::FromTracker>,
+    messages: mpsc::Sender<pb::FromTracker>,
     stream: Streaming<pb::ToTracker>,
     seq: u64,
     acked: u64,
@@ -250,7 +250,7 @@ impl Tracker {
         message.ok().flatten().and_then(|message| message.kind)
     }
 
-    async fn take_in(&mut self) -> u64 {
+    async fn receive_orders(&mut self) -> u64 {
         let message = self.next().await;
         let Some(pb::to_tracker::Kind::Orders(orders)) = message else { panic!("no orders: {message:?}") };
         for order in orders.orders {
@@ -264,27 +264,27 @@ impl Tracker {
     /// Sends a heartbeat and takes what comes up to its answer.
     pub(super) async fn heartbeat(&mut self, attempts: Vec<pb::AttemptReport>) {
         self.seq += 1;
-        self.say(attempts).await;
-        while self.take_in().await != self.seq {}
+        self.send(attempts).await;
+        while self.receive_orders().await != self.seq {}
     }
 
     /// Sends a heartbeat that nobody will answer.
     pub(super) async fn heartbeat_into_the_void(&mut self) {
         self.seq += 1;
-        self.say(Vec::new()).await;
+        self.send(Vec::new()).await;
     }
 
     /// The last heartbeat once more.
     pub(super) async fn repeat(&mut self, attempts: Vec<pb::AttemptReport>) {
-        self.say(attempts).await;
-        while self.take_in().await != self.seq {}
+        self.send(attempts).await;
+        while self.receive_orders().await != self.seq {}
     }
 
-    async fn say(&mut self, attempts: Vec<pb::AttemptReport>) {
+    async fn send(&mut self, attempts: Vec<pb::AttemptReport>) {
         let (seq, acked) = (self.seq, self.acked);
         let heartbeat = pb::Heartbeat { seq, acked, attempts, fetch_failures: Vec::new() };
         let kind = Some(pb::from_tracker::Kind::Heartbeat(heartbeat));
-        self.words.send(pb::FromTracker { kind }).await.unwrap();
+        self.messages.send(pb::FromTracker { kind }).await.unwrap();
     }
 
     /// The next order that the test wants to see.
@@ -293,7 +293,7 @@ impl Tracker {
             if let Some(at) = self.orders.iter().position(|order| wanted(order).is_some()) {
                 return wanted(&self.orders.remove(at)).unwrap();
             }
-            self.take_in().await;
+            self.receive_orders().await;
         }
     }
 
@@ -307,7 +307,7 @@ impl Tracker {
 
     pub(super) async fn stop(&mut self) -> String {
         self.order(|order| match order {
-            pb::order::Kind::Stop(stop) => Some(stop.attempt.clone()),
+            pb::order::Kind::Preempt(stop) => Some(stop.attempt.clone()),
             _ => None,
         })
         .await

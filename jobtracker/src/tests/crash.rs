@@ -3,7 +3,7 @@
 use crate::{
     compact::compact,
     driver::{Driver, Parts},
-    run::{mind_config, open},
+    run::{core_config, open},
     storage::{self, Storage},
 };
 use daemon::config::JobTrackerConfig;
@@ -24,8 +24,8 @@ fn settings() -> JobTrackerConfig {
     JobTrackerConfig { jobs_kept: 2, ..JobTrackerConfig::default() }
 }
 
-fn mind() -> JobTracker {
-    JobTracker::new(mind_config(&settings()), schedulers::make("fifo", &schedulers::Params::new()).unwrap())
+fn core() -> JobTracker {
+    JobTracker::new(core_config(&settings()), schedulers::make("fifo", &schedulers::Params::new()).unwrap())
 }
 
 pub(super) fn registration(name: &str, incarnation: u64) -> Registration {
@@ -70,18 +70,18 @@ fn spec(number: u32) -> Arc<JobSpec> {
 }
 
 /// A mind with a few trackers that play along, and the facts that came of it.
-struct Play {
-    mind: JobTracker,
+struct Script {
+    core: JobTracker,
     entries: Vec<Entry>,
     now: Time,
     seqs: BTreeMap<TrackerId, u64>,
     launched: Vec<(TrackerId, AttemptId)>,
 }
 
-impl Play {
+impl Script {
     fn new() -> Self {
         Self {
-            mind: mind(),
+            core: core(),
             entries: Vec::new(),
             now: Time(1_000_000),
             seqs: BTreeMap::new(),
@@ -92,11 +92,11 @@ impl Play {
     fn send(&mut self, event: Event) {
         self.now = Time(self.now.0 + 100_000);
         let mut effects = Vec::new();
-        self.mind.handle(self.now, event, &mut effects);
+        self.core.handle(self.now, event, &mut effects);
         for effect in effects {
             match effect {
                 Effect::Append(entry) => self.entries.push(entry),
-                Effect::Tell { tracker, orders, .. } => {
+                Effect::SendOrders { tracker, orders, .. } => {
                     for (_, order) in orders {
                         if let Order::Launch(attempt) = order
                             && !self.launched.contains(&(tracker, attempt))
@@ -114,7 +114,7 @@ impl Play {
     fn join(&mut self, name: &str, incarnation: u64) {
         let request = RequestId(u128::from(self.now.0));
         self.send(Event::Registration { request, tracker: registration(name, incarnation) });
-        let id = self.mind.cluster().tracker_named(name).unwrap().id;
+        let id = self.core.cluster().tracker_named(name).unwrap().id;
         self.seqs.remove(&id);
         self.launched.retain(|(tracker, _)| *tracker != id);
     }
@@ -134,7 +134,7 @@ impl Play {
         } else {
             AttemptStatus::Succeeded(AttemptResult::default())
         };
-        let incarnation = self.mind.cluster().tracker(tracker).unwrap().incarnation;
+        let incarnation = self.core.cluster().tracker(tracker).unwrap().incarnation;
         let seq = self.seqs.entry(tracker).or_default();
         *seq += 1;
         let heartbeat = Heartbeat {
@@ -149,20 +149,20 @@ impl Play {
     }
 
     fn disconnect(&mut self, name: &str) {
-        let tracker = self.mind.cluster().tracker_named(name).unwrap();
+        let tracker = self.core.cluster().tracker_named(name).unwrap();
         let (tracker, incarnation) = (tracker.id, tracker.incarnation);
         self.send(Event::Disconnection { tracker, incarnation });
     }
 
     /// Drains a tracker, or calls that off.
     fn drain(&mut self, name: &str, within: Option<Span>) {
-        let tracker = self.mind.cluster().tracker_named(name).unwrap().id;
+        let tracker = self.core.cluster().tracker_named(name).unwrap().id;
         let request = RequestId(u128::from(self.now.0));
         self.send(Event::Drain { request, tracker, within, by: "u".into() });
     }
 
     fn restart(&mut self) {
-        self.mind = replay(&self.entries);
+        self.core = replay(&self.entries);
         self.launched.clear();
         self.seqs.clear();
         self.send(Event::Start);
@@ -172,65 +172,65 @@ impl Play {
 
     /// A long and eventful life.
     fn whole() -> Self {
-        let mut play = Self::new();
-        play.send(Event::Start);
+        let mut script = Self::new();
+        script.send(Event::Start);
         for name in ["t0", "t1", "t2"] {
-            play.join(name, 1);
+            script.join(name, 1);
         }
         for number in 1..=9 {
-            play.submit(number);
+            script.submit(number);
             for step in 0..12 {
-                play.end_one(step == 2);
+                script.end_one(step == 2);
             }
             match number {
-                2 => play.disconnect("t2"),
+                2 => script.disconnect("t2"),
                 3 => {
-                    play.now = Time(play.now.0 + 11_000_000);
-                    play.send(Event::Tick);
-                    play.join("t0", 1);
-                    play.join("t1", 2);
+                    script.now = Time(script.now.0 + 11_000_000);
+                    script.send(Event::Tick);
+                    script.join("t0", 1);
+                    script.join("t1", 2);
                 }
-                4 => play.drain("t0", Some(Span::secs(600))),
-                5 => play.restart(),
-                6 => play.drain("t0", None),
-                7 => play.join("t2", 3),
+                4 => script.drain("t0", Some(Span::secs(600))),
+                5 => script.restart(),
+                6 => script.drain("t0", None),
+                7 => script.join("t2", 3),
                 8 => {
                     let job = JobId(8);
-                    play.send(Event::Kill { request: RequestId(800), job, by: "u".into() });
+                    script.send(Event::Kill { request: RequestId(800), job, by: "u".into() });
                 }
                 _ => {}
             }
         }
-        play
+        script
     }
 }
 
 fn replay(entries: &[Entry]) -> JobTracker {
-    let mut mind = mind();
+    let mut core = core();
     for entry in entries {
-        mind.replay(entry).unwrap();
+        core.replay(entry).unwrap();
     }
-    mind
+    core
 }
 
 #[test]
 fn a_shortened_journal_gives_the_same_cluster_at_every_point() {
-    let play = Play::whole();
-    assert!(play.entries.len() > 60, "{}", play.entries.len());
-    assert_eq!(digest(replay(&play.entries).cluster()), digest(play.mind.cluster()));
-    for at in 0..=play.entries.len() {
-        let (before, after) = play.entries.split_at(at);
+    let script = Script::whole();
+    assert!(script.entries.len() > 60, "{}", script.entries.len());
+    assert_eq!(digest(replay(&script.entries).cluster()), digest(script.core.cluster()));
+    for at in 0..=script.entries.len() {
+        let (before, after) = script.entries.split_at(at);
         let short = compact(before.to_vec());
         assert_eq!(digest(replay(&short).cluster()), digest(replay(before).cluster()), "cut at {at}");
         let both = [short.clone(), after.to_vec()].concat();
-        assert_eq!(digest(replay(&both).cluster()), digest(play.mind.cluster()), "cut at {at}");
+        assert_eq!(digest(replay(&both).cluster()), digest(script.core.cluster()), "cut at {at}");
         assert_eq!(compact(short.clone()).len(), compact(compact(short)).len());
     }
-    let short = compact(play.entries.clone());
+    let short = compact(script.entries.clone());
     let forgotten = |entry: &Entry| entry.fact.job() == Some(JobId(1));
-    assert!(play.entries.iter().any(forgotten) && !short.iter().any(forgotten));
+    assert!(script.entries.iter().any(forgotten) && !short.iter().any(forgotten));
     let drained = |entry: &Entry| matches!(entry.fact, mrcore::Fact::TrackerDraining { .. });
-    assert!(play.entries.iter().any(drained) && !short.iter().any(drained), "it was called off");
+    assert!(script.entries.iter().any(drained) && !short.iter().any(drained), "it was called off");
 }
 
 fn start(disk: &CrashDisk, folder: &Path) -> Driver {
@@ -241,7 +241,7 @@ fn start(disk: &CrashDisk, folder: &Path) -> Driver {
 pub(super) fn parts(disk: &CrashDisk, folder: &Path) -> Parts {
     let storage = Storage::open_log(Arc::new(disk.clone()), "c".into(), Recovery::Refuse).unwrap();
     let options = ClientOptions::new("127.0.0.1:1", daemon::config::ClientConfig::default());
-    open(storage, mind(), (folder, crate::history::Policy::default()), &settings(), options).unwrap()
+    open(storage, core(), (folder, crate::history::Policy::default()), &settings(), options).unwrap()
 }
 
 fn histories(folder: &Path) -> BTreeMap<String, String> {
@@ -257,26 +257,26 @@ fn histories(folder: &Path) -> BTreeMap<String, String> {
 /// Whatever the history was when the process died, a start completes it from the journal.
 #[tokio::test]
 async fn a_history_is_completed_whenever_the_process_died() {
-    let play = Play::whole();
+    let script = Script::whole();
     let reference = tempfile::tempdir().unwrap();
     let whole = CrashDisk::new();
-    fill(&whole, &play.entries);
-    start(&whole, reference.path()).scribe().flush().await;
+    fill(&whole, &script.entries);
+    start(&whole, reference.path()).history_writer().flush().await;
     let expected = histories(reference.path());
     assert_eq!(expected.len(), 9);
     let lines: usize = expected.values().map(|text| text.lines().count()).sum();
-    for at in (0..play.entries.len()).step_by(3) {
+    for at in (0..script.entries.len()).step_by(3) {
         let folder = tempfile::tempdir().unwrap();
         let early = CrashDisk::new();
-        fill(&early, &play.entries[..at]);
-        start(&early, folder.path()).scribe().flush().await;
+        fill(&early, &script.entries[..at]);
+        start(&early, folder.path()).history_writer().flush().await;
         // The last line of one file is torn, too.
         if let Some(name) = histories(folder.path()).keys().nth(at % 3) {
             let path = folder.path().join(name);
             let text = std::fs::read(&path).unwrap();
             std::fs::write(&path, &text[..text.len() - at % 7]).unwrap();
         }
-        start(&whole, folder.path()).scribe().flush().await;
+        start(&whole, folder.path()).history_writer().flush().await;
         let found = histories(folder.path());
         assert_eq!(found.values().map(|text| text.lines().count()).sum::<usize>(), lines, "died at {at}");
         assert_eq!(found, expected, "died at {at}");
@@ -286,16 +286,16 @@ async fn a_history_is_completed_whenever_the_process_died() {
 /// Power fails at every operation of the disk while facts are written: what is left is a history's beginning, and
 /// every fact that was acted on is there.
 #[tokio::test]
-async fn power_may_fail_at_any_write() {
-    let play = Play::whole();
+async fn power_loss_at_any_write_is_survived() {
+    let script = Script::whole();
     let whole = CrashDisk::new();
-    fill(&whole, &play.entries);
+    fill(&whole, &script.entries);
     let operations = whole.operations();
     for survive in [Survive::SyncedOnly, Survive::Seeded(7)] {
         for crash_after in 1..operations.min(60) {
             let disk = CrashDisk::new();
             disk.crash_after(crash_after);
-            let durable = try_fill(&disk, &play.entries);
+            let durable = try_fill(&disk, &script.entries);
             let left = disk.survivor(survive);
             let folder = tempfile::tempdir().unwrap();
             let driver = start(&left, folder.path());
@@ -305,7 +305,7 @@ async fn power_may_fail_at_any_write() {
             let skipped = epoch > 1 << 32;
             let kept = driver.log().last_seq() as usize - usize::from(skipped);
             assert!(kept >= durable, "{kept} of {durable} acted on");
-            let model = digest(replay(&play.entries[..kept]).cluster());
+            let model = digest(replay(&script.entries[..kept]).cluster());
             let found = driver.peek(digest);
             if skipped {
                 let rest = |digest: &str| digest.split_once('\n').map(|(_, rest)| rest.to_owned());
@@ -313,10 +313,10 @@ async fn power_may_fail_at_any_write() {
             } else {
                 assert_eq!(found, model);
             }
-            driver.scribe().flush().await;
+            driver.history_writer().flush().await;
             let lines = |text: &String| text.lines().count();
             let found: usize = histories(folder.path()).values().map(lines).sum();
-            let facts = play.entries[..kept].iter().filter(|entry| is_told(entry));
+            let facts = script.entries[..kept].iter().filter(|entry| is_recorded(entry));
             // The second line of each says what the job was submitted to.
             let submitted = |entry: &&Entry| matches!(entry.fact, mrcore::Fact::JobSubmitted { .. });
             assert_eq!(found, facts.clone().count() + facts.filter(submitted).count());
@@ -324,7 +324,7 @@ async fn power_may_fail_at_any_write() {
     }
 }
 
-fn is_told(entry: &Entry) -> bool {
+fn is_recorded(entry: &Entry) -> bool {
     let forgotten = matches!(entry.fact, mrcore::Fact::JobForgotten { .. });
     entry.fact.job().is_some() && !forgotten
 }
@@ -349,8 +349,8 @@ fn try_fill(disk: &CrashDisk, entries: &[Entry]) -> usize {
 }
 
 #[test]
-fn the_play_is_a_real_one() {
-    let play = Play::whole();
-    let over = play.mind.cluster().jobs().filter(|job| job.is_over()).count();
-    assert!(over > 0 && play.mind.cluster().jobs().any(|job| !job.is_done(Phase::Reduce)));
+fn scripted_run_covers_the_fact_types() {
+    let script = Script::whole();
+    let over = script.core.cluster().jobs().filter(|job| job.is_over()).count();
+    assert!(over > 0 && script.core.cluster().jobs().any(|job| !job.is_done(Phase::Reduce)));
 }

@@ -52,7 +52,7 @@ async fn a_job_runs_to_its_output() {
         .tasks;
     assert_eq!(tasks.len(), 5);
     assert_eq!((tasks[0].state.as_str(), tasks[0].attempts[0].locality.as_str()), ("done", "node-local"));
-    assert_eq!(tasks[0].attempts[0].why, "first-in-line,node-local");
+    assert_eq!(tasks[0].attempts[0].why, "first-in-queue,node-local");
     check_history(&cluster).await;
 }
 
@@ -218,10 +218,10 @@ async fn trackers_that_speak_another_protocol_or_nonsense_are_refused() {
     nameless.name.clear();
     let mut wild = registration("node1");
     wild.outputs = vec!["job_x".into()];
-    for (register, words) in [(other, "protocol 99"), (nameless, "tracker name"), (wild, "\"job_x\"")] {
+    for (register, text) in [(other, "protocol 99"), (nameless, "tracker name"), (wild, "\"job_x\"")] {
         let mut tracker = cluster.try_attach(register).await;
         let Some(pb::to_tracker::Kind::Refused(why)) = tracker.next().await else { panic!("taken in") };
-        assert!(why.contains(words), "{why}");
+        assert!(why.contains(text), "{why}");
         assert_eq!(tracker.next().await, None);
     }
     let trackers = cluster.client().await.trackers(pb::TrackersRequest {}).await.unwrap().into_inner();

@@ -10,7 +10,7 @@ use mrcore::{
 use std::{sync::Arc, time::Duration};
 
 #[tokio::test]
-async fn with_too_much_waiting_trackers_wait_and_clients_are_told_to_come_later() {
+async fn backlog_delays_trackers_and_rejects_clients() {
     let folder = tempfile::tempdir().unwrap();
     let (driver, outgoing) = Driver::new(parts(&CrashDisk::new(), folder.path()));
     let driver = Arc::new(driver);
@@ -23,16 +23,19 @@ async fn with_too_much_waiting_trackers_wait_and_clients_are_told_to_come_later(
         told += 1;
         assert!(told < 100_000, "there is no bound");
         let request = RequestId(told);
-        driver.tell(Event::Registration { request, tracker: registration("t", told as u64) });
+        driver.handle(Event::Registration { request, tracker: registration("t", told as u64) });
     }
     let refused = kill().await.unwrap_err().to_string();
     assert!(refused.contains("try later"), "{refused}");
-    let waits = tokio::spawn({
+    let waiting_for = tokio::spawn({
         let driver = driver.clone();
         async move { driver.room().await }
     });
     let delivering = tokio::spawn(driver.clone().deliver(outgoing));
-    assert!(tokio::time::timeout(Duration::from_mins(1), waits).await.unwrap().unwrap(), "it had to wait");
+    assert!(
+        tokio::time::timeout(Duration::from_mins(1), waiting_for).await.unwrap().unwrap(),
+        "it had to wait"
+    );
     let refused = kill().await.unwrap_err().to_string();
     assert!(!refused.contains("try later"), "{refused}");
     delivering.abort();

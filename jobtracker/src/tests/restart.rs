@@ -5,7 +5,7 @@ use journal::Recovery;
 use proto::mr as pb;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_goes_on_over_a_restart() {
+async fn job_continues_over_a_restart() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", &vec![b'x'; 150 << 10]).await;
     let mut tracker = cluster.tracker("node1").await;
@@ -18,7 +18,7 @@ async fn a_job_goes_on_over_a_restart() {
     cluster.kill_jobtracker();
     cluster.start_jobtracker();
     assert_eq!(cluster.client().await.submit(request).await.unwrap().into_inner().job, "job_1");
-    // It has lost the third in the meantime, and goes on with the second.
+    // It has lost the third in the meantime, and continues with the second.
     let register = pb::RegisterTracker {
         attempts: vec![running(&second.attempt, 0.6)],
         outputs: vec![first.attempt.clone()],
@@ -89,7 +89,7 @@ async fn a_commit_under_way_is_finished_by_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_jobtracker_is_shut_out() {
+async fn older_jobtracker_is_fenced() {
     let cluster = Cluster::start().await;
     let scope = format!("jobtracker-{}", cluster.cluster_id());
     let fenced = || async { cluster.dfs.fence(&scope, 0).await.is_err() };

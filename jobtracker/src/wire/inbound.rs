@@ -1,6 +1,6 @@
 //! From the wire.
 
-use super::why::Whom;
+use super::why::Subject;
 use crate::{
     error::Refusal,
     link::TRACKER_PROTOCOL,
@@ -11,7 +11,7 @@ use mrcore::{
     PerPhase, Phase, Span,
     event::{AttemptReport, AttemptStatus, FetchFailure, Heartbeat, Registration},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
-    task::{self, AttemptResult, Progress, Recall, Stage},
+    task::{self, AttemptResult, PreemptKind, Progress, Stage},
 };
 use mrlib::settings;
 use proto::mr as pb;
@@ -84,13 +84,13 @@ pub(crate) fn tasks(request: &pb::TasksRequest) -> Result<(JobId, Which), Refusa
 }
 
 /// A job or a task; an attempt stands for its task.
-pub(crate) fn whom(text: &str) -> Result<Whom, Refusal> {
+pub(crate) fn subject(text: &str) -> Result<Subject, Refusal> {
     if let Ok(attempt) = text.parse::<AttemptId>() {
-        return Ok(Whom::Task(attempt.task));
+        return Ok(Subject::Task(attempt.task));
     }
     match text.parse::<TaskId>() {
-        Ok(task) => Ok(Whom::Task(task)),
-        Err(_) => job_id(text).map(Whom::Job),
+        Ok(task) => Ok(Subject::Task(task)),
+        Err(_) => job_id(text).map(Subject::Job),
     }
 }
 
@@ -104,22 +104,22 @@ pub(crate) fn kill(request: tonic::Request<pb::KillRequest>) -> Result<(RequestI
 /// Whose slot to take back, how, and who asks.
 pub(crate) fn preempt(
     request: tonic::Request<pb::PreemptRequest>,
-) -> Result<(RequestId, AttemptId, Recall, String), Refusal> {
+) -> Result<(RequestId, AttemptId, PreemptKind, String), Refusal> {
     let by = user(&request)?;
     let message = request.into_inner();
-    let how = match message.how() {
-        pb::Recall::Unspecified => {
-            return Err(Refusal::invalid("how to take the slot back is missing or of a newer mrctl"));
+    let kind = match message.kind() {
+        pb::PreemptKind::Unspecified => {
+            return Err(Refusal::invalid("the kind of preemption is missing or of a newer mrctl"));
         }
-        pb::Recall::Kill => Recall::Kill,
-        pb::Recall::Split => Recall::Split,
-        pb::Recall::Pause => Recall::Pause,
+        pb::PreemptKind::Kill => PreemptKind::Kill,
+        pb::PreemptKind::Split => PreemptKind::Split,
+        pb::PreemptKind::Pause => PreemptKind::Pause,
     };
     let attempt = attempt(&message.attempt).map_err(Refusal::invalid)?;
-    Ok((request_id(&message.request_id, &by)?, attempt, how, by))
+    Ok((request_id(&message.request_id, &by)?, attempt, kind, by))
 }
 
-/// What is to go on, where, and who asks.
+/// What is to continue, where, and who asks.
 pub(crate) fn resume(
     request: tonic::Request<pb::ResumeRequest>,
 ) -> Result<(RequestId, TaskId, Option<String>, String), Refusal> {
@@ -130,22 +130,23 @@ pub(crate) fn resume(
 }
 
 /// What is wished of a tracker.
-pub(crate) struct DrainWish {
+pub(crate) struct DrainRequest {
     pub(crate) request: RequestId,
     pub(crate) node: String,
     /// None if it is to be used again.
     pub(crate) within: Option<Span>,
     /// Nothing is to change.
-    pub(crate) looks: bool,
+    pub(crate) status_only: bool,
     pub(crate) by: String,
 }
 
 /// What to empty, or to use again.
-pub(crate) fn drain(request: tonic::Request<pb::DrainTrackerRequest>) -> Result<DrainWish, Refusal> {
+pub(crate) fn drain(request: tonic::Request<pb::DrainTrackerRequest>) -> Result<DrainRequest, Refusal> {
     let by = user(&request)?;
-    let pb::DrainTrackerRequest { request_id: id, node, cancel, within_ms, look } = request.into_inner();
+    let pb::DrainTrackerRequest { request_id: id, node, cancel, within_ms, status_only } =
+        request.into_inner();
     let (node, within) = (short("node", node)?, (!cancel).then(|| Span::millis(within_ms)));
-    Ok(DrainWish { request: request_id(&id, &by)?, node, within, looks: look, by })
+    Ok(DrainRequest { request: request_id(&id, &by)?, node, within, status_only: status_only, by })
 }
 
 /// Which lost tracker to forget, and who wants it.
@@ -209,25 +210,25 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
 }
 
 /// What a tracker says.
-pub(crate) enum TrackerWord {
+pub(crate) enum TrackerMessage {
     /// Who it is, what it runs and has.
     Registration(Registration),
-    /// Its regular word.
+    /// Its heartbeat.
     Heartbeat(Heartbeat),
 }
 
 /// A tracker's word; `from` is who it said it is. The error is for the tracker, and final.
-pub(crate) fn tracker_word(
+pub(crate) fn tracker_message(
     message: pb::FromTracker,
     from: Option<(TrackerId, Incarnation)>,
-) -> Result<TrackerWord, String> {
+) -> Result<TrackerMessage, String> {
     match message.kind {
         Some(pb::from_tracker::Kind::Register(message)) => {
-            registration(message).map(TrackerWord::Registration)
+            registration(message).map(TrackerMessage::Registration)
         }
         Some(pb::from_tracker::Kind::Heartbeat(message)) => {
-            let from = from.ok_or("a tracker's first word must be its registration")?;
-            heartbeat(message, from).map(TrackerWord::Heartbeat)
+            let from = from.ok_or("the first message of a tracker must be its registration")?;
+            heartbeat(message, from).map(TrackerMessage::Heartbeat)
         }
         None => Err("empty message: run the same build on JobTracker and TaskTrackers".into()),
     }
@@ -256,7 +257,7 @@ fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
         slots: PerPhase { map: map_slots, reduce: reduce_slots },
         attempts: message.attempts.into_iter().map(report).collect::<Result<_, _>>()?,
         outputs: message.outputs.iter().map(|text| attempt(text)).collect::<Result<_, _>>()?,
-        checkpoints: message.checkpoints.iter().map(kept).collect::<Result<_, _>>()?,
+        checkpoints: message.checkpoints.iter().map(stored_checkpoint).collect::<Result<_, _>>()?,
         // What is not a job's name is no job of ours to clean away.
         jobs: message.jobs.iter().filter_map(|text| text.parse().ok()).collect(),
     })
@@ -314,32 +315,37 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
             Ok(result) => AttemptStatus::Split(message.position, result),
             Err(why) => AttemptStatus::Failed(why),
         },
-        Some(Status::Paused(message)) => AttemptStatus::Paused(aside(id.phase(), &message)),
-        Some(Status::Spoilt(why)) => AttemptStatus::Spoilt(tail(why)),
+        Some(Status::Paused(message)) => AttemptStatus::Paused(checkpoint(id.phase(), &message)),
+        Some(Status::CheckpointCorrupt(why)) => AttemptStatus::CheckpointCorrupt(tail(why)),
         Some(Status::Failed(error)) => AttemptStatus::Failed(tail(error)),
         Some(Status::Fatal(error)) => AttemptStatus::Fatal(tail(error)),
-        Some(Status::Unreached(why)) => AttemptStatus::Unreached(tail(why)),
+        Some(Status::CheckpointUnreachable(why)) => AttemptStatus::CheckpointUnreachable(tail(why)),
         Some(Status::Killed(why)) => AttemptStatus::Killed(tail(why)),
-        Some(Status::Taken(bytes)) => AttemptStatus::Taken(bytes),
-        Some(Status::NotTaken(why)) => AttemptStatus::NotTaken(tail(why)),
+        Some(Status::Copied(bytes)) => AttemptStatus::Copied(bytes),
+        Some(Status::CopyFailed(why)) => AttemptStatus::CopyFailed(tail(why)),
         None => return Err(format!("report of {id} without a status")),
     };
     Ok(AttemptReport { attempt: id, status })
 }
 
-fn kept(message: &pb::KeptState) -> Result<(AttemptId, task::Aside), String> {
+fn stored_checkpoint(message: &pb::StoredCheckpoint) -> Result<(AttemptId, task::CheckpointInfo), String> {
     let id = attempt(&message.attempt)?;
-    Ok((id, message.state.as_ref().map(|state| aside(id.phase(), state)).unwrap_or_default()))
+    Ok((id, message.state.as_ref().map(|state| checkpoint(id.phase(), state)).unwrap_or_default()))
 }
 
-fn aside(phase: Phase, message: &pb::PausedState) -> task::Aside {
-    let pb::PausedState { stage: words, bytes, bytes_in, records } = message;
-    task::Aside { stage: stage(phase, words), bytes: *bytes, bytes_in: *bytes_in, records: *records }
+fn checkpoint(phase: Phase, message: &pb::CheckpointInfo) -> task::CheckpointInfo {
+    let pb::CheckpointInfo { stage: message, bytes, bytes_in, records } = message;
+    task::CheckpointInfo {
+        stage: stage(phase, message),
+        bytes: *bytes,
+        bytes_in: *bytes_in,
+        records: *records,
+    }
 }
 
 /// A task says this in its own words (start, map, sort, ...): none of them is its tracker's fault.
-fn stage(phase: Phase, words: &str) -> Stage {
-    match (phase, words) {
+fn stage(phase: Phase, message: &str) -> Stage {
+    match (phase, message) {
         (Phase::Map, _) => Stage::Map,
         (Phase::Reduce, "merge") => Stage::Merge,
         (Phase::Reduce, "reduce") => Stage::Reduce,
@@ -352,13 +358,13 @@ fn progress(phase: Phase, message: &pb::Progress) -> Progress {
     // A progress that is no number is no progress.
     let done = if message.done.is_finite() { message.done.clamp(0.0, 1.0) as f32 } else { 0.0 };
     let refused = match message.refused() {
-        pb::Refusal::Unspecified => None,
-        pb::Refusal::NoRoom => Some(task::Refusal::NoRoom),
-        pb::Refusal::Unsaved => Some(task::Refusal::Unsaved),
-        pb::Refusal::Undivided => Some(task::Refusal::Undivided),
+        pb::PreemptRefusal::Unspecified => None,
+        pb::PreemptRefusal::NoSpace => Some(task::PreemptRefusal::NoSpace),
+        pb::PreemptRefusal::ReducerNotSavable => Some(task::PreemptRefusal::ReducerNotSavable),
+        pb::PreemptRefusal::MapperNotDivisible => Some(task::PreemptRefusal::MapperNotDivisible),
     };
-    let pb::Progress { bytes_in, bytes_out, beat, refusals, .. } = *message;
-    Progress { done, stage, bytes_in, bytes_out, beat, refusals, refused }
+    let pb::Progress { bytes_in, bytes_out, activity, refusals, .. } = *message;
+    Progress { done, stage, bytes_in, bytes_out, activity, refusals, refused }
 }
 
 fn result(message: pb::TaskResult) -> Result<AttemptResult, String> {
@@ -395,8 +401,8 @@ mod tests {
     #[test]
     fn a_long_error_keeps_its_end() {
         let text = "é".repeat(ERROR_BYTES_MAX) + "the cause";
-        let kept = tail(text);
-        assert!(kept.len() <= ERROR_BYTES_MAX + 3 && kept.ends_with("the cause"));
+        let stored_checkpoint = tail(text);
+        assert!(stored_checkpoint.len() <= ERROR_BYTES_MAX + 3 && stored_checkpoint.ends_with("the cause"));
     }
 
     #[test]
@@ -431,7 +437,7 @@ mod tests {
     fn another_protocol_is_refused_naming_both() {
         let register = pb::RegisterTracker { version: "9.9".into(), protocol: 99, ..Default::default() };
         let message = pb::FromTracker { kind: Some(pb::from_tracker::Kind::Register(register)) };
-        let why = tracker_word(message, None).err().unwrap();
+        let why = tracker_message(message, None).err().unwrap();
         assert!(
             why.contains("9.9 speaks protocol 99") && why.contains(&format!("speaks {TRACKER_PROTOCOL}")),
             "{why}"
@@ -439,14 +445,14 @@ mod tests {
     }
 
     #[test]
-    fn a_progress_that_is_no_number_is_none() {
+    fn non_finite_progress_is_ignored() {
         let wild = |done| progress(Phase::Map, &pb::Progress { done, ..Default::default() }).done;
         let found = [f64::NAN, f64::INFINITY, -3.0, 7.0].map(|done| wild(done).to_bits());
         assert_eq!(found, [0.0, 0.0, 0.0, 1.0].map(f32::to_bits));
     }
 
     #[test]
-    fn what_a_task_says_too_much_of_is_its_own_fault() {
+    fn oversized_task_report_fails_the_attempt() {
         let counters = (0..=COUNTERS_MAX).map(|index| (index.to_string(), 1)).collect();
         let too_many = pb::TaskResult { counters, ..Default::default() };
         let long = pb::TaskResult { counters: [("n".repeat(9999), 1)].into(), ..Default::default() };
@@ -458,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reduce_is_never_at_a_maps_stage() {
+    fn reduce_never_reports_a_map_stage() {
         let stage = |phase, text: &str| {
             progress(phase, &pb::Progress { stage: text.into(), ..Default::default() }).stage
         };

@@ -7,10 +7,10 @@ mod status;
 mod why;
 
 pub(crate) use inbound::{
-    DrainWish, TrackerWord, caller, drain, forget, job_id, kill, preempt, resume, submission, tasks,
-    tracker_word, whom,
+    DrainRequest, TrackerMessage, caller, drain, forget, job_id, kill, preempt, resume, subject, submission,
+    tasks, tracker_message,
 };
 pub(crate) use orders::{orders, refused, register_again, registered};
 pub(crate) use proto::mr::{FromTracker, ToTracker};
 pub(crate) use status::{drain_status, job_status, task_statuses, tracker_infos};
-pub(crate) use why::{Whom, schedulers, shadow, why};
+pub(crate) use why::{Subject, schedulers, shadow, why};

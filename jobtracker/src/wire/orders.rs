@@ -10,7 +10,7 @@ use mrcore::{
     event::{Numbered, Order},
     ids::{AttemptId, Incarnation, TrackerId},
     job::{JobSpec, MapEvent},
-    task::Recall,
+    task::PreemptKind,
 };
 use proto::mr as pb;
 
@@ -57,7 +57,7 @@ pub(crate) fn orders(
     let mut messages = Vec::new();
     let (mut batch, mut bytes) = (Vec::new(), 0);
     for (number, order) in orders {
-        let Some(kind) = fill_in(cluster, files, order) else { continue };
+        let Some(kind) = order_kind(cluster, files, order) else { continue };
         let order = pb::Order { number: *number, kind: Some(kind) };
         bytes += size(&order);
         batch.push(order);
@@ -84,40 +84,41 @@ fn size(order: &pb::Order) -> usize {
 }
 
 /// None for an order about a job that is no longer known: there is nothing to do about it.
-fn fill_in(cluster: &Cluster, files: &Files, order: &Order) -> Option<pb::order::Kind> {
+fn order_kind(cluster: &Cluster, files: &Files, order: &Order) -> Option<pb::order::Kind> {
     Some(match order {
         Order::Launch(attempt) => {
             let launched = cluster.attempt(*attempt)?;
             let from = launched.from;
             // Where it lies now: it may have been moved since. If another state is to be taken up by now, where it lay.
-            let aside = cluster.task(attempt.task)?.checkpoint.filter(|aside| Some(aside.attempt) == from);
-            let on = aside.map(|aside| aside.tracker).or(launched.origin);
+            let checkpoint =
+                cluster.task(attempt.task)?.checkpoint.filter(|checkpoint| Some(checkpoint.attempt) == from);
+            let on = checkpoint.map(|checkpoint| checkpoint.tracker).or(launched.checkpoint_on);
             let on = on.and_then(|on| cluster.tracker(on));
             pb::order::Kind::Launch(pb::Launch {
                 task: Some(task_spec(cluster, files, *attempt)?),
                 from: from.map_or_else(String::new, |from| from.to_string()),
-                from_addr: on.map_or_else(String::new, |tracker| tracker.shuffle_addr.clone()),
+                resume_addr: on.map_or_else(String::new, |tracker| tracker.shuffle_addr.clone()),
             })
         }
-        Order::Recall { attempt, how, why } => {
-            let how = match how {
-                Recall::Kill => pb::Recall::Kill,
-                Recall::Split => pb::Recall::Split,
-                Recall::Pause => pb::Recall::Pause,
+        Order::Preempt { attempt, kind, why } => {
+            let kind = match kind {
+                PreemptKind::Kill => pb::PreemptKind::Kill,
+                PreemptKind::Split => pb::PreemptKind::Split,
+                PreemptKind::Pause => pb::PreemptKind::Pause,
             };
             let (attempt, why) = (attempt.to_string(), why.clone());
-            pb::order::Kind::Stop(pb::Stop { attempt, why, how: how.into() })
+            pb::order::Kind::Preempt(pb::Preempt { attempt, why, kind: kind.into() })
         }
-        Order::Drop(attempt) => pb::order::Kind::Drop(attempt.to_string()),
+        Order::DropCheckpoint(attempt) => pb::order::Kind::DropCheckpoint(attempt.to_string()),
         Order::MapEvents { job, first, maps, events } => pb::order::Kind::MapEvents(pb::MapEvents {
             job: job.to_string(),
             first: *first as u64,
             events: events.iter().map(|event| map_event(cluster, *event)).collect(),
             maps: *maps,
         }),
-        Order::Take { attempt, from } => {
+        Order::CopyFiles { attempt, from } => {
             let spec = &cluster.job(attempt.job())?.spec;
-            pb::order::Kind::Take(pb::Take {
+            pb::order::Kind::Copy(pb::CopyFiles {
                 attempt: attempt.to_string(),
                 addr: cluster.tracker(*from)?.shuffle_addr.clone(),
                 shuffle_token: spec::token(spec),

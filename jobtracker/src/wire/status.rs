@@ -6,7 +6,7 @@ use mrcore::{
     Cluster, JobTracker, Phase, Span, Time,
     job::{Job, JobOutcome, JobState, Preemption},
     plan::Locality,
-    speed::Pace,
+    speed::Throughput,
     task::{Attempt, AttemptState, Stage, Task},
     tracker::{Tracker, TrackerState},
 };
@@ -38,7 +38,7 @@ pub(super) fn job_state(job: &Job) -> (&'static str, &str) {
 /// A job; its counters only if they are wanted. Why it failed is in its tasks' own words, and with what it reads and
 /// writes for its owner alone: others see what it is called, whose it is and how far.
 pub(crate) fn job_status(cluster: &Cluster, job: &Job, who: &Identity, with_counters: bool) -> pb::JobStatus {
-    let mut status = whole_status(cluster, job, with_counters);
+    let mut status = full_status(cluster, job, with_counters);
     if !who.owns(&job.spec.user) {
         status.partial = true;
         status.counters.clear();
@@ -51,9 +51,9 @@ pub(crate) fn job_status(cluster: &Cluster, job: &Job, who: &Identity, with_coun
     status
 }
 
-fn whole_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStatus {
+fn full_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStatus {
     let (state, why) = job_state(job);
-    let (local_maps, rack_maps) = near_maps(cluster, job);
+    let (local_maps, rack_maps) = local_maps(cluster, job);
     pb::JobStatus {
         job: job.id.to_string(),
         name: job.spec.name.clone(),
@@ -90,21 +90,21 @@ fn preemption(stats: &Preemption) -> pb::Preemption {
         migrations: stats.migrations,
         kills: stats.kills,
         checkpoints_lost: stats.checkpoints_lost,
-        bytes_conserved: stats.bytes_conserved,
-        ms_conserved: ms(stats.time_conserved),
+        bytes_saved: stats.bytes_saved,
+        ms_saved: ms(stats.time_saved),
         bytes_lost: stats.bytes_lost,
         ms_lost: ms(stats.time_lost),
         checkpoint_bytes: stats.checkpoint_bytes,
-        yielding_ms: ms(stats.yielding),
+        latency_ms: ms(stats.latency),
     }
 }
 
 /// The attempt that counts, or that may yet.
 fn current(task: &Task) -> Option<&Attempt> {
-    task.winner().or_else(|| task.trying().next())
+    task.winner().or_else(|| task.viable().next())
 }
 
-fn near_maps(cluster: &Cluster, job: &Job) -> (u64, u64) {
+fn local_maps(cluster: &Cluster, job: &Job) -> (u64, u64) {
     let (mut local, mut rack) = (0, 0);
     for task in &job.tasks.map {
         let on = current(task).and_then(|attempt| cluster.tracker(attempt.tracker));
@@ -124,10 +124,10 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
         attempts.filter(|attempt| attempt.state == state).count() as u32
     };
     let done = |task: &Task| {
-        // What is put aside is not lost.
-        let aside =
+        // What is checkpointed is not lost.
+        let checkpoint =
             task.checkpoint.and_then(|checkpoint| task.attempts.get(checkpoint.attempt.number as usize));
-        let known = task.trying().chain(aside).map(|attempt| f64::from(attempt.progress.done));
+        let known = task.viable().chain(checkpoint).map(|attempt| f64::from(attempt.progress.done));
         let furthest = known.fold(0.0, f64::max);
         if task.is_done() { 1.0 } else { furthest }
     };
@@ -136,7 +136,7 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
     pb::PhaseStatus {
         total: tasks.len() as u32,
         pending: job.pending[phase].len() as u32,
-        running: tasks.iter().filter(|task| !task.is_done() && task.trying().next().is_some()).count() as u32,
+        running: tasks.iter().filter(|task| !task.is_done() && task.viable().next().is_some()).count() as u32,
         done: job.succeeded[phase],
         failed_attempts: count(AttemptState::Failed),
         killed_attempts: count(AttemptState::Killed),
@@ -156,9 +156,9 @@ pub(crate) fn task_statuses(cluster: &Cluster, job: &Job, which: Which) -> pb::T
         Which::After(after) => after,
     };
     let tasks = Phase::BOTH.into_iter().flat_map(|phase| {
-        let begun = after.filter(|after| after.phase >= phase);
-        let passed =
-            begun.map_or(0, |after| if after.phase > phase { usize::MAX } else { after.index as usize + 1 });
+        let started = after.filter(|after| after.phase >= phase);
+        let passed = started
+            .map_or(0, |after| if after.phase > phase { usize::MAX } else { after.index as usize + 1 });
         job.tasks[phase].get(passed..).unwrap_or_default()
     });
     let tasks = tasks.take(TASKS_IN_A_PAGE).map(|task| task_status(cluster, job, task));
@@ -167,14 +167,14 @@ pub(crate) fn task_statuses(cluster: &Cluster, job: &Job, which: Which) -> pb::T
 }
 
 pub(super) fn task_state(job: &Job, task: &Task) -> &'static str {
-    match (task.is_done(), task.trying().next()) {
+    match (task.is_done(), task.viable().next()) {
         (true, _) => "done",
         (false, Some(_)) => "running",
         (false, None) if job.is_over() => {
             let failed = task.attempts.last().is_some_and(|last| last.state == AttemptState::Failed);
             if failed { "failed" } else { "unfinished" }
         }
-        (false, None) if task.held => "paused",
+        (false, None) if task.on_hold => "paused",
         (false, None) => "waiting",
     }
 }
@@ -191,7 +191,7 @@ fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
         end: task.end,
         attempts: task.attempts.iter().map(|attempt| attempt_info(cluster, task, attempt)).collect(),
         root: task.root,
-        held: task.held,
+        on_hold: task.on_hold,
         paused: task.checkpoint.map_or_else(String::new, |checkpoint| checkpoint.attempt.to_string()),
         paused_on: on.map_or_else(String::new, |tracker| tracker.name.clone()),
         paused_bytes: task.checkpoint.map_or(0, |checkpoint| checkpoint.bytes),
@@ -234,15 +234,15 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
         error: attempt.error.clone().unwrap_or_default(),
         counters: counters.cloned().collect(),
         from: attempt.from.map_or_else(String::new, |from| from.to_string()),
-        recalled: attempt.recalled.map_or_else(String::new, |(how, _)| how.to_string()),
-        recalled_ms: ms_or_0(attempt.recalled.map(|(_, at)| at)),
+        preempt_kind: attempt.preempt_request.map_or_else(String::new, |(kind, _)| kind.to_string()),
+        preempted_ms: ms_or_0(attempt.preempt_request.map(|(_, at)| at)),
     }
 }
 
-fn tracker_state(mind: &JobTracker, tracker: &Tracker) -> &'static str {
+fn tracker_state(core: &JobTracker, tracker: &Tracker) -> &'static str {
     match tracker.state {
         TrackerState::Live if tracker.drain.is_none() => "live",
-        TrackerState::Live if mind.drain_status(tracker.id).is_empty() => "drained",
+        TrackerState::Live if core.drain_status(tracker.id).is_empty() => "drained",
         TrackerState::Live => "draining",
         TrackerState::Suspect => "suspect",
         TrackerState::Awaited => "awaited",
@@ -251,11 +251,11 @@ fn tracker_state(mind: &JobTracker, tracker: &Tracker) -> &'static str {
 }
 
 /// How far a drain is.
-pub(crate) fn drain_status(mind: &JobTracker, tracker: &Tracker) -> pb::DrainTrackerReply {
-    let status = mind.drain_status(tracker.id);
+pub(crate) fn drain_status(core: &JobTracker, tracker: &Tracker) -> pb::DrainTrackerReply {
+    let status = core.drain_status(tracker.id);
     let (by, _, cost) = status.drain.unwrap_or_default();
     pb::DrainTrackerReply {
-        state: tracker_state(mind, tracker).into(),
+        state: tracker_state(core, tracker).into(),
         maps_running: status.running.map,
         reduces_running: status.running.reduce,
         outputs: status.outputs.0,
@@ -279,9 +279,9 @@ pub(crate) fn drain_status(mind: &JobTracker, tracker: &Tracker) -> pb::DrainTra
 }
 
 /// Every tracker.
-pub(crate) fn tracker_infos(mind: &JobTracker, now: Time) -> Vec<pb::TrackerInfo> {
-    let cluster = mind.cluster();
-    let pace = |pace: Pace| pb::Pace {
+pub(crate) fn tracker_infos(core: &JobTracker, now: Time) -> Vec<pb::TrackerInfo> {
+    let cluster = core.cluster();
+    let pace = |pace: Throughput| pb::Throughput {
         attempts: pace.attempts,
         bytes_per_second: pace.rate().unwrap_or(0.0),
         speed: pace.speed().unwrap_or(0.0),
@@ -290,14 +290,14 @@ pub(crate) fn tracker_infos(mind: &JobTracker, now: Time) -> Vec<pb::TrackerInfo
         name: tracker.name.clone(),
         host: cluster.host_name(tracker.host).to_owned(),
         rack: cluster.rack_name(tracker.rack).to_owned(),
-        state: tracker_state(mind, tracker).into(),
+        state: tracker_state(core, tracker).into(),
         map_slots: tracker.slots.map,
         reduce_slots: tracker.slots.reduce,
         maps_running: tracker.running.map.len() as u32,
         reduces_running: tracker.running.reduce.len() as u32,
-        last_heard_ms_ago: now.since(tracker.last_heard).0 / 1000,
-        maps: Some(pace(mind.pace(tracker.id).map)),
-        reduces: Some(pace(mind.pace(tracker.id).reduce)),
+        last_heartbeat_ms_ago: now.since(tracker.last_seen).0 / 1000,
+        maps: Some(pace(core.pace(tracker.id).map)),
+        reduces: Some(pace(core.pace(tracker.id).reduce)),
     };
     cluster.trackers().map(info).collect()
 }

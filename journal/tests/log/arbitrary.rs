@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn a_few_spoilt_bytes(spoil in vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+    fn corrupted_bytes_are_detected(spoil in vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
         let mut files = sound().files();
         let names: Vec<_> = files.keys().cloned().collect();
         for (file, at, byte) in spoil {

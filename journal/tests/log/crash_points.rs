@@ -73,7 +73,7 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
     assert_eq!(run.acknowledged, run.appended);
     let operations = disk.operations();
     assert!(operations > 100, "the script does something: {operations}");
-    let (mut lost, mut kept) = (0, 0);
+    let (mut lost, mut saved) = (0, 0);
     for point in 0..operations {
         let disk = CrashDisk::new();
         disk.crash_after(point);
@@ -84,11 +84,11 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
             let after = disk.survivor(survive);
             let there = check(run, &after, &context);
             lost += u64::from(there < run.appended);
-            kept += u64::from(there > run.acknowledged);
+            saved += u64::from(there > run.acknowledged);
             // What the restart has replayed is durable: a second crash, of the machine, does not lose it.
             let again = Run { acknowledged: there, ..run };
             check(again, &after.survivor(Survive::SyncedOnly), &format!("{context}, then power loss"));
-            // And the log goes on from there.
+            // And the log continues from there.
             append(&open(&after), 2);
             let later = Run { appended: there + 2, acknowledged: there + 2 };
             check(
@@ -99,7 +99,7 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
         }
     }
     println!("{operations} crash points, {} ways each", ways().count());
-    assert!(lost > 0 && kept > 0, "unacknowledged records were lost ({lost}) and kept ({kept}) at times");
+    assert!(lost > 0 && saved > 0, "unacknowledged records were lost ({lost}) and kept ({saved}) at times");
 }
 
 #[test]
@@ -127,9 +127,12 @@ fn a_crash_while_dropping_damage_leaves_a_log_that_can_be_dropped_again() {
             assert!(drop_damaged(&disk).is_err());
             let after = disk.survivor(survive);
             assert_eq!(drop_damaged(&after).unwrap(), 1, "crash at {point}, {survive:?}");
-            let kept = after.files();
+            let saved = after.files();
             for (name, bytes) in files.iter().filter(|(name, _)| *name != "COMMIT") {
-                assert!(kept.values().any(|kept| kept == bytes), "{name} is still there, crash at {point}");
+                assert!(
+                    saved.values().any(|saved| saved == bytes),
+                    "{name} is still there, crash at {point}"
+                );
             }
         }
     }

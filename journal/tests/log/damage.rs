@@ -85,8 +85,8 @@ fn a_tail_torn_at_any_byte_is_cut_kept_and_the_log_goes_on() {
             let torn = opened.torn.as_ref().expect("a torn tail");
             assert_eq!((opened.check(), torn.offset), (7, border as u64), "cut at {cut}, {zeros} zeros");
             assert_eq!(torn.bytes, (before.len() - border) as u64);
-            assert_eq!(torn.kept_as, format!("{NEWEST}.torn-1"));
-            assert_eq!(disk.files()[&torn.kept_as], before[border..], "kept as it was");
+            assert_eq!(torn.saved_as, format!("{NEWEST}.torn-1"));
+            assert_eq!(disk.files()[&torn.saved_as], before[border..], "kept as it was");
             append(&open(&disk), 2);
             let contents = read(&disk).unwrap();
             assert_eq!((contents.check(), &contents.torn), (9, &None), "cut at {cut}");
@@ -139,11 +139,11 @@ fn every_flipped_bit_of_an_acknowledged_record_is_damage() {
                 let disk = changed(&whole, &file, |bytes| bytes[at] ^= 1);
                 let damaged = disk.files()[&file].clone();
                 let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
-                let kept = contents.check();
-                assert!(kept < 8 && !contents.dropped.is_empty(), "{condition}: flip at {file}:{at}");
+                let saved = contents.check();
+                assert!(saved < 8 && !contents.dropped.is_empty(), "{condition}: flip at {file}:{at}");
                 let copies: Vec<_> = disk.files().into_values().filter(|bytes| *bytes == damaged).collect();
                 assert_eq!(copies.len(), 1, "the damaged file is kept");
-                assert_eq!(read(&disk).unwrap().check(), kept, "sound afterwards");
+                assert_eq!(read(&disk).unwrap().check(), saved, "sound afterwards");
             }
         }
     }
@@ -199,7 +199,7 @@ fn missing_files_are_noticed() {
         let error = read(&disk).unwrap_err();
         assert!(error.is_damage() && error.to_string().contains(COMMIT), "{condition}: {error}");
         assert_eq!(read_with(&disk, Recovery::DropDamaged).unwrap().check(), 8);
-        assert_eq!(read(&disk).unwrap().check(), 8, "made anew");
+        assert_eq!(read(&disk).unwrap().check(), 8, "made again");
 
         let mut files = whole.files();
         files.retain(|name, _| name == COMMIT);
@@ -226,7 +226,7 @@ fn every_flipped_bit_of_the_newest_snapshot_is_noticed_and_the_older_one_replace
         assert_eq!((contents.snapshot_seq, contents.check()), (6, 11), "{context}");
         let [replaced] = &contents.replaced[..] else { panic!("{context}: {:?}", contents.replaced) };
         assert!(replaced.why.contains(file) && contents.dropped.is_empty(), "{context}");
-        assert_eq!(replaced.kept_as.as_deref(), Some(&*format!("{file}.damaged-1")));
+        assert_eq!(replaced.saved_as.as_deref(), Some(&*format!("{file}.damaged-1")));
         assert_eq!(disk.files()[&format!("{file}.damaged-1")], damaged, "kept as it was");
     };
     for at in 0..whole.files()[file].len() {
@@ -256,7 +256,7 @@ fn dropping_says_what_went_and_keeps_the_files() {
     assert_eq!(cut.bytes, (before[FIRST].len() - second) as u64);
     assert_eq!((aside.file.as_str(), aside.records_known), (NEWEST, 4));
     for dropped in &contents.dropped {
-        assert_eq!(disk.files()[dropped.kept_as.as_ref().unwrap()], damaged[&dropped.file]);
+        assert_eq!(disk.files()[dropped.saved_as.as_ref().unwrap()], damaged[&dropped.file]);
     }
     assert_eq!(disk.files()[FIRST], before[FIRST][..second]);
     append(&open(&disk), 3);
@@ -341,7 +341,7 @@ fn wrong_files_are_refused_by_name() {
 }
 
 #[test]
-fn records_of_zeros_or_that_look_like_batches_do_not_change_the_verdict() {
+fn zero_or_batch_like_records_do_not_change_the_result() {
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 3);

@@ -108,7 +108,7 @@ fn gated_log() -> (CrashDisk, Gate, Log) {
 }
 
 #[test]
-fn what_gathers_during_a_sync_is_one_batch_and_nothing_is_durable_before_its_sync() {
+fn records_during_a_sync_form_one_batch_and_wait_for_its_sync() {
     let (disk, gate, log) = gated_log();
     log.append(&record(1)).unwrap();
     gate.wait_for_one();

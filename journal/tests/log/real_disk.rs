@@ -35,7 +35,7 @@ fn snapshots_and_records_come_back_and_a_torn_tail_is_cut() {
     std::fs::write(disk.folder().join("COMMIT"), commit).unwrap();
     let mut opened = open(&disk);
     let torn = opened.torn.clone().unwrap();
-    assert_eq!(std::fs::read(disk.folder().join(torn.kept_as)).unwrap(), bytes[bytes.len() - 63..]);
+    assert_eq!(std::fs::read(disk.folder().join(torn.saved_as)).unwrap(), bytes[bytes.len() - 63..]);
     append(&opened.log, 2);
     let (pieces, records) = drain(&mut opened.replay).unwrap();
     assert_eq!((pieces.len(), records.len()), (10, 2));

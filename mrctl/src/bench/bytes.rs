@@ -2,7 +2,7 @@
 
 use super::{
     CpuMeter,
-    figure::{Figure, Limit, median},
+    measurement::{Limit, Measurement, median},
     socket,
 };
 use crate::cluster::{Launch, Layout};
@@ -44,8 +44,8 @@ impl Rounds {
         self.cpu.push(cpu);
     }
 
-    fn figure(self, name: &str, limit: Option<Limit>, baseline_name: &'static str) -> Figure {
-        Figure {
+    fn figure(self, name: &str, limit: Option<Limit>, baseline_name: &'static str) -> Measurement {
+        Measurement {
             name: name.into(),
             value: median(self.ours),
             unit: "MB/s",
@@ -69,7 +69,7 @@ pub(crate) async fn measure(
     size: u64,
     write: bool,
     read: bool,
-) -> Result<Vec<Figure>> {
+) -> Result<Vec<Measurement>> {
     let source = folder.join("source");
     make_source(&source, size)?;
     let launch = Launch::start_files(layout, None).await?;
@@ -129,7 +129,7 @@ fn plain_write(source: &Path, to: &Path) -> Result<Duration> {
     Ok(took)
 }
 
-async fn measure_write(launch: &Launch, client: &Client, source: &Path, size: u64) -> Result<Figure> {
+async fn measure_write(launch: &Launch, client: &Client, source: &Path, size: u64) -> Result<Measurement> {
     let mut rounds = Rounds::default();
     let beside = source.with_file_name("plain");
     for round in 0..ROUNDS {
@@ -154,7 +154,7 @@ async fn await_deleted(client: &Client, size: u64) -> Result<()> {
     Ok(())
 }
 
-async fn measure_tcp(launch: &Launch, source: &Path, path: &DfsPath, size: u64) -> Result<Figure> {
+async fn measure_tcp(launch: &Launch, source: &Path, path: &DfsPath, size: u64) -> Result<Measurement> {
     let mut config = launch.layout.config.client.clone();
     config.short_circuit = false;
     let client =
@@ -184,7 +184,7 @@ async fn measure_local(
     source: &Path,
     path: &DfsPath,
     size: u64,
-) -> Result<Vec<Figure>> {
+) -> Result<Vec<Measurement>> {
     let (_, blocks) = client.locate(path, 0, size).await?;
     let (mut raw, mut verified) = (Rounds::default(), Rounds::default());
     for _ in 0..ROUNDS {
@@ -222,9 +222,9 @@ async fn sum_blocks(client: &Client, blocks: &[LocatedBlock], verify: bool) -> R
 
 /// Touches every byte, as cheaply as can be. Sums of parts add up if the parts are whole words.
 fn sum(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let words = words.iter().fold(0u64, |total, word| total.wrapping_add(u64::from_le_bytes(*word)));
-    rest.iter().fold(words, |total, byte| total.wrapping_add(u64::from(*byte)))
+    let (arguments, rest) = bytes.as_chunks::<8>();
+    let arguments = arguments.iter().fold(0u64, |total, word| total.wrapping_add(u64::from_le_bytes(*word)));
+    rest.iter().fold(arguments, |total, byte| total.wrapping_add(u64::from(*byte)))
 }
 
 #[allow(unsafe_code, reason = "a memory map is what the baseline measures")]

@@ -1,11 +1,11 @@
-//! `mrctl bench`: each figure of the file system (`dfs`), of jobs (`mr`), of slots taken back (`preempt`) and of policies
+//! `mrctl bench`: each figure of the file system (`dfs`), of jobs (`mr`), of preempted slots (`preempt`) and of policies
 //! (`schedulers`) beside its limit and its baseline, from the same run.
 //!
 //! Rounds of a figure and of its baseline alternate and the median counts, because machines are noisy. A
 //! figure is not a test: the exit code says whether it was measured, the last column whether it is met.
 
 mod bytes;
-mod figure;
+mod measurement;
 mod mr;
 mod names;
 mod scale;
@@ -20,7 +20,7 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use daemon::Bytes;
-use figure::Figure;
+use measurement::Measurement;
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -31,7 +31,7 @@ use std::{
 pub(crate) enum BenchCommand {
     Dfs(Dfs),
     Mr(mr::Args),
-    /// Slots taken back: how soon they are free, what it costs, and what a kill would have cost
+    /// Preemption: how soon they are free, what it costs, and what a kill would have cost
     Preempt(mr::preempt::Args),
     Load(mr::load::Args),
     /// Policies: how long a decision takes, a linear program, and ten thousand heartbeats
@@ -40,7 +40,7 @@ pub(crate) enum BenchCommand {
     #[command(hide = true, override_usage = plain::USAGE)]
     Plain {
         /// Which, and its arguments
-        words: Vec<String>,
+        arguments: Vec<String>,
     },
 }
 
@@ -97,8 +97,8 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Mr(args) => (&args.dir, args.json),
         BenchCommand::Preempt(args) => (&args.dir, args.json),
         BenchCommand::Load(args) => (&args.dir, args.json),
-        BenchCommand::Plain { words } => {
-            plain::run(words)?;
+        BenchCommand::Plain { arguments } => {
+            plain::run(arguments)?;
             return Ok(ExitCode::SUCCESS);
         }
         BenchCommand::Schedulers(args) => {
@@ -129,8 +129,8 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(figures: &[Figure], json: bool) -> Result<()> {
-    if json { figure::print_json(figures) } else { figure::print(figures) }
+fn print(figures: &[Measurement], json: bool) -> Result<()> {
+    if json { measurement::print_json(figures) } else { measurement::print(figures) }
 }
 
 impl Dfs {
@@ -139,32 +139,32 @@ impl Dfs {
     }
 
     /// Says what is going on, to people.
-    fn say(&self, text: impl std::fmt::Display) {
+    fn print_status(&self, text: impl std::fmt::Display) {
         if !self.json {
             eprintln!("{text}");
         }
     }
 }
 
-async fn measure(args: &Dfs, folder: &Path) -> Result<Vec<Figure>> {
+async fn measure(args: &Dfs, folder: &Path) -> Result<Vec<Measurement>> {
     let mut figures = Vec::new();
     note_build(args.json);
     let (write, read) = (args.wants(What::Write), args.wants(What::Read));
     if write || read {
         check_room(args)?;
-        args.say(format!("bytes: {} in and out, {} rounds each", args.size, bytes::ROUNDS));
+        args.print_status(format!("bytes: {} in and out, {} rounds each", args.size, bytes::ROUNDS));
         figures.extend(
             bytes::measure(folder, layout(folder, "bytes", 1, args.tls)?, args.size.0, write, read).await?,
         );
     }
     let (stats, creates) = (args.wants(What::Stats), args.wants(What::Creates));
     if stats || creates {
-        args.say("names: 64 clients at once");
+        args.print_status("names: 64 clients at once");
         figures.extend(names::measure(layout(folder, "names", 1, args.tls)?, stats, creates).await?);
     }
     let (memory, replay) = (args.wants(What::Memory), args.wants(What::Replay));
     if memory || replay {
-        args.say(format!("scale: making {} blocks; this takes a while", args.blocks));
+        args.print_status(format!("scale: making {} blocks; this takes a while", args.blocks));
         figures.extend(scale::measure(folder, args.blocks, memory, replay).await?);
     }
     Ok(figures)
@@ -178,13 +178,13 @@ fn note_build(quiet: bool) {
 
 /// The source, the baseline's copy and the cluster's, and as much again until deletes have reached the disk.
 fn check_room(args: &Dfs) -> Result<()> {
-    need_room(&args.dir, args.size, 5)
+    check_free_space(&args.dir, args.size, 5)
 }
 
 /// Refuses a size whose `copies` do not fit into the folder's disk.
-fn need_room(dir: &Path, size: Bytes, copies: u64) -> Result<()> {
+fn check_free_space(dir: &Path, size: Bytes, copies: u64) -> Result<()> {
     let stat = rustix::fs::statvfs(dir)
-        .with_context(|| format!("cannot tell the free room of {}", dir.display()))?;
+        .with_context(|| format!("cannot determine the free space of {}", dir.display()))?;
     let free = stat.f_bavail * stat.f_frsize;
     let needed = size.0.saturating_mul(copies);
     ensure!(size.0 >= 1 << 20, Usage(format!("--size {size}: at least 1MiB")));

@@ -2,7 +2,7 @@
 
 use super::{
     CpuMeter,
-    figure::{Figure, Limit, median},
+    measurement::{Limit, Measurement, median},
     wire::{self, Caller},
 };
 use crate::cluster::{Launch, Layout};
@@ -55,7 +55,7 @@ pub(crate) async fn writable(launch: &Launch) -> Result<()> {
 }
 
 /// Measures what is wanted of stats and creates.
-pub(crate) async fn measure(layout: Layout, stats: bool, creates: bool) -> Result<Vec<Figure>> {
+pub(crate) async fn measure(layout: Layout, stats: bool, creates: bool) -> Result<Vec<Measurement>> {
     let launch = Launch::start_namenode(layout, None).await?;
     writable(&launch).await?;
     let channels = channels(&launch).await?;
@@ -78,14 +78,20 @@ fn stat_path(file: usize) -> String {
     format!("/stat/folder{}/file{file}", file % 16)
 }
 
-async fn rounds(launch: &Launch, channels: &[Channel], load: Load, name: &str, least: f64) -> Result<Figure> {
+async fn rounds(
+    launch: &Launch,
+    channels: &[Channel],
+    load: Load,
+    name: &str,
+    least: f64,
+) -> Result<Measurement> {
     let (mut rates, mut cpus) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let cpu = CpuMeter::new(launch);
         rates.push(drive(channels, load, round).await?);
         cpus.push(cpu.seconds());
     }
-    Ok(Figure {
+    Ok(Measurement {
         name: format!("{name}, {CALLERS} clients"),
         value: median(rates),
         unit: "per s",

@@ -5,11 +5,10 @@
 //! the memory of files.
 
 use super::{
-    CpuMeter,
-    figure::{Figure, Limit},
-    layout,
+    CpuMeter, layout,
+    measurement::{Limit, Measurement},
     names::{CALLERS, channels, writable},
-    wire::{Caller, Ghost},
+    wire::{Caller, FakeTracker},
 };
 use crate::cluster::Launch;
 use anyhow::{Context, Result};
@@ -33,7 +32,12 @@ const FILES_PER_FOLDER: u64 = 1000;
 const MILLION: f64 = 1e6;
 
 /// Measures what is wanted of memory and start-up.
-pub(crate) async fn measure(folder: &Path, blocks: u64, memory: bool, replay: bool) -> Result<Vec<Figure>> {
+pub(crate) async fn measure(
+    folder: &Path,
+    blocks: u64,
+    memory: bool,
+    replay: bool,
+) -> Result<Vec<Measurement>> {
     let mut layout = layout(folder, "scale", 1, false)?;
     let config = &mut layout.config.namenode;
     config.replication = REPLICAS as u32;
@@ -46,9 +50,9 @@ pub(crate) async fn measure(folder: &Path, blocks: u64, memory: bool, replay: bo
     let channels = channels(&launch).await?;
     let mut ghosts = Vec::new();
     for number in 1..=REPLICAS {
-        ghosts.push(Ghost::register(channels[0].clone(), &format!("ghost{number}")).await?);
+        ghosts.push(FakeTracker::register(channels[0].clone(), &format!("ghost{number}")).await?);
     }
-    let ghosts: Arc<[Ghost]> = ghosts.into();
+    let ghosts: Arc<[FakeTracker]> = ghosts.into();
     let files = blocks.div_ceil(BLOCKS_PER_FILE);
     // The first files pay for buffers that every start has.
     fill(&channels, &ghosts, "warm", 1000, BLOCKS_PER_FILE).await?;
@@ -67,9 +71,9 @@ pub(crate) async fn measure(folder: &Path, blocks: u64, memory: bool, replay: bo
 async fn namenode_memory(
     launch: &Launch,
     channels: &[Channel],
-    ghosts: &Arc<[Ghost]>,
+    ghosts: &Arc<[FakeTracker]>,
     files: u64,
-) -> Result<Vec<Figure>> {
+) -> Result<Vec<Measurement>> {
     let mut grown = Vec::new();
     for (name, blocks) in [("empty", 0), ("full", BLOCKS_PER_FILE)] {
         let before = launch.namenode_memory()?;
@@ -80,7 +84,7 @@ async fn namenode_memory(
     }
     let (per_file, per_block) = split(grown[0].0, grown[1].0, files);
     let figure =
-        |name: String, value, limit, (_, wall_seconds, daemon_cpu_seconds): (f64, f64, f64)| Figure {
+        |name: String, value, limit, (_, wall_seconds, daemon_cpu_seconds): (f64, f64, f64)| Measurement {
             name,
             value,
             unit: "bytes",
@@ -112,7 +116,7 @@ fn split(empty: f64, full: f64, files: u64) -> (f64, f64) {
 /// Makes `files` closed files of `blocks` blocks, by many callers at once.
 async fn fill(
     channels: &[Channel],
-    ghosts: &Arc<[Ghost]>,
+    ghosts: &Arc<[FakeTracker]>,
     name: &str,
     files: u64,
     blocks: u64,
@@ -140,7 +144,7 @@ async fn fill(
 
 async fn batch(
     caller: &mut Caller,
-    ghosts: &[Ghost],
+    ghosts: &[FakeTracker],
     name: &str,
     files: std::ops::Range<u64>,
     blocks: u64,
@@ -168,10 +172,10 @@ async fn batch(
 }
 
 /// Kills the namenode and times its start from the edit log alone.
-async fn startup(launch: &mut Launch) -> Result<Figure> {
+async fn startup(launch: &mut Launch) -> Result<Measurement> {
     let edits = launch.client().await?.report().await?.last_edit;
     let took = launch.restart_namenode().await?.as_secs_f64();
-    Ok(Figure {
+    Ok(Measurement {
         name: format!("start-up, a million edits (from {edits})"),
         value: took * MILLION / (edits.max(1) as f64),
         unit: "s",

@@ -1,14 +1,15 @@
-//! `mrctl bench schedulers`: how long policies take, on a large cluster made of facts (`schedulers::stage`).
+//! `mrctl bench schedulers`: how long policies take, on a large cluster made of facts (`schedulers::bench_cluster`).
 //!
-//! Nothing is started: the JobTracker's mind and the policies are pure code. Medians are of wall time, because a
-//! decision is shorter than a tick of the processor clock; what is counted over a second is processor time.
+//! Nothing is started: the JobTracker's state machine and the policies are pure code. Medians are of wall time, because a
+//! decision is shorter than a tick of the processor clock; what is counted over a second is CPU time.
 
-use super::figure::{Figure, Limit, median};
+use super::measurement::{Limit, Measurement, median};
 use crate::{cluster::cpu_seconds, output::Usage};
 use anyhow::{Context, Result};
 use schedulers::{
-    Params, specs,
-    stage::{self, LARGE, Size, Stage},
+    Params,
+    bench_cluster::{self, BenchCluster, LARGE, Size},
+    specs,
 };
 use std::{hint::black_box, time::Instant};
 
@@ -44,7 +45,7 @@ pub(crate) struct Args {
 }
 
 /// Measures all of it.
-pub(super) fn measure(args: &Args) -> Result<Vec<Figure>> {
+pub(super) fn measure(args: &Args) -> Result<Vec<Measurement>> {
     super::note_build(args.json);
     let known = specs();
     if let Some(unknown) = args.only.iter().find(|name| !known.contains(name)) {
@@ -52,73 +53,73 @@ pub(super) fn measure(args: &Args) -> Result<Vec<Figure>> {
     }
     let chosen: Vec<String> =
         known.into_iter().filter(|spec| args.only.is_empty() || args.only.contains(spec)).collect();
-    let say = |text: &str| {
+    let print_status = |text: &str| {
         if !args.json {
             eprintln!("{text}");
         }
     };
     let mut figures = Vec::new();
     for spec in &chosen {
-        say(spec);
+        print_status(spec);
         figures.extend(decisions(spec)?);
         figures.extend(ticks(spec)?);
     }
     if chosen.iter().any(|spec| spec.contains("coshh")) {
-        say("a linear program");
+        print_status("a linear program");
         figures.push(program());
     }
     for spec in chosen.iter().filter(|spec| !spec.contains('(')) {
-        say(&format!("{} heartbeats under {spec}", HUGE.trackers));
+        print_status(&format!("{} heartbeats under {spec}", HUGE.trackers));
         figures.push(heartbeats(spec, None)?);
     }
     if args.only.is_empty() {
-        say("a policy in another's shadow");
+        print_status("a policy in another's shadow");
         figures.push(heartbeats("fair", Some("fcs"))?);
     }
     Ok(figures)
 }
 
 /// Median, and 99 of 100, at full size; and the median with a tenth of the tasks, for how it grows.
-fn decisions(spec: &str) -> Result<Vec<Figure>> {
+fn decisions(spec: &str) -> Result<Vec<Measurement>> {
     let few = Size { waiting: LARGE.waiting / 10, ..LARGE };
     let of = |size: Size| -> Result<Vec<f64>> {
-        let mut stage = Stage::new(spec, &Params::new(), size)?;
+        let mut stage = BenchCluster::new(spec, &Params::new(), size)?;
         let one = |round: u32| {
-            let begun = Instant::now();
-            drop(black_box(stage.ask(round.wrapping_mul(STRIDE))));
-            begun.elapsed().as_secs_f64() * 1e6
+            let started = Instant::now();
+            drop(black_box(stage.decide(round.wrapping_mul(STRIDE))));
+            started.elapsed().as_secs_f64() * 1e6
         };
         Ok((0..ROUNDS).map(one).collect())
     };
     let (all, few) = (of(LARGE)?, of(few)?);
     let limit = if spec.contains("coshh") { LIMIT_COSHH_US } else { LIMIT_US };
     Ok(vec![
-        Figure {
+        Measurement {
             limit: Some(Limit::AtMost(limit)),
             baseline: Some(median(few)),
             baseline_name: Some("a tenth of the waiting tasks"),
-            ..Figure::told(format!("decide, {spec}, median"), median(all.clone()), "us")
+            ..Measurement::unlimited(format!("decide, {spec}, median"), median(all.clone()), "us")
         },
-        Figure::told(format!("decide, {spec}, 99 of 100 within"), late(all), "us"),
+        Measurement::unlimited(format!("decide, {spec}, 99 of 100 within"), late(all), "us"),
     ])
 }
 
-/// What time brings with it: estimates made anew, slots taken back, at full size with the clock running.
-fn ticks(spec: &str) -> Result<Vec<Figure>> {
-    let mut stage = Stage::new(spec, &Params::new(), LARGE)?;
+/// What time brings with it: estimates made again, preempted slots, at full size with the clock running.
+fn ticks(spec: &str) -> Result<Vec<Measurement>> {
+    let mut stage = BenchCluster::new(spec, &Params::new(), LARGE)?;
     let one = |_| {
-        stage.beat();
-        let begun = Instant::now();
+        stage.send_heartbeats();
+        let started = Instant::now();
         stage.tick();
-        begun.elapsed().as_secs_f64() * 1e3
+        started.elapsed().as_secs_f64() * 1e3
     };
     let all: Vec<f64> = (0..TICKS).map(one).collect();
     let longest = all.iter().copied().fold(0.0, f64::max);
     Ok(vec![
-        Figure::told(format!("tick, {spec}, median"), median(all), "ms"),
-        Figure {
+        Measurement::unlimited(format!("tick, {spec}, median"), median(all), "ms"),
+        Measurement {
             limit: Some(Limit::AtMost(LIMIT_TICK_MS)),
-            ..Figure::told(format!("tick, {spec}, longest of {TICKS} s"), longest, "ms")
+            ..Measurement::unlimited(format!("tick, {spec}, longest of {TICKS} s"), longest, "ms")
         },
     ])
 }
@@ -128,16 +129,16 @@ fn late(mut times: Vec<f64>) -> f64 {
     times.get(times.len() * 99 / 100).copied().unwrap_or(0.0)
 }
 
-fn program() -> Figure {
+fn program() -> Measurement {
     let one = |_| {
-        let problem = stage::program(20, 100);
-        let begun = Instant::now();
+        let problem = bench_cluster::program(20, 100);
+        let started = Instant::now();
         drop(black_box(problem.solve()));
-        begun.elapsed().as_secs_f64() * 1e3
+        started.elapsed().as_secs_f64() * 1e3
     };
-    Figure {
+    Measurement {
         limit: Some(Limit::AtMost(LIMIT_PROGRAM_MS)),
-        ..Figure::told(
+        ..Measurement::unlimited(
             "linear program, 20 classes x 100 nodes, median",
             median((0..PROGRAMS).map(one).collect()),
             "ms",
@@ -145,25 +146,29 @@ fn program() -> Figure {
     }
 }
 
-/// Every tracker says how far its twelve attempts are, each second: processor seconds of the mind for each second.
-fn heartbeats(spec: &str, shadow: Option<&str>) -> Result<Figure> {
-    let mut stage = Stage::shadowed(spec, shadow, &Params::new(), HUGE)?;
-    let second = |stage: &mut Stage| {
-        stage.beat();
+/// Every tracker says how far its twelve attempts are, each second: CPU seconds of the core for each second.
+fn heartbeats(spec: &str, shadow: Option<&str>) -> Result<Measurement> {
+    let mut stage = BenchCluster::shadowed(spec, shadow, &Params::new(), HUGE)?;
+    let second = |stage: &mut BenchCluster| {
+        stage.send_heartbeats();
         stage.tick();
     };
     // In the first one every tracker gets tasks for its free slots.
     second(&mut stage);
     let used = || cpu_seconds(std::process::id()).context("cannot read this process's time from /proc");
-    let (begun, before) = (Instant::now(), used()?);
+    let (started, before) = (Instant::now(), used()?);
     for _ in 0..SECONDS {
         second(&mut stage);
     }
     let value = (used()? - before) / f64::from(SECONDS);
     let shadow = shadow.map_or(String::new(), |shadow| format!(" with {shadow} in its shadow"));
-    Ok(Figure {
+    Ok(Measurement {
         limit: Some(Limit::AtMost(0.5)),
-        wall_seconds: begun.elapsed().as_secs_f64(),
-        ..Figure::told(format!("{} trackers each second, {spec}{shadow}", HUGE.trackers), value, "cores")
+        wall_seconds: started.elapsed().as_secs_f64(),
+        ..Measurement::unlimited(
+            format!("{} trackers each second, {spec}{shadow}", HUGE.trackers),
+            value,
+            "cores",
+        )
     })
 }

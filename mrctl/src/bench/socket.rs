@@ -18,7 +18,7 @@ pub(crate) fn transfer(path: &Path) -> Result<Duration> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let length = file.metadata().context("cannot stat the source")?.len();
     let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen on loopback")?;
-    let addr = listener.local_addr().context("cannot tell the listener's address")?;
+    let addr = listener.local_addr().context("cannot determine the address of the listener")?;
     let reader = thread::spawn(move || -> std::io::Result<u64> {
         let mut stream = TcpStream::connect(addr)?;
         let mut buffer = vec![0; BUFFER];

@@ -1,4 +1,4 @@
-//! The namenode's RPCs as they are, for load: no retries, no checks, as little of our own processor time as
+//! The namenode's RPCs as they are, for load: no retries, no checks, as little of our own CPU time as
 //! can be, because the load and the namenode share a machine. Knows the namenode's wire types.
 
 use anyhow::{Context, Result, ensure};
@@ -53,7 +53,7 @@ impl Caller {
     /// Asks about a path.
     pub(crate) async fn stat(&mut self, path: &str) -> Result<()> {
         self.rpc
-            .stat(StatRequest { path: path.into(), to_make: false, entries: 0 })
+            .stat(StatRequest { path: path.into(), for_create: false, entries: 0 })
             .await
             .with_context(|| format!("stat {path}"))?;
         Ok(())
@@ -109,13 +109,13 @@ fn last(file: &Open) -> Vec<BlockLength> {
 }
 
 /// A datanode that exists only as reports: it has room for everything and holds what it is told to.
-pub(crate) struct Ghost {
+pub(crate) struct FakeTracker {
     uuid: String,
     // Heartbeats of one datanode come one after the other.
     state: Mutex<(BlockReportsClient<Channel>, u64)>,
 }
 
-impl Ghost {
+impl FakeTracker {
     /// Registers one called `name`.
     pub(crate) async fn register(channel: Channel, name: &str) -> Result<Self> {
         let mut rpc = BlockReportsClient::new(channel);

@@ -4,20 +4,20 @@
 //! broken network, and not refused. That takes root there and both machines on one network, and no firewall.
 
 use super::{
-    here::{FILL, GAP_MAX, too_much},
-    site::{Damage, Footprint, Sign},
+    local::{FILL, GAP_MAX, too_much},
+    target::{Damage, FaultSignal, ResourceUsage},
 };
 use crate::{
     cluster::Kind,
     output::Usage,
-    remote::{Fleet, Machine, Part, Standing, on_all},
+    remote::{DaemonStatus, Fleet, Machine, Part, on_all},
 };
 use anyhow::{Context, Result, bail};
 use daemon::Bytes;
 use std::time::Duration;
 
 /// Nobody has this hardware address.
-const NOWHERE: &str = "02:00:00:00:00:01";
+const UNUSED_MAC: &str = "02:00:00:00:00:01";
 
 /// A machine and which of its daemons are meant.
 fn find<'a>(fleet: &'a Fleet, node: &str, kinds: &[Kind]) -> Result<(&'a Machine, Vec<&'static str>)> {
@@ -51,7 +51,7 @@ fn end_of_link<'a>(fleet: &'a Fleet, name: &str) -> Result<&'a Machine> {
     }
 }
 
-pub(super) fn footprints(fleet: &Fleet) -> Result<Vec<Footprint>> {
+pub(super) fn resource_usage(fleet: &Fleet) -> Result<Vec<ResourceUsage>> {
     let script = |machine: &Machine| {
         let daemons = machine.host.part.daemons().join(" ");
         machine.script(&format!(
@@ -63,13 +63,13 @@ done
         ))
     };
     let mut all = Vec::new();
-    for (machine, said) in on_all(&fleet.machines, script, |_, _| {}) {
-        let said = said.with_context(|| format!("cannot look at {}", machine.host.name))?;
-        for line in said.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let [program, kib, files, tasks] = words[..] else { continue };
+    for (machine, paper_figures) in on_all(&fleet.machines, script, |_, _| {}) {
+        let paper_figures = paper_figures.with_context(|| format!("cannot inspect {}", machine.host.name))?;
+        for line in paper_figures.lines() {
+            let text: Vec<&str> = line.split_whitespace().collect();
+            let [program, kib, files, tasks] = text[..] else { continue };
             let number = |word: &str| word.parse::<u64>().unwrap_or(0);
-            all.push(Footprint {
+            all.push(ResourceUsage {
                 node: machine.host.name.clone(),
                 program: program.to_owned(),
                 bytes: number(kib) << 10,
@@ -89,19 +89,19 @@ pub(super) fn job_files(fleet: &Fleet) -> Result<Vec<String>> {
         machine.script(&format!("find {folders} -mindepth 1 -maxdepth 1 2>/dev/null; true\n"))
     };
     let mut all = Vec::new();
-    for (_, said) in on_all(nodes, find, |_, _| {}) {
-        all.extend(said?.lines().map(str::to_owned));
+    for (_, paper_figures) in on_all(nodes, find, |_, _| {}) {
+        all.extend(paper_figures?.lines().map(str::to_owned));
     }
     Ok(all)
 }
 
 /// Sends a signal to daemons of a machine.
-pub(super) fn signal(fleet: &Fleet, node: &str, kinds: &[Kind], sign: Sign) -> Result<Vec<String>> {
+pub(super) fn signal(fleet: &Fleet, node: &str, kinds: &[Kind], sign: FaultSignal) -> Result<Vec<String>> {
     let (machine, daemons) = find(fleet, node, kinds)?;
     let name = match sign {
-        Sign::Kill => "KILL",
-        Sign::Stop => "STOP",
-        Sign::Cont => "CONT",
+        FaultSignal::Kill => "KILL",
+        FaultSignal::Stop => "STOP",
+        FaultSignal::Cont => "CONT",
     };
     let mut lines = Vec::new();
     for daemon in &daemons {
@@ -122,14 +122,14 @@ pub(super) fn restart(fleet: &Fleet, node: &str, kinds: &[Kind]) -> Result<Vec<S
     for daemon in daemons.iter().rev() {
         machine.stop(daemon)?;
     }
-    let started = |one: &Standing| {
+    let started = |one: &DaemonStatus| {
         format!("started {} of {} (pid {})", one.daemon, machine.host.name, one.pid.unwrap_or(0))
     };
     Ok(machine.start(&daemons)?.iter().map(started).collect())
 }
 
 /// In a script: the address of a machine, and the interface that leads there.
-fn way_to(machine: &Machine) -> String {
+fn route_to(machine: &Machine) -> String {
     format!(
         "a=$(getent ahostsv4 {0} | head -n 1 | cut -d ' ' -f 1); a=${{a:-{0}}}
 d=$(ip -o route get $a | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p'); [ -n \"$d\" ] || {{ echo \"no way to $a\" >&2; exit 1; }}
@@ -146,9 +146,9 @@ pub(super) fn partition(fleet: &Fleet, a: &str, b: &str, one_way: bool) -> Resul
     let ways: &[(&Machine, &Machine)] = if one_way { &[(a, b)] } else { &[(a, b), (b, a)] };
     let mut lines = Vec::new();
     for (from, to) in ways {
-        let cut = format!("{}ip neigh replace $a lladdr {NOWHERE} dev $d nud permanent\n", way_to(to));
+        let cut = format!("{}ip neigh replace $a lladdr {UNUSED_MAC} dev $d nud permanent\n", route_to(to));
         from.shell.script(&from.host.name, &cut)?;
-        lines.push(format!("{} does not hear {} any more", to.host.name, from.host.name));
+        lines.push(format!("{} no longer receives from {}", to.host.name, from.host.name));
     }
     Ok(lines)
 }
@@ -158,15 +158,15 @@ pub(super) fn heal(fleet: &Fleet, node: Option<&str>) -> Result<Vec<String>> {
     let concerned = |machine: &&Machine| only.is_none_or(|only| only.host.name == machine.host.name);
     let mut lines = Vec::new();
     for from in &fleet.machines {
-        let mut mend = String::new();
+        let mut heal_links = String::new();
         for to in &fleet.machines {
             if to.host.name != from.host.name && (concerned(&from) || concerned(&to)) {
-                let (way, name) = (way_to(to), &to.host.name);
-                mend += "( ";
-                mend += &way;
-                mend += &[
+                let (way, name) = (route_to(to), &to.host.name);
+                heal_links += "( ";
+                heal_links += &way;
+                heal_links += &[
                     "ip neigh show $a | grep -qi ",
-                    NOWHERE,
+                    UNUSED_MAC,
                     " && ip neigh del $a dev $d && echo ",
                     name,
                     " )\n",
@@ -174,8 +174,8 @@ pub(super) fn heal(fleet: &Fleet, node: Option<&str>) -> Result<Vec<String>> {
                 .concat();
             }
         }
-        for to in from.shell.script(&from.host.name, &format!("{mend}true\n"))?.lines() {
-            lines.push(format!("{to} hears {} again", from.host.name));
+        for to in from.shell.script(&from.host.name, &format!("{heal_links}true\n"))?.lines() {
+            lines.push(format!("{to} receives from {} again", from.host.name));
         }
     }
     Ok(lines)
@@ -187,7 +187,7 @@ pub(super) fn corrupt(fleet: &Fleet, damage: &Damage) -> Result<String> {
         None => fleet.machines.iter().filter(|machine| machine.host.part == Part::Node).collect(),
     };
     let name = damage.block.as_deref().unwrap_or("blk_*");
-    let harm = if damage.cut {
+    let inject = if damage.cut {
         "truncate -s $o $f && echo \"cut ${f##*/} on $host to $o bytes: $f\""
     } else {
         "b=$(od -An -tu1 -j $o -N 1 $f | tr -d ' ')
@@ -202,12 +202,12 @@ echo \"flipped byte $o of ${f##*/} on $host: $f\""
 all=$(find {folders} -path '*/current/*' -name '{name}' ! -name '*.*' 2>/dev/null | sort); [ -n \"$all\" ] || exit 0
 n=$(echo \"$all\" | wc -l); f=$(echo \"$all\" | sed -n \"$(({chance} % n + 1))p\")
 o=$(($(stat -c %s $f) / 2))
-{harm}
+{inject}
 "
         );
-        let said = machine.script(&script)?;
-        if !said.is_empty() {
-            return Ok(said.trim().to_owned());
+        let paper_figures = machine.script(&script)?;
+        if !paper_figures.is_empty() {
+            return Ok(paper_figures.trim().to_owned());
         }
     }
     let whose = damage.node.as_ref().map_or_else(|| "no machine".to_owned(), |node| format!("{node} not"));
@@ -243,26 +243,28 @@ while [ $(date +%s%3N) -lt $end ]; do each CONT; sleep {runs:.3}; each STOP; sle
         all = daemons.join(" "),
         ms = time.as_millis()
     );
-    let (there, _slowed) = (machine.clone(), Slowed(machine.clone(), daemons));
-    tokio::task::spawn_blocking(move || there.long_script(time, &script)).await??;
+    let (existing, _slowed) = (machine.clone(), Slowed(machine.clone(), daemons));
+    tokio::task::spawn_blocking(move || existing.long_script(time, &script)).await??;
     Ok(())
 }
 
 pub(super) fn fill_disk(fleet: &Fleet, node: &str, leave: Bytes, force: bool) -> Result<String> {
     let (machine, _) = find(fleet, node, &[])?;
     let room = machine.script("df -B1 --output=avail data | tail -n 1\n")?;
-    let room: u64 = room.trim().parse().with_context(|| format!("cannot tell the room of {node}"))?;
+    let room: u64 =
+        room.trim().parse().with_context(|| format!("cannot determine the free space of {node}"))?;
     let gap = room.saturating_sub(leave.0);
     if gap > GAP_MAX && !force {
         bail!("{}", too_much(gap, node));
     }
     machine.script(&format!("rm -f data/{FILL}; [ {gap} -eq 0 ] || fallocate -l {gap} data/{FILL}\n"))?;
-    Ok(format!("took {} of the disk of {node}", Bytes(gap)))
+    Ok(format!("filled {} of the disk of {node}", Bytes(gap)))
 }
 
 /// False if nothing was taken.
 pub(super) fn clear_disk(fleet: &Fleet, node: &str) -> Result<bool> {
     let (machine, _) = find(fleet, node, &[])?;
-    let said = machine.script(&format!("[ ! -e data/{FILL} ] || {{ rm data/{FILL} && echo given; }}\n"))?;
-    Ok(said.contains("given"))
+    let paper_figures =
+        machine.script(&format!("[ ! -e data/{FILL} ] || {{ rm data/{FILL} && echo given; }}\n"))?;
+    Ok(paper_figures.contains("given"))
 }

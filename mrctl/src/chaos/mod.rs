@@ -1,17 +1,17 @@
 //! `mrctl chaos`: faults on the daemons that `mrctl up` started here, or on those of a cluster's machines, and on
-//! nothing else. One at a time ([`site`]), from a scenario file ([`mod@run`]), or at random for as long as one likes ([`soak`]).
+//! nothing else. One at a time ([`target`]), from a scenario file ([`mod@run`]), or at random for as long as one likes ([`soak`]).
 
-mod deed;
-mod here;
-mod ledger;
+mod args;
+mod fault_action;
+mod fault_log;
+mod local;
 mod machines;
-mod play;
+mod observer;
 mod recovery;
 mod run;
-mod sight;
-mod site;
+mod scenario_run;
 mod soak;
-mod verbs;
+mod target;
 
 use crate::{
     cluster::Kind,
@@ -20,15 +20,15 @@ use crate::{
     remote::{Fleet, Reach},
 };
 use anyhow::Result;
-use site::{Sign, Site};
 use std::{path::PathBuf, process::ExitCode};
+use target::{ChaosTarget, FaultSignal};
 
 /// What to do to a daemon.
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "Examples:\n  \
     mrctl chaos kill node2\n  \
     mrctl chaos restart node2\n  \
-    mrctl chaos stop namenode        freeze it; `cont` lets it go on\n  \
+    mrctl chaos stop namenode        freeze it; `cont` lets it continue\n  \
     mrctl chaos run faults.toml      a scenario, and what came of it\n  \
     mrctl chaos soak --minutes 5     anything, on a cluster of its own")]
 pub(crate) enum ChaosCommand {
@@ -40,11 +40,11 @@ pub(crate) enum ChaosCommand {
     Cont(Args),
     /// Start it again with the same arguments; one that runs is ended first
     Restart(Args),
-    Partition(verbs::Partition),
-    Heal(verbs::Heal),
-    Corrupt(verbs::Corrupt),
-    Slow(verbs::Slow),
-    FillDisk(verbs::FillDisk),
+    Partition(args::Partition),
+    Heal(args::Heal),
+    Corrupt(args::Corrupt),
+    Slow(args::Slow),
+    FillDisk(args::FillDisk),
     Run(run::Args),
     Soak(soak::Args),
     Recovery(recovery::Args),
@@ -62,10 +62,10 @@ pub(crate) struct Where {
 }
 
 impl Where {
-    fn site(&self) -> Result<Site> {
+    fn target(&self) -> Result<ChaosTarget> {
         match &self.cluster {
-            Some(cluster) => Ok(Site::Machines(Fleet::of(&Reach::of(cluster))?)),
-            None => Site::here(state_folder(self.dir.as_deref())?),
+            Some(cluster) => Ok(ChaosTarget::Machines(Fleet::of(&Reach::of(cluster))?)),
+            None => ChaosTarget::here(state_folder(self.dir.as_deref())?),
         }
     }
 }
@@ -84,38 +84,38 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
     match command {
-        ChaosCommand::Kill(args) => signal(&args, Sign::Kill),
-        ChaosCommand::Stop(args) => signal(&args, Sign::Stop),
-        ChaosCommand::Cont(args) => signal(&args, Sign::Cont),
+        ChaosCommand::Kill(args) => signal(&args, FaultSignal::Kill),
+        ChaosCommand::Stop(args) => signal(&args, FaultSignal::Stop),
+        ChaosCommand::Cont(args) => signal(&args, FaultSignal::Cont),
         ChaosCommand::Restart(args) => {
-            for line in args.at.site()?.restart(&args.node, &args.daemon).await? {
+            for line in args.at.target()?.restart(&args.node, &args.daemon).await? {
                 output::line(line)?;
             }
             Ok(ExitCode::SUCCESS)
         }
-        ChaosCommand::Partition(args) => verbs::partition(&args),
-        ChaosCommand::Heal(args) => verbs::heal(&args),
-        ChaosCommand::Corrupt(args) => verbs::corrupt(&args),
-        ChaosCommand::Slow(args) => verbs::slow(&args).await,
-        ChaosCommand::FillDisk(args) => verbs::fill_disk(&args),
+        ChaosCommand::Partition(args) => args::partition(&args),
+        ChaosCommand::Heal(args) => args::heal(&args),
+        ChaosCommand::Corrupt(args) => args::corrupt(&args),
+        ChaosCommand::Slow(args) => args::slow(&args).await,
+        ChaosCommand::FillDisk(args) => args::fill_disk(&args),
         ChaosCommand::Run(args) => run::run(&args).await,
         ChaosCommand::Soak(args) => soak::run(&args).await,
         ChaosCommand::Recovery(args) => recovery::run(&args),
     }
 }
 
-fn signal(args: &Args, sign: Sign) -> Result<ExitCode> {
-    let site = args.at.site()?;
-    for line in site.signal(&args.node, &args.daemon, sign)? {
+fn signal(args: &Args, sign: FaultSignal) -> Result<ExitCode> {
+    let target = args.at.target()?;
+    for line in target.signal(&args.node, &args.daemon, sign)? {
         output::line(line)?;
     }
     let keeps_blocks = args.daemon.is_empty() || args.daemon.contains(&Kind::Datanode);
-    if sign != Sign::Cont
+    if sign != FaultSignal::Cont
         && keeps_blocks
-        && let Some(limit) = site.silence(&args.node)?
+        && let Some(limit) = target.silence(&args.node)?
     {
         output::line(format!(
-            "the namenode calls it dead after {limit} of silence, then its blocks are copied"
+            "the namenode calls it dead after {limit} without heartbeats, then its blocks are copied"
         ))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -43,11 +43,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         variants.push(Variant { label: name.to_owned(), ..Variant::plain("fifo") });
     }
     let comparison = Comparison { variants, runs, alone: Vec::new(), groups, slots };
-    let (waits, completions) = (recovery(&comparison), by_group(&comparison, makespan_s));
-    output::line(waits.text())?;
+    let (waiting_for, completions) = (recovery(&comparison), by_group(&comparison, makespan_s));
+    output::line(waiting_for.text())?;
     output::line(format!("completion, s\n{}", completions.text()))?;
     if let Some(path) = &args.report {
-        let body = format!("{}<h2>Completion, s</h2>{}", waits.html(), completions.html());
+        let body = format!("{}<h2>Completion, s</h2>{}", waiting_for.html(), completions.html());
         crate::command::sim::write(path, &page("What lost work waited for", &body))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -1,19 +1,19 @@
 //! `mrctl chaos run`: does what a scenario file says to a real cluster, watches what the masters make of it, and tells when
-//! it was noticed and when all was well again. The format is that of `mrctl sim --faults` (docs/faults.md).
+//! it was noticed and when all was well again. The format is that of `mrctl sim --faults` (docs/operate/faults.md).
 
 use super::{
     Where,
-    here::no_links,
-    play::{LOOK_EVERY, Opening, Play, find},
-    sight::{Eyes, Sight},
-    site::Site,
+    local::no_links,
+    observer::{ClusterView, Observer},
+    scenario_run::{Opening, POLL_INTERVAL, ScenarioRun, find},
+    target::ChaosTarget,
 };
 use crate::output::{self, Usage};
 use anyhow::{Result, bail};
 use daemon::Period;
 use sim::{
     catalog,
-    scenario::{Act, Scenario, Who},
+    scenario::{NodeRef, Scenario, ScenarioAction},
 };
 use std::{
     path::PathBuf,
@@ -22,11 +22,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-const SETTLED_WITHIN: Duration = Duration::from_secs(10);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Do what a scenario file says, and tell when it was noticed and when all was well again
 ///
-/// The same file drives a simulated cluster: `mrctl sim --faults FILE`. Its format is in docs/faults.md. The exit code is 1
+/// The same file drives a simulated cluster: `mrctl sim --faults FILE`. Its format is in docs/operate/faults.md. The exit code is 1
 /// if the cluster is not whole in the end, or a step could not be done or never came.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -64,64 +64,65 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     if !faults.is_empty() {
         eprintln!("mrctl: {file}: {} [[fault]] left out: they are for the simulator", faults.len());
     }
-    let site = Arc::new(args.at.site()?);
-    let nodes = site.nodes()?;
+    let target = Arc::new(args.at.target()?);
+    let nodes = target.nodes()?;
     if steps.is_empty() {
         bail!(Usage(format!("{file} has no [[step]]: there is nothing to do")));
     }
     for step in &steps {
-        check(&site, &nodes, &step.act).map_err(|why| Usage(format!("{file}:{}: {why}", step.line)))?;
+        check(&target, &nodes, &step.action).map_err(|why| Usage(format!("{file}:{}: {why}", step.line)))?;
     }
-    let mut eyes = Eyes::new(site.target());
-    let sight = settled(&mut eyes).await?;
-    let (count, slots) = (nodes.len(), sight.slots());
-    let blocks = sight.files.as_ref().map_or(0, |files| files.blocks);
-    let mut play = Play::new(site, file, steps, Opening { nodes, eyes, sight }, args.seed, args.json);
-    play.note(format!(
+    let mut observer = Observer::new(target.target());
+    let view = settled(&mut observer).await?;
+    let (count, slots) = (nodes.len(), view.slots());
+    let blocks = view.files.as_ref().map_or(0, |files| files.blocks);
+    let mut run_scenario =
+        ScenarioRun::new(target, file, steps, Opening { nodes, observer, view }, args.seed, args.json);
+    run_scenario.note(format!(
         "{}, {} map and {} reduce slots, {}: all is well",
         output::count(count as u64, "node"),
         slots.0,
         slots.1,
         output::count(blocks, "block")
     ))?;
-    play.play(args.within.0).await?;
-    play.tell(args.json)
+    run_scenario.run_scenario(args.within.0).await?;
+    run_scenario.print_result(args.json)
 }
 
 /// What is seen before anything is done. All is well, or soon will be: a block that is being written has not all its
 /// replicas yet.
-async fn settled(eyes: &mut Eyes) -> Result<Sight> {
+async fn settled(observer: &mut Observer) -> Result<ClusterView> {
     let began = Instant::now();
-    let mut sight = eyes.open().await?;
-    while let Some(why) = sight.trouble(sight.slots(), &[]) {
-        if began.elapsed() > SETTLED_WITHIN {
-            bail!("the cluster is not whole before anything is done to it ({why}): mend that, then begin");
+    let mut view = observer.open().await?;
+    while let Some(why) = view.problem(view.slots(), &[]) {
+        if began.elapsed() > SETTLE_TIMEOUT {
+            bail!("the cluster is not healthy before the first fault ({why}): fix that first");
         }
-        tokio::time::sleep(LOOK_EVERY).await;
-        sight = eyes.look(&sight).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
+        view = observer.observe(&view).await;
     }
-    Ok(sight)
+    Ok(view)
 }
 
 /// Whether it can be done here: everybody whom it names is there, and there are links to cut.
-fn check(site: &Site, nodes: &[String], act: &Act) -> Result<(), String> {
-    let mut named: Vec<&Who> = act.node().into_iter().collect();
-    if let Act::Partition { to, .. } = act {
+fn check(target: &ChaosTarget, nodes: &[String], action: &ScenarioAction) -> Result<(), String> {
+    let mut named: Vec<&NodeRef> = action.node().into_iter().collect();
+    if let ScenarioAction::Partition { to, .. } = action {
         named.push(to);
     }
     let mut found = Vec::new();
     for who in named {
-        let Who::Named(name) = who else { continue };
+        let NodeRef::Named(name) = who else { continue };
         let Some(node) = find(nodes, name) else {
             return Err(format!(
                 "there is no node {name}: {}, or nodeN for the nth of them",
                 nodes.join(", ")
             ));
         };
-        found.push(site.machine_of(&node));
+        found.push(target.machine_of(&node));
     }
-    if let Act::Partition { .. } = act {
-        if let Site::Here(_) = site {
+    if let ScenarioAction::Partition { .. } = action {
+        if let ChaosTarget::Here(_) = target {
             return Err(no_links().to_string());
         }
         if let [one, other] = &found[..]

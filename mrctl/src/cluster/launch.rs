@@ -341,7 +341,7 @@ fn missing(report: &Report, nodes: usize) -> Option<String> {
 
 /// A daemon's binary, beside this one.
 pub(crate) fn program(kind: Kind) -> Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot tell where mrctl is")?;
+    let own = std::env::current_exe().context("cannot determine the path of mrctl")?;
     let path = own.with_file_name(kind.program());
     if !path.is_file() {
         bail!("{} is missing beside mrctl: build it with `cargo build --workspace`", path.display());
@@ -422,17 +422,19 @@ fn log_of_start(daemon: &Daemon) -> String {
 pub(crate) fn failure(daemon: &Daemon) -> String {
     let (title, log) = (daemon.title(), daemon.log.display());
     let what = if daemon.is_running() { "does not serve yet" } else { "has died" };
-    let why = last_complaint(&log_of_start(daemon), daemon.kind.program());
+    let why = last_error_line(&log_of_start(daemon), daemon.kind.program());
     format!("{title} {what}{}; see {log}", why.map_or(String::new(), |why| format!(": {why}")))
 }
 
 /// The last error or warning in a log, without its time and module. A daemon that ends says why after its own name.
-fn last_complaint(log: &str, program: &str) -> Option<String> {
+fn last_error_line(log: &str, program: &str) -> Option<String> {
     log.lines().rev().find_map(|line| {
         let logged = [" ERROR ", " WARN "].into_iter().find_map(|level| line.split_once(level));
-        let logged = logged.map(|(_, said)| said.split_once(": ").map_or(said, |(_, said)| said));
-        let said = logged.or_else(|| line.strip_prefix(program)?.strip_prefix(": "))?;
-        Some(said.trim().to_owned())
+        let logged = logged.map(|(_, paper_figures)| {
+            paper_figures.split_once(": ").map_or(paper_figures, |(_, paper_figures)| paper_figures)
+        });
+        let paper_figures = logged.or_else(|| line.strip_prefix(program)?.strip_prefix(": "))?;
+        Some(paper_figures.trim().to_owned())
     })
 }
 
@@ -483,10 +485,10 @@ mod tests {
     }
 
     #[test]
-    fn last_complaint_is_the_newest_error_or_warning_without_time_and_module() {
+    fn last_error_line_has_no_time_and_module() {
         let warned = "2026-11-16T14:00:07Z  WARN fermata_dfs::datanode::link: refused why=\"an older NameNode runs\"\n\
                       2026-11-16T14:00:08Z  INFO fermata_dfs::datanode: waits\n";
-        let complaint = |log: &str| last_complaint(log, "datanode");
+        let complaint = |log: &str| last_error_line(log, "datanode");
         assert_eq!(complaint(warned).as_deref(), Some("refused why=\"an older NameNode runs\""));
         let died = format!("{warned}datanode: /d/VERSION is missing\n");
         assert_eq!(complaint(&died).as_deref(), Some("/d/VERSION is missing"));
@@ -494,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_quoted_where_a_shell_would_split_them() {
+    fn arguments_are_quoted_for_the_shell() {
         assert_eq!(["/a/b-c", "a b", "it's", ""].map(quoted), ["/a/b-c", "'a b'", r"'it'\''s'", "''"]);
     }
 

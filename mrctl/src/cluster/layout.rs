@@ -2,7 +2,7 @@
 //!
 //! A folder keeps its shape, its ports and its access (closed or open) from one start to the next, unless flags say
 //! otherwise. A new cluster is closed: its secret is in the folder, and only the account that started it can read that.
-//! Deliberately absent: processes (`launch`), and the folders' place on disk (`place`).
+//! Deliberately absent: processes (`launch`), and the folders' place on disk (`folders`).
 
 use super::state::Kind;
 use crate::output::Usage;
@@ -12,7 +12,7 @@ use daemon::{
     config::{Choice, Config, ConfigError, SchedulerConfig},
     files::{PRIVATE, USUAL, replace},
 };
-use schedulers::MakeError;
+use schedulers::PolicyError;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -157,8 +157,8 @@ pub(crate) fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigErro
     for (key, name) in std::iter::once(("name", &config.name)).chain(shadow) {
         schedulers::make(name, &params).map_err(|error| {
             let (key, value) = match &error {
-                MakeError::Unknown { name } => (key, Some(name.clone())),
-                MakeError::Parameter(bad) => (bad.place(), None),
+                PolicyError::Unknown { name } => (key, Some(name.clone())),
+                PolicyError::Parameter(bad) => (bad.place(), None),
             };
             ConfigError::Setting { key: format!("scheduler.{key}"), value, why: error.to_string() }
         })?;
@@ -225,7 +225,7 @@ impl Layout {
     /// For `folder`: what is there already, with `overrides` over it. Changes nothing yet.
     pub(crate) fn prepare(folder: &Path, overrides: &Overrides) -> Result<Self> {
         let folder = std::path::absolute(folder)
-            .with_context(|| format!("cannot tell where {} is", folder.display()))?;
+            .with_context(|| format!("cannot determine the path of {}", folder.display()))?;
         let own = folder.join("fermata.toml");
         let own = own.exists().then_some(own.as_path());
         let file = overrides.config.as_deref().or(own);
@@ -293,7 +293,7 @@ impl Layout {
         self.remember()
     }
 
-    /// Refuses to begin anew in silence where a master's data was: its folder may be on a disk that is not mounted.
+    /// Refuses to start over in silence where a master's data was: its folder may be on a disk that is not mounted.
     /// `renew_jobs`: the jobtracker may.
     pub(crate) fn check_masters(&self, renew_jobs: bool) -> Result<()> {
         let is_empty = |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_folder_keeps_its_shape_unless_told() {
+    fn existing_folder_keeps_its_layout() {
         let before = || Some(Shape { nodes: 5, racks: 2, ..Shape::default() });
         let same = plan(before(), Overrides::default()).unwrap();
         assert_eq!((same.nodes, same.racks, same.nodes_before), (5, 2, None));
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_dealt_to_racks_and_get_their_arguments() {
+    fn nodes_are_spread_over_racks() {
         let overrides = Overrides { nodes: Some(3), racks: Some(2), ..Overrides::default() };
         let layout = plan(None, overrides).unwrap();
         let nodes: Vec<Role> = layout.on_nodes(Kind::Datanode).collect();
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_remembers() {
+    fn layout_is_stored_in_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let overrides = Overrides { nodes: Some(4), racks: Some(2), ..Overrides::default() };
         let mut first = Layout::prepare(folder.path(), &overrides).unwrap();
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_closed_unless_told_and_the_folder_remembers_that_too() {
+    fn cluster_is_closed_by_default_and_access_is_stored() {
         let folder = tempfile::tempdir().unwrap();
         let prepare = |open| {
             let mut layout =
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_of_root_get_another_account_unless_told() {
+    fn root_cluster_uses_another_account_for_tasks() {
         let mut config = Config::default();
         assert_eq!(task_account(&mut config, false).unwrap(), None);
         assert_eq!(task_account(&mut config, true).unwrap().unwrap().name, "nobody");

@@ -4,16 +4,16 @@
 //! (what it was made with), `logs/`, `run/` (ready files), `data/` and `tasks/`. Deliberately absent: anything on
 //! another host.
 
+mod folders;
 mod launch;
 mod layout;
-mod place;
 mod process;
 mod state;
 
+pub(crate) use folders::{remove_elsewhere, temporary};
 pub(crate) use launch::{Launch, failure, restart};
 pub(crate) use layout::{Layout, Overrides, check_scheduler};
-pub(crate) use place::{remove_elsewhere, temporary};
 #[cfg(test)]
 pub(crate) use process::Identity;
-pub(crate) use process::{Fate, Times, cpu_seconds, end, memory_bytes, times};
+pub(crate) use process::{ExitKind, Times, cpu_seconds, end, memory_bytes, times};
 pub(crate) use state::{ClusterState, Daemon, Kind, lock};

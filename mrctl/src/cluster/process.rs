@@ -25,9 +25,9 @@ pub(crate) struct Identity {
 
 /// How a process came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum ExitKind {
     /// It was not running.
-    Gone,
+    NotRunning,
     /// It ended when asked.
     Stopped,
     /// It had to be killed.
@@ -107,32 +107,32 @@ impl Identity {
     }
 }
 
-/// Ends every process: asks all first, then waits for up to `patience`, then kills what is left.
-pub(crate) fn end(processes: &[(&Identity, &[String])], patience: Duration) -> io::Result<Vec<Fate>> {
+/// Ends every process: asks all first, then waits for up to `timeout`, then kills what is left.
+pub(crate) fn end(processes: &[(&Identity, &[String])], timeout: Duration) -> io::Result<Vec<ExitKind>> {
     let mut asked = Vec::with_capacity(processes.len());
     for (identity, args) in processes {
-        // One that is stopped would not see the request before it goes on.
+        // One that is stopped would not see the request before it continues.
         let alive = identity.signal(args, Signal::TERM)?;
         asked.push(alive && identity.signal(args, Signal::CONT).is_ok());
     }
     let running = |at: usize| processes[at].0.is_running(processes[at].1);
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     while Instant::now() < deadline && (0..asked.len()).any(|at| asked[at] && running(at)) {
         std::thread::sleep(POLL);
     }
-    let mut fates = Vec::with_capacity(asked.len());
+    let mut exits = Vec::with_capacity(asked.len());
     for (at, (identity, args)) in processes.iter().enumerate() {
         let killed = asked[at] && identity.signal(args, Signal::KILL)?;
         while killed && running(at) {
             std::thread::sleep(POLL);
         }
-        fates.push(match (asked[at], killed) {
-            (false, _) => Fate::Gone,
-            (true, false) => Fate::Stopped,
-            (true, true) => Fate::Killed,
+        exits.push(match (asked[at], killed) {
+            (false, _) => ExitKind::NotRunning,
+            (true, false) => ExitKind::Stopped,
+            (true, true) => ExitKind::Killed,
         });
     }
-    Ok(fates)
+    Ok(exits)
 }
 
 /// Processor time a process has used so far, in user and kernel.
@@ -196,22 +196,22 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_that_passed_to_another_is_never_signalled() {
+    fn reused_pid_is_never_signalled() {
         let (mut child, identity, args) = sleeper();
         let earlier = Identity { started_ticks: identity.started_ticks - 1, ..identity.clone() };
         assert!(!earlier.signal(&args, Signal::KILL).unwrap());
         assert!(!identity.signal(&["other".to_owned()], Signal::KILL).unwrap());
         assert_eq!(child.try_wait().unwrap(), None);
-        assert_eq!(end(&[(&identity, &args)], Duration::from_secs(10)).unwrap(), [Fate::Stopped]);
+        assert_eq!(end(&[(&identity, &args)], Duration::from_secs(10)).unwrap(), [ExitKind::Stopped]);
         child.wait().unwrap();
-        assert_eq!(end(&[(&identity, &args)], Duration::from_secs(10)).unwrap(), [Fate::Gone]);
+        assert_eq!(end(&[(&identity, &args)], Duration::from_secs(10)).unwrap(), [ExitKind::NotRunning]);
     }
 
     #[test]
     fn a_stopped_process_still_ends_and_a_zombie_is_gone() {
         let (mut child, identity, args) = sleeper();
         assert!(identity.signal(&args, Signal::STOP).unwrap());
-        assert_eq!(end(&[(&identity, &args)], Duration::from_secs(10)).unwrap(), [Fate::Stopped]);
+        assert_eq!(end(&[(&identity, &args)], Duration::from_secs(10)).unwrap(), [ExitKind::Stopped]);
         // Not yet waited for: a zombie.
         assert!(!identity.is_running(&args));
         child.wait().unwrap();

@@ -1,7 +1,7 @@
 //! `cluster.json`: what runs in a state folder. Written after each start, aside and then renamed, so that
 //! `mrctl down` can clean up after any end of `mrctl up`.
 
-use super::process::{Fate, Identity, end};
+use super::process::{ExitKind, Identity, end};
 use anyhow::{Context, Result, bail};
 use daemon::{
     files::{PRIVATE, replace},
@@ -16,7 +16,7 @@ use std::{
 };
 
 /// How long daemons get to end by themselves.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for another mrctl that changes the same folder.
 const LOCK_WAIT: Duration = Duration::from_secs(20);
 
@@ -148,7 +148,7 @@ impl ClusterState {
     }
 
     /// What runs, in a few words: the masters and how many of the rest.
-    pub(crate) fn running_words(&self) -> Option<String> {
+    pub(crate) fn describe_running(&self) -> Option<String> {
         let mut words: Vec<String> = Vec::new();
         for kind in [Kind::Namenode, Kind::Jobtracker, Kind::Datanode, Kind::Tasktracker] {
             match self.running().filter(|daemon| daemon.kind == kind).count() as u64 {
@@ -175,7 +175,7 @@ impl ClusterState {
     }
 
     /// Ends every daemon, the nodes asked before the namenode, and says what became of each.
-    pub(crate) fn stop_all(&self) -> Result<Vec<(&Daemon, Fate)>> {
+    pub(crate) fn stop_all(&self) -> Result<Vec<(&Daemon, ExitKind)>> {
         let mut daemons: Vec<&Daemon> = self.daemons.iter().collect();
         // Those that need others end before them.
         daemons.sort_by_key(|daemon| match daemon.kind {
@@ -186,8 +186,8 @@ impl ClusterState {
         });
         let processes: Vec<_> =
             daemons.iter().map(|daemon| (&daemon.identity, daemon.args.as_slice())).collect();
-        let fates = end(&processes, PATIENCE).context("cannot end a daemon of this cluster")?;
-        Ok(daemons.into_iter().zip(fates).collect())
+        let exits = end(&processes, STOP_TIMEOUT).context("cannot end a daemon of this cluster")?;
+        Ok(daemons.into_iter().zip(exits).collect())
     }
 }
 
@@ -196,10 +196,10 @@ pub(crate) fn lock(folder: &Path) -> Result<FolderLock> {
     let deadline = Instant::now() + LOCK_WAIT;
     loop {
         match FolderLock::acquire(folder, "mrctl") {
-            Err(LockError::Held { .. }) if Instant::now() < deadline => {
+            Err(LockError::InUse { .. }) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            Err(LockError::Held { path, holder }) => {
+            Err(LockError::InUse { path, holder }) => {
                 bail!("{} is being changed by {holder}: try again when it is done", path.display())
             }
             other => return Ok(other?),
@@ -253,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn stopping_what_is_gone_is_fine() {
+    fn stopping_a_gone_daemon_succeeds() {
         let state = state();
         assert_eq!(state.running().count(), 0);
-        assert!(state.stop_all().unwrap().iter().all(|(_, fate)| *fate == Fate::Gone));
+        assert!(state.stop_all().unwrap().iter().all(|(_, rng_of)| *rng_of == ExitKind::NotRunning));
     }
 }

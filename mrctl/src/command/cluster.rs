@@ -12,7 +12,7 @@
 //!
 //! Secrets are written once, readable by their owner alone, and never written over.
 
-use super::{machines, renew, retinue, revoke, standing};
+use super::{cluster_status, machines, membership, renew, revoke};
 use crate::{
     cluster::check_scheduler,
     output::{self, Usage},
@@ -37,20 +37,20 @@ pub(crate) enum ClusterCommand {
     Revoke(revoke::Revoke),
     Renew(renew::Renew),
     Up(machines::Up),
-    Status(standing::Status),
+    Status(cluster_status::Status),
     Down(machines::Down),
     Restart(machines::Restart),
     Logs(machines::Logs),
-    Add(retinue::Add),
-    Drain(retinue::Drain),
-    Remove(retinue::Remove),
+    Add(membership::Add),
+    Drain(membership::Drain),
+    Remove(membership::Remove),
     Upgrade(machines::Upgrade),
 }
 
 /// Make a cluster's folder: configuration, authority, certificates, hosts
 ///
 /// Nothing is started and nothing is copied: `mrctl cluster up` does that. By hand, each machine needs fermata.toml and, of
-/// the folder security, ca.pem and the files of the roles that it plays; docs/security.md says which.
+/// the folder security, ca.pem and the files of the roles that it plays; docs/operate/security.md says which.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster init lab --master node1 --node node2 --node node3
@@ -121,13 +121,13 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<ExitCode> {
         ClusterCommand::Revoke(args) => revoke::run(&args),
         ClusterCommand::Renew(args) => renew::run(&args),
         ClusterCommand::Up(args) => machines::up(&args),
-        ClusterCommand::Status(args) => standing::status(&args).await,
+        ClusterCommand::Status(args) => cluster_status::status(&args).await,
         ClusterCommand::Down(args) => machines::down(&args),
         ClusterCommand::Restart(args) => machines::restart(&args).await,
         ClusterCommand::Logs(args) => machines::logs(&args),
-        ClusterCommand::Add(args) => retinue::add(&args),
-        ClusterCommand::Drain(args) => retinue::drain(args).await,
-        ClusterCommand::Remove(args) => retinue::remove(&args),
+        ClusterCommand::Add(args) => membership::add(&args),
+        ClusterCommand::Drain(args) => membership::drain(args).await,
+        ClusterCommand::Remove(args) => membership::remove(&args),
         ClusterCommand::Upgrade(args) => machines::upgrade(&args).await,
     }
 }
@@ -145,7 +145,7 @@ fn is_taken(path: &Path) -> Result<bool> {
     match fs::read_dir(path) {
         Ok(mut entries) => Ok(entries.next().is_some()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error).with_context(|| format!("cannot look into {}", path.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 

@@ -138,10 +138,7 @@ async fn count_words(launch: &Launch, client: &Client, steps: &mut Steps) -> Res
     ensure!(job.state == "succeeded", "{id} {}: {}", job.state, job.why);
     let (maps, reduces) = (job.maps.total, job.reduces.total);
     let local = job.local_maps;
-    steps.done(
-        since,
-        format!("counted its words: {maps} maps ({local} beside their input), {reduces} reduces"),
-    )?;
+    steps.done(since, format!("counted the words: {maps} maps ({local} node-local), {reduces} reduces"))?;
     let mut ran: BTreeMap<String, u32> = BTreeMap::new();
     for attempt in tracker.tasks(&id).await?.into_iter().flat_map(|task| task.attempts) {
         *ran.entry(attempt.tracker).or_default() += 1;
@@ -225,7 +222,7 @@ async fn spread(client: &Client) -> Result<String> {
     let parts: Vec<String> = nodes
         .iter()
         .map(|node| {
-            let state = crate::command::nodes::state_word(node.state);
+            let state = crate::command::nodes::state_name(node.state);
             format!("{} {} ({state})", node.address.node, node.blocks)
         })
         .collect();
@@ -266,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_notices_a_death_quickly() {
+    fn demo_detects_a_dead_node_quickly() {
         let folder = tempfile::tempdir().unwrap();
         let layout = layout(folder.path()).unwrap();
         assert_eq!(layout.config.namenode.dead_after, Period::secs(2));

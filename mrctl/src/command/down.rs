@@ -1,7 +1,7 @@
 //! `mrctl down`: nothing of the cluster keeps running, its data stays unless told otherwise.
 
 use crate::{
-    cluster::{ClusterState, Fate, lock, remove_elsewhere},
+    cluster::{ClusterState, ExitKind, lock, remove_elsewhere},
     locate::state_folder,
     output,
 };
@@ -49,28 +49,28 @@ struct Ended {
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let folder = state_folder(args.dir.as_deref())?;
-    let mut told = Stopped { folder: folder.clone(), daemons: Vec::new(), purged: args.purge };
-    let say = |text: String| if args.json { Ok(()) } else { output::line(text) };
+    let mut with_params = Stopped { folder: folder.clone(), daemons: Vec::new(), purged: args.purge };
+    let print_status = |text: String| if args.json { Ok(()) } else { output::line(text) };
     if !folder.is_dir() {
-        say(format!("nothing is running: there is no folder {}", folder.display()))?;
+        print_status(format!("nothing is running: there is no folder {}", folder.display()))?;
         return if args.json {
-            output::json(&told).map(|()| ExitCode::SUCCESS)
+            output::json(&with_params).map(|()| ExitCode::SUCCESS)
         } else {
             Ok(ExitCode::SUCCESS)
         };
     }
-    let held = lock(&folder)?;
+    let locked = lock(&folder)?;
     match ClusterState::load(&folder)? {
-        None => say(format!("nothing is running in {}", folder.display()))?,
-        Some(state) => told.daemons = stop(&folder, &state, &say)?,
+        None => print_status(format!("nothing is running in {}", folder.display()))?,
+        Some(state) => with_params.daemons = stop(&folder, &state, &print_status)?,
     }
     if args.purge {
         purge(&folder)?;
-        say(format!("removed the data in {}", folder.display()))?;
+        print_status(format!("removed the data in {}", folder.display()))?;
     }
-    drop(held);
+    drop(locked);
     if args.json {
-        output::json(&told)?;
+        output::json(&with_params)?;
     }
     if args.purge {
         // Only if nothing else is in it: what we did not make stays.
@@ -80,22 +80,26 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn stop(folder: &Path, state: &ClusterState, say: &impl Fn(String) -> Result<()>) -> Result<Vec<Ended>> {
+fn stop(
+    folder: &Path,
+    state: &ClusterState,
+    print_status: &impl Fn(String) -> Result<()>,
+) -> Result<Vec<Ended>> {
     let mut ended = Vec::new();
-    for (daemon, fate) in state.stop_all()? {
+    for (daemon, rng_of) in state.stop_all()? {
         let (name, pid) = (daemon.title(), daemon.identity.pid);
-        let (result, line) = match fate {
-            Fate::Gone => ("gone", format!("{name} (pid {pid}) was not running")),
-            Fate::Stopped => ("stopped", format!("stopped {name} (pid {pid})")),
-            Fate::Killed => ("killed", format!("killed {name} (pid {pid}): it did not stop in time")),
+        let (result, line) = match rng_of {
+            ExitKind::NotRunning => ("gone", format!("{name} (pid {pid}) was not running")),
+            ExitKind::Stopped => ("stopped", format!("stopped {name} (pid {pid})")),
+            ExitKind::Killed => ("killed", format!("killed {name} (pid {pid}): it did not stop in time")),
         };
-        say(line)?;
+        print_status(line)?;
         ended.push(Ended { name: daemon.name.clone(), kind: daemon.kind.program(), pid, result });
     }
     let path = ClusterState::path(folder);
     fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
     if ended.iter().all(|one| one.result == "gone") {
-        say(format!("nothing was running in {}", folder.display()))?;
+        print_status(format!("nothing was running in {}", folder.display()))?;
     }
     Ok(ended)
 }

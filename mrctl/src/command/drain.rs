@@ -1,7 +1,7 @@
 //! `mrctl drain`: empties a node, its datanode and its tasktracker. The namenode and the jobtracker do the work and
 //! remember it; this watches, and asks for nothing again: whoever cancels is not overruled.
 
-mod words;
+mod text;
 
 use crate::{
     job::{model::DrainState, wire::JobTracker},
@@ -21,14 +21,14 @@ const POLL: Duration = Duration::from_millis(250);
 /// A shortage of nodes that lasts for this long is no passing one.
 const STUCK_FOR: Duration = Duration::from_secs(10);
 /// What still runs at the deadline is killed, which takes a moment.
-const KILLED_WITHIN: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Empty a node so that it can be stopped
 ///
 /// Its blocks are copied to other nodes: it is drained when each has all its replicas on nodes that stay. Its maps end
-/// where they stand and its reduces pause, to go on elsewhere; what jobs still need of the map output and the paused
+/// where they stand and its reduces pause, to continue elsewhere; what jobs still need of the map output and the paused
 /// states on its disks is copied to other trackers. Nothing is lost by that; what can neither end nor pause (a map of a
-/// whole file) may go on until the deadline, and is then killed.
+/// whole file) may continue until the deadline, and is then killed.
 ///
 /// Until the deadline this shows what is left; after it, or where too few nodes stay for ten seconds, it says what is in
 /// the way, the drain goes on by itself, and the exit code is 1.
@@ -93,7 +93,7 @@ impl Drained<'_> {
         self.datanode.as_ref().map_or(0, |status| status.blocks_left) + u64::from(tracker)
     }
 
-    fn runs_something(&self) -> bool {
+    fn has_running_daemon(&self) -> bool {
         self.tracker.as_ref().is_some_and(|status| status.maps_running + status.reduces_running > 0)
     }
 }
@@ -121,7 +121,7 @@ impl<'a> Node<'a> {
         Ok(Self { name, files: Some(files).filter(|_| has_files), jobs: jobs.filter(|_| has_jobs) })
     }
 
-    async fn look(&self) -> Result<Drained<'a>> {
+    async fn query(&self) -> Result<Drained<'a>> {
         let mut found = Drained { node: self.name, datanode: None, tracker: None };
         if let Some(files) = &self.files {
             found.datanode = Some(files.drain_status(self.name).await?);
@@ -158,48 +158,48 @@ impl<'a> Node<'a> {
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let node = Node::find(&args.node, target).await?;
-    let before = node.look().await?;
+    let before = node.query().await?;
     if args.cancel {
         node.cancel().await?;
     } else {
         if let Some(tracker) = before.tracker.as_ref().filter(|_| !args.json) {
-            output::line(format!("{} {}", args.node, words::before(tracker)))?;
+            output::line(format!("{} {}", args.node, text::before(tracker)))?;
         }
         node.begin(&before, args.deadline.0).await?;
     }
     let after = if args.cancel {
-        node.look().await?
+        node.query().await?
     } else {
         tokio::select! {
-            after = watch(&node, &args, begun) => after.context(format!("the drain of {} goes on", args.node))?,
+            after = watch(&node, &args, started) => after.context(format!("the drain of {} continues", args.node))?,
             () = super::end_signal() => {
-                eprintln!("mrctl: the drain of {0} goes on; `mrctl drain {0} --cancel` ends it", args.node);
+                eprintln!("mrctl: the drain of {0} continues; `mrctl drain {0} --cancel` ends it", args.node);
                 return Ok(ExitCode::FAILURE);
             }
         }
     };
     if args.json {
-        let told =
-            serde_json::json!({ "took_ms": begun.elapsed().as_millis() as u64, "before": before.tracker });
-        output::json(&words::Told { status: &after, more: told })?;
+        let with_params =
+            serde_json::json!({ "took_ms": started.elapsed().as_millis() as u64, "before": before.tracker });
+        output::json(&text::DrainJson { status: &after, more: with_params })?;
     } else if args.cancel {
         let was = if before.is_cancelled() { "was in use already" } else { "is in use again" };
         output::line(format!("{} {was}", args.node))?;
     } else {
         if let Some(tracker) = &after.tracker {
-            output::line(words::cost(&tracker.cost))?;
+            output::line(text::cost(&tracker.cost))?;
         }
         if after.is_done() {
-            let took = output::millis(begun.elapsed());
+            let took = output::millis(started.elapsed());
             output::line(format!("{} is drained after {took}: it can be stopped", args.node))?;
         }
     }
     if args.cancel || after.is_done() {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("mrctl: {}", words::not_drained(&after, &args.deadline));
+    eprintln!("mrctl: {}", text::not_drained(&after, &args.deadline));
     Ok(ExitCode::FAILURE)
 }
 
@@ -211,7 +211,7 @@ struct Stuck {
 
 impl Stuck {
     /// What one look has found; whether there is no use in further ones.
-    fn for_good(&mut self, stuck: bool, now: Instant) -> bool {
+    fn is_permanent(&mut self, stuck: bool, now: Instant) -> bool {
         if !stuck {
             self.since = None;
             return false;
@@ -220,29 +220,29 @@ impl Stuck {
     }
 }
 
-async fn watch<'a>(node: &Node<'a>, args: &Args, begun: Instant) -> Result<Drained<'a>> {
-    let mut status = node.look().await?;
+async fn watch<'a>(node: &Node<'a>, args: &Args, started: Instant) -> Result<Drained<'a>> {
+    let mut status = node.query().await?;
     let mut left = status.left();
     let meter = Meter::counter(left, args.json);
     let mut stuck = Stuck::default();
     let mut over = |status: &Drained<'_>| {
         let short = status.datanode.as_ref().is_some_and(|status| status.stuck);
-        stuck.for_good(short, Instant::now()) || status.is_over() || status.is_cancelled()
+        stuck.is_permanent(short, Instant::now()) || status.is_over() || status.is_cancelled()
     };
     let in_time = |status: &Drained<'_>| {
-        let late = begun.elapsed().saturating_sub(args.deadline.0);
+        let late = started.elapsed().saturating_sub(args.deadline.0);
         // Whoever is silent is not killed by a word.
         let heard = !status.tracker_is(&["suspect", "awaited"]) || status.tracker.is_none();
-        late.is_zero() || (heard && status.runs_something() && late < KILLED_WITHIN)
+        late.is_zero() || (heard && status.has_running_daemon() && late < KILL_TIMEOUT)
     };
     while !over(&status) && in_time(&status) {
         tokio::time::sleep(POLL.min(args.deadline.0)).await;
-        status = node.look().await?;
+        status = node.query().await?;
         if status.left() != left {
             left = status.left();
             meter.left(left);
             if !args.json && meter.is_hidden() {
-                output::line(words::left(&status))?;
+                output::line(text::left(&status))?;
             }
         }
     }
@@ -254,18 +254,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_passing_shortage_does_not_end_the_wait() {
-        let begun = Instant::now();
-        let at = |seconds| begun + Duration::from_secs(seconds);
+    fn transient_shortage_does_not_end_the_wait() {
+        let started = Instant::now();
+        let at = |seconds| started + Duration::from_secs(seconds);
         let mut stuck = Stuck::default();
-        assert!(!stuck.for_good(true, at(0)) && !stuck.for_good(true, at(9)));
-        assert!(!stuck.for_good(false, at(10)), "a node came back");
-        assert!(!stuck.for_good(true, at(11)) && !stuck.for_good(true, at(20)));
-        assert!(stuck.for_good(true, at(21)));
+        assert!(!stuck.is_permanent(true, at(0)) && !stuck.is_permanent(true, at(9)));
+        assert!(!stuck.is_permanent(false, at(10)), "a node came back");
+        assert!(!stuck.is_permanent(true, at(11)) && !stuck.is_permanent(true, at(20)));
+        assert!(stuck.is_permanent(true, at(21)));
     }
 
     #[test]
-    fn both_halves_count() {
+    fn datanode_and_tracker_both_count() {
         let datanode = |state| {
             Some(DrainStatus { state, blocks_left: 0, stuck: false, staying: 2, examples: Vec::new() })
         };

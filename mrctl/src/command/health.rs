@@ -71,7 +71,11 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let asking = async {
         let mut client = HealthClient::new(channel(&addr, &credentials, role).await?);
         let answer = client.check(HealthCheckRequest::default()).await.map_err(|status| {
-            anyhow::anyhow!("the {} at {addr} does not tell: {}", role.name(), security::why_not(&status))
+            anyhow::anyhow!(
+                "the {} at {addr} does not answer: {}",
+                role.name(),
+                security::call_failure(&status)
+            )
         })?;
         let mut safemode = None;
         if role == Role::NameNode {

@@ -2,11 +2,11 @@
 //!
 //! Every command may be given again: what is done already is left as it is.
 
-use super::standing::Word;
+use super::cluster_status::MasterReports;
 use crate::{
     locate::Target,
     output::{self, Usage},
-    remote::{Fleet, Machine, Package, Part, Programs, Reach, Standing, on_all},
+    remote::{DaemonStatus, Fleet, Machine, Package, Part, Programs, Reach, on_all},
 };
 use anyhow::{Result, bail};
 use std::{
@@ -15,19 +15,19 @@ use std::{
 };
 
 /// A node that was started again has this long to be counted on.
-const BACK_WITHIN: Duration = Duration::from_secs(90);
+const RESTART_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Does something on every machine at once, and prints a line for each in their order; what came of it, and how many failed.
 pub(super) fn on_each<'a, T: Send>(
     machines: impl IntoIterator<Item = &'a Machine>,
-    act: impl Fn(&Machine) -> Result<T> + Sync,
-    words: impl Fn(&Machine, &T) -> String,
+    action: impl Fn(&Machine) -> Result<T> + Sync,
+    text: impl Fn(&Machine, &T) -> String,
 ) -> (Vec<(&'a Machine, Result<T>)>, usize) {
-    let results = on_all(machines, act, |machine, result| {
+    let results = on_all(machines, action, |machine, result| {
         let name = &machine.host.name;
         match result {
             // Who does not read what it says does not stop what it does.
-            Ok(done) => drop(output::line(format!("{name}: {}", words(machine, done)))),
+            Ok(done) => drop(output::line(format!("{name}: {}", text(machine, done)))),
             Err(error) => eprintln!("mrctl: {name}: {}", output::chain(error)),
         }
     });
@@ -42,8 +42,8 @@ pub(super) fn succeeded<'a, T>(results: &[(&'a Machine, Result<T>)]) -> Vec<&'a 
 }
 
 /// What was copied, and how the daemons stand.
-pub(super) fn installed(machine: &Machine, (copied, standings): &(&str, Vec<Standing>)) -> String {
-    format!("{copied}; {}", shown(machine, standings))
+pub(super) fn installed(machine: &Machine, (copied, statuses): &(&str, Vec<DaemonStatus>)) -> String {
+    format!("{copied}; {}", describe(machine, statuses))
 }
 
 pub(super) fn exit(failed: usize) -> ExitCode {
@@ -51,23 +51,24 @@ pub(super) fn exit(failed: usize) -> ExitCode {
 }
 
 /// How the daemons of a machine stand, and what to do about it.
-pub(super) fn shown(machine: &Machine, standings: &[Standing]) -> String {
-    let one = |one: &Standing| {
+pub(super) fn describe(machine: &Machine, statuses: &[DaemonStatus]) -> String {
+    let one = |one: &DaemonStatus| {
         let about = match (one.pid, &one.addr) {
             (Some(pid), Some(addr)) => format!(" (pid {pid}, {addr})"),
             (Some(pid), None) => format!(" (pid {pid})"),
             _ => String::new(),
         };
-        let usual = |heard: &&String| one.is_well() && ["answers", "live"].contains(&heard.as_str());
-        let heard = one.heard.as_ref().filter(|heard| !usual(heard)).map(|heard| format!(", {heard}"));
-        format!("{} {}{about}{}", one.daemon, one.state, heard.unwrap_or_default())
+        let usual = |reported: &&String| one.is_healthy() && ["answers", "live"].contains(&reported.as_str());
+        let reported =
+            one.reported.as_ref().filter(|reported| !usual(reported)).map(|reported| format!(", {reported}"));
+        format!("{} {}{about}{}", one.daemon, one.state, reported.unwrap_or_default())
     };
-    let all = standings.iter().map(one).collect::<Vec<_>>().join(", ");
+    let all = statuses.iter().map(one).collect::<Vec<_>>().join(", ");
     let name = &machine.host.name;
-    if standings.iter().any(|one| one.outdated) {
+    if statuses.iter().any(|one| one.outdated) {
         return format!("{all}; with older settings or programs, until `mrctl cluster restart {name}`");
     }
-    if standings.iter().any(|one| one.heard.as_deref() == Some("drained")) {
+    if statuses.iter().any(|one| one.reported.as_deref() == Some("drained")) {
         return format!("{all}; it gets nothing until `mrctl drain {name} --cancel`");
     }
     all
@@ -78,7 +79,7 @@ pub(super) fn begin(
     programs: Option<&Programs>,
     package: &Package,
     machine: &Machine,
-) -> Result<(&'static str, Vec<Standing>)> {
+) -> Result<(&'static str, Vec<DaemonStatus>)> {
     let copied = machine.install(programs, package)?;
     Ok((copied, machine.start(&machine.host.part.daemons())?))
 }
@@ -127,7 +128,9 @@ pub(crate) fn up(args: &Up) -> Result<ExitCode> {
         fleet.set_formatted(succeeded(&results), true)?;
         if failed > 0 {
             let rest = if part == Part::Master { "; its nodes were not started" } else { "" };
-            eprintln!("mrctl: {failed} of the machines failed{rest}: mend that and run the same again");
+            eprintln!(
+                "mrctl: {failed} of the machines failed{rest}: fix that and run the same command again"
+            );
             return Ok(ExitCode::FAILURE);
         }
     }
@@ -157,12 +160,12 @@ pub(crate) fn down(args: &Down) -> Result<ExitCode> {
             }
             Ok(stopped)
         };
-        let rest = if args.purge { "; what it kept is deleted" } else { "" };
-        let words = |_: &Machine, stopped: &Vec<&str>| match stopped[..] {
+        let rest = if args.purge { "; its data is deleted" } else { "" };
+        let text = |_: &Machine, stopped: &Vec<&str>| match stopped[..] {
             [] => format!("nothing ran{rest}"),
             _ => format!("stopped {}{rest}", stopped.join(" and ")),
         };
-        let (results, not) = on_each(fleet.of_part(part), end, words);
+        let (results, not) = on_each(fleet.of_part(part), end, text);
         failed += not;
         if args.purge {
             fleet.set_formatted(succeeded(&results), false)?;
@@ -180,7 +183,7 @@ pub(crate) struct Restart {
     reach: Reach,
 }
 
-fn again(machine: &Machine) -> Result<Vec<Standing>> {
+fn restart_machine(machine: &Machine) -> Result<Vec<DaemonStatus>> {
     stop_all(machine)?;
     machine.start(&machine.host.part.daemons())
 }
@@ -190,14 +193,14 @@ pub(crate) async fn restart(args: &Restart) -> Result<ExitCode> {
     let (machine, package) = (fleet.find(&args.node)?, fleet.package()?);
     if machine.host.part == Part::Node {
         // It would be waited for in silence.
-        for (master, why) in Word::ask(&fleet.target()).await.silent() {
+        for (master, why) in MasterReports::query(&fleet.target()).await.unreachable() {
             eprintln!("mrctl: the {master} does not answer ({why}): {} serves once it does", args.node);
         }
     }
     let renew = |machine: &Machine| {
         // What its programs are is `upgrade`'s; the folder may not be there yet.
         let copied = machine.install(None, &package)?;
-        Ok((copied, again(machine)?))
+        Ok((copied, restart_machine(machine)?))
     };
     Ok(exit(on_each([machine], renew, installed).1))
 }
@@ -250,19 +253,19 @@ pub(crate) async fn upgrade(args: &Upgrade) -> Result<ExitCode> {
     let masters = fleet.of_part(Part::Master);
     for machine in masters.iter().chain(&fleet.of_part(Part::Node)) {
         let renew = |machine: &Machine| {
-            let before = machine.look()?;
+            let before = machine.status_of()?;
             let copied = machine.install(programs.as_ref(), &package)?;
             // One that somebody has stopped, or drained, stays so.
             let stopped = before.iter().all(|one| one.state == "absent");
-            Ok((copied, if stopped { before } else { again(machine)? }))
+            Ok((copied, if stopped { before } else { restart_machine(machine)? }))
         };
         let (results, failed) = on_each([*machine], renew, installed);
-        let runs = |result: &Result<(&str, Vec<Standing>)>| {
-            result.as_ref().is_ok_and(|(_, standings)| standings.iter().any(|one| one.state == "running"))
+        let runs = |result: &Result<(&str, Vec<DaemonStatus>)>| {
+            result.as_ref().is_ok_and(|(_, statuses)| statuses.iter().any(|one| one.state == "running"))
         };
         let counted_on = results.iter().all(|(_, result)| runs(result));
         if failed > 0 {
-            eprintln!("mrctl: the upgrade stops here: mend that and run it again");
+            eprintln!("mrctl: the upgrade stops here: fix that and run it again");
             return Ok(ExitCode::FAILURE);
         }
         if machine.host.part == Part::Node && counted_on {
@@ -274,7 +277,7 @@ pub(crate) async fn upgrade(args: &Upgrade) -> Result<ExitCode> {
 
 /// Waits until both masters count on a node.
 async fn back(target: &Target, node: &str) -> Result<()> {
-    let deadline = Instant::now() + BACK_WITHIN;
+    let deadline = Instant::now() + RESTART_TIMEOUT;
     loop {
         let (files, trackers) = (target.connect().await, target.jobtracker().await);
         if let (Ok(client), Ok(jobtracker)) = (files, trackers)
@@ -284,15 +287,15 @@ async fn back(target: &Target, node: &str) -> Result<()> {
                 .nodes
                 .iter()
                 .any(|one| one.address.node == node && one.state == dfs::client::NodeState::Live);
-            let works = trackers.iter().any(|one| one.name == node && one.state == "live");
-            if stores && works {
+            let jobs = trackers.iter().any(|one| one.name == node && one.state == "live");
+            if stores && jobs {
                 return Ok(());
             }
         }
         if Instant::now() > deadline {
             bail!(
                 "{node} runs but is not counted on after {} s: see `mrctl cluster logs {node}`",
-                BACK_WITHIN.as_secs()
+                RESTART_TIMEOUT.as_secs()
             );
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

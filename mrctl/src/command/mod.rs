@@ -1,14 +1,15 @@
 //! One file a command, outside `fs` and `bench`.
 
 pub(crate) mod cluster;
+pub(crate) mod cluster_status;
 pub(crate) mod demo;
 pub(crate) mod down;
 pub(crate) mod drain;
 pub(crate) mod health;
 pub(crate) mod machines;
+pub(crate) mod membership;
 pub(crate) mod nodes;
 pub(crate) mod renew;
-pub(crate) mod retinue;
 pub(crate) mod revoke;
 pub(crate) mod schedulers;
 pub(crate) mod shadow;
@@ -18,7 +19,6 @@ mod sim_json;
 pub(crate) mod sim_replay;
 pub(crate) mod sim_repro;
 pub(crate) mod sim_verify;
-pub(crate) mod standing;
 pub(crate) mod status;
 pub(crate) mod token;
 pub(crate) mod top;

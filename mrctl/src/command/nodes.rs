@@ -2,7 +2,7 @@
 
 use crate::{
     fs::overview,
-    job::{model::Tracker, scheduling::Pace},
+    job::{model::Tracker, scheduling::Throughput},
     locate::Target,
     output,
 };
@@ -144,7 +144,7 @@ fn print_trackers(trackers: &[Tracker]) -> Result<()> {
             tracker.state.clone(),
             format!("{}/{}", tracker.maps_running, tracker.map_slots),
             format!("{}/{}", tracker.reduces_running, tracker.reduce_slots),
-            format!("{} ago", output::age(tracker.last_heard_ms_ago)),
+            format!("{} ago", output::age(tracker.last_heartbeat_ms_ago)),
         ]);
     }
     output::print_table(&table)
@@ -170,7 +170,7 @@ fn rates(trackers: &[Tracker]) -> comfy_table::Table {
     let mut table = output::table(&header, &[1, 2, 3, 4, 5, 6]);
     let mut trackers: Vec<&Tracker> = trackers.iter().collect();
     trackers.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
-    let cells = |pace: &Pace| {
+    let cells = |pace: &Throughput| {
         let known = |shown: Option<String>| shown.unwrap_or_else(|| "-".to_owned());
         let rate = pace.bytes_per_second.map(|rate| format!("{}/s", output::human(rate as u64)));
         let speed = pace.speed.map(|speed| format!("{speed:.2}"));
@@ -184,7 +184,7 @@ fn rates(trackers: &[Tracker]) -> comfy_table::Table {
 }
 
 /// A datanode's state as a word.
-pub(crate) fn state_word(state: NodeState) -> &'static str {
+pub(crate) fn state_name(state: NodeState) -> &'static str {
     match state {
         NodeState::Live => "live",
         NodeState::Suspect => "suspect",
@@ -205,7 +205,7 @@ pub(crate) fn print(nodes: &[NodeReport]) -> Result<()> {
             node.address.node.clone(),
             node.address.host.clone(),
             node.address.rack.clone(),
-            state_word(node.state).into(),
+            state_name(node.state).into(),
             output::human(node.used),
             output::human(node.free),
             node.blocks.to_string(),
@@ -247,8 +247,8 @@ mod tests {
     }
 
     #[test]
-    fn rates_have_units_and_no_zeroes_for_what_is_not_known() {
-        let tracker = |name: &str, map_rates: Pace| Tracker {
+    fn unknown_rates_are_blank() {
+        let tracker = |name: &str, map_rates: Throughput| Tracker {
             name: name.into(),
             host: name.into(),
             rack: "rack1".into(),
@@ -257,15 +257,15 @@ mod tests {
             reduce_slots: 1,
             maps_running: 0,
             reduces_running: 0,
-            last_heard_ms_ago: 0,
+            last_heartbeat_ms_ago: 0,
             map_rates,
-            reduce_rates: Pace::default(),
+            reduce_rates: Throughput::default(),
         };
-        let known = Pace { attempts: 3, bytes_per_second: Some(2_097_152.0), speed: Some(1.5) };
-        let trackers = [tracker("node10", Pace::default()), tracker("node2", known)];
+        let known = Throughput { attempts: 3, bytes_per_second: Some(2_097_152.0), speed: Some(1.5) };
+        let trackers = [tracker("node10", Throughput::default()), tracker("node2", known)];
         let lines = output::table_lines(&rates(&trackers));
-        let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
-        let lines: Vec<String> = lines.iter().map(words).collect();
+        let text = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<String> = lines.iter().map(text).collect();
         assert_eq!(
             lines,
             [

@@ -1,4 +1,4 @@
-//! `mrctl cluster renew`: certificates that are about to expire, made anew by the same authority.
+//! `mrctl cluster renew`: certificates that are about to expire, made again by the same authority.
 
 use crate::output::{self, Usage};
 use anyhow::{Context, Result, bail};

@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Revoke) -> Result<ExitCode> {
             (&mut all.names, name.clone(), name.clone())
         }
         (None, Some(path)) => (&mut all.credentials, fingerprint_of_file(path)?, path.display().to_string()),
-        (None, None) => return Err(Usage("say who, or --credential FILE".into()).into()),
+        (None, None) => return Err(Usage("give a name, or --credential FILE".into()).into()),
     };
     let changed = if args.undo { kind.remove(&what) } else { kind.insert(what) };
     all.write(&file)?;
@@ -69,7 +69,9 @@ pub(crate) fn run(args: &Revoke) -> Result<ExitCode> {
     let send = |machine: &Machine| machine.take(std::slice::from_ref(&list), &package);
     let (_, failed) = on_each(&fleet.machines, send, |_, ()| "told".to_owned());
     if failed > 0 {
-        eprintln!("mrctl: {failed} of the machines do not know it yet: mend that and run the same again");
+        eprintln!(
+            "mrctl: {failed} of the machines do not know it yet: fix that and run the same command again"
+        );
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

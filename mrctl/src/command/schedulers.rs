@@ -87,10 +87,10 @@ fn print(all: &Schedulers) -> Result<()> {
                 all.shadow.as_ref().map_or_else(String::new, |name| format!(", {name} in its shadow"));
             output::line(format!("in use: {name}{shadow}"))?;
             if let Some(deciding) = &all.deciding {
-                output::line(deciding.words())?;
+                output::line(deciding.describe())?;
             }
         }
-        None => output::line("no cluster was asked: these are the defaults")?,
+        None => output::line("not connected to a cluster: these are the defaults")?,
     }
     let mut shown: Option<&str> = None;
     for policy in &all.policies {

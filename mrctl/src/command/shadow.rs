@@ -47,10 +47,10 @@ fn lines(shadow: &Comparison, last: usize) -> Vec<String> {
         format!("  {} would have been left free", output::count(shadow.left_free, "slot")),
         format!("  {} would have started sooner", output::count(shadow.sooner, "task")),
         format!(
-            "  {} taken back by {scheduler}, {} by {other}, {} of them by both",
-            output::count(shadow.policy_took, "slot"),
-            shadow.shadow_took,
-            shadow.both_took
+            "  {} preempted by {scheduler}, {} by {other}, {} of them by both",
+            output::count(shadow.policy_preempted, "slot"),
+            shadow.shadow_preempted,
+            shadow.both_preempted
         ),
     ];
     let skipped = shadow.differences.len().saturating_sub(last);
@@ -59,33 +59,33 @@ fn lines(shadow: &Comparison, last: usize) -> Vec<String> {
     }
     let shown = shadow.differences.iter().skip(skipped);
     lines.extend(
-        shown.map(|difference| format!("  {}  {}", output::time(difference.at_ms), sentence(difference))),
+        shown.map(|difference| format!("  {}  {}", output::time(difference.at_ms), describe(difference))),
     );
     lines
 }
 
-fn sentence(difference: &Difference) -> String {
+fn describe(difference: &Difference) -> String {
     let Difference { tracker, phase, policy, shadow, .. } = difference;
     let job = |choice: &Choice| choice.task.split('.').next().unwrap_or_default().to_owned();
     match (policy, shadow) {
-        (Some(choice), None) if choice.taken_back => {
-            format!("{phase} slot on {tracker}: would not have been taken back from {}", choice.task)
+        (Some(choice), None) if choice.preempted => {
+            format!("{phase} slot on {tracker}: would not have been preempted from {}", choice.task)
         }
-        (None, Some(choice)) if choice.taken_back => {
+        (None, Some(choice)) if choice.preempted => {
             format!(
-                "{phase} slot on {tracker}: would have been taken back from {} ({})",
-                choice.task, choice.why.words
+                "{phase} slot on {tracker}: would have been preempted from {} ({})",
+                choice.task, choice.why.text
             )
         }
         (Some(done), Some(wanted)) => format!(
             "{phase} slot on {tracker}: {} rather than {} ({})",
             job(wanted),
             job(done),
-            wanted.why.words
+            wanted.why.text
         ),
         (Some(done), None) => format!("{phase} slot on {tracker}: free rather than {}", job(done)),
         (None, Some(wanted)) => {
-            format!("{phase} slot on {tracker}: {} rather than free ({})", job(wanted), wanted.why.words)
+            format!("{phase} slot on {tracker}: {} rather than free ({})", job(wanted), wanted.why.text)
         }
         (None, None) => format!("{phase} slot on {tracker}"),
     }
@@ -96,25 +96,28 @@ mod tests {
     use super::*;
     use crate::job::scheduling::Reason;
 
-    fn choice(task: &str, taken_back: bool) -> Choice {
-        let why = Reason { words: "because".into(), ..Reason::default() };
-        Choice { task: task.into(), taken_back, why }
+    fn choice(task: &str, preempted: bool) -> Choice {
+        let why = Reason { text: "because".into(), ..Reason::default() };
+        Choice { task: task.into(), preempted, why }
     }
 
-    fn said(policy: Option<Choice>, shadow: Option<Choice>) -> String {
-        sentence(&Difference { at_ms: 0, tracker: "node1".into(), phase: "map".into(), policy, shadow })
+    fn paper_figures(policy: Option<Choice>, shadow: Option<Choice>) -> String {
+        describe(&Difference { at_ms: 0, tracker: "node1".into(), phase: "map".into(), policy, shadow })
     }
 
     #[test]
     fn differences_are_sentences() {
         assert_eq!(
-            said(Some(choice("job_1.m3", false)), Some(choice("job_2.m0", false))),
+            paper_figures(Some(choice("job_1.m3", false)), Some(choice("job_2.m0", false))),
             "map slot on node1: job_2 rather than job_1 (because)"
         );
-        assert_eq!(said(Some(choice("job_1.m3", false)), None), "map slot on node1: free rather than job_1");
         assert_eq!(
-            said(None, Some(choice("job_1.m3.0", true))),
-            "map slot on node1: would have been taken back from job_1.m3.0 (because)"
+            paper_figures(Some(choice("job_1.m3", false)), None),
+            "map slot on node1: free rather than job_1"
+        );
+        assert_eq!(
+            paper_figures(None, Some(choice("job_1.m3.0", true))),
+            "map slot on node1: would have been preempted from job_1.m3.0 (because)"
         );
     }
 }

@@ -99,7 +99,7 @@ struct Compare {
 struct Calibrate {
     /// A history file, or a folder of them
     history: PathBuf,
-    /// Go by the processor time of tasks, not by how long they took: for machines that had other work to do
+    /// Go by the CPU time of tasks, not by how long they took: for machines that had other work to do
     #[arg(long)]
     processor_time: bool,
 }
@@ -140,17 +140,17 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         other => other.into(),
     })?;
     for step in &case.setup.steps {
-        if let (Some(why), Some(file)) = (step.act.not_simulated(), &args.faults) {
-            eprintln!("mrctl: {}:{}: {} is left out: {why}", file.display(), step.line, step.act.verb());
+        if let (Some(why), Some(file)) = (step.action.not_simulated(), &args.faults) {
+            eprintln!("mrctl: {}:{}: {} is left out: {why}", file.display(), step.line, step.action.verb());
         }
     }
-    if let Some(left_out) = &case.left_out {
-        eprintln!("mrctl: {left_out}");
+    if let Some(skipped_jobs) = &case.skipped_jobs {
+        eprintln!("mrctl: {skipped_jobs}");
     }
-    let begun = Instant::now();
-    let heading = case.words(&request, args.seeds);
+    let started = Instant::now();
+    let heading = case.describe(&request, args.seeds);
     let planned = case.setup.faults.len() + case.setup.steps.len();
-    let variants = variants.into_iter().map(|variant| variant.told(&case.params)).collect();
+    let variants = variants.into_iter().map(|variant| variant.with_params(&case.params)).collect();
     let experiment = Experiment {
         setup: case.setup,
         faults: None,
@@ -159,19 +159,19 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         variants,
         seeds: args.seeds,
         limit: None,
-        alone: case.groups_alike,
+        alone: case.groups_identical,
     };
     let runs = Runs::new();
     let comparison = experiment.watched(&|step| runs.done("", step))?;
     drop(runs);
-    let took_s = begun.elapsed().as_secs_f64();
-    let shown = Shown {
+    let elapsed_s = started.elapsed().as_secs_f64();
+    let shown = ToHtml {
         heading,
         table: report::summary(&comparison),
         against: report::against_first(&comparison),
         groups: report::by_group(&comparison, sim::experiment::makespan_s),
-        came: faults(&comparison, planned),
-        pace: pace(&comparison, took_s),
+        arrived: faults(&comparison, planned),
+        run_speed: run_speed(&comparison, elapsed_s),
     };
     if args.json {
         output::json(&super::sim_json::comparison(&comparison))?;
@@ -201,16 +201,16 @@ fn calibrate(args: &Calibrate) -> Result<ExitCode> {
 }
 
 /// What is shown of a comparison, on a terminal and on a page.
-struct Shown {
+struct ToHtml {
     heading: String,
     table: report::Table,
     against: report::Table,
     groups: report::Table,
-    came: Option<String>,
-    pace: String,
+    arrived: Option<String>,
+    run_speed: String,
 }
 
-impl Shown {
+impl ToHtml {
     fn print(&self) -> Result<()> {
         output::line(&self.heading)?;
         output::line(self.table.text())?;
@@ -218,16 +218,16 @@ impl Shown {
             output::line(self.against.text())?;
         }
         output::line(format!("completion by group, s\n{}", self.groups.text()))?;
-        if let Some(came) = &self.came {
-            output::line(came)?;
+        if let Some(arrived) = &self.arrived {
+            output::line(arrived)?;
         }
-        output::line(&self.pace)
+        output::line(&self.run_speed)
     }
 
     fn body(&self, comparison: &Comparison) -> String {
         format!(
             "{}{}{}<h2>By group</h2>{}{}",
-            about(&[&self.heading, self.came.as_deref().unwrap_or_default(), &self.pace]),
+            about(&[&self.heading, self.arrived.as_deref().unwrap_or_default(), &self.run_speed]),
             self.table.html(),
             self.against.html(),
             self.groups.html(),
@@ -246,13 +246,14 @@ fn about(lines: &[&str]) -> String {
 
 /// How many of the faults that were asked for came, under each policy; none if none were.
 fn faults(comparison: &Comparison, planned: usize) -> Option<String> {
-    let came = comparison.variants.iter().zip(&comparison.runs).map(|(variant, runs)| {
+    let arrived = comparison.variants.iter().zip(&comparison.runs).map(|(variant, runs)| {
         let each: Vec<String> = runs.iter().map(|outcome| outcome.faults.to_string()).collect();
         format!("{} under {}", each.join(", "), variant.label)
     });
-    let came: Vec<String> = came.collect();
-    (planned > 0)
-        .then(|| format!("faults that came, of {planned} steps and faults in the file: {}", came.join("; ")))
+    let arrived: Vec<String> = arrived.collect();
+    (planned > 0).then(|| {
+        format!("faults that came, of {planned} steps and faults in the file: {}", arrived.join("; "))
+    })
 }
 
 /// Reads a list of policies. One that cannot be made is bad usage.
@@ -277,7 +278,7 @@ pub(crate) fn write(path: &PathBuf, text: &str) -> Result<()> {
 }
 
 /// How fast it went, and what two runs must agree on.
-fn pace(comparison: &Comparison, took_s: f64) -> String {
+fn run_speed(comparison: &Comparison, elapsed_s: f64) -> String {
     let events: u64 = comparison.runs.iter().flatten().map(|outcome| outcome.events).sum();
     let hash = comparison.runs.iter().flatten().fold(0_u64, |sum, outcome| sum.rotate_left(7) ^ outcome.hash);
     let unfinished: usize = comparison.runs.iter().flatten().map(|outcome| outcome.unfinished).sum();
@@ -287,7 +288,7 @@ fn pace(comparison: &Comparison, took_s: f64) -> String {
         String::new()
     };
     format!(
-        "{events} events in {took_s:.1} real s, {:.0} a second; trace {hash:016x}{left}",
-        events as f64 / took_s.max(1e-9)
+        "{events} events in {elapsed_s:.1} real s, {:.0} a second; trace {hash:016x}{left}",
+        events as f64 / elapsed_s.max(1e-9)
     )
 }

@@ -2,7 +2,7 @@
 
 use crate::output::{self, Runs, Usage};
 use anyhow::{Result, bail};
-use sim::fuzz::{self, BadLife, Seen};
+use sim::fuzz::{self, EventCounts, FailedRun};
 use std::{
     process::ExitCode,
     sync::atomic::{AtomicUsize, Ordering},
@@ -25,22 +25,22 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(seed) = args.seed {
-        let outcome = fuzz::play(seed)?;
+        let outcome = fuzz::run_seed(seed)?;
         output::line(format!("seed {seed}: {} events, trace {:016x}", outcome.events, outcome.hash))?;
         return Ok(ExitCode::SUCCESS);
     }
     let Some(end) = args.from.checked_add(args.seeds) else {
         return Err(Usage(format!("--from {}: seeds end at {}", args.from, u64::MAX)).into());
     };
-    let begun = Instant::now();
+    let started = Instant::now();
     let seen = gathered(play(args, end), args.seeds)?;
-    let took_s = begun.elapsed().as_secs_f64();
+    let elapsed_s = started.elapsed().as_secs_f64();
     output::line(format!(
         "{} lives, {} events ({:.0} a second), no rule broken; {} faults, {} restarts of the JobTracker, {} jobs ({} \
          failed), {} splits, {} pauses, {} resumes, {} kills, {} duplicates, {} tasks recovered",
-        seen.lives,
+        seen.runs,
         seen.events,
-        seen.events as f64 / took_s.max(1e-9),
+        seen.events as f64 / elapsed_s.max(1e-9),
         seen.faults,
         seen.restarts,
         seen.jobs,
@@ -56,20 +56,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// What came of the lives of one thread, if it came to its end.
-type Part = thread::Result<Result<Seen, BadLife>>;
+type Part = thread::Result<Result<EventCounts, FailedRun>>;
 
 fn play(args: &Args, end: u64) -> Vec<Part> {
     let parts = thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
-    let (runs, begun_lives) = (Runs::new(), AtomicUsize::new(0));
+    let (runs, started_runs) = (Runs::new(), AtomicUsize::new(0));
     let tell = || {
-        let (done, of) = (begun_lives.fetch_add(1, Ordering::Relaxed), args.seeds as usize);
+        let (done, of) = (started_runs.fetch_add(1, Ordering::Relaxed), args.seeds as usize);
         let is_tenth = done > 0 && done.is_multiple_of((of / 10).max(1));
-        runs.tell("", done, of, is_tenth.then(|| "no rule broken so far".to_owned()).as_ref());
+        runs.update("", done, of, is_tenth.then(|| "no rule broken so far".to_owned()).as_ref());
     };
     thread::scope(|scope| {
         let part = |at: u64| {
             let seeds = (args.from..end).skip(at as usize).step_by(parts as usize).inspect(|_| tell());
-            scope.spawn(move || fuzz::play_all(seeds))
+            scope.spawn(move || fuzz::run_seeds(seeds))
         };
         let parts: Vec<_> = (0..parts).map(part).collect();
         parts.into_iter().map(thread::ScopedJoinHandle::join).collect()
@@ -77,19 +77,16 @@ fn play(args: &Args, end: u64) -> Vec<Part> {
 }
 
 /// All parts as one. Lives of which nothing is known are not taken for good ones.
-fn gathered(parts: Vec<Part>, lives: u64) -> Result<Seen> {
-    let (mut seen, mut is_lost) = (Seen::default(), false);
+fn gathered(parts: Vec<Part>, runs: u64) -> Result<EventCounts> {
+    let (mut seen, mut is_lost) = (EventCounts::default(), false);
     for part in parts {
         match part {
             Ok(part) => seen = seen.with(&part?),
             Err(_) => is_lost = true,
         }
     }
-    if is_lost || seen.lives != lives {
-        bail!(
-            "{} of {lives} lives came to an end: a thread that played others broke down, as it says above",
-            seen.lives
-        );
+    if is_lost || seen.runs != runs {
+        bail!("{} of {runs} runs ended: a thread panicked, see above", seen.runs);
     }
     Ok(seen)
 }
@@ -99,16 +96,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lives_that_were_not_played_are_not_good_ones() {
-        let part = |lives| Ok(Ok(Seen { lives, ..Seen::default() }));
-        assert_eq!(gathered(vec![part(3), part(2)], 5).expect("all five").lives, 5);
+    fn unplayed_seeds_do_not_count_as_passed() {
+        let part = |runs| Ok(Ok(EventCounts { runs, ..EventCounts::default() }));
+        assert_eq!(gathered(vec![part(3), part(2)], 5).expect("all five").runs, 5);
         let broke_down = || Err(Box::new("index out of bounds") as Box<dyn std::any::Any + Send>);
         for parts in [vec![part(3), broke_down()], vec![part(3), part(1)], vec![part(5), broke_down()]] {
             assert!(gathered(parts, 5).is_err());
         }
         // A life that is known to be bad says more than a thread that is lost.
-        let broken = sim::Broken { at: "0".into(), what: "a rule".into() };
-        let bad = BadLife { seed: 9, scheduler: "fifo".into(), broken };
+        let broken = sim::RuleViolation { at: "0".into(), what: "a rule".into() };
+        let bad = FailedRun { seed: 9, scheduler: "fifo".into(), broken };
         let error = gathered(vec![broke_down(), Ok(Err(bad))], 5).map(|_| ()).expect_err("bad").to_string();
         assert!(error.contains("mrctl sim fuzz --seed 9"), "{error}");
     }

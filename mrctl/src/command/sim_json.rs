@@ -56,7 +56,7 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     let total = |of: fn(&JobFigures) -> f64| {
         figure(comparison.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum()))
     };
-    let (failed, unfinished) = comparison.undone(at, None);
+    let (failed, unfinished) = comparison.unfinished(at, None);
     let mut all = Map::new();
     all.insert("completion_s".into(), over(makespan_s));
     all.insert("completion_p95_s".into(), figure(report::p95(comparison, at)));
@@ -66,7 +66,7 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
         all.insert("worst_slowdown".into(), figure(comparison.worst_slowdown(at, None)));
     }
     all.insert("locality".into(), figure(comparison.figure_of(at, report::locality)));
-    all.insert("preempted".into(), total(|job| f64::from(job.taken.preemptions())));
+    all.insert("preempted".into(), total(|job| f64::from(job.preemption.preemptions())));
     all.insert("lost_slot_s".into(), total(|job| job.lost.as_secs_f64()));
     all.insert("overhead_slot_s".into(), total(|job| job.overhead().as_secs_f64()));
     all.insert("makespan_s".into(), figure(report::makespan(comparison, at)));
@@ -95,7 +95,7 @@ pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
                 "waiting_s": job.waiting().map(Span::as_secs_f64),
                 "reduce_wait_s": reduce_wait_s(job),
                 "locality": job.locality(),
-                "preempted": job.taken.preemptions(),
+                "preempted": job.preemption.preemptions(),
                 "lost_slot_s": job.lost.as_secs_f64(),
                 "overhead_slot_s": job.overhead().as_secs_f64(),
             })
@@ -115,7 +115,7 @@ mod tests {
     };
 
     #[test]
-    fn a_word_means_one_thing() {
+    fn json_keys_are_unique() {
         let profiles = profile::built_in();
         let experiment = Experiment {
             setup: Setup::even(20, PerPhase { map: 8, reduce: 2 }, "fifo"),
@@ -147,9 +147,9 @@ mod tests {
             assert!(seconds(makespan) > 1.5 * seconds(mean), "{makespan} is of all, {mean} of one");
             assert!(seconds(&row["groups"]["large"]["completion_s"]) > 0.0);
             let jobs = row["jobs"].as_array().expect("jobs");
-            let waits = |job: &&Value| job["reduce_wait_s"].is_null();
+            let waiting_for = |job: &&Value| job["reduce_wait_s"].is_null();
             assert_eq!(
-                jobs.iter().filter(waits).count(),
+                jobs.iter().filter(waiting_for).count(),
                 20,
                 "small jobs have no reduces, so no wait of theirs"
             );

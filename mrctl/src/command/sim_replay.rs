@@ -9,8 +9,8 @@ use anyhow::Result;
 use serde_json::json;
 use sim::{
     PerPhase,
-    fault::{Fault, Harm},
-    replay::{self, Replay, WhatIf, replay},
+    fault::{Fault, FaultKind},
+    replay::{self, Replay, ReplayRequest, replay},
     report::{self, html::escape},
     workload::history::{self, History},
 };
@@ -71,8 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let faults =
         args.fail.iter().map(|fail| fault(fail, &history.trackers)).collect::<Result<Vec<Fault>>>()?;
     let nodes = args.nodes.as_deref().map_or(Ok(0), |text| more(text, history.trackers.len()))?;
-    let what = WhatIf { ran, others, slots, nodes, faults };
-    what.fits(&history).map_err(|error| Usage(format!("--fail: {error}")))?;
+    let what = ReplayRequest { ran, others, slots, nodes, faults };
+    what.validate(&history).map_err(|error| Usage(format!("--fail: {error}")))?;
     let runs = Runs::new();
     let replay = replay(&history, &what, &|step| runs.done("", step))?;
     drop(runs);
@@ -80,8 +80,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// The words around the tables, in the order in which they are read.
-struct Words {
-    left_out: Option<String>,
+struct Paragraphs {
+    skipped_jobs: Option<String>,
     heading: String,
     off: String,
     what_if: String,
@@ -89,24 +89,24 @@ struct Words {
     advice: String,
 }
 
-impl Words {
-    fn of(history: &History, what: &WhatIf, replay: &Replay) -> Self {
+impl Paragraphs {
+    fn of(history: &History, what: &ReplayRequest, replay: &Replay) -> Self {
         let count = history.trackers.len();
         let changes = what.changes(history);
         let what_if = changes.as_deref().unwrap_or("the cluster as it was");
-        let advice = if history.is_cut_short() {
+        let advice = if history.is_truncated() {
             "no advice: what jobs that have not ended will still hold is not known".to_owned()
         } else {
             replay.advice()
         };
         Self {
-            left_out: history::left_out(&history.left_out),
+            skipped_jobs: history::skipped_jobs(&history.skipped_jobs),
             heading: format!(
                 "as it really ran, on {} under {}, and simulated",
                 output::count(count as u64, "node"),
                 what.ran.scheduler
             ),
-            off: format!("the model is {} off, mean over jobs", report::percent(replay.fidelity.error())),
+            off: format!("the model is off by {}, mean over jobs", report::percent(replay.fidelity.error())),
             what_if: format!("what if, simulated: {what_if}"),
             against: changes.map(|_| replay.against_before()),
             advice,
@@ -114,31 +114,36 @@ impl Words {
     }
 }
 
-fn show(args: &Args, history: &History, what: &WhatIf, replay: &Replay) -> Result<ExitCode> {
-    let words = Words::of(history, what, replay);
+fn show(args: &Args, history: &History, what: &ReplayRequest, replay: &Replay) -> Result<ExitCode> {
+    let paragraphs_of = Paragraphs::of(history, what, replay);
     let table = report::summary(&replay.comparison);
     if args.json {
-        output::json(&as_json(&words, replay))?;
+        output::json(&as_json(&paragraphs_of, replay))?;
     } else {
-        if let Some(left_out) = &words.left_out {
-            output::line(left_out)?;
+        if let Some(skipped_jobs) = &paragraphs_of.skipped_jobs {
+            output::line(skipped_jobs)?;
         }
-        output::line(format!("{}\n{}{}\n", words.heading, replay.fidelity.table().text(), words.off))?;
-        output::line(format!("{}\n{}", words.what_if, table.text()))?;
-        if let Some(against) = &words.against {
+        output::line(format!(
+            "{}\n{}{}\n",
+            paragraphs_of.heading,
+            replay.fidelity.table().text(),
+            paragraphs_of.off
+        ))?;
+        output::line(format!("{}\n{}", paragraphs_of.what_if, table.text()))?;
+        if let Some(against) = &paragraphs_of.against {
             output::line(against)?;
         }
-        output::line(&words.advice)?;
+        output::line(&paragraphs_of.advice)?;
     }
     if let Some(path) = &args.report {
-        let said = [Some(&words.off), words.left_out.as_ref()];
-        let concluded = [words.against.as_ref(), Some(&words.advice)];
+        let paper_figures = [Some(&paragraphs_of.off), paragraphs_of.skipped_jobs.as_ref()];
+        let concluded = [paragraphs_of.against.as_ref(), Some(&paragraphs_of.advice)];
         let body = format!(
             "<h2>{}</h2>{}{}<h2>{}</h2>{}{}{}",
-            escape(&words.heading),
+            escape(&paragraphs_of.heading),
             replay.fidelity.table().html(),
-            paragraphs(said),
-            escape(&words.what_if),
+            paragraphs(paper_figures),
+            escape(&paragraphs_of.what_if),
             table.html(),
             paragraphs(concluded),
             report::charts(&replay.comparison)
@@ -152,24 +157,22 @@ fn paragraphs<const N: usize>(texts: [Option<&String>; N]) -> String {
     report::paragraphs(texts.into_iter().flatten().map(String::as_str))
 }
 
-fn as_json(words: &Words, replay: &Replay) -> serde_json::Value {
+fn as_json(paragraphs_of: &Paragraphs, replay: &Replay) -> serde_json::Value {
     let job = |(name, real, simulated): &(String, f64, f64)| json!({ "job": name, "real_s": real, "simulated_s": simulated });
     json!({
-        "left_out": words.left_out,
+        "left_out": paragraphs_of.skipped_jobs,
         "jobs": replay.fidelity.jobs.iter().map(job).collect::<Vec<_>>(),
         "model_off": replay.fidelity.error(),
-        "what_if": words.what_if,
+        "what_if": paragraphs_of.what_if,
         "policies": sim_json::policies(&replay.comparison),
         "as_it_was": sim_json::policies(&replay.before),
-        "advice": words.advice,
+        "advice": paragraphs_of.advice,
     })
 }
 
 /// Nodes more than there were: `+4` and `-1` say so, `8` is how many there are to be. None would be no cluster.
 fn more(text: &str, were: usize) -> Result<i32> {
-    let bad = || {
-        Usage(format!("--nodes {text}: say how many there are to be (8), or how many more or fewer (+4, -1)"))
-    };
+    let bad = || Usage(format!("--nodes {text}: give a number (8), or a difference (+4, -1)"));
     let number: i32 = text.parse().map_err(|_| bad())?;
     let were = i32::try_from(were).unwrap_or(i32::MAX);
     let more = if text.starts_with(['+', '-']) { number } else { number.saturating_sub(were) };
@@ -185,7 +188,7 @@ fn fault(text: &str, trackers: &[String]) -> Result<Fault> {
     let (name, at) = text.split_once('@').ok_or_else(bad)?;
     let node = trackers.iter().position(|known| known == name).ok_or_else(bad)? as u32;
     let at_s = at.trim_end_matches('s').parse::<f64>().ok().filter(|at| at.is_finite() && *at >= 0.0);
-    Ok(Fault { at_s: at_s.ok_or_else(bad)?, for_s: None, what: Harm::Node { node } })
+    Ok(Fault { at_s: at_s.ok_or_else(bad)?, for_s: None, what: FaultKind::Node { node } })
 }
 
 #[cfg(test)]

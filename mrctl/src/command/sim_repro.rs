@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_use_is_refused() {
+    fn inapplicable_flags_are_rejected() {
         for good in
             ["fcs --seeds 2 --profiles p.toml", "coshh --seeds 3", "fcs --scale laptop --dir d", "hsrtf"]
         {
@@ -171,8 +171,8 @@ mod tests {
             ("coshh --profiles p.toml", "--profiles has no use for coshh"),
             ("fcs --dir d", "--dir has no use"),
         ] {
-            let told = check(bad).expect_err(bad);
-            assert!(told.starts_with(what), "{bad}: {told}");
+            let with_params = check(bad).expect_err(bad);
+            assert!(with_params.starts_with(what), "{bad}: {with_params}");
         }
     }
 }

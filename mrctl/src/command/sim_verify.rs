@@ -74,10 +74,10 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         let fidelity = Fidelity::of(&real.outcome, &simulated);
         if !args.json {
             let taken = |outcome: &Outcome| -> u32 {
-                outcome.metrics.jobs().map(|(_, job)| job.taken.preemptions()).sum()
+                outcome.metrics.jobs().map(|(_, job)| job.preemption.preemptions()).sum()
             };
             output::line(format!(
-                "{name}: {} off, mean over jobs; slots taken back {}, simulated {}\n{}",
+                "{name}: {} off, mean over jobs; preemptions {}, simulated {}\n{}",
                 report::percent(fidelity.error()),
                 output::count(taken(&real.outcome).into(), "time"),
                 taken(&simulated),

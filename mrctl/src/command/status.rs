@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
 /// A cluster as its folder tells it. What `up --json` and `status --json` print.
 #[derive(Debug, Serialize)]
-pub(crate) struct Standing {
+pub(crate) struct DaemonStatus {
     folder: PathBuf,
     /// `running`, `degraded` (some daemons have died or do not serve) or `stopped`.
     state: &'static str,
@@ -58,7 +58,7 @@ struct Process {
     log: PathBuf,
 }
 
-impl Standing {
+impl DaemonStatus {
     /// Of the cluster in this folder.
     pub(crate) fn of(folder: &Path) -> Result<Self> {
         let layout = Layout::prepare(folder, &Overrides::default())?;
@@ -115,34 +115,34 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let folder = state_folder(args.dir.as_deref())?;
     if !folder.join("layout.json").is_file() {
         bail!(
-            "no cluster in {}: start one with `mrctl up`; `mrctl cluster status` looks at one of several machines",
+            "no cluster in {}: start one with `mrctl up`; for a cluster of several machines use `mrctl cluster status`",
             folder.display()
         );
     }
-    let standing = Standing::of(&folder)?;
-    let code = if standing.state == "running" { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let status = DaemonStatus::of(&folder)?;
+    let code = if status.state == "running" { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
-        output::json(&standing)?;
+        output::json(&status)?;
         return Ok(code);
     }
-    let Standing { state, access, users, folder, .. } = &standing;
+    let DaemonStatus { state, access, users, folder, .. } = &status;
     output::line(format!("{state}, {access} ({users} can use it); folder {}", folder.display()))?;
-    for warning in &standing.warnings {
+    for warning in &status.warnings {
         eprintln!("mrctl: warning: {warning}");
     }
     let mut table = output::table(&["NODE", "DAEMON", "STATE", "PID", "ADDRESS"], &[3]);
-    for one in &standing.daemons {
+    for one in &status.daemons {
         let addr = if one.addr.is_empty() { "-" } else { &one.addr };
         table.add_row([&one.name, one.kind, one.state, &one.pid.to_string(), addr]);
     }
-    if !standing.daemons.is_empty() {
+    if !status.daemons.is_empty() {
         output::print_table(&table)?;
     }
     let dir = dir_flag(Some(folder));
     match *state {
         "stopped" => output::line(format!("start it with `mrctl up{dir}`"))?,
         "degraded" => {
-            for one in standing.daemons.iter().filter(|one| one.state == "dead") {
+            for one in status.daemons.iter().filter(|one| one.state == "dead") {
                 let node = if one.name == one.kind { "the" } else { &format!("{}'s", one.name) };
                 output::line(format!("{node} {} has died: see {}", one.kind, one.log.display()))?;
             }

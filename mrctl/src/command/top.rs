@@ -4,13 +4,13 @@
 
 use super::nodes::{self, Row};
 use crate::{
-    desk::{Desk, Overview, Slots},
     job::{
         model::{Job, Phase, Tracker},
         preempted,
     },
     locate::Target,
     output::{self, Usage},
+    status_cache::{Overview, Slots, StatusCache},
 };
 use anyhow::{Result, bail};
 use daemon::Period;
@@ -61,17 +61,17 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     if args.every.0 < EVERY_MIN {
-        bail!(Usage("--every: once a second is as often as it looks; give 1s or more".into()));
+        bail!(Usage("--every: at least 1s".into()));
     }
-    let desk = Desk::new(target.clone(), target.proved_name()?);
+    let status_cache = StatusCache::new(target.clone(), target.proved_name()?);
     if args.once || args.json || !std::io::stdout().is_terminal() {
-        return once(&*desk.overview().await, args.json);
+        return once(&*status_cache.overview().await, args.json);
     }
     let mut out = output::stdout();
     write!(out, "{ENTER}")?;
     let looks = async {
         loop {
-            let all = desk.overview().await;
+            let all = status_cache.overview().await;
             let (rows, columns) = screen();
             let lines = fit(frame(&all, output::now_ms()), rows, columns);
             let mut out = output::stdout();
@@ -93,15 +93,15 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 
 fn once(all: &Overview, as_json: bool) -> Result<ExitCode> {
     if as_json {
-        output::json(&Glance::of(all))?;
+        output::json(&Snapshot::of(all))?;
     } else {
         for line in frame(all, output::now_ms()).all() {
             output::line(line)?;
         }
     }
     let mut code = ExitCode::SUCCESS;
-    for trouble in all.troubles() {
-        eprintln!("mrctl: {}", trouble.words());
+    for error in all.query_errors() {
+        eprintln!("mrctl: {}", error.describe());
         code = ExitCode::FAILURE;
     }
     Ok(code)
@@ -109,7 +109,7 @@ fn once(all: &Overview, as_json: bool) -> Result<ExitCode> {
 
 /// One look, as JSON; what a master that does not answer would have said is null.
 #[derive(Serialize)]
-struct Glance<'a> {
+struct Snapshot<'a> {
     at_ms: u64,
     scheduler: Option<&'a str>,
     shadow: Option<&'a str>,
@@ -117,12 +117,12 @@ struct Glance<'a> {
     /// Those that are not over.
     jobs: Option<Vec<&'a Job>>,
     /// What jobs without a slot wait for.
-    waits: &'a std::collections::BTreeMap<String, String>,
+    waiting_for: &'a std::collections::BTreeMap<String, String>,
     trackers: Option<&'a [Tracker]>,
     files: Option<&'a Report>,
 }
 
-impl<'a> Glance<'a> {
+impl<'a> Snapshot<'a> {
     fn of(all: &'a Overview) -> Self {
         let policy = all.schedulers.as_ref().ok();
         Self {
@@ -131,7 +131,7 @@ impl<'a> Glance<'a> {
             shadow: policy.and_then(|all| all.shadow.as_deref()),
             slots: all.trackers.is_ok().then(|| all.slots()),
             jobs: all.jobs.as_ref().ok().map(|jobs| jobs.iter().filter(|job| !job.is_over()).collect()),
-            waits: &all.reasons,
+            waiting_for: &all.reasons,
             trackers: all.trackers.as_deref().ok(),
             files: all.files.as_ref().ok(),
         }
@@ -193,15 +193,15 @@ fn frame(all: &Overview, now_ms: u64) -> Lines {
     if let Ok(files) = &all.files {
         head.push(stored(files));
     }
-    head.extend(all.troubles().map(|trouble| trouble.words().to_owned()));
+    head.extend(all.query_errors().map(|error| error.describe().to_owned()));
     let datanodes = all.files.as_ref().map_or(&[][..], |report| &report.nodes);
     let trackers = all.trackers.as_deref().unwrap_or_default();
     Lines { head, jobs: job_lines(all, jobs, now_ms), nodes: node_lines(datanodes, trackers) }
 }
 
-/// `chronos(fair)  2 jobs run, 1 waits  maps 7 of 8 slots, reduces 3 of 4`
+/// `chronos(fair)  2 jobs run, 1 waiting_for  maps 7 of 8 slots, reduces 3 of 4`
 fn summary(all: &Overview, jobs: &[Job]) -> String {
-    let waiting = jobs.iter().filter(|job| job.waits()).count();
+    let waiting = jobs.iter().filter(|job| job.waiting_for()).count();
     let running = jobs.iter().filter(|job| !job.is_over()).count() - waiting;
     let mut parts = Vec::new();
     if let Ok(policy) = &all.schedulers {
@@ -242,8 +242,8 @@ fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {
     let header = ["JOB", "NAME", "USER", "STATE", "MAPS", "REDUCES", "SLOTS", "TIME", "NOTE"];
     let mut table = output::table(&header, &[4, 5, 6, 7]);
     for job in active.into_iter().chain(ended) {
-        let state = job.shown_state();
-        let waits = all.reasons.get(&job.job).filter(|_| job.waits());
+        let state = job.display_state();
+        let waiting_for = all.reasons.get(&job.job).filter(|_| job.waiting_for());
         let time = if job.is_over() { job.ended_ms } else { now_ms }.saturating_sub(job.submitted_ms);
         table.add_row([
             job.job.clone(),
@@ -254,7 +254,7 @@ fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {
             part(&job.reduces),
             format!("{}", job.maps.running + job.reduces.running),
             output::age(time),
-            waits.cloned().unwrap_or_else(|| preempted::briefly(job)),
+            waiting_for.cloned().unwrap_or_else(|| preempted::briefly(job)),
         ]);
     }
     output::table_lines(&table)
@@ -282,7 +282,8 @@ fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
         };
         let of = |what: fn(&Tracker) -> String| tracker.map_or_else(|| "-".into(), what);
         let on = |what: fn(&NodeReport) -> String| datanode.map_or_else(|| "-".into(), what);
-        let heard = [tracker.map(|own| own.last_heard_ms_ago), datanode.map(|own| own.last_heartbeat_ms_ago)];
+        let heard =
+            [tracker.map(|own| own.last_heartbeat_ms_ago), datanode.map(|own| own.last_heartbeat_ms_ago)];
         // Whichever half has been silent for longer.
         let heard = heard.into_iter().flatten().max().unwrap_or(0);
         table.add_row([
@@ -290,7 +291,7 @@ fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
             of(|own| own.state.clone()),
             of(|own| format!("{}/{}", own.maps_running, own.map_slots)),
             of(|own| format!("{}/{}", own.reduces_running, own.reduce_slots)),
-            on(|own| nodes::state_word(own.state).to_owned()),
+            on(|own| nodes::state_name(own.state).to_owned()),
             on(|own| output::human(own.used)),
             on(|own| output::human(own.free)),
             format!("{} ago", output::age(heard)),
@@ -302,15 +303,15 @@ fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desk::Trouble;
+    use crate::status_cache::QueryError;
 
     fn job(id: &str, state: &str, running: u32) -> Job {
         let maps = Phase { total: 8, done: 3, running, progress: 0.41, ..Phase::default() };
         Job { job: id.into(), name: "count".into(), state: state.into(), maps, ..Job::default() }
     }
 
-    fn away<T>() -> Result<T, Trouble> {
-        Err(Trouble::Away("nobody answers".into()))
+    fn away<T>() -> Result<T, QueryError> {
+        Err(QueryError::Unavailable("nobody answers".into()))
     }
 
     fn overview(jobs: Vec<Job>) -> Overview {
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_says_for_what_and_what_is_away_is_told() {
+    fn waiting_reasons_and_unreachable_masters_are_shown() {
         let all = overview(vec![job("job_1", "running", 2), job("job_2", "running", 0)]);
         let lines = frame(&all, 1000).all().join("\n");
         assert!(lines.contains("1 job runs, 1 waits") && lines.contains("nobody answers"), "{lines}");

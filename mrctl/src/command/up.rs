@@ -1,6 +1,6 @@
 //! `mrctl up`: a whole cluster as real processes on loopback, ready when it says so.
 
-use super::status::Standing;
+use super::status::DaemonStatus;
 use crate::{
     cluster::{ClusterState, Kind, Launch, Layout, Overrides, failure, lock, restart},
     locate::{FOLDER, dir_flag},
@@ -33,7 +33,7 @@ const WATCH: Duration = Duration::from_millis(500);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl up                                   in the foreground; Ctrl-C stops it\n  \
-    mrctl up --detach                          come back when it is ready\n  \
+    mrctl up --detach                          return when it is ready\n  \
     mrctl up --nodes 6 --racks 2 --replication 3 --detach\n  \
     mrctl up --config my.toml --detach         with settings of your own\n  \
     mrctl up --open --detach                   for clients without credentials\n\n\
@@ -125,22 +125,22 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     };
     // What cannot be right is refused before anything is made or started.
     Layout::prepare(&args.dir, &overrides)?.check_masters(args.format.is_some())?;
-    let held = lock(&args.dir)?;
+    let locked = lock(&args.dir)?;
     if let Some(state) = running(&args.dir)? {
-        refuse_twice(&args.dir, &state, describes)?;
-        return start_again(&args.dir, state, args.json).await;
+        refuse_second_start(&args.dir, &state, describes)?;
+        return restart_daemons(&args.dir, state, args.json).await;
     }
     let layout = Layout::prepare(&args.dir, &overrides)?;
     note_fewer_nodes(&layout);
     note_replication(&layout);
     note_access(&layout);
-    // Listening begins once and goes on: a signal between two listeners would be lost.
+    // Listening begins once and continues: a signal between two listeners would be lost.
     let mut stop = std::pin::pin!(super::end_signal());
     let mut launch = tokio::select! {
         launch = Launch::start_degraded(layout, args.namenode_port) => launch?,
         () = &mut stop => bail!("interrupted while starting: nothing is left running"),
     };
-    drop(held);
+    drop(locked);
     if args.detach {
         launch.keep();
     }
@@ -150,9 +150,9 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     }
     let code = if launch.warnings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
-        let mut standing = Standing::of(&launch.layout.folder)?;
-        standing.add(&launch.warnings);
-        output::json(&standing)?;
+        let mut status = DaemonStatus::of(&launch.layout.folder)?;
+        status.add(&launch.warnings);
+        output::json(&status)?;
         return if args.detach { Ok(code) } else { watch(&mut launch, stop, &dir, true).await };
     }
     output::line(ready(&launch))?;
@@ -224,9 +224,9 @@ fn running(folder: &Path) -> Result<Option<ClusterState>> {
 }
 
 /// A cluster of which all runs is not started again, nor is one changed that runs.
-fn refuse_twice(folder: &Path, state: &ClusterState, describes: bool) -> Result<()> {
+fn refuse_second_start(folder: &Path, state: &ClusterState, describes: bool) -> Result<()> {
     let dead = state.daemons.iter().any(|daemon| !daemon.is_running());
-    let running = state.running_words().unwrap_or_default();
+    let running = state.describe_running().unwrap_or_default();
     let (at, dir) = (folder.display(), dir_flag(Some(folder)));
     if dead && describes {
         bail!(
@@ -243,7 +243,7 @@ fn refuse_twice(folder: &Path, state: &ClusterState, describes: bool) -> Result<
 }
 
 /// Starts the daemons of a running cluster that have died.
-async fn start_again(folder: &Path, mut state: ClusterState, json: bool) -> Result<ExitCode> {
+async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> Result<ExitCode> {
     // The masters first: the others register with them. The state lists each kind in the order of a start.
     let dead: Vec<_> = state.daemons.iter().filter(|daemon| !daemon.is_running()).cloned().collect();
     let mut warnings = Vec::new();
@@ -263,9 +263,9 @@ async fn start_again(folder: &Path, mut state: ClusterState, json: bool) -> Resu
         }
     }
     if json {
-        let mut standing = Standing::of(folder)?;
-        standing.add(&warnings);
-        output::json(&standing)?;
+        let mut status = DaemonStatus::of(folder)?;
+        status.add(&warnings);
+        output::json(&status)?;
     }
     Ok(if warnings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -294,7 +294,7 @@ async fn watch(
     dir: &str,
     quiet: bool,
 ) -> Result<ExitCode> {
-    let say = |line: &str| if quiet { Ok(()) } else { output::line(line) };
+    let print_status = |line: &str| if quiet { Ok(()) } else { output::line(line) };
     let folder = launch.layout.folder.clone();
     let mut dead = BTreeSet::new();
     loop {
@@ -305,7 +305,7 @@ async fn watch(
         launch.reap();
         let Some(state) = ClusterState::load(&folder)? else {
             launch.keep();
-            say("stopped by `mrctl down`")?;
+            print_status("stopped by `mrctl down`")?;
             return Ok(ExitCode::SUCCESS);
         };
         for daemon in &state.daemons {
@@ -324,7 +324,7 @@ async fn watch(
         launch.state = state;
     }
     launch.stop()?;
-    say("stopped; the data stays, `mrctl up` starts again with it")?;
+    print_status("stopped; the data stays, `mrctl up` starts again with it")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_warning_of_an_open_cluster_names_the_account_that_strangers_run_programs_as() {
+    fn open_cluster_warning_names_the_task_account() {
         let own = open_warning(None, "ann");
         assert!(own.contains("run programs as ann, which reach all that ann can: files"), "{own}");
         let other = open_warning(Some("nobody"), "root");

@@ -41,14 +41,16 @@ fn lines(why: &Why) -> Vec<String> {
     let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
     let verb = if matches!(why.state.as_str(), "succeeded" | "failed") { "has" } else { "is" };
     let mut lines = vec![format!("{} {verb} {}{under}", why.of, why.state)];
-    lines.extend(why.waits.iter().map(|reason| format!("  {}", reason.words)));
-    if why.waits.is_empty() {
+    lines.extend(why.waiting_for.iter().map(|reason| format!("  {}", reason.text)));
+    if why.waiting_for.is_empty() {
         lines.push("  it waits for nothing".into());
     }
-    if !why.lately.is_empty() {
+    if !why.recent_events.is_empty() {
         lines.push("lately:".into());
     }
-    lines.extend(why.lately.iter().map(|event| format!("  {}  {}", output::time(event.at_ms), event.words)));
+    lines.extend(
+        why.recent_events.iter().map(|event| format!("  {}  {}", output::time(event.at_ms), event.text)),
+    );
     lines
 }
 
@@ -59,16 +61,16 @@ mod tests {
 
     #[test]
     fn one_sentence_a_line() {
-        let reason = |words: &str| Reason { words: words.into(), ..Reason::default() };
+        let reason = |text: &str| Reason { text: text.into(), ..Reason::default() };
         let mut why = Why {
             of: "job_7".into(),
             state: "running".into(),
             scheduler: "fair".into(),
-            waits: vec![reason("3 maps wait"), reason("pool ann holds 2 of 2")],
-            lately: Vec::new(),
+            waiting_for: vec![reason("3 maps wait"), reason("pool ann holds 2 of 2")],
+            recent_events: Vec::new(),
         };
         assert_eq!(lines(&why), ["job_7 is running, under fair", "  3 maps wait", "  pool ann holds 2 of 2"]);
-        why.waits.clear();
+        why.waiting_for.clear();
         assert_eq!(lines(&why)[1], "  it waits for nothing");
     }
 }

@@ -137,7 +137,7 @@ pub(crate) async fn setrep(args: Setrep, client: &Client) -> Result<ExitCode> {
             if fsck.status != Health::Healthy {
                 let (path, files) = (&root.path, lacking(&fsck).len() as u64);
                 let files = output::count(files, "file");
-                bail!("{path}: {files} with too few replicas after {wait}; the copying goes on");
+                bail!("{path}: {files} with too few replicas after {wait}; the copies continue");
             }
         }
     }

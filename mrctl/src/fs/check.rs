@@ -18,7 +18,7 @@ use std::{
 const POLL: Duration = Duration::from_millis(200);
 /// How long it waits in silence, and between two lines after that.
 const QUIET: Duration = Duration::from_secs(2);
-const TELL_PERIOD: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// What is left of a file that lacks a block.
 const REST: &str = "`mrctl fs get --skip-lost` reads the rest of its file";
 
@@ -89,13 +89,13 @@ pub(crate) async fn await_health(client: &Client, path: &DfsPath, wait: Duration
             return Ok(fsck);
         }
         if now >= tell {
-            tell = now + TELL_PERIOD;
+            tell = now + REPORT_INTERVAL;
             let blocks = lacking(&fsck).into_iter().flat_map(|file| &file.blocks);
             let lacking = blocks.filter(|block| block.status != Health::Healthy).count() as u64;
             let (blocks, left) = (output::count(lacking, "block"), (deadline - now).as_secs());
             eprintln!(
                 "mrctl: {path} is {}: {blocks} not whole; waiting up to {left} s more",
-                word(fsck.status)
+                health_name(fsck.status)
             );
         }
         tokio::time::sleep(POLL).await;
@@ -121,8 +121,11 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
         if let Some(verified) = verified {
             output::line(verified)?;
         }
-        let short =
-            if fsck.status == Health::Degraded { outlook(client, &fsck).await? } else { String::new() };
+        let short = if fsck.status == Health::Degraded {
+            repair_outlook(client, &fsck).await?
+        } else {
+            String::new()
+        };
         show(&args.paths.join(" "), &fsck, &short)?;
         for (name, meaning) in super::overview::warnings(&client.report().await?) {
             output::line(format!("{name}: {meaning}"))?;
@@ -222,14 +225,14 @@ async fn verify(client: &Client, roots: &[FileStatus]) -> Result<VerifyResult> {
             return Ok(VerifyResult::new(asked.len() as u64, &before, &report));
         }
         if Instant::now() >= tell {
-            tell = Instant::now() + TELL_PERIOD;
+            tell = Instant::now() + REPORT_INTERVAL;
             eprintln!("mrctl: {} still to be read", output::count(pending, "replica"));
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
-fn word(health: Health) -> &'static str {
+fn health_name(health: Health) -> &'static str {
     match health {
         Health::Healthy => "healthy",
         Health::Degraded => "degraded",
@@ -244,15 +247,15 @@ pub(super) fn lacking(fsck: &client::Fsck) -> Vec<&FsckFile> {
 }
 
 /// What becomes of blocks with too few replicas.
-async fn outlook(client: &Client, fsck: &client::Fsck) -> Result<String> {
+async fn repair_outlook(client: &Client, fsck: &client::Fsck) -> Result<String> {
     let report = client.report().await?;
     let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();
     let blocks = lacking(fsck).into_iter().flat_map(|file| &file.blocks);
     let wanted = blocks.filter(|block| block.status != Health::Healthy).map(|block| block.wanted);
-    Ok(outlook_text(live, report.copies_pending, wanted))
+    Ok(repair_outlook_text(live, report.copies_pending, wanted))
 }
 
-fn outlook_text(live: usize, pending: u64, wanted: impl Iterator<Item = u32> + Clone) -> String {
+fn repair_outlook_text(live: usize, pending: u64, wanted: impl Iterator<Item = u32> + Clone) -> String {
     let possible = |wanted: u32| wanted as usize <= live;
     if pending > 0 || wanted.clone().any(possible) {
         return "the cluster is making them".into();
@@ -261,7 +264,7 @@ fn outlook_text(live: usize, pending: u64, wanted: impl Iterator<Item = u32> + C
     format!("{most} are wanted, live datanodes: {live}; start more")
 }
 
-fn show(what: &str, fsck: &client::Fsck, outlook: &str) -> Result<()> {
+fn show(what: &str, fsck: &client::Fsck, repair_outlook: &str) -> Result<()> {
     let problems = lacking(fsck);
     if !problems.is_empty() {
         let header = ["FILE", "STATE", "BLOCK", "LENGTH", "GOOD", "WANTED", "DAMAGED", "DRAINING"];
@@ -270,7 +273,7 @@ fn show(what: &str, fsck: &client::Fsck, outlook: &str) -> Result<()> {
             for block in file.blocks.iter().filter(|block| block.status != Health::Healthy) {
                 table.add_row([
                     file.path.to_string(),
-                    word(block.status).into(),
+                    health_name(block.status).into(),
                     block.block.to_string(),
                     block.length.to_string(),
                     block.live.to_string(),
@@ -284,10 +287,9 @@ fn show(what: &str, fsck: &client::Fsck, outlook: &str) -> Result<()> {
     }
     let meaning = match fsck.status {
         Health::Healthy => "every block has its replicas".into(),
-        Health::Degraded => format!("every block can be read, some have too few replicas; {outlook}"),
+        Health::Degraded => format!("every block can be read, some have too few replicas; {repair_outlook}"),
         Health::Missing => format!(
-            "at least one block is on no node that is there: start a node that has it (`mrctl nodes` shows which \
-             are away); {REST}"
+            "at least one block has no live replica: start a node that has it (`mrctl nodes` shows which are down); {REST}"
         ),
         Health::Corrupt => format!("at least one block has damaged replicas only; {REST}"),
     };
@@ -297,7 +299,7 @@ fn show(what: &str, fsck: &client::Fsck, outlook: &str) -> Result<()> {
     };
     output::line(format!(
         "{what} is {}: {meaning} ({}, {}, {}{problems})",
-        word(fsck.status),
+        health_name(fsck.status),
         output::count(fsck.files, "file"),
         output::count(fsck.blocks, "block"),
         output::human(fsck.bytes),
@@ -343,10 +345,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_promised_only_where_they_can_be_made() {
-        assert_eq!(outlook_text(3, 0, [3, 5].into_iter()), "the cluster is making them");
-        assert_eq!(outlook_text(1, 2, [2].into_iter()), "the cluster is making them");
-        assert_eq!(outlook_text(1, 0, [2, 3].into_iter()), "3 are wanted, live datanodes: 1; start more");
+    fn repair_outlook_matches_possible_copies() {
+        assert_eq!(repair_outlook_text(3, 0, [3, 5].into_iter()), "the cluster is making them");
+        assert_eq!(repair_outlook_text(1, 2, [2].into_iter()), "the cluster is making them");
+        assert_eq!(
+            repair_outlook_text(1, 0, [2, 3].into_iter()),
+            "3 are wanted, live datanodes: 1; start more"
+        );
     }
 
     #[test]
@@ -359,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_told_once() {
+    fn reason_is_printed_once() {
         let status = |reason: &str| SafemodeStatus {
             on: true,
             reason: reason.into(),

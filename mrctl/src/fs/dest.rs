@@ -4,9 +4,9 @@ use anyhow::{Result, bail};
 
 /// What is at a destination before anything is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum There {
+pub(super) enum Existing {
     /// Nothing.
-    Nothing,
+    None,
     /// A file.
     File,
     /// A folder.
@@ -25,16 +25,16 @@ pub(super) enum Dest {
 }
 
 /// What `sources` sources to `dest` mean.
-pub(super) fn plan(sources: usize, dest: &str, there: There) -> Result<Dest> {
+pub(super) fn plan(sources: usize, dest: &str, existing: Existing) -> Result<Dest> {
     let slash = dest.ends_with('/');
-    match there {
-        There::Folder => Ok(Dest::Into),
-        There::File if slash || sources > 1 => bail!("{dest} is a file: {} need a folder", count(sources)),
-        There::Nothing if slash => Ok(Dest::IntoNew),
-        There::Nothing if sources > 1 => {
+    match existing {
+        Existing::Folder => Ok(Dest::Into),
+        Existing::File if slash || sources > 1 => bail!("{dest} is a file: {} need a folder", count(sources)),
+        Existing::None if slash => Ok(Dest::IntoNew),
+        Existing::None if sources > 1 => {
             bail!("{dest} does not exist: {} need a folder; end it with / to have it made", count(sources))
         }
-        There::Nothing | There::File => Ok(Dest::Exact),
+        Existing::None | Existing::File => Ok(Dest::Exact),
     }
 }
 
@@ -49,28 +49,28 @@ mod tests {
     #[test]
     fn an_existing_folder_takes_all() {
         for dest in ["/d", "/d/"] {
-            assert_eq!(plan(1, dest, There::Folder).unwrap(), Dest::Into);
-            assert_eq!(plan(2, dest, There::Folder).unwrap(), Dest::Into);
+            assert_eq!(plan(1, dest, Existing::Folder).unwrap(), Dest::Into);
+            assert_eq!(plan(2, dest, Existing::Folder).unwrap(), Dest::Into);
         }
     }
 
     #[test]
     fn a_slash_means_a_folder() {
-        assert_eq!(plan(1, "/d/", There::Nothing).unwrap(), Dest::IntoNew);
-        assert_eq!(plan(2, "/d/", There::Nothing).unwrap(), Dest::IntoNew);
-        assert!(plan(1, "/d/", There::File).is_err());
+        assert_eq!(plan(1, "/d/", Existing::None).unwrap(), Dest::IntoNew);
+        assert_eq!(plan(2, "/d/", Existing::None).unwrap(), Dest::IntoNew);
+        assert!(plan(1, "/d/", Existing::File).is_err());
     }
 
     #[test]
     fn one_source_takes_the_name() {
-        assert_eq!(plan(1, "/d", There::Nothing).unwrap(), Dest::Exact);
-        assert_eq!(plan(1, "/d", There::File).unwrap(), Dest::Exact);
+        assert_eq!(plan(1, "/d", Existing::None).unwrap(), Dest::Exact);
+        assert_eq!(plan(1, "/d", Existing::File).unwrap(), Dest::Exact);
     }
 
     #[test]
     fn several_sources_need_a_folder() {
-        let error = plan(2, "/d", There::Nothing).unwrap_err().to_string();
+        let error = plan(2, "/d", Existing::None).unwrap_err().to_string();
         assert_eq!(error, "/d does not exist: 2 sources need a folder; end it with / to have it made");
-        assert!(plan(2, "/d", There::File).is_err());
+        assert!(plan(2, "/d", Existing::File).is_err());
     }
 }

@@ -2,10 +2,10 @@
 
 use super::{
     Outcome, copy_out,
-    dest::{self, Dest, There},
+    dest::{self, Dest, Existing},
     expand_all,
-    put::tell_faults,
-    refuse_dir, tell_lost, tree,
+    put::report_faults,
+    refuse_dir, report_lost, tree,
 };
 use crate::{
     command::end_signal,
@@ -89,9 +89,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
         [] => bail!(Usage("get needs a path".into())),
     };
     if local == "-" && args.json {
-        bail!(Usage(
-            "--json tells of files that were copied; with - standard output is the file itself".into()
-        ));
+        bail!(Usage("--json lists copied files; with - standard output is the file itself".into()));
     }
     let mut outcome = Outcome::default();
     let roots = expand_all(client, sources, &mut outcome).await?;
@@ -106,7 +104,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
                 reader.skip_lost();
             }
             let copied = copy_out(&mut reader).await;
-            if tell_lost(&root.path, reader.lost()) {
+            if report_lost(&root.path, reader.lost()) {
                 outcome.fail();
             }
             if let Err(error) = copied {
@@ -115,12 +113,12 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
         }
         return Ok(outcome.code());
     }
-    let there = match fs::metadata(local) {
-        Ok(metadata) if metadata.is_dir() => There::Folder,
-        Ok(_) => There::File,
-        Err(_) => There::Nothing,
+    let existing = match fs::metadata(local) {
+        Ok(metadata) if metadata.is_dir() => Existing::Folder,
+        Ok(_) => Existing::File,
+        Err(_) => Existing::None,
     };
-    let way = dest::plan(roots.len(), local, there)?;
+    let way = dest::plan(roots.len(), local, existing)?;
     let mut plan = Plan::default();
     if way == Dest::IntoNew {
         plan.folders.push(local.into());
@@ -144,11 +142,11 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     let meter = Arc::new(Meter::new(&label, Some(total), args.quiet || args.json));
     let options = How { overwrite: args.force, skip_lost: args.skip_lost };
     let reports = copy_all(plan.copies, client, options, &meter, &mut outcome).await?;
-    meter.tell();
+    meter.update();
     drop(meter);
-    tell_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
+    report_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
     for report in &reports {
-        if tell_lost(&report.status.path, &report.lost) {
+        if report_lost(&report.status.path, &report.lost) {
             outcome.fail();
         }
     }
@@ -185,12 +183,12 @@ fn check(plan: &Plan, force: bool) -> Result<()> {
             let above = above.display();
             bail!(Usage(format!("there is no folder {above} here: make it first, or end the name with /")));
         }
-        let Ok(there) = fs::metadata(&copy.to) else { continue };
+        let Ok(existing) = fs::metadata(&copy.to) else { continue };
         let to = copy.to.display();
-        if there.is_dir() {
+        if existing.is_dir() {
             bail!(Usage(format!("{to} is a folder: give the file another name")));
         }
-        if !there.is_file() {
+        if !existing.is_file() {
             bail!(Usage(format!(
                 "{to} is not a regular file: write to - (standard output) and redirect that"
             )));

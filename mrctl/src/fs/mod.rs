@@ -60,7 +60,7 @@ pub(crate) async fn run(command: FsCommand, target: &Target) -> Result<ExitCode>
     let client = target.connect().await?;
     let result = dispatch(command, &client).await;
     // What was given up on the way is removed before this process ends.
-    client.settle(SETTLE).await;
+    client.wait_closed(SETTLE).await;
     result
 }
 
@@ -100,7 +100,7 @@ impl Outcome {
         self.code = self.code.max(1);
     }
 
-    /// Says what failed and goes on. A closed standard output ends the command instead.
+    /// Says what failed and continues. A closed standard output ends the command instead.
     fn note(&mut self, error: anyhow::Error) -> Result<()> {
         let closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
         if error.downcast_ref().is_some_and(closed) {
@@ -171,7 +171,7 @@ async fn expand_all(client: &Client, texts: &[String], outcome: &mut Outcome) ->
             Err(error) => missing.add(text, error, outcome)?,
         }
     }
-    missing.tell(outcome)?;
+    missing.report(outcome)?;
     Ok(all)
 }
 
@@ -179,25 +179,25 @@ async fn expand_all(client: &Client, texts: &[String], outcome: &mut Outcome) ->
 /// pattern that was meant for the cluster: that is told once, rather than each path.
 #[derive(Debug, Default)]
 struct Missing {
-    here: Vec<(String, anyhow::Error)>,
+    missing: Vec<(String, anyhow::Error)>,
 }
 
 impl Missing {
     /// What came of one path.
     fn add(&mut self, text: &str, error: anyhow::Error, outcome: &mut Outcome) -> Result<()> {
         if is_absent(&error) && std::path::Path::new(text).exists() {
-            self.here.push((text.to_owned(), error));
+            self.missing.push((text.to_owned(), error));
             return Ok(());
         }
         outcome.note(error)
     }
 
     /// Says what has been put off.
-    fn tell(mut self, outcome: &mut Outcome) -> Result<()> {
-        if self.here.len() < 2 {
-            return self.here.pop().map_or(Ok(()), |(_, error)| outcome.note(error));
+    fn report(mut self, outcome: &mut Outcome) -> Result<()> {
+        if self.missing.len() < 2 {
+            return self.missing.pop().map_or(Ok(()), |(_, error)| outcome.note(error));
         }
-        let (number, first) = (self.here.len(), &self.here[0].0);
+        let (number, first) = (self.missing.len(), &self.missing[0].0);
         outcome.note(anyhow::anyhow!(
             "{number} paths ({first}, ...) are on this machine but not in the file system: {}",
             output::QUOTE_IT
@@ -228,10 +228,10 @@ async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
 }
 
 /// Says which bytes of a file are zeros for want of the right ones. Whether there are any.
-fn tell_lost(path: &DfsPath, lost: &[Lost]) -> bool {
+fn report_lost(path: &DfsPath, lost: &[Lost]) -> bool {
     for Lost { block, offset, length, why } in lost {
         eprintln!(
-            "mrctl: {path}: {} from byte {offset} on could not be read ({block}: {why}); zeros stand in for them",
+            "mrctl: {path}: {} from byte {offset} on could not be read ({block}: {why}); they read as zeros",
             output::count(*length, "byte")
         );
     }
@@ -261,20 +261,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_that_the_shell_has_expanded_is_told_once() {
+    fn shell_expanded_pattern_is_reported_once() {
         let absent = |text: &str| anyhow::Error::from(NoMatch(text.to_owned()));
         let mut outcome = Outcome::default();
         let mut missing = Missing::default();
         for text in ["/", "/proc", "/no such place"] {
             missing.add(text, absent(text), &mut outcome).unwrap();
         }
-        assert_eq!(missing.here.len(), 2, "only those that are here");
-        missing.tell(&mut outcome).unwrap();
+        assert_eq!(missing.missing.len(), 2, "only those that are here");
+        missing.report(&mut outcome).unwrap();
         assert_eq!(outcome.code, 1);
     }
 
     #[test]
-    fn patterns_are_told_from_names() {
+    fn patterns_differ_from_names() {
         assert!(["/a/*", "/a?", "/[ab]", "/{a,b}"].into_iter().all(is_pattern));
         assert!(!is_pattern("/a/b-c.d"));
     }

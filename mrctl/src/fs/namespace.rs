@@ -2,7 +2,7 @@
 
 use super::{
     Missing, Outcome,
-    dest::{self, Dest, There},
+    dest::{self, Dest, Existing},
     expand, expand_all, is_absent, is_pattern, lookup, refuse_dir,
 };
 use crate::output::{self, Usage};
@@ -89,7 +89,7 @@ pub(crate) async fn rm(args: Rm, client: &Client) -> Result<ExitCode> {
             missing.add(text, error, &mut outcome)?;
         }
     }
-    missing.tell(&mut outcome)?;
+    missing.report(&mut outcome)?;
     Ok(outcome.code())
 }
 
@@ -113,8 +113,8 @@ async fn rm_one(args: &Rm, client: &Client, text: &str) -> Result<()> {
 }
 
 /// What is at a place, for the rules of destinations.
-pub(super) fn there(status: Option<&FileStatus>) -> There {
-    status.map_or(There::Nothing, |status| if status.is_dir { There::Folder } else { There::File })
+pub(super) fn existing(status: Option<&FileStatus>) -> Existing {
+    status.map_or(Existing::None, |status| if status.is_dir { Existing::Folder } else { Existing::File })
 }
 
 pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
@@ -126,7 +126,7 @@ pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
     if sources.is_empty() {
         return Ok(outcome.code());
     }
-    let way = dest::plan(sources.len(), dst, there(lookup(client, &to).await?.as_ref()))?;
+    let way = dest::plan(sources.len(), dst, existing(lookup(client, &to).await?.as_ref()))?;
     if way == Dest::IntoNew {
         client.mkdir(&to, true).await?;
     }

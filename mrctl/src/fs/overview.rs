@@ -163,7 +163,7 @@ pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)>
         (
             "replicas",
             format!(
-                "{} under-replicated, {} over-replicated, {} missing, {} damaged everywhere",
+                "{} under-replicated, {} over-replicated, {} missing, {} with all replicas corrupt",
                 output::count(report.under_replicated, "block"),
                 report.over_replicated,
                 report.missing,
@@ -196,8 +196,7 @@ pub(crate) fn warnings(report: &dfs::client::Report) -> Vec<(&'static str, Strin
         rows.push((
             "future_blocks",
             format!(
-                "{count} of blocks that this NameNode never gave out: it runs from an older copy of its folder; they \
-                 are kept; start it from the newest copy to have them back"
+                "{count} of blocks with ids that this NameNode never assigned: it runs from an older copy of its folder; they are kept; start it from the newest copy to get them back"
             ),
         ));
     }

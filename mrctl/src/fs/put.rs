@@ -7,7 +7,7 @@ use super::{
     Outcome,
     dest::{self, Dest},
     lookup,
-    namespace::there,
+    namespace::existing,
     utf8,
 };
 use crate::{
@@ -97,11 +97,11 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     let (dest, sources) = args.paths.split_last().context("put needs a source and a destination")?;
     let to = DfsPath::parse(dest)?;
     sources.iter().try_for_each(|source| check_source(source, args.recursive))?;
-    let there = there(lookup(client, &to).await?.as_ref());
-    let way = dest::plan(sources.len(), dest, there)?;
+    let existing = existing(lookup(client, &to).await?.as_ref());
+    let way = dest::plan(sources.len(), dest, existing)?;
     let plan = plan(sources, &to, way)?;
     if !args.force && !args.append {
-        refuse_taken(client, &plan).await?;
+        refuse_existing(client, &plan).await?;
     }
     if way == Dest::IntoNew {
         client.mkdir(&to, true).await?;
@@ -130,9 +130,9 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
         mode: None,
     };
     let (reports, outcome) = copy_all(plan.copies, client, &options, &meter).await?;
-    meter.tell();
+    meter.update();
     drop(meter);
-    tell_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
+    report_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
     if let Some(note) = shortfall(&reports) {
         eprintln!("mrctl: note: {note}");
     }
@@ -148,7 +148,7 @@ fn check_source(source: &str, recursive: bool) -> Result<()> {
     let path = Path::new(source);
     match fs::metadata(path) {
         _ if source == "-" => Ok(()),
-        Err(error) if leads_nowhere(path, &error) => refuse(" is a link that leads nowhere".into()),
+        Err(error) if is_dangling_link(path, &error) => refuse(" is a link that leads nowhere".into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             refuse(": there is no such file here".into())
         }
@@ -164,7 +164,7 @@ fn check_source(source: &str, recursive: bool) -> Result<()> {
 }
 
 /// Whether a path cannot be looked at because it is a link to nothing.
-fn leads_nowhere(path: &Path, error: &io::Error) -> bool {
+fn is_dangling_link(path: &Path, error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound && path.is_symlink()
 }
 
@@ -206,8 +206,8 @@ fn own_name(path: &Path) -> Result<String> {
 fn add(plan: &mut Plan, path: &Path, to: DfsPath) -> Result<()> {
     let refuse = |why: &str| Err(Usage(format!("{} {why}", path.display())).into());
     let metadata = match fs::metadata(path) {
-        Err(error) if leads_nowhere(path, &error) => {
-            return refuse("is a link that leads nowhere: remove it, or mend it");
+        Err(error) if is_dangling_link(path, &error) => {
+            return refuse("is a dangling link: remove it, or fix it");
         }
         metadata => metadata.with_context(|| format!("cannot find {}", path.display()))?,
     };
@@ -235,7 +235,7 @@ fn add(plan: &mut Plan, path: &Path, to: DfsPath) -> Result<()> {
     Ok(())
 }
 
-async fn refuse_taken(client: &Client, plan: &Plan) -> Result<()> {
+async fn refuse_existing(client: &Client, plan: &Plan) -> Result<()> {
     for copy in &plan.copies {
         if client.exists(&copy.to).await? {
             bail!("{} exists: replace it with --force, or add to it with --append", copy.to);
@@ -306,7 +306,7 @@ fn growth(from: &Path, stored: &FileStatus) -> Option<String> {
 /// Standard input as a file of its own: no lines, no small buffer.
 fn standard_input() -> Result<tokio::fs::File> {
     let owned = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?;
-    if is_stand_in(&owned) {
+    if is_placeholder(&owned) {
         bail!("standard input is closed: pipe something in, or `< /dev/null` for an empty file");
     }
     Ok(tokio::fs::File::from_std(owned.into()))
@@ -314,7 +314,7 @@ fn standard_input() -> Result<tokio::fs::File> {
 
 /// Whether it is what Rust opens at its start in place of a closed descriptor: /dev/null, also to write, which
 /// no shell's `<` does.
-fn is_stand_in(file: &OwnedFd) -> bool {
+fn is_placeholder(file: &OwnedFd) -> bool {
     let writable = rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::RDWR));
     let null = || {
         rustix::fs::stat("/dev/null").is_ok_and(|null| {
@@ -357,7 +357,7 @@ async fn append(plan: Plan, client: &Client, meter: &Meter) -> Result<ExitCode> 
 }
 
 /// Notes on nodes that failed while the copy still succeeded.
-pub(super) fn tell_faults<'a>(files: impl Iterator<Item = (&'a DfsPath, &'a [NodeFault])>) {
+pub(super) fn report_faults<'a>(files: impl Iterator<Item = (&'a DfsPath, &'a [NodeFault])>) {
     for (path, faults) in files {
         for NodeFault { node, reason } in faults {
             eprintln!("mrctl: note: {path} went around {node}: {reason}");
@@ -466,16 +466,16 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_input_is_told_from_an_empty_one() {
+    fn closed_stdin_differs_from_empty_stdin() {
         let open =
             |write| OwnedFd::from(fs::File::options().read(true).write(write).open("/dev/null").unwrap());
-        assert!(is_stand_in(&open(true)));
-        assert!(!is_stand_in(&open(false)));
-        assert!(!is_stand_in(&OwnedFd::from(tempfile::tempfile().unwrap())));
+        assert!(is_placeholder(&open(true)));
+        assert!(!is_placeholder(&open(false)));
+        assert!(!is_placeholder(&OwnedFd::from(tempfile::tempfile().unwrap())));
     }
 
     #[test]
-    fn sources_that_cannot_be_right_are_named() {
+    fn invalid_sources_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().to_str().unwrap();
         for (source, why) in [

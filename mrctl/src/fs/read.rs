@@ -1,6 +1,6 @@
 //! `mrctl fs cat` and `tail`: verified bytes to standard output.
 
-use super::{Outcome, copy_out, expand, expand_all, refuse_dir, tell_lost};
+use super::{Outcome, copy_out, expand, expand_all, refuse_dir, report_lost};
 use anyhow::{Result, bail};
 use daemon::Bytes;
 use dfs::client::{Client, ClientError, FileReader};
@@ -66,7 +66,7 @@ pub(crate) async fn cat(args: Cat, client: &Client) -> Result<ExitCode> {
         }
         let copied = copy_out(&mut reader).await;
         // What was skipped is told whatever ended it.
-        if tell_lost(&status.path, reader.lost()) {
+        if report_lost(&status.path, reader.lost()) {
             outcome.fail();
         }
         if let Err(error) = copied {

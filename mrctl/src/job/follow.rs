@@ -14,10 +14,10 @@ use std::{
 };
 
 /// How often a line is printed where there is no terminal.
-const LINE_EVERY: Duration = Duration::from_secs(5);
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a JobTracker that went away is waited for, and how long in silence.
-const PATIENCE: Duration = Duration::from_mins(1);
-const SILENCE: Duration = Duration::from_secs(2);
+const RECONNECT_TIMEOUT: Duration = Duration::from_mins(1);
+const NOTICE_AFTER: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(300);
 
 /// What a person sees of a running job.
@@ -50,20 +50,20 @@ impl Display {
             Self::Bars { head, maps, reduces } => {
                 head.set_message(headline(job, output::now_ms()));
                 maps.set_position((job.maps.progress * 100.0) as u64);
-                maps.set_message(words(&job.maps));
+                maps.set_message(describe(&job.maps));
                 reduces.set_position((job.reduces.progress * 100.0) as u64);
-                reduces.set_message(words(&job.reduces));
+                reduces.set_message(describe(&job.reduces));
             }
-            Self::Lines { last } if last.elapsed() >= LINE_EVERY => {
+            Self::Lines { last } if last.elapsed() >= LINE_INTERVAL => {
                 *last = Instant::now();
-                eprintln!("{}: maps {}, reduces {}", job.job, words(&job.maps), words(&job.reduces));
+                eprintln!("{}: maps {}, reduces {}", job.job, describe(&job.maps), describe(&job.reduces));
             }
             Self::Lines { .. } | Self::Nothing => {}
         }
     }
 
     /// A line above the bars.
-    fn say(&self, text: &str) {
+    fn print_line(&self, text: &str) {
         match self {
             Self::Bars { maps, .. } => maps.suspend(|| eprintln!("mrctl: {text}")),
             Self::Lines { .. } | Self::Nothing => eprintln!("mrctl: {text}"),
@@ -92,24 +92,24 @@ fn headline(job: &Job, now_ms: u64) -> String {
 }
 
 /// A phase in a few words.
-fn words(phase: &Phase) -> String {
+fn describe(phase: &Phase) -> String {
     let Phase { done, total, running, paused, failed_attempts, .. } = phase;
     if *total == 0 {
         return "none".into();
     }
     let failed = if *failed_attempts > 0 { format!(", {failed_attempts} failed") } else { String::new() };
-    let paused = if *paused > 0 { format!(", {paused} paused by hand") } else { String::new() };
+    let paused = if *paused > 0 { format!(", {paused} put on hold") } else { String::new() };
     format!("{done}/{total} done, {running} running{paused}{failed}")
 }
 
 /// Nobody answers any more; the job may well go on.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the JobTracker at {addr} has not answered for {} s: {advice}; {job} goes on when it is back, follow it then with \
+    "the JobTracker at {addr} has not answered for {} s: {advice}; {job} continues when it is back: follow it with \
      `mrctl job --follow {job}`",
-    PATIENCE.as_secs()
+    RECONNECT_TIMEOUT.as_secs()
 )]
-struct Abandoned {
+struct ConnectionLost {
     addr: String,
     advice: String,
     job: String,
@@ -138,27 +138,27 @@ pub(super) async fn follow_until(
 
 /// Since when the JobTracker has not been heard, and whether that has been said.
 #[derive(Debug, Default)]
-struct Silence {
+struct DisconnectedTime {
     since: Option<Instant>,
-    told: bool,
+    is_printed: bool,
 }
 
-impl Silence {
+impl DisconnectedTime {
     /// It was heard; whether a silence that was told of is over.
     fn is_over(&mut self) -> bool {
-        std::mem::take(self).told
+        std::mem::take(self).is_printed
     }
 
     /// Does `work`; if the silence becomes too long meanwhile, says so, once.
     async fn during<T>(&mut self, work: impl Future<Output = T>, tell: impl FnOnce()) -> T {
-        let Some(since) = self.since.filter(|_| !self.told) else { return work.await };
+        let Some(since) = self.since.filter(|_| !self.is_printed) else { return work.await };
         let mut work = std::pin::pin!(work);
         tokio::select! {
             biased;
             done = &mut work => return done,
-            () = tokio::time::sleep_until((since + SILENCE).into()) => {}
+            () = tokio::time::sleep_until((since + NOTICE_AFTER).into()) => {}
         }
-        self.told = true;
+        self.is_printed = true;
         tell();
         work.await
     }
@@ -166,33 +166,33 @@ impl Silence {
 
 /// A JobTracker that restarts is found again: its jobs go on, and so does this.
 async fn to_the_end(tracker: &JobTracker, id: &str, display: &mut Display) -> Result<Job> {
-    let mut silence = Silence::default();
+    let mut silence = DisconnectedTime::default();
     loop {
-        let asked = silence.during(tracker.watch(id), || display.say(&silent(tracker, id))).await;
+        let asked = silence.during(tracker.watch(id), || display.print_line(&unreachable(tracker, id))).await;
         let watched = match asked {
             Ok(watch) => watch_on(watch, tracker, display, &mut silence).await,
             Err(refusal) => Err(refusal),
         };
         match watched {
             Ok(Some(job)) => return Ok(job),
-            Err(refusal) if !refusal.is_passing() => return Err(refusal.into()),
+            Err(refusal) if !refusal.is_transient() => return Err(refusal.into()),
             Ok(None) | Err(_) => {}
         }
         let since = *silence.since.get_or_insert_with(Instant::now);
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > RECONNECT_TIMEOUT {
             let (addr, advice) = (tracker.addr().to_owned(), tracker.advice());
-            return Err(Abandoned { addr, advice, job: id.into() }.into());
+            return Err(ConnectionLost { addr, advice, job: id.into() }.into());
         }
-        silence.during(tokio::time::sleep(RETRY), || display.say(&silent(tracker, id))).await;
+        silence.during(tokio::time::sleep(RETRY), || display.print_line(&unreachable(tracker, id))).await;
     }
 }
 
-fn silent(tracker: &JobTracker, id: &str) -> String {
+fn unreachable(tracker: &JobTracker, id: &str) -> String {
     format!(
-        "the JobTracker at {} does not answer; {}; {id} is asked for again for {} s (Ctrl-C leaves it)",
+        "the JobTracker at {} does not answer; {}; retrying {id} for {} s (Ctrl-C stops)",
         tracker.addr(),
         tracker.advice(),
-        PATIENCE.as_secs()
+        RECONNECT_TIMEOUT.as_secs()
     )
 }
 
@@ -200,14 +200,14 @@ fn silent(tracker: &JobTracker, id: &str) -> String {
 #[derive(Debug, Default)]
 struct Waits {
     job: Option<String>,
-    told: bool,
+    is_printed: bool,
 }
 
 impl Waits {
-    fn look_at(&mut self, job: &Job) {
-        let waits = job.maps.running + job.reduces.running == 0 && job.state == "running";
-        self.job = waits.then(|| job.job.clone());
-        self.told &= waits;
+    fn query_job(&mut self, job: &Job) {
+        let waiting_for = job.maps.running + job.reduces.running == 0 && job.state == "running";
+        self.job = waiting_for.then(|| job.job.clone());
+        self.is_printed &= waiting_for;
     }
 
     /// Does `work`; if nothing has run when it has taken a while, says why, once.
@@ -217,19 +217,19 @@ impl Waits {
         tracker: &JobTracker,
         display: &Display,
     ) -> T {
-        let Some(job) = self.job.as_ref().filter(|_| !self.told) else { return work.await };
+        let Some(job) = self.job.as_ref().filter(|_| !self.is_printed) else { return work.await };
         let mut work = std::pin::pin!(work);
         tokio::select! {
             biased;
             done = &mut work => return done,
-            () = tokio::time::sleep(SILENCE) => {}
+            () = tokio::time::sleep(NOTICE_AFTER) => {}
         }
-        self.told = true;
+        self.is_printed = true;
         if let Ok(why) = tracker.why(job).await
-            && !why.waits.is_empty()
+            && !why.waiting_for.is_empty()
         {
-            let words: Vec<&str> = why.waits.iter().map(|reason| reason.words.as_str()).collect();
-            display.say(&format!("{job} waits: {}", words.join("; ")));
+            let words: Vec<&str> = why.waiting_for.iter().map(|reason| reason.text.as_str()).collect();
+            display.print_line(&format!("{job} waits: {}", words.join("; ")));
         }
         work.await
     }
@@ -239,13 +239,13 @@ async fn watch_on(
     mut watch: Watch,
     tracker: &JobTracker,
     display: &mut Display,
-    silence: &mut Silence,
+    silence: &mut DisconnectedTime,
 ) -> Result<Option<Job>, Refusal> {
-    let mut waits = Waits::default();
-    while let Some(job) = waits.during(watch.next(), tracker, display).await? {
-        waits.look_at(&job);
+    let mut waiting_for = Waits::default();
+    while let Some(job) = waiting_for.during(watch.next(), tracker, display).await? {
+        waiting_for.query_job(&job);
         if silence.is_over() {
-            display.say(&format!("the JobTracker at {} answers again", tracker.addr()));
+            display.print_line(&format!("the JobTracker at {} answers again", tracker.addr()));
         }
         display.show(&job);
         if job.is_over() {
@@ -266,7 +266,7 @@ pub(crate) fn summary(job: &Job) -> Result<()> {
         let locality = job.locality().map_or_else(String::new, |words| format!(" ({words})"));
         output::line(format!("{maps}{locality}, {reduces}"))?;
         if job.output.is_empty() {
-            output::line("its output was thrown away, as asked")?;
+            output::line("its output was discarded, as requested")?;
         } else {
             output::line(format!("output in {0}: mrctl fs cat '{0}/part-*'", job.output))?;
         }
@@ -289,20 +289,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silence_is_told_once_and_only_when_it_lasts() {
-        let told = Cell::new(0);
-        let tell = || told.set(told.get() + 1);
+    async fn lost_connection_is_reported_once_after_a_delay() {
+        let is_printed = Cell::new(0);
+        let tell = || is_printed.set(is_printed.get() + 1);
         let nap = || tokio::time::sleep(Duration::from_millis(50));
-        let mut silence = Silence::default();
+        let mut silence = DisconnectedTime::default();
         silence.during(nap(), tell).await;
-        assert_eq!(told.get(), 0, "nothing was lost");
+        assert_eq!(is_printed.get(), 0, "nothing was lost");
         silence.since = Some(Instant::now());
         silence.during(nap(), tell).await;
-        assert_eq!(told.get(), 0, "too short");
-        silence.since = Instant::now().checked_sub(SILENCE);
+        assert_eq!(is_printed.get(), 0, "too short");
+        silence.since = Instant::now().checked_sub(NOTICE_AFTER);
         for _ in 0..2 {
             silence.during(nap(), tell).await;
-            assert_eq!(told.get(), 1);
+            assert_eq!(is_printed.get(), 1);
         }
         assert!(silence.is_over() && !silence.is_over());
     }

@@ -1,10 +1,9 @@
 //! Jobs: submitting, following, looking at and stopping them.
 
-pub(crate) mod figures;
 pub(crate) mod follow;
-pub(crate) mod look;
+pub(crate) mod from_history;
+pub(crate) mod inspect;
 pub(crate) mod model;
-pub(crate) mod past;
 pub(crate) mod preempt;
 pub(crate) mod preempted;
 mod program;
@@ -13,6 +12,7 @@ pub(crate) mod resume;
 mod sample;
 pub(crate) mod scheduling;
 mod stage;
+pub(crate) mod statistics;
 pub(crate) mod submit;
 pub(crate) mod tasks;
 mod tera;

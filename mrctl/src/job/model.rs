@@ -2,7 +2,7 @@
 
 #![allow(clippy::struct_field_names, reason = "the names are those of the JSON")]
 
-use super::scheduling::Pace;
+use super::scheduling::Throughput;
 use crate::output::count;
 use mrlib::error::last_line;
 use serde::Serialize;
@@ -24,9 +24,8 @@ pub(crate) struct Phase {
 
 impl Phase {
     /// `3 of 8 done (41%), 2 running, 3 waiting; 0 attempts failed, 1 killed`.
-    pub(crate) fn words(&self) -> String {
-        let paused =
-            if self.paused > 0 { format!(", {} paused by hand", self.paused) } else { String::new() };
+    pub(crate) fn describe(&self) -> String {
+        let paused = if self.paused > 0 { format!(", {} put on hold", self.paused) } else { String::new() };
         format!(
             "{} of {} done ({:.0}%), {} running, {} waiting{paused}; {} failed, {} killed",
             self.done,
@@ -66,7 +65,7 @@ pub(crate) struct Job {
     pub(crate) partial: bool,
 }
 
-/// What taking slots back has cost a job, and what it has not.
+/// What preemption has cost a job, and what it has not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Preemption {
     pub(crate) splits: u32,
@@ -75,12 +74,12 @@ pub(crate) struct Preemption {
     pub(crate) migrations: u32,
     pub(crate) kills: u32,
     pub(crate) checkpoints_lost: u32,
-    pub(crate) bytes_conserved: u64,
-    pub(crate) ms_conserved: u64,
+    pub(crate) bytes_saved: u64,
+    pub(crate) ms_saved: u64,
     pub(crate) bytes_lost: u64,
     pub(crate) ms_lost: u64,
     pub(crate) checkpoint_bytes: u64,
-    pub(crate) yielding_ms: u64,
+    pub(crate) latency_ms: u64,
 }
 
 impl Job {
@@ -102,17 +101,17 @@ impl Job {
     }
 
     /// Its state as people see it: a job of which nothing runs waits.
-    pub(crate) fn shown_state(&self) -> &str {
-        if self.waits() { "waiting" } else { &self.state }
+    pub(crate) fn display_state(&self) -> &str {
+        if self.waiting_for() { "waiting" } else { &self.state }
     }
 
     /// Why it failed or was killed: the last line, which names the exception.
-    pub(crate) fn why_briefly(&self) -> &str {
+    pub(crate) fn short_reason(&self) -> &str {
         last_line(&self.why)
     }
 
     /// Whether it has work to do and no slot.
-    pub(crate) fn waits(&self) -> bool {
+    pub(crate) fn waiting_for(&self) -> bool {
         self.state == "running" && self.maps.running + self.reduces.running == 0
     }
 }
@@ -145,8 +144,8 @@ pub(crate) struct Task {
     pub(crate) root: u32,
     /// The map that was split, if this is the rest of it.
     pub(crate) tail_of: Option<String>,
-    pub(crate) held: bool,
-    /// The attempt whose state the next one takes up; empty: none.
+    pub(crate) on_hold: bool,
+    /// The attempt that the next one resumes from; empty: none.
     pub(crate) paused: String,
     pub(crate) paused_on: String,
     pub(crate) paused_bytes: u64,
@@ -180,8 +179,8 @@ pub(crate) struct Attempt {
     pub(crate) why: String,
     pub(crate) error: String,
     pub(crate) from: String,
-    pub(crate) recalled: String,
-    pub(crate) recalled_ms: u64,
+    pub(crate) preempt_kind: String,
+    pub(crate) preempted_ms: u64,
     pub(crate) counters: BTreeMap<String, u64>,
 }
 
@@ -196,9 +195,9 @@ pub(crate) struct Tracker {
     pub(crate) reduce_slots: u32,
     pub(crate) maps_running: u32,
     pub(crate) reduces_running: u32,
-    pub(crate) last_heard_ms_ago: u64,
-    pub(crate) map_rates: Pace,
-    pub(crate) reduce_rates: Pace,
+    pub(crate) last_heartbeat_ms_ago: u64,
+    pub(crate) map_rates: Throughput,
+    pub(crate) reduce_rates: Throughput,
 }
 
 /// How far the drain of a tracker is; of one in use, what it would have to do.

@@ -1,4 +1,4 @@
-//! `mrctl preempt`: takes a slot back.
+//! `mrctl preempt`: preempts a slot.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
@@ -20,7 +20,7 @@ const POLL_MAX: Duration = Duration::from_secs(1);
 pub(crate) enum How {
     /// A map ends where it stands; the rest of its input becomes a task of its own
     Split,
-    /// A reduce puts its state aside; it goes on with `mrctl resume`, there or elsewhere
+    /// A reduce saves its checkpoint; it continues with `mrctl resume`, there or elsewhere
     Pause,
     /// What the attempt has done is thrown away
     Kill,
@@ -32,7 +32,7 @@ pub(crate) enum How {
     Examples:\n  \
     mrctl preempt job_7.m3.0 --how split\n  \
     mrctl preempt job_7.r0.0 --how pause\n  \
-    mrctl preempt job_7.r0 --how pause --wait    whichever attempt is at it")]
+    mrctl preempt job_7.r0 --how pause --wait    the running attempt")]
 pub(crate) struct Args {
     /// An attempt that runs, such as job_7.m3.0 (see `mrctl tasks`), or its task, such as job_7.m3
     attempt: String,
@@ -49,20 +49,20 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
-    let attempt = at_it(&tracker, &args.attempt).await?;
+    let attempt = in_progress(&tracker, &args.attempt).await?;
     tracker.preempt(&attempt, args.how).await?;
     if args.wait {
-        return tell(&args, &attempt, &outcome(&tracker, &attempt).await?);
+        return print_result(&args, &attempt, &outcome(&tracker, &attempt).await?);
     }
     if args.json {
         output::json(&serde_json::json!({ "attempt": attempt, "how": args.how.name() }))?;
     } else {
         let what = match args.how {
             How::Split => {
-                "ends at its next record, unless it says in its history why not; what it has read is kept"
+                "splits at its next record, unless it refuses (see its history); the work done is kept"
             }
             How::Pause => {
-                "puts its state aside, unless it says in its history why not; `mrctl resume` lets its task go on"
+                "saves a checkpoint, unless it refuses (see its history); `mrctl resume` continues its task"
             }
             How::Kill => "is killed; its task is tried again",
         };
@@ -85,26 +85,26 @@ impl How {
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     state: String,
-    /// What there is to say, or why it goes on.
-    words: String,
+    /// What there is to say, or why it continues.
+    text: String,
     refused: bool,
 }
 
-fn tell(args: &Args, attempt: &str, outcome: &Outcome) -> Result<ExitCode> {
-    let Outcome { state, words, refused } = outcome;
+fn print_result(args: &Args, attempt: &str, outcome: &Outcome) -> Result<ExitCode> {
+    let Outcome { state, text, refused } = outcome;
     if args.json {
         let how = args.how.name();
-        output::json(&serde_json::json!({ "attempt": attempt, "how": how, "state": state, "why": words }))?;
+        output::json(&serde_json::json!({ "attempt": attempt, "how": how, "state": state, "why": text }))?;
     } else if *refused {
-        bail!("{attempt} goes on: {words}");
+        bail!("{attempt} continues: {text}");
     } else {
-        output::line(format!("{attempt} {words}"))?;
+        output::line(format!("{attempt} {text}"))?;
     }
     Ok(if *refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The attempt that is meant: of a task the one that is at it.
-async fn at_it(tracker: &JobTracker, id: &str) -> Result<String> {
+async fn in_progress(tracker: &JobTracker, id: &str) -> Result<String> {
     let (Some((job, task)), false) = (id.split_once('.'), id.split('.').count() > 2) else {
         return Ok(id.to_owned());
     };
@@ -119,7 +119,7 @@ async fn at_it(tracker: &JobTracker, id: &str) -> Result<String> {
     }
 }
 
-/// Waits until an attempt that was asked for its slot has given it back, or goes on.
+/// Waits until an attempt that was preempted has given it back, or goes on.
 async fn outcome(tracker: &JobTracker, id: &str) -> Result<Outcome> {
     let (task, _) = id.rsplit_once('.').unwrap_or((id, ""));
     let mut poll = POLL;
@@ -134,18 +134,20 @@ async fn outcome(tracker: &JobTracker, id: &str) -> Result<Outcome> {
                 poll = (poll * 3 / 2).min(POLL_MAX);
             }
             "launching" | "running" => {
-                let lately = tracker.why(task).await?.lately;
-                let refusal = lately.iter().rfind(|one| one.what == "recall-refused" && one.attempt == id);
-                let words = refusal.map_or("it says not why".into(), |refusal| refusal.words.clone());
-                return Ok(Outcome { state: attempt.state.clone(), words, refused: true });
+                let recent_events = tracker.why(task).await?.recent_events;
+                let refusal =
+                    recent_events.iter().rfind(|one| one.what == "preemption-refused" && one.attempt == id);
+                let text = refusal.map_or("no reason given".into(), |refusal| refusal.text.clone());
+                return Ok(Outcome { state: attempt.state.clone(), text, refused: true });
             }
             _ => {
                 // Who has the rest of a map is among all.
                 let job = id.split('.').next().unwrap_or_default();
-                let tasks = if attempt.recalled == "split" { tracker.tasks(job).await? } else { Vec::new() };
+                let tasks =
+                    if attempt.preempt_kind == "split" { tracker.tasks(job).await? } else { Vec::new() };
                 return Ok(Outcome {
                     state: attempt.state.clone(),
-                    words: ended(&tasks, of, attempt),
+                    text: ended(&tasks, of, attempt),
                     refused: false,
                 });
             }
@@ -153,16 +155,16 @@ async fn outcome(tracker: &JobTracker, id: &str) -> Result<Outcome> {
     }
 }
 
-/// How an attempt has ended that was asked for its slot.
+/// How an attempt has ended that was preempted.
 fn ended(tasks: &[Task], task: &Task, attempt: &Attempt) -> String {
     let note = preempted::note(task, attempt).unwrap_or_default();
     let rest =
         tasks.iter().find(|rest| rest.tail_of.is_some() && (rest.root, rest.start) == (task.root, task.end));
     match (attempt.state.as_str(), rest) {
-        ("succeeded", Some(rest)) if attempt.recalled == "split" => {
+        ("succeeded", Some(rest)) if attempt.preempt_kind == "split" => {
             format!("ended where it stood ({note}); {} has the rest", rest.task)
         }
-        ("succeeded", _) => "was done before it could give its slot back".into(),
+        ("succeeded", _) => "was done before it could release its slot".into(),
         ("paused", _) => format!("is paused ({note})"),
         (state, _) => format!("is {state} ({note})"),
     }
@@ -172,19 +174,19 @@ fn ended(tasks: &[Task], task: &Task, attempt: &Attempt) -> String {
 mod tests {
     use super::*;
 
-    fn attempt(state: &str, recalled: &str) -> Attempt {
+    fn attempt(state: &str, preempt_kind: &str) -> Attempt {
         Attempt {
             attempt: "job_1.m0.0".into(),
             state: state.into(),
-            recalled: recalled.into(),
-            recalled_ms: 10,
+            preempt_kind: preempt_kind.into(),
+            preempted_ms: 10,
             ended_ms: 52,
             ..Attempt::default()
         }
     }
 
     #[test]
-    fn it_is_said_how_it_ended() {
+    fn outcome_of_a_preemption_is_printed() {
         let whole = Task { task: "job_1.m0".into(), end: 50, ..Task::default() };
         let rest = Task {
             task: "job_1.m4".into(),
@@ -194,12 +196,15 @@ mod tests {
             ..Task::default()
         };
         let tasks = [whole.clone(), rest];
-        let said = |tasks: &[Task], attempt: Attempt| ended(tasks, &whole, &attempt);
+        let paper_figures = |tasks: &[Task], attempt: Attempt| ended(tasks, &whole, &attempt);
         assert_eq!(
-            said(&tasks, attempt("succeeded", "split")),
+            paper_figures(&tasks, attempt("succeeded", "split")),
             "ended where it stood (split: slot free after 42 ms); job_1.m4 has the rest"
         );
-        assert!(said(&tasks[..1], attempt("succeeded", "split")).contains("was done before"));
-        assert_eq!(said(&tasks, attempt("killed", "kill")), "is killed (kill: slot free after 42 ms)");
+        assert!(paper_figures(&tasks[..1], attempt("succeeded", "split")).contains("was done before"));
+        assert_eq!(
+            paper_figures(&tasks, attempt("killed", "kill")),
+            "is killed (kill: slot free after 42 ms)"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What became of a job whose slots were taken back: the figures, and the tree of ranges that its maps were split into.
+//! What became of a job whose slots were preempted: the figures, and the tree of ranges that its maps were split into.
 
 use super::model::{Attempt, Job, Preemption, Task};
 use crate::output::{count, human};
@@ -44,19 +44,19 @@ pub(crate) fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
 pub(crate) fn note(task: &Task, attempt: &Attempt) -> Option<String> {
     let mut notes = Vec::new();
     if !attempt.from.is_empty() {
-        notes.push(format!("goes on from {}", attempt.from));
+        notes.push(format!("resumed from {}", attempt.from));
     }
-    if !attempt.recalled.is_empty() && attempt.ended_ms > 0 {
-        let took = attempt.ended_ms.saturating_sub(attempt.recalled_ms);
+    if !attempt.preempt_kind.is_empty() && attempt.ended_ms > 0 {
+        let elapsed = attempt.ended_ms.saturating_sub(attempt.preempted_ms);
         let stage = if attempt.state == "paused" { format!(" in {}", attempt.stage) } else { String::new() };
-        notes.push(format!("{}{stage}: slot free after {took} ms", attempt.recalled));
+        notes.push(format!("{}{stage}: slot free after {elapsed} ms", attempt.preempt_kind));
     }
     if task.paused == attempt.attempt {
         let (bytes, on) = (human(task.paused_bytes), &task.paused_on);
-        let held = if task.held { ", waits for `mrctl resume`" } else { "" };
-        notes.push(format!("{bytes} of its state on {on}{held}"));
+        let on_hold = if task.on_hold { ", waits for `mrctl resume`" } else { "" };
+        notes.push(format!("a checkpoint of {bytes} on {on}{on_hold}"));
     } else if attempt.state == "paused" && task.state == "paused" && task.paused.is_empty() {
-        notes.push("its state is lost, waits for `mrctl resume` to begin anew".into());
+        notes.push("its checkpoint is lost, waits for `mrctl resume` to start over".into());
     }
     (!notes.is_empty()).then(|| notes.join(", "))
 }
@@ -70,19 +70,19 @@ pub(crate) fn summary(job: &Job) -> Option<String> {
     }
     let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
     let (asked, count) = (u64::from(splits + pauses), |number: u32, thing| count(number.into(), thing));
-    let soon = of.yielding_ms.checked_div(asked).map(|each| format!("; slots free after {each} ms"));
+    let soon = of.latency_ms.checked_div(asked).map(|each| format!("; slots free after {each} ms"));
     let again = resuming_ms(job).map(|each| format!("; resumed in {each} ms"));
     let lost_states =
         if checkpoints_lost > 0 { format!(" ({checkpoints_lost} lost)") } else { String::new() };
-    let aside = format!("; {} put aside{lost_states}", human(of.checkpoint_bytes));
+    let aside = format!("; checkpoints of {}{lost_states}", human(of.checkpoint_bytes));
     Some(format!(
-        "{}, {}, {} ({migrations} elsewhere), {}; {} in {} conserved, {} in {} lost{}{}{}",
+        "{}, {}, {} ({migrations} elsewhere), {}; {} in {} saved, {} in {} lost{}{}{}",
         count(splits, "split"),
         count(pauses, "pause"),
         count(resumes, "resume"),
         count(kills, "kill"),
-        human(of.bytes_conserved),
-        seconds(of.ms_conserved),
+        human(of.bytes_saved),
+        seconds(of.ms_saved),
         human(of.bytes_lost),
         seconds(of.ms_lost),
         soon.unwrap_or_default(),
@@ -101,13 +101,13 @@ pub(crate) fn resuming_ms(job: &Job) -> Option<u64> {
 pub(crate) fn latency(tasks: &[Task], word: &str) -> Option<(u64, u64)> {
     let ended_so = |attempt: &&Attempt| {
         let gave = matches!((word, attempt.state.as_str()), ("split", "succeeded") | ("pause", "paused"));
-        gave && attempt.recalled == word && attempt.ended_ms > 0
+        gave && attempt.preempt_kind == word && attempt.ended_ms > 0
     };
     let attempts = tasks.iter().flat_map(|task| &task.attempts).filter(ended_so);
-    let mut took: Vec<u64> =
-        attempts.map(|attempt| attempt.ended_ms.saturating_sub(attempt.recalled_ms)).collect();
-    took.sort_unstable();
-    Some((*took.get(took.len() / 2)?, *took.last()?))
+    let mut elapsed: Vec<u64> =
+        attempts.map(|attempt| attempt.ended_ms.saturating_sub(attempt.preempted_ms)).collect();
+    elapsed.sort_unstable();
+    Some((*elapsed.get(elapsed.len() / 2)?, *elapsed.last()?))
 }
 
 /// The same as counters, those that are not zero.
@@ -120,18 +120,18 @@ pub(crate) fn counters(job: &Job) -> BTreeMap<String, u64> {
         ("PREEMPT_MIGRATIONS", u64::from(of.migrations)),
         ("PREEMPT_KILLS", u64::from(of.kills)),
         ("PREEMPT_CHECKPOINTS_LOST", u64::from(of.checkpoints_lost)),
-        ("PREEMPT_BYTES_CONSERVED", of.bytes_conserved),
-        ("PREEMPT_MILLISECONDS_CONSERVED", of.ms_conserved),
+        ("PREEMPT_BYTES_SAVED", of.bytes_saved),
+        ("PREEMPT_MILLISECONDS_SAVED", of.ms_saved),
         ("PREEMPT_BYTES_LOST", of.bytes_lost),
         ("PREEMPT_MILLISECONDS_LOST", of.ms_lost),
         ("PREEMPT_CHECKPOINT_BYTES", of.checkpoint_bytes),
-        ("PREEMPT_YIELDING_MILLISECONDS", of.yielding_ms),
+        ("PREEMPT_LATENCY_MILLISECONDS", of.latency_ms),
     ];
     let own = named.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| (name.to_owned(), value));
     job.counters.clone().into_iter().chain(own).collect()
 }
 
-/// How often slots were taken back, in few words.
+/// How often slots were preempted, in few words.
 pub(crate) fn briefly(job: &Job) -> String {
     let of = &job.preemption;
     let parts = [(of.splits, "split"), (of.pauses, "pause"), (of.kills, "kill")];
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_split_map_stand_together() {
+    fn parts_of_a_split_map_are_grouped() {
         // m0 is split at 50 (m2), that at 80 (m3), then m0 again at 20 (m4); m1 is of another root.
         let mut tasks: Vec<Task> =
             [("m0", 0, 0), ("m1", 1, 0), ("m2", 0, 50), ("m3", 0, 80), ("m4", 0, 20), ("r0", 0, 0)]
@@ -164,11 +164,11 @@ mod tests {
     }
 
     #[test]
-    fn latencies_are_of_what_was_asked() {
-        let attempt = |recalled: &str, state: &str, ended_ms| Attempt {
-            recalled: recalled.into(),
+    fn latencies_cover_requested_preemptions() {
+        let attempt = |preempt_kind: &str, state: &str, ended_ms| Attempt {
+            preempt_kind: preempt_kind.into(),
             state: state.into(),
-            recalled_ms: 100,
+            preempted_ms: 100,
             ended_ms,
             ..Attempt::default()
         };
@@ -187,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn a_job_left_in_peace_says_nothing() {
+    fn undisturbed_job_has_no_preemption_summary() {
         assert_eq!(summary(&Job::default()), None);
-        let preemption = Preemption { pauses: 2, yielding_ms: 30, ..Preemption::default() };
+        let preemption = Preemption { pauses: 2, latency_ms: 30, ..Preemption::default() };
         let counters =
             [("RESUMES", 2), ("RESUME_MILLISECONDS", 8)].map(|(name, value)| (name.to_owned(), value));
         let job = Job { preemption, counters: counters.into(), ..Job::default() };
-        let words = summary(&job).unwrap();
-        assert!(words.contains("2 pauses") && words.contains("after 15 ms; resumed in 4 ms"), "{words}");
+        let text = summary(&job).unwrap();
+        assert!(text.contains("2 pauses") && text.contains("after 15 ms; resumed in 4 ms"), "{text}");
     }
 }

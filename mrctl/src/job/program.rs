@@ -56,9 +56,9 @@ pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result
     {
         bail!(Usage(format!("{program}: {why}")));
     }
-    let said = words.lines().next().unwrap_or("it says nothing that mrctl knows");
+    let paper_figures = words.lines().next().unwrap_or("it prints nothing that mrctl understands");
     bail!(Usage(format!(
-        "{program} does not answer --describe as a job built on mrlib does ({said}){}",
+        "{program} does not answer --describe as a job built on mrlib does ({paper_figures}){}",
         by_streaming(program)
     )))
 }
@@ -106,7 +106,7 @@ fn by_streaming(program: &str) -> String {
 /// Refuses a streaming command that no task could find, and notes words of it that are files here only.
 pub(super) fn check_stream(flag: &str, command: &str, sent: &[PathBuf]) -> Result<()> {
     let is_sent = |word: &str| sent.iter().any(|file| file.file_name() == Path::new(word).file_name());
-    mrlib::streaming::words(command).map_err(|why| Usage(format!("--{flag} {command:?}: {why}")))?;
+    mrlib::streaming::split_command(command).map_err(|why| Usage(format!("--{flag} {command:?}: {why}")))?;
     let mut words = command.split_whitespace();
     let Some(first) = words.next() else { return Ok(()) };
     let relative = first.contains('/') && !first.starts_with('/');
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_no_task_finds_are_refused() {
+    fn missing_stream_commands_are_rejected() {
         let sent = [PathBuf::from("jobs/map.py")];
         for command in ["./map.py -v", "cat", "/bin/cat", "python3 ./map.py", "cut -d '|' -f 2"] {
             check_stream("mapper", command, &sent).unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_job_is_told_how_to_run() {
+    fn non_job_programs_get_a_hint() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("map.py");
         let name = path.to_str().unwrap();

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 pub(crate) enum Refusal {
     /// Nothing: it is gone, frozen, or the network is.
     #[error("the {daemon} at {addr} does not answer ({why})")]
-    Silent {
+    Unreachable {
         /// Which daemon was asked.
         daemon: &'static str,
         /// Where it was asked.
@@ -18,7 +18,7 @@ pub(crate) enum Refusal {
     },
     /// Words, but not a JobTracker's.
     #[error("what answers at {addr} is not a Fermata JobTracker ({why}): name another with --jobtracker")]
-    Stranger {
+    NotJobTracker {
         /// Where.
         addr: String,
         /// What came back.
@@ -26,7 +26,7 @@ pub(crate) enum Refusal {
     },
     /// No, in its own words.
     #[error("{message}")]
-    Said {
+    PaperFigures {
         /// What kind of no.
         code: Code,
         /// For people.
@@ -40,28 +40,30 @@ impl Refusal {
         let stranger = status.code() == Code::Unimplemented || status.message().contains("HTTP status code");
         match std::error::Error::source(status) {
             Some(cause) => Self::unreachable(Role::JobTracker, addr, cause),
-            None if stranger => Self::Stranger { addr: addr.into(), why: status.message().into() },
-            None => Self::Said { code: status.code(), message: status.message().into() },
+            None if stranger => Self::NotJobTracker { addr: addr.into(), why: status.message().into() },
+            None => Self::PaperFigures { code: status.code(), message: status.message().into() },
         }
     }
 
     /// A connection to a daemon that could not be made, or broke.
     pub(super) fn unreachable(daemon: Role, addr: &str, cause: &dyn std::error::Error) -> Self {
-        Self::Silent { daemon: daemon.title(), addr: addr.into(), why: innermost(cause) }
+        Self::Unreachable { daemon: daemon.title(), addr: addr.into(), why: innermost(cause) }
     }
 
     /// Whether asking again may help.
-    pub(crate) fn is_passing(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Silent { .. } => true,
-            Self::Stranger { .. } => false,
-            Self::Said { code, .. } => matches!(code, Code::Unavailable | Code::Cancelled | Code::Unknown),
+            Self::Unreachable { .. } => true,
+            Self::NotJobTracker { .. } => false,
+            Self::PaperFigures { code, .. } => {
+                matches!(code, Code::Unavailable | Code::Cancelled | Code::Unknown)
+            }
         }
     }
 
     /// Whether what was asked makes no sense.
     pub(crate) fn is_usage(&self) -> bool {
-        matches!(self, Self::Said { code: Code::InvalidArgument, .. })
+        matches!(self, Self::PaperFigures { code: Code::InvalidArgument, .. })
     }
 }
 
@@ -79,16 +81,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_told_from_silence() {
-        let said = Refusal::of("h:1", &Status::invalid_argument("no such id"));
-        assert!(said.is_usage() && !said.is_passing());
-        assert_eq!(said.to_string(), "no such id");
-        assert!(Refusal::of("h:1", &Status::unavailable("not now")).is_passing());
+    fn refusal_differs_from_no_reply() {
+        let paper_figures = Refusal::of("h:1", &Status::invalid_argument("no such id"));
+        assert!(paper_figures.is_usage() && !paper_figures.is_transient());
+        assert_eq!(paper_figures.to_string(), "no such id");
+        assert!(Refusal::of("h:1", &Status::unavailable("not now")).is_transient());
         let stranger = Refusal::of("h:1", &Status::unimplemented("no such method"));
-        assert!(!stranger.is_passing() && stranger.to_string().contains("is not a Fermata JobTracker"));
+        assert!(!stranger.is_transient() && stranger.to_string().contains("is not a Fermata JobTracker"));
         let silent =
             Refusal::unreachable(Role::NameNode, "h:1", &std::io::Error::other("connection refused"));
-        assert!(silent.is_passing() && !silent.is_usage());
+        assert!(silent.is_transient() && !silent.is_usage());
         assert_eq!(silent.to_string(), "the NameNode at h:1 does not answer (connection refused)");
     }
 }

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 /// Let a paused task go on from where it was
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Without --on it goes on where its state lies, or where a slot is free next.\n\n\
-    Examples:\n  mrctl resume job_7.r0\n  mrctl resume job_7.r0 --on node2     its state is shipped there")]
+#[command(after_help = "Without --on it resumes where its checkpoint is, or where a slot is free next.\n\n\
+    Examples:\n  mrctl resume job_7.r0\n  mrctl resume job_7.r0 --on node2     its checkpoint is copied there")]
 pub(crate) struct Args {
     /// A task that was paused, such as job_7.r0 (see `mrctl tasks`)
     task: String,
@@ -31,23 +31,23 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     }
     let job = args.task.split('.').next().unwrap_or_default();
     let tasks = tracker.tasks(job).await?;
-    let words = tasks.iter().find(|task| task.task == args.task).map_or("goes on".into(), what_follows);
-    output::line(format!("{} {words}", args.task))?;
+    let text = tasks.iter().find(|task| task.task == args.task).map_or("goes on".into(), describe_resumption);
+    output::line(format!("{} {text}", args.task))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What a task does that has just been let go.
-fn what_follows(task: &Task) -> String {
+fn describe_resumption(task: &Task) -> String {
     let newest = task.attempts.iter().rfind(|attempt| attempt.ended_ms == 0);
     let from = newest.map_or(&task.paused, |attempt| &attempt.from);
     match (newest, from.is_empty()) {
         (Some(attempt), false) if attempt.state == "pausing" => {
-            format!("goes on when {} has put its state aside", attempt.attempt)
+            format!("resumes when {} has saved its checkpoint", attempt.attempt)
         }
         (Some(attempt), false) => format!("resumes on {} from where {from} stood", attempt.tracker),
-        (Some(attempt), true) => format!("begins anew on {}: what it had put aside is lost", attempt.tracker),
-        (None, false) => format!("goes on from where {from} stood when a slot is free for it"),
-        (None, true) => "begins anew when a slot is free for it: what it had put aside is lost".into(),
+        (Some(attempt), true) => format!("starts over on {}: its checkpoint is lost", attempt.tracker),
+        (None, false) => format!("resumes from the checkpoint of {from} when a slot is free"),
+        (None, true) => "starts over when a slot is free: its checkpoint is lost".into(),
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
     use crate::job::model::Attempt;
 
     #[test]
-    fn it_is_said_whether_it_begins_anew() {
+    fn resume_reports_a_restart_from_scratch() {
         let attempt = |state: &str, from: &str| Attempt {
             attempt: "job_1.r0.1".into(),
             tracker: "node2".into(),
@@ -71,13 +71,13 @@ mod tests {
             ..Task::default()
         };
         let old = Attempt { ended_ms: 9, ..attempt("paused", "") };
-        let words = |attempts, paused: &str| what_follows(&task(attempts, paused));
+        let text = |attempts, paused: &str| describe_resumption(&task(attempts, paused));
         assert_eq!(
-            words(vec![old.clone(), attempt("launching", "job_1.r0.0")], "job_1.r0.0"),
+            text(vec![old.clone(), attempt("launching", "job_1.r0.0")], "job_1.r0.0"),
             "resumes on node2 from where job_1.r0.0 stood"
         );
-        assert!(words(vec![old.clone(), attempt("launching", "")], "").contains("begins anew on node2"));
-        assert!(words(vec![old.clone()], "job_1.r0.0").contains("when a slot is free"));
-        assert!(words(vec![old], "").contains("begins anew when"));
+        assert!(text(vec![old.clone(), attempt("launching", "")], "").contains("starts over on node2"));
+        assert!(text(vec![old.clone()], "job_1.r0.0").contains("when a slot is free"));
+        assert!(text(vec![old], "").contains("starts over when"));
     }
 }

@@ -48,11 +48,11 @@ fn by_itself(program: &str, request: &SampleRequest) -> Result<Vec<u8>> {
     // If it does not read, how it ends says more.
     let _ = child.stdin.take().expect("asked for").write_all(&told);
     let ended = child.wait_with_output().with_context(|| format!("cannot wait for {program}"))?;
-    let words = String::from_utf8_lossy(&ended.stderr);
+    let text = String::from_utf8_lossy(&ended.stderr);
     ensure!(
         ended.status.success(),
         "{program} cannot sample its input for a total order: {}",
-        words.lines().last().unwrap_or("it says nothing")
+        text.lines().last().unwrap_or("it says nothing")
     );
     Ok(ended.stdout)
 }

@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 pub(crate) struct Reason {
     pub(crate) rule: String,
     pub(crate) numbers: BTreeMap<String, f64>,
-    pub(crate) words: String,
+    pub(crate) text: String,
 }
 
 /// Something that was decided for a job, or befell it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Happening {
+pub(crate) struct JobEvent {
     pub(crate) at_ms: u64,
     pub(crate) what: String,
     pub(crate) attempt: String,
     pub(crate) tracker: String,
     pub(crate) why: Option<Reason>,
-    pub(crate) words: String,
+    pub(crate) text: String,
 }
 
 /// Why a job or a task waits.
@@ -30,8 +30,8 @@ pub(crate) struct Why {
     pub(crate) of: String,
     pub(crate) state: String,
     pub(crate) scheduler: String,
-    pub(crate) waits: Vec<Reason>,
-    pub(crate) lately: Vec<Happening>,
+    pub(crate) waiting_for: Vec<Reason>,
+    pub(crate) recent_events: Vec<JobEvent>,
 }
 
 impl Why {
@@ -48,20 +48,20 @@ pub(crate) struct Schedulers {
     pub(crate) scheduler: Option<String>,
     pub(crate) shadow: Option<String>,
     /// How long the one in use takes to decide; none without a cluster.
-    pub(crate) deciding: Option<Deciding>,
+    pub(crate) deciding: Option<DecisionStats>,
     pub(crate) policies: Vec<Policy>,
 }
 
 /// Time that a policy took to decide, since the JobTracker started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(crate) struct Deciding {
+pub(crate) struct DecisionStats {
     pub(crate) rounds: u64,
     pub(crate) total_us: u64,
     pub(crate) longest_us: u64,
 }
 
-impl Deciding {
-    pub(crate) fn words(&self) -> String {
+impl DecisionStats {
+    pub(crate) fn describe(&self) -> String {
         let mean = self.total_us as f64 / self.rounds.max(1) as f64;
         let times = crate::output::count(self.rounds, "time");
         format!("asked {times}: {mean:.1} us a decision, {} us at most", self.longest_us)
@@ -96,9 +96,9 @@ pub(crate) struct Comparison {
     pub(crate) other: u64,
     pub(crate) left_free: u64,
     pub(crate) sooner: u64,
-    pub(crate) both_took: u64,
-    pub(crate) policy_took: u64,
-    pub(crate) shadow_took: u64,
+    pub(crate) both_preempted: u64,
+    pub(crate) policy_preempted: u64,
+    pub(crate) shadow_preempted: u64,
     pub(crate) differences: Vec<Difference>,
 }
 
@@ -116,13 +116,13 @@ pub(crate) struct Difference {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Choice {
     pub(crate) task: String,
-    pub(crate) taken_back: bool,
+    pub(crate) preempted: bool,
     pub(crate) why: Reason,
 }
 
 /// How fast a tracker has been. What is not known yet is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub(crate) struct Pace {
+pub(crate) struct Throughput {
     pub(crate) attempts: u32,
     pub(crate) bytes_per_second: Option<f64>,
     pub(crate) speed: Option<f64>,

@@ -4,7 +4,7 @@ use super::{
     follow,
     program::{self, is_builtin, short_name},
     stage::Stage,
-    wire::{JobTracker, Submission, Unanswered},
+    wire::{JobTracker, NoReply, Submission},
 };
 use crate::{
     locate::Target,
@@ -103,7 +103,7 @@ Examples:
 
 const ABOUT_SETTINGS: &str = "\
 Settings of built-in programs are listed by `mrctl programs`. Your own program
-declares its settings (Job::takes), or finds any whose name begins with user.
+declares its settings (Job::declare_setting), or finds any whose name begins with user.
 Unknown names are refused.
 
 A folder is read with its subfolders; names that begin with . or _ are left
@@ -117,7 +117,7 @@ an error for or panics at, and those that a streaming mapper crashes at (found
 by bisecting). Skipping uses up no attempts: the map starts over without them.
 They are counted in SKIPPED_RECORDS and named in the task's log.
 
-Limits of a task are set on its node (docs/jobs.md), not by the job. A task
+Limits of a task are set on its node (docs/guide/jobs.md), not by the job. A task
 that prints more than tasktracker.task_log_max (64MiB by default) to stdout or
 to stderr fails.";
 
@@ -135,7 +135,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker_as(args.user.as_deref()).await?;
     let client = target.connect().await?;
     let mut stage = Stage::new(&client);
-    // Listening begins once and goes on: a signal between two listeners would be lost.
+    // Listening begins once and continues: a signal between two listeners would be lost.
     let mut stop = std::pin::pin!(crate::command::end_signal());
     let submitting = async {
         let submission = prepare(&args, plan, target, &client, &mut stage).await?;
@@ -150,7 +150,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         Ok(id) => id,
         Err(error) => {
             // Without an answer it may be a job: then the JobTracker will clear away what it needs until then.
-            if !(stage.sent && (error.is::<Unanswered>() || error.is::<Interrupted>())) {
+            if !(stage.sent && (error.is::<NoReply>() || error.is::<Interrupted>())) {
                 stage.discard().await;
             }
             return Err(with_hint(error, &args.input));
@@ -174,7 +174,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     }
     let Some(job) = follow::follow_until(&tracker, &id, args.json, stop).await? else {
         eprintln!(
-            "mrctl: {id} keeps running; come back with `mrctl job --follow {id}`, stop it with `mrctl kill {id}`"
+            "mrctl: {id} keeps running; follow it with `mrctl job --follow {id}`, stop it with `mrctl kill {id}`"
         );
         return Ok(ExitCode::SUCCESS);
     };
@@ -216,12 +216,12 @@ fn how_to_divide(program: &str) -> Option<String> {
         _ => "`fn divisible() -> bool { true }` in its Mapper".into(),
     };
     Some(format!(
-        "maps of this job are never split, so a map whose slot is taken back starts over; if what the mapper puts out \
-         for a record depends on that record alone, declare it with {how}"
+        "maps of this job are never split, so a preempted map starts over; if the output for a record depends on that record alone, declare it with \
+         {how}"
     ))
 }
 
-/// Whether the policy in use takes slots back from running maps. Fifo never does.
+/// Whether the policy in use preempts slots from running maps. Fifo never does.
 async fn preempts(tracker: &JobTracker) -> bool {
     tracker.schedulers().await.is_ok_and(|all| all.scheduler.is_some_and(|name| name != "fifo"))
 }
@@ -319,9 +319,7 @@ fn check_paths(submission: &Submission, args: &Args) -> Result<()> {
     );
     ensure!(
         !submission.output.is_empty() || args.no_output,
-        Usage(
-            "name a new folder for the result with --output PATH, or throw it away with --no-output".into()
-        )
+        Usage("name a new folder for the result with --output PATH, or discard it with --no-output".into())
     );
     let program = Some(Path::new(&args.program)).filter(|_| !is_builtin(&args.program));
     let mut names: BTreeMap<_, &Path> = BTreeMap::new();
@@ -394,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_right_is_refused_without_a_cluster() {
+    fn invalid_arguments_are_rejected_without_a_cluster() {
         for (words, why) in [
             ("submit wordcount --input /in", "--output PATH, or throw it away with --no-output"),
             ("submit wordcount --output /out", "--input PATH"),

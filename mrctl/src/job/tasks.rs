@@ -3,7 +3,7 @@
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
 use super::{
-    look::One,
+    inspect::One,
     model::{Attempt, Task},
     preempted,
 };
@@ -46,9 +46,9 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let mut tasks = target.jobtracker().await?.tasks(&args.one.job).await?;
-    let all = in_words(&tasks);
+    let all = method_text(&tasks);
     if let Some(state) = &args.state {
-        keep(&mut tasks, state);
+        matches_state(&mut tasks, state);
     }
     if args.one.json {
         output::json(&tasks)?;
@@ -67,7 +67,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
                 &indented(&attempt.attempt),
                 &state(attempt),
                 &attempt.tracker,
-                &took(attempt, now_ms),
+                &elapsed(attempt, now_ms),
                 &input(task),
                 &note(task, attempt),
             ]);
@@ -81,11 +81,11 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 }
 
 /// Only what is in this state: attempts, and tasks that have none.
-pub(crate) fn keep(tasks: &mut Vec<Task>, state: &str) {
+pub(crate) fn matches_state(tasks: &mut Vec<Task>, state: &str) {
     tasks.retain_mut(|task| {
-        let waits = task.attempts.is_empty() && task.state == state;
+        let waiting_for = task.attempts.is_empty() && task.state == state;
         task.attempts.retain(|attempt| attempt.state == state);
-        waits || !task.attempts.is_empty()
+        waiting_for || !task.attempts.is_empty()
     });
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn indented(depth: usize, name: &str) -> String {
 }
 
 /// All tasks in a line: `30 maps: 28 succeeded, 2 running; 1 reduce: 1 waiting`.
-pub(crate) fn in_words(tasks: &[Task]) -> String {
+pub(crate) fn method_text(tasks: &[Task]) -> String {
     let mut parts = Vec::new();
     for (letter, kind) in [(".m", "map"), (".r", "reduce")] {
         let mut states: BTreeMap<&str, u64> = BTreeMap::new();
@@ -121,7 +121,7 @@ pub(crate) fn state(attempt: &Attempt) -> String {
 }
 
 /// How long it took, or takes already.
-pub(crate) fn took(attempt: &Attempt, now_ms: u64) -> String {
+pub(crate) fn elapsed(attempt: &Attempt, now_ms: u64) -> String {
     let until = if attempt.ended_ms == 0 { now_ms } else { attempt.ended_ms };
     format!("{:.2} s", until.saturating_sub(attempt.launched_ms) as f64 / 1000.0)
 }
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn a_long_error_is_cut_between_words() {
-        let words = "word ".repeat(40);
-        let short = shortened(words.trim());
+        let text = "word ".repeat(40);
+        let short = shortened(text.trim());
         assert!(short.split(" ... ").count() == 2 && short.len() <= ERROR_CHARS + 5, "{short}");
         assert!(short.split_whitespace().all(|word| word == "word" || word == "..."), "{short}");
         assert_eq!(shortened(&"x".repeat(150)).matches('x').count(), ERROR_CHARS);
@@ -209,11 +209,11 @@ mod tests {
     fn only_what_matters_is_shown() {
         let done = attempt("succeeded");
         assert_eq!(
-            (state(&done), took(&done, 9999), note(&task("job_1.m0", "done"), &done)),
+            (state(&done), elapsed(&done, 9999), note(&task("job_1.m0", "done"), &done)),
             ("succeeded".into(), "0.25 s".into(), String::new())
         );
         let running = attempt("running");
-        assert_eq!((state(&running), took(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
+        assert_eq!((state(&running), elapsed(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
         assert_eq!(note(&task("job_1.m0", "running"), &running), "map");
         let failed = Attempt {
             error: format!("Traceback:\n{}{}\n", "x".repeat(200), "y".repeat(50)),
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn tasks_add_up() {
         let tasks = [task("job_1.m0", "succeeded"), task("job_1.m1", "waiting"), task("job_1.r0", "waiting")];
-        assert_eq!(in_words(&tasks), "2 maps: 1 succeeded, 1 waiting; 1 reduce: 1 waiting");
-        assert_eq!(in_words(&[]), "no tasks");
+        assert_eq!(method_text(&tasks), "2 maps: 1 succeeded, 1 waiting; 1 reduce: 1 waiting");
+        assert_eq!(method_text(&[]), "no tasks");
     }
 }

@@ -23,21 +23,19 @@ use tonic::{
     transport::Channel,
 };
 
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that is frozen, or behind a cut cable, is noticed after the sum of these.
 const PING_EVERY: Duration = Duration::from_secs(2);
-const PONG_WITHIN: Duration = Duration::from_secs(4);
+const PONG_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a submission is repeated while there is no answer.
-const SUBMIT_PATIENCE: Duration = Duration::from_secs(10);
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A tracker that has not begun to send a log by then is as good as gone.
-const LOG_WITHIN: Duration = Duration::from_secs(10);
+const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Nobody knows what became of a submission.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "the JobTracker at {addr} has not said that it takes the job: {why}; `mrctl jobs` shows whether it has"
-)]
-pub(crate) struct Unanswered {
+#[error("the JobTracker at {addr} has not accepted the job: {why}; `mrctl jobs` shows whether it has")]
+pub(crate) struct NoReply {
     addr: String,
     why: String,
 }
@@ -76,7 +74,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// The next status; None when the job is over and has been told.
+    /// The next status; None when the job has ended and has been told.
     pub(crate) async fn next(&mut self) -> Result<Option<Job>, Refusal> {
         let message = self.stream.message().await.map_err(|status| Refusal::of(&self.from, &status))?;
         Ok(message.map(job))
@@ -90,10 +88,10 @@ pub(crate) async fn channel(addr: &str, credentials: &Credentials, server: Role)
         .ok_or_else(|| Usage(format!("address {addr:?} is not host:port")))?
         .with(|endpoint| {
             endpoint
-                .connect_timeout(CONNECT_WITHIN)
+                .connect_timeout(CONNECT_TIMEOUT)
                 .tcp_nodelay(true)
                 .http2_keep_alive_interval(PING_EVERY)
-                .keep_alive_timeout(PONG_WITHIN)
+                .keep_alive_timeout(PONG_TIMEOUT)
         });
     endpoint.connect().await.map_err(|error| Refusal::unreachable(server, addr, &error).into())
 }
@@ -163,12 +161,12 @@ impl JobTracker {
                 Ok(reply) => return Ok(reply.into_inner().job),
                 Err(status) => {
                     let refusal = self.refusal(&status);
-                    if !refusal.is_passing() {
+                    if !refusal.is_transient() {
                         return Err(refusal.into());
                     }
-                    if began.elapsed() > SUBMIT_PATIENCE {
+                    if began.elapsed() > SUBMIT_TIMEOUT {
                         let (addr, why) = (self.addr.clone(), refusal.to_string());
-                        return Err(Unanswered { addr, why }.into());
+                        return Err(NoReply { addr, why }.into());
                     }
                     tokio::time::sleep(Duration::from_millis(300)).await;
                 }
@@ -183,14 +181,14 @@ impl JobTracker {
         Ok(())
     }
 
-    pub(crate) async fn preempt(&self, attempt: &str, how: How) -> Result<()> {
+    pub(crate) async fn preempt(&self, attempt: &str, kind: How) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
-        let how = match how {
-            How::Split => pb::Recall::Split,
-            How::Pause => pb::Recall::Pause,
-            How::Kill => pb::Recall::Kill,
+        let kind = match kind {
+            How::Split => pb::PreemptKind::Split,
+            How::Pause => pb::PreemptKind::Pause,
+            How::Kill => pb::PreemptKind::Kill,
         };
-        let message = pb::PreemptRequest { request_id, attempt: attempt.into(), how: how.into() };
+        let message = pb::PreemptRequest { request_id, attempt: attempt.into(), kind: kind.into() };
         self.client.clone().preempt(self.request(message)).await.map_err(|status| self.refusal(&status))?;
         Ok(())
     }
@@ -312,9 +310,9 @@ impl JobTracker {
         let channel = channel(addr, &self.credentials, Role::TaskTracker);
         let mut client = TrackerLogsClient::new(channel.await.map_err(|_| silent())?);
         let message = self.request(pb::LogRequest { attempt: id.clone(), stderr, tail_bytes });
-        let asked = tokio::time::timeout(LOG_WITHIN, client.log(message)).await.map_err(|_| silent())?;
+        let asked = tokio::time::timeout(LOG_TIMEOUT, client.log(message)).await.map_err(|_| silent())?;
         let refused = |status: Status| match Refusal::of(addr, &status) {
-            refusal if refusal.is_passing() => silent(),
+            refusal if refusal.is_transient() => silent(),
             refusal => refusal.into(),
         };
         let mut chunks = asked.map_err(refused)?.into_inner();
@@ -372,12 +370,12 @@ fn preemption(of: pb::Preemption) -> Preemption {
         migrations: of.migrations,
         kills: of.kills,
         checkpoints_lost: of.checkpoints_lost,
-        bytes_conserved: of.bytes_conserved,
-        ms_conserved: of.ms_conserved,
+        bytes_saved: of.bytes_saved,
+        ms_saved: of.ms_saved,
         bytes_lost: of.bytes_lost,
         ms_lost: of.ms_lost,
         checkpoint_bytes: of.checkpoint_bytes,
-        yielding_ms: of.yielding_ms,
+        latency_ms: of.latency_ms,
     }
 }
 
@@ -391,7 +389,7 @@ fn task(task: pb::TaskStatus) -> Task {
         attempts: task.attempts.into_iter().map(attempt).collect(),
         root: task.root,
         tail_of: None,
-        held: task.held,
+        on_hold: task.on_hold,
         paused: task.paused,
         paused_on: task.paused_on,
         paused_bytes: task.paused_bytes,
@@ -413,8 +411,8 @@ fn attempt(attempt: pb::AttemptInfo) -> Attempt {
         why: attempt.why,
         error: attempt.error,
         from: attempt.from,
-        recalled: attempt.recalled,
-        recalled_ms: attempt.recalled_ms,
+        preempt_kind: attempt.preempt_kind,
+        preempted_ms: attempt.preempted_ms,
         counters: attempt.counters.into_iter().collect(),
     }
 }
@@ -429,7 +427,7 @@ fn tracker(tracker: pb::TrackerInfo) -> Tracker {
         reduce_slots: tracker.reduce_slots,
         maps_running: tracker.maps_running,
         reduces_running: tracker.reduces_running,
-        last_heard_ms_ago: tracker.last_heard_ms_ago,
+        last_heartbeat_ms_ago: tracker.last_heartbeat_ms_ago,
         map_rates: scheduling::pace(tracker.maps),
         reduce_rates: scheduling::pace(tracker.reduces),
     }

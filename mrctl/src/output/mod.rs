@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_behind_standard_output_is_told_as_such() {
+    fn full_disk_on_stdout_is_reported() {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let error = Named(full).write_all(b"x").unwrap_err();
         let text = error.to_string();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn error_cause_is_printed_once() {
         #[derive(Debug)]
         struct Outer(std::io::Error);
         impl std::fmt::Display for Outer {

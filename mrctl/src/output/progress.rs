@@ -11,8 +11,8 @@ use std::{
 };
 
 /// What took less than this and is smaller than that needs no closing line.
-const TOLD_FROM: Duration = Duration::from_secs(1);
-const TOLD_FROM_BYTES: u64 = 64 << 20;
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
+const SHOWN_FROM_BYTES: u64 = 64 << 20;
 
 /// How far a transfer is. Cleared when dropped.
 pub(crate) struct Meter(ProgressBar);
@@ -42,15 +42,15 @@ impl Meter {
     }
 
     /// A closing line, if somebody watched and it was much: how much, how long, how fast.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn update(&self) {
         let took = self.0.elapsed();
-        let small = took < TOLD_FROM && self.0.position() < TOLD_FROM_BYTES;
+        let small = took < SHOWN_AFTER && self.0.position() < SHOWN_FROM_BYTES;
         if self.0.is_hidden() || small {
             return;
         }
-        // Asked for before: whoever asks the bar anything while it is suspended waits for ever.
-        let words = summary(&self.0.message(), self.0.position(), took);
-        self.0.suspend(|| eprintln!("{words}"));
+        // Asked for before: whoever asks the bar anything while it is suspended waits forever.
+        let text = summary(&self.0.message(), self.0.position(), took);
+        self.0.suspend(|| eprintln!("{text}"));
     }
 
     /// For a number of things that are to become none.
@@ -85,7 +85,7 @@ pub(crate) struct Runs {
 }
 
 /// What takes less needs no word.
-const WONDERED_AT: Duration = Duration::from_secs(10);
+const UNKNOWN_TOTAL_AFTER: Duration = Duration::from_secs(10);
 
 impl Runs {
     pub(crate) fn new() -> Self {
@@ -103,18 +103,18 @@ impl Runs {
     /// A run is done, of the experiment of this title.
     pub(crate) fn done(&self, title: &str, step: Step<'_>) {
         let note = format!("{} is done", step.label);
-        self.tell(title, step.done, step.of, step.is_last.then_some(&note));
+        self.update(title, step.done, step.of, step.is_last.then_some(&note));
     }
 
     /// So many runs are done; a log is told of those with a note.
-    pub(crate) fn tell(&self, title: &str, done: usize, of: usize, note: Option<&String>) {
+    pub(crate) fn update(&self, title: &str, done: usize, of: usize, note: Option<&String>) {
         let took = self.began.elapsed();
         if !self.bar.is_hidden() {
             self.bar.set_message(title.to_owned());
             self.bar.set_length(of as u64);
             self.bar.set_position(done as u64);
-        } else if let Some(note) = note.filter(|_| took >= WONDERED_AT) {
-            eprintln!("mrctl: {}", so_far(title, done, of, took, note));
+        } else if let Some(note) = note.filter(|_| took >= UNKNOWN_TOTAL_AFTER) {
+            eprintln!("mrctl: {}", snapshot(title, done, of, took, note));
         }
     }
 }
@@ -125,7 +125,7 @@ impl Drop for Runs {
     }
 }
 
-fn so_far(title: &str, done: usize, of: usize, took: Duration, note: &str) -> String {
+fn snapshot(title: &str, done: usize, of: usize, took: Duration, note: &str) -> String {
     let before = if title.is_empty() { String::new() } else { format!("{title}: ") };
     format!("{before}{done} of {of} runs after {}; {note}", millis(took))
 }
@@ -155,9 +155,9 @@ mod tests {
 
     /// A terminal that nobody looks at.
     #[derive(Debug)]
-    struct Unseen;
+    struct HiddenTerminal;
 
-    impl TermLike for Unseen {
+    impl TermLike for HiddenTerminal {
         fn width(&self) -> u16 {
             80
         }
@@ -188,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn a_closing_line_on_a_terminal_comes_to_an_end() {
-        let target = ProgressDrawTarget::term_like(Box::new(Unseen));
-        let meter = Meter(ProgressBar::with_draw_target(Some(TOLD_FROM_BYTES), target));
-        meter.advance(TOLD_FROM_BYTES);
+    fn closing_line_ends_with_a_newline() {
+        let target = ProgressDrawTarget::term_like(Box::new(HiddenTerminal));
+        let meter = Meter(ProgressBar::with_draw_target(Some(SHOWN_FROM_BYTES), target));
+        meter.advance(SHOWN_FROM_BYTES);
         let (sender, ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            meter.tell();
+            meter.update();
             drop(meter);
             sender.send(()).ok();
         });
@@ -202,13 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_told_how_far_it_is() {
+    fn progress_is_logged_without_a_terminal() {
         let late = Duration::from_secs(75);
         assert_eq!(
-            so_far("Map-heavy", 3, 6, late, "fair is done"),
+            snapshot("Map-heavy", 3, 6, late, "fair is done"),
             "Map-heavy: 3 of 6 runs after 75.0 s; fair is done"
         );
-        assert_eq!(so_far("", 3, 6, late, "fair is done"), "3 of 6 runs after 75.0 s; fair is done");
+        assert_eq!(snapshot("", 3, 6, late, "fair is done"), "3 of 6 runs after 75.0 s; fair is done");
     }
 
     #[test]

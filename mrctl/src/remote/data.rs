@@ -1,6 +1,6 @@
 //! Where the daemons of a machine keep their data: below its folder of ours, or where the settings say.
 
-use super::fleet::remote_path;
+use super::machines::remote_path;
 use crate::output::Usage;
 use anyhow::Result;
 use daemon::config::Config;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_settings_say_where_data_lies() {
+    fn settings_choose_the_data_folders() {
         let usual = dirs(|_| {}).unwrap().on("/var/tmp/f", "n1");
         assert_eq!(usual.of_daemon("datanode"), ["/var/tmp/f/data/datanode"]);
         assert_eq!(usual.of_daemon("namenode"), ["/var/tmp/f/data/namenode"]);
@@ -199,8 +199,9 @@ mod tests {
             }
         }
         let ran = run(&format!("{}echo left=$left", set.purge("/nowhere", &["datanode", "tasktracker"])));
-        let (out, said) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-        assert!(ran.status.success() && out.contains("left=1"), "{out}{said}");
+        let (out, paper_figures) =
+            (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+        assert!(ran.status.success() && out.contains("left=1"), "{out}{paper_figures}");
         for stays in
             ["ours/logs/deep", "tasks/tmp/deep", "other/current/deep", "unmarked/tmp/deep", "home/tmp/deep"]
         {
@@ -211,13 +212,13 @@ mod tests {
         {
             assert!(!at(goes).exists(), "{goes} is left");
         }
-        assert!(said.contains(&format!("{} stays", text("unmarked"))), "{said}");
-        assert!(said.contains(&format!("{} stays", text("other"))), "{said}");
-        assert!(!said.contains(&text("home")), "{said}");
+        assert!(paper_figures.contains(&format!("{} stays", text("unmarked"))), "{paper_figures}");
+        assert!(paper_figures.contains(&format!("{} stays", text("other"))), "{paper_figures}");
+        assert!(!paper_figures.contains(&text("home")), "{paper_figures}");
     }
 
     #[test]
-    fn folders_are_marked_once_and_those_of_another_cluster_are_told() {
+    fn folders_are_marked_and_foreign_ones_reported() {
         let space = tempfile::tempdir().unwrap();
         let at = |name: &str| space.path().join(name);
         let set = dirs(|config| config.datanode.dirs = vec![at("a"), at("b")]);

@@ -64,8 +64,8 @@ impl Hosts {
     pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut all: Vec<Host> = Vec::new();
         for (at, line) in text.lines().enumerate() {
-            let words: Vec<&str> = line.split('#').next().unwrap_or("").split_whitespace().collect();
-            let Some((name, rest)) = words.split_first() else { continue };
+            let fields: Vec<&str> = line.split('#').next().unwrap_or("").split_whitespace().collect();
+            let Some((name, rest)) = fields.split_first() else { continue };
             let host = parse_host(name, rest).map_err(|why| (at + 1, why))?;
             if all.iter().any(|known| known.name == host.name) {
                 return Err((at + 1, format!("{name} is there twice: one line a machine")));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn errors_name_the_line() {
         let refused = |text: &str| Hosts::parse(text).unwrap_err();
         assert_eq!(refused("m master\nn1 slave").0, 2);
         assert_eq!(refused("m master\nn1").1, "n1 has no role: master or node");

@@ -13,16 +13,16 @@ use super::{
     data::DataDirs,
     hosts::{Host, Part},
     package::{Package, Programs},
-    shell::{Patience, Shell},
+    shell::{ScriptTimeouts, Shell},
 };
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::{path::PathBuf, time::Duration};
 
 /// Seconds that daemons have to serve, and one to end before it is killed, and then to be gone.
-const READY_WITHIN: u32 = 60;
-const END_WITHIN: u32 = 15;
-const GONE_WITHIN: u32 = 20;
+const READY_TIMEOUT: u32 = 60;
+const END_TIMEOUT: u32 = 15;
+const EXIT_TIMEOUT: u32 = 20;
 
 /// Before every script: whether the folder is of this cluster. `$c` is the mark that is there. And whether something,
 /// or what is below it, is of another account than ours.
@@ -75,7 +75,7 @@ pub(crate) struct Machine {
 
 /// How a daemon stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Standing {
+pub(crate) struct DaemonStatus {
     pub(crate) daemon: String,
     /// running, frozen (by a signal), dead (its pid file is there), absent
     pub(crate) state: String,
@@ -84,7 +84,7 @@ pub(crate) struct Standing {
     /// Whether it was started from other settings or programs than are there now.
     pub(crate) outdated: bool,
     /// What its master says of it, if that was asked; of a master, whether it answers.
-    pub(crate) heard: Option<String>,
+    pub(crate) reported: Option<String>,
 }
 
 /// Makes the folder, and says what is there.
@@ -130,7 +130,7 @@ impl Machine {
     /// The same, of one that takes long.
     pub(crate) fn long_script(&self, takes: Duration, script: &str) -> Result<String> {
         let script = self.inside(NO_FOLDER, script);
-        self.shell.patient_script(Patience::of_script(takes), self.name(), &script)
+        self.shell.script_with_timeout(ScriptTimeouts::of_script(takes), self.name(), &script)
     }
 
     /// Makes the folder and copies what is not there yet; says what was copied.
@@ -139,8 +139,9 @@ impl Machine {
         // folder that somebody else has made before us is not ours to put keys into. Of two clusters that come at once,
         // one has it. Programs that were another's, who could have written to them, are brought again.
         let make = self.guarded(MAKE);
-        let there = self.shell.script(self.name(), &make)?;
-        let is_there = |what: &str, stamp: &str| there.lines().any(|line| line == format!("{what} {stamp}"));
+        let existing = self.shell.script(self.name(), &make)?;
+        let is_there =
+            |what: &str, stamp: &str| existing.lines().any(|line| line == format!("{what} {stamp}"));
         let part = self.host.part;
         let settings = package.stamp(part)?;
         self.take(&package.files_for(part), package)?;
@@ -165,7 +166,7 @@ impl Machine {
         // Last: what has no stamp is not whole.
         self.script(&format!(
             "{}chmod 755 bin.new/* && echo '{stamp}' > bin.new/STAMP",
-            must_be_ours("bin.new")
+            check_ownership("bin.new")
         ))?;
         Ok("programs and settings copied")
     }
@@ -177,7 +178,7 @@ impl Machine {
         package.send(&self.shell, self.name(), files, &folder).context("cannot copy the settings")?;
         let moves = files.iter().map(|file| format!("mv -f incoming/{0} {0} || exit 1\n", file.display()));
         let moves: String = moves.collect();
-        self.script(&format!("{}{moves}rm -rf incoming", must_be_ours("incoming"))).map(drop)
+        self.script(&format!("{}{moves}rm -rf incoming", check_ownership("incoming"))).map(drop)
     }
 
     /// Flags that only this machine's daemons have.
@@ -199,7 +200,7 @@ impl Machine {
     }
 
     /// A branch of the script that starts a daemon: empty data folders are refused where there was data before.
-    fn refuse_empty(&self, daemon: &str) -> String {
+    fn check_formatted(&self, daemon: &str) -> String {
         if !self.formatted {
             return String::new();
         }
@@ -219,7 +220,7 @@ impl Machine {
     }
 
     /// Starts daemons that do not run, and waits until all serve. One that does not keeps no other from it.
-    pub(crate) fn start(&self, daemons: &[&str]) -> Result<Vec<Standing>> {
+    pub(crate) fn start(&self, daemons: &[&str]) -> Result<Vec<DaemonStatus>> {
         let (bin, name) = (&self.bin, self.name());
         let begin = |daemon: &&str| {
             format!(
@@ -239,7 +240,7 @@ elif {taken}; then
 fi
 ",
                 taken = self.data.is_taken(&self.dir, daemon),
-                refuse = self.refuse_empty(daemon),
+                refuse = self.check_formatted(daemon),
                 flags = self.flags(daemon)
             )
         };
@@ -259,7 +260,7 @@ for x in {all}; do
   while alive $x && [ ! -e run/$x.ready ] && [ $i -lt {ticks} ]; do i=$((i+1)); sleep 0.1; done
   if ! alive $x; then bad=1; echo \"$x does not start: $(tail -n 1 logs/$x.log)\" >&2
   elif [ ! -e run/$x.ready ]; then
-    bad=1; echo \"$x runs, and does not serve after {READY_WITHIN} s: $(tail -n 1 logs/$x.log)\" >&2
+    bad=1; echo \"$x runs, and does not serve after {READY_TIMEOUT} s: $(tail -n 1 logs/$x.log)\" >&2
   else
     case $x in
 {marks}    esac
@@ -270,10 +271,10 @@ done
 ",
             all = daemons.join(" "),
             marks = marks.concat(),
-            ticks = READY_WITHIN * 10
+            ticks = READY_TIMEOUT * 10
         );
-        let said = self.script(&script)?;
-        standings(daemons, &said)
+        let paper_figures = self.script(&script)?;
+        statuses(daemons, &paper_figures)
     }
 
     /// Ends a daemon if it runs, a frozen one too, and waits until it is gone.
@@ -291,26 +292,27 @@ done
 rm -f run/$x.pid run/$x.ready
 echo stopped
 ",
-            kill = END_WITHIN * 10,
-            give_up = GONE_WITHIN * 10
+            kill = END_TIMEOUT * 10,
+            give_up = EXIT_TIMEOUT * 10
         );
-        let said = self.shell.script(self.name(), &self.inside("exit 0", &script));
-        Ok(said.with_context(|| format!("{daemon} does not end"))?.contains("stopped"))
+        let paper_figures = self.shell.script(self.name(), &self.inside("exit 0", &script));
+        Ok(paper_figures.with_context(|| format!("{daemon} does not end"))?.contains("stopped"))
     }
 
     /// Sends a signal to a daemon; its number, if it runs.
     pub(crate) fn signal(&self, daemon: &str, signal: &str) -> Result<Option<u32>> {
-        let said = self.script(&format!("alive {daemon} || exit 0\nkill -{signal} $p && echo $p\n"))?;
-        Ok(said.trim().parse().ok())
+        let paper_figures =
+            self.script(&format!("alive {daemon} || exit 0\nkill -{signal} $p && echo $p\n"))?;
+        Ok(paper_figures.trim().parse().ok())
     }
 
     /// How its daemons stand.
-    pub(crate) fn look(&self) -> Result<Vec<Standing>> {
+    pub(crate) fn status_of(&self) -> Result<Vec<DaemonStatus>> {
         let daemons = self.host.part.daemons();
         let script: String = daemons.map(|daemon| format!("stands {daemon}\n")).concat();
         let without = format!("{}exit 0", "echo absent; ".repeat(daemons.len()));
-        let said = self.shell.script(self.name(), &self.inside(&without, &script))?;
-        standings(&daemons, &said)
+        let paper_figures = self.shell.script(self.name(), &self.inside(&without, &script))?;
+        statuses(&daemons, &paper_figures)
     }
 
     /// The end of a daemon's log.
@@ -340,7 +342,7 @@ cd / && rmdir $dir 2>/dev/null || echo kept
 }
 
 /// Before what has come takes its place: not every tar knows what ours is told.
-fn must_be_ours(what: &str) -> String {
+fn check_ownership(what: &str) -> String {
     format!(
         "if theirs {what}; then
   echo \"what came to $dir/{what} belongs to another account: tar there must know --no-same-owner\" >&2; exit 1
@@ -350,23 +352,23 @@ fi
 }
 
 /// A line for each daemon.
-fn standings(daemons: &[&str], said: &str) -> Result<Vec<Standing>> {
-    let all: Vec<Standing> =
-        daemons.iter().zip(said.lines()).map(|(daemon, line)| standing(daemon, line)).collect();
+fn statuses(daemons: &[&str], paper_figures: &str) -> Result<Vec<DaemonStatus>> {
+    let all: Vec<DaemonStatus> =
+        daemons.iter().zip(paper_figures.lines()).map(|(daemon, line)| status(daemon, line)).collect();
     if all.len() != daemons.len() {
-        bail!("it does not say how its daemons stand: {said:?}");
+        bail!("it does not say how its daemons stand: {paper_figures:?}");
     }
     Ok(all)
 }
 
 /// `STATE [PID new|old [ADDR]]`
-fn standing(daemon: &str, line: &str) -> Standing {
-    let mut words = line.split_whitespace();
-    let state = words.next().unwrap_or("absent").to_owned();
-    let pid = words.next().and_then(|word| word.parse().ok());
-    let outdated = words.next() == Some("old");
-    let addr = words.next().map(str::to_owned);
-    Standing { daemon: daemon.to_owned(), state, pid, addr, outdated, heard: None }
+fn status(daemon: &str, line: &str) -> DaemonStatus {
+    let mut text = line.split_whitespace();
+    let state = text.next().unwrap_or("absent").to_owned();
+    let pid = text.next().and_then(|word| word.parse().ok());
+    let outdated = text.next() == Some("old");
+    let addr = text.next().map(str::to_owned);
+    DaemonStatus { daemon: daemon.to_owned(), state, pid, addr, outdated, reported: None }
 }
 
 #[cfg(test)]

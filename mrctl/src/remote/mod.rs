@@ -13,16 +13,16 @@
 //! ```
 
 mod data;
-mod fleet;
 mod hosts;
 mod machine;
+mod machines;
 mod package;
 mod shell;
 
 pub(crate) use data::DataDirs;
-pub(crate) use fleet::{Fleet, Reach, write_mark};
 pub(crate) use hosts::{Host, Hosts, Part, check_addr, check_host};
-pub(crate) use machine::{Machine, Standing};
+pub(crate) use machine::{DaemonStatus, Machine};
+pub(crate) use machines::{Fleet, Reach, write_mark};
 pub(crate) use package::{Package, Programs, revoked_list};
 pub(crate) use shell::Shell;
 
@@ -31,14 +31,14 @@ use anyhow::Result;
 /// Does something on every machine at once; what came of it, in the same order, in which `tell` hears of it too.
 pub(crate) fn on_all<'a, T: Send>(
     machines: impl IntoIterator<Item = &'a Machine>,
-    act: impl Fn(&Machine) -> Result<T> + Sync,
+    action: impl Fn(&Machine) -> Result<T> + Sync,
     mut tell: impl FnMut(&Machine, &Result<T>),
 ) -> Vec<(&'a Machine, Result<T>)> {
     let machines: Vec<&Machine> = machines.into_iter().collect();
     std::thread::scope(|scope| {
-        let act = &act;
+        let action = &action;
         let running: Vec<_> =
-            machines.iter().map(|machine| (*machine, scope.spawn(move || act(machine)))).collect();
+            machines.iter().map(|machine| (*machine, scope.spawn(move || action(machine)))).collect();
         let ended = running.into_iter().map(|(machine, one)| {
             let result = one.join().unwrap_or_else(|_| {
                 Err(anyhow::anyhow!("internal error: the thread of this machine broke down"))

@@ -30,7 +30,7 @@ fn of_part(part: Part) -> &'static [&'static str] {
 impl Programs {
     /// Those beside this program.
     pub(crate) fn own() -> Result<Self> {
-        let own = std::env::current_exe().context("cannot tell where this program is")?;
+        let own = std::env::current_exe().context("cannot determine the path of this program")?;
         let folder = own.parent().unwrap_or(Path::new("/")).to_owned();
         let programs = Self { folder };
         for part in [Part::Master, Part::Node] {
@@ -47,16 +47,16 @@ impl Programs {
 
     /// Tells one build from another.
     pub(crate) fn stamp(&self, part: Part) -> Result<String> {
-        let mut words = Vec::new();
+        let mut arguments = Vec::new();
         for name in of_part(part) {
             let path = self.folder.join(name);
             let about = path.metadata().map_err(|error| {
                 Usage(format!("{}: {error}: build it, `cargo build --release` makes all", path.display()))
             })?;
             let changed = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-            words.push(format!("{name}:{}:{}", about.len(), changed.unwrap_or_default().as_millis()));
+            arguments.push(format!("{name}:{}:{}", about.len(), changed.unwrap_or_default().as_millis()));
         }
-        Ok(words.join(" "))
+        Ok(arguments.join(" "))
     }
 
     /// Copies them to `dir` of a machine.
@@ -85,7 +85,7 @@ impl Package {
                 ))
                 .into())
             }
-            Err(error) => Err(error).with_context(|| format!("cannot look at {}", file.display())),
+            Err(error) => Err(error).with_context(|| format!("cannot inspect {}", file.display())),
         }
     }
 

@@ -23,24 +23,24 @@ use std::{
 const HOST: &str = "{host}";
 /// What a script says first; in the script it is written in two parts, so that an echo of it is not taken for it.
 const HERE: &str = "fermata-is-here";
-const SAY_HERE: &str = "printf '%s\\n' \"fermata-\"\"is-here\"\n";
+const PRINT_HERE: &str = "printf '%s\\n' \"fermata-\"\"is-here\"\n";
 /// Between two looks whether a command has ended.
-const NAP: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// What a command has printed is there this long after its end.
 const TAIL: Duration = Duration::from_secs(2);
 /// Lines of its error output that are shown.
-const WHY_LINES: usize = 3;
+const ERROR_LINES: usize = 3;
 
 /// How long a machine may be silent.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct ScriptTimeouts {
     /// Before it says a word.
     first: Duration,
     /// Between two signs of life.
     then: Duration,
 }
 
-impl Patience {
+impl ScriptTimeouts {
     /// A script: its first word comes at once, and what it waits for itself, it waits for less.
     const SCRIPT: Self = Self { first: Duration::from_secs(20), then: Duration::from_mins(2) };
     /// Copying: bytes move.
@@ -55,27 +55,27 @@ impl Patience {
 /// How to run a command on a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shell {
-    words: Vec<String>,
+    arguments: Vec<String>,
 }
 
 impl std::str::FromStr for Shell {
     type Err = String;
 
     fn from_str(template: &str) -> Result<Self, String> {
-        let words: Vec<String> = template.split_whitespace().map(str::to_owned).collect();
-        if words.is_empty() {
+        let arguments: Vec<String> = template.split_whitespace().map(str::to_owned).collect();
+        if arguments.is_empty() {
             return Err("it is empty: write a command such as 'ssh {host}'".into());
         }
-        if !words.iter().any(|word| word.contains(HOST)) {
+        if !arguments.iter().any(|word| word.contains(HOST)) {
             return Err(format!("it does not say where: write {HOST} for the machine, as in 'ssh {{host}}'"));
         }
-        Ok(Self { words })
+        Ok(Self { arguments })
     }
 }
 
 impl std::fmt::Display for Shell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.words.join(" "))
+        f.write_str(&self.arguments.join(" "))
     }
 }
 
@@ -88,16 +88,24 @@ impl Default for Shell {
 impl Shell {
     /// Runs a script; what it printed. If it fails, the end of its error output says why.
     pub(crate) fn script(&self, host: &str, script: &str) -> Result<String> {
-        self.patient_script(Patience::SCRIPT, host, script)
+        self.script_with_timeout(ScriptTimeouts::SCRIPT, host, script)
     }
 
     /// The same, of one that takes long.
-    pub(crate) fn patient_script(&self, patience: Patience, host: &str, script: &str) -> Result<String> {
-        let text = std::io::Cursor::new(format!("{SAY_HERE}{script}").into_bytes());
-        let said = self.run(patience, host, &["sh", "-s"], text, false)?;
-        match said.split_once(&format!("{HERE}\n")) {
-            Some((_, said)) => Ok(said.to_owned()),
-            None => bail!("`{self}` runs no scripts there: it said {:?}", said.lines().next().unwrap_or("")),
+    pub(crate) fn script_with_timeout(
+        &self,
+        timeout: ScriptTimeouts,
+        host: &str,
+        script: &str,
+    ) -> Result<String> {
+        let text = std::io::Cursor::new(format!("{PRINT_HERE}{script}").into_bytes());
+        let paper_figures = self.run(timeout, host, &["sh", "-s"], text, false)?;
+        match paper_figures.split_once(&format!("{HERE}\n")) {
+            Some((_, paper_figures)) => Ok(paper_figures.to_owned()),
+            None => bail!(
+                "`{self}` runs no scripts there: it said {:?}",
+                paper_figures.lines().next().unwrap_or("")
+            ),
         }
     }
 
@@ -108,19 +116,19 @@ impl Shell {
         command: &[&str],
         input: impl Read + Send + 'static,
     ) -> Result<String> {
-        self.run(Patience::COPY, host, command, input, true)
+        self.run(ScriptTimeouts::COPY, host, command, input, true)
     }
 
     fn run(
         &self,
-        patience: Patience,
+        timeout: ScriptTimeouts,
         host: &str,
         command: &[&str],
         input: impl Read + Send + 'static,
         copies: bool,
     ) -> Result<String> {
-        let words: Vec<String> = self.words.iter().map(|word| word.replace(HOST, host)).collect();
-        let (program, args) = words.split_first().expect("not empty");
+        let arguments: Vec<String> = self.arguments.iter().map(|word| word.replace(HOST, host)).collect();
+        let (program, args) = arguments.split_first().expect("not empty");
         let mut child = Command::new(program)
             .args(args)
             .args(command)
@@ -134,55 +142,55 @@ impl Shell {
         let stdin = child.stdin.take().expect("asked for");
         let (out, err) = (child.stdout.take().expect("asked for"), child.stderr.take().expect("asked for"));
         let pulse = Arc::new(AtomicU64::new(0));
-        let (said, why) = (Heard::of(out, &pulse), Heard::of(err, &pulse));
+        let (paper_figures, why) = (OutputBuffer::of(out, &pulse), OutputBuffer::of(err, &pulse));
         // What a pipe takes is no sign of life; what goes through it is.
         let moved = if copies { pulse.clone() } else { Arc::default() };
         let feeding = thread::spawn(move || feed(input, stdin, &moved));
         let ended =
-            wait(&mut child, patience, &pulse).with_context(|| format!("cannot wait for {program}"))?;
+            wait(&mut child, timeout, &pulse).with_context(|| format!("cannot wait for {program}"))?;
         let status = match ended {
-            Ended::Itself(status) => status,
-            Ended::NoWord => bail!("no answer after {} s", patience.first.as_secs()),
-            Ended::Silent => bail!("it answered, and then was silent for {} s", patience.then.as_secs()),
+            Ended::Exited(status) => status,
+            Ended::NoOutput => bail!("no answer after {} s", timeout.first.as_secs()),
+            Ended::Silent => bail!("it answered, and then was silent for {} s", timeout.then.as_secs()),
         };
         // If it did not read to the end, how it ended says more.
         if let Some(Err(error)) = finished(feeding) {
             bail!("cannot read what is to be copied: {error}");
         }
-        let (said, why) = (said.text(), why.text());
+        let (paper_figures, why) = (paper_figures.text(), why.text());
         if !status.success() {
             let lines: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-            let last = &lines[lines.len().saturating_sub(WHY_LINES)..];
+            let last = &lines[lines.len().saturating_sub(ERROR_LINES)..];
             match last {
                 [] => bail!("{program} ended with {status}"),
                 _ => bail!("{}", last.join("; ")),
             }
         }
-        Ok(said)
+        Ok(paper_figures)
     }
 }
 
 /// How a command came to its end.
 enum Ended {
-    Itself(ExitStatus),
+    Exited(ExitStatus),
     /// It said nothing at all, and was ended.
-    NoWord,
+    NoOutput,
     /// It said no more, and was ended.
     Silent,
 }
 
-fn wait(child: &mut Child, patience: Patience, pulse: &AtomicU64) -> std::io::Result<Ended> {
+fn wait(child: &mut Child, timeout: ScriptTimeouts, pulse: &AtomicU64) -> std::io::Result<Ended> {
     let (mut since, mut before) = (Instant::now(), 0);
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Ended::Itself(status));
+            return Ok(Ended::Exited(status));
         }
         let now = pulse.load(Relaxed);
         if now != before {
             (since, before) = (Instant::now(), now);
         }
         let (limit, ended) =
-            if now == 0 { (patience.first, Ended::NoWord) } else { (patience.then, Ended::Silent) };
+            if now == 0 { (timeout.first, Ended::NoOutput) } else { (timeout.then, Ended::Silent) };
         if since.elapsed() >= limit {
             // One that runs as another account (oarsh is set-user-ID) may not be killed; it is left to end by itself.
             if child.kill().is_ok() {
@@ -190,7 +198,7 @@ fn wait(child: &mut Child, patience: Patience, pulse: &AtomicU64) -> std::io::Re
             }
             return Ok(ended);
         }
-        thread::sleep(NAP);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -201,7 +209,7 @@ fn finished<T>(thread: JoinHandle<T>) -> Option<T> {
         if Instant::now() >= until {
             return None;
         }
-        thread::sleep(NAP);
+        thread::sleep(POLL_INTERVAL);
     }
     thread.join().ok()
 }
@@ -219,12 +227,12 @@ fn feed(mut input: impl Read, mut to: impl Write, moved: &AtomicU64) -> std::io:
 }
 
 /// What is printed, read by a thread that nobody has to wait for.
-struct Heard {
+struct OutputBuffer {
     bytes: Arc<Mutex<Vec<u8>>>,
     reading: JoinHandle<()>,
 }
 
-impl Heard {
+impl OutputBuffer {
     fn of(mut from: impl Read + Send + 'static, pulse: &Arc<AtomicU64>) -> Self {
         let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
         let (to, pulse) = (bytes.clone(), pulse.clone());
@@ -265,8 +273,8 @@ mod tests {
 
     #[test]
     fn scripts_and_input_go_through() {
-        let said = here().script("n1", "echo \"at $WHERE: it's 'fine' & $((1+1))\"").unwrap();
-        assert_eq!(said, "at n1: it's 'fine' & 2\n");
+        let paper_figures = here().script("n1", "echo \"at $WHERE: it's 'fine' & $((1+1))\"").unwrap();
+        assert_eq!(paper_figures, "at n1: it's 'fine' & 2\n");
         let long = || std::io::Cursor::new(vec![b'x'; 3 << 20]);
         let counted = here().copy("n1", &["wc", "-c"], long()).unwrap();
         assert_eq!(counted.trim(), (3 << 20).to_string());
@@ -275,23 +283,23 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_hangs_is_given_up_with_what_it_has_started() {
+    fn hung_machine_is_abandoned_and_its_processes_killed() {
         let began = Instant::now();
-        let short = Patience { first: Duration::from_millis(300), then: Duration::from_millis(900) };
+        let short = ScriptTimeouts { first: Duration::from_millis(300), then: Duration::from_millis(900) };
         // Never a word; and what holds its output open is not waited for.
         let (_file, hangs) = stubborn("sleep 100 & sleep 100");
-        let error = hangs.patient_script(short, "n1", "").unwrap_err();
+        let error = hangs.script_with_timeout(short, "n1", "").unwrap_err();
         assert_eq!(error.to_string(), "no answer after 0 s");
-        let error = here().patient_script(short, "n1", "sleep 100 & sleep 100").unwrap_err();
+        let error = here().script_with_timeout(short, "n1", "sleep 100 & sleep 100").unwrap_err();
         assert_eq!(error.to_string(), "it answered, and then was silent for 0 s");
         // Long, but never silent for long.
         let busy = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done";
-        assert_eq!(here().patient_script(short, "n1", busy).unwrap().lines().count(), 6);
+        assert_eq!(here().script_with_timeout(short, "n1", busy).unwrap().lines().count(), 6);
         assert!(began.elapsed() < Duration::from_mins(1));
     }
 
     #[test]
-    fn what_fails_says_why() {
+    fn failures_include_the_reason() {
         let error = here().script("n1", "for i in 1 2 3 4; do echo line $i >&2; done; exit 3").unwrap_err();
         assert_eq!(error.to_string(), "line 2; line 3; line 4");
         let error = here().script("n1", "exit 3").unwrap_err();
@@ -308,11 +316,11 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_no_scripts_is_not_believed() {
-        for (does, said) in [("echo $*", "n1 sh -s"), ("cat", "printf")] {
+    fn shell_that_runs_no_script_is_rejected() {
+        for (does, paper_figures) in [("echo $*", "n1 sh -s"), ("cat", "printf")] {
             let (_file, shell) = stubborn(does);
             let error = shell.script("n1", "echo fine").unwrap_err().to_string();
-            assert!(error.contains("runs no scripts there") && error.contains(said), "{error}");
+            assert!(error.contains("runs no scripts there") && error.contains(paper_figures), "{error}");
         }
     }
 }

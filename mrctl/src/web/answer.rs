@@ -4,7 +4,7 @@ use super::{
     guard::{Guard, Verdict, asked},
     page::{self, Frame},
 };
-use crate::desk::{Desk, Trouble, Whole};
+use crate::status_cache::{JobDetails, QueryError, StatusCache};
 use http_body_util::Full;
 use hyper::{
     Request, Response, StatusCode, Uri,
@@ -28,33 +28,33 @@ const FILES: [(&str, &str, &str); 3] = [
 type Answer = Response<Full<Bytes>>;
 
 /// All that answers.
-pub(super) struct Site {
+pub(super) struct WebServer {
     pub(super) guard: Guard,
-    pub(super) desk: Desk,
+    pub(super) status_cache: StatusCache,
 }
 
-impl Site {
+impl WebServer {
     /// Whatever is asked, there is an answer.
     pub(super) async fn answer(&self, request: &Request<Incoming>) -> Answer {
         let path = request.uri().path();
         let file = FILES.iter().find(|(name, ..)| *name == path);
         match self.guard.judge(request.method(), request.uri(), request.headers(), file.is_some()) {
-            Verdict::Welcome => {}
-            Verdict::Keep { cookie } => return kept(path, &cookie),
-            Verdict::NotFromHere => {
-                let words = "This page is for 127.0.0.1 and localhost, at the port that mrctl web was given. Through \
+            Verdict::Allowed => {}
+            Verdict::SetCookie { cookie } => return set_cookie(path, &cookie),
+            Verdict::WrongOrigin => {
+                let reason_text = "This page is for 127.0.0.1 and localhost, at the port that mrctl web was given. Through \
                              ssh, forward the same port number.";
-                return self.refusal(StatusCode::FORBIDDEN, "Not from here", words);
+                return self.refusal(StatusCode::FORBIDDEN, "Not from here", reason_text);
             }
             Verdict::NoToken => {
-                let words = "Open an address that mrctl web has printed: it holds a token, because other accounts of \
+                let reason_text = "Open an address that mrctl web has printed: it holds a token, because other accounts of \
                              this machine can come here too. A token is good once: press Enter where mrctl web runs \
                              for a fresh address.";
-                return self.refusal(StatusCode::FORBIDDEN, "Who are you?", words);
+                return self.refusal(StatusCode::FORBIDDEN, "Who are you?", reason_text);
             }
-            Verdict::NotARead => {
-                let words = "Pages can be read, and nothing else: mrctl has commands for the rest.";
-                let mut answer = self.refusal(StatusCode::METHOD_NOT_ALLOWED, "Only to read", words);
+            Verdict::NotGet => {
+                let reason_text = "Pages can be read, and nothing else: mrctl has commands for the rest.";
+                let mut answer = self.refusal(StatusCode::METHOD_NOT_ALLOWED, "Only to read", reason_text);
                 answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
                 return answer;
             }
@@ -71,34 +71,36 @@ impl Site {
         let number = |name| asked(uri, name).and_then(|text| text.parse::<usize>().ok());
         let found = |frame| (StatusCode::OK, frame);
         match parts.as_slice() {
-            [] => found(page::cluster::page(&*self.desk.overview().await)),
-            ["nodes"] => found(page::nodes::page(&*self.desk.overview().await)),
-            ["jobs"] => found(page::jobs::page(&*self.desk.overview().await, number("page").unwrap_or(1))),
-            ["job", id] => match &*self.desk.job(id).await {
+            [] => found(page::cluster::page(&*self.status_cache.overview().await)),
+            ["nodes"] => found(page::nodes::page(&*self.status_cache.overview().await)),
+            ["jobs"] => {
+                found(page::jobs::page(&*self.status_cache.overview().await, number("page").unwrap_or(1)))
+            }
+            ["job", id] => match &*self.status_cache.job(id).await {
                 Ok(whole) => {
                     let view = page::tasks::View::new(asked(uri, "state"), number("page"));
                     found(page::job::page(whole, &view))
                 }
-                Err(trouble) => troubled(id, trouble),
+                Err(error) => error_page(id, error),
             },
             ["task", id] => self.task(id, uri).await,
             _ => {
-                let words = Trouble::Unknown("There is no such page.".into());
-                troubled("Nothing here", &words)
+                let reason_text = QueryError::Unknown("There is no such page.".into());
+                error_page("Nothing here", &reason_text)
             }
         }
     }
 
     async fn task(&self, id: &str, uri: &Uri) -> (StatusCode, Frame) {
         let job = id.split('.').next().unwrap_or_default();
-        let whole: Arc<Result<Whole, Trouble>> = self.desk.job(job).await;
+        let whole: Arc<Result<JobDetails, QueryError>> = self.status_cache.job(job).await;
         let (owner, tasks) = match &*whole {
-            Ok(Whole { job, tasks: Ok(tasks), .. }) => (job, tasks),
-            Ok(Whole { tasks: Err(trouble), .. }) | Err(trouble) => return troubled(id, trouble),
+            Ok(JobDetails { job, tasks: Ok(tasks), .. }) => (job, tasks),
+            Ok(JobDetails { tasks: Err(error), .. }) | Err(error) => return error_page(id, error),
         };
         // An attempt stands for its task.
         let Some(task) = tasks.iter().find(|task| task.task == id || task.attempt(id).is_some()) else {
-            return troubled(id, &Trouble::Unknown(format!("{job} has no task {id}.")));
+            return error_page(id, &QueryError::Unknown(format!("{job} has no task {id}.")));
         };
         let remembered = whole.as_ref().as_ref().is_ok_and(|whole| whole.past.is_none());
         let wanted = asked(uri, "attempt").or_else(|| (id != task.task).then(|| id.to_owned()));
@@ -110,11 +112,11 @@ impl Site {
         let (why, log) = if remembered {
             let log = async {
                 match attempt {
-                    Some(attempt) => Some(self.desk.log(attempt, stderr).await),
+                    Some(attempt) => Some(self.status_cache.log(attempt, stderr).await),
                     None => None,
                 }
             };
-            let (why, log) = tokio::join!(self.desk.why(&task.task), log);
+            let (why, log) = tokio::join!(self.status_cache.why(&task.task), log);
             (Some(why), log)
         } else {
             (None, None)
@@ -123,12 +125,12 @@ impl Site {
         (StatusCode::OK, page::task::page(owner, tasks, task, why, log))
     }
 
-    fn refusal(&self, status: StatusCode, title: &str, words: &str) -> Answer {
-        self.framed(status, page::message(title, words, false))
+    fn refusal(&self, status: StatusCode, title: &str, reason_text: &str) -> Answer {
+        self.framed(status, page::message(title, reason_text, false))
     }
 
     fn framed(&self, status: StatusCode, frame: Frame) -> Answer {
-        let user = if self.guard.is_closed() { self.desk.user() } else { String::new() };
+        let user = if self.guard.is_closed() { self.status_cache.user() } else { String::new() };
         // Who is not let in is not told who is.
         let user = if status == StatusCode::FORBIDDEN { String::new() } else { user };
         let page: Html = frame.whole(&user);
@@ -137,16 +139,20 @@ impl Site {
 }
 
 /// What cannot be shown, and why. Who is away is asked again.
-fn troubled(what: &str, trouble: &Trouble) -> (StatusCode, Frame) {
-    match trouble {
-        Trouble::Unknown(words) => (StatusCode::NOT_FOUND, page::message(what, words, false)),
-        Trouble::NotYours(words) => (StatusCode::FORBIDDEN, page::message(what, words, false)),
-        Trouble::Away(words) => (StatusCode::SERVICE_UNAVAILABLE, page::message(what, words, true)),
+fn error_page(what: &str, error: &QueryError) -> (StatusCode, Frame) {
+    match error {
+        QueryError::Unknown(reason_text) => (StatusCode::NOT_FOUND, page::message(what, reason_text, false)),
+        QueryError::Forbidden(reason_text) => {
+            (StatusCode::FORBIDDEN, page::message(what, reason_text, false))
+        }
+        QueryError::Unavailable(reason_text) => {
+            (StatusCode::SERVICE_UNAVAILABLE, page::message(what, reason_text, true))
+        }
     }
 }
 
 /// To the same page, without the token in its address.
-fn kept(path: &str, cookie: &str) -> Answer {
+fn set_cookie(path: &str, cookie: &str) -> Answer {
     let mut answer = reply(StatusCode::SEE_OTHER, "text/plain; charset=utf-8", Bytes::new());
     // Not `//name`, which would be another machine.
     let to = format!("/{}", path.trim_start_matches('/'));

@@ -36,7 +36,7 @@ const NAME_MAX: usize = 14;
 pub(super) struct Chart {
     pub(super) svg: Html,
     pub(super) shown: usize,
-    pub(super) left_out: usize,
+    pub(super) skipped_jobs: usize,
 }
 
 struct Bar<'a> {
@@ -95,7 +95,7 @@ pub(super) fn draw(tasks: &[Task], from_ms: u64, until_ms: u64) -> Option<Chart>
     }
     let shown = places.len();
     let svg = picture(scale, &bars, &places, &bands, y, until_ms);
-    Some(Chart { svg, shown, left_out: all - shown })
+    Some(Chart { svg, shown, skipped_jobs: all - shown })
 }
 
 fn bars(task: &Task, now_ms: u64) -> impl Iterator<Item = Bar<'_>> {
@@ -179,10 +179,10 @@ fn picture(
         let Some(&y) = places.get(bar.attempt.attempt.as_str()) else { continue };
         let from = bar.attempt.from.as_str();
         if let (Some(&before), Some(&end)) = (places.get(from), ends.get(from)) {
-            aside(&mut out, (scale.x(end), before), (scale.x(bar.from_ms), y));
+            paused_line(&mut out, (scale.x(end), before), (scale.x(bar.from_ms), y));
         }
         if bar.task.paused == bar.attempt.attempt && bar.attempt.state == "paused" {
-            aside(&mut out, (scale.x(bar.until_ms), y), (scale.x(until_ms), y));
+            paused_line(&mut out, (scale.x(bar.until_ms), y), (scale.x(until_ms), y));
         }
         attempt(&mut out, scale, bar, y);
     }
@@ -190,8 +190,8 @@ fn picture(
     out
 }
 
-/// From where a reduce was paused to where it goes on.
-fn aside(out: &mut Html, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+/// From where a reduce was paused to where it continues.
+fn paused_line(out: &mut Html, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
     let middle = THICK / 2.0;
     html!(out, "<line class='aside' x1='{}' y1='{}' x2='{}' y2='{}'/>", x1, y1 + middle, x2, y2 + middle);
 }
@@ -206,10 +206,10 @@ fn attempt(out: &mut Html, scale: Scale, bar: &Bar<'_>, y: f64) {
     };
     let going = if attempt.ended_ms == 0 { "going" } else { "" };
     let (x, end) = (scale.x(bar.from_ms), scale.x(bar.until_ms));
-    let split = attempt.recalled == "split" && attempt.state == "succeeded";
+    let split = attempt.preempt_kind == "split" && attempt.state == "succeeded";
     let what = if split { "split".to_owned() } else { attempt.state.clone() };
     let seconds = (bar.until_ms - bar.from_ms) as f64 / 1000.0;
-    let words = format!("{} on {}: {what}, {seconds:.2} s", attempt.attempt, attempt.tracker);
+    let reason_text = format!("{} on {}: {what}, {seconds:.2} s", attempt.attempt, attempt.tracker);
     html!(
         out,
         "<a href='/task/{}'><rect class='{} {}' x='{}' y='{}' width='{}' height='{}' rx='1.5'><title>{}</title></rect></a>",
@@ -220,7 +220,7 @@ fn attempt(out: &mut Html, scale: Scale, bar: &Bar<'_>, y: f64) {
         y,
         (end - x).max(1.2),
         THICK,
-        words
+        reason_text
     );
     if split {
         let (top, side) = (y - 1.0, THICK / 2.0 + 1.0);
@@ -264,18 +264,18 @@ mod tests {
     #[test]
     fn a_pause_is_a_gap_and_a_split_a_mark() {
         let split =
-            Attempt { recalled: "split".into(), ..attempt("j.m0.0", "node1", "succeeded", 1000, 3000) };
+            Attempt { preempt_kind: "split".into(), ..attempt("j.m0.0", "node1", "succeeded", 1000, 3000) };
         let resumed = Attempt { from: "j.r0.0".into(), ..attempt("j.r0.1", "node2", "running", 5000, 0) };
         let paused = attempt("j.r0.0", "node1", "paused", 2000, 4000);
         let again = Attempt { from: "j.r1.0".into(), ..attempt("j.r1.1", "node1", "paused", 6000, 7000) };
-        let held = Task {
+        let on_hold = Task {
             paused: "j.r1.1".into(),
             ..task("j.r1", vec![attempt("j.r1.0", "node1", "paused", 4500, 5000), again])
         };
-        let tasks = [task("j.m0", vec![split]), task("j.r0", vec![paused, resumed]), held];
+        let tasks = [task("j.m0", vec![split]), task("j.r0", vec![paused, resumed]), on_hold];
         let chart = draw(&tasks, 0, 10_000).unwrap();
         let svg = chart.svg.as_str();
-        assert_eq!((chart.shown, chart.left_out), (5, 0));
+        assert_eq!((chart.shown, chart.skipped_jobs), (5, 0));
         assert_eq!(svg.matches("class='split'").count(), 1, "{svg}");
         assert_eq!(svg.matches("class='pause'").count(), 3, "{svg}");
         // Two that went on, and one that waits until now.
@@ -312,7 +312,7 @@ mod tests {
         };
         let tasks: Vec<Task> = (0..SHOWN_MAX as u64 + 7).map(one).collect();
         let chart = draw(&tasks, 0, 10).unwrap();
-        assert_eq!((chart.shown, chart.left_out), (SHOWN_MAX, 7));
+        assert_eq!((chart.shown, chart.skipped_jobs), (SHOWN_MAX, 7));
         assert!(!chart.svg.as_str().contains("j.m3.0"), "the shortest are left out");
         assert!(draw(&[task("j.m0", Vec::new())], 0, 10).is_none());
         // Many nodes: lines have an end too.
@@ -324,7 +324,7 @@ mod tests {
         };
         let tasks: Vec<Task> = (0..1000).map(one).collect();
         let chart = draw(&tasks, 0, 10).unwrap();
-        assert!(chart.shown <= LINES_MAX && chart.left_out == 1000 - chart.shown, "{}", chart.shown);
+        assert!(chart.shown <= LINES_MAX && chart.skipped_jobs == 1000 - chart.shown, "{}", chart.shown);
     }
 
     #[test]

@@ -18,14 +18,14 @@ const SESSIONS_MAX: usize = 64;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Answer it.
-    Welcome,
+    Allowed,
     /// It showed a token in its address, which is void from now on: keep this cookie, and go to the address without it.
-    Keep {
+    SetCookie {
         cookie: String,
     },
-    NotFromHere,
+    WrongOrigin,
     NoToken,
-    NotARead,
+    NotGet,
 }
 
 /// Knows the port, and who has been let in if that is not everybody.
@@ -94,22 +94,22 @@ impl Guard {
         let host = hosts.next().and_then(|host| host.to_str().ok());
         let one = hosts.next().is_none() && host.is_some_and(|host| self.is_ours(host));
         if !one || uri.authority().is_some_and(|name| !self.is_ours(name.as_str())) {
-            return Verdict::NotFromHere;
+            return Verdict::WrongOrigin;
         }
         if method != Method::GET && method != Method::HEAD {
-            return Verdict::NotARead;
+            return Verdict::NotGet;
         }
-        let Some(mut admitted) = self.admitted() else { return Verdict::Welcome };
+        let Some(mut admitted) = self.admitted() else { return Verdict::Allowed };
         let name = format!("fermata_{}", self.port);
         let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookie| cookie.to_str().ok());
         let mut pairs = cookies.flat_map(|all| all.split(';')).filter_map(|one| one.trim().split_once('='));
         if pairs.any(|(key, value)| key == name && admitted.is_session(value)) || public {
-            return Verdict::Welcome;
+            return Verdict::Allowed;
         }
         let token = asked(uri, "token").filter(|_| method == Method::GET);
         match token.and_then(|shown| admitted.exchange(&shown)) {
             Some(session) => {
-                Verdict::Keep { cookie: format!("{name}={session}; Path=/; HttpOnly; SameSite=Strict") }
+                Verdict::SetCookie { cookie: format!("{name}={session}; Path=/; HttpOnly; SameSite=Strict") }
             }
             None => Verdict::NoToken,
         }
@@ -149,10 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_s_names_are_ours() {
+    fn only_local_host_names_are_accepted() {
         let guard = Guard::new(81, false);
         for host in ["127.0.0.1:81", "localhost:81", "LOCALHOST:81", "[::1]:81"] {
-            assert_eq!(judge(&guard, &Method::GET, "/", &[("host", host)]), Verdict::Welcome, "{host}");
+            assert_eq!(judge(&guard, &Method::GET, "/", &[("host", host)]), Verdict::Allowed, "{host}");
         }
         for host in [
             "evil.example:81",
@@ -163,29 +163,29 @@ mod tests {
             "[::1]",
             "x@localhost:81",
         ] {
-            assert_eq!(judge(&guard, &Method::GET, "/", &[("host", host)]), Verdict::NotFromHere, "{host}");
+            assert_eq!(judge(&guard, &Method::GET, "/", &[("host", host)]), Verdict::WrongOrigin, "{host}");
         }
-        assert_eq!(judge(&guard, &Method::GET, "/", &[]), Verdict::NotFromHere);
+        assert_eq!(judge(&guard, &Method::GET, "/", &[]), Verdict::WrongOrigin);
         let two = [("host", "localhost:81"), ("host", "evil:81")];
-        assert_eq!(judge(&guard, &Method::GET, "/", &two), Verdict::NotFromHere);
+        assert_eq!(judge(&guard, &Method::GET, "/", &two), Verdict::WrongOrigin);
         let named = judge(&guard, &Method::GET, "http://evil:81/", &[("host", "localhost:81")]);
-        assert_eq!(named, Verdict::NotFromHere);
+        assert_eq!(named, Verdict::WrongOrigin);
         let plain = Guard::new(80, false);
-        assert_eq!(judge(&plain, &Method::GET, "/", &[("host", "localhost")]), Verdict::Welcome);
-        assert_eq!(judge(&plain, &Method::GET, "/", &[("host", "[::1]")]), Verdict::Welcome);
+        assert_eq!(judge(&plain, &Method::GET, "/", &[("host", "localhost")]), Verdict::Allowed);
+        assert_eq!(judge(&plain, &Method::GET, "/", &[("host", "[::1]")]), Verdict::Allowed);
     }
 
     #[test]
     fn only_reads() {
         let guard = Guard::new(81, false);
         for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS, Method::CONNECT] {
-            assert_eq!(judge(&guard, &method, "/", &[("host", "localhost:81")]), Verdict::NotARead);
+            assert_eq!(judge(&guard, &method, "/", &[("host", "localhost:81")]), Verdict::NotGet);
         }
-        assert_eq!(judge(&guard, &Method::HEAD, "/", &[("host", "localhost:81")]), Verdict::Welcome);
+        assert_eq!(judge(&guard, &Method::HEAD, "/", &[("host", "localhost:81")]), Verdict::Allowed);
     }
 
     #[test]
-    fn a_closed_cluster_s_pages_need_a_token_that_is_good_once() {
+    fn pages_of_a_closed_cluster_need_a_one_time_token() {
         let guard = Guard::new(81, true);
         let address = guard.address();
         let token = address.strip_prefix("http://127.0.0.1:81/?token=").unwrap().to_owned();
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(judge(&guard, &Method::HEAD, &shown, &[host]), Verdict::NoToken, "only looked at");
         assert_eq!(judge(&guard, &Method::GET, "/", &[host]), Verdict::NoToken);
         assert_eq!(judge(&guard, &Method::GET, "/?token=x", &[host]), Verdict::NoToken);
-        let Verdict::Keep { cookie } = judge(&guard, &Method::GET, &shown, &[host]) else {
+        let Verdict::SetCookie { cookie } = judge(&guard, &Method::GET, &shown, &[host]) else {
             panic!("the token counts");
         };
         assert_eq!(judge(&guard, &Method::GET, &shown, &[host]), Verdict::NoToken, "it counts once");
@@ -203,14 +203,14 @@ mod tests {
         assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
         let pair = cookie.split(';').next().unwrap();
         let shown = format!("other=1; {pair}");
-        assert_eq!(judge(&guard, &Method::GET, "/", &[host, ("cookie", &shown)]), Verdict::Welcome);
+        assert_eq!(judge(&guard, &Method::GET, "/", &[host, ("cookie", &shown)]), Verdict::Allowed);
         let wrong = ("cookie", "fermata_81=x");
         assert_eq!(judge(&guard, &Method::GET, "/", &[host, wrong]), Verdict::NoToken);
         // A fresh one lets in another browser, and the first stays in.
         let fresh = guard.address();
         let (_, path) = fresh.split_once(":81").unwrap();
-        assert!(matches!(judge(&guard, &Method::GET, path, &[host]), Verdict::Keep { .. }));
-        assert_eq!(judge(&guard, &Method::GET, "/", &[host, ("cookie", pair)]), Verdict::Welcome);
+        assert!(matches!(judge(&guard, &Method::GET, path, &[host]), Verdict::SetCookie { .. }));
+        assert_eq!(judge(&guard, &Method::GET, "/", &[host, ("cookie", pair)]), Verdict::Allowed);
         for _ in 0..2 * TOKENS_MAX {
             guard.address();
         }

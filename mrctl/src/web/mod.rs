@@ -11,11 +11,11 @@ mod guard;
 mod page;
 
 use crate::{
-    desk::Desk,
     locate::Target,
     output::{self, Usage},
+    status_cache::StatusCache,
 };
-use answer::Site;
+use answer::WebServer;
 use anyhow::{Context, Result, bail};
 use guard::Guard;
 use hyper::{server::conn::http1, service::service_fn};
@@ -33,8 +33,8 @@ use tokio::{
 /// Connections at a time; the next ones wait.
 const CONNECTIONS_MAX: usize = 64;
 /// A request has this long to be said, and to be answered and read.
-const SAID_WITHIN: Duration = Duration::from_secs(5);
-const DONE_WITHIN: Duration = Duration::from_mins(1);
+const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Of a request's first line and headers.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
@@ -70,30 +70,30 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     };
     let name = target.proved_name()?;
     let listener = listen(args.port).await?;
-    let port = listener.local_addr().context("cannot tell the port")?.port();
+    let port = listener.local_addr().context("cannot determine the port")?.port();
     let guard = Guard::new(port, name.is_some());
     output::line(guard.address())?;
     let fresh = if guard.is_closed() { " (it is good once); Enter prints a fresh one," } else { ";" };
     eprintln!("mrctl: open this address in a browser{fresh} Ctrl-C ends it");
-    let site = Arc::new(Site { guard, desk: Desk::new(target, name) });
-    if site.guard.is_closed() {
-        let site = site.clone();
-        std::thread::spawn(move || print_at_enter(&site));
+    let server = Arc::new(WebServer { guard, status_cache: StatusCache::new(target, name) });
+    if server.guard.is_closed() {
+        let server = server.clone();
+        std::thread::spawn(move || print_at_enter(&server));
     }
     tokio::select! {
-        () = serve(&listener, &site) => {}
+        () = serve(&listener, &server) => {}
         () = crate::command::end_signal() => {}
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a fresh address for each line that comes in. Ends with standard input.
-fn print_at_enter(site: &Site) {
+fn print_at_enter(server: &WebServer) {
     let mut line = String::new();
     while await_line() {
         line.clear();
         match io::stdin().read_line(&mut line) {
-            Ok(1..) if output::line(site.guard.address()).is_ok() => {}
+            Ok(1..) if output::line(server.guard.address()).is_ok() => {}
             _ => return,
         }
     }
@@ -127,7 +127,7 @@ async fn listen(port: u16) -> Result<TcpListener> {
     })
 }
 
-async fn serve(listener: &TcpListener, site: &Arc<Site>) {
+async fn serve(listener: &TcpListener, server: &Arc<WebServer>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -136,25 +136,25 @@ async fn serve(listener: &TcpListener, site: &Arc<Site>) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let site = site.clone();
+        let server = server.clone();
         tokio::spawn(async move {
             let _place = place;
             // Who goes away, or is too slow, is not told so.
-            let _ = tokio::time::timeout(DONE_WITHIN, connection(stream, site)).await;
+            let _ = tokio::time::timeout(RESPONSE_TIMEOUT, connection(stream, server)).await;
         });
     }
 }
 
 /// One request a connection: on this machine another costs nothing, and nobody holds a place for long.
-async fn connection(stream: TcpStream, site: Arc<Site>) -> hyper::Result<()> {
+async fn connection(stream: TcpStream, server: Arc<WebServer>) -> hyper::Result<()> {
     let _ = stream.set_nodelay(true);
     let answer = service_fn(move |request| {
-        let site = site.clone();
-        async move { Ok::<_, std::convert::Infallible>(site.answer(&request).await) }
+        let server = server.clone();
+        async move { Ok::<_, std::convert::Infallible>(server.answer(&request).await) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(SAID_WITHIN)
+        .header_read_timeout(REQUEST_HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .keep_alive(false)

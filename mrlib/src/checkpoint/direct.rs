@@ -1,7 +1,7 @@
 //! Writes a file past the system's cache.
 //!
-//! What is put aside is not read for a while, and somebody waits until it is on the disk. To copy it into fresh pages of
-//! the cache first, and to have it written from there, takes longer: figures in docs/preemption.md.
+//! What is checkpointed is not read for a while, and somebody waits until it is on the disk. To copy it into fresh pages of
+//! the cache first, and to have it written from there, takes longer: figures in docs/guide/preemption.md.
 //! What holds: the file has the bytes that were written, in order, wherever it lies; a file system that cannot do
 //! without its cache is written to as ever. Deliberately absent: syncing, which is its owner's.
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told() {
+    fn unreadable_file_is_an_error() {
         let folder = tempfile::tempdir().expect("a folder");
         let other = folder.path().join("other");
         fs::write(&other, b"short").expect("a disk");

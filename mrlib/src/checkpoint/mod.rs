@@ -1,4 +1,4 @@
-//! The state of a paused reduce: put aside, and taken up here or on another node.
+//! The state of a paused reduce: checkpointed, and resumed here or on another node.
 //!
 //! A checkpoint is a folder of its attempt's own, on several disks if need be:
 //!
@@ -11,17 +11,17 @@
 //! `state` is `FMTC`, version u32, a [`proto::mr::Checkpoint`], and the CRC-32C of all that; little endian. It knows the
 //! checksum of every run. What holds: a damaged or cut `state` is refused, never half understood; damage in a run is seen
 //! before its reduce is done; a checkpoint is never changed, only taken up and, once nobody wants it, deleted.
-//! Deliberately absent: anything that decides when to pause, or where to go on.
+//! Deliberately absent: anything that decides when to pause, or where to continue.
 
 mod direct;
-mod keep;
-mod take;
+mod restore;
+mod save;
 
 #[cfg(test)]
 mod tests;
 
-pub use keep::{Begun, begin, keep, sync};
-pub use take::{Origin, take_up};
+pub use restore::{CheckpointSource, restore};
+pub use save::{SavedRuns, begin, save, sync};
 
 use crate::{
     engine::{RECORDS_COUNTER, SHUFFLE_COUNTER},
@@ -51,7 +51,7 @@ const MEMORY_FILE: &str = "memory";
 /// Parts of a checkpoint as they are asked for by number: first the state itself,
 pub(crate) const STATE_PART: u32 = 0;
 /// then what was in memory,
-pub(crate) const MEMORY_PART: u32 = 1;
+pub(crate) const MEMORY_DIVISOR: u32 = 1;
 /// then each run.
 pub(crate) const RUN_PARTS: u32 = 2;
 
@@ -84,7 +84,7 @@ impl Stage {
 
 /// A run, and in shuffle the map whose output it is.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct SourceRun {
     /// The run.
     pub run: Run,
     /// The attempt, its root, and where in that it begins.
@@ -93,11 +93,11 @@ pub struct Held {
 
 /// Where a reduce stands between two steps.
 #[derive(Debug, Clone, Default)]
-pub struct State {
+pub struct ReduceState {
     /// What it is doing.
     pub stage: Stage,
     /// What it is doing it with, in the order in which equal keys are to come.
-    pub runs: Vec<Held>,
+    pub runs: Vec<SourceRun>,
     /// So far.
     pub counters: BTreeMap<String, u64>,
     /// Output so far.
@@ -107,7 +107,7 @@ pub struct State {
     /// The pass of a merge that was left off.
     pub open: Option<OpenPass>,
     /// Bytes of records that the last stage has read and that are not among the runs any more.
-    pub passed: u64,
+    pub consumed_bytes: u64,
     /// It was taken up in the last stage, and that has not gone on yet.
     pub is_resuming: bool,
 }
@@ -121,7 +121,7 @@ pub fn read(dirs: &[PathBuf]) -> Result<mr::Checkpoint, TaskError> {
 fn read_state(dirs: &[PathBuf]) -> Result<(PathBuf, Vec<u8>), TaskError> {
     let path = find(dirs, STATE_FILE)?;
     let mut bytes = Vec::new();
-    daemon::careful::open(&path)
+    daemon::safe_open::open(&path)
         .and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(TaskError::io(format!("read {}", path.display())))?;
     if bytes.len() as u64 > BYTES_MAX {
@@ -138,9 +138,9 @@ pub fn bytes(checkpoint: &mr::Checkpoint) -> u64 {
 }
 
 /// What others are told of a checkpoint: how far it is, and how large.
-pub fn told(checkpoint: &mr::Checkpoint) -> mr::PausedState {
+pub fn info(checkpoint: &mr::Checkpoint) -> mr::CheckpointInfo {
     let count = |name: &str| checkpoint.counters.get(name).copied().unwrap_or(0);
-    mr::PausedState {
+    mr::CheckpointInfo {
         stage: checkpoint.stage.clone(),
         bytes: bytes(checkpoint),
         bytes_in: count(SHUFFLE_COUNTER),
@@ -150,53 +150,53 @@ pub fn told(checkpoint: &mr::Checkpoint) -> mr::PausedState {
 
 /// A part of a checkpoint: the name of its file, none for a run that is in memory's, and where in that it lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct CheckpointPart {
     file: Option<Box<str>>,
     extent: Extent,
 }
 
-impl Part {
+impl CheckpointPart {
     fn new(file: &str, stored: u64, crc: u32) -> Self {
         Self { file: Some(file.into()), extent: Extent { stored, crc, ..Extent::default() } }
     }
 
     /// Where it is, if the checkpoint lies in these folders.
     pub fn find(&self, dirs: &[PathBuf]) -> Result<(PathBuf, Extent), TaskError> {
-        let file = self.file.as_ref().ok_or_else(|| no_part("a run that is in memory"))?;
+        let file = self.file.as_ref().ok_or_else(|| missing_part("a run that is in memory"))?;
         Ok((find(dirs, file)?, self.extent))
     }
 }
 
 /// What is told of a part that there is not.
-pub fn no_part(what: impl std::fmt::Display) -> TaskError {
+pub fn missing_part(what: impl std::fmt::Display) -> TaskError {
     TaskError::Program(format!("the checkpoint has no part {what}"))
 }
 
 /// All parts of the checkpoint in these folders, by number: for whoever ships it.
-pub fn parts(dirs: &[PathBuf]) -> Result<Vec<Part>, TaskError> {
+pub fn parts(dirs: &[PathBuf]) -> Result<Vec<CheckpointPart>, TaskError> {
     let (path, bytes) = read_state(dirs)?;
     let checkpoint = decode(&bytes, &path)?;
     let mut parts = vec![
-        Part::new(STATE_FILE, bytes.len() as u64, crc32c::crc32c(&bytes)),
-        Part::new(MEMORY_FILE, checkpoint.memory_bytes, checkpoint.memory_crc),
+        CheckpointPart::new(STATE_FILE, bytes.len() as u64, crc32c::crc32c(&bytes)),
+        CheckpointPart::new(MEMORY_FILE, checkpoint.memory_bytes, checkpoint.memory_crc),
     ];
     parts.extend(checkpoint.runs.iter().map(|run| {
         let file = Some(run.file.as_str()).filter(|file| !file.is_empty());
-        Part { file: file.map(Box::from), extent: shipped(run) }
+        CheckpointPart { file: file.map(Box::from), extent: remaining_extent(run) }
     }));
     Ok(parts)
 }
 
 /// The part of a run that is still to be read.
-fn shipped(run: &mr::KeptRun) -> Extent {
-    rest_of(&run_of(run, Stored::Memory(Bytes::new()))).extent
+fn remaining_extent(run: &mr::CheckpointRun) -> Extent {
+    remainder_of(&run_of(run, Stored::Memory(Bytes::new()))).extent
 }
 
 fn find(dirs: &[PathBuf], name: &str) -> Result<PathBuf, TaskError> {
     let found = dirs.iter().map(|dir| dir.join(name)).find(|path| path.symlink_metadata().is_ok());
     found.ok_or_else(|| {
         let first = dirs.first().map(|dir| dir.display().to_string()).unwrap_or_default();
-        TaskError::Spoilt(format!("there is no {name} in {first}"))
+        TaskError::CheckpointCorrupt(format!("there is no {name} in {first}"))
     })
 }
 
@@ -245,7 +245,7 @@ pub fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
 /// Whether its numbers fit each other: whoever reckons with them need not ask again. A program may have written it.
 fn adds_up(checkpoint: &mr::Checkpoint) -> bool {
     let runs = &checkpoint.runs;
-    let lies = |run: &mr::KeptRun| {
+    let lies = |run: &mr::CheckpointRun| {
         let start = run.start.unwrap_or_default();
         run.offset.checked_add(run.stored).is_some()
             && start.block <= run.stored
@@ -253,17 +253,17 @@ fn adds_up(checkpoint: &mr::Checkpoint) -> bool {
             && start.raw.checked_add(start.at).is_some()
             && start.records <= run.records
     };
-    let sum = |first: u64, of: fn(&mr::KeptRun) -> u64| {
+    let sum = |first: u64, of: fn(&mr::CheckpointRun) -> u64| {
         runs.iter().try_fold(first, |sum, run| sum.checked_add(of(run))).is_some_and(|sum| sum < 1 << 63)
     };
     runs.iter().all(lies)
         && sum(checkpoint.memory_bytes, |run| run.stored)
-        && sum(checkpoint.passed, |run| run.raw)
+        && sum(checkpoint.consumed_bytes, |run| run.raw)
         && sum(0, |run| run.records)
 }
 
 /// What is left of a part of a run, as a run of its own that begins with the block at hand.
-fn rest_of(part: &Run) -> Run {
+fn remainder_of(part: &Run) -> Run {
     let mut rest = Run { more: Vec::new(), ..part.clone() };
     if let Some(start) = part.start {
         let extent = &mut rest.extent;
@@ -279,28 +279,41 @@ fn rest_of(part: &Run) -> Run {
     rest
 }
 
-fn kept(file: String, run: &Run, held: &Held, more: bool) -> mr::KeptRun {
+fn entry(file: String, run: &Run, run_of_map: &SourceRun, more: bool) -> mr::CheckpointRun {
     let Extent { offset, stored, raw, records, block_max, crc } = run.extent;
-    let (map, root, map_start) = held.map.clone().unwrap_or_default();
+    let (map, root, map_start) = run_of_map.map.clone().unwrap_or_default();
     let place = |place: Place| {
         let Place { block, raw, at, records, crc } = place;
-        mr::KeptPlace { block, raw, at, records, crc }
+        mr::CheckpointPosition { block, raw, at, records, crc }
     };
     let start = run.start.map(place);
-    mr::KeptRun { file, offset, stored, raw, records, block_max, crc, start, map, root, map_start, more }
+    mr::CheckpointRun {
+        file,
+        offset,
+        stored,
+        raw,
+        records,
+        block_max,
+        crc,
+        start,
+        map,
+        root,
+        map_start,
+        more,
+    }
 }
 
-fn run_of(kept: &mr::KeptRun, stored: Stored) -> Run {
-    let mr::KeptRun { offset, stored: bytes, raw, records, block_max, crc, .. } = *kept;
+fn run_of(entry: &mr::CheckpointRun, stored: Stored) -> Run {
+    let mr::CheckpointRun { offset, stored: bytes, raw, records, block_max, crc, .. } = *entry;
     let extent = Extent { offset, stored: bytes, raw, records, block_max, crc };
-    let name = [&kept.map, &kept.file].into_iter().find(|name| !name.is_empty());
+    let name = [&entry.map, &entry.file].into_iter().find(|name| !name.is_empty());
     let name = name.map_or(MEMORY_FILE, String::as_str);
-    Run { start: start_of(kept), ..Run::new(stored, extent, name.into()) }
+    Run { start: start_of(entry), ..Run::new(stored, extent, name.into()) }
 }
 
-fn start_of(run: &mr::KeptRun) -> Option<Place> {
-    let place = |place: mr::KeptPlace| {
-        let mr::KeptPlace { block, raw, at, records, crc } = place;
+fn start_of(run: &mr::CheckpointRun) -> Option<Place> {
+    let place = |place: mr::CheckpointPosition| {
+        let mr::CheckpointPosition { block, raw, at, records, crc } = place;
         Place { block, raw, at, records, crc }
     };
     run.start.map(place)

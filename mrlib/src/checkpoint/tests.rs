@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    engine::{Pulse, Scratch, StopFlag},
-    fetch::ship::Ship,
+    engine::{Liveness, Scratch, TaskControl},
+    fetch::remote_checkpoint::RemoteCheckpoint,
     segment::{SegmentWriter, Stored},
 };
 use std::{fs, io};
@@ -18,22 +18,26 @@ fn run_of(path: &Path, records: u32) -> Run {
 }
 
 /// A small state: one run in memory, one on disk that has been read in part, one of nothing.
-fn state(dir: &Path) -> State {
+fn state(dir: &Path) -> ReduceState {
     let (memory, disk) = (run_of(&dir.join("a"), 20), run_of(&dir.join("b"), 300));
     let bytes = fs::read(dir.join("a")).unwrap().into();
     let disk = read_on(disk, 100);
     let empty = Run::in_memory("nothing", bytes::Bytes::new(), Extent::default());
     let map = |number: u32| Some((format!("job_1.m{number}.0"), number, 7));
     let memory = Run::in_memory("memory", bytes, memory.extent);
-    let held = [memory.clone(), memory.followed_by(disk), empty];
-    State {
+    let run_of_map = [memory.clone(), memory.followed_by(disk), empty];
+    ReduceState {
         stage: Stage::Reduce,
-        runs: held.into_iter().zip(0..).map(|(run, number)| Held { run, map: map(number) }).collect(),
+        runs: run_of_map
+            .into_iter()
+            .zip(0..)
+            .map(|(run, number)| SourceRun { run, map: map(number) })
+            .collect(),
         counters: [("A".to_owned(), 1), ("B".to_owned(), u64::MAX)].into(),
         pieces: vec!["/out/piece-00000".into()],
         reducer: b"state".to_vec(),
         open: Some(OpenPass { made: 0, rest: 1 }),
-        passed: 11,
+        consumed_bytes: 11,
         is_resuming: true,
     }
 }
@@ -50,30 +54,30 @@ fn records(run: &Run) -> Result<Vec<Vec<u8>>, TaskError> {
 }
 
 /// Everything that a state says, its runs read to their ends.
-fn contents(state: &State) -> Result<impl PartialEq + std::fmt::Debug + use<>, TaskError> {
-    let read = |held: &Held| Ok((held.map.clone(), records(&held.run)?));
+fn contents(state: &ReduceState) -> Result<impl PartialEq + std::fmt::Debug + use<>, TaskError> {
+    let read = |run_of_map: &SourceRun| Ok((run_of_map.map.clone(), records(&run_of_map.run)?));
     let runs = state.runs.iter().map(read).collect::<Result<Vec<_>, TaskError>>()?;
     let raw = |run: &Run| run.parts().map(|part| part.extent.raw).sum::<u64>();
-    let whole = state.passed + state.runs.iter().map(|held| raw(&held.run)).sum::<u64>();
-    let State { stage, counters, pieces, reducer, open, .. } = state.clone();
+    let whole = state.consumed_bytes + state.runs.iter().map(|run_of_map| raw(&run_of_map.run)).sum::<u64>();
+    let ReduceState { stage, counters, pieces, reducer, open, .. } = state.clone();
     Ok((stage, counters, pieces, reducer, open, runs, whole))
 }
 
-fn taken(dirs: &[PathBuf], attempt: &str, partition: u32) -> Result<State, TaskError> {
-    let origin = Origin { attempt: attempt.into(), dirs: dirs.to_vec(), addr: String::new() };
+fn taken(dirs: &[PathBuf], attempt: &str, partition: u32) -> Result<ReduceState, TaskError> {
+    let origin = CheckpointSource { attempt: attempt.into(), dirs: dirs.to_vec(), addr: String::new() };
     let scratch = Scratch::new(vec!["/nowhere".into()]);
-    let mut ship = Ship::new("", b"", attempt, StopFlag::default(), Pulse::default());
-    take_up(&origin, partition, &scratch, &mut ship)
+    let mut ship = RemoteCheckpoint::new("", b"", attempt, TaskControl::default(), Liveness::default());
+    restore(&origin, partition, &scratch, &mut ship)
 }
 
 #[test]
-fn what_is_put_aside_is_taken_up_and_keeps_its_files_by_itself() {
+fn saved_checkpoint_restores_and_owns_its_files() {
     let dir = tempfile::tempdir().unwrap();
     let state = state(dir.path());
     // A folder that cannot be made is done without.
     fs::write(dir.path().join("file"), "").unwrap();
     let dirs = [dir.path().join("file/x"), dir.path().join("aside")];
-    let bytes = keep(&dirs, "job_1.r2.0", 2, &state).unwrap();
+    let bytes = save(&dirs, "job_1.r2.0", 2, &state).unwrap();
     assert!(bytes > 0 && bytes < 1 << 20, "{bytes}");
     let before = contents(&state).unwrap();
     for name in ["a", "b"] {
@@ -83,29 +87,29 @@ fn what_is_put_aside_is_taken_up_and_keeps_its_files_by_itself() {
     assert_eq!(contents(&again).unwrap(), before);
     // And again, from what was taken up.
     let next = [dir.path().join("next")];
-    keep(&next, "job_1.r2.1", 2, &again).unwrap();
+    save(&next, "job_1.r2.1", 2, &again).unwrap();
     fs::remove_dir_all(&dirs[1]).unwrap();
     assert_eq!(contents(&taken(&next, "job_1.r2.1", 2).unwrap()).unwrap(), before);
     for (attempt, partition) in [("job_1.r2.0", 2), ("job_1.r2.1", 1)] {
-        assert!(matches!(taken(&next, attempt, partition), Err(TaskError::Spoilt(_))));
+        assert!(matches!(taken(&next, attempt, partition), Err(TaskError::CheckpointCorrupt(_))));
     }
-    assert!(matches!(taken(&dirs, "job_1.r2.0", 2), Err(TaskError::Spoilt(_))));
-    assert!(keep(&dirs[..1], "job_1.r2.2", 2, &again).is_err(), "there is no folder");
+    assert!(matches!(taken(&dirs, "job_1.r2.0", 2), Err(TaskError::CheckpointCorrupt(_))));
+    assert!(save(&dirs[..1], "job_1.r2.2", 2, &again).is_err(), "there is no folder");
 }
 
 /// Sorted input has nothing for most reduces in most maps: then there is no file of what was in memory.
 #[test]
-fn runs_of_nothing_are_taken_up_without_a_file() {
+fn empty_runs_restore_without_a_file() {
     let dir = tempfile::tempdir().unwrap();
-    let empty = |number: u32| Held {
+    let empty = |number: u32| SourceRun {
         run: Run::in_memory("nothing", bytes::Bytes::new(), Extent::default()),
         map: Some((format!("job_1.m{number}.0"), number, 0)),
     };
     let disk = run_of(&dir.path().join("b"), 300);
-    let runs = vec![empty(0), Held { run: disk, map: Some(("job_1.m2.0".into(), 2, 0)) }, empty(1)];
-    let state = State { runs, ..State::default() };
+    let runs = vec![empty(0), SourceRun { run: disk, map: Some(("job_1.m2.0".into(), 2, 0)) }, empty(1)];
+    let state = ReduceState { runs, ..ReduceState::default() };
     let dirs = [dir.path().join("aside")];
-    keep(&dirs, "job_1.r2.0", 2, &state).unwrap();
+    save(&dirs, "job_1.r2.0", 2, &state).unwrap();
     assert!(!dirs[0].join("memory").exists());
     let again = taken(&dirs, "job_1.r2.0", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), contents(&state).unwrap());
@@ -113,25 +117,25 @@ fn runs_of_nothing_are_taken_up_without_a_file() {
 
 /// A program may have written it, with a good checksum.
 #[test]
-fn numbers_that_do_not_fit_each_other_are_refused() {
+fn inconsistent_numbers_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = [dir.path().join("aside")];
-    keep(&dirs, "job_1.r2.0", 2, &state(dir.path())).unwrap();
+    save(&dirs, "job_1.r2.0", 2, &state(dir.path())).unwrap();
     let good = super::read(&dirs).unwrap();
     let read = |spoil: fn(&mut mr::Checkpoint)| {
         let mut bad = good.clone();
         spoil(&mut bad);
         fs::write(dirs[0].join("state"), super::encode(&bad)).unwrap();
-        super::parts(&dirs).map(|parts| (parts.len(), super::told(&super::read(&dirs).unwrap())))
+        super::parts(&dirs).map(|parts| (parts.len(), super::info(&super::read(&dirs).unwrap())))
     };
     assert_eq!(read(|_| ()).unwrap().0, 2 + good.runs.len());
     let spoils: [fn(&mut mr::Checkpoint); 6] = [
         |bad| bad.memory_bytes = u64::MAX,
-        |bad| bad.passed = u64::MAX,
+        |bad| bad.consumed_bytes = u64::MAX,
         |bad| bad.runs[0].offset = u64::MAX,
         |bad| bad.runs.iter_mut().for_each(|run| run.stored = u64::MAX / 2),
-        |bad| bad.runs[0].start = Some(mr::KeptPlace { block: u64::MAX, ..Default::default() }),
-        |bad| bad.runs[0].start = Some(mr::KeptPlace { raw: u64::MAX, ..Default::default() }),
+        |bad| bad.runs[0].start = Some(mr::CheckpointPosition { block: u64::MAX, ..Default::default() }),
+        |bad| bad.runs[0].start = Some(mr::CheckpointPosition { raw: u64::MAX, ..Default::default() }),
     ];
     for (number, spoil) in spoils.into_iter().enumerate() {
         assert!(matches!(read(spoil), Err(TaskError::Damaged { .. })), "{number}");
@@ -148,7 +152,7 @@ fn read_on(run: Run, records: u32) -> Run {
 }
 
 #[test]
-fn only_what_is_still_to_be_read_is_written() {
+fn only_unread_data_is_saved() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("of-many");
     let mut writer = SegmentWriter::create(&path, 4, false).unwrap();
@@ -164,18 +168,18 @@ fn only_what_is_still_to_be_read_is_written() {
     };
     let on_disk = Run::new(Stored::File(path.clone()), extents[2], "disk".into());
     let runs = [in_memory(0), read_on(in_memory(1), 80_000), read_on(on_disk, 80_000), in_memory(3)];
-    let state = State {
+    let state = ReduceState {
         stage: Stage::Reduce,
-        runs: runs.into_iter().map(|run| Held { run, map: None }).collect(),
-        ..State::default()
+        runs: runs.into_iter().map(|run| SourceRun { run, map: None }).collect(),
+        ..ReduceState::default()
     };
     let dirs = [dir.path().join("aside")];
-    let begun = begin(&dirs, &state.runs);
+    let started = begin(&dirs, &state.runs);
     let one = extents[0].stored;
-    let written = begun.memory_bytes();
+    let written = started.memory_bytes();
     assert!(2 * one < written && written < 5 * one / 2, "{written} of runs of {one}");
     assert_eq!(fs::metadata(dirs[0].join("memory")).unwrap().len(), written);
-    begun.end(&dirs, "job_1.r2.0", 2, &state).unwrap();
+    started.end(&dirs, "job_1.r2.0", 2, &state).unwrap();
     // Of a file with much that is others' a copy is kept, of what is left.
     let copy = fs::metadata(dirs[0].join("run-2")).unwrap().len();
     assert!(copy < one / 4, "{copy} of {one}");
@@ -183,11 +187,11 @@ fn only_what_is_still_to_be_read_is_written() {
     fs::remove_file(&path).unwrap();
     let again = taken(&dirs, "job_1.r2.0", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), before);
-    // Read on, and put aside again: what was left out before is not needed to check the rest.
-    let read_on = |Held { run, map }: Held| Held { run: read_on(run, 10_000), map };
-    let further = State { runs: again.runs.into_iter().map(read_on).collect(), ..again };
+    // Read on, and checkpointed again: what was left out before is not needed to check the rest.
+    let read_on = |SourceRun { run, map }: SourceRun| SourceRun { run: read_on(run, 10_000), map };
+    let further = ReduceState { runs: again.runs.into_iter().map(read_on).collect(), ..again };
     let next = [dir.path().join("next")];
-    keep(&next, "job_1.r2.1", 2, &further).unwrap();
+    save(&next, "job_1.r2.1", 2, &further).unwrap();
     let again = taken(&next, "job_1.r2.1", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), contents(&further).unwrap());
     // What was in memory is one file, and stays one.
@@ -200,13 +204,13 @@ fn a_damaged_checkpoint_is_refused_or_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let state = state(dir.path());
     let dirs = [dir.path().join("aside")];
-    keep(&dirs, "job_1.r2.0", 2, &state).unwrap();
+    save(&dirs, "job_1.r2.0", 2, &state).unwrap();
     let before = contents(&state).unwrap();
     let refused = |what: &str| {
         let read = taken(&dirs, "job_1.r2.0", 2).and_then(|state| contents(&state));
         match read {
             Ok(same) => assert!(same == before, "{what}: other contents"),
-            Err(TaskError::Spoilt(_) | TaskError::Damaged { .. }) => return true,
+            Err(TaskError::CheckpointCorrupt(_) | TaskError::Damaged { .. }) => return true,
             Err(error) => panic!("{what}: {error}"),
         }
         false
@@ -234,11 +238,11 @@ fn a_damaged_checkpoint_is_refused_or_the_same() {
 }
 
 #[test]
-fn a_checkpoint_that_makes_no_sense_is_refused() {
+fn invalid_checkpoint_is_rejected() {
     let path = Path::new("x");
     let sound = mr::Checkpoint { stage: "merge".into(), ..mr::Checkpoint::default() };
     assert_eq!(decode(&encode(&sound), path).unwrap(), sound);
-    let run = |file: &str| mr::KeptRun { file: file.into(), ..mr::KeptRun::default() };
+    let run = |file: &str| mr::CheckpointRun { file: file.into(), ..mr::CheckpointRun::default() };
     let bad = [
         mr::Checkpoint { stage: "lunch".into(), ..sound.clone() },
         mr::Checkpoint { runs: vec![run("../run")], ..sound.clone() },
@@ -256,7 +260,7 @@ fn a_checkpoint_that_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_full_disk_is_done_without_and_named_when_there_is_no_other() {
+fn full_disk_is_skipped_and_named_if_it_is_the_last() {
     let dir = tempfile::tempdir().unwrap();
     let state = state(dir.path());
     let dirs = [dir.path().join("full"), dir.path().join("roomy")];
@@ -266,31 +270,34 @@ fn a_full_disk_is_done_without_and_named_when_there_is_no_other() {
     };
     for name in ["memory", "state"] {
         fill(name);
-        keep(&dirs, "job_1.r2.0", 2, &state).unwrap();
+        save(&dirs, "job_1.r2.0", 2, &state).unwrap();
         let again = taken(&dirs, "job_1.r2.0", 2).unwrap();
         assert_eq!(contents(&again).unwrap(), contents(&state).unwrap(), "{name}");
         for dir in &dirs {
             fs::remove_dir_all(dir).unwrap();
         }
         fill(name);
-        let error = keep(&dirs[..1], "job_1.r2.0", 2, &state).unwrap_err();
+        let error = save(&dirs[..1], "job_1.r2.0", 2, &state).unwrap_err();
         assert!(crate::engine::disk_failed(&error) && error.to_string().contains("full"), "{error}");
         assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "nothing is left of it but its folder");
     }
 }
 
-/// What nobody would read back is not put aside: whoever carries it goes on.
+/// What nobody would read back is not checkpointed: whoever carries it continues.
 #[test]
-fn a_state_that_is_too_long_is_not_put_aside() {
+fn oversized_state_is_not_saved() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = [dir.path().join("kept")];
-    let long = State { reducer: vec![7; super::BYTES_MAX as usize], ..state(dir.path()) };
-    let error = keep(&dirs, "job_1.r2.0", 2, &long).unwrap_err();
+    let long = ReduceState { reducer: vec![7; super::BYTES_MAX as usize], ..state(dir.path()) };
+    let error = save(&dirs, "job_1.r2.0", 2, &long).unwrap_err();
     assert!(matches!(&error, TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge));
     assert!(error.to_string().contains("its reducer's; at most 1048576"), "{error}");
-    assert_eq!(crate::engine::reduce::refusal(&error), Some(crate::engine::Refusal::Unsaved));
+    assert_eq!(
+        crate::engine::reduce::refusal(&error),
+        Some(crate::engine::PreemptRefusal::ReducerNotSavable)
+    );
     assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "nothing is left of it");
-    let fits = State { reducer: vec![7; super::BYTES_MAX as usize / 2], ..state(dir.path()) };
-    keep(&dirs, "job_1.r2.0", 2, &fits).unwrap();
+    let fits = ReduceState { reducer: vec![7; super::BYTES_MAX as usize / 2], ..state(dir.path()) };
+    save(&dirs, "job_1.r2.0", 2, &fits).unwrap();
     assert_eq!(read(&dirs).unwrap().reducer, fits.reducer);
 }

@@ -1,7 +1,8 @@
 //! Runs a map: records, the mapper, and its output sorted or, without reduces, written as it is.
 
 use super::{
-    Meter, OutputSink, Progress, Pulse, Refusal, Settings, StopFlag, TaskIo, TaskOutcome, Wish,
+    Liveness, Meter, OutputSink, PreemptRefusal, PreemptRequest, Progress, Settings, TaskControl, TaskIo,
+    TaskOutcome,
     skip::{self, Skipping},
 };
 use crate::{
@@ -62,7 +63,7 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
                 if skipping.max > 0 && program.starts_with(streaming::MAPPER) =>
             {
                 io.stop().check()?;
-                let found = skip::find_crash(job, task, &settings, &skipping, failed.given, io)?;
+                let found = skip::find_crash(job, task, &settings, &skipping, failed.records_read, io)?;
                 let Some((offset, reason)) = found else {
                     let why = format!("{why}\n(no single record makes it fail: none was skipped)");
                     return Err(TaskError::Crashed { program, why });
@@ -88,13 +89,13 @@ fn too_many(max: u64, last: &TaskError) -> TaskError {
 struct Failed {
     error: TaskError,
     /// Records that its mapper was given.
-    given: u64,
+    records_read: u64,
     panicked: bool,
 }
 
 impl From<TaskError> for Failed {
     fn from(error: TaskError) -> Self {
-        Self { error, given: 0, panicked: false }
+        Self { error, records_read: 0, panicked: false }
     }
 }
 
@@ -109,20 +110,20 @@ fn run_once(
     let mut output = open_output(job, task, settings, io)?;
     let (mut records, range) = skip::open_records(task, settings, io)?;
     let gzip = settings.codec.by_name(&task.source).is_ok_and(|coding| coding == Coding::Gzip);
-    let mut reading = Reading {
-        context: Context::new(io.pulse(), io.stop()),
-        meter: Meter::new(settings.pace_map, true, io.pulse()),
+    let mut reading = MapRun {
+        context: Context::new(io.liveness(), io.stop()),
+        meter: Meter::new(settings.pace_map, true, io.liveness()),
         stop: io.stop(),
-        pulse: io.pulse(),
+        liveness: io.liveness(),
         task,
         settings,
         skipping,
         start: range.start,
         span: range.end.saturating_sub(range.start),
         gzip,
-        heeds: !gzip && job.divisible,
+        preemptible: !gzip && job.divisible,
         records: 0,
-        given: 0,
+        records_read: 0,
         skipped: 0,
     };
     reading.context.set_source(&task.source, range.start);
@@ -130,19 +131,19 @@ fn run_once(
         reading.run(&mut *records, &mut *mapper, &mut output, io)?;
         mapper.finish(&mut output, &mut reading.context)
     });
-    let given = reading.given;
+    let records_read = reading.records_read;
     match ran {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(Failed { error, given, panicked: false }),
+        Ok(Err(error)) => return Err(Failed { error, records_read, panicked: false }),
         Err(why) => {
             // A combiner or partitioner that panics is not the fault of the record at hand.
-            let error = match reading.pulse.record().filter(|_| !output.emitting) {
+            let error = match reading.liveness.record().filter(|_| !output.emitting) {
                 Some(offset) => {
                     TaskError::Record { source_path: task.source.clone(), offset, line: None, why }
                 }
                 None => TaskError::Program(why),
             };
-            return Err(Failed { error, given, panicked: true });
+            return Err(Failed { error, records_read, panicked: true });
         }
     }
     Ok(conclude(reading, &*records, output, &range, io)?)
@@ -150,7 +151,7 @@ fn run_once(
 
 /// What a map that has read its range, or as much of it as it was to, has to show.
 fn conclude(
-    reading: Reading<'_>,
+    reading: MapRun<'_>,
     records: &dyn RecordSource,
     output: MapOutput,
     range: &Range<u64>,
@@ -167,8 +168,8 @@ fn conclude(
     ] {
         context.count(name, value);
     }
-    if let Some(asked) = io.stop().asked().filter(|_| position < range.end) {
-        context.count(SPLIT_COUNTER, asked.elapsed().as_millis() as u64);
+    if let Some(requested_at) = io.stop().requested_at().filter(|_| position < range.end) {
+        context.count(SPLIT_COUNTER, requested_at.elapsed().as_millis() as u64);
     }
     context.check()?;
     outcome.position = position;
@@ -177,11 +178,11 @@ fn conclude(
 }
 
 /// The loop over records, and what it counts.
-struct Reading<'a> {
+struct MapRun<'a> {
     context: Context,
     meter: Meter,
-    stop: StopFlag,
-    pulse: Pulse,
+    stop: TaskControl,
+    liveness: Liveness,
     task: &'a MapTask,
     settings: &'a Settings,
     skipping: &'a Skipping,
@@ -189,14 +190,14 @@ struct Reading<'a> {
     span: u64,
     gzip: bool,
     /// Whether it may end before the end of its range.
-    heeds: bool,
+    preemptible: bool,
     records: u64,
     /// Records that the mapper was given: all that are not left out.
-    given: u64,
+    records_read: u64,
     skipped: u64,
 }
 
-impl Reading<'_> {
+impl MapRun<'_> {
     fn run(
         &mut self,
         records: &mut dyn RecordSource,
@@ -215,8 +216,8 @@ impl Reading<'_> {
                     }
                     self.skipped += 1;
                 } else {
-                    self.given += 1;
-                    self.pulse.at_record(record.offset);
+                    self.records_read += 1;
+                    self.liveness.at_record(record.offset);
                     if let Err(error) = mapper.map(record.key, record.value, output, &mut self.context) {
                         if output.emitting {
                             return Err(error);
@@ -230,9 +231,9 @@ impl Reading<'_> {
                 }
                 if self.meter.tick(read, &self.stop)? {
                     self.context.check()?;
-                    self.tell(read, output, io);
+                    self.report(read, output, io);
                 }
-                short = self.stop.wish()? != Wish::GoOn && self.heeds;
+                short = self.stop.preempt_request()? != PreemptRequest::None && self.preemptible;
                 Ok(if short { Flow::Stop } else { Flow::Go })
             })?;
             let unreadable = records.skipped();
@@ -250,12 +251,12 @@ impl Reading<'_> {
             }
             // A long line, or a file with few records, may bring none for a while.
             self.stop.check()?;
-            self.pulse.beat();
+            self.liveness.mark_alive();
             if self.gzip {
                 read = records.consumed();
             }
         }
-        self.pulse.past_records();
+        self.liveness.past_records();
         self.meter.wait(if short { read } else { self.span }, &self.stop)
     }
 
@@ -291,10 +292,10 @@ impl Reading<'_> {
     }
 
     #[cold]
-    fn tell(&mut self, read: u64, output: &MapOutput, io: &mut dyn TaskIo) {
-        if !self.heeds && self.stop.asked().is_some() {
-            eprintln!("told to end before the end of its range, and goes on: its input may not be divided");
-            self.stop.refuse(Refusal::Undivided);
+    fn report(&mut self, read: u64, output: &MapOutput, io: &mut dyn TaskIo) {
+        if !self.preemptible && self.stop.requested_at().is_some() {
+            eprintln!("split refused: its input may not be divided");
+            self.stop.refuse(PreemptRefusal::MapperNotDivisible);
         }
         io.progress(&Progress {
             done: read as f64 / self.span.max(1) as f64,
@@ -308,25 +309,25 @@ impl Reading<'_> {
 
 /// Where a mapper's pairs go.
 struct MapOutput {
-    place: Place,
+    kind: MapOutputKind,
     /// A pair is being taken, or could not be: the combiner, the partitioner or the disk failed, and not the mapper.
     emitting: bool,
 }
 
-enum Place {
+enum MapOutputKind {
     Sorted(Box<MapBuffer>),
-    Straight { sink: Box<dyn OutputSink>, records: u64, pulse: Pulse },
+    Direct { sink: Box<dyn OutputSink>, records: u64, liveness: Liveness },
 }
 
 impl Emit for MapOutput {
     #[inline]
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         self.emitting = true;
-        match &mut self.place {
-            Place::Sorted(buffer) => buffer.emit(key, value)?,
-            Place::Straight { sink, records, pulse } => {
+        match &mut self.kind {
+            MapOutputKind::Sorted(buffer) => buffer.emit(key, value)?,
+            MapOutputKind::Direct { sink, records, liveness } => {
                 *records += 1;
-                pulse.emitted(*records);
+                liveness.emitted(*records);
                 sink.write(key, value)?;
             }
         }
@@ -343,8 +344,8 @@ fn open_output(
 ) -> Result<MapOutput, TaskError> {
     if task.reduces == 0 {
         let sink = io.open_output(job.output, Vec::new())?;
-        let place = Place::Straight { sink, records: 0, pulse: io.pulse() };
-        return Ok(MapOutput { place, emitting: false });
+        let kind = MapOutputKind::Direct { sink, records: 0, liveness: io.liveness() };
+        return Ok(MapOutput { kind, emitting: false });
     }
     let spec = SortSpec {
         partitions: task.reduces,
@@ -355,8 +356,8 @@ fn open_output(
     };
     let partitioning = partitioning(job, task, settings, io)?;
     let combiner = job.combiner.as_ref().map(|make| make(&task.conf)).transpose()?;
-    let buffer = MapBuffer::new(spec, partitioning, combiner, io.scratch(), io.pulse());
-    Ok(MapOutput { place: Place::Sorted(Box::new(buffer)), emitting: false })
+    let buffer = MapBuffer::new(spec, partitioning, combiner, io.scratch(), io.liveness());
+    Ok(MapOutput { kind: MapOutputKind::Sorted(Box::new(buffer)), emitting: false })
 }
 
 fn partitioning(
@@ -372,9 +373,9 @@ fn partitioning(
         return Ok(Partitioning::Hash);
     }
     let Some(path) = &settings.total_order_splits else {
-        let words =
+        let text =
             "total.order.splits is not set: a job that is sorted as a whole needs its file of split keys";
-        return Err(TaskError::Program(words.into()));
+        return Err(TaskError::Program(text.into()));
     };
     let mut source = io.open_input(path)?;
     let mut bytes = Vec::new();
@@ -388,17 +389,17 @@ fn partitioning(
     let ranges = RangePartitioner::decode(&bytes, job.order)?;
     if ranges.partitions() != task.reduces {
         let splits = daemon::count(ranges.partitions().into(), "reduce");
-        let words = format!("{path} splits keys for {splits}, the job has {}", task.reduces);
-        return Err(TaskError::Program(words));
+        let text = format!("{path} splits keys for {splits}, the job has {}", task.reduces);
+        return Err(TaskError::Program(text));
     }
     Ok(Partitioning::Ranges(ranges))
 }
 
 impl MapOutput {
     fn bytes(&self) -> u64 {
-        match &self.place {
-            Place::Sorted(buffer) => buffer.bytes(),
-            Place::Straight { sink, .. } => sink.bytes(),
+        match &self.kind {
+            MapOutputKind::Sorted(buffer) => buffer.bytes(),
+            MapOutputKind::Direct { sink, .. } => sink.bytes(),
         }
     }
 
@@ -409,17 +410,17 @@ impl MapOutput {
         io: &mut dyn TaskIo,
     ) -> Result<TaskOutcome, TaskError> {
         let mut outcome = TaskOutcome::default();
-        let (stop, pulse, mut meter) = (io.stop(), io.pulse(), Meter::new(None, false, io.pulse()));
-        match self.place {
-            Place::Straight { sink, records, .. } => {
+        let (stop, liveness, mut meter) = (io.stop(), io.liveness(), Meter::new(None, false, io.liveness()));
+        match self.kind {
+            MapOutputKind::Direct { sink, records, .. } => {
                 outcome.bytes_out = sink.bytes();
                 outcome.pieces = sink.finish()?;
                 context.count("MAP_OUTPUT_RECORDS", records);
                 context.count("OUTPUT_BYTES", outcome.bytes_out);
             }
-            Place::Sorted(mut buffer) => {
-                if stop.wish()? != Wish::GoOn {
-                    buffer.hurry();
+            MapOutputKind::Sorted(mut buffer) => {
+                if stop.preempt_request()? != PreemptRequest::None {
+                    buffer.parallel();
                 }
                 let bytes_out = buffer.bytes();
                 let mut step = || {
@@ -427,7 +428,7 @@ impl MapOutput {
                         let status = context.take_status();
                         io.progress(&Progress { done: 1.0, stage: "sort", bytes_in: 0, bytes_out, status });
                     }
-                    pulse.beat();
+                    liveness.mark_alive();
                     stop.check()
                 };
                 let places = [std::slice::from_ref(&task.map_output), &task.other_outputs].concat();

@@ -1,75 +1,84 @@
 //! A task's clock: when to tell progress, and how long to wait if the task is paced.
 
-use super::{Pulse, StopFlag, Wish};
+use super::{Liveness, PreemptRequest, TaskControl};
 use crate::error::TaskError;
 use std::time::{Duration, Instant};
 
-const TELL_EVERY: Duration = Duration::from_millis(200);
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 /// The clock is read about this often: seldom enough to cost nothing, often enough for slow records.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 const RECORDS_MAX: u32 = 4096;
 /// And this often by a task that is paced: it waits there, and between two looks it runs ahead.
-const LOOK_EVERY_PACED: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL_PACED: Duration = Duration::from_millis(50);
 /// A task that waits beats this often.
-const BEAT_EVERY: Duration = Duration::from_millis(500);
+const ALIVE_EVERY: Duration = Duration::from_millis(500);
 
 /// To be asked at each record.
 #[derive(Debug)]
 pub struct Meter {
     started: Instant,
-    looked: Instant,
-    told: Instant,
+    checked_at: Instant,
+    reported_at: Instant,
     /// Records between two looks at the clock, and how many are left.
     records: u32,
     left: u32,
     pace: Option<u64>,
     /// Whether a wish ends a wait, or only a kill.
-    heeds: bool,
-    pulse: Pulse,
+    preemptible: bool,
+    liveness: Liveness,
 }
 
 impl Meter {
     /// Starts now; `pace` in bytes a second. One that heeds wishes waits no longer when there is one.
-    pub fn new(pace: Option<u64>, heeds: bool, pulse: Pulse) -> Self {
+    pub fn new(pace: Option<u64>, preemptible: bool, liveness: Liveness) -> Self {
         let now = Instant::now();
-        Self { started: now, looked: now, told: now, records: 1, left: 1, pace, heeds, pulse }
+        Self {
+            started: now,
+            checked_at: now,
+            reported_at: now,
+            records: 1,
+            left: 1,
+            pace,
+            preemptible,
+            liveness,
+        }
     }
 
     /// At a record, of which `bytes` of the input have been read: waits if the task is ahead of its pace. True if it
     /// is time to tell progress.
     #[inline]
-    pub fn tick(&mut self, bytes: u64, stop: &StopFlag) -> Result<bool, TaskError> {
+    pub fn tick(&mut self, bytes: u64, stop: &TaskControl) -> Result<bool, TaskError> {
         self.left -= 1;
-        if self.left > 0 { Ok(false) } else { self.look(bytes, stop) }
+        if self.left > 0 { Ok(false) } else { self.check(bytes, stop) }
     }
 
-    fn look(&mut self, bytes: u64, stop: &StopFlag) -> Result<bool, TaskError> {
-        let every = if self.pace.is_some() { LOOK_EVERY_PACED } else { LOOK_EVERY };
-        let taken = self.looked.elapsed();
+    fn check(&mut self, bytes: u64, stop: &TaskControl) -> Result<bool, TaskError> {
+        let every = if self.pace.is_some() { CHECK_INTERVAL_PACED } else { CHECK_INTERVAL };
+        let taken = self.checked_at.elapsed();
         self.records =
             if taken < every { (self.records * 2).min(RECORDS_MAX) } else { self.records / 2 }.max(1);
         self.left = self.records;
         // The wait counts as time that the next records take: at this pace they do.
-        self.looked = Instant::now();
+        self.checked_at = Instant::now();
         self.wait(bytes, stop)?;
         let now = Instant::now();
-        let tell = now - self.told >= TELL_EVERY;
-        if tell {
-            self.told = now;
+        let report = now - self.reported_at >= REPORT_INTERVAL;
+        if report {
+            self.reported_at = now;
         }
-        Ok(tell)
+        Ok(report)
     }
 
     /// Waits until `bytes` are due.
-    pub fn wait(&mut self, bytes: u64, stop: &StopFlag) -> Result<(), TaskError> {
+    pub fn wait(&mut self, bytes: u64, stop: &TaskControl) -> Result<(), TaskError> {
         let Some(pace) = self.pace else { return Ok(()) };
         let due = Duration::from_secs_f64(bytes as f64 / pace as f64);
         while let Some(early) = due.checked_sub(self.started.elapsed()).filter(|early| !early.is_zero()) {
-            if stop.wish()? != Wish::GoOn && self.heeds {
+            if stop.preempt_request()? != PreemptRequest::None && self.preemptible {
                 break;
             }
-            stop.rest(early.min(BEAT_EVERY), self.heeds);
-            self.pulse.beat();
+            stop.sleep(early.min(ALIVE_EVERY), self.preemptible);
+            self.liveness.mark_alive();
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Runs tasks. What a task needs from whoever runs it (a task process, or local mode) is [`TaskIo`].
 
+mod liveness;
 mod map;
 mod meter;
-mod pulse;
 pub(crate) mod reduce;
 mod sample;
 mod scratch;
@@ -13,9 +13,9 @@ mod stop;
 #[cfg(test)]
 mod tests;
 
+pub use liveness::Liveness;
 pub use map::{MapTask, run_map};
 pub use meter::Meter;
-pub use pulse::Pulse;
 pub(crate) use reduce::{CPU_COUNTER, RECORDS_COUNTER, SHUFFLE_COUNTER};
 pub use reduce::{Paused, ReduceEnd, ReduceTask, run_reduce};
 pub use sample::{OpenInput, sample_keys};
@@ -23,7 +23,7 @@ pub(crate) use scratch::disk_failed;
 pub use scratch::{Scratch, ScratchFile};
 pub use settings::Settings;
 pub(crate) use settings::{output_replication, record_bytes_max};
-pub use stop::{Refusal, StopFlag, Wish};
+pub use stop::{PreemptRefusal, PreemptRequest, TaskControl};
 
 use crate::{
     error::TaskError,
@@ -66,10 +66,10 @@ pub trait TaskIo {
     fn progress(&mut self, progress: &Progress);
 
     /// Where other signs of life go: always the same pulse.
-    fn pulse(&self) -> Pulse;
+    fn liveness(&self) -> Liveness;
 
     /// Checked at every record.
-    fn stop(&self) -> StopFlag;
+    fn stop(&self) -> TaskControl;
 
     /// For spills and merged runs: always the same, so that no two files get one name.
     fn scratch(&self) -> Scratch;
@@ -85,7 +85,7 @@ pub trait TaskIo {
         self.open_input(path)
     }
 
-    /// Opens this task's output (reduces, and maps of map-only jobs), to go on behind the pieces that an attempt before
+    /// Opens this task's output (reduces, and maps of map-only jobs), to continue behind the pieces that an attempt before
     /// it has closed.
     fn open_output(
         &mut self,
@@ -113,6 +113,6 @@ pub struct TaskOutcome {
     pub pieces: Vec<String>,
     /// Output bytes: of the map output file, or of the pieces.
     pub bytes_out: u64,
-    /// Where a map's input ended: the end of its range, or the place where it was told to stop short.
+    /// Where a map's input ended: the end of its range, or the place where it was asked to stop short.
     pub position: u64,
 }

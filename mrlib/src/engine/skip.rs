@@ -23,7 +23,7 @@ use std::{
 };
 
 /// Records given to the first part that is tried; the next are larger.
-const FIRST_PART: u64 = 16;
+const FIRST_BATCH: u64 = 16;
 const GROWTH: u64 = 8;
 /// Lines are counted up to this place in a file, and for this long.
 const LINES_BYTES_MAX: u64 = 256 << 20;
@@ -101,19 +101,19 @@ pub(super) fn open_records(
     Ok((input::open_split(spec, source)?, range))
 }
 
-/// The record that a streaming program ends at, of the first `given` that are not left out: its offset, and how the
+/// The record that a streaming program ends at, of the first `records_read` that are not left out: its offset, and how the
 /// program ended. None if no single record makes it fail.
 pub(super) fn find_crash(
     job: &Job,
     task: &MapTask,
     settings: &Settings,
     skipping: &Skipping,
-    given: u64,
+    records_read: u64,
     io: &mut dyn TaskIo,
 ) -> Result<Option<(u64, String)>, TaskError> {
     let mut crashes = |part: Range<u64>| probe(job, task, settings, skipping, part, io);
     // The program may have read ahead, but hardly far: the last records are tried first.
-    let (mut high, mut width) = (given, FIRST_PART);
+    let (mut high, mut width) = (records_read, FIRST_BATCH);
     let mut low = loop {
         let low = high.saturating_sub(width);
         if crashes(low..high)?.is_some() {
@@ -145,10 +145,10 @@ fn probe(
     part: Range<u64>,
     io: &mut dyn TaskIo,
 ) -> Result<Option<(u64, String)>, TaskError> {
-    let (pulse, stop) = (io.pulse(), io.stop());
+    let (liveness, stop) = (io.liveness(), io.stop());
     let (mut records, range) = open_records(task, settings, io)?;
     let mut mapper = (job.mapper)(&task.conf)?;
-    let mut context = Context::new(pulse.clone(), stop.clone());
+    let mut context = Context::new(liveness.clone(), stop.clone());
     context.set_source(&task.source, range.start);
     let (mut index, mut first, mut over) = (0, None, false);
     let mut run = || {
@@ -171,7 +171,7 @@ fn probe(
             })?
         {
             stop.check()?;
-            pulse.beat();
+            liveness.mark_alive();
         }
         mapper.finish(&mut Dropped, &mut context)
     };
@@ -218,7 +218,7 @@ fn line_of(
     if offset > LINES_BYTES_MAX {
         return Ok(None);
     }
-    let (pulse, begun) = (io.pulse(), Instant::now());
+    let (liveness, started) = (io.liveness(), Instant::now());
     let mut source = io.open_split(&task.source, task.pin)?;
     if settings.codec.by_name(&task.source).is_ok_and(|coding| coding == Coding::Gzip) {
         source = Box::new(Gunzip::new(source, &task.source));
@@ -226,13 +226,13 @@ fn line_of(
     let (mut at, mut line) = (0, 1);
     while at < offset {
         let stretch = source.next()?;
-        if stretch.is_empty() || begun.elapsed() > LINES_TIME_MAX {
+        if stretch.is_empty() || started.elapsed() > LINES_TIME_MAX {
             return Ok(None);
         }
         let part = &stretch[..stretch.len().min((offset - at) as usize)];
         line += memchr::memchr_iter(b'\n', part).count() as u64;
         at += part.len() as u64;
-        pulse.beat();
+        liveness.mark_alive();
     }
     Ok(Some(line))
 }

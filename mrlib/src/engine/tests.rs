@@ -19,9 +19,9 @@ use std::{
 /// What a map asks for, here.
 struct Here {
     dir: tempfile::TempDir,
-    stop: StopFlag,
-    pulse: Pulse,
-    told: Vec<Progress>,
+    stop: TaskControl,
+    liveness: Liveness,
+    progress_reports: Vec<Progress>,
     written: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -31,9 +31,9 @@ impl Here {
         std::fs::create_dir(dir.path().join("scratch")).unwrap();
         Self {
             dir,
-            stop: StopFlag::default(),
-            pulse: Pulse::default(),
-            told: Vec::new(),
+            stop: TaskControl::default(),
+            liveness: Liveness::default(),
+            progress_reports: Vec::new(),
             written: Arc::default(),
         }
     }
@@ -82,14 +82,14 @@ impl OutputSink for Sink {
 
 impl TaskIo for Here {
     fn progress(&mut self, progress: &Progress) {
-        self.told.push(progress.clone());
+        self.progress_reports.push(progress.clone());
     }
 
-    fn pulse(&self) -> Pulse {
-        self.pulse.clone()
+    fn liveness(&self) -> Liveness {
+        self.liveness.clone()
     }
 
-    fn stop(&self) -> StopFlag {
+    fn stop(&self) -> TaskControl {
         self.stop.clone()
     }
 
@@ -112,7 +112,7 @@ impl TaskIo for Here {
 
 /// Counts words; `bad` is one it cannot stand. Cuts itself short after `records`.
 struct Words {
-    cut: Option<(u32, StopFlag)>,
+    cut: Option<(u32, TaskControl)>,
 }
 
 impl Mapper for Words {
@@ -135,7 +135,7 @@ impl Mapper for Words {
         if let Some((left, stop)) = &mut self.cut {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                stop.ask(Wish::Split);
+                stop.request_preemption(PreemptRequest::Split);
             }
         }
         line.split(|byte| *byte == b' ')
@@ -166,7 +166,7 @@ impl Reducer for Sum {
     }
 }
 
-fn words(cut: Option<(u32, StopFlag)>) -> Job {
+fn words(cut: Option<(u32, TaskControl)>) -> Job {
     Job::map(move |_| Ok(Words { cut: cut.clone() })).combine(|_| Ok(Sum)).reduce(|_| Ok(Sum))
 }
 
@@ -225,7 +225,7 @@ fn two_maps_count_words() {
 }
 
 #[test]
-fn without_reduces_output_goes_straight() {
+fn map_only_output_is_written_directly() {
     let mut here = Here::new();
     let source = here.file("text", b"a b\nc");
     let outcome = run_map(&words(None), &here.task(&source, 0, 5, 0), &mut here).unwrap();
@@ -235,7 +235,7 @@ fn without_reduces_output_goes_straight() {
 }
 
 #[test]
-fn a_map_cut_short_and_its_rest_are_the_whole() {
+fn split_map_and_remainder_cover_the_input() {
     let text = text(3000);
     for records in [1, 2, 1234, 2999, 3000] {
         let mut here = Here::new();
@@ -245,7 +245,7 @@ fn a_map_cut_short_and_its_rest_are_the_whole() {
         let cut = Some((records, here.stop.clone()));
         let outcome = run_map(&words(cut), &first, &mut here).unwrap();
         assert_eq!(outcome.counters["MAP_INPUT_RECORDS"], u64::from(records));
-        here.stop = StopFlag::default();
+        here.stop = TaskControl::default();
         let rest = here.task(&source, outcome.position, length, 3);
         let more = run_map(&words(None), &rest, &mut here).unwrap();
         assert_eq!(outcome.counters["LINES"] + more.counters.get("LINES").unwrap_or(&0), 3000);
@@ -284,7 +284,7 @@ fn compressed_input_that_cannot_be_decoded_fails_the_job() {
 }
 
 #[test]
-fn a_program_with_too_many_counters_fails_in_words() {
+fn too_many_counters_fail_with_a_message() {
     struct Counting;
     impl Mapper for Counting {
         fn map(
@@ -308,10 +308,10 @@ fn a_program_with_too_many_counters_fails_in_words() {
 }
 
 #[test]
-fn the_record_at_hand_is_known_and_what_is_put_out_shows() {
+fn current_record_and_output_are_reported() {
     type Seen = Arc<Mutex<Vec<(Option<u64>, u64)>>>;
-    struct Looking(Pulse, Seen);
-    impl Mapper for Looking {
+    struct RecordObserver(Liveness, Seen);
+    impl Mapper for RecordObserver {
         fn map(&mut self, _: &[u8], _: &[u8], out: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
             out.emit(b"k", b"v")?;
             self.1.lock().unwrap().push((self.0.record(), self.0.count()));
@@ -321,19 +321,20 @@ fn the_record_at_hand_is_known_and_what_is_put_out_shows() {
     for reduces in [0, 1] {
         let mut here = Here::new();
         let source = here.file("text", b"one\ntwo\nthree\n");
-        let (seen, pulse) = (Seen::default(), here.pulse.clone());
+        let (seen, liveness) = (Seen::default(), here.liveness.clone());
         let log = Arc::clone(&seen);
-        let job = Job::map(move |_| Ok(Looking(pulse.clone(), Arc::clone(&log)))).reduce(|_| Ok(Sum));
+        let job =
+            Job::map(move |_| Ok(RecordObserver(liveness.clone(), Arc::clone(&log)))).reduce(|_| Ok(Sum));
         run_map(&job, &here.task(&source, 0, 100, reduces), &mut here).unwrap();
         let seen = seen.lock().unwrap();
         assert_eq!(seen.iter().map(|(record, _)| *record).collect::<Vec<_>>(), [Some(0), Some(4), Some(8)]);
         assert!(seen.is_sorted_by(|a, b| a.1 < b.1), "{seen:?}");
-        assert_eq!(here.pulse.record(), None);
+        assert_eq!(here.liveness.record(), None);
     }
 }
 
 #[test]
-fn a_paced_map_takes_its_time_and_tells() {
+fn paced_map_is_throttled_and_reports_progress() {
     let mut here = Here::new();
     let text = text(5000);
     let source = here.file("text", &text);
@@ -342,16 +343,19 @@ fn a_paced_map_takes_its_time_and_tells() {
     let start = Instant::now();
     run_map(&words(None), &task, &mut here).unwrap();
     assert!(start.elapsed() >= Duration::from_millis(490));
-    assert!(!here.told.is_empty());
-    assert!(here.told.iter().all(|told| (0.0..=1.0).contains(&told.done) && told.stage == "map"));
-    assert!(here.told.is_sorted_by_key(|told| told.bytes_in));
+    assert!(!here.progress_reports.is_empty());
+    assert!(
+        here.progress_reports.iter().all(|progress_reports| (0.0..=1.0).contains(&progress_reports.done)
+            && progress_reports.stage == "map")
+    );
+    assert!(here.progress_reports.is_sorted_by_key(|progress_reports| progress_reports.bytes_in));
     // Waiting does not make it deaf, and it is no hanging.
     task.conf.set("pace.map", "1");
     let stop = here.stop.clone();
-    here.pulse = Pulse::default();
-    let pulse = here.pulse.clone();
+    here.liveness = Liveness::default();
+    let liveness = here.liveness.clone();
     std::thread::spawn(move || {
-        while pulse.count() < 3 {
+        while liveness.count() < 3 {
             std::thread::sleep(Duration::from_millis(5));
         }
         stop.set("enough");
@@ -418,7 +422,7 @@ fn a_sample_passes_over_bad_records_if_the_job_does() {
 }
 
 #[test]
-fn a_full_disk_is_passed_over() {
+fn full_disk_is_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let disks: Vec<_> = ["a", "b"].map(|name| dir.path().join(name)).into();
     for disk in &disks {
@@ -441,7 +445,7 @@ fn a_full_disk_is_passed_over() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_named() {
+fn invalid_settings_are_named() {
     let job = words(None);
     for (key, value) in [
         ("merge.factor", "1"),

@@ -1,6 +1,6 @@
 //! Copies a whole map output from another node.
 
-use super::Ship;
+use super::RemoteCheckpoint;
 use crate::{
     engine::disk_failed,
     error::TaskError,
@@ -12,10 +12,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Copies all partitions of the output that `ship` leads to, verified, to the first of these paths whose disk takes it.
+/// Copies all partitions of the output that `remote_checkpoint` leads to, verified, to the first of these paths whose disk takes it.
 /// Each is opened by what `token` gives for it. The index is beside it, and is written last.
 pub fn copy_output(
-    ship: &mut Ship<'_>,
+    ship: &mut RemoteCheckpoint<'_>,
     partitions: u32,
     token: &dyn Fn(u32) -> Vec<u8>,
     places: &[PathBuf],
@@ -38,7 +38,7 @@ pub fn copy_output(
 }
 
 fn copy_to(
-    ship: &mut Ship<'_>,
+    ship: &mut RemoteCheckpoint<'_>,
     partitions: u32,
     token: &dyn Fn(u32) -> Vec<u8>,
     path: &Path,

@@ -2,11 +2,11 @@
 
 use super::{
     FetchOptions, Fetched, MapFeed,
-    book::{Arrival, Blame, Book, Work},
-    source::{Connection, FetchError, Output, Seat},
+    shuffle_state::{Arrival, FetchFault, FetchItem, ShuffleState},
+    source::{Connection, FetchError, FetchWorker, Output},
 };
 use crate::{engine::Scratch, error::TaskError};
-use proto::mr::{MapEvent, Unfetched};
+use proto::mr::{FetchFailed, MapEvent};
 use security::Stream;
 use std::{
     net::Shutdown,
@@ -25,16 +25,16 @@ pub(super) struct Fetchers<'a> {
     feed: &'a MapFeed,
     options: &'a FetchOptions,
     scratch: &'a Scratch,
-    desk: Mutex<Desk>,
-    bell: Condvar,
+    state: Mutex<FetchState>,
+    changed: Condvar,
     /// Of the budget, in use.
     memory_used: Arc<AtomicU64>,
     bytes: AtomicU64,
 }
 
-struct Desk {
-    book: Book<Output>,
-    unfetched: Vec<Unfetched>,
+struct FetchState {
+    shuffle_state: ShuffleState<Output>,
+    fetch_failed: Vec<FetchFailed>,
     error: Option<TaskError>,
     over: bool,
     /// One a fetcher, to hang up on when all is over.
@@ -43,16 +43,16 @@ struct Desk {
 
 /// How things stand.
 pub(super) struct Report {
-    pub(super) here: u32,
+    pub(super) fetched_count: u32,
     pub(super) bytes: u64,
-    pub(super) unfetched: Vec<Unfetched>,
+    pub(super) fetch_failed: Vec<FetchFailed>,
 }
 
 impl<'a> Fetchers<'a> {
     pub(super) fn new(feed: &'a MapFeed, options: &'a FetchOptions, scratch: &'a Scratch) -> Self {
-        let desk = Desk {
-            book: Book::new(options.pause),
-            unfetched: Vec::new(),
+        let state = FetchState {
+            shuffle_state: ShuffleState::new(options.pause),
+            fetch_failed: Vec::new(),
             error: None,
             over: false,
             sockets: (0..options.parallel).map(|_| None).collect(),
@@ -61,151 +61,166 @@ impl<'a> Fetchers<'a> {
             feed,
             options,
             scratch,
-            desk: Mutex::new(desk),
-            bell: Condvar::new(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
             memory_used: Arc::default(),
             bytes: AtomicU64::new(0),
         }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, FetchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes events of the list; says how things stand.
-    pub(super) fn take_news(&self, events: Vec<MapEvent>, now: Instant) -> Result<Report, TaskError> {
-        let mut desk = self.desk();
-        if let Some(error) = desk.error.take() {
+    pub(super) fn add_events(&self, events: Vec<MapEvent>, now: Instant) -> Result<Report, TaskError> {
+        let mut state = self.state();
+        if let Some(error) = state.error.take() {
             return Err(error);
         }
         for event in events {
-            if let Err(event) = desk.book.event(event, now) {
+            if let Err(event) = state.shuffle_state.event(event, now) {
                 return Err(TaskError::Program(format!("{event:?} is no map event: a bug of the tracker")));
             }
         }
-        self.bell.notify_all();
-        let unfetched = std::mem::take(&mut desk.unfetched);
-        Ok(Report { here: desk.book.here(), bytes: self.bytes.load(Ordering::Relaxed), unfetched })
+        self.changed.notify_all();
+        let fetch_failed = std::mem::take(&mut state.fetch_failed);
+        Ok(Report {
+            fetched_count: state.shuffle_state.fetched_count(),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            fetch_failed,
+        })
     }
 
     /// All go home, those in mid-fetch too.
     pub(super) fn end(&self) {
-        let mut desk = self.desk();
-        desk.over = true;
-        for socket in desk.sockets.iter().flatten() {
+        let mut state = self.state();
+        state.over = true;
+        for socket in state.sockets.iter().flatten() {
             // A socket that is closed already has nobody waiting on it.
             let _ = socket.shutdown(Shutdown::Both);
         }
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     /// Nothing more is begun; what is on its way may come in, for as long as `patience` lasts.
-    pub(super) fn wind_down(&self, patience: Duration) {
+    pub(super) fn finish_in_flight(&self, patience: Duration) {
         let until = Instant::now() + patience;
-        let mut desk = self.desk();
-        desk.over = true;
-        self.bell.notify_all();
-        while desk.book.is_fetching()
+        let mut state = self.state();
+        state.over = true;
+        self.changed.notify_all();
+        while state.shuffle_state.is_fetching()
             && let Some(left) = until.checked_duration_since(Instant::now())
         {
-            desk = self.bell.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// What was fetched before this began. What cannot be of this job is left out, and fetched anew.
     pub(super) fn put(&self, before: Vec<Fetched>) {
-        let mut desk = self.desk();
+        let mut state = self.state();
         for Fetched { attempt, root, start, run } in before {
-            desk.book.put(Arrival { attempt, place: (root, start), output: Output::free(run) });
+            state.shuffle_state.put(Arrival {
+                attempt,
+                root_and_start: (root, start),
+                output: Output::free(run),
+            });
         }
     }
 
     /// What has been fetched, in the order of the maps' places.
     pub(super) fn into_fetched(self) -> impl Iterator<Item = Fetched> {
-        let desk = self.desk.into_inner().unwrap_or_else(PoisonError::into_inner);
-        desk.book.into_arrivals().into_iter().map(|Arrival { attempt, place: (root, start), output }| {
-            Fetched { attempt, root, start, run: output.into_run() }
-        })
+        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        state.shuffle_state.into_arrivals().into_iter().map(
+            |Arrival { attempt, root_and_start: (root, start), output }| Fetched {
+                attempt,
+                root,
+                start,
+                run: output.into_run(),
+            },
+        )
     }
 
     /// A fetcher's life.
-    pub(super) fn work(&self, seat: usize) {
-        while let Some(first) = self.first_work() {
+    pub(super) fn run_worker(&self, worker: usize) {
+        while let Some(first) = self.first_item() {
             let host = first.host.clone();
             let mut connection = None;
-            let mut work = Some(first);
-            while let Some(at_hand) = work {
-                let fetched = self.fetch(&at_hand, &mut connection, seat);
-                work = self.settle(&at_hand, fetched);
+            let mut item = Some(first);
+            while let Some(at_hand) = item {
+                let fetched = self.fetch(&at_hand, &mut connection, worker);
+                item = self.record_result(&at_hand, fetched);
             }
-            let mut desk = self.desk();
-            desk.sockets[seat] = None;
-            desk.book.leave(&host);
-            self.bell.notify_all();
+            let mut state = self.state();
+            state.sockets[worker] = None;
+            state.shuffle_state.leave(&host);
+            self.changed.notify_all();
         }
     }
 
     /// Waits for work at any host; None when all is over.
-    fn first_work(&self) -> Option<Work> {
-        let mut desk = self.desk();
+    fn first_item(&self) -> Option<FetchItem> {
+        let mut state = self.state();
         loop {
-            if desk.over {
+            if state.over {
                 return None;
             }
             let now = Instant::now();
-            if let Some(work) = desk.book.take(now) {
-                return Some(work);
+            if let Some(item) = state.shuffle_state.next_fetch(now) {
+                return Some(item);
             }
-            let pause =
-                desk.book.next_ready().map_or(IDLE_MAX, |ready| ready.duration_since(now).min(IDLE_MAX));
+            let pause = state
+                .shuffle_state
+                .next_ready()
+                .map_or(IDLE_MAX, |ready| ready.duration_since(now).min(IDLE_MAX));
             let pause = pause.max(Duration::from_millis(1));
-            desk = self.bell.wait_timeout(desk, pause).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     fn fetch(
         &self,
-        work: &Work,
+        item: &FetchItem,
         connection: &mut Option<Connection>,
-        seat: usize,
+        worker: usize,
     ) -> Result<Output, FetchError> {
-        let seat = Seat {
+        let worker = FetchWorker {
             options: self.options,
             scratch: self.scratch,
             memory_used: &self.memory_used,
             bytes: &self.bytes,
             opened: &|socket| {
-                let mut desk = self.desk();
-                desk.sockets[seat] = Some(socket);
-                !desk.over
+                let mut state = self.state();
+                state.sockets[worker] = Some(socket);
+                !state.over
             },
         };
-        if work.local_path.is_empty() { seat.fetch(work, connection) } else { seat.fetch_local(work) }
+        if item.local_path.is_empty() { worker.fetch(item, connection) } else { worker.fetch_local(item) }
     }
 
     /// Enters what came of it; returns more work at the same host.
-    fn settle(&self, work: &Work, fetched: Result<Output, FetchError>) -> Option<Work> {
-        let mut desk = self.desk();
+    fn record_result(&self, item: &FetchItem, fetched: Result<Output, FetchError>) -> Option<FetchItem> {
+        let mut state = self.state();
         let now = Instant::now();
         match fetched {
-            Ok(output) => desk.book.arrived(work, output),
-            Err(FetchError::Own(error)) => {
-                desk.error.get_or_insert(error);
-                desk.over = true;
+            Ok(output) => state.shuffle_state.arrived(item, output),
+            Err(FetchError::Local(error)) => {
+                state.error.get_or_insert(error);
+                state.over = true;
             }
-            Err(_) if desk.over => {}
-            Err(FetchError::Theirs { blame, why }) => {
-                if blame != Blame::Nobody {
-                    tracing::warn!(attempt = %work.attempt, host = %work.host, "cannot fetch: {why}");
+            Err(_) if state.over => {}
+            Err(FetchError::Remote { fault, why }) => {
+                if fault != FetchFault::Busy {
+                    tracing::warn!(attempt = %item.attempt, host = %item.host, "cannot fetch: {why}");
                 }
-                let told = desk.book.failed(work, blame, now, rand::random::<f64>());
-                desk.unfetched.extend(told);
+                let reported = state.shuffle_state.failed(item, fault, now, rand::random::<f64>());
+                state.fetch_failed.extend(reported);
             }
         }
-        let more = if desk.over { None } else { desk.book.take_at(&work.host, now) };
-        self.bell.notify_all();
-        drop(desk);
-        self.feed.ring();
+        let more = if state.over { None } else { state.shuffle_state.next_fetch_at(&item.host, now) };
+        self.changed.notify_all();
+        drop(state);
+        self.feed.wake();
         more
     }
 }

@@ -5,11 +5,11 @@
 //! are here, so that a withdrawn one can be replaced. What cannot be fetched is tried again for as long as the
 //! JobTracker lets the reduce wait; a full disk here is this task's own error.
 
-mod book;
 mod copy;
 mod feed;
 mod fetcher;
-pub(crate) mod ship;
+pub(crate) mod remote_checkpoint;
+mod shuffle_state;
 mod source;
 pub mod wire;
 
@@ -18,15 +18,15 @@ mod tests;
 
 pub use copy::copy_output;
 pub use feed::MapFeed;
-pub use ship::Ship;
+pub use remote_checkpoint::RemoteCheckpoint;
 
 use crate::{
-    engine::{Scratch, StopFlag, Wish},
+    engine::{PreemptRequest, Scratch, TaskControl},
     error::TaskError,
     segment::Run,
 };
 use fetcher::Fetchers;
-use proto::mr::Unfetched;
+use proto::mr::FetchFailed;
 use security::Connector;
 use std::{
     thread,
@@ -34,9 +34,9 @@ use std::{
 };
 
 /// How often the stop flag is looked at while nothing comes.
-const LOOK_PERIOD: Duration = Duration::from_millis(200);
-/// How long what is on its way may take to come in when a reduce is to be put aside.
-const WIND_DOWN: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// How long what is on its way may take to come in when a reduce is to be checkpointed.
+const IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What to fetch, and how.
 #[derive(Debug, Clone)]
@@ -54,17 +54,26 @@ pub struct FetchOptions {
     /// The first pause after a failure.
     pub pause: Duration,
     /// A connection silent for this long has failed.
-    pub silence: Duration,
-    /// Whether it leaves off when the task is to be put aside; otherwise it goes on as if nothing had been said.
-    pub heeds: bool,
+    pub idle_timeout: Duration,
+    /// Whether it leaves off when the task is to be checkpointed; otherwise it continues as if nothing had been said.
+    pub preemptible: bool,
 }
 
 impl FetchOptions {
     /// With the usual times.
     pub fn new(partition: u32, token: Vec<u8>, parallel: usize, memory: u64) -> Self {
-        let (pause, silence) = (Duration::from_millis(500), Duration::from_secs(30));
+        let (pause, idle_timeout) = (Duration::from_millis(500), Duration::from_secs(30));
         let connector = Connector::default();
-        Self { partition, token, connector, parallel: parallel.max(1), memory, pause, silence, heeds: false }
+        Self {
+            partition,
+            token,
+            connector,
+            parallel: parallel.max(1),
+            memory,
+            pause,
+            idle_timeout,
+            preemptible: false,
+        }
     }
 }
 
@@ -72,21 +81,21 @@ impl FetchOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FetchProgress {
     /// Outputs that are here.
-    pub here: u32,
+    pub fetched_count: u32,
     /// Outputs there are to be.
     pub maps: u32,
-    /// Bytes fetched, those in vain included.
+    /// Bytes fetched, those for nothing included.
     pub bytes: u64,
 }
 
-/// What a shuffle tells while it goes on.
+/// What a shuffle tells while it continues.
 pub trait FetchListener {
     /// It has come further.
     fn progress(&mut self, progress: FetchProgress);
     /// This output could not be fetched.
-    fn unfetched(&mut self, unfetched: Unfetched);
+    fn fetch_failed(&mut self, fetch_failed: FetchFailed);
     /// It is at work, or waits for maps: called several times a second.
-    fn beat(&mut self);
+    fn mark_alive(&mut self);
 }
 
 /// One output that is here.
@@ -116,21 +125,21 @@ pub fn fetch_all(
     feed: &MapFeed,
     options: &FetchOptions,
     scratch: &Scratch,
-    stop: &StopFlag,
+    stop: &TaskControl,
     before: Vec<Fetched>,
     listener: &mut dyn FetchListener,
 ) -> Result<Shuffled, TaskError> {
     let fetchers = Fetchers::new(feed, options, scratch);
     fetchers.put(before);
     let followed = thread::scope(|scope| {
-        for seat in 0..options.parallel {
+        for worker in 0..options.parallel {
             let fetchers = &fetchers;
-            scope.spawn(move || fetchers.work(seat));
+            scope.spawn(move || fetchers.run_worker(worker));
         }
-        let heeds = options.heeds;
-        let followed = follow(feed, &fetchers, stop, heeds, listener);
+        let preemptible = options.preemptible;
+        let followed = follow(feed, &fetchers, stop, preemptible, listener);
         if matches!(followed, Ok(false)) {
-            fetchers.wind_down(WIND_DOWN);
+            fetchers.finish_in_flight(IN_FLIGHT_TIMEOUT);
         }
         fetchers.end();
         followed
@@ -143,27 +152,28 @@ pub fn fetch_all(
 fn follow(
     feed: &MapFeed,
     fetchers: &Fetchers<'_>,
-    stop: &StopFlag,
-    heeds: bool,
+    stop: &TaskControl,
+    preemptible: bool,
     listener: &mut dyn FetchListener,
 ) -> Result<bool, TaskError> {
-    let (mut seen, mut rings, mut told) = (0, 0, FetchProgress::default());
+    let (mut seen, mut wakeups, mut reported) = (0, 0, FetchProgress::default());
     loop {
-        let news = feed.wait(seen, rings, LOOK_PERIOD);
-        let leaves_off = stop.wish()? == Wish::Pause && heeds;
-        listener.beat();
-        seen += news.events.len();
-        rings = news.rings;
-        let report = fetchers.take_news(news.events, Instant::now())?;
-        for unfetched in report.unfetched {
-            listener.unfetched(unfetched);
+        let new_events = feed.wait(seen, wakeups, POLL_INTERVAL);
+        let leaves_off = stop.preempt_request()? == PreemptRequest::Pause && preemptible;
+        listener.mark_alive();
+        seen += new_events.events.len();
+        wakeups = new_events.wakeups;
+        let report = fetchers.add_events(new_events.events, Instant::now())?;
+        for fetch_failed in report.fetch_failed {
+            listener.fetch_failed(fetch_failed);
         }
-        let progress = FetchProgress { here: report.here, maps: news.maps, bytes: report.bytes };
-        if progress != told {
+        let progress =
+            FetchProgress { fetched_count: report.fetched_count, maps: new_events.maps, bytes: report.bytes };
+        if progress != reported {
             listener.progress(progress);
-            told = progress;
+            reported = progress;
         }
-        if report.here >= news.maps {
+        if report.fetched_count >= new_events.maps {
             return Ok(true);
         }
         if leaves_off {

@@ -1,10 +1,10 @@
 //! A shuffle against servers that misbehave.
 
-mod here;
+mod local_output;
 
 use super::*;
 use crate::segment::{Extent, Stored};
-use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, Unfetched, map_event};
+use proto::mr::{FetchFailed, MapAvailable, MapEvent, TaskMapEvents, map_event};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{Read as _, Write as _},
@@ -134,7 +134,7 @@ fn withdrawn(attempt: &str) -> MapEvent {
 }
 
 /// Gets what could not be fetched so far, and how far it is; returns new events.
-type OnNews = dyn FnMut(&[String], FetchProgress) -> Vec<MapEvent>;
+type OnEvents = dyn FnMut(&[String], FetchProgress) -> Vec<MapEvent>;
 
 /// A shuffle under test: what it has told, and what is to happen when it tells.
 struct Shuffle {
@@ -142,13 +142,13 @@ struct Shuffle {
     scratch: Scratch,
     folder: tempfile::TempDir,
     options: FetchOptions,
-    stop: StopFlag,
-    unfetched: Vec<String>,
+    stop: TaskControl,
+    fetch_failed: Vec<String>,
     /// Where it was to fetch those.
     unfetched_at: BTreeSet<String>,
     beats: u32,
     seen: u64,
-    on_news: Box<OnNews>,
+    on_events: Box<OnEvents>,
 }
 
 impl Shuffle {
@@ -156,18 +156,18 @@ impl Shuffle {
         let folder = tempfile::tempdir().expect("a folder");
         let mut options = FetchOptions::new(PARTITION, TOKEN.to_vec(), 4, 1 << 20);
         options.pause = Duration::from_millis(2);
-        options.silence = Duration::from_secs(5);
+        options.idle_timeout = Duration::from_secs(5);
         let mut shuffle = Self {
             feed: Arc::new(MapFeed::new(maps)),
             scratch: Scratch::new(vec![folder.path().into()]),
             folder,
             options,
-            stop: StopFlag::default(),
-            unfetched: Vec::new(),
+            stop: TaskControl::default(),
+            fetch_failed: Vec::new(),
             unfetched_at: BTreeSet::new(),
             beats: 0,
             seen: 0,
-            on_news: Box::new(|_, _| Vec::new()),
+            on_events: Box::new(|_, _| Vec::new()),
         };
         shuffle.push(events, maps);
         shuffle
@@ -187,8 +187,8 @@ impl Shuffle {
         Ok(runs.iter().map(|fetched| (fetched.attempt.clone(), stored(&fetched.run))).collect())
     }
 
-    fn news(&mut self, progress: FetchProgress) {
-        let events = (self.on_news)(&self.unfetched, progress);
+    fn new_events(&mut self, progress: FetchProgress) {
+        let events = (self.on_events)(&self.fetch_failed, progress);
         if !events.is_empty() {
             self.push(events, 0);
         }
@@ -197,16 +197,16 @@ impl Shuffle {
 
 impl FetchListener for Shuffle {
     fn progress(&mut self, progress: FetchProgress) {
-        self.news(progress);
+        self.new_events(progress);
     }
 
-    fn unfetched(&mut self, Unfetched { attempt, addr }: Unfetched) {
-        self.unfetched.push(attempt);
+    fn fetch_failed(&mut self, FetchFailed { attempt, addr }: FetchFailed) {
+        self.fetch_failed.push(attempt);
         self.unfetched_at.insert(addr);
-        self.news(FetchProgress::default());
+        self.new_events(FetchProgress::default());
     }
 
-    fn beat(&mut self) {
+    fn mark_alive(&mut self) {
         self.beats += 1;
     }
 }
@@ -246,8 +246,8 @@ fn every_output_comes_whole_from_servers_that_misbehave() {
                 Manner::Status(wire::BUSY),
                 Manner::Slow,
             ];
-            let dice = crc32c::crc32c(attempt.as_bytes()) as usize + before * 5 + server;
-            if before > 3 { Manner::Well } else { manners[dice % manners.len()] }
+            let rng = crc32c::crc32c(attempt.as_bytes()) as usize + before * 5 + server;
+            if before > 3 { Manner::Well } else { manners[rng % manners.len()] }
         })
     });
     let event = |(map, attempt): (usize, &String)| available(attempt, &servers[map % 3].addr);
@@ -260,7 +260,7 @@ fn every_output_comes_whole_from_servers_that_misbehave() {
 }
 
 #[test]
-fn what_is_small_stays_in_memory_and_what_is_not_leaves_with_its_run() {
+fn small_outputs_stay_in_memory() {
     let server = Server::start(|_, _| Manner::Well);
     let attempts = attempts(8);
     let events = |addr: &str| attempts.iter().map(|attempt| available(attempt, addr)).collect::<Vec<_>>();
@@ -268,7 +268,7 @@ fn what_is_small_stays_in_memory_and_what_is_not_leaves_with_its_run() {
         let mut shuffle = Shuffle::new(8, events(&server.addr));
         shuffle.options.memory = memory;
         let (feed, options, scratch, stop) =
-            (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), StopFlag::default());
+            (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), TaskControl::default());
         let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle)
             .expect("a good server")
             .outputs;
@@ -281,7 +281,7 @@ fn what_is_small_stays_in_memory_and_what_is_not_leaves_with_its_run() {
 }
 
 #[test]
-fn a_dead_host_is_told_of_and_the_rest_goes_on() {
+fn dead_host_is_reported_and_the_shuffle_continues() {
     let server = Server::start(|_, _| Manner::Well);
     let dead = {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -293,9 +293,9 @@ fn a_dead_host_is_told_of_and_the_rest_goes_on() {
     let mut shuffle = Shuffle::new(6, attempts.iter().enumerate().map(event).collect());
     let addr = server.addr.clone();
     let mut told = false;
-    shuffle.on_news = Box::new(move |unfetched, _| {
+    shuffle.on_events = Box::new(move |fetch_failed, _| {
         // The JobTracker runs the maps again once it has heard of all three.
-        let heard = (0..3).all(|map| unfetched.contains(&format!("job_1.m{map}.0")));
+        let heard = (0..3).all(|map| fetch_failed.contains(&format!("job_1.m{map}.0")));
         if !heard || std::mem::replace(&mut told, true) {
             return Vec::new();
         }
@@ -306,7 +306,7 @@ fn a_dead_host_is_told_of_and_the_rest_goes_on() {
     let came = shuffle.run().expect("all come in the end");
     let wanted: Vec<String> = (0..6).map(|map| format!("job_1.m{map}.{}", u8::from(map < 3))).collect();
     assert_eq!(came, expected(&wanted));
-    assert!(shuffle.unfetched.iter().all(|attempt| !attempts[3..].contains(attempt)));
+    assert!(shuffle.fetch_failed.iter().all(|attempt| !attempts[3..].contains(attempt)));
     assert_eq!(shuffle.unfetched_at, BTreeSet::from([dead]));
 }
 
@@ -325,7 +325,7 @@ fn outputs_that_move_are_fetched_at_the_new_address_at_once() {
     shuffle.options.pause = Duration::from_hours(1);
     let (feed, events, stop) = (shuffle.feed.clone(), at(&new.addr), shuffle.stop.clone());
     let (done, is_done) = mpsc::channel::<()>();
-    let teller = thread::spawn(move || {
+    let reporter = thread::spawn(move || {
         first_asked.recv().expect("the old server is asked");
         feed.push(TaskMapEvents { first: 6, events, maps: 6 }).expect("no gap");
         if is_done.recv_timeout(Duration::from_mins(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -334,13 +334,13 @@ fn outputs_that_move_are_fetched_at_the_new_address_at_once() {
     });
     let came = shuffle.run();
     drop(done);
-    teller.join().expect("no panic");
+    reporter.join().expect("no panic");
     assert_eq!(came.expect("all come from the new address"), expected(&attempts));
-    assert!(shuffle.unfetched.is_empty(), "no map is to run again: {:?}", shuffle.unfetched);
+    assert!(shuffle.fetch_failed.is_empty(), "no map is to run again: {:?}", shuffle.fetch_failed);
 }
 
 #[test]
-fn what_the_server_has_not_is_told_of_at_once() {
+fn missing_output_is_reported_at_once() {
     for status in [wire::NOT_FOUND, wire::REFUSED, wire::DAMAGED] {
         let server = Server::start(move |attempt, before| {
             if attempt == "job_1.m1.0" && before < 2 { Manner::Status(status) } else { Manner::Well }
@@ -349,17 +349,17 @@ fn what_the_server_has_not_is_told_of_at_once() {
         let mut shuffle =
             Shuffle::new(3, attempts.iter().map(|attempt| available(attempt, &server.addr)).collect());
         assert_eq!(shuffle.run().expect("comes in the end"), expected(&attempts));
-        assert_eq!(shuffle.unfetched, ["job_1.m1.0", "job_1.m1.0"]);
+        assert_eq!(shuffle.fetch_failed, ["job_1.m1.0", "job_1.m1.0"]);
     }
 }
 
 #[test]
-fn an_output_that_is_here_is_replaced_when_it_is_withdrawn() {
+fn fetched_output_is_replaced_when_withdrawn() {
     let server = Server::start(|_, _| Manner::Well);
     let mut shuffle = Shuffle::new(2, vec![available("job_1.m0.0", &server.addr)]);
     let addr = server.addr.clone();
     let mut step = 0;
-    shuffle.on_news = Box::new(move |_, progress| match (step, progress.here) {
+    shuffle.on_events = Box::new(move |_, progress| match (step, progress.fetched_count) {
         (0, 1) => {
             step = 1;
             vec![withdrawn("job_1.m0.0"), available("job_1.m1.0", &addr)]
@@ -376,17 +376,17 @@ fn an_output_that_is_here_is_replaced_when_it_is_withdrawn() {
 }
 
 #[test]
-fn an_output_on_its_way_is_dropped_when_it_is_withdrawn() {
+fn output_in_flight_is_dropped_when_withdrawn() {
     let slow = Server::start(|_, _| Manner::Slow);
     let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &slow.addr)]);
     let (feed, addr) = (shuffle.feed.clone(), slow.addr.clone());
-    let teller = thread::spawn(move || {
+    let reporter = thread::spawn(move || {
         thread::sleep(Duration::from_millis(30));
         let events = vec![withdrawn("job_1.m0.0"), available("job_1.m0.1", &addr)];
         feed.push(TaskMapEvents { first: 1, events, maps: 1 }).expect("no gap");
     });
     let came = shuffle.run().expect("a good server");
-    teller.join().expect("no panic");
+    reporter.join().expect("no panic");
     assert_eq!(came, expected(&["job_1.m0.1".into()]));
 }
 
@@ -395,8 +395,8 @@ fn the_number_of_maps_may_grow() {
     let server = Server::start(|_, _| Manner::Well);
     let mut shuffle = Shuffle::new(2, vec![available("job_1.m0.0", &server.addr)]);
     let (feed, addr) = (shuffle.feed.clone(), server.addr.clone());
-    shuffle.on_news = Box::new(move |_, progress| {
-        if progress.here == 1 && progress.maps == 2 {
+    shuffle.on_events = Box::new(move |_, progress| {
+        if progress.fetched_count == 1 && progress.maps == 2 {
             let events = vec![available("job_1.m1.0", &addr), available("job_1.m2.0", &addr)];
             feed.push(TaskMapEvents { first: 1, events, maps: 3 }).expect("no gap");
         }
@@ -406,7 +406,7 @@ fn the_number_of_maps_may_grow() {
 }
 
 #[test]
-fn a_disk_here_that_takes_nothing_blames_nobody_else() {
+fn local_disk_error_blames_no_host() {
     let server = Server::start(|_, _| Manner::Well);
     let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &server.addr)]);
     shuffle.options.memory = 0;
@@ -417,11 +417,11 @@ fn a_disk_here_that_takes_nothing_blames_nobody_else() {
     shuffle.scratch = Scratch::new(vec![full.clone()]);
     let error = shuffle.run().expect_err("nothing fits").to_string();
     assert!(error.contains(&full.display().to_string()) && error.contains("No space left"), "{error}");
-    assert!(shuffle.unfetched.is_empty());
+    assert!(shuffle.fetch_failed.is_empty());
 }
 
 #[test]
-fn outputs_come_in_the_order_of_their_places() {
+fn outputs_are_ordered_by_map_position() {
     let server = Server::start(|_, _| Manner::Well);
     let places = [(2, 0), (0, 500), (1, 0), (0, 0), (0, 0)];
     let events = places.iter().enumerate().map(|(map, (root, start))| {
@@ -433,7 +433,7 @@ fn outputs_come_in_the_order_of_their_places() {
     });
     let mut shuffle = Shuffle::new(5, events.collect());
     let (feed, options, scratch, stop) =
-        (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), StopFlag::default());
+        (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), TaskControl::default());
     let runs =
         fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle).expect("a good server").outputs;
     let order: Vec<&str> = runs.iter().map(|fetched| fetched.attempt.as_str()).collect();
@@ -444,28 +444,28 @@ fn outputs_come_in_the_order_of_their_places() {
 fn stop_ends_a_fetch_from_a_silent_server() {
     let server = Server::start(|_, _| Manner::Silent);
     let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &server.addr)]);
-    shuffle.options.silence = Duration::from_mins(10);
+    shuffle.options.idle_timeout = Duration::from_mins(10);
     let stop = shuffle.stop.clone();
-    let teller = thread::spawn(move || {
+    let reporter = thread::spawn(move || {
         thread::sleep(Duration::from_millis(50));
         stop.set("preempted");
     });
     let error = shuffle.run().expect_err("told to stop");
-    teller.join().expect("no panic");
+    reporter.join().expect("no panic");
     assert_eq!(error.to_string(), "stopped: preempted");
     assert!(shuffle.beats > 0, "whoever waits is alive");
 }
 
 #[test]
-fn news_may_overlap_but_not_leave_a_gap() {
+fn map_events_may_overlap_but_not_skip() {
     let feed = MapFeed::new(1);
-    let news = |first, attempts: &[&str]| TaskMapEvents {
+    let new_events = |first, attempts: &[&str]| TaskMapEvents {
         first,
         events: attempts.iter().map(|attempt| withdrawn(attempt)).collect(),
         maps: 1,
     };
-    feed.push(news(0, &["a", "b"])).expect("no gap");
-    feed.push(news(1, &["b", "c"])).expect("an overlap");
-    assert_eq!(feed.wait(0, 0, Duration::ZERO).events, news(0, &["a", "b", "c"]).events);
-    assert!(feed.push(news(4, &["e"])).is_err());
+    feed.push(new_events(0, &["a", "b"])).expect("no gap");
+    feed.push(new_events(1, &["b", "c"])).expect("an overlap");
+    assert_eq!(feed.wait(0, 0, Duration::ZERO).events, new_events(0, &["a", "b", "c"]).events);
+    assert!(feed.push(new_events(4, &["e"])).is_err());
 }

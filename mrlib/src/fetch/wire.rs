@@ -25,13 +25,13 @@ pub const DAMAGED: u8 = 3;
 pub const BUSY: u8 = 4;
 
 /// Numbers of an answer behind its status.
-const COMING_BYTES: usize = 4 * 8 + 4;
+const DATA_HEADER_BYTES: usize = 4 * 8 + 4;
 
 /// An answer up to the bytes themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The stored bytes follow. The offset is 0.
-    Coming(Extent),
+    Data(Extent),
     /// Status and message.
     No(u8, String),
 }
@@ -65,7 +65,7 @@ impl<'a> Request<'a> {
 
 /// The bytes of a good answer up to the stored bytes themselves.
 pub fn coming(extent: &Extent) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(1 + COMING_BYTES);
+    let mut bytes = Vec::with_capacity(1 + DATA_HEADER_BYTES);
     bytes.put_u8(OK);
     for number in [extent.stored, extent.raw, extent.records, extent.block_max] {
         bytes.put_u64_le(number);
@@ -107,7 +107,7 @@ pub fn read_answer(from: &mut impl Read) -> io::Result<Answer> {
     let mut status = [0];
     from.read_exact(&mut status)?;
     if status[0] == OK {
-        let mut fields = [0; COMING_BYTES];
+        let mut fields = [0; DATA_HEADER_BYTES];
         from.read_exact(&mut fields)?;
         let mut fields = fields.as_slice();
         let [stored, raw, records, block_max] = std::array::from_fn(|_| fields.get_u64_le());
@@ -117,7 +117,7 @@ pub fn read_answer(from: &mut impl Read) -> io::Result<Answer> {
             let why = "the numbers of a shuffle answer make no sense";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        return Ok(Answer::Coming(extent));
+        return Ok(Answer::Data(extent));
     }
     let mut length = [0; 2];
     from.read_exact(&mut length)?;
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_and_answered_is_understood() {
+    fn requests_and_answers_round_trip() {
         let bytes = request(b"secret", "job_7.m3.0", 9).expect("short");
         let (length, asked) = bytes.split_at(4);
         assert_eq!(length, (asked.len() as u32).to_le_bytes());
@@ -143,7 +143,7 @@ mod tests {
         }
         let extent = Extent { offset: 0, stored: 5, raw: 9, records: 2, block_max: 7, crc: 0xdead };
         let answer = read_answer(&mut coming(&Extent { offset: 77, ..extent }).as_slice());
-        assert_eq!(answer.expect("whole"), Answer::Coming(extent));
+        assert_eq!(answer.expect("whole"), Answer::Data(extent));
         let answer = read_answer(&mut refusal(BUSY, "later").as_slice()).expect("whole");
         assert_eq!(answer, Answer::No(BUSY, "later".into()));
         for hostile in [

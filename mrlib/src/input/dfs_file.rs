@@ -4,7 +4,7 @@
 //! The rest of a mapped block that is damaged or cannot be read comes from the client's reader. That tries the replica
 //! here first, by reads, reports it as bad, and turns to another.
 
-use super::{ByteSource, local::STRETCH_BYTES};
+use super::{ByteSource, local::CHUNK_BYTES};
 use crate::error::TaskError;
 use bytes::Bytes;
 use dfs::{
@@ -44,8 +44,8 @@ impl Pin {
             return Err(self.changed(path, "replaced"));
         }
         if status.length < self.length {
-            let (length, now) = (self.length, status.length);
-            return Err(self.changed(path, &format!("truncated from {length} to {now} bytes")));
+            let (length, block_reader) = (self.length, status.length);
+            return Err(self.changed(path, &format!("truncated from {length} to {block_reader} bytes")));
         }
         Ok(())
     }
@@ -59,12 +59,12 @@ pub struct DfsFile {
     pin: Option<Pin>,
     blocks: Vec<LocatedBlock>,
     at: u64,
-    now: Now,
+    block_reader: BlockReader,
 }
 
 /// Where bytes come from at present.
-enum Now {
-    Nowhere,
+enum BlockReader {
+    None,
     /// A block here, which begins at `offset` of the file.
     Mapped {
         offset: u64,
@@ -93,7 +93,7 @@ impl DfsFile {
         pin: Option<Pin>,
     ) -> Result<Self, TaskError> {
         let located = runtime.block_on(client.locate(&path, 0, LOCATE_BYTES));
-        let (mut status, blocks) = located.map_err(|error| gone(error, pin, &path))?;
+        let (mut status, blocks) = located.map_err(|error| missing_input(error, pin, &path))?;
         if let Some(pin) = &pin {
             pin.check(&status)?;
             status.length = pin.length;
@@ -101,15 +101,15 @@ impl DfsFile {
         if status.is_dir {
             return Err(TaskError::Program(format!("{path} is a folder: name a file in it")));
         }
-        Ok(Self { client, runtime, status, pin, blocks, at: 0, now: Now::Nowhere })
+        Ok(Self { client, runtime, status, pin, blocks, at: 0, block_reader: BlockReader::None })
     }
 
     /// Whether what is at the path now is still this file.
-    fn check_same(&self, now: &FileStatus) -> Result<(), TaskError> {
+    fn check_same(&self, block_reader: &FileStatus) -> Result<(), TaskError> {
         if let Some(pin) = &self.pin {
-            return pin.check(now);
+            return pin.check(block_reader);
         }
-        if now.file_id == self.status.file_id {
+        if block_reader.file_id == self.status.file_id {
             return Ok(());
         }
         Err(TaskError::Program(format!(
@@ -128,21 +128,21 @@ impl DfsFile {
         let path = &self.status.path;
         if self.block_at(self.at).is_none() {
             let located = self.runtime.block_on(self.client.locate(path, self.at, LOCATE_BYTES));
-            let located = located.map_err(|error| gone(error, self.pin, path))?;
+            let located = located.map_err(|error| missing_input(error, self.pin, path))?;
             self.check_same(&located.0)?;
             self.blocks = located.1;
         }
         let index = self.block_at(self.at);
-        let words = || format!("{path}: the NameNode knows no block for byte {}", self.at);
-        index.map(|index| self.blocks[index].clone()).ok_or_else(|| TaskError::Program(words()))
+        let text = || format!("{path}: the NameNode knows no block for byte {}", self.at);
+        index.map(|index| self.blocks[index].clone()).ok_or_else(|| TaskError::Program(text()))
     }
 
     /// Has byte `at` come from its block here, if it is here, else from the network.
-    fn turn_to_block(&mut self) -> Result<(), TaskError> {
+    fn open_block_at(&mut self) -> Result<(), TaskError> {
         let block = self.locate()?;
         let local = self.runtime.block_on(self.client.open_local_block(&block))?;
         match local {
-            Some(local) => self.now = Now::Mapped { offset: block.offset, block: local },
+            Some(local) => self.block_reader = BlockReader::Mapped { offset: block.offset, block: local },
             None => self.stream(block.offset + block.length)?,
         }
         Ok(())
@@ -150,23 +150,24 @@ impl DfsFile {
 
     fn stream(&mut self, end: u64) -> Result<(), TaskError> {
         let reader = self.runtime.block_on(self.client.open(&self.status.path));
-        let mut reader = reader.map_err(|error| gone(error, self.pin, &self.status.path))?;
+        let mut reader = reader.map_err(|error| missing_input(error, self.pin, &self.status.path))?;
         self.check_same(reader.status())?;
         reader.seek(self.at);
-        self.now = Now::Stream { reader: Box::new(reader), offset: self.at, bytes: Bytes::new(), end };
+        self.block_reader =
+            BlockReader::Stream { reader: Box::new(reader), offset: self.at, bytes: Bytes::new(), end };
         Ok(())
     }
 
     /// Makes bytes from `at` on ready; how many.
     fn prepare(&mut self) -> Result<usize, TaskError> {
         loop {
-            match &mut self.now {
-                Now::Mapped { offset, block }
+            match &mut self.block_reader {
+                BlockReader::Mapped { offset, block }
                     if (*offset..*offset + block.bytes().len() as u64).contains(&self.at) =>
                 {
                     let from = self.at - *offset;
                     // To a multiple, so that no chunk is verified twice.
-                    let to = (from / STRETCH_BYTES as u64 + 1) * STRETCH_BYTES as u64;
+                    let to = (from / CHUNK_BYTES as u64 + 1) * CHUNK_BYTES as u64;
                     let to = to.min(block.bytes().len() as u64);
                     let Err(error) = block.verify(from..to) else { return Ok((to - from) as usize) };
                     let end = *offset + block.bytes().len() as u64;
@@ -174,30 +175,29 @@ impl DfsFile {
                     tracing::warn!(%path, at, %error, "the replica here is bad: another one is read");
                     self.stream(end)?;
                 }
-                Now::Stream { offset, bytes, .. }
+                BlockReader::Stream { offset, bytes, .. }
                     if (*offset..*offset + bytes.len() as u64).contains(&self.at) =>
                 {
                     return Ok(bytes.len() - (self.at - *offset) as usize);
                 }
-                Now::Stream { reader, offset, bytes, end }
+                BlockReader::Stream { reader, offset, bytes, end }
                     if reader.position() == self.at && self.at < *end =>
                 {
                     let Some(next) = self.runtime.block_on(reader.next())? else {
                         let (path, at, end) = (&self.status.path, self.at, *end);
-                        let words =
-                            format!("{path} ends at byte {at} although it should have {end} and more");
-                        return Err(TaskError::Program(words));
+                        let text = format!("{path} ends at byte {at} although it should have {end} and more");
+                        return Err(TaskError::Program(text));
                     };
                     (*offset, *bytes) = (self.at, next);
                 }
-                _ => self.turn_to_block()?,
+                _ => self.open_block_at()?,
             }
         }
     }
 }
 
 /// A pinned file that is not there any more is a reason to give the job up.
-fn gone(error: ClientError, pin: Option<Pin>, path: &DfsPath) -> TaskError {
+fn missing_input(error: ClientError, pin: Option<Pin>, path: &DfsPath) -> TaskError {
     let missing = error.is(Kind::NotFound) || error.is(Kind::NotDirectory);
     match pin.filter(|_| missing) {
         Some(pin) => pin.changed(path, "deleted or moved"),
@@ -223,10 +223,10 @@ impl ByteSource for DfsFile {
         let length = self.prepare()?.min((self.len() - self.at) as usize);
         let at = self.at;
         self.at += length as u64;
-        Ok(match &self.now {
-            Now::Nowhere => &[],
-            Now::Mapped { offset, block } => &block.bytes()[(at - offset) as usize..][..length],
-            Now::Stream { offset, bytes, .. } => &bytes[(at - offset) as usize..][..length],
+        Ok(match &self.block_reader {
+            BlockReader::None => &[],
+            BlockReader::Mapped { offset, block } => &block.bytes()[(at - offset) as usize..][..length],
+            BlockReader::Stream { offset, bytes, .. } => &bytes[(at - offset) as usize..][..length],
         })
     }
 

@@ -13,7 +13,7 @@ pub(super) struct Fixed {
     /// What has been read of it.
     carry: Vec<u8>,
     /// The source is not behind `carry`.
-    astray: bool,
+    is_source_moved: bool,
     skipped: Skipped,
 }
 
@@ -25,11 +25,11 @@ impl Fixed {
         key: usize,
     ) -> Result<Self, TaskError> {
         if record == 0 || key > record || record as u64 > spec.record_bytes_max {
-            let words = format!(
+            let text = format!(
                 "records of {record} bytes with keys of {key}: a record has 1 to record.bytes.max = {} bytes, its key not more than it",
                 spec.record_bytes_max
             );
-            return Err(TaskError::Program(words));
+            return Err(TaskError::Program(text));
         }
         let at = spec.range.start.next_multiple_of(record as u64);
         Ok(Self {
@@ -39,7 +39,7 @@ impl Fixed {
             key,
             at,
             carry: Vec::new(),
-            astray: true,
+            is_source_moved: true,
             skipped: Skipped::default(),
         })
     }
@@ -50,10 +50,10 @@ impl RecordSource for Fixed {
         if self.at >= self.spec.range.end {
             return Ok(false);
         }
-        if self.astray {
+        if self.is_source_moved {
             self.source.seek(self.at)?;
             self.carry.clear();
-            self.astray = false;
+            self.is_source_moved = false;
         }
         let mut rest = self.source.next()?;
         if rest.is_empty() {
@@ -83,7 +83,7 @@ impl RecordSource for Fixed {
             self.carry.clear();
             self.at += self.record as u64;
             if flow == Flow::Stop {
-                self.astray = true;
+                self.is_source_moved = true;
                 break;
             }
         }

@@ -9,7 +9,7 @@ use std::{
     mem,
 };
 
-const STRETCH_BYTES: usize = 256 << 10;
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// The decompressed bytes of another source. They can only be read from the start, once; a seek goes forward by reading,
 /// or back within the last stretch.
@@ -44,9 +44,9 @@ impl Gunzip {
     /// Decompresses the next stretch; false at the end.
     fn fill(&mut self) -> Result<bool, TaskError> {
         self.offset += self.buffer.len() as u64;
-        self.buffer.resize(STRETCH_BYTES, 0);
+        self.buffer.resize(CHUNK_BYTES, 0);
         let mut filled = 0;
-        while filled < STRETCH_BYTES && !self.over {
+        while filled < CHUNK_BYTES && !self.over {
             match self.decoder.read(&mut self.buffer[filled..]) {
                 Ok(0) => self.next_member()?,
                 Ok(length) => filled += length,

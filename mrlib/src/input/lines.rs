@@ -19,7 +19,7 @@ pub(super) struct Lines {
     /// How much has been read of it; more than `carry` if it is too long to be kept.
     seen: u64,
     /// The source is not at `at + seen`.
-    astray: bool,
+    is_source_moved: bool,
     over: bool,
     skipped: Skipped,
 }
@@ -28,7 +28,17 @@ impl Lines {
     pub(super) fn new(spec: SplitSpec, source: Box<dyn ByteSource>, key_value: bool) -> Self {
         let (at, carry) = (spec.range.start, Vec::new());
         let over = at >= spec.range.end;
-        Self { spec, source, key_value, at, carry, seen: 0, astray: true, over, skipped: Skipped::default() }
+        Self {
+            spec,
+            source,
+            key_value,
+            at,
+            carry,
+            seen: 0,
+            is_source_moved: true,
+            over,
+            skipped: Skipped::default(),
+        }
     }
 
     /// Goes to the first line that starts in the split.
@@ -55,14 +65,14 @@ impl Lines {
         if self.at == self.spec.range.start && self.at > 0 {
             self.find_first()?;
         }
-        self.astray = false;
+        self.is_source_moved = false;
         self.source.seek(self.at)
     }
 }
 
 /// A line without its end to `each`.
 #[inline]
-fn give(key_value: bool, offset: u64, line: &[u8], each: Each<'_>) -> Result<Flow, TaskError> {
+fn emit_line(key_value: bool, offset: u64, line: &[u8], each: Each<'_>) -> Result<Flow, TaskError> {
     if !key_value {
         return each(Record { offset, key: &offset.to_be_bytes(), value: line });
     }
@@ -80,7 +90,7 @@ fn without_return(line: &[u8]) -> &[u8] {
 
 impl RecordSource for Lines {
     fn pump(&mut self, each: Each<'_>) -> Result<bool, TaskError> {
-        if self.astray && !self.over {
+        if self.is_source_moved && !self.over {
             self.place()?;
         }
         if self.over {
@@ -104,7 +114,7 @@ impl RecordSource for Lines {
                 Some(without_return(line))
             };
             let flow = if let Some(line) = line.filter(|line| line.len() as u64 <= limit) {
-                give(self.key_value, offset, line, each)?
+                emit_line(self.key_value, offset, line, each)?
             } else {
                 self.spec.bad(offset, self.spec.too_long(), &mut self.skipped)?;
                 Flow::Go
@@ -112,7 +122,7 @@ impl RecordSource for Lines {
             self.carry.clear();
             self.seen = 0;
             if flow == Flow::Stop {
-                self.astray = true;
+                self.is_source_moved = true;
                 return Ok(!self.over);
             }
             if self.over {
@@ -138,7 +148,7 @@ impl RecordSource for Lines {
         if length > limit {
             self.spec.bad(offset, self.spec.too_long(), &mut self.skipped)?;
         } else if length > 0 {
-            give(self.key_value, offset, &self.carry, each)?;
+            emit_line(self.key_value, offset, &self.carry, each)?;
         }
         Ok(false)
     }

@@ -6,7 +6,7 @@ use memmap2::Mmap;
 use std::{fs::File, path::Path};
 
 /// Handed out at a time: small enough to stay in a core's cache.
-pub(super) const STRETCH_BYTES: usize = 256 << 10;
+pub(super) const CHUNK_BYTES: usize = 256 << 10;
 
 /// A file of this machine, mapped. Its length is that at opening; it must not be cut while it is read.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl ByteSource for LocalFile {
 
     fn next(&mut self) -> Result<&[u8], TaskError> {
         let start = self.at;
-        self.at = self.bytes().len().min(start + STRETCH_BYTES);
+        self.at = self.bytes().len().min(start + CHUNK_BYTES);
         Ok(&self.bytes()[start..self.at])
     }
 

@@ -9,7 +9,7 @@ mod fixed;
 mod gzip;
 mod lines;
 mod local;
-mod whole;
+mod whole_file;
 
 #[cfg(test)]
 mod tests;
@@ -129,7 +129,7 @@ pub fn open_split(spec: SplitSpec, source: Box<dyn ByteSource>) -> Result<Box<dy
         InputFormat::Lines => Box::new(lines::Lines::new(spec, source, false)),
         InputFormat::KeyValueLines => Box::new(lines::Lines::new(spec, source, true)),
         InputFormat::Fixed { record, key } => Box::new(fixed::Fixed::new(spec, source, record, key)?),
-        InputFormat::WholeFile => Box::new(whole::Whole::new(spec, source)),
+        InputFormat::WholeFile => Box::new(whole_file::Whole::new(spec, source)),
     })
 }
 

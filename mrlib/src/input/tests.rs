@@ -144,13 +144,13 @@ proptest! {
         let position = records.position();
         prop_assert_eq!(&all(&bytes, stretch, spec(range.start..position.max(range.start), format)), &found);
         let rest = all(&bytes, stretch, spec(position..range.end, format));
-        prop_assert_eq!(&drain(&mut *records).unwrap(), &rest, "the same reader can go on");
+        prop_assert_eq!(&drain(&mut *records).unwrap(), &rest, "the same reader can continue");
         found.extend(rest);
         prop_assert_eq!(found, wanted);
     }
 
     #[test]
-    fn long_lines_are_told_or_skipped(
+    fn long_lines_are_reported_or_skipped(
         (_, bytes) in file(InputFormat::Lines), stretch in 1usize..50, limit in 1u64..6, start in 0u64..20,
     ) {
         let range = start..(bytes.len() as u64).max(start);

@@ -88,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn a_merge_that_is_left_off_again_and_again_loses_nothing(
+    fn repeatedly_interrupted_merge_loses_nothing(
         mut runs in prop::collection::vec(prop::collection::vec(pair(), 0..12), 3..12),
         order in orders(),
         patience in 1u32..5,
@@ -166,7 +166,7 @@ fn passes_are_full_and_take_the_smallest_neighbours() {
 }
 
 #[test]
-fn as_many_runs_are_merged_as_there_is_memory_for() {
+fn merge_width_follows_memory() {
     let mib = |n: u64| n << 20;
     assert_eq!(factor_for(vec![128 << 10; 1000], mib(16), 64), 64);
     assert_eq!(factor_for(vec![128 << 10; 1000], mib(4), 64), 32);

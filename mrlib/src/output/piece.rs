@@ -18,7 +18,7 @@ const PORTION_BYTES: usize = 1 << 20;
 #[derive(Clone)]
 pub enum Target {
     /// Nowhere: the job has no output. What is put out is counted and dropped.
-    Nowhere,
+    None,
     /// The attempt's folder in the file system.
     Dfs {
         /// The file system.
@@ -35,7 +35,7 @@ pub enum Target {
 }
 
 enum Open {
-    Nothing,
+    None,
     Dfs(Box<FileWriter>),
     Local(File),
 }
@@ -46,7 +46,7 @@ pub struct PieceWriter {
     open: Open,
     pieces: Vec<String>,
     portion: Vec<u8>,
-    handed_on: u64,
+    flushed: u64,
 }
 
 impl PieceWriter {
@@ -58,12 +58,12 @@ impl PieceWriter {
     /// Goes on behind `pieces` that have been written and closed: numbers go on from theirs, and they are the first of
     /// those that `finish` tells.
     pub fn after(pieces: Vec<String>, target: Target) -> Self {
-        Self { target, open: Open::Nothing, pieces, portion: Vec::new(), handed_on: 0 }
+        Self { target, open: Open::None, pieces, portion: Vec::new(), flushed: 0 }
     }
 
     /// Bytes written so far.
     pub fn len(&self) -> u64 {
-        self.handed_on + self.portion.len() as u64
+        self.flushed + self.portion.len() as u64
     }
 
     /// Whether nothing was written.
@@ -83,7 +83,7 @@ impl PieceWriter {
 
     #[cold]
     fn write_slow(&mut self, bytes: &[u8]) -> Result<(), TaskError> {
-        self.hand_on()?;
+        self.flush_portion()?;
         if bytes.len() < PORTION_BYTES {
             self.portion.extend_from_slice(bytes);
             return Ok(());
@@ -91,7 +91,7 @@ impl PieceWriter {
         self.send(bytes)
     }
 
-    fn hand_on(&mut self) -> Result<(), TaskError> {
+    fn flush_portion(&mut self) -> Result<(), TaskError> {
         let mut portion = std::mem::take(&mut self.portion);
         if !portion.is_empty() {
             self.send(&portion)?;
@@ -102,7 +102,7 @@ impl PieceWriter {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), TaskError> {
-        if matches!(self.open, Open::Nothing) {
+        if matches!(self.open, Open::None) {
             self.open()?;
         }
         match (&mut self.open, &self.target) {
@@ -112,13 +112,13 @@ impl PieceWriter {
             }
             _ => {}
         }
-        self.handed_on += bytes.len() as u64;
+        self.flushed += bytes.len() as u64;
         Ok(())
     }
 
     fn open(&mut self) -> Result<(), TaskError> {
         match &self.target {
-            Target::Nowhere => {}
+            Target::None => {}
             Target::Dfs { client, runtime, folder, replication } => {
                 let piece = format!("{folder}/piece-{:05}", self.pieces.len());
                 let path = DfsPath::parse(&piece)
@@ -144,8 +144,8 @@ impl PieceWriter {
 
     /// Closes the last piece; returns their paths in order. Pieces in the file system are durable then.
     pub fn finish(mut self) -> Result<Vec<String>, TaskError> {
-        self.hand_on()?;
-        match (std::mem::replace(&mut self.open, Open::Nothing), &self.target) {
+        self.flush_portion()?;
+        match (std::mem::replace(&mut self.open, Open::None), &self.target) {
             (Open::Dfs(file), Target::Dfs { runtime, .. }) => {
                 runtime.block_on(file.close())?;
             }
@@ -162,7 +162,7 @@ impl Drop for PieceWriter {
     fn drop(&mut self) {
         // Given up: the client deletes the file, for which it needs its runtime.
         if let (Open::Dfs(file), Target::Dfs { runtime, .. }) =
-            (std::mem::replace(&mut self.open, Open::Nothing), &self.target)
+            (std::mem::replace(&mut self.open, Open::None), &self.target)
             && let Err(error) = runtime.block_on(file.abort())
         {
             tracing::debug!(%error, "a piece that was given up is left to its lease");

@@ -18,7 +18,7 @@ fn written(format: OutputFormat, records: &[(&str, &str)]) -> (Vec<u8>, Vec<Stri
 }
 
 #[test]
-fn text_leaves_out_what_is_empty() {
+fn text_format_omits_empty_parts() {
     let (bytes, pieces) = written(OutputFormat::Text, &[("k", "v"), ("k", ""), ("", "v"), ("", "")]);
     assert_eq!(bytes, b"k\tv\nk\nv\n\n");
     assert_eq!(pieces.len(), 1);
@@ -31,13 +31,13 @@ fn key_values_carry_their_lengths() {
 }
 
 #[test]
-fn raw_is_what_was_put_out() {
+fn raw_format_is_unchanged() {
     let (bytes, _) = written(OutputFormat::Raw, &[("key", "v"), ("", "\n")]);
     assert_eq!(bytes, b"keyv\n");
 }
 
 #[test]
-fn nothing_put_out_makes_no_piece() {
+fn empty_output_makes_no_piece() {
     let (_, pieces) = written(OutputFormat::Text, &[]);
     assert!(pieces.is_empty());
 }
@@ -51,15 +51,15 @@ fn large_records_and_small_ones_keep_their_order() {
 }
 
 #[test]
-fn nowhere_still_counts() {
-    let mut writer = Box::new(RecordWriter::new(OutputFormat::Text, PieceWriter::new(Target::Nowhere)));
+fn discarded_output_is_counted() {
+    let mut writer = Box::new(RecordWriter::new(OutputFormat::Text, PieceWriter::new(Target::None)));
     writer.write(b"k", b"v").expect("nothing can fail");
     assert_eq!(writer.bytes(), 4);
     assert!(writer.finish().expect("nothing can fail").is_empty());
 }
 
 #[test]
-fn a_writer_goes_on_behind_what_is_there() {
+fn writer_continues_after_existing_pieces() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("piece").display().to_string();
     let there = vec!["/out/piece-00000".to_owned()];
@@ -67,5 +67,5 @@ fn a_writer_goes_on_behind_what_is_there() {
     assert!(writer.is_empty(), "what is there is not its own");
     writer.write(b"more").expect("a sound disk");
     assert_eq!(writer.finish().expect("a sound disk"), [there[0].clone(), path]);
-    assert_eq!(PieceWriter::after(there.clone(), Target::Nowhere).finish().expect("nothing can fail"), there);
+    assert_eq!(PieceWriter::after(there.clone(), Target::None).finish().expect("nothing can fail"), there);
 }

@@ -19,7 +19,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// From record `first`.
+    /// From record `init_process`.
     pub fn from(first: u64) -> Self {
         Self { next: u128::from(first), random: jump(u128::from(first)) }
     }

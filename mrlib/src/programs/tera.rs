@@ -2,7 +2,7 @@
 
 use super::gensort::{Checksum, KEY_BYTES, RECORD_BYTES, Records};
 use crate::{
-    api::{Carries, Emit, Mapper, Pass, Reducer, Values},
+    api::{Emit, IdentityReducer, Mapper, Reducer, StateBetweenKeys, Values},
     conf::Conf,
     context::{Context, Counter},
     error::TaskError,
@@ -74,7 +74,7 @@ impl Mapper for Identity {
 const TERA: InputFormat = InputFormat::Fixed { record: RECORD_BYTES, key: KEY_BYTES };
 
 pub(super) fn sort(_conf: &Conf) -> Result<Job, TaskError> {
-    let job = Job::map(|_| Ok(Identity)).reduce(|_| Ok(Pass));
+    let job = Job::map(|_| Ok(Identity)).reduce(|_| Ok(IdentityReducer));
     Ok(job.read(TERA).write(OutputFormat::Raw).totally_ordered())
 }
 
@@ -146,14 +146,14 @@ impl Mapper for Validate {
 
 /// Checks the order from map to map, and adds up.
 #[derive(Default)]
-struct Verdict {
+struct ValidateReducer {
     last: Vec<u8>,
     records: u64,
     checksum: Checksum,
     disorder: u64,
 }
 
-impl Reducer for Verdict {
+impl Reducer for ValidateReducer {
     fn reduce(
         &mut self,
         place: &[u8],
@@ -181,8 +181,8 @@ impl Reducer for Verdict {
         Ok(())
     }
 
-    fn carries(&self) -> Carries {
-        Carries::State
+    fn state_between_keys(&self) -> StateBetweenKeys {
+        StateBetweenKeys::Savable
     }
 
     fn save(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<Vec<u8>, TaskError> {
@@ -214,5 +214,5 @@ impl Reducer for Verdict {
 
 /// One reduce: everything must meet in one place to be compared.
 pub(super) fn validate(_conf: &Conf) -> Result<Job, TaskError> {
-    Ok(Job::map(|_| Ok(Validate::default())).reduce(|_| Ok(Verdict::default())).read(TERA))
+    Ok(Job::map(|_| Ok(Validate::default())).reduce(|_| Ok(ValidateReducer::default())).read(TERA))
 }

@@ -2,7 +2,7 @@
 
 use super::sum::{Combine, ONE, Total};
 use crate::{
-    api::{Emit, Mapper, Pass},
+    api::{Emit, IdentityReducer, Mapper},
     conf::Conf,
     context::{Context, Counter},
     error::TaskError,
@@ -146,7 +146,7 @@ pub(super) fn identity(_conf: &Conf) -> Result<Job, TaskError> {
 }
 
 pub(super) fn sort(_conf: &Conf) -> Result<Job, TaskError> {
-    Ok(Job::map(|_| Ok(LineToKey)).reduce(|_| Ok(Pass)).totally_ordered())
+    Ok(Job::map(|_| Ok(LineToKey)).reduce(|_| Ok(IdentityReducer)).totally_ordered())
 }
 
 #[cfg(test)]
@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_are_what_stands_between_white_space(
+        fn words_are_separated_by_white_space(
             line in prop::collection::vec(
                 prop_oneof![Just(b' '), Just(b'a'), Just(b'\t'), Just(0), Just(0x0b), Just(0x1f), Just(b'!'), any::<u8>()],
                 0..60,

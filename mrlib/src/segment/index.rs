@@ -6,7 +6,7 @@
 use super::LONG_BYTES;
 use crate::error::TaskError;
 use bytes::{Buf, BufMut};
-use daemon::careful;
+use daemon::safe_open;
 use std::{
     io::Read,
     path::{Path, PathBuf},
@@ -76,14 +76,15 @@ impl Index {
         };
         let mut bytes = Vec::new();
         // A tracker reads what a task has made.
-        careful::open(&path)
+        safe_open::open(&path)
             .and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes))
             .map_err(reading(&path))?;
         if bytes.len() as u64 > BYTES_MAX {
             return damaged(&path, BYTES_MAX, "it is longer than any index");
         }
         let index = Self::decode(&bytes, &path)?;
-        let length = careful::open(segment).and_then(|file| file.metadata()).map_err(reading(segment))?.len();
+        let length =
+            safe_open::open(segment).and_then(|file| file.metadata()).map_err(reading(segment))?.len();
         if length < index.stored() {
             return damaged(segment, length, "it is shorter than its index says");
         }

@@ -158,12 +158,12 @@ impl Run {
         let mut reader = self.open_whole()?;
         reader.crc = reader.crc.map(|_| place.crc);
         if place.block > self.extent.stored || place.raw > self.extent.raw {
-            return Err(reader.damaged("it is too short for the place to go on from"));
+            return Err(reader.damaged("it is too short for the place to continue from"));
         }
         (reader.read, reader.raw) = (place.block, place.raw);
         reader.before = (place.block, place.crc);
         if !reader.next_block()? || place.at >= reader.end as u64 {
-            return Err(reader.damaged("no record starts at the place to go on from"));
+            return Err(reader.damaged("no record starts at the place to continue from"));
         }
         (reader.value_end, reader.records) = (place.at as usize, place.records);
         Ok(reader)
@@ -267,7 +267,7 @@ impl SegmentReader {
         &self.block()[self.value_at..self.value_end]
     }
 
-    /// Where the current record starts: [`Run::open_at`] goes on from there, with that record.
+    /// Where the current record starts: [`Run::open_at`] continues from there, with that record.
     pub fn place(&self) -> Place {
         let (at, records) = (self.start as u64, self.records.saturating_sub(1));
         let crc = match (self.block_crc, &self.source) {

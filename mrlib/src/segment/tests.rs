@@ -76,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reader_goes_on_from_the_place_of_any_record(
+    fn reader_resumes_at_any_record(
         records in records(),
         compress: bool,
         at in any::<prop::sample::Index>(),
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_is_told_never_read(
+    fn damage_is_reported_never_returned(
         records in records(),
         compress: bool,
         at in any::<prop::sample::Index>(),
@@ -134,14 +134,14 @@ proptest! {
 
     /// A checksum that matches does not make a panic: a hostile tracker could send one.
     #[test]
-    fn nonsense_is_told(bytes in prop::collection::vec(0u8..20, 0..60), raw in 0u64..100) {
+    fn malformed_data_is_an_error(bytes in prop::collection::vec(0u8..20, 0..60), raw in 0u64..100) {
         let (stored, crc) = (bytes.len() as u64, crc32c::crc32c(&bytes));
         let extent = Extent { offset: 0, stored, raw, records: 1, block_max: raw, crc };
         let _ = read(&Run::in_memory("memory", bytes.into(), extent));
     }
 
     #[test]
-    fn a_damaged_index_is_told(count in 0usize..4, at in any::<prop::sample::Index>(), flip in 1u8.., cut: bool) {
+    fn damaged_index_is_rejected(count in 0usize..4, at in any::<prop::sample::Index>(), flip in 1u8.., cut: bool) {
         let index = Index { extents: vec![Extent::default(); count] };
         let mut bytes = index.encode();
         prop_assert_eq!(&Index::decode(&bytes, Path::new("index")).unwrap(), &index);

@@ -123,11 +123,9 @@ impl SegmentWriter {
 
     /// A block of one record, without a copy. The one being filled is empty.
     fn append_long(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
-        let most = key.len() + value.len() + 10;
-        if u32::try_from(most).is_err() {
-            return Err(TaskError::Program(format!(
-                "a pair of {most} bytes is too long: the limit is 4 GiB"
-            )));
+        let max = key.len() + value.len() + 10;
+        if u32::try_from(max).is_err() {
+            return Err(TaskError::Program(format!("a pair of {max} bytes is too long: the limit is 4 GiB")));
         }
         put_varint(&mut self.out, key.len() as u32);
         put_varint(&mut self.out, value.len() as u32);

@@ -3,7 +3,7 @@
 use crate::{
     api::{Emit, Reducer, Values},
     context::Context,
-    error::{TaskError, shown},
+    error::{TaskError, quoted},
     merge::SortOrder,
 };
 use std::cmp::Ordering;
@@ -19,12 +19,12 @@ pub(crate) struct Combiner {
     pub(crate) context: Context,
     pub(crate) records_in: u64,
     pub(crate) records_out: u64,
-    kept: Kept,
+    sorted_output: SortedOutput,
 }
 
 /// What has been put out for one key and waits to be sorted by value: bytes in one place, and where each pair is.
 #[derive(Default)]
-struct Kept {
+struct SortedOutput {
     bytes: Vec<u8>,
     /// Where the value starts, where the key does, and where both end.
     pairs: Vec<(usize, usize, usize)>,
@@ -32,7 +32,14 @@ struct Kept {
 
 impl Combiner {
     pub(crate) fn new(reducer: Box<dyn Reducer>, context: Context) -> Self {
-        Self { adds: reducer.adds(), reducer, context, records_in: 0, records_out: 0, kept: Kept::default() }
+        Self {
+            adds: reducer.adds(),
+            reducer,
+            context,
+            records_in: 0,
+            records_out: 0,
+            sorted_output: SortedOutput::default(),
+        }
     }
 
     /// Whether it only adds numbers of eight bytes.
@@ -64,18 +71,18 @@ impl Combiner {
             let mut out = Checked { key, order, put };
             return self.reducer.reduce(key, values, &mut out, &mut self.context);
         }
-        let kept = &mut self.kept;
+        let sorted_output = &mut self.sorted_output;
         let mut keep = |key: &[u8], value: &[u8]| {
-            kept.add(key, value);
+            sorted_output.add(key, value);
             Ok(())
         };
         let mut out = Checked { key, order, put: &mut keep };
         let reduced = self.reducer.reduce(key, values, &mut out, &mut self.context);
-        reduced.and_then(|()| self.kept.give(put)).inspect_err(|_| self.kept.clear())
+        reduced.and_then(|()| self.sorted_output.drain_to(put)).inspect_err(|_| self.sorted_output.clear())
     }
 }
 
-impl Kept {
+impl SortedOutput {
     fn add(&mut self, key: &[u8], value: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(value);
@@ -84,7 +91,7 @@ impl Kept {
     }
 
     /// Gives all to `put`, sorted by value, and forgets them.
-    fn give(&mut self, put: Put<'_>) -> Result<(), TaskError> {
+    fn drain_to(&mut self, put: Put<'_>) -> Result<(), TaskError> {
         let bytes = &self.bytes;
         self.pairs.sort_by(|a, b| bytes[a.0..a.1].cmp(&bytes[b.0..b.1]));
         for (value, key, end) in &self.pairs {
@@ -112,8 +119,8 @@ impl Emit for Checked<'_, '_> {
         if self.order.keys.compare(self.key, key) != Ordering::Equal {
             let words = format!(
                 "the combiner put out key {} for key {}: it must keep keys",
-                shown(key),
-                shown(self.key)
+                quoted(key),
+                quoted(self.key)
             );
             return Err(TaskError::Program(words));
         }

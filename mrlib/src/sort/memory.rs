@@ -3,10 +3,10 @@
 /// From here on, memory is had all at once and in large pages: smaller tasks would only pay for clearing them.
 const LARGE_BYTES: usize = 4 << 20;
 
-/// Makes room for `more` items in a vector that will never hold more than `most`.
+/// Makes room for `more` items in a vector that will never hold more than `max`.
 #[cold]
-pub(super) fn grow<T>(items: &mut Vec<T>, more: usize, most: usize) {
-    let rest = most.saturating_sub(items.len()).max(more);
+pub(super) fn grow<T>(items: &mut Vec<T>, more: usize, max: usize) {
+    let rest = max.saturating_sub(items.len()).max(more);
     let large = items.capacity() * size_of::<T>() >= LARGE_BYTES;
     // What is not used is address space only. A limit on that may be in the way: then as vectors grow.
     if large && items.try_reserve_exact(rest).is_ok() {
@@ -18,13 +18,13 @@ pub(super) fn grow<T>(items: &mut Vec<T>, more: usize, most: usize) {
 
 /// So many of an item.
 pub(super) fn filled<T: Copy>(item: T, count: usize) -> Vec<T> {
-    let mut items = with_room(count);
+    let mut items = with_capacity_for(count);
     items.resize(count, item);
     items
 }
 
 /// An empty vector with room for so many items.
-pub(crate) fn with_room<T>(count: usize) -> Vec<T> {
+pub(crate) fn with_capacity_for<T>(count: usize) -> Vec<T> {
     let mut items = Vec::with_capacity(count);
     if count * size_of::<T>() >= LARGE_BYTES {
         prefer_large_pages(items.spare_capacity_mut());
@@ -70,17 +70,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grown_vectors_keep_what_they_hold_and_have_room() {
+    fn grown_vectors_keep_their_contents() {
         let mut items: Vec<u64> = Vec::new();
-        let most = 3 << 20;
-        for number in 0..most {
+        let max = 3 << 20;
+        for number in 0..max {
             if items.len() == items.capacity() {
-                grow(&mut items, 1, most);
+                grow(&mut items, 1, max);
             }
             items.push(number as u64);
             prefetch(&items[number / 2]);
         }
         assert!(items.iter().enumerate().all(|(at, number)| at as u64 == *number));
-        assert!(items.capacity() == most, "{}", items.capacity());
+        assert!(items.capacity() == max, "{}", items.capacity());
     }
 }

@@ -7,34 +7,34 @@
 //! The same pairs and settings give the same bytes each time.
 
 mod combine;
+mod combine_table;
 mod key;
 mod memory;
-mod plain;
+mod record_buffer;
 mod slots;
-mod table;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use memory::with_room;
+pub(crate) use memory::with_capacity_for;
 
 use crate::{
     api::{Emit, Reducer},
     context::Context,
-    engine::{Pulse, Scratch, ScratchFile, StopFlag, disk_failed},
+    engine::{Liveness, Scratch, ScratchFile, TaskControl, disk_failed},
     error::TaskError,
     merge::{Cursor, Groups, Merge, SortOrder, factor_for, next_pass},
     partition::Partitioning,
     segment::{Extent, Index, Run, SegmentWriter, Stored},
 };
 use combine::Combiner;
-use plain::Plain;
+use combine_table::CombineTable;
+use record_buffer::RecordBuffer;
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     sync::Arc,
 };
-use table::Table;
 
 /// Offsets in memory are of 32 bits.
 const MEMORY_MAX: u64 = 4 << 30;
@@ -83,14 +83,14 @@ pub(crate) struct MapBuffer {
     spec: SortSpec,
     partitioning: Partitioning,
     scratch: Scratch,
-    pulse: Pulse,
+    liveness: Liveness,
     combiner: Option<Combiner>,
     /// Present while it is worth it.
-    table: Option<Table>,
-    plain: Plain,
+    table: Option<CombineTable>,
+    record_buffer: RecordBuffer,
     spills: Vec<Spill>,
     /// Somebody waits for the output.
-    hurry: bool,
+    parallel: bool,
     records: u64,
     bytes: u64,
     spilled: u64,
@@ -102,23 +102,23 @@ impl MapBuffer {
         partitioning: Partitioning,
         combiner: Option<Box<dyn Reducer>>,
         scratch: Scratch,
-        pulse: Pulse,
+        liveness: Liveness,
     ) -> Self {
         let bytes_max = spec.memory_bytes.min(MEMORY_MAX - 1) as usize;
         let table = combiner
             .as_ref()
-            .and_then(|_| Table::new(spec.order, spec.partitions, bytes_max, partitioning.by_key()));
+            .and_then(|_| CombineTable::new(spec.order, spec.partitions, bytes_max, partitioning.by_key()));
         Self {
             spec,
             partitioning,
             scratch,
-            pulse: pulse.clone(),
+            liveness: liveness.clone(),
             combiner: combiner
-                .map(|one| Combiner::new(one, Context::new(pulse.clone(), StopFlag::default()))),
+                .map(|one| Combiner::new(one, Context::new(liveness.clone(), TaskControl::default()))),
             table,
-            plain: Plain::new(spec.order, bytes_max),
+            record_buffer: RecordBuffer::new(spec.order, bytes_max),
             spills: Vec::new(),
-            hurry: false,
+            parallel: false,
             records: 0,
             bytes: 0,
             spilled: 0,
@@ -131,8 +131,8 @@ impl MapBuffer {
     }
 
     /// From now on more than one thread may work, as somebody waits for the slot.
-    pub(crate) fn hurry(&mut self) {
-        self.hurry = true;
+    pub(crate) fn parallel(&mut self) {
+        self.parallel = true;
     }
 
     /// Makes the map output and its index at the first of these paths whose disk takes it.
@@ -144,7 +144,7 @@ impl MapBuffer {
         if !self.spills.is_empty() {
             self.spill()?;
             // From here on memory is for the blocks of the runs being merged: one as it is stored, one unpacked.
-            (self.table, self.plain) = (None, Plain::new(self.spec.order, 0));
+            (self.table, self.record_buffer) = (None, RecordBuffer::new(self.spec.order, 0));
             let rooms = self.spills.iter().map(Spill::room).collect();
             let factor = factor_for(rooms, self.spec.memory_bytes, self.spec.merge_factor);
             let sizes = |spills: &[Spill]| spills.iter().map(|one| one.index.stored()).collect::<Vec<_>>();
@@ -200,7 +200,7 @@ impl MapBuffer {
         let mut writer = self.writer(path)?;
         self.write(&mut writer)?;
         let index = writer.finish()?;
-        self.combined(self.held(), index.records());
+        self.combined(self.records_in_memory(), index.records());
         Ok(index)
     }
 
@@ -215,14 +215,14 @@ impl MapBuffer {
         {
             let partitions = self.spec.partitions;
             table.settle(combiner, |key| self.partitioning.choose(key, &[], partitions))?;
-            return table.write(writer, combiner, &self.pulse);
+            return table.write(writer, combiner, &self.liveness);
         }
-        self.plain.write(writer, self.combiner.as_mut(), &self.pulse, self.hurry)
+        self.record_buffer.write(writer, self.combiner.as_mut(), &self.liveness, self.parallel)
     }
 
     /// Empties memory into a scratch file.
     fn spill(&mut self) -> Result<(), TaskError> {
-        let taken = self.held();
+        let taken = self.records_in_memory();
         if taken == 0 {
             return Ok(());
         }
@@ -236,7 +236,7 @@ impl MapBuffer {
         self.combined(taken, index.records());
         self.spilled += index.records();
         self.spills.push(Spill { file, index });
-        self.plain.clear();
+        self.record_buffer.clear();
         if let Some(table) = &mut self.table {
             // Where most keys are met once, a table is only slower.
             let gathers = table.len() as u64 * 4 <= table.records * 3;
@@ -263,8 +263,8 @@ impl MapBuffer {
     }
 
     /// Records taken since memory was empty.
-    fn held(&self) -> u64 {
-        self.plain.len() as u64 + self.table.as_ref().map_or(0, |table| table.records)
+    fn records_in_memory(&self) -> u64 {
+        self.record_buffer.len() as u64 + self.table.as_ref().map_or(0, |table| table.records)
     }
 
     fn combined(&mut self, records_in: u64, records_out: u64) {
@@ -298,11 +298,11 @@ impl MapBuffer {
             return self.put_slowly(key, value);
         }
         let partition = self.partitioning.choose(key, value, partitions)?;
-        if self.plain.put(partition, key, value) {
+        if self.record_buffer.put(partition, key, value) {
             return Ok(());
         }
         self.spill()?;
-        if self.plain.put(partition, key, value) {
+        if self.record_buffer.put(partition, key, value) {
             return Ok(());
         }
         self.spill_alone(partition, key, value)
@@ -312,7 +312,7 @@ impl MapBuffer {
     #[cold]
     fn put_slowly(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         if let (Some(table), Some(combiner)) = (&mut self.table, &mut self.combiner) {
-            if !table.takes(key, value) {
+            if !table.fits(key, value) {
                 let partition = self.partitioning.choose(key, value, self.spec.partitions)?;
                 return self.spill_alone(partition, key, value);
             }
@@ -392,7 +392,7 @@ impl Emit for MapBuffer {
     #[inline]
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         self.records += 1;
-        self.pulse.emitted(self.records);
+        self.liveness.emitted(self.records);
         self.bytes += (key.len() + value.len()) as u64;
         self.put(key, value)
     }

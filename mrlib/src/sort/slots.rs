@@ -47,13 +47,13 @@ pub(super) struct Slots {
     /// None, or a power of two.
     all: Vec<Slot>,
     used: usize,
-    most: usize,
+    max: usize,
 }
 
 impl Slots {
     /// At most so many, a power of two.
-    pub(super) fn new(most: usize) -> Self {
-        Self { all: Vec::new(), used: 0, most: most.max(FIRST) }
+    pub(super) fn new(max: usize) -> Self {
+        Self { all: Vec::new(), used: 0, max: max.max(FIRST) }
     }
 
     /// How many are in use.
@@ -64,7 +64,7 @@ impl Slots {
     /// How many more may come in.
     #[inline]
     pub(super) fn room(&self) -> usize {
-        (self.most / 4 * 3).saturating_sub(self.used)
+        (self.max / 4 * 3).saturating_sub(self.used)
     }
 
     /// Has the place of a hash brought near.
@@ -94,7 +94,7 @@ impl Slots {
 
     /// Adds the slot of a key that is not there; there must be room.
     pub(super) fn insert(&mut self, hash: u64, slot: Slot, hash_of: impl Fn(&Slot) -> u64) {
-        if self.used >= self.all.len() / 2 && self.all.len() < self.most {
+        if self.used >= self.all.len() / 2 && self.all.len() < self.max {
             let larger = (2 * self.all.len()).max(FIRST);
             let old = std::mem::replace(&mut self.all, memory::filled(EMPTY, larger));
             for slot in old.into_iter().filter(|slot| slot.key_length != NOBODY) {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_is_found_whatever_collides() {
+    fn colliding_keys_are_found() {
         // Hashes of few different values, so that most keys stand in each other's way.
         let hash = |key: u64| key % 7;
         let hash_of = |slot: &Slot| hash(number(slot));

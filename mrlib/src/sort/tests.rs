@@ -100,7 +100,7 @@ fn sort(case: Case, pairs: &[Pair]) -> (Vec<Vec<Pair>>, SortCounts, Vec<u8>) {
         partitioning,
         case.combiner,
         Scratch::new(disks.clone().into()),
-        Pulse::default(),
+        Liveness::default(),
     );
     for (key, value) in pairs {
         buffer.emit(key, value).unwrap();
@@ -291,7 +291,7 @@ fn a_spill_that_is_written_again_counts_once() {
         let combiner: Option<Box<dyn Reducer>> = Some(Box::new(Sum { in_place: false }));
         let scratch = Scratch::new(disks.into());
         let mut buffer =
-            MapBuffer::new(spec(16 << 10), Partitioning::Hash, combiner, scratch, Pulse::default());
+            MapBuffer::new(spec(16 << 10), Partitioning::Hash, combiner, scratch, Liveness::default());
         for n in 0..20_000u32 {
             buffer.emit(format!("key {}", n % 1000).as_bytes(), &1u64.to_le_bytes()).unwrap();
         }
@@ -304,7 +304,7 @@ fn a_spill_that_is_written_again_counts_once() {
 }
 
 #[test]
-fn a_partitioner_or_combiner_that_misbehaves_is_told() {
+fn misbehaving_partitioner_or_combiner_is_an_error() {
     struct Wild;
     impl Partitioner for Wild {
         fn partition(&self, _: &[u8], _: &[u8], partitions: u32) -> u32 {
@@ -330,12 +330,12 @@ fn a_partitioner_or_combiner_that_misbehaves_is_told() {
         Partitioning::Own(Box::new(Wild)),
         None,
         scratch.clone(),
-        Pulse::default(),
+        Liveness::default(),
     );
     let error = buffer.emit(b"a", b"").unwrap_err().to_string();
     assert_eq!(error, "the partitioner chose 3 of 3 partitions: they count from 0");
     let mut buffer =
-        MapBuffer::new(spec(1000), Partitioning::Hash, Some(Box::new(Other)), scratch, Pulse::default());
+        MapBuffer::new(spec(1000), Partitioning::Hash, Some(Box::new(Other)), scratch, Liveness::default());
     buffer.emit(b"a", b"").unwrap();
     buffer.emit(b"a", b"").unwrap();
     let error = buffer.finish(&[dir.path().join("out")], &mut || Ok(())).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 
 /// Cuts a command at white space. Quotes keep words together, a backslash takes the next character as it is (within
 /// double quotes only before a quote or a backslash). What a shell would act on is refused unless it is quoted.
-pub fn words(command: &str) -> Result<Vec<String>, String> {
+pub fn split_command(command: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;

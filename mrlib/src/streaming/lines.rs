@@ -7,28 +7,28 @@ use memchr::memchr;
 #[derive(Debug)]
 pub(super) struct Lines {
     /// Of a line whose end has not come.
-    begun: Vec<u8>,
+    partial_line: Vec<u8>,
     /// A line may not be longer.
     bytes_max: u64,
 }
 
-type Take<'a> = dyn FnMut(&[u8]) -> Result<(), TaskError> + 'a;
+type LineSink<'a> = dyn FnMut(&[u8]) -> Result<(), TaskError> + 'a;
 
 impl Lines {
     /// Lines of so many bytes at the most.
     pub(super) fn new(bytes_max: u64) -> Self {
-        Self { begun: Vec::new(), bytes_max }
+        Self { partial_line: Vec::new(), bytes_max }
     }
 
     /// Hands on the lines that end in this chunk.
-    pub(super) fn take(&mut self, mut chunk: &[u8], take: &mut Take<'_>) -> Result<(), TaskError> {
+    pub(super) fn feed(&mut self, mut chunk: &[u8], take: &mut LineSink<'_>) -> Result<(), TaskError> {
         while let Some(end) = memchr(b'\n', chunk) {
-            if self.begun.is_empty() {
+            if self.partial_line.is_empty() {
                 take(&chunk[..end])?;
             } else {
                 self.begin(&chunk[..end])?;
-                take(&self.begun)?;
-                self.begun.clear();
+                take(&self.partial_line)?;
+                self.partial_line.clear();
             }
             chunk = &chunk[end + 1..];
         }
@@ -36,7 +36,7 @@ impl Lines {
     }
 
     fn begin(&mut self, part: &[u8]) -> Result<(), TaskError> {
-        if (self.begun.len() + part.len()) as u64 > self.bytes_max {
+        if (self.partial_line.len() + part.len()) as u64 > self.bytes_max {
             let words = format!(
                 "the program wrote a line longer than record.bytes.max = {}: it must end its lines",
                 self.bytes_max
@@ -44,13 +44,13 @@ impl Lines {
             // Not of the record at hand, so not to be skipped with it.
             return Err(TaskError::io("read its output")(std::io::Error::other(words)));
         }
-        self.begun.extend_from_slice(part);
+        self.partial_line.extend_from_slice(part);
         Ok(())
     }
 
     /// Hands on a last line without an end.
-    pub(super) fn end(&mut self, take: &mut Take<'_>) -> Result<(), TaskError> {
-        let last = std::mem::take(&mut self.begun);
+    pub(super) fn end(&mut self, take: &mut LineSink<'_>) -> Result<(), TaskError> {
+        let last = std::mem::take(&mut self.partial_line);
         if last.is_empty() { Ok(()) } else { take(&last) }
     }
 }

@@ -20,10 +20,10 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-pub use command::words;
+pub use command::split_command;
 
 use crate::{
-    api::{Carries, Emit, Mapper, Reducer, Values},
+    api::{Emit, Mapper, Reducer, StateBetweenKeys, Values},
     conf::Conf,
     context::Context,
     engine::record_bytes_max,
@@ -43,7 +43,7 @@ pub const COMBINER: &str = "stream.combiner";
 /// The setting that holds the reducer's command.
 pub const REDUCER: &str = "stream.reducer";
 /// The setting that says that the reducer keeps nothing from key to key: it may then be ended between two, as by the end
-/// of its input, and another one goes on with the next key.
+/// of its input, and another one continues with the next key.
 pub const RESTARTABLE: &str = "stream.reducer.restartable";
 
 /// The setting that promises that the mapper's input may be divided at any line, between two runs of its program. Without
@@ -66,7 +66,8 @@ pub fn job(conf: &Conf) -> Result<Job, TaskError> {
     }
     for key in [MAPPER, COMBINER, REDUCER] {
         if let Some(command) = conf.get(key) {
-            words(command).map_err(|why| TaskError::Program(format!("{key} = {command:?}: {why}")))?;
+            split_command(command)
+                .map_err(|why| TaskError::Program(format!("{key} = {command:?}: {why}")))?;
         }
     }
     conf.parse(RESTARTABLE, false)?;
@@ -95,10 +96,10 @@ impl StreamMapper {
         Ok(Self { program: Program::start(MAPPER, conf)?, lines, keyed, last, combining })
     }
 
-    fn pump(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+    fn exchange(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         let Self { program, lines, combining, last, .. } = self;
-        program.pump(all, context, &mut |bytes, context| {
-            lines.take(bytes, &mut |line| emit(line, *last, combining.as_mut(), out, context))
+        program.exchange(all, context, &mut |bytes, context| {
+            lines.feed(bytes, &mut |line| emit(line, *last, combining.as_mut(), out, context))
         })
     }
 }
@@ -133,11 +134,11 @@ impl Mapper for StreamMapper {
         } else {
             self.program.feed(&[value, b"\n"]);
         }
-        if self.program.wants_pumping() { self.pump(false, out, context) } else { Ok(()) }
+        if self.program.needs_exchange() { self.exchange(false, out, context) } else { Ok(()) }
     }
 
     fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
-        self.pump(true, out, context)?;
+        self.exchange(true, out, context)?;
         let Self { lines, combining, last, .. } = self;
         lines.end(&mut |line| emit(line, *last, combining.as_mut(), out, context))?;
         match combining {
@@ -167,9 +168,9 @@ impl StreamReducer {
         Ok(Self { program: Program::start(setting, conf)?, lines, last: setting == REDUCER, restartable })
     }
 
-    fn pump(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+    fn exchange(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         let Self { program, lines, last, .. } = self;
-        program.pump(all, context, &mut |bytes, _| lines.take(bytes, &mut |line| put(line, *last, out)))
+        program.exchange(all, context, &mut |bytes, _| lines.feed(bytes, &mut |line| put(line, *last, out)))
     }
 
     fn add(
@@ -180,7 +181,7 @@ impl StreamReducer {
         context: &mut Context,
     ) -> Result<(), TaskError> {
         self.program.feed(&[key, b"\t", value, b"\n"]);
-        if self.program.wants_pumping() { self.pump(false, out, context) } else { Ok(()) }
+        if self.program.needs_exchange() { self.exchange(false, out, context) } else { Ok(()) }
     }
 }
 
@@ -205,16 +206,16 @@ impl Reducer for StreamReducer {
     }
 
     fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
-        self.pump(true, out, context)?;
+        self.exchange(true, out, context)?;
         let last = self.last;
         self.lines.end(&mut |line| put(line, last, out))
     }
 
-    fn carries(&self) -> Carries {
+    fn state_between_keys(&self) -> StateBetweenKeys {
         if self.restartable {
-            return Carries::State;
+            return StateBetweenKeys::Savable;
         }
-        Carries::Unsaved(
+        StateBetweenKeys::NotSavable(
             "its program may keep something from key to key (stream.reducer.restartable is not true)",
         )
     }

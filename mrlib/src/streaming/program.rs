@@ -5,7 +5,7 @@
 //! also taking what comes out. A program may stop reading early; what is left for it is dropped. What a program that
 //! has ended left running, with its pipes open, is not waited for; what the program itself wrote is all taken. Bytes that move and words for us are signs of life.
 
-use super::{command::words, report::Reports};
+use super::{command::split_command, report::Reports};
 use crate::{conf::Conf, context::Context, error::TaskError, task, task::process::MARK_VAR};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -30,13 +30,13 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Chunks that wait on either side.
 const CHUNKS_WAITING: usize = 4;
 /// While it waits for a program the task looks this often whether it shall stop.
-const LOOK_PERIOD: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The same, for the system.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: LOOK_PERIOD.as_nanos() as i64 };
+const POLL_TIMESPEC: Timespec = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.as_nanos() as i64 };
 /// Once a program has ended, its pipes may stay silent and open for this long.
-const PATIENCE: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Variables that start so are between us and the tracker.
-const OWN_PREFIX: &str = "FERMATA_";
+const RESERVED_PREFIX: &str = "FERMATA_";
 
 /// Names that programs written for Hadoop look for, and our settings of the same meaning.
 const HADOOP_NAMES: [(&str, &str); 11] = [
@@ -74,7 +74,7 @@ pub(super) struct Program {
 #[derive(Default)]
 struct Pipes {
     state: Mutex<Waiting>,
-    bell: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -91,7 +91,7 @@ struct Waiting {
     over: bool,
     /// Since it has ended, its pipe was empty, and all that came out of it is in `from`.
     from_dry: bool,
-    given_up: bool,
+    abandoned: bool,
     /// Chunks that went either way.
     moved: u64,
 }
@@ -101,7 +101,7 @@ impl Program {
     pub(super) fn start(setting: &str, conf: &Conf) -> Result<Self, TaskError> {
         let command = conf.get(setting).unwrap_or_default();
         let name = format!("{setting} {command:?}");
-        let argv = words(command).map_err(|why| TaskError::Program(format!("{name}: {why}")))?;
+        let argv = split_command(command).map_err(|why| TaskError::Program(format!("{name}: {why}")))?;
         let (mut child, reports) = (spawn(&name, &argv, conf)?, Arc::<Reports>::default());
         let pipes = Arc::<Pipes>::default();
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
@@ -130,15 +130,15 @@ impl Program {
         }
     }
 
-    /// Whether so much has been fed that `pump` is due.
+    /// Whether so much has been fed that `exchange` is due.
     #[inline]
-    pub(super) fn wants_pumping(&self) -> bool {
+    pub(super) fn needs_exchange(&self) -> bool {
         self.chunk.len() >= CHUNK_BYTES
     }
 
     /// Hands on what was fed and takes what has come; with `all`, closes stdin, takes everything and waits for the
     /// program's end, which must be a good one.
-    pub(super) fn pump(
+    pub(super) fn exchange(
         &mut self,
         all: bool,
         context: &mut Context,
@@ -150,10 +150,10 @@ impl Program {
         let (mut came, mut over) = (Instant::now(), None::<Instant>);
         loop {
             if let Some(come) = waiting.from.pop_front() {
-                pipes.bell.notify_all();
+                pipes.changed.notify_all();
                 drop(waiting);
                 take(&come, context)?;
-                context.beat();
+                context.mark_alive();
                 context.check()?;
                 came = Instant::now();
                 waiting = pipes.lock();
@@ -164,28 +164,29 @@ impl Program {
                     waiting.to.extend(chunk.take().filter(|chunk| !chunk.is_empty()));
                 }
                 waiting.to_end |= all;
-                pipes.bell.notify_all();
+                pipes.changed.notify_all();
                 if over.is_none() && all && matches!(self.child.try_wait(), Ok(Some(_))) {
                     over = Some(Instant::now());
                     waiting.over = true;
                 }
-                let silent = came.elapsed() >= PATIENCE && over.is_some_and(|at| at.elapsed() >= PATIENCE);
+                let silent =
+                    came.elapsed() >= DRAIN_TIMEOUT && over.is_some_and(|at| at.elapsed() >= DRAIN_TIMEOUT);
                 if !all || waiting.from_end || (silent && waiting.from_dry) {
                     break;
                 }
             }
             let moved = waiting.moved;
-            let woken = pipes.bell.wait_timeout(waiting, LOOK_PERIOD);
+            let woken = pipes.changed.wait_timeout(waiting, POLL_INTERVAL);
             waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
             if waiting.moved != moved {
-                context.beat();
+                context.mark_alive();
             }
-            self.reports.give(context);
+            self.reports.apply_to(context);
             context.check()?;
         }
         let gone = waiting.from_end;
         drop(waiting);
-        self.reports.give(context);
+        self.reports.apply_to(context);
         context.check()?;
         if all || gone { self.check_end(all, context) } else { Ok(()) }
     }
@@ -201,29 +202,29 @@ impl Program {
                 None => {}
             }
             thread::sleep(nap);
-            nap = (nap * 2).min(LOOK_PERIOD);
-            self.reports.give(context);
+            nap = (nap * 2).min(POLL_INTERVAL);
+            self.reports.apply_to(context);
             context.check()?;
         };
         if all || !status.success() {
             self.ended = true;
             self.leave_pipes();
-            self.reports.give(context);
+            self.reports.apply_to(context);
         }
         if status.success() {
             return context.check();
         }
-        let (name, words) = (&self.name, self.reports.last_lines());
-        let last = if words.is_empty() { String::new() } else { format!("; its last words:\n{words}") };
+        let (name, text) = (&self.name, self.reports.last_lines());
+        let last = if text.is_empty() { String::new() } else { format!("; its last output:\n{text}") };
         // Not an error of the record at hand: that one may be far from the one that the program stumbled over.
         Err(TaskError::Crashed { program: name.clone(), why: format!("ended with {status}{last}") })
     }
 
     /// Lets the threads end. One whose pipe somebody else holds open is left to itself.
     fn leave_pipes(&self) {
-        self.pipes.lock().given_up = true;
-        self.pipes.bell.notify_all();
-        let _ = self.threads.recv_timeout(PATIENCE);
+        self.pipes.lock().abandoned = true;
+        self.pipes.changed.notify_all();
+        let _ = self.threads.recv_timeout(DRAIN_TIMEOUT);
     }
 }
 
@@ -234,8 +235,8 @@ impl Drop for Program {
             let _ = self.child.kill();
             let _ = self.child.wait();
             // Threads may wait on pipes that a grandchild keeps open: they are left to themselves.
-            self.pipes.lock().given_up = true;
-            self.pipes.bell.notify_all();
+            self.pipes.lock().abandoned = true;
+            self.pipes.changed.notify_all();
         }
     }
 }
@@ -247,11 +248,12 @@ impl Pipes {
 
     fn write(&self, mut stdin: ChildStdin) {
         loop {
-            let quiet = |waiting: &mut Waiting| waiting.to.is_empty() && !waiting.to_end && !waiting.given_up;
+            let quiet =
+                |waiting: &mut Waiting| waiting.to.is_empty() && !waiting.to_end && !waiting.abandoned;
             let mut waiting =
-                self.bell.wait_while(self.lock(), quiet).unwrap_or_else(PoisonError::into_inner);
-            let chunk = if waiting.given_up { None } else { waiting.to.pop_front() };
-            self.bell.notify_all();
+                self.changed.wait_while(self.lock(), quiet).unwrap_or_else(PoisonError::into_inner);
+            let chunk = if waiting.abandoned { None } else { waiting.to.pop_front() };
+            self.changed.notify_all();
             drop(waiting);
             // However it fails, the program does not read any more. Its exit code tells whether that is a fault.
             let written = chunk.is_some_and(|chunk| stdin.write_all(&chunk).is_ok());
@@ -259,7 +261,7 @@ impl Pipes {
                 let mut waiting = self.lock();
                 waiting.to_closed = true;
                 waiting.to.clear();
-                self.bell.notify_all();
+                self.changed.notify_all();
                 return;
             }
             self.lock().moved += 1;
@@ -269,18 +271,18 @@ impl Pipes {
     /// False if nobody wants them any more. A read would not tell that there are none while the pipe is open.
     fn wait_for_bytes(&self, stdout: &ChildStdout) -> bool {
         loop {
-            let (over, given_up) = {
+            let (over, abandoned) = {
                 let waiting = self.lock();
-                (waiting.over, waiting.given_up)
+                (waiting.over, waiting.abandoned)
             };
-            if given_up {
+            if abandoned {
                 return false;
             }
             let mut wanted = [PollFd::new(stdout, PollFlags::IN)];
-            match poll(&mut wanted, Some(&LOOK)) {
+            match poll(&mut wanted, Some(&POLL_TIMESPEC)) {
                 Ok(0) if over => {
                     self.lock().from_dry = true;
-                    self.bell.notify_all();
+                    self.changed.notify_all();
                 }
                 Ok(0) | Err(Errno::INTR) => {}
                 // The read tells what else there may be.
@@ -302,18 +304,19 @@ impl Pipes {
                 }
             };
             let full =
-                |waiting: &mut Waiting| waiting.from.len() >= CHUNKS_WAITING && !waiting.given_up && got > 0;
-            let mut waiting = self.bell.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
-            if got == 0 || waiting.given_up {
+                |waiting: &mut Waiting| waiting.from.len() >= CHUNKS_WAITING && !waiting.abandoned && got > 0;
+            let mut waiting =
+                self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
+            if got == 0 || waiting.abandoned {
                 waiting.from_end = true;
-                self.bell.notify_all();
+                self.changed.notify_all();
                 return;
             }
             chunk.truncate(got);
             waiting.from.push_back(chunk);
             waiting.from_dry = false;
             waiting.moved += 1;
-            self.bell.notify_all();
+            self.changed.notify_all();
         }
     }
 }
@@ -325,13 +328,13 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
     let mut command = task::shim::command(executable.as_os_str());
     command.args(&argv[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for (key, _) in env::vars_os() {
-        if key.to_string_lossy().starts_with(OWN_PREFIX) {
+        if key.to_string_lossy().starts_with(RESERVED_PREFIX) {
             command.env_remove(key);
         }
     }
     for (key, value) in conf.iter() {
         let variable = variable(key);
-        if !variable.starts_with(OWN_PREFIX) && variable != MARK_VAR {
+        if !variable.starts_with(RESERVED_PREFIX) && variable != MARK_VAR {
             command.env(variable, value);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     context::Context,
-    task::limits::{COUNTER_NAME_BYTES_MAX, COUNTERS_MAX, short_status, start_of},
+    task::limits::{COUNTER_NAME_BYTES_MAX, COUNTERS_MAX, start_of, truncate_status},
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,10 +19,10 @@ const PIECE_BYTES_MAX: u64 = 64 << 10;
 
 /// What a program has said on stderr.
 #[derive(Debug, Default)]
-pub(super) struct Reports(Mutex<Said>);
+pub(super) struct Reports(Mutex<StderrState>);
 
 #[derive(Debug, Default)]
-struct Said {
+struct StderrState {
     counters: BTreeMap<String, u64>,
     status: Option<String>,
     last: VecDeque<String>,
@@ -47,39 +47,39 @@ impl Reports {
     fn line(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         let text = text.trim_end_matches(['\n', '\r']);
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(counter) = text.strip_prefix("reporter:counter:")
             && let Some((name, by)) = counter.rsplit_once(',')
             && let Ok(by) = by.trim().parse::<u64>()
         {
             // More, or longer, is refused where they are counted.
             let name = start_of(name, COUNTER_NAME_BYTES_MAX + 4);
-            if said.counters.len() <= COUNTERS_MAX {
-                let counter = said.counters.entry(name.replacen(',', ":", 1)).or_default();
+            if state.counters.len() <= COUNTERS_MAX {
+                let counter = state.counters.entry(name.replacen(',', ":", 1)).or_default();
                 *counter = counter.saturating_add(by);
             }
             return;
         }
         if let Some(status) = text.strip_prefix("reporter:status:") {
-            said.status = Some(short_status(status.to_owned()));
+            state.status = Some(truncate_status(status.to_owned()));
             return;
         }
-        if said.last.len() == LAST_LINES {
-            said.last.pop_front();
+        if state.last.len() == LAST_LINES {
+            state.last.pop_front();
         }
-        said.last.push_back(text.chars().take(LINE_BYTES_MAX).collect());
-        drop(said);
+        state.last.push_back(text.chars().take(LINE_BYTES_MAX).collect());
+        drop(state);
         // The log may be gone; the program's work is not harmed by that.
         let _ = io::stderr().write_all(line);
     }
 
     /// Adds counters and status that came since the last call. They are signs of life.
-    pub(super) fn give(&self, context: &mut Context) {
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (counters, status) = (std::mem::take(&mut said.counters), said.status.take());
-        drop(said);
+    pub(super) fn apply_to(&self, context: &mut Context) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (counters, status) = (std::mem::take(&mut state.counters), state.status.take());
+        drop(state);
         if !counters.is_empty() {
-            context.beat();
+            context.mark_alive();
         }
         for (name, by) in counters {
             let counter = context.counter(&name);
@@ -92,7 +92,7 @@ impl Reports {
 
     /// The last lines, for an error message.
     pub(super) fn last_lines(&self) -> String {
-        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Vec::from(said.last.clone()).join("\n")
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Vec::from(state.last.clone()).join("\n")
     }
 }

@@ -1,13 +1,13 @@
 //! Programs at work: what goes in and what comes out, and how they end.
 
 use super::*;
-use crate::engine::{Pulse, StopFlag};
+use crate::engine::{Liveness, TaskControl};
 use std::collections::BTreeMap;
 
 #[derive(Default)]
-struct Kept(Vec<(String, String)>);
+struct CollectedPairs(Vec<(String, String)>);
 
-impl Emit for Kept {
+impl Emit for CollectedPairs {
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.0.push((text(key), text(value)));
@@ -20,11 +20,11 @@ fn conf(settings: &[(&str, &str)]) -> Conf {
 }
 
 /// Pairs, counters, status.
-type Mapped = (Kept, BTreeMap<String, u64>, Option<String>);
+type Mapped = (CollectedPairs, BTreeMap<String, u64>, Option<String>);
 
 /// What a mapper puts out for these lines.
 fn mapped<'a>(conf: &Conf, lines: impl IntoIterator<Item = &'a [u8]>) -> Result<Mapped, TaskError> {
-    let (mut out, mut context) = (Kept::default(), Context::default());
+    let (mut out, mut context) = (CollectedPairs::default(), Context::default());
     let mut mapper = StreamMapper::new(conf)?;
     for line in lines {
         mapper.map(b"offset", line, &mut out, &mut context)?;
@@ -39,8 +39,8 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn words_are_cut_as_a_shell_would() {
-    let cut = |command| words(command).expect("sound");
+fn command_is_split_like_a_shell() {
+    let cut = |command| split_command(command).expect("sound");
     assert_eq!(cut("awk -f  x.awk"), ["awk", "-f", "x.awk"]);
     assert_eq!(
         cut(r#"sed 's/a b/"c"/' "d 'e' \"f\" \g" h\ i '' j"k"l"#),
@@ -48,7 +48,7 @@ fn words_are_cut_as_a_shell_would() {
     );
     assert_eq!(cut("a $B '|' c \\> 'd'"), ["a", "$B", "|", "c", ">", "d"]);
     for bad in ["", "  ", "'a", "a \"b", "a \\", "a | b", "a > b", "a & b", "a; b"] {
-        assert!(words(bad).is_err(), "{bad}");
+        assert!(split_command(bad).is_err(), "{bad}");
     }
 }
 
@@ -73,7 +73,7 @@ fn a_last_line_needs_no_end() {
 }
 
 #[test]
-fn much_more_than_the_pipes_hold_goes_through_both_ways() {
+fn data_beyond_the_pipe_capacity_passes_both_ways() {
     // A program that writes a lot before it reads, and one that puts out twice what it takes in.
     let line = vec![b'x'; 1000];
     for (command, factor, extra) in [
@@ -134,7 +134,7 @@ fn counters_and_status_are_taken_from_stderr() {
 }
 
 #[test]
-fn too_many_counters_are_an_error_in_words() {
+fn too_many_counters_give_a_clear_error() {
     let script =
         "awk '{ for (n = 0; n < 20000; n++) print \"reporter:counter:words,w\" n \",1\" > \"/dev/stderr\" }'";
     let error = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("refused").to_string();
@@ -159,13 +159,13 @@ fn lines_that_are_the_output_go_out_as_they_are() {
     assert_eq!(mapped(&only_maps, lines).expect("cat").0.0, as_keys);
     let mut reducer =
         StreamReducer::new(&conf(&[(REDUCER, "printf 'a\\tb\\tc\\na\\t\\n\\tb\\n\\n'")])).expect("printf");
-    let (mut out, mut context) = (Kept::default(), Context::default());
+    let (mut out, mut context) = (CollectedPairs::default(), Context::default());
     reducer.finish(&mut out, &mut context).expect("printf");
     assert_eq!(out.0, as_keys);
 }
 
 #[test]
-fn what_a_program_leaves_running_is_not_waited_for() {
+fn background_processes_are_not_waited_for() {
     let started = std::time::Instant::now();
     for redirect in ["", ">/dev/null", "2>/dev/null"] {
         let script = format!("sh -c 'sleep 600 {redirect} & echo done'");
@@ -176,9 +176,9 @@ fn what_a_program_leaves_running_is_not_waited_for() {
 }
 
 #[test]
-fn the_last_words_of_a_program_that_was_silent_for_long_are_taken() {
+fn late_output_of_a_silent_program_is_read() {
     // They come at its very end, from many at once, so that the threads that read them are late.
-    let script = "sh -c 'cat >/dev/null; sleep 1.2; echo the last word'";
+    let script = "sh -c 'cat >/dev/null; sleep 1.2; echo the last message'";
     let one = || mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).expect("sh").0.0;
     let all = || {
         std::thread::scope(|scope| {
@@ -187,7 +187,7 @@ fn the_last_words_of_a_program_that_was_silent_for_long_are_taken() {
         })
     };
     for _ in 0..3 {
-        let lost = all().iter().filter(|out| **out != pairs(&[("the last word", "")])).count();
+        let lost = all().iter().filter(|out| **out != pairs(&[("the last message", "")])).count();
         assert_eq!(lost, 0);
     }
 }
@@ -200,21 +200,21 @@ fn a_program_that_ends_with_a_full_pipe_and_leaves_it_open_loses_nothing() {
 }
 
 #[test]
-fn a_task_that_waits_for_a_program_hears_that_it_shall_stop() {
-    let (pulse, stop) = (Pulse::default(), StopFlag::default());
-    let mut context = Context::new(pulse.clone(), stop.clone());
+fn task_waiting_for_a_program_can_be_stopped() {
+    let (liveness, stop) = (Liveness::default(), TaskControl::default());
+    let mut context = Context::new(liveness.clone(), stop.clone());
     let mut mapper =
         StreamMapper::new(&conf(&[(MAPPER, "sh -c 'echo reporter:status:ready >&2; exec sleep 600'")]))
             .expect("sh");
-    let teller = std::thread::spawn(move || {
+    let reporter = std::thread::spawn(move || {
         // The status line is a sign of life; the sleep after it is none.
-        while pulse.count() == 0 {
+        while liveness.count() == 0 {
             std::thread::yield_now();
         }
         stop.set("enough");
     });
-    let error = mapper.finish(&mut Kept::default(), &mut context).expect_err("told to stop");
-    teller.join().expect("no panic");
+    let error = mapper.finish(&mut CollectedPairs::default(), &mut context).expect_err("told to stop");
+    reporter.join().expect("no panic");
     assert_eq!(error.to_string(), "stopped: enough");
     assert_eq!(context.take_status().as_deref(), Some("ready"));
 }
@@ -236,7 +236,7 @@ fn settings_are_in_the_environment() {
 }
 
 #[test]
-fn settings_do_not_overwrite_what_is_between_us_and_the_tracker() {
+fn settings_do_not_override_reserved_variables() {
     let script = "sh -c 'echo \"($TASK_OF_TRACKER$FERMATA_UMBILICAL$FERMATA_X)\"'";
     let names = ["TASK_OF_TRACKER", "task.of.tracker", "TASK.OF.TRACKER", "FERMATA.UMBILICAL", "FERMATA_X"];
     let mut conf = conf(&[(MAPPER, script)]);

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attempt_says_what_it_is_of() {
+    fn attempt_settings_name_job_and_task() {
         assert_eq!(parts("job_7.m3.0").expect("sound"), ("job_7.m3", "job_7", "3"));
         assert_eq!(parts("job_7.r12.4").expect("sound"), ("job_7.r12", "job_7", "12"));
         for bad in ["", "job_7", "job_7.m3", "a.b.c"] {

@@ -43,18 +43,18 @@ pub fn read_frame<M: Message + Default>(from: &mut impl Read) -> io::Result<Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::mr::{TaskHello, TaskStop};
+    use proto::mr::{TaskHello, TaskPreempt};
 
     #[test]
     fn what_is_written_is_read() {
         let mut bytes = Vec::new();
         let hello = TaskHello { protocol: 1, version: "x".into() };
         write_frame(&mut bytes, &hello).expect("memory");
-        write_frame(&mut bytes, &TaskStop::default()).expect("memory");
+        write_frame(&mut bytes, &TaskPreempt::default()).expect("memory");
         let mut from = bytes.as_slice();
         assert_eq!(read_frame(&mut from).expect("whole"), Some(hello));
-        assert_eq!(read_frame(&mut from).expect("whole"), Some(TaskStop::default()));
-        assert_eq!(read_frame::<TaskStop>(&mut from).expect("the end"), None);
+        assert_eq!(read_frame(&mut from).expect("whole"), Some(TaskPreempt::default()));
+        assert_eq!(read_frame::<TaskPreempt>(&mut from).expect("the end"), None);
     }
 
     /// Every read is interrupted once.
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn being_interrupted_is_no_end() {
+    fn interrupted_reads_are_retried() {
         let mut bytes = Vec::new();
         let hello = TaskHello { protocol: 1, version: "x".into() };
         write_frame(&mut bytes, &hello).expect("memory");

@@ -1,8 +1,8 @@
 //! What a task in a task process works with: the file system, scratch folders, and the umbilical.
 
-use super::{Attempt, facts::conf_of, umbilical::Umbilical};
+use super::{AttemptRun, facts::conf_of, umbilical::Umbilical};
 use crate::{
-    engine::{OutputSink, Progress, Pulse, Scratch, StopFlag, TaskIo, output_replication},
+    engine::{Liveness, OutputSink, Progress, Scratch, TaskControl, TaskIo, output_replication},
     error::TaskError,
     input::{ByteSource, DfsFile, Pin},
     job::OutputFormat,
@@ -61,7 +61,7 @@ impl Dfs {
             if !spec.user.is_empty() {
                 options.user.clone_from(&spec.user);
             }
-            let client = runtime.block_on(Client::connect_patiently(options))?;
+            let client = runtime.block_on(Client::connect_with_retry(options))?;
             // One attempt at a time asks.
             self.made.set((client, runtime)).ok();
         }
@@ -86,7 +86,7 @@ impl ProcessIo {
         umbilical: Arc<Umbilical>,
         start: &TaskStart,
         spec: &TaskSpec,
-        of: &Attempt,
+        of: &AttemptRun,
     ) -> Result<Self, TaskError> {
         let mut dirs: Vec<PathBuf> = start.scratch_dirs.iter().map(PathBuf::from).collect();
         if dirs.is_empty() {
@@ -111,11 +111,11 @@ impl TaskIo for ProcessIo {
         self.umbilical.progress(progress);
     }
 
-    fn pulse(&self) -> Pulse {
-        self.umbilical.pulse()
+    fn liveness(&self) -> Liveness {
+        self.umbilical.liveness()
     }
 
-    fn stop(&self) -> StopFlag {
+    fn stop(&self) -> TaskControl {
         self.umbilical.stop()
     }
 
@@ -145,7 +145,7 @@ impl TaskIo for ProcessIo {
         behind: Vec<String>,
     ) -> Result<Box<dyn OutputSink>, TaskError> {
         let target = if self.spec.work_output.is_empty() {
-            Target::Nowhere
+            Target::None
         } else {
             let folder = dfs_path(&self.spec.work_output)?;
             let replication = output_replication(&conf_of(&self.spec)?)?;

@@ -15,13 +15,13 @@ pub const FAILURE_BYTES_MAX: usize = 16 << 10;
 const LEFT_OUT: &str = "\n[...]\n";
 
 /// A status line, short enough.
-pub fn short_status(mut status: String) -> String {
+pub fn truncate_status(mut status: String) -> String {
     status.truncate(start_of(&status, STATUS_BYTES_MAX).len());
     status
 }
 
 /// A failure's words, short enough: how they begin and how they end.
-pub fn short_failure(why: String) -> String {
+pub fn truncate_failure(why: String) -> String {
     // What a program printed last is shown on terminals, which obey some characters.
     let why: String =
         why.chars().map(|one| if is_obeyed(one) { char::REPLACEMENT_CHARACTER } else { one }).collect();
@@ -74,17 +74,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_words_keep_their_ends() {
-        let words = format!("begin{}end", "ü".repeat(FAILURE_BYTES_MAX));
-        let short = short_failure(words);
+    fn long_messages_keep_their_ends() {
+        let text = format!("begin{}end", "ü".repeat(FAILURE_BYTES_MAX));
+        let short = truncate_failure(text);
         assert!(short.len() <= FAILURE_BYTES_MAX, "{}", short.len());
         assert!(short.starts_with("beginü") && short.ends_with("üend") && short.contains(LEFT_OUT));
-        assert_eq!(short_failure("as it is".into()), "as it is");
-        assert_eq!(short_status("ü".repeat(600)).len(), STATUS_BYTES_MAX);
+        assert_eq!(truncate_failure("as it is".into()), "as it is");
+        assert_eq!(truncate_status("ü".repeat(600)).len(), STATUS_BYTES_MAX);
     }
 
     #[test]
-    fn too_many_counters_and_long_names_are_told() {
+    fn too_many_counters_and_long_names_are_errors() {
         let names: Vec<String> = (0..=COUNTERS_MAX).map(|n| n.to_string()).collect();
         assert!(check_counters(names[1..].iter().map(String::as_str)).is_ok());
         assert!(check_counters(names.iter().map(String::as_str)).unwrap_err().contains("1000 counters"));

@@ -1,7 +1,7 @@
 //! A task process: runs attempts for a tracker over the umbilical.
 //!
 //! Life: die with the tracker, keep to the limits, connect, say hello, wait (a warm process may wait long) for the
-//! task, run it on a thread of its own, tell progress, and end with `done`, `paused`, `failed` or `spoilt`. A process
+//! task, run it on a thread of its own, tell progress, and end with `done`, `paused`, `failed` or `corrupt`. A process
 //! runs one attempt, or several of one job, one after another, if its tracker wants it to stay. A program that panics
 //! is `failed` with its words and place; one that aborts is seen by the tracker.
 
@@ -18,7 +18,7 @@ pub use confine::is_supported as can_confine;
 pub use facts::*;
 
 use crate::{
-    checkpoint::Origin,
+    checkpoint::CheckpointSource,
     conf::Conf,
     engine::{CPU_COUNTER, MapTask, ReduceEnd, ReduceTask, TaskOutcome, run_map, run_reduce},
     error::TaskError,
@@ -30,7 +30,7 @@ use daemon::logging::{self, LogFormat};
 use frame::{read_frame, write_frame};
 use io::{Dfs, ProcessIo};
 use proto::mr::{
-    FromTask, PausedState, Program, Split, TaskHello, TaskResult, TaskSpec, TaskStart, ToTask, from_task,
+    CheckpointInfo, FromTask, Program, Split, TaskHello, TaskResult, TaskSpec, TaskStart, ToTask, from_task,
     task_spec, to_task,
 };
 use std::{
@@ -47,7 +47,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use umbilical::{Heard, Umbilical};
+use umbilical::{Received, Umbilical};
 
 /// The path of the tracker's Unix socket. Set: this is a task process.
 pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
@@ -55,7 +55,7 @@ pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
 pub const PROTOCOL: u32 = 7;
 
 /// Progress is sent at most this often.
-const TELL_PERIOD: Duration = Duration::from_millis(200);
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 /// A task told to stop that has not ended by itself after this long is ended with its process.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
@@ -70,12 +70,12 @@ pub fn umbilical_path() -> Option<PathBuf> {
 }
 
 /// The main of a task process. Ends the process once all has gone well.
-pub fn serve(socket: &Path, make: Arc<MakeJob>) -> ExitCode {
+pub fn serve(socket: &Path, make_job: Arc<MakeJob>) -> ExitCode {
     // A job binary may have its own.
     if !tracing::dispatcher::has_been_set() {
         logging::init(LogFormat::Human);
     }
-    match attend(socket, &make) {
+    match attend(socket, &make_job) {
         // All has been said: what threads there are need not end in order.
         Ok(()) => std::process::exit(0),
         Err(error) => {
@@ -85,7 +85,7 @@ pub fn serve(socket: &Path, make: Arc<MakeJob>) -> ExitCode {
     }
 }
 
-fn attend(socket: &Path, make: &Arc<MakeJob>) -> Result<(), TaskError> {
+fn attend(socket: &Path, make_job: &Arc<MakeJob>) -> Result<(), TaskError> {
     if !process::die_with_tracker()? {
         return Err(TaskError::Program("the tracker has ended".into()));
     }
@@ -109,9 +109,14 @@ fn attend(socket: &Path, make: &Arc<MakeJob>) -> Result<(), TaskError> {
     let (mut next, mut cpu_before) = (Some(start), 0);
     let mut first = true;
     while let Some(start) = next {
-        let attempt =
-            Attempt { make: make.clone(), dfs: Arc::clone(&dfs), cpu_before, first, begun: Instant::now() };
-        next = attempt.live(&stream, start).map_err(broken())?;
+        let attempt = AttemptRun {
+            make_job: make_job.clone(),
+            dfs: Arc::clone(&dfs),
+            cpu_before,
+            first,
+            started: Instant::now(),
+        };
+        next = attempt.run_attempt(&stream, start).map_err(broken())?;
         cpu_before = process::cpu_milliseconds();
         first = false;
     }
@@ -123,21 +128,21 @@ fn hello() -> from_task::Kind {
 }
 
 /// What an attempt takes from its process.
-struct Attempt {
-    make: Arc<MakeJob>,
+struct AttemptRun {
+    make_job: Arc<MakeJob>,
     dfs: Arc<Dfs>,
     /// CPU time that the process had used when it began to wait for this attempt. The first pays for the start.
     cpu_before: u64,
     /// Its folder is the one that the process was started in.
     first: bool,
-    begun: Instant,
+    started: Instant,
 }
 
-impl Attempt {
+impl AttemptRun {
     /// Runs it and says how it ended. If the process is to stay, returns what comes next.
-    fn live(self, stream: &UnixStream, start: TaskStart) -> std::io::Result<Option<TaskStart>> {
+    fn run_attempt(self, stream: &UnixStream, start: TaskStart) -> std::io::Result<Option<TaskStart>> {
         let spec = start.spec.clone().unwrap_or_default();
-        let stay = start.stay;
+        let reuse = start.reuse;
         let (maps, end) = match &spec.input {
             Some(task_spec::Input::Partition(partition)) => (partition.maps, None),
             Some(task_spec::Input::Split(split)) => (0, Some(split.end).filter(|_| !split.whole)),
@@ -158,7 +163,7 @@ impl Attempt {
         umbilical.send(last)?;
         // Whatever is not as it should be is not for another attempt to meet; and what was printed is of this one.
         let sound = well && umbilical.stop().check().is_ok() && !panics::seen();
-        if !stay || !sound || std::io::stdout().flush().is_err() {
+        if !reuse || !sound || std::io::stdout().flush().is_err() {
             return Ok(None);
         }
         umbilical.send(hello())?;
@@ -172,28 +177,28 @@ impl Attempt {
 fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) -> mpsc::Receiver<TaskStart> {
     let (sender, next) = mpsc::channel();
     thread::spawn(move || match umbilical.listen(reader) {
-        Heard::End(error) => {
+        Received::End(error) => {
             if umbilical.is_over() {
                 std::process::exit(0);
             }
             eprintln!("task process: the tracker has hung up: {error}");
             std::process::exit(1);
         }
-        Heard::Nonsense(error) => {
+        Received::Nonsense(error) => {
             umbilical.stop().set(error.to_string());
-            umbilical.feed().ring();
+            umbilical.feed().wake();
         }
-        Heard::Start(start) => drop(sender.send(*start)),
+        Received::Start(start) => drop(sender.send(*start)),
     });
     next
 }
 
 /// Runs the task on a thread of its own; its end comes through the channel.
-fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, attempt: Attempt) -> Ended {
+fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, attempt: AttemptRun) -> Ended {
     let (sender, ended) = mpsc::channel();
     thread::spawn(move || {
         let outcome = panics::catch(|| run(&umbilical, &start, &spec, &attempt));
-        let outcome = outcome.unwrap_or_else(|words| Err(TaskError::Program(words)));
+        let outcome = outcome.unwrap_or_else(|text| Err(TaskError::Program(text)));
         // Nobody listens only if the process is ending.
         let _ = sender.send(outcome);
     });
@@ -204,10 +209,10 @@ fn run(
     umbilical: &Arc<Umbilical>,
     start: &TaskStart,
     spec: &TaskSpec,
-    attempt: &Attempt,
+    attempt: &AttemptRun,
 ) -> Result<ReduceEnd, TaskError> {
     let conf = conf_of(spec)?;
-    let job = (attempt.make)(&spec.program.clone().unwrap_or_default(), &conf)?;
+    let job = (attempt.make_job)(&spec.program.clone().unwrap_or_default(), &conf)?;
     let mut io = ProcessIo::new(umbilical.clone(), start, spec, attempt)?;
     match &spec.input {
         Some(task_spec::Input::Split(split)) => {
@@ -225,19 +230,19 @@ fn run(
             run_map(&job, &task, &mut io).map(ReduceEnd::Done)
         }
         Some(task_spec::Input::Partition(partition)) => {
-            let teller = umbilical.clone();
+            let reporter = umbilical.clone();
             let task = ReduceTask {
                 partition: partition.index,
                 conf,
                 feed: umbilical.feed(),
                 token: spec.shuffle_token.clone(),
                 // If the tracker is gone, the thread that hears it ends the process.
-                unfetched: Arc::new(move |unfetched| {
-                    let _ = teller.send(from_task::Kind::Unfetched(unfetched));
+                fetch_failed: Arc::new(move |fetch_failed| {
+                    let _ = reporter.send(from_task::Kind::FetchFailed(fetch_failed));
                 }),
-                aside: start.aside_dirs.iter().map(PathBuf::from).collect(),
+                checkpoint_dirs: start.checkpoint_dirs.iter().map(PathBuf::from).collect(),
                 from: origin(start),
-                begun: attempt.begun,
+                started: attempt.started,
             };
             run_reduce(&job, &task, &mut io)
         }
@@ -260,12 +265,12 @@ fn supervise(
 ) -> std::io::Result<from_task::Kind> {
     let mut stopped = None;
     loop {
-        match ended.recv_timeout(TELL_PERIOD) {
-            Ok(ended) => return Ok(last_word(ended, end, cpu_before)),
+        match ended.recv_timeout(REPORT_INTERVAL) {
+            Ok(ended) => return Ok(final_message(ended, end, cpu_before)),
             Err(RecvTimeoutError::Disconnected) => {
-                return Ok(from_task::Kind::Failed("the task's thread has ended without a word".into()));
+                return Ok(from_task::Kind::Failed("the task's thread ended without a result".into()));
             }
-            Err(RecvTimeoutError::Timeout) => umbilical.tell()?,
+            Err(RecvTimeoutError::Timeout) => umbilical.send_progress()?,
         }
         if let Err(error) = umbilical.stop().check()
             && stopped.get_or_insert_with(Instant::now).elapsed() >= STOP_GRACE
@@ -276,38 +281,46 @@ fn supervise(
 }
 
 /// What is told last. `end` is that of a map's range, if it has one.
-fn last_word(ended: Result<ReduceEnd, TaskError>, end: Option<u64>, cpu_before: u64) -> from_task::Kind {
+fn final_message(ended: Result<ReduceEnd, TaskError>, end: Option<u64>, cpu_before: u64) -> from_task::Kind {
     match ended {
         Ok(ReduceEnd::Done(TaskOutcome { mut counters, pieces, bytes_out, position })) => {
             // Whoever gets this knows whether anybody asked for it: what is wished by now says nothing of what was
             // read.
             let position = end.filter(|end| position < *end).map(|_| position);
-            // Attempts that were put aside have taken their part.
+            // Attempts that were checkpointed have taken their part.
             *counters.entry(CPU_COUNTER.into()).or_default() +=
                 process::cpu_milliseconds().saturating_sub(cpu_before);
             let counters = counters.into_iter().collect();
             from_task::Kind::Done(TaskResult { counters, pieces, bytes_out, position })
         }
         Ok(ReduceEnd::Paused(paused)) => {
-            // The tracker reads the rest from what was put aside.
+            // The tracker reads the rest from the checkpoint.
             let stage = paused.stage.name().into();
-            from_task::Kind::Paused(PausedState { stage, bytes: paused.bytes, ..PausedState::default() })
+            from_task::Kind::Paused(CheckpointInfo {
+                stage,
+                bytes: paused.bytes,
+                ..CheckpointInfo::default()
+            })
         }
-        Err(error @ TaskError::Unbegun) => from_task::Kind::Unbegun(error.to_string()),
-        Err(TaskError::Spoilt(why)) => from_task::Kind::Spoilt(limits::short_failure(why)),
-        Err(TaskError::Unreached(why)) => from_task::Kind::Unreached(limits::short_failure(why)),
-        Err(TaskError::Dfs(error)) if error.is_away() => {
-            from_task::Kind::Away(limits::short_failure(error.to_string()))
+        Err(error @ TaskError::NotResumed) => from_task::Kind::NotResumed(error.to_string()),
+        Err(TaskError::CheckpointCorrupt(why)) => {
+            from_task::Kind::CheckpointCorrupt(limits::truncate_failure(why))
         }
-        Err(TaskError::Fatal(why)) => from_task::Kind::Fatal(limits::short_failure(why)),
-        Err(error) => from_task::Kind::Failed(limits::short_failure(error.to_string())),
+        Err(TaskError::CheckpointUnreachable(why)) => {
+            from_task::Kind::CheckpointUnreachable(limits::truncate_failure(why))
+        }
+        Err(TaskError::Dfs(error)) if error.is_unavailable() => {
+            from_task::Kind::DfsUnavailable(limits::truncate_failure(error.to_string()))
+        }
+        Err(TaskError::Fatal(why)) => from_task::Kind::Fatal(limits::truncate_failure(why)),
+        Err(error) => from_task::Kind::Failed(limits::truncate_failure(error.to_string())),
     }
 }
 
 /// The state that a reduce is to take up.
-fn origin(start: &TaskStart) -> Option<Origin> {
-    let dirs = start.from_dirs.iter().map(PathBuf::from).collect();
-    let origin = Origin { attempt: start.from.clone(), dirs, addr: start.from_addr.clone() };
+fn origin(start: &TaskStart) -> Option<CheckpointSource> {
+    let dirs = start.resume_dirs.iter().map(PathBuf::from).collect();
+    let origin = CheckpointSource { attempt: start.from.clone(), dirs, addr: start.resume_addr.clone() };
     Some(origin).filter(|origin| !origin.attempt.is_empty())
 }
 
@@ -317,10 +330,10 @@ mod tests {
 
     /// Whatever is wished by the time it is told.
     #[test]
-    fn a_map_that_ended_before_the_end_of_its_range_always_says_where() {
+    fn shortened_map_reports_its_position() {
         let told = |position, end| {
             let outcome = TaskOutcome { position, ..TaskOutcome::default() };
-            match last_word(Ok(ReduceEnd::Done(outcome)), end, 0) {
+            match final_message(Ok(ReduceEnd::Done(outcome)), end, 0) {
                 from_task::Kind::Done(result) => result.position,
                 other => panic!("{other:?}"),
             }

@@ -74,12 +74,12 @@ pub(super) fn limit_itself() -> Result<(), TaskError> {
     rustix::thread::set_no_new_privs(true)
         .map_err(|error| TaskError::io("give up gaining rights")(io::Error::from(error)))?;
     for (key, resource) in [(LIMIT_AS_VAR, Resource::As), (LIMIT_NOFILE_VAR, Resource::Nofile)] {
-        let Some(most) = number(key)? else { continue };
+        let Some(max) = number(key)? else { continue };
         // What is forbidden already cannot be allowed again.
-        let most = getrlimit(resource).maximum.map_or(most, |allowed| most.min(allowed));
-        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        let max = getrlimit(resource).maximum.map_or(max, |allowed| max.min(allowed));
+        let limit = Rlimit { current: Some(max), maximum: Some(max) };
         setrlimit(resource, limit)
-            .map_err(|error| TaskError::io(format!("set {key}={most}"))(io::Error::from(error)))?;
+            .map_err(|error| TaskError::io(format!("set {key}={max}"))(io::Error::from(error)))?;
     }
     Ok(())
 }

@@ -2,11 +2,11 @@
 
 use super::frame::{read_frame, write_frame};
 use crate::{
-    engine::{Progress, Pulse, Refusal, StopFlag, Wish},
+    engine::{Liveness, PreemptRefusal, PreemptRequest, Progress, TaskControl},
     error::TaskError,
     fetch::MapFeed,
 };
-use proto::mr::{self, FromTask, Recall, TaskStart, ToTask, from_task, to_task};
+use proto::mr::{self, FromTask, PreemptKind, TaskStart, ToTask, from_task, to_task};
 use std::{
     io,
     os::unix::net::UnixStream,
@@ -18,14 +18,14 @@ use std::{
 };
 
 /// Progress is sent at least this often, as a sign of life.
-const SILENCE_MAX: Duration = Duration::from_secs(2);
+const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
 /// Shared by the thread that runs the task, the one that reads, and the one that tells.
 pub(super) struct Umbilical {
     writer: Mutex<UnixStream>,
     latest: Mutex<Latest>,
-    stop: StopFlag,
-    pulse: Pulse,
+    stop: TaskControl,
+    liveness: Liveness,
     feed: Arc<MapFeed>,
     /// The last word has been said.
     over: AtomicBool,
@@ -38,7 +38,7 @@ struct Latest {
 }
 
 /// What listening has come to.
-pub(super) enum Heard {
+pub(super) enum Received {
     /// The tracker's end was closed, or broke.
     End(io::Error),
     /// It said what makes no sense.
@@ -62,19 +62,19 @@ impl Umbilical {
         Self {
             writer: Mutex::new(writer),
             latest: Mutex::new(latest),
-            stop: StopFlag::default(),
-            pulse: Pulse::default(),
+            stop: TaskControl::default(),
+            liveness: Liveness::default(),
             feed: Arc::new(MapFeed::new(maps)),
             over: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn stop(&self) -> StopFlag {
+    pub(super) fn stop(&self) -> TaskControl {
         self.stop.clone()
     }
 
-    pub(super) fn pulse(&self) -> Pulse {
-        self.pulse.clone()
+    pub(super) fn liveness(&self) -> Liveness {
+        self.liveness.clone()
     }
 
     pub(super) fn feed(&self) -> Arc<MapFeed> {
@@ -83,7 +83,7 @@ impl Umbilical {
 
     /// Notes how far the task is; it is sent when its time comes.
     pub(super) fn progress(&self, progress: &Progress) {
-        self.pulse.beat();
+        self.liveness.mark_alive();
         let mut latest = locked(&self.latest);
         let known = &mut latest.progress;
         known.done = progress.done;
@@ -99,15 +99,15 @@ impl Umbilical {
     }
 
     /// Sends progress if there is news, or if the tracker has heard nothing for long.
-    pub(super) fn tell(&self) -> io::Result<()> {
+    pub(super) fn send_progress(&self) -> io::Result<()> {
         let progress = {
             let mut latest = locked(&self.latest);
-            if !latest.changed && latest.sent.elapsed() < SILENCE_MAX {
+            if !latest.changed && latest.sent.elapsed() < REPORT_INTERVAL_MAX {
                 return Ok(());
             }
             latest.changed = false;
             latest.sent = Instant::now();
-            latest.progress.beat = self.pulse.count();
+            latest.progress.activity = self.liveness.count();
             latest.progress.refusals = self.stop.refusals();
             latest.progress.set_refused(refused(&self.stop));
             latest.progress.clone()
@@ -115,43 +115,43 @@ impl Umbilical {
         self.send(from_task::Kind::Progress(progress))
     }
 
-    /// Whether the last word has been said.
+    /// Whether the last message has been said.
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
 
     pub(super) fn send(&self, kind: from_task::Kind) -> io::Result<()> {
-        if !matches!(kind, from_task::Kind::Progress(_) | from_task::Kind::Unfetched(_)) {
+        if !matches!(kind, from_task::Kind::Progress(_) | from_task::Kind::FetchFailed(_)) {
             self.over.store(true, Ordering::Relaxed);
         }
         write_frame(&mut *locked(&self.writer), &FromTask { kind: Some(kind) })
     }
 
     /// Reads until the tracker's end is closed, or another attempt begins.
-    pub(super) fn listen(&self, mut reader: UnixStream) -> Heard {
+    pub(super) fn listen(&self, mut reader: UnixStream) -> Received {
         loop {
-            let heard = match read_frame::<ToTask>(&mut reader) {
-                Ok(Some(heard)) => heard,
-                Ok(None) => return Heard::End(io::ErrorKind::UnexpectedEof.into()),
-                Err(error) => return Heard::End(error),
+            let received = match read_frame::<ToTask>(&mut reader) {
+                Ok(Some(received)) => received,
+                Ok(None) => return Received::End(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) => return Received::End(error),
             };
-            match heard.kind {
+            match received.kind {
                 Some(to_task::Kind::MapEvents(news)) => {
                     if let Err(error) = self.feed.push(news) {
-                        return Heard::Nonsense(error);
+                        return Received::Nonsense(error);
                     }
                 }
-                Some(to_task::Kind::Stop(stop)) => {
-                    match stop.how() {
+                Some(to_task::Kind::Preempt(stop)) => {
+                    match stop.kind() {
                         // Of a newer tracker, which will end this process if it must.
-                        Recall::Unspecified => continue,
-                        Recall::Kill => self.stop.set(stop.why),
-                        Recall::Split => self.stop.ask(Wish::Split),
-                        Recall::Pause => self.stop.ask(Wish::Pause),
+                        PreemptKind::Unspecified => continue,
+                        PreemptKind::Kill => self.stop.set(stop.why),
+                        PreemptKind::Split => self.stop.request_preemption(PreemptRequest::Split),
+                        PreemptKind::Pause => self.stop.request_preemption(PreemptRequest::Pause),
                     }
-                    self.feed.ring();
+                    self.feed.wake();
                 }
-                Some(to_task::Kind::Start(start)) => return Heard::Start(start.into()),
+                Some(to_task::Kind::Start(start)) => return Received::Start(start.into()),
                 // Something of a newer tracker.
                 None => {}
             }
@@ -159,11 +159,11 @@ impl Umbilical {
     }
 }
 
-fn refused(stop: &StopFlag) -> proto::mr::Refusal {
+fn refused(stop: &TaskControl) -> proto::mr::PreemptRefusal {
     match stop.refused() {
-        None => proto::mr::Refusal::Unspecified,
-        Some(Refusal::NoRoom) => proto::mr::Refusal::NoRoom,
-        Some(Refusal::Unsaved) => proto::mr::Refusal::Unsaved,
-        Some(Refusal::Undivided) => proto::mr::Refusal::Undivided,
+        None => proto::mr::PreemptRefusal::Unspecified,
+        Some(PreemptRefusal::NoSpace) => proto::mr::PreemptRefusal::NoSpace,
+        Some(PreemptRefusal::ReducerNotSavable) => proto::mr::PreemptRefusal::ReducerNotSavable,
+        Some(PreemptRefusal::MapperNotDivisible) => proto::mr::PreemptRefusal::MapperNotDivisible,
     }
 }

@@ -12,8 +12,8 @@ use mrlib::{
     },
 };
 use proto::mr::{
-    FromTask, MapAvailable, MapEvent, Partition, Program, Progress, TaskMapEvents, TaskResult, TaskSpec,
-    TaskStart, TaskStop, ToTask, Unfetched, from_task, map_event, program, task_spec, to_task,
+    FetchFailed, FromTask, MapAvailable, MapEvent, Partition, Program, Progress, TaskMapEvents, TaskPreempt,
+    TaskResult, TaskSpec, TaskStart, ToTask, from_task, map_event, program, task_spec, to_task,
 };
 use std::{
     os::unix::{
@@ -34,10 +34,10 @@ pub(crate) struct Tracker {
     stream: UnixStream,
     child: Child,
     /// Whether it is told to stay after an attempt.
-    stay: bool,
+    reuse: bool,
 }
 
-/// How a task process has ended: its last words and its exit.
+/// How a task process has ended: its last output and its exit.
 pub(crate) type End = (Option<from_task::Kind>, ExitStatus);
 
 impl Tracker {
@@ -62,7 +62,7 @@ impl Tracker {
         assert!(
             matches!(hello.kind, Some(from_task::Kind::Hello(hello)) if hello.protocol == task::PROTOCOL)
         );
-        Self { folder, stream, child, stay: false }
+        Self { folder, stream, child, reuse: false }
     }
 
     pub(crate) fn send(&mut self, kind: to_task::Kind) {
@@ -94,7 +94,7 @@ impl Tracker {
             memory_bytes: 64 << 20,
             ..TaskStart::default()
         };
-        self.send(to_task::Kind::Start(TaskStart { stay: self.stay, ..start }));
+        self.send(to_task::Kind::Start(TaskStart { reuse: self.reuse, ..start }));
     }
 
     /// Its last words of an attempt after which it stays.
@@ -110,7 +110,7 @@ impl Tracker {
         }
     }
 
-    /// Makes a map output of words on this node and tells of it as the given entry of the list.
+    /// Makes a map output of words on this node and reports it as the given entry of the list.
     fn map_output(&mut self, map: u32, words: &[&str]) {
         let path: PathBuf = self.folder.path().join(format!("map{map}"));
         let mut writer = SegmentWriter::create(&path, 1, true).expect("a disk");
@@ -132,7 +132,7 @@ impl Tracker {
         loop {
             let progress = self.progress();
             if progress.stage == stage {
-                return progress.beat;
+                return progress.activity;
             }
         }
     }
@@ -198,7 +198,7 @@ fn a_reduce_runs_to_its_end() {
 #[test]
 fn attempts_in_one_process_know_nothing_of_each_other() {
     let mut tracker = Tracker::with_mrtask();
-    tracker.stay = true;
+    tracker.reuse = true;
     for log in ["stdout", "stderr"] {
         std::fs::write(tracker.folder.path().join(log), "").expect("a disk");
     }
@@ -208,9 +208,9 @@ fn attempts_in_one_process_know_nothing_of_each_other() {
         let result = tracker.done_and_waits();
         assert_eq!(result.counters["REDUCE_INPUT_RECORDS"], round);
         // These come too late, and are not for the next.
-        tracker.send(to_task::Kind::Stop(TaskStop {
+        tracker.send(to_task::Kind::Preempt(TaskPreempt {
             why: "too late".into(),
-            how: proto::mr::Recall::Kill.into(),
+            kind: proto::mr::PreemptKind::Kill.into(),
         }));
         tracker.map_output(1, &["x"]);
     }
@@ -221,9 +221,9 @@ fn attempts_in_one_process_know_nothing_of_each_other() {
 }
 
 #[test]
-fn one_whose_new_folder_is_gone_says_so() {
+fn missing_work_folder_is_reported() {
     let mut tracker = Tracker::with_mrtask();
-    tracker.stay = true;
+    tracker.reuse = true;
     tracker.start("wordcount", 0);
     tracker.done_and_waits();
     std::fs::remove_dir_all(tracker.folder.path()).expect("a disk");
@@ -233,7 +233,7 @@ fn one_whose_new_folder_is_gone_says_so() {
 }
 
 #[test]
-fn an_unknown_program_fails_in_words() {
+fn unknown_program_fails_with_a_message() {
     let mut tracker = Tracker::with_mrtask();
     tracker.start("no-such", 0);
     let why = failed(tracker.end());
@@ -241,7 +241,7 @@ fn an_unknown_program_fails_in_words() {
 }
 
 #[test]
-fn a_panic_is_told_with_its_place() {
+fn panic_is_reported_with_its_location() {
     let mut tracker = Tracker::with_own_program();
     tracker.start("panic", 1);
     tracker.map_output(0, &["a"]);
@@ -250,7 +250,7 @@ fn a_panic_is_told_with_its_place() {
 }
 
 #[test]
-fn an_output_that_cannot_be_fetched_is_told_of() {
+fn unfetchable_output_is_reported() {
     let mut tracker = Tracker::with_mrtask();
     tracker.start("wordcount", 1);
     let available = MapAvailable {
@@ -267,22 +267,25 @@ fn an_output_that_cannot_be_fetched_is_told_of() {
             break heard.kind;
         }
     };
-    let unfetched = Unfetched { attempt: "job_3.m0.0".into(), addr: "here:1".into() };
-    assert_eq!(heard, Some(from_task::Kind::Unfetched(unfetched)));
-    tracker.send(to_task::Kind::Stop(TaskStop { why: "enough".into(), how: proto::mr::Recall::Kill.into() }));
+    let unfetched = FetchFailed { attempt: "job_3.m0.0".into(), addr: "here:1".into() };
+    assert_eq!(heard, Some(from_task::Kind::FetchFailed(unfetched)));
+    tracker.send(to_task::Kind::Preempt(TaskPreempt {
+        why: "enough".into(),
+        kind: proto::mr::PreemptKind::Kill.into(),
+    }));
     assert_eq!(failed(tracker.end()), "stopped: enough");
 }
 
 #[test]
-fn a_task_stops_when_it_is_told_even_if_its_program_does_not() {
+fn task_stops_on_request_even_if_its_program_does_not() {
     for (program, stage) in [("wait", "shuffle"), ("hang", "reduce")] {
         let mut tracker = Tracker::with_own_program();
         tracker.start(program, if program == "wait" { 2 } else { 1 });
         tracker.map_output(0, &["a"]);
         tracker.wait_for_stage(stage);
-        tracker.send(to_task::Kind::Stop(TaskStop {
+        tracker.send(to_task::Kind::Preempt(TaskPreempt {
             why: "preempted".into(),
-            how: proto::mr::Recall::Kill.into(),
+            kind: proto::mr::PreemptKind::Kill.into(),
         }));
         let started = Instant::now();
         assert_eq!(failed(tracker.end()), "stopped: preempted");
@@ -291,29 +294,29 @@ fn a_task_stops_when_it_is_told_even_if_its_program_does_not() {
 }
 
 #[test]
-fn a_task_that_waits_is_alive_and_one_whose_program_hangs_is_not() {
+fn waiting_task_is_alive_and_hung_program_is_not() {
     let mut waiting = Tracker::with_own_program();
     waiting.start("wait", 2);
     let first = waiting.wait_for_stage("shuffle");
-    while waiting.progress().beat <= first {}
+    while waiting.progress().activity <= first {}
     let mut hanging = Tracker::with_own_program();
     hanging.start("hang", 1);
     hanging.map_output(0, &["a"]);
     hanging.wait_for_stage("reduce");
     // It may have said so just before it hung.
-    let beat = hanging.progress().beat;
-    assert_eq!(hanging.progress().beat, beat);
+    let activity = hanging.progress().activity;
+    assert_eq!(hanging.progress().activity, activity);
     for mut tracker in [waiting, hanging] {
-        tracker.send(to_task::Kind::Stop(TaskStop {
+        tracker.send(to_task::Kind::Preempt(TaskPreempt {
             why: "enough".into(),
-            how: proto::mr::Recall::Kill.into(),
+            kind: proto::mr::PreemptKind::Kill.into(),
         }));
         failed(tracker.end());
     }
 }
 
 #[test]
-fn long_words_are_cut() {
+fn long_messages_are_truncated() {
     let mut tracker = Tracker::with_own_program();
     tracker.start("talk", 1);
     tracker.map_output(0, &["a"]);
@@ -385,7 +388,7 @@ fn a_process_that_is_not_the_trackers_child_ends() {
 }
 
 #[test]
-fn a_process_keeps_to_its_memory() {
+fn process_memory_is_limited() {
     let mut command = own_program();
     command.env(LIMIT_AS_VAR, (2_u64 << 30).to_string());
     let mut tracker = Tracker::with(command);

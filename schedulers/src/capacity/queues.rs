@@ -1,6 +1,6 @@
 //! Queues in queues, what they hold, and who waits there: kept right fact by fact.
 
-use crate::{estimate::demand, line::Real, params::Section};
+use crate::{estimate::demand, params::Section, ranked_queue::Real};
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan,
     ids::JobId,
@@ -12,7 +12,7 @@ use std::{
 };
 
 /// A job's place in its queue.
-type Turn = (Reverse<Priority>, JobId);
+type OrderKey = (Reverse<Priority>, JobId);
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
@@ -21,14 +21,14 @@ pub(super) struct Queue {
     children: Vec<usize>,
     /// Parts of the whole cluster: guaranteed, and at most.
     guaranteed: f64,
-    most: f64,
+    max: f64,
     /// Parts of the queue that each user is let have, and at most, in multiples of what is guaranteed.
     user_limit: f64,
     user_factor: f64,
     /// Slots held by jobs in it or below it.
     pub(super) held: PerPhase<u32>,
     /// Its jobs that can use a slot, in turn.
-    turn: PerPhase<BTreeSet<Turn>>,
+    order: PerPhase<BTreeSet<OrderKey>>,
     /// Its running jobs.
     jobs: BTreeSet<JobId>,
     /// Its users with running jobs, or with slots.
@@ -48,33 +48,33 @@ impl Queue {
     }
 
     /// Slots that it may hold; what still runs on nodes that do not count any more is part of what there is to hold.
-    pub(super) fn most(&self, phase: Phase, cluster: &Cluster) -> f64 {
-        let slots = cluster.slots(phase) + cluster.held_apart(phase);
-        (self.most * f64::from(slots) - 1e-9).ceil()
+    pub(super) fn max(&self, phase: Phase, cluster: &Cluster) -> f64 {
+        let slots = cluster.slots(phase) + cluster.held_elsewhere(phase);
+        (self.max * f64::from(slots) - 1e-9).ceil()
     }
 
     /// Slots that each of its users may hold now: as much as the queue has, divided by its users, but no less than
     /// the limit that is set; the queue counts as full, and as one larger if it borrows.
-    pub(super) fn user_most(&self, phase: Phase, cluster: &Cluster) -> f64 {
+    pub(super) fn user_max(&self, phase: Phase, cluster: &Cluster) -> f64 {
         let guaranteed = self.guaranteed(phase, cluster);
         let has = guaranteed.ceil().max(f64::from(self.held[phase]) + 1.0);
         let users = self.users.values().filter(|user| user.jobs > 0).count().max(1) as f64;
         let limit = (has / users).ceil().max((has * self.user_limit).ceil());
         // Of nothing guaranteed there is no multiple: such a queue only borrows.
-        let most = if guaranteed > 0.0 { (guaranteed * self.user_factor).ceil().max(1.0) } else { limit };
-        limit.min(most)
+        let max = if guaranteed > 0.0 { (guaranteed * self.user_factor).ceil().max(1.0) } else { limit };
+        limit.min(max)
     }
 
     pub(super) fn user_held(&self, user: &str, phase: Phase) -> f64 {
         self.users.get(user).map_or(0.0, |user| f64::from(user.held[phase]))
     }
 
-    pub(super) fn in_turn(&self, phase: Phase) -> impl Iterator<Item = JobId> + '_ {
-        self.turn[phase].iter().map(|(_, job)| *job)
+    pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = JobId> + '_ {
+        self.order[phase].iter().map(|(_, job)| *job)
     }
 
     pub(super) fn ahead_of(&self, job: &Job, phase: Phase) -> usize {
-        self.turn[phase].range(..(Reverse(job.spec.priority), job.id)).count()
+        self.order[phase].range(..(Reverse(job.spec.priority), job.id)).count()
     }
 
     /// Slots that its jobs could use, each user within his limit.
@@ -83,8 +83,8 @@ impl Queue {
         for job in self.jobs.iter().filter_map(|job| cluster.job(*job)) {
             *users.entry(&job.spec.user).or_default() += demand(job, phase);
         }
-        let most = self.user_most(phase, cluster);
-        users.values().map(|wanted| wanted.min(most)).sum()
+        let max = self.user_max(phase, cluster);
+        users.values().map(|wanted| wanted.min(max)).sum()
     }
 
     pub(super) fn is_leaf(&self) -> bool {
@@ -108,7 +108,7 @@ pub(super) struct Queues {
 
 impl Queues {
     pub(super) fn new(section: &mut Section<'_>) -> Self {
-        let root = Queue { guaranteed: 1.0, most: 1.0, user_limit: 1.0, ..Queue::default() };
+        let root = Queue { guaranteed: 1.0, max: 1.0, user_limit: 1.0, ..Queue::default() };
         let mut queues = Self { tree: vec![root], members: BTreeMap::new() };
         let mut names = section.names("queues");
         names.insert("default".into());
@@ -126,16 +126,16 @@ impl Queues {
         };
         let key = |field: &str| format!("queues.{name}.{field}");
         let taken: f64 = self.tree[parent].children.iter().map(|child| self.tree[*child].guaranteed).sum();
-        let (whole, ceiling) = (self.tree[parent].guaranteed, self.tree[parent].most);
+        let (whole, ceiling) = (self.tree[parent].guaranteed, self.tree[parent].max);
         // What the others at the top leave over is the default queue's.
-        let rest = if name == "default" { (100.0 - given_beside_default(section)).max(0.0) } else { 0.0 };
+        let rest = if name == "default" { (100.0 - percent_of_others(section)).max(0.0) } else { 0.0 };
         let capacity = section.number(
             &key("capacity"),
             rest,
             0.0..=100.0,
             "percent of its parent that it is guaranteed",
         );
-        let most = section.number(
+        let max = section.number(
             &key("max_capacity"),
             100.0,
             0.0..=100.0,
@@ -149,7 +149,7 @@ impl Queues {
         if taken + guaranteed > whole + 1e-9 {
             section.refuse(format!("the queues beside {name} and it have more than 100 percent together"));
         }
-        if most < capacity {
+        if max < capacity {
             section.refuse(format!("queue {name} may hold less than it is guaranteed"));
         }
         let number = self.tree.len();
@@ -158,7 +158,7 @@ impl Queues {
             name: name.to_owned(),
             parent: Some(parent),
             guaranteed,
-            most: ceiling * most / 100.0,
+            max: ceiling * max / 100.0,
             user_limit: user_limit / 100.0,
             user_factor,
             ..Queue::default()
@@ -179,7 +179,7 @@ impl Queues {
     }
 
     /// Leaves that may take another slot, the one that has least of its guarantee first, level by level.
-    pub(super) fn in_turn(&self, phase: Phase, cluster: &Cluster) -> Vec<&Queue> {
+    pub(super) fn in_order(&self, phase: Phase, cluster: &Cluster) -> Vec<&Queue> {
         let mut leaves = Vec::new();
         self.descend(0, phase, cluster, &mut leaves);
         leaves
@@ -187,11 +187,11 @@ impl Queues {
 
     fn descend<'a>(&'a self, number: usize, phase: Phase, cluster: &Cluster, leaves: &mut Vec<&'a Queue>) {
         let queue = &self.tree[number];
-        if f64::from(queue.held[phase]) + 1.0 > queue.most(phase, cluster) {
+        if f64::from(queue.held[phase]) + 1.0 > queue.max(phase, cluster) {
             return;
         }
         if queue.is_leaf() {
-            if !queue.turn[phase].is_empty() {
+            if !queue.order[phase].is_empty() {
                 leaves.push(queue);
             }
             return;
@@ -210,7 +210,7 @@ impl Queues {
     }
 
     /// The queues just below where the paths of two part; nothing if they are the same.
-    pub(super) fn apart(&self, a: usize, b: usize) -> Option<(usize, usize)> {
+    pub(super) fn diverging_queues(&self, a: usize, b: usize) -> Option<(usize, usize)> {
         let (from_a, from_b) = (self.path(a), self.path(b));
         let mut levels = from_a.iter().rev().zip(from_b.iter().rev());
         levels.find(|(a, b)| a != b).map(|(a, b)| (*a, *b))
@@ -222,33 +222,39 @@ impl Queues {
     }
 
     /// Slots that jobs of a queue hold and have not been told to give back, and those that it is guaranteed.
-    pub(super) fn stands(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> (f64, f64) {
-        (self.keeps(number, phase, plan), self.tree[number].guaranteed(phase, plan.cluster()))
+    pub(super) fn usage(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> (f64, f64) {
+        (self.retained(number, phase, plan), self.tree[number].guaranteed(phase, plan.cluster()))
     }
 
-    fn keeps(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> f64 {
+    fn retained(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> f64 {
         let queue = &self.tree[number];
         let jobs = queue.jobs.iter().filter_map(|job| plan.cluster().job(*job));
-        let own: f64 = jobs.map(|job| f64::from(plan.keeps(job, phase))).sum();
-        own + queue.children.iter().map(|child| self.keeps(*child, phase, plan)).sum::<f64>()
+        let own: f64 = jobs.map(|job| f64::from(plan.retained_slots(job, phase))).sum();
+        own + queue.children.iter().map(|child| self.retained(*child, phase, plan)).sum::<f64>()
     }
 
     /// Whether a queue and all above it may hold another slot.
     pub(super) fn has_room(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> bool {
         let room = |number: &usize| {
-            self.keeps(*number, phase, plan) + 1.0 <= self.tree[*number].most(phase, plan.cluster())
+            self.retained(*number, phase, plan) + 1.0 <= self.tree[*number].max(phase, plan.cluster())
         };
         self.path(number).iter().all(room)
     }
 
     /// How much each other leaf has above its guarantee that a leaf may have back: none of what lies within the guarantee
     /// of a queue around it that is not around both.
-    pub(super) fn excess_beside(&self, leaf: usize, phase: Phase, plan: &Plan<'_>) -> BTreeMap<usize, f64> {
+    pub(super) fn excess_of_others(
+        &self,
+        leaf: usize,
+        phase: Phase,
+        plan: &Plan<'_>,
+    ) -> BTreeMap<usize, f64> {
         let excess = |number: usize| {
-            let (keeps, guaranteed) = self.stands(number, phase, plan);
-            keeps - guaranteed
+            let (retained, guaranteed) = self.usage(number, phase, plan);
+            retained - guaranteed
         };
-        let others = self.leaves().filter_map(|(other, _)| Some((other, self.apart(leaf, other)?.1)));
+        let others =
+            self.leaves().filter_map(|(other, _)| Some((other, self.diverging_queues(leaf, other)?.1)));
         let least = |(other, side): (usize, usize)| {
             let path = self.path(other);
             let upto = path.iter().position(|number| *number == side).unwrap_or(0);
@@ -304,27 +310,27 @@ impl Queues {
         let Some(number) = self.number(id) else { return };
         for phase in Phase::BOTH {
             let job = cluster.job(id);
-            self.hold(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
+            self.set_held(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
             if let Some(job) = job {
-                let turn = (Reverse(job.spec.priority), id);
-                let line = &mut self.tree[number].turn[phase];
+                let order = (Reverse(job.spec.priority), id);
+                let queue = &mut self.tree[number].order[phase];
                 if job.may_start(phase) && !job.pending[phase].is_empty() {
-                    line.insert(turn);
+                    queue.insert(order);
                 } else {
-                    line.remove(&turn);
+                    queue.remove(&order);
                 }
             }
         }
     }
 
     /// A slot that this round gives a job counts at once; `refresh` takes that back.
-    pub(super) fn lend(&mut self, job: JobId, phase: Phase) {
+    pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
         if let Some(held) = self.members.get(&job).map(|member| member.held[phase]) {
-            self.hold(job, phase, held + 1);
+            self.set_held(job, phase, held + 1);
         }
     }
 
-    fn hold(&mut self, job: JobId, phase: Phase, held: u32) {
+    fn set_held(&mut self, job: JobId, phase: Phase, held: u32) {
         let Some(member) = self.members.get_mut(&job) else { return };
         let before = std::mem::replace(&mut member.held[phase], held);
         if held == before {
@@ -342,7 +348,7 @@ impl Queues {
 }
 
 /// Percent that is said of the other queues at the top.
-fn given_beside_default(section: &Section<'_>) -> f64 {
+fn percent_of_others(section: &Section<'_>) -> f64 {
     let tops = section.names("queues").into_iter().filter(|name| !name.contains('.') && name != "default");
     tops.filter_map(|name| section.peek(&format!("queues.{name}.capacity"))).sum()
 }

@@ -12,10 +12,10 @@ use mrcore::compute::{Numbers, Problem};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Less of a resource than this is none.
-pub(super) const NOTHING: f64 = 1e-9;
+pub(super) const EPSILON: f64 = 1e-9;
 
 /// Resources whose rates differ by less than this factor for every class are one to the linear program.
-const ALIKE: f64 = 0.1;
+const SIMILARITY: f64 = 0.1;
 
 /// What is known of one kind.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -40,7 +40,7 @@ pub(super) fn features(times: &[f64]) -> Vec<f64> {
 }
 
 /// How far two kinds are apart: 0.5 is about half as long again on every node.
-pub(super) fn apart(a: &[f64], b: &[f64]) -> f64 {
+pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     distance2(a, b).sqrt()
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Classes {
 /// Asks for both classifications of these kinds on so many nodes.
 pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
     let list = |value: fn(&KindFacts) -> f64| kinds.iter().map(value).collect::<Vec<f64>>();
-    let given = Numbers::default()
+    let input = Numbers::default()
         .with("rank", list(|kind| kind.rank as f64))
         .with("user", list(|kind| kind.user as f64))
         .with("promised", list(|kind| f64::from(u8::from(kind.promised))))
@@ -72,7 +72,7 @@ pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
         )
         .with("nodes", vec![nodes as f64])
         .with("seed", vec![seed as f64]);
-    Problem { name: "coshh-classes", given, solve }
+    Problem { name: "coshh-classes", input, solve }
 }
 
 /// The two classifications; nothing if it went wrong.
@@ -93,11 +93,11 @@ pub(super) fn answer(numbers: &Numbers, nodes: usize) -> Option<[Classes; 2]> {
     Some([first?, second?])
 }
 
-fn solve(given: &Numbers) -> Numbers {
-    let nodes = given.one("nodes").unwrap_or(0.0) as usize;
-    let seed = given.one("seed").unwrap_or(0.0) as u64;
-    let number = |name: &str, at: usize| given.list(name).get(at).copied().unwrap_or(0.0);
-    let rows = given.list("times").chunks(nodes.max(1)).enumerate();
+fn solve(input: &Numbers) -> Numbers {
+    let nodes = input.one("nodes").unwrap_or(0.0) as usize;
+    let seed = input.one("seed").unwrap_or(0.0) as u64;
+    let number = |name: &str, at: usize| input.list(name).get(at).copied().unwrap_or(0.0);
+    let rows = input.list("times").chunks(nodes.max(1)).enumerate();
     let kinds: Vec<KindFacts> = rows
         .map(|(at, times)| KindFacts {
             rank: number("rank", at) as usize,
@@ -188,7 +188,7 @@ fn suggest(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
 /// program with three columns, with the same answer for each node of a make.
 fn merge(mu: &[Vec<f64>]) -> (Vec<usize>, Vec<Vec<f64>>, Vec<f64>) {
     let nodes = mu.first().map_or(0, Vec::len);
-    let step = |rate: f64| if rate > 0.0 { (rate.ln() / ALIKE).round() as i64 } else { i64::MIN };
+    let step = |rate: f64| if rate > 0.0 { (rate.ln() / SIMILARITY).round() as i64 } else { i64::MIN };
     let mut groups: BTreeMap<Vec<i64>, usize> = BTreeMap::new();
     let (mut of_node, mut counts) = (Vec::new(), Vec::new());
     let mut merged: Vec<Vec<f64>> = vec![Vec::new(); mu.len()];
@@ -255,7 +255,7 @@ mod tests {
         assert_ne!(all.of[0], all.of[4]);
         assert_eq!(promised.of[4], None);
         // Three users of rank 0 make at most three classes; every class has something somewhere.
-        assert!(all.delta.iter().all(|row| row.iter().any(|part| *part > NOTHING)), "{all:?}");
+        assert!(all.delta.iter().all(|row| row.iter().any(|part| *part > EPSILON)), "{all:?}");
     }
 
     /// Alone a class has all nodes; where it shall not run, another has.
@@ -264,12 +264,12 @@ mod tests {
         let slow = |user| KindFacts { fit: vec![true, false], ..kind(user, user, false, 1.0, &[1.0, 100.0]) };
         let [_, all] = ask(&[slow(0), kind(1, 1, false, 1.0, &[1.0, 100.0])]);
         let (one, other) = (all.of[0].unwrap(), all.of[1].unwrap());
-        assert!(all.delta[one][1] <= NOTHING && all.delta[one][0] > NOTHING, "{all:?}");
-        assert!(all.delta[other][1] > NOTHING, "{all:?}");
+        assert!(all.delta[one][1] <= EPSILON && all.delta[one][0] > EPSILON, "{all:?}");
+        assert!(all.delta[other][1] > EPSILON, "{all:?}");
     }
 
     #[test]
-    fn nodes_alike_are_one_to_the_program_and_each_gets_the_answer() {
+    fn identical_nodes_share_one_solution() {
         let mu = vec![vec![1.0, 1.02, 5.0, 1.01]];
         let (of_node, merged, counts) = merge(&mu);
         assert_eq!(of_node, [0, 0, 1, 0]);

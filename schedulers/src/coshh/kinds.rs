@@ -1,7 +1,7 @@
 //! Kinds of jobs: one user's jobs of one program, size and priority. What is known of each, and its classes.
 
 use super::{
-    classes::{self, Classes, KindFacts, NOTHING, apart},
+    classes::{self, Classes, EPSILON, KindFacts, distance},
     predictor::{About, Predictor, Tables},
 };
 use crate::estimate::Mean;
@@ -32,11 +32,11 @@ pub(super) struct Kind {
     pub(super) tables: Tables,
     /// Tasks of a job, on average.
     tasks: PerPhase<Mean>,
-    /// Jobs that are not over.
+    /// Active jobs.
     jobs: u32,
     /// Jobs a second as of the last arrival: each counts for a window, less and less.
     arrivals: f64,
-    seen: Time,
+    last_seen: Time,
     /// Its class in each classification.
     class: [Option<usize>; 2],
     /// The features that it was classified by.
@@ -68,7 +68,7 @@ pub(super) struct Kinds {
     next: usize,
     solution: Option<Solution>,
     /// What is being computed: for these nodes and kinds.
-    asked: Option<(Vec<Node>, Vec<usize>)>,
+    pending: Option<(Vec<Node>, Vec<usize>)>,
     /// Kinds or nodes are not those of the solution.
     stale: bool,
 }
@@ -84,7 +84,7 @@ impl Kinds {
             all: BTreeMap::new(),
             next: 0,
             solution: None,
-            asked: None,
+            pending: None,
             stale: false,
         }
     }
@@ -113,7 +113,7 @@ impl Kinds {
                     tasks: PerPhase::default(),
                     jobs: 0,
                     arrivals: 0.0,
-                    seen: now,
+                    last_seen: now,
                     class: [None; 2],
                     as_classified: Vec::new(),
                     fit: Vec::new(),
@@ -123,7 +123,7 @@ impl Kinds {
         let window = self.window;
         if let Some(kind) = self.all.get_mut(&number) {
             kind.arrivals = kind.rate(now, window) + 1.0 / window.as_secs_f64().max(1e-6);
-            kind.seen = now;
+            kind.last_seen = now;
             kind.jobs += 1;
             kind.tasks.map.add(job.tasks.map.len() as f64);
             kind.tasks.reduce.add(job.tasks.reduce.len() as f64);
@@ -133,7 +133,7 @@ impl Kinds {
         number
     }
 
-    /// A job is over.
+    /// A job has ended.
     pub(super) fn depart(&mut self, number: usize) {
         if let Some(kind) = self.all.get_mut(&number) {
             kind.jobs = kind.jobs.saturating_sub(1);
@@ -143,7 +143,7 @@ impl Kinds {
     fn forget(&mut self) {
         while self.all.len() > KINDS_MAX {
             let idle = self.all.iter().filter(|(_, kind)| kind.jobs == 0);
-            let Some(oldest) = idle.min_by_key(|(_, kind)| kind.seen).map(|(number, _)| *number) else {
+            let Some(oldest) = idle.min_by_key(|(_, kind)| kind.last_seen).map(|(number, _)| *number) else {
                 return;
             };
             self.all.remove(&oldest);
@@ -161,7 +161,7 @@ impl Kinds {
         let nearest = |stage: usize| {
             let centres = solution.classes[stage].centres.iter().zip(&solution.ranks[stage]).enumerate();
             let alike = centres.filter(|(_, (_, rank))| **rank == kind.rank);
-            let by_distance = alike.map(|(class, (centre, _))| (apart(&features, centre), class));
+            let by_distance = alike.map(|(class, (centre, _))| (distance(&features, centre), class));
             by_distance.filter(|(far, _)| *far <= self.radius).min_by(|a, b| a.0.total_cmp(&b.0))
         };
         let found =
@@ -184,7 +184,7 @@ impl Kinds {
     /// Drops the last solution, and what is being computed, if they count on a tracker that is forgotten.
     pub(super) fn forget_tracker(&mut self, tracker: TrackerId) {
         let names = |nodes: &[Node]| nodes.iter().any(|(node, _)| *node == tracker);
-        self.asked.take_if(|(nodes, _)| names(nodes));
+        self.pending.take_if(|(nodes, _)| names(nodes));
         if self.solution.take_if(|solution| names(&solution.nodes)).is_some() {
             self.all.values_mut().for_each(|kind| kind.class = [None; 2]);
         }
@@ -193,7 +193,7 @@ impl Kinds {
     /// Whether what is known now would have given other classes: some kind is by more than the radius longer or shorter
     /// on some node than when it was classified.
     pub(super) fn check(&mut self, predictor: &Predictor) {
-        let Some(solution) = self.solution.as_ref().filter(|_| self.asked.is_none()) else { return };
+        let Some(solution) = self.solution.as_ref().filter(|_| self.pending.is_none()) else { return };
         let drifted = |kind: &Kind| {
             let now = classes::features(&kind.times(&solution.nodes, predictor));
             now.iter().zip(&kind.as_classified).any(|(now, then)| (now - then).abs() > self.radius)
@@ -213,7 +213,7 @@ impl Kinds {
             return None;
         }
         let memory = Span(self.window.0.saturating_mul(WINDOWS));
-        let counts = |kind: &Kind| kind.jobs > 0 || now.since(kind.seen) < memory;
+        let counts = |kind: &Kind| kind.jobs > 0 || now.since(kind.last_seen) < memory;
         let chosen: Vec<usize> =
             self.all.iter().filter(|(_, kind)| counts(kind)).map(|(number, _)| *number).collect();
         if chosen.is_empty() {
@@ -243,13 +243,13 @@ impl Kinds {
                 kind.fit.clone_from(&facts.fit);
             }
         }
-        self.asked = Some((nodes, chosen));
+        self.pending = Some((nodes, chosen));
         Some(problem)
     }
 
     /// What came of it. If it went wrong the last classes stay, and what is in none may run anywhere.
     pub(super) fn solved(&mut self, answer: &Numbers, predictor: &Predictor) {
-        let Some((nodes, chosen)) = self.asked.take() else { return };
+        let Some((nodes, chosen)) = self.pending.take() else { return };
         let Some(classes) = classes::answer(answer, nodes.len()) else { return };
         self.all.values_mut().for_each(|kind| kind.class = [None; 2]);
         let mut ranks = [Vec::new(), Vec::new()];
@@ -263,7 +263,7 @@ impl Kinds {
         }
         let places = nodes.iter().enumerate().map(|(at, (node, _))| (*node, at)).collect();
         let able = |parts: &Vec<f64>| {
-            let suggested = || nodes.iter().zip(parts).filter(|(_, part)| **part > NOTHING);
+            let suggested = || nodes.iter().zip(parts).filter(|(_, part)| **part > EPSILON);
             let has = |phase: Phase| suggested().any(|((_, slots), _)| slots[phase] > 0);
             PerPhase { map: has(Phase::Map), reduce: has(Phase::Reduce) }
         };
@@ -293,7 +293,7 @@ impl Kinds {
         if solution.able[stage].get(class).is_none_or(|able| !able[phase]) {
             return true;
         }
-        solution.classes[stage].delta.get(class).is_none_or(|parts| parts[*at] > NOTHING)
+        solution.classes[stage].delta.get(class).is_none_or(|parts| parts[*at] > EPSILON)
     }
 
     /// Whether a node may run a kind's tasks when nothing that is suggested for it has work.
@@ -314,7 +314,7 @@ impl Kinds {
             let sum: f64 = (0..2).filter_map(|stage| part(stage, at)).sum();
             (sum, *node)
         });
-        let mut parts: Vec<(f64, TrackerId)> = parts.filter(|(part, _)| *part > NOTHING).collect();
+        let mut parts: Vec<(f64, TrackerId)> = parts.filter(|(part, _)| *part > EPSILON).collect();
         parts.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         parts.into_iter().map(|(_, node)| node).collect()
     }
@@ -327,7 +327,7 @@ impl Kinds {
 
 impl Kind {
     fn rate(&self, now: Time, window: Span) -> f64 {
-        let age = now.since(self.seen).as_secs_f64() / window.as_secs_f64().max(1e-6);
+        let age = now.since(self.last_seen).as_secs_f64() / window.as_secs_f64().max(1e-6);
         self.arrivals * (-age).exp()
     }
 

@@ -51,8 +51,8 @@ pub(super) fn mean<'a>(points: impl Iterator<Item = &'a [f64]>) -> Option<Vec<f6
 
 /// k-means++: each further centre is a point, drawn in proportion to its squared distance from the nearest so far.
 fn first_centres(points: &[&[f64]], k: usize, seed: u64) -> Vec<Vec<f64>> {
-    let mut dice = Dice(seed);
-    let first = (dice.part() * points.len() as f64) as usize;
+    let mut rng = SplitMix64(seed);
+    let first = (rng.fraction() * points.len() as f64) as usize;
     let mut centres = vec![points[first.min(points.len() - 1)].to_vec()];
     while centres.len() < k {
         let far = |point: &&[f64]| {
@@ -63,7 +63,7 @@ fn first_centres(points: &[&[f64]], k: usize, seed: u64) -> Vec<Vec<f64>> {
         if total <= 0.0 {
             break;
         }
-        let mut drawn = dice.part() * total;
+        let mut drawn = rng.fraction() * total;
         let at = far.iter().position(|far| {
             drawn -= far;
             drawn < 0.0
@@ -90,11 +90,11 @@ fn assign(points: &[&[f64]], centres: &[Vec<f64>]) -> Vec<usize> {
 }
 
 /// splitmix64.
-struct Dice(u64);
+struct SplitMix64(u64);
 
-impl Dice {
+impl SplitMix64 {
     /// From 0 up to, but not, 1.
-    fn part(&mut self) -> f64 {
+    fn fraction(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn points_that_lie_together_are_together() {
+    fn near_points_share_a_cluster() {
         let points = [[0.0, 0.1], [5.0, 5.1], [0.1, 0.0], [5.1, 5.0], [0.0, 0.0]];
         let points: Vec<&[f64]> = points.iter().map(<[f64; 2]>::as_slice).collect();
         for seed in 0..20 {

@@ -38,7 +38,7 @@ struct Table {
     /// Seconds of a task on a node of speed 1.
     seconds: PerPhase<Mean>,
     /// Seconds as seen on each node.
-    seen: BTreeMap<TrackerId, PerPhase<Mean>>,
+    observed: BTreeMap<TrackerId, PerPhase<Mean>>,
     /// How far off predictions were, relative to what came.
     error: Mean,
     used: Time,
@@ -57,7 +57,7 @@ pub(super) struct Predictor {
     /// Seconds for which the longest of the tasks that run now has run, by kind and node.
     running: BTreeMap<About, BTreeMap<TrackerId, PerPhase<f64>>>,
     /// The logarithm of each node's speed at most, by how long tasks run there.
-    at_most: BTreeMap<TrackerId, PerPhase<f64>>,
+    speed_max: BTreeMap<TrackerId, PerPhase<f64>>,
     /// What a job would take on a node is falsified by up to this part, by chance from this seed.
     falsified: (f64, u64),
 }
@@ -94,7 +94,7 @@ pub(super) fn sample(job: &Job, id: AttemptId) -> Option<f64> {
 }
 
 /// How long an attempt that runs has run, counted as in [`sample`].
-pub(super) fn so_far(job: &Job, id: AttemptId, now: Time) -> Option<f64> {
+pub(super) fn snapshot(job: &Job, id: AttemptId, now: Time) -> Option<f64> {
     Some(now.since(counts_from(job, id)?).as_secs_f64())
 }
 
@@ -102,7 +102,7 @@ pub(super) fn so_far(job: &Job, id: AttemptId, now: Time) -> Option<f64> {
 fn counts_from(job: &Job, id: AttemptId) -> Option<Time> {
     let attempt = job.task(id.task)?.attempts.get(id.number as usize)?;
     let is_whole = id.phase() == Phase::Reduce || (id.task.index as usize) < job.spec.splits.len();
-    if attempt.from.is_some() || attempt.recalled.is_some() || !is_whole {
+    if attempt.from.is_some() || attempt.preempt_request.is_some() || !is_whole {
         return None;
     }
     match id.phase() {
@@ -117,18 +117,19 @@ struct Base<'a> {
     phase: Phase,
     /// On a node of speed 1.
     seconds: f64,
-    seen: Option<&'a BTreeMap<TrackerId, PerPhase<Mean>>>,
+    observed: Option<&'a BTreeMap<TrackerId, PerPhase<Mean>>>,
     running: Option<&'a BTreeMap<TrackerId, PerPhase<f64>>>,
 }
 
 impl Base<'_> {
     fn on(&self, node: TrackerId) -> f64 {
-        let seen = self.seen.and_then(|seen| seen.get(&node)).map(|seen| seen[self.phase]);
-        let enough = seen.filter(|seen| seen.count >= SAMPLES_ENOUGH).and_then(Mean::value);
+        let observed =
+            self.observed.and_then(|observed| observed.get(&node)).map(|observed| observed[self.phase]);
+        let enough = observed.filter(|observed| observed.count >= SAMPLES_ENOUGH).and_then(Mean::value);
         let expected = enough.unwrap_or_else(|| self.seconds / self.predictor.speed(node, self.phase));
-        let so_far =
-            self.running.and_then(|running| running.get(&node)).map_or(0.0, |so_far| so_far[self.phase]);
-        expected.max(so_far)
+        let snapshot =
+            self.running.and_then(|running| running.get(&node)).map_or(0.0, |snapshot| snapshot[self.phase]);
+        expected.max(snapshot)
     }
 }
 
@@ -141,13 +142,13 @@ impl Predictor {
             default,
             error: Mean::default(),
             running: BTreeMap::new(),
-            at_most: BTreeMap::new(),
+            speed_max: BTreeMap::new(),
             falsified: (error, seed),
         }
     }
 
     /// A task took so long on a node.
-    pub(super) fn learn(&mut self, of: &Tables, phase: Phase, on: TrackerId, seconds: f64, now: Time) {
+    pub(super) fn observe_time(&mut self, of: &Tables, phase: Phase, on: TrackerId, seconds: f64, now: Time) {
         let known =
             of.iter().any(|about| self.tables.get(about).is_some_and(|it| it.seconds[phase].count > 0.0));
         if known {
@@ -166,7 +167,7 @@ impl Predictor {
             table.used = now;
         }
         if let Some(own) = self.tables.get_mut(&of[0]) {
-            add(&mut own.seen.entry(on).or_default()[phase], seconds);
+            add(&mut own.observed.entry(on).or_default()[phase], seconds);
         }
         self.forget();
     }
@@ -174,9 +175,9 @@ impl Predictor {
     /// Drops what was measured on a tracker that is forgotten: its number is not assigned again.
     pub(super) fn forget_tracker(&mut self, tracker: TrackerId) {
         self.speeds.remove(&tracker);
-        self.at_most.remove(&tracker);
+        self.speed_max.remove(&tracker);
         for table in self.tables.values_mut() {
-            table.seen.remove(&tracker);
+            table.observed.remove(&tracker);
         }
         for longest in self.running.values_mut() {
             longest.remove(&tracker);
@@ -186,14 +187,14 @@ impl Predictor {
     /// What ran is looked at anew.
     pub(super) fn forget_running(&mut self) {
         self.running.clear();
-        self.at_most.clear();
+        self.speed_max.clear();
     }
 
     /// A task of a kind has run for so long on a node, and is not done.
     pub(super) fn runs(&mut self, kind: &About, phase: Phase, on: TrackerId, seconds: f64) {
         let usual = self.tables.get(kind).and_then(|own| own.seconds[phase].value());
         if let Some(usual) = usual.filter(|usual| seconds > *usual) {
-            let speed = &mut self.at_most.entry(on).or_default()[phase];
+            let speed = &mut self.speed_max.entry(on).or_default()[phase];
             *speed = speed.min((usual / seconds).ln());
             let longest = &mut self.running.entry(kind.clone()).or_default().entry(on).or_default()[phase];
             *longest = longest.max(seconds);
@@ -217,8 +218,9 @@ impl Predictor {
     fn base(&self, of: &Tables, phase: Phase) -> Base<'_> {
         let known = of.iter().find_map(|about| self.tables.get(about)?.seconds[phase].value());
         let seconds = known.unwrap_or(self.default[phase]);
-        let (seen, running) = (self.tables.get(&of[0]).map(|own| &own.seen), self.running.get(&of[0]));
-        Base { predictor: self, phase, seconds, seen, running }
+        let (observed, running) =
+            (self.tables.get(&of[0]).map(|own| &own.observed), self.running.get(&of[0]));
+        Base { predictor: self, phase, seconds, observed, running }
     }
 
     /// Seconds that a job of so many tasks would take on each node alone, with all the node's slots: its phases that
@@ -251,8 +253,8 @@ impl Predictor {
     /// How fast a node is; 1 as long as nothing is known.
     fn speed(&self, on: TrackerId, phase: Phase) -> f64 {
         let known = self.speeds.get(&on).and_then(|speeds| speeds[phase].value()).unwrap_or(0.0);
-        let at_most = self.at_most.get(&on).map_or(0.0, |at_most| at_most[phase]);
-        if at_most < 0.0 { known.min(at_most).exp() } else { known.exp() }
+        let speed_max = self.speed_max.get(&on).map_or(0.0, |speed_max| speed_max[phase]);
+        if speed_max < 0.0 { known.min(speed_max).exp() } else { known.exp() }
     }
 
     /// How far off predictions of such tasks have been on average, relative to what came; of all tasks if there is
@@ -297,15 +299,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_taken_from_what_is_nearest() {
+    fn unknown_times_come_from_the_nearest_known() {
         let mut all = predictor();
         close(all.predict(&of("sort", "ann", 30), MAP, FAST), 30.0);
-        all.learn(&of("sort", "ann", 30), MAP, FAST, 10.0, Time(0));
+        all.observe_time(&of("sort", "ann", 30), MAP, FAST, 10.0, Time(0));
         close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
         // Another user, another size, another program.
         close(all.predict(&of("sort", "bob", 30), MAP, FAST), 10.0);
         // At another size it takes 40 s; at a third, the mean over its program.
-        all.learn(&of("sort", "ann", 20), MAP, FAST, 40.0, Time(0));
+        all.observe_time(&of("sort", "ann", 20), MAP, FAST, 40.0, Time(0));
         close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
         close(all.predict(&of("sort", "bob", 20), MAP, FAST), 40.0);
         close(all.predict(&of("sort", "bob", 10), MAP, FAST), 25.0);
@@ -316,15 +318,15 @@ mod tests {
     fn nodes_speeds_and_errors_are_learned() {
         let mut all = predictor();
         let sort = of("sort", "ann", 30);
-        all.learn(&sort, MAP, FAST, 10.0, Time(0));
+        all.observe_time(&sort, MAP, FAST, 10.0, Time(0));
         // Predicted 10 s, took 20 s: half as fast, and half of 20 off.
-        all.learn(&sort, MAP, SLOW, 20.0, Time(0));
+        all.observe_time(&sort, MAP, SLOW, 20.0, Time(0));
         close(all.speed(SLOW, MAP), 0.5);
         close(all.speed(FAST, MAP), 1.0);
         close(all.error(&sort).unwrap(), 0.5);
         // As if on a node of speed 1 both took 10 s; a program never seen on the slow node is twice as long there.
         close(all.predict(&sort, MAP, SLOW), 20.0);
-        all.learn(&of("grep", "ann", 30), Phase::Reduce, FAST, 8.0, Time(0));
+        all.observe_time(&of("grep", "ann", 30), Phase::Reduce, FAST, 8.0, Time(0));
         close(all.predict(&of("grep", "bob", 3), Phase::Reduce, FAST), 8.0);
     }
 
@@ -333,10 +335,10 @@ mod tests {
         let mut all = predictor();
         let (sort, grep) = (of("sort", "ann", 30), of("grep", "ann", 30));
         for _ in 0..4 {
-            all.learn(&sort, MAP, FAST, 9.0, Time(0));
-            all.learn(&sort, MAP, SLOW, 18.0, Time(0));
-            all.learn(&grep, MAP, FAST, 50.0, Time(0));
-            all.learn(&grep, MAP, SLOW, 5.0, Time(0));
+            all.observe_time(&sort, MAP, FAST, 9.0, Time(0));
+            all.observe_time(&sort, MAP, SLOW, 18.0, Time(0));
+            all.observe_time(&grep, MAP, FAST, 50.0, Time(0));
+            all.observe_time(&grep, MAP, SLOW, 5.0, Time(0));
         }
         close(all.predict(&sort, MAP, SLOW), 18.0);
         close(all.predict(&grep, MAP, SLOW), 5.0);
@@ -344,11 +346,11 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_and_runs_is_no_short_task_there() {
+    fn long_running_task_raises_the_estimate() {
         let mut all = predictor();
         let (sort, grep) = (of("sort", "ann", 30), of("grep", "ann", 30));
-        all.learn(&sort, MAP, FAST, 10.0, Time(0));
-        all.learn(&grep, MAP, FAST, 50.0, Time(0));
+        all.observe_time(&sort, MAP, FAST, 10.0, Time(0));
+        all.observe_time(&grep, MAP, FAST, 50.0, Time(0));
         all.runs(&sort[0], MAP, SLOW, 4.0);
         close(all.predict(&sort, MAP, SLOW), 10.0);
         // 1000 s instead of 10: at least that long, and others take a hundred times as long there as well.
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_that_are_asked_for_are_within_bounds_and_the_same_twice() {
+    fn injected_errors_are_bounded_and_reproducible() {
         let of_kind = |number: u32| of("grep", &format!("u{number}"), 1);
         let (tasks, slots) = (PerPhase { map: 1.0, reduce: 0.0 }, PerPhase { map: 1, reduce: 0 });
         let mut off = predictor();

@@ -110,7 +110,7 @@ impl World {
 
     /// As the JobTracker does after every event. Whether there was something to compute.
     fn compute(&mut self) -> bool {
-        let problem = self.policy.take_problem();
+        let problem = self.policy.next_problem();
         if let Some(problem) = &problem {
             self.policy.solved(self.now, &problem.solve(), &self.cluster);
         }
@@ -175,10 +175,10 @@ fn forgotten_tracker_leaves_nothing_behind_while_nothing_is_to_be_computed() {
 fn forgotten_tracker_is_not_brought_back_by_what_was_being_computed() {
     let mut world = World::new();
     world.submit();
-    let before = world.policy.take_problem();
+    let before = world.policy.next_problem();
     assert!(before.is_none(), "its kind is in a class");
     world.join(TrackerId(1));
-    let problem = world.policy.take_problem().expect("nodes have changed");
+    let problem = world.policy.next_problem().expect("nodes have changed");
     world.lose();
     world.forget();
     world.policy.solved(world.now, &problem.solve(), &world.cluster);

@@ -1,8 +1,8 @@
 //! Users, what they hold and are owed, and their waiting jobs by kind: kept right fact by fact.
 
 use crate::{
-    line::{Line, Real},
     params::Section,
+    ranked_queue::{RankedQueue, Real},
 };
 use mrcore::{
     Cluster, PerPhase, Phase, Plan,
@@ -15,10 +15,10 @@ use std::{
 };
 
 /// A job's place among its user's.
-type Place = (Reverse<Priority>, JobId);
+type JobRank = (Reverse<Priority>, JobId);
 
 /// Jobs in line, by kind.
-type Lines = BTreeMap<usize, BTreeSet<Place>>;
+type Lines = BTreeMap<usize, BTreeSet<JobRank>>;
 
 /// A user.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ struct Settings {
 struct Member {
     user: usize,
     kind: usize,
-    place: Place,
+    place: JobRank,
     held: PerPhase<u32>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Users {
     all: Vec<User>,
     members: BTreeMap<JobId, Member>,
     /// Users with waiting jobs, the one that holds least for its weight first.
-    turn: PerPhase<Line<usize, Real>>,
+    order: PerPhase<RankedQueue<usize, Real>>,
     /// Users that are owed a minimum.
     promised: Vec<usize>,
 }
@@ -85,7 +85,7 @@ impl Users {
             numbers: BTreeMap::new(),
             all: Vec::new(),
             members: BTreeMap::new(),
-            turn: PerPhase::default(),
+            order: PerPhase::default(),
             promised: Vec::new(),
         }
     }
@@ -130,7 +130,7 @@ impl Users {
         self.members.insert(job.id, Member { user, kind, place, held: PerPhase::default() });
     }
 
-    /// A job is over; says whether it had been running.
+    /// A job has ended; says whether it had been running.
     pub(super) fn leave(&mut self, job: JobId) -> bool {
         self.members.get(&job).is_some_and(|member| self.all[member.user].jobs.remove(&job))
     }
@@ -144,58 +144,58 @@ impl Users {
         let Some(member) = self.members.get(&id).copied() else { return };
         let job = cluster.job(id);
         for phase in Phase::BOTH {
-            self.hold(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
+            self.set_held(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
             let waits = job.filter(|job| job.may_start(phase) && !job.pending[phase].is_empty());
             let user = &mut self.all[member.user];
             put(&mut user.waiting[phase], member, waits.is_some());
-            put(&mut user.unbound[phase], member, waits.is_some_and(has_been_in_trouble));
-            self.stand(member.user, phase);
+            put(&mut user.unbound[phase], member, waits.is_some_and(has_failed_attempts));
+            self.update_order(member.user, phase);
         }
     }
 
     /// A slot that this round gives a job counts at once; `refresh` takes that back.
-    pub(super) fn lend(&mut self, job: JobId, phase: Phase) {
+    pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
         let Some(member) = self.members.get(&job).copied() else { return };
-        self.hold(job, phase, member.held[phase] + 1);
-        self.stand(member.user, phase);
+        self.set_held(job, phase, member.held[phase] + 1);
+        self.update_order(member.user, phase);
     }
 
-    fn hold(&mut self, job: JobId, phase: Phase, held: u32) {
+    fn set_held(&mut self, job: JobId, phase: Phase, held: u32) {
         let Some(member) = self.members.get_mut(&job) else { return };
         let before = std::mem::replace(&mut member.held[phase], held);
         let user = &mut self.all[member.user];
         user.held[phase] = user.held[phase] + held - before;
     }
 
-    fn stand(&mut self, number: usize, phase: Phase) {
+    fn update_order(&mut self, number: usize, phase: Phase) {
         let user = &self.all[number];
         let share = Real(f64::from(user.held[phase]) / user.weight);
-        self.turn[phase].set(number, (!user.waiting[phase].is_empty()).then_some(share));
+        self.order[phase].set(number, (!user.waiting[phase].is_empty()).then_some(share));
     }
 
     /// Stage 1: users below their minimum with waiting jobs, by how far below times weight, the greatest first.
-    pub(super) fn owed(&self, phase: Phase) -> Vec<usize> {
+    pub(super) fn below_minimum(&self, phase: Phase) -> Vec<usize> {
         let lacks = |number: usize| {
             let user = &self.all[number];
-            let lack = user.min[phase].saturating_sub(user.held[phase]);
-            (lack > 0 && !user.waiting[phase].is_empty())
-                .then(|| Reverse(Real(f64::from(lack) * user.weight)))
+            let deficit = user.min[phase].saturating_sub(user.held[phase]);
+            (deficit > 0 && !user.waiting[phase].is_empty())
+                .then(|| Reverse(Real(f64::from(deficit) * user.weight)))
         };
-        let mut owed: Vec<(Reverse<Real>, usize)> =
+        let mut below_minimum: Vec<(Reverse<Real>, usize)> =
             self.promised.iter().filter_map(|number| Some((lacks(*number)?, *number))).collect();
-        owed.sort_unstable();
-        owed.into_iter().map(|(_, number)| number).collect()
+        below_minimum.sort_unstable();
+        below_minimum.into_iter().map(|(_, number)| number).collect()
     }
 
     /// Stage 2: users with waiting jobs, the one that holds least for its weight first.
-    pub(super) fn in_turn(&self, phase: Phase) -> impl Iterator<Item = usize> + '_ {
-        self.turn[phase].iter()
+    pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = usize> + '_ {
+        self.order[phase].iter()
     }
 
     /// How many users come before this one.
     pub(super) fn ahead_of(&self, job: JobId, phase: Phase) -> usize {
         let user = self.members.get(&job).map_or(0, |member| member.user);
-        self.turn[phase].ahead_of(user).count()
+        self.order[phase].ahead_of(user).count()
     }
 }
 
@@ -203,17 +203,17 @@ impl Users {
 fn put(lines: &mut Lines, Member { kind, place, .. }: Member, is_in: bool) {
     if is_in {
         lines.entry(kind).or_default().insert(place);
-    } else if let Some(line) = lines.get_mut(&kind) {
-        line.remove(&place);
-        if line.is_empty() {
+    } else if let Some(queue) = lines.get_mut(&kind) {
+        queue.remove(&place);
+        if queue.is_empty() {
             lines.remove(&kind);
         }
     }
 }
 
-/// Whether a job may have tasks that cannot run where its class is suggested: because they came to nothing there, or
-/// their state lies elsewhere. These are not bound to the suggestion; they could wait for ever.
-fn has_been_in_trouble(job: &Job) -> bool {
+/// Whether a job may have tasks that cannot run where its class is suggested: because they failed there, or
+/// their state lies elsewhere. These are not bound to the suggestion; they could wait forever.
+fn has_failed_attempts(job: &Job) -> bool {
     !job.failures.is_empty() || !job.blacklist.is_empty() || job.preemption.pauses > 0
 }
 
@@ -226,17 +226,17 @@ impl User {
         is_suggested: impl Fn(usize) -> bool,
         take: impl Fn(bool, JobId) -> Option<T>,
     ) -> Option<T> {
-        let firsts = self.waiting[phase].iter().filter_map(|(kind, line)| {
+        let firsts = self.waiting[phase].iter().filter_map(|(kind, queue)| {
             let suggested = is_suggested(*kind);
-            let line = if suggested { line } else { self.unbound[phase].get(kind)? };
-            line.iter().find_map(|place| take(suggested, place.1).map(|taken| (*place, taken)))
+            let queue = if suggested { queue } else { self.unbound[phase].get(kind)? };
+            queue.iter().find_map(|place| take(suggested, place.1).map(|taken| (*place, taken)))
         });
         firsts.min_by_key(|(place, _)| *place).map(|(_, taken)| taken)
     }
 
     /// Slots that its running jobs hold and have not been told to give back.
-    pub(super) fn keeps(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
+    pub(super) fn retained(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
         let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
-        jobs.map(|job| plan.keeps(job, phase)).sum()
+        jobs.map(|job| plan.retained_slots(job, phase)).sum()
     }
 }

@@ -7,13 +7,13 @@ use mrcore::{
     fact::Entry,
     ids::{AttemptId, Incarnation, RequestId, TaskId, TrackerId},
     job::{JobSpec, Priority, Split},
-    task::{AttemptResult, Progress, Recall, Stage},
+    task::{AttemptResult, PreemptKind, Progress, Stage},
 };
 use std::sync::Arc;
 
 const JOB: JobId = JobId(1);
 
-struct Life(JobTracker);
+struct TestJob(JobTracker);
 
 fn at(seconds: u64) -> Time {
     Time(seconds * 1_000_000)
@@ -27,12 +27,12 @@ fn reduce(index: u32, number: u32) -> AttemptId {
     TaskId { job: JOB, phase: Phase::Reduce, index }.attempt(number)
 }
 
-impl Life {
+impl TestJob {
     /// A map that runs from 0 to 300 s, and the first reduce beside it from 15 s on.
     fn begin() -> Self {
         let scheduler = crate::make("fifo", &crate::Params::new()).expect("there is one");
-        let mut life = Self(JobTracker::new(Config::default(), scheduler));
-        life.fact(
+        let mut job = Self(JobTracker::new(Config::default(), scheduler));
+        job.fact(
             0,
             Fact::TrackerJoined {
                 tracker: TrackerId(1),
@@ -67,10 +67,10 @@ impl Life {
             attempts_max: 4,
             conf: BTreeMap::new(),
         };
-        life.fact(0, Fact::JobSubmitted { job: JOB, request: RequestId(1), spec: Arc::new(spec) });
-        life.launch(0, map(), None);
-        life.launch(15, reduce(0, 0), None);
-        life
+        job.fact(0, Fact::JobSubmitted { job: JOB, request: RequestId(1), spec: Arc::new(spec) });
+        job.launch(0, map(), None);
+        job.launch(15, reduce(0, 0), None);
+        job
     }
 
     fn fact(&mut self, seconds: u64, fact: Fact) {
@@ -90,7 +90,7 @@ impl Life {
         let why = String::new();
         self.fact(
             seconds,
-            Fact::AttemptRecalled { attempt, how: Recall::Pause, why, fault: false, hold: false },
+            Fact::PreemptionRequested { attempt, kind: PreemptKind::Pause, why, fault: false, hold: false },
         );
         self.fact(seconds, Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
     }
@@ -115,7 +115,7 @@ impl Life {
     }
 
     #[track_caller]
-    fn takes(&self, seconds: u64, wanted: Option<f64>) {
+    fn expect_seconds(&self, seconds: u64, wanted: Option<f64>) {
         let cluster = self.0.cluster();
         let got = reduce_seconds(cluster.job(JOB).expect("it runs"), at(seconds), cluster);
         let near = got.zip(wanted).is_some_and(|(got, wanted)| (got - wanted).abs() < 1e-3);
@@ -125,41 +125,41 @@ impl Life {
 
 #[test]
 fn a_reduce_that_is_done_counts_from_the_end_of_the_maps() {
-    let mut life = Life::begin();
-    life.done(300, map());
-    life.takes(300, None);
-    life.done(320, reduce(0, 0));
-    life.takes(320, Some(20.0));
+    let mut job = TestJob::begin();
+    job.done(300, map());
+    job.expect_seconds(300, None);
+    job.done(320, reduce(0, 0));
+    job.expect_seconds(320, Some(20.0));
     // One that began later counts from then: 20 and 40.
-    life.launch(330, reduce(1, 0), None);
-    life.done(370, reduce(1, 0));
-    life.takes(400, Some(30.0));
+    job.launch(330, reduce(1, 0), None);
+    job.done(370, reduce(1, 0));
+    job.expect_seconds(400, Some(30.0));
 }
 
 #[test]
 fn a_reduce_that_was_paused_counts_every_time_it_ran() {
-    let mut life = Life::begin();
-    life.done(300, map());
-    life.pause(310, reduce(0, 0));
-    life.launch(350, reduce(0, 1), Some(reduce(0, 0)));
-    life.done(365, reduce(0, 1));
+    let mut job = TestJob::begin();
+    job.done(300, map());
+    job.pause(310, reduce(0, 0));
+    job.launch(350, reduce(0, 1), Some(reduce(0, 0)));
+    job.done(365, reduce(0, 1));
     // 300 to 310, 350 to 365.
-    life.takes(365, Some(25.0));
+    job.expect_seconds(365, Some(25.0));
 }
 
 #[test]
 fn a_reduce_that_runs_promises_by_what_it_did_since_the_maps() {
-    let mut life = Life::begin();
-    life.progress(290, reduce(0, 0), 0.3);
-    life.takes(290, None);
-    life.done(300, map());
+    let mut job = TestJob::begin();
+    job.progress(290, reduce(0, 0), 0.3);
+    job.expect_seconds(290, None);
+    job.done(300, map());
     // A twentieth of the rest tells nothing; half of it after 30 s does.
-    life.progress(305, reduce(0, 0), 0.366);
-    life.takes(305, None);
-    life.progress(330, reduce(0, 0), 2.0 / 3.0);
-    life.takes(330, Some(60.0));
+    job.progress(305, reduce(0, 0), 0.366);
+    job.expect_seconds(305, None);
+    job.progress(330, reduce(0, 0), 2.0 / 3.0);
+    job.expect_seconds(330, Some(60.0));
     // One that began afterwards does all of its progress in its own time: half in 20 s. The mean of 60 * 4/3 and 40.
-    life.launch(320, reduce(1, 0), None);
-    life.progress(340, reduce(1, 0), 0.5);
-    life.takes(340, Some(f64::midpoint(80.0, 40.0)));
+    job.launch(320, reduce(1, 0), None);
+    job.progress(340, reduce(1, 0), 0.5);
+    job.expect_seconds(340, Some(f64::midpoint(80.0, 40.0)));
 }

@@ -2,8 +2,8 @@
 
 use crate::{
     estimate::demand,
-    line::{Line, Real},
     params::Section,
+    ranked_queue::{RankedQueue, Real},
     shares::{Claim, divide},
 };
 use mrcore::{
@@ -14,7 +14,7 @@ use mrcore::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Those below their minimum first, by how far; then by what they hold for their weight.
-type Turn = (bool, Real);
+type OrderKey = (bool, Real);
 
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -28,7 +28,7 @@ pub(super) struct Pool {
     /// Its fair share, as last divided.
     pub(super) share: PerPhase<f64>,
     /// Its jobs that can use a slot, in turn.
-    turn: PerPhase<Line<JobId, Real>>,
+    order: PerPhase<RankedQueue<JobId, Real>>,
     /// Its running jobs, oldest first; only the first `max_jobs` get anything.
     jobs: BTreeSet<JobId>,
 }
@@ -48,7 +48,7 @@ pub(super) struct Pools {
     numbers: BTreeMap<String, usize>,
     all: Vec<Pool>,
     members: BTreeMap<JobId, Member>,
-    turn: PerPhase<Line<usize, Turn>>,
+    order: PerPhase<RankedQueue<usize, OrderKey>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +96,7 @@ impl Pools {
             numbers: BTreeMap::new(),
             all: Vec::new(),
             members: BTreeMap::new(),
-            turn: PerPhase::default(),
+            order: PerPhase::default(),
         }
     }
 
@@ -118,16 +118,16 @@ impl Pools {
     }
 
     /// Pools and their jobs that can use a slot, in the order in which they get one.
-    pub(super) fn in_turn(&self, phase: Phase) -> impl Iterator<Item = (&Pool, JobId)> {
-        self.turn[phase].iter().flat_map(move |number| {
+    pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = (&Pool, JobId)> {
+        self.order[phase].iter().flat_map(move |number| {
             let pool = &self.all[number];
-            pool.turn[phase].iter().map(move |job| (pool, job))
+            pool.order[phase].iter().map(move |job| (pool, job))
         })
     }
 
     /// How many jobs would get a slot before this one.
     pub(super) fn ahead_of(&self, job: JobId, phase: Phase) -> usize {
-        self.in_turn(phase).take_while(|(_, other)| *other != job).count()
+        self.in_order(phase).take_while(|(_, other)| *other != job).count()
     }
 
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
@@ -149,7 +149,7 @@ impl Pools {
                 | Fact::JobCommitting { .. }
                 | Fact::JobEnded { .. }
         );
-        if divides || fact.reshapes().is_some() {
+        if divides || fact.changes_slots_of().is_some() {
             self.divide(cluster);
         }
     }
@@ -169,7 +169,7 @@ impl Pools {
                 fifo,
                 held: PerPhase::default(),
                 share: PerPhase::default(),
-                turn: PerPhase::default(),
+                order: PerPhase::default(),
                 jobs: BTreeSet::new(),
             });
         }
@@ -195,41 +195,41 @@ impl Pools {
         let known = cluster.job(job);
         for phase in Phase::BOTH {
             let held = known.map_or(0, |job| job.running[phase].len() as u32);
-            self.hold(job, phase, held);
+            self.set_held(job, phase, held);
             let may = known.is_some_and(|job| job.may_start(phase) && !job.pending[phase].is_empty());
-            let may = may && !self.all[pool].is_kept_back(job);
-            self.stand(job, pool, phase, may.then_some((held, weight)));
+            let may = may && !self.all[pool].is_waiting_for_pool(job);
+            self.update_order(job, pool, phase, may.then_some((held, weight)));
         }
     }
 
     /// A slot that this round gives a job counts at once; `refresh` takes that back.
-    pub(super) fn lend(&mut self, job: JobId, phase: Phase) {
+    pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
         let Some(member) = self.members.get(&job).copied() else { return };
         let held = member.held[phase] + 1;
-        self.hold(job, phase, held);
-        self.stand(job, member.pool, phase, Some((held, member.weight)));
+        self.set_held(job, phase, held);
+        self.update_order(job, member.pool, phase, Some((held, member.weight)));
     }
 
-    fn hold(&mut self, job: JobId, phase: Phase, held: u32) {
+    fn set_held(&mut self, job: JobId, phase: Phase, held: u32) {
         let Some(member) = self.members.get_mut(&job) else { return };
         let before = std::mem::replace(&mut member.held[phase], held);
         let pool = &mut self.all[member.pool];
         pool.held[phase] = pool.held[phase] + held - before;
     }
 
-    fn stand(&mut self, job: JobId, number: usize, phase: Phase, waits: Option<(u32, f64)>) {
+    fn update_order(&mut self, job: JobId, number: usize, phase: Phase, waits: Option<(u32, f64)>) {
         let pool = &mut self.all[number];
         // First in, first out among those of the same priority, which the weight stands for.
-        let in_turn =
+        let in_order =
             |(held, weight): (u32, f64)| Real(if pool.fifo { -weight } else { f64::from(held) / weight });
-        pool.turn[phase].set(job, waits.map(in_turn));
+        pool.order[phase].set(job, waits.map(in_order));
         let (held, min) = (pool.held[phase], pool.min[phase]);
-        let turn = if held < min {
+        let order = if held < min {
             (false, Real(f64::from(held) / f64::from(min)))
         } else {
             (true, Real(f64::from(held) / pool.weight))
         };
-        self.turn[phase].set(number, (!pool.turn[phase].is_empty()).then_some(turn));
+        self.order[phase].set(number, (!pool.order[phase].is_empty()).then_some(order));
     }
 
     /// Divides all slots anew among pools, and each pool's among its jobs.
@@ -239,7 +239,7 @@ impl Pools {
                 .all
                 .iter()
                 .map(|pool| {
-                    let runs = pool.jobs.iter().filter(|job| !pool.is_kept_back(**job));
+                    let runs = pool.jobs.iter().filter(|job| !pool.is_waiting_for_pool(**job));
                     let claim = |job: &Job| Claim {
                         weight: weight(job.spec.priority),
                         min: 0.0,
@@ -273,15 +273,15 @@ impl Pools {
 
 impl Pool {
     /// Whether a job waits for others of its pool to end.
-    pub(super) fn is_kept_back(&self, job: JobId) -> bool {
+    pub(super) fn is_waiting_for_pool(&self, job: JobId) -> bool {
         let most = self.max_jobs.map_or(usize::MAX, |most| most as usize);
         self.jobs.len() > most && !self.jobs.iter().take(most).any(|first| *first == job)
     }
 
     /// Slots that its running jobs hold and have not been told to give back.
-    pub(super) fn keeps(&self, phase: Phase, plan: &Plan<'_>) -> f64 {
+    pub(super) fn retained(&self, phase: Phase, plan: &Plan<'_>) -> f64 {
         let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
-        jobs.map(|job| f64::from(plan.keeps(job, phase))).sum()
+        jobs.map(|job| f64::from(plan.retained_slots(job, phase))).sum()
     }
 
     /// Its running jobs.

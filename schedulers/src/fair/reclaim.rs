@@ -5,19 +5,19 @@ use crate::{
     params::Section,
     victims::{Claim, Overdue, Victims, level},
 };
-use mrcore::{Phase, Plan, Span, Time, Why, ids::JobId, plan::Way};
+use mrcore::{Phase, Plan, Span, Time, Why, ids::JobId, plan::PreemptMode};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a pool bears it, and since when it does.
 #[derive(Debug)]
 pub(super) struct Reclaim {
-    way: Way,
+    preempt_mode: PreemptMode,
     min_share_timeout: Option<Span>,
     fair_share_timeout: Option<Span>,
     below_min: Overdue<(usize, Phase)>,
     below_half: Overdue<(usize, Phase)>,
     /// Pools for which map slots are being taken back.
-    owed: BTreeSet<usize>,
+    below_minimum: BTreeSet<usize>,
 }
 
 impl Reclaim {
@@ -28,32 +28,32 @@ impl Reclaim {
         let fair_share_timeout = section.span_or_never("fair_share_timeout", Some(Span::secs(30)), about);
         let (below_min, below_half) = (Overdue::default(), Overdue::default());
         Self {
-            way: section.way(),
+            preempt_mode: section.preempt_mode(),
             min_share_timeout,
             fair_share_timeout,
             below_min,
             below_half,
-            owed: BTreeSet::new(),
+            below_minimum: BTreeSet::new(),
         }
     }
 
-    pub(super) fn start_over(&mut self) {
-        self.below_min.start_over();
-        self.below_half.start_over();
-        self.owed.clear();
+    pub(super) fn reset(&mut self) {
+        self.below_min.reset();
+        self.below_half.reset();
+        self.below_minimum.clear();
     }
 
-    pub(super) fn way(&self) -> Way {
-        self.way
+    pub(super) fn preempt_mode(&self) -> PreemptMode {
+        self.preempt_mode
     }
 
     /// Whether map slots are being taken back for a pool. It must then take what it gets, however far from its input: else
     /// the slot would go back to those it was taken from, and the next one too.
-    pub(super) fn is_owed(&self, pool: Option<usize>) -> bool {
-        pool.is_some_and(|pool| self.owed.contains(&pool))
+    pub(super) fn is_reclaiming(&self, pool: Option<usize>) -> bool {
+        pool.is_some_and(|pool| self.below_minimum.contains(&pool))
     }
 
-    /// How long a pool that is below its share has yet to bear it; none if it is not, or bears it for ever.
+    /// How long a pool that is below its share has yet to bear it; none if it is not, or bears it forever.
     pub(super) fn back_in(&self, pool: usize, phase: Phase, now: Time) -> Option<Span> {
         let left = |below: &Overdue<(usize, Phase)>, limit: Option<Span>| {
             Some(Span(limit?.0.saturating_sub(now.since(below.since(&(pool, phase))?).0)))
@@ -68,45 +68,45 @@ impl Reclaim {
         for phase in phases.iter().copied() {
             let mut claims = Vec::new();
             if phase == Phase::Map {
-                self.owed.clear();
+                self.below_minimum.clear();
             }
             for (number, pool) in pools.iter().enumerate() {
-                let lack = self.lack(number, pool, phase, plan.now());
-                if lack > 0 {
+                let deficit = self.deficit(number, pool, phase, plan.now());
+                if deficit > 0 {
                     if phase == Phase::Map {
-                        self.owed.insert(number);
+                        self.below_minimum.insert(number);
                     }
-                    let why = Why::rule("pool-below-its-share").with("held", f64::from(pool.held[phase]));
+                    let why = Why::rule("pool-below-share").with("held", f64::from(pool.held[phase]));
                     let why = why.with("share", pool.share[phase]);
                     let jobs: Vec<JobId> = pool.jobs().collect();
                     let why = jobs.first().map_or(why.clone(), |job| why.benefit(*job));
-                    claims.push(Claim { jobs, phase, lack, why });
+                    claims.push(Claim { jobs, phase, deficit, why });
                 }
             }
             if claims.is_empty() {
                 continue;
             }
-            let above = |pool: &Pool| pool.keeps(phase, plan) - pool.share[phase];
+            let above = |pool: &Pool| pool.retained(phase, plan) - pool.share[phase];
             let mut excess: BTreeMap<usize, f64> = pools.iter().map(above).enumerate().collect();
             let mut victims = Victims::youngest_first(phase, plan);
             for claim in &claims {
                 let number = |job| pools.number(job);
-                level(claim, &mut victims, &mut excess, number, self.way, plan);
+                level(claim, &mut victims, &mut excess, number, self.preempt_mode, plan);
             }
         }
     }
 
     /// Slots that a pool has lacked for too long. A share is never more than the pool can use.
-    fn lack(&mut self, number: usize, pool: &Pool, phase: Phase, now: Time) -> u32 {
+    fn deficit(&mut self, number: usize, pool: &Pool, phase: Phase, now: Time) -> u32 {
         let (held, share) = (f64::from(pool.held[phase]), pool.share[phase]);
         let (min, key) = (f64::from(pool.min[phase]).min(share), (number, phase));
-        let mut lack = 0.0_f64;
+        let mut deficit = 0.0_f64;
         if self.below_min.is_over(key, held < min, now, self.min_share_timeout) {
-            lack = min - held;
+            deficit = min - held;
         }
         if self.below_half.is_over(key, held < share / 2.0, now, self.fair_share_timeout) {
-            lack = lack.max(share - held);
+            deficit = deficit.max(share - held);
         }
-        lack.floor() as u32
+        deficit.floor() as u32
     }
 }

@@ -4,14 +4,14 @@ use super::{Fcs, work};
 use mrcore::{
     Cluster, Phase, Plan, Time, Why,
     ids::{AttemptId, JobId, TrackerId},
-    plan::Place,
+    plan::CheckpointPlace,
     task::{Attempt, AttemptState},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A reduce that may be preempted.
 struct Victim {
-    left: work::Left,
+    left: work::RemainingWork,
     attempt: AttemptId,
     tracker: TrackerId,
 }
@@ -35,7 +35,7 @@ impl Fcs {
             return;
         }
         let held = cluster.active_jobs().flat_map(|job| &job.running.reduce);
-        let mut available = idle as usize + held.filter(|id| plan.is_coming(**id)).count();
+        let mut available = idle as usize + held.filter(|id| plan.is_slot_expected(**id)).count();
         let mut victims = self.victims(plan);
         for id in self.waiting.iter() {
             if victims.is_empty() {
@@ -52,7 +52,8 @@ impl Fcs {
         let demand = plan.waiting(job, Phase::Reduce);
         let spared = demand.min(*available);
         *available -= spared;
-        let home = |index: u32| job.tasks.reduce[index as usize].checkpoint.map(|aside| aside.tracker);
+        let home =
+            |index: u32| job.tasks.reduce[index as usize].checkpoint.map(|checkpoint| checkpoint.tracker);
         let homes: Vec<TrackerId> = self.paused.of(id).filter_map(home).collect();
         let fresh = demand.saturating_sub(homes.len());
         // What is spared goes to those that can run anywhere; then the paused ones do without.
@@ -71,7 +72,7 @@ impl Fcs {
             let outranked = victims.iter().enumerate().filter(|(_, victim)| more(victim));
             let mut near = outranked.filter(|(_, victim)| wanted.is_none_or(|on| on == victim.tracker));
             let found = near.find(|(_, victim)| {
-                let could = || plan.next_reduce_at(job, victim.tracker, Place::Fresh).is_some();
+                let could = || plan.next_reduce_at(job, victim.tracker, CheckpointPlace::None).is_some();
                 *usable.entry(victim.tracker).or_insert_with(could)
             });
             let Some(at) = found.map(|(at, _)| at) else {
@@ -83,7 +84,7 @@ impl Fcs {
             let why = Why::rule("less-remaining-work").with("shuffle_left", known.left.shuffle);
             let why = why.with("bytes_left", known.left.bytes).with("victim_shuffle_left", theirs.shuffle);
             let why = why.with("victim_bytes_left", theirs.bytes).benefit(id);
-            let _ = plan.take_back(victim.attempt, self.maps.way(), why);
+            let _ = plan.preempt_in_mode(victim.attempt, self.maps.preempt_mode(), why);
         }
     }
 
@@ -91,7 +92,7 @@ impl Fcs {
     fn victims(&self, plan: &Plan<'_>) -> Vec<Victim> {
         let cluster = plan.cluster();
         let mut all = Vec::new();
-        for id in self.line.iter().rev() {
+        for id in self.queue.iter().rev() {
             let (Some(job), Some(known)) = (cluster.job(id), self.jobs.get(&id)) else { continue };
             // What goes first because it has waited too long is not put back again.
             if known.overdue.is_some() {
@@ -99,7 +100,7 @@ impl Fcs {
             }
             let running = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
             let mut its: Vec<&Attempt> = running
-                .filter(|attempt| plan.is_live(attempt.tracker) && !plan.is_recalled(attempt.id))
+                .filter(|attempt| plan.is_live(attempt.tracker) && !plan.is_preempted(attempt.id))
                 .filter(|attempt| self.is_preemptable(attempt, plan.now(), cluster))
                 .collect();
             its.sort_by(|a, b| a.progress.done.total_cmp(&b.progress.done).then(b.launched.cmp(&a.launched)));
@@ -130,11 +131,11 @@ impl Fcs {
         estimate.filter(|estimate| settings.is_overdue(total, service, *estimate)).map(|_| Guard::PutBack)
     }
 
-    /// Why no slot is taken back for a job whose reduces wait for one.
-    pub(super) fn why_nothing_is_taken(
+    /// Why no slot is preempted for a job whose reduces wait for one.
+    pub(super) fn explain_no_preemption(
         &self,
         id: JobId,
-        left: work::Left,
+        left: work::RemainingWork,
         now: Time,
         cluster: &Cluster,
     ) -> Option<Why> {
@@ -148,7 +149,7 @@ impl Fcs {
                 continue;
             }
             let its = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
-            for attempt in its.filter(|attempt| attempt.recalled.is_none()) {
+            for attempt in its.filter(|attempt| attempt.preempt_request.is_none()) {
                 running += 1;
                 let late = known.overdue.map(|_| Guard::PutBack);
                 if let Some(guard) = late.or_else(|| self.guard(attempt, now, cluster)) {
@@ -157,9 +158,9 @@ impl Fcs {
             }
         }
         if running == 0 {
-            return Some(Why::rule("no-job-has-more-left"));
+            return Some(Why::rule("no-job-with-more-work"));
         }
-        let mut why = Why::rule("reduces-are-left-alone").with("tasks", f64::from(running));
+        let mut why = Why::rule("reduces-protected").with("tasks", f64::from(running));
         for (guard, count) in &guarded {
             let count = f64::from(*count);
             why = match guard {

@@ -2,7 +2,7 @@
 
 use crate::{
     estimate::{self, Flow},
-    line::Real,
+    ranked_queue::Real,
 };
 use mrcore::{
     Cluster, Phase, Span, Time,
@@ -50,9 +50,9 @@ pub(super) fn skips_for(nodes: f64, locality: f64) -> f64 {
 /// its progress says so. Nothing if it never began.
 pub(super) fn times(task: &Task, now: Time) -> Option<(f64, f64, Option<f64>)> {
     let began = task.attempts.first()?.launched;
-    let last = task.trying().last().or_else(|| {
-        let aside = task.checkpoint?.attempt;
-        task.attempts.get(aside.number as usize)
+    let last = task.viable().last().or_else(|| {
+        let checkpoint = task.checkpoint?.attempt;
+        task.attempts.get(checkpoint.number as usize)
     })?;
     let mut service = 0.0;
     let mut at = Some(last);
@@ -66,7 +66,7 @@ pub(super) fn times(task: &Task, now: Time) -> Option<(f64, f64, Option<f64>)> {
 
 /// What is known of a job beyond what the cluster shows, as last looked at.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct JobEstimate {
     /// Seconds a map takes.
     pub(super) map_s: Option<f64>,
     /// Reduces done, as a sum of the parts of those that run or are paused.
@@ -74,12 +74,12 @@ pub(super) struct Known {
     /// Since when a reduce of it has waited for so long that it goes first.
     pub(super) overdue: Option<Time>,
     /// (`T_rs`, `R_left`), as last reckoned.
-    pub(super) left: Left,
+    pub(super) left: RemainingWork,
 }
 
 /// (`T_rs`, `R_left`): compared in this order.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Left {
+pub(super) struct RemainingWork {
     /// Seconds until all maps are done.
     pub(super) shuffle: f64,
     /// Bytes that have not been reduced.
@@ -87,13 +87,13 @@ pub(super) struct Left {
 }
 
 /// The order of jobs, for who gets a free slot. `T_rs` counts in steps of the tolerance: unlike "equal within a tolerance"
-/// this is an order. It is one of the moment: for taking slots back there is [`Left::is_less_than`].
+/// this is an order. It is one of the moment: for preemption there is [`RemainingWork::is_less_than`].
 pub(super) type Rank = (u64, Real);
 
 /// Whose turn it is: overdue jobs in the order in which they came to be, then the others by rank.
-pub(super) type Turn = (bool, Time, Rank);
+pub(super) type OrderKey = (bool, Time, Rank);
 
-impl Left {
+impl RemainingWork {
     pub(super) fn rank(self, tolerance: Span) -> Rank {
         let steps = self.shuffle / tolerance.as_secs_f64().max(1e-6);
         (steps.floor() as u64, Real(self.bytes))
@@ -108,13 +108,13 @@ impl Left {
     }
 }
 
-impl Known {
-    pub(super) fn turn(&self, tolerance: Span) -> Turn {
+impl JobEstimate {
+    pub(super) fn order_key(&self, tolerance: Span) -> OrderKey {
         (self.overdue.is_none(), self.overdue.unwrap_or_default(), self.left.rank(tolerance))
     }
 
     /// Reckons anew what takes looking at every attempt that runs.
-    pub(super) fn look(
+    pub(super) fn refresh(
         &mut self,
         job: &Job,
         paused: impl Iterator<Item = u32>,
@@ -123,18 +123,25 @@ impl Known {
     ) {
         self.map_s = estimate::map_seconds(job, now, cluster).or(self.map_s);
         let running = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id)).map(reduced);
-        let aside = paused.filter_map(|index| {
+        let checkpoint = paused.filter_map(|index| {
             let task = job.tasks.reduce.get(index as usize)?;
             task.attempts.get(task.checkpoint?.attempt.number as usize).map(reduced)
         });
-        self.partly = running.sum::<f64>() + aside.sum::<f64>();
+        self.partly = running.sum::<f64>() + checkpoint.sum::<f64>();
     }
 
     /// Reckons what is left from what is at hand.
-    pub(super) fn reckon(&mut self, job: &Job, flow: &Flow, typical_map: f64, literal: bool, now: Time) {
+    pub(super) fn update_remaining(
+        &mut self,
+        job: &Job,
+        flow: &Flow,
+        typical_map: f64,
+        literal: bool,
+        now: Time,
+    ) {
         let mean = self.map_s.or_else(|| job.mean_time(Phase::Map).map(Span::as_secs_f64));
         let mean = mean.unwrap_or(typical_map);
-        self.left = Left {
+        self.left = RemainingWork {
             shuffle: remaining_shuffle(
                 estimate::left(job, Phase::Map),
                 map_rate(job, mean, now),
@@ -212,16 +219,16 @@ mod tests {
 
     #[test]
     fn shuffle_time_goes_before_data_but_for_small_differences() {
-        let left = |shuffle, bytes| Left { shuffle, bytes }.rank(Span::secs(5));
+        let left = |shuffle, bytes| RemainingWork { shuffle, bytes }.rank(Span::secs(5));
         assert!(left(100.0, 1.0) > left(10.0, 1e9));
         assert!(left(3.0, 10.0) > left(4.0, 9.0));
         assert!(left(0.0, 10.0) > left(0.0, 9.0));
     }
 
     #[test]
-    fn two_jobs_on_the_edge_of_a_step_do_not_take_slots_in_turn() {
-        let left = |shuffle, bytes| Left { shuffle, bytes };
-        let takes = |one: Left, other: Left| one.is_less_than(other, Span::secs(5));
+    fn nearly_equal_jobs_do_not_preempt_each_other() {
+        let left = |shuffle, bytes| RemainingWork { shuffle, bytes };
+        let takes = |one: RemainingWork, other: RemainingWork| one.is_less_than(other, Span::secs(5));
         // 4.99 and 5.01 s lie in two steps, and the order turns when they change places; nobody takes anything.
         let (small, large) = (left(5.01, 10.0), left(4.99, 20.0));
         assert!(small.rank(Span::secs(5)) > large.rank(Span::secs(5)));
@@ -231,7 +238,7 @@ mod tests {
         // Until the difference is more than the tolerance.
         assert!(takes(left(4.0, 20.0), left(9.01, 10.0)) && !takes(left(4.0, 20.0), left(8.99, 10.0)));
         // As printed: whoever has less, in this order.
-        let takes = |one: Left, other: Left| one.is_less_than(other, Span(0));
+        let takes = |one: RemainingWork, other: RemainingWork| one.is_less_than(other, Span(0));
         assert!(takes(large, small) && takes(left(0.0, 9.0), left(0.0, 10.0)) && !takes(small, large));
     }
 
@@ -244,20 +251,20 @@ mod tests {
                 tracker: mrcore::ids::TrackerId(0),
                 end: 0,
                 from: from.map(|number| id.attempt(number)),
-                origin: None,
-                base: mrcore::task::Work::default(),
-                keeper: mrcore::ids::TrackerId(0),
+                checkpoint_on: None,
+                prior_work: mrcore::task::Work::default(),
+                output_on: mrcore::ids::TrackerId(0),
                 state: if ended.is_some() { AttemptState::Paused } else { AttemptState::Running },
                 launched: Time(launched * 1_000_000),
-                advanced: Time(0),
+                last_progress: Time(0),
                 ended: ended.map(|at| Time(at * 1_000_000)),
-                heard: Time(0),
-                recalled: None,
-                holds: false,
-                due: None,
+                last_reported: Time(0),
+                preempt_request: None,
+                hold_requested: false,
+                preempt_deadline: None,
                 refusals: 0,
-                worked: None,
-                blame: None,
+                work_done: None,
+                fault: None,
                 why: mrcore::Why::default(),
                 error: None,
                 progress: mrcore::task::Progress { done, ..Default::default() },
@@ -277,9 +284,9 @@ mod tests {
             failures: 0,
             unfetched: 0,
             checkpoint: None,
-            kept: mrcore::task::Work::default(),
-            held: false,
-            shuns: BTreeSet::new(),
+            saved_work: mrcore::task::Work::default(),
+            on_hold: false,
+            avoided_trackers: BTreeSet::new(),
         };
         let (total, service, estimate) = times(&task, Time(130_000_000)).unwrap();
         close(total, 120.0);

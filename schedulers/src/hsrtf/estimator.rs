@@ -1,4 +1,4 @@
-//! Remaining times of running jobs, and the shares that follow from them: made anew every so often.
+//! Remaining times of running jobs, and the shares that follow from them: made again every so often.
 
 use super::formulas::{self, Work};
 use crate::{
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// What is thought of a job.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Thought {
+pub(super) struct Estimate {
     /// Seconds, alone on the whole cluster (Eq. 1).
     pub(super) remaining: f64,
     /// Slots.
@@ -18,7 +18,7 @@ pub(super) struct Thought {
     seconds: PerPhase<f64>,
 }
 
-impl Thought {
+impl Estimate {
     /// A reason with what it goes by: the share only where it counts, and has been reckoned since the job could use any.
     pub(super) fn numbers(&self, why: Why, phase: Phase, is_pure: bool) -> Why {
         let why = why.with("remaining", self.remaining);
@@ -30,10 +30,10 @@ impl Thought {
 pub(super) struct Estimator {
     pub(super) every: Span,
     literal: bool,
-    relieves: bool,
+    adjusts_for_starvation: bool,
     default: PerPhase<f64>,
     flow: Flow,
-    jobs: BTreeMap<JobId, Thought>,
+    jobs: BTreeMap<JobId, Estimate>,
     /// Trackers have come or gone since it last thought of every job.
     is_stale: bool,
     last: Option<Time>,
@@ -50,7 +50,7 @@ impl Estimator {
         Self {
             every,
             literal: section.flag("literal", false, "equation 2 as printed"),
-            relieves: section.flag(
+            adjusts_for_starvation: section.flag(
                 "starvation",
                 true,
                 "shares grow with how long a job has starved (equation 5)",
@@ -64,7 +64,7 @@ impl Estimator {
         }
     }
 
-    pub(super) fn of(&self, job: JobId) -> Thought {
+    pub(super) fn of(&self, job: JobId) -> Estimate {
         self.jobs.get(&job).copied().unwrap_or_default()
     }
 
@@ -74,13 +74,13 @@ impl Estimator {
         match fact {
             Fact::JobTrackerStarted { .. } => self.estimate(now, cluster),
             // After a restart every tracker joins anew: once a second is enough.
-            fact if fact.reshapes().is_some() => {
+            fact if fact.changes_slots_of().is_some() => {
                 self.is_stale = cluster.active_jobs().next().is_some();
                 return self.catch_up(now, cluster);
             }
             Fact::JobSubmitted { job, .. } => {
                 let Some(job) = cluster.job(*job) else { return false };
-                let thought = self.think(job, now, cluster);
+                let thought = self.estimate_job(job, now, cluster);
                 self.jobs.insert(job.id, thought);
                 self.divide(now, cluster);
             }
@@ -117,16 +117,16 @@ impl Estimator {
             }
         }
         self.means = PerPhase { map: means.map.value(), reduce: means.reduce.value() };
-        self.jobs = cluster.active_jobs().map(|job| (job.id, self.think(job, now, cluster))).collect();
+        self.jobs = cluster.active_jobs().map(|job| (job.id, self.estimate_job(job, now, cluster))).collect();
         self.divide(now, cluster);
     }
 
-    fn think(&self, job: &Job, now: Time, cluster: &Cluster) -> Thought {
+    fn estimate_job(&self, job: &Job, now: Time, cluster: &Cluster) -> Estimate {
         let seconds = self.seconds(job, now, cluster);
         let tasks =
             PerPhase { map: estimate::left(job, Phase::Map), reduce: estimate::left(job, Phase::Reduce) };
         let remaining = Work { tasks, seconds }.remaining(capacity(cluster));
-        Thought { remaining, seconds, share: PerPhase::default() }
+        Estimate { remaining, seconds, share: PerPhase::default() }
     }
 
     /// How long the tasks of a job take. A new job's are as long as those of others.
@@ -158,7 +158,7 @@ impl Estimator {
             let shares = formulas::shares(slots[phase], &claims);
             self.set_shares(phase, &jobs, &shares);
         }
-        if !self.relieves {
+        if !self.adjusts_for_starvation {
             return;
         }
         let starvation: Vec<f64> = jobs.iter().map(|job| self.starvation(job, now, slots)).collect();
@@ -167,13 +167,13 @@ impl Estimator {
             let claims: Vec<(f64, f64, f64)> = claims
                 .map(|(job, starvation)| (self.of(job.id).share[phase], *starvation, demand(job, phase)))
                 .collect();
-            let shares = formulas::relieve(slots[phase], &claims);
+            let shares = formulas::apply_starvation(slots[phase], &claims);
             self.set_shares(phase, &jobs, &shares);
         }
     }
 
     fn starvation(&self, job: &Job, now: Time, slots: PerPhase<f64>) -> f64 {
-        let Thought { share, seconds, .. } = self.of(job.id);
+        let Estimate { share, seconds, .. } = self.of(job.id);
         let tasks =
             |count: &dyn Fn(Phase) -> f64| PerPhase { map: count(Phase::Map), reduce: count(Phase::Reduce) };
         let all = Work { tasks: tasks(&|phase| job.tasks[phase].len() as f64), seconds };

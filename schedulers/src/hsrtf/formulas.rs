@@ -51,7 +51,7 @@ pub fn starvation(since_launch: f64, remaining_on_share: f64, alone: f64) -> f64
 }
 
 /// Shares times starvation, made to add up again.
-pub fn relieve(total: f64, jobs: &[(f64, f64, f64)]) -> Vec<f64> {
+pub fn apply_starvation(total: f64, jobs: &[(f64, f64, f64)]) -> Vec<f64> {
     let weighted = jobs.iter().map(|(share, starvation, demand)| (share * starvation, *demand));
     by_weight(total, weighted.collect())
 }
@@ -97,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn eq_5_gives_more_to_those_who_starve() {
-        // Launched 90 s ago, 60 s to go on its share, 50 s alone: three times as long.
+    fn eq_5_favours_starving_jobs() {
+        // Launched 90 s ago, 60 s to continue its share, 50 s alone: three times as long.
         close(&[starvation(90.0, 60.0, 50.0)], &[3.0]);
         // Shares of 8 and 4, starvation 1 and 4: 8 to 16 of 12.
-        close(&relieve(12.0, &[(8.0, 1.0, 99.0), (4.0, 4.0, 99.0)]), &[4.0, 8.0]);
+        close(&apply_starvation(12.0, &[(8.0, 1.0, 99.0), (4.0, 4.0, 99.0)]), &[4.0, 8.0]);
     }
 }

@@ -2,33 +2,33 @@
 //! A new policy is covered by being registered.
 //!
 //! - No decision is refused; invariants hold after every event; a replayed journal gives the same cluster.
-//! - When jobs stop coming, every job ends: nothing starves for ever, and what was paused went on.
+//! - When jobs stop coming, every job ends: nothing starves forever, and what was paused went on.
 //! - No slot stays free while a waiting task could use it.
 //! - Equal histories give equal decisions.
 //!
 //! `FERMATA_SEED=7 FERMATA_POLICY=fair cargo test -p fermata-schedulers --test properties` plays one.
 
-#[path = "../../../core/tests/random/dice.rs"]
-mod dice;
-#[path = "../../../core/tests/random/life.rs"]
-mod life;
-#[path = "../../../core/tests/random/news.rs"]
-mod news;
-#[path = "../../../core/tests/random/play.rs"]
-mod play;
+#[path = "../../../core/tests/random/event_counts.rs"]
+mod event_counts;
+#[path = "../../../core/tests/random/map_events.rs"]
+mod map_events;
 #[path = "../../../core/tests/random/races.rs"]
 mod races;
-#[path = "../../../core/tests/random/seen.rs"]
-mod seen;
+#[path = "../../../core/tests/random/random_events.rs"]
+mod random_events;
+#[path = "../../../core/tests/random/random_run.rs"]
+mod random_run;
+#[path = "../../../core/tests/random/rng.rs"]
+mod rng;
 #[path = "../../../core/tests/random/world.rs"]
 mod world;
 
+use event_counts::EventCounts;
 use fermata_schedulers::{Params, make};
 use mrcore::{Scheduler, fact::Entry};
-use play::play;
-use seen::Seen;
+use random_run::play;
 use std::rc::Rc;
-use world::{Make, World, mind};
+use world::{Make, World, core};
 
 /// Short times, so that everything happens in a short life; and no waiting for better places, which is a reason to leave
 /// slots free.
@@ -84,7 +84,7 @@ fn policy(spec: &str) -> Box<dyn Scheduler> {
 
 fn maker(spec: &str) -> Make {
     let spec = spec.to_owned();
-    Rc::new(move |_| mind(policy(&spec)))
+    Rc::new(move |_| core(policy(&spec)))
 }
 
 fn journal(seed: u64, make: Make) -> Vec<Entry> {
@@ -96,16 +96,16 @@ fn journal(seed: u64, make: Make) -> Vec<Entry> {
 #[test]
 fn no_decision_is_refused_no_slot_idles_and_every_job_ends() {
     for spec in specs() {
-        let mut seen = Seen::default();
+        let mut counts = EventCounts::default();
         for seed in seeds(12) {
-            let life = play(seed, maker(&spec));
-            assert_eq!(life.refusals, 0, "{spec}: seed {seed} has refused decisions");
+            let run = play(seed, maker(&spec));
+            assert_eq!(run.refusals, 0, "{spec}: seed {seed} has refused decisions");
             let reduces = IDLES.iter().any(|(name, _)| spec.contains(name));
-            assert_eq!(life.idle.map, 0, "{spec}: seed {seed} leaves map slots free");
-            assert!(reduces || life.idle.reduce == 0, "{spec}: seed {seed} leaves reduce slots free");
-            seen += life;
+            assert_eq!(run.idle.map, 0, "{spec}: seed {seed} leaves map slots free");
+            assert!(reduces || run.idle.reduce == 0, "{spec}: seed {seed} leaves reduce slots free");
+            counts += run;
         }
-        println!("{spec}: {seen:?}");
+        println!("{spec}: {counts:?}");
     }
 }
 
@@ -120,14 +120,14 @@ fn equal_histories_give_equal_decisions() {
 }
 
 #[test]
-fn a_shadow_has_no_effect_and_agrees_with_its_like() {
+fn shadow_has_no_effect_and_agrees_with_an_equal_policy() {
     for spec in specs() {
         for seed in seeds(3) {
             let with_shadow = |shadow: &'static str| -> Make {
                 let spec = spec.clone();
                 Rc::new(move |_| {
                     let shadow = if shadow.is_empty() { spec.as_str() } else { shadow };
-                    mind(policy(&spec)).with_shadow(policy(shadow))
+                    core(policy(&spec)).with_shadow(policy(shadow))
                 })
             };
             let alone = journal(seed, maker(&spec));
@@ -138,16 +138,16 @@ fn a_shadow_has_no_effect_and_agrees_with_its_like() {
             );
             let mut world = World::new(seed, with_shadow(""));
             (0..400).for_each(|_| world.step());
-            let shadow = world.mind.shadow().unwrap();
+            let shadow = world.core.shadow().unwrap();
             assert_eq!(shadow.differences().next(), None, "{spec}: seed {seed}: {:?}", shadow.tally());
-            assert_eq!(shadow.tally().policy_took, shadow.tally().both_took, "{spec}: seed {seed}");
+            assert_eq!(shadow.tally().policy_preempted, shadow.tally().both_preempted, "{spec}: seed {seed}");
         }
     }
 }
 
 /// With these, slots are left free on purpose; but nothing is refused, and every job ends.
 #[test]
-fn what_leaves_slots_free_on_purpose_starves_nobody() {
+fn idle_slots_on_purpose_starve_no_job() {
     let variants =
         [("coshh", "coshh.literal", "true"), ("fcs", "fcs.skips", "60"), ("fcs", "fcs.literal", "true")];
     for (spec, key, value) in variants {
@@ -155,8 +155,8 @@ fn what_leaves_slots_free_on_purpose_starves_nobody() {
         params.insert(key.into(), value.into());
         for seed in seeds(12) {
             let params = params.clone();
-            let life = play(seed, Rc::new(move |_| mind(make(spec, &params).unwrap())));
-            assert_eq!(life.refusals, 0, "{spec}, {key} = {value}: seed {seed} has refused decisions");
+            let run = play(seed, Rc::new(move |_| core(make(spec, &params).unwrap())));
+            assert_eq!(run.refusals, 0, "{spec}, {key} = {value}: seed {seed} has refused decisions");
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::{
+    connection_limiter::ConnectionLimiter,
     identity::Role,
     incoming::Connection,
     limits::{
         CLIENT_BYTES_MAX, Class, DAEMON_BYTES_MAX, IDENTITY_BYTES_MAX, Limits,
         tests::{connection, identity},
     },
-    visitors::Visitors,
 };
 use proptest::prelude::*;
 use std::{
@@ -35,12 +35,16 @@ impl Body for Pieces {
 struct Sender {
     requests: AtomicUsize,
     limits: Arc<Limits>,
-    visitors: Arc<Visitors>,
+    connection_limiter: Arc<ConnectionLimiter>,
 }
 
 impl Sender {
     fn new() -> Self {
-        Self { requests: AtomicUsize::new(0), limits: Arc::default(), visitors: Visitors::new(9) }
+        Self {
+            requests: AtomicUsize::new(0),
+            limits: Arc::default(),
+            connection_limiter: ConnectionLimiter::new(9),
+        }
     }
 
     /// Of another user each.
@@ -55,7 +59,7 @@ impl Sender {
         name: &str,
         streams: bool,
     ) -> (mpsc::UnboundedSender<Bytes>, RequestBody<Pieces>, Arc<Connection>) {
-        let connection = connection(&self.visitors);
+        let connection = connection(&self.connection_limiter);
         let role = if class == Class::Daemon { Role::TaskTracker } else { Role::User };
         let who = identity(Some(role), name);
         let call = self.limits.begin(class, "/m", who, Some(connection.clone())).unwrap();
@@ -88,7 +92,7 @@ async fn body_one_byte_short_fails_after_its_time() {
     let begin = Instant::now();
     let status = next(&mut body).await.unwrap().unwrap_err();
     assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status}");
-    assert!(begin.elapsed() >= BODY_WITHIN, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() >= BODY_TIMEOUT, "{:?}", begin.elapsed());
     assert!(next(&mut body).await.is_none());
 }
 
@@ -118,7 +122,7 @@ async fn stream_may_be_silent_between_messages_alone() {
     let (sender, mut body, _) = Sender::new().request(true);
     sender.send(message(10, 10)).unwrap();
     next(&mut body).await.unwrap().unwrap();
-    assert!(tokio::time::timeout(2 * BODY_WITHIN, next(&mut body)).await.is_err());
+    assert!(tokio::time::timeout(2 * BODY_TIMEOUT, next(&mut body)).await.is_err());
     sender.send(message(10, 5)).unwrap();
     next(&mut body).await.unwrap().unwrap();
     assert!(next(&mut body).await.unwrap().is_err(), "it stopped within a message");
@@ -130,14 +134,14 @@ async fn stream_may_be_silent_between_messages_alone() {
 async fn long_message_waits_until_others_have_given_their_bytes_back() {
     let sender = Sender::new();
     let half = CLIENT_BYTES_MAX / 2;
-    let mut held = Vec::new();
+    let mut pending_frame = Vec::new();
     for _ in 0..2 {
         let (pieces, mut body, _) = sender.request(false);
         pieces.send(message(half, half)).unwrap();
         drop(pieces);
         assert!(next(&mut body).await.unwrap().is_ok());
         assert!(next(&mut body).await.is_none());
-        held.push(body);
+        pending_frame.push(body);
     }
     let (pieces, mut late, _) = sender.request(false);
     pieces.send(message(half, half)).unwrap();
@@ -146,7 +150,7 @@ async fn long_message_waits_until_others_have_given_their_bytes_back() {
     let (short, mut quick, _) = sender.request(false);
     short.send(message(FREE_BYTES, FREE_BYTES)).unwrap();
     assert!(next(&mut quick).await.unwrap().is_ok());
-    held.pop();
+    pending_frame.pop();
     assert!(next(&mut late).await.unwrap().is_ok());
 }
 
@@ -230,12 +234,12 @@ async fn stream_holds_no_bytes_once_its_long_message_was_taken_over() {
 async fn one_identity_leaves_half_of_the_bytes_to_others() {
     let sender = Sender::new();
     let part = IDENTITY_BYTES_MAX / 4;
-    let mut held = Vec::new();
+    let mut pending_frame = Vec::new();
     for _ in 0..4 {
         let (pieces, mut body, _) = sender.request_of(Class::Client, "ann", false);
         pieces.send(message(part, 1)).unwrap();
         assert!(next(&mut body).await.unwrap().is_ok());
-        held.push((pieces, body));
+        pending_frame.push((pieces, body));
     }
     let (more, mut fifth, _) = sender.request_of(Class::Client, "ann", false);
     more.send(message(part, part)).unwrap();
@@ -244,11 +248,11 @@ async fn one_identity_leaves_half_of_the_bytes_to_others() {
     let (pieces, mut other, _) = sender.request_of(Class::Client, "bob", false);
     pieces.send(message(IDENTITY_BYTES_MAX, 1)).unwrap();
     assert!(next(&mut other).await.unwrap().is_ok());
-    assert!(!other.call.as_ref().unwrap().keeps_others_waiting());
-    assert!(held[0].1.call.as_ref().unwrap().keeps_others_waiting());
+    assert!(!other.call.as_ref().unwrap().blocks_others());
+    assert!(pending_frame[0].1.call.as_ref().unwrap().blocks_others());
     let status = next(&mut fifth).await.unwrap().unwrap_err();
     assert!(status.message().contains("ann") && status.message().contains("12 MiB"), "{status}");
-    drop((held, fifth, other));
+    drop((pending_frame, fifth, other));
     // A message that is longer than the share is taken all the same, alone.
     let (pieces, mut long, _) = sender.request_of(Class::Client, "ann", false);
     pieces.send(message(MESSAGE_BYTES_MAX, 1)).unwrap();
@@ -289,7 +293,7 @@ proptest! {
             at = end;
         }
         prop_assert_eq!(framing.messages, lengths.len() as u64);
-        prop_assert_eq!((framing.begun, framing.left), (0, 0));
+        prop_assert_eq!((framing.prefix_received, framing.left), (0, 0));
         prop_assert_eq!(longest, lengths.into_iter().max().unwrap());
     }
 }

@@ -24,8 +24,8 @@ const STAT: &str = "/fermata.dfs.v1.NameNode/Stat";
 const SOON: Duration = Duration::from_secs(10);
 
 #[test]
-fn a_method_is_named_in_words() {
-    assert_eq!(["SetQuota", "Drain", "ForgetNode"].map(in_words), ["set quota", "drain", "forget node"]);
+fn method_name_is_readable() {
+    assert_eq!(["SetQuota", "Drain", "ForgetNode"].map(method_text), ["set quota", "drain", "forget node"]);
 }
 
 /// Reads a request to its end and answers with nothing.
@@ -64,7 +64,7 @@ async fn serve() -> (Endpoint, Gate) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
     let incoming = guard.incoming(listener).unwrap();
-    let gate = Gate::new(guard.door().clone());
+    let gate = Gate::new(guard.access_policy().clone());
     let (health, service) = tonic_health::server::health_reporter();
     health.set_service_status("", tonic_health::ServingStatus::Serving).await;
     let mut server = daemon::serve::builder().layer(gate.clone());
@@ -176,14 +176,15 @@ async fn bodies_that_do_not_arrive_fail_and_then_end_their_connection() {
 }
 
 #[test]
-fn one_of_the_admins_is_an_admin_in_person_alone() {
+fn admin_rights_are_personal() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default();
     config.security.secret = dir.path().join("secret");
     config.security.admins = vec!["ann".into()];
     crate::write_private(&config.security.secret, &[b'x'; 64]).unwrap();
     let guard = Guard::new(&config, Role::NameNode).unwrap();
-    let superuser = |role, name, acts_for| guard.door().identify(role, name, acts_for).unwrap().superuser;
+    let superuser =
+        |role, name, acts_for| guard.access_policy().identify(role, name, acts_for).unwrap().superuser;
     assert!(superuser(Role::User, "ann", None));
     assert!(superuser(Role::Admin, "eve", None));
     assert!(!superuser(Role::User, "bob", None));
@@ -215,13 +216,13 @@ fn cost_of_the_gate() {
     }
     const CALLS: u32 = 1_000_000;
     let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let connection = Arc::new(Connection::new(None, crate::Visitors::new(1).enter(ours)));
+    let connection = Arc::new(Connection::new(None, crate::ConnectionLimiter::new(1).enter(ours)));
     let request = || {
         let mut request = Request::post(STAT).header(USER_KEY, "ann").body(whole()).unwrap();
         request.extensions_mut().insert(CallerInfo(connection.clone()));
         request
     };
-    let (mut plain, mut gated) = (Inner, Gate::new(Guard::open().door().clone()).layer(Inner));
+    let (mut plain, mut gated) = (Inner, Gate::new(Guard::open().access_policy().clone()).layer(Inner));
     let mut context = Context::from_waker(std::task::Waker::noop());
     // CPU time of this thread: the machine may be busy with other work.
     let cpu =

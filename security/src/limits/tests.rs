@@ -1,7 +1,7 @@
 //! Nothing leaks, whenever a call is dropped; and a full pool stops nobody who has few calls.
 
 use super::*;
-use crate::visitors::Visitors;
+use crate::connection_limiter::ConnectionLimiter;
 use proptest::prelude::*;
 use std::{
     os::unix::net::UnixStream,
@@ -9,9 +9,9 @@ use std::{
     task::{Context, Waker},
 };
 
-pub(crate) fn connection(visitors: &Arc<Visitors>) -> Arc<Connection> {
+pub(crate) fn connection(connection_limiter: &Arc<ConnectionLimiter>) -> Arc<Connection> {
     let (ours, _theirs) = UnixStream::pair().unwrap();
-    Arc::new(Connection::new(None, visitors.enter(ours)))
+    Arc::new(Connection::new(None, connection_limiter.enter(ours)))
 }
 
 pub(crate) fn identity(role: Option<Role>, name: &str) -> Identity {
@@ -19,8 +19,8 @@ pub(crate) fn identity(role: Option<Role>, name: &str) -> Identity {
 }
 
 fn client(limits: &Arc<Limits>, name: &str, on: &Arc<Connection>) -> Result<Call, Kind> {
-    let begun = limits.begin(Class::Client, "/m", identity(Some(Role::User), name), Some(on.clone()));
-    begun.map_err(|(kind, status)| {
+    let started = limits.begin(Class::Client, "/m", identity(Some(Role::User), name), Some(on.clone()));
+    started.map_err(|(kind, status)| {
         assert!(status.message().contains("try again"), "{status}");
         kind
     })
@@ -29,7 +29,7 @@ fn client(limits: &Arc<Limits>, name: &str, on: &Arc<Connection>) -> Result<Call
 impl Limits {
     pub(crate) fn is_unused(&self) -> bool {
         let unused =
-            |bytes: &Bytes| bytes.waiting.load(Relaxed) == 0 && bytes.free.available_permits() == bytes.most;
+            |bytes: &Bytes| bytes.waiting.load(Relaxed) == 0 && bytes.free.available_permits() == bytes.max;
         let of_pool = |pool: &Pool| pool.calls.load(Relaxed) == 0 && unused(&pool.bytes);
         let of_share = |share: Arc<Share>| share.calls.load(Relaxed) == 0 && unused(&share.bytes);
         let shares = self.shares.lock();
@@ -40,8 +40,8 @@ impl Limits {
 
 #[test]
 fn one_identity_cannot_use_the_whole_pool() {
-    let (limits, visitors) = (Arc::new(Limits::default()), Visitors::new(1));
-    let (one, other) = (connection(&visitors), connection(&visitors));
+    let (limits, connection_limiter) = (Arc::new(Limits::default()), ConnectionLimiter::new(1));
+    let (one, other) = (connection(&connection_limiter), connection(&connection_limiter));
     let calls: Vec<_> = (0..IDENTITY_CALLS_MAX).map(|_| client(&limits, "ann", &one).unwrap()).collect();
     assert_eq!(client(&limits, "ann", &one).unwrap_err(), Kind::Identity);
     // A new connection does not help; another name has its own share.
@@ -54,15 +54,15 @@ fn one_identity_cannot_use_the_whole_pool() {
 
 #[test]
 fn full_pool_leaves_daemons_and_the_first_calls_of_a_connection_alone() {
-    let (limits, visitors) = (Arc::new(Limits::default()), Visitors::new(1));
-    let busy = connection(&visitors);
+    let (limits, connection_limiter) = (Arc::new(Limits::default()), ConnectionLimiter::new(1));
+    let busy = connection(&connection_limiter);
     let mut calls = Vec::new();
     for name in ["ann", "bob"] {
         calls.extend((0..IDENTITY_CALLS_MAX).map(|_| client(&limits, name, &busy).unwrap()));
     }
     assert_eq!(calls.len(), CLIENT_CALLS_MAX);
     assert_eq!(client(&limits, "eve", &busy).unwrap_err(), Kind::Calls);
-    let fresh = connection(&visitors);
+    let fresh = connection(&connection_limiter);
     let first: Vec<_> = (0..GUARANTEED).map(|_| client(&limits, "eve", &fresh).unwrap()).collect();
     assert_eq!(client(&limits, "eve", &fresh).unwrap_err(), Kind::Calls);
     let daemon = identity(Some(Role::DataNode), "datanode");
@@ -73,8 +73,8 @@ fn full_pool_leaves_daemons_and_the_first_calls_of_a_connection_alone() {
 
 #[test]
 fn open_cluster_counts_by_address_and_spares_the_first_calls_of_a_connection() {
-    let (limits, visitors) = (Arc::new(Limits::default()), Visitors::new(1));
-    let (busy, fresh) = (connection(&visitors), connection(&visitors));
+    let (limits, connection_limiter) = (Arc::new(Limits::default()), ConnectionLimiter::new(1));
+    let (busy, fresh) = (connection(&connection_limiter), connection(&connection_limiter));
     let begin = |name, on: &Arc<Connection>| {
         limits.begin(Class::Client, "/m", identity(None, name), Some(on.clone())).map_err(|(kind, _)| kind)
     };
@@ -115,8 +115,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn dropped_calls_give_everything_back(steps in steps()) {
-        let (limits, visitors) = (Arc::new(Limits::default()), Visitors::new(1));
-        let connections: Vec<_> = (0..3).map(|_| connection(&visitors)).collect();
+        let (limits, connection_limiter) = (Arc::new(Limits::default()), ConnectionLimiter::new(1));
+        let connections: Vec<_> = (0..3).map(|_| connection(&connection_limiter)).collect();
         let mut calls: Vec<Arc<Call>> = Vec::new();
         let mut waiting: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
         let mut context = Context::from_waker(Waker::noop());

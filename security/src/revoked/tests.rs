@@ -15,7 +15,7 @@ fn token(name: &str, hours: u64) -> String {
 }
 
 fn print_of(text: &str) -> String {
-    Shown::Token(text).fingerprint().unwrap()
+    Credential::Token(text).fingerprint().unwrap()
 }
 
 #[test]
@@ -26,8 +26,8 @@ fn people_and_single_credentials_are_refused_as_long_as_they_are_listed() {
     let (mut list, mut now) = List::open(&settings).unwrap();
     let (hers, lost, new) = (token("ann", 1), token("bob", 1), token("bob", 2));
     let mut refuses = |role, name, shown: &str| {
-        now = list.look().unwrap_or_else(|| now.clone());
-        now.refuse(role, name, Shown::Token(shown))
+        now = list.check().unwrap_or_else(|| now.clone());
+        now.refuse(role, name, Credential::Token(shown))
     };
     assert!(!refuses(Role::User, "ann", &hers));
     let mut all = Revocations::default();
@@ -60,24 +60,24 @@ fn people_and_single_credentials_are_refused_as_long_as_they_are_listed() {
 
 /// The gate does not look itself.
 #[test]
-fn what_is_listed_reaches_the_gate() {
+fn revocations_reach_the_gate() {
     let dir = tempfile::tempdir().unwrap();
     let settings = SecurityConfig { dir: dir.path().into(), ..SecurityConfig::default() };
     let revoked = Revoked::new(&settings).unwrap();
     let hers = token("ann", 1);
-    assert!(!revoked.refuses(Role::User, "ann", Shown::Token(&hers)));
+    assert!(!revoked.refuses(Role::User, "ann", Credential::Token(&hers)));
     Revocations { names: ["ann".into()].into(), ..Revocations::default() }
         .write(&dir.path().join(REVOKED_FILE))
         .unwrap();
     let deadline = std::time::Instant::now() + Duration::from_mins(1);
-    while !revoked.refuses(Role::User, "ann", Shown::Token(&hers)) {
+    while !revoked.refuses(Role::User, "ann", Credential::Token(&hers)) {
         assert!(std::time::Instant::now() < deadline, "it is never read");
         thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
-fn a_token_in_other_letters_is_the_same_or_none() {
+fn differently_encoded_token_is_equal_or_invalid() {
     let text = token("ann", 1);
     let (words, signature) = Token::parted(&text).unwrap();
     let other = format!("{words}:{}", signature.to_uppercase());
@@ -99,14 +99,14 @@ fn element(bytes: &[u8]) -> (u8, &[u8], &[u8]) {
 }
 
 fn of_elements(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
-    let inside = parts.concat();
-    let length = inside.len();
+    let table = parts.concat();
+    let length = table.len();
     let head = match length {
         ..0x80 => vec![tag, length as u8],
         0x80..0x100 => vec![tag, 0x81, length as u8],
         _ => vec![tag, 0x82, (length >> 8) as u8, length as u8],
     };
-    [head, inside].concat()
+    [head, table].concat()
 }
 
 /// The order of the curve P-256.

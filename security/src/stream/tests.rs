@@ -53,7 +53,7 @@ fn bytes_go_both_ways_at_once() {
 }
 
 #[test]
-fn a_look_does_not_wait_and_the_end_is_an_end() {
+fn peek_does_not_block_and_reports_the_end() {
     for plain in [true, false] {
         let (near, far) = pair(plain);
         assert!(!near.has_input().unwrap(), "plain {plain}");
@@ -93,7 +93,7 @@ fn files_are_sent_from_where_they_are_asked_for() {
 }
 
 #[test]
-fn a_server_of_another_role_or_cluster_is_not_believed() {
+fn server_of_another_role_or_cluster_is_rejected() {
     let (ours, theirs) = (Authority::new("ours").unwrap(), Authority::new("theirs").unwrap());
     for (server, wanted) in [(&ours, Role::NameNode), (&theirs, Role::DataNode)] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

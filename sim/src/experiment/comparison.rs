@@ -73,7 +73,7 @@ impl Figure {
     }
 
     /// Whether it may as well be 0, for all that its seeds say. Of one seed nobody can tell.
-    pub fn is_noise(self) -> bool {
+    pub fn is_insignificant(self) -> bool {
         self.seeds > 1 && self.mean.abs() <= self.around
     }
 
@@ -103,7 +103,7 @@ impl Comparison {
     ) -> Figure {
         let means: Vec<f64> = self.means(variant, group, of).into_iter().flatten().collect();
         let figure = Figure::of(&means);
-        Figure { at_least: self.count(variant, group, |job| job.left_at.is_some()) > 0, ..figure }
+        Figure { at_least: self.count(variant, group, |job| job.last_looked_at.is_some()) > 0, ..figure }
     }
 
     /// The same, seed by seed; none of a seed in which no job has it.
@@ -130,7 +130,7 @@ impl Comparison {
         let pairs = ours.into_iter().zip(theirs).filter_map(|(ours, theirs)| ours.zip(theirs));
         let pairs = pairs.filter(|(_, theirs)| *theirs > 0.0);
         let changes: Vec<f64> = pairs.map(|(ours, theirs)| ours / theirs - 1.0).collect();
-        (self.undone(one, group) == self.undone(other, group)).then(|| Figure::of(&changes))
+        (self.unfinished(one, group) == self.unfinished(other, group)).then(|| Figure::of(&changes))
     }
 
     /// How many jobs of a group (or of all) are so, over all seeds.
@@ -140,9 +140,9 @@ impl Comparison {
 
     /// Jobs of a group (or of all) that failed, and that did not end, over all seeds. Where two policies differ in these,
     /// their means are of different jobs.
-    pub fn undone(&self, variant: usize, group: Option<&str>) -> (usize, usize) {
+    pub fn unfinished(&self, variant: usize, group: Option<&str>) -> (usize, usize) {
         let failed = self.count(variant, group, |job| job.ended.is_some() && !job.succeeded);
-        (failed, self.count(variant, group, |job| job.left_at.is_some()))
+        (failed, self.count(variant, group, |job| job.last_looked_at.is_some()))
     }
 
     /// Every value of something that jobs of a group (or of all) have, over all seeds.
@@ -159,7 +159,7 @@ impl Comparison {
     /// The greatest slowdown in a group (or of all), mean over seeds.
     pub fn worst_slowdown(&self, variant: usize, group: Option<&str>) -> Figure {
         let worst: Vec<f64> = self.worst_slowdowns(variant, group).into_iter().flatten().collect();
-        Figure { at_least: self.undone(variant, group).1 > 0, ..Figure::of(&worst) }
+        Figure { at_least: self.unfinished(variant, group).1 > 0, ..Figure::of(&worst) }
     }
 
     /// The same, seed by seed; none of a seed in which no job has one.
@@ -186,6 +186,6 @@ pub fn reduce_wait_s(job: &JobFigures) -> Option<f64> {
 /// From submission to end, in seconds. A job that was not over counts up to when it was last looked at, for it took longer
 /// than that; one that failed has none, however soon it did.
 pub fn makespan_s(job: &JobFigures) -> Option<f64> {
-    let until = if job.ended.is_some() { job.ended.filter(|_| job.succeeded) } else { job.left_at };
+    let until = if job.ended.is_some() { job.ended.filter(|_| job.succeeded) } else { job.last_looked_at };
     Some(until?.since(job.submitted).as_secs_f64())
 }

@@ -3,14 +3,14 @@
 mod comparison;
 mod variant;
 
-use crate::{Broken, Outcome, Setup, Workload, World, fault::Fault};
+use crate::{Outcome, RuleViolation, Setup, Workload, World, fault::Fault};
 pub use comparison::{Alone, Comparison, Figure, makespan_s, reduce_wait_s};
 use mrcore::{
     Span,
     ids::JobId,
-    metrics::{JobFigures, shares::Promise},
+    metrics::{JobFigures, shares::MinShare},
 };
-use schedulers::{MakeError, Params};
+use schedulers::{Params, PolicyError};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -27,9 +27,9 @@ pub enum ExperimentError {
     #[error("{0:?} is not a list of policies such as fifo,chronos(fair),fcs[preempt=kill;literal=true]")]
     NoList(String),
     #[error(transparent)]
-    Make(#[from] MakeError),
+    Make(#[from] PolicyError),
     #[error("{variant}, seed {seed}: {broken}")]
-    Broken { variant: String, seed: u64, broken: Broken },
+    RuleViolation { variant: String, seed: u64, broken: RuleViolation },
 }
 
 /// What is to be compared.
@@ -41,12 +41,12 @@ pub struct Experiment<'a> {
     /// The jobs of a seed.
     pub workload: &'a (dyn Fn(u64) -> Workload + Sync),
     /// Users and what they were promised, if that is counted.
-    pub users: Vec<(String, Promise)>,
+    pub users: Vec<(String, MinShare)>,
     /// The policies.
     pub variants: Vec<Variant>,
     /// From 1 on.
     pub seeds: u64,
-    /// Jobs that have not ended by then are left; none to wait for ever.
+    /// Jobs that have not ended by then are left; none to wait forever.
     pub limit: Option<Span>,
     /// Whether to find how long a job of each group takes alone, for slowdowns.
     pub alone: bool,
@@ -118,7 +118,7 @@ impl Experiment<'_> {
             setup.faults = faults(seed);
         }
         let world = World::new(setup, (self.workload)(seed))?.with_users(self.users.clone());
-        let broken = |broken| ExperimentError::Broken { variant: variant.label.clone(), seed, broken };
+        let broken = |broken| ExperimentError::RuleViolation { variant: variant.label.clone(), seed, broken };
         world.run(self.limit).map_err(broken)
     }
 
@@ -128,8 +128,8 @@ impl Experiment<'_> {
         let mut times = BTreeMap::new();
         for group in groups {
             let Some(index) = workload.jobs.iter().position(|job| job.group == *group) else { continue };
-            if let Some(took) = alone(&self.setup, &workload, index, seed)? {
-                times.insert(group.clone(), took);
+            if let Some(elapsed) = alone(&self.setup, &workload, index, seed)? {
+                times.insert(group.clone(), elapsed);
             }
         }
         Ok(Alone::Groups(times))
@@ -151,7 +151,7 @@ fn alone(
     "fifo".clone_into(&mut setup.scheduler);
     setup.params = Params::new();
     let world = World::new(setup, workload.alone(index))?;
-    let broken = |broken| ExperimentError::Broken { variant: "alone".into(), seed, broken };
+    let broken = |broken| ExperimentError::RuleViolation { variant: "alone".into(), seed, broken };
     let outcome = world.run(None).map_err(broken)?;
     Ok(outcome.metrics.job(JobId(1)).and_then(JobFigures::makespan))
 }
@@ -164,8 +164,8 @@ pub(crate) fn each_alone(
 ) -> Result<Alone, ExperimentError> {
     let times = in_parallel(workload.jobs.len(), |index| alone(setup, workload, index, 1));
     let mut jobs = BTreeMap::new();
-    for (id, took) in ids.iter().zip(times) {
-        jobs.extend(took?.map(|took| (*id, took)));
+    for (id, elapsed) in ids.iter().zip(times) {
+        jobs.extend(elapsed?.map(|elapsed| (*id, elapsed)));
     }
     Ok(Alone::Jobs(jobs))
 }
@@ -227,11 +227,11 @@ mod tests {
         assert!(
             cut.mean_over(0, None, makespan_s).at_least && !whole.mean_over(0, None, makespan_s).at_least
         );
-        assert!(cut.undone(0, None).1 > 0 && whole.undone(0, None) == (0, 0));
+        assert!(cut.unfinished(0, None).1 > 0 && whole.unfinished(0, None) == (0, 0));
         // Every other attempt fails: a job that gave up has no makespan.
         setup.failing = 2;
         let failing = run(&setup, 100_000);
-        let (failed, _) = failing.undone(0, None);
+        let (failed, _) = failing.unfinished(0, None);
         assert!(failed > 0);
         assert_eq!(failing.values(0, None, makespan_s).len(), 31 - failed);
         // All times of the table are of the jobs that succeeded: waiting and execution add up to completion.

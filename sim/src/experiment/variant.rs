@@ -34,7 +34,7 @@ impl Variant {
 
     /// With these parameters too, where it has none of its own.
     #[must_use]
-    pub fn told(mut self, params: &Params) -> Self {
+    pub fn with_params(mut self, params: &Params) -> Self {
         for (key, value) in params {
             self.params.entry(key.clone()).or_insert_with(|| value.clone());
         }

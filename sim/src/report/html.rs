@@ -11,12 +11,12 @@ use std::fmt::{self, Write};
 pub struct Html(String);
 
 /// What can stand in a page.
-pub trait Shown {
+pub trait ToHtml {
     /// Writes it, escaped where it must be.
     fn show(&self, out: &mut dyn Write) -> fmt::Result;
 }
 
-impl Shown for str {
+impl ToHtml for str {
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
         for letter in self.chars() {
             match letter {
@@ -35,19 +35,19 @@ impl Shown for str {
     }
 }
 
-impl Shown for String {
+impl ToHtml for String {
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
         self.as_str().show(out)
     }
 }
 
-impl<T: Shown + ?Sized> Shown for &T {
+impl<T: ToHtml + ?Sized> ToHtml for &T {
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
         (**self).show(out)
     }
 }
 
-impl Shown for Html {
+impl ToHtml for Html {
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
         out.write_str(&self.0)
     }
@@ -55,7 +55,7 @@ impl Shown for Html {
 
 macro_rules! numbers {
     ($($kind:ty),*) => {
-        $(impl Shown for $kind {
+        $(impl ToHtml for $kind {
             fn show(&self, out: &mut dyn Write) -> fmt::Result {
                 write!(out, "{self}")
             }
@@ -66,7 +66,7 @@ macro_rules! numbers {
 numbers!(u16, u32, u64, usize);
 
 /// Coordinates: to a tenth, and never what is no number.
-impl Shown for f64 {
+impl ToHtml for f64 {
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
         write!(out, "{:.1}", if self.is_finite() { *self } else { 0.0 })
     }
@@ -77,7 +77,7 @@ impl Shown for f64 {
 #[derive(Debug)]
 pub struct Part<'a, T: ?Sized>(pub &'a T);
 
-impl<T: Shown + ?Sized> fmt::Display for Part<'_, T> {
+impl<T: ToHtml + ?Sized> fmt::Display for Part<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.show(f)
     }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_wrote_stays_text() {
+    fn html_is_escaped() {
         let evil = "<script>alert('1')</script> & \"x\"\0\u{1b}[31m\nnext";
         let mut page = Html::new();
         crate::html!(page, "<p title='{}'>{}</p>", evil, evil.to_owned());

@@ -11,7 +11,7 @@ use crate::{
 use html::escape;
 use mrcore::{
     Phase, Span,
-    metrics::{JOBS_DRAWN, JobFigures, stats::quantile},
+    metrics::{JOBS_SHOWN_MAX, JobFigures, stats::quantile},
 };
 use std::fmt::Write as _;
 pub use table::{Cell, Table, percent, show, show_change, show_paired};
@@ -27,7 +27,7 @@ pub fn against_first(comparison: &Comparison) -> Table {
                 Cell::Figure(change, show_change(change)),
                 match change {
                     Figure { seeds: 0..=1, .. } => "of one seed: may be chance",
-                    change if change.is_noise() => "no difference that these seeds can show",
+                    change if change.is_insignificant() => "no difference that these seeds can show",
                     change if change.mean < 0.0 => "faster",
                     _ => "slower",
                 },
@@ -61,7 +61,7 @@ pub fn summary(comparison: &Comparison) -> Table {
         let total = |of: fn(&JobFigures) -> f64| {
             comparison.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum())
         };
-        let (failed, unfinished) = comparison.undone(at, None);
+        let (failed, unfinished) = comparison.unfinished(at, None);
         table.row(vec![
             variant.label.as_str().into(),
             comparison.mean_over(at, None, makespan_s).into(),
@@ -70,7 +70,7 @@ pub fn summary(comparison: &Comparison) -> Table {
             comparison.mean_over(at, None, reduce_wait_s).into(),
             comparison.worst_slowdown(at, None).into(),
             Cell::part(comparison.figure_of(at, locality)),
-            total(|job| f64::from(job.taken.preemptions())).into(),
+            total(|job| f64::from(job.preemption.preemptions())).into(),
             total(|job| job.lost.as_secs_f64()).into(),
             total(|job| job.overhead().as_secs_f64()).into(),
             comparison.figure(at, deciding_s).into(),
@@ -88,21 +88,21 @@ pub fn p95(comparison: &Comparison, at: usize) -> Figure {
         let all: Vec<f64> = outcome.metrics.jobs().filter_map(|(_, job)| makespan_s(job)).collect();
         (!all.is_empty()).then(|| quantile(&all, 0.95))
     };
-    Figure { at_least: is_cut_off(comparison, at), ..comparison.figure_of(at, of_seed) }
+    Figure { at_least: has_unfinished_jobs(comparison, at), ..comparison.figure_of(at, of_seed) }
 }
 
 /// From the first submission to the last end; to when it was left, if there are jobs that had not ended then.
 pub fn makespan(comparison: &Comparison, at: usize) -> Figure {
     let of_seed = |outcome: &Outcome| {
         let jobs = || outcome.metrics.jobs().map(|(_, job)| job);
-        let last = jobs().filter_map(|job| job.ended.or(job.left_at)).max()?;
+        let last = jobs().filter_map(|job| job.ended.or(job.last_looked_at)).max()?;
         Some(last.since(jobs().map(|job| job.submitted).min()?).as_secs_f64())
     };
-    Figure { at_least: is_cut_off(comparison, at), ..comparison.figure_of(at, of_seed) }
+    Figure { at_least: has_unfinished_jobs(comparison, at), ..comparison.figure_of(at, of_seed) }
 }
 
 /// Whether some job, that came or was to come, did not end in some seed: what depends on the last ones is more, then.
-fn is_cut_off(comparison: &Comparison, at: usize) -> bool {
+fn has_unfinished_jobs(comparison: &Comparison, at: usize) -> bool {
     comparison.runs[at].iter().any(|outcome| outcome.unfinished > 0)
 }
 
@@ -155,7 +155,7 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
         "maps local",
         "preempted",
         "lost slot s",
-        "yielding slot s",
+        "preemption latency slot s",
     ]);
     let groups = comparison.groups.iter().map(|group| (group.as_str(), Some(group.as_str())));
     for (name, group) in groups.chain([("all", None)]) {
@@ -177,9 +177,9 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
             known(comparison.worst_slowdown(at, group)),
             mean(reduce_wait_s),
             Cell::percent((maps > 0.0).then(|| near / maps)),
-            Cell::count(values(|job| f64::from(job.taken.preemptions())).iter().sum::<f64>() as usize),
+            Cell::count(values(|job| f64::from(job.preemption.preemptions())).iter().sum::<f64>() as usize),
             sum(|job| job.lost.as_secs_f64()),
-            sum(|job| job.yielding.as_secs_f64()),
+            sum(|job| job.preemption_latency.as_secs_f64()),
         ]);
     }
     table
@@ -211,7 +211,7 @@ pub fn charts(comparison: &Comparison) -> String {
             svg::bars(
                 "preemptions",
                 &comparison.groups,
-                &groups(|job| Some(f64::from(job.taken.preemptions()))),
+                &groups(|job| Some(f64::from(job.preemption.preemptions()))),
             ),
         ),
         (
@@ -230,7 +230,7 @@ pub fn charts(comparison: &Comparison) -> String {
             let used: Vec<(&str, Vec<f64>)> = outcome.metrics.timeline.slots(phase).collect();
             let chart = svg::stacked("slots", step_s, &used, f64::from(comparison.slots[phase]));
             let _ = write!(out, "<h3>{phase} slots over time under {}{which}</h3>{chart}", escape(label));
-            if outcome.metrics.jobs().count() <= JOBS_DRAWN {
+            if outcome.metrics.jobs().count() <= JOBS_SHOWN_MAX {
                 let step_s = outcome.metrics.by_job.step().as_secs_f64();
                 let used: Vec<(&str, Vec<f64>)> = outcome.metrics.by_job.slots(phase).collect();
                 let chart = svg::stacked("slots", step_s, &used, f64::from(comparison.slots[phase]));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_marked() {
+    fn unfinished_runs_are_marked() {
         // The first job has not ended at 52 s, and the second has not even come.
         let comparison = two_jobs(52);
         let (whole, most) = (makespan(&comparison, 0), p95(&comparison, 0));

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn charts_are_whole_and_hold_no_nonsense() {
+    fn charts_are_well_formed() {
         let charts = [
             cdf("s", &[("a<b", vec![3.0, 1.0, 2.0]), ("empty", vec![])]),
             stacked("slots", 2.0, &[("a", vec![1.0, 2.0]), ("b", vec![0.5])], 4.0),

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nothing_has_no_sign_and_what_is_of_nothing_no_number() {
+    fn zero_has_no_sign_and_missing_values_no_number() {
         let none: f64 = [].iter().sum();
         assert_eq!(
             (percent(none), percent(-0.0001), percent(-0.123)),

@@ -4,7 +4,7 @@ use super::{Lab, Number, Reproduction, change};
 use crate::{
     Outcome, World, clusters,
     experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
-    fault::{Fault, Harm},
+    fault::{Fault, FaultKind},
     profile::Profiles,
     report::{Cell, Table, by_group, charts},
     workload::papers,
@@ -47,7 +47,7 @@ fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Com
     let (Case { title, program, inner, at }, Lab { profiles, seeds, .. }) = (*case, *lab);
     let faults = |seed: u64| -> Vec<Fault> {
         let at_s = at.map(|at| moment(profiles, program, inner, at, seed));
-        at_s.map(|at_s| Fault { at_s, for_s: None, what: Harm::Node { node: 3 } }).into_iter().collect()
+        at_s.map(|at_s| Fault { at_s, for_s: None, what: FaultKind::Node { node: 3 } }).into_iter().collect()
     };
     let wrapped = format!("chronos({inner})");
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
@@ -86,7 +86,7 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
             vec![Fault {
                 at_s: moment(profiles, "wordcount", inner, at, seed),
                 for_s: None,
-                what: Harm::Node { node: 3 },
+                what: FaultKind::Node { node: 3 },
             }]
         };
         let workload = |seed| {
@@ -115,10 +115,16 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
             comparison.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum()).into()
         };
         for (at, variant) in comparison.variants.iter().enumerate() {
-            let took = |group| Cell::from(comparison.mean_over(at, Some(group), makespan_s));
+            let elapsed = |group| Cell::from(comparison.mean_over(at, Some(group), makespan_s));
             let duplicates = sum(at, |job| f64::from(job.duplicates));
             let lost = sum(at, |job| job.lost.as_secs_f64());
-            table.row(vec![variant.label.as_str().into(), took("small"), took("large"), duplicates, lost]);
+            table.row(vec![
+                variant.label.as_str().into(),
+                elapsed("small"),
+                elapsed("large"),
+                duplicates,
+                lost,
+            ]);
         }
     }
     out.part("Wordcount, duplicates allowed: acting on suspicion", table, String::new());
@@ -126,7 +132,7 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
 }
 
 /// Under Fair it depends on whose tasks the node ran: each of the eight in turn.
-fn whose_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+fn affected_job(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let profiles = lab.profiles;
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
     let lost = [("early", "lost"), never[0], never[1]];
@@ -148,7 +154,7 @@ fn whose_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
     for node in 0..8 {
         let experiment = Experiment {
             setup: clusters::chronos(),
-            faults: Some(&move |_| vec![Fault { at_s, for_s: None, what: Harm::Node { node } }]),
+            faults: Some(&move |_| vec![Fault { at_s, for_s: None, what: FaultKind::Node { node } }]),
             workload: &|seed| papers::chronos(profiles, "wordcount", seed),
             users: Vec::new(),
             variants: variants.clone(),
@@ -286,7 +292,7 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     );
     out.claim("away from shares under Fair", Number::Seconds(48.0), of(&fair, "fair", unfair_s));
     out.claim("away from shares with Chronos", Number::Seconds(2.0), of(&fair, "chronos", unfair_s));
-    whose_node(&mut out, lab)?;
+    affected_job(&mut out, lab)?;
     on_suspicion(&mut out, lab)?;
     let sort = Case {
         title: "Fifo, sort, in the reduces",
@@ -313,10 +319,10 @@ mod tests {
 
     /// A node dies in one seed, and nothing in the other: that one has no wait, not a perfect one.
     #[test]
-    fn who_lost_nothing_has_not_waited_nothing() {
+    fn job_without_losses_has_no_recovery_wait() {
         let profiles = profile::built_in();
         let died = |seed| {
-            let fault = Fault { at_s: 60.0, for_s: None, what: Harm::Node { node: 3 } };
+            let fault = Fault { at_s: 60.0, for_s: None, what: FaultKind::Node { node: 3 } };
             (seed == 1).then_some(fault).into_iter().collect()
         };
         let run = |faults: Option<&(dyn Fn(u64) -> Vec<Fault> + Sync)>| {
@@ -337,13 +343,13 @@ mod tests {
         assert!(first[0].is_some_and(|wait| wait > 0.0) && first[1].is_none(), "{first:?}");
         let wait = some.figure_of(0, first_waits);
         assert_eq!((wait.seeds, Some(wait.mean)), (1, first[0]), "of the one seed that has a wait");
-        let told = recovery(&none).json();
+        let with_params = recovery(&none).json();
         for column in
             ["first job's wait s", "second's s", "longest s", "first job's maps local", "away from shares s"]
         {
-            assert!(told[0][column].is_null(), "{column}: {told}");
+            assert!(with_params[0][column].is_null(), "{column}: {with_params}");
         }
-        assert_eq!(told[0]["tasks run again"]["mean"], 0.0);
+        assert_eq!(with_params[0]["tasks run again"]["mean"], 0.0);
         assert!(recovery(&some).json()[0]["first job's maps local"]["seeds"] == 1);
     }
 }

@@ -27,67 +27,67 @@ const SLOW_BYTES_PER_S: f64 = 0.5e6;
 type Figures = [u32; 2];
 
 /// What the paper says of a workload. Threes are FIFO's, Fair's and COSHH's.
-struct Said {
+struct PaperFigures {
     name: &'static str,
     classes: &'static [Class],
     /// COSHH against FIFO and Fair.
     changes: [f64; 2],
     /// Users alike: COSHH against Fair, Fair against FIFO.
-    alike: [f64; 2],
+    identical: [f64; 2],
     /// Table 6 or 7: dissatisfaction, fairness, locality.
     metrics: [[f64; 3]; 3],
     /// Table 8 or 9, of users alike: fairness, locality.
-    alike_metrics: [[f64; 3]; 2],
+    identical_metrics: [[f64; 3]; 2],
     with_shares: Figures,
-    with_users_alike: Figures,
+    with_identical_users: Figures,
     by_jobs: Figures,
     by_resources: Figures,
     by_error: Figures,
 }
 
-const SAID: [Said; 2] = [
-    Said {
+const PAPER_FIGURES: [PaperFigures; 2] = [
+    PaperFigures {
         name: "Yahoo!",
         classes: &YAHOO,
         changes: [-0.7449, -0.7973],
-        alike: [-0.7592, -0.3772],
+        identical: [-0.7592, -0.3772],
         metrics: [[8.618, 7.16e-4, 1.209], [4.974, 0.965, 2.779], [0.956, 0.974, 0.965]],
-        alike_metrics: [[1.032, 0.504, 0.856], [0.949, 0.979, 0.981]],
+        identical_metrics: [[1.032, 0.504, 0.856], [0.949, 0.979, 0.981]],
         with_shares: [6, 7],
-        with_users_alike: [10, 11],
+        with_identical_users: [10, 11],
         by_jobs: [13, 15],
         by_resources: [17, 19],
         by_error: [21, 23],
     },
-    Said {
+    PaperFigures {
         name: "Facebook",
         classes: &FACEBOOK,
         changes: [-0.3127, -0.4241],
-        alike: [-0.4297, -0.2642],
+        identical: [-0.4297, -0.2642],
         metrics: [[10.782, 8.31e-2, 0.294], [6.646, 2.537, 0.663], [0.977, 0.957, 0.950]],
-        alike_metrics: [[1.188, 0.429, 0.926], [0.934, 0.952, 0.983]],
+        identical_metrics: [[1.188, 0.429, 0.926], [0.934, 0.952, 0.983]],
         with_shares: [5, 8],
-        with_users_alike: [9, 12],
+        with_identical_users: [9, 12],
         by_jobs: [14, 16],
         by_resources: [18, 20],
         by_error: [22, 24],
     },
 ];
 
-impl Said {
+impl PaperFigures {
     /// So many of its jobs with these resources under these policies.
     fn run(
         &self,
         lab: &Lab<'_>,
         what: &str,
         (setup, jobs): (Setup, u32),
-        (variants, alike): (Vec<Variant>, bool),
+        (variants, identical): (Vec<Variant>, bool),
     ) -> Result<Comparison, ExperimentError> {
         let experiment = Experiment {
             setup,
             faults: None,
             workload: &|seed| coshh::workload(self.name, self.classes, jobs, GAP_S, seed),
-            users: coshh::promises(self.classes, alike),
+            users: coshh::min_shares(self.classes, identical),
             variants,
             seeds: lab.seeds,
             limit: None,
@@ -97,7 +97,7 @@ impl Said {
     }
 
     /// The policies, told what the users were promised.
-    fn variants(&self, alike: bool) -> Vec<Variant> {
+    fn variants(&self, identical: bool) -> Vec<Variant> {
         // As in the paper, which blames Fair for sticky slots: nothing taken back, and no waiting for better places.
         let naive = [
             ("min_share_timeout", "never"),
@@ -105,7 +105,7 @@ impl Said {
             ("node_wait", "0s"),
             ("rack_wait", "0s"),
         ];
-        let told = clusters::told(&coshh::promises(self.classes, alike));
+        let with_params = clusters::with_params(&coshh::min_shares(self.classes, identical));
         let all = [
             Variant::plain("fifo"),
             Variant::tuned("fair", "fair", &naive),
@@ -114,7 +114,7 @@ impl Said {
             // Ours: not where tasks take ten times as long.
             Variant::tuned(CHOOSY, "coshh", &[("slowest", "10")]),
         ];
-        all.into_iter().map(|variant| variant.told(&told)).collect()
+        all.into_iter().map(|variant| variant.with_params(&with_params)).collect()
     }
 
     /// Those of them that the paper has.
@@ -127,14 +127,22 @@ impl Said {
 /// A hundred jobs on the six resources of table 3.
 fn compare(
     out: &mut Reproduction,
-    said: &Said,
-    alike: bool,
+    paper_figures: &PaperFigures,
+    identical: bool,
     lab: &Lab<'_>,
 ) -> Result<Comparison, ExperimentError> {
-    let (users, [completion, deciding]) =
-        if alike { ("users alike", said.with_users_alike) } else { ("minimum shares", said.with_shares) };
-    let title = format!("{}, {users}", said.name);
-    let comparison = said.run(lab, users, (clusters::coshh(6), 100), (said.variants(alike), alike))?;
+    let (users, [completion, deciding]) = if identical {
+        ("users alike", paper_figures.with_identical_users)
+    } else {
+        ("minimum shares", paper_figures.with_shares)
+    };
+    let title = format!("{}, {users}", paper_figures.name);
+    let comparison = paper_figures.run(
+        lab,
+        users,
+        (clusters::coshh(6), 100),
+        (paper_figures.variants(identical), identical),
+    )?;
     let figures = format!("{title} (completion: figure {completion}; deciding: figure {deciding})");
     out.part(figures, summary(&comparison), charts(&comparison));
     out.part(format!("{title}: the paper's metrics"), metrics(&comparison), String::new());
@@ -164,7 +172,7 @@ fn metrics(comparison: &Comparison) -> Table {
 }
 
 /// A line of one of the paper's tables of metrics, and ours.
-fn line(
+fn row(
     out: &mut Reproduction,
     what: &str,
     comparison: &Comparison,
@@ -178,39 +186,50 @@ fn line(
 }
 
 /// Figures 5 to 8 and tables 6 and 7.
-fn with_shares(out: &mut Reproduction, said: &Said, lab: &Lab<'_>) -> Result<Comparison, ExperimentError> {
-    let (comparison, name) = (compare(out, said, false, lab)?, said.name);
+fn with_shares(
+    out: &mut Reproduction,
+    paper_figures: &PaperFigures,
+    lab: &Lab<'_>,
+) -> Result<Comparison, ExperimentError> {
+    let (comparison, name) = (compare(out, paper_figures, false, lab)?, paper_figures.name);
     let versus = |one, other| change(&comparison, None, one, other);
-    for (other, paper) in ["fifo", "fair"].iter().zip(said.changes) {
+    for (other, paper) in ["fifo", "fair"].iter().zip(paper_figures.changes) {
         out.claim(format!("{name}: coshh against {other}"), Number::Change(paper), versus("coshh", other));
     }
     let ours = versus(CHOOSY, "fair");
     out.claim(
         format!("{name}: coshh without slow nodes against fair"),
-        Number::Change(said.changes[1]),
+        Number::Change(paper_figures.changes[1]),
         ours,
     );
     let longer = longer(&comparison, "coshh", "fifo");
     out.claim(format!("{name}: coshh decides longer than fifo, real s"), Number::Seconds(5.0), longer);
-    let [first, second, third] = said.metrics;
-    line(out, &format!("{name}: dissatisfaction"), &comparison, first.map(Number::Plain), dissatisfaction);
-    line(out, &format!("{name}: fairness"), &comparison, second.map(Number::Plain), fairness);
-    line(out, &format!("{name}: locality"), &comparison, third.map(Number::Part), |comparison, at| {
+    let [first, second, third] = paper_figures.metrics;
+    row(out, &format!("{name}: dissatisfaction"), &comparison, first.map(Number::Plain), dissatisfaction);
+    row(out, &format!("{name}: fairness"), &comparison, second.map(Number::Plain), fairness);
+    row(out, &format!("{name}: locality"), &comparison, third.map(Number::Part), |comparison, at| {
         comparison.figure_of(at, locality)
     });
     Ok(comparison)
 }
 
 /// Figures 9 to 12 and tables 8 and 9.
-fn with_users_alike(out: &mut Reproduction, said: &Said, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let (comparison, what) = (compare(out, said, true, lab)?, format!("{}, users alike", said.name));
-    for ((one, other), paper) in [("coshh", "fair"), ("fair", "fifo")].into_iter().zip(said.alike) {
+fn with_identical_users(
+    out: &mut Reproduction,
+    paper_figures: &PaperFigures,
+    lab: &Lab<'_>,
+) -> Result<(), ExperimentError> {
+    let (comparison, what) =
+        (compare(out, paper_figures, true, lab)?, format!("{}, users alike", paper_figures.name));
+    for ((one, other), paper) in
+        [("coshh", "fair"), ("fair", "fifo")].into_iter().zip(paper_figures.identical)
+    {
         let ours = change(&comparison, None, one, other);
         out.claim(format!("{what}: {one} against {other}"), Number::Change(paper), ours);
     }
-    let [first, second] = said.alike_metrics;
-    line(out, &format!("{what}: fairness"), &comparison, first.map(Number::Plain), fairness);
-    line(out, &format!("{what}: locality"), &comparison, second.map(Number::Part), |comparison, at| {
+    let [first, second] = paper_figures.identical_metrics;
+    row(out, &format!("{what}: fairness"), &comparison, first.map(Number::Plain), fairness);
+    row(out, &format!("{what}: locality"), &comparison, second.map(Number::Part), |comparison, at| {
         comparison.figure_of(at, locality)
     });
     Ok(())
@@ -226,23 +245,28 @@ fn longer(comparison: &Comparison, one: &str, other: &str) -> Option<Figure> {
 /// What comes to a resource whose storage is slow is slow as well: otherwise resources differ in their speed alone, every class is
 /// as much slower on a slow one as any other, and no matching is better than another. Table 3 says 40 kbit/s, at which a run
 /// would take years; this is what makes most of the time of classes with much input go into reading it.
-fn slow_storage(out: &mut Reproduction, said: &Said, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+fn slow_storage(
+    out: &mut Reproduction,
+    paper_figures: &PaperFigures,
+    lab: &Lab<'_>,
+) -> Result<(), ExperimentError> {
     let mut setup = clusters::coshh(6);
     setup.beat_every(Span::secs(4 * 3600));
     (setup.tick, setup.config.absence) = (setup.heartbeat, Span(10 * setup.heartbeat.0));
     for machine in setup.machines.iter_mut().filter(|machine| machine.disk < SLOW_BYTES_PER_S) {
         machine.nic = SLOW_BYTES_PER_S;
     }
-    let comparison = said.run(lab, "slow storage", (setup, 100), (said.variants(false), false))?;
-    let title = format!("{}, slow storage is slow for all", said.name);
+    let comparison =
+        paper_figures.run(lab, "slow storage", (setup, 100), (paper_figures.variants(false), false))?;
+    let title = format!("{}, slow storage is slow for all", paper_figures.name);
     out.part(title, summary(&comparison), charts(&comparison));
-    let what = format!("{}, slow storage", said.name);
-    for (other, paper) in ["fifo", "fair"].iter().zip(said.changes) {
+    let what = format!("{}, slow storage", paper_figures.name);
+    for (other, paper) in ["fifo", "fair"].iter().zip(paper_figures.changes) {
         let ours = change(&comparison, None, "coshh", other);
         out.claim(format!("{what}: coshh against {other}"), Number::Change(paper), ours);
     }
-    let paper = said.metrics[2].map(Number::Part);
-    line(out, &format!("{what}: locality"), &comparison, paper, |comparison, at| {
+    let paper = paper_figures.metrics[2].map(Number::Part);
+    row(out, &format!("{what}: locality"), &comparison, paper, |comparison, at| {
         comparison.figure_of(at, locality)
     });
     Ok(())
@@ -273,7 +297,7 @@ impl Curves {
         self.deciding.row(row(&|at| comparison.figure(at, deciding_s)));
     }
 
-    fn tell(self, out: &mut Reproduction, title: &str, [completion, deciding]: Figures) {
+    fn report(self, out: &mut Reproduction, title: &str, [completion, deciding]: Figures) {
         let of = format!("{title}: mean completion, s (figure {completion})");
         out.part(of, self.completion, String::new());
         out.part(format!("{title}: deciding, real s (figure {deciding})"), self.deciding, String::new());
@@ -283,46 +307,59 @@ impl Curves {
 /// From 5 to 100 jobs; the hundred have been run already.
 fn by_jobs(
     out: &mut Reproduction,
-    said: &Said,
+    paper_figures: &PaperFigures,
     hundred: &Comparison,
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
     let mut curves = Curves::by("jobs");
     for jobs in [5, 20, 40, 60, 80] {
         let what = format!("{jobs} jobs");
-        let comparison = said.run(lab, &what, (clusters::coshh(6), jobs), (said.papers(), false))?;
+        let comparison =
+            paper_figures.run(lab, &what, (clusters::coshh(6), jobs), (paper_figures.papers(), false))?;
         curves.step(jobs, &comparison);
     }
     curves.step(100, hundred);
-    curves.tell(out, &format!("{}, by the number of jobs", said.name), said.by_jobs);
+    curves.report(out, &format!("{}, by the number of jobs", paper_figures.name), paper_figures.by_jobs);
     Ok(())
 }
 
 /// From 6 to 102 resources, of the types of table 10.
-fn by_resources(out: &mut Reproduction, said: &Said, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+fn by_resources(
+    out: &mut Reproduction,
+    paper_figures: &PaperFigures,
+    lab: &Lab<'_>,
+) -> Result<(), ExperimentError> {
     let mut curves = Curves::by("resources");
     for (resources, paper_s) in [(6, Some(60.0)), (30, None), (54, None), (102, Some(180.0))] {
         let what = format!("{resources} resources");
         let setup = clusters::coshh_growing(resources);
-        let comparison = said.run(lab, &what, (setup, 100), (said.papers(), false))?;
+        let comparison = paper_figures.run(lab, &what, (setup, 100), (paper_figures.papers(), false))?;
         curves.step(resources, &comparison);
         if let Some(paper_s) = paper_s {
             let ours = comparison.index("coshh").map(|at| comparison.figure(at, deciding_s));
-            let what = format!("{}, {resources} resources: coshh decides (60 to 180 s)", said.name);
+            let what = format!("{}, {resources} resources: coshh decides (60 to 180 s)", paper_figures.name);
             out.claim(what, Number::Seconds(paper_s), ours);
         }
     }
-    curves.tell(out, &format!("{}, by the number of resources (table 10)", said.name), said.by_resources);
+    curves.report(
+        out,
+        &format!("{}, by the number of resources (table 10)", paper_figures.name),
+        paper_figures.by_resources,
+    );
     Ok(())
 }
 
 /// When predicted times are off by up to so much.
-fn by_error(out: &mut Reproduction, said: &Said, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let told = clusters::told(&coshh::promises(said.classes, false));
-    let off = |error: &str| Variant::tuned(error, "coshh", &[("error", error)]).told(&told);
+fn by_error(
+    out: &mut Reproduction,
+    paper_figures: &PaperFigures,
+    lab: &Lab<'_>,
+) -> Result<(), ExperimentError> {
+    let with_params = clusters::with_params(&coshh::min_shares(paper_figures.classes, false));
+    let off = |error: &str| Variant::tuned(error, "coshh", &[("error", error)]).with_params(&with_params);
     let variants = ["0", "0.1", "0.2", "0.3", "0.4"].map(off).to_vec();
     let what = "predictions that are off";
-    let comparison = said.run(lab, what, (clusters::coshh(6), 100), (variants, false))?;
+    let comparison = paper_figures.run(lab, what, (clusters::coshh(6), 100), (variants, false))?;
     let mut table = Table::new(&["error up to", "mean completion, s", "against none", "deciding, real s"]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         table.row(vec![
@@ -332,8 +369,12 @@ fn by_error(out: &mut Reproduction, said: &Said, lab: &Lab<'_>) -> Result<(), Ex
             comparison.figure(at, deciding_s).into(),
         ]);
     }
-    let [completion, deciding] = said.by_error;
-    out.part(format!("{}: {what} (figures {completion} and {deciding})", said.name), table, String::new());
+    let [completion, deciding] = paper_figures.by_error;
+    out.part(
+        format!("{}: {what} (figures {completion} and {deciding})", paper_figures.name),
+        table,
+        String::new(),
+    );
     Ok(())
 }
 
@@ -346,18 +387,18 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
          beside them, are not in it.",
     );
     let mut shares = Vec::new();
-    for said in &SAID {
-        shares.push(with_shares(&mut out, said, lab)?);
+    for paper_figures in &PAPER_FIGURES {
+        shares.push(with_shares(&mut out, paper_figures, lab)?);
     }
-    for said in &SAID {
-        with_users_alike(&mut out, said, lab)?;
+    for paper_figures in &PAPER_FIGURES {
+        with_identical_users(&mut out, paper_figures, lab)?;
     }
-    let [_, facebook] = &SAID;
+    let [_, facebook] = &PAPER_FIGURES;
     slow_storage(&mut out, facebook, lab)?;
-    for (said, shares) in SAID.iter().zip(&shares) {
-        by_error(&mut out, said, lab)?;
-        by_jobs(&mut out, said, shares, lab)?;
-        by_resources(&mut out, said, lab)?;
+    for (paper_figures, shares) in PAPER_FIGURES.iter().zip(&shares) {
+        by_error(&mut out, paper_figures, lab)?;
+        by_jobs(&mut out, paper_figures, shares, lab)?;
+        by_resources(&mut out, paper_figures, lab)?;
     }
     Ok(out)
 }
@@ -369,10 +410,17 @@ mod tests {
 
     #[test]
     fn every_figure_of_completion_and_of_scheduling_times_has_its_table() {
-        let of = |said: &Said| {
-            [said.with_shares, said.with_users_alike, said.by_jobs, said.by_resources, said.by_error].concat()
+        let of = |paper_figures: &PaperFigures| {
+            [
+                paper_figures.with_shares,
+                paper_figures.with_identical_users,
+                paper_figures.by_jobs,
+                paper_figures.by_resources,
+                paper_figures.by_error,
+            ]
+            .concat()
         };
-        let mut all: Vec<u32> = SAID.iter().flat_map(of).collect();
+        let mut all: Vec<u32> = PAPER_FIGURES.iter().flat_map(of).collect();
         all.sort_unstable();
         assert_eq!(all, (5..=24).collect::<Vec<u32>>());
     }
@@ -380,13 +428,13 @@ mod tests {
     #[test]
     fn curves_have_intervals_and_times_for_deciding() {
         let lab = Lab { profiles: &profile::built_in(), seeds: 2, watch: &|_, _| {} };
-        let [_, facebook] = &SAID;
+        let [_, facebook] = &PAPER_FIGURES;
         let cluster = (clusters::coshh_growing(6), 5);
         let comparison = facebook.run(&lab, "5 jobs", cluster, (facebook.papers(), false)).expect("it runs");
         let mut curves = Curves::by("jobs");
         curves.step(5, &comparison);
         let mut out = Reproduction::new("", "");
-        curves.tell(&mut out, "Facebook", facebook.by_jobs);
+        curves.report(&mut out, "Facebook", facebook.by_jobs);
         let json = out.json();
         let [completion, deciding] = [0, 1].map(|at| &json["tables"][at]);
         assert_eq!(completion["title"], "Facebook: mean completion, s (figure 14)");
@@ -399,8 +447,8 @@ mod tests {
 
     /// A run is long, and looked at every twenty minutes: that must not look like tasks that are stuck.
     #[test]
-    fn nothing_is_lost_where_nothing_goes_wrong() {
-        for variant in SAID[0].variants(false) {
+    fn no_work_is_lost_without_faults() {
+        for variant in PAPER_FIGURES[0].variants(false) {
             let mut setup = clusters::coshh(6);
             setup.scheduler.clone_from(&variant.scheduler);
             setup.params.clone_from(&variant.params);
@@ -415,10 +463,10 @@ mod tests {
 
     /// Half of the resources are a hundred times slower: what runs there holds its job up for days.
     #[test]
-    fn slow_resources_are_found_out_and_left_alone() {
-        let told = clusters::told(&coshh::promises(&FACEBOOK, false));
+    fn slow_resources_are_detected_and_avoided() {
+        let with_params = clusters::with_params(&coshh::min_shares(&FACEBOOK, false));
         let mean_s = |slowest: &str, seed: u64| {
-            let variant = Variant::tuned("coshh", "coshh", &[("slowest", slowest)]).told(&told);
+            let variant = Variant::tuned("coshh", "coshh", &[("slowest", slowest)]).with_params(&with_params);
             let mut setup = clusters::coshh(6);
             (setup.scheduler, setup.params) = (variant.scheduler, variant.params);
             let workload = coshh::workload("Facebook", &FACEBOOK, 30, GAP_S, seed);

@@ -46,7 +46,7 @@ fn heavy(
     let wait = by_group(&comparison, reduce_wait_s);
     out.part(format!("{title}: wait of reduces by group, s"), wait, String::new());
     out.part(format!("{title}: worst slowdown by group"), slowdowns(&comparison), String::new());
-    let taken = by_group(&comparison, |job| Some(f64::from(job.taken.preemptions())));
+    let taken = by_group(&comparison, |job| Some(f64::from(job.preemption.preemptions())));
     out.part(format!("{title}: preemptions of a job, by group"), taken, String::new());
     Ok(comparison)
 }
@@ -115,7 +115,7 @@ fn delay(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let comparison = mix(lab, "skips", 100, variants.to_vec())?;
     for (at, variant) in comparison.variants.iter().enumerate() {
         let moved = comparison.figure(at, |outcome| {
-            outcome.metrics.jobs().map(|(_, job)| f64::from(job.taken.migrations)).sum()
+            outcome.metrics.jobs().map(|(_, job)| f64::from(job.preemption.migrations)).sum()
         });
         let mean = comparison.mean_over(at, None, makespan_s);
         table.row(vec![variant.label.as_str().into(), mean.into(), moved.into()]);

@@ -7,10 +7,10 @@
 use super::{Number, Paper, Reproduction, change, chronos, hsrtf::plain_fair};
 use crate::{
     Outcome, Workload, World,
-    chance::Dice,
     experiment::{Comparison, Variant, makespan_s},
-    fault::{Fault, Harm},
+    fault::{Fault, FaultKind},
     report::{by_group, charts, summary},
+    rng::Rng,
     trial::{self, Paced, Trial},
 };
 use mrcore::{Time, ids::JobId};
@@ -98,7 +98,7 @@ fn lost_node(title: &'static str, inner: &str) -> Part {
         Variant::tuned("chronos", &format!("chronos({inner})"), &early),
     ];
     let at_s = 0.45 * maps_done_s(&variants[0], &workload);
-    let faults = vec![Fault { at_s, for_s: None, what: Harm::Node { node: 3 } }];
+    let faults = vec![Fault { at_s, for_s: None, what: FaultKind::Node { node: 3 } }];
     Part { title, variants, workload, faults }
 }
 
@@ -135,16 +135,16 @@ fn reduces() -> Part {
         ("4", 2, (96, 2.0), (16, 7.0)),
         ("5", 2, (240, 2.0), (40, 9.0)),
     ];
-    let mut dice = Dice::of(1, "fcs on a laptop");
+    let mut rng = Rng::of(1, "fcs on a laptop");
     let mut order: Vec<usize> =
         kinds.iter().enumerate().flat_map(|(at, kind)| std::iter::repeat_n(at, kind.1)).collect();
-    dice.shuffle(&mut order);
+    rng.shuffle(&mut order);
     let mut at_s = 0.0;
     let mut jobs = Vec::new();
     for kind in order {
         let (group, _, maps, reduces) = kinds[kind];
         jobs.push(Paced { at_s, group, user: "all", maps, reduces });
-        at_s += dice.exponential(2.0);
+        at_s += rng.exponential(2.0);
     }
     let variants = vec![
         Variant::tuned("fcs", "fcs", &[("newly_launched", "2s")]),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_laptop_shows() {
+    fn laptop_run_reports_its_claims() {
         let chronos = simulated(Paper::Chronos);
         println!("{}", chronos.text());
         assert!(ours(&chronos, "Fifo: first job") < -0.05, "the first job gains");

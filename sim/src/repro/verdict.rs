@@ -49,7 +49,7 @@ impl Number {
     }
 
     /// How far from it is near enough: a third of a change, or three points; 15 points of a part of all; a quarter of others.
-    fn near(self) -> f64 {
+    fn tolerance(self) -> f64 {
         match self {
             Number::Change(value) => (value.abs() / 3.0).max(0.03),
             Number::Part(_) => 0.15,
@@ -103,9 +103,9 @@ impl Claim {
         let Some(ours) = ours.known() else { return "nothing to compare: there was none of it".into() };
         let off = (ours.mean - self.paper.value()).abs();
         let (surely, perhaps) = (off + ours.around, (off - ours.around).max(0.0));
-        let word = if surely <= self.paper.near() {
+        let word = if surely <= self.paper.tolerance() {
             "agrees"
-        } else if perhaps <= self.paper.near() {
+        } else if perhaps <= self.paper.tolerance() {
             self.undecided(ours)
         } else {
             self.differs(ours)
@@ -116,7 +116,7 @@ impl Claim {
     /// Part of the interval is near the paper's number, and part is not.
     fn undecided(&self, ours: Figure) -> &'static str {
         match self.paper {
-            Number::Change(_) if ours.is_noise() => "undecided: may be the paper's, may be no change",
+            Number::Change(_) if ours.is_insignificant() => "undecided: may be the paper's, may be no change",
             Number::Change(paper) if ours.mean * paper > 0.0 => "same direction; size undecided",
             _ => "undecided: within the noise",
         }
@@ -125,7 +125,7 @@ impl Claim {
     /// None of it is.
     fn differs(&self, ours: Figure) -> &'static str {
         match self.paper {
-            Number::Change(_) if ours.is_noise() => "differs: no change beyond the noise",
+            Number::Change(_) if ours.is_insignificant() => "differs: no change beyond the noise",
             Number::Change(paper) if ours.mean * paper > 0.0 && ours.mean.abs() > paper.abs() => {
                 "same direction, larger"
             }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_noise_is_said() {
+    fn significant_differences_are_reported() {
         let sure = |paper, ours| verdict(paper, ours, 0.001, 5);
         assert_eq!(sure(Number::Change(-0.45), -0.40), "agrees");
         assert_eq!(sure(Number::Change(-0.45), -0.80), "same direction, larger");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_the_noise_is_not_called_agreement_nor_disagreement() {
+    fn insignificant_differences_are_undecided() {
         // -40% ± 20 points: from -20% to -60%; near the paper's is -30% to -60%.
         assert_eq!(verdict(Number::Change(-0.45), -0.40, 0.20, 3), "same direction; size undecided");
         assert_eq!(

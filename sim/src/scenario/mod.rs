@@ -1,16 +1,16 @@
 //! Scenario files: what goes wrong, and when, for a simulated cluster and a real one alike. The format is described in
-//! docs/faults.md; [`parse`] reads it, the simulator plays it, `mrctl chaos run` does it to real daemons.
+//! docs/operate/faults.md; [`parse`] reads it, the simulator plays it, `mrctl chaos run` does it to real daemons.
 //!
 //! A step comes at a time after the start, or when a job has come so far. What it does to whom is written as one says it
 //! to `mrctl chaos`. Deliberately absent: what a step does for real.
 
-mod fits;
 mod read;
 #[cfg(test)]
 mod tests;
+mod validate;
 
-pub(crate) use fits::number;
-pub use read::{BadScenario, parse};
+pub use read::{ScenarioFileError, parse};
+pub(crate) use validate::number;
 
 use crate::fault::Fault;
 use mrcore::Span;
@@ -36,7 +36,7 @@ pub struct Step {
     /// And so much longer.
     pub after: Span,
     /// What is done.
-    pub act: Act,
+    pub action: ScenarioAction,
     /// After this long it is undone; if it is not said, a later step may undo it.
     pub lasts: Option<Span>,
 }
@@ -47,7 +47,7 @@ pub enum When {
     /// So long after the start.
     At(Span),
     /// A job has come so far.
-    Job(JobRef, Mark),
+    Job(JobRef, JobMark),
 }
 
 /// Which job.
@@ -61,7 +61,7 @@ pub enum JobRef {
 
 /// How far a job is.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Mark {
+pub enum JobMark {
     /// It is there.
     Submitted,
     /// This part of its maps is done.
@@ -74,7 +74,7 @@ pub enum Mark {
 
 /// Whom a step is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
+pub enum NodeRef {
     /// The node of this name or, if there is none and it is `nodeN`, the nth; `namenode` and `jobtracker`.
     Named(String),
     /// A node by chance.
@@ -87,9 +87,9 @@ pub enum Who {
 
 /// Which daemon of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Half {
+pub enum Daemons {
     /// Both.
-    Whole,
+    Both,
     /// The one that keeps blocks.
     Datanode,
     /// The one that runs tasks.
@@ -99,28 +99,28 @@ pub enum Half {
 /// What is done: the verbs of `mrctl chaos`.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the fields are what their names say")]
-pub enum Act {
+pub enum ScenarioAction {
     /// SIGKILL; undone by a restart.
-    Kill { node: Who, half: Half },
+    Kill { node: NodeRef, half: Daemons },
     /// SIGSTOP; undone by SIGCONT.
-    Stop { node: Who, half: Half },
+    Stop { node: NodeRef, half: Daemons },
     /// SIGCONT.
-    Cont { node: Who, half: Half },
+    Cont { node: NodeRef, half: Daemons },
     /// Started again; one that runs is ended first.
-    Restart { node: Who, half: Half },
+    Restart { node: NodeRef, half: Daemons },
     /// What the one sends to the other is lost, and the other way round unless it is one-way.
-    Partition { from: Who, to: Who, one_way: bool },
+    Partition { from: NodeRef, to: NodeRef, one_way: bool },
     /// All links of a node, or all of the cluster, work again.
-    Heal { node: Option<Who> },
+    Heal { node: Option<NodeRef> },
     /// A replica is damaged: of this block, or any on the node.
-    Corrupt { node: Who, block: Option<String>, cut: bool },
+    Corrupt { node: NodeRef, block: Option<String>, cut: bool },
     /// Its daemons run for a part of the time.
-    Slow { node: Who, share: f64 },
+    Slow { node: NodeRef, share: f64 },
     /// All room on its disk but this is taken; undone by giving it back.
-    FillDisk { node: Who, leave: u64 },
+    FillDisk { node: NodeRef, leave: u64 },
 }
 
-impl Act {
+impl ScenarioAction {
     /// The verb.
     pub fn verb(&self) -> &'static str {
         match self {
@@ -137,7 +137,7 @@ impl Act {
     }
 
     /// Whom it is for; the first of two.
-    pub fn node(&self) -> Option<&Who> {
+    pub fn node(&self) -> Option<&NodeRef> {
         match self {
             Self::Kill { node, .. }
             | Self::Stop { node, .. }
@@ -153,14 +153,15 @@ impl Act {
 
     /// Why the simulator has nothing like it; none if it has.
     pub fn not_simulated(&self) -> Option<&'static str> {
-        let master = |who: &Who| matches!(who, Who::Named(name) if name == "jobtracker" || name == "master");
+        let master =
+            |who: &NodeRef| matches!(who, NodeRef::Named(name) if name == "jobtracker" || name == "master");
         match self {
             Self::Corrupt { .. } | Self::FillDisk { .. } => Some("its disks neither lie nor fill"),
             Self::Partition { from, to, .. } if !master(from) && !master(to) => {
                 Some("its nodes always reach each other: name the jobtracker")
             }
             Self::Slow { node, .. } if master(node) => Some("its jobtracker takes no time"),
-            _ if self.node().is_some_and(|who| *who == Who::Named("namenode".into())) => {
+            _ if self.node().is_some_and(|who| *who == NodeRef::Named("namenode".into())) => {
                 Some("it has no namenode")
             }
             _ => None,
@@ -168,7 +169,7 @@ impl Act {
     }
 }
 
-impl std::fmt::Display for Who {
+impl std::fmt::Display for NodeRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Named(name) => f.write_str(name),

@@ -1,6 +1,6 @@
 //! Reading scenario files: TOML in, steps or one line of refusal out, with the line of the file.
 
-use super::{Act, Half, JobRef, Mark, Scenario, Step, When, Who};
+use super::{Daemons, JobMark, JobRef, NodeRef, Scenario, ScenarioAction, Step, When};
 use crate::fault;
 use mrcore::Span;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use toml::Spanned;
 /// A scenario file that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {what}")]
-pub struct BadScenario {
+pub struct ScenarioFileError {
     /// Where, from 1 on.
     pub line: usize,
     /// What is wrong, and what would be right.
@@ -20,15 +20,15 @@ pub struct BadScenario {
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    step: Vec<Spanned<Words>>,
+    step: Vec<Spanned<StepRecord>>,
     #[serde(default)]
-    fault: Vec<Spanned<fault::Words>>,
+    fault: Vec<Spanned<fault::FaultRecord>>,
 }
 
 /// A step as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Words {
+struct StepRecord {
     at: Option<String>,
     when: Option<String>,
     after: Option<String>,
@@ -49,32 +49,32 @@ struct Words {
 }
 
 /// Reads a scenario.
-pub fn parse(text: &str) -> Result<Scenario, BadScenario> {
+pub fn parse(text: &str) -> Result<Scenario, ScenarioFileError> {
     let line_of = |at: usize| text.get(..at).map_or(1, |before| before.split('\n').count());
     let file: File = toml::from_str(text).map_err(|error| {
         let line = line_of(error.span().map_or(0, |span| span.start));
-        BadScenario { line, what: error.message().replace('\n', " ") }
+        ScenarioFileError { line, what: error.message().replace('\n', " ") }
     })?;
     let mut scenario = Scenario::default();
     for words in file.step {
         let line = line_of(words.span().start);
-        let step = step(line, words.get_ref()).map_err(|what| BadScenario { line, what })?;
-        if scenario.steps.is_empty() && step.act.node() == Some(&Who::Same) {
+        let step = step(line, words.get_ref()).map_err(|what| ScenarioFileError { line, what })?;
+        if scenario.steps.is_empty() && step.action.node() == Some(&NodeRef::Same) {
             let what = "node = \"same\" is the node of the step before, and this is the first".into();
-            return Err(BadScenario { line, what });
+            return Err(ScenarioFileError { line, what });
         }
         scenario.steps.push(step);
     }
     for fault in file.fault {
         let line = line_of(fault.span().start);
-        let fault = fault.get_ref().read().map_err(|what| BadScenario { line, what })?;
+        let fault = fault.get_ref().read().map_err(|what| ScenarioFileError { line, what })?;
         scenario.faults.push(fault);
         scenario.fault_lines.push(line);
     }
     Ok(scenario)
 }
 
-fn step(line: usize, words: &Words) -> Result<Step, String> {
+fn step(line: usize, words: &StepRecord) -> Result<Step, String> {
     let when = match (&words.at, &words.when) {
         (Some(at), None) => When::At(span("at", at)?),
         (None, Some(when)) => condition(when)?,
@@ -83,51 +83,56 @@ fn step(line: usize, words: &Words) -> Result<Step, String> {
     };
     let after = words.after.as_deref().map_or(Ok(Span(0)), |text| span("after", text))?;
     let lasts = words.lasts.as_deref().map(|text| span("for", text)).transpose()?;
-    let act = act(words)?;
-    let stays =
-        matches!(act, Act::Cont { .. } | Act::Restart { .. } | Act::Heal { .. } | Act::Corrupt { .. });
+    let action = action(words)?;
+    let stays = matches!(
+        action,
+        ScenarioAction::Cont { .. }
+            | ScenarioAction::Restart { .. }
+            | ScenarioAction::Heal { .. }
+            | ScenarioAction::Corrupt { .. }
+    );
     if stays && lasts.is_some() {
-        return Err(format!("for: {} is not undone after a time", act.verb()));
+        return Err(format!("for: {} is not undone after a time", action.verb()));
     }
-    if matches!(act, Act::Slow { .. }) && lasts.is_none() {
+    if matches!(action, ScenarioAction::Slow { .. }) && lasts.is_none() {
         return Err("slow: for how long? say for = \"30s\"".into());
     }
-    Ok(Step { line, when, after, act, lasts })
+    Ok(Step { line, when, after, action, lasts })
 }
 
-fn act(words: &Words) -> Result<Act, String> {
+fn action(words: &StepRecord) -> Result<ScenarioAction, String> {
     let node = || {
         let text =
             words.node.as_deref().ok_or_else(|| format!("{}: whom? say node = \"node2\"", words.verb))?;
         who(text)
     };
     let half = match words.daemon.as_deref() {
-        None => Half::Whole,
-        Some("datanode") => Half::Datanode,
-        Some("tasktracker") => Half::Tasktracker,
+        None => Daemons::Both,
+        Some("datanode") => Daemons::Datanode,
+        Some("tasktracker") => Daemons::Tasktracker,
         Some(other) => return Err(format!("daemon = {other:?}: datanode or tasktracker")),
     };
-    let act = match words.verb.as_str() {
-        "kill" => Act::Kill { node: node()?, half },
-        "stop" => Act::Stop { node: node()?, half },
-        "cont" => Act::Cont { node: node()?, half },
-        "restart" => Act::Restart { node: node()?, half },
+    let action = match words.verb.as_str() {
+        "kill" => ScenarioAction::Kill { node: node()?, half },
+        "stop" => ScenarioAction::Stop { node: node()?, half },
+        "cont" => ScenarioAction::Cont { node: node()?, half },
+        "restart" => ScenarioAction::Restart { node: node()?, half },
         "partition" => {
             let from = words.from.as_deref().ok_or("partition: from whom? say from = \"jobtracker\"")?;
-            Act::Partition { from: node()?, to: who(from)?, one_way: words.one_way }
+            ScenarioAction::Partition { from: node()?, to: who(from)?, one_way: words.one_way }
         }
-        "heal" => Act::Heal { node: words.node.as_deref().map(who).transpose()? },
-        "corrupt" => Act::Corrupt { node: node()?, block: block(words)?, cut: words.truncate },
+        "heal" => ScenarioAction::Heal { node: words.node.as_deref().map(who).transpose()? },
+        "corrupt" => ScenarioAction::Corrupt { node: node()?, block: block(words)?, cut: words.truncate },
         "slow" => {
             let share = words.share.unwrap_or(0.2);
             if !(share > 0.0 && share < 1.0) {
                 return Err(format!("share = {share}: the part of the time that it runs, between 0 and 1"));
             }
-            Act::Slow { node: node()?, share }
+            ScenarioAction::Slow { node: node()?, share }
         }
         "fill-disk" => {
             let leave = words.leave.as_deref().map_or(Ok(0), bytes)?;
-            Act::FillDisk { node: node()?, leave }
+            ScenarioAction::FillDisk { node: node()?, leave }
         }
         other => {
             return Err(format!(
@@ -135,42 +140,47 @@ fn act(words: &Words) -> Result<Act, String> {
             ));
         }
     };
-    fits(words, &act)?;
-    let links = matches!(act, Act::Partition { .. } | Act::Heal { .. });
-    if !links && act.node() == Some(&Who::Named("master".into())) {
-        return Err(format!("{}: of the master, say namenode or jobtracker", act.verb()));
+    validate(words, &action)?;
+    let links = matches!(action, ScenarioAction::Partition { .. } | ScenarioAction::Heal { .. });
+    if !links && action.node() == Some(&NodeRef::Named("master".into())) {
+        return Err(format!("{}: of the master, say namenode or jobtracker", action.verb()));
     }
-    Ok(act)
+    Ok(action)
 }
 
 /// Words that the verb has no use for are a mistake.
-fn fits(words: &Words, act: &Act) -> Result<(), String> {
-    let by_daemon =
-        matches!(act, Act::Kill { .. } | Act::Stop { .. } | Act::Cont { .. } | Act::Restart { .. });
-    let partition = matches!(act, Act::Partition { .. });
-    let corrupt = matches!(act, Act::Corrupt { .. });
+fn validate(words: &StepRecord, action: &ScenarioAction) -> Result<(), String> {
+    let by_daemon = matches!(
+        action,
+        ScenarioAction::Kill { .. }
+            | ScenarioAction::Stop { .. }
+            | ScenarioAction::Cont { .. }
+            | ScenarioAction::Restart { .. }
+    );
+    let partition = matches!(action, ScenarioAction::Partition { .. });
+    let corrupt = matches!(action, ScenarioAction::Corrupt { .. });
     let used = [
         ("daemon", words.daemon.is_some(), by_daemon),
         ("from", words.from.is_some(), partition),
         ("one_way", words.one_way, partition),
         ("block", words.block.is_some(), corrupt),
         ("truncate", words.truncate, corrupt),
-        ("share", words.share.is_some(), matches!(act, Act::Slow { .. })),
-        ("leave", words.leave.is_some(), matches!(act, Act::FillDisk { .. })),
+        ("share", words.share.is_some(), matches!(action, ScenarioAction::Slow { .. })),
+        ("leave", words.leave.is_some(), matches!(action, ScenarioAction::FillDisk { .. })),
     ];
-    match used.iter().find(|(_, said, takes)| *said && !takes) {
-        Some((word, ..)) => Err(format!("{} takes no {word}", act.verb())),
+    match used.iter().find(|(_, paper_figures, takes)| *paper_figures && !takes) {
+        Some((word, ..)) => Err(format!("{} takes no {word}", action.verb())),
         None => Ok(()),
     }
 }
 
-fn who(text: &str) -> Result<Who, String> {
+fn who(text: &str) -> Result<NodeRef, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
-        ["any"] => Ok(Who::Any),
-        ["same"] => Ok(Who::Same),
-        ["any", "running", ref job @ ..] => Ok(Who::Running(job_ref(job, text)?)),
-        [name] => Ok(Who::Named(name.to_owned())),
+        ["any"] => Ok(NodeRef::Any),
+        ["same"] => Ok(NodeRef::Same),
+        ["any", "running", ref job @ ..] => Ok(NodeRef::Running(job_ref(job, text)?)),
+        [name] => Ok(NodeRef::Named(name.to_owned())),
         _ => Err(format!("{text:?} names no node: a name, \"any\", \"any running job 1\" or \"same\"")),
     }
 }
@@ -196,21 +206,21 @@ fn condition(text: &str) -> Result<When, String> {
     let length = if words.first() == Some(&"job") { 2 } else { 1 };
     let (job, mark) = words.split_at_checked(length).ok_or_else(bad)?;
     let mark = match *mark {
-        ["submitted"] => Mark::Submitted,
-        ["over" | "finished"] => Mark::Over,
+        ["submitted"] => JobMark::Submitted,
+        ["over" | "finished"] => JobMark::Over,
         [phase @ ("maps" | "reduces"), part] => {
             let part = part.strip_suffix('%').and_then(|part| part.parse::<f64>().ok()).ok_or_else(bad)?;
             if !(0.0..=100.0).contains(&part) {
                 return Err(format!("when = {text:?}: a part is from 0% to 100%"));
             }
-            if phase == "maps" { Mark::Maps(part / 100.0) } else { Mark::Reduces(part / 100.0) }
+            if phase == "maps" { JobMark::Maps(part / 100.0) } else { JobMark::Reduces(part / 100.0) }
         }
         _ => return Err(bad()),
     };
     Ok(When::Job(job_ref(job, text)?, mark))
 }
 
-fn block(words: &Words) -> Result<Option<String>, String> {
+fn block(words: &StepRecord) -> Result<Option<String>, String> {
     let Some(text) = &words.block else { return Ok(None) };
     let number = text.strip_prefix("blk_").unwrap_or(text);
     match number.parse::<u64>() {

@@ -39,28 +39,28 @@ fn a_scenario_reads() {
     let Scenario { steps, faults, fault_lines } = parse(FILE).expect("it reads");
     let first = Step {
         line: 3,
-        when: When::Job(JobRef::Nth(1), Mark::Maps(0.4)),
+        when: When::Job(JobRef::Nth(1), JobMark::Maps(0.4)),
         after: Span(0),
-        act: Act::Kill { node: Who::Running(JobRef::Nth(1)), half: Half::Whole },
+        action: ScenarioAction::Kill { node: NodeRef::Running(JobRef::Nth(1)), half: Daemons::Both },
         lasts: Some(Span::secs(10)),
     };
     assert_eq!(steps[0], first);
-    let second = Act::Partition {
-        from: Who::Named("node2".into()),
-        to: Who::Named("jobtracker".into()),
+    let second = ScenarioAction::Partition {
+        from: NodeRef::Named("node2".into()),
+        to: NodeRef::Named("jobtracker".into()),
         one_way: true,
     };
-    assert_eq!((&steps[1].when, &steps[1].act), (&When::At(Span::millis(1500)), &second));
-    assert_eq!(steps[2].when, When::Job(JobRef::Number(7), Mark::Over));
-    assert_eq!((steps[2].after, &steps[2].act), (Span::secs(2), &Act::Heal { node: None }));
-    assert_eq!(steps[3].act, Act::FillDisk { node: Who::Same, leave: 65536 });
+    assert_eq!((&steps[1].when, &steps[1].action), (&When::At(Span::millis(1500)), &second));
+    assert_eq!(steps[2].when, When::Job(JobRef::Number(7), JobMark::Over));
+    assert_eq!((steps[2].after, &steps[2].action), (Span::secs(2), &ScenarioAction::Heal { node: None }));
+    assert_eq!(steps[3].action, ScenarioAction::FillDisk { node: NodeRef::Same, leave: 65536 });
     assert_eq!((faults.len(), fault_lines), (1, vec![27]));
-    let simulated = |step: &Step| step.act.not_simulated().is_none();
+    let simulated = |step: &Step| step.action.not_simulated().is_none();
     assert_eq!(steps.iter().map(simulated).collect::<Vec<_>>(), [true, true, true, false]);
 }
 
 #[test]
-fn nonsense_is_told_with_its_line() {
+fn malformed_steps_are_rejected_with_their_line() {
     let kill = "do = \"kill\"\nnode = \"node2\"";
     let cases = [
         ("x = 1", 1, "unknown field"),

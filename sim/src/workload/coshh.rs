@@ -7,10 +7,10 @@
 
 use super::{JobPlan, MapPlan, ReducePlan, Workload, seconds};
 use crate::{
-    chance::Dice,
+    rng::Rng,
     setup::{Machine, Setup},
 };
-use mrcore::{PerPhase, Span, job::Priority, metrics::shares::Promise};
+use mrcore::{PerPhase, Span, job::Priority, metrics::shares::MinShare};
 
 /// Tasks of a phase of one job at most. A data summary of 231,000 maps on 31 slots would only take longer to play.
 pub const TASKS_MAX: u32 = 240;
@@ -161,18 +161,18 @@ impl Class {
     }
 }
 
-/// What each user was promised; nothing, and the same for all, if they are `alike`.
-pub fn promises(classes: &[Class], alike: bool) -> Vec<(String, Promise)> {
-    let promise = |class: &Class| {
-        let (min_share, weight) = if alike { (0, 1) } else { (class.min_share, class.priority) };
-        Promise { min_share: f64::from(min_share), weight: f64::from(weight) }
+/// What each user was promised; nothing, and the same for all, if they are `identical`.
+pub fn min_shares(classes: &[Class], identical: bool) -> Vec<(String, MinShare)> {
+    let min_share_of = |class: &Class| {
+        let (min_share, weight) = if identical { (0, 1) } else { (class.min_share, class.priority) };
+        MinShare { min_share: f64::from(min_share), weight: f64::from(weight) }
     };
-    classes.iter().enumerate().map(|(at, class)| (format!("U{}", at + 1), promise(class))).collect()
+    classes.iter().enumerate().map(|(at, class)| (format!("U{}", at + 1), min_share_of(class))).collect()
 }
 
 /// So many jobs in the table's proportions, in a random order.
 pub fn workload(name: &str, classes: &[Class], jobs: u32, gap_s: f64, seed: u64) -> Workload {
-    let mut dice = Dice::of(seed, name);
+    let mut rng = Rng::of(seed, name);
     let all: u32 = classes.iter().map(|class| class.jobs).sum();
     let mut order: Vec<usize> = Vec::new();
     let mut carried = 0.0;
@@ -182,12 +182,12 @@ pub fn workload(name: &str, classes: &[Class], jobs: u32, gap_s: f64, seed: u64)
         carried = due - count;
         order.extend(std::iter::repeat_n(at, count as usize));
     }
-    dice.shuffle(&mut order);
+    rng.shuffle(&mut order);
     let mut at_s = 0.0;
     let mut plans = Vec::with_capacity(order.len());
     for (number, at) in order.into_iter().enumerate() {
         plans.push(classes[at].plan(number, format!("U{}", at + 1), at_s));
-        at_s += dice.exponential(gap_s);
+        at_s += rng.exponential(gap_s);
     }
     Workload { name: name.to_owned(), jobs: plans }
 }
@@ -200,7 +200,7 @@ fn slow(stores: bool) -> Machine {
         speed: 0.01,
         disk: if stores { 9e9 / 8.0 } else { 5e3 },
         nic: 12.5e6,
-        room: if stores { 4_000_000_000_000_000 } else { 400_000 },
+        disk_bytes: if stores { 4_000_000_000_000_000 } else { 400_000 },
     }
 }
 
@@ -212,18 +212,18 @@ fn fast(stores: bool, map: u32, reduce: u32) -> Machine {
 /// Table 3, six at a time: 31 map and 23 reduce slots for the first six.
 pub fn resources(count: u32, scheduler: &str) -> Setup {
     let fast = [fast(false, 9, 7), fast(true, 10, 6), fast(false, 9, 7)];
-    in_turn(fast, count, scheduler)
+    interleaved(fast, count, scheduler)
 }
 
 /// Table 10, six at a time, for clusters that grow: as in table 3, but that every resource has two slots. It says 500 GHz where
 /// table 3 says 500 MHz: taken as a slip of the pen.
 pub fn resources_of_two_slots(count: u32, scheduler: &str) -> Setup {
     let fast = [fast(false, 1, 1), fast(true, 1, 1), fast(false, 1, 1)];
-    in_turn(fast, count, scheduler)
+    interleaved(fast, count, scheduler)
 }
 
 /// The six types in turn, three of them slow ones; 100 Mbit/s between them.
-fn in_turn([two, three, five]: [Machine; 3], count: u32, scheduler: &str) -> Setup {
+fn interleaved([two, three, five]: [Machine; 3], count: u32, scheduler: &str) -> Setup {
     let six = [slow(true), two, three, slow(true), five, slow(false)];
     let mut setup = Setup::even(count, PerPhase { map: 1, reduce: 1 }, scheduler);
     // A run is years long (a task of weeks takes a hundred times as long on a slow resource): looking at each second, or each
@@ -258,6 +258,9 @@ mod tests {
         let summary = FACEBOOK[9].plan(0, "U10".into(), 0.0);
         let total: f64 = summary.maps.iter().map(|map| f64::from(map.work_s)).sum();
         assert!((total - 4_843_452.0).abs() < 100.0);
-        assert!(promises(&YAHOO, false).iter().map(|(_, promise)| promise.min_share).sum::<f64>() > 54.0);
+        assert!(
+            min_shares(&YAHOO, false).iter().map(|(_, min_share_of)| min_share_of.min_share).sum::<f64>()
+                > 54.0
+        );
     }
 }

@@ -11,7 +11,7 @@ pub mod swim;
 pub mod synthetic;
 pub mod trace;
 
-use crate::{chance::Dice, profile::Profile};
+use crate::{profile::Profile, rng::Rng};
 use mrcore::{Span, job::Priority};
 
 /// One map's input.
@@ -103,15 +103,15 @@ pub struct Workload {
 
 impl Outline<'_> {
     /// Draws its tasks.
-    pub fn plan(self, dice: &mut Dice) -> JobPlan {
+    pub fn plan(self, rng: &mut Rng) -> JobPlan {
         let Self { at_s, name, group, user, maps, block, reduces, profile } = self;
         let work_s = block as f64 / (profile.map_mbps * 1e6);
         let map =
-            |dice: &mut Dice| MapPlan { bytes: block, work_s: (work_s * dice.spread(profile.spread)) as f32 };
+            |rng: &mut Rng| MapPlan { bytes: block, work_s: (work_s * rng.spread(profile.spread)) as f32 };
         let share = 1.0 / f64::from(reduces.max(1));
-        let reduce = |dice: &mut Dice| ReducePlan {
+        let reduce = |rng: &mut Rng| ReducePlan {
             share: share as f32,
-            factor: dice.spread(profile.spread) as f32,
+            factor: rng.spread(profile.spread) as f32,
             fixed_s: 0.0,
         };
         JobPlan {
@@ -121,9 +121,9 @@ impl Outline<'_> {
             user,
             queue: "default".into(),
             priority: Priority::Normal,
-            maps: (0..maps).map(|_| map(dice)).collect(),
+            maps: (0..maps).map(|_| map(rng)).collect(),
             hosts: Vec::new(),
-            reduces: (0..reduces).map(|_| reduce(dice)).collect(),
+            reduces: (0..reduces).map(|_| reduce(rng)).collect(),
             map_out: profile.map_out,
             reduce_rate: profile.reduce_mbps * 1e6,
             merge_rate: profile.merge_mbps * 1e6,

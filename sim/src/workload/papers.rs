@@ -1,9 +1,9 @@
 //! The papers' workloads: their tables, as they print them.
 //!
-//! What a paper does not print (task times, mostly) is in the profiles of its time and explained in docs/papers/.
+//! What a paper does not print (task times, mostly) is in the profiles of its time and explained in docs/research/papers/.
 
 use super::{Outline, Workload};
-use crate::{chance::Dice, profile::Profiles};
+use crate::{profile::Profiles, rng::Rng};
 
 /// A kind of job in a paper's table.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,10 +76,10 @@ fn outline<'a>(kind: &Kind, profiles: &'a Profiles, number: usize, at_s: f64, bl
 
 /// hSRTF's 31 jobs: 128 MB blocks, in the paper's order.
 pub fn hsrtf(profiles: &Profiles, seed: u64) -> Workload {
-    let mut dice = Dice::of(seed, "hsrtf");
+    let mut rng = Rng::of(seed, "hsrtf");
     let all = HSRTF.iter().flat_map(|kind| std::iter::repeat_n(kind, kind.jobs as usize));
     let jobs = all.enumerate().map(|(number, kind)| {
-        outline(kind, profiles, number, 10.0 * number as f64, 128_000_000).plan(&mut dice)
+        outline(kind, profiles, number, 10.0 * number as f64, 128_000_000).plan(&mut rng)
     });
     Workload { name: "hsrtf".into(), jobs: jobs.collect() }
 }
@@ -87,7 +87,7 @@ pub fn hsrtf(profiles: &Profiles, seed: u64) -> Workload {
 /// Chronos: two jobs of 17 GB and 56 GB, 256 MB blocks, the second right after the first. With wordcount the paper's
 /// failure comes "before the reduce phase starts in order to have only map tasks as failed tasks": reduces wait for all maps.
 pub fn chronos(profiles: &Profiles, program: &str, seed: u64) -> Workload {
-    let mut dice = Dice::of(seed, "chronos");
+    let mut rng = Rng::of(seed, "chronos");
     let program = if program == "sort" { "chronos-sort" } else { "chronos-wordcount" };
     let sizes = [("small", 17_000_000_000_u64, 32), ("large", 56_000_000_000, 32)];
     let jobs = sizes.iter().enumerate().map(|(number, (group, bytes, reduces))| {
@@ -103,7 +103,7 @@ pub fn chronos(profiles: &Profiles, program: &str, seed: u64) -> Workload {
             block: 256_000_000,
             reduces: kind.reduces,
         };
-        let mut plan = outline.plan(&mut dice);
+        let mut plan = outline.plan(&mut rng);
         if program == "chronos-wordcount" {
             plan.slow_start = 1.0;
         }
@@ -114,19 +114,19 @@ pub fn chronos(profiles: &Profiles, program: &str, seed: u64) -> Workload {
 
 /// FCS's jobs in a random order, arrivals a Poisson process with this mean gap; `part` of each group's jobs.
 pub fn fcs(profiles: &Profiles, kinds: &[Kind], gap_s: f64, jobs_wanted: u32, seed: u64) -> Workload {
-    let mut dice = Dice::of(seed, "fcs");
+    let mut rng = Rng::of(seed, "fcs");
     let all: u32 = kinds.iter().map(|kind| kind.jobs).sum();
     let mut order: Vec<&Kind> = Vec::new();
     for kind in kinds {
         let count = (f64::from(kind.jobs) * f64::from(jobs_wanted) / f64::from(all)).round() as usize;
         order.extend(std::iter::repeat_n(kind, count));
     }
-    dice.shuffle(&mut order);
+    rng.shuffle(&mut order);
     let mut at_s = 0.0;
     let mut jobs = Vec::with_capacity(order.len());
     for (number, kind) in order.into_iter().enumerate() {
-        jobs.push(outline(kind, profiles, number, at_s, 128_000_000).plan(&mut dice));
-        at_s += dice.exponential(gap_s);
+        jobs.push(outline(kind, profiles, number, at_s, 128_000_000).plan(&mut rng));
+        at_s += rng.exponential(gap_s);
     }
     Workload { name: "fcs".into(), jobs }
 }

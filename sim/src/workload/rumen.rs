@@ -2,12 +2,12 @@
 //!
 //! They have the times and bytes of every attempt. A task's time is that of its attempt that succeeded; -1 means
 //! unknown, and what is unknown is taken from the job's other tasks. Of a task of which no attempt succeeded, the last one's
-//! time is taken: work that came to nothing was a load too. A job without any tasks is left out. Read as a stream: one job is in
+//! time is taken: work that failed was a load too. A job without any tasks is left out. Read as a stream: one job is in
 //! memory at a time.
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
-    trace::{Room, Source, TraceError, tasks_within_reach, within_reach},
+    trace::{SizeLimit, Source, TraceError, check_task_times, check_time_range},
 };
 use mrcore::{job::Priority, metrics::stats::quantile};
 use serde::Deserialize;
@@ -74,15 +74,15 @@ pub struct Trace {
     /// How many machines it names.
     pub hosts: usize,
     /// Jobs that have no tasks: killed before they had any.
-    pub taskless: Vec<String>,
+    pub without_tasks: Vec<String>,
 }
 
 /// Reads a trace.
 pub fn read(path: &Path) -> Result<Trace, TraceError> {
     let (source, counted) = Source::open(path)?;
     let stream = serde_json::Deserializer::from_reader(counted).into_iter::<Job>();
-    let (mut jobs, mut hosts, mut room) = (Vec::new(), Hosts::new(), Room::default());
-    let mut taskless = Vec::new();
+    let (mut jobs, mut hosts, mut size_limit) = (Vec::new(), Hosts::new(), SizeLimit::default());
+    let mut without_tasks = Vec::new();
     for job in stream {
         let job = job.map_err(|error| {
             if error.is_io() {
@@ -92,17 +92,17 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
             }
         })?;
         let tasks = [&job.map_tasks, &job.reduce_tasks].map(|tasks| tasks.as_ref().map_or(0, Vec::len));
-        let plan = room.take((tasks[0] + tasks[1]) as f64).and_then(|()| plan(&job, &mut hosts));
-        let plan = plan.map_err(|what| source.bad_here(format!("{}: {what}", job.id)))?;
+        let plan = size_limit.take((tasks[0] + tasks[1]) as f64).and_then(|()| plan(&job, &mut hosts));
+        let plan = plan.map_err(|what| source.error_here(format!("{}: {what}", job.id)))?;
         if tasks == [0, 0] {
-            taskless.push(job.id);
+            without_tasks.push(job.id);
             continue;
         }
         jobs.push(plan);
     }
     let first = jobs.iter().map(|(submitted, _)| *submitted).min().ok_or_else(|| source.empty())?;
     let last = jobs.iter().map(|(submitted, _)| *submitted).max().unwrap_or(first);
-    within_reach((last - first) as f64 / 1e3).map_err(|what| source.bad_here(what))?;
+    check_time_range((last - first) as f64 / 1e3).map_err(|what| source.error_here(what))?;
     let at = |(submitted, mut job): (i64, JobPlan)| {
         job.at = seconds((submitted - first) as f64 / 1e3);
         job
@@ -110,7 +110,7 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
     let name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     // Hadoop writes a job down when it ends: the file is in that order, not in the order of submission.
     let workload = Workload { name, jobs: jobs.into_iter().map(at).collect() };
-    Ok(Trace { workload: workload.sorted(), hosts: hosts.len(), taskless })
+    Ok(Trace { workload: workload.sorted(), hosts: hosts.len(), without_tasks })
 }
 
 fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
@@ -162,7 +162,7 @@ fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
         slow_start: 0.05,
         speculation: false,
     };
-    tasks_within_reach(&plan)?;
+    check_task_times(&plan)?;
     Ok((job.submit_time, plan))
 }
 
@@ -250,8 +250,9 @@ mod tests {
     fn times_are_those_of_what_succeeded_and_the_unknown_is_as_usual() {
         let later = JOB.replace("job_1", "job_2").replace("\"submitTime\": 1000", "\"submitTime\": 500");
         let killed = r#"{"jobID": "job_3", "submitTime": 500, "finishTime": 550, "outcome": "KILLED"}"#;
-        let Trace { workload, hosts, taskless } = parse(&format!("{JOB}{later}{killed}")).expect("it reads");
-        assert_eq!((hosts, taskless, workload.jobs.len()), (1, vec!["job_3".to_owned()], 2));
+        let Trace { workload, hosts, without_tasks } =
+            parse(&format!("{JOB}{later}{killed}")).expect("it reads");
+        assert_eq!((hosts, without_tasks, workload.jobs.len()), (1, vec!["job_3".to_owned()], 2));
         assert_eq!(workload.jobs[0].name, "job_2", "in order of submission");
         let job = &workload.jobs[1];
         assert_eq!(job.at, mrcore::Span::millis(500));

@@ -8,7 +8,7 @@
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
-    trace::{Room, Source, TraceError, tasks_within_reach, within_reach},
+    trace::{SizeLimit, Source, TraceError, check_task_times, check_time_range},
 };
 use mrcore::job::Priority;
 use std::{
@@ -59,7 +59,7 @@ pub fn read(path: &Path, scaling: Scaling) -> Result<Workload, TraceError> {
     let (source, counted) = Source::open(path)?;
     let mut reader = BufReader::new(counted);
     let (mut text, mut line, mut before_s) = (String::new(), 0, 0.0_f64);
-    let (mut jobs, mut room) = (Vec::new(), Room::default());
+    let (mut jobs, mut size_limit) = (Vec::new(), SizeLimit::default());
     loop {
         text.clear();
         line += 1;
@@ -76,12 +76,12 @@ pub fn read(path: &Path, scaling: Scaling) -> Result<Workload, TraceError> {
             let what = format!("submitted at {} s, before the job above it ({before_s} s)", row.submit_s);
             return Err(source.bad(line, what));
         }
-        within_reach(row.submit_s).map_err(|what| source.bad(line, what))?;
+        check_time_range(row.submit_s).map_err(|what| source.bad(line, what))?;
         before_s = row.submit_s;
         let tasks = row.maps(scaling) + row.reduces(scaling);
-        room.take(tasks).map_err(|what| source.bad(line, what))?;
+        size_limit.take(tasks).map_err(|what| source.bad(line, what))?;
         let plan = row.plan(scaling);
-        tasks_within_reach(&plan).map_err(|what| source.bad(line, what))?;
+        check_task_times(&plan).map_err(|what| source.bad(line, what))?;
         jobs.push(plan);
     }
     if jobs.is_empty() {

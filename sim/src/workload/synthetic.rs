@@ -1,7 +1,7 @@
 //! Made-up workloads: Poisson and bursty arrivals of jobs whose sizes have a heavy tail, and mixes like `GridMix`'s.
 
 use super::{Outline, Workload};
-use crate::{chance::Dice, profile::Profiles};
+use crate::{profile::Profiles, rng::Rng};
 
 /// How jobs come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,22 +24,22 @@ const GRIDMIX: [(&str, &str, [u32; 3]); 6] = [
 /// Maps and reduces of a small, a medium and a large one.
 const SIZES: [(u32, u32); 3] = [(3, 1), (30, 4), (300, 16)];
 
-fn next_arrival(arrivals: Arrivals, number: u32, gap_s: f64, dice: &mut Dice) -> f64 {
+fn next_arrival(arrivals: Arrivals, number: u32, gap_s: f64, rng: &mut Rng) -> f64 {
     match arrivals {
-        Arrivals::Poisson => dice.exponential(gap_s),
-        Arrivals::Bursty if (number + 1).is_multiple_of(10) => dice.exponential(gap_s * 10.0),
+        Arrivals::Poisson => rng.exponential(gap_s),
+        Arrivals::Bursty if (number + 1).is_multiple_of(10) => rng.exponential(gap_s * 10.0),
         Arrivals::Bursty => 0.1,
     }
 }
 
 /// So many jobs like `GridMix`'s, with this mean gap between them.
 pub fn gridmix(profiles: &Profiles, arrivals: Arrivals, jobs: u32, gap_s: f64, seed: u64) -> Workload {
-    let mut dice = Dice::of(seed, "gridmix");
+    let mut rng = Rng::of(seed, "gridmix");
     let all: u32 = GRIDMIX.iter().flat_map(|(_, _, often)| often).sum();
     let mut at_s = 0.0;
     let mut plans = Vec::with_capacity(jobs as usize);
     for number in 0..jobs {
-        let mut draw = dice.below(u64::from(all)) as u32;
+        let mut draw = rng.below(u64::from(all)) as u32;
         let kinds = GRIDMIX.iter().flat_map(|(name, program, often)| {
             SIZES
                 .iter()
@@ -59,25 +59,25 @@ pub fn gridmix(profiles: &Profiles, arrivals: Arrivals, jobs: u32, gap_s: f64, s
                     reduces,
                     profile: &profiles[program],
                 };
-                plans.push(outline.plan(&mut dice));
+                plans.push(outline.plan(&mut rng));
                 break;
             }
             draw -= often;
         }
-        at_s += next_arrival(arrivals, number, gap_s, &mut dice);
+        at_s += next_arrival(arrivals, number, gap_s, &mut rng);
     }
     Workload { name: "gridmix".into(), jobs: plans }
 }
 
 /// So many jobs of one program, sizes log-normal with a heavy tail, users in turn.
 pub fn mixed(profiles: &Profiles, arrivals: Arrivals, jobs: u32, gap_s: f64, seed: u64) -> Workload {
-    let mut dice = Dice::of(seed, "mixed");
+    let mut rng = Rng::of(seed, "mixed");
     let programs = ["wordcount", "grep", "sort"];
     let mut at_s = 0.0;
     let mut plans = Vec::with_capacity(jobs as usize);
     for number in 0..jobs {
-        let maps = (4.0 * dice.spread(1.5)).round().clamp(1.0, 2000.0) as u32;
-        let program = programs[dice.index(programs.len())];
+        let maps = (4.0 * rng.spread(1.5)).round().clamp(1.0, 2000.0) as u32;
+        let program = programs[rng.index(programs.len())];
         let outline = Outline {
             at_s,
             name: format!("{program}-{number}"),
@@ -88,8 +88,8 @@ pub fn mixed(profiles: &Profiles, arrivals: Arrivals, jobs: u32, gap_s: f64, see
             reduces: maps.div_ceil(8).min(64),
             profile: &profiles[program],
         };
-        plans.push(outline.plan(&mut dice));
-        at_s += next_arrival(arrivals, number, gap_s, &mut dice);
+        plans.push(outline.plan(&mut rng));
+        at_s += next_arrival(arrivals, number, gap_s, &mut rng);
     }
     Workload { name: "mixed".into(), jobs: plans }
 }

@@ -36,7 +36,7 @@ const TASKS_OF_A_JOB_MAX: f64 = 1_000_000.0;
 const LENGTH_MAX_S: f64 = 3.2e8;
 
 /// Whether a job comes within the time that can be simulated.
-pub(super) fn within_reach(at_s: f64) -> Result<(), String> {
+pub(super) fn check_time_range(at_s: f64) -> Result<(), String> {
     if at_s <= LENGTH_MAX_S {
         return Ok(());
     }
@@ -47,8 +47,8 @@ pub(super) fn within_reach(at_s: f64) -> Result<(), String> {
 const DISK: f64 = 80e6;
 
 /// Whether no task of a job takes longer than can be simulated: times or bytes in another unit than they are taken for would have a
-/// world go on for ever without anything that is amiss.
-pub(super) fn tasks_within_reach(job: &JobPlan) -> Result<(), String> {
+/// world go on forever without anything that is amiss.
+pub(super) fn check_task_times(job: &JobPlan) -> Result<(), String> {
     let shuffled = job.maps.iter().map(|map| map.bytes as f64).sum::<f64>() * job.map_out;
     let map = |map: &MapPlan| f64::from(map.work_s) + map.bytes as f64 / DISK;
     let reduce = |reduce: &ReducePlan| {
@@ -67,12 +67,12 @@ pub(super) fn tasks_within_reach(job: &JobPlan) -> Result<(), String> {
 
 /// How much has been read: a trace that is too large is refused before it takes all memory.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct SizeLimit {
     jobs: u64,
     tasks: u64,
 }
 
-impl Room {
+impl SizeLimit {
     /// One job more, of so many tasks.
     pub(super) fn take(&mut self, tasks: f64) -> Result<(), String> {
         if tasks > TASKS_OF_A_JOB_MAX {
@@ -153,7 +153,7 @@ impl Source {
     }
 
     /// The trace is bad where it has been read to.
-    pub(super) fn bad_here(&self, what: impl Into<String>) -> TraceError {
+    pub(super) fn error_here(&self, what: impl Into<String>) -> TraceError {
         self.bad(self.line.get() + 1, what)
     }
 

@@ -1,7 +1,7 @@
 //! Jobs come: their input is placed with the file system's own code, and they are submitted.
 
-use super::{Happening, Known, World, fetch::MapLog};
-use crate::{chance::Dice, workload::JobPlan};
+use super::{KnownJob, SimEvent, World, fetch::MapLog};
+use crate::{rng::Rng, workload::JobPlan};
 use mrcore::{
     Event, Time,
     ids::JobId,
@@ -20,7 +20,7 @@ impl World {
     pub(super) fn await_arrival(&mut self) {
         if let Some(job) = self.workload.jobs.get(self.next_arrival) {
             let at = (Time(1_000_000) + job.at).max(self.now);
-            self.queue.push(at, Happening::Arrival);
+            self.queue.push(at, SimEvent::Arrival);
         }
     }
 
@@ -28,7 +28,7 @@ impl World {
         self.wake();
         let plan = self.next_arrival;
         self.next_arrival += 1;
-        if self.mind.is_some() {
+        if self.core.is_some() {
             self.submit(plan);
         } else {
             self.unsubmitted.push(plan);
@@ -37,30 +37,30 @@ impl World {
     }
 
     pub(super) fn submit(&mut self, plan: usize) {
-        let Some(mind) = &self.mind else { return };
-        let id = JobId(mind.cluster().newest_job().0 + 1);
+        let Some(core) = &self.core else { return };
+        let id = JobId(core.cluster().newest_job().0 + 1);
         let copies = self.setup.replication.min(self.nodes.len());
         let job = &self.workload.jobs[plan];
-        let mut dice = Dice::of(self.setup.seed, &job.name).forked(plan as u64);
+        let mut rng = Rng::of(self.setup.seed, &job.name).forked(plan as u64);
         let replicas = if job.hosts.is_empty() {
-            self.place_blocks(job, copies, &mut dice)
+            self.place_blocks(job, copies, &mut rng)
         } else {
             spread_hosts(&job.hosts, copies, self.nodes.len())
         };
         let spec = Arc::new(self.spec(plan, &replicas, copies));
-        self.known.insert(id, Known { plan, replicas, copies, log: MapLog::default() });
+        self.jobs_known.insert(id, KnownJob { plan, replicas, copies, log: MapLog::default() });
         let request = self.request();
-        self.tell(Event::Submission { request, spec });
+        self.send_event(Event::Submission { request, spec });
     }
 
-    fn place_blocks(&self, job: &JobPlan, copies: usize, dice: &mut Dice) -> Vec<u32> {
+    fn place_blocks(&self, job: &JobPlan, copies: usize, rng: &mut Rng) -> Vec<u32> {
         let rack = |at: usize| self.setup.machines[at].rack.to_string();
         let racks: Vec<String> = (0..self.nodes.len()).map(rack).collect();
         let candidate = |at: usize| Candidate {
             name: &self.nodes[at].name,
             host: &self.nodes[at].name,
             rack: &racks[at],
-            free: self.setup.machines[at].room,
+            free: self.setup.machines[at].disk_bytes,
             load: 0,
             usable: self.nodes[at].has_blocks(),
         };
@@ -69,18 +69,18 @@ impl World {
         let mut some: Vec<usize> = Vec::new();
         for map in &job.maps {
             let placing =
-                Placing { count: copies, block_bytes: map.bytes, seed: dice.bits(), ..Placing::default() };
+                Placing { count: copies, block_bytes: map.bytes, seed: rng.bits(), ..Placing::default() };
             let chosen = if all.len() <= CANDIDATES_MAX {
                 place(&all, &placing)
             } else {
                 some.clear();
-                some.extend((0..CANDIDATES_MAX).map(|_| dice.index(all.len())));
+                some.extend((0..CANDIDATES_MAX).map(|_| rng.index(all.len())));
                 some.sort_unstable();
                 some.dedup();
                 let candidates: Vec<Candidate<'_>> = some.iter().map(|at| all[*at].clone()).collect();
                 place(&candidates, &placing).into_iter().map(|at| some[at]).collect()
             };
-            let last = chosen.last().copied().unwrap_or_else(|| dice.index(all.len())) as u32;
+            let last = chosen.last().copied().unwrap_or_else(|| rng.index(all.len())) as u32;
             let chosen = chosen.into_iter().map(|at| at as u32);
             replicas.extend(chosen.chain(std::iter::repeat(last)).take(copies));
         }
@@ -123,9 +123,9 @@ fn spread_hosts(hosts: &[Vec<u32>], copies: usize, nodes: usize) -> Vec<u32> {
     let fits = |at: &u32| (*at as usize) < nodes;
     let some = |map: (usize, &Vec<u32>)| {
         let (index, at) = map;
-        let known: Vec<u32> = at.iter().copied().filter(fits).collect();
-        let last = known.last().copied().unwrap_or((index % nodes.max(1)) as u32);
-        known.into_iter().chain(std::iter::repeat(last)).take(copies).collect::<Vec<_>>()
+        let jobs_known: Vec<u32> = at.iter().copied().filter(fits).collect();
+        let last = jobs_known.last().copied().unwrap_or((index % nodes.max(1)) as u32);
+        jobs_known.into_iter().chain(std::iter::repeat(last)).take(copies).collect::<Vec<_>>()
     };
     hosts.iter().enumerate().flat_map(some).collect()
 }

@@ -39,7 +39,7 @@ impl MapLog {
     /// An output became available, or is somewhere else now.
     pub(super) fn available(&mut self, attempt: AttemptId, bytes: f64, node: u32) {
         let index = attempt.task.index;
-        if self.now.get(&index).is_some_and(|(known, ..)| *known == attempt) {
+        if self.now.get(&index).is_some_and(|(jobs_known, ..)| *jobs_known == attempt) {
             return self.push(Change::Same, 0.0);
         }
         let end = self.sums.last().map_or(0.0, |(sum, _)| *sum) + bytes;
@@ -92,7 +92,7 @@ pub(super) struct Fetch {
     /// Bytes before where it stands in the list that it need not fetch.
     skipped: f64,
     /// Maps whose output is gone, but it has it.
-    kept: BTreeMap<u32, f64>,
+    obtained: BTreeMap<u32, f64>,
     /// Outputs that cannot be reached for now.
     pub(super) blocked: Vec<Blocked>,
 }
@@ -105,7 +105,7 @@ impl Fetch {
             return;
         }
         let ((before, odd_before), (after, odd_after)) = (log.sum(self.cursor), log.sum(upto));
-        if all && self.kept.is_empty() && odd_before == odd_after {
+        if all && self.obtained.is_empty() && odd_before == odd_after {
             self.available += after - before;
             self.maps += (upto - self.cursor) as u32;
         } else {
@@ -119,7 +119,7 @@ impl Fetch {
     fn take(&mut self, change: Change, reachable: &impl Fn(u32) -> bool) {
         match change {
             Change::Available { attempt, bytes, node } => {
-                if self.kept.remove(&attempt.task.index).is_some() {
+                if self.obtained.remove(&attempt.task.index).is_some() {
                     self.skipped += bytes;
                     return;
                 }
@@ -137,7 +137,7 @@ impl Fetch {
                     self.maps -= 1;
                     self.skipped += bytes;
                 } else if self.has(end) {
-                    self.kept.insert(map, bytes);
+                    self.obtained.insert(map, bytes);
                 } else {
                     self.maps -= 1;
                     self.available = (self.available - bytes).max(self.got);
@@ -159,10 +159,11 @@ impl Fetch {
         for change in &log.changes[..upto] {
             let Change::Available { attempt, bytes, node } = *change else { continue };
             sum += bytes;
-            let current = log.now.get(&attempt.task.index).is_some_and(|(known, ..)| *known == attempt);
-            let known = self.blocked.iter().any(|blocked| blocked.attempt == attempt)
-                || self.kept.contains_key(&attempt.task.index);
-            if node == gone && current && !known && !self.has(sum) {
+            let current =
+                log.now.get(&attempt.task.index).is_some_and(|(jobs_known, ..)| *jobs_known == attempt);
+            let jobs_known = self.blocked.iter().any(|blocked| blocked.attempt == attempt)
+                || self.obtained.contains_key(&attempt.task.index);
+            if node == gone && current && !jobs_known && !self.has(sum) {
                 self.available = (self.available - bytes).max(self.got);
                 self.blocked.push(Blocked { attempt, bytes, node });
             }
@@ -188,20 +189,20 @@ impl Fetch {
     }
 
     /// Whether it knows of all maps, and all of them can be reached.
-    pub(super) fn knows_all(&self, maps: u32) -> bool {
+    pub(super) fn knows_all_maps(&self, maps: u32) -> bool {
         self.maps >= maps && self.blocked.is_empty()
     }
 
     /// Whether it has all.
     pub(super) fn has_all(&self, maps: u32) -> bool {
-        self.knows_all(maps) && self.backlog() < 0.5
+        self.knows_all_maps(maps) && self.backlog() < 0.5
     }
 
     /// Part of the maps whose output it has.
     pub(super) fn fraction(&self, maps: u32) -> f64 {
-        let known = f64::from(self.maps) / f64::from(maps.max(1));
+        let jobs_known = f64::from(self.maps) / f64::from(maps.max(1));
         let got = if self.available > 0.0 { self.got / self.available } else { 1.0 };
-        (known * got).clamp(0.0, 1.0)
+        (jobs_known * got).clamp(0.0, 1.0)
     }
 }
 
@@ -224,20 +225,20 @@ mod tests {
     }
 
     #[test]
-    fn follows_what_it_is_told() {
+    fn fetch_follows_map_events() {
         let (log, mut fetch) = (log(), Fetch::default());
         fetch.follow(&log, 3, |_| true, true);
         assert_eq!((fetch.available, fetch.maps), (300.0, 3));
         fetch.run(1000.0);
         assert!(!fetch.has_all(4));
         fetch.follow(&log, 9, |_| true, true);
-        assert!(fetch.backlog() > 99.0 && fetch.knows_all(4));
+        assert!(fetch.backlog() > 99.0 && fetch.knows_all_maps(4));
         fetch.run(100.0);
         assert!(fetch.has_all(4));
     }
 
     #[test]
-    fn what_it_has_it_keeps_and_what_is_gone_it_waits_for() {
+    fn fetched_outputs_survive_withdrawal() {
         let (mut log, mut fetch) = (log(), Fetch::default());
         fetch.follow(&log, 4, |_| true, true);
         fetch.run(150.0);
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_out_of_reach_block_only_what_is_theirs() {
+    fn unreachable_machines_block_only_their_outputs() {
         let (mut log, mut fetch) = (log(), Fetch::default());
         fetch.follow(&log, 4, |_| true, true);
         fetch.run(100.0);

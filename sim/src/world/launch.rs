@@ -2,9 +2,9 @@
 
 use super::{
     World,
-    run::{MapRun, Moving, ReduceRun, Rest, Run, Work},
+    run::{FinalStages, MapRun, ReduceRun, Run, Transfer, Work},
 };
-use crate::chance::{Dice, mix};
+use crate::rng::{Rng, mix};
 use mrcore::{Phase, Span, Time, ids::AttemptId};
 
 impl World {
@@ -12,70 +12,74 @@ impl World {
         if self.nodes[at].runs.iter().any(|run| run.id == id) {
             return;
         }
-        let Some(known) = self.known.get(&id.job()) else { return };
-        let job = &self.workload.jobs[known.plan];
+        let Some(jobs_known) = self.jobs_known.get(&id.job()) else { return };
+        let job = &self.workload.jobs[jobs_known.plan];
         let (costs, own) = (&self.setup.costs, job.start);
         self.keys += 1;
-        let mut dice = self.fate(id);
-        let late = if costs.start_spread > Span(0) { dice.below(costs.start_spread.0) } else { 0 };
+        let mut rng = self.rng_of(id);
+        let late = if costs.start_spread > Span(0) { rng.below(costs.start_spread.0) } else { 0 };
         let start = self.now + costs.start + own + Span(late);
-        let fails = self.setup.failing > 0 && dice.one_in(self.setup.failing);
+        let fails = self.setup.failing > 0 && rng.one_in(self.setup.failing);
         let work = match id.phase() {
             Phase::Map => self.map(at, id),
             Phase::Reduce => self.reduce(at, id),
         };
         let Some((work, delay)) = work else { return };
-        if self.begins_again(id) {
+        if self.is_restart(id) {
             self.metrics.restarted(id.job(), start.since(self.now) + delay);
         }
         let run = Run {
             id,
             key: self.keys,
             version: 0,
-            yielding: None,
+            preempting: None,
             is_frozen: false,
-            fails_at: fails.then(|| dice.unit()),
+            fails_at: fails.then(|| rng.unit()),
             since: start + delay,
             flow: None,
             work,
-            beat: 0,
+            activity: 0,
         };
-        let moves = run.is_coming();
+        let moves = run.is_slot_expected();
         self.nodes[at].runs.push(run);
         self.runs += 1;
         match id.phase() {
             Phase::Map => self.read(at, self.keys),
-            Phase::Reduce if moves => self.ship(at, self.keys),
+            Phase::Reduce if moves => self.start_transfer(at, self.keys),
             Phase::Reduce => self.follow(at, self.keys),
         }
     }
 
-    /// Whether it is only there because a slot was taken back: it has the rest of a map, or another attempt was told to go.
-    fn begins_again(&self, id: AttemptId) -> bool {
-        let task = self.mind.as_ref().and_then(|mind| mind.cluster().task(id.task));
-        let planned = self.known.get(&id.job()).map_or(0, |known| self.workload.jobs[known.plan].maps.len());
+    /// Whether it is only there because a slot was preempted: it has the rest of a map, or another attempt was told to go.
+    fn is_restart(&self, id: AttemptId) -> bool {
+        let task = self.core.as_ref().and_then(|core| core.cluster().task(id.task));
+        let planned = self
+            .jobs_known
+            .get(&id.job())
+            .map_or(0, |jobs_known| self.workload.jobs[jobs_known.plan].maps.len());
         let is_rest = id.phase() == Phase::Map && id.task.index as usize >= planned;
-        is_rest || task.is_some_and(|task| task.attempts.iter().any(|attempt| attempt.recalled.is_some()))
+        is_rest
+            || task.is_some_and(|task| task.attempts.iter().any(|attempt| attempt.preempt_request.is_some()))
     }
 
     /// What is left to chance about an attempt depends on it alone.
-    fn fate(&self, id: AttemptId) -> Dice {
+    fn rng_of(&self, id: AttemptId) -> Rng {
         let task = u64::from(id.job().0) << 32
             | u64::from(id.task.index) << 1
             | u64::from(id.phase() == Phase::Reduce);
-        Dice::new(mix(self.setup.seed ^ mix(task)) ^ u64::from(id.number))
+        Rng::new(mix(self.setup.seed ^ mix(task)) ^ u64::from(id.number))
     }
 
     fn map(&self, at: usize, id: AttemptId) -> Option<(Work, Span)> {
-        let known = self.known.get(&id.job())?;
-        let task = self.mind.as_ref()?.cluster().task(id.task)?;
-        let job = &self.workload.jobs[known.plan];
+        let jobs_known = self.jobs_known.get(&id.job())?;
+        let task = self.core.as_ref()?.cluster().task(id.task)?;
+        let job = &self.workload.jobs[jobs_known.plan];
         let plan = job.maps.get(task.root as usize)?;
-        let whole = plan.bytes.max(1);
-        let work_s = (f64::from(plan.work_s) * task.bytes() as f64 / whole as f64).max(1e-3);
-        let source = match self.source(at as u32, known.copies_of(task.root), id) {
+        let run_to_end = plan.bytes.max(1);
+        let work_s = (f64::from(plan.work_s) * task.bytes() as f64 / run_to_end as f64).max(1e-3);
+        let source = match self.source(at as u32, jobs_known.copies_of(task.root), id) {
             Some(source) => (source != at as u32).then_some(source),
-            None => return Some((Work::Doomed("no copy of its input can be read"), Span::secs(3))),
+            None => return Some((Work::Failing("no copy of its input can be read"), Span::secs(3))),
         };
         let (start, end, root, out) = (task.start, task.end, task.root, job.map_out);
         Some((Work::Map(MapRun { start, end, done: 0.0, rate: 0.0, work_s, out, root, source }), Span(0)))
@@ -96,20 +100,20 @@ impl World {
         let copied = || {
             let made = replicas.iter().any(|node| self.nodes[*node as usize].replaced);
             let first = mix(u64::from(id.task.index)) as usize % self.nodes.len();
-            let mut ring = (0..self.nodes.len()).map(|step| ((first + step) % self.nodes.len()) as u32);
-            made.then(|| ring.find(|node| readable(&node))).flatten()
+            let mut order = (0..self.nodes.len()).map(|step| ((first + step) % self.nodes.len()) as u32);
+            made.then(|| order.find(|node| readable(&node))).flatten()
         };
         near.or_else(far).copied().or_else(copied)
     }
 
     /// A map begins to read, or has to read elsewhere from now on.
     pub(super) fn read(&mut self, at: usize, key: u64) {
-        let (now, pace, disk) = (self.now, self.nodes[at].pace(), self.nodes[at].disk);
+        let (now, speed_now, disk) = (self.now, self.nodes[at].speed_now(), self.nodes[at].disk);
         let Some(run) = self.nodes[at].run(key) else { return };
-        run.settle(now);
+        run.advance(now);
         let Work::Map(map) = &mut run.work else { return self.expect(at, key) };
         let bytes = (map.end - map.start).max(1) as f64;
-        let compute = pace / map.work_s;
+        let compute = speed_now / map.work_s;
         if let Some(source) = map.source {
             map.rate = compute;
             let wanted = (bytes * compute).min(self.nodes[source as usize].disk);
@@ -121,7 +125,7 @@ impl World {
                     map.rate = rate.min(compute);
                 }
             }
-            self.want_share();
+            self.request_share();
         } else {
             map.rate = compute.min(disk / bytes);
         }
@@ -140,11 +144,12 @@ impl World {
             affected.extend(its);
         }
         for (at, key, id, root) in affected {
-            let copies = self.known.get(&id.job()).map_or(&[][..], |known| known.copies_of(root));
+            let copies =
+                self.jobs_known.get(&id.job()).map_or(&[][..], |jobs_known| jobs_known.copies_of(root));
             let source = self.source(at as u32, copies, id);
             let now = self.now;
             let Some(run) = self.nodes[at].run(key) else { continue };
-            run.settle(now);
+            run.advance(now);
             if let Some(flow) = run.flow.take() {
                 self.net.remove(flow);
             }
@@ -153,46 +158,47 @@ impl World {
                 map.source = (source != at as u32).then_some(source);
             } else {
                 run.since = now + Span::secs(3);
-                run.work = Work::Doomed("no copy of its input can be read any more");
+                run.work = Work::Failing("no copy of its input can be read any more");
             }
             self.read(at, key);
         }
     }
 
     fn reduce(&mut self, at: usize, id: AttemptId) -> Option<(Work, Span)> {
-        let known = self.known.get(&id.job())?;
-        let share = f64::from(self.workload.jobs[known.plan].reduces.get(id.task.index as usize)?.share);
-        let cluster = self.mind.as_ref()?.cluster();
+        let jobs_known = self.jobs_known.get(&id.job())?;
+        let share = f64::from(self.workload.jobs[jobs_known.plan].reduces.get(id.task.index as usize)?.share);
+        let cluster = self.core.as_ref()?.cluster();
         let maps = cluster.job(id.job())?.tasks.map.len() as u32;
         let attempt = cluster.attempt(id)?;
         let from = attempt.from;
-        let aside = cluster.task(id.task)?.checkpoint.filter(|aside| Some(aside.attempt) == from);
+        let checkpoint =
+            cluster.task(id.task)?.checkpoint.filter(|checkpoint| Some(checkpoint.attempt) == from);
         // Where it lies now: it may have been moved since.
-        let place = aside.map(|aside| aside.tracker).or(attempt.origin);
+        let place = checkpoint.map(|checkpoint| checkpoint.tracker).or(attempt.checkpoint_on);
         let holder = place.and_then(|place| self.by_tracker.get(&place)).map(|holder| *holder as usize);
         let mut reduce = ReduceRun {
             fetch: super::fetch::Fetch::default(),
             share: share.max(1e-12),
             rate: 0.0,
             maps,
-            rest: None,
-            complained: Time(0),
-            moving: None,
+            final_stages: None,
+            last_fetch_failure: Time(0),
+            transfer: None,
         };
         let Some(from) = from else { return Some((Work::Reduce(reduce), Span(0))) };
         let there = holder.filter(|holder| *holder == at || self.nodes[*holder].serves());
         if there.is_none() {
-            return Some((Work::CutOff, Span::secs(6)));
+            return Some((Work::CheckpointUnreachable, Span::secs(6)));
         }
         let saved = there.and_then(|holder| self.nodes[holder].checkpoints.get(&from).cloned());
         let Some(saved) = saved else {
-            return Some((Work::Doomed("the state that it was to take up is not there"), Span::secs(1)));
+            return Some((Work::Failing("the checkpoint does not exist"), Span::secs(1)));
         };
-        // What was in memory is read back before it can go on; what lies elsewhere has to come first.
-        let read_s = (saved.aside.bytes.min(self.setup.costs.memory)) as f64 / self.nodes[at].disk;
-        reduce.moving = there.filter(|holder| *holder != at).map(|holder| Moving {
+        // What was in memory is read back before it can continue; what lies elsewhere has to come first.
+        let read_s = (saved.checkpoint.bytes.min(self.setup.costs.memory)) as f64 / self.nodes[at].disk;
+        reduce.transfer = there.filter(|holder| *holder != at).map(|holder| Transfer {
             source: holder as u32,
-            left: saved.aside.bytes as f64,
+            left: saved.checkpoint.bytes as f64,
             rate: 0.0,
             began: self.now,
         });
@@ -203,10 +209,10 @@ impl World {
                 reduce.fetch.unblock(node);
             }
         }
-        let pace = self.nodes[at].pace();
-        reduce.rest = saved.rest.map(|rest| {
-            let all = (rest.merge_s + rest.reduce_s).max(1e-3);
-            Rest { rate: pace / all, ..rest }
+        let speed_now = self.nodes[at].speed_now();
+        reduce.final_stages = saved.final_stages.map(|final_stages| {
+            let all = (final_stages.merge_s + final_stages.reduce_s).max(1e-3);
+            FinalStages { rate: speed_now / all, ..final_stages }
         });
         Some((Work::Reduce(reduce), crate::workload::seconds(read_s)))
     }

@@ -1,8 +1,8 @@
-//! The world around the JobTracker's mind: machines, disks, network, file system, time, and what goes wrong.
+//! The world around the JobTracker's state machine: machines, disks, network, file system, time, and what goes wrong.
 //!
-//! It is a loop: take the next thing from the heap, tell the mind or change a machine, carry out what the mind wants.
-//! Everything comes from one seed, so that two runs give the same facts (their hash says so). The mind is the real
-//! one; so are the policies. What stands in for the rest, and what it leaves out, is in docs/adr/0013.
+//! It is a loop: take the next thing from the heap, tell the core or change a machine, carry out what the core wants.
+//! Everything comes from one seed, so that two runs give the same facts (their hash says so). The core is the real
+//! one; so are the policies. What stands in for the rest, and what it leaves out, is in docs/internals/adr/0013.
 //!
 //! | file | what |
 //! |---|---|
@@ -14,16 +14,17 @@
 //! | `work.rs` | attempts go on and end |
 //! | `fetch.rs`, `run.rs`, `node.rs` | a reduce's fetching, an attempt, a machine |
 //! | `net.rs` | flows over shared links |
-//! | `harm.rs`, `steps.rs` | faults begin and are over; scenarios are played |
-//! | `absence.rs` | the JobTracker dies and stands still |
-//! | `rules.rs`, `standstill.rs` | what always holds, and what holds at rest; when nothing can go on |
+//! | `inject.rs`, `steps.rs` | faults begin and are over; scenarios are played |
+//! | `jobtracker_faults.rs` | the JobTracker dies and stands still |
+//! | `rules.rs`, `standstill.rs` | what always holds, and what holds at rest; when nothing can continue |
 //! | `trace.rs` | facts folded into a hash |
 
-mod absence;
 mod arrivals;
-mod beats;
+mod attempts;
+mod faults;
 mod fetch;
-mod harm;
+mod heartbeats;
+mod jobtracker_faults;
 mod launch;
 mod net;
 mod node;
@@ -31,12 +32,11 @@ mod orders;
 mod queue;
 mod rules;
 mod run;
-mod standstill;
+mod stall;
 mod steps;
 mod trace;
-mod work;
 
-use crate::{chance::Dice, setup::Setup, workload::Workload};
+use crate::{rng::Rng, setup::Setup, workload::Workload};
 use fetch::MapLog;
 use mrcore::{
     Effect, Event, Fact, JobTracker, Phase, Span, Time,
@@ -44,14 +44,14 @@ use mrcore::{
     event::Reply,
     fact::Entry,
     ids::{JobId, RequestId, TrackerId},
-    metrics::{Metrics, shares::Promise},
+    metrics::{Metrics, shares::MinShare},
 };
 use net::Net;
-use node::{Ills, Node};
-use queue::{Happening, Queue};
+use node::{Node, NodeFaults};
+use queue::{Queue, SimEvent};
 use schedulers::{
-    MakeError,
-    timed::{Deciding, Spent},
+    PolicyError,
+    timed::{DecisionStats, DecisionTimes},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -61,7 +61,7 @@ use trace::Trace;
 
 /// What the world knows of a job that the core has taken.
 #[derive(Debug)]
-struct Known {
+struct KnownJob {
     /// Which of the workload's.
     plan: usize,
     /// Machines with each map's input, `copies` for each.
@@ -70,7 +70,7 @@ struct Known {
     log: MapLog,
 }
 
-impl Known {
+impl KnownJob {
     /// Machines that have the input of a split.
     fn copies_of(&self, split: u32) -> &[u32] {
         self.replicas.chunks(self.copies.max(1)).nth(split as usize).unwrap_or(&[])
@@ -97,13 +97,13 @@ pub struct Outcome {
     /// Faults that came.
     pub faults: u32,
     /// How long the policy took to decide, on this machine: the one figure that another run gives anew.
-    pub deciding: Deciding,
+    pub deciding: DecisionStats,
 }
 
 /// A run that broke a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at {at}: {what}")]
-pub struct Broken {
+pub struct RuleViolation {
     /// When.
     pub at: String,
     /// Which.
@@ -117,8 +117,8 @@ pub struct World {
     workload: Workload,
     now: Time,
     queue: Queue,
-    mind: Option<JobTracker>,
-    deciding: Arc<Spent>,
+    core: Option<JobTracker>,
+    deciding: Arc<DecisionTimes>,
     nodes: Vec<Node>,
     /// Machines by tracker number.
     by_tracker: BTreeMap<TrackerId, u32>,
@@ -127,7 +127,7 @@ pub struct World {
     sharing: bool,
     /// Machines whose tracker or network is not there.
     unreachable: u32,
-    known: BTreeMap<JobId, Known>,
+    jobs_known: BTreeMap<JobId, KnownJob>,
     next_arrival: usize,
     /// Jobs that came while the JobTracker was not there.
     unsubmitted: Vec<usize>,
@@ -136,31 +136,31 @@ pub struct World {
     keys: u64,
     requests: u128,
     /// Requests that may be refused.
-    meddling: BTreeSet<RequestId>,
-    /// What came of problems, until the mind is told.
+    manual_requests: BTreeSet<RequestId>,
+    /// What came of problems, until the core is told.
     answers: BTreeMap<u64, Numbers>,
     /// Kept only if the JobTracker will have to replay it.
     journal: Option<Vec<Entry>>,
-    absence: absence::Absence,
+    jobtracker_faults: jobtracker_faults::JobTrackerFaults,
     asleep: bool,
     faults_open: usize,
-    faults_begun: u32,
-    progress: standstill::Progress,
+    faults_started: u32,
+    progress: stall::Progress,
     scenario: steps::Progress,
-    dice: Dice,
+    rng: Rng,
     trace: Trace,
     metrics: Metrics,
     events: u64,
     end: Time,
-    broken: Option<String>,
+    violation: Option<String>,
     effects: Vec<Effect>,
 }
 
 impl World {
     /// A world at its beginning.
-    pub fn new(setup: Setup, workload: Workload) -> Result<Self, MakeError> {
-        let deciding = Arc::new(Spent::default());
-        let mind = JobTracker::new(setup.config.clone(), setup.policy(&deciding)?);
+    pub fn new(setup: Setup, workload: Workload) -> Result<Self, PolicyError> {
+        let deciding = Arc::new(DecisionTimes::default());
+        let core = JobTracker::new(setup.config.clone(), setup.policy(&deciding)?);
         let nodes: Vec<Node> = (0..setup.machines.len()).map(|at| machine(&setup, at)).collect();
         let nic: Vec<f64> = setup.machines.iter().map(|machine| machine.nic).collect();
         let rack_of = setup.machines.iter().map(|machine| machine.rack).collect();
@@ -168,39 +168,39 @@ impl World {
         let net = Net::new(&nic, rack_of, setup.rack_uplink, fabric);
         // A scenario may be for the JobTracker.
         let restarts = !setup.steps.is_empty()
-            || setup.faults.iter().any(|fault| fault.what == crate::fault::Harm::JobTracker);
+            || setup.faults.iter().any(|fault| fault.what == crate::fault::FaultKind::JobTracker);
         let mut world = Self {
             now: Time(1_000_000),
             queue: Queue::default(),
-            mind: Some(mind),
+            core: Some(core),
             deciding,
             nodes,
             by_tracker: BTreeMap::new(),
             net,
             sharing: false,
             unreachable: 0,
-            known: BTreeMap::new(),
+            jobs_known: BTreeMap::new(),
             next_arrival: 0,
             unsubmitted: Vec::new(),
             jobs_open: workload.jobs.len(),
             runs: 0,
             keys: 0,
             requests: 0,
-            meddling: BTreeSet::new(),
+            manual_requests: BTreeSet::new(),
             answers: BTreeMap::new(),
             journal: (restarts || setup.checked).then(Vec::new),
-            absence: absence::Absence::default(),
+            jobtracker_faults: jobtracker_faults::JobTrackerFaults::default(),
             asleep: false,
             faults_open: setup.faults.len(),
-            faults_begun: 0,
-            progress: standstill::Progress::new(Time(1_000_000)),
+            faults_started: 0,
+            progress: stall::Progress::new(Time(1_000_000)),
             scenario: steps::Progress::new(setup.seed),
-            dice: Dice::of(setup.seed, "world"),
+            rng: Rng::of(setup.seed, "world"),
             trace: Trace::default(),
             metrics: Metrics::default(),
             events: 0,
             end: Time(0),
-            broken: None,
+            violation: None,
             effects: Vec::new(),
             setup,
             workload,
@@ -211,7 +211,7 @@ impl World {
 
     /// Counts dissatisfaction and fairness for these users.
     #[must_use]
-    pub fn with_users(mut self, users: impl IntoIterator<Item = (String, Promise)>) -> Self {
+    pub fn with_users(mut self, users: impl IntoIterator<Item = (String, MinShare)>) -> Self {
         let facts_so_far = std::mem::take(&mut self.metrics);
         debug_assert_eq!(facts_so_far.jobs().count(), 0, "users are set before the first job");
         self.metrics = Metrics::with_users(users);
@@ -219,25 +219,25 @@ impl World {
     }
 
     fn begin(&mut self) {
-        self.tell(Event::Start);
-        self.queue.push(self.now, Happening::Tick);
+        self.send_event(Event::Start);
+        self.queue.push(self.now, SimEvent::Tick);
         for at in 0..self.nodes.len() {
-            let stagger = Span(self.dice.below(self.setup.heartbeat.0.max(1)));
+            let stagger = Span(self.rng.below(self.setup.heartbeat.0.max(1)));
             self.beat_at(at, self.now + stagger);
         }
         for (index, fault) in self.setup.faults.iter().enumerate() {
-            let origin = self.now;
-            self.queue.push(origin + fault.at(), Happening::Fault { index: index as u32 });
+            let checkpoint_on = self.now;
+            self.queue.push(checkpoint_on + fault.at(), SimEvent::Fault { index: index as u32 });
             if let Some(until) = fault.until() {
-                self.queue.push(origin + until, Happening::Heal { index: index as u32 });
+                self.queue.push(checkpoint_on + until, SimEvent::Heal { index: index as u32 });
             }
         }
         self.plan_steps();
         self.await_arrival();
     }
 
-    /// Plays until every job is over, until `limit` has passed since the beginning, or until nothing can go on any more.
-    pub fn run(mut self, limit: Option<Span>) -> Result<Outcome, Broken> {
+    /// Plays until every job has ended, until `limit` has passed since the beginning, or until nothing can continue any more.
+    pub fn run(mut self, limit: Option<Span>) -> Result<Outcome, RuleViolation> {
         let last = limit.map(|limit| self.now + limit);
         while !self.is_over() {
             let Some((at, what)) = self.queue.pop() else { break };
@@ -245,23 +245,23 @@ impl World {
                 self.metrics.leave(last);
                 break;
             }
-            if self.is_at_standstill(at, what) {
+            if self.is_stalled(at, what) {
                 self.metrics.leave(at);
                 break;
             }
             self.progress.happened(at, what);
             self.now = at;
             self.events += 1;
-            self.happen(what);
-            self.look_at_conditions();
-            if self.setup.checked && self.broken.is_none() {
+            self.handle_event(what);
+            self.check_conditions();
+            if self.setup.checked && self.violation.is_none() {
                 self.check();
             }
-            self.whole()?;
+            self.run_to_end()?;
         }
         if self.setup.checked {
             self.check_end();
-            self.whole()?;
+            self.run_to_end()?;
         }
         Ok(Outcome {
             scheduler: self.setup.scheduler,
@@ -271,63 +271,63 @@ impl World {
             events: self.events,
             facts: self.trace.facts,
             unfinished: self.jobs_open,
-            faults: self.faults_begun,
-            deciding: self.deciding.so_far(),
+            faults: self.faults_started,
+            deciding: self.deciding.snapshot(),
         })
     }
 
     /// Every job has ended; where rules are checked, every fault is over too and every slot is free again.
     fn is_over(&self) -> bool {
         let at_rest = || {
-            let told = self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
-            let free = self.mind.as_ref().is_some_and(|mind| {
-                let idle = |phase: Phase| mind.cluster().trackers().all(|at| at.running[phase].is_empty());
+            let deliver_orders = self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
+            let free = self.core.as_ref().is_some_and(|core| {
+                let idle = |phase: Phase| core.cluster().trackers().all(|at| at.running[phase].is_empty());
                 Phase::BOTH.into_iter().all(idle)
             });
-            self.faults_open == 0 && self.runs == 0 && told && free
+            self.faults_open == 0 && self.runs == 0 && deliver_orders && free
         };
         self.jobs_open == 0 && (!self.setup.checked || at_rest())
     }
 
-    fn whole(&mut self) -> Result<(), Broken> {
-        match self.broken.take() {
-            Some(what) => Err(Broken { at: self.now.to_string(), what }),
+    fn run_to_end(&mut self) -> Result<(), RuleViolation> {
+        match self.violation.take() {
+            Some(what) => Err(RuleViolation { at: self.now.to_string(), what }),
             None => Ok(()),
         }
     }
 
-    fn happen(&mut self, what: Happening) {
+    fn handle_event(&mut self, what: SimEvent) {
         match what {
-            Happening::Arrival => self.arrive(),
-            Happening::Beat { node, version } => {
+            SimEvent::Arrival => self.arrive(),
+            SimEvent::Beat { node, version } => {
                 if self.nodes[node as usize].beat_version == version {
                     self.beat(node as usize);
                 }
             }
-            Happening::Done { node, key, version } => self.done(node as usize, key, version),
-            Happening::Yield { node, key } => self.yields(node as usize, key),
-            Happening::Tick => self.tick(),
-            Happening::Share => self.share_links(),
-            Happening::Committed { job } => self.tell(Event::CommitResult { job, result: Ok(()) }),
-            Happening::Solved { number } => {
+            SimEvent::Done { node, key, version } => self.done(node as usize, key, version),
+            SimEvent::SlotReleased { node, key } => self.slot_released(node as usize, key),
+            SimEvent::Tick => self.tick(),
+            SimEvent::Share => self.share_links(),
+            SimEvent::Committed { job } => self.send_event(Event::CommitResult { job, result: Ok(()) }),
+            SimEvent::Solved { number } => {
                 if let Some(answer) = self.answers.remove(&number) {
-                    self.tell(Event::Computed { number, answer });
+                    self.send_event(Event::Computed { number, answer });
                 }
             }
-            Happening::Step { index } => self.step(index as usize),
-            Happening::Undo { index } => self.undo(index as usize),
-            Happening::Fault { index } => {
-                self.faults_begun += 1;
-                self.harm(index as usize);
+            SimEvent::Step { index } => self.step(index as usize),
+            SimEvent::Undo { index } => self.undo(index as usize),
+            SimEvent::Fault { index } => {
+                self.faults_started += 1;
+                self.inject(index as usize);
             }
-            Happening::Heal { index } => self.heal(index as usize),
-            Happening::Repaired { node, returns } => self.repaired(node as usize, returns),
+            SimEvent::Heal { index } => self.heal(index as usize),
+            SimEvent::Repaired { node, returns } => self.repaired(node as usize, returns),
         }
     }
 
     /// The JobTracker looks at the time, and the world at whether anything will happen soon.
     fn tick(&mut self) {
-        self.tell(Event::Tick);
+        self.send_event(Event::Tick);
         if self.setup.checked && self.faults_open == 0 {
             // A pause that was asked for may have come after its fault was over.
             self.let_go();
@@ -336,45 +336,45 @@ impl World {
             self.asleep = true;
             return;
         }
-        let next = self.mind.as_ref().and_then(JobTracker::next_deadline);
+        let next = self.core.as_ref().and_then(JobTracker::next_deadline);
         let soonest = self.now + self.setup.tick;
         let next = next.unwrap_or(self.now + Span::secs(1)).max(soonest);
-        self.queue.push(next, Happening::Tick);
+        self.queue.push(next, SimEvent::Tick);
     }
 
-    /// While nothing runs, nothing waits and nothing is wrong, no tracker need speak. The mind takes such a silence
+    /// While nothing runs, nothing waits and nothing is wrong, no tracker need speak. The core takes such a silence
     /// for its own absence.
     fn may_sleep(&self) -> bool {
-        const WORTH_IT: Span = Span::secs(30);
+        const SLEEP_MIN: Span = Span::secs(30);
         let idle = self.runs == 0
             && self.unsubmitted.is_empty()
-            && self.mind.as_ref().is_some_and(|mind| {
-                mind.cluster().active_jobs().next().is_none()
-                    && mind.cluster().jobs().all(mrcore::job::Job::is_over)
+            && self.core.as_ref().is_some_and(|core| {
+                core.cluster().active_jobs().next().is_none()
+                    && core.cluster().jobs().all(mrcore::job::Job::is_over)
             });
         let well = self.faults_open == 0 && self.unreachable == 0;
-        let told = || self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
+        let deliver_orders = || self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
         let far = self.workload.jobs.get(self.next_arrival);
-        let far = far.is_some_and(|job| (Time(1_000_000) + job.at).since(self.now) > WORTH_IT);
-        idle && well && far && told()
+        let far = far.is_some_and(|job| (Time(1_000_000) + job.at).since(self.now) > SLEEP_MIN);
+        idle && well && far && deliver_orders()
     }
 
     fn wake(&mut self) {
         if std::mem::take(&mut self.asleep) {
-            self.queue.push(self.now, Happening::Tick);
+            self.queue.push(self.now, SimEvent::Tick);
             for at in 0..self.nodes.len() {
-                let stagger = Span(self.dice.below(self.setup.heartbeat.0.max(1)));
+                let stagger = Span(self.rng.below(self.setup.heartbeat.0.max(1)));
                 self.beat_at(at, self.now + stagger);
             }
         }
     }
 
-    /// Tells the mind something, and carries out what it wants. Nobody hears while it is not there; while it stands still,
+    /// Tells the core something, and carries out what it wants. Nobody hears while it is not there; while it stands still,
     /// it hears later.
-    fn tell(&mut self, event: Event) {
-        let Some(mind) = self.mind.as_mut() else { return self.absence.miss(event) };
+    fn send_event(&mut self, event: Event) {
+        let Some(core) = self.core.as_mut() else { return self.jobtracker_faults.miss(event) };
         let mut effects = std::mem::take(&mut self.effects);
-        mind.handle(self.now, event, &mut effects);
+        core.handle(self.now, event, &mut effects);
         for effect in effects.drain(..) {
             self.carry_out(effect);
         }
@@ -384,7 +384,7 @@ impl World {
     fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::Append(entry) => {
-                self.note(&entry.fact);
+                self.record_fact(&entry.fact);
                 self.trace.add(entry.at, &entry.fact);
                 self.metrics.observe(entry.at, &entry.fact);
                 if let Some(journal) = &mut self.journal {
@@ -392,10 +392,10 @@ impl World {
                 }
             }
             Effect::Reply { request, reply } => self.replied(request, reply),
-            Effect::Tell { tracker, answer, orders } => self.told(tracker, answer, orders),
-            Effect::AskToRegister { tracker, .. } => {
+            Effect::SendOrders { tracker, answer, orders } => self.deliver_orders(tracker, answer, orders),
+            Effect::RequestRegistration { tracker, .. } => {
                 if let Some(node) = self.by_tracker.get(&tracker).copied().map(|at| at as usize)
-                    && self.nodes[node].ills.deaf == 0
+                    && self.nodes[node].faults_of.no_orders == 0
                 {
                     self.nodes[node].number = None;
                     self.nodes[node].unanswered = None;
@@ -403,30 +403,30 @@ impl World {
                 }
             }
             Effect::CommitJob { job } => {
-                self.queue.push(self.now + self.setup.costs.commit, Happening::Committed { job });
+                self.queue.push(self.now + self.setup.costs.commit, SimEvent::Committed { job });
             }
             Effect::Compute { number, problem } => {
                 self.answers.insert(number, problem.solve());
-                self.queue.push(self.now + self.setup.costs.solve, Happening::Solved { number });
+                self.queue.push(self.now + self.setup.costs.solve, SimEvent::Solved { number });
             }
             Effect::DiscardOutput { .. } => {}
         }
     }
 
-    fn note(&mut self, fact: &Fact) {
-        self.progress.note(self.now, fact);
+    fn record_fact(&mut self, fact: &Fact) {
+        self.progress.record_fact(self.now, fact);
         if let Fact::JobEnded { job, .. } = fact {
             self.jobs_open -= 1;
             self.end = self.now;
-            self.known.remove(job);
+            self.jobs_known.remove(job);
         }
     }
 
     fn replied(&mut self, request: RequestId, reply: Reply) {
         match reply {
-            Reply::Refused(_) if self.meddling.remove(&request) => {}
-            Reply::Refused(why) => self.broken = Some(format!("request {} was refused: {why}", request.0)),
-            Reply::Submitted(_) | Reply::Stopped | Reply::Taken | Reply::Registered { .. } => {}
+            Reply::Refused(_) if self.manual_requests.remove(&request) => {}
+            Reply::Refused(why) => self.violation = Some(format!("request {} was refused: {why}", request.0)),
+            Reply::Submitted(_) | Reply::Stopped | Reply::Accepted | Reply::Registered { .. } => {}
         }
     }
 
@@ -444,14 +444,14 @@ fn machine(setup: &Setup, at: usize) -> Node {
         speed: machine.speed,
         slow: 1.0,
         disk: machine.disk,
-        ills: Ills::default(),
+        faults_of: NodeFaults::default(),
         incarnation: 1,
         replaced: false,
         returns: 0,
         number: None,
         seq: 0,
         acked: 0,
-        acked_told: 0,
+        acked_reported: 0,
         unanswered: None,
         answered: Time(0),
         next_beat: Time(0),
@@ -461,6 +461,6 @@ fn machine(setup: &Setup, at: usize) -> Node {
         outputs: BTreeSet::new(),
         checkpoints: BTreeMap::new(),
         jobs: BTreeSet::new(),
-        news: BTreeMap::new(),
+        map_events: BTreeMap::new(),
     }
 }

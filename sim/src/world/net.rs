@@ -34,7 +34,7 @@ pub(super) struct Net {
     flows: Vec<Option<Flow>>,
     free: Vec<FlowId>,
     on_link: Vec<u32>,
-    filling: Filling,
+    link_shares: LinkShares,
     /// Something has changed since rates were last found.
     pub(super) dirty: bool,
 }
@@ -55,7 +55,7 @@ impl Net {
             flows: Vec::new(),
             free: Vec::new(),
             on_link,
-            filling: Filling::default(),
+            link_shares: LinkShares::default(),
             dirty: false,
         }
     }
@@ -165,7 +165,7 @@ impl Net {
     /// Finds every flow's max-min fair rate.
     pub(super) fn share(&mut self) {
         self.dirty = false;
-        let mut links = std::mem::take(&mut self.filling);
+        let mut links = std::mem::take(&mut self.link_shares);
         links.reset(&self.capacity);
         let mut by_demand: Vec<FlowId> = Vec::with_capacity(self.flows.len());
         for (id, flow) in self.flows.iter_mut().enumerate() {
@@ -201,11 +201,17 @@ impl Net {
                 fix(&mut self.flows, &mut fixed, &mut links, id, share);
             }
         }
-        self.filling = links;
+        self.link_shares = links;
     }
 }
 
-fn fix(flows: &mut [Option<Flow>], fixed: &mut [bool], links: &mut Filling, id: FlowId, rate: f64) -> bool {
+fn fix(
+    flows: &mut [Option<Flow>],
+    fixed: &mut [bool],
+    links: &mut LinkShares,
+    id: FlowId,
+    rate: f64,
+) -> bool {
     let Some(flow) = flows[id].as_mut().filter(|_| !std::mem::replace(&mut fixed[id], true)) else {
         return false;
     };
@@ -216,14 +222,14 @@ fn fix(flows: &mut [Option<Flow>], fixed: &mut [bool], links: &mut Filling, id: 
 
 /// What is left of each link while rates are found. Kept for the next time: only links in use are set anew.
 #[derive(Debug, Default)]
-struct Filling {
+struct LinkShares {
     left: Vec<f64>,
     weight: Vec<f64>,
     members: Vec<SmallVec<[FlowId; 8]>>,
     touched: Vec<u32>,
 }
 
-impl Filling {
+impl LinkShares {
     fn reset(&mut self, capacity: &[f64]) {
         if self.left.len() != capacity.len() {
             self.left = capacity.to_vec();
@@ -281,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_link_first_then_the_rest() {
+    fn bandwidth_is_max_min_fair() {
         // Two flows into node 1, one of them from node 0 which also sends to node 2.
         let mut net = Net::new(&[100.0; 3], vec![0; 3], 1e9, 1e9);
         let a = net.between(0, 1, 1e9, (0, 0));
@@ -308,15 +314,15 @@ mod tests {
     }
 
     #[test]
-    fn never_more_than_a_link_has() {
-        let mut dice = crate::chance::Dice::new(3);
+    fn link_capacity_is_respected() {
+        let mut rng = crate::rng::Rng::new(3);
         for _ in 0..50 {
             let mut net = Net::new(&[100.0; 9], (0..9).map(|node| node / 3).collect(), 150.0, 400.0);
             let mut paths = Vec::new();
             for key in 0..40 {
-                let (from, to) = (dice.below(9) as u32, dice.below(9) as u32);
-                let demand = dice.between(1.0, 120.0);
-                paths.push(if dice.one_in(3) {
+                let (from, to) = (rng.below(9) as u32, rng.below(9) as u32);
+                let demand = rng.between(1.0, 120.0);
+                paths.push(if rng.one_in(3) {
                     net.gather(to, demand, (0, key))
                 } else {
                     net.between(from, to, demand, (0, key))

@@ -6,15 +6,15 @@ use std::{cmp::Ordering, collections::BinaryHeap};
 /// What can come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are what their names say")]
-pub(super) enum Happening {
+pub(super) enum SimEvent {
     /// The next job is submitted.
     Arrival,
     /// A tracker speaks; of an older version, it has been put off.
     Beat { node: u32, version: u32 },
     /// An attempt comes to the end of what it does; of an older version, it has changed its pace since.
     Done { node: u32, key: u64, version: u32 },
-    /// An attempt has given its slot back.
-    Yield { node: u32, key: u64 },
+    /// An attempt has released its slot.
+    SlotReleased { node: u32, key: u64 },
     /// The JobTracker looks at the time.
     Tick,
     /// Rates of flows are found anew.
@@ -35,7 +35,7 @@ pub(super) enum Happening {
     Repaired { node: u32, returns: u32 },
 }
 
-impl Happening {
+impl SimEvent {
     /// Whether it comes from outside: a job, a fault, the end of one. There are only so many of these.
     pub(super) fn is_from_outside(self) -> bool {
         matches!(
@@ -51,20 +51,20 @@ impl Happening {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Coming {
+struct ScheduledEvent {
     at: Time,
     sequence: u64,
-    what: Happening,
+    what: SimEvent,
 }
 
-impl Ord for Coming {
+impl Ord for ScheduledEvent {
     /// The soonest is the greatest: that is what a heap gives first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.sequence).cmp(&(self.at, self.sequence))
     }
 }
 
-impl PartialOrd for Coming {
+impl PartialOrd for ScheduledEvent {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -73,7 +73,7 @@ impl PartialOrd for Coming {
 /// The heap.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    heap: BinaryHeap<Coming>,
+    heap: BinaryHeap<ScheduledEvent>,
     sequence: u64,
     /// How many of them are no mere routine.
     real: usize,
@@ -82,15 +82,15 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, at: Time, what: Happening) {
+    pub(super) fn push(&mut self, at: Time, what: SimEvent) {
         self.sequence += 1;
         self.real += usize::from(!what.is_routine());
         self.outside += usize::from(what.is_from_outside());
-        self.heap.push(Coming { at, sequence: self.sequence, what });
+        self.heap.push(ScheduledEvent { at, sequence: self.sequence, what });
     }
 
-    pub(super) fn pop(&mut self) -> Option<(Time, Happening)> {
-        let Coming { at, what, .. } = self.heap.pop()?;
+    pub(super) fn pop(&mut self) -> Option<(Time, SimEvent)> {
+        let ScheduledEvent { at, what, .. } = self.heap.pop()?;
         self.real -= usize::from(!what.is_routine());
         self.outside -= usize::from(what.is_from_outside());
         Some((at, what))
@@ -112,17 +112,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn soonest_first_then_as_asked() {
+    fn events_are_ordered_by_time_then_insertion() {
         let mut queue = Queue::default();
-        queue.push(Time(5), Happening::Tick);
-        queue.push(Time(3), Happening::Share);
-        queue.push(Time(3), Happening::Arrival);
+        queue.push(Time(5), SimEvent::Tick);
+        queue.push(Time(3), SimEvent::Share);
+        queue.push(Time(3), SimEvent::Arrival);
         assert!(!queue.is_routine() && !queue.is_left_to_itself());
-        let order: Vec<Happening> = std::iter::from_fn(|| queue.pop()).map(|(_, what)| what).collect();
-        assert_eq!(order, [Happening::Share, Happening::Arrival, Happening::Tick]);
-        queue.push(Time(7), Happening::Tick);
+        let order: Vec<SimEvent> = std::iter::from_fn(|| queue.pop()).map(|(_, what)| what).collect();
+        assert_eq!(order, [SimEvent::Share, SimEvent::Arrival, SimEvent::Tick]);
+        queue.push(Time(7), SimEvent::Tick);
         assert!(queue.is_routine() && queue.is_left_to_itself());
-        queue.push(Time(8), Happening::Yield { node: 0, key: 0 });
+        queue.push(Time(8), SimEvent::SlotReleased { node: 0, key: 0 });
         assert!(!queue.is_routine() && queue.is_left_to_itself());
     }
 }

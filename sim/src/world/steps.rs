@@ -1,12 +1,12 @@
 //! Scenarios are played: each step becomes a fault when its time has come, or ends one.
 //!
-//! What the simulator has nothing like (`Act::not_simulated`) is passed over; whoever reads the file says so.
+//! What the simulator has nothing like (`ScenarioAction::not_simulated`) is passed over; whoever reads the file says so.
 
-use super::{Happening, World};
+use super::{SimEvent, World};
 use crate::{
-    chance::Dice,
-    fault::{Fault, Harm},
-    scenario::{self, Act, Half, JobRef, Mark, Step, When, Who},
+    fault::{Fault, FaultKind},
+    rng::Rng,
+    scenario::{self, Daemons, JobMark, JobRef, NodeRef, ScenarioAction, Step, When},
 };
 use mrcore::{Phase, Span, ids::JobId};
 
@@ -21,10 +21,10 @@ pub(super) struct Progress {
     /// Faults that steps have begun and that stay until another step ends them, or theirs is undone.
     open: Vec<usize>,
     /// What is to be undone after its time, and whom it was done to.
-    undos: Vec<(Act, Target)>,
+    undos: Vec<(ScenarioAction, Target)>,
     /// Whom the last step was for.
     last: Option<Target>,
-    dice: Dice,
+    rng: Rng,
 }
 
 /// Whom a step is for, in this world.
@@ -36,14 +36,16 @@ enum Target {
 
 impl Target {
     /// Its daemons that are meant: each dead, and standing still.
-    fn daemons(self, half: Half) -> Vec<(Harm, Harm)> {
-        let Self::Node(node) = self else { return vec![(Harm::JobTracker, Harm::StillJobTracker)] };
-        let datanode = (Harm::Datanode { node }, Harm::StillDatanode { node });
-        let tracker = (Harm::Tracker { node }, Harm::StillTracker { node });
+    fn daemons(self, half: Daemons) -> Vec<(FaultKind, FaultKind)> {
+        let Self::Node(node) = self else {
+            return vec![(FaultKind::JobTracker, FaultKind::FrozenJobTracker)];
+        };
+        let datanode = (FaultKind::Datanode { node }, FaultKind::FrozenDatanode { node });
+        let tracker = (FaultKind::Tracker { node }, FaultKind::FrozenTracker { node });
         match half {
-            Half::Whole => vec![datanode, tracker],
-            Half::Datanode => vec![datanode],
-            Half::Tasktracker => vec![tracker],
+            Daemons::Both => vec![datanode, tracker],
+            Daemons::Datanode => vec![datanode],
+            Daemons::Tasktracker => vec![tracker],
         }
     }
 }
@@ -51,7 +53,7 @@ impl Target {
 impl Progress {
     pub(super) fn new(seed: u64) -> Self {
         let (waiting, open, undos) = (Vec::new(), Vec::new(), Vec::new());
-        Self { waiting, open, undos, last: None, dice: Dice::of(seed, "scenario") }
+        Self { waiting, open, undos, last: None, rng: Rng::of(seed, "scenario") }
     }
 }
 
@@ -61,7 +63,7 @@ impl World {
         for (index, Step { when, after, .. }) in self.setup.steps.iter().enumerate() {
             match when {
                 When::At(at) => {
-                    self.queue.push(self.now + *at + *after, Happening::Step { index: index as u32 });
+                    self.queue.push(self.now + *at + *after, SimEvent::Step { index: index as u32 });
                 }
                 When::Job(..) => self.scenario.waiting.push(index),
             }
@@ -69,22 +71,22 @@ impl World {
     }
 
     /// Whether what a step waits for has come.
-    pub(super) fn look_at_conditions(&mut self) {
+    pub(super) fn check_conditions(&mut self) {
         if self.scenario.waiting.is_empty() {
             return;
         }
-        let Some(mind) = &self.mind else { return };
+        let Some(core) = &self.core else { return };
         let due = |index: &usize| {
             let When::Job(job, mark) = &self.setup.steps[*index].when else { return false };
-            let Some(job) = mind.cluster().job(number(job)) else { return false };
+            let Some(job) = core.cluster().job(number(job)) else { return false };
             let done = |phase: Phase, part: f64| {
                 f64::from(job.succeeded[phase]) >= part * job.tasks[phase].len() as f64
             };
             match *mark {
-                Mark::Submitted => true,
-                Mark::Maps(part) => done(Phase::Map, part),
-                Mark::Reduces(part) => done(Phase::Reduce, part),
-                Mark::Over => job.is_over(),
+                JobMark::Submitted => true,
+                JobMark::Maps(part) => done(Phase::Map, part),
+                JobMark::Reduces(part) => done(Phase::Reduce, part),
+                JobMark::Over => job.is_over(),
             }
         };
         let (due, waiting): (Vec<usize>, Vec<usize>) =
@@ -92,35 +94,40 @@ impl World {
         self.scenario.waiting = waiting;
         for index in due {
             let after = self.setup.steps[index].after;
-            self.queue.push(self.now + after, Happening::Step { index: index as u32 });
+            self.queue.push(self.now + after, SimEvent::Step { index: index as u32 });
         }
     }
 
     /// A step has come.
     pub(super) fn step(&mut self, index: usize) {
-        let Step { act, lasts, .. } = self.setup.steps[index].clone();
-        if act.not_simulated().is_some() {
+        let Step { action, lasts, .. } = self.setup.steps[index].clone();
+        if action.not_simulated().is_some() {
             return;
         }
-        let begun = self.setup.faults.len();
-        if let Act::Heal { node: None } = act {
-            return self.mend(None);
+        let started = self.setup.faults.len();
+        if let ScenarioAction::Heal { node: None } = action {
+            return self.heal_links(None);
         }
-        let Some(target) = act.node().and_then(|who| self.target(who)) else { return };
-        let sufferer = match &act {
-            Act::Partition { to, .. } => self.target(&to.clone()).and_then(|to| cut_off(target, to)),
+        let Some(target) = action.node().and_then(|who| self.target(who)) else { return };
+        let affected = match &action {
+            ScenarioAction::Partition { to, .. } => {
+                self.target(&to.clone()).and_then(|to| cut_off(target, to))
+            }
             _ => Some(target),
         };
-        let Some(sufferer) = sufferer else { return };
+        let Some(affected) = affected else { return };
         self.scenario.last = Some(target);
-        self.act(&act, target, sufferer, lasts);
-        self.faults_begun += u32::from(self.setup.faults.len() > begun);
-        let undone = matches!(act, Act::Kill { .. } | Act::Stop { .. } | Act::Partition { .. });
-        if let Some(lasts) = lasts.filter(|_| undone) {
+        self.action(&action, target, affected, lasts);
+        self.faults_started += u32::from(self.setup.faults.len() > started);
+        let unfinished = matches!(
+            action,
+            ScenarioAction::Kill { .. } | ScenarioAction::Stop { .. } | ScenarioAction::Partition { .. }
+        );
+        if let Some(lasts) = lasts.filter(|_| unfinished) {
             let index = self.scenario.undos.len() as u32;
-            self.scenario.undos.push((act, sufferer));
+            self.scenario.undos.push((action, affected));
             self.faults_open += 1;
-            self.queue.push(self.now + lasts, Happening::Undo { index });
+            self.queue.push(self.now + lasts, SimEvent::Undo { index });
         }
     }
 
@@ -128,87 +135,93 @@ impl World {
     /// step has started are started again.
     pub(super) fn undo(&mut self, index: usize) {
         self.faults_open -= 1;
-        let (act, target) = self.scenario.undos[index].clone();
-        match act {
-            Act::Kill { half, .. } => self.start_again(target, half),
-            Act::Stop { half, .. } => self.go_on(target, half),
-            _ => self.mend(Some(target)),
+        let (action, target) = self.scenario.undos[index].clone();
+        match action {
+            ScenarioAction::Kill { half, .. } => self.restart_daemons(target, half),
+            ScenarioAction::Stop { half, .. } => self.go_on(target, half),
+            _ => self.heal_links(Some(target)),
         }
     }
 
-    fn act(&mut self, act: &Act, target: Target, sufferer: Target, lasts: Option<Span>) {
-        match (act, sufferer) {
-            (Act::Kill { half, .. }, _) => {
-                for (dead, still) in target.daemons(*half) {
+    fn action(&mut self, action: &ScenarioAction, target: Target, affected: Target, lasts: Option<Span>) {
+        match (action, affected) {
+            (ScenarioAction::Kill { half, .. }, _) => {
+                for (dead, frozen) in target.daemons(*half) {
                     self.begin_fault(dead);
                     // It stands no more.
-                    self.end_faults(|harm| *harm == still);
+                    self.end_faults(|inject| *inject == frozen);
                 }
             }
-            (Act::Stop { half, .. }, _) => {
-                target.daemons(*half).into_iter().for_each(|(_, still)| self.begin_fault(still));
+            (ScenarioAction::Stop { half, .. }, _) => {
+                target.daemons(*half).into_iter().for_each(|(_, frozen)| self.begin_fault(frozen));
             }
-            (Act::Cont { half, .. }, _) => self.go_on(target, *half),
-            (Act::Restart { half, .. }, _) => self.start_again(target, *half),
-            (Act::Heal { .. }, _) => self.mend(Some(target)),
-            (Act::Slow { share, .. }, Target::Node(node)) => {
-                let slow = Harm::Slow { node, factor: 1.0 / share };
-                self.harm_for(slow, lasts.unwrap_or_default());
+            (ScenarioAction::Cont { half, .. }, _) => self.go_on(target, *half),
+            (ScenarioAction::Restart { half, .. }, _) => self.restart_daemons(target, *half),
+            (ScenarioAction::Heal { .. }, _) => self.heal_links(Some(target)),
+            (ScenarioAction::Slow { share, .. }, Target::Node(node)) => {
+                let slow = FaultKind::Slow { node, factor: 1.0 / share };
+                self.inject_for(slow, lasts.unwrap_or_default());
             }
             // What is lost on the way to the machine, it does not hear; what is lost on the way back is not answered.
-            (Act::Partition { one_way: true, .. }, Target::Node(node)) if target == Target::JobTracker => {
-                self.begin_fault(Harm::Deaf { node });
+            (ScenarioAction::Partition { one_way: true, .. }, Target::Node(node))
+                if target == Target::JobTracker =>
+            {
+                self.begin_fault(FaultKind::NoOrders { node });
             }
-            (Act::Partition { .. }, Target::Node(node)) => self.begin_fault(Harm::Partition { node }),
+            (ScenarioAction::Partition { .. }, Target::Node(node)) => {
+                self.begin_fault(FaultKind::Partition { node })
+            }
             _ => {}
         }
     }
 
     /// Whom a step means.
-    fn target(&mut self, who: &Who) -> Option<Target> {
+    fn target(&mut self, who: &NodeRef) -> Option<Target> {
         let count = self.nodes.len() as u32;
         let found = match who {
-            Who::Named(name) if name == "jobtracker" || name == "master" => return Some(Target::JobTracker),
-            Who::Named(name) => scenario::number(name).filter(|at| *at < count),
-            Who::Same => return self.scenario.last,
-            Who::Any => self.by_chance(|_, _| true),
-            Who::Running(job) => {
+            NodeRef::Named(name) if name == "jobtracker" || name == "master" => {
+                return Some(Target::JobTracker);
+            }
+            NodeRef::Named(name) => scenario::number(name).filter(|at| *at < count),
+            NodeRef::Same => return self.scenario.last,
+            NodeRef::Any => self.pick_random(|_, _| true),
+            NodeRef::Running(job) => {
                 let job = number(job);
                 let runs =
                     |world: &Self, at: usize| world.nodes[at].runs.iter().any(|run| run.id.job() == job);
-                self.by_chance(runs).or_else(|| self.by_chance(|_, _| true))
+                self.pick_random(runs).or_else(|| self.pick_random(|_, _| true))
             }
         };
         found.map(Target::Node)
     }
 
-    fn by_chance(&mut self, fits: impl Fn(&Self, usize) -> bool) -> Option<u32> {
-        let all = (0..self.nodes.len()).filter(|at| self.nodes[*at].is_heard() && fits(self, *at));
+    fn pick_random(&mut self, fits: impl Fn(&Self, usize) -> bool) -> Option<u32> {
+        let all = (0..self.nodes.len()).filter(|at| self.nodes[*at].can_communicate() && fits(self, *at));
         let all: Vec<usize> = all.collect();
-        if all.is_empty() { None } else { Some(all[self.scenario.dice.index(all.len())] as u32) }
+        if all.is_empty() { None } else { Some(all[self.scenario.rng.index(all.len())] as u32) }
     }
 
     /// Daemons that were stopped go on.
-    fn go_on(&mut self, target: Target, half: Half) {
+    fn go_on(&mut self, target: Target, half: Daemons) {
         let daemons = target.daemons(half);
-        self.end_faults(|harm| daemons.iter().any(|(_, still)| harm == still));
+        self.end_faults(|inject| daemons.iter().any(|(_, frozen)| inject == frozen));
     }
 
     /// Daemons are there as new processes. Those that run, or stand still, are ended first.
-    fn start_again(&mut self, target: Target, half: Half) {
-        for (dead, still) in target.daemons(half) {
+    fn restart_daemons(&mut self, target: Target, half: Daemons) {
+        for (dead, frozen) in target.daemons(half) {
             let open = &self.scenario.open;
             if !open.iter().any(|index| self.setup.faults[*index].what == dead) {
-                self.harm_for(dead.clone(), RESTART);
+                self.inject_for(dead.clone(), RESTART);
             }
-            self.end_faults(|harm| *harm == dead || *harm == still);
+            self.end_faults(|inject| *inject == dead || *inject == frozen);
         }
     }
 
     /// The links of a machine work again; the JobTracker's are those of all.
-    fn mend(&mut self, target: Option<Target>) {
-        self.end_faults(|harm| match *harm {
-            Harm::Partition { node } | Harm::Deaf { node } => match target {
+    fn heal_links(&mut self, target: Option<Target>) {
+        self.end_faults(|inject| match *inject {
+            FaultKind::Partition { node } | FaultKind::NoOrders { node } => match target {
                 Some(Target::Node(of)) => node == of,
                 Some(Target::JobTracker) | None => true,
             },
@@ -217,24 +230,24 @@ impl World {
     }
 
     /// Something goes wrong until a step ends it.
-    fn begin_fault(&mut self, what: Harm) {
+    fn begin_fault(&mut self, what: FaultKind) {
         let index = self.setup.faults.len();
         self.setup.faults.push(Fault { at_s: 0.0, for_s: None, what });
         self.faults_open += 1;
-        self.harm(index);
+        self.inject(index);
         self.scenario.open.push(index);
     }
 
     /// Something goes wrong for so long, whatever else is done.
-    fn harm_for(&mut self, what: Harm, lasts: Span) {
+    fn inject_for(&mut self, what: FaultKind, lasts: Span) {
         let index = self.setup.faults.len();
         self.setup.faults.push(Fault { at_s: 0.0, for_s: Some(lasts.as_secs_f64()), what });
         self.faults_open += 1;
-        self.harm(index);
-        self.queue.push(self.now + lasts, Happening::Heal { index: index as u32 });
+        self.inject(index);
+        self.queue.push(self.now + lasts, SimEvent::Heal { index: index as u32 });
     }
 
-    fn end_faults(&mut self, which: impl Fn(&Harm) -> bool) {
+    fn end_faults(&mut self, which: impl Fn(&FaultKind) -> bool) {
         let open = std::mem::take(&mut self.scenario.open);
         let ends = |index: &usize| which(&self.setup.faults[*index].what);
         let (over, open): (Vec<usize>, Vec<usize>) = open.into_iter().partition(ends);
@@ -284,14 +297,14 @@ mod tests {
     fn play_to(world: &mut World, seconds: f64) {
         let until = Time(1_000_000) + Span((seconds * 1e6) as u64);
         loop {
-            let (at, what) = world.queue.pop().expect("it goes on");
+            let (at, what) = world.queue.pop().expect("it continues");
             if at >= until {
                 world.queue.push(at, what);
                 world.now = until;
                 return;
             }
             world.now = at;
-            world.happen(what);
+            world.handle_event(what);
         }
     }
 
@@ -300,8 +313,8 @@ mod tests {
     }
 
     fn state(world: &World, node: usize) -> TrackerState {
-        let mind = world.mind.as_ref().expect("the JobTracker is there");
-        mind.cluster().tracker_named(&world.nodes[node].name).expect("it has registered").state
+        let core = world.core.as_ref().expect("the JobTracker is there");
+        core.cluster().tracker_named(&world.nodes[node].name).expect("it has registered").state
     }
 
     fn recovered(outcome: &Outcome) -> u32 {
@@ -330,13 +343,14 @@ mod tests {
             let both = step("2s", verb, "node3", "") + &step("9s", undo, "same", "");
             assert!(recovered(&played(&both)) > 0);
         }
-        let cut = step("2s", "partition", "node2", "from = \"jobtracker\"");
-        for mend in ["", "node = \"node2\"", "node = \"master\""] {
-            let mut world = world(&format!("{cut}[[step]]\nat = \"12s\"\ndo = \"heal\"\n{mend}\n"));
+        let partitioned = step("2s", "partition", "node2", "from = \"jobtracker\"");
+        for heal_links in ["", "node = \"node2\"", "node = \"master\""] {
+            let mut world =
+                world(&format!("{partitioned}[[step]]\nat = \"12s\"\ndo = \"heal\"\n{heal_links}\n"));
             play_to(&mut world, 11.0);
-            assert!(!world.nodes[1].is_heard());
+            assert!(!world.nodes[1].can_communicate());
             play_to(&mut world, 13.0);
-            assert!(world.nodes[1].is_heard(), "{mend}");
+            assert!(world.nodes[1].can_communicate(), "{heal_links}");
             assert!(recovered(&world.run(None).expect("no rule broken")) > 0);
         }
         // Nothing that it has.
@@ -344,12 +358,12 @@ mod tests {
     }
 
     #[test]
-    fn a_jobtracker_that_stands_still_forgets_nothing() {
+    fn frozen_jobtracker_forgets_nothing() {
         let calm = played("");
         let last = calm.end.since(Time(1_000_000)).as_secs_f64() as u64;
         for at in 0..=last {
-            let still = played(&step(&format!("{at}500ms"), "stop", "jobtracker", "for = \"3s\""));
-            assert!(still.end <= calm.end + Span::secs(10), "at {at} s: {} after {}", still.end, calm.end);
+            let frozen = played(&step(&format!("{at}500ms"), "stop", "jobtracker", "for = \"3s\""));
+            assert!(frozen.end <= calm.end + Span::secs(10), "at {at} s: {} after {}", frozen.end, calm.end);
         }
         // Killed while it stands still it is dead, and `cont` does not bring it back; somebody has to start it.
         let text = step("2s", "stop", "jobtracker", "")
@@ -357,14 +371,14 @@ mod tests {
             + &step("4s", "cont", "jobtracker", "");
         let mut world = world(&text);
         play_to(&mut world, 11.0);
-        assert!(world.mind.is_none());
+        assert!(world.core.is_none());
         play_to(&mut world, 13.0);
-        assert!(world.mind.is_some());
+        assert!(world.core.is_some());
         assert_eq!(world.run(None).expect("no rule broken").unfinished, 0);
     }
 
     #[test]
-    fn a_killed_node_is_missed_at_once_and_keeps_its_files() {
+    fn killed_node_is_detected_and_keeps_its_files() {
         let mut world = world(&step("5s", "kill", "node2", "for = \"3s\""));
         play_to(&mut world, 4.9);
         let outputs = world.nodes[1].outputs.clone();
@@ -382,10 +396,10 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_a_node_are_killed_and_stopped_apart() {
+    fn daemons_of_a_node_are_killed_and_stopped_separately() {
         let mut one = world(&step("3s", "kill", "node2", "daemon = \"datanode\"\nfor = \"2s\""));
         play_to(&mut one, 4.0);
-        assert!(one.nodes[1].is_heard() && !one.nodes[1].has_blocks());
+        assert!(one.nodes[1].can_communicate() && !one.nodes[1].has_blocks());
         play_to(&mut one, 5.5);
         assert!(one.nodes[1].has_blocks());
         let text = step("3s", "stop", "node2", "") + &step("4s", "cont", "node2", "daemon = \"tasktracker\"");
@@ -397,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_ended_before_it_is_started_again() {
+    fn running_daemons_are_stopped_before_a_restart() {
         let calm = played("");
         let again = played(&step("5s", "restart", "node2", ""));
         assert!(again.hash != calm.hash && again.faults == 1);
@@ -419,8 +433,8 @@ mod tests {
         let mut one =
             world(&(step("3s", "stop", "node2", "for = \"20s\"") + &step("5s", "restart", "node2", "")));
         play_to(&mut one, 5.7);
-        assert_eq!((one.nodes[1].incarnation, one.nodes[1].is_heard()), (2, true));
+        assert_eq!((one.nodes[1].incarnation, one.nodes[1].can_communicate()), (2, true));
         play_to(&mut one, 24.0);
-        assert!(one.nodes[1].is_heard(), "the end of its stop changes nothing");
+        assert!(one.nodes[1].can_communicate(), "the end of its stop changes nothing");
     }
 }

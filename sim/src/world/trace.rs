@@ -1,6 +1,6 @@
 //! All facts of a run folded into one number: two runs with the same number went the same way.
 
-use crate::chance::mix;
+use crate::rng::mix;
 use mrcore::{
     Fact, Phase, Time,
     ids::{AttemptId, TaskId},
@@ -16,7 +16,7 @@ pub(super) struct Trace {
 impl Trace {
     pub(super) fn add(&mut self, at: Time, fact: &Fact) {
         self.facts += 1;
-        let [kind, one, two] = words(fact);
+        let [kind, one, two] = key_of(fact);
         for word in [at.0, kind, one, two] {
             self.hash = mix(self.hash ^ word).wrapping_add(word);
         }
@@ -32,7 +32,7 @@ fn attempt(id: AttemptId) -> u64 {
 }
 
 /// The kind of a fact, and what tells it from others of its kind.
-fn words(fact: &Fact) -> [u64; 3] {
+fn key_of(fact: &Fact) -> [u64; 3] {
     match fact {
         Fact::JobTrackerStarted { epoch, .. } => [1, *epoch, 0],
         Fact::TrackerJoined { tracker, incarnation, .. } => [2, u64::from(tracker.0), incarnation.0],
@@ -46,7 +46,7 @@ fn words(fact: &Fact) -> [u64; 3] {
         }
         Fact::JobForgotten { job } => [9, u64::from(job.0), 0],
         Fact::AttemptLaunched { attempt: id, tracker, .. } => [10, attempt(*id), u64::from(tracker.0)],
-        Fact::AttemptRecalled { attempt: id, how, .. } => [11, attempt(*id), *how as u64],
+        Fact::PreemptionRequested { attempt: id, kind, .. } => [11, attempt(*id), *kind as u64],
         Fact::MapSplit { attempt: id, position, .. } => [12, attempt(*id), *position],
         Fact::AttemptPaused { attempt: id, bytes, .. } => [13, attempt(*id), *bytes],
         Fact::TaskReleased { task: id } => [14, task(*id), 0],
@@ -57,15 +57,15 @@ fn words(fact: &Fact) -> [u64; 3] {
         Fact::MapOutputLost { attempt: id, .. } => [19, attempt(*id), 0],
         Fact::MapOutputMoved { attempt: id } => [20, attempt(*id), 0],
         Fact::TrackerBlacklisted { job, tracker } => [21, u64::from(job.0), u64::from(tracker.0)],
-        Fact::NumbersSkipped { epoch, job } => [22, *epoch, u64::from(*job)],
+        Fact::IdsSkipped { epoch, job } => [22, *epoch, u64::from(*job)],
         Fact::StageLost { attempt: id, time, .. } => [23, attempt(*id), time.0],
         Fact::TrackerDraining { tracker, until, .. } => [24, u64::from(tracker.0), until.0],
-        Fact::TrackerReturned { tracker, .. } => [25, u64::from(tracker.0), 0],
+        Fact::DrainCancelled { tracker, .. } => [25, u64::from(tracker.0), 0],
         Fact::TrackerForgotten { tracker, .. } => [31, u64::from(tracker.0), 0],
-        Fact::MapOutputTaken { attempt: id, tracker, .. } => [26, attempt(*id), u64::from(tracker.0)],
-        Fact::CheckpointTaken { attempt: id, tracker, .. } => [27, attempt(*id), u64::from(tracker.0)],
+        Fact::MapOutputCopied { attempt: id, tracker, .. } => [26, attempt(*id), u64::from(tracker.0)],
+        Fact::CheckpointCopied { attempt: id, tracker, .. } => [27, attempt(*id), u64::from(tracker.0)],
         Fact::PauseRefused { attempt: id } => [28, attempt(*id), 0],
-        Fact::RecallRefused { attempt: id, refusals, .. } => [29, attempt(*id), u64::from(*refusals)],
-        Fact::SlotDue { attempt: id, until } => [30, attempt(*id), until.0],
+        Fact::PreemptionRefused { attempt: id, refusals, .. } => [29, attempt(*id), u64::from(*refusals)],
+        Fact::PreemptionDeadlineSet { attempt: id, until } => [30, attempt(*id), until.0],
     }
 }

@@ -1,4 +1,4 @@
-//! The tracker's mind: what runs in which slot, which orders have been taken, what has yet to be told.
+//! The tracker's state machine: what runs in which slot, which orders have been taken, what has yet to be told.
 //!
 //! No clock, socket, process or file: events come in with the time, actions go out. What holds:
 //! - an order is taken once, by number, and in order; repeats are skipped;
@@ -12,31 +12,31 @@
 //! While the JobTracker does not answer, tasks keep running up to a limit: the tracker stops them before the JobTracker
 //! declares the tracker lost and runs them elsewhere, so that no task runs twice. After a registration the JobTracker
 //! names the attempts to stop; the end of each is reported.
-//! Deliberately absent: how to reach the JobTracker again (`link`), how to run anything (`child`).
+//! Deliberately absent: how to reach the JobTracker again (`link`), how to run anything (`task_runner`).
 
-mod language;
-mod taking;
-mod telling;
+mod copies;
+mod messages;
+mod reports;
 #[cfg(test)]
 mod tests;
 
-pub use language::*;
-pub use telling::ENDED_BYTES;
+pub use messages::*;
+pub use reports::ENDED_BYTES;
 
 use crate::ids::{Attempt, Job, Phase};
-use proto::mr::{MapEvent, PausedState, Progress, Recall, TaskSpec};
+use proto::mr::{CheckpointInfo, MapEvent, PreemptKind, Progress, TaskSpec};
+use reports::{PendingReports, shorten};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
-use telling::{Untold, shorten};
 
 /// News that come this close together share a heartbeat.
-pub const GAP: Duration = Duration::from_millis(2);
+pub const HEARTBEAT_GAP: Duration = Duration::from_millis(2);
 /// Until what could not be deleted is tried again.
-const CLEAN_AGAIN_AFTER: Duration = Duration::from_mins(1);
+const CLEAN_RETRY_DELAY: Duration = Duration::from_mins(1);
 /// The part of `lost_after` after which tasks are stopped: the rest is for ending their processes.
-const ISOLATED_AT: f64 = 0.9;
+const ISOLATION_FRACTION: f64 = 0.9;
 /// The interval until the JobTracker names one.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -46,14 +46,14 @@ struct Running {
     /// Why, once it has been told to stop.
     stopped: Option<String>,
     /// Map events that it has been sent.
-    told: usize,
+    events_sent: usize,
     /// How many maps it was told of with them.
     maps: u32,
 }
 
 /// A job's map events.
 #[derive(Debug, Default)]
-struct MapList {
+struct MapEventList {
     /// Kept whole for as long as the job may start another reduce here: the JobTracker sends each entry once.
     events: Vec<MapEvent>,
     maps: u32,
@@ -67,58 +67,58 @@ enum Cleaning {
     /// Its files are being deleted.
     Deleting,
     /// Some could not be: once more, then.
-    Again(Instant),
+    RetryAt(Instant),
 }
 
 impl Cleaning {
     fn again(&self) -> Option<Instant> {
         match self {
-            Self::Again(due) => Some(*due),
+            Self::RetryAt(due) => Some(*due),
             _ => None,
         }
     }
 }
 
 #[derive(Debug, PartialEq)]
-enum Line {
+enum Connection {
     Down,
     /// A registration is on its way.
     Registering,
     Up,
 }
 
-/// The mind.
+/// The state machine.
 #[derive(Debug)]
 pub struct Agent {
     slots: Slots,
     running: BTreeMap<Attempt, Running>,
     outputs: BTreeSet<Attempt>,
-    /// Whose state is put aside here.
-    checkpoints: BTreeMap<Attempt, PausedState>,
+    /// Whose state is checkpointed here.
+    checkpoints: BTreeMap<Attempt, CheckpointInfo>,
     /// What is being copied from other trackers.
-    taking: BTreeSet<Attempt>,
+    copying: BTreeSet<Attempt>,
     /// Every job that there may be something of, on disk or in memory.
     jobs: BTreeSet<Job>,
-    map_lists: BTreeMap<Job, MapList>,
+    map_event_lists: BTreeMap<Job, MapEventList>,
     cleaning: BTreeMap<Job, Cleaning>,
     /// To be told next.
-    untold: Untold,
+    pending_reports: PendingReports,
     /// On its way, not answered yet.
-    on_its_way: Untold,
-    line: Line,
+    in_flight: PendingReports,
+    connection: Connection,
     interval: Duration,
     seq: u64,
     acked: u64,
     sent: Option<Heartbeat>,
-    next_beat: Option<Instant>,
+    next_heartbeat: Option<Instant>,
     /// Something has happened since the last heartbeat that should not wait for the interval.
     urgent: bool,
     /// What the JobTracker gave this process.
     incarnation: u64,
     /// When the message was first sent that is to be answered next.
-    asked: Option<Instant>,
+    request_sent_at: Option<Instant>,
     /// When the newest message was sent that the JobTracker has answered: it heard of us then, or later.
-    heard: Option<Instant>,
+    last_answered: Option<Instant>,
     /// Tasks run at most this long without an answer; `None`: up to the limit that follows from `lost_after`.
     isolation_timeout: Option<Duration>,
     /// The JobTracker gives up a tracker that it has not heard for this long.
@@ -131,7 +131,7 @@ impl Agent {
     pub fn new(
         slots: Slots,
         outputs: BTreeSet<Attempt>,
-        checkpoints: BTreeMap<Attempt, PausedState>,
+        checkpoints: BTreeMap<Attempt, CheckpointInfo>,
         jobs: BTreeSet<Job>,
         isolation_timeout: Option<Duration>,
     ) -> Self {
@@ -141,21 +141,21 @@ impl Agent {
             jobs: outputs.iter().map(|attempt| attempt.job).chain(jobs).collect(),
             outputs,
             checkpoints,
-            taking: BTreeSet::new(),
-            map_lists: BTreeMap::new(),
+            copying: BTreeSet::new(),
+            map_event_lists: BTreeMap::new(),
             cleaning: BTreeMap::new(),
-            untold: Untold::default(),
-            on_its_way: Untold::default(),
-            line: Line::Down,
+            pending_reports: PendingReports::default(),
+            in_flight: PendingReports::default(),
+            connection: Connection::Down,
             interval: INTERVAL,
             seq: 0,
             acked: 0,
             sent: None,
-            next_beat: None,
+            next_heartbeat: None,
             urgent: false,
             incarnation: 0,
-            asked: None,
-            heard: None,
+            request_sent_at: None,
+            last_answered: None,
             isolation_timeout,
             lost_after: None,
         }
@@ -163,34 +163,36 @@ impl Agent {
 
     /// When to come back with a `Tick`, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let cut_off =
-            self.heard.zip(self.isolation_limit()).and_then(|(heard, limit)| heard.checked_add(limit));
+        let cut_off = self
+            .last_answered
+            .zip(self.isolation_limit())
+            .and_then(|(last_answered, limit)| last_answered.checked_add(limit));
         let cut_off = cut_off.filter(|_| self.running.values().any(|running| running.stopped.is_none()));
         let again = self.cleaning.values().filter_map(Cleaning::again);
-        [self.next_beat, cut_off].into_iter().flatten().chain(again).min()
+        [self.next_heartbeat, cut_off].into_iter().flatten().chain(again).min()
     }
 
     /// How long tasks run on without an answer.
     fn isolation_limit(&self) -> Option<Duration> {
-        let lost = self.lost_after.map(|lost| lost.mul_f64(ISOLATED_AT));
+        let lost = self.lost_after.map(|lost| lost.mul_f64(ISOLATION_FRACTION));
         self.isolation_timeout.into_iter().chain(lost).min()
     }
 
     /// Takes an event in; what follows from it goes to `out`.
     pub fn handle(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
         match event {
-            // Said again before the registration was read: another would be answered with orders that begin anew.
-            Event::RegisterAgain if self.line == Line::Registering => {}
+            // Said again before the registration was read: another would be answered with orders that start over.
+            Event::RegisterAgain if self.connection == Connection::Registering => {}
             Event::Connected | Event::RegisterAgain => self.register(now, out),
             Event::Registered { heartbeat, lost_after, incarnation } => {
                 self.registered(now, heartbeat, lost_after, incarnation);
             }
-            Event::Disconnected => self.hang_up(),
-            Event::Refused(words) => self.refused(words, out),
-            Event::Orders { answers, orders } => self.ordered(now, answers, orders, out),
+            Event::Disconnected => self.disconnected(),
+            Event::Refused(text) => self.refused(text, out),
+            Event::Orders { answers, orders } => self.handle_orders(now, answers, orders, out),
             Event::Started(attempt) => {
                 if self.running.contains_key(&attempt) {
-                    self.hurry(now);
+                    self.heartbeat_soon(now);
                 }
             }
             Event::Progressed(attempt, progress) => {
@@ -198,25 +200,25 @@ impl Agent {
                     running.progress = progress;
                 }
             }
-            Event::Unfetched(failure) => {
-                self.untold.add_failure(failure);
-                self.hurry(now);
+            Event::FetchFailed(failure) => {
+                self.pending_reports.add_failure(failure);
+                self.heartbeat_soon(now);
             }
-            Event::Ended(attempt, ending) => self.ended(now, attempt, ending, out),
-            Event::Took(attempt, result) => self.took(now, attempt, result, out),
+            Event::Ended(attempt, end) => self.ended(now, attempt, end, out),
+            Event::Copied(attempt, result) => self.copied(now, attempt, result, out),
             Event::Cleaned(job, whole) => self.cleaned(now, job, whole),
             Event::Tick => {}
         }
-        self.clean_again(now, out);
-        self.stop_if_cut_off(now, out);
-        self.beat_if_due(now, out);
+        self.retry_cleaning(now, out);
+        self.stop_if_isolated(now, out);
+        self.heartbeat_if_due(now, out);
     }
 
     fn register(&mut self, now: Instant, out: &mut Vec<Action>) {
-        self.hang_up();
-        self.line = Line::Registering;
-        self.asked = Some(now);
-        self.on_its_way.ended = self.untold.take_ended();
+        self.disconnected();
+        self.connection = Connection::Registering;
+        self.request_sent_at = Some(now);
+        self.in_flight.ended = self.pending_reports.take_ended();
         out.push(Action::Register {
             incarnation: self.incarnation,
             attempts: self.reports(),
@@ -228,60 +230,70 @@ impl Agent {
 
     /// Orders and heartbeats are numbered anew within each registration.
     fn registered(&mut self, now: Instant, heartbeat: Duration, lost_after: Duration, incarnation: u64) {
-        if self.line != Line::Registering {
+        if self.connection != Connection::Registering {
             return;
         }
-        self.line = Line::Up;
-        self.heard = self.asked.take();
+        self.connection = Connection::Up;
+        self.last_answered = self.request_sent_at.take();
         (self.lost_after, self.incarnation) = (Some(lost_after), incarnation);
-        self.on_its_way = Untold::default();
+        self.in_flight = PendingReports::default();
         (self.seq, self.acked) = (0, 0);
-        self.interval = heartbeat.max(GAP);
-        self.next_beat = Some(now);
+        self.interval = heartbeat.max(HEARTBEAT_GAP);
+        self.next_heartbeat = Some(now);
     }
 
     /// What was on its way may not have arrived: it is told again.
-    fn hang_up(&mut self) {
-        self.line = Line::Down;
-        self.next_beat = None;
+    fn disconnected(&mut self) {
+        self.connection = Connection::Down;
+        self.next_heartbeat = None;
         self.sent = None;
-        let again = std::mem::take(&mut self.on_its_way);
-        self.untold.put_back(again);
+        let again = std::mem::take(&mut self.in_flight);
+        self.pending_reports.requeue(again);
     }
 
     /// What runs here runs elsewhere by now.
-    fn stop_if_cut_off(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let Some(silence) = self.heard.map(|heard| now.saturating_duration_since(heard)) else { return };
-        if self.isolation_limit().is_none_or(|limit| silence < limit) {
+    fn stop_if_isolated(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let Some(idle_timeout) =
+            self.last_answered.map(|last_answered| now.saturating_duration_since(last_answered))
+        else {
+            return;
+        };
+        if self.isolation_limit().is_none_or(|limit| idle_timeout < limit) {
             return;
         }
         for (attempt, running) in &mut self.running {
             if running.stopped.is_none() {
-                let why = format!("cut off from the jobtracker for {:.1} s", silence.as_secs_f64());
+                let why = format!("cut off from the jobtracker for {:.1} s", idle_timeout.as_secs_f64());
                 running.stopped = Some(why.clone());
                 out.push(Action::Kill(*attempt, why));
             }
         }
     }
 
-    fn refused(&mut self, words: String, out: &mut Vec<Action>) {
-        self.hang_up();
+    fn refused(&mut self, text: String, out: &mut Vec<Action>) {
+        self.disconnected();
         for (attempt, running) in &mut self.running {
-            running.stopped.get_or_insert_with(|| words.clone());
-            out.push(Action::Kill(*attempt, words.clone()));
+            running.stopped.get_or_insert_with(|| text.clone());
+            out.push(Action::Kill(*attempt, text.clone()));
         }
-        out.push(Action::Exit(words));
+        out.push(Action::Exit(text));
     }
 
-    fn ordered(&mut self, now: Instant, answers: u64, orders: Vec<(u64, Order)>, out: &mut Vec<Action>) {
-        if self.line != Line::Up {
+    fn handle_orders(
+        &mut self,
+        now: Instant,
+        answers: u64,
+        orders: Vec<(u64, Order)>,
+        out: &mut Vec<Action>,
+    ) {
+        if self.connection != Connection::Up {
             return;
         }
         if self.sent.as_ref().is_some_and(|sent| sent.seq == answers) {
             self.sent = None;
-            self.heard = self.asked.take().or(self.heard);
-            self.on_its_way = Untold::default();
-            self.next_beat = Some(now + if self.urgent { GAP } else { self.interval });
+            self.last_answered = self.request_sent_at.take().or(self.last_answered);
+            self.in_flight = PendingReports::default();
+            self.next_heartbeat = Some(now + if self.urgent { HEARTBEAT_GAP } else { self.interval });
         }
         for (number, order) in orders {
             if number <= self.acked {
@@ -290,13 +302,13 @@ impl Agent {
             self.acked = number;
             match order {
                 Order::Launch(attempt, spec, from) => self.launch(now, attempt, spec, from, out),
-                Order::Stop(attempt, how, why) => self.stop(now, attempt, how, why, out),
-                Order::MapEvents(job, news) => self.learn(job, news, out),
-                Order::Drop(attempt) => {
+                Order::Preempt(attempt, kind, why) => self.stop(now, attempt, kind, why, out),
+                Order::MapEvents(job, map_events) => self.add_map_events(job, map_events, out),
+                Order::DropCheckpoint(attempt) => {
                     self.checkpoints.remove(&attempt);
-                    out.push(Action::Drop(attempt));
+                    out.push(Action::DropCheckpoint(attempt));
                 }
-                Order::Take(attempt, source) => self.take(now, attempt, source, out),
+                Order::CopyFiles(attempt, source) => self.copy(now, attempt, source, out),
                 Order::Clean(job) => self.clean(job, out),
                 Order::Unknown => {}
             }
@@ -308,10 +320,10 @@ impl Agent {
         now: Instant,
         attempt: Attempt,
         spec: Box<TaskSpec>,
-        from: Option<Origin>,
+        from: Option<CheckpointSource>,
         out: &mut Vec<Action>,
     ) {
-        if self.running.contains_key(&attempt) || self.tells_end_of(attempt) {
+        if self.running.contains_key(&attempt) || self.has_pending_end(attempt) {
             return;
         }
         let held = self.running.keys().filter(|running| running.phase == attempt.phase).count();
@@ -324,79 +336,86 @@ impl Agent {
             None
         };
         if let Some(why) = refusal {
-            return self.tell(now, attempt, Ending::Killed(why));
+            return self.report_end(now, attempt, AttemptEnd::Killed(why));
         }
         let running = Running {
             progress: Progress { stage: "start".into(), ..Progress::default() },
             stopped: None,
-            told: 0,
+            events_sent: 0,
             maps: 0,
         };
         self.running.insert(attempt, running);
         self.jobs.insert(attempt.job);
         out.push(Action::Start(attempt, spec, from));
-        self.spread_news(attempt.job, out);
+        self.send_map_events(attempt.job, out);
     }
 
-    fn stop(&mut self, now: Instant, attempt: Attempt, how: Recall, why: String, out: &mut Vec<Action>) {
-        let told = self.tells_end_of(attempt);
+    fn stop(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        kind: PreemptKind,
+        why: String,
+        out: &mut Vec<Action>,
+    ) {
+        let events_sent = self.has_pending_end(attempt);
         match self.running.get_mut(&attempt) {
-            Some(running) if running.stopped.is_none() && how == Recall::Kill => {
+            Some(running) if running.stopped.is_none() && kind == PreemptKind::Kill => {
                 running.stopped = Some(why.clone());
                 out.push(Action::Kill(attempt, why));
             }
             // How that went shows in its last word. Asked twice, it has heard it once.
-            Some(running) if running.stopped.is_none() => out.push(Action::Ask(attempt, how, why)),
+            Some(running) if running.stopped.is_none() => out.push(Action::Preempt(attempt, kind, why)),
             Some(_) => {}
-            None if told => {}
-            None => self.tell(now, attempt, Ending::Killed("it does not run here".into())),
+            None if events_sent => {}
+            None => self.report_end(now, attempt, AttemptEnd::Killed("it does not run here".into())),
         }
     }
 
-    fn tells_end_of(&self, attempt: Attempt) -> bool {
-        self.untold.has(attempt) || self.on_its_way.has(attempt)
+    fn has_pending_end(&self, attempt: Attempt) -> bool {
+        self.pending_reports.has(attempt) || self.in_flight.has(attempt)
     }
 
-    fn learn(&mut self, job: Job, news: MapNews, out: &mut Vec<Action>) {
+    fn add_map_events(&mut self, job: Job, map_events: MapEventBatch, out: &mut Vec<Action>) {
         if self.cleaning.contains_key(&job) {
             return;
         }
         self.jobs.insert(job);
-        let known = self.map_lists.entry(job).or_default();
+        let known = self.map_event_lists.entry(job).or_default();
         // Entry n is always the same: what overlaps is known, and a gap cannot be filled by guessing.
-        let Some(skip) = known.events.len().checked_sub(news.first as usize) else { return };
-        known.events.extend(news.events.into_iter().skip(skip));
-        if news.maps > 0 {
-            known.maps = news.maps;
+        let Some(skip) = known.events.len().checked_sub(map_events.first as usize) else { return };
+        known.events.extend(map_events.events.into_iter().skip(skip));
+        if map_events.maps > 0 {
+            known.maps = map_events.maps;
         }
-        self.spread_news(job, out);
+        self.send_map_events(job, out);
     }
 
-    fn spread_news(&mut self, job: Job, out: &mut Vec<Action>) {
-        let Some(MapList { events, maps }) = self.map_lists.get(&job) else { return };
+    fn send_map_events(&mut self, job: Job, out: &mut Vec<Action>) {
+        let Some(MapEventList { events, maps }) = self.map_event_lists.get(&job) else { return };
         for (attempt, running) in &mut self.running {
-            let behind = running.told < events.len() || running.maps != *maps;
+            let behind = running.events_sent < events.len() || running.maps != *maps;
             if attempt.job == job && attempt.phase == Phase::Reduce && behind {
-                let (first, new) = (running.told as u64, events[running.told..].to_vec());
-                (running.told, running.maps) = (events.len(), *maps);
-                out.push(Action::News(*attempt, MapNews { first, events: new, maps: *maps }));
+                let (first, new) = (running.events_sent as u64, events[running.events_sent..].to_vec());
+                (running.events_sent, running.maps) = (events.len(), *maps);
+                out.push(Action::MapEvents(*attempt, MapEventBatch { first, events: new, maps: *maps }));
             }
         }
     }
 
     fn clean(&mut self, job: Job, out: &mut Vec<Action>) {
-        self.map_lists.remove(&job);
+        self.map_event_lists.remove(&job);
         self.outputs.retain(|attempt| attempt.job != job);
         self.checkpoints.retain(|attempt, _| attempt.job != job);
-        self.untold.failures.retain(|failure| failure.reduce.job != job);
+        self.pending_reports.failures.retain(|failure| failure.reduce.job != job);
         for (attempt, running) in &mut self.running {
             if attempt.job == job && running.stopped.is_none() {
-                let why = "its job is over".to_string();
+                let why = "its job has ended".to_string();
                 running.stopped = Some(why.clone());
                 out.push(Action::Kill(*attempt, why));
             }
         }
-        self.stop_taking(job, out);
+        self.stop_copies(job, out);
         if self.cleaning.get(&job) != Some(&Cleaning::Deleting) {
             self.cleaning.insert(job, Cleaning::Waiting);
         }
@@ -404,7 +423,7 @@ impl Agent {
     }
 
     fn finish_cleaning(&mut self, job: Job, out: &mut Vec<Action>) {
-        let idle = !self.running.keys().chain(&self.taking).any(|attempt| attempt.job == job);
+        let idle = !self.running.keys().chain(&self.copying).any(|attempt| attempt.job == job);
         if let Some(step @ Cleaning::Waiting) = self.cleaning.get_mut(&job)
             && idle
         {
@@ -419,11 +438,11 @@ impl Agent {
             self.cleaning.remove(&job);
             self.jobs.remove(&job);
         } else {
-            self.cleaning.insert(job, Cleaning::Again(now + CLEAN_AGAIN_AFTER));
+            self.cleaning.insert(job, Cleaning::RetryAt(now + CLEAN_RETRY_DELAY));
         }
     }
 
-    fn clean_again(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn retry_cleaning(&mut self, now: Instant, out: &mut Vec<Action>) {
         for (job, step) in &mut self.cleaning {
             if step.again().is_some_and(|due| due <= now) {
                 *step = Cleaning::Deleting;
@@ -432,63 +451,65 @@ impl Agent {
         }
     }
 
-    fn ended(&mut self, now: Instant, attempt: Attempt, ending: Ending, out: &mut Vec<Action>) {
+    fn ended(&mut self, now: Instant, attempt: Attempt, end: AttemptEnd, out: &mut Vec<Action>) {
         let Some(running) = self.running.remove(&attempt) else { return };
-        let ending = match (ending, running.stopped) {
+        let end = match (end, running.stopped) {
             // Whatever a process says while it is being killed, it was killed.
-            (Ending::Failed(_) | Ending::Fatal(_) | Ending::Killed(_), Some(why)) => Ending::Killed(why),
-            (ending, _) => ending,
+            (AttemptEnd::Failed(_) | AttemptEnd::Fatal(_) | AttemptEnd::Killed(_), Some(why)) => {
+                AttemptEnd::Killed(why)
+            }
+            (end, _) => end,
         };
         if !self.cleaning.contains_key(&attempt.job) {
-            match &ending {
-                Ending::Succeeded { output: true, .. } => drop(self.outputs.insert(attempt)),
-                Ending::Paused(state) => drop(self.checkpoints.insert(attempt, state.clone())),
+            match &end {
+                AttemptEnd::Succeeded { output: true, .. } => drop(self.outputs.insert(attempt)),
+                AttemptEnd::Paused(state) => drop(self.checkpoints.insert(attempt, state.clone())),
                 _ => {}
             }
         }
-        self.tell(now, attempt, ending);
+        self.report_end(now, attempt, end);
         self.finish_cleaning(attempt.job, out);
     }
 
-    fn tell(&mut self, now: Instant, attempt: Attempt, ending: Ending) {
-        self.untold.ended.push(Report { attempt, status: Status::Ended(ending) });
-        self.hurry(now);
+    fn report_end(&mut self, now: Instant, attempt: Attempt, end: AttemptEnd) {
+        self.pending_reports.ended.push(Report { attempt, status: Status::Ended(end) });
+        self.heartbeat_soon(now);
     }
 
     /// There is something to tell; if a heartbeat is on its way, it waits for the answer.
-    fn hurry(&mut self, now: Instant) {
+    fn heartbeat_soon(&mut self, now: Instant) {
         self.urgent = true;
-        if self.line == Line::Up && self.sent.is_none() {
-            let soon = now + GAP;
-            self.next_beat = Some(self.next_beat.map_or(soon, |due| due.min(soon)));
+        if self.connection == Connection::Up && self.sent.is_none() {
+            let soon = now + HEARTBEAT_GAP;
+            self.next_heartbeat = Some(self.next_heartbeat.map_or(soon, |due| due.min(soon)));
         }
     }
 
-    fn beat_if_due(&mut self, now: Instant, out: &mut Vec<Action>) {
-        if self.line != Line::Up || self.next_beat.is_none_or(|due| now < due) {
+    fn heartbeat_if_due(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if self.connection != Connection::Up || self.next_heartbeat.is_none_or(|due| now < due) {
             return;
         }
-        self.next_beat = Some(now + self.interval);
+        self.next_heartbeat = Some(now + self.interval);
         let heartbeat = if let Some(again) = self.sent.take() {
             Heartbeat { acked: self.acked, ..again }
         } else {
-            self.asked = Some(now);
+            self.request_sent_at = Some(now);
             self.new_heartbeat()
         };
         self.sent = Some(heartbeat.clone());
-        out.push(Action::Beat(heartbeat));
+        out.push(Action::Heartbeat(heartbeat));
     }
 
     fn new_heartbeat(&mut self) -> Heartbeat {
         self.seq += 1;
-        self.on_its_way = self.untold.take();
+        self.in_flight = self.pending_reports.take();
         // What one message does not hold follows at once.
-        self.urgent = !self.untold.is_empty();
+        self.urgent = !self.pending_reports.is_empty();
         Heartbeat {
             seq: self.seq,
             acked: self.acked,
             attempts: self.reports(),
-            fetch_failures: self.on_its_way.failures.iter().cloned().collect(),
+            fetch_failures: self.in_flight.failures.iter().cloned().collect(),
         }
     }
 
@@ -498,10 +519,10 @@ impl Agent {
         let report = |attempt, progress| Report { attempt, status: Status::Running(progress) };
         let running =
             self.running.iter().map(|(attempt, running)| report(*attempt, running.progress.clone()));
-        let later = self.untold.ended.iter().map(|later| report(later.attempt, Progress::default()));
+        let later = self.pending_reports.ended.iter().map(|later| report(later.attempt, Progress::default()));
         let mut reports: Vec<Report> = running.chain(later).collect();
         shorten(&mut reports);
-        reports.extend(self.on_its_way.ended.iter().cloned());
+        reports.extend(self.in_flight.ended.iter().cloned());
         reports
     }
 }

@@ -1,9 +1,9 @@
 //! The agent's promises, one by one.
 
 use super::*;
-use proto::mr::{MapAvailable, Recall, TaskResult, map_event};
+use proto::mr::{MapAvailable, PreemptKind, TaskResult, map_event};
 
-mod more;
+mod limits;
 
 const CUT_OFF: Duration = Duration::from_mins(10);
 const LOST_AFTER: Duration = Duration::from_hours(2);
@@ -29,8 +29,8 @@ fn unfetched(reduce: &str, map: &str, addr: &str) -> FetchFailure {
     FetchFailure { reduce: attempt(reduce), map: attempt(map), addr: addr.into() }
 }
 
-fn done() -> Ending {
-    Ending::Succeeded { result: TaskResult::default(), output: true }
+fn done() -> AttemptEnd {
+    AttemptEnd::Succeeded { result: TaskResult::default(), output: true }
 }
 
 fn event(map: &str) -> MapEvent {
@@ -38,8 +38,8 @@ fn event(map: &str) -> MapEvent {
     MapEvent { kind: Some(map_event::Kind::Available(map)) }
 }
 
-fn some(first: u64, maps: &[&str], count: u32) -> MapNews {
-    MapNews { first, events: maps.iter().map(|map| event(map)).collect(), maps: count }
+fn some(first: u64, maps: &[&str], count: u32) -> MapEventBatch {
+    MapEventBatch { first, events: maps.iter().map(|map| event(map)).collect(), maps: count }
 }
 
 impl World {
@@ -65,7 +65,7 @@ impl World {
     fn register(&mut self) {
         let first =
             self.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
-        assert!(matches!(&first[..], [Action::Beat(Heartbeat { seq: 1, .. })]), "{first:?}");
+        assert!(matches!(&first[..], [Action::Heartbeat(Heartbeat { seq: 1, .. })]), "{first:?}");
         assert_eq!(self.orders(1, vec![]), []);
     }
 
@@ -86,28 +86,28 @@ impl World {
 
     fn beat_after(&mut self, time: Duration) -> Heartbeat {
         match self.after(time).pop() {
-            Some(Action::Beat(heartbeat)) => heartbeat,
+            Some(Action::Heartbeat(heartbeat)) => heartbeat,
             other => panic!("no heartbeat but {other:?}"),
         }
     }
 }
 
-fn told(heartbeat: &Heartbeat) -> Vec<String> {
+fn events_sent(heartbeat: &Heartbeat) -> Vec<String> {
     heartbeat.attempts.iter().map(|report| format!("{} {}", report.attempt, word(&report.status))).collect()
 }
 
 fn word(status: &Status) -> &'static str {
     match status {
         Status::Running(_) => "running",
-        Status::Ended(Ending::Succeeded { .. }) => "succeeded",
-        Status::Ended(Ending::Paused(_)) => "paused",
-        Status::Ended(Ending::Spoilt(_)) => "spoilt",
-        Status::Ended(Ending::Unreached(_)) => "unreached",
-        Status::Ended(Ending::Failed(_)) => "failed",
-        Status::Ended(Ending::Fatal(_)) => "fatal",
-        Status::Ended(Ending::Killed(_)) => "killed",
-        Status::Taken(Ok(_)) => "taken",
-        Status::Taken(Err(_)) => "not taken",
+        Status::Ended(AttemptEnd::Succeeded { .. }) => "succeeded",
+        Status::Ended(AttemptEnd::Paused(_)) => "paused",
+        Status::Ended(AttemptEnd::CheckpointCorrupt(_)) => "spoilt",
+        Status::Ended(AttemptEnd::CheckpointUnreachable(_)) => "unreached",
+        Status::Ended(AttemptEnd::Failed(_)) => "failed",
+        Status::Ended(AttemptEnd::Fatal(_)) => "fatal",
+        Status::Ended(AttemptEnd::Killed(_)) => "killed",
+        Status::Copied(Ok(_)) => "taken",
+        Status::Copied(Err(_)) => "not taken",
     }
 }
 
@@ -124,52 +124,52 @@ fn an_order_is_taken_once() {
     assert_eq!(world.on(ended), []);
     // Also when it is over, and told, and the order still comes.
     assert_eq!(world.orders(0, first.clone()), []);
-    assert_eq!(world.beat_after(GAP).acked, 1);
+    assert_eq!(world.beat_after(HEARTBEAT_GAP).acked, 1);
     world.orders(2, first.clone());
     assert_eq!(world.orders(0, vec![first[0].clone(), (2, launch("job_1.m1.0"))]).len(), 1);
     assert_eq!(world.beat_after(INTERVAL).acked, 2);
 }
 
 #[test]
-fn what_ended_is_told_at_once_and_until_it_is_answered() {
+fn ended_attempt_is_reported_until_acknowledged() {
     let mut world = World::online();
     world.orders(0, vec![(1, launch("job_1.m0.0")), (2, launch("job_1.m1.0"))]);
     world.on(Event::Ended(attempt("job_1.m0.0"), done()));
-    assert_eq!(world.agent.next_deadline(), Some(world.now + GAP));
-    let sent = world.beat_after(GAP);
-    assert_eq!(told(&sent), ["job_1.m1.0 running", "job_1.m0.0 succeeded"]);
+    assert_eq!(world.agent.next_deadline(), Some(world.now + HEARTBEAT_GAP));
+    let sent = world.beat_after(HEARTBEAT_GAP);
+    assert_eq!(events_sent(&sent), ["job_1.m1.0 running", "job_1.m0.0 succeeded"]);
     // Not answered: the very same again, while later news wait for their turn.
-    world.on(Event::Ended(attempt("job_1.m1.0"), Ending::Failed("boom".into())));
+    world.on(Event::Ended(attempt("job_1.m1.0"), AttemptEnd::Failed("boom".into())));
     assert_eq!(world.beat_after(INTERVAL), sent);
     assert_eq!(world.beat_after(INTERVAL), sent);
     // An answer to another heartbeat is none to this.
     assert_eq!(world.orders(sent.seq - 1, vec![]), []);
     assert_eq!(world.beat_after(INTERVAL), sent);
     world.orders(sent.seq, vec![]);
-    let next = world.beat_after(GAP);
+    let next = world.beat_after(HEARTBEAT_GAP);
     assert_eq!(next.seq, sent.seq + 1);
-    assert_eq!(told(&next), ["job_1.m1.0 failed"]);
+    assert_eq!(events_sent(&next), ["job_1.m1.0 failed"]);
     world.orders(next.seq, vec![]);
-    assert_eq!(told(&world.beat_after(INTERVAL)), [""; 0]);
+    assert_eq!(events_sent(&world.beat_after(INTERVAL)), [""; 0]);
 }
 
 #[test]
-fn news_that_come_together_share_a_heartbeat() {
+fn simultaneous_events_share_a_heartbeat() {
     let mut world = World::online();
     world.orders(0, vec![(1, launch("job_1.m0.0")), (2, launch("job_1.m1.0"))]);
     assert_eq!(world.on(Event::Started(attempt("job_1.m0.0"))), []);
-    assert_eq!(world.after(GAP / 2), []);
+    assert_eq!(world.after(HEARTBEAT_GAP / 2), []);
     assert_eq!(world.on(Event::Started(attempt("job_1.m1.0"))), []);
-    let sent = world.beat_after(GAP / 2);
-    assert_eq!(told(&sent), ["job_1.m0.0 running", "job_1.m1.0 running"]);
+    let sent = world.beat_after(HEARTBEAT_GAP / 2);
+    assert_eq!(events_sent(&sent), ["job_1.m0.0 running", "job_1.m1.0 running"]);
     // A start while one is on its way goes with the next, at once after the answer.
     world.on(Event::Started(attempt("job_1.m1.0")));
     world.orders(sent.seq, vec![]);
-    world.beat_after(GAP);
+    world.beat_after(HEARTBEAT_GAP);
 }
 
 #[test]
-fn only_the_latest_progress_is_told() {
+fn only_the_latest_progress_is_reported() {
     let mut world = World::online();
     world.orders(0, vec![(1, launch("job_1.m0.0"))]);
     for part in [0.1, 0.2, 0.3] {
@@ -182,17 +182,17 @@ fn only_the_latest_progress_is_told() {
 }
 
 #[test]
-fn after_a_broken_line_everything_is_told_again() {
+fn after_a_reconnect_everything_is_reported_again() {
     let mut world = World::online();
     world.orders(0, vec![(5, launch("job_1.m0.0")), (6, launch("job_1.m1.0")), (7, launch("job_1.r0.0"))]);
     world.on(Event::Ended(attempt("job_1.m0.0"), done()));
-    let heard = world.now;
-    world.beat_after(GAP);
-    world.on(Event::Unfetched(unfetched("job_1.r0.0", "job_1.m9.0", "node2:7000")));
+    let last_answered = world.now;
+    world.beat_after(HEARTBEAT_GAP);
+    world.on(Event::FetchFailed(unfetched("job_1.r0.0", "job_1.m9.0", "node2:7000")));
     assert_eq!(world.on(Event::Disconnected), []);
-    assert_eq!(world.agent.next_deadline(), Some(heard + CUT_OFF));
+    assert_eq!(world.agent.next_deadline(), Some(last_answered + CUT_OFF));
     // Life goes on meanwhile.
-    world.on(Event::Ended(attempt("job_1.m1.0"), Ending::Failed("boom".into())));
+    world.on(Event::Ended(attempt("job_1.m1.0"), AttemptEnd::Failed("boom".into())));
     assert_eq!(world.after(INTERVAL * 100), []);
     let again = world.on(Event::Connected);
     let [Action::Register { attempts, outputs, .. }] = &again[..] else { panic!("{again:?}") };
@@ -203,17 +203,18 @@ fn after_a_broken_line_everything_is_told_again() {
     world.on(Event::Disconnected);
     assert_eq!(world.on(Event::Connected), again);
     let first = world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
-    let [Action::Beat(first)] = &first[..] else { panic!("{first:?}") };
-    // Numbers begin anew, what was registered is not told twice, and the rest is not forgotten.
+    let [Action::Heartbeat(first)] = &first[..] else { panic!("{first:?}") };
+    // Numbers start over, what was registered is not told twice, and the rest is not forgotten.
     assert_eq!((first.seq, first.acked), (1, 0));
-    assert_eq!(told(first), ["job_1.r0.0 running"]);
+    assert_eq!(events_sent(first), ["job_1.r0.0 running"]);
     assert_eq!(first.fetch_failures, [unfetched("job_1.r0.0", "job_1.m9.0", "node2:7000")]);
-    let taken = world.orders(1, vec![(1, Order::Stop(attempt("job_1.r0.0"), Recall::Kill, "why".into()))]);
+    let taken =
+        world.orders(1, vec![(1, Order::Preempt(attempt("job_1.r0.0"), PreemptKind::Kill, "why".into()))]);
     assert_eq!(taken, [Action::Kill(attempt("job_1.r0.0"), "why".into())]);
 }
 
 #[test]
-fn what_ends_between_registration_and_its_answer_is_told_after() {
+fn end_during_registration_is_reported_afterwards() {
     let mut world = World::online();
     world.orders(0, vec![(1, launch("job_1.m0.0"))]);
     assert!(matches!(&world.on(Event::RegisterAgain)[..], [Action::Register { .. }]));
@@ -221,12 +222,12 @@ fn what_ends_between_registration_and_its_answer_is_told_after() {
     // Orders of before are void until the answer.
     assert_eq!(world.orders(0, vec![(2, launch("job_1.m1.0"))]), []);
     let first = world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
-    let [Action::Beat(first)] = &first[..] else { panic!("{first:?}") };
-    assert_eq!(told(first), ["job_1.m0.0 succeeded"]);
+    let [Action::Heartbeat(first)] = &first[..] else { panic!("{first:?}") };
+    assert_eq!(events_sent(first), ["job_1.m0.0 succeeded"]);
 }
 
 #[test]
-fn a_second_wish_for_a_registration_that_is_on_its_way_is_not_heard() {
+fn duplicate_registration_request_is_ignored() {
     let mut world = World::online();
     assert!(matches!(&world.on(Event::RegisterAgain)[..], [Action::Register { .. }]));
     assert_eq!(world.on(Event::RegisterAgain), []);
@@ -246,31 +247,34 @@ fn a_stop_is_a_kill_and_is_reported_as_one() {
         world.orders(
             0,
             vec![
-                (2, Order::Stop(id, Recall::Kill, "enough".into())),
-                (3, Order::Stop(id, Recall::Kill, "again".into()))
+                (2, Order::Preempt(id, PreemptKind::Kill, "enough".into())),
+                (3, Order::Preempt(id, PreemptKind::Kill, "again".into()))
             ]
         ),
         [Action::Kill(id, "enough".into())]
     );
-    world.on(Event::Ended(id, Ending::Failed("killed by signal 9".into())));
-    let sent = world.beat_after(GAP);
+    world.on(Event::Ended(id, AttemptEnd::Failed("killed by signal 9".into())));
+    let sent = world.beat_after(HEARTBEAT_GAP);
     assert_eq!(
         sent.attempts,
-        [Report { attempt: id, status: Status::Ended(Ending::Killed("enough".into())) }]
+        [Report { attempt: id, status: Status::Ended(AttemptEnd::Killed("enough".into())) }]
     );
     // A stop for one that is told of already says nothing new; one for a stranger is answered.
-    assert_eq!(world.orders(0, vec![(4, Order::Stop(id, Recall::Kill, "late".into()))]), []);
-    world.orders(sent.seq, vec![(5, Order::Stop(attempt("job_9.m0.0"), Recall::Kill, "who".into()))]);
-    assert_eq!(told(&world.beat_after(GAP)), ["job_9.m0.0 killed"]);
+    assert_eq!(world.orders(0, vec![(4, Order::Preempt(id, PreemptKind::Kill, "late".into()))]), []);
+    world.orders(sent.seq, vec![(5, Order::Preempt(attempt("job_9.m0.0"), PreemptKind::Kill, "who".into()))]);
+    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_9.m0.0 killed"]);
 }
 
 #[test]
-fn one_that_was_done_before_the_kill_is_done() {
+fn success_before_a_kill_counts() {
     let mut world = World::online();
     let id = attempt("job_1.m0.0");
-    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, Order::Stop(id, Recall::Kill, "enough".into()))]);
+    world.orders(
+        0,
+        vec![(1, launch("job_1.m0.0")), (2, Order::Preempt(id, PreemptKind::Kill, "enough".into()))],
+    );
     world.on(Event::Ended(id, done()));
-    assert_eq!(told(&world.beat_after(GAP)), ["job_1.m0.0 succeeded"]);
+    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_1.m0.0 succeeded"]);
 }
 
 #[test]
@@ -284,8 +288,8 @@ fn no_more_run_than_there_are_slots() {
         .map(|action| if let Action::Start(id, ..) = action { *id } else { panic!() })
         .collect();
     assert_eq!(ids, [attempt("job_1.m0.0"), attempt("job_1.m1.0"), attempt("job_1.r0.0")]);
-    let sent = world.beat_after(GAP);
-    assert_eq!(told(&sent)[3..], ["job_1.m2.0 killed", "job_1.r1.0 killed"]);
+    let sent = world.beat_after(HEARTBEAT_GAP);
+    assert_eq!(events_sent(&sent)[3..], ["job_1.m2.0 killed", "job_1.r1.0 killed"]);
 }
 
 #[test]
@@ -294,16 +298,17 @@ fn map_events_reach_each_reduce_once_and_in_order() {
     world.agent.slots.reduce = 2;
     world.on(Event::Connected);
     world.register();
-    let news = |reduce: &str, first, maps: &[&str]| Action::News(attempt(reduce), some(first, maps, 0));
+    let map_events =
+        |reduce: &str, first, maps: &[&str]| Action::MapEvents(attempt(reduce), some(first, maps, 0));
     world.orders(0, vec![(1, launch("job_1.r0.0"))]);
-    let heard = world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a", "b"], 0)))]);
-    assert_eq!(heard, [news("job_1.r0.0", 0, &["a", "b"])]);
+    let last_answered = world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a", "b"], 0)))]);
+    assert_eq!(last_answered, [map_events("job_1.r0.0", 0, &["a", "b"])]);
     // A second reduce gets what came before it.
-    let heard = world.orders(0, vec![(3, launch("job_1.r1.0"))]);
-    assert_eq!(heard[1..], [news("job_1.r1.0", 0, &["a", "b"])]);
+    let last_answered = world.orders(0, vec![(3, launch("job_1.r1.0"))]);
+    assert_eq!(last_answered[1..], [map_events("job_1.r1.0", 0, &["a", "b"])]);
     // An overlap, as after a registration, is cut; a gap is not guessed at; other jobs do not matter.
     let both = world.orders(0, vec![(4, Order::MapEvents(Job(1), some(1, &["b", "c"], 0)))]);
-    assert_eq!(both, [news("job_1.r0.0", 2, &["c"]), news("job_1.r1.0", 2, &["c"])]);
+    assert_eq!(both, [map_events("job_1.r0.0", 2, &["c"]), map_events("job_1.r1.0", 2, &["c"])]);
     assert_eq!(world.orders(0, vec![(5, Order::MapEvents(Job(1), some(7, &["x"], 0)))]), []);
     assert_eq!(world.orders(0, vec![(6, Order::MapEvents(Job(2), some(0, &["x"], 0)))]), []);
 }
@@ -321,7 +326,7 @@ fn a_job_is_cleaned_after_its_last_process() {
     // Nothing of it begins any more.
     assert_eq!(world.orders(0, vec![(5, launch("job_1.m2.0"))]), []);
     assert_eq!(world.on(Event::Ended(id, done())), []);
-    let last = world.on(Event::Ended(attempt("job_1.r0.0"), Ending::Killed("killed".into())));
+    let last = world.on(Event::Ended(attempt("job_1.r0.0"), AttemptEnd::Killed("killed".into())));
     assert_eq!(last, [Action::Clean(Job(1))]);
     assert_eq!(world.agent.outputs.len(), 0);
     assert_eq!(world.orders(0, vec![(6, Order::Clean(Job(7)))]), [Action::Clean(Job(7))]);
@@ -341,7 +346,7 @@ fn a_refusal_is_the_end() {
 fn outputs_of_an_earlier_start_are_registered() {
     let (held, paused) = (attempt("job_1.m0.0"), attempt("job_9.r0.1"));
     let (outputs, jobs) = (BTreeSet::from([held]), BTreeSet::from([Job(9)]));
-    let aside = (paused, PausedState { stage: "merge".into(), bytes: 5, bytes_in: 9, records: 0 });
+    let aside = (paused, CheckpointInfo { stage: "merge".into(), bytes: 5, bytes_in: 9, records: 0 });
     let states = [aside.clone()].into();
     let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, outputs, states, jobs, Some(CUT_OFF));
     let mut out = Vec::new();
@@ -357,7 +362,7 @@ fn outputs_of_an_earlier_start_are_registered() {
 }
 
 #[test]
-fn an_order_that_makes_no_sense_is_taken_too() {
+fn unknown_order_is_acknowledged() {
     let mut world = World::online();
     assert_eq!(world.orders(0, vec![(1, Order::Unknown)]), []);
     assert_eq!(world.beat_after(INTERVAL).acked, 1);

@@ -40,16 +40,16 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    if fermata_tasktracker::serve_if_keeper() {
+    if fermata_tasktracker::run_if_reaper() {
         return ExitCode::SUCCESS;
     }
-    if let Some(code) = daemon::first::step_aside("tasktracker") {
+    if let Some(code) = daemon::init_process::run_as_init("tasktracker") {
         return code;
     }
     daemon::lifecycle::begin();
     let args = Args::parse();
     let (daemon, mrtask) = (args.daemon.clone(), args.mrtask.clone());
-    let config = match daemon.load(|config| args.lay_over(config)) {
+    let config = match daemon.load(|config| args.override_config(config)) {
         Ok(Some(config)) => config,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => return daemon::lifecycle::exit_usage("tasktracker", &error),
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 }
 
 impl Args {
-    fn lay_over(self, config: &mut daemon::config::Config) {
+    fn override_config(self, config: &mut daemon::config::Config) {
         fn set<T>(to: &mut T, flag: Option<T>) {
             if let Some(value) = flag {
                 *to = value;

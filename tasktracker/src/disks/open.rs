@@ -2,13 +2,13 @@
 //! was in use and is empty now, because its disk is not mounted. A full one still serves what it has.
 
 use super::{
-    Disk, Disks, Found, PRIVATE, is_full, replace,
-    room::{Gauge, Room, free},
-    sweep,
+    Disk, Disks, Found, PRIVATE,
+    free_space::{FreeSpaceFn, Gauge, free},
+    is_full, replace, sweep,
 };
 use crate::{
     error::{TrackerError, folder},
-    keeper, system,
+    orphan_reaper, system,
 };
 use daemon::{
     data_dirs,
@@ -22,7 +22,7 @@ use std::{
 };
 
 /// What every folder has.
-const PARTS: [&str; 4] = ["warm", "printed", "jobs", "logs"];
+const PARTS: [&str; 4] = ["warm", "process-logs", "jobs", "logs"];
 
 impl Disks {
     /// Locks the folders, removes leftovers of attempts, and finds the map outputs.
@@ -33,7 +33,7 @@ impl Disks {
     pub(super) fn open_with(
         dirs: &[PathBuf],
         reserve: u64,
-        room: Room,
+        free_space: FreeSpaceFn,
     ) -> Result<(Self, Found), TrackerError> {
         let mut all = Vec::new();
         let mut trouble = None;
@@ -42,7 +42,7 @@ impl Disks {
             let opened = if vanished.contains(dir) {
                 Err(folder("use", dir)(data_dirs::vanished_error(dir)))
             } else {
-                Disk::open(dir, room)
+                Disk::open(dir, free_space)
             };
             match opened {
                 Ok(disk) => all.push(disk),
@@ -57,13 +57,13 @@ impl Disks {
             return Err(error);
         }
         data_dirs::remember(dirs, all.iter().map(|disk| disk.root.as_path()));
-        let (turn, numbers) = (AtomicU64::new(0), AtomicU64::new(0));
-        let disks = Self { all, reserve, room, turn, numbers, account: None };
+        let (next_disk, numbers) = (AtomicU64::new(0), AtomicU64::new(0));
+        let disks = Self { all, reserve, free_space, next_disk, numbers, account: None };
         // Before anything is looked at: they may be writing. The first folder of an earlier start, which they are marked
         // with, may have been another than now.
         for dir in dirs {
             let root = fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
-            system::end_marked(&root, None, keeper::PATIENCE);
+            system::kill_marked(&root, None, orphan_reaper::DRAIN_TIMEOUT);
         }
         let found = disks.sweep();
         Ok((disks, found))
@@ -109,7 +109,7 @@ impl Disks {
 
 impl Disk {
     /// Locks a folder, and makes what is to be in it.
-    fn open(dir: &Path, room: Room) -> Result<Self, TrackerError> {
+    fn open(dir: &Path, free_space: FreeSpaceFn) -> Result<Self, TrackerError> {
         let lock = FolderLock::acquire(dir, "tasktracker")?;
         // Children have other current folders.
         let root = fs::canonicalize(dir).map_err(folder("use", dir))?;
@@ -117,7 +117,7 @@ impl Disk {
             fs::create_dir_all(&path).map_err(folder("make", &path))?;
             sweep::entries(&path)?;
         }
-        let gauge = Gauge::start(&root, room).map_err(TrackerError::Thread)?;
-        Ok(Self { root, gauge, load: AtomicU64::new(0), shunned: Mutex::new(None), _lock: lock })
+        let gauge = Gauge::start(&root, free_space).map_err(TrackerError::Thread)?;
+        Ok(Self { root, gauge, load: AtomicU64::new(0), avoided_since: Mutex::new(None), _lock: lock })
     }
 }

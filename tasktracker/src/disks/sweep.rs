@@ -1,13 +1,13 @@
 //! What an earlier start left on the disks: map output and whole checkpoints are kept, the rest goes. What will not go
 //! stays, with a word, and is tried again with its job: tasks made it, and no task decides whether a tracker starts.
 
-use super::{DROPPED, Disks, OUTPUT, TOKEN, TOKEN_ASIDE, remove_tree, warn};
+use super::{DROPPED, Disks, OUTPUT, TOKEN, TOKEN_TEMPORARY, remove_tree, warn};
 use crate::{
     error::{TrackerError, folder},
     ids::{Attempt, Job},
 };
 use mrlib::{TaskError, checkpoint, segment::Index};
-use proto::mr::PausedState;
+use proto::mr::CheckpointInfo;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -20,10 +20,10 @@ use std::{
 pub(crate) struct Found {
     /// Map outputs, and where.
     pub(crate) outputs: BTreeMap<Attempt, PathBuf>,
-    /// States that were put aside, and the folders of each.
+    /// States that were checkpointed, and the folders of each.
     pub(crate) checkpoints: BTreeMap<Attempt, Vec<PathBuf>>,
     /// What is told of them.
-    pub(crate) states: BTreeMap<Attempt, PausedState>,
+    pub(crate) states: BTreeMap<Attempt, CheckpointInfo>,
     /// Shuffle tokens of their jobs.
     pub(crate) tokens: BTreeMap<Job, Vec<u8>>,
     /// Jobs that have a folder on any disk.
@@ -34,7 +34,8 @@ impl Disks {
     /// Removes leftovers of attempts, and finds the map outputs.
     pub(super) fn sweep(&self) -> Found {
         let mut found = Found::default();
-        let parts = self.all.iter().flat_map(|disk| ["warm", "printed"].map(|part| disk.root.join(part)));
+        let parts =
+            self.all.iter().flat_map(|disk| ["warm", "process-logs"].map(|part| disk.root.join(part)));
         for (name, path) in parts.flat_map(|part| listed(&part)) {
             if let Ok(number) = name.parse::<u64>() {
                 warn(&path, "remove", remove_tree(&path));
@@ -50,7 +51,7 @@ impl Disks {
                 }
                 Err(error) => tracing::error!(
                     %job, %error,
-                    "what it left is not served, and stays: its token cannot be read; mend that and start again"
+                    "its files are not served, and stay: its token cannot be read; fix that and restart"
                 ),
             }
             if self.job_folders(job).any(|path| path.exists()) {
@@ -64,7 +65,7 @@ impl Disks {
         for path in self.job_folders(job) {
             sweep_folder(&path, job, found);
         }
-        self.sweep_asides(job, found);
+        self.sweep_checkpoints(job, found);
         let kept = found.outputs.keys().chain(found.checkpoints.keys());
         if !kept.into_iter().any(|attempt| attempt.job == job) {
             found.tokens.remove(&job);
@@ -87,10 +88,10 @@ impl Disks {
     }
 
     /// A checkpoint is whole if its state can be read; without the job's token nobody could ship it.
-    fn sweep_asides(&self, job: Job, found: &mut Found) {
-        let mut asides = BTreeMap::<Attempt, Vec<PathBuf>>::new();
+    fn sweep_checkpoints(&self, job: Job, found: &mut Found) {
+        let mut checkpoint_dirs = BTreeMap::<Attempt, Vec<PathBuf>>::new();
         for folder in self.job_folders(job) {
-            for (name, path) in listed(&folder.join("aside")) {
+            for (name, path) in listed(&folder.join("checkpoints")) {
                 // One that was dropped, and not yet deleted.
                 if name.split_once(DROPPED).is_some_and(|(name, _)| name.parse::<Attempt>().is_ok()) {
                     warn(&path, "remove", remove_tree(&path));
@@ -100,23 +101,23 @@ impl Disks {
                 if let Some(attempt) =
                     of_attempt.filter(|_| path.symlink_metadata().is_ok_and(|found| found.is_dir()))
                 {
-                    asides.entry(attempt).or_default().push(path);
+                    checkpoint_dirs.entry(attempt).or_default().push(path);
                 }
             }
         }
-        for (attempt, dirs) in asides {
+        for (attempt, dirs) in checkpoint_dirs {
             match checkpoint::read(&dirs) {
                 Ok(state) if state.attempt == attempt.to_string() && found.tokens.contains_key(&job) => {
                     found.checkpoints.insert(attempt, dirs);
-                    found.states.insert(attempt, checkpoint::told(&state));
+                    found.states.insert(attempt, checkpoint::info(&state));
                 }
-                Err(error) if !is_waste(&error) => leave(attempt, &error),
+                Err(error) if !is_garbage(&error) => leave(attempt, &error),
                 _ => dirs.iter().for_each(|dir| warn(dir, "remove", remove_tree(dir))),
             }
         }
         for folder in self.job_folders(job) {
             // Fails while there is something in it.
-            fs::remove_dir(folder.join("aside")).ok();
+            fs::remove_dir(folder.join("checkpoints")).ok();
         }
     }
 
@@ -126,7 +127,7 @@ impl Disks {
     }
 }
 
-/// A job's folder on one disk, but for what was put aside there.
+/// A job's folder on one disk, but for the checkpoint there.
 fn sweep_folder(path: &Path, job: Job, found: &mut Found) {
     for leftover in ["work", "program", "files"].map(|part| path.join(part)) {
         warn(&leftover, "remove", remove_tree(&leftover));
@@ -139,7 +140,7 @@ fn sweep_folder(path: &Path, job: Job, found: &mut Found) {
             Ok(_) if attempt.job == job && found.tokens.contains_key(&job) => {
                 found.outputs.insert(attempt, whole);
             }
-            Err(error) if !is_waste(&error) => leave(attempt, &error),
+            Err(error) if !is_garbage(&error) => leave(attempt, &error),
             // Half written, or of a job that nobody could show a token for.
             _ => warn(&its, "remove", remove_tree(&its)),
         }
@@ -150,9 +151,9 @@ fn sweep_folder(path: &Path, job: Job, found: &mut Found) {
 
 /// Whether what could not be read is not what was written, or was never written to the end. A disk that fails for a moment,
 /// and another account than that which wrote it, say nothing of the bytes.
-fn is_waste(error: &TaskError) -> bool {
+fn is_garbage(error: &TaskError) -> bool {
     match error {
-        TaskError::Damaged { .. } | TaskError::Spoilt(_) => true,
+        TaskError::Damaged { .. } | TaskError::CheckpointCorrupt(_) => true,
         TaskError::Io { source, .. } => {
             matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
         }
@@ -161,13 +162,13 @@ fn is_waste(error: &TaskError) -> bool {
 }
 
 fn leave(attempt: Attempt, error: &TaskError) {
-    tracing::error!(%attempt, %error, "what it left is not served, and stays: it cannot be read; mend that and start again");
+    tracing::error!(%attempt, %error, "its files are not served, and stay: it cannot be read; fix that and restart");
 }
 
 /// Removes the folder of a job that nothing is left of. A file that is not ours keeps it.
 fn remove_empty(path: &Path) {
     match entries(path) {
-        Ok(left) if left.iter().all(|(name, _)| name == TOKEN || name == TOKEN_ASIDE) => {
+        Ok(left) if left.iter().all(|(name, _)| name == TOKEN || name == TOKEN_TEMPORARY) => {
             warn(path, "remove", remove_tree(path));
         }
         Ok(_) => {}

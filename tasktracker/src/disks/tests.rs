@@ -1,6 +1,6 @@
 //! What lies where, and what is left alone.
 
-use super::{room::free, *};
+use super::{free_space::free, *};
 use mrlib::{
     checkpoint,
     segment::{Extent, Index},
@@ -20,14 +20,14 @@ pub(crate) fn write(output: &Path, partitions: &[&[u8]]) {
     index.write(output).unwrap();
 }
 
-fn place(disks: &Disks, disk: usize) -> Place {
-    let (folder, printed) = (disks.make_folder(disk).unwrap(), disks.make_printed(disk).unwrap());
-    printed.files(None).unwrap();
-    Place { disk, folder, printed }
+fn place(disks: &Disks, disk: usize) -> ProcessFolders {
+    let (folder, process_logs) = (disks.make_folder(disk).unwrap(), disks.make_process_logs(disk).unwrap());
+    process_logs.files(None).unwrap();
+    ProcessFolders { disk, folder, process_logs }
 }
 
-fn work(disks: &Disks, disk: usize, id: &str) -> Work {
-    disks.make_work(attempt(id), &place(disks, disk)).unwrap()
+fn work(disks: &Disks, disk: usize, id: &str) -> AttemptFolders {
+    disks.make_attempt_folders(attempt(id), &place(disks, disk)).unwrap()
 }
 
 pub(crate) fn attempt(text: &str) -> Attempt {
@@ -59,8 +59,8 @@ fn an_attempt_comes_and_goes_and_leaves_its_logs() {
     let id = attempt("job_1.m0.0");
     let place = place(&disks, 1);
     fs::write(place.folder.join("scrap"), "scrap").unwrap();
-    fs::write(place.printed.path().join("stdout"), "stdout").unwrap();
-    let work = disks.make_work(id, &place).unwrap();
+    fs::write(place.process_logs.path().join("stdout"), "stdout").unwrap();
+    let work = disks.make_attempt_folders(id, &place).unwrap();
     drop(place);
     assert_eq!(work.scratch.len(), 2);
     assert!(work.own.starts_with(disks.root(1)) && work.own.join("scrap").exists());
@@ -69,7 +69,7 @@ fn an_attempt_comes_and_goes_and_leaves_its_logs() {
     for output in &work.outputs {
         fs::write(output, "half").unwrap();
     }
-    disks.end_work(&work, None, 4);
+    disks.remove_attempt_folders(&work, None, 4);
     let left = ["LOCK", "VOLUMES", "logs/job_1.m0.0/stderr", "logs/job_1.m0.0/stdout"];
     assert_eq!(files(&dirs[1]), left);
     assert_eq!(files(&dirs[0]), ["LOCK", "VOLUMES"]);
@@ -82,7 +82,7 @@ fn an_attempt_comes_and_goes_and_leaves_its_logs() {
 }
 
 #[test]
-fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
+fn restart_keeps_outputs_and_unknown_files_and_removes_leftovers() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = [dir.path().join("a"), dir.path().join("b")];
     let good = attempt("job_1.m0.0");
@@ -98,14 +98,15 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
         let tokenless = work(&disks, 0, "job_2.m0.0");
         write(&tokenless.outputs[0], &[b"one"]);
         // One state is whole, another was never finished, a third is somebody else's.
-        let state = checkpoint::State::default();
+        let state = checkpoint::ReduceState::default();
         for (paused, owner) in [("job_1.r0.0", "job_1.r0.0"), ("job_1.r2.0", "job_1.r9.0")] {
-            checkpoint::keep(&work(&disks, 1, paused).asides, owner, 0, &state).unwrap();
+            checkpoint::save(&work(&disks, 1, paused).checkpoint_dirs, owner, 0, &state).unwrap();
         }
-        fs::create_dir_all(dirs[0].join("jobs/job_1/aside/job_1.r1.0")).unwrap();
+        fs::create_dir_all(dirs[0].join("jobs/job_1/checkpoints/job_1.r1.0")).unwrap();
         fs::create_dir_all(dirs[0].join("jobs/job_1/files")).unwrap();
         fs::write(dirs[0].join("jobs/notes.txt"), "mine").unwrap();
-        fs::write(dirs[0].join("jobs/job_1/aside/job_1.r7.0"), "mine, and named like one of theirs").unwrap();
+        fs::write(dirs[0].join("jobs/job_1/checkpoints/job_1.r7.0"), "mine, and named like one of theirs")
+            .unwrap();
         fs::write(dirs[1].join("jobs/job_1/output/notes.txt"), "mine").unwrap();
     }
     for _ in 0..2 {
@@ -123,14 +124,14 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
         left.retain(|path| !path.starts_with("logs/"));
         left
     };
-    let stray = "jobs/job_1/aside/job_1.r7.0";
+    let stray = "jobs/job_1/checkpoints/job_1.r7.0";
     assert_eq!(kept(&dirs[0]), ["LOCK", "VOLUMES", stray, "jobs/job_1/token", "jobs/notes.txt"]);
     let output = "jobs/job_1/output/job_1.m0.0/out";
     let index = format!("{output}.index");
-    let state = "jobs/job_1/aside/job_1.r0.0/state";
+    let state = "jobs/job_1/checkpoints/job_1.r0.0/state";
     assert_eq!(kept(&dirs[1]), ["LOCK", "VOLUMES", state, output, &index, "jobs/job_1/output/notes.txt"]);
     let (disks, _) = Disks::open(&dirs, 0).unwrap();
-    disks.drop_aside(attempt("job_1.r0.0"));
+    disks.delete_checkpoint(attempt("job_1.r0.0"));
     assert_eq!(kept(&dirs[1]), ["LOCK", "VOLUMES", output, &index, "jobs/job_1/output/notes.txt"]);
     assert!(!dirs[0].join("jobs/job_2").exists());
 }
@@ -145,9 +146,9 @@ fn what_cannot_be_read_is_neither_served_nor_deleted() {
         disks.keep_token(Job(1), b"secret").unwrap();
         let output = work(&disks, 0, "job_1.m0.0").outputs[0].clone();
         write(&output, &[b"one"]);
-        let asides = work(&disks, 0, "job_1.r0.0").asides;
-        checkpoint::keep(&asides, "job_1.r0.0", 0, &checkpoint::State::default()).unwrap();
-        (output, asides[0].join("state"))
+        let checkpoint_dirs = work(&disks, 0, "job_1.r0.0").checkpoint_dirs;
+        checkpoint::save(&checkpoint_dirs, "job_1.r0.0", 0, &checkpoint::ReduceState::default()).unwrap();
+        (output, checkpoint_dirs[0].join("state"))
     };
     // What reading fails of, for root too.
     for path in [&output.with_extension("index"), &state] {
@@ -166,24 +167,27 @@ fn what_cannot_be_read_is_neither_served_nor_deleted() {
 
 /// What is copied here next may be of the same attempt: it is not deleted with what was dropped before.
 #[test]
-fn a_state_may_come_back_while_the_one_before_is_still_being_deleted() {
+fn checkpoint_may_be_recreated_while_the_old_one_is_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = [dir.path().to_owned()];
     let (disks, _) = Disks::open(&dirs, 0).unwrap();
     disks.keep_token(Job(1), b"secret").unwrap();
-    let (id, state) = (attempt("job_1.r0.0"), checkpoint::State::default());
-    let asides = work(&disks, 0, "job_1.r0.0").asides;
-    let keep = || checkpoint::keep(&asides, "job_1.r0.0", 0, &state).unwrap();
+    let (id, state) = (attempt("job_1.r0.0"), checkpoint::ReduceState::default());
+    let checkpoint_dirs = work(&disks, 0, "job_1.r0.0").checkpoint_dirs;
+    let keep = || checkpoint::save(&checkpoint_dirs, "job_1.r0.0", 0, &state).unwrap();
     keep();
-    let dropped = disks.unname_aside(id);
+    let dropped = disks.rename_for_deletion(id);
     keep();
-    let dropped_again = disks.unname_aside(id);
+    let dropped_again = disks.rename_for_deletion(id);
     assert!(dropped.len() == 1 && dropped_again.len() == 1 && dropped != dropped_again);
     keep();
     for path in &dropped {
         remove_tree(path).unwrap();
     }
-    assert!(checkpoint::read(&asides).is_ok() && disks.unname_aside(attempt("job_1.r7.0")).is_empty());
+    assert!(
+        checkpoint::read(&checkpoint_dirs).is_ok()
+            && disks.rename_for_deletion(attempt("job_1.r7.0")).is_empty()
+    );
     drop(disks);
     // What was not deleted goes with the next start.
     assert_eq!(files(&dirs[0]).iter().filter(|file| file.contains(DROPPED)).count(), 1);
@@ -215,7 +219,7 @@ fn as_nobody(prepare: impl FnOnce(&Path), act: impl FnOnce(&Path) + Send) {
 
 /// As programs that unpack something with folders of mode 0555 leave it, without any malice.
 #[test]
-fn a_folder_that_a_task_has_closed_keeps_no_tracker_from_starting() {
+fn unreadable_task_folder_does_not_block_a_start() {
     as_nobody(
         |_| (),
         |dir| {
@@ -231,13 +235,13 @@ fn a_folder_that_a_task_has_closed_keeps_no_tracker_from_starting() {
                 let (disks, _) = Disks::open(&dirs, 0).unwrap();
                 disks.keep_token(Job(1), b"secret").unwrap();
                 let (map, reduce) = (work(&disks, 0, "job_1.m0.0"), work(&disks, 0, "job_1.r0.0"));
-                for folder in [&map.own, &reduce.asides[0], map.outputs[0].parent().unwrap()] {
+                for folder in [&map.own, &reduce.checkpoint_dirs[0], map.outputs[0].parent().unwrap()] {
                     close(folder);
                 }
                 // One that ends is gone at once.
                 let ended = work(&disks, 0, "job_1.m1.0");
                 close(&ended.own);
-                disks.end_work(&ended, None, 0);
+                disks.remove_attempt_folders(&ended, None, 0);
                 assert!(!ended.own.exists());
             }
             let (disks, found) = Disks::open(&dirs, 0).unwrap();
@@ -283,7 +287,7 @@ fn a_start_goes_without_a_folder_that_cannot_be_used_if_another_can() {
         match Disks::open(&dirs, 0) {
             Ok((disks, _)) if at == 0 => {
                 assert_eq!((disks.count(), disks.choose().unwrap()), (1, 0));
-                // The number does not begin anew with the first folder gone, nor if it cannot be read.
+                // The number does not start over with the first folder gone, nor if it cannot be read.
                 assert_eq!(disks.next_incarnation(500).unwrap(), 1001);
                 work(&disks, 0, "job_1.m0.0");
             }
@@ -329,7 +333,7 @@ fn two_trackers_do_not_share_a_folder() {
 #[test]
 fn attempts_are_spread_and_full_disks_left_alone() {
     /// Folder `a` has little room, `b` and `c` plenty, `e` none that anyone can tell.
-    fn room(path: &Path) -> io::Result<u64> {
+    fn free_space(path: &Path) -> io::Result<u64> {
         match path.file_name().and_then(|name| name.to_str()) {
             Some("a") => Ok(1 << 20),
             Some("e") => Err(io::Error::other("ill")),
@@ -339,7 +343,7 @@ fn attempts_are_spread_and_full_disks_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let dirs = [at("a"), at("b"), at("c"), at("e")];
-    let (disks, _) = Disks::open_with(&dirs, 64 << 20, room).unwrap();
+    let (disks, _) = Disks::open_with(&dirs, 64 << 20, free_space).unwrap();
     let mut counts = [0; 4];
     for index in 0..10 {
         let disk = disks.choose().unwrap();
@@ -347,26 +351,26 @@ fn attempts_are_spread_and_full_disks_left_alone() {
         counts[disk] += 1;
     }
     assert_eq!(counts, [0, 5, 5, 0]);
-    disks.shun(1);
+    disks.avoid(1);
     assert_eq!(disks.choose().unwrap(), 2);
     // Rather one that failed lately than none.
-    disks.shun(2);
+    disks.avoid(2);
     assert_eq!(disks.choose().unwrap(), 1);
     drop(disks);
-    let (disks, _) = Disks::open_with(&[at("a")], 64 << 20, room).unwrap();
+    let (disks, _) = Disks::open_with(&[at("a")], 64 << 20, free_space).unwrap();
     let error = disks.choose().unwrap_err().to_string();
     assert!(error.starts_with("no space on ") && error.ends_with("/a"), "{error}");
 }
 
 #[test]
-fn who_chooses_a_folder_waits_for_no_disk() {
+fn choosing_a_folder_never_waits_for_a_disk() {
     static HANGS: AtomicU64 = AtomicU64::new(0);
-    fn room(_: &Path) -> io::Result<u64> {
+    fn free_space(_: &Path) -> io::Result<u64> {
         std::thread::sleep(Duration::from_secs(10 * HANGS.load(Ordering::Relaxed)));
         free(Path::new("/"))
     }
     let dir = tempfile::tempdir().unwrap();
-    let (disks, _) = Disks::open_with(&[dir.path().to_owned()], 0, room).unwrap();
+    let (disks, _) = Disks::open_with(&[dir.path().to_owned()], 0, free_space).unwrap();
     HANGS.store(1, Ordering::Relaxed);
     let began = Instant::now();
     assert!(disks.usable(0) && disks.choose().is_ok());
@@ -374,7 +378,7 @@ fn who_chooses_a_folder_waits_for_no_disk() {
 }
 
 #[test]
-fn a_token_is_kept_where_there_is_room_for_it() {
+fn token_is_stored_on_a_disk_with_space() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = [dir.path().join("a"), dir.path().join("b")];
     {
@@ -408,7 +412,7 @@ fn a_start_has_a_greater_number_than_the_last_whatever_the_clock_says() {
 #[test]
 fn only_a_full_disk_of_the_attempt_is_blamed() {
     /// Folder `b` is full, `c` is ill.
-    fn room(path: &Path) -> io::Result<u64> {
+    fn free_space(path: &Path) -> io::Result<u64> {
         match path.file_name().and_then(|name| name.to_str()) {
             Some("b") => Ok(0),
             Some("c") => Err(io::Error::other("ill")),
@@ -417,7 +421,7 @@ fn only_a_full_disk_of_the_attempt_is_blamed() {
     }
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let (disks, _) = Disks::open_with(&[at("a"), at("b"), at("c")], 1 << 20, room).unwrap();
+    let (disks, _) = Disks::open_with(&[at("a"), at("b"), at("c")], 1 << 20, free_space).unwrap();
     // It has no folder on `b`, which was full already.
     let on_a = work(&disks, 0, "job_1.m0.0");
     assert_eq!(on_a.scratch.len(), 1);
@@ -425,26 +429,26 @@ fn only_a_full_disk_of_the_attempt_is_blamed() {
     let on_b = work(&disks, 1, "job_1.m1.0");
     assert_eq!(disks.full(&on_b), Some(1));
     let root = fs::canonicalize(at("b")).unwrap();
-    assert_eq!(disks.named_in(&format!("write {}/jobs/x: full", root.display())), Some(1));
-    assert_eq!(disks.named_in("no space on /elsewhere/data"), None);
+    assert_eq!(disks.folder_named_in(&format!("write {}/jobs/x: full", root.display())), Some(1));
+    assert_eq!(disks.folder_named_in("no space on /elsewhere/data"), None);
 }
 
 #[test]
-fn a_process_that_goes_on_leaves_what_it_printed_behind() {
+fn reused_process_leaves_its_logs_behind() {
     let dir = tempfile::tempdir().unwrap();
     let (disks, _) = Disks::open(&[dir.path().join("a")], 0).unwrap();
     let place = place(&disks, 0);
     // As the process has it.
-    let mut out = OpenOptions::new().append(true).open(place.printed.path().join("stdout")).unwrap();
-    let first = disks.make_work(attempt("job_1.m0.0"), &place).unwrap();
+    let mut out = OpenOptions::new().append(true).open(place.process_logs.path().join("stdout")).unwrap();
+    let first = disks.make_attempt_folders(attempt("job_1.m0.0"), &place).unwrap();
     out.write_all(b"first").unwrap();
-    let printed = disks.part_logs(&first).unwrap();
-    disks.end_work(&first, None, 0);
-    let next = disks.make_place_for(printed).unwrap();
-    let second = disks.make_work(attempt("job_1.m1.0"), &next).unwrap();
+    let process_logs = disks.detach_logs(&first).unwrap();
+    disks.remove_attempt_folders(&first, None, 0);
+    let next = disks.make_process_folders_with(process_logs).unwrap();
+    let second = disks.make_attempt_folders(attempt("job_1.m1.0"), &next).unwrap();
     out.write_all(b"second").unwrap();
-    let printed = |id| fs::read_to_string(disks.log(attempt(id), "stdout").unwrap()).unwrap();
-    assert_eq!((printed("job_1.m0.0"), printed("job_1.m1.0")), ("first".into(), "second".into()));
-    drop(disks.part_logs(&second).unwrap());
+    let process_logs = |id| fs::read_to_string(disks.log(attempt(id), "stdout").unwrap()).unwrap();
+    assert_eq!((process_logs("job_1.m0.0"), process_logs("job_1.m1.0")), ("first".into(), "second".into()));
+    drop(disks.detach_logs(&second).unwrap());
     assert_eq!(fs::read_dir(dir.path().join("a/printed")).unwrap().count(), 0);
 }

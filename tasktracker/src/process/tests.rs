@@ -6,8 +6,8 @@ fn start(folder: &Path) -> Start {
     Start { folder: folder.into(), logs: crate::disks::log_files(folder, None).unwrap(), launch: None }
 }
 
-fn surroundings(root: &Path) -> Surroundings {
-    Surroundings {
+fn environment(root: &Path) -> ProcessEnvironment {
+    ProcessEnvironment {
         umbilical: root.join("nobody"),
         root: root.to_owned(),
         limits: Limits { memory: 0, log: 1000, processes: 20 },
@@ -24,7 +24,7 @@ fn surroundings(root: &Path) -> Surroundings {
 async fn a_process_that_cannot_be_waited_for_is_not_left_behind() {
     let dir = tempfile::tempdir().unwrap();
     // No machine has room for such a stack.
-    let spawner = Spawner::start_with(surroundings(dir.path()), 1 << 62).unwrap();
+    let spawner = Spawner::start_with(environment(dir.path()), 1 << 62).unwrap();
     spawner.spawn(Path::new("cat"), start(dir.path())).await.unwrap_err();
     assert_eq!(spawner.count(), 0);
     let name = |pid: &Pid| std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
@@ -33,35 +33,35 @@ async fn a_process_that_cannot_be_waited_for_is_not_left_behind() {
 }
 
 #[tokio::test]
-async fn one_that_prints_without_end_is_ended_with_words() {
+async fn process_exceeding_the_log_limit_is_killed_with_a_message() {
     let dir = tempfile::tempdir().unwrap();
-    let spawner = Spawner::start(surroundings(dir.path())).unwrap();
+    let spawner = Spawner::start(environment(dir.path())).unwrap();
     let mut process = spawner.spawn(Path::new("yes"), start(dir.path())).await.unwrap();
     let status = (&mut process.ended).await.unwrap();
     assert_eq!(status.signal(), Some(9));
-    let words = process.handle.sentence().unwrap();
-    assert!(words.starts_with("it printed more than 1000"), "{words}");
+    let text = process.handle.kill_reason().unwrap();
+    assert!(text.starts_with("it printed more than 1000"), "{text}");
 }
 
 #[tokio::test]
-async fn one_that_starts_too_many_is_ended_with_words() {
+async fn process_exceeding_the_process_limit_is_killed_with_a_message() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("many");
     std::fs::write(&program, "#!/bin/sh\ni=0; while [ $i -lt 40 ]; do sleep 60 & i=$((i+1)); done; wait\n")
         .unwrap();
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let spawner = Spawner::start(surroundings(dir.path())).unwrap();
+    let spawner = Spawner::start(environment(dir.path())).unwrap();
     let mut process = spawner.spawn(&program, start(dir.path())).await.unwrap();
     assert_eq!((&mut process.ended).await.unwrap().signal(), Some(9));
-    let words = process.handle.sentence().unwrap();
-    assert_eq!(words, "it wanted more than 20 processes and threads (task_processes_max)");
+    let text = process.handle.kill_reason().unwrap();
+    assert_eq!(text, "it wanted more than 20 processes and threads (task_processes_max)");
 }
 
 #[test]
-fn tasks_of_another_account_get_nothing_of_the_trackers() {
+fn tasks_of_another_account_inherit_nothing() {
     let with = |account| {
-        let surroundings = Surroundings { account, ..surroundings(Path::new("/root-of-tracker")) };
-        let command = command(Path::new("true"), Path::new("/its/own"), &surroundings);
+        let environment = ProcessEnvironment { account, ..environment(Path::new("/root-of-tracker")) };
+        let command = command(Path::new("true"), Path::new("/its/own"), &environment);
         let get = |key: &str| {
             let found = command.get_envs().find(|(name, _)| *name == key);
             found.and_then(|(_, value)| value).map(std::ffi::OsStr::to_owned)

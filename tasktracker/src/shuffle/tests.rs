@@ -22,20 +22,22 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let output = dir.path().join("m0.out");
         write(&output, &[b"first partition", b"", b"third"]);
-        let aside = vec![dir.path().join("aside")];
+        let aside = vec![dir.path().join("checkpoints")];
         let bytes = b"in memory".to_vec();
         let extent = Extent { stored: bytes.len() as u64, crc: crc32c::crc32c(&bytes), ..Extent::default() };
         let run = mrlib::segment::Run::in_memory("m0", bytes.into(), extent);
-        let state =
-            checkpoint::State { runs: vec![checkpoint::Held { run, map: None }], ..Default::default() };
-        checkpoint::keep(&aside, "job_1.r0.0", 0, &state).unwrap();
+        let state = checkpoint::ReduceState {
+            runs: vec![checkpoint::SourceRun { run, map: None }],
+            ..Default::default()
+        };
+        checkpoint::save(&aside, "job_1.r0.0", 0, &state).unwrap();
         let found = Found {
             checkpoints: [("job_1.r0.0".parse().unwrap(), aside)].into(),
             outputs: [("job_1.m0.0".parse().unwrap(), output)].into(),
             tokens: [(Job(1), b"secret".to_vec())].into(),
             ..Found::default()
         };
-        let shuffle = Arc::new(Shuffle::new(Arc::new(Held::new(found)), Guard::open()));
+        let shuffle = Arc::new(Shuffle::new(Arc::new(ShuffleStore::new(found)), Guard::open()));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -58,7 +60,7 @@ impl World {
     fn answer(&mut self) -> Result<(Extent, String), (u8, String)> {
         match read_answer(&mut self.stream).unwrap() {
             Answer::No(status, message) => Err((status, message)),
-            Answer::Coming(extent) => {
+            Answer::Data(extent) => {
                 let mut text = vec![0; extent.stored as usize];
                 self.stream.read_exact(&mut text).unwrap();
                 Ok((extent, String::from_utf8(text).unwrap()))
@@ -100,7 +102,7 @@ fn partitions_come_one_after_the_other() {
 }
 
 #[test]
-fn what_cannot_be_had_is_said_and_the_line_stays() {
+fn missing_partition_is_an_error_and_the_connection_stays() {
     let mut world = World::start();
     let cases: [(&[u8], &str, u32, u8); 7] = [
         (b"secreT", "job_1.m0.0", 0, 2),
@@ -151,7 +153,7 @@ fn a_damaged_index_and_a_short_file_are_seen() {
 }
 
 #[test]
-fn a_request_without_end_is_cut_off() {
+fn endless_request_is_closed() {
     let mut world = World::start();
     world.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     assert_eq!(world.answer().unwrap_err().0, 2);
@@ -159,7 +161,7 @@ fn a_request_without_end_is_cut_off() {
 }
 
 #[test]
-fn what_was_put_aside_is_shipped_part_by_part() {
+fn checkpoint_is_served_in_parts() {
     let mut world = World::start();
     let (extent, text) = world.fetch(b"secret", "job_1.r0.0", 1).unwrap();
     assert_eq!((text.as_str(), extent.crc), ("in memory", crc32c::crc32c(b"in memory")));
@@ -190,7 +192,7 @@ fn a_link_or_a_pipe_in_place_of_an_output_is_damage() {
     }
     // The state of a paused reduce, and a part of it.
     for name in ["memory", "state"] {
-        let part = world.dir.path().join("aside").join(name);
+        let part = world.dir.path().join("checkpoints").join(name);
         std::fs::remove_file(&part).unwrap();
         symlink(&secret, &part).unwrap();
         let number = u32::from(name == "memory");

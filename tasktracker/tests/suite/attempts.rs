@@ -1,13 +1,13 @@
 //! What attempts do, and what is said of them.
 
 use super::*;
-use proto::mr::{MapAvailable, MapEvent, MapEvents, Stop, attempt_report::Status as Said, map_event};
+use proto::mr::{MapAvailable, MapEvent, MapEvents, Preempt, attempt_report::Status as Report, map_event};
 
 fn stop(attempt: &str) -> order::Kind {
-    order::Kind::Stop(Stop {
+    order::Kind::Preempt(Preempt {
         attempt: attempt.into(),
         why: "enough".into(),
-        how: proto::mr::Recall::Kill.into(),
+        kind: proto::mr::PreemptKind::Kill.into(),
     })
 }
 
@@ -15,14 +15,14 @@ fn stop(attempt: &str) -> order::Kind {
 async fn an_attempt_starts_comes_further_and_is_done() {
     let world = World::start().await;
     world.launch("job_1.m0.0", "ok");
-    let Said::Succeeded(result) = world.jobtracker.end_of("job_1.m0.0").await else { panic!("not done") };
+    let Report::Succeeded(result) = world.jobtracker.end_of("job_1.m0.0").await else { panic!("not done") };
     assert_eq!(result.counters["RECORDS"], 3);
     world.launch("job_1.m1.0", "hang");
     world.jobtracker.progress_of("job_1.m1.0").await;
     world.jobtracker.order(stop("job_1.m1.0"));
-    assert_eq!(world.jobtracker.end_of("job_1.m1.0").await, Said::Killed("enough".into()));
+    assert_eq!(world.jobtracker.end_of("job_1.m1.0").await, Report::Killed("enough".into()));
     // Each order came several times, and was taken once.
-    assert_eq!(world.jobtracker.with(|heard| heard.ended.len()), 2);
+    assert_eq!(world.jobtracker.with(|received| received.ended.len()), 2);
     let log = world.log("job_1.m0.0", false, 0).await.unwrap();
     // The kernel takes tasks first when memory ends.
     assert_eq!(log, "this is job_1.m0.0\noom_score_adj 1000\n");
@@ -35,13 +35,13 @@ async fn errors_are_the_real_ones() {
         ("job_1.m0.0", "exit:3", "exit code 3; stderr ends with:\nline 10 of trouble\n"),
         ("job_1.m1.0", "crash", "killed by signal 6 (aborted); stderr ends with:\nabout to crash"),
         ("job_1.m2.0", "failed:bad record at /in:7", "bad record at /in:7"),
-        ("job_1.m3.0", "silent", "exit code 0, but it did not say that it was done"),
-        ("job_1.m4.0", "close", "it closed its umbilical without a word"),
+        ("job_1.m3.0", "silent", "exit code 0 without a result"),
+        ("job_1.m4.0", "close", "it closed its umbilical without a result"),
     ];
-    for (attempt, fake, words) in cases {
+    for (attempt, fake, text) in cases {
         world.launch(attempt, fake);
         let failure = world.jobtracker.failure_of(attempt).await;
-        assert!(failure.starts_with(words), "{fake}: {failure}");
+        assert!(failure.starts_with(text), "{fake}: {failure}");
         assert!(fake != "exit:3" || failure.ends_with("line 19 of trouble"), "{failure}");
     }
     assert!(world.log("job_1.m0.0", true, 10).await.unwrap().ends_with("trouble\n"));
@@ -70,16 +70,16 @@ async fn a_kill_takes_grandchildren_too_and_so_does_the_end() {
     let grandchild = world.grandchild("job_1.m0.0").await;
     assert!(!is_dead(grandchild));
     world.jobtracker.order(stop("job_1.m0.0"));
-    assert_eq!(world.jobtracker.end_of("job_1.m0.0").await, Said::Killed("enough".into()));
+    assert_eq!(world.jobtracker.end_of("job_1.m0.0").await, Report::Killed("enough".into()));
     until_true("the grandchild's death", || is_dead(grandchild)).await;
     world.launch("job_1.m1.0", "fork:ok");
-    assert!(matches!(world.jobtracker.end_of("job_1.m1.0").await, Said::Succeeded(_)));
+    assert!(matches!(world.jobtracker.end_of("job_1.m1.0").await, Report::Succeeded(_)));
     let grandchild = world.grandchild("job_1.m1.0").await;
     until_true("the grandchild's death", || is_dead(grandchild)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reduces_hear_of_maps_with_the_path_of_what_is_here() {
+async fn reduces_get_map_events_with_local_paths() {
     let world = World::start().await;
     world.launch("job_1.m0.0", "ok");
     world.jobtracker.end_of("job_1.m0.0").await;
@@ -94,19 +94,19 @@ async fn reduces_hear_of_maps_with_the_path_of_what_is_here() {
         |first, events| order::Kind::MapEvents(MapEvents { job: "job_1".into(), first, events, maps: 7 });
     world.jobtracker.order(news(0, vec![available("job_1.m0.0", "here")]));
     world.jobtracker.order(news(1, vec![available("job_1.m1.0", "there"), withdrawn]));
-    let Said::Succeeded(result) = world.jobtracker.end_of("job_1.r0.0").await else { panic!("not done") };
+    let Report::Succeeded(result) = world.jobtracker.end_of("job_1.r0.0").await else { panic!("not done") };
     let path = std::fs::canonicalize(world.root()).unwrap().join("jobs/job_1/output/job_1.m0.0/out");
     let local = format!("job_1.m0.0={}", path.display());
     assert_eq!(result.pieces, [local.as_str(), "job_1.m1.0=", "-job_1.m1.0"]);
     // Launched later, it hears the same.
     world.launch("job_1.r1.0", "events:3");
-    let Said::Succeeded(result) = world.jobtracker.end_of("job_1.r1.0").await else { panic!("not done") };
+    let Report::Succeeded(result) = world.jobtracker.end_of("job_1.r1.0").await else { panic!("not done") };
     assert_eq!(result.pieces.len(), 3);
     // Not the 2 that it was launched with.
     assert_eq!(result.counters["MAPS"], 7);
     world.launch("job_1.r2.0", "unfetched:job_1.m0.0");
-    let failure = world.jobtracker.until("a fetch failure", |heard| {
-        heard.heartbeats.iter().find_map(|heartbeat| heartbeat.fetch_failures.first().cloned())
+    let failure = world.jobtracker.until("a fetch failure", |received| {
+        received.heartbeats.iter().find_map(|heartbeat| heartbeat.fetch_failures.first().cloned())
     });
     let failure = failure.await;
     let failure = (failure.reduce.as_str(), failure.map.as_str(), failure.addr.as_str());
@@ -124,9 +124,9 @@ async fn what_cannot_be_fetched_or_started_fails_with_the_reason() {
         settings: vec![],
     });
     world.launch_spec(spec.clone());
-    // A file system that is away is nobody's fault.
+    // A file system that is away is no fault of the task.
     let end = world.jobtracker.end_of("job_1.m0.0").await;
-    assert!(matches!(&end, Said::Killed(why) if why.contains("127.0.0.1:1")), "{end:?}");
+    assert!(matches!(&end, Report::Killed(why) if why.contains("127.0.0.1:1")), "{end:?}");
     spec.attempt = "job_1.m1.0".into();
     spec.program = None;
     world.launch_spec(spec);
@@ -147,10 +147,10 @@ async fn a_full_disk_is_named_and_the_next_attempt_goes_elsewhere() {
     let failure = world.jobtracker.failure_of("job_1.m9.0").await;
     assert!(failure.starts_with("cannot write /out: "), "{failure}");
     let root = std::fs::canonicalize(world.dir.path().join("two")).unwrap();
-    let words = format!("write {}/jobs/x: No space left on device (os error 28)", root.display());
-    world.launch("job_1.m0.0", &format!("failed:{words}"));
+    let text = format!("write {}/jobs/x: No space left on device (os error 28)", root.display());
+    world.launch("job_1.m0.0", &format!("failed:{text}"));
     let failure = world.jobtracker.failure_of("job_1.m0.0").await;
-    assert_eq!(failure, format!("no space on {}: {words}", root.display()));
+    assert_eq!(failure, format!("no space on {}: {text}", root.display()));
     let full = "two";
     for index in 1..5 {
         let attempt = format!("job_1.m{index}.0");
@@ -168,7 +168,7 @@ async fn map_output_may_go_to_another_disk() {
     })
     .await;
     world.launch("job_1.m0.0", "elsewhere");
-    assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Said::Succeeded(_)));
+    assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Report::Succeeded(_)));
     let outputs = ["one", "two"].map(|name| files(&world.dir.path().join(name).join("jobs/job_1/output")));
     let mut found: Vec<&String> = outputs.iter().flatten().collect();
     found.sort();
@@ -180,7 +180,7 @@ async fn map_output_may_go_to_another_disk() {
     let events = vec![MapEvent { kind: Some(map_event::Kind::Available(map)) }];
     let news = MapEvents { job: "job_1".into(), first: 0, events, maps: 1 };
     world.jobtracker.order(order::Kind::MapEvents(news));
-    let Said::Succeeded(result) = world.jobtracker.end_of("job_1.r0.0").await else { panic!("not done") };
+    let Report::Succeeded(result) = world.jobtracker.end_of("job_1.r0.0").await else { panic!("not done") };
     let path = result.pieces[0].strip_prefix("job_1.m0.0=").unwrap();
     assert_eq!(std::fs::read(path).unwrap(), b"partition 0partition 1");
 }

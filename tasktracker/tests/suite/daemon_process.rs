@@ -1,7 +1,7 @@
 //! The tracker as a process of its own: what escapes its tasks, and what a kill of it leaves.
 
 use super::*;
-use proto::mr::attempt_report::Status as Said;
+use proto::mr::attempt_report::Status as Report;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Stdio};
 
@@ -30,7 +30,7 @@ impl Daemon {
 
 impl Daemon {
     /// Its child that is the same program.
-    fn keeper(&self) -> i32 {
+    fn reaper(&self) -> i32 {
         let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_tasktracker")).unwrap();
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
         let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -50,7 +50,7 @@ async fn spawn(world: &World) -> Child {
 async fn spawn_by(world: &World, mut command: Command) -> Child {
     let config = world.dir.path().join("fermata.toml");
     std::fs::write(&config, world.config.print()).unwrap();
-    let before = world.jobtracker.with(|heard| heard.registrations.len());
+    let before = world.jobtracker.with(|received| received.registrations.len());
     let child = command
         .arg("--config")
         .arg(&config)
@@ -59,7 +59,7 @@ async fn spawn_by(world: &World, mut command: Command) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    world.jobtracker.until("a registration", |heard| heard.registrations.get(before).map(drop)).await;
+    world.jobtracker.until("a registration", |received| received.registrations.get(before).map(drop)).await;
     child
 }
 
@@ -71,15 +71,15 @@ impl Drop for Daemon {
 }
 
 fn stop(attempt: &str) -> order::Kind {
-    order::Kind::Stop(proto::mr::Stop {
+    order::Kind::Preempt(proto::mr::Preempt {
         attempt: attempt.into(),
         why: "enough".into(),
-        how: proto::mr::Recall::Kill.into(),
+        kind: proto::mr::PreemptKind::Kill.into(),
     })
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_escapes_dies_after_its_own_attempt_and_not_before() {
+async fn escaped_process_dies_after_its_attempt() {
     let daemon = Daemon::start().await;
     let jobtracker = &daemon.world.jobtracker;
     daemon.world.launch("job_1.m0.0", "escape:hang");
@@ -90,13 +90,13 @@ async fn what_escapes_dies_after_its_own_attempt_and_not_before() {
     })
     .await;
     daemon.world.launch("job_1.m1.0", "escape:ok");
-    assert!(matches!(jobtracker.end_of("job_1.m1.0").await, Said::Succeeded(_)));
+    assert!(matches!(jobtracker.end_of("job_1.m1.0").await, Report::Succeeded(_)));
     let gone = daemon.grandchild("job_1.m1.0").await;
     // Reaped too.
     until_true("the escaped one's end", || state_of(gone).is_none()).await;
     assert!(!is_dead(kept), "it belongs to an attempt that runs");
     jobtracker.order(stop("job_1.m0.0"));
-    assert_eq!(jobtracker.end_of("job_1.m0.0").await, Said::Killed("enough".into()));
+    assert_eq!(jobtracker.end_of("job_1.m0.0").await, Report::Killed("enough".into()));
     until_true("the escaped one's end", || state_of(kept).is_none()).await;
 }
 
@@ -116,12 +116,12 @@ async fn a_killed_tracker_takes_everything_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_start_ends_what_outlived_both_tracker_and_keeper() {
+async fn next_start_kills_what_outlived_tracker_and_reaper() {
     let mut daemon = Daemon::start().await;
     daemon.world.launch("job_1.m0.0", "escape:hang");
     let escaped = daemon.grandchild("job_1.m0.0").await;
-    let keeper = daemon.keeper();
-    kill_process(Pid::from_raw(keeper).unwrap(), Signal::KILL).unwrap();
+    let reaper = daemon.reaper();
+    kill_process(Pid::from_raw(reaper).unwrap(), Signal::KILL).unwrap();
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
     assert!(!is_dead(escaped));
@@ -130,19 +130,19 @@ async fn the_next_start_ends_what_outlived_both_tracker_and_keeper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_keeper_of_a_dead_tracker_leaves_the_next_one_alone() {
+async fn reaper_of_a_dead_tracker_spares_the_next_one() {
     let mut daemon = Daemon::start().await;
-    let keeper = daemon.keeper();
-    let keeper_pid = Pid::from_raw(keeper).unwrap();
+    let reaper = daemon.reaper();
+    let reaper_pid = Pid::from_raw(reaper).unwrap();
     // It comes late.
-    kill_process(keeper_pid, Signal::STOP).unwrap();
+    kill_process(reaper_pid, Signal::STOP).unwrap();
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
     daemon.child = spawn(&daemon.world).await;
     daemon.world.launch("job_1.m0.0", "fork:hang");
     let grandchild = daemon.grandchild("job_1.m0.0").await;
-    kill_process(keeper_pid, Signal::CONT).unwrap();
-    until_true("the keeper's end", || is_dead(keeper.cast_unsigned())).await;
+    kill_process(reaper_pid, Signal::CONT).unwrap();
+    until_true("the keeper's end", || is_dead(reaper.cast_unsigned())).await;
     assert!(!is_dead(grandchild));
 }
 
@@ -157,7 +157,7 @@ async fn children_of_whoever_became_the_tracker_are_left_alone() {
     let daemon = Daemon { world, child };
     let before: u32 = std::fs::read_to_string(&told).unwrap().trim().parse().unwrap();
     daemon.world.launch("job_1.m1.0", "escape:ok");
-    assert!(matches!(daemon.world.jobtracker.end_of("job_1.m1.0").await, Said::Succeeded(_)));
+    assert!(matches!(daemon.world.jobtracker.end_of("job_1.m1.0").await, Report::Succeeded(_)));
     let gone = daemon.grandchild("job_1.m1.0").await;
     until_true("the escaped one's end", || state_of(gone).is_none()).await;
     assert!(!is_dead(before));
@@ -169,12 +169,12 @@ async fn a_tracker_that_is_asked_to_stop_leaves_no_process() {
     let mut daemon = Daemon::start().await;
     daemon.world.launch("job_1.m0.0", "escape:hang");
     let escaped = daemon.grandchild("job_1.m0.0").await;
-    let keeper = daemon.keeper();
+    let reaper = daemon.reaper();
     let pid = Pid::from_child(&daemon.child);
     kill_process(pid, Signal::TERM).unwrap();
     let status = daemon.child.wait().unwrap();
     assert!(status.success(), "{status}");
     // Gone by then, and reaped.
-    assert!(state_of(keeper.cast_unsigned()).is_none());
+    assert!(state_of(reaper.cast_unsigned()).is_none());
     until_true("the escaped one's end", || is_dead(escaped)).await;
 }

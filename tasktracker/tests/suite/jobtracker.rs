@@ -2,7 +2,7 @@
 
 use proto::mr::{
     AttemptReport, FromTracker, Heartbeat, Order, Orders, Progress, RegisterTracker, Registered, ToTracker,
-    attempt_report::Status as Said,
+    attempt_report::Status as Report,
     from_tracker, order, to_tracker,
     tracker_link_server::{TrackerLink, TrackerLinkServer},
 };
@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 type Out = mpsc::UnboundedSender<Result<ToTracker, Status>>;
 
 #[derive(Default)]
-pub(crate) struct Heard {
+pub(crate) struct Received {
     out: Option<Out>,
     waiting: Vec<Order>,
     number: u64,
@@ -32,12 +32,12 @@ pub(crate) struct Heard {
     pub(crate) heartbeats: Vec<Heartbeat>,
     pub(crate) running: BTreeMap<String, Progress>,
     /// Every report of an end, in order.
-    pub(crate) ended: Vec<(String, Said)>,
+    pub(crate) ended: Vec<(String, Report)>,
 }
 
 #[derive(Clone, Default)]
 pub(crate) struct JobTracker {
-    heard: Arc<Mutex<Heard>>,
+    received: Arc<Mutex<Received>>,
     changed: Arc<Notify>,
 }
 
@@ -56,11 +56,11 @@ impl JobTracker {
     }
 
     /// Waits until `look` finds something in what was heard.
-    pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut(&mut Heard) -> Option<T>) -> T {
+    pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut(&mut Received) -> Option<T>) -> T {
         let wait = async {
             loop {
                 let changed = self.changed.notified();
-                if let Some(found) = look(&mut self.heard.lock().unwrap()) {
+                if let Some(found) = look(&mut self.received.lock().unwrap()) {
                     return found;
                 }
                 changed.await;
@@ -68,14 +68,14 @@ impl JobTracker {
         };
         let found = tokio::time::timeout(Duration::from_secs(40), wait).await.ok();
         found.unwrap_or_else(|| {
-            panic!("waited in vain for {what}; ended: {:?}", self.with(|heard| heard.ended.clone()))
+            panic!("waited for nothing for {what}; ended: {:?}", self.with(|received| received.ended.clone()))
         })
     }
 
     /// How an attempt ended.
-    pub(crate) async fn end_of(&self, attempt: &str) -> Said {
-        let find = |heard: &mut Heard| {
-            let found = heard.ended.iter().find(|(id, _)| id == attempt);
+    pub(crate) async fn end_of(&self, attempt: &str) -> Report {
+        let find = |received: &mut Received| {
+            let found = received.ended.iter().find(|(id, _)| id == attempt);
             found.map(|(_, said)| said.clone())
         };
         self.until(&format!("the end of {attempt}"), find).await
@@ -84,45 +84,45 @@ impl JobTracker {
     /// The words of one that failed.
     pub(crate) async fn failure_of(&self, attempt: &str) -> String {
         match self.end_of(attempt).await {
-            Said::Failed(words) => words,
+            Report::Failed(text) => text,
             other => panic!("{attempt} did not fail: {other:?}"),
         }
     }
 
     /// Waits until an attempt has reported progress.
     pub(crate) async fn progress_of(&self, attempt: &str) {
-        let come = |heard: &mut Heard| {
-            heard.running.get(attempt).filter(|progress| (progress.done - 0.5).abs() < 1e-9).map(drop)
+        let come = |received: &mut Received| {
+            received.running.get(attempt).filter(|progress| (progress.done - 0.5).abs() < 1e-9).map(drop)
         };
         self.until(&format!("progress of {attempt}"), come).await;
     }
 
     /// Gives an order, together with all that have not been taken yet.
     pub(crate) fn order(&self, kind: order::Kind) {
-        let mut heard = self.heard.lock().unwrap();
-        heard.number += 1;
-        let order = Order { number: heard.number, kind: Some(kind) };
-        heard.waiting.push(order);
+        let mut received = self.received.lock().unwrap();
+        received.number += 1;
+        let order = Order { number: received.number, kind: Some(kind) };
+        received.waiting.push(order);
         // Twice: a repeat must do nothing.
-        heard.tell(0);
-        heard.tell(0);
+        received.tell(0);
+        received.tell(0);
     }
 
-    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Heard) -> T) -> T {
-        act(&mut self.heard.lock().unwrap())
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Received) -> T) -> T {
+        act(&mut self.received.lock().unwrap())
     }
 
     fn take(&self, message: FromTracker, out: &Out) {
-        let mut heard = self.heard.lock().unwrap();
+        let mut received = self.received.lock().unwrap();
         match message.kind.unwrap() {
             from_tracker::Kind::Register(register) => {
-                heard.out = Some(out.clone());
-                (heard.number, heard.waiting) = (0, Vec::new());
-                heard.reported(register.attempts.clone());
-                heard.registrations.push(register);
-                let heartbeat_ms = if heard.heartbeat_ms == 0 { 50 } else { heard.heartbeat_ms };
-                let kind = match heard.refusal.clone() {
-                    Some(words) => to_tracker::Kind::Refused(words),
+                received.out = Some(out.clone());
+                (received.number, received.waiting) = (0, Vec::new());
+                received.reported(register.attempts.clone());
+                received.registrations.push(register);
+                let heartbeat_ms = if received.heartbeat_ms == 0 { 50 } else { received.heartbeat_ms };
+                let kind = match received.refusal.clone() {
+                    Some(text) => to_tracker::Kind::Refused(text),
                     None => to_tracker::Kind::Registered(Registered {
                         tracker: 0,
                         epoch: 1,
@@ -135,20 +135,20 @@ impl JobTracker {
             }
             from_tracker::Kind::Heartbeat(heartbeat) => {
                 let (seq, acked) = (heartbeat.seq, heartbeat.acked);
-                heard.waiting.retain(|order| order.number > acked);
-                if !heard.mute {
-                    heard.reported(heartbeat.attempts.clone());
-                    heard.tell(seq);
+                received.waiting.retain(|order| order.number > acked);
+                if !received.mute {
+                    received.reported(heartbeat.attempts.clone());
+                    received.tell(seq);
                 }
-                heard.heartbeats.push(heartbeat);
+                received.heartbeats.push(heartbeat);
             }
         }
-        drop(heard);
+        drop(received);
         self.changed.notify_waiters();
     }
 }
 
-impl Heard {
+impl Received {
     fn tell(&self, answers: u64) {
         let orders = Orders { answers, orders: self.waiting.clone() };
         let message = ToTracker { kind: Some(to_tracker::Kind::Orders(orders)) };
@@ -160,7 +160,7 @@ impl Heard {
     fn reported(&mut self, reports: Vec<AttemptReport>) {
         for AttemptReport { attempt, status } in reports {
             match status.unwrap() {
-                Said::Running(progress) => drop(self.running.insert(attempt, progress)),
+                Report::Running(progress) => drop(self.running.insert(attempt, progress)),
                 ended => self.ended.push((attempt, ended)),
             }
         }

@@ -1,10 +1,10 @@
 //! A task that says, takes or prints too much ends itself, and nobody else.
 
 use super::*;
-use proto::mr::attempt_report::Status as Said;
+use proto::mr::attempt_report::Status as Report;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_task_says_too_much_of_fails_that_attempt_alone() {
+async fn oversized_task_messages_fail_only_that_attempt() {
     let world = World::start().await;
     world.launch("job_1.m9.0", "hang");
     world.jobtracker.progress_of("job_1.m9.0").await;
@@ -14,30 +14,30 @@ async fn what_a_task_says_too_much_of_fails_that_attempt_alone() {
         // More than a message to the JobTracker may have.
         ("job_1.m2.0", "counters:700000", "it sent a message of "),
     ];
-    for (attempt, fake, words) in cases {
+    for (attempt, fake, text) in cases {
         world.launch(attempt, fake);
         let failure = world.jobtracker.failure_of(attempt).await;
-        assert!(failure.starts_with(words), "{fake}: {failure}");
+        assert!(failure.starts_with(text), "{fake}: {failure}");
     }
     for (attempt, fake) in [("job_1.m3.0", "counters:1000"), ("job_1.m4.0", "pieces:10000")] {
         world.launch(attempt, fake);
-        assert!(matches!(world.jobtracker.end_of(attempt).await, Said::Succeeded(_)), "{fake}");
+        assert!(matches!(world.jobtracker.end_of(attempt).await, Report::Succeeded(_)), "{fake}");
     }
     world.launch("job_1.m5.0", "long:3000000");
     let failure = world.jobtracker.failure_of("job_1.m5.0").await;
     assert!(failure.len() <= 16 << 10, "{}", failure.len());
     assert!(failure.starts_with("beginsss") && failure.ends_with("sssend"));
-    let statuses = world.jobtracker.with(|heard| {
+    let statuses = world.jobtracker.with(|received| {
         let running = |report: &proto::mr::AttemptReport| match &report.status {
-            Some(Said::Running(progress)) => progress.status.len(),
+            Some(Report::Running(progress)) => progress.status.len(),
             _ => 0,
         };
-        heard.heartbeats.iter().flat_map(|heartbeat| &heartbeat.attempts).map(running).max()
+        received.heartbeats.iter().flat_map(|heartbeat| &heartbeat.attempts).map(running).max()
     });
     assert!(statuses.unwrap() <= 1024);
     // One line all the time, and the neighbour still runs.
-    assert_eq!(world.jobtracker.with(|heard| heard.registrations.len()), 1);
-    let ended = world.jobtracker.with(|heard| heard.ended.iter().any(|(id, _)| id == "job_1.m9.0"));
+    assert_eq!(world.jobtracker.with(|received| received.registrations.len()), 1);
+    let ended = world.jobtracker.with(|received| received.ended.iter().any(|(id, _)| id == "job_1.m9.0"));
     assert!(!ended);
 }
 
@@ -55,7 +55,7 @@ async fn memory_beyond_the_limit_ends_the_attempt_with_the_figures() {
     let (used, rest) = used.unwrap_or_else(|| panic!("{failure}"));
     assert!((101..400).contains(&used.parse::<u64>().unwrap()), "{failure}");
     assert!(rest.starts_with("MiB of 100 MiB (task_memory_max)"), "{failure}");
-    assert!(!world.jobtracker.with(|heard| heard.ended.iter().any(|(id, _)| id == "job_1.m1.0")));
+    assert!(!world.jobtracker.with(|received| received.ended.iter().any(|(id, _)| id == "job_1.m1.0")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

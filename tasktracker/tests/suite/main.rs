@@ -4,8 +4,8 @@ mod attempts;
 mod daemon_process;
 mod jobtracker;
 mod limits;
+mod process_reuse;
 mod side_files;
-mod staying;
 mod tracker;
 
 use daemon::{Bytes, config::Config};
@@ -120,7 +120,7 @@ async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMu
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("waited in vain for {what}");
+    panic!("waited for nothing for {what}");
 }
 
 async fn until_true(what: &str, look: impl Fn() -> bool) {

@@ -7,7 +7,7 @@ use dfs::{
     datanode::DataNode,
     path::DfsPath,
 };
-use proto::mr::attempt_report::Status as Said;
+use proto::mr::attempt_report::Status as Report;
 
 struct FileSystem {
     namenode: String,
@@ -74,13 +74,13 @@ async fn side_files_are_there_for_reading_and_go_with_the_job() {
     let dfs = up(world.dir.path()).await;
     dfs.write("/dict.txt", b"some words").await;
     world.launch_spec(dfs.spec("job_1.m0.0", "side:dict.txt", &["/dict.txt"]));
-    assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Said::Succeeded(_)));
+    assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Report::Succeeded(_)));
     let log = world.log("job_1.m0.0", false, 0).await.unwrap();
     assert!(log.contains("some words with mode 555"), "{log}");
     // What it prints is elsewhere: no name is taken.
     dfs.write("/stdout", b"mine").await;
     world.launch_spec(dfs.spec("job_2.m0.0", "side:stdout", &["/stdout"]));
-    assert!(matches!(world.jobtracker.end_of("job_2.m0.0").await, Said::Succeeded(_)));
+    assert!(matches!(world.jobtracker.end_of("job_2.m0.0").await, Report::Succeeded(_)));
     let log = world.log("job_2.m0.0", false, 0).await.unwrap();
     assert!(log.contains("mine with mode 555"), "{log}");
     until_true("no process but the idle one", || world.tracker().processes() == 1).await;

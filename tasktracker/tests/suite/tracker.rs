@@ -1,7 +1,7 @@
 //! The tracker itself: restarts, broken lines, leaks, strangers.
 
 use super::*;
-use proto::mr::attempt_report::Status as Said;
+use proto::mr::attempt_report::Status as Report;
 use std::io::Read;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -13,10 +13,10 @@ async fn a_restart_finds_outputs_and_a_clean_removes_them() {
     world.jobtracker.progress_of("job_1.m1.0").await;
     world.stop_tracker().await;
     world.start_tracker().await;
-    let last = world.jobtracker.with(|heard| heard.registrations.last().cloned()).unwrap();
+    let last = world.jobtracker.with(|received| received.registrations.last().cloned()).unwrap();
     assert_eq!(last.outputs, ["job_1.m0.0"]);
     assert!(last.attempts.is_empty(), "{last:?}");
-    let first = world.jobtracker.with(|heard| heard.registrations[0].clone());
+    let first = world.jobtracker.with(|received| received.registrations[0].clone());
     // The JobTracker numbers processes: a new one has no number yet.
     assert_eq!((first.incarnation, last.incarnation), (0, 0));
     // And serves them, to who has the token.
@@ -25,7 +25,7 @@ async fn a_restart_finds_outputs_and_a_clean_removes_them() {
     let request = mrlib::fetch::wire::request(&token, "job_1.m0.0", 1).unwrap();
     std::io::Write::write_all(&mut stream, &request).unwrap();
     let answer = mrlib::fetch::wire::read_answer(&mut stream).unwrap();
-    assert!(matches!(answer, mrlib::fetch::wire::Answer::Coming(_)), "{answer:?}");
+    assert!(matches!(answer, mrlib::fetch::wire::Answer::Data(_)), "{answer:?}");
     let mut stored = [0; 11];
     stream.read_exact(&mut stored).unwrap();
     assert_eq!(&stored, b"partition 1");
@@ -35,62 +35,65 @@ async fn a_restart_finds_outputs_and_a_clean_removes_them() {
     let jobs = world.root().join("jobs");
     until_true("an empty folder", || std::fs::read_dir(&jobs).unwrap().next().is_none()).await;
     let registered = |world: &World| {
-        world.jobtracker.with(jobtracker::Heard::hang_up);
-        let count = world.jobtracker.with(|heard| heard.registrations.len());
+        world.jobtracker.with(jobtracker::Received::hang_up);
+        let count = world.jobtracker.with(|received| received.registrations.len());
         let jobtracker = world.jobtracker.clone();
-        async move { jobtracker.until("a registration", |heard| heard.registrations.get(count).cloned()).await }
+        async move {
+            jobtracker.until("a registration", |received| received.registrations.get(count).cloned()).await
+        }
     };
     while !registered(&world).await.jobs.is_empty() {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_heartbeat_is_repeated_until_it_is_answered() {
+async fn heartbeat_is_repeated_until_acknowledged() {
     let world = World::start().await;
-    world.jobtracker.with(|heard| heard.mute = true);
+    world.jobtracker.with(|received| received.mute = true);
     world.launch("job_1.m0.0", "ok");
     let has_end = |heartbeat: &proto::mr::Heartbeat| {
-        heartbeat.attempts.iter().any(|report| matches!(report.status, Some(Said::Succeeded(_))))
+        heartbeat.attempts.iter().any(|report| matches!(report.status, Some(Report::Succeeded(_))))
     };
     // The first that went unanswered hides the end behind it, whatever comes meanwhile.
-    let same = world.jobtracker.until("repeats", |heard| {
-        let last = heard.heartbeats.last()?;
-        let same: Vec<_> = heard.heartbeats.iter().filter(|heartbeat| heartbeat.seq == last.seq).collect();
+    let same = world.jobtracker.until("repeats", |received| {
+        let last = received.heartbeats.last()?;
+        let same: Vec<_> = received.heartbeats.iter().filter(|heartbeat| heartbeat.seq == last.seq).collect();
         assert!(same.iter().all(|heartbeat| heartbeat.attempts == last.attempts), "{same:?}");
         (same.len() >= 4).then_some(last.seq)
     });
     let seq = same.await;
-    world.jobtracker.with(|heard| heard.mute = false);
-    assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Said::Succeeded(_)));
-    let ends = world.jobtracker.with(|heard| {
-        let ends = heard.heartbeats.iter().filter(|heartbeat| has_end(heartbeat));
+    world.jobtracker.with(|received| received.mute = false);
+    assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Report::Succeeded(_)));
+    let ends = world.jobtracker.with(|received| {
+        let ends = received.heartbeats.iter().filter(|heartbeat| has_end(heartbeat));
         ends.map(|heartbeat| heartbeat.seq).collect::<Vec<u64>>()
     });
     // Told once, in the muted one or in the one right after it.
     assert!(ends.iter().all(|end| *end == ends[0]) && (seq..=seq + 1).contains(&ends[0]), "{ends:?}");
-    assert_eq!(world.jobtracker.with(|heard| heard.ended.len()), 1);
+    assert_eq!(world.jobtracker.with(|received| received.ended.len()), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_broken_line_it_registers_with_what_it_runs_and_has() {
+async fn reconnected_tracker_registers_its_attempts_and_outputs() {
     let world = World::start().await;
     world.launch("job_1.m0.0", "ok");
     world.jobtracker.end_of("job_1.m0.0").await;
     world.launch("job_1.m1.0", "hang");
     world.jobtracker.progress_of("job_1.m1.0").await;
-    world.jobtracker.with(jobtracker::Heard::hang_up);
-    let again = world.jobtracker.until("a registration", |heard| heard.registrations.get(1).cloned()).await;
+    world.jobtracker.with(jobtracker::Received::hang_up);
+    let again =
+        world.jobtracker.until("a registration", |received| received.registrations.get(1).cloned()).await;
     assert_eq!(again.outputs, ["job_1.m0.0"]);
     let running: Vec<&str> = again.attempts.iter().map(|report| report.attempt.as_str()).collect();
     assert_eq!(running, ["job_1.m1.0"]);
     assert_eq!(again.incarnation, 1, "the number that it was given");
     // It still runs, and the JobTracker can stop it.
-    let stop = proto::mr::Stop {
+    let stop = proto::mr::Preempt {
         attempt: "job_1.m1.0".into(),
         why: "enough".into(),
-        how: proto::mr::Recall::Kill.into(),
+        kind: proto::mr::PreemptKind::Kill.into(),
     };
-    world.jobtracker.order(order::Kind::Stop(stop));
-    assert_eq!(world.jobtracker.end_of("job_1.m1.0").await, Said::Killed("enough".into()));
+    world.jobtracker.order(order::Kind::Preempt(stop));
+    assert_eq!(world.jobtracker.end_of("job_1.m1.0").await, Report::Killed("enough".into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,9 +101,9 @@ async fn a_refusal_ends_it_and_everything_that_runs() {
     let world = World::start().await;
     world.launch("job_1.m0.0", "fork:hang");
     let grandchild = world.grandchild("job_1.m0.0").await;
-    world.jobtracker.with(|heard| {
-        heard.refusal = Some("another process has taken the name here".into());
-        heard.hang_up();
+    world.jobtracker.with(|received| {
+        received.refusal = Some("another process has taken the name here".into());
+        received.hang_up();
     });
     let error = world.tracker().failed().await.to_string();
     assert!(error.contains("another process has taken the name here"), "{error}");
@@ -108,7 +111,7 @@ async fn a_refusal_ends_it_and_everything_that_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_at_the_umbilical_are_hung_up_on() {
+async fn unknown_umbilical_connections_are_closed() {
     let world = World::start().await;
     let mut stream = std::os::unix::net::UnixStream::connect(world.root().join("umbilical.sock")).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -142,11 +145,11 @@ fn zombies() -> usize {
 async fn two_hundred_attempts_leave_nothing_behind() {
     let world = World::with(|config| config.tasktracker.logs_kept = 5).await;
     // Nothing below may wait for a tick.
-    world.jobtracker.with(|heard| {
-        heard.heartbeat_ms = 60_000;
-        heard.hang_up();
+    world.jobtracker.with(|received| {
+        received.heartbeat_ms = 60_000;
+        received.hang_up();
     });
-    world.jobtracker.until("a registration", |heard| heard.registrations.get(1).map(drop)).await;
+    world.jobtracker.until("a registration", |received| received.registrations.get(1).map(drop)).await;
     let mut before = 0;
     let begin = std::time::Instant::now();
     for index in 0..200 {

@@ -1,19 +1,19 @@
 //! A job of a user's own, for the cluster tests: sorts lines as a whole behind the prefix that its side file holds,
-//! or does harm (setting `harm`) when it meets the line `now`.
+//! or does harm (setting `misbehaviour`) when it meets the line `now`.
 
 use mrlib::{Conf, Context, Emit, Job, Mapper, Reducer, TaskError, Values, settings::Kind};
 use std::{fs, process::Command, thread, time::Duration};
 
 struct Lines {
     prefix: Vec<u8>,
-    harm: String,
+    misbehaviour: String,
 }
 
 impl Lines {
     fn new(conf: &Conf) -> Self {
-        let harm = conf.get("harm").unwrap_or_default().to_owned();
+        let misbehaviour = conf.get("misbehaviour").unwrap_or_default().to_owned();
         // While sampling there are no side files yet.
-        Self { prefix: fs::read("prefix.txt").unwrap_or_default(), harm }
+        Self { prefix: fs::read("prefix.txt").unwrap_or_default(), misbehaviour }
     }
 }
 
@@ -30,15 +30,15 @@ impl Mapper for Lines {
         context: &mut Context,
     ) -> Result<(), TaskError> {
         if line == b"now" {
-            do_harm(&self.harm, context)?;
+            misbehave(&self.misbehaviour, context)?;
         }
         let value: &[u8] = if self.prefix.is_empty() { b"none" } else { &self.prefix };
         out.emit(line, value)
     }
 }
 
-fn do_harm(harm: &str, context: &mut Context) -> Result<(), TaskError> {
-    match harm {
+fn misbehave(misbehaviour: &str, context: &mut Context) -> Result<(), TaskError> {
+    match misbehaviour {
         "" => {}
         "eat" => {
             let mut eaten: Vec<Vec<u8>> = Vec::new();
@@ -58,7 +58,7 @@ fn do_harm(harm: &str, context: &mut Context) -> Result<(), TaskError> {
         }
         "panic" => panic!("this line is no good"),
         "exit" => {
-            eprintln!("the last word of the task");
+            eprintln!("the last message of the task");
             std::process::exit(3);
         }
         "signal" => {
@@ -91,8 +91,11 @@ impl Reducer for Show {
 
 fn main() {
     mrlib::run(|_: &Conf| {
-        let job =
-            Job::map(|conf| Ok(Lines::new(conf))).takes("harm", Kind::Text, "what to do at the line `now`");
+        let job = Job::map(|conf| Ok(Lines::new(conf))).declare_setting(
+            "misbehaviour",
+            Kind::Text,
+            "what to do at the line `now`",
+        );
         job.reduce(|_| Ok(Show)).totally_ordered()
     })
 }

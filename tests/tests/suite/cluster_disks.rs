@@ -4,7 +4,7 @@
 use fermata_tests::{Machines, eventually};
 use std::{fs, path::Path, process::Command, time::Duration};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A disk that is mounted, until it is dropped.
 struct Disk<'a>(&'a Path);
@@ -79,15 +79,15 @@ fn a_node_uses_the_disks_of_the_settings_and_leaves_out_one_that_is_not_mounted(
     drop(first);
     let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "lab"]);
     assert_eq!(refused.code, 1);
-    for words in ["fq2: ", "datanode is not started", "had data and now has none", "--format fq2"] {
-        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    for text in ["fq2: ", "datanode is not started", "had data and now has none", "--format fq2"] {
+        assert!(refused.stderr.contains(text), "{}", refused.stderr);
     }
     assert_eq!(fs::read_dir(&a).unwrap().count(), 0, "something was written below the mount point");
 
     // New disks, which is said.
     let (_first, _second) = (Disk::mount(&a), Disk::mount(&b));
     machines.cluster(&["up", "--format", "fq2"]);
-    eventually("all blocks have their replicas on the new disks", PATIENCE, || {
+    eventually("all blocks have their replicas on the new disks", TIMEOUT, || {
         (blocks_in(&a.join("dn")) + blocks_in(&b.join("dn")) > 0).then_some(())
     });
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
@@ -97,7 +97,7 @@ fn a_node_uses_the_disks_of_the_settings_and_leaves_out_one_that_is_not_mounted(
 
 /// Operator's bug 9.
 #[test]
-fn a_lost_master_disk_is_not_formatted_unasked() {
+fn lost_master_disk_is_not_formatted_implicitly() {
     let Some(machines) = Machines::make("fv", 25, &["r1"]) else { return };
     machines.mrctl(&["fs", "mkdir", "/precious"]);
     machines.cluster(&["down"]);
@@ -108,9 +108,9 @@ fn a_lost_master_disk_is_not_formatted_unasked() {
         fs::rename(&folder, &kept).unwrap();
         let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "lab"]);
         assert_eq!(refused.code, 1, "{}", refused.stdout);
-        for words in [daemon, "had data and now has none", "restore the folder from a backup", "--format fv1"]
+        for text in [daemon, "had data and now has none", "restore the folder from a backup", "--format fv1"]
         {
-            assert!(refused.stderr.contains(words), "{}", refused.stderr);
+            assert!(refused.stderr.contains(text), "{}", refused.stderr);
         }
         assert!(!folder.exists(), "it was created anew");
         machines.cluster(&["down"]);

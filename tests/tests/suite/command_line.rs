@@ -11,7 +11,7 @@ use std::{
 };
 
 #[test]
-fn a_bad_scheduler_leaves_no_mark() {
+fn invalid_scheduler_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut up = Command::new(binaries().join("mrctl"));
     let ran =
@@ -29,7 +29,7 @@ fn a_bad_scheduler_leaves_no_mark() {
 }
 
 #[test]
-fn a_dead_jobtracker_is_told_of_with_what_to_do() {
+fn dead_jobtracker_error_says_what_to_do() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("f"), "a\n").unwrap();
     cluster.mrctl(&["fs", "put", "f", "/f"]);
@@ -73,10 +73,10 @@ fn a_dead_jobtracker_is_told_of_with_what_to_do() {
 
     // Frozen, it takes connections and says nothing.
     cluster.mrctl(&["chaos", "stop", "jobtracker"]);
-    let begun = Instant::now();
+    let started = Instant::now();
     let line = cluster.refused(1, &["jobs"]);
     cluster.mrctl(&["chaos", "cont", "jobtracker"]);
-    assert!(line.contains("does not answer") && begun.elapsed() < Duration::from_secs(30), "{line}");
+    assert!(line.contains("does not answer") && started.elapsed() < Duration::from_secs(30), "{line}");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn an_address_of_the_clusters_own_is_used_with_the_credentials_of_its_folder() {
 }
 
 #[test]
-fn looking_at_jobs() {
+fn job_commands_show_jobs() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("f"), "a b\nc d\ne f\n").unwrap();
     cluster.mrctl(&["fs", "put", "f", "/in/f"]);
@@ -146,7 +146,7 @@ fn looking_at_jobs() {
 }
 
 #[test]
-fn blocks_whose_nodes_are_away_are_missing_not_corrupt() {
+fn blocks_on_unreachable_nodes_are_missing_not_corrupt() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("f"), "a").unwrap();
     cluster.mrctl(&["fs", "put", "f", "/f"]);

@@ -47,7 +47,7 @@ fn check_yaml(name: &str, text: &str) {
 }
 
 #[test]
-fn the_unit_is_one_that_systemd_takes() {
+fn systemd_unit_is_valid() {
     let unit = text("systemd/fermata@.service");
     let mut keys = BTreeSet::new();
     for line in unit.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -78,7 +78,7 @@ fn the_unit_is_one_that_systemd_takes() {
 }
 
 fn page(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/deploy").join(name)).unwrap()
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate").join(name)).unwrap()
 }
 
 /// The lines of the page, run with a stand-in for ssh that keeps what would be sent.
@@ -122,7 +122,7 @@ fn an_image_is_built_from_sources_alone() {
     for member in members.split(']').next().unwrap().split('"').skip(1).step_by(2) {
         assert!(rules.contains(&format!("!{member}").as_str()), "{member} is missing from the image");
     }
-    for needed in ["!Cargo.toml", "!Cargo.lock", "!docs/write-a-scheduler.md"] {
+    for needed in ["!Cargo.toml", "!Cargo.lock", "!docs/research/write-a-scheduler.md"] {
         assert!(rules.contains(&needed), "{needed}");
     }
     assert!(!rules.iter().any(|rule| rule.starts_with("!lab") || rule.starts_with("!target")), "{rules:?}");
@@ -139,9 +139,9 @@ fn an_experiment_that_cannot_be_run_is_refused_at_once() {
         command.arg(experiment).env("OAR_NODE_FILE", nodes).env("OAR_JOB_ID", "7");
         // Nothing of ours is there: whoever comes so far would fail otherwise.
         let ran = command.env("PROGRAMS", "/nonexistent").current_dir(dir.path()).output().unwrap();
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(!ran.status.success() && said.contains(words), "{said}");
-        assert!(!dir.path().join("results-7").exists() || words.contains("already"), "{said}");
+        let paper_figures = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success() && paper_figures.contains(words), "{paper_figures}");
+        assert!(!dir.path().join("results-7").exists() || words.contains("already"), "{paper_figures}");
     };
     refused("/nonexistent", &nodes, "is not a program");
     refused("/bin/true", &dir.path().join("none"), "node file");

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// What a script exits with where something that it needs is missing.
 const SKIPPED: i32 = 77;
 
@@ -53,7 +53,7 @@ fn the_demo_of_machines_runs_whole() {
 }
 
 #[test]
-fn the_soak_of_machines_plays_a_round() {
+fn machine_soak_runs_one_round() {
     if !namespaces() {
         return;
     }
@@ -134,7 +134,7 @@ fn results_are_collected_after_a_failure_and_after_a_signal() {
     let mut endless = under_a_stand_in(dir.path(), "2", &endless);
     let mut child = endless.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let results = dir.path().join("results-2");
-    eventually("the experiment waits", PATIENCE, || {
+    eventually("the experiment waits", TIMEOUT, || {
         results.join("child").metadata().ok().filter(|file| file.len() > 0)
     });
     Command::new("kill").args(["-USR2", &child.id().to_string()]).status().unwrap();
@@ -151,7 +151,7 @@ fn results_are_collected_after_a_failure_and_after_a_signal() {
 /// Every way in which a job of a real OAR ends; about ten minutes.
 #[test]
 #[ignore = "takes ten minutes; needs OAR and PostgreSQL: see deploy/grid5000/test/oar"]
-fn results_come_home_however_an_oar_job_ends() {
+fn results_are_collected_however_an_oar_job_ends() {
     let mut oar = Command::new(script("grid5000/test/oar"));
     if let Some(ran) = run(oar.arg(script("grid5000/test/launch"))) {
         println!("{}", ran.stdout);
@@ -229,8 +229,8 @@ fn the_daemons_of_the_unit_run_a_job() {
         command.stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
         daemons.0.push(command.spawn().unwrap());
     }
-    eventually("the node is live", PATIENCE, || mrctl(&["nodes"]).stdout.contains("live").then_some(()));
-    let ran = eventually("both daemons of the node serve", PATIENCE, || {
+    eventually("the node is live", TIMEOUT, || mrctl(&["nodes"]).stdout.contains("live").then_some(()));
+    let ran = eventually("both daemons of the node serve", TIMEOUT, || {
         let ran = mrctl(&["submit", "teragen", "--output", "/user/admin/gen", "--conf", "rows=1000"]);
         (ran.code == 0 || !ran.stderr.contains("not live")).then_some(ran)
     });

@@ -15,7 +15,7 @@ fn tiny_open() -> Cluster {
 }
 
 #[test]
-fn paths_and_operations_that_make_no_sense() {
+fn invalid_paths_and_operations_are_rejected() {
     let cluster = tiny();
     fs::write(cluster.path("f"), "data").unwrap();
     cluster.mrctl(&["fs", "mkdir", "-p", "/dir/sub"]);
@@ -194,12 +194,12 @@ async fn malformed_requests_are_refused_by_kind() {
     assert!(matches!(status.code(), Code::NotFound | Code::FailedPrecondition), "{status}");
 
     let status = client
-        .stat(pb::StatRequest { path: "/../etc".into(), to_make: false, entries: 0 })
+        .stat(pb::StatRequest { path: "/../etc".into(), for_create: false, entries: 0 })
         .await
         .unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
 
-    let huge = pb::StatRequest { path: "x".repeat(17 << 20), to_make: false, entries: 0 };
+    let huge = pb::StatRequest { path: "x".repeat(17 << 20), for_create: false, entries: 0 };
     let status = client.stat(huge).await.unwrap_err();
     assert!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status}");
     tokio::task::spawn_blocking(move || drop(cluster)).await.unwrap();

@@ -3,14 +3,14 @@
 use fermata_tests::{Cluster, Up, eventually};
 use std::{fs, io::Write, process::Stdio, time::Duration};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 fn small() -> Cluster {
     Cluster::up(Up { nodes: 2, ..Up::default() })
 }
 
 #[test]
-fn files_and_folders_come_and_go() {
+fn files_and_folders_are_created_and_deleted() {
     let cluster = small();
     cluster.mrctl(&["fs", "mkdir", "-p", "/a/b/c"]);
     fs::write(cluster.path("one"), "1\n2\n3\n").unwrap();
@@ -40,7 +40,7 @@ fn files_and_folders_come_and_go() {
 }
 
 #[test]
-fn folders_go_up_and_come_back_whole() {
+fn folders_round_trip() {
     let cluster = small();
     fs::create_dir_all(cluster.path("tree/sub/empty")).unwrap();
     fs::write(cluster.path("tree/file"), "f").unwrap();
@@ -108,7 +108,7 @@ fn the_nodes_table_and_the_report_agree() {
     let report = cluster.mrctl(&["fs", "report"]);
     assert!(report.contains("node1") && report.contains("safemode"), "{report}");
     // Both nodes have their folders on the same disk; the first heartbeat of each names it.
-    let report = eventually("the disk is named", PATIENCE, || {
+    let report = eventually("the disk is named", TIMEOUT, || {
         Some(cluster.json(&["fs", "report"])).filter(|report| report["disks"] == 1)
     });
     let free = report["nodes"].as_array().unwrap().iter().map(|node| node["free"].as_u64().unwrap());

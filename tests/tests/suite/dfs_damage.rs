@@ -1,10 +1,10 @@
-//! Disks lie; readers get the right bytes all the same, and the damage is found, counted and mended.
+//! Disks lie; readers get the right bytes all the same, and the damage is found, counted and fixed.
 
 use fermata_tests::{Cluster, QUICK, Up, eventually, random_file, sha256_of};
 use serde_json::Value;
 use std::{fs, os::unix::fs::FileExt, path::Path, time::Duration};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 fn flip_a_byte(block: &Path) {
     let file = fs::OpenOptions::new().read(true).write(true).open(block).unwrap();
@@ -44,7 +44,7 @@ fn cluster_with_a_file(settings: &str) -> (Cluster, String) {
 }
 
 fn healed(cluster: &Cluster) {
-    eventually("four damaged replicas are found and replaced", PATIENCE, || {
+    eventually("four damaged replicas are found and replaced", TIMEOUT, || {
         let report = cluster.json(&["fs", "report"]);
         (report["corrupt_found_total"] == 4
             && report["corrupt_replaced_total"] == 4
@@ -56,7 +56,7 @@ fn healed(cluster: &Cluster) {
 }
 
 #[test]
-fn reads_go_on_past_damage_which_is_reported_and_replaced() {
+fn reads_survive_damage_which_is_reported_and_repaired() {
     // No scrubber: what is found here is found by readers.
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n");
     let (cluster, wanted) = cluster_with_a_file(&settings);
@@ -90,9 +90,9 @@ fn reads_go_on_past_damage_which_is_reported_and_replaced() {
     healed(&cluster);
 }
 
-/// Nobody checks, scrubs or asks for anything: what a reader comes across and reports is mended by that alone.
+/// Nobody checks, scrubs or asks for anything: what a reader comes across and reports is fixed by that alone.
 #[test]
-fn a_readers_report_alone_leads_to_repair() {
+fn report_of_a_reader_triggers_repair() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n[client]\nshort_circuit = false\n");
     let cluster = Cluster::up(Up { replication: 2, nodes: 2, settings: &settings, ..Up::default() });
     let source = cluster.path("source");
@@ -106,7 +106,7 @@ fn a_readers_report_alone_leads_to_repair() {
     other.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
     assert_eq!((one.len(), other.len()), (4, 4));
     one[..2].iter().chain(&other[2..]).for_each(|block| flip_a_byte(block));
-    eventually("a reader has found some, and they are mended", PATIENCE, || {
+    eventually("a reader has found some, and they are fixed", TIMEOUT, || {
         let got = cluster.path("got");
         cluster.mrctl(&["fs", "get", "--force", "/file", got.to_str().unwrap()]);
         assert_eq!(sha256_of(&got), wanted);
@@ -121,7 +121,7 @@ fn a_readers_report_alone_leads_to_repair() {
 
 /// Nobody can come back with a good one: that is said at once, and as what it is.
 #[test]
-fn a_block_that_is_damaged_everywhere_is_not_waited_for() {
+fn block_with_all_replicas_corrupt_fails_at_once() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n[client]\ndeadline = \"1m\"\n");
     let cluster = Cluster::up(Up { replication: 1, nodes: 1, settings: &settings, ..Up::default() });
     let source = cluster.path("source");
@@ -131,9 +131,9 @@ fn a_block_that_is_damaged_everywhere_is_not_waited_for() {
     let begin = std::time::Instant::now();
     for skip in [None, Some("--skip-lost")] {
         let got = cluster.path("got");
-        let mut words = vec!["fs", "get", "--force", "/file", got.to_str().unwrap()];
-        words.extend(skip);
-        let ran = cluster.try_mrctl(&words);
+        let mut text = vec!["fs", "get", "--force", "/file", got.to_str().unwrap()];
+        text.extend(skip);
+        let ran = cluster.try_mrctl(&text);
         assert!(ran.code == 1 && ran.stderr.contains("node1 is damaged"), "{}: {}", ran.code, ran.stderr);
     }
     assert!(begin.elapsed() < Duration::from_secs(40), "{:?}", begin.elapsed());

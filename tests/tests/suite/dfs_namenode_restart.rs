@@ -12,7 +12,7 @@ use std::{
 };
 
 /// For the work that is done before a kill, on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(crate) async fn connect(cluster: &Cluster) -> Client {
     let address = cluster.config().cluster.namenode;
@@ -99,9 +99,9 @@ fn acknowledged_changes_outlive_kill_9() {
             }
             let kill = async {
                 // The point is an arbitrary moment: some work first, then the blow.
-                let (begun, enough) = (Instant::now(), 4 + 30 * round);
+                let (started, enough) = (Instant::now(), 4 + 30 * round);
                 let busy = |steps: &AtomicUsize| steps.load(Ordering::Relaxed) > enough;
-                while !done.iter().all(busy) && begun.elapsed() < PATIENCE {
+                while !done.iter().all(busy) && started.elapsed() < TIMEOUT {
                     tokio::time::sleep(Duration::from_millis(7)).await;
                 }
                 tokio::task::block_in_place(|| cluster.mrctl(&["chaos", "kill", "namenode"]));

@@ -17,7 +17,7 @@ fn pid_of(cluster: &Cluster, node: &str, kind: &str) -> String {
 }
 
 #[test]
-fn drains_say_what_is_in_the_way_and_a_stopped_node_is_gone_at_once() {
+fn drains_name_blockers_and_a_stopped_node_is_dead_at_once() {
     // The defaults: a silent node is dead after ten seconds.
     let cluster = Cluster::up(Up { settings: "", ..Up::default() });
     let source = cluster.path("source");
@@ -53,7 +53,7 @@ fn drains_say_what_is_in_the_way_and_a_stopped_node_is_gone_at_once() {
 }
 
 /// `/other` lacks its first and its last block, and goes while it is read.
-fn holes_are_told_though_something_else_ends_the_reading(cluster: &Cluster) {
+fn holes_are_reported_even_if_the_read_fails(cluster: &Cluster) {
     let mut cat = cluster.command(&["fs", "cat", "--skip-lost", "/other"]);
     let mut cat = cat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // It cannot get far ahead of what is read here.
@@ -104,16 +104,19 @@ fn lost_blocks_waits_and_settings() {
     let mut holed = wanted.clone();
     holed[1 << 20..2 << 20].fill(0);
     assert!(fs::read(&got).unwrap() == holed);
-    holes_are_told_though_something_else_ends_the_reading(&cluster);
+    holes_are_reported_even_if_the_read_fails(&cluster);
     let ran = cluster.try_mrctl(&["fs", "fsck"]);
     assert!(ran.code == 1 && ran.stdout.contains("--skip-lost"), "{}", ran.stdout);
     cluster.mrctl(&["fs", "rm", "/file"]);
 
     // What waiting cannot help fails at once; what it may, says that it waits.
     cluster.mrctl(&["fs", "safemode", "on"]);
-    let begun = Instant::now();
+    let started = Instant::now();
     let line = cluster.refused(1, &["fs", "mkdir", "/x"]);
-    assert!(line.contains("turned on by an operator") && begun.elapsed() < Duration::from_secs(3), "{line}");
+    assert!(
+        line.contains("turned on by an operator") && started.elapsed() < Duration::from_secs(3),
+        "{line}"
+    );
     cluster.mrctl(&["fs", "safemode", "off"]);
     cluster.mrctl(&["chaos", "stop", "namenode"]);
     let ran = cluster.try_mrctl(&["fs", "ls", "/"]);

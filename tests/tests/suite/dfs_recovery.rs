@@ -1,5 +1,5 @@
 //! The edit log itself is damaged: the NameNode says where and does not start; with `--recover` it says what it
-//! drops, goes on with the rest, and new files are what was written to them.
+//! drops, continues with the rest, and new files are what was written to them.
 
 use fermata_tests::{Cluster, QUICK, Up, binaries, eventually};
 use std::{
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 fn namenode(cluster: &Cluster) -> Command {
     let mut command = Command::new(binaries().join("namenode"));
@@ -47,10 +47,10 @@ fn a_damaged_edit_log_is_refused_and_then_recovered() {
     let segment = damage_the_log(&cluster);
 
     let refused = namenode(&cluster).output().unwrap();
-    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success(), "it started: {words}");
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "it started: {text}");
     for word in [segment.as_str(), "at offset", "--recover"] {
-        assert!(words.contains(word), "{word:?} is not in {words}");
+        assert!(text.contains(word), "{word:?} is not in {text}");
     }
 
     let ready = cluster.path("recovered");
@@ -63,12 +63,12 @@ fn a_damaged_edit_log_is_refused_and_then_recovered() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    eventually("the recovered namenode serves", PATIENCE, || ready.exists().then_some(()));
+    eventually("the recovered namenode serves", TIMEOUT, || ready.exists().then_some(()));
     recovering.kill().unwrap();
     recovering.wait().unwrap();
-    let words = fs::read_to_string(&log).unwrap();
+    let text = fs::read_to_string(&log).unwrap();
     for word in [segment.as_str(), "dropped", "kept_as", "new ids begin far above"] {
-        assert!(words.contains(word), "{word:?} is not in {words}");
+        assert!(text.contains(word), "{word:?} is not in {text}");
     }
 
     cluster.mrctl(&["chaos", "restart", "namenode"]);

@@ -4,7 +4,7 @@ use fermata_tests::{Cluster, Up, eventually, random_file, sha256_of};
 use std::{process::Stdio, time::Duration};
 
 const GIB: u64 = 1 << 30;
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 fn get_sha256(cluster: &Cluster, path: &str) -> String {
     let local = cluster.path("got");
@@ -24,7 +24,7 @@ fn a_gibibyte_survives_a_death_during_the_put_and_another_later() {
         .stdout(Stdio::null())
         .spawn()
         .expect("mrctl starts");
-    eventually("node1 holds a block of the put", PATIENCE, || {
+    eventually("node1 holds a block of the put", TIMEOUT, || {
         (cluster.replicas_on("node1").len() >= 2).then_some(())
     });
     assert!(put.try_wait().unwrap().is_none(), "the put was over before a node could die in it");
@@ -69,7 +69,7 @@ fn replicas_spread_over_racks_and_follow_setrep() {
         assert_eq!(block["nodes"].as_array().unwrap().len(), 3, "{block}");
     }
     cluster.mrctl(&["fs", "setrep", "1", "--wait", "/file"]);
-    eventually("two replicas of each block are deleted", PATIENCE, || {
+    eventually("two replicas of each block are deleted", TIMEOUT, || {
         let left: usize = (1..=4).map(|node| cluster.replicas_on(&format!("node{node}")).len()).sum();
         (left == 5).then_some(())
     });
@@ -88,14 +88,14 @@ fn a_killed_put_leaves_nothing_behind() {
         .stdout(Stdio::null())
         .spawn()
         .expect("mrctl starts");
-    eventually("a block arrives", PATIENCE, || (!cluster.replicas_on("node1").is_empty()).then_some(()));
+    eventually("a block arrives", TIMEOUT, || (!cluster.replicas_on("node1").is_empty()).then_some(()));
     put.kill().unwrap();
     put.wait().unwrap();
     assert!(cluster.refused(1, &["fs", "stat", "/half"]).contains("/half"), "a half-written file is visible");
-    eventually("the lease ends and the file is gone", PATIENCE, || {
+    eventually("the lease ends and the file is gone", TIMEOUT, || {
         (cluster.json(&["fs", "report"])["files"] == 0).then_some(())
     });
-    eventually("its blocks are deleted", PATIENCE, || {
+    eventually("its blocks are deleted", TIMEOUT, || {
         let left: usize = (1..=3).map(|node| cluster.replicas_on(&format!("node{node}")).len()).sum();
         (left == 0).then_some(())
     });

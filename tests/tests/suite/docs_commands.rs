@@ -35,13 +35,13 @@ const LIMIT: Duration = Duration::from_mins(4);
 /// Pages that have a test below.
 const TESTED: [&str; 8] = [
     "README.md",
-    "docs/by-hand.md",
-    "docs/deploy/machines.md",
-    "docs/deploy/namespaces.md",
-    "docs/schedulers.md",
-    "docs/security.md",
-    "docs/sim.md",
-    "docs/tutorial.md",
+    "docs/operate/by-hand.md",
+    "docs/operate/machines.md",
+    "docs/operate/namespaces.md",
+    "docs/research/schedulers.md",
+    "docs/operate/security.md",
+    "docs/research/simulator.md",
+    "docs/guide/tutorial.md",
 ];
 
 /// What a comment before a block asks for.
@@ -160,7 +160,7 @@ fn blocks(page: &str) -> Vec<Block> {
             }
         } else if line.starts_with("    ") && !line.starts_with("     ") {
             let mut text = String::new();
-            // Empty lines belong to it if it goes on after them.
+            // Empty lines belong to it if it continues after them.
             let belongs = |at: usize| {
                 let next = lines[at..].iter().find(|line| !line.trim().is_empty());
                 next.is_some_and(|line| line.starts_with("    "))
@@ -207,7 +207,7 @@ fn read(page: &str) -> Vec<Block> {
 }
 
 #[test]
-fn every_command_block_is_run_or_says_why_not() {
+fn every_command_block_runs_or_has_a_reason() {
     let run: BTreeSet<String> =
         pages().into_iter().filter(|page| read(page).iter().any(Block::is_run)).collect();
     let tested: BTreeSet<String> = TESTED.map(str::to_owned).into();
@@ -295,8 +295,8 @@ fn run_page(page: &str, before: &str) {
     }
     let file = home.path().join(".script");
     fs::write(&file, script).unwrap();
-    let said = home.path().join(".said");
-    let out = fs::File::create(&said).unwrap();
+    let paper_figures = home.path().join(".said");
+    let out = fs::File::create(&paper_figures).unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
     let mut bash = Command::new("bash");
     bash.arg(&file)
@@ -310,12 +310,12 @@ fn run_page(page: &str, before: &str) {
         .stderr(out)
         .process_group(0);
     let mut child = bash.spawn().unwrap();
-    let began = Instant::now();
+    let started = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break Some(status);
         }
-        if began.elapsed() > LIMIT {
+        if started.elapsed() > LIMIT {
             // It ends what it has started.
             let group = format!("-{}", child.id());
             Command::new("kill").args(["-TERM", "--", &group]).status().unwrap();
@@ -324,9 +324,9 @@ fn run_page(page: &str, before: &str) {
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    let said = fs::read_to_string(said).unwrap_or_default();
-    let at = said.lines().rev().find_map(|line| line.strip_prefix("@@ ")).unwrap_or(page).to_owned();
-    let tail: Vec<&str> = said.lines().rev().take(30).collect();
+    let paper_figures = fs::read_to_string(paper_figures).unwrap_or_default();
+    let at = paper_figures.lines().rev().find_map(|line| line.strip_prefix("@@ ")).unwrap_or(page).to_owned();
+    let tail: Vec<&str> = paper_figures.lines().rev().take(30).collect();
     let tail = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
     match status {
         Some(status) if status.success() => {}
@@ -369,38 +369,38 @@ fn commands_of_the_readme() {
 
 #[test]
 fn commands_of_the_tutorial() {
-    run_page("docs/tutorial.md", "");
+    run_page("docs/guide/tutorial.md", "");
 }
 
 #[test]
 fn commands_of_by_hand() {
-    run_page("docs/by-hand.md", "");
+    run_page("docs/operate/by-hand.md", "");
 }
 
 #[test]
 fn commands_of_schedulers() {
-    run_page("docs/schedulers.md", "");
+    run_page("docs/research/schedulers.md", "");
 }
 
 #[test]
 fn commands_of_sim() {
-    run_page("docs/sim.md", "");
+    run_page("docs/research/simulator.md", "");
 }
 
 #[test]
 fn commands_of_security() {
-    run_page_on_machines("docs/security.md");
+    run_page_on_machines("docs/operate/security.md");
 }
 
 #[test]
 fn commands_of_machines() {
-    run_page_on_machines("docs/deploy/machines.md");
+    run_page_on_machines("docs/operate/machines.md");
 }
 
 #[test]
 fn commands_of_namespaces() {
     if namespaces() {
-        run_page("docs/deploy/namespaces.md", "");
+        run_page("docs/operate/namespaces.md", "");
     }
 }
 

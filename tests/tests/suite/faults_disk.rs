@@ -5,7 +5,7 @@
 use fermata_tests::{Cluster, QUICK, Row, SYNCS, Strace, Up, eventually, is_gone, random_file, sha256_of};
 use std::{fs, time::Duration};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// Whatever goes out.
 const SENDS: &str = "write,writev,sendto,sendmsg";
 /// Whatever a tracker or a task does to names and disks when it puts a state aside.
@@ -21,7 +21,7 @@ fn cluster() -> Cluster {
 
 fn await_death(cluster: &Cluster, name: &str, kind: &str) {
     let pid = cluster.pid_of(name, kind);
-    eventually(&format!("the {kind} of {name} has ended"), PATIENCE, || is_gone(&pid).then_some(()));
+    eventually(&format!("the {kind} of {name} has ended"), TIMEOUT, || is_gone(&pid).then_some(()));
 }
 
 #[test]
@@ -36,13 +36,13 @@ fn what_cannot_be_made_durable_is_not_acknowledged() {
     let mut row = Row::begin("every fsync of the namenode fails");
     assert_eq!(cluster.try_mrctl(&["fs", "mkdir", "/never"]).code, 1, "a folder that is not durable");
     await_death(&cluster, "namenode", "namenode");
-    row.noticed();
+    row.detected();
     drop(held);
-    row.mended();
+    row.links_healed();
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     cluster.mrctl(&["fs", "stat", "/before"]);
     cluster.mrctl(&["fs", "mkdir", "/after"]);
-    row.whole();
+    row.recovered();
 
     // A job that is not durable is not taken.
     let Some(held) = Strace::hold(&cluster, "jobtracker", "jobtracker", "error=EIO") else { return };
@@ -50,12 +50,12 @@ fn what_cannot_be_made_durable_is_not_acknowledged() {
     let mut row = Row::begin("every fsync of the jobtracker fails");
     assert_eq!(cluster.try_mrctl(&never).code, 1, "a job that is not durable");
     await_death(&cluster, "jobtracker", "jobtracker");
-    row.noticed();
+    row.detected();
     drop(held);
-    row.mended();
+    row.links_healed();
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counted"]);
-    row.whole();
+    row.recovered();
 
     // A DataNode whose disk fails retires it; the file is whole on others.
     let Some(held) = Strace::hold(&cluster, "node1", "datanode", "error=EIO") else { return };
@@ -67,12 +67,12 @@ fn what_cannot_be_made_durable_is_not_acknowledged() {
     cluster.mrctl(&["fs", "get", "/file", got.to_str().unwrap()]);
     assert_eq!(sha256_of(&got), sha256_of(&source));
     await_death(&cluster, "node1", "datanode");
-    row.noticed();
+    row.detected();
     drop(held);
     let log = fs::read_to_string(cluster.path(".fermata/logs/node1-datanode.log")).unwrap();
     assert!(log.contains("Input/output error"), "{log}");
     cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
-    row.whole();
+    row.recovered();
 }
 
 /// The NameNode dies at the nth time that it makes something durable.
@@ -105,7 +105,7 @@ fn jobtracker_dies_at(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8])
     let submit = ["submit", "wordcount", "--input", "/in", "--output", &output, "--detach"];
     // Not acknowledged if it dies first; whether it is there afterwards, the JobTracker knows.
     cluster.try_mrctl(&submit);
-    eventually("it dies, or the job is over", PATIENCE, || {
+    eventually("it dies, or the job has ended", TIMEOUT, || {
         if is_gone(&pid) {
             return Some(());
         }
@@ -120,13 +120,13 @@ fn jobtracker_dies_at(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8])
     if died {
         cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     }
-    let there = |job: &serde_json::Value| job["output"] == output.as_str();
-    if !cluster.json(&["jobs"]).as_array().unwrap().iter().any(there) {
+    let existing = |job: &serde_json::Value| job["output"] == output.as_str();
+    if !cluster.json(&["jobs"]).as_array().unwrap().iter().any(existing) {
         cluster.mrctl(&submit);
     }
-    eventually("the job succeeds", PATIENCE, || {
+    eventually("the job succeeds", TIMEOUT, || {
         let jobs = cluster.json(&["jobs"]);
-        let job = jobs.as_array()?.iter().find(|job| there(job))?.clone();
+        let job = jobs.as_array()?.iter().find(|job| existing(job))?.clone();
         assert_ne!(job["state"], "failed", "{job}");
         (job["state"] == "succeeded").then_some(())
     });
@@ -179,7 +179,7 @@ fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
     let output = format!("/paused-{point}");
     let conf = ["--conf", "pace.reduce=6KiB", "--conf", "slow.start=0", "--reduces", "1"];
     let id = cluster.detach(&[&["wordcount", "--input", "/words", "--output", &output], &conf[..]].concat());
-    let (attempt, node) = eventually("its reduce reduces", PATIENCE, || {
+    let (attempt, node) = eventually("its reduce reduces", TIMEOUT, || {
         let tasks = cluster.json(&["tasks", &id]);
         let all = tasks
             .as_array()?
@@ -199,7 +199,7 @@ fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
     let held = Strace::hold_at(cluster, &pid, &children, NAMES, &format!("signal=KILL:when={point}"))?;
     cluster.try_mrctl(&["preempt", &attempt, "--how", "pause"]);
     let task = attempt.rsplit_once('.').unwrap().0.to_owned();
-    let died = eventually("it has paused, or somebody has died", PATIENCE, || {
+    let died = eventually("it has paused, or somebody has died", TIMEOUT, || {
         if is_gone(&pid) {
             return Some(true);
         }
@@ -213,8 +213,8 @@ fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
     if is_gone(&pid) {
         cluster.mrctl(&["chaos", "restart", &node, "--daemon", "tasktracker"]);
     }
-    eventually("the job succeeds", PATIENCE, || {
-        // Paused, it waits until somebody lets it go on.
+    eventually("the job succeeds", TIMEOUT, || {
+        // Paused, it waits until somebody lets it continue.
         cluster.try_mrctl(&["resume", &task]);
         let job = cluster.json(&["job", &id]);
         assert_ne!(job["state"], "failed", "{job}");
@@ -222,7 +222,7 @@ fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
     });
     assert_eq!(cluster.output(&output), wanted, "died at {point}");
     cluster.wait_clean();
-    println!("dies at call {point} while a reduce is put aside: {died}");
+    println!("dies at call {point} while a reduce is checkpointed: {died}");
     Some(died)
 }
 

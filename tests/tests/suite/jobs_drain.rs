@@ -1,11 +1,11 @@
-//! A node is emptied while jobs run, and then taken away: nobody can tell from their output, and no work was lost.
+//! A node is drained while jobs run, and then taken away: nobody can tell from their output, and no work was lost.
 
 use super::jobs_pause::{counted, end, lines, running};
 use fermata_tests::{Cluster, QUICK, Up, eventually};
 use serde_json::Value;
 use std::{fs, process::Stdio, time::Duration};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 const SETTINGS: &str = "[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"3s\"\n";
 
 fn cluster() -> Cluster {
@@ -32,7 +32,7 @@ fn take_away(cluster: &Cluster, node: &str) -> Value {
     drained["tracker"]["cost"].clone()
 }
 
-/// Whether a job ended as one left in peace, and nothing of it was done twice.
+/// Whether a job ended as one undisturbed, and nothing of it was done twice.
 fn same(cluster: &Cluster, (job, output): (&str, &str), (plain, plain_output): (&Value, &str)) {
     let ended = end(cluster, job);
     assert_eq!(counted(&ended), counted(plain));
@@ -46,7 +46,7 @@ fn same(cluster: &Cluster, (job, output): (&str, &str), (plain, plain_output): (
 }
 
 #[test]
-fn a_node_is_drained_and_taken_away_during_a_sort() {
+fn node_is_drained_and_removed_during_a_sort() {
     let cluster = cluster();
     cluster.mrctl(&["submit", "teragen", "--output", "/gen", "--conf", "rows=30000", "--conf", "maps=4"]);
     let sort = ["terasort", "--input", "/gen", "--reduces", "3"];
@@ -54,7 +54,7 @@ fn a_node_is_drained_and_taken_away_during_a_sort() {
     let slow = ["--conf", "pace.map=150KiB", "--conf", "pace.reduce=300KiB", "--conf", "slow.start=0.2"];
     let job = cluster.detach(&[&sort[..], &slow, &["--output", "/drained"]].concat());
     // One that runs a map and has the output of another.
-    let node = eventually("a node with a map done and another running", PATIENCE, || {
+    let node = eventually("a node with a map done and another running", TIMEOUT, || {
         let tasks = cluster.json(&["tasks", &job]);
         let attempts = tasks.as_array().unwrap().iter().flat_map(|task| task["attempts"].as_array().unwrap());
         let attempts: Vec<&Value> =
@@ -73,13 +73,12 @@ fn a_node_is_drained_and_taken_away_during_a_sort() {
 }
 
 #[test]
-fn a_node_is_drained_and_taken_away_while_its_reduce_is_at_work() {
+fn node_is_drained_and_removed_while_a_reduce_runs() {
     let cluster = cluster();
     // Every reduce slot is taken: what is paused must be kept by somebody who cannot run it yet.
-    let words = ["wordcount", "--reduces", "4", "--input", "/text"];
-    let plain = cluster.succeed(&[&words[..], &["--output", "/plain"]].concat());
-    let job =
-        cluster.detach(&[&words[..], &["--conf", "pace.reduce=15KiB", "--output", "/drained"]].concat());
+    let text = ["wordcount", "--reduces", "4", "--input", "/text"];
+    let plain = cluster.succeed(&[&text[..], &["--output", "/plain"]].concat());
+    let job = cluster.detach(&[&text[..], &["--conf", "pace.reduce=15KiB", "--output", "/drained"]].concat());
     running(&cluster, &format!("{job}.r0"), "reduce");
     let tasks = cluster.json(&["tasks", &job]);
     let reduce = tasks.as_array().unwrap().iter().find(|task| task["task"] == format!("{job}.r0").as_str());
@@ -103,12 +102,13 @@ fn a_drain_that_somebody_cancels_stays_cancelled_and_one_that_is_late_kills() {
     let node = tasks[0]["attempts"][0]["tracker"].as_str().unwrap().to_owned();
     let mut drain = cluster.command(&["drain", &node, "--deadline", "90s"]);
     let drain = drain.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("it drains", PATIENCE, || (tracker(&cluster, &node)["state"] == "draining").then_some(()));
+    eventually("it drains", TIMEOUT, || (tracker(&cluster, &node)["state"] == "draining").then_some(()));
     cluster.mrctl(&["drain", &node, "--cancel"]);
     let watched = drain.wait_with_output().unwrap();
-    let (said, words) = (String::from_utf8_lossy(&watched.stdout), String::from_utf8_lossy(&watched.stderr));
-    assert_eq!(watched.status.code(), Some(1), "{said}{words}");
-    assert!(said.contains("runs ") && words.contains("is in use again"), "{said}{words}");
+    let (paper_figures, text) =
+        (String::from_utf8_lossy(&watched.stdout), String::from_utf8_lossy(&watched.stderr));
+    assert_eq!(watched.status.code(), Some(1), "{paper_figures}{text}");
+    assert!(paper_figures.contains("runs ") && text.contains("is in use again"), "{paper_figures}{text}");
     assert_eq!(tracker(&cluster, &node)["state"], "live");
     let ran = cluster.try_mrctl(&["drain", &node, "--deadline", "2s"]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);

@@ -4,7 +4,7 @@ use fermata_tests::{Cluster, QUICK, Up, eventually};
 use serde_json::Value;
 use std::{fs, process::Stdio, time::Duration};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A cluster with 20 MB of records, and the checksums of their undisturbed sort, part by part. Maps are paced so
 /// that there is time to kill something.
@@ -57,7 +57,7 @@ impl When {
         }
     }
 
-    fn has_come(self, job: &serde_json::Value) -> Option<bool> {
+    fn is_reached(self, job: &serde_json::Value) -> Option<bool> {
         Some(match self {
             Self::Mapping => job["maps"]["done"].as_u64()? >= 3,
             Self::Reducing => {
@@ -67,33 +67,39 @@ impl When {
     }
 }
 
-/// Starts a slow sort, does `harm` when its time has come, and compares the result.
-fn disturbed(harm: impl Fn(&Cluster)) {
+/// Starts a slow sort, does `misbehaviour` when its time has come, and compares the result.
+fn disturbed(misbehaviour: impl Fn(&Cluster)) {
     let (cluster, calm) = cluster();
-    disturb(&cluster, &calm, "/disturbed", When::Mapping, harm);
+    disturb(&cluster, &calm, "/disturbed", When::Mapping, misbehaviour);
 }
 
 /// The job as it ended.
-fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, harm: impl Fn(&Cluster)) -> Value {
+fn disturb(
+    cluster: &Cluster,
+    calm: &[String],
+    output: &str,
+    when: When,
+    misbehaviour: impl Fn(&Cluster),
+) -> Value {
     let args = ["submit", "terasort", "--input", "/gen", "--output", output, "--reduces", "4"];
     let args = [&args[..], &["--conf", when.pace(), "--json"]].concat();
     let job = cluster.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("its time has come", PATIENCE, || {
+    eventually("its time has come", TIMEOUT, || {
         let jobs = cluster.json(&["jobs", "--running"]);
-        when.has_come(jobs.as_array()?.first()?)?.then_some(())
+        when.is_reached(jobs.as_array()?.first()?)?.then_some(())
     });
-    harm(cluster);
+    misbehaviour(cluster);
     let ended = job.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success(), "{text}{}", String::from_utf8_lossy(&ended.stderr));
     assert_eq!(sums(cluster, output), calm, "the output differs from an undisturbed run");
-    // Whoever died comes back and finds what it has of a job that is over.
+    // Whoever died comes back and finds what it has of a finished job.
     for node in ["node1", "node2", "node3", "node4"] {
         if cluster.try_mrctl(&["chaos", "cont", node, "--daemon", "tasktracker"]).code != 0 {
             cluster.mrctl(&["chaos", "restart", node]);
         }
     }
-    eventually("all trackers are back", PATIENCE, || {
+    eventually("all trackers are back", TIMEOUT, || {
         let nodes = cluster.json(&["nodes"]);
         nodes.as_array().unwrap().iter().all(|node| node["tracker"]["state"] == "live").then_some(())
     });
@@ -102,7 +108,7 @@ fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, harm: i
 }
 
 fn wait_lost(cluster: &Cluster, node: &str) {
-    eventually("it is given up", PATIENCE, || {
+    eventually("it is given up", TIMEOUT, || {
         let nodes = cluster.json(&["nodes"]);
         let lost = |one: &serde_json::Value| one["node"] == node && one["tracker"]["state"] == "lost";
         nodes.as_array().unwrap().iter().any(lost).then_some(())
@@ -166,7 +172,7 @@ fn restart_while_reducing(
     let sort = ["terasort", "--input", "/gen", "--output", output, "--reduces", "4"];
     // Ten seconds each: they are under way when the restart comes.
     let job = cluster.detach(&[&sort[..], &["--conf", "pace.reduce=512KiB"]].concat());
-    let reducing = eventually("all maps are done, and a reduce runs", PATIENCE, || {
+    let reducing = eventually("all maps are done, and a reduce runs", TIMEOUT, || {
         let maps = &cluster.json(&["job", &job])["maps"];
         if maps["done"] != maps["total"] {
             return None;
@@ -177,7 +183,7 @@ fn restart_while_reducing(
     });
     let before = attempts(cluster, &job, "m");
     restart(cluster, &job, &reducing);
-    let ended = eventually("the job is over", PATIENCE * 3, || {
+    let ended = eventually("the job has ended", TIMEOUT * 3, || {
         let status = cluster.json(&["job", &job]);
         (status["state"] != "running" && status["state"] != "committing").then_some(status)
     });
@@ -208,7 +214,7 @@ fn done_maps_do_not_run_again_after_the_jobtracker_and_all_trackers_restart() {
         }
         cluster.mrctl(&["chaos", "restart", "jobtracker"]);
         cluster.mrctl(&["chaos", "restart", first, "--daemon", "tasktracker"]);
-        eventually("a reduce runs there again", PATIENCE, || {
+        eventually("a reduce runs there again", TIMEOUT, || {
             let runs_again = |attempt: &&Value| {
                 let known = names(&before).contains(&attempt["attempt"].as_str().unwrap());
                 attempt["state"] == "running" && attempt["tracker"] == first && !known
@@ -230,7 +236,7 @@ fn the_namenode_is_killed_and_comes_back() {
 }
 
 #[test]
-fn a_namenode_that_stays_away_is_nobodys_fault() {
+fn unreachable_namenode_fails_no_attempt() {
     let settings = format!("{QUICK}block_size_min = \"16KiB\"\n[client]\ndeadline = \"1s\"\n");
     let cluster = Cluster::up(Up { nodes: 2, block_size: "16KiB", settings: &settings, ..Up::default() });
     fs::write(cluster.path("in"), "line\n".repeat(100_000)).unwrap();
@@ -238,10 +244,10 @@ fn a_namenode_that_stays_away_is_nobodys_fault() {
     let args = ["streaming", "--mapper", "sh -c 'sleep 0.2; cat'", "--input", "/in", "--output", "/out"];
     let id = cluster.detach(&args);
     let maps = |name: &str| cluster.json(&["job", &id])["maps"][name].as_u64();
-    eventually("a map is done", PATIENCE, || (maps("done")? >= 1).then_some(()));
+    eventually("a map is done", TIMEOUT, || (maps("done")? >= 1).then_some(()));
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     // More than the attempts that a task has: each waited for as long as it may, and none of them failed.
-    eventually("attempts have given up", PATIENCE, || (maps("killed_attempts")? >= 12).then_some(()));
+    eventually("attempts have given up", TIMEOUT, || (maps("killed_attempts")? >= 12).then_some(()));
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     let over = cluster.mrctl(&["job", &id, "--follow"]);
     assert!(over.contains("succeeded"), "{over}");
@@ -250,7 +256,7 @@ fn a_namenode_that_stays_away_is_nobodys_fault() {
 }
 
 #[test]
-fn a_tracker_is_frozen_past_its_expiry_and_goes_on() {
+fn tracker_frozen_past_its_expiry_recovers() {
     disturbed(|cluster| {
         cluster.mrctl(&["chaos", "stop", "node4", "--daemon", "tasktracker"]);
         wait_lost(cluster, "node4");
@@ -259,7 +265,7 @@ fn a_tracker_is_frozen_past_its_expiry_and_goes_on() {
 }
 
 #[test]
-fn whoever_dies_while_reduces_write_changes_nothing() {
+fn daemon_deaths_during_reduce_output_change_nothing() {
     let (cluster, calm) = cluster();
     disturb(&cluster, &calm, "/tracker", When::Reducing, |cluster| {
         cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "tasktracker"]);
@@ -272,7 +278,7 @@ fn whoever_dies_while_reduces_write_changes_nothing() {
         cluster.mrctl(&["chaos", "kill", "namenode"]);
         cluster.mrctl(&["chaos", "restart", "namenode"]);
     });
-    // It stays frozen until the job is over: its task goes on writing, and what it writes is cleared away.
+    // It stays frozen until the job has ended: its task goes on writing, and what it writes is cleared away.
     disturb(&cluster, &calm, "/frozen", When::Reducing, |cluster| {
         cluster.mrctl(&["chaos", "stop", "node3", "--daemon", "tasktracker"]);
     });
@@ -285,7 +291,7 @@ fn a_tracker_that_was_away_when_a_job_ended_is_told_to_clean() {
     let cluster = Cluster::up(Up { nodes: 2, block_size: "64KiB", settings: &settings, ..Up::default() });
     fs::write(cluster.path("in"), "line\n".repeat(50_000)).unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
-    // Maps on the second node wait until they may go on; then nothing of the job is left to run on the first.
+    // Maps on the second node wait until they may continue; then nothing of the job is left to run on the first.
     let go = cluster.path("go");
     let script = format!(
         "case \"$PWD\" in */node2/*) until [ -e {} ]; do sleep 0.1; done;; esac\ncat\n",
@@ -296,7 +302,7 @@ fn a_tracker_that_was_away_when_a_job_ended_is_told_to_clean() {
         ["streaming", "--mapper", "sh map.sh", "--file", "map.sh", "--input", "/in", "--output", "/out"];
     let id = cluster.detach(&args);
     let status = |name: &str| cluster.json(&["job", &id])["maps"][name].clone();
-    eventually("only the second node's maps are left", PATIENCE, || {
+    eventually("only the second node's maps are left", TIMEOUT, || {
         let waiting = status("pending") == 0 && status("done").as_u64()? >= 1;
         (waiting && cluster.processes_in(".fermata/tasks/node1/jobs").is_empty()).then_some(())
     });

@@ -5,7 +5,7 @@ use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually};
 use serde_json::Value;
 use std::{fs, time::Duration};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 fn put(cluster: &Cluster, at: &str, bytes: &[u8]) {
     fs::write(cluster.path("upload"), bytes).unwrap();
@@ -14,7 +14,7 @@ fn put(cluster: &Cluster, at: &str, bytes: &[u8]) {
 
 /// The job once it is over.
 fn over(cluster: &Cluster, job: &str) -> Value {
-    eventually(&format!("{job} is over"), PATIENCE, || {
+    eventually(&format!("{job} is over"), TIMEOUT, || {
         let job = cluster.json(&["job", job]);
         (!["running", "committing"].contains(&job["state"].as_str().unwrap())).then_some(job)
     })
@@ -39,7 +39,7 @@ fn input_that_is_replaced_or_deleted_fails_the_job_without_retries() {
     let submit = |output: &str| {
         let slow = ["--conf", "pace.map=600KiB", "--conf", "speculation=false"];
         let job = cluster.detach(&[&["wordcount", "--input", "/in", "--output", output], &slow[..]].concat());
-        eventually("a map is done, and more are to come", PATIENCE, || {
+        eventually("a map is done, and more are to come", TIMEOUT, || {
             let job = cluster.json(&["job", &job]);
             let (done, total) =
                 (job["maps"]["done"].as_u64().unwrap(), job["maps"]["total"].as_u64().unwrap());
@@ -71,7 +71,7 @@ fn input_that_is_replaced_or_deleted_fails_the_job_without_retries() {
 fn input_that_grows_is_read_as_it_was_at_submission() {
     let cluster =
         Cluster::up(Up { nodes: 1, replication: 1, block_size: "1MiB", settings: QUICK, ..Up::default() });
-    // No newline at its end: what is appended would otherwise lengthen the last word.
+    // No newline at its end: what is appended would otherwise lengthen the last message.
     let text = [b"some words\n".repeat(400_000).as_slice(), b"last"].concat();
     put(&cluster, "/in/a", &text);
     let slow = ["--conf", "pace.map=600KiB", "--conf", "speculation=false"];
@@ -173,7 +173,7 @@ fn a_folder_is_read_with_its_subfolders_unless_told_otherwise() {
 
 /// User bug 4. Old: found after four failed attempts.
 #[test]
-fn what_a_job_may_not_read_or_write_is_told_at_submission() {
+fn permissions_are_checked_at_submission() {
     let settings = format!("{QUICK}\n[security]\npermissions = \"on\"\n");
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
     put(&cluster, "/in/a", b"a\n");

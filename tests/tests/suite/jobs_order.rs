@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 fn put(cluster: &Cluster, name: &str, text: &str) {
     fs::write(cluster.path(name), text).unwrap();
@@ -32,9 +32,7 @@ fn a_kill_frees_slots_at_once_and_urgent_jobs_go_first() {
     let sleeper = ["streaming", "--mapper", "sleep 600", "--input", "/in", "--output"];
     let first = cluster.detach(&[&sleeper[..], &["/one"]].concat());
     let second = cluster.detach(&[&sleeper[..], &["/two"]].concat());
-    eventually("the first runs", PATIENCE, || {
-        (state(&cluster, &first)["maps"]["running"] == 1).then_some(())
-    });
+    eventually("the first runs", TIMEOUT, || (state(&cluster, &first)["maps"]["running"] == 1).then_some(()));
     let count = ["wordcount", "--input", "/in", "--output"];
     let normal = cluster.detach(&[&count[..], &["/normal"]].concat());
     let urgent = cluster.detach(&[&count[..], &["/urgent", "--priority", "very-high"]].concat());
@@ -61,26 +59,24 @@ fn a_kill_frees_slots_at_once_and_urgent_jobs_go_first() {
 }
 
 #[test]
-fn a_job_that_waits_says_for_what() {
+fn waiting_job_explains_why() {
     let settings = "[tasktracker]\nmap_slots = 1\n";
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
     put(&cluster, "in", "a b\n");
     let first = cluster.detach(&["streaming", "--mapper", "sleep 600", "--input", "/in", "--output", "/one"]);
-    eventually("the first runs", PATIENCE, || {
-        (state(&cluster, &first)["maps"]["running"] == 1).then_some(())
-    });
+    eventually("the first runs", TIMEOUT, || (state(&cluster, &first)["maps"]["running"] == 1).then_some(()));
     let mut second = cluster.command(&["submit", "wordcount", "--input", "/in", "--output", "/two"]);
     let mut second = second.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(second.stderr.take().unwrap()).lines().map_while(Result::ok);
-    assert_eq!(said.next().as_deref(), Some("job_2 submitted"));
-    let why = said.next().unwrap();
+    let mut paper_figures = BufReader::new(second.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(paper_figures.next().as_deref(), Some("job_2 submitted"));
+    let why = paper_figures.next().unwrap();
     assert!(why.starts_with("mrctl: job_2 waits: ") && why.contains("job_1"), "{why}");
     cluster.mrctl(&["kill", &first]);
     assert!(second.wait().unwrap().success());
 }
 
 #[test]
-fn a_node_on_which_a_job_fails_is_left_alone() {
+fn failing_node_is_blacklisted() {
     let settings = "[jobtracker]\nheartbeat = \"200ms\"\n";
     let cluster = Cluster::up(Up { nodes: 4, block_size: "64KiB", settings, ..Up::default() });
     put(&cluster, "in", &"some words\n".repeat(100_000));
@@ -110,12 +106,12 @@ fn a_straggler_is_duplicated_and_the_first_to_finish_counts() {
     put(&cluster, "in", &"w\n".repeat(150_000));
     let paced = ["wordcount", "--input", "/in", "--output", "/out", "--conf", "pace.map=32KiB"];
     let id = cluster.detach(&paced);
-    let stopped = eventually("a map of it runs", PATIENCE, || {
+    let stopped = eventually("a map of it runs", TIMEOUT, || {
         cluster.processes_in(".fermata/tasks/node1/jobs").first().copied()
     });
     let signal = |name: &str| Command::new("kill").args([name, &stopped.to_string()]).status().unwrap();
     assert!(signal("-STOP").success());
-    let over = eventually("the job is done without it", PATIENCE, || {
+    let over = eventually("the job is done without it", TIMEOUT, || {
         Some(state(&cluster, &id)).filter(|job| job["state"] != "running" && job["state"] != "committing")
     });
     assert_eq!(over["state"], "succeeded", "{over}");
@@ -127,13 +123,13 @@ fn a_straggler_is_duplicated_and_the_first_to_finish_counts() {
     assert!(twins.iter().any(|twin| twin["state"] == "succeeded"), "{tasks}");
     // The one that was stopped is killed, not waited for.
     cluster.wait_clean();
-    eventually("it is gone", PATIENCE, || {
+    eventually("it is gone", TIMEOUT, || {
         (!cluster.processes_in(".fermata/tasks/node1/jobs").contains(&stopped)).then_some(())
     });
 }
 
 #[test]
-fn a_submission_is_taken_once_however_often_it_is_sent() {
+fn repeated_submission_is_accepted_once() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     put(&cluster, "in", "a b a\n");
     let addr = || {
@@ -166,7 +162,7 @@ fn a_submission_is_taken_once_however_often_it_is_sent() {
     };
     let mut ids = BTreeSet::from([submit(), submit()]);
     let id = ids.first().unwrap().clone();
-    eventually("it is done", PATIENCE, || (state(&cluster, &id)["state"] == "succeeded").then_some(()));
+    eventually("it is done", TIMEOUT, || (state(&cluster, &id)["state"] == "succeeded").then_some(()));
     // Its output is there now, which would refuse a new job.
     ids.insert(submit());
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);

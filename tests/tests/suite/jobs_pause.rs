@@ -4,7 +4,7 @@ use fermata_tests::{Cluster, QUICK, Up, eventually};
 use serde_json::Value;
 use std::{fs, path::PathBuf, time::Duration};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// Trackers that are away are noticed soon.
 const SETTINGS: &str = "[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"20s\"\n";
 
@@ -39,10 +39,10 @@ fn newest(task: &Value) -> Value {
 
 /// Waits until the newest attempt of a task runs and has come to this stage; which it is.
 pub(crate) fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
-    eventually(&format!("{name} in {stage}"), PATIENCE, || {
+    eventually(&format!("{name} in {stage}"), TIMEOUT, || {
         let attempt = newest(&task(cluster, name));
-        let there = attempt["state"] == "running" && attempt["stage"] == stage;
-        there.then(|| attempt["attempt"].as_str().unwrap().to_owned())
+        let existing = attempt["state"] == "running" && attempt["stage"] == stage;
+        existing.then(|| attempt["attempt"].as_str().unwrap().to_owned())
     })
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
 pub(crate) fn pause(cluster: &Cluster, name: &str, stage: &str) -> Value {
     let attempt = running(cluster, name, stage);
     cluster.mrctl(&["preempt", &attempt, "--how", "pause"]);
-    eventually(&format!("{attempt} put aside"), PATIENCE, || {
+    eventually(&format!("{attempt} checkpointed"), TIMEOUT, || {
         let task = task(cluster, name);
         assert_ne!(task["state"], "succeeded", "{attempt} had finished before it was asked to pause");
         (task["state"] == "paused" && task["paused"] == attempt.as_str()).then(|| newest(&task))
@@ -80,7 +80,7 @@ const SLOW: [&str; 2] = ["--conf", "pace.reduce=40KiB"];
 const WORDS: [&str; 5] = ["wordcount", "--reduces", "1", "--input", "/text"];
 
 #[test]
-fn a_paused_reduce_goes_on_here_and_elsewhere() {
+fn paused_reduce_resumes_locally_and_remotely() {
     let cluster = cluster(3);
     let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
     // Reduces begin with the first map, and maps take their time.
@@ -127,15 +127,15 @@ fn a_paused_reduce_goes_on_here_and_elsewhere() {
     cluster.wait_clean();
 }
 
-fn aside_of(cluster: &Cluster, aside: &Value) -> PathBuf {
+fn temporary_path(cluster: &Cluster, aside: &Value) -> PathBuf {
     let text = |name: &str| aside[name].as_str().unwrap().to_owned();
     let (node, attempt) = (text("tracker"), text("attempt"));
     let job = attempt.split('.').next().unwrap();
-    cluster.path(&format!(".fermata/tasks/{node}/jobs/{job}/aside/{attempt}"))
+    cluster.path(&format!(".fermata/tasks/{node}/jobs/{job}/checkpoints/{attempt}"))
 }
 
 #[test]
-fn a_tracker_that_starts_again_finds_what_was_put_aside_and_a_damaged_state_is_not_used() {
+fn restarted_tracker_finds_checkpoints_and_rejects_damaged_ones() {
     let cluster = cluster(3);
     let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
     let job = cluster.detach(&[&WORDS[..], &SLOW, &["--output", "/paused"]].concat());
@@ -146,7 +146,7 @@ fn a_tracker_that_starts_again_finds_what_was_put_aside_and_a_damaged_state_is_n
     cluster.mrctl(&["chaos", "restart", node, "--daemon", "tasktracker"]);
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
-    eventually("the tracker is back", PATIENCE, || {
+    eventually("the tracker is back", TIMEOUT, || {
         let nodes = cluster.json(&["nodes"]);
         let live = |found: &Value| found["node"] == node && found["tracker"]["state"] == "live";
         nodes.as_array().unwrap().iter().any(live).then_some(())
@@ -156,7 +156,7 @@ fn a_tracker_that_starts_again_finds_what_was_put_aside_and_a_damaged_state_is_n
     let aside = pause(&cluster, &reduce, "reduce");
     assert_eq!(aside["from"], format!("{reduce}.0").as_str());
     // One byte of a run, which is still to be read: its last.
-    let files = fs::read_dir(aside_of(&cluster, &aside)).unwrap().map(|entry| entry.unwrap().path());
+    let files = fs::read_dir(temporary_path(&cluster, &aside)).unwrap().map(|entry| entry.unwrap().path());
     let run = files.filter(|path| !path.ends_with("state")).max_by_key(|path| path.metadata().unwrap().len());
     let run = run.expect("there is one");
     let mut bytes = fs::read(&run).unwrap();
@@ -168,12 +168,12 @@ fn a_tracker_that_starts_again_finds_what_was_put_aside_and_a_damaged_state_is_n
     assert!(cluster.output("/plain") == cluster.output("/paused"), "other bytes than undisturbed");
     let cost = &ended["preemption"];
     assert_eq!((&cost["checkpoints_lost"], &cost["pauses"]), (&1.into(), &2.into()), "{cost}");
-    assert_eq!(ended["reduces"]["failed_attempts"], 0, "it was nobody's fault: {ended}");
+    assert_eq!(ended["reduces"]["failed_attempts"], 0, "it was no fault of the task: {ended}");
     cluster.wait_clean();
 }
 
 #[test]
-fn a_reduce_waits_for_a_tracker_that_is_away_with_its_state() {
+fn reduce_waits_for_the_unreachable_tracker_with_its_checkpoint() {
     let cluster = cluster(3);
     let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
     let job = cluster.detach(&[&WORDS[..], &SLOW, &["--output", "/paused"]].concat());
@@ -182,7 +182,7 @@ fn a_reduce_waits_for_a_tracker_that_is_away_with_its_state() {
     let node = aside["tracker"].as_str().unwrap();
     let mut others = ["node1", "node2", "node3"].into_iter().filter(|other| *other != node);
     cluster.mrctl(&["chaos", "kill", node, "--daemon", "tasktracker"]);
-    eventually("its silence is noticed", PATIENCE, || {
+    eventually("its silence is noticed", TIMEOUT, || {
         let nodes = cluster.json(&["nodes"]);
         let found = nodes.as_array().unwrap().iter().find(|found| found["node"] == node).cloned();
         found.filter(|found| found["tracker"]["state"] == "suspect")
@@ -202,7 +202,7 @@ fn a_reduce_waits_for_a_tracker_that_is_away_with_its_state() {
 }
 
 #[test]
-fn a_streaming_reducer_pauses_between_keys_if_it_may() {
+fn restartable_streaming_reducer_pauses_between_keys() {
     let cluster = cluster(3);
     // Counts the lines of each key, and holds back nothing.
     let count = "#!/usr/bin/env python3\nimport sys\nlast, n = None, 0\nfor line in sys.stdin:\n    \
@@ -224,12 +224,12 @@ fn a_streaming_reducer_pauses_between_keys_if_it_may() {
             pause(&cluster, &reduce, "reduce");
             cluster.mrctl(&["resume", &reduce]);
         } else {
-            // It says why it goes on, and waits for nobody.
+            // It says why it continues, and waits for nobody.
             let attempt = running(&cluster, &reduce, "reduce");
             cluster.mrctl(&["preempt", &attempt, "--how", "pause"]);
-            eventually("a refusal", PATIENCE, || {
+            eventually("a refusal", TIMEOUT, || {
                 let history = cluster.mrctl(&["history", &job]);
-                let refused = history.lines().find(|line| line.contains("recall-refused"))?;
+                let refused = history.lines().find(|line| line.contains("preemption-refused"))?;
                 assert!(refused.contains("cannot save"), "{refused}");
                 Some(())
             });
@@ -245,7 +245,7 @@ fn a_streaming_reducer_pauses_between_keys_if_it_may() {
 }
 
 #[test]
-fn what_somebody_holds_is_waited_for_also_when_its_tracker_was_given_up() {
+fn task_on_hold_survives_the_loss_of_its_tracker() {
     let cluster = cluster_with(2, &SETTINGS.replace("20s", "2s"));
     let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
     let job = cluster.detach(&[&WORDS[..], &SLOW, &["--output", "/held"]].concat());
@@ -253,7 +253,7 @@ fn what_somebody_holds_is_waited_for_also_when_its_tracker_was_given_up() {
     let paused = pause(&cluster, &reduce, "reduce");
     let node = paused["tracker"].as_str().unwrap();
     let becomes = |state: &str| {
-        eventually(&format!("{node} {state}"), PATIENCE, || {
+        eventually(&format!("{node} {state}"), TIMEOUT, || {
             let nodes = cluster.json(&["nodes"]);
             let found = nodes.as_array().unwrap().iter().find(|found| found["node"] == node)?;
             (found["tracker"]["state"] == state).then_some(())

@@ -1,4 +1,4 @@
-//! Slots are taken back while jobs run, and nobody can tell from their output.
+//! Slots are preempted while jobs run, and nobody can tell from their output.
 
 use fermata_tests::{Cluster, Up};
 use serde_json::Value;
@@ -18,26 +18,26 @@ fn attempts_in(tasks: &Value, phase: &str, state: &str) -> Vec<String> {
     wanted.map(|attempt| attempt["attempt"].as_str().expect("an id").to_owned()).collect()
 }
 
-/// Splits every map that it finds running, until the job is over; how many splits were taken.
+/// Splits every map that it finds running, until the job has ended; how many splits were taken.
 fn split_all(cluster: &Cluster, job: &str) -> usize {
-    let mut taken = 0;
+    let mut used = 0;
     loop {
         let state = cluster.json(&["job", job])["state"].as_str().expect("a state").to_owned();
         if state != "running" && state != "committing" {
             assert_eq!(state, "succeeded", "{}", cluster.json(&["job", job]));
-            return taken;
+            return used;
         }
         for attempt in attempts_in(&cluster.json(&["tasks", job]), ".m", "running") {
             // It may be done by now, which is refused in words.
             let ran = cluster.try_mrctl(&["preempt", &attempt, "--how", "split"]);
-            taken += usize::from(ran.code == 0);
+            used += usize::from(ran.code == 0);
         }
         thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
-fn maps_that_are_split_again_and_again_bring_the_same_output() {
+fn repeatedly_split_maps_give_the_same_output() {
     let cluster = Cluster::up(Up { block_size: "256KiB", ..Up::default() });
     fs::write(cluster.path("text"), lines(40_000)).unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
@@ -63,16 +63,16 @@ fn maps_that_are_split_again_and_again_bring_the_same_output() {
     ];
     for (name, program) in programs {
         let (plain, disturbed) = (format!("/plain-{name}"), format!("/split-{name}"));
-        let whole = cluster.succeed(&[program, &["--input", "/text", "--output", &plain]].concat());
+        let recovered = cluster.succeed(&[program, &["--input", "/text", "--output", &plain]].concat());
         let job =
             cluster.detach(&[program, &slow[..], &["--input", "/text", "--output", &disturbed]].concat());
         let splits = split_all(&cluster, &job);
         let split = cluster.json(&["job", &job]);
         let maps = split["maps"]["total"].as_u64().unwrap();
-        assert!(splits > 0 && maps > whole["maps"]["total"].as_u64().unwrap(), "{name}: {split}");
+        assert!(splits > 0 && maps > recovered["maps"]["total"].as_u64().unwrap(), "{name}: {split}");
         assert_eq!(split["maps"]["done"], split["maps"]["total"], "{name}: {split}");
         for counter in ["MAP_INPUT_RECORDS", "MAP_OUTPUT_RECORDS", "REDUCE_OUTPUT_RECORDS"] {
-            assert_eq!(split["counters"][counter], whole["counters"][counter], "{name}: {counter}");
+            assert_eq!(split["counters"][counter], recovered["counters"][counter], "{name}: {counter}");
         }
         assert!(cluster.output(&plain) == cluster.output(&disturbed), "{name}: other bytes than undisturbed");
         let parts = |folder: &str| cluster.json(&["fs", "ls", folder]).as_array().unwrap().len();

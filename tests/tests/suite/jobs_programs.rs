@@ -64,7 +64,7 @@ fn an_executable_sorts_as_a_whole_with_its_side_file() {
 }
 
 #[test]
-fn a_program_that_is_none_says_so() {
+fn non_executable_program_is_reported() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("f"), "now\n").unwrap();
     cluster.mrctl(&["fs", "put", "f", "/f"]);

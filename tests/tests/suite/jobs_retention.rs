@@ -1,4 +1,4 @@
-//! What is kept of jobs that are over, for how long, and what is said of what is gone.
+//! What is kept of finished jobs, for how long, and what is said of what is gone.
 
 use fermata_tests::{Cluster, Strace, Up, eventually, is_gone};
 use std::{
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 #[test]
 fn old_jobs_are_forgotten_and_lost_trackers_named() {
@@ -68,7 +68,7 @@ fn history_is_complete_after_a_clean_stop() {
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     let slow = ["wordcount", "--conf", "pace.map=10KiB", "--input", "/text", "--output", "/out"];
     let job = cluster.detach(&slow);
-    eventually("its map runs", PATIENCE, || {
+    eventually("its map runs", TIMEOUT, || {
         (cluster.json(&["job", &job])["maps"]["running"] != 0).then_some(())
     });
     let history = cluster.path(&format!(".fermata/data/jobtracker/history/{job}.jsonl"));
@@ -80,7 +80,7 @@ fn history_is_complete_after_a_clean_stop() {
     };
     cluster.mrctl(&["kill", &job]);
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    eventually("the JobTracker has ended", PATIENCE, || is_gone(&pid).then_some(()));
+    eventually("the JobTracker has ended", TIMEOUT, || is_gone(&pid).then_some(()));
     let stopped_at = UNIX_EPOCH.elapsed().unwrap().as_micros();
     drop(held);
     let stopped = lines_of(&history);

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A file system in memory, a little larger than the default of `jobtracker.disk_reserve`. It takes memory for what is
 /// in it only. Dropped, it is unmounted.
@@ -82,7 +82,7 @@ fn a_jobtracker_with_a_full_disk_takes_no_job_in_and_finishes_those_that_run() {
 
     let slow = ["wordcount", "--conf", "pace.map=20KiB", "--input", "/text", "--output", "/slow"];
     let running = cluster.detach(&slow);
-    eventually("it runs", PATIENCE, || {
+    eventually("it runs", TIMEOUT, || {
         (cluster.json(&["job", &running])["maps"]["running"] != 0).then_some(())
     });
     small.leave(JobTrackerConfig::default().disk_reserve.0 / 2);
@@ -91,7 +91,7 @@ fn a_jobtracker_with_a_full_disk_takes_no_job_in_and_finishes_those_that_run() {
     assert!(refused.contains("jobtracker.disk_reserve"), "{refused}");
     let told = cluster.try_mrctl(&["nodes"]);
     assert!(told.code == 0 && told.stderr.contains("disk_reserve"), "{}", told.stderr);
-    eventually("what ran has succeeded", PATIENCE, || {
+    eventually("what ran has succeeded", TIMEOUT, || {
         (cluster.json(&["job", &running])["state"] == "succeeded").then_some(())
     });
     small.make_room();
@@ -123,12 +123,12 @@ fn a_jobtracker_whose_disk_is_almost_full_starts_no_attempt_and_stays_up() {
     let failing = ["streaming", "--mapper", mapper, "--reduces", "0", "--conf", "attempts.max=100"];
     let bad = cluster.detach(&[&failing[..], &["--input", "/text", "--output", "/bad"]].concat());
     let attempts = || cluster.json(&["tasks", &bad])[0]["attempts"].as_array().map_or(0, Vec::len);
-    eventually("an attempt has failed", PATIENCE, || (attempts() > 1).then_some(()));
+    eventually("an attempt has failed", TIMEOUT, || (attempts() > 1).then_some(()));
     // Enough for the ends of what runs.
     small.leave(64 << 10);
 
     let mut idle = 0;
-    eventually("slots stay free although tasks wait", PATIENCE, || {
+    eventually("slots stay free although tasks wait", TIMEOUT, || {
         assert_eq!(cluster.processes_named("jobtracker"), process, "it stays up");
         let running = |job: &str| {
             let job = cluster.json(&["job", job]);
@@ -145,9 +145,9 @@ fn a_jobtracker_whose_disk_is_almost_full_starts_no_attempt_and_stays_up() {
 
     let before = attempts();
     small.make_room();
-    eventually("attempts are started again", PATIENCE, || (attempts() > before).then_some(()));
+    eventually("attempts are started again", TIMEOUT, || (attempts() > before).then_some(()));
     cluster.mrctl(&["kill", &bad]);
-    eventually("the other job has succeeded", PATIENCE, || {
+    eventually("the other job has succeeded", TIMEOUT, || {
         (cluster.json(&["job", &good])["state"] == "succeeded").then_some(())
     });
     let refused = cluster.refused(
@@ -170,6 +170,6 @@ fn a_killed_job_of_very_many_maps_leaves_a_short_history() {
     assert!(cluster.json(&["job", &job])["maps"]["total"].as_u64().unwrap() >= 50_000);
     cluster.mrctl(&["kill", &job]);
     let history = cluster.path(&format!(".fermata/data/jobtracker/history/{job}.jsonl"));
-    let length = eventually("its history is there", PATIENCE, || fs::metadata(&history).ok()).len();
+    let length = eventually("its history is there", TIMEOUT, || fs::metadata(&history).ok()).len();
     assert!(length < 1 << 20, "{length} bytes");
 }

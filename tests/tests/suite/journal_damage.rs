@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A master, and where its journal is.
 #[derive(Clone, Copy)]
@@ -84,7 +84,7 @@ impl Master {
             let pids = cluster.processes_named(self.program);
             let ran = Command::new("kill").arg("-TERM").args(&pids).status().unwrap();
             assert!(ran.success());
-            eventually("it has ended", PATIENCE, || {
+            eventually("it has ended", TIMEOUT, || {
                 cluster.processes_named(self.program).is_empty().then_some(())
             });
         } else {
@@ -105,7 +105,7 @@ impl Master {
         let since = Instant::now();
         let ended = loop {
             match child.try_wait().unwrap() {
-                None if since.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(20)),
+                None if since.elapsed() < TIMEOUT => std::thread::sleep(Duration::from_millis(20)),
                 ended => break ended,
             }
         };
@@ -113,11 +113,10 @@ impl Master {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        let words = fs::read_to_string(&errors).unwrap();
-        let status =
-            ended.unwrap_or_else(|| panic!("{} still runs after {PATIENCE:?}: {words}", self.program));
-        assert!(!status.success(), "{} started: {words}", self.program);
-        let last = words.lines().last().unwrap_or_default();
+        let text = fs::read_to_string(&errors).unwrap();
+        let status = ended.unwrap_or_else(|| panic!("{} still runs after {TIMEOUT:?}: {text}", self.program));
+        assert!(!status.success(), "{} started: {text}", self.program);
+        let last = text.lines().last().unwrap_or_default();
         for word in [file, "--recover"] {
             assert!(last.contains(word), "{word:?} is not in {last}");
         }
@@ -161,13 +160,13 @@ fn a_flipped_bit_is_refused_and_kept(master: Master, cleanly: bool) {
     let damaged = fs::read(&newest).unwrap();
     master.refuses(&cluster, master.command(), &name_of(&newest));
     assert_eq!(fs::read(&newest).unwrap(), damaged, "a refusal changes nothing");
-    let words = master.recovers(&cluster, master.command());
-    assert_kept(&newest, &damaged, &words);
+    let text = master.recovers(&cluster, master.command());
+    assert_saved(&newest, &damaged, &text);
     cluster.mrctl(&["chaos", "restart", master.program]);
 }
 
 /// A recovery logged what it dropped, and keeps the damaged segment beside the new one.
-fn assert_kept(segment: &Path, damaged: &[u8], log: &str) {
+fn assert_saved(segment: &Path, damaged: &[u8], log: &str) {
     for word in ["dropped", "kept_as", "may be lost"] {
         assert!(log.contains(word), "{word:?} is not in {log}");
     }
@@ -201,19 +200,18 @@ fn killed_with_several_segments(master: Master) -> (Cluster, PathBuf) {
     let often = "snapshot_bytes = \"4KiB\"\n";
     let cluster = cluster(&format!("{QUICK}{often}[jobtracker]\n{often}"));
     let mut number = 0;
-    let newest =
-        eventually("a snapshot, and records in the newest of several segments", 2 * PATIENCE, || {
-            number += 1;
-            master.write(&cluster, number);
-            master.newest_of_several(&cluster)?;
-            master.stop(&cluster, false);
-            // A snapshot may have begun a new segment meanwhile.
-            let newest = master.newest_of_several(&cluster);
-            if newest.is_none() {
-                master.restart(&cluster);
-            }
-            newest
-        });
+    let newest = eventually("a snapshot, and records in the newest of several segments", 2 * TIMEOUT, || {
+        number += 1;
+        master.write(&cluster, number);
+        master.newest_of_several(&cluster)?;
+        master.stop(&cluster, false);
+        // A snapshot may have begun a new segment meanwhile.
+        let newest = master.newest_of_several(&cluster);
+        if newest.is_none() {
+            master.restart(&cluster);
+        }
+        newest
+    });
     (cluster, newest)
 }
 
@@ -224,8 +222,8 @@ fn a_missing_segment_is_refused(master: Master) -> Cluster {
     assert!(newest.with_file_name("COMMIT").exists());
     fs::remove_file(&newest).unwrap();
     master.refuses(&cluster, master.command(), &name_of(&newest));
-    let words = master.recovers(&cluster, master.command());
-    assert!(words.contains("may be lost"), "{words}");
+    let text = master.recovers(&cluster, master.command());
+    assert!(text.contains("may be lost"), "{text}");
     cluster
 }
 
@@ -256,8 +254,8 @@ fn an_unreadable_segment_is_refused_and_kept(master: Master) {
     let refusal = master.refuses(&cluster, first, &name_of(&newest));
     assert!(refusal.contains("input/output error"), "{refusal}");
     assert_eq!(fs::read_link(&newest).unwrap(), sectors, "a refusal changes nothing");
-    let words = master.recovers(&cluster, second);
-    assert_kept(&newest, &acknowledged, &words);
+    let text = master.recovers(&cluster, second);
+    assert_saved(&newest, &acknowledged, &text);
     // What was acknowledged before that segment is there, and the cluster works.
     master.restart(&cluster);
     cluster.succeed(&["wordcount", "--input", "/text", "--output", "/counts-after"]);

@@ -22,7 +22,7 @@ fn alive(pid: u32) -> bool {
 }
 
 #[test]
-fn up_is_ready_refuses_twice_and_down_leaves_nothing_running() {
+fn up_is_ready_and_down_leaves_nothing_running() {
     let cluster = Cluster::up(Up::default());
     let report = cluster.json(&["fs", "report"]);
     assert_eq!(report["nodes"].as_array().unwrap().len(), 3);
@@ -198,7 +198,7 @@ fn a_replication_that_the_nodes_cannot_hold_is_noted() {
 }
 
 #[test]
-fn ports_stay_the_same_and_json_tells_what_was_done() {
+fn ports_are_stable_and_json_reports_the_result() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     let before = cluster.json(&["status"]);
     let down = cluster.json(&["down"]);

@@ -5,10 +5,10 @@ use fermata_tests::{Machines, Row, binaries, eventually};
 use serde_json::Value;
 use std::{process::Command, time::Duration};
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 #[test]
-fn machines_of_a_closed_cluster_die_and_are_cut_off() {
+fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
     let Some(machines) = Machines::make("fa", 11, &["r1", "r1", "r2"]) else { return };
     let [second, third, fourth] = [2, 3, 4].map(|at| machines.node(at));
     // Once more changes nothing.
@@ -51,8 +51,8 @@ fn is_cut_off_and_comes_back(machines: &Machines, node: &str) {
     let master = machines.node(1);
     machines.mrctl(&["chaos", "partition", node, &master, "--one-way", "--cluster", "lab"]);
     machines.await_tracker(node, "lost");
-    let said = machines.mrctl(&["chaos", "heal", "--cluster", "lab"]);
-    assert_eq!(said.trim(), format!("{master} hears {node} again"));
+    let paper_figures = machines.mrctl(&["chaos", "heal", "--cluster", "lab"]);
+    assert_eq!(paper_figures.trim(), format!("{master} hears {node} again"));
     machines.await_tracker(node, "live");
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
 }
@@ -89,7 +89,7 @@ fn dies_in_the_middle_of_a_job(machines: &Machines, node: &str) {
         .as_str()
         .unwrap()
         .to_owned();
-    eventually("a map is done", PATIENCE, || {
+    eventually("a map is done", TIMEOUT, || {
         (machines.json(&["job", &id])["maps"]["done"].as_u64()? >= 1).then_some(())
     });
     machines.mrctl(&["chaos", "kill", node, "--cluster", "lab"]);
@@ -172,25 +172,25 @@ fn machines_are_added_filled_upgraded_and_drained() {
 fn are_filled(machines: &Machines, master: &str, node: &str) {
     machines.mrctl(&["chaos", "fill-disk", master, "--leave", "8MiB", "--cluster", "lab"]);
     let mut row = Row::begin("the namenode's disk is full, and has room again");
-    eventually("the namenode is in safemode", PATIENCE, || {
+    eventually("the namenode is in safemode", TIMEOUT, || {
         let report = machines.json(&["fs", "report"]);
         (report["safemode"]["on"] == true).then_some(())
     });
-    row.noticed();
+    row.detected();
     machines.mrctl(&["fs", "ls", "/lab"]);
-    let said = machines.mrctl(&["chaos", "fill-disk", master, "--clear", "--cluster", "lab"]);
-    assert_eq!(said.trim(), format!("the disk of {master} has room again"));
-    row.mended();
-    eventually("the namenode takes changes again", PATIENCE, || {
+    let paper_figures = machines.mrctl(&["chaos", "fill-disk", master, "--clear", "--cluster", "lab"]);
+    assert_eq!(paper_figures.trim(), format!("the disk of {master} has room again"));
+    row.links_healed();
+    eventually("the namenode takes changes again", TIMEOUT, || {
         (machines.json(&["fs", "report"])["safemode"]["on"] == false).then_some(())
     });
-    row.whole();
+    row.recovered();
 
     machines.mrctl(&["chaos", "fill-disk", node, "--cluster", "lab"]);
     let sort = ["submit", "terasort", "--input", "/lab/gen", "--reduces", "4", "--output", "/lab/full"];
     let row = Row::begin("a node's disk is full: a sort passes it over");
     machines.mrctl(&sort);
-    row.whole();
+    row.recovered();
     assert_eq!(machines.sums("/lab/full"), machines.sums("/lab/calm"));
     machines.mrctl(&["chaos", "fill-disk", node, "--clear", "--cluster", "lab"]);
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);

@@ -1,5 +1,5 @@
 //! What `mrctl cluster` does on machines: it keeps out of other clusters' folders, tells what is from what was, and
-//! waits for nobody for ever. The machines are this one, twice.
+//! waits for nobody forever. The machines are this one, twice.
 
 use fermata_tests::{Ran, binaries, task_account};
 use serde_json::Value;
@@ -85,7 +85,7 @@ impl Drop for Pair {
 }
 
 #[test]
-fn a_cluster_keeps_out_of_anothers_folders_and_knows_how_it_stands() {
+fn cluster_leaves_foreign_folders_alone_and_reports_its_status() {
     let pair = Pair::new();
     let up = pair.done(&["up"]);
     assert!(up.contains("m: settings copied; namenode running (pid "), "{up}");
@@ -104,7 +104,7 @@ fn a_cluster_keeps_out_of_anothers_folders_and_knows_how_it_stands() {
     a_part_of_the_machines_is_meant_once(&pair);
     settings_that_changed_are_told_from_those_that_run(&pair);
     nobody_inherits_what_is_open(&pair);
-    strangers_do_not_fill_the_log(&pair);
+    unknown_connections_do_not_fill_the_log(&pair);
     a_frozen_daemon_does_not_run(&pair);
     a_machine_is_removed(&pair);
     assert!(pair.done(&["down", "--purge"]).contains("deleted"));
@@ -160,7 +160,7 @@ fn nobody_inherits_what_is_open(pair: &Pair) {
     assert!(free.success(), "a daemon holds the lock of whoever started it");
 }
 
-fn strangers_do_not_fill_the_log(pair: &Pair) {
+fn unknown_connections_do_not_fill_the_log(pair: &Pair) {
     let socket = pair.path("n/data/tasktracker/umbilical.sock");
     if !socket.exists() {
         return eprintln!("skipped: the path of the umbilical is too long here");
@@ -191,8 +191,8 @@ fn a_frozen_daemon_does_not_run(pair: &Pair) {
         (pair.of("lab", &["status"]).code == 0).then_some(())
     });
     let json: Value = serde_json::from_str(&pair.done(&["status", "--json"])).unwrap();
-    assert_eq!(json[0]["daemons"][0]["heard"], "answers", "{json}");
-    assert_eq!(json[1]["daemons"][1]["heard"], "live", "{json}");
+    assert_eq!(json[0]["daemons"][0]["reported"], "answers", "{json}");
+    assert_eq!(json[1]["daemons"][1]["reported"], "live", "{json}");
     assert_eq!(signal("kill").code, 0);
     let again = fermata_tests::eventually("it is gone", Duration::from_mins(1), || {
         let ran = signal("kill");
@@ -218,7 +218,7 @@ fn a_machine_is_removed(pair: &Pair) {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_made() {
+fn invalid_requests_are_rejected_before_any_change() {
     let pair = Pair::new();
     let refused = |args: &[&str], words: &str| {
         let ran = pair.run(args);
@@ -234,12 +234,12 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
     refused(&["up", "--cluster", "lab", "--remote-dir", "/"], "is not a folder for machines");
     refused(&["up", "--cluster", "nowhere"], "has no fermata.toml");
     // A machine that says nothing is given up, and named.
-    let (hangs, began) = (pair.path("hangs"), Instant::now());
+    let (hangs, started) = (pair.path("hangs"), Instant::now());
     fs::write(&hangs, "sleep 100 & sleep 100\n").unwrap();
     let shell = format!("sh {} {{host}}", hangs.display());
     let ran = pair.run(&["status", "--cluster", "lab", "--shell", &shell]);
     assert!(ran.code == 1 && ran.stderr.contains("n: no answer after 20 s"), "{}", ran.stderr);
-    assert!(began.elapsed() < Duration::from_mins(1));
+    assert!(started.elapsed() < Duration::from_mins(1));
     let ran = pair.run(&["status", "--cluster", "lab", "--shell", "echo {host}"]);
     assert!(ran.code == 1 && ran.stderr.contains("runs no scripts there"), "{}", ran.stderr);
 }

@@ -4,7 +4,7 @@ use fermata_tests::{Cluster, Up, binaries, eventually};
 use serde_json::Value;
 use std::{fs, process::Command, time::Duration};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Fair, with fifo in its shadow; one map slot on each of two nodes, and no patience for slots near the input.
 const FAIR: &str = "[jobtracker]\nheartbeat = \"200ms\"\n[tasktracker]\nmap_slots = 1\n\
@@ -25,7 +25,7 @@ fn two_users(settings: &str) -> (Cluster, String, String) {
     cluster.mrctl(&["fs", "mkdir", "/out"]);
     cluster.mrctl(&["fs", "chmod", "777", "/out"]);
     let ann = sleepers(&cluster, "ann", "/out/ann");
-    eventually("ann's job has both slots", PATIENCE, || {
+    eventually("ann's job has both slots", TIMEOUT, || {
         (cluster.json(&["job", &ann])["maps"]["running"] == 2).then_some(())
     });
     let bob = sleepers(&cluster, "bob", "/out/bob");
@@ -33,38 +33,43 @@ fn two_users(settings: &str) -> (Cluster, String, String) {
 }
 
 fn rules(why: &Value) -> Vec<&str> {
-    why["waits"].as_array().expect("reasons").iter().filter_map(|reason| reason["rule"].as_str()).collect()
+    why["waiting_for"]
+        .as_array()
+        .expect("reasons")
+        .iter()
+        .filter_map(|reason| reason["rule"].as_str())
+        .collect()
 }
 
 #[test]
-fn why_says_what_a_job_waits_for_and_what_became_of_its_slots() {
+fn why_explains_waiting_and_preemptions() {
     let patient = FAIR.replace("\"2s\"", "\"600s\"");
     let (cluster, ann, bob) = two_users(&patient);
     let why = cluster.json(&["why", &bob]);
     assert_eq!(rules(&why), ["no-free-slot", "pool-share-of-map-slots"], "{why}");
-    let words = cluster.mrctl(&["why", &bob]);
-    let maps = why["waits"][0]["numbers"]["maps_waiting"].as_f64().expect("a number");
-    assert!(words.starts_with(&format!("{bob} is waiting, under fair\n")), "{words}");
+    let text = cluster.mrctl(&["why", &bob]);
+    let maps = why["waiting_for"][0]["numbers"]["maps_waiting"].as_f64().expect("a number");
+    assert!(text.starts_with(&format!("{bob} is waiting, under fair\n")), "{text}");
     assert!(
-        words.contains(&format!("  {maps} maps wait: 2 map slots are all taken, 0 by this job\n")),
-        "{words}"
+        text.contains(&format!("  {maps} maps wait: 2 map slots are all taken, 0 by this job\n")),
+        "{text}"
     );
     assert!(
-        words.contains("pool bob holds 0 of its fair share of 0.8 map slots (weight 1, minimum 0)"),
-        "{words}"
+        text.contains("pool bob holds 0 of its fair share of 0.8 map slots (weight 1, minimum 0)"),
+        "{text}"
     );
     // The same state in every list.
     let jobs = cluster.mrctl(&["jobs"]);
     let row = jobs.lines().find(|line| line.starts_with(&format!("{bob} "))).expect("a row of the job");
     assert!(row.contains("waiting") && !row.contains("running"), "{jobs}");
-    let words = cluster.mrctl(&["why", &format!("{ann}.m0")]);
-    assert!(words.contains("it runs on node"), "{words}");
-    assert!(words.contains("m0.0 started on node"), "{words}");
-    assert!(words.contains("pool ann held 0 of its fair share of 2 slots"), "{words}");
+    let text = cluster.mrctl(&["why", &format!("{ann}.m0")]);
+    assert!(text.contains("it runs on node"), "{text}");
+    assert!(text.contains("m0.0 started on node"), "{text}");
+    assert!(text.contains("pool ann held 0 of its fair share of 2 slots"), "{text}");
     // The process dies; policy, parameters and reasons are the same when it is back.
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
-    eventually("the trackers are back", PATIENCE, || {
+    eventually("the trackers are back", TIMEOUT, || {
         let why = cluster.json(&["why", &bob]);
         (rules(&why) == ["no-free-slot", "pool-share-of-map-slots"]).then_some(())
     });
@@ -83,8 +88,8 @@ fn why_says_what_a_job_waits_for_and_what_became_of_its_slots() {
     assert_eq!((value("node_wait"), value("min_share_timeout")), (Some("0s".into()), Some("15s".into())));
     // Slots of a silent node are not counted, and neither is what runs there.
     cluster.mrctl(&["chaos", "stop", "node1", "--daemon", "tasktracker"]);
-    let numbers = eventually("one slot is left", PATIENCE, || {
-        let numbers = cluster.json(&["why", &ann])["waits"][0]["numbers"].clone();
+    let numbers = eventually("one slot is left", TIMEOUT, || {
+        let numbers = cluster.json(&["why", &ann])["waiting_for"][0]["numbers"].clone();
         (numbers["map_slots"] == 1.0).then_some(numbers)
     });
     assert_eq!((&numbers["running"], &numbers["apart"]), (&1.0.into(), &1.0.into()), "{numbers}");
@@ -95,41 +100,41 @@ fn why_says_what_a_job_waits_for_and_what_became_of_its_slots() {
         cluster.mrctl(&["kill", job]);
     }
     let over = cluster.mrctl(&["why", &bob]);
-    assert!(over.starts_with(&format!("{bob} is killed\n")) && over.contains("the job is over"), "{over}");
+    assert!(over.starts_with(&format!("{bob} is killed\n")) && over.contains("the job has ended"), "{over}");
 }
 
 #[test]
-fn what_takes_a_slot_back_is_told_and_the_shadow_is_compared() {
+fn preemptions_are_explained_and_the_shadow_is_compared() {
     // A share of one slot each; and a mapper that sleeps can be killed but has no record to end at.
     let (cluster, ann, bob) = two_users(
         &FAIR
             .replace("weight = 1.5", "weight = 1")
             .replace("[scheduler.fair]\n", "[scheduler.fair]\npreempt = \"kill\"\n"),
     );
-    eventually("bob has a slot", PATIENCE, || {
+    eventually("bob has a slot", TIMEOUT, || {
         (cluster.json(&["job", &bob])["maps"]["running"] == 1).then_some(())
     });
-    let words = cluster.mrctl(&["why", &ann]);
-    let taken = format!("the slot goes to the pool of {bob} that held 0 of its fair share of 1");
-    assert!(words.contains(&taken), "{words}");
+    let text = cluster.mrctl(&["why", &ann]);
+    let used = format!("the slot goes to the pool of {bob} that held 0 of its fair share of 1");
+    assert!(text.contains(&used), "{text}");
     let shadow = cluster.json(&["shadow"]);
     assert_eq!((&shadow["scheduler"], &shadow["shadow"]), (&Value::from("fair"), &Value::from("fifo")));
     assert!(shadow["same"].as_u64() >= Some(2), "{shadow}");
     assert!(shadow["other"].as_u64() >= Some(1), "fifo would have given the slot to {ann}: {shadow}");
     assert_eq!(
-        (shadow["policy_took"].as_u64(), shadow["shadow_took"].as_u64()),
+        (shadow["policy_preempted"].as_u64(), shadow["shadow_preempted"].as_u64()),
         (Some(1), Some(0)),
         "{shadow}"
     );
-    let words = cluster.mrctl(&["shadow"]);
-    assert!(words.starts_with("fifo in the shadow of fair\n"), "{words}");
-    assert!(words.contains(&format!("{ann} rather than {bob}")), "{words}");
+    let text = cluster.mrctl(&["shadow"]);
+    assert!(text.starts_with("fifo in the shadow of fair\n"), "{text}");
+    assert!(text.contains(&format!("{ann} rather than {bob}")), "{text}");
     let history = cluster.mrctl(&["history", &ann]);
-    assert!(history.contains("pool-below-its-share"), "reasons are in history: {history}");
+    assert!(history.contains("pool-below-share"), "reasons are in history: {history}");
     for job in [&ann, &bob] {
         cluster.mrctl(&["kill", job]);
     }
-    let figures = eventually("both are over", PATIENCE, || {
+    let figures = eventually("both are over", TIMEOUT, || {
         let figures = cluster.json(&["history", "--figures"]);
         let all = figures["groups"].as_array().and_then(|groups| groups.last()).cloned()?;
         (all["jobs"] == 2).then_some((figures, all))
@@ -144,12 +149,12 @@ fn what_takes_a_slot_back_is_told_and_the_shadow_is_compared() {
     assert!(all.get("reduce_wait_s").is_some(), "keys have no spaces: {figures}");
     assert!(figures["deciding"]["rounds"].as_u64() > Some(0), "{figures}");
     assert!(figures["fairness"].as_f64() > Some(0.0), "ann had more than bob for a while: {figures}");
-    let words = cluster.mrctl(&["history", "--figures"]);
-    assert!(words.contains("worst slowdown") && words.contains("fair was asked"), "{words}");
+    let text = cluster.mrctl(&["history", "--figures"]);
+    assert!(text.contains("worst slowdown") && text.contains("fair was asked"), "{text}");
 }
 
 #[test]
-fn a_policy_that_is_not_there_is_refused_before_anything_is_made() {
+fn unknown_policy_is_rejected_before_any_change() {
     let folder = tempfile::tempdir().unwrap();
     let run = |program: &str, args: &[&str]| {
         let mut command = Command::new(binaries().join(program));
@@ -189,12 +194,12 @@ fn policies_are_described_and_printed_without_a_cluster() {
         assert!(ran.status.success(), "{args:?}: {}", String::from_utf8_lossy(&ran.stderr));
         String::from_utf8_lossy(&ran.stdout).into_owned()
     };
-    let words = run("mrctl", &["schedulers"]);
+    let text = run("mrctl", &["schedulers"]);
     assert!(
-        words.contains("these are the defaults") && words.contains("\nchronos: around any policy"),
-        "{words}"
+        text.contains("these are the defaults") && text.contains("\nchronos: around any policy"),
+        "{text}"
     );
-    assert!(words.contains("    node_wait = 3s\n"), "{words}");
+    assert!(text.contains("    node_wait = 3s\n"), "{text}");
     fs::write(folder.path().join("own.toml"), FAIR).unwrap();
     let args = ["--config", "own.toml", "--scheduler", "chronos(fair)", "--print-config"];
     let printed = run("jobtracker", &args);

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Audit 2: an unreadable sector on each of three machines, each in another block.
 #[test]
@@ -29,13 +29,13 @@ fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
     }
     cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
     // One block per node, each another one.
-    let mut taken = BTreeSet::new();
+    let mut used = BTreeSet::new();
     let mut held = Vec::new();
     for node in ["node1", "node2", "node3"] {
         let block = cluster
             .replicas_on(node)
             .into_iter()
-            .find(|path| taken.insert(path.file_name().unwrap().to_owned()));
+            .find(|path| used.insert(path.file_name().unwrap().to_owned()));
         let block = fs::canonicalize(block.expect("a block that no other node had")).unwrap();
         let pid = cluster.pid_of(node, "datanode");
         let files = std::slice::from_ref(&block);
@@ -49,7 +49,7 @@ fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
         }
     };
     read_all();
-    eventually("three corrupt replicas are found and replaced", PATIENCE, || {
+    eventually("three corrupt replicas are found and replaced", TIMEOUT, || {
         let report = cluster.json(&["fs", "report"]);
         let replaced = report["corrupt_found_total"] == 3 && report["corrupt_replaced_total"] == 3;
         (replaced && report["under_replicated"] == 0 && report["missing"] == 0).then_some(())
@@ -102,7 +102,7 @@ fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
         put(&cluster, &format!("/c{number}"), &format!("bytes of file c number {number}\n"));
     }
     cluster.mrctl(&["chaos", "restart", "node1", "--daemon", "datanode"]);
-    eventually("node1 has reported", PATIENCE, || {
+    eventually("node1 has reported", TIMEOUT, || {
         let report = cluster.json(&["fs", "report"]);
         let nodes = report["nodes"].as_array()?.clone();
         (nodes.len() == 2 && nodes.iter().all(|node| node["state"] == "live")).then_some(())
@@ -147,7 +147,7 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
     }
     restore(&cluster, &copy);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
-    eventually("both sides say why", PATIENCE, || {
+    eventually("both sides say why", TIMEOUT, || {
         let theirs = cluster.log("node1-datanode").contains("an older NameNode runs");
         let ours = cluster.log("namenode").contains("DataNode refused: node1");
         (theirs && ours).then_some(())
@@ -160,7 +160,7 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     cluster.recover("namenode", |_| {});
     cluster.mrctl(&["chaos", "restart", "namenode"]);
-    eventually("the datanode is back", PATIENCE, || {
+    eventually("the datanode is back", TIMEOUT, || {
         (cluster.try_mrctl(&["fs", "cat", "/a"]).stdout == "kept since before the copy\n").then_some(())
     });
     assert!(!cluster.mrctl(&["fs", "report"]).contains("refused"));
@@ -187,7 +187,7 @@ fn repeated_commit_is_recognised_after_its_output_was_moved() {
     assert!(ask().unwrap(), "it was done before");
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
-    eventually("recognised after a restart", PATIENCE, || ask().ok().filter(|done| *done).map(drop));
+    eventually("recognised after a restart", TIMEOUT, || ask().ok().filter(|done| *done).map(drop));
     assert_eq!(cluster.mrctl(&["fs", "cat", "/mine"]), "output of a job\n");
     assert_ne!(cluster.try_mrctl(&["fs", "stat", "/out/part-0"]).code, 0, "nothing was put there again");
 }
@@ -206,7 +206,7 @@ fn output_is_moved_before_the_commit_is_recorded() -> bool {
     put(&cluster, "/in", &"word\n".repeat(20_000));
     let args = ["wordcount", "--conf", "pace.map=50KiB", "--input", "/in", "--output", "/out"];
     let id = cluster.detach(&args);
-    eventually("its map runs", PATIENCE, || {
+    eventually("its map runs", TIMEOUT, || {
         (cluster.json(&["job", &id])["maps"]["running"] != 0).then_some(())
     });
     let journal = fs::read_dir(cluster.path(".fermata/data/jobtracker/journal")).unwrap().flatten();
@@ -216,14 +216,14 @@ fn output_is_moved_before_the_commit_is_recorded() -> bool {
     let slow = "delay_enter=2000000";
     let held = Strace::hold_files(&cluster, &pid, "write,pwrite64", slow, std::slice::from_ref(&newest));
     let Some(held) = held else { return true };
-    eventually("its output is in place", PATIENCE, || {
+    eventually("its output is in place", TIMEOUT, || {
         (cluster.try_mrctl(&["fs", "stat", "/out/_SUCCESS"]).code == 0).then_some(())
     });
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     drop(held);
     cluster.mrctl(&["fs", "mv", "/out", "/mine"]);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
-    let job = eventually("the job is over", PATIENCE, || {
+    let job = eventually("the job has ended", TIMEOUT, || {
         let job = cluster.json(&["job", &id]);
         (job["state"] != "running" && job["state"] != "committing").then_some(job)
     });
@@ -285,11 +285,11 @@ fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
     let slow = ["--conf", "pace.map=1MiB", "--conf", "speculation=false"];
     let args = [&["wordcount", "--input", "/in", "--output", "/counted"], &slow[..]].concat();
     let id = cluster.detach(&args);
-    let block = eventually("the map has mapped its block", PATIENCE, || mapped_block(&cluster));
+    let block = eventually("the map has mapped its block", TIMEOUT, || mapped_block(&cluster));
     // The end of it, which it has not read yet.
     let file = fs::File::options().write(true).open(&block).unwrap();
     file.set_len(fs::metadata(&block).unwrap().len() - (64 << 10)).unwrap();
-    eventually("the job succeeds", PATIENCE, || {
+    eventually("the job succeeds", TIMEOUT, || {
         let job = cluster.json(&["job", &id]);
         assert_ne!(job["state"], "failed", "{job}");
         (job["state"] == "succeeded").then_some(())
@@ -298,7 +298,7 @@ fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
         assert_eq!(task["attempts"].as_array().unwrap().len(), 1, "an attempt failed: {task}");
     }
     assert_eq!(cluster.output("/counted"), cluster.output("/calm"));
-    eventually("the bad replica is found", PATIENCE, || {
+    eventually("the bad replica is found", TIMEOUT, || {
         (cluster.json(&["fs", "report"])["corrupt_found_total"] == 1).then_some(())
     });
 }
@@ -314,7 +314,7 @@ fn task_of_an_open_cluster_maps_its_block() {
     put(&cluster, "/in", &"some words to count\n".repeat((1 << 20) / 20));
     let args = ["wordcount", "--input", "/in", "--output", "/counted", "--conf", "pace.map=256KiB"];
     let id = cluster.detach(&args);
-    eventually("the map has mapped its block", PATIENCE, || {
+    eventually("the map has mapped its block", TIMEOUT, || {
         let block = mapped_block(&cluster);
         let state = cluster.json(&["job", &id])["state"].clone();
         assert!(block.is_some() || state != "succeeded", "it was read over the network");
@@ -323,9 +323,9 @@ fn task_of_an_open_cluster_maps_its_block() {
 }
 
 /// Operator 3 and 7: after a start of the NameNode, work that does not depend on late nodes begins at once; and the log
-/// tells of nodes, drains and safemode, and nothing of each replica that `fsck --verify` looks at.
+/// reports nodes, drains and safemode, and nothing of each replica that `fsck --verify` looks at.
 #[test]
-fn drain_and_setrep_do_not_wait_for_dead_after_and_the_log_tells_of_nodes() {
+fn drain_and_setrep_do_not_wait_for_dead_after_and_nodes_are_logged() {
     let settings = "[namenode]\nheartbeat = \"200ms\"\nsuspect_after = \"2s\"\ndead_after = \"10m\"\n";
     let cluster = Cluster::up(Up { nodes: 3, replication: 1, settings, ..Up::default() });
     for number in 0..4 {
@@ -339,7 +339,7 @@ fn drain_and_setrep_do_not_wait_for_dead_after_and_the_log_tells_of_nodes() {
     cluster.mrctl(&["fs", "fsck", "/", "--verify", "--wait", "60s"]);
     cluster.mrctl(&["drain", "node1", "--cancel"]);
     cluster.mrctl(&["chaos", "kill", "node3", "--daemon", "datanode"]);
-    eventually("a suspect node is in the log", PATIENCE, || {
+    eventually("a suspect node is in the log", TIMEOUT, || {
         cluster.log("namenode").contains("DataNode node3 is suspect").then_some(())
     });
     let log = cluster.log("namenode");
@@ -356,13 +356,13 @@ fn drain_and_setrep_do_not_wait_for_dead_after_and_the_log_tells_of_nodes() {
 
 /// Health tells that the NameNode is in safemode, and that it is up: DataNodes must reach it for safemode to end.
 #[test]
-fn health_tells_of_safemode() {
+fn health_reports_safemode() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     let safemode = || cluster.json(&["health", "namenode"])["safemode"].clone();
     assert_eq!(safemode(), false);
     cluster.mrctl(&["fs", "safemode", "on"]);
-    eventually("health knows", PATIENCE, || (safemode() == true).then_some(()));
+    eventually("health knows", TIMEOUT, || (safemode() == true).then_some(()));
     assert!(cluster.mrctl(&["health", "namenode"]).contains("in safemode"));
     cluster.mrctl(&["fs", "safemode", "off"]);
-    eventually("health knows", PATIENCE, || (safemode() == false).then_some(()));
+    eventually("health knows", TIMEOUT, || (safemode() == false).then_some(()));
 }

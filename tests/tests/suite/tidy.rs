@@ -67,7 +67,7 @@ fn report(rule: &str, broken: &str) {
 }
 
 #[test]
-fn files_say_what_they_are() {
+fn files_start_with_a_module_doc() {
     let mut broken = String::new();
     for (name, text) in sources() {
         if !text.starts_with("//! ") && !text.starts_with("#![no_main]\n//! ") {
@@ -105,7 +105,7 @@ fn functions_fit_on_a_page() {
 }
 
 #[test]
-fn crates_keep_to_their_arrows() {
+fn crate_dependencies_match_the_table() {
     let mut broken = String::new();
     let root = root();
     let package_of = |folder: &str| -> String {
@@ -133,7 +133,7 @@ fn crates_keep_to_their_arrows() {
 }
 
 #[test]
-fn every_crate_is_in_the_table_of_arrows() {
+fn every_crate_is_in_the_dependency_table() {
     let manifest: toml::Table =
         fs::read_to_string(root().join("Cargo.toml")).expect("a manifest").parse().expect("a sound manifest");
     let members: Vec<&str> = manifest["workspace"]["members"]

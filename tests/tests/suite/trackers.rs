@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 const SETTINGS: &str = "[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"3s\"\n";
 
 fn signal(pids: &[String], name: &str) {
@@ -24,7 +24,7 @@ fn sleepers(cluster: &Cluster) -> usize {
 }
 
 #[test]
-fn a_tracker_that_hears_nothing_stops_its_tasks_before_it_is_given_up() {
+fn tracker_without_replies_stops_its_tasks_before_it_is_lost() {
     // Long enough that the JobTracker, when it runs again, knows that it was itself that stood still.
     let settings = SETTINGS.replace("lost_after = \"3s\"", "lost_after = \"12s\"");
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
@@ -33,14 +33,14 @@ fn a_tracker_that_hears_nothing_stops_its_tasks_before_it_is_given_up() {
     let endless =
         ["streaming", "--mapper", "sleep 600", "--reduces", "0", "--input", "/text", "--output", "/out"];
     let job = cluster.detach(&endless);
-    eventually("a task runs", PATIENCE, || (sleepers(&cluster) > 0).then_some(()));
+    eventually("a task runs", TIMEOUT, || (sleepers(&cluster) > 0).then_some(()));
     let jobtracker = cluster.processes_named("jobtracker");
     signal(&jobtracker, "-STOP");
     // The tracker decides by itself: the JobTracker is stopped and can neither order it nor give the tracker up.
-    eventually("its tasks are stopped", PATIENCE, || (sleepers(&cluster) == 0).then_some(()));
+    eventually("its tasks are stopped", TIMEOUT, || (sleepers(&cluster) == 0).then_some(()));
     signal(&jobtracker, "-CONT");
     // The task is tried again, and at no time beside its first try.
-    eventually("it runs again", PATIENCE, || (sleepers(&cluster) == 1).then_some(()));
+    eventually("it runs again", TIMEOUT, || (sleepers(&cluster) == 1).then_some(()));
     let tasks = cluster.json(&["tasks", &job]);
     let first = &tasks[0]["attempts"][0];
     let why = first["error"].as_str().unwrap();
@@ -56,7 +56,7 @@ fn a_lost_tracker_is_forgotten_by_name_and_a_live_one_is_not() {
     let forget = || cluster.try_mrctl(&["nodes", "forget", "node2"]);
     let refused = forget();
     cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "tasktracker"]);
-    eventually("it is lost", PATIENCE, || {
+    eventually("it is lost", TIMEOUT, || {
         let nodes = cluster.json(&["nodes"]);
         nodes.as_array()?.iter().any(|node| node["tracker"]["state"] == "lost").then_some(())
     });
@@ -81,7 +81,7 @@ fn sighup_ends_no_daemon() {
         let pids = cluster.processes_named(daemon);
         assert!(!pids.is_empty(), "{daemon} runs");
         signal(&pids, "-HUP");
-        let said = || {
+        let paper_figures = || {
             let logs = fs::read_dir(cluster.path(".fermata/logs")).unwrap().flatten();
             let mut texts = logs.filter_map(|log| {
                 let name = log.file_name().to_string_lossy().into_owned();
@@ -89,7 +89,7 @@ fn sighup_ends_no_daemon() {
             });
             texts.any(|text| text.contains("SIGHUP")).then_some(())
         };
-        eventually(&format!("{daemon} logs the signal"), PATIENCE, said);
+        eventually(&format!("{daemon} logs the signal"), TIMEOUT, paper_figures);
         assert_eq!(cluster.processes_named(daemon), pids, "{daemon} lives");
     }
 }
@@ -107,7 +107,7 @@ fn sighup_ends_no_daemon_that_is_still_starting() {
         command.args(["--print-config", "--config"]).arg(&config).stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
         // It can be opened as soon as the daemon reads from it.
-        let pipe = eventually(&format!("{daemon} reads its configuration"), PATIENCE, || {
+        let pipe = eventually(&format!("{daemon} reads its configuration"), TIMEOUT, || {
             fs::OpenOptions::new().write(true).custom_flags(NONBLOCK).open(&config).ok()
         });
         signal(&[child.id().to_string()], "-HUP");
@@ -137,12 +137,12 @@ fn a_mapper_that_numbers_its_lines_is_never_split() {
             .filter(|attempt| attempt["state"] == "running" && attempt["progress"].as_f64() > Some(0.1));
         Some(running.next()?["attempt"].as_str()?.to_owned())
     };
-    let attempt = eventually("a map has read some lines", PATIENCE, running);
+    let attempt = eventually("a map has read some lines", TIMEOUT, running);
     let refused = cluster.try_mrctl(&["preempt", &attempt, "--how", "split"]);
     // 0 if the map did not run there, else 1: it is not drained after a second. Both leave the drain under way.
     let drain = cluster.try_mrctl(&["drain", "node1", "--deadline", "1s"]);
     assert!(drain.code <= 1, "{}: {}", drain.code, drain.stderr);
-    eventually("the job is over", PATIENCE, || {
+    eventually("the job has ended", TIMEOUT, || {
         (cluster.json(&["job", &job])["state"] == "succeeded").then_some(())
     });
     assert!(cluster.output("/disturbed") == cluster.output("/plain"), "a map was split: other line numbers");

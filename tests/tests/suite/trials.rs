@@ -34,14 +34,14 @@ fn number(value: &Value) -> f64 {
 /// The whole path from a real run to its simulation. How close they are is measured below, on an idle machine: here the
 /// machine has other work to do, so only a figure that is wrong by a factor fails.
 #[test]
-fn the_simulator_foretells_a_short_trial() {
+fn simulator_predicts_a_short_trial() {
     let told = verify(Some("short"));
     assert!(number(&told["error"]) < 1.0, "{told:#}");
 }
 
 #[test]
 #[ignore = "six minutes on a quiet machine"]
-fn the_simulator_foretells_mixed_workloads_within_ten_percent() {
+fn simulator_predicts_mixed_workloads_within_ten_percent() {
     let told = verify(None);
     println!("{told:#}");
     assert!(told["trials"].as_array().is_some_and(|trials| trials.len() >= 6), "{told:#}");
@@ -80,7 +80,7 @@ impl Drop for Narrow {
 /// Bytes on a real link against bytes in the model. Packets are small and the queue long, or most of them are dropped and sent again.
 #[test]
 #[ignore = "a minute, root and tc"]
-fn the_simulator_foretells_what_a_narrow_link_does() {
+fn simulator_predicts_a_narrow_link() {
     let Some(narrow) = Narrow::make("fmnarrow", "32mbit") else { return };
     let mut within = Command::new("ip");
     within.args(["netns", "exec", narrow.0]).arg(binaries().join("mrctl"));
@@ -93,7 +93,7 @@ fn the_simulator_foretells_what_a_narrow_link_does() {
 /// A node dies; what the first job lost with it starts again within two seconds of when that is known, on hosts of its
 /// input.
 #[test]
-fn lost_work_starts_again_at_once_near_its_data() {
+fn lost_work_restarts_near_its_data() {
     let told = verify(Some("chronos(fifo), a node dies"));
     let jobs = told["trials"][0]["jobs"].as_array().expect("jobs");
     let first = &jobs.iter().find(|job| job["job"] == "first-0").expect("the first job")["recovery"];
@@ -104,12 +104,12 @@ fn lost_work_starts_again_at_once_near_its_data() {
 
 #[test]
 #[ignore = "half an hour, three papers"]
-fn papers_are_repeated_on_one_machine() {
+fn paper_experiments_run_on_one_machine() {
     for paper in ["chronos", "hsrtf", "fcs"] {
-        let began = std::time::Instant::now();
+        let started = std::time::Instant::now();
         let out = mrctl(&["repro", paper, "--scale", "laptop"]);
         println!("{out}");
-        assert!(began.elapsed().as_secs() < 600, "{paper} took {:?}", began.elapsed());
+        assert!(started.elapsed().as_secs() < 600, "{paper} took {:?}", started.elapsed());
         assert!(out.contains("paper") && out.contains("ours"), "{out}");
     }
 }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 const EVIL: &str = "<script>alert(1)</script>";
 
 /// `mrctl web`, and what it printed. Ended when the test ends.
@@ -55,7 +55,7 @@ impl Pages {
     /// Sends `METHOD PATH` with these headers over a plain socket.
     fn ask(&self, method: &str, path: &str, headers: &[&str]) -> Page {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         let headers = headers.iter().fold(String::new(), |all, header| all + header + "\r\n");
         write!(stream, "{method} {path} HTTP/1.1\r\n{headers}\r\n").expect("it reads");
         let mut text = Vec::new();
@@ -76,8 +76,8 @@ impl Pages {
     }
 
     /// Waits until a page says this.
-    fn says(&self, path: &str, words: &str) -> Page {
-        eventually(&format!("{path} says {words}"), PATIENCE, || {
+    fn page_with(&self, path: &str, words: &str) -> Page {
+        eventually(&format!("{path} says {words}"), TIMEOUT, || {
             Some(self.get(path)).filter(|page| page.body.contains(words))
         })
     }
@@ -99,7 +99,7 @@ fn disturbed(cluster: &Cluster) -> String {
     let slow = ["--conf", "pace.map=60KiB", "--conf", "slow.start=0", "--conf", "pace.reduce=40KiB"];
     let words = ["wordcount", "--reduces", "1", "--input", "/text", "--output", "/out", "--name", EVIL];
     let job = cluster.detach(&[&words[..], &slow].concat());
-    eventually("a map is split", PATIENCE, || {
+    eventually("a map is split", TIMEOUT, || {
         let ran: Ran = cluster.try_mrctl(&["preempt", &format!("{job}.m0.0"), "--how", "split"]);
         (ran.code == 0).then_some(())
     });
@@ -122,7 +122,7 @@ fn pages_show_what_commands_show() {
     let shown = cluster.json(&["job", &job]);
     let cost = &shown["preemption"];
     assert!(cost["splits"].as_u64() >= Some(1) && cost["pauses"].as_u64() == Some(2), "{shown}");
-    let page = pages.says(&format!("/job/{job}"), "1 paused by hand");
+    let page = pages.page_with(&format!("/job/{job}"), "1 put on hold");
     let tile = |name: &str, value: &str| {
         let text = format!("<div class='name'>{name}</div><div class='value ");
         let (_, rest) = page.body.split_once(&text).unwrap_or_else(|| panic!("no {name}: {}", page.body));
@@ -139,8 +139,8 @@ fn pages_show_what_commands_show() {
     }
     tile("Work lost", "0 B");
     let seconds = |key: &str| format!("in {:.1} s</div>", cost[key].as_u64().unwrap() as f64 / 1000.0);
-    assert!(page.body.contains(&seconds("ms_conserved")) && page.body.contains(&seconds("ms_lost")));
-    assert!(page.body.contains("Put aside") && page.body.contains("slot free after"), "{}", page.body);
+    assert!(page.body.contains(&seconds("ms_saved")) && page.body.contains(&seconds("ms_lost")));
+    assert!(page.body.contains("Checkpoints") && page.body.contains("slot free after"), "{}", page.body);
     // The chart, the tree of ranges, the pauses, the reasons.
     for part in
         ["class='split'", "class='pause'", "class='aside'", "└ ", "class='range'", "waits for `mrctl resume`"]
@@ -148,7 +148,7 @@ fn pages_show_what_commands_show() {
         assert!(page.body.contains(part), "no {part}: {}", page.body);
     }
     let why = cluster.json(&["why", &job]);
-    let last = why["lately"].as_array().unwrap().last().unwrap()["words"].as_str().unwrap().to_owned();
+    let last = why["recent_events"].as_array().unwrap().last().unwrap()["text"].as_str().unwrap().to_owned();
     let escaped = last.replace('\'', "&#39;").replace('"', "&quot;");
     assert!(page.body.contains(&escaped), "no {last}: {}", page.body);
     for place in ["/".to_owned(), "/jobs".into(), format!("/job/{job}")] {
@@ -158,7 +158,7 @@ fn pages_show_what_commands_show() {
     }
     let task = pages.get(&format!("/task/{job}.r0"));
     assert!(task.status == 200 && task.body.matches("slot free after").count() >= 2, "{}", task.body);
-    assert!(task.body.contains("until somebody says `mrctl resume`") && task.body.contains("id='log'"));
+    assert!(task.body.contains("until `mrctl resume`") && task.body.contains("id='log'"));
     let attempt = pages.get(&format!("/task/{job}.m0.0?stream=stdout"));
     assert!(attempt.status == 200 && attempt.body.contains("split into"), "{}", attempt.body);
     let nodes = pages.get("/nodes");
@@ -168,13 +168,13 @@ fn pages_show_what_commands_show() {
     masters_away(&cluster, &pages, &job);
     cluster.mrctl(&["resume", &format!("{job}.r0")]);
     jobs_pause::end(&cluster, &job);
-    assert!(pages.says(&format!("/job/{job}"), "data-live='no'").body.contains("succeeded"));
+    assert!(pages.page_with(&format!("/job/{job}"), "data-live='no'").body.contains("succeeded"));
     // Two more, and it is remembered by its history alone.
     for at in ["/a", "/b"] {
         cluster.succeed(&["wordcount", "--input", "/text", "--output", at]);
     }
     assert!(cluster.refused(1, &["job", &job]).contains("no longer remembered"));
-    let page = pages.says(&format!("/job/{job}"), "from its history");
+    let page = pages.page_with(&format!("/job/{job}"), "from its history");
     for part in ["class='split'", "class='pause'", "└ ", "2 paused", "&lt;script&gt;"] {
         assert!(page.body.contains(part), "no {part} in history: {}", page.body);
     }
@@ -201,29 +201,29 @@ fn masters_away(cluster: &Cluster, pages: &Pages, job: &str) {
         let why = cluster.refused(1, asks);
         assert!(why.contains("JobTracker") || why.contains("jobtracker"), "{asks:?}: {why}");
     }
-    let page = pages.says(&format!("/job/{job}"), "again with `mrctl up`");
+    let page = pages.page_with(&format!("/job/{job}"), "again with `mrctl up`");
     assert!(page.status == 503 && page.body.contains("data-live='yes'"), "{} {}", page.status, page.body);
-    let page = pages.says("/", "away");
+    let page = pages.page_with("/", "away");
     assert!(page.status == 200 && page.body.contains("answers"), "the NameNode is there: {}", page.body);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
-    let page = pages.says(&format!("/job/{job}"), "1 paused by hand");
+    let page = pages.page_with(&format!("/job/{job}"), "1 put on hold");
     assert_eq!(page.status, 200);
     cluster.mrctl(&["chaos", "kill", "namenode"]);
-    let page = pages.says("/", "again with `mrctl up`");
+    let page = pages.page_with("/", "again with `mrctl up`");
     assert!(page.status == 200 && page.body.contains(job), "the JobTracker is there: {}", page.body);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
-    eventually("the NameNode is back", PATIENCE, || (!pages.get("/").body.contains("away")).then_some(()));
+    eventually("the NameNode is back", TIMEOUT, || (!pages.get("/").body.contains("away")).then_some(()));
 }
 
 fn ends_by_a_signal(mut pages: Pages) {
     let interrupt = Command::new("kill").args(["-INT", &pages.process.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
-    let code = eventually("it ends", PATIENCE, || pages.process.try_wait().unwrap());
+    let code = eventually("it ends", TIMEOUT, || pages.process.try_wait().unwrap());
     assert_eq!(code.code(), Some(0));
 }
 
 #[test]
-fn only_reads_and_only_from_here() {
+fn only_local_reads_are_served() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, open: true, ..Up::default() });
     let pages = pages(&cluster);
     assert!(pages.token.is_empty(), "an open cluster's pages are open");
@@ -260,20 +260,20 @@ fn only_reads_and_only_from_here() {
     {
         assert!(pages.get(path).head.contains(kind), "{path}");
     }
-    // Heads without end are cut off, and silence holds no place for ever.
+    // Heads without end are cut off, and silence holds no place forever.
     let long = format!("X: {}", "x".repeat(100_000));
     let mut stream = TcpStream::connect(("127.0.0.1", pages.port)).unwrap();
     let _ = write!(stream, "GET / HTTP/1.1\r\n{own}\r\n{long}\r\n\r\n");
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
     assert!(!answer.contains(" 200 "), "{answer}");
-    let taken = cluster.refused(1, &["web", "--port", &pages.port.to_string()]);
-    assert!(taken.contains("in use") && taken.contains("--port 0"), "{taken}");
+    let used = cluster.refused(1, &["web", "--port", &pages.port.to_string()]);
+    assert!(used.contains("in use") && used.contains("--port 0"), "{used}");
     assert!(cluster.refused(2, &["web", "--cluster", "x", "--namenode", "h:1"]).contains("give one of them"));
 }
 
 #[test]
-fn a_closed_cluster_s_pages_are_their_user_s() {
+fn pages_of_a_closed_cluster_are_private() {
     let lab = Lab::up(true, "");
     let text = lab.cluster.path("text");
     fs::write(&text, "one two two\n").unwrap();

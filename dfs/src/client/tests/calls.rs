@@ -49,7 +49,7 @@ async fn the_deadline_ends_retries_with_the_last_reason() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_at_once_with_the_address() {
+async fn connection_refused_fails_at_once_with_the_address() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let options = ClientOptions::new(gone.clone(), daemon::config::ClientConfig::default());
     let text = Client::connect(options).await.map(|_| ()).unwrap_err().to_string();
@@ -90,7 +90,7 @@ async fn lists_walks_and_patterns_go_through_all_pages() {
 }
 
 #[tokio::test]
-async fn answers_without_sense_are_errors() {
+async fn malformed_replies_are_errors() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let text = client.report().await.unwrap_err().to_string();
@@ -134,7 +134,7 @@ async fn watched(cluster: &Cluster) -> (Client, std::sync::Arc<Lock<Vec<String>>
 }
 
 #[tokio::test]
-async fn a_wait_is_told_once_with_its_reason_and_its_end() {
+async fn waiting_is_reported_once_with_reason_and_end() {
     let mut cluster = Cluster::start(0).await;
     cluster.config.deadline = daemon::Period::secs(4);
     let (client, told) = watched(&cluster).await;
@@ -150,19 +150,20 @@ async fn a_wait_is_told_once_with_its_reason_and_its_end() {
 }
 
 #[tokio::test]
-async fn an_operators_safemode_is_waited_for_only_when_nobody_watches() {
+async fn manual_safemode_is_waited_for_only_without_a_listener() {
     let cluster = Cluster::start(0).await;
-    let held = || Status::from(Error::new(Kind::Held, "safemode is on: turned on by an operator"));
-    cluster.table.lock().failures.push_back(held());
+    let blocked =
+        || Status::from(Error::new(Kind::ManualSafemode, "safemode is on: turned on by an operator"));
+    cluster.table.lock().failures.push_back(blocked());
     cluster.client().await.stat(&path("/")).await.unwrap();
-    cluster.table.lock().failures.push_back(held());
+    cluster.table.lock().failures.push_back(blocked());
     let (client, _) = watched(&cluster).await;
     let error = client.stat(&path("/")).await.unwrap_err();
     assert_eq!(error.to_string(), "safemode is on: turned on by an operator");
 }
 
 #[tokio::test]
-async fn what_is_no_namenode_is_told_at_once() {
+async fn wrong_service_is_reported_at_once() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {

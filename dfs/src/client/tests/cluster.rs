@@ -329,12 +329,12 @@ impl NameNode for FakeNameNode {
         let request = request.into_inner();
         let folder = path(&request.path);
         let table = self.table.lock();
-        let below = table.files.iter().filter(|(path_text, _)| {
+        let downstream = table.files.iter().filter(|(path_text, _)| {
             let one = path(path_text);
             one.split_last()
                 .is_some_and(|(parent, name)| parent == folder && name > request.start_after.as_str())
         });
-        let entries: Vec<_> = below.map(|(path, file)| status(path, file)).collect();
+        let entries: Vec<_> = downstream.map(|(path, file)| status(path, file)).collect();
         let more = entries.len() > 2;
         Ok(Response::new(pb::ListReply { entries: entries.into_iter().take(2).collect(), more }))
     }
@@ -383,7 +383,10 @@ impl NameNode for FakeNameNode {
     async fn fence(&self, _: Request<pb::FenceRequest>) -> Reply<pb::FenceReply> {
         unused()
     }
-    async fn tell_jobs(&self, _: Request<pb::TellJobsRequest>) -> Reply<pb::TellJobsReply> {
+    async fn report_active_jobs(
+        &self,
+        _: Request<pb::ReportActiveJobsRequest>,
+    ) -> Reply<pb::ReportActiveJobsReply> {
         unused()
     }
 

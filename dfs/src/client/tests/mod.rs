@@ -9,7 +9,7 @@ mod write;
 
 use super::*;
 pub(super) use cluster::Cluster;
-pub(super) use nodes::Misdeed;
+pub(super) use nodes::Misbehaviour;
 use parking_lot::Mutex as Lock;
 
 pub(super) fn path(text: &str) -> DfsPath {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// What a node does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Misdeed {
+pub(in super::super) enum Misbehaviour {
     /// Dies for good after this many packets.
     DieAfterPackets(usize),
     /// Closes the connection after this many packets, once, and lives on.
@@ -57,7 +57,7 @@ pub(in super::super) struct Node {
 #[derive(Default)]
 pub(in super::super) struct NodeState {
     pub(super) dead: bool,
-    pub(super) misdeed: Option<Misdeed>,
+    pub(super) misbehaviour: Option<Misbehaviour>,
     pub(super) blocks: HashMap<u64, Vec<u8>>,
     pub(super) partial: HashMap<u64, Vec<u8>>,
     /// `resume_at` of each write that was set up.
@@ -66,7 +66,7 @@ pub(in super::super) struct NodeState {
     pub(super) keep_alives: usize,
     /// What it says its own patience is.
     pub(super) timeout_ms: u64,
-    held: Vec<TcpStream>,
+    blocked: Vec<TcpStream>,
 }
 
 pub(super) type Nodes = Arc<Mutex<Vec<Arc<Node>>>>;
@@ -94,23 +94,23 @@ impl Node {
         format!("uuid-of-{}", self.name)
     }
 
-    pub(super) fn misbehave(&self, misdeed: Misdeed) {
-        self.state.lock().misdeed = Some(misdeed);
+    pub(super) fn set_misbehaviour(&self, misbehaviour: Misbehaviour) {
+        self.state.lock().misbehaviour = Some(misbehaviour);
     }
 
-    fn misdeed(&self) -> Option<Misdeed> {
-        self.state.lock().misdeed
+    fn misbehaviour(&self) -> Option<Misbehaviour> {
+        self.state.lock().misbehaviour
     }
 
     fn serve(&self, mut stream: TcpStream, all: &Nodes) {
         while let Ok(frame) = read_frame(&mut stream, BytesMut::new()) {
             let Ok(request) = frame.expect::<pb::BulkRequest>(FrameKind::Request) else { return };
-            if self.misdeed() == Some(Misdeed::Garbage) {
+            if self.misbehaviour() == Some(Misbehaviour::Garbage) {
                 let _ = stream.write_all(&[0xAB; 64]);
                 return;
             }
-            if self.misdeed() == Some(Misdeed::Mute) {
-                self.state.lock().held.push(stream);
+            if self.misbehaviour() == Some(Misbehaviour::Mute) {
+                self.state.lock().blocked.push(stream);
                 return;
             }
             let served = match request.op {
@@ -131,7 +131,7 @@ impl Node {
     }
 
     fn write(&self, stream: &mut TcpStream, write: &pb::WriteBlock, all: &Nodes) -> Result<(), FrameError> {
-        if self.misdeed() == Some(Misdeed::RefuseWrites) {
+        if self.misbehaviour() == Some(Misbehaviour::RefuseWrites) {
             return refuse(stream, "no-space", "no folder has room");
         }
         let block = write.block_id;
@@ -160,14 +160,15 @@ impl Node {
             }
             assert!(!frame.data.is_empty(), "only a keep-alive is empty");
             line.packets += 1;
-            if matches!(self.misdeed(), Some(Misdeed::StallAfterPackets(after)) if line.packets > after) {
-                self.state.lock().held.push(stream.try_clone()?);
+            if matches!(self.misbehaviour(), Some(Misbehaviour::StallAfterPackets(after)) if line.packets > after)
+            {
+                self.state.lock().blocked.push(stream.try_clone()?);
                 return Err(FrameError::Closed);
             }
             self.perhaps_fail(line.packets)?;
             line.take(packet.offset, &frame.data, packet.last);
             let mut acked = packet.offset + frame.data.len() as u64;
-            if self.misdeed() == Some(Misdeed::AckTooMuch) {
+            if self.misbehaviour() == Some(Misbehaviour::AckTooMuch) {
                 acked += 1 << 40;
             }
             send(stream, FrameKind::Status, &line.status(acked, packet.last))?;
@@ -183,9 +184,9 @@ impl Node {
 
     fn perhaps_fail(&self, packets: usize) -> Result<(), FrameError> {
         let mut state = self.state.lock();
-        match state.misdeed {
-            Some(Misdeed::DieAfterPackets(after)) if packets > after => state.dead = true,
-            Some(Misdeed::HangUpOnceAfterPackets(after)) if packets > after => state.misdeed = None,
+        match state.misbehaviour {
+            Some(Misbehaviour::DieAfterPackets(after)) if packets > after => state.dead = true,
+            Some(Misbehaviour::HangUpOnceAfterPackets(after)) if packets > after => state.misbehaviour = None,
             _ if state.dead => {}
             _ => return Ok(()),
         }
@@ -193,10 +194,10 @@ impl Node {
     }
 
     fn read(&self, stream: &mut TcpStream, read: &pb::ReadBlock) -> Result<(), FrameError> {
-        let misdeed = self.misdeed();
+        let misbehaviour = self.misbehaviour();
         self.state.lock().reads += 1;
         let whole = self.state.lock().blocks.get(&read.block_id).cloned();
-        let Some(mut whole) = whole.filter(|_| misdeed != Some(Misdeed::Missing)) else {
+        let Some(mut whole) = whole.filter(|_| misbehaviour != Some(Misbehaviour::Missing)) else {
             return refuse(stream, "not-found", "no such replica here");
         };
         assert_eq!(whole.len() as u64, read.block_length, "the client knows the block's length");
@@ -209,18 +210,20 @@ impl Node {
             checksums: checksum::to_bytes(&checksum::sums_of(&whole[start..end])),
         };
         let mut upto = end;
-        match misdeed {
-            Some(Misdeed::FlipByte(at)) if (at as usize) < whole.len() => whole[at as usize] ^= 1,
-            Some(Misdeed::CutAt(at) | Misdeed::StallAt(at)) => upto = (at as usize).clamp(start, end),
-            Some(Misdeed::OfferLess) => reply.length -= 1,
-            Some(Misdeed::Slow(ms)) => std::thread::sleep(std::time::Duration::from_millis(ms)),
+        match misbehaviour {
+            Some(Misbehaviour::FlipByte(at)) if (at as usize) < whole.len() => whole[at as usize] ^= 1,
+            Some(Misbehaviour::CutAt(at) | Misbehaviour::StallAt(at)) => {
+                upto = (at as usize).clamp(start, end)
+            }
+            Some(Misbehaviour::OfferLess) => reply.length -= 1,
+            Some(Misbehaviour::Slow(ms)) => std::thread::sleep(std::time::Duration::from_millis(ms)),
             _ => {}
         }
         send(stream, FrameKind::ReadReply, &reply)?;
         stream.write_all(&whole[start..upto])?;
         if upto < end {
-            if matches!(misdeed, Some(Misdeed::StallAt(_))) {
-                self.state.lock().held.push(stream.try_clone()?);
+            if matches!(misbehaviour, Some(Misbehaviour::StallAt(_))) {
+                self.state.lock().blocked.push(stream.try_clone()?);
             }
             return Err(FrameError::Closed);
         }
@@ -240,7 +243,7 @@ struct Line {
 impl Line {
     fn join(&mut self, node: Arc<Node>, resume_at: u64) {
         let mut state = node.state.lock();
-        if state.dead || (state.misdeed == Some(Misdeed::RefuseWrites)) {
+        if state.dead || (state.misbehaviour == Some(Misbehaviour::RefuseWrites)) {
             return self.faults.push(fault(&node, "refused"));
         }
         let partial = state.partial.entry(self.block).or_default();
@@ -259,7 +262,7 @@ impl Line {
         self.nodes.retain(|node| {
             let mut state = node.state.lock();
             let fails =
-                matches!(state.misdeed, Some(Misdeed::MirrorFailsAfterPackets(after)) if packets > after);
+                matches!(state.misbehaviour, Some(Misbehaviour::MirrorFailsAfterPackets(after)) if packets > after);
             if state.dead || fails {
                 faults.push(fault(node, "disk on fire"));
                 return false;

@@ -57,21 +57,21 @@ async fn whole_files_and_any_part_of_them() {
 async fn every_kind_of_damage_is_read_around_from_the_byte_reached() {
     let packet = PACKET_BYTES as u64;
     let damages = [
-        (Misdeed::FlipByte(0), true),
-        (Misdeed::FlipByte(2 * packet + 17), true),
-        (Misdeed::CutAt(packet + 1), false),
-        (Misdeed::CutAt(0), false),
-        (Misdeed::StallAt(packet), false),
-        (Misdeed::Missing, true),
-        (Misdeed::Garbage, false),
-        (Misdeed::OfferLess, false),
+        (Misbehaviour::FlipByte(0), true),
+        (Misbehaviour::FlipByte(2 * packet + 17), true),
+        (Misbehaviour::CutAt(packet + 1), false),
+        (Misbehaviour::CutAt(0), false),
+        (Misbehaviour::StallAt(packet), false),
+        (Misbehaviour::Missing, true),
+        (Misbehaviour::Garbage, false),
+        (Misbehaviour::OfferLess, false),
     ];
     for (damage, reported) in damages {
         let cluster = Cluster::start(2).await;
         let client = cluster.client().await;
         let data = bytes(7 * PACKET_BYTES + 3);
         put(&client, "/f", &data, 2, 3 * PACKET_BYTES).await;
-        cluster.node(1).misbehave(damage);
+        cluster.node(1).set_misbehaviour(damage);
         let mut reader = client.open(&path("/f")).await.unwrap();
         assert!(read_all(&mut reader).await.unwrap() == data, "{damage:?}");
         assert_eq!(reader.faults()[0].node, "n1", "{damage:?}");
@@ -98,7 +98,7 @@ async fn a_dead_node_is_read_around_and_then_avoided() {
 }
 
 #[tokio::test]
-async fn a_node_that_stalls_is_left_after_a_moment_and_asked_no_more() {
+async fn stalled_node_is_abandoned_and_avoided() {
     let mut cluster = Cluster::start(2).await;
     cluster.config.deadline = daemon::Period::secs(60);
     let client = cluster.client().await;
@@ -106,7 +106,7 @@ async fn a_node_that_stalls_is_left_after_a_moment_and_asked_no_more() {
     put(&client, "/f", &data, 2, PACKET_BYTES).await;
     // The connection that the first read leaves behind must not be waited for either.
     for stall_at in [PACKET_BYTES as u64 / 2, 0] {
-        cluster.node(1).misbehave(Misdeed::StallAt(stall_at));
+        cluster.node(1).set_misbehaviour(Misbehaviour::StallAt(stall_at));
         cluster.node(1).state.lock().reads = 0;
         let started = std::time::Instant::now();
         let mut reader = client.open(&path("/f")).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_node_that_stalls_is_left_after_a_moment_and_asked_no_more() {
 }
 
 #[tokio::test]
-async fn a_slow_node_is_waited_for_where_nobody_else_has_the_block() {
+async fn slow_node_with_the_only_replica_is_waited_for() {
     let mut cluster = Cluster::start(2).await;
     cluster.config.deadline = daemon::Period::secs(60);
     let client = cluster.client().await;
@@ -126,16 +126,16 @@ async fn a_slow_node_is_waited_for_where_nobody_else_has_the_block() {
     for replication in [1, 2] {
         let name = format!("/f{replication}");
         put(&client, &name, &data, replication, 1 << 20).await;
-        (1..=2).for_each(|number| cluster.node(number).misbehave(Misdeed::Slow(1500)));
+        (1..=2).for_each(|number| cluster.node(number).set_misbehaviour(Misbehaviour::Slow(1500)));
         let mut reader = client.open(&path(&name)).await.unwrap();
         assert!(read_all(&mut reader).await.unwrap() == data);
         assert_eq!(reader.faults().len(), replication as usize - 1, "the last one is waited for");
-        (1..=2).for_each(|number| cluster.node(number).state.lock().misdeed = None);
+        (1..=2).for_each(|number| cluster.node(number).state.lock().misbehaviour = None);
     }
 }
 
 #[tokio::test]
-async fn what_is_damaged_wherever_it_is_is_not_waited_for() {
+async fn block_with_all_replicas_corrupt_is_not_waited_for() {
     let mut cluster = Cluster::start(2).await;
     cluster.config.deadline = daemon::Period::secs(60);
     let client = cluster.client().await;
@@ -157,11 +157,11 @@ async fn what_is_damaged_wherever_it_is_is_not_waited_for() {
         }
     }
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
-    assert!(!client.inner.gave_up.load(std::sync::atomic::Ordering::Relaxed), "others may only be away");
+    assert!(!client.inner.has_given_up.load(std::sync::atomic::Ordering::Relaxed), "others may only be away");
 }
 
 #[tokio::test]
-async fn damage_is_no_reason_not_to_wait_for_a_replica_that_is_away() {
+async fn unreachable_replica_is_waited_for_despite_corrupt_ones() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     put(&client, "/f", &bytes(1000), 2, 1 << 20).await;
@@ -181,8 +181,8 @@ async fn no_good_replica_names_every_host_and_why() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     put(&client, "/f", &bytes(2 * PACKET_BYTES), 2, PACKET_BYTES).await;
-    cluster.node(1).misbehave(Misdeed::FlipByte(65_536));
-    cluster.node(2).misbehave(Misdeed::Missing);
+    cluster.node(1).set_misbehaviour(Misbehaviour::FlipByte(65_536));
+    cluster.node(2).set_misbehaviour(Misbehaviour::Missing);
     let mut reader = client.open(&path("/f")).await.unwrap();
     let text = read_all(&mut reader).await.unwrap_err().to_string();
     assert!(text.starts_with("cannot read /f at byte 0: no good replica of blk_"), "{text}");
@@ -197,11 +197,11 @@ async fn a_replica_that_comes_back_before_the_deadline_is_found() {
     let data = bytes(1000);
     put(&client, "/f", &data, 1, 1 << 20).await;
     let node = cluster.node(1);
-    node.misbehave(Misdeed::Missing);
+    node.set_misbehaviour(Misbehaviour::Missing);
     let mut reader = client.open(&path("/f")).await.unwrap();
     let reading = tokio::spawn(async move { read_all(&mut reader).await });
     until("it was asked", || node.state.lock().reads >= 2).await;
-    node.state.lock().misdeed = None;
+    node.state.lock().misbehaviour = None;
     assert!(reading.await.unwrap().unwrap() == data);
 }
 
@@ -220,7 +220,7 @@ async fn get_writes_the_file_whole_or_not_at_all() {
     let again = client.get(&path("/f"), &to, GetOptions::default(), &()).await.unwrap_err().to_string();
     assert!(again.contains("exists already"), "{again}");
     client.get(&path("/f"), &to, GetOptions { overwrite: true }, &()).await.unwrap();
-    cluster.node(1).misbehave(Misdeed::CutAt(PACKET_BYTES as u64 / 2));
+    cluster.node(1).set_misbehaviour(Misbehaviour::CutAt(PACKET_BYTES as u64 / 2));
     let other = folder.path().join("g");
     client.get(&path("/f"), &other, GetOptions::default(), &()).await.unwrap_err();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing half is left");
@@ -288,8 +288,13 @@ async fn a_local_block_is_mapped_and_verified() {
     // The reader takes the same way; a byte that changed is noticed and the other replica read instead.
     let run = |socket| {
         let block = with(socket);
-        let part =
-            fetch::Part { node: block.nodes[0].clone(), from: 7, to: block.length, block, spare: false };
+        let part = fetch::BlockRange {
+            node: block.nodes[0].clone(),
+            from: 7,
+            to: block.length,
+            block,
+            has_other_replica: false,
+        };
         fetch::start(&client, vec![part])
     };
     let reads = cluster.node(1).state.lock().reads;
@@ -347,7 +352,7 @@ async fn a_local_socket_of_another_account_gets_no_request_and_the_block_is_read
     assert!(client.open_local_block(&block).await.unwrap().is_none(), "mapped what a stranger serves");
     let reads = cluster.node(1).state.lock().reads;
     let (node, to) = (block.nodes[0].clone(), block.length);
-    let part = fetch::Part { node, from: 0, to, block: block.clone(), spare: false };
+    let part = fetch::BlockRange { node, from: 0, to, block: block.clone(), has_other_replica: false };
     let (mut run, mut fetched) = (fetch::start(&client, vec![part]), Vec::new());
     while let Some(item) = run.next().await {
         let Ok((_, bytes)) = item else { panic!("failed at byte {}", fetched.len()) };
@@ -381,7 +386,13 @@ async fn a_wrong_byte_ends_the_run_after_everything_good_before_it() {
         let block = blocks[0].clone();
         fetch::start(
             &client,
-            vec![fetch::Part { node: block.nodes[0].clone(), from, to, block, spare: false }],
+            vec![fetch::BlockRange {
+                node: block.nodes[0].clone(),
+                from,
+                to,
+                block,
+                has_other_replica: false,
+            }],
         )
     };
     // Whole chunks come, whatever was asked for, and the last one is short.
@@ -396,7 +407,7 @@ async fn a_wrong_byte_ends_the_run_after_everything_good_before_it() {
         }
         assert_eq!(at, to.next_multiple_of(chunk).min(end), "{from}..{to}");
     }
-    cluster.node(1).misbehave(Misdeed::FlipByte(2 * PACKET_BYTES as u64 + 5));
+    cluster.node(1).set_misbehaviour(Misbehaviour::FlipByte(2 * PACKET_BYTES as u64 + 5));
     let mut run = run(0, end);
     for packet in 0..2 {
         assert!(matches!(run.next().await, Some(Ok((at, _))) if at == packet * PACKET_BYTES as u64));
@@ -406,7 +417,7 @@ async fn a_wrong_byte_ends_the_run_after_everything_good_before_it() {
 }
 
 #[tokio::test]
-async fn a_read_given_up_in_the_middle_is_taken_up_again_without_a_gap() {
+async fn cancelled_read_resumes_without_a_gap() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let content = bytes(20 * PACKET_BYTES);
@@ -465,7 +476,7 @@ async fn a_lost_block_is_named_and_the_rest_can_be_read() {
 }
 
 #[tokio::test]
-async fn a_block_that_is_only_away_is_waited_for_though_lost_ones_may_be_skipped() {
+async fn unreachable_block_is_waited_for_even_with_skip_lost() {
     let mut cluster = Cluster::start(1).await;
     cluster.config.deadline = daemon::Period::secs(30);
     let client = cluster.client().await;

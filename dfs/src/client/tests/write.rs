@@ -49,7 +49,7 @@ fn stream_options(replication: u32, block_size: u64) -> CreateOptions {
 }
 
 #[tokio::test]
-async fn every_size_comes_back_the_same() {
+async fn every_size_round_trips() {
     let mut cluster = Cluster::start(3).await;
     let packet = PACKET_BYTES;
     for parallel in [1, 3] {
@@ -116,7 +116,7 @@ async fn the_first_node_dies_in_the_middle_and_the_survivor_takes_over() {
         let client = cluster.client().await;
         let data = bytes(20 * PACKET_BYTES);
         let block = 20 * PACKET_BYTES as u64;
-        cluster.node(1).misbehave(Misdeed::DieAfterPackets(after));
+        cluster.node(1).set_misbehaviour(Misbehaviour::DieAfterPackets(after));
         let report = client.put_with("/f", &data, options(2, block), &()).await.unwrap();
         assert!(cluster.content("/f") == data, "dies after {after}");
         assert_eq!(report.faults.len(), 1);
@@ -130,7 +130,7 @@ async fn a_stream_survives_the_first_node_too_and_blocks_after_it_avoid_the_dead
     let cluster = Cluster::start(3).await;
     let client = cluster.client().await;
     let data = bytes(8 * PACKET_BYTES);
-    cluster.node(1).misbehave(Misdeed::DieAfterPackets(2));
+    cluster.node(1).set_misbehaviour(Misbehaviour::DieAfterPackets(2));
     client.write_stream("/f", &data, stream_options(2, 4 * PACKET_BYTES as u64)).await.unwrap();
     assert!(cluster.content("/f") == data);
     assert_eq!(cluster.table.lock().excluded, [vec![], vec!["n1".to_owned()]]);
@@ -141,7 +141,7 @@ async fn a_connection_lost_by_a_living_node_is_resumed_on_it() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let data = bytes(20 * PACKET_BYTES);
-    cluster.node(1).misbehave(Misdeed::HangUpOnceAfterPackets(18));
+    cluster.node(1).set_misbehaviour(Misbehaviour::HangUpOnceAfterPackets(18));
     client.write_stream("/f", &data, stream_options(1, data.len() as u64)).await.unwrap();
     assert!(cluster.content("/f") == data);
     let resumed = cluster.node(1).state.lock().resumed_at.clone();
@@ -154,14 +154,14 @@ async fn a_failed_mirror_is_left_out_and_named() {
     let cluster = Cluster::start(3).await;
     let client = cluster.client().await;
     let data = bytes(4 * PACKET_BYTES);
-    cluster.node(2).misbehave(Misdeed::MirrorFailsAfterPackets(1));
+    cluster.node(2).set_misbehaviour(Misbehaviour::MirrorFailsAfterPackets(1));
     let report = client.put_with("/f", &data, options(2, data.len() as u64 / 2), &()).await.unwrap();
     assert!(cluster.content("/f") == data);
     assert!(report.faults.contains(&NodeFault { node: "n2".into(), reason: "disk on fire".into() }));
 }
 
 #[tokio::test]
-async fn a_put_tells_how_many_replicas_it_has() {
+async fn put_reports_its_replica_count() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     let all = client.put_with("/two", &bytes(300_000), options(2, 100_000), &()).await.unwrap();
@@ -181,7 +181,7 @@ async fn the_only_replica_dies_and_a_put_writes_the_block_again() {
         let data = bytes(3 * WINDOW_BYTES + 5);
         let node = cluster.node(1);
         node.state.lock().dead = false;
-        node.misbehave(Misdeed::DieAfterPackets(17));
+        node.set_misbehaviour(Misbehaviour::DieAfterPackets(17));
         let progress = Counted::default();
         let name = format!("/f{parallel}");
         let put = options(1, WINDOW_BYTES as u64 * 5 / 4);
@@ -196,7 +196,7 @@ async fn the_only_replica_dies_and_a_stream_says_so() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     let data = bytes(2 * WINDOW_BYTES);
-    cluster.node(1).misbehave(Misdeed::DieAfterPackets(17));
+    cluster.node(1).set_misbehaviour(Misbehaviour::DieAfterPackets(17));
     let lost = client.write_stream("/f", &data, stream_options(1, data.len() as u64)).await;
     let text = lost.unwrap_err().to_string();
     assert!(text.starts_with("cannot write /f: blk_"), "{text}");
@@ -204,7 +204,7 @@ async fn the_only_replica_dies_and_a_stream_says_so() {
     until("the file is given up", || !cluster.paths().contains(&"/f".to_owned())).await;
     // Within the first window nothing is lost yet: the block starts over elsewhere.
     cluster.node(1).state.lock().dead = false;
-    cluster.node(1).misbehave(Misdeed::DieAfterPackets(0));
+    cluster.node(1).set_misbehaviour(Misbehaviour::DieAfterPackets(0));
     client.write_stream("/g", &data, stream_options(1, data.len() as u64)).await.unwrap();
     assert!(cluster.content("/g") == data);
 }
@@ -213,14 +213,14 @@ async fn the_only_replica_dies_and_a_stream_says_so() {
 async fn nodes_that_refuse_are_passed_over_until_none_is_left() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
-    for misdeed in [Misdeed::RefuseWrites, Misdeed::Garbage, Misdeed::AckTooMuch] {
-        cluster.node(1).misbehave(misdeed);
+    for misbehaviour in [Misbehaviour::RefuseWrites, Misbehaviour::Garbage, Misbehaviour::AckTooMuch] {
+        cluster.node(1).set_misbehaviour(misbehaviour);
         client.put_bytes("/f", &bytes(1000)).await.unwrap();
         assert!(cluster.content("/f") == bytes(1000));
         client.delete(&path("/f"), false).await.unwrap();
     }
-    cluster.node(1).misbehave(Misdeed::RefuseWrites);
-    cluster.node(2).misbehave(Misdeed::RefuseWrites);
+    cluster.node(1).set_misbehaviour(Misbehaviour::RefuseWrites);
+    cluster.node(2).set_misbehaviour(Misbehaviour::RefuseWrites);
     let text = client.put_bytes("/f", &bytes(1000)).await.unwrap_err().to_string();
     assert!(text.contains("no folder has room"), "{text}");
     assert_eq!(cluster.paths(), ["/"], "nothing is left");
@@ -258,7 +258,7 @@ async fn a_writer_that_is_dropped_or_aborted_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_there_is_kept_unless_asked_otherwise() {
+async fn existing_file_is_kept_without_overwrite() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     client.put_bytes("/f", b"old").await.unwrap();
@@ -272,7 +272,7 @@ async fn what_is_there_is_kept_unless_asked_otherwise() {
 }
 
 #[tokio::test]
-async fn local_trouble_names_the_local_file() {
+async fn local_errors_name_the_local_file() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let folder = tempfile::tempdir().unwrap();
@@ -320,12 +320,12 @@ async fn a_file_that_shrinks_is_refused_and_one_that_grows_is_put_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_node_that_stalls_is_left_after_the_time_it_told_and_the_survivor_takes_over() {
+async fn stalled_node_is_dropped_after_its_timeout_and_the_write_continues() {
     let mut cluster = Cluster::start(2).await;
     cluster.config.deadline = daemon::Period::secs(60);
     let client = cluster.client().await;
     for (number, after) in [0, 3, 7].into_iter().enumerate() {
-        cluster.node(1).misbehave(Misdeed::StallAfterPackets(after));
+        cluster.node(1).set_misbehaviour(Misbehaviour::StallAfterPackets(after));
         cluster.node(1).state.lock().timeout_ms = 400;
         let data = bytes(8 * PACKET_BYTES);
         let begin = std::time::Instant::now();
@@ -339,11 +339,11 @@ async fn a_node_that_stalls_is_left_after_the_time_it_told_and_the_survivor_take
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_set_up_is_soon_gone_around() {
+async fn node_that_fails_setup_is_skipped() {
     let mut cluster = Cluster::start(2).await;
     cluster.config.deadline = daemon::Period::secs(60);
     let client = cluster.client().await;
-    cluster.node(1).misbehave(Misdeed::Mute);
+    cluster.node(1).set_misbehaviour(Misbehaviour::Mute);
     let data = bytes(4 * PACKET_BYTES);
     let begin = std::time::Instant::now();
     let report = client.put_with("/f", &data, options(2, PACKET_BYTES as u64), &()).await.unwrap();
@@ -365,7 +365,7 @@ async fn a_slow_source_is_kept_alive_and_a_node_that_stalls_meanwhile_is_noticed
     writer.write(&data[..2 * PACKET_BYTES]).await.unwrap();
     until("keep-alives", || cluster.node(1).state.lock().keep_alives > 8).await;
     assert_eq!(cluster.node(1).state.lock().resumed_at.len(), 1, "over one connection");
-    cluster.node(1).misbehave(Misdeed::StallAfterPackets(1));
+    cluster.node(1).set_misbehaviour(Misbehaviour::StallAfterPackets(1));
     writer.write(&data[2 * PACKET_BYTES..]).await.unwrap();
     // Nobody writes, and yet the survivor is asked to take over.
     until("the take-over", || cluster.node(2).state.lock().resumed_at.len() == 1).await;

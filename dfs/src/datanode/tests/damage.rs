@@ -52,7 +52,7 @@ fn bad_blocks(known: &Known) -> Vec<u64> {
     blocks
 }
 
-fn set_aside(dir: &Path, block: u64) -> bool {
+fn move_to_bad(dir: &Path, block: u64) -> bool {
     dir.join(format!("bad/blk_{block}")).exists() && !block_file(dir, block, "").exists()
 }
 
@@ -73,7 +73,7 @@ async fn found_at_start_up() {
     assert!(reason(3).contains(&format!("{} bytes", LENGTH - 1)), "{}", reason(3));
     assert!(reason(4).contains("is of blk_5, not of blk_4"), "{}", reason(4));
     for block in 3..=7 {
-        assert!(set_aside(&dir, block), "block {block}");
+        assert!(move_to_bad(&dir, block), "block {block}");
         assert_eq!(kind(read(&node, block, LENGTH)), "not-found");
     }
 }
@@ -115,7 +115,7 @@ async fn found_by_checks() {
     let known = bench.namenode.known(&node);
     let flipped = known.bad.iter().find(|bad| bad.block_id == 2).unwrap();
     assert_eq!(flipped.reason, format!("checksum mismatch at offset {}", 2 * CHUNK));
-    assert!(set_aside(&dir, 2));
+    assert!(move_to_bad(&dir, 2));
     assert!(read(&node, 1, LENGTH).unwrap().1 == bytes(LENGTH as usize, 1));
     // A check that was on its way when the replica was quarantined: it is bad, not lost.
     for block in [2, 99] {
@@ -136,8 +136,8 @@ async fn found_by_the_scrubber() {
     fill(&node);
     damage(&dir);
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [2, 3, 4, 5, 6, 7]).await;
-    assert!(set_aside(&dir, 2));
-    // A sound replica is left in peace, and a new copy of a bad one is welcome.
+    assert!(move_to_bad(&dir, 2));
+    // A sound replica is undisturbed, and a new copy of a bad one is welcome.
     put(&chain(&[&node]), 2, &bytes(LENGTH as usize, 2)).unwrap();
     assert!(read(&node, 2, LENGTH).unwrap().1 == bytes(LENGTH as usize, 2));
     assert!(read(&node, 1, LENGTH).unwrap().1 == bytes(LENGTH as usize, 1));

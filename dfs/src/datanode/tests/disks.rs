@@ -3,7 +3,7 @@
 use super::{
     super::{
         DataNodeError,
-        disk::{Disk, RealDisk, Room},
+        disk::{Disk, DiskSpace, RealDisk},
     },
     harness::*,
 };
@@ -41,8 +41,8 @@ impl Disk for BrokenDisk {
     fn open(&self, path: &Path) -> io::Result<File> {
         RealDisk.open(path)
     }
-    fn room(&self, path: &Path) -> io::Result<Room> {
-        RealDisk.room(path)
+    fn space(&self, path: &Path) -> io::Result<DiskSpace> {
+        RealDisk.space(path)
     }
 }
 
@@ -81,7 +81,7 @@ async fn files_of_others_are_left_alone() {
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 1, b"hello").unwrap();
     node.stop().await;
-    let strangers = [
+    let unknown_files = [
         "notes.txt",
         "tmp/blk_007",
         "tmp/upload",
@@ -91,16 +91,16 @@ async fn files_of_others_are_left_alone() {
         "current/01/blk_1.crc.bak",
         "current/01/core",
     ];
-    for stranger in strangers {
-        fs::write(dir.join(stranger), stranger).unwrap();
+    for wrong_peer in unknown_files {
+        fs::write(dir.join(wrong_peer), wrong_peer).unwrap();
     }
     fs::create_dir(dir.join("current/05/blk_5")).unwrap();
     // Checksums without data: what a crash between two renames leaves.
     fs::copy(block_file(&dir, 1, ".crc"), dir.join("current/09/blk_9.crc")).unwrap();
     let node = bench.node("n1").await;
     assert_eq!(bench.namenode.known(&node).replicas.keys().copied().collect::<Vec<_>>(), [1]);
-    for stranger in strangers {
-        assert_eq!(fs::read_to_string(dir.join(stranger)).unwrap(), stranger);
+    for wrong_peer in unknown_files {
+        assert_eq!(fs::read_to_string(dir.join(wrong_peer)).unwrap(), wrong_peer);
     }
     assert!(dir.join("current/05/blk_5").is_dir());
     assert!(dir.join("current/09/blk_9.crc").exists(), "it is of another block: not ours to delete");
@@ -280,9 +280,9 @@ async fn node_reports_to_a_new_start_of_the_namenode_only_when_a_folder_has_stor
     let node = bench.node_on(&config, disk.clone()).await.unwrap();
     let [a, b] = ["a", "b"].map(|dir| fs::canonicalize(bench.dir(dir)).unwrap());
     let restart_namenode = |epoch| {
-        let mut books = bench.namenode.books.lock();
-        books.epoch = epoch;
-        books.nodes.values_mut().for_each(|known| known.forget = true);
+        let mut registrations = bench.namenode.registrations.lock();
+        registrations.epoch = epoch;
+        registrations.nodes.values_mut().for_each(|known| known.forget = true);
     };
     disk.0.lock().extend([a.clone(), b.clone()]);
     restart_namenode(2);
@@ -332,8 +332,8 @@ impl Disk for UnreadableFile {
         }
         RealDisk.open(path)
     }
-    fn room(&self, path: &Path) -> io::Result<Room> {
-        RealDisk.room(path)
+    fn space(&self, path: &Path) -> io::Result<DiskSpace> {
+        RealDisk.space(path)
     }
 }
 

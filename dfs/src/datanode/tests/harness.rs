@@ -11,7 +11,7 @@ use daemon::{Bytes, Period, config::Config};
 use parking_lot::Mutex;
 use proto::dfs::{
     BadReplica, BulkRequest, Command, DataNodeAddress, FullReportReply, FullReportRequest, HeartbeatReply,
-    HeartbeatRequest, MayFinishReply, MayFinishRequest, NamedBlock, Packet, ReadBlock, ReadReply,
+    HeartbeatRequest, MayFinaliseReply, MayFinaliseRequest, NamedBlock, Packet, ReadBlock, ReadReply,
     RegisterReply, RegisterRequest, WriteBlock, WriteStatus,
     block_reports_server::{BlockReports, BlockReportsServer},
     bulk_request::Op,
@@ -54,7 +54,7 @@ pub(super) struct Known {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct Registrations {
     pub(super) nodes: HashMap<String, Known>,
     /// 50 if none.
     pub(super) heartbeat_ms: Option<u64>,
@@ -65,7 +65,7 @@ pub(super) struct Books {
 
 #[derive(Debug, Clone)]
 pub(super) struct FakeNameNode {
-    pub(super) books: Arc<Mutex<Books>>,
+    pub(super) registrations: Arc<Mutex<Registrations>>,
     pub(super) addr: SocketAddr,
 }
 
@@ -73,7 +73,7 @@ impl FakeNameNode {
     pub(super) async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let fake = Self { books: Arc::default(), addr };
+        let fake = Self { registrations: Arc::default(), addr };
         let incoming = tonic::transport::server::TcpIncoming::from(listener);
         let service = BlockReportsServer::new(fake.clone());
         tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
@@ -81,12 +81,12 @@ impl FakeNameNode {
     }
 
     pub(super) fn known(&self, node: &DataNode) -> Known {
-        self.books.lock().nodes.get(&node.uuid().to_string()).cloned().unwrap_or_default()
+        self.registrations.lock().nodes.get(&node.uuid().to_string()).cloned().unwrap_or_default()
     }
 
     pub(super) fn command(&self, node: &DataNode, kind: Kind) {
-        let mut books = self.books.lock();
-        let known = books.nodes.entry(node.uuid().to_string()).or_default();
+        let mut registrations = self.registrations.lock();
+        let known = registrations.nodes.entry(node.uuid().to_string()).or_default();
         known.commands.push(Command { kind: Some(kind) });
     }
 
@@ -100,15 +100,15 @@ impl FakeNameNode {
 impl BlockReports for FakeNameNode {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<RegisterReply>, Status> {
         assert_eq!(request.metadata().get(crate::metadata::USER_KEY).unwrap(), "datanode");
-        let mut books = self.books.lock();
-        if let Some(why) = &books.refuse {
+        let mut registrations = self.registrations.lock();
+        if let Some(why) = &registrations.refuse {
             return Err(Status::failed_precondition(why.clone()));
         }
         let request = request.into_inner();
         let uuid = request.address.as_ref().unwrap().uuid.clone();
-        let heartbeat_ms = books.heartbeat_ms.unwrap_or(50);
-        let epoch = books.epoch.max(1);
-        let known = books.nodes.entry(uuid).or_default();
+        let heartbeat_ms = registrations.heartbeat_ms.unwrap_or(50);
+        let epoch = registrations.epoch.max(1);
+        let known = registrations.nodes.entry(uuid).or_default();
         known.registrations.push(request);
         known.forget = false;
         Ok(Response::new(RegisterReply { cluster_id: "test-cluster".into(), heartbeat_ms, epoch, start: 1 }))
@@ -119,8 +119,8 @@ impl BlockReports for FakeNameNode {
         request: Request<FullReportRequest>,
     ) -> Result<Response<FullReportReply>, Status> {
         let request = request.into_inner();
-        let mut books = self.books.lock();
-        let known = books.nodes.entry(request.uuid).or_default();
+        let mut registrations = self.registrations.lock();
+        let known = registrations.nodes.entry(request.uuid).or_default();
         if request.chunk == 0 {
             known.replicas.clear();
         }
@@ -129,7 +129,10 @@ impl BlockReports for FakeNameNode {
         Ok(Response::new(FullReportReply {}))
     }
 
-    async fn may_finish(&self, _: Request<MayFinishRequest>) -> Result<Response<MayFinishReply>, Status> {
+    async fn may_finalise(
+        &self,
+        _: Request<MayFinaliseRequest>,
+    ) -> Result<Response<MayFinaliseReply>, Status> {
         Err(Status::unimplemented("nobody asks in an open cluster"))
     }
 
@@ -138,8 +141,8 @@ impl BlockReports for FakeNameNode {
         request: Request<HeartbeatRequest>,
     ) -> Result<Response<HeartbeatReply>, Status> {
         let request = request.into_inner();
-        let mut books = self.books.lock();
-        let known = books.nodes.entry(request.uuid.clone()).or_default();
+        let mut registrations = self.registrations.lock();
+        let known = registrations.nodes.entry(request.uuid.clone()).or_default();
         if known.forget {
             return Ok(Response::new(HeartbeatReply { register_again: true, commands: vec![] }));
         }
@@ -215,7 +218,7 @@ impl Bench {
 pub(super) async fn wait_for(what: &str, wanted: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !wanted() {
-        assert!(Instant::now() < until, "waited in vain for: {what}");
+        assert!(Instant::now() < until, "waited for nothing for: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

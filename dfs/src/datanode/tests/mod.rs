@@ -2,8 +2,8 @@
 
 mod damage;
 mod disks;
+mod failing_disks;
 mod harness;
-mod illness;
 mod orders;
 mod reads;
 mod writes;

@@ -29,7 +29,7 @@ async fn a_copy_is_made_verified_and_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_has_made_its_copies_asks_for_more_at_once() {
     let bench = Bench::new().await;
-    bench.namenode.books.lock().heartbeat_ms = Some(60_000);
+    bench.namenode.registrations.lock().heartbeat_ms = Some(60_000);
     let (from, to) = (bench.node("n1").await, bench.node("n2").await);
     for block in 1..=8 {
         put(&chain(&[&from]), block, &bytes(CHUNK, block)).unwrap();
@@ -95,14 +95,14 @@ async fn deletions_take_sound_and_bad_replicas() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn told_to_register_again_it_reports_everything_again() {
+async fn reregistration_reports_everything_again() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 1, b"hello").unwrap();
     bench.namenode.until(&node, "report", |known| known.replicas.contains_key(&1)).await;
     {
-        let mut books = bench.namenode.books.lock();
-        let known = books.nodes.get_mut(&node.uuid().to_string()).unwrap();
+        let mut registrations = bench.namenode.registrations.lock();
+        let known = registrations.nodes.get_mut(&node.uuid().to_string()).unwrap();
         *known = Known { forget: true, ..Known::default() };
     }
     bench.namenode.until(&node, "a second full report", |known| known.full_reports == 1).await;
@@ -114,32 +114,32 @@ async fn told_to_register_again_it_reports_everything_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_ends_the_node_with_the_namenodes_words() {
     let bench = Bench::new().await;
-    bench.namenode.books.lock().refuse = Some("node n1 runs already with a newer incarnation".into());
+    bench.namenode.registrations.lock().refuse = Some("node n1 runs already with a newer incarnation".into());
     let error = bench.node_on(&bench.config("n1"), std::sync::Arc::new(super::super::disk::RealDisk)).await;
     let error = error.unwrap_err().to_string();
     assert!(error.contains("refuses this datanode: node n1 runs already"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_burst_of_news_makes_few_heartbeats_and_loses_none() {
+async fn burst_of_reports_makes_few_heartbeats_and_loses_none() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     let before = bench.namenode.known(&node).heartbeats.len();
     let begin = std::time::Instant::now();
     for block in 0..200 {
-        node.node.store.news.post([(
+        node.node.store.pending_reports.post([(
             crate::ids::BlockId(block),
-            super::super::news::Item::Received(crate::ids::Nonce(NONCE), 7),
+            super::super::pending_reports::Item::Received(crate::ids::Nonce(NONCE), 7),
         )]);
     }
     bench.namenode.until(&node, "all news", |known| known.replicas.len() == 200).await;
     let beats = bench.namenode.known(&node).heartbeats.len() - before;
-    let most = 4 + begin.elapsed().as_millis() as usize / 5;
-    assert!(beats <= most, "{beats} heartbeats, {most} expected at the most");
+    let max = 4 + begin.elapsed().as_millis() as usize / 5;
+    assert!(beats <= max, "{beats} heartbeats, {max} expected at the most");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_namenode_blocks_still_move_and_news_wait() {
+async fn without_a_namenode_transfers_work_and_reports_wait() {
     let bench = Bench::new().await;
     let port = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -151,7 +151,7 @@ async fn without_a_namenode_blocks_still_move_and_news_wait() {
     put(&chain(&[&node]), 1, b"hello").unwrap();
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
     tokio::time::timeout(Duration::from_millis(50), node.ready()).await.unwrap_err();
-    assert_eq!(node.node.store.news.batch().len(), 1);
+    assert_eq!(node.node.store.pending_reports.batch().len(), 1);
     node.stop().await;
     let node = bench.node("n1").await;
     assert_eq!(bench.namenode.known(&node).replicas.get(&1), Some(&5));
@@ -195,8 +195,8 @@ async fn a_command_in_a_lost_answer_is_carried_out_once_it_is_repeated() {
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 1, b"hello").unwrap();
     {
-        let mut books = bench.namenode.books.lock();
-        let known = books.nodes.get_mut(&node.uuid().to_string()).unwrap();
+        let mut registrations = bench.namenode.registrations.lock();
+        let known = registrations.nodes.get_mut(&node.uuid().to_string()).unwrap();
         known.lose_answers = 1;
         let delete = Kind::Delete(DeleteBlocks { blocks: vec![named(1)] });
         known.commands.push(proto::dfs::Command { kind: Some(delete) });
@@ -213,10 +213,11 @@ async fn a_node_that_stops_says_goodbye() {
     assert!(bench.namenode.known(&node).heartbeats.iter().all(|heartbeat| !heartbeat.leaving));
     put(&chain(&[&node]), 1, b"hello").unwrap();
     node.stop().await;
-    let heard = bench.namenode.books.lock().nodes[&uuid].heartbeats.clone();
+    let heard = bench.namenode.registrations.lock().nodes[&uuid].heartbeats.clone();
     let (last, before) = heard.split_last().unwrap();
     assert!(last.leaving, "and it is heard before the node ends");
     assert!(before.iter().all(|heartbeat| !heartbeat.leaving));
-    let told = before.iter().any(|heartbeat| heartbeat.received.iter().any(|block| block.block_id == 1));
-    assert!(told, "after all else");
+    let acknowledge =
+        before.iter().any(|heartbeat| heartbeat.received.iter().any(|block| block.block_id == 1));
+    assert!(acknowledge, "after all else");
 }

@@ -47,7 +47,7 @@ async fn a_reader_with_another_length_is_refused_and_the_namenode_hears_of_it() 
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 1, b"hello").unwrap();
     bench.namenode.until(&node, "report", |k| k.replicas.contains_key(&1)).await;
-    bench.namenode.books.lock().nodes.values_mut().for_each(|known| known.replicas.clear());
+    bench.namenode.registrations.lock().nodes.values_mut().for_each(|known| known.replicas.clear());
     assert_eq!(kind(read_on(&mut connect(node.data_addr()), 1, 0..6, 6)), "damaged");
     bench.namenode.until(&node, "second report", |k| k.replicas.get(&1) == Some(&5)).await;
     // One reader's word is not enough to lose a sound replica.
@@ -99,8 +99,8 @@ async fn a_local_reader_gets_the_files_and_can_map_them() {
     let map = unsafe { memmap2::Mmap::map(&files[0]) }.unwrap();
     assert!(map[..] == data);
     verify(&map, 0, &sums.sums).unwrap();
-    let stranger = OpenLocal { node_uuid: "another".into(), ..ask.clone() };
-    assert_eq!(kind(open_local(&socket, stranger)), "invalid");
+    let wrong_peer = OpenLocal { node_uuid: "another".into(), ..ask.clone() };
+    assert_eq!(kind(open_local(&socket, wrong_peer)), "invalid");
     assert_eq!(kind(open_local(&socket, OpenLocal { block_id: 2, ..ask.clone() })), "not-found");
     assert_eq!(kind(open_local(&socket, OpenLocal { nonce: NONCE + 1, ..ask.clone() })), "not-found");
     assert_eq!(kind(open_local(&socket, OpenLocal { block_length: 1, ..ask })), "damaged");

@@ -387,19 +387,19 @@ async fn block_of_the_same_id_and_another_nonce_is_never_taken_for_this_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn node_refuses_a_namenode_older_than_the_last_one_it_registered_with() {
     let bench = Bench::new().await;
-    bench.namenode.books.lock().epoch = 7;
+    bench.namenode.registrations.lock().epoch = 7;
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 1, b"hello").unwrap();
     node.stop().await;
-    bench.namenode.books.lock().epoch = 6;
+    bench.namenode.registrations.lock().epoch = 6;
     let node = DataNode::start(&bench.config("n1")).await.unwrap();
     let asked = |known: &Known| known.registrations.len() >= 3;
     bench.namenode.until(&node, "two more tries", asked).await;
     let known = bench.namenode.known(&node);
     assert_eq!(known.registrations.last().unwrap().seen_epoch, 7, "it says what it has seen");
     assert_eq!(known.full_reports, 1, "nothing is shown to the older one");
-    // It has not ended: with the right NameNode it goes on.
-    bench.namenode.books.lock().epoch = 8;
+    // It has not ended: with the right NameNode it continues.
+    bench.namenode.registrations.lock().epoch = 8;
     bench.namenode.until(&node, "a report", |known| known.full_reports == 2).await;
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
 }

@@ -22,22 +22,22 @@ pub(in crate::namenode) struct Changes {
     pub(in crate::namenode) opened: Vec<FileId>,
     /// Files that lost their writer, and who it was.
     pub(in crate::namenode) released: Vec<(FileId, Box<str>)>,
-    /// Names of nodes to be emptied, or no longer.
+    /// Names of nodes to be drained, or no longer.
     pub(in crate::namenode) drains: Vec<String>,
 }
 
-pub(super) fn unfit(what: impl std::fmt::Display) -> ApplyError {
+pub(super) fn apply_error(what: impl std::fmt::Display) -> ApplyError {
     ApplyError(format!("record does not fit the namespace: {what}"))
 }
 
 impl Namespace {
     /// Takes one record of the log.
     pub fn apply(&mut self, record: &Record) -> Result<(), ApplyError> {
-        self.apply_telling(record, &mut Changes::default())
+        self.apply_with_changes(record, &mut Changes::default())
     }
 
     /// Takes one record and tells what it means for the volatile half.
-    pub(in crate::namenode) fn apply_telling(
+    pub(in crate::namenode) fn apply_with_changes(
         &mut self,
         record: &Record,
         changes: &mut Changes,
@@ -46,7 +46,7 @@ impl Namespace {
             self.edit(record.at_ms, edit, changes)?;
         }
         if let Some((request, outcome)) = &record.request {
-            self.answers.insert(*request, record.at_ms, outcome.clone());
+            self.retry_cache.insert(*request, record.at_ms, outcome.clone());
         }
         self.records += 1;
         Ok(())
@@ -54,7 +54,7 @@ impl Namespace {
 
     fn edit(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
         match edit {
-            Edit::FolderMade { .. } | Edit::FileCreated { .. } => self.made(at_ms, edit, changes),
+            Edit::FolderCreated { .. } | Edit::FileCreated { .. } => self.made(at_ms, edit, changes),
             Edit::FileReopened { file, holder } => self.reopened(*file, holder, changes),
             Edit::BlockAdded { file, block, nonce } => self.block_added(*file, *block, *nonce),
             Edit::BlockCommitted { block, length } => self.block_committed(*block, *length, changes),
@@ -91,19 +91,19 @@ impl Namespace {
 
     fn made(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
         let (id, parent, name, owner, group, mode, body) = match edit {
-            Edit::FolderMade { id, parent, name, owner, group, mode } => {
+            Edit::FolderCreated { id, parent, name, owner, group, mode } => {
                 (*id, *parent, name, owner, group, *mode, Body::Folder(Box::default()))
             }
             Edit::FileCreated { id, parent, name, owner, group, mode, .. } => {
                 changes.opened.push(*id);
                 (*id, *parent, name, owner, group, *mode, Body::File(Box::new(created(edit)?)))
             }
-            other => return Err(unfit(format_args!("{other:?} makes nothing"))),
+            other => return Err(apply_error(format_args!("{other:?} makes nothing"))),
         };
         if id.0 < self.next_file {
-            return Err(unfit(format_args!("{id} was given out before")));
+            return Err(apply_error(format_args!("{id} was given out before")));
         }
-        let (owner, group) = (self.words.share(owner), self.words.share(group));
+        let (owner, group) = (self.interner.share(owner), self.interner.share(group));
         let name: Arc<str> = name.as_str().into();
         if matches!(body, Body::File(_)) {
             self.open.insert(id);
@@ -119,10 +119,10 @@ impl Namespace {
         let inode = self.known(id)?;
         let (parent, name, totals) = (inode.parent, inode.name.clone(), inode.totals());
         if parent == id || self.ancestors(parent).any(|above| above == id) {
-            return Err(unfit(format_args!("{id} would be inside itself")));
+            return Err(apply_error(format_args!("{id} would be inside itself")));
         }
         if self.folder_mut(parent)?.children.insert(name.clone(), id).is_some() {
-            return Err(unfit(format_args!("{parent} has a {name:?} already")));
+            return Err(apply_error(format_args!("{parent} has a {name:?} already")));
         }
         self.touch(parent, at_ms);
         self.charge(parent, totals);
@@ -134,7 +134,7 @@ impl Namespace {
         let inode = self.known(id)?;
         let (parent, name, totals) = (inode.parent, inode.name.clone(), inode.totals());
         if self.folder_mut(parent)?.children.get(&name) != Some(&id) {
-            return Err(unfit(format_args!("{id} is not in its folder")));
+            return Err(apply_error(format_args!("{id} is not in its folder")));
         }
         self.folder_mut(parent)?.children.remove(&name);
         self.touch(parent, at_ms);
@@ -144,7 +144,7 @@ impl Namespace {
 
     fn renamed(&mut self, at_ms: u64, id: FileId, parent: FileId, name: &str) -> Result<(), ApplyError> {
         self.unlink(at_ms, id)?;
-        let inode = self.inodes.get_mut(&id).ok_or_else(|| unfit(id))?;
+        let inode = self.inodes.get_mut(&id).ok_or_else(|| apply_error(id))?;
         inode.parent = parent;
         inode.name = name.into();
         self.link(at_ms, id)
@@ -170,7 +170,7 @@ impl Namespace {
     fn reopened(&mut self, id: FileId, holder: &str, changes: &mut Changes) -> Result<(), ApplyError> {
         let file = self.file_mut(id)?;
         if file.open.is_some() {
-            return Err(unfit(format_args!("{id} is open already")));
+            return Err(apply_error(format_args!("{id} is open already")));
         }
         let open = Open { holder: holder.into(), on_abandon: OnAbandon::Close, unfinished: 0 };
         file.open = Some(Box::new(open));
@@ -181,10 +181,10 @@ impl Namespace {
 
     fn block_added(&mut self, id: FileId, block: BlockId, nonce: Nonce) -> Result<(), ApplyError> {
         if block.0 < self.next_block {
-            return Err(unfit(format_args!("{block} was given out before")));
+            return Err(apply_error(format_args!("{block} was given out before")));
         }
         self.with_file(id, |file| {
-            file.open.as_mut().ok_or_else(|| unfit(format_args!("{id} is closed")))?.unfinished += 1;
+            file.open.as_mut().ok_or_else(|| apply_error(format_args!("{id} is closed")))?.unfinished += 1;
             file.blocks.push(block);
             Ok(())
         })?;
@@ -202,7 +202,7 @@ impl Namespace {
     ) -> Result<(), ApplyError> {
         let (id, nonce) = self.unfinished(block)?;
         self.with_file(id, |file| {
-            file.open.as_mut().ok_or_else(|| unfit(format_args!("{id} is closed")))?.unfinished -= 1;
+            file.open.as_mut().ok_or_else(|| apply_error(format_args!("{id} is closed")))?.unfinished -= 1;
             file.length += length;
             Ok(())
         })?;
@@ -213,9 +213,10 @@ impl Namespace {
     }
 
     fn block_dropped(&mut self, block: BlockId, changes: &mut Changes) -> Result<(), ApplyError> {
-        let known = self.blocks.remove(&block).ok_or_else(|| unfit(block))?;
+        let known = self.blocks.remove(&block).ok_or_else(|| apply_error(block))?;
         self.with_file(known.file, |file| {
-            let open = file.open.as_mut().ok_or_else(|| unfit(format_args!("{block}'s file is closed")))?;
+            let open =
+                file.open.as_mut().ok_or_else(|| apply_error(format_args!("{block}'s file is closed")))?;
             match known.length() {
                 Some(length) => file.length -= length,
                 None => open.unfinished -= 1,
@@ -229,9 +230,10 @@ impl Namespace {
     }
 
     fn closed(&mut self, at_ms: u64, id: FileId, changes: &mut Changes) -> Result<(), ApplyError> {
-        let open = self.file_mut(id)?.open.take().ok_or_else(|| unfit(format_args!("{id} is closed")))?;
+        let open =
+            self.file_mut(id)?.open.take().ok_or_else(|| apply_error(format_args!("{id} is closed")))?;
         if open.unfinished > 0 {
-            return Err(unfit(format_args!("{id} is closed with unfinished blocks")));
+            return Err(apply_error(format_args!("{id} is closed with unfinished blocks")));
         }
         self.touch(id, at_ms);
         self.open.remove(&id);
@@ -241,7 +243,7 @@ impl Namespace {
 
     fn attributes_set(&mut self, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
         let Edit::AttributesSet { id, replication, mode, owner, group, modified_ms } = edit else {
-            return Err(unfit(format_args!("{edit:?} sets nothing")));
+            return Err(apply_error(format_args!("{edit:?} sets nothing")));
         };
         if let Some(replication) = replication {
             self.with_file(*id, |file| {
@@ -250,9 +252,9 @@ impl Namespace {
                 Ok(())
             })?;
         }
-        let owner = owner.as_ref().map(|owner| self.words.share(owner));
-        let group = group.as_ref().map(|group| self.words.share(group));
-        let inode = self.inodes.get_mut(id).ok_or_else(|| unfit(id))?;
+        let owner = owner.as_ref().map(|owner| self.interner.share(owner));
+        let group = group.as_ref().map(|group| self.interner.share(group));
+        let inode = self.inodes.get_mut(id).ok_or_else(|| apply_error(id))?;
         inode.mode = mode.unwrap_or(inode.mode);
         inode.modified_ms = modified_ms.unwrap_or(inode.modified_ms);
         inode.owner = owner.unwrap_or_else(|| inode.owner.clone());
@@ -269,11 +271,11 @@ impl Namespace {
     ) -> Result<(), ApplyError> {
         if target == source || self.file_mut(target)?.open.is_some() || self.file_mut(source)?.open.is_some()
         {
-            return Err(unfit(format_args!("{source} cannot go to the end of {target}")));
+            return Err(apply_error(format_args!("{source} cannot go to the end of {target}")));
         }
         self.unlink(at_ms, source)?;
         let Some(Inode { body: Body::File(tail), .. }) = self.inodes.remove(&source) else {
-            return Err(unfit(source));
+            return Err(apply_error(source));
         };
         for block in &tail.blocks {
             self.blocks.entry(*block).and_modify(|known| known.file = target);
@@ -309,7 +311,7 @@ impl Namespace {
     fn unfinished(&self, block: BlockId) -> Result<(FileId, Nonce), ApplyError> {
         match self.blocks.get(&block) {
             Some(known) if known.length().is_none() => Ok((known.file, known.nonce)),
-            _ => Err(unfit(format_args!("{block} is not being written"))),
+            _ => Err(apply_error(format_args!("{block} is not being written"))),
         }
     }
 
@@ -320,27 +322,27 @@ impl Namespace {
     }
 
     fn known(&self, id: FileId) -> Result<&Inode, ApplyError> {
-        self.inodes.get(&id).ok_or_else(|| unfit(format_args!("{id} is not there")))
+        self.inodes.get(&id).ok_or_else(|| apply_error(format_args!("{id} is not there")))
     }
 
     fn folder_mut(&mut self, id: FileId) -> Result<&mut Folder, ApplyError> {
         match self.inodes.get_mut(&id) {
             Some(Inode { body: Body::Folder(folder), .. }) => Ok(folder),
-            _ => Err(unfit(format_args!("{id} is not a folder"))),
+            _ => Err(apply_error(format_args!("{id} is not a folder"))),
         }
     }
 
     fn file_mut(&mut self, id: FileId) -> Result<&mut File, ApplyError> {
         match self.inodes.get_mut(&id) {
             Some(Inode { body: Body::File(file), .. }) => Ok(file),
-            _ => Err(unfit(format_args!("{id} is not a file"))),
+            _ => Err(apply_error(format_args!("{id} is not a file"))),
         }
     }
 }
 
 fn created(edit: &Edit) -> Result<File, ApplyError> {
     let Edit::FileCreated { replication, block_size, holder, on_abandon, .. } = edit else {
-        return Err(unfit(format_args!("{edit:?} creates no file")));
+        return Err(apply_error(format_args!("{edit:?} creates no file")));
     };
     let open = Open { holder: holder.as_str().into(), on_abandon: *on_abandon, unfinished: 0 };
     Ok(File {

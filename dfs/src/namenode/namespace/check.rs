@@ -23,7 +23,8 @@ impl Namespace {
             }
             match &inode.body {
                 Body::Folder(folder) => {
-                    let sum: Totals = folder.children.values().map(|child| self.totals_anew(*child)).sum();
+                    let sum: Totals =
+                        folder.children.values().map(|child| self.recompute_totals(*child)).sum();
                     if sum != folder.totals {
                         return Err(format!("{id} has totals {:?}, really {sum:?}", folder.totals));
                     }
@@ -64,7 +65,7 @@ impl Namespace {
         Ok(finished)
     }
 
-    fn totals_anew(&self, top: FileId) -> Totals {
+    fn recompute_totals(&self, top: FileId) -> Totals {
         self.subtree(top)
             .iter()
             .filter_map(|id| self.inode(*id))

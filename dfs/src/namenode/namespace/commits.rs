@@ -1,6 +1,6 @@
 //! Commits that were carried out, so that a repeat is recognised whatever became of their files since.
 //!
-//! The latest are kept, for [`KEEP_MS`] and up to [`COMMITS_MAX`]: far longer than a JobTracker repeats a commit after
+//! The latest are kept, for [`RETAIN_MS`] and up to [`COMMITS_MAX`]: far longer than a JobTracker repeats a commit after
 //! a restart. The oldest goes first.
 
 use std::{
@@ -9,9 +9,9 @@ use std::{
 };
 
 /// How long a commit is remembered, by the time of records.
-const KEEP_MS: u64 = 30 * 24 * 3600 * 1000;
+const RETAIN_MS: u64 = 30 * 24 * 3600 * 1000;
 /// This many are kept however old they are: a clock set forward must not drop all at once.
-const KEEP_MIN: usize = 1000;
+const RETAIN_MIN: usize = 1000;
 /// Most commits remembered (about 150 bytes each).
 const COMMITS_MAX: usize = 100_000;
 
@@ -37,7 +37,7 @@ impl Commits {
             self.order.push_back((key, at_ms));
         }
         while let Some((_, oldest_ms)) = self.order.front() {
-            let old = self.order.len() > KEEP_MIN && oldest_ms.saturating_add(KEEP_MS) < at_ms;
+            let old = self.order.len() > RETAIN_MIN && oldest_ms.saturating_add(RETAIN_MS) < at_ms;
             if !old && self.order.len() <= COMMITS_MAX {
                 break;
             }
@@ -66,8 +66,8 @@ mod tests {
         assert_eq!(commits.iter().count(), COMMITS_MAX);
         assert!(!commits.contains("jobs", "job_0") && commits.contains("jobs", "job_1"));
         assert!(!commits.contains("others", "job_1"), "ids are of their scope");
-        commits.insert("jobs", "late", 100 * KEEP_MS);
-        assert_eq!(commits.iter().count(), KEEP_MIN);
+        commits.insert("jobs", "late", 100 * RETAIN_MS);
+        assert_eq!(commits.iter().count(), RETAIN_MIN);
         assert!(commits.contains("jobs", "late") && commits.contains("jobs", &format!("job_{COMMITS_MAX}")));
     }
 }

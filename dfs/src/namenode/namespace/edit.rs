@@ -22,7 +22,7 @@ pub struct Record {
 #[allow(missing_docs, reason = "the fields are what the names say")]
 pub enum Edit {
     /// A folder came to be.
-    FolderMade { id: FileId, parent: FileId, name: String, owner: String, group: String, mode: u32 },
+    FolderCreated { id: FileId, parent: FileId, name: String, owner: String, group: String, mode: u32 },
     /// A file came to be, open for its holder.
     FileCreated {
         id: FileId,
@@ -67,7 +67,7 @@ pub enum Edit {
     Committed { scope: String, commit_id: String },
     /// No commit of the scope below this epoch any more.
     Fenced { scope: String, epoch: u64 },
-    /// A DataNode is to be emptied, or no longer.
+    /// A DataNode is to be drained, or no longer.
     DrainSet { node: String, on: bool },
     /// A NameNode started. Ids below `next_file` and `next_block` may have been used by records that this log has
     /// lost (an older copy was restored), so they are never used again. With `accepted`, an operator declared this

@@ -6,12 +6,12 @@
 //!
 //! Deliberately absent: replicas, nodes, leases' deadlines (volatile: `state`), and rules (`plan`).
 
-mod answers;
 mod apply;
 mod check;
 mod commits;
 mod edit;
 mod inode;
+mod retry_cache;
 mod snapshot;
 mod start;
 mod tree;
@@ -24,8 +24,8 @@ pub(super) use start::StartMismatch;
 
 use super::op::Outcome;
 use crate::ids::{BlockId, FileId, RequestId, StartId};
-use answers::Answers;
 use commits::Commits;
+use retry_cache::RetryCache;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -47,13 +47,13 @@ pub struct Namespace {
     blocks: BTreeMap<BlockId, Block>,
     /// Files with a writer.
     open: BTreeSet<FileId>,
-    answers: Answers,
+    retry_cache: RetryCache,
     fences: BTreeMap<String, u64>,
     commits: Commits,
     draining: BTreeSet<String>,
     next_file: u64,
     next_block: u64,
-    /// Block ids that were never given out, `from..to`: see [`Namespace::never_given`].
+    /// Block ids that were never given out, `from..to`: see [`Namespace::is_future`].
     skipped: Vec<(u64, u64)>,
     /// The number of the current start, and the ids of the latest starts since the last accepted restore.
     epoch: u64,
@@ -63,32 +63,32 @@ pub struct Namespace {
     /// Blocks with a length.
     finished: u64,
     records: u64,
-    words: Words,
+    interner: Interner,
 }
 
 /// One copy of each owner and group. It decides nothing, so any two are equal.
 #[derive(Debug, Clone, Default)]
-struct Words {
+struct Interner {
     known: BTreeSet<Arc<str>>,
     /// At this size, words that nobody uses any more are thrown out.
     sweep_at: usize,
 }
 
 /// No sweep before there are this many.
-const WORDS_MIN: usize = 1024;
+const INTERNER_SWEEP_MIN: usize = 1024;
 
-impl PartialEq for Words {
+impl PartialEq for Interner {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Words {
+impl Interner {
     fn share(&mut self, word: &str) -> Arc<str> {
         if let Some(known) = self.known.get(word) {
             return known.clone();
         }
-        if self.known.len() >= self.sweep_at.max(WORDS_MIN) {
+        if self.known.len() >= self.sweep_at.max(INTERNER_SWEEP_MIN) {
             self.known.retain(|word| Arc::strong_count(word) > 1);
             self.sweep_at = 2 * self.known.len();
         }
@@ -101,27 +101,27 @@ impl Words {
 impl Namespace {
     /// An empty one: only the root folder.
     pub fn new(cluster_id: impl Into<String>) -> Self {
-        let mut words = Words::default();
+        let mut interner = Interner::default();
         let root = Inode {
             parent: ROOT,
             name: "".into(),
-            owner: words.share("fermata"),
-            group: words.share("fermata"),
+            owner: interner.share("fermata"),
+            group: interner.share("fermata"),
             mode: 0o755,
             modified_ms: 0,
             body: Body::Folder(Box::default()),
         };
-        Self { inodes: BTreeMap::from([(ROOT, root)]), ..Self::bare(cluster_id.into(), words) }
+        Self { inodes: BTreeMap::from([(ROOT, root)]), ..Self::bare(cluster_id.into(), interner) }
     }
 
     /// Not even a root: where a snapshot begins.
-    fn bare(cluster_id: String, words: Words) -> Self {
+    fn bare(cluster_id: String, interner: Interner) -> Self {
         Self {
             cluster_id,
             inodes: BTreeMap::new(),
             blocks: BTreeMap::new(),
             open: BTreeSet::new(),
-            answers: Answers::default(),
+            retry_cache: RetryCache::default(),
             fences: BTreeMap::new(),
             commits: Commits::default(),
             draining: BTreeSet::new(),
@@ -133,7 +133,7 @@ impl Namespace {
             accepted: false,
             finished: 0,
             records: 0,
-            words,
+            interner,
         }
     }
 
@@ -153,13 +153,13 @@ impl Namespace {
     }
 
     /// Keeps at most this many answers for repeats.
-    pub fn keep_answers(&mut self, limit: usize) {
-        self.answers.set_limit(limit);
+    pub fn set_retry_cache_limit(&mut self, limit: usize) {
+        self.retry_cache.set_limit(limit);
     }
 
     /// The answer given to a request before.
     pub(super) fn answer(&self, request: RequestId) -> Option<&Outcome> {
-        self.answers.get(request)
+        self.retry_cache.get(request)
     }
 
     /// A folder or file.
@@ -212,7 +212,7 @@ impl Namespace {
         self.commits.contains(scope, commit_id)
     }
 
-    /// Whether a node of this name is to be emptied.
+    /// Whether a node of this name is to be drained.
     pub(super) fn is_draining(&self, node: &str) -> bool {
         self.draining.contains(node)
     }
@@ -229,7 +229,7 @@ impl Namespace {
 
     /// Whether no block of this id was ever added. A replica that carries such an id comes from a history
     /// that this namespace has lost, and must not be deleted.
-    pub(super) fn never_given(&self, block: BlockId) -> bool {
+    pub(super) fn is_future(&self, block: BlockId) -> bool {
         block.0 >= self.next_block || self.skipped.iter().any(|(from, to)| (*from..*to).contains(&block.0))
     }
 }
@@ -239,13 +239,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_nobody_uses_are_thrown_out() {
-        let mut words = Words::default();
-        let used = words.share("used");
-        for number in 0..10 * WORDS_MIN {
-            words.share(&format!("word {number}"));
+    fn unused_interned_names_are_swept() {
+        let mut interner = Interner::default();
+        let used = interner.share("used");
+        for number in 0..10 * INTERNER_SWEEP_MIN {
+            interner.share(&format!("word {number}"));
         }
-        assert!(words.known.len() <= WORDS_MIN);
-        assert!(Arc::ptr_eq(&used, &words.share("used")));
+        assert!(interner.known.len() <= INTERNER_SWEEP_MIN);
+        assert!(Arc::ptr_eq(&used, &interner.share("used")));
     }
 }

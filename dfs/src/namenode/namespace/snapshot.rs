@@ -3,7 +3,7 @@
 //! Items come in a fixed order: Header, folders and files by id, fences, commits, draining nodes, answers, End.
 //! Folders' children and totals are not written; the loader works them out again from each item's parent.
 
-use super::{ApplyError, Block, Body, File, Folder, Inode, Namespace, Open, ROOT, Words};
+use super::{ApplyError, Block, Body, File, Folder, Inode, Interner, Namespace, Open, ROOT};
 use crate::{
     ids::{BlockId, FileId, Nonce, RequestId, StartId},
     namenode::op::{OnAbandon, Outcome, Quota},
@@ -39,7 +39,7 @@ pub enum SnapshotItem {
     Fence { scope: String, epoch: u64 },
     /// A commit that was carried out, oldest first.
     Commit { scope: String, commit_id: String, at_ms: u64 },
-    /// A node being emptied.
+    /// A node being drained.
     Draining { node: String },
     /// An answer kept for repeats, oldest first.
     Answer { request: RequestId, at_ms: u64, outcome: Outcome },
@@ -83,11 +83,11 @@ impl Namespace {
             SnapshotItem::Commit { scope, commit_id, at_ms }
         });
         let draining = self.draining.iter().map(|node| SnapshotItem::Draining { node: node.clone() });
-        let answers = self.answers.iter().map(|(request, at_ms, outcome)| {
+        let retry_cache = self.retry_cache.iter().map(|(request, at_ms, outcome)| {
             let outcome = outcome.clone();
             SnapshotItem::Answer { request, at_ms, outcome }
         });
-        let others = fences.chain(commits).chain(draining).chain(answers);
+        let others = fences.chain(commits).chain(draining).chain(retry_cache);
         let items = std::iter::once(header).chain(inodes).chain(others);
         let mut counts = Counts::default();
         items.map(Some).chain(std::iter::once(None)).map(move |item| match item {
@@ -155,7 +155,7 @@ pub struct SnapshotLoader {
     namespace: Option<Namespace>,
     counts: Counts,
     ended: bool,
-    answers: Option<usize>,
+    retry_cache: Option<usize>,
 }
 
 fn bad(what: impl std::fmt::Display) -> ApplyError {
@@ -163,21 +163,21 @@ fn bad(what: impl std::fmt::Display) -> ApplyError {
 }
 
 /// An empty namespace with the header's values.
-fn begun(item: SnapshotItem) -> Result<Namespace, ApplyError> {
+fn started(item: SnapshotItem) -> Result<Namespace, ApplyError> {
     let SnapshotItem::Header { cluster_id, next_file, next_block, skipped, epoch, starts, accepted, records } =
         item
     else {
         return Err(bad("it does not begin with its header"));
     };
-    let bare = Namespace::bare(cluster_id, Words::default());
+    let bare = Namespace::bare(cluster_id, Interner::default());
     let starts = starts.into();
     Ok(Namespace { next_file, next_block, skipped, epoch, starts, accepted, records, ..bare })
 }
 
 impl SnapshotLoader {
     /// A loader whose namespace keeps at most this many answers for repeats.
-    pub fn keeping_answers(limit: usize) -> Self {
-        Self { answers: Some(limit), ..Self::default() }
+    pub fn with_retry_cache(limit: usize) -> Self {
+        Self { retry_cache: Some(limit), ..Self::default() }
     }
 
     /// Takes the next item.
@@ -195,9 +195,9 @@ impl SnapshotLoader {
         }
         self.counts.add(&item);
         let Some(namespace) = &mut self.namespace else {
-            let namespace = self.namespace.insert(begun(item)?);
-            if let Some(limit) = self.answers {
-                namespace.keep_answers(limit);
+            let namespace = self.namespace.insert(started(item)?);
+            if let Some(limit) = self.retry_cache {
+                namespace.set_retry_cache_limit(limit);
             }
             return Ok(());
         };
@@ -243,7 +243,9 @@ impl Namespace {
                 self.commits.insert(&scope, &commit_id, at_ms);
             }
             SnapshotItem::Draining { node } => drop(self.draining.insert(node)),
-            SnapshotItem::Answer { request, at_ms, outcome } => self.answers.insert(request, at_ms, outcome),
+            SnapshotItem::Answer { request, at_ms, outcome } => {
+                self.retry_cache.insert(request, at_ms, outcome)
+            }
             SnapshotItem::Header { .. } | SnapshotItem::End { .. } => {
                 return Err(bad("a second header or end"));
             }
@@ -278,8 +280,8 @@ impl Namespace {
         let inode = Inode {
             parent: entry.parent,
             name: entry.name.into(),
-            owner: self.words.share(&entry.owner),
-            group: self.words.share(&entry.group),
+            owner: self.interner.share(&entry.owner),
+            group: self.interner.share(&entry.group),
             mode: entry.mode,
             modified_ms: entry.modified_ms,
             body,

@@ -5,7 +5,7 @@
 //! and start id that they last registered with; [`Namespace::check_start`] tells whether that start is part of this
 //! history (ADR 0022).
 
-use super::{ApplyError, Edit, Namespace, ROOT, Record, apply::unfit};
+use super::{ApplyError, Edit, Namespace, ROOT, Record, apply::apply_error};
 use crate::{
     ids::{FileId, StartId},
     namenode::op::Quota,
@@ -49,7 +49,7 @@ impl Namespace {
         let epoch = if accept { at_ms.max(self.epoch + 1) } else { self.epoch + 1 };
         let mut edits = vec![Edit::Started { epoch, start, accepted: accept, next_file, next_block }];
         if self.records == 0 {
-            let folder = |id: u64, name: &str, mode| Edit::FolderMade {
+            let folder = |id: u64, name: &str, mode| Edit::FolderCreated {
                 id: FileId(id),
                 parent: ROOT,
                 name: name.into(),
@@ -66,10 +66,10 @@ impl Namespace {
 
     pub(super) fn started(&mut self, edit: &Edit) -> Result<(), ApplyError> {
         let Edit::Started { epoch, start, accepted, next_file, next_block } = *edit else {
-            return Err(unfit(format_args!("{edit:?} is not a start")));
+            return Err(apply_error(format_args!("{edit:?} is not a start")));
         };
         if next_file < self.next_file || next_block < self.next_block || epoch <= self.epoch {
-            return Err(unfit("ids or epochs go backwards"));
+            return Err(apply_error("ids or epochs go backwards"));
         }
         self.skip_blocks(next_block);
         self.next_file = next_file;

@@ -1,6 +1,6 @@
 //! Rules for the fenced commit: a job's output appears whole, once, and never from an older epoch.
 
-use super::{FILE_MODE, Plan, check_word, refuse};
+use super::{FILE_MODE, Plan, check_label, refuse};
 use crate::{
     error::{Error, Kind},
     ids::FileId,
@@ -12,13 +12,13 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Scopes with a fence, at the most: each is kept for ever.
+/// Scopes with a fence, at the most: each is kept forever.
 const FENCES_MAX: usize = 100_000;
 
 impl Plan<'_> {
     /// Shuts out epochs below this one.
     pub(in crate::namenode) fn fence(&mut self, scope: &str, epoch: u64) -> Result<Outcome, Error> {
-        check_word("scope", scope)?;
+        check_label("scope", scope)?;
         self.raise_fence(scope, epoch)?;
         Ok(Outcome::Done)
     }
@@ -54,8 +54,8 @@ impl Plan<'_> {
         moves: &[CommitMove],
         deletes: &[DfsPath],
     ) -> Result<Outcome, Error> {
-        check_word("scope", scope)?;
-        check_word("commit id", commit_id)?;
+        check_label("scope", scope)?;
+        check_label("commit id", commit_id)?;
         self.raise_fence(scope, epoch)?;
         if self.namespace.is_committed(scope, commit_id) {
             return Ok(Outcome::Committed { already_done: true });
@@ -84,7 +84,7 @@ impl Plan<'_> {
     ) -> Result<(), Error> {
         let to = &step.to;
         let place = self.place(to, true)?;
-        if self.at(&place).is_some() || self.made.contains_key(&(place.folder, place.name.clone())) {
+        if self.at(&place).is_some() || self.created.contains_key(&(place.folder, place.name.clone())) {
             return refuse(Kind::Exists, format!("{to} exists: choose another place for the output"));
         }
         let mut found: Vec<(FileId, &Inode)> = Vec::new();
@@ -107,7 +107,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    fn empty_file(&mut self, place: &super::Place) {
+    fn empty_file(&mut self, place: &super::Target) {
         let id = self.new_id();
         let edit = Edit::FileCreated {
             id,

@@ -1,6 +1,6 @@
 //! Rules for files and their writers.
 
-use super::{FILE_MODE, Plan, check_mode, check_word, refuse};
+use super::{FILE_MODE, Plan, check_label, check_mode, refuse};
 use crate::{
     error::{Error, Kind},
     ids::{BlockId, FileId, Nonce},
@@ -32,13 +32,13 @@ impl<'a> Plan<'a> {
         let path = new.path;
         let replication = new.replication.unwrap_or(self.settings.replication);
         let block_size = new.block_size.unwrap_or(self.settings.block_size);
-        check_word("holder", new.holder)?;
+        check_label("holder", new.holder)?;
         check_mode(path, new.mode.unwrap_or(FILE_MODE))?;
         self.check_replication(path, replication)?;
         self.check_block_size(path, block_size)?;
         let place = self.place(path, new.make_parents)?;
         if let Some((old_id, old)) = self.at(&place) {
-            self.make_way(path, new, old_id, old)?;
+            self.replace_existing(path, new, old_id, old)?;
         }
         let edit = Edit::FileCreated {
             id: self.new_id(),
@@ -56,7 +56,7 @@ impl<'a> Plan<'a> {
         Ok(Outcome::File(FileId(self.next_file - 1)))
     }
 
-    fn make_way(
+    fn replace_existing(
         &mut self,
         path: &DfsPath,
         new: &NewFile<'_>,
@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
 
     /// Opens a closed file again.
     pub(in crate::namenode) fn append(&mut self, path: &DfsPath, holder: &str) -> Result<Outcome, Error> {
-        check_word("holder", holder)?;
+        check_label("holder", holder)?;
         let (file, _) = self.closed_file(path)?;
         self.edits.push(Edit::FileReopened { file, holder: holder.to_owned() });
         Ok(Outcome::File(file))
@@ -216,11 +216,11 @@ impl<'a> Plan<'a> {
     }
 
     pub(super) fn check_replication(&self, path: &DfsPath, replication: u32) -> Result<(), Error> {
-        let most = self.settings.replication_max;
-        if replication == 0 || replication > most {
+        let max = self.settings.replication_max;
+        if replication == 0 || replication > max {
             return refuse(
                 Kind::Invalid,
-                format!("{path}: replication {replication} is not between 1 and {most} (replication_max)"),
+                format!("{path}: replication {replication} is not between 1 and {max} (replication_max)"),
             );
         }
         Ok(())

@@ -33,7 +33,7 @@ const FILE_MODE: u32 = 0o644;
 /// up to 29 bytes a block.
 const FILE_BLOCKS_MAX: usize = 500_000;
 /// Longest holder, owner, group, scope, commit id.
-const WORD_BYTES_MAX: usize = 255;
+const LABEL_BYTES_MAX: usize = 255;
 
 /// One operation on its way to becoming a record.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) struct Plan<'a> {
     edits: Vec<Edit>,
     next_file: u64,
     /// Entries that this plan adds.
-    made: BTreeMap<(FileId, String), Made>,
+    created: BTreeMap<(FileId, String), NewEntry>,
     /// Folders that this plan adds, and the nearest one above each that exists.
     under: BTreeMap<FileId, FileId>,
     changes: BTreeMap<FileId, Totals>,
@@ -54,14 +54,14 @@ pub(super) struct Plan<'a> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Made {
+enum NewEntry {
     Folder(FileId),
     File,
 }
 
 /// Where something is to be: a folder that exists or is made by the plan, and a name in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct Target {
     folder: FileId,
     name: String,
 }
@@ -71,16 +71,16 @@ fn refuse<T>(kind: Kind, message: impl Into<String>) -> Result<T, Error> {
 }
 
 /// Checks a holder, owner, scope, ...
-fn check_word(what: &str, word: &str) -> Result<(), Error> {
+fn check_label(what: &str, word: &str) -> Result<(), Error> {
     if word.is_empty() {
         return refuse(Kind::Invalid, format!("{what} is empty: name one"));
     }
-    if word.len() > WORD_BYTES_MAX || word.chars().any(char::is_control) {
+    if word.len() > LABEL_BYTES_MAX || word.chars().any(char::is_control) {
         let bytes = word.len();
         return refuse(
             Kind::Invalid,
             format!(
-                "{what} of {bytes} bytes: at most {WORD_BYTES_MAX}, without control characters, are allowed"
+                "{what} of {bytes} bytes: at most {LABEL_BYTES_MAX}, without control characters, are allowed"
             ),
         );
     }
@@ -106,7 +106,7 @@ impl<'a> Plan<'a> {
             user,
             edits: Vec::new(),
             next_file: namespace.next_file(),
-            made: BTreeMap::new(),
+            created: BTreeMap::new(),
             under: BTreeMap::new(),
             changes: BTreeMap::new(),
             entries: BTreeMap::new(),
@@ -121,12 +121,12 @@ impl<'a> Plan<'a> {
         }
         for (id, more) in &self.entries {
             let Some(folder) = self.namespace.inode(*id).and_then(Inode::folder) else { continue };
-            let (has, most) = (folder.children.len(), self.settings.dir_entries_max);
-            if *more > 0 && has as u64 + more.unsigned_abs() > most {
+            let (has, max) = (folder.children.len(), self.settings.dir_entries_max);
+            if *more > 0 && has as u64 + more.unsigned_abs() > max {
                 let path = self.show(*id);
                 return refuse(
                     Kind::Quota,
-                    format!("{path} has {has} entries and {most} is the limit: use more folders"),
+                    format!("{path} has {has} entries and {max} is the limit: use more folders"),
                 );
             }
         }
@@ -149,25 +149,25 @@ impl<'a> Plan<'a> {
         let Some(folder) = self.namespace.inode(id).and_then(Inode::folder) else { return Ok(()) };
         let now = folder.totals + change;
         let (had, has) = (folder.totals.files + folder.totals.dirs + 1, now.files + now.dirs + 1);
-        if let Some(most) = folder.quota.files
+        if let Some(max) = folder.quota.files
             && has > had
-            && i128::from(has) > i128::from(most)
+            && i128::from(has) > i128::from(max)
         {
             let path = self.show(id);
             return refuse(
                 Kind::Quota,
-                format!("{path}: quota of {most} files and folders: {had} there, {has} would be"),
+                format!("{path}: quota of {max} files and folders: {had} there, {has} would be"),
             );
         }
-        if let Some(most) = folder.quota.space
+        if let Some(max) = folder.quota.space
             && change.space > 0
-            && now.space > i128::from(most)
+            && now.space > i128::from(max)
         {
             let (path, used, more) = (self.show(id), folder.totals.space, change.space);
             return refuse(
                 Kind::Quota,
                 format!(
-                    "{path}: quota of {most} bytes over all replicas: {used} used, {more} more are needed"
+                    "{path}: quota of {max} bytes over all replicas: {used} used, {more} more are needed"
                 ),
             );
         }
@@ -188,8 +188,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn add_entry(&mut self, place: &Place, made: Made, totals: Totals) {
-        self.made.insert((place.folder, place.name.clone()), made);
+    fn add_entry(&mut self, place: &Target, created: NewEntry, totals: Totals) {
+        self.created.insert((place.folder, place.name.clone()), created);
         *self.entries.entry(place.folder).or_default() += 1;
         self.charge(place.folder, totals);
     }
@@ -207,15 +207,15 @@ impl<'a> Plan<'a> {
     }
 
     /// Where `path` is or would be. Missing folders above it are made if `make` says so.
-    fn place(&mut self, path: &DfsPath, make: bool) -> Result<Place, Error> {
+    fn place(&mut self, path: &DfsPath, make: bool) -> Result<Target, Error> {
         let Some((above, name)) = path.split_last() else {
             return refuse(Kind::IsDirectory, "/ is the root folder: name something in it");
         };
         let mut at = super::namespace::ROOT;
         for step in above.names() {
-            at = match self.made.get(&(at, step.to_owned())) {
-                Some(Made::Folder(id)) => *id,
-                Some(Made::File) => {
+            at = match self.created.get(&(at, step.to_owned())) {
+                Some(NewEntry::Folder(id)) => *id,
+                Some(NewEntry::File) => {
                     return refuse(
                         Kind::NotDirectory,
                         format!("{path}: the same request puts a file at its folder {step:?}"),
@@ -223,7 +223,7 @@ impl<'a> Plan<'a> {
                 }
                 None => match self.existing(at, step) {
                     Ok(Some(child)) => child,
-                    Ok(None) if make => self.make_folder(&Place { folder: at, name: step.into() }, None),
+                    Ok(None) if make => self.make_folder(&Target { folder: at, name: step.into() }, None),
                     Ok(None) => {
                         return refuse(
                             Kind::NotFound,
@@ -239,7 +239,7 @@ impl<'a> Plan<'a> {
         if self.namespace.inode(at).is_some_and(|inode| inode.folder().is_none()) {
             return Err(self.namespace.not_a_folder(at, path));
         }
-        Ok(Place { folder: at, name: name.to_owned() })
+        Ok(Target { folder: at, name: name.to_owned() })
     }
 
     /// The entry that a folder has now; nothing for a folder that the plan makes.
@@ -251,15 +251,15 @@ impl<'a> Plan<'a> {
     }
 
     /// What is at `place` now.
-    fn at(&self, place: &Place) -> Option<(FileId, &'a Inode)> {
+    fn at(&self, place: &Target) -> Option<(FileId, &'a Inode)> {
         let id = self.existing(place.folder, &place.name).ok().flatten()?;
         Some((id, self.namespace.inode(id)?))
     }
 
-    fn make_folder(&mut self, place: &Place, mode: Option<u32>) -> FileId {
+    fn make_folder(&mut self, place: &Target, mode: Option<u32>) -> FileId {
         let id = self.new_id();
         let base = self.under.get(&place.folder).copied().unwrap_or(place.folder);
-        self.edits.push(Edit::FolderMade {
+        self.edits.push(Edit::FolderCreated {
             id,
             parent: place.folder,
             name: place.name.clone(),
@@ -267,7 +267,7 @@ impl<'a> Plan<'a> {
             group: self.group_in(place.folder),
             mode: mode.unwrap_or(FOLDER_MODE),
         });
-        self.add_entry(place, Made::Folder(id), Totals { dirs: 1, ..Totals::default() });
+        self.add_entry(place, NewEntry::Folder(id), Totals { dirs: 1, ..Totals::default() });
         self.under.insert(id, base);
         id
     }
@@ -278,7 +278,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Takes an inode out of its folder's account.
-    fn take_out(&mut self, id: FileId, inode: &Inode) -> Totals {
+    fn detach(&mut self, id: FileId, inode: &Inode) -> Totals {
         let totals = self.totals_of(id, inode);
         *self.entries.entry(inode.parent).or_default() -= 1;
         self.charge(inode.parent, -totals);
@@ -286,14 +286,14 @@ impl<'a> Plan<'a> {
     }
 
     fn delete(&mut self, id: FileId, inode: &Inode) {
-        self.take_out(id, inode);
+        self.detach(id, inode);
         self.edits.push(Edit::Deleted { id });
     }
 
-    fn move_to(&mut self, id: FileId, inode: &Inode, place: &Place) {
-        let totals = self.take_out(id, inode);
-        let made = if inode.file().is_some() { Made::File } else { Made::Folder(id) };
-        self.add_entry(place, made, totals);
+    fn move_to(&mut self, id: FileId, inode: &Inode, place: &Target) {
+        let totals = self.detach(id, inode);
+        let created = if inode.file().is_some() { NewEntry::File } else { NewEntry::Folder(id) };
+        self.add_entry(place, created, totals);
         self.edits.push(Edit::Renamed { id, parent: place.folder, name: place.name.clone() });
     }
 }

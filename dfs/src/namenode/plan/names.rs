@@ -1,6 +1,6 @@
 //! Rules for folders, names and attributes.
 
-use super::{FOLDER_MODE, Made, Place, Plan, check_mode, check_word, refuse};
+use super::{FOLDER_MODE, NewEntry, Plan, Target, check_label, check_mode, refuse};
 use crate::{
     error::{Error, Kind},
     ids::FileId,
@@ -48,7 +48,7 @@ impl<'a> Plan<'a> {
 
     /// Makes a home folder with the default quota. Its parent must exist: only a superuser makes that.
     pub(in crate::namenode) fn make_home(&mut self, path: &DfsPath, mode: u32) -> Result<(), Error> {
-        check_word("user", self.user)?;
+        check_label("user", self.user)?;
         let place = self.place(path, false)?;
         let id = self.make_folder(&place, Some(mode));
         self.edits.push(Edit::QuotaSet { id, quota: self.settings.default_quota });
@@ -169,7 +169,7 @@ impl<'a> Plan<'a> {
         let (id, inode) = self.namespace.get(path)?;
         check_mode(path, set.mode.unwrap_or(0))?;
         for (what, word) in [("owner", set.owner), ("group", set.group)] {
-            word.map_or(Ok(()), |word| check_word(what, word))?;
+            word.map_or(Ok(()), |word| check_label(what, word))?;
         }
         if let Some(replication) = set.replication {
             self.check_replication(path, replication)?;
@@ -226,7 +226,7 @@ impl<'a> Plan<'a> {
     pub(super) fn join(&mut self, id: FileId, inode: &Inode, source_id: FileId, source: &Inode) {
         let replication = inode.file().map_or(0, |file| file.replication);
         let bytes = source.totals().bytes;
-        self.take_out(source_id, source);
+        self.detach(source_id, source);
         let more = Totals { bytes, space: bytes * i128::from(replication), ..Totals::default() };
         self.charge(inode.parent, more);
         // The file itself is no folder, but a later move of it must take along what it has gained.
@@ -249,8 +249,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Adds an empty closed file that a plan needs.
-    pub(super) fn add_file(&mut self, place: &Place, edit: Edit) {
+    pub(super) fn add_file(&mut self, place: &Target, edit: Edit) {
         self.edits.push(edit);
-        self.add_entry(place, Made::File, Totals { files: 1, ..Totals::default() });
+        self.add_entry(place, NewEntry::File, Totals { files: 1, ..Totals::default() });
     }
 }

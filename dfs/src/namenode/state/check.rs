@@ -2,7 +2,7 @@
 
 use super::{
     State,
-    nodes::{Ix, Life},
+    nodes::{Ix, Liveness},
     repair::{Copy, Traffic},
 };
 use crate::ids::{BlockId, FileId};
@@ -45,8 +45,8 @@ impl State {
                 demand(!self.copies.contains_key(&(*block, *ix)), || format!("{block} comes to {ix} again"))?;
             }
         }
-        let held: usize = self.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
-        demand(held == seen, || format!("nodes have {held} replicas, blocks {seen}"))?;
+        let blocked: usize = self.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
+        demand(blocked == seen, || format!("nodes have {blocked} replicas, blocks {seen}"))?;
         for (block, on) in &self.unsettled {
             let open = self.namespace.block(*block).is_some_and(|known| known.length().is_none());
             demand(open && !on.is_empty(), || format!("{block} is unsettled on {on:?}, open: {open}"))?;
@@ -102,7 +102,7 @@ impl State {
     }
 
     fn check_orders(&self) -> Result<(), String> {
-        let staying = self.nodes.iter().filter(|(_, node)| node.stays()).count();
+        let staying = self.nodes.iter().filter(|(_, node)| node.is_staying()).count();
         demand(staying == self.nodes.staying(), || format!("{staying} nodes stay"))?;
         let all = Self::traffic(self.copies.values());
         demand(all == self.copying, || format!("copying {:?}, should be {all:?}", self.copying))?;
@@ -114,12 +114,12 @@ impl State {
             let writes = self.writing.values().flatten().filter(|at| **at == ix).count() as u32;
             let is = (node.sending, node.receiving, node.writes);
             demand(is == (sending, receiving, writes), || format!("node {ix} counts {is:?}"))?;
-            let most = self.settings.copies_per_node_max;
-            demand(sending.is_within(most) && receiving.is_within(most), || {
+            let max = self.settings.copies_per_node_max;
+            demand(sending.is_within(max) && receiving.is_within(max), || {
                 format!("node {ix} has too many copies: {is:?}")
             })?;
             let idle = node.blocks.is_empty() && node.outbox.is_empty() && is == Default::default();
-            demand(node.life != Life::Dead || idle, || format!("dead node {ix} holds something"))?;
+            demand(node.liveness != Liveness::Dead || idle, || format!("dead node {ix} holds something"))?;
         }
         for block in self.writing.keys().chain(self.copies.keys().map(|(block, _)| block)) {
             demand(self.namespace.block(*block).is_some(), || format!("{block} is under way and unknown"))?;

@@ -1,9 +1,9 @@
 //! Checks that clients ask for: a client that could not use a replica says so, and its DataNode reads it again.
 //!
-//! A check is a full read of a block, so users are limited: one replica is checked once in [`AGAIN_MS`], a limited number
+//! A check is a full read of a block, so users are limited: one replica is checked once in [`RECHECK_MS`], a limited number
 //! of replicas is checked at a time, and one user may request a limited number a minute. A client's report is no proof: only
 //! the DataNode decides that a replica is corrupt. A check is pending until the DataNode has reported on the replica; the
-//! command is sent again every [`AGAIN_MS`], because an answer to a heartbeat can be lost.
+//! command is sent again every [`RECHECK_MS`], because an answer to a heartbeat can be lost.
 
 use super::{State, nodes::Ix};
 use crate::{
@@ -18,12 +18,12 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A replica is not checked again for this long.
-const AGAIN_MS: u64 = 60_000;
+const RECHECK_MS: u64 = 60_000;
 /// Replicas being checked, or checked lately, at a time; superusers may ask for more (`fsck --verify`).
 const CHECKS_MAX: usize = 10_000;
 /// The same on one DataNode, waiting to be told.
 const NODE_CHECKS_MAX: usize = 1000;
-/// Replicas that one user may report within [`AGAIN_MS`]; superusers are not limited.
+/// Replicas that one user may report within [`RECHECK_MS`]; superusers are not limited.
 const USER_CHECKS_MAX: u32 = 100;
 /// Longest reason that is logged, in characters.
 const REASON_MAX: usize = 200;
@@ -71,7 +71,7 @@ impl Checks {
     }
 
     fn schedule(&mut self, now_ms: u64, key: (BlockId, Ix)) {
-        let until = now_ms + AGAIN_MS;
+        let until = now_ms + RECHECK_MS;
         self.until.insert(key, until);
         self.order.push_back((until, key));
         self.pending.insert(key);
@@ -93,7 +93,7 @@ impl Checks {
     }
 
     fn admit(&mut self, now_ms: u64, user: &str) -> Result<(), Error> {
-        let (_, count) = self.by_user.entry(user.to_owned()).or_insert((now_ms + AGAIN_MS, 0));
+        let (_, count) = self.by_user.entry(user.to_owned()).or_insert((now_ms + RECHECK_MS, 0));
         if *count >= USER_CHECKS_MAX {
             let message =
                 format!("user {user} has reported {USER_CHECKS_MAX} bad replicas in a minute: try later");
@@ -138,8 +138,8 @@ impl State {
         }
         let nonce = self.namespace.block(block).ok_or_else(unknown)?.nonce;
         let key = (block, ix);
-        let lately = !caller.superuser && self.checks.until.contains_key(&key);
-        if lately || self.checks.pending.contains(&key) {
+        let recently = !caller.superuser && self.checks.until.contains_key(&key);
+        if recently || self.checks.pending.contains(&key) {
             return Ok(false);
         }
         let waiting = self.nodes.get(ix).outbox.len();

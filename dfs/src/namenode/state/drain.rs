@@ -1,10 +1,10 @@
-//! Draining: a node is emptied of need before it leaves. It is drained when each of its blocks has all the replicas
+//! Draining: a node is drained of need before it leaves. It is drained when each of its blocks has all the replicas
 //! it wants on nodes that stay. A drain after which too few would stay is refused and leaves no mark; should others
 //! die later, it says that it is stuck.
 
 use super::{
     Event, State,
-    nodes::{Ix, Life},
+    nodes::{Ix, Liveness},
 };
 use crate::{
     error::{Error, Kind},
@@ -39,11 +39,11 @@ impl State {
         let Some((ix, node)) = self.nodes.iter().find(|(_, node)| node.who.node == name) else {
             return Ok(());
         };
-        if node.life == Life::Dead {
+        if node.liveness == Liveness::Dead {
             let why = format!("{name} is dead: it holds nothing that could be copied; start it again first");
             return Err(Error::new(Kind::Refused, why));
         }
-        let staying = self.nodes.staying().saturating_sub(usize::from(node.stays())) as u32;
+        let staying = self.nodes.staying().saturating_sub(usize::from(node.is_staying())) as u32;
         let leaving = self.nodes.iter().filter(|(other, node)| *other == ix || node.draining);
         let blocks = leaving.flat_map(|(other, node)| node.blocks.iter().map(move |block| (other, *block)));
         let mut lacking = blocks.filter_map(|(other, block)| {
@@ -65,7 +65,7 @@ impl State {
         ))
     }
 
-    /// A node of this name is to be emptied, or no longer.
+    /// A node of this name is to be drained, or no longer.
     pub(super) fn drain_changed(&mut self, name: &str) {
         let Some(ix) = self.nodes.find_name(name) else { return };
         let draining = self.namespace.is_draining(name);

@@ -85,11 +85,11 @@ impl State {
         for ix in 0..self.nodes.len() {
             let node = self.nodes.get_mut(ix);
             let drained = node.state() == crate::namenode::view::NodeState::Drained;
-            if drained && !node.drained_noted {
+            if drained && !node.drained_reported {
                 let name = node.who.node.clone();
                 self.note(Event::Drained(name));
             }
-            self.nodes.get_mut(ix).drained_noted = drained;
+            self.nodes.get_mut(ix).drained_reported = drained;
         }
     }
 }

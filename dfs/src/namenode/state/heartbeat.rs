@@ -23,11 +23,11 @@ impl State {
     ) -> HeartbeatAnswer {
         let Some(ix) = self.current(node, incarnation) else { return HeartbeatAnswer::RegisterAgain };
         let node = self.nodes.get_mut(ix);
-        node.heard_ms = now.mono_ms;
+        node.last_heartbeat_ms = now.mono_ms;
         if heartbeat.leaving {
             // Nothing it could tell counts any more; if it comes back, it registers.
-            self.await_return(now, ix);
-            self.bury(ix);
+            self.wait_for_return(now, ix);
+            self.remove_dead(ix);
             self.nodes_changed();
             return HeartbeatAnswer::Commands(Vec::new());
         }
@@ -37,8 +37,8 @@ impl State {
             Some((seq, _)) if *seq > heartbeat.seq => return HeartbeatAnswer::Commands(Vec::new()),
             _ => {}
         }
-        let was_suspect =
-            std::mem::replace(&mut node.life, super::nodes::Life::Live) == super::nodes::Life::Suspect;
+        let was_suspect = std::mem::replace(&mut node.liveness, super::nodes::Liveness::Live)
+            == super::nodes::Liveness::Suspect;
         let back = was_suspect.then(|| super::Event::NodeBack(node.who.node.clone()));
         node.capacity = heartbeat.capacity;
         node.used = heartbeat.used;
@@ -49,17 +49,17 @@ impl State {
         if let Some(back) = back {
             self.note(back);
         }
-        self.take_news(ix, &heartbeat);
+        self.apply_heartbeat(ix, &heartbeat);
         self.repair_on(now);
         let commands = self.commands(now, ix);
         self.nodes.get_mut(ix).last = Some((heartbeat.seq, commands.clone()));
         HeartbeatAnswer::Commands(commands)
     }
 
-    fn take_news(&mut self, ix: super::Ix, heartbeat: &Heartbeat) {
-        for told in &heartbeat.received {
-            self.nodes.get_mut(ix).touch(told.block);
-            self.received_replica(ix, *told);
+    fn apply_heartbeat(&mut self, ix: super::Ix, heartbeat: &Heartbeat) {
+        for ordered_deletes in &heartbeat.received {
+            self.nodes.get_mut(ix).touch(ordered_deletes.block);
+            self.received_replica(ix, *ordered_deletes);
         }
         for block in &heartbeat.deleted {
             self.nodes.get_mut(ix).touch(*block);
@@ -73,7 +73,7 @@ impl State {
                 let node = &self.nodes.get(ix).who.node;
                 self.note(super::Event::ReplicaCorrupt(format!("{block} on {node}: {}", printable(reason))));
             }
-            self.found_bad(ix, *block);
+            self.record_corrupt(ix, *block);
         }
         for block in &heartbeat.lost {
             self.nodes.get_mut(ix).touch(*block);
@@ -102,12 +102,12 @@ impl State {
         let safe = self.safemode.is_on();
         let again_ms = self.settings.copy_timeout_ms;
         let node = self.nodes.get_mut(ix);
-        let (now_told, later): (Vec<_>, Vec<_>) =
+        let (newly_ordered, later): (Vec<_>, Vec<_>) =
             node.outbox.drain(..).partition(|command| !safe || matches!(command, Command::Check(..)));
         node.outbox.extend(later);
-        let mut commands = now_told;
+        let mut commands = newly_ordered;
         if !safe {
-            let deletes = node.deletes.tell(now.mono_ms, again_ms, DELETES_MAX);
+            let deletes = node.deletes.take_due(now.mono_ms, again_ms, DELETES_MAX);
             if !deletes.is_empty() {
                 commands.push(Command::Delete(deletes));
             }

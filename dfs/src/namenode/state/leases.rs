@@ -40,10 +40,10 @@ impl State {
     }
 
     /// Nobody could be heard for this long: it does not count as silence.
-    pub(super) fn excuse_leases(&mut self, now: Now, pause_ms: u64) {
-        let most = now.mono_ms + self.settings.lease_ms;
+    pub(super) fn extend_leases_after_pause(&mut self, now: Now, pause_ms: u64) {
+        let max = now.mono_ms + self.settings.lease_ms;
         for lease in self.leases.values_mut() {
-            lease.until_ms = (lease.until_ms + pause_ms).min(most);
+            lease.until_ms = (lease.until_ms + pause_ms).min(max);
         }
     }
 

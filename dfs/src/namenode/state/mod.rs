@@ -123,7 +123,7 @@ impl State {
     /// Begins with what the log held. In safemode if there is something to wait for. Every open file gets a
     /// whole new lease.
     pub fn new(settings: Settings, mut namespace: Namespace, now: Now) -> State {
-        namespace.keep_answers(settings.retry_cache);
+        namespace.set_retry_cache_limit(settings.retry_cache);
         let mut state = State {
             safemode: Safemode::at_start(&settings, &namespace),
             settings,
@@ -184,10 +184,10 @@ impl State {
         let pause = now.mono_ms.saturating_sub(self.ticked_ms);
         self.ticked_ms = now.mono_ms;
         if pause >= self.settings.suspect_after_ms {
-            self.nodes.excuse(now.mono_ms, pause);
-            self.excuse_leases(now, pause);
+            self.nodes.extend_after_pause(now.mono_ms, pause);
+            self.extend_leases_after_pause(now, pause);
         }
-        self.judge_nodes(now);
+        self.check_liveness(now);
         self.tick_safemode(now);
         self.note_drained();
         self.repeat_checks(now);
@@ -204,7 +204,7 @@ impl State {
     }
 
     fn plan(&self, now: Now, request: &Request) -> Result<(Outcome, Vec<Edit>), Error> {
-        self.check_replicas_asked(now, &request.op)?;
+        self.check_requested_replication(now, &request.op)?;
         let mut plan = Plan::new(&self.namespace, &self.settings, &request.caller.user);
         let outcome = match &request.op {
             Op::AddBlock { .. } => self.plan_block(&mut plan, &request.op)?,
@@ -226,7 +226,7 @@ impl State {
     fn take(&mut self, now: Now, record: &Record) {
         let mut changes = Changes::default();
         self.namespace
-            .apply_telling(record, &mut changes)
+            .apply_with_changes(record, &mut changes)
             .expect("a record planned against this namespace fits it");
         self.follow(now, changes);
     }
@@ -271,7 +271,7 @@ impl State {
 
     fn refuse_in_safemode(&self) -> Result<(), Error> {
         let status = self.safemode();
-        let kind = if self.safemode.is_held() { Kind::Held } else { Kind::Safemode };
+        let kind = if self.safemode.is_manual() { Kind::ManualSafemode } else { Kind::Safemode };
         if status.on { Err(Error::new(kind, status.reason)) } else { Ok(()) }
     }
 }

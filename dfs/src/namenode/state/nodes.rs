@@ -27,7 +27,7 @@ pub(super) struct Nodes {
 
 /// Whether a node is heard of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum Liveness {
     Live,
     Suspect,
     Dead,
@@ -37,9 +37,9 @@ pub(super) enum Life {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) who: Registration,
-    pub(super) life: Life,
+    pub(super) liveness: Liveness,
     pub(super) draining: bool,
-    pub(super) heard_ms: u64,
+    pub(super) last_heartbeat_ms: u64,
     pub(super) capacity: u64,
     pub(super) used: u64,
     pub(super) free: u64,
@@ -67,7 +67,7 @@ pub(super) struct Node {
     /// Its full report is in.
     pub(super) reported: bool,
     /// The end of its drain has been noted.
-    pub(super) drained_noted: bool,
+    pub(super) drained_reported: bool,
 }
 
 /// A full report on its way.
@@ -82,65 +82,65 @@ pub(super) struct Incoming {
 /// Replicas that a node has been, or is to be, told to delete, with their nonces. They count no more.
 #[derive(Debug, Default)]
 pub(super) struct Deletes {
-    untold: BTreeMap<BlockId, Nonce>,
-    /// Those of `untold` that were never told and are good.
-    spare: BTreeSet<BlockId>,
-    told: BTreeMap<BlockId, Nonce>,
-    told_at: VecDeque<(u64, BlockId)>,
+    pending: BTreeMap<BlockId, Nonce>,
+    /// Those of `pending` that were never told and are good.
+    surplus: BTreeSet<BlockId>,
+    sent: BTreeMap<BlockId, Nonce>,
+    sent_at: VecDeque<(u64, BlockId)>,
 }
 
 impl Deletes {
     pub(super) fn add(&mut self, block: BlockId, nonce: Nonce) {
-        if self.told.get(&block) != Some(&nonce) {
-            self.untold.insert(block, nonce);
+        if self.sent.get(&block) != Some(&nonce) {
+            self.pending.insert(block, nonce);
         }
     }
 
     /// Whether this very replica is to go.
     pub(super) fn contains(&self, block: BlockId, nonce: Nonce) -> bool {
-        [&self.untold, &self.told].iter().any(|map| map.get(&block) == Some(&nonce))
+        [&self.pending, &self.sent].iter().any(|map| map.get(&block) == Some(&nonce))
     }
 
     /// Whether any replica of this id is to go.
     pub(super) fn contains_block(&self, block: BlockId) -> bool {
-        self.untold.contains_key(&block) || self.told.contains_key(&block)
+        self.pending.contains_key(&block) || self.sent.contains_key(&block)
     }
 
     /// The node says it is done. Whether it was asked to.
     pub(super) fn done(&mut self, block: BlockId) -> bool {
-        self.spare.remove(&block);
-        self.untold.remove(&block).is_some() | self.told.remove(&block).is_some()
+        self.surplus.remove(&block);
+        self.pending.remove(&block).is_some() | self.sent.remove(&block).is_some()
     }
 
     /// It is good, and going only because there are too many.
-    pub(super) fn may_be_taken_back(&mut self, block: BlockId) {
-        if self.untold.contains_key(&block) {
-            self.spare.insert(block);
+    pub(super) fn mark_cancellable(&mut self, block: BlockId) {
+        if self.pending.contains_key(&block) {
+            self.surplus.insert(block);
         }
     }
 
     /// The replica is needed after all: whether it is still there for sure, and stays.
-    pub(super) fn take_back(&mut self, block: BlockId) -> bool {
-        self.spare.remove(&block) && self.untold.remove(&block).is_some()
+    pub(super) fn cancel(&mut self, block: BlockId) -> bool {
+        self.surplus.remove(&block) && self.pending.remove(&block).is_some()
     }
 
-    /// Up to `most` to tell now; those told longer than `again_after_ms` ago and not done are told again.
-    pub(super) fn tell(&mut self, now_ms: u64, again_after_ms: u64, most: usize) -> Vec<(BlockId, Nonce)> {
-        while let Some((at, block)) = self.told_at.front().copied()
+    /// Up to `max` to tell now; those told longer than `again_after_ms` ago and not done are told again.
+    pub(super) fn take_due(&mut self, now_ms: u64, again_after_ms: u64, max: usize) -> Vec<(BlockId, Nonce)> {
+        while let Some((at, block)) = self.sent_at.front().copied()
             && now_ms.saturating_sub(at) >= again_after_ms
         {
-            self.told_at.pop_front();
-            if let Some(nonce) = self.told.remove(&block) {
-                self.untold.entry(block).or_insert(nonce);
+            self.sent_at.pop_front();
+            if let Some(nonce) = self.sent.remove(&block) {
+                self.pending.entry(block).or_insert(nonce);
             }
         }
         let some: Vec<(BlockId, Nonce)> =
-            self.untold.iter().map(|(block, nonce)| (*block, *nonce)).take(most).collect();
+            self.pending.iter().map(|(block, nonce)| (*block, *nonce)).take(max).collect();
         for (block, nonce) in &some {
-            self.untold.remove(block);
-            self.spare.remove(block);
-            self.told.insert(*block, *nonce);
-            self.told_at.push_back((now_ms, *block));
+            self.pending.remove(block);
+            self.surplus.remove(block);
+            self.sent.insert(*block, *nonce);
+            self.sent_at.push_back((now_ms, *block));
         }
         some
     }
@@ -150,9 +150,9 @@ impl Node {
     pub(super) fn new(who: Registration, now_ms: u64, draining: bool) -> Self {
         Self {
             who,
-            life: Life::Live,
+            liveness: Liveness::Live,
             draining,
-            heard_ms: now_ms,
+            last_heartbeat_ms: now_ms,
             capacity: 0,
             used: 0,
             free: 0,
@@ -170,7 +170,7 @@ impl Node {
             writes: 0,
             report: Some(Incoming::default()),
             reported: false,
-            drained_noted: false,
+            drained_reported: false,
         }
     }
 
@@ -180,17 +180,17 @@ impl Node {
     }
 
     /// Can be counted on to keep a replica.
-    pub(super) fn stays(&self) -> bool {
-        self.life != Life::Dead && !self.draining
+    pub(super) fn is_staying(&self) -> bool {
+        self.liveness != Liveness::Dead && !self.draining
     }
 
     pub(super) fn state(&self) -> NodeState {
-        match (self.life, self.draining) {
-            (Life::Dead, _) => NodeState::Dead,
+        match (self.liveness, self.draining) {
+            (Liveness::Dead, _) => NodeState::Dead,
             (_, true) if self.reported && self.left.is_empty() => NodeState::Drained,
             (_, true) => NodeState::Draining,
-            (Life::Suspect, false) => NodeState::Suspect,
-            (Life::Live, false) => NodeState::Live,
+            (Liveness::Suspect, false) => NodeState::Suspect,
+            (Liveness::Live, false) => NodeState::Live,
         }
     }
 
@@ -244,7 +244,7 @@ impl Nodes {
 
     /// Counts anew after a node's life or draining changed. Whether the number is another.
     pub(super) fn recount(&mut self) -> bool {
-        let staying = self.slots.iter().filter(|node| node.stays()).count();
+        let staying = self.slots.iter().filter(|node| node.is_staying()).count();
         std::mem::replace(&mut self.staying, staying) != staying
     }
 
@@ -273,9 +273,9 @@ impl Nodes {
     }
 
     /// Nobody could be heard for this long: it does not count as silence. Nobody is heard in the future.
-    pub(super) fn excuse(&mut self, now_ms: u64, pause_ms: u64) {
+    pub(super) fn extend_after_pause(&mut self, now_ms: u64, pause_ms: u64) {
         for node in &mut self.slots {
-            node.heard_ms = (node.heard_ms + pause_ms).min(now_ms);
+            node.last_heartbeat_ms = (node.last_heartbeat_ms + pause_ms).min(now_ms);
         }
     }
 }

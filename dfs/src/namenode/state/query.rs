@@ -2,7 +2,7 @@
 
 use super::{
     State,
-    nodes::{Ix, Life},
+    nodes::{Ix, Liveness},
 };
 use crate::{
     error::{Error, Kind},
@@ -52,18 +52,18 @@ impl State {
             if let Some(most) = folder.quota.files
                 && had + i128::from(more) > i128::from(most)
             {
-                let words = format!(
+                let text = format!(
                     "{}: quota of {most} files and folders: {had} there, {more} more are needed",
                     name()
                 );
-                return Err(Error::new(Kind::Quota, words));
+                return Err(Error::new(Kind::Quota, text));
             }
             if let Some(most) = folder.quota.space
                 && folder.totals.space >= i128::from(most)
             {
                 let used = folder.totals.space;
-                let words = format!("{}: quota of {most} bytes over all replicas: {used} used", name());
-                return Err(Error::new(Kind::Quota, words));
+                let text = format!("{}: quota of {most} bytes over all replicas: {used} used", name());
+                return Err(Error::new(Kind::Quota, text));
             }
         }
         Ok(())
@@ -158,7 +158,7 @@ impl State {
                 break;
             }
             if at + length > offset {
-                let nodes = self.near(block, reader_host, rack);
+                let nodes = self.by_distance(block, reader_host, rack);
                 let damaged_on = self.damaged_on(block);
                 blocks.push(LocatedBlock { block, nonce, offset: at, length, nodes, damaged_on });
             }
@@ -169,7 +169,7 @@ impl State {
 
     /// The nodes of a block: live before suspect, then the reader's host, then its rack; the rest in an order
     /// that differs from block to block, so that not all readers go to the same one.
-    fn near(&self, block: BlockId, reader_host: &str, rack: Option<&str>) -> Vec<NodeAddress> {
+    fn by_distance(&self, block: BlockId, reader_host: &str, rack: Option<&str>) -> Vec<NodeAddress> {
         let key = |ix: &Ix| {
             let node = self.nodes.get(*ix);
             let distance = match () {
@@ -178,7 +178,7 @@ impl State {
                 () => 2,
             };
             (
-                node.life != Life::Live,
+                node.liveness != Liveness::Live,
                 distance,
                 (block.0 ^ u64::from(*ix)).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             )

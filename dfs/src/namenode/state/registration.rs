@@ -2,7 +2,7 @@
 
 use super::{
     Event, State,
-    nodes::{Incoming, Ix, Life, Node},
+    nodes::{Incoming, Ix, Liveness, Node},
 };
 use crate::{
     error::{Error, Kind},
@@ -33,7 +33,7 @@ impl State {
         if let Some(other) = self.nodes.find_name(&who.node)
             && Some(other) != known
         {
-            self.bury(other);
+            self.remove_dead(other);
             self.nodes.vacate(other);
         }
         self.note(match known {
@@ -42,11 +42,11 @@ impl State {
         });
         match known {
             Some(ix) => {
-                self.void_orders(ix);
+                self.cancel_orders(ix);
                 let node = self.nodes.get_mut(ix);
                 node.who = who;
-                node.life = Life::Live;
-                node.heard_ms = now.mono_ms;
+                node.liveness = Liveness::Live;
+                node.last_heartbeat_ms = now.mono_ms;
                 node.last = None;
                 node.report = Some(Incoming::default());
                 node.reported = false;
@@ -87,7 +87,7 @@ impl State {
         if let Some(ix) = self.nodes.find_name(&who.node) {
             let other = self.nodes.get(ix);
             let newer = who.incarnation > other.who.incarnation;
-            if other.who.uuid != who.uuid && other.life != Life::Dead && !newer {
+            if other.who.uuid != who.uuid && other.liveness != Liveness::Dead && !newer {
                 return refuse(
                     Kind::Refused,
                     format!(
@@ -147,7 +147,7 @@ impl State {
             ));
         };
         let node = self.nodes.get_mut(ix);
-        node.heard_ms = now.mono_ms;
+        node.last_heartbeat_ms = now.mono_ms;
         if chunk == 0 {
             let report = node.report.get_or_insert_default();
             report.next_chunk = 0;
@@ -186,17 +186,17 @@ impl State {
         }
         if last && let Some(report) = node.report.take() {
             node.reported = true;
-            self.take_report(ix, report);
+            self.apply_report(ix, report);
         }
         Ok(())
     }
 
-    fn take_report(&mut self, ix: Ix, report: Incoming) {
-        let mut before = self.held_by(ix);
-        for told in report.replicas {
-            before.remove(&told.block);
-            if !report.touched.contains(&told.block) {
-                self.reported_replica(ix, told);
+    fn apply_report(&mut self, ix: Ix, report: Incoming) {
+        let mut before = self.replicas_on(ix);
+        for ordered_deletes in report.replicas {
+            before.remove(&ordered_deletes.block);
+            if !report.touched.contains(&ordered_deletes.block) {
+                self.reported_replica(ix, ordered_deletes);
             }
         }
         for gone in before.difference(&report.touched) {
@@ -206,8 +206,8 @@ impl State {
         self.nodes_changed();
     }
 
-    /// Every replica that a node is known to have, damaged ones apart: those it has set aside itself.
-    fn held_by(&self, ix: Ix) -> BTreeSet<BlockId> {
+    /// Every replica that a node is known to have, damaged ones apart: those it has quarantined itself.
+    fn replicas_on(&self, ix: Ix) -> BTreeSet<BlockId> {
         let elsewhere = |set: &BTreeSet<(BlockId, Ix)>| -> Vec<BlockId> {
             set.iter().filter(|(_, at)| *at == ix).map(|(block, _)| *block).collect()
         };
@@ -224,31 +224,31 @@ impl State {
     pub(super) fn current(&self, uuid: NodeUuid, incarnation: Incarnation) -> Option<Ix> {
         let ix = self.nodes.find(uuid)?;
         let node = self.nodes.get(ix);
-        (node.who.incarnation == incarnation && node.life != Life::Dead).then_some(ix)
+        (node.who.incarnation == incarnation && node.liveness != Liveness::Dead).then_some(ix)
     }
 
     /// Silence makes nodes suspect, then dead.
-    pub(super) fn judge_nodes(&mut self, now: Now) {
+    pub(super) fn check_liveness(&mut self, now: Now) {
         let mut dead = Vec::new();
         for ix in 0..self.nodes.len() {
             let node = self.nodes.get_mut(ix);
-            let silence = now.mono_ms.saturating_sub(node.heard_ms);
-            let before = node.life;
+            let silence = now.mono_ms.saturating_sub(node.last_heartbeat_ms);
+            let before = node.liveness;
             match before {
-                Life::Dead => {}
+                Liveness::Dead => {}
                 _ if silence >= self.settings.dead_after_ms => dead.push(ix),
-                _ if silence >= self.settings.suspect_after_ms => node.life = Life::Suspect,
-                _ => node.life = Life::Live,
+                _ if silence >= self.settings.suspect_after_ms => node.liveness = Liveness::Suspect,
+                _ => node.liveness = Liveness::Live,
             }
-            let event = match (before, node.life) {
-                (Life::Live, Life::Suspect) => Event::NodeSuspect(node.who.node.clone()),
-                (Life::Suspect, Life::Live) => Event::NodeBack(node.who.node.clone()),
+            let event = match (before, node.liveness) {
+                (Liveness::Live, Liveness::Suspect) => Event::NodeSuspect(node.who.node.clone()),
+                (Liveness::Suspect, Liveness::Live) => Event::NodeBack(node.who.node.clone()),
                 _ => continue,
             };
             self.note(event);
         }
         for ix in &dead {
-            self.bury(*ix);
+            self.remove_dead(*ix);
         }
         if !dead.is_empty() {
             self.nodes_changed();
@@ -256,10 +256,10 @@ impl State {
     }
 
     /// A dead node holds nothing.
-    pub(super) fn bury(&mut self, ix: Ix) {
-        self.void_orders(ix);
+    pub(super) fn remove_dead(&mut self, ix: Ix) {
+        self.cancel_orders(ix);
         let node = self.nodes.get_mut(ix);
-        let was_dead = std::mem::replace(&mut node.life, Life::Dead) == Life::Dead;
+        let was_dead = std::mem::replace(&mut node.liveness, Liveness::Dead) == Liveness::Dead;
         let died = Event::NodeDead(node.who.node.clone(), node.blocks.len());
         node.report = None;
         node.reported = false;
@@ -286,7 +286,7 @@ impl State {
     }
 
     /// Nothing that a node was told, or that was planned with it, holds any more.
-    fn void_orders(&mut self, ix: Ix) {
+    fn cancel_orders(&mut self, ix: Ix) {
         let node = self.nodes.get_mut(ix);
         node.outbox.clear();
         node.deletes = super::nodes::Deletes::default();
@@ -319,7 +319,7 @@ impl State {
 
     /// Refuses replicas that nobody could hold, if a number was asked for. Soon after the start that may yet
     /// change, so the caller is told to ask again.
-    pub(super) fn check_replicas_asked(&self, now: Now, op: &Op) -> Result<(), Error> {
+    pub(super) fn check_requested_replication(&self, now: Now, op: &Op) -> Result<(), Error> {
         let (Op::Create { replication: Some(asked), .. }
         | Op::SetAttributes { replication: Some(asked), .. }) = op
         else {

@@ -7,7 +7,7 @@
 
 use super::{
     State,
-    nodes::{Ix, Life, Node},
+    nodes::{Ix, Liveness, Node},
     replicas::Tally,
 };
 use crate::{
@@ -64,7 +64,7 @@ impl Traffic {
     }
 
     /// Whether one of `slots` is free as a whole. No less will do for a small copy either: else they would keep a large
-    /// one waiting for ever.
+    /// one waiting forever.
     fn has_slot(self, slots: u32) -> bool {
         self.share + SLOT_BYTES <= u64::from(slots) * SLOT_BYTES
     }
@@ -108,7 +108,7 @@ impl Queue {
         }
     }
 
-    /// The next entries; after the last ones it begins anew.
+    /// The next entries; after the last ones it starts over.
     fn next_pass(&mut self) -> Vec<BlockId> {
         let from = self.after.map_or(Unbounded, Excluded);
         let pass: Vec<_> = self.order.range((from, Unbounded)).take(PASS).copied().collect();
@@ -181,7 +181,7 @@ impl State {
 
     /// A node goes, and may only be starting again: blocks that are left with two replicas wait a little before they
     /// are copied.
-    pub(super) fn await_return(&mut self, now: Now, ix: Ix) {
+    pub(super) fn wait_for_return(&mut self, now: Now, ix: Ix) {
         let until_ms = now.mono_ms + self.settings.suspect_after_ms;
         let blocks: Vec<BlockId> = self.nodes.get(ix).blocks.iter().copied().collect();
         for block in blocks {
@@ -247,7 +247,7 @@ impl State {
     ) -> Vec<Ix> {
         let slots = self.settings.copies_per_node_max;
         let stale = self.stale.range((block, 0)..=(block, Ix::MAX)).map(|((_, ix), _)| *ix);
-        let spoilt: Vec<Ix> = self.bad_holders(block).chain(stale).collect();
+        let corrupt: Vec<Ix> = self.bad_holders(block).chain(stale).collect();
         let candidates: Vec<Candidate<'_>> = self
             .nodes
             .iter()
@@ -255,12 +255,12 @@ impl State {
                 let mut candidate = candidate(node, length);
                 candidate.usable &= will_do(node)
                     && node.receiving.has_slot(slots)
-                    && !spoilt.contains(&ix)
+                    && !corrupt.contains(&ix)
                     && !node.deletes.contains_block(block);
                 candidate
             })
             .collect();
-        let staying = self.holders(block).iter().filter(|ix| self.nodes.get(**ix).stays());
+        let staying = self.holders(block).iter().filter(|ix| self.nodes.get(**ix).is_staying());
         let existing: Vec<usize> = staying.chain(pending).map(|ix| *ix as usize).collect();
         let placing =
             Placing { count, existing: &existing, block_bytes: length, seed: block.0, ..Placing::default() };
@@ -272,7 +272,7 @@ impl State {
         let slots = self.settings.copies_per_node_max;
         let able = |ix: &Ix| {
             let node = self.nodes.get(*ix);
-            node.life == Life::Live && node.sending.has_slot(slots)
+            node.liveness == Liveness::Live && node.sending.has_slot(slots)
         };
         let holders = self.holders(block).iter().copied();
         holders.filter(able).min_by_key(|ix| (self.nodes.get(*ix).sending.share, *ix))
@@ -313,7 +313,7 @@ impl State {
             let Some(tally) = self.tally(block) else { continue };
             let sure = |ix: &Ix| {
                 let node = self.nodes.get(*ix);
-                node.stays() && node.life == Life::Live && node.reported
+                node.is_staying() && node.liveness == Liveness::Live && node.reported
             };
             let mut on: Vec<Ix> = self.holders(block).iter().copied().filter(sure).collect();
             while on.len() > tally.wanted as usize {
@@ -374,6 +374,6 @@ pub(super) fn candidate(node: &Node, block_bytes: u64) -> Candidate<'_> {
         rack: &node.who.rack,
         free: node.free.saturating_sub(u64::from(load) * block_bytes),
         load,
-        usable: node.life == Life::Live && !node.draining,
+        usable: node.liveness == Liveness::Live && !node.draining,
     }
 }

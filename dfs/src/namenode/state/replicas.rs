@@ -70,27 +70,27 @@ impl State {
     }
 
     /// A node has finished a replica.
-    pub(super) fn received_replica(&mut self, ix: Ix, told: Replica) {
-        if !self.nodes.get(ix).deletes.contains(told.block, told.nonce) {
-            self.bad.remove(&(told.block, ix));
-            self.add_replica(ix, told);
+    pub(super) fn received_replica(&mut self, ix: Ix, ordered_deletes: Replica) {
+        if !self.nodes.get(ix).deletes.contains(ordered_deletes.block, ordered_deletes.nonce) {
+            self.bad.remove(&(ordered_deletes.block, ix));
+            self.add_replica(ix, ordered_deletes);
         }
     }
 
     /// A node's full report names a replica. One known to be damaged stays so.
-    pub(super) fn reported_replica(&mut self, ix: Ix, told: Replica) {
-        let deleting = self.nodes.get(ix).deletes.contains(told.block, told.nonce);
-        if !self.bad.contains(&(told.block, ix)) && !deleting {
-            self.add_replica(ix, told);
+    pub(super) fn reported_replica(&mut self, ix: Ix, ordered_deletes: Replica) {
+        let deleting = self.nodes.get(ix).deletes.contains(ordered_deletes.block, ordered_deletes.nonce);
+        if !self.bad.contains(&(ordered_deletes.block, ix)) && !deleting {
+            self.add_replica(ix, ordered_deletes);
         }
     }
 
     fn add_replica(&mut self, ix: Ix, Replica { block, nonce, length }: Replica) {
         self.stale.remove(&(block, ix));
         match self.namespace.block(block) {
-            None if self.namespace.never_given(block) => drop(self.future.insert((block, ix))),
+            None if self.namespace.is_future(block) => drop(self.future.insert((block, ix))),
             None => drop(self.orphans.insert((block, ix), nonce)),
-            Some(known) if known.nonce != nonce => self.found_stale(ix, block, nonce),
+            Some(known) if known.nonce != nonce => self.record_stale(ix, block, nonce),
             Some(known) => match known.length() {
                 None => {
                     let on = self.unsettled.entry(block).or_default();
@@ -99,7 +99,7 @@ impl State {
                     self.recheck(block);
                 }
                 Some(right) if right == length => self.add_good(ix, block),
-                Some(_) => self.found_bad(ix, block),
+                Some(_) => self.record_corrupt(ix, block),
             },
         }
     }
@@ -118,7 +118,7 @@ impl State {
 
     /// A replica has the id of a known block and holds other bytes: it does not count. It may be all that is left of
     /// another history, so it is not deleted until somebody has decided (`delete_stale`).
-    fn found_stale(&mut self, ix: Ix, block: BlockId, nonce: Nonce) {
+    fn record_stale(&mut self, ix: Ix, block: BlockId, nonce: Nonce) {
         if self.copies.contains_key(&(block, ix)) {
             self.drop_copy(block, ix);
         }
@@ -128,7 +128,7 @@ impl State {
     }
 
     /// A replica is damaged: it does not count, and is deleted once it is replaced.
-    pub(super) fn found_bad(&mut self, ix: Ix, block: BlockId) {
+    pub(super) fn record_corrupt(&mut self, ix: Ix, block: BlockId) {
         if self.nodes.get(ix).deletes.contains_block(block) {
             return;
         }
@@ -178,20 +178,20 @@ impl State {
             on.retain(|at| *at != ix);
             if on.is_empty() {
                 self.good.remove(&block);
-                self.take_back_deletes(block);
+                self.cancel_deletes(block);
             }
         }
     }
 
     /// The last good replica is gone: those that were too many, and that nobody was told to delete yet, are
     /// needed after all.
-    fn take_back_deletes(&mut self, block: BlockId) {
+    fn cancel_deletes(&mut self, block: BlockId) {
         if self.namespace.wanted(block).is_none() {
             return;
         }
         for ix in 0..self.nodes.len() {
             let node = self.nodes.get_mut(ix);
-            if node.deletes.take_back(block) {
+            if node.deletes.cancel(block) {
                 node.blocks.insert(block);
                 self.good.entry(block).or_default().push(ix);
             }
@@ -202,7 +202,7 @@ impl State {
     pub(super) fn order_thinning(&mut self, ix: Ix, block: BlockId) {
         let Some(known) = self.namespace.block(block) else { return };
         self.order_delete(ix, block, known.nonce);
-        self.nodes.get_mut(ix).deletes.may_be_taken_back(block);
+        self.nodes.get_mut(ix).deletes.mark_cancellable(block);
     }
 
     /// Tells a node to delete its replica, which counts no more from now on.
@@ -273,8 +273,8 @@ impl State {
         if bad.is_empty() || self.safemode.is_on() || tally.sure == 0 {
             return;
         }
-        let spoilt = bad.iter().filter(|ix| self.nodes.get(**ix).stays()).count();
-        let possible = (self.nodes.staying() - spoilt) as u32;
+        let corrupt = bad.iter().filter(|ix| self.nodes.get(**ix).is_staying()).count();
+        let possible = (self.nodes.staying() - corrupt) as u32;
         if tally.sure < tally.wanted.min(possible) {
             return;
         }
@@ -289,7 +289,10 @@ impl State {
     pub(super) fn is_reported(&self, block: BlockId, length: u64) -> bool {
         match self.namespace.block(block).and_then(Block::length) {
             Some(_) => self.good.contains_key(&block),
-            None => self.unsettled.get(&block).is_some_and(|on| on.iter().any(|(_, told)| *told == length)),
+            None => self
+                .unsettled
+                .get(&block)
+                .is_some_and(|on| on.iter().any(|(_, ordered_deletes)| *ordered_deletes == length)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     State,
-    nodes::{Life, Node},
+    nodes::{Liveness, Node},
 };
 use crate::{
     error::Error,
@@ -20,7 +20,7 @@ impl State {
     /// The cluster at a glance. Costs as much as there are nodes.
     pub fn report(&self, now: Now) -> Report {
         let root = self.usage(&DfsPath::root()).unwrap_or_default();
-        let alive = || self.nodes.iter().map(|(_, node)| node).filter(|node| node.life != Life::Dead);
+        let alive = || self.nodes.iter().map(|(_, node)| node).filter(|node| node.liveness != Liveness::Dead);
         let used = alive().map(|node| node.used).sum::<u64>();
         let disks = shared_disks(alive());
         let free = disks.values().sum::<u64>();
@@ -80,7 +80,7 @@ impl State {
                 used: node.used,
                 free: node.free,
                 blocks: node.blocks.len() as u64,
-                last_heartbeat_ms_ago: now.mono_ms.saturating_sub(node.heard_ms),
+                last_heartbeat_ms_ago: now.mono_ms.saturating_sub(node.last_heartbeat_ms),
                 volumes: node.volumes,
                 failed_volumes: node.failed_volumes,
                 blocks_left_to_drain: node.left.len() as u64,

@@ -1,7 +1,7 @@
 //! Safemode: nothing changes and nothing is deleted. Three reasons, each on its own: waiting for blocks after
 //! a start, an operator's wish, an edit-log disk with no room.
 
-use super::{Event, State, nodes::Life};
+use super::{Event, State, nodes::Liveness};
 use crate::namenode::{namespace::Namespace, op::Now, settings::Settings, view::SafemodeStatus};
 
 /// Why it is on, or since when it is off.
@@ -13,13 +13,13 @@ pub(super) struct Safemode {
     /// Monotonic; known from the first tick after it.
     left_ms: Option<u64>,
     /// Whether it was on when that was last noted.
-    noted: bool,
+    reported: bool,
 }
 
 impl Safemode {
     pub(super) fn at_start(settings: &Settings, namespace: &Namespace) -> Self {
         let waiting = needed(settings, namespace) > 0 || settings.safemode_nodes_min > 0;
-        Self { waiting, manual: false, disk_free: None, left_ms: None, noted: false }
+        Self { waiting, manual: false, disk_free: None, left_ms: None, reported: false }
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -27,7 +27,7 @@ impl Safemode {
     }
 
     /// Whether it ends only when an operator says so.
-    pub(super) fn is_held(&self) -> bool {
+    pub(super) fn is_manual(&self) -> bool {
         self.manual
     }
 
@@ -73,7 +73,7 @@ impl State {
 
     fn note_safemode(&mut self) {
         let on = self.safemode.is_on();
-        if std::mem::replace(&mut self.safemode.noted, on) == on {
+        if std::mem::replace(&mut self.safemode.reported, on) == on {
             return;
         }
         let status = self.safemode();
@@ -86,7 +86,7 @@ impl State {
     }
 
     fn reported_nodes(&self) -> u32 {
-        self.nodes.iter().filter(|(_, node)| node.reported && node.life != Life::Dead).count() as u32
+        self.nodes.iter().filter(|(_, node)| node.reported && node.liveness != Liveness::Dead).count() as u32
     }
 
     /// Whether changes are refused, and why. The reason may hold a warning while they are not.
@@ -103,7 +103,7 @@ impl State {
             ));
         }
         if self.safemode.manual {
-            reasons.push("turned on by an operator: turn it off to go on".into());
+            reasons.push("turned on by an operator: turn it off to continue".into());
         }
         if let Some(free) = self.safemode.disk_free {
             reasons.push(format!("only {free} bytes are left on the edit log's disk: make room there"));

@@ -97,11 +97,15 @@ impl State {
         match blocks.iter().find(missing) {
             None => Ok(()),
             Some(block) => {
-                let told = self.unsettled.get(block).into_iter().flatten();
-                let told: Vec<String> = told
+                let ordered_deletes = self.unsettled.get(block).into_iter().flatten();
+                let ordered_deletes: Vec<String> = ordered_deletes
                     .map(|(ix, length)| format!("{} has {length} bytes", self.nodes.get(*ix).who.node))
                     .collect();
-                let but = if told.is_empty() { String::new() } else { format!(" ({})", told.join(", ")) };
+                let but = if ordered_deletes.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({})", ordered_deletes.join(", "))
+                };
                 Err(Error::new(
                     Kind::NotYetReplicated,
                     format!("{file}: no live DataNode has reported {block}{but}: ask again"),

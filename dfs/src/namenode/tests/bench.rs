@@ -216,7 +216,7 @@ impl Bench {
             used,
             free: node.capacity - used,
             volumes: 1,
-            ..std::mem::take(&mut node.news)
+            ..std::mem::take(&mut node.pending_reports)
         };
         let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
         match self.state.heartbeat(self.now, uuid, incarnation, heartbeat.clone()) {
@@ -228,8 +228,8 @@ impl Bench {
                 self.check();
                 let again = self.state.heartbeat(self.now, uuid, incarnation, heartbeat);
                 assert_eq!(again, HeartbeatAnswer::Commands(commands.clone()), "a repeat");
-                let heard = if self.nodes[index].deaf { Vec::new() } else { commands };
-                for command in heard {
+                let received = if self.nodes[index].ignores_orders { Vec::new() } else { commands };
+                for command in received {
                     self.obey(index, command);
                 }
             }
@@ -237,7 +237,7 @@ impl Bench {
         self.check();
     }
 
-    /// Registers and reports everything, in two chunks, one of them sent twice; damage it tells of again.
+    /// Registers and reports everything, in two chunks, one of them sent twice; damage it reports again.
     pub(super) fn register(&mut self, index: usize) -> Result<(), Error> {
         let node = &self.nodes[index];
         let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
@@ -248,8 +248,8 @@ impl Bench {
         let seen = (namespace.epoch(), namespace.start_id().unwrap_or(StartId(0)));
         self.nodes[index].seen = seen;
         let (first, second) = all.split_at(all.len() / 2);
-        self.nodes[index].news.bad =
-            self.nodes[index].aside.iter().map(|block| (*block, "checksum".into())).collect();
+        self.nodes[index].pending_reports.bad =
+            self.nodes[index].quarantined.iter().map(|block| (*block, "checksum".into())).collect();
         for (chunk, part) in [(0, first), (1, second), (1, second)] {
             self.state.full_report(self.now, uuid, incarnation, chunk, chunk == 1, part.to_vec()).unwrap();
             self.check();
@@ -258,7 +258,7 @@ impl Bench {
     }
 
     fn obey(&mut self, index: usize, command: Command) {
-        self.nodes[index].told.push(command.clone());
+        self.nodes[index].reported.push(command.clone());
         match command {
             Command::Copy { block, nonce, length, targets } => {
                 if self.nodes[index].nonce(block) != nonce {
@@ -266,13 +266,13 @@ impl Bench {
                 }
                 if self.nodes[index].disk.get(&block) != Some(&(length, false)) {
                     if self.nodes[index].disk.contains_key(&block) {
-                        self.nodes[index].set_aside(block);
+                        self.nodes[index].move_to_bad(block);
                     }
                     return;
                 }
                 for target in targets {
                     let node = self.node(target);
-                    if node.up && !node.apart {
+                    if node.up && !node.isolated {
                         node.offered.insert(block, nonce);
                         node.receive(block, length);
                     }
@@ -285,13 +285,13 @@ impl Bench {
                     if node.nonce(block) == nonce {
                         node.disk.remove(&block);
                     }
-                    node.aside.remove(&block);
-                    node.news.deleted.push(block);
+                    node.quarantined.remove(&block);
+                    node.pending_reports.deleted.push(block);
                 }
             }
             Command::Check(block, _) => match self.nodes[index].disk.get(&block) {
-                Some((_, true)) => self.nodes[index].set_aside(block),
-                Some((_, false)) => self.nodes[index].news.checked.push(block),
+                Some((_, true)) => self.nodes[index].move_to_bad(block),
+                Some((_, false)) => self.nodes[index].pending_reports.checked.push(block),
                 None => {}
             },
         }
@@ -311,7 +311,7 @@ impl Bench {
             return;
         }
         let Some(known) = self.state.namespace().block(block) else {
-            assert!(!self.state.namespace().never_given(block), "{block} is from a lost history");
+            assert!(!self.state.namespace().is_future(block), "{block} is from a lost history");
             return;
         };
         let good = |node: &FakeNode| {
@@ -406,7 +406,7 @@ impl Bench {
                 && node
                     .disk
                     .get(&block)
-                    .is_some_and(|(told, damaged)| !damaged && length.is_none_or(|l| l == *told))
+                    .is_some_and(|(reported, damaged)| !damaged && length.is_none_or(|l| l == *reported))
         };
         (0..self.nodes.len()).filter(|at| good(&self.nodes[*at])).collect()
     }

@@ -22,7 +22,7 @@ struct Writer {
     commits: Vec<BlockLength>,
 }
 
-struct Chaos {
+struct RandomCluster {
     bench: Bench,
     random: Random,
     writers: Vec<Writer>,
@@ -32,9 +32,9 @@ struct Chaos {
     hits: [u32; 9],
 }
 
-impl Chaos {
+impl RandomCluster {
     fn step(&mut self) {
-        match self.random.below(24) {
+        match self.random.downstream(24) {
             0..=3 => self.create(),
             4..=8 => self.write(),
             9..=11 => self.finish(),
@@ -54,7 +54,7 @@ impl Chaos {
         self.bench.tick();
         for index in 0..NODES {
             if self.random.once_in(3) {
-                self.bench.nodes[index].deaf = self.random.once_in(8);
+                self.bench.nodes[index].ignores_orders = self.random.once_in(8);
                 self.bench.beat(index);
             }
         }
@@ -62,14 +62,14 @@ impl Chaos {
     }
 
     fn some_file(&mut self) -> String {
-        format!("/d{}/f{}", self.random.below(3), self.random.below(self.files.max(1) as usize))
+        format!("/d{}/f{}", self.random.downstream(3), self.random.downstream(self.files.max(1) as usize))
     }
 
     fn create(&mut self) {
-        let at = format!("/d{}/f{}", self.random.below(3), self.files);
-        let holder = format!("w{}", self.random.below(4));
+        let at = format!("/d{}/f{}", self.random.downstream(3), self.files);
+        let holder = format!("w{}", self.random.downstream(4));
         let on_abandon = self.random.pick(&[OnAbandon::Close, OnAbandon::Delete]);
-        let replication = 1 + self.random.below(3) as u32;
+        let replication = 1 + self.random.downstream(3) as u32;
         if let Ok(file) = self.bench.create_as(&at, &holder, replication, on_abandon) {
             self.files += 1;
             self.writers.push(Writer { file, holder, commits: vec![] });
@@ -81,10 +81,10 @@ impl Chaos {
         if self.writers.is_empty() {
             return;
         }
-        let at = self.random.below(self.writers.len());
+        let at = self.random.downstream(self.writers.len());
         let (file, holder) = (self.writers[at].file, self.writers[at].holder.clone());
         let Ok((block, nodes)) = self.bench.add_block_as(file, &holder) else { return };
-        let length = 1 + self.random.below(100) as u64;
+        let length = 1 + self.random.downstream(100) as u64;
         let mut written = 0;
         for uuid in nodes {
             let fails = written > 0 && self.random.once_in(4);
@@ -105,19 +105,19 @@ impl Chaos {
         if self.writers.is_empty() {
             return;
         }
-        let at = self.random.below(self.writers.len());
+        let at = self.random.downstream(self.writers.len());
         let Writer { file, holder, commits } = &self.writers[at];
         let (file, holder, commits) = (*file, holder.clone(), commits.clone());
         let close = Op::Close { file, holder, commits, rename_to: None, overwrite: false };
         match self.bench.ask(close) {
-            Err(error) if error.is_passing() => {}
+            Err(error) if error.is_transient() => {}
             _ => drop(self.writers.remove(at)),
         }
     }
 
     fn vanish(&mut self) {
         if !self.writers.is_empty() {
-            let at = self.random.below(self.writers.len());
+            let at = self.random.downstream(self.writers.len());
             self.writers.remove(at);
             self.hits[0] += 1;
         }
@@ -126,7 +126,7 @@ impl Chaos {
     /// At most two nodes are down at a time.
     fn stop_or_start(&mut self) {
         let down = self.bench.nodes.iter().filter(|node| !node.up).count();
-        let at = self.random.below(NODES);
+        let at = self.random.downstream(NODES);
         if !self.bench.nodes[at].up {
             self.bench.nodes[at].up = true;
         } else if down < 2 {
@@ -136,19 +136,19 @@ impl Chaos {
     }
 
     fn restart_node(&mut self) {
-        let at = self.random.below(NODES);
+        let at = self.random.downstream(NODES);
         let node = &mut self.bench.nodes[at];
         node.incarnation += 1;
         node.seq = 0;
-        node.news = Heartbeat::default();
+        node.pending_reports = Heartbeat::default();
         self.hits[2] += 1;
     }
 
     /// A replica of which two more good ones are on nodes that are up.
     fn victim(&mut self) -> Option<(usize, BlockId)> {
-        let at = self.random.below(NODES);
+        let at = self.random.downstream(NODES);
         let blocks: Vec<BlockId> = self.bench.nodes[at].disk.keys().copied().collect();
-        let block = *blocks.get(self.random.below(blocks.len().max(1)))?;
+        let block = *blocks.get(self.random.downstream(blocks.len().max(1)))?;
         let good = self.bench.good_on(block);
         let up = good.iter().filter(|other| **other != at && self.bench.nodes[**other].up).count();
         (up >= 1 && self.bench.nodes[at].up).then_some((at, block))
@@ -158,7 +158,7 @@ impl Chaos {
         let Some((at, block)) = self.victim() else { return };
         self.hits[3] += 1;
         if self.random.once_in(2) {
-            self.bench.nodes[at].set_aside(block);
+            self.bench.nodes[at].move_to_bad(block);
         } else {
             // Not noticed until a reader complains.
             self.bench.nodes[at].disk.get_mut(&block).unwrap().1 = true;
@@ -172,7 +172,7 @@ impl Chaos {
         let Some((at, block)) = self.victim() else { return };
         self.hits[4] += 1;
         self.bench.nodes[at].disk.remove(&block);
-        self.bench.nodes[at].news.lost.push(block);
+        self.bench.nodes[at].pending_reports.lost.push(block);
     }
 
     fn delete(&mut self) {
@@ -182,7 +182,7 @@ impl Chaos {
 
     fn setrep(&mut self) {
         let at = self.some_file();
-        let replication = Some(1 + self.random.below(4) as u32);
+        let replication = Some(1 + self.random.downstream(4) as u32);
         let (mode, owner, group, modified_ms) = (None, None, None, None);
         let path = path(&at);
         let _refused =
@@ -190,7 +190,7 @@ impl Chaos {
     }
 
     fn drain(&mut self) {
-        let node = format!("n{}", 1 + self.random.below(2));
+        let node = format!("n{}", 1 + self.random.downstream(2));
         let cancel = self.random.once_in(2);
         self.hits[5] += 1;
         let _refused = self.bench.ask(Op::Drain { node, cancel });
@@ -219,7 +219,7 @@ impl Chaos {
         self.bench.beat_all();
         self.bench.start(true);
         for node in &mut self.bench.nodes {
-            (node.up, node.deaf) = (true, false);
+            (node.up, node.ignores_orders) = (true, false);
         }
         self.bench.beat_all();
         self.bench.state.set_safemode(false);
@@ -253,10 +253,10 @@ impl Chaos {
     /// The faults end; everything must come right by itself.
     fn heal(&mut self) {
         for node in &mut self.bench.nodes {
-            (node.up, node.deaf) = (true, false);
+            (node.up, node.ignores_orders) = (true, false);
             let rotten: Vec<_> = node.disk.iter().filter(|(_, (_, bad))| *bad).map(|(b, _)| *b).collect();
             for block in rotten {
-                node.set_aside(block);
+                node.move_to_bad(block);
             }
         }
         self.bench.state.set_safemode(false);
@@ -278,14 +278,15 @@ impl Chaos {
         for (at, node) in self.bench.nodes.iter().enumerate() {
             let namespace = self.bench.state.namespace();
             // What this history never gave out is kept, damaged or not.
-            let aside: Vec<_> = node.aside.iter().filter(|block| !namespace.never_given(**block)).collect();
-            assert!(aside.is_empty(), "{} still has {aside:?} set aside", node.name);
+            let quarantined: Vec<_> =
+                node.quarantined.iter().filter(|block| !namespace.is_future(**block)).collect();
+            assert!(quarantined.is_empty(), "{} still has {quarantined:?} quarantined", node.name);
             for block in node.disk.keys() {
                 match namespace.block(*block) {
                     Some(known) if known.nonce == node.nonce(*block) => wanted += 1,
                     // Stale ones go after an operator's decision; what this history never gave out is kept.
                     Some(_) => panic!("{block} on {at} is of another history"),
-                    None => assert!(namespace.never_given(*block), "{block} is litter on {at}"),
+                    None => assert!(namespace.is_future(*block), "{block} is litter on {at}"),
                 }
             }
         }
@@ -297,7 +298,7 @@ impl Chaos {
 fn run(seed: u64) -> [u32; 9] {
     let bench = Bench::with_nodes(NODES);
     let mut chaos =
-        Chaos { bench, random: Random(seed), writers: vec![], files: 0, copy: None, hits: [0; 9] };
+        RandomCluster { bench, random: Random(seed), writers: vec![], files: 0, copy: None, hits: [0; 9] };
     for _ in 0..STEPS {
         chaos.step();
     }
@@ -306,7 +307,7 @@ fn run(seed: u64) -> [u32; 9] {
 }
 
 #[test]
-fn nothing_is_lost_and_everything_heals() {
+fn random_faults_lose_nothing_and_heal() {
     let mut hits = [0; 9];
     for seed in 0..30 {
         println!("seed {seed}");

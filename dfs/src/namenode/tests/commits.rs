@@ -59,7 +59,7 @@ fn everything_appears_at_once_and_once() {
 }
 
 #[test]
-fn an_old_epoch_is_shut_out_even_after_a_restart() {
+fn old_epoch_is_fenced_after_a_restart() {
     let mut bench = job();
     let fence = |epoch| Op::Fence { scope: "job1".into(), epoch };
     bench.ask(fence(5)).unwrap();
@@ -103,7 +103,7 @@ fn a_refused_commit_does_nothing() {
 }
 
 #[test]
-fn deleting_a_piece_or_its_folder_spares_it() {
+fn committed_piece_survives_deletes_of_its_source() {
     let mut bench = job();
     let moves: &[Move] = &[(&["/tmp/t0/p0"], "/a"), (&["/tmp/t0/p1"], "/b")];
     assert_eq!(bench.ask(commit(1, "c", moves, &["/tmp/t0/p0", "/tmp/t0"])), DONE);
@@ -128,7 +128,7 @@ fn quotas_count_for_the_whole() {
 }
 
 #[test]
-fn what_the_log_would_not_take_is_refused_before_it_is_applied() {
+fn oversized_commit_is_rejected_before_it_is_applied() {
     let mut bench = Bench::with_nodes(1);
     let deep = "/a".repeat(2040);
     let targets: Vec<String> = (0..500).map(|number| format!("/{number}{deep}")).collect();
@@ -141,7 +141,7 @@ fn what_the_log_would_not_take_is_refused_before_it_is_applied() {
 }
 
 #[test]
-fn repeated_commit_is_recognised_whatever_became_of_its_output() {
+fn repeated_commit_is_recognised_after_output_changes() {
     let mut bench = job();
     assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp"])), DONE);
     // The user has moved one file, deleted another and put something else in the place of the third.

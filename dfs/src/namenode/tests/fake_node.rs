@@ -16,9 +16,9 @@ pub(super) struct FakeNode {
     pub(super) seq: u64,
     pub(super) up: bool,
     /// Answers to it get lost.
-    pub(super) deaf: bool,
+    pub(super) ignores_orders: bool,
     /// Other nodes do not reach it.
-    pub(super) apart: bool,
+    pub(super) isolated: bool,
     pub(super) capacity: u64,
     /// Length, and whether it is damaged.
     pub(super) disk: BTreeMap<BlockId, (u64, bool)>,
@@ -28,9 +28,9 @@ pub(super) struct FakeNode {
     pub(super) offered: BTreeMap<BlockId, Nonce>,
     /// The NameNode's start that it last registered with.
     pub(super) seen: (u64, StartId),
-    pub(super) aside: BTreeSet<BlockId>,
-    pub(super) news: Heartbeat,
-    pub(super) told: Vec<Command>,
+    pub(super) quarantined: BTreeSet<BlockId>,
+    pub(super) pending_reports: Heartbeat,
+    pub(super) reported: Vec<Command>,
 }
 
 impl FakeNode {
@@ -42,16 +42,16 @@ impl FakeNode {
             incarnation: 1,
             seq: 0,
             up: true,
-            deaf: false,
-            apart: false,
+            ignores_orders: false,
+            isolated: false,
             capacity: 1_000_000,
             disk: BTreeMap::new(),
             nonces: BTreeMap::new(),
             offered: BTreeMap::new(),
             seen: (0, StartId(0)),
-            aside: BTreeSet::new(),
-            news: Heartbeat::default(),
-            told: Vec::new(),
+            quarantined: BTreeSet::new(),
+            pending_reports: Heartbeat::default(),
+            reported: Vec::new(),
         }
     }
 
@@ -79,7 +79,7 @@ impl FakeNode {
         }
         self.disk.insert(block, (length, false));
         self.nonces.insert(block, nonce);
-        self.news.received.push(self.replica(block));
+        self.pending_reports.received.push(self.replica(block));
     }
 
     pub(super) fn nonce(&self, block: BlockId) -> Nonce {
@@ -91,14 +91,14 @@ impl FakeNode {
         Replica { block, nonce: self.nonce(block), length: self.disk[&block].0 }
     }
 
-    pub(super) fn set_aside(&mut self, block: BlockId) {
+    pub(super) fn move_to_bad(&mut self, block: BlockId) {
         self.disk.remove(&block);
-        self.aside.insert(block);
-        self.news.bad.push((block, "checksum".into()));
+        self.quarantined.insert(block);
+        self.pending_reports.bad.push((block, "checksum".into()));
     }
 
     pub(super) fn has_news(&self) -> bool {
-        let Heartbeat { received, deleted, bad, lost, .. } = &self.news;
+        let Heartbeat { received, deleted, bad, lost, .. } = &self.pending_reports;
         !(received.is_empty() && deleted.is_empty() && bad.is_empty() && lost.is_empty())
     }
 }

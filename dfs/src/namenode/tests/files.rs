@@ -69,7 +69,7 @@ fn closing_waits_for_a_reported_replica_and_for_commits() {
 }
 
 #[test]
-fn commits_must_make_sense() {
+fn invalid_block_commits_are_rejected() {
     let mut bench = Bench::with_nodes(2);
     let file = bench.create("/f");
     let good = bench.write(file, 50);
@@ -176,7 +176,7 @@ fn close_can_move_the_file_in_the_same_step() {
 }
 
 #[test]
-fn bad_input_of_the_list_is_refused() {
+fn invalid_requests_are_rejected() {
     let mut bench = Bench::with_nodes(1);
     bench.file("/d/f", 1, &[]);
     bench.file("/g", 1, &[]);
@@ -300,7 +300,7 @@ fn what_a_quota_refused_is_not_kept_by_lease_recovery() {
 }
 
 #[test]
-fn a_folder_has_a_largest_number_of_entries() {
+fn folder_entry_limit_is_enforced() {
     let mut settings = super::bench::settings();
     settings.dir_entries_max = 2;
     let mut bench = Bench::with_settings(1, settings);
@@ -366,7 +366,7 @@ fn an_expired_lease_deletes_if_asked() {
 }
 
 #[test]
-fn concat_is_only_a_matter_of_names() {
+fn concat_moves_blocks_without_copying() {
     let mut bench = Bench::with_nodes(2);
     let (file, a) = bench.file("/a", 2, &[10]);
     let (_, b) = bench.file("/b", 1, &[20, 5]);

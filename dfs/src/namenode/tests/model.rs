@@ -12,7 +12,7 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone, PartialEq)]
-struct Thing {
+struct ModelEntry {
     /// None for a folder.
     file: Option<Content>,
     quota: Option<u64>,
@@ -25,7 +25,7 @@ struct Content {
 }
 
 /// Everything but the root, by path.
-type Flat = BTreeMap<String, Thing>;
+type Flat = BTreeMap<String, ModelEntry>;
 
 #[derive(Debug, Clone, Default)]
 struct Model {
@@ -52,21 +52,21 @@ impl Model {
             return Ok(true);
         }
         match self.flat.get(at) {
-            Some(Thing { file: None, .. }) => Ok(true),
+            Some(ModelEntry { file: None, .. }) => Ok(true),
             Some(_) => Err(Kind::NotDirectory),
             None => self.is_folder(above(at)).map(|_| false),
         }
     }
 
     /// What is at a path; an error if a file is used as a folder on the way.
-    fn find(&self, at: &str) -> Result<Option<&Thing>, Kind> {
+    fn find(&self, at: &str) -> Result<Option<&ModelEntry>, Kind> {
         if at != "/" {
             self.is_folder(above(at))?;
         }
         Ok(self.flat.get(at))
     }
 
-    fn get(&self, at: &str) -> Result<&Thing, Kind> {
+    fn get(&self, at: &str) -> Result<&ModelEntry, Kind> {
         self.find(at)?.ok_or(if at == "/" { Kind::IsDirectory } else { Kind::NotFound })
     }
 
@@ -79,7 +79,7 @@ impl Model {
         }
         let folder = above(at).to_owned();
         self.parents(&folder, true)?;
-        self.flat.insert(folder, Thing { file: None, quota: None });
+        self.flat.insert(folder, ModelEntry { file: None, quota: None });
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Model {
     /// Whether a folder that grew is over its quota.
     fn over_quota(&self, before: &Model) -> bool {
         let over = |at: &str, quota: Option<u64>| {
-            quota.is_some_and(|most| self.count(at) > before.count(at) && self.count(at) > most)
+            quota.is_some_and(|max| self.count(at) > before.count(at) && self.count(at) > max)
         };
         over("/", self.root_quota)
             || self.flat.iter().any(|(at, thing)| before.flat.contains_key(at) && over(at, thing.quota))
@@ -182,7 +182,7 @@ impl Model {
             _ => {}
         }
         let content = Content { holder: Some(holder), blocks: vec![] };
-        self.flat.insert(at.into(), Thing { file: Some(content), quota: None });
+        self.flat.insert(at.into(), ModelEntry { file: Some(content), quota: None });
         Ok(())
     }
 
@@ -195,7 +195,7 @@ impl Model {
             Some(thing) if thing.file.is_none() && parents => Ok(()),
             Some(_) => Err(Kind::Exists),
             None => {
-                self.flat.insert(at.into(), Thing { file: None, quota: None });
+                self.flat.insert(at.into(), ModelEntry { file: None, quota: None });
                 Ok(())
             }
         }
@@ -285,7 +285,7 @@ impl Model {
                 let taken = self.flat.remove(piece.as_str()).ok_or(Kind::Invalid)?;
                 content.blocks.extend(taken.file.unwrap().blocks);
             }
-            self.flat.insert(to.into(), Thing { file: Some(content), quota: None });
+            self.flat.insert(to.into(), ModelEntry { file: Some(content), quota: None });
         }
         for at in deletes {
             if *at == "/" {
@@ -336,7 +336,7 @@ impl Play {
     fn op(&mut self) -> (&'static str, Op) {
         let at = path(&self.path());
         let holder = self.random.pick(&["w", "v"]).to_owned();
-        match self.random.below(17) {
+        match self.random.downstream(17) {
             0..=3 => (
                 "create",
                 Op::Create {
@@ -355,12 +355,12 @@ impl Play {
             8..=10 => ("rename", Op::Rename { from: at, to: path(&self.path()), overwrite: self.flip() }),
             11 | 12 => ("delete", Op::Delete { path: at, recursive: self.random.once_in(3) }),
             13 => {
-                let files = (!self.random.once_in(3)).then(|| 2 + self.random.below(9) as u64);
+                let files = (!self.random.once_in(3)).then(|| 2 + self.random.downstream(9) as u64);
                 ("quota", Op::SetQuota { path: at, quota: Quota { files, space: None } })
             }
             14 => {
                 let target = path(&self.closed_file());
-                let sources = (0..=self.random.below(2)).map(|_| path(&self.closed_file())).collect();
+                let sources = (0..=self.random.downstream(2)).map(|_| path(&self.closed_file())).collect();
                 ("concat", Op::Concat { target, sources })
             }
             _ => ("commit", self.commit()),
@@ -368,15 +368,15 @@ impl Play {
     }
 
     fn commit(&mut self) -> Op {
-        let moves = (0..self.random.below(3))
+        let moves = (0..self.random.downstream(3))
             .map(|_| CommitMove {
-                pieces: (0..self.random.below(3)).map(|_| path(&self.path())).collect(),
+                pieces: (0..self.random.downstream(3)).map(|_| path(&self.path())).collect(),
                 to: path(&self.path()),
             })
             .collect();
-        let deletes = (0..self.random.below(2)).map(|_| path(&self.path())).collect();
-        let commit_id = format!("c{}", self.random.below(400));
-        let epoch = self.model.epoch.saturating_sub(1) + self.random.below(3) as u64;
+        let deletes = (0..self.random.downstream(2)).map(|_| path(&self.path())).collect();
+        let commit_id = format!("c{}", self.random.downstream(400));
+        let epoch = self.model.epoch.saturating_sub(1) + self.random.downstream(3) as u64;
         Op::Commit { scope: "s".into(), epoch, commit_id, moves, deletes }
     }
 
@@ -416,7 +416,7 @@ impl Play {
         let mut commits = Vec::new();
         if self.random.once_in(2) {
             let (block, nodes) = self.bench.add_block_as(file, holder).unwrap();
-            let length = self.random.below(BLOCK as usize) as u64;
+            let length = self.random.downstream(BLOCK as usize) as u64;
             self.bench.node(nodes[0]).receive(block, length);
             self.bench.beat(0);
             commits.push(BlockLength { block, length });
@@ -453,7 +453,7 @@ impl Play {
 }
 
 #[test]
-fn thousands_of_operations_agree_with_the_flat_map() {
+fn random_operations_match_the_model() {
     let mut done: BTreeMap<&str, [u32; 2]> = BTreeMap::new();
     for seed in 0..40 {
         let bench = Bench::with_nodes(1);
@@ -465,7 +465,7 @@ fn thousands_of_operations_agree_with_the_flat_map() {
             }
         }
         play.compare();
-        let snapshot_at = play.random.below(play.bench.records.len());
+        let snapshot_at = play.random.downstream(play.bench.records.len());
         let mut early = crate::namenode::Namespace::new("c1");
         play.bench.records[..snapshot_at].iter().for_each(|record| early.apply(record).unwrap());
         let mut late = super::replay::through_snapshot(&early);

@@ -40,7 +40,7 @@ fn a_disk_that_nodes_of_a_host_share_counts_once() {
 }
 
 #[test]
-fn two_nodes_with_one_name_do_not_fight() {
+fn duplicate_node_names_are_resolved() {
     let mut bench = Bench::with_nodes(1);
     let twin = FakeNode::new(9, "n1", "r1");
     let (_, blocks) = bench.file("/f", 1, &[10]);
@@ -75,7 +75,7 @@ fn two_nodes_with_one_name_do_not_fight() {
 }
 
 #[test]
-fn disks_that_changed_places_take_their_new_names() {
+fn swapped_disks_get_their_new_names() {
     let mut bench = Bench::with_nodes(2);
     for (index, name) in [(0, "n2"), (1, "n1")] {
         bench.nodes[index].name = name.into();
@@ -90,7 +90,7 @@ fn disks_that_changed_places_take_their_new_names() {
 }
 
 #[test]
-fn a_report_without_end_is_refused() {
+fn endless_block_report_is_rejected() {
     let mut bench = Bench::with_nodes(1);
     let (uuid, incarnation) = (bench.nodes[0].uuid, Incarnation(1));
     bench.register(0).unwrap();
@@ -104,7 +104,7 @@ fn a_report_without_end_is_refused() {
 }
 
 #[test]
-fn only_the_newest_start_counts() {
+fn only_the_newest_incarnation_counts() {
     let mut bench = Bench::with_nodes(1);
     let uuid = bench.nodes[0].uuid;
     bench.nodes[0].incarnation = 5;
@@ -178,7 +178,7 @@ fn a_node_that_says_goodbye_and_starts_again_costs_no_copies() {
     bench.nodes[gone].up = true;
     bench.run_ms(5_000);
     let copied = |bench: &Bench| {
-        let orders = bench.nodes.iter().flat_map(|node| &node.told);
+        let orders = bench.nodes.iter().flat_map(|node| &node.reported);
         orders.filter(|order| matches!(order, Command::Copy { .. })).count()
     };
     assert_eq!(copied(&bench), 0);
@@ -190,7 +190,7 @@ fn a_node_that_says_goodbye_and_starts_again_costs_no_copies() {
 }
 
 #[test]
-fn silence_makes_suspect_then_dead_and_a_return_is_a_new_start() {
+fn silent_node_becomes_suspect_then_dead_and_reregisters() {
     let mut bench = Bench::with_nodes(2);
     let (_, blocks) = bench.file("/f", 2, &[10]);
     bench.nodes[1].up = false;
@@ -210,7 +210,7 @@ fn silence_makes_suspect_then_dead_and_a_return_is_a_new_start() {
 }
 
 #[test]
-fn a_stopped_namenode_does_not_take_its_own_silence_for_theirs() {
+fn paused_namenode_does_not_expire_nodes() {
     let mut bench = Bench::with_nodes(2);
     let file = bench.create("/f");
     bench.now.mono_ms += 60_000;
@@ -228,7 +228,7 @@ fn a_stopped_namenode_does_not_take_its_own_silence_for_theirs() {
 }
 
 #[test]
-fn a_report_replaces_but_heartbeats_since_know_better() {
+fn heartbeats_after_a_block_report_win() {
     let mut bench = Bench::with_nodes(2);
     let (_, blocks) = bench.file("/f", 1, &[10, 10, 10, 10]);
     let on: Vec<usize> = blocks.iter().map(|block| bench.good_on(*block)[0]).collect();
@@ -240,16 +240,17 @@ fn a_report_replaces_but_heartbeats_since_know_better() {
     let nonces: std::collections::BTreeMap<_, _> =
         blocks.iter().map(|block| (*block, bench.state.namespace().block(*block).unwrap().nonce)).collect();
     let nonce_of = |block| nonces[&block];
-    let told = |block| Replica { block, nonce: nonce_of(block), length: 10 };
-    // It restarts; its report (taken with nothing on disk) arrives after a heartbeat that tells of one.
+    let reported = |block| Replica { block, nonce: nonce_of(block), length: 10 };
+    // It restarts; its report (taken with nothing on disk) arrives after a heartbeat that reports one.
     bench.state.register(bench.now, node.registration()).unwrap();
     assert!(bench.good_known(mine[0]), "known until the report is in");
-    let heartbeat = Heartbeat { seq: 1, free: 1000, received: vec![told(mine[0])], ..Heartbeat::default() };
+    let heartbeat =
+        Heartbeat { seq: 1, free: 1000, received: vec![reported(mine[0])], ..Heartbeat::default() };
     bench.state.heartbeat(bench.now, uuid, incarnation, heartbeat);
     bench.state.full_report(bench.now, uuid, incarnation, 0, false, vec![]).unwrap();
     let out_of_turn = bench.state.full_report(bench.now, uuid, incarnation, 7, true, vec![]);
     assert_eq!(out_of_turn.unwrap_err().kind, Kind::Invalid);
-    let rest = other.map(told).into_iter().collect();
+    let rest = other.map(reported).into_iter().collect();
     bench.state.full_report(bench.now, uuid, incarnation, 1, true, rest).unwrap();
     bench.check();
     assert!(bench.good_known(mine[0]));
@@ -264,7 +265,7 @@ impl Bench {
 }
 
 #[test]
-fn orders_die_with_a_registration() {
+fn registration_cancels_pending_orders() {
     let mut bench = Bench::with_nodes(1);
     let (_, blocks) = bench.file("/f", 1, &[10]);
     bench.ask(Op::Delete { path: path("/f"), recursive: false }).unwrap();
@@ -281,19 +282,19 @@ fn orders_die_with_a_registration() {
 fn safemode_waits_for_blocks_and_refuses_changes() {
     let mut bench = Bench::with_nodes(2);
     let (_, blocks) = bench.file("/f", 1, &[10, 10]);
-    let lonely: Vec<usize> = blocks.iter().map(|block| bench.good_on(*block)[0]).collect();
+    let single: Vec<usize> = blocks.iter().map(|block| bench.good_on(*block)[0]).collect();
     bench.restart();
     let error = bench.ask(mkdir("/x")).unwrap_err();
     assert!(
         error.kind == Kind::Safemode && error.message.contains("0 of 2 blocks reported, 2 needed"),
         "{error}"
     );
-    let hidden = bench.nodes[lonely[0]].disk.remove(&blocks[0]).unwrap();
+    let hidden = bench.nodes[single[0]].disk.remove(&blocks[0]).unwrap();
     bench.run_ms(3_000);
     let status = bench.state.safemode();
     assert_eq!((status.on, status.blocks_seen, status.blocks_needed), (true, 1, 2));
     bench.state.set_disk_low(Some(5));
-    bench.nodes[lonely[0]].receive(blocks[0], hidden.0);
+    bench.nodes[single[0]].receive(blocks[0], hidden.0);
     bench.run_ms(3_000);
     let status = bench.state.safemode();
     assert!(status.on && status.reason.contains("5 bytes"), "{}", status.reason);
@@ -313,7 +314,7 @@ fn an_operator_may_end_the_wait_and_turn_it_on() {
     bench.ask(mkdir("/x")).unwrap();
     assert_eq!(bench.state.report(bench.now).missing, 1);
     bench.state.set_safemode(true);
-    assert_eq!(bench.refused(mkdir("/y")), Kind::Held);
+    assert_eq!(bench.refused(mkdir("/y")), Kind::ManualSafemode);
     bench.state.set_safemode(false);
     bench.ask(mkdir("/y")).unwrap();
 }
@@ -334,7 +335,7 @@ fn safemode_waits_for_a_number_of_nodes() {
 }
 
 #[test]
-fn blocks_from_a_lost_history_are_kept_and_their_ids_avoided() {
+fn future_blocks_are_kept_and_their_ids_skipped() {
     let mut bench = Bench::with_nodes(1);
     bench.nodes[0].receive(BlockId(50), 10);
     bench.beat(0);
@@ -350,7 +351,7 @@ fn blocks_from_a_lost_history_are_kept_and_their_ids_avoided() {
 }
 
 #[test]
-fn a_clients_complaint_is_checked_by_the_node() {
+fn reported_bad_replica_is_verified_by_the_datanode() {
     let mut bench = Bench::with_nodes(2);
     let (_, blocks) = bench.file("/f", 2, &[10]);
     let uuid = bench.nodes[0].uuid;
@@ -361,7 +362,7 @@ fn a_clients_complaint_is_checked_by_the_node() {
     assert_eq!([(); 3].map(|()| report(&mut bench, blocks[0]).unwrap()), [true, false, false]);
     assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0, "a client's word is no proof");
     bench.beat(0);
-    assert_eq!(bench.nodes[0].told, [Command::Check(blocks[0], nonce)]);
+    assert_eq!(bench.nodes[0].reported, [Command::Check(blocks[0], nonce)]);
     assert_eq!(report(&mut bench, BlockId(9)).unwrap_err().kind, Kind::NotFound);
     // A superuser may ask again as soon as the DataNode has reported, a user a minute later.
     let user = Caller { user: "eve".into(), groups: std::sync::Arc::default(), superuser: false };
@@ -387,16 +388,16 @@ fn a_check_that_nobody_reports_on_is_pending_and_requested_again() {
     let mut bench = Bench::with_nodes(1);
     let (_, blocks) = bench.file("/f", 1, &[10]);
     let uuid = bench.nodes[0].uuid;
-    bench.nodes[0].deaf = true;
+    bench.nodes[0].ignores_orders = true;
     let asked = bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), blocks[0], uuid);
     assert!(asked.unwrap());
     bench.run_ms(50_000);
     assert_eq!(bench.state.report(bench.now).checks_pending, 1, "its answers are lost");
-    bench.nodes[0].deaf = false;
+    bench.nodes[0].ignores_orders = false;
     bench.run_ms(20_000);
     assert_eq!(bench.state.report(bench.now).checks_pending, 0);
     // What a dead node was asked is not waited for.
-    bench.nodes[0].deaf = true;
+    bench.nodes[0].ignores_orders = true;
     bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), blocks[0], uuid).unwrap();
     bench.nodes[0].up = false;
     bench.run_ms(60_000);
@@ -505,7 +506,7 @@ fn datanode_of_a_newer_or_another_history_is_refused_until_an_operator_accepts()
 }
 
 #[test]
-fn operators_are_told_of_nodes_drains_and_safemode() {
+fn events_report_nodes_drains_and_safemode() {
     let mut bench = Bench::with_nodes(3);
     let (_, _) = bench.file("/f", 1, &[10]);
     bench.run_ms(1_000);
@@ -517,12 +518,12 @@ fn operators_are_told_of_nodes_drains_and_safemode() {
     assert_eq!(seen.remove(0), Event::NodeRegistered("n1".into()));
     bench.ask(Op::Drain { node: "n1".into(), cancel: false }).unwrap();
     bench.run_ms(5_000);
-    let told = tell(&mut bench);
-    assert_eq!(told, ["drain of DataNode n1 began", "drain of DataNode n1 finished: it may be stopped"]);
+    let reported = tell(&mut bench);
+    assert_eq!(reported, ["drain of DataNode n1 began", "drain of DataNode n1 finished: it may be stopped"]);
     bench.nodes[1].up = false;
     bench.run_ms(12_000);
-    let told = tell(&mut bench);
-    assert!(told[0].contains("n2 is suspect") && told[1].contains("n2 is dead"), "{told:?}");
+    let reported = tell(&mut bench);
+    assert!(reported[0].contains("n2 is suspect") && reported[1].contains("n2 is dead"), "{reported:?}");
     bench.nodes[1].up = true;
     bench.run_ms(2_000);
     assert_eq!(tell(&mut bench), ["DataNode n2 is back"]);
@@ -530,6 +531,9 @@ fn operators_are_told_of_nodes_drains_and_safemode() {
     bench.run_ms(1_000);
     bench.state.set_safemode(false);
     bench.run_ms(1_000);
-    let told = tell(&mut bench);
-    assert!(told[0].contains("turned on by an operator") && told[1].contains("safemode is off"), "{told:?}");
+    let reported = tell(&mut bench);
+    assert!(
+        reported[0].contains("turned on by an operator") && reported[1].contains("safemode is off"),
+        "{reported:?}"
+    );
 }

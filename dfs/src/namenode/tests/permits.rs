@@ -42,11 +42,11 @@ fn create(at: &str) -> Op {
     }
 }
 
-struct Town {
+struct PermissionTest {
     bench: Bench,
 }
 
-impl Town {
+impl PermissionTest {
     /// `/home/ann` (750, group lab) and `/home/bob` (700), and `/tmp`, which is everybody's and sticky.
     fn new() -> Self {
         let mut bench = Bench::with_nodes(1);
@@ -84,81 +84,84 @@ impl Town {
 #[test]
 fn entries_are_made_moved_and_deleted_by_who_may_write_the_folder() {
     let (ann, bob, cid) = (user("ann", &["lab"]), user("bob", &[]), user("cid", &["lab"]));
-    let mut town = Town::new();
-    town.file(&ann, "/home/ann/a");
+    let mut test = PermissionTest::new();
+    test.file(&ann, "/home/ann/a");
     for other in [&bob, &cid] {
-        town.may_not(other, create("/home/ann/b"));
-        town.may_not(other, mkdir("/home/ann/d/e"));
-        town.may_not(other, Op::Delete { path: path("/home/ann/a"), recursive: false });
-        town.may_not(other, Op::Rename { from: path("/home/ann/a"), to: path("/tmp/a"), overwrite: false });
-        town.may_not(other, create("/top"));
+        test.may_not(other, create("/home/ann/b"));
+        test.may_not(other, mkdir("/home/ann/d/e"));
+        test.may_not(other, Op::Delete { path: path("/home/ann/a"), recursive: false });
+        test.may_not(other, Op::Rename { from: path("/home/ann/a"), to: path("/tmp/a"), overwrite: false });
+        test.may_not(other, create("/top"));
     }
-    town.may_not(&ann, Op::Rename { from: path("/home/ann/a"), to: path("/home/bob/a"), overwrite: false });
-    town.may(&ann, Op::Rename { from: path("/home/ann/a"), to: path("/home/ann/b"), overwrite: false });
+    test.may_not(&ann, Op::Rename { from: path("/home/ann/a"), to: path("/home/bob/a"), overwrite: false });
+    test.may(&ann, Op::Rename { from: path("/home/ann/a"), to: path("/home/ann/b"), overwrite: false });
     // A folder of another's, inside one's own, with something in it, stays.
-    town.may(&ann, mkdir("/home/ann/shared"));
-    town.may(&ann, set("/home/ann/shared", Some(0o777), None, None));
-    town.may_not(&bob, mkdir("/home/ann/shared/of-bob"));
-    town.may(&cid, mkdir("/home/ann/shared/of-cid/deep"));
-    town.may_not(&ann, Op::Delete { path: path("/home/ann/shared"), recursive: true });
-    town.may(&cid, Op::Delete { path: path("/home/ann/shared/of-cid"), recursive: true });
-    town.may(&ann, Op::Delete { path: path("/home/ann/shared"), recursive: true });
+    test.may(&ann, mkdir("/home/ann/shared"));
+    test.may(&ann, set("/home/ann/shared", Some(0o777), None, None));
+    test.may_not(&bob, mkdir("/home/ann/shared/of-bob"));
+    test.may(&cid, mkdir("/home/ann/shared/of-cid/deep"));
+    test.may_not(&ann, Op::Delete { path: path("/home/ann/shared"), recursive: true });
+    test.may(&cid, Op::Delete { path: path("/home/ann/shared/of-cid"), recursive: true });
+    test.may(&ann, Op::Delete { path: path("/home/ann/shared"), recursive: true });
 }
 
 #[test]
-fn in_a_sticky_folder_everybody_makes_and_owners_take_away() {
+fn sticky_folder_restricts_deletes_to_owners() {
     let (ann, bob) = (user("ann", &[]), user("bob", &[]));
-    let mut town = Town::new();
-    town.file(&ann, "/tmp/a");
-    town.may_not(&bob, Op::Delete { path: path("/tmp/a"), recursive: false });
-    town.may_not(&bob, Op::Rename { from: path("/tmp/a"), to: path("/home/bob/a"), overwrite: false });
-    town.file(&bob, "/tmp/b");
-    town.may_not(&bob, Op::Rename { from: path("/tmp/b"), to: path("/tmp/a"), overwrite: true });
-    town.may(&ann, Op::Delete { path: path("/tmp/a"), recursive: false });
+    let mut test = PermissionTest::new();
+    test.file(&ann, "/tmp/a");
+    test.may_not(&bob, Op::Delete { path: path("/tmp/a"), recursive: false });
+    test.may_not(&bob, Op::Rename { from: path("/tmp/a"), to: path("/home/bob/a"), overwrite: false });
+    test.file(&bob, "/tmp/b");
+    test.may_not(&bob, Op::Rename { from: path("/tmp/b"), to: path("/tmp/a"), overwrite: true });
+    test.may(&ann, Op::Delete { path: path("/tmp/a"), recursive: false });
 }
 
 #[test]
 fn a_file_is_written_and_read_by_who_may() {
     let (ann, bob, cid) = (user("ann", &["lab"]), user("bob", &[]), user("cid", &["lab"]));
-    let mut town = Town::new();
-    let Outcome::File(file) = town.may(&ann, create("/home/ann/a")) else { panic!("no file") };
+    let mut test = PermissionTest::new();
+    let Outcome::File(file) = test.may(&ann, create("/home/ann/a")) else { panic!("no file") };
     let close = Op::Close { file, holder: "h".into(), commits: vec![], rename_to: None, overwrite: false };
-    town.may_not(&cid, close.clone());
-    town.may(&ann, close);
-    let may =
-        |town: &Town, who: &Caller, need| town.bench.state.permit(who, &path("/home/ann/a"), need).is_ok();
-    assert!(may(&town, &cid, Need::Read) && may(&town, &cid, Need::Reach));
-    assert!(!may(&town, &bob, Need::Read) && !may(&town, &bob, Need::Reach));
-    town.may(&ann, set("/home/ann/a", Some(0o600), None, None));
-    assert!(!may(&town, &cid, Need::Read) && may(&town, &cid, Need::Reach) && may(&town, &ann, Need::Read));
-    let list = |who: &Caller, at: &str| town.bench.state.permit(who, &path(at), Need::List).is_ok();
+    test.may_not(&cid, close.clone());
+    test.may(&ann, close);
+    let may = |test: &PermissionTest, who: &Caller, need| {
+        test.bench.state.permit(who, &path("/home/ann/a"), need).is_ok()
+    };
+    assert!(may(&test, &cid, Need::Read) && may(&test, &cid, Need::Traverse));
+    assert!(!may(&test, &bob, Need::Read) && !may(&test, &bob, Need::Traverse));
+    test.may(&ann, set("/home/ann/a", Some(0o600), None, None));
+    assert!(
+        !may(&test, &cid, Need::Read) && may(&test, &cid, Need::Traverse) && may(&test, &ann, Need::Read)
+    );
+    let list = |who: &Caller, at: &str| test.bench.state.permit(who, &path(at), Need::List).is_ok();
     assert!(list(&cid, "/home/ann") && !list(&bob, "/home/ann") && list(&bob, "/home"));
-    let make = |who: &Caller, at: &str| town.bench.state.permit(who, &path(at), Need::Make).is_ok();
+    let make = |who: &Caller, at: &str| test.bench.state.permit(who, &path(at), Need::Create).is_ok();
     assert!(make(&ann, "/home/ann/b/c") && !make(&cid, "/home/ann/b/c") && !make(&ann, "/home/bob/b"));
     assert!(make(&cid, "/home/ann/a"), "that something is there is for the answer to say");
     // What is not there is for the operation to say.
     assert!(list(&bob, "/nowhere/at/all"));
-    town.may_not(&cid, Op::Append { path: path("/home/ann/a"), holder: "x".into() });
+    test.may_not(&cid, Op::Append { path: path("/home/ann/a"), holder: "x".into() });
 }
 
 #[test]
-fn attributes_are_the_owners_and_owners_are_the_admins() {
+fn attributes_need_the_owner_and_ownership_an_admin() {
     let (ann, bob) = (user("ann", &["lab"]), user("bob", &["lab"]));
-    let mut town = Town::new();
-    town.file(&ann, "/home/ann/a");
-    town.may_not(&bob, set("/home/ann/a", Some(0o777), None, None));
-    town.may_not(&ann, set("/home/ann/a", None, Some("bob"), None));
-    town.may_not(&ann, set("/home/ann/a", None, None, Some("wheel")));
-    town.may(&ann, set("/home/ann/a", Some(0o640), Some("ann"), Some("lab")));
-    town.may_not(&ann, Op::SetQuota { path: path("/home/ann"), quota: Quota::default() });
-    town.may_not(&ann, Op::Drain { node: "n1".into(), cancel: false });
-    town.may_not(&ann, Op::Fence { scope: "s".into(), epoch: 1 });
+    let mut test = PermissionTest::new();
+    test.file(&ann, "/home/ann/a");
+    test.may_not(&bob, set("/home/ann/a", Some(0o777), None, None));
+    test.may_not(&ann, set("/home/ann/a", None, Some("bob"), None));
+    test.may_not(&ann, set("/home/ann/a", None, None, Some("wheel")));
+    test.may(&ann, set("/home/ann/a", Some(0o640), Some("ann"), Some("lab")));
+    test.may_not(&ann, Op::SetQuota { path: path("/home/ann"), quota: Quota::default() });
+    test.may_not(&ann, Op::Drain { node: "n1".into(), cancel: false });
+    test.may_not(&ann, Op::Fence { scope: "s".into(), epoch: 1 });
 }
 
 #[test]
 fn a_commit_does_what_its_user_could() {
     let (ann, bob) = (user("ann", &[]), user("bob", &[]));
-    let mut town = Town::new();
+    let mut test = PermissionTest::new();
     let commit = |id: &str, piece: &str, to: &str, deletes: &[&str]| Op::Commit {
         scope: "s".into(),
         epoch: 1,
@@ -166,26 +169,26 @@ fn a_commit_does_what_its_user_could() {
         moves: vec![CommitMove { pieces: vec![path(piece)], to: path(to) }],
         deletes: deletes.iter().map(|at| path(at)).collect(),
     };
-    town.file(&ann, "/home/ann/piece");
-    town.may_not(&bob, commit("1", "/home/ann/piece", "/home/bob/out", &[]));
-    town.may_not(&ann, commit("2", "/home/ann/piece", "/home/bob/out", &[]));
-    town.may_not(&ann, commit("3", "/home/ann/piece", "/home/ann/out", &["/home/bob"]));
-    town.may(&ann, commit("4", "/home/ann/piece", "/home/ann/out", &[]));
+    test.file(&ann, "/home/ann/piece");
+    test.may_not(&bob, commit("1", "/home/ann/piece", "/home/bob/out", &[]));
+    test.may_not(&ann, commit("2", "/home/ann/piece", "/home/bob/out", &[]));
+    test.may_not(&ann, commit("3", "/home/ann/piece", "/home/ann/out", &["/home/bob"]));
+    test.may(&ann, commit("4", "/home/ann/piece", "/home/ann/out", &[]));
 }
 
 #[test]
-fn what_one_may_not_read_does_not_become_part_of_ones_own() {
+fn concat_needs_read_permission() {
     let (ann, bob) = (user("ann", &[]), user("bob", &[]));
-    let mut town = Town::new();
-    town.bench.ask(mkdir("/shared")).unwrap();
-    town.bench.ask(set("/shared", Some(0o777), None, None)).unwrap();
-    town.file(&ann, "/shared/of-ann");
-    town.file(&bob, "/shared/of-bob");
+    let mut test = PermissionTest::new();
+    test.bench.ask(mkdir("/shared")).unwrap();
+    test.bench.ask(set("/shared", Some(0o777), None, None)).unwrap();
+    test.file(&ann, "/shared/of-ann");
+    test.file(&bob, "/shared/of-bob");
     let concat = || Op::Concat { target: path("/shared/of-ann"), sources: vec![path("/shared/of-bob")] };
-    town.may(&bob, set("/shared/of-bob", Some(0o600), None, None));
-    town.may_not(&ann, concat());
-    town.may(&bob, set("/shared/of-bob", Some(0o644), None, None));
-    let answer = town.bench.ask_as(ann, concat());
+    test.may(&bob, set("/shared/of-bob", Some(0o600), None, None));
+    test.may_not(&ann, concat());
+    test.may(&bob, set("/shared/of-bob", Some(0o644), None, None));
+    let answer = test.bench.ask_as(ann, concat());
     assert_ne!(answer.map_err(|error| error.kind).err(), Some(Kind::Denied));
 }
 
@@ -202,25 +205,25 @@ fn first_call_of_a_user_makes_a_home_that_only_the_user_can_enter() {
     assert_eq!((home.owner.as_str(), home.mode), ("ann", 0o700));
     assert_eq!(home.quota, Some(Quota { files: Some(50), space: Some(100_000) }), "the default quota");
     assert_eq!(bench.state.make_home(bench.now, "ann").unwrap(), None, "it exists");
-    let mut town = Town { bench };
-    town.may(&user("ann", &[]), create("/user/ann/f"));
-    town.may_not(&user("bob", &[]), create("/user/ann/g"));
+    let mut test = PermissionTest { bench };
+    test.may(&user("ann", &[]), create("/user/ann/f"));
+    test.may_not(&user("bob", &[]), create("/user/ann/g"));
     // The default quota stops a user who fills the NameNode's memory.
     let ann = user("ann", &[]);
-    let full = (0..60).find_map(|n| town.bench.ask_as(ann.clone(), mkdir(&format!("/user/ann/d{n}"))).err());
+    let full = (0..60).find_map(|n| test.bench.ask_as(ann.clone(), mkdir(&format!("/user/ann/d{n}"))).err());
     assert_eq!(full.map(|error| error.kind), Some(Kind::Quota));
-    town.bench.restart();
-    assert!(town.bench.state.has_home("ann").unwrap(), "and it is durable");
+    test.bench.restart();
+    assert!(test.bench.state.has_home("ann").unwrap(), "and it is durable");
     for name in ["a/b", "..", ""] {
-        assert!(town.bench.state.make_home(town.bench.now, name).is_err(), "{name:?} is no folder's name");
+        assert!(test.bench.state.make_home(test.bench.now, name).is_err(), "{name:?} is no folder's name");
     }
 }
 
 #[test]
 fn a_refusal_names_the_folder_whose_owner_and_mode_are_in_the_way() {
-    let mut town = Town::new();
+    let mut test = PermissionTest::new();
     let bob = user("bob", &[]);
-    let mut refusal = |op| town.bench.ask_as(bob.clone(), op).unwrap_err().to_string();
+    let mut refusal = |op| test.bench.ask_as(bob.clone(), op).unwrap_err().to_string();
     let error = refusal(Op::Delete { path: path("/home/bob"), recursive: true });
     assert!(error.contains("may not remove /home/bob: /home has owner root, group lab, mode 755"), "{error}");
     let error = refusal(create("/home/ann/x"));

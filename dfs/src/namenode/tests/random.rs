@@ -6,7 +6,7 @@ pub(super) struct Random(pub(super) u64);
 
 impl Random {
     /// Below `limit`.
-    pub(super) fn below(&mut self, limit: usize) -> usize {
+    pub(super) fn downstream(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,11 +16,11 @@ impl Random {
 
     /// True once in `n`.
     pub(super) fn once_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
+        self.downstream(n) == 0
     }
 
     /// One of these.
     pub(super) fn pick<T: Clone>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len())].clone()
+        items[self.downstream(items.len())].clone()
     }
 }

@@ -60,7 +60,7 @@ fn small_copies_share_a_slot_and_large_ones_do_not() {
 }
 
 #[test]
-fn the_next_copy_waits_for_no_tick() {
+fn next_copy_starts_without_a_tick() {
     let mut bench = large_blocks(3, 1, 1);
     let pending = pending_in_drain(&mut bench, &[LARGE; 12]);
     assert_eq!(pending, 1);
@@ -100,12 +100,12 @@ fn the_most_endangered_go_first() {
     for block in [safe, weak] {
         let at = bench.good_on(block)[0];
         bench.nodes[at].disk.remove(&block);
-        bench.nodes[at].news.lost.push(block);
+        bench.nodes[at].pending_reports.lost.push(block);
     }
     bench.beat_all();
     bench.tick();
     bench.beat_all();
-    let first = bench.nodes.iter().flat_map(|node| &node.told).find_map(|command| match command {
+    let first = bench.nodes.iter().flat_map(|node| &node.reported).find_map(|command| match command {
         Command::Copy { block, .. } => Some(*block),
         _ => None,
     });
@@ -122,7 +122,7 @@ fn a_copy_that_never_arrives_is_tried_again() {
     let target = (0..3).find(|at| !on.contains(at)).unwrap();
     bench.run_ms(11_000);
     bench.nodes[on[0]].disk.remove(&block);
-    bench.nodes[on[0]].news.lost.push(block);
+    bench.nodes[on[0]].pending_reports.lost.push(block);
     bench.beat(on[0]);
     bench.nodes[target].up = false;
     bench.run_ms(1_000);
@@ -137,8 +137,8 @@ fn a_copy_that_never_arrives_is_tried_again() {
 fn a_node_that_others_do_not_reach_is_passed_over_after_the_first_copy() {
     let mut bench = Bench::with_nodes(8);
     let blocks = bench.file("/f", 2, &[10; 60]).1;
-    let apart = bench.nodes.len() - 1;
-    bench.nodes[apart].apart = true;
+    let isolated = bench.nodes.len() - 1;
+    bench.nodes[isolated].isolated = true;
     bench.nodes[0].up = false;
     // Dead after 10 s; the first copies to the one apart are late 5 s after that.
     bench.run_ms(30_000);
@@ -167,7 +167,7 @@ fn damage_is_found_replaced_and_counted() {
     let mut bench = Bench::with_nodes(3);
     let block = bench.file("/f", 2, &[10]).1[0];
     let at = bench.good_on(block)[0];
-    bench.nodes[at].set_aside(block);
+    bench.nodes[at].move_to_bad(block);
     bench.beat_all();
     let report = bench.state.report(bench.now);
     assert_eq!(
@@ -182,7 +182,7 @@ fn damage_is_found_replaced_and_counted() {
         (0, 1, 1)
     );
     assert_eq!(bench.good_on(block).len(), 2);
-    assert!(bench.nodes[at].aside.is_empty(), "deleted once it was replaced");
+    assert!(bench.nodes[at].quarantined.is_empty(), "deleted once it was replaced");
     assert_eq!(problems(&bench), 0);
 }
 
@@ -190,7 +190,7 @@ fn damage_is_found_replaced_and_counted() {
 fn damage_is_repaired_in_place_when_there_is_no_other_place() {
     let mut bench = Bench::with_nodes(2);
     let block = bench.file("/f", 2, &[10]).1[0];
-    bench.nodes[0].set_aside(block);
+    bench.nodes[0].move_to_bad(block);
     bench.run_ms(15_000);
     assert_eq!(bench.good_on(block), [0, 1]);
     assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0);
@@ -200,9 +200,9 @@ fn damage_is_repaired_in_place_when_there_is_no_other_place() {
 fn the_last_replica_is_kept_even_if_damaged() {
     let mut bench = Bench::with_nodes(1);
     let block = bench.file("/f", 1, &[10]).1[0];
-    bench.nodes[0].set_aside(block);
+    bench.nodes[0].move_to_bad(block);
     bench.run_ms(15_000);
-    assert!(bench.nodes[0].aside.contains(&block));
+    assert!(bench.nodes[0].quarantined.contains(&block));
     let report = bench.state.report(bench.now);
     assert_eq!((report.missing, report.corrupt, report.corrupt_replicas), (0, 1, 1), "damaged, as fsck says");
     let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
@@ -215,16 +215,16 @@ fn the_last_replica_is_kept_even_if_damaged() {
     bench.run_ms(2_000);
     bench.ask(Op::Delete { path: path("/f"), recursive: false }).unwrap();
     bench.run_ms(2_000);
-    assert!(bench.nodes[0].aside.is_empty(), "with the file it goes");
+    assert!(bench.nodes[0].quarantined.is_empty(), "with the file it goes");
 }
 
 #[test]
-fn a_drained_node_is_empty_of_need() {
+fn drained_node_holds_no_needed_replica() {
     let mut bench = Bench::with_nodes(4);
     let blocks = bench.file("/f", 2, &[10; 10]).1;
     bench.ask(drain("n1", false)).unwrap();
-    let held = bench.nodes[0].disk.len() as u64;
-    assert_eq!(drained(&bench, "n1"), (NodeState::Draining, held));
+    let blocked = bench.nodes[0].disk.len() as u64;
+    assert_eq!(drained(&bench, "n1"), (NodeState::Draining, blocked));
     let (_, located) = bench.state.locate(&path("/f"), 0, 1000, "n1").unwrap();
     assert!(located.iter().all(|at| at.nodes.len() == 2), "it serves until it goes");
     bench.restart();
@@ -244,7 +244,7 @@ fn a_drained_node_is_empty_of_need() {
 }
 
 #[test]
-fn a_drain_after_which_too_few_would_stay_leaves_no_mark() {
+fn refused_drain_changes_nothing() {
     let mut bench = Bench::with_nodes(3);
     bench.file("/f", 2, &[10; 4]);
     bench.ask(drain("n1", false)).unwrap();
@@ -327,7 +327,7 @@ fn told_to_delete(bench: &mut Bench, index: usize) -> Vec<BlockId> {
 }
 
 #[test]
-fn what_a_node_had_before_it_started_again_is_no_reason_to_delete() {
+fn restarted_node_replicas_are_not_surplus() {
     let mut bench = Bench::with_nodes(3);
     let block = bench.file("/f", 3, &[10]).1[0];
     bench.run_ms(1_000);
@@ -353,7 +353,7 @@ fn what_a_node_had_before_it_started_again_is_no_reason_to_delete() {
 }
 
 #[test]
-fn a_surplus_replica_not_yet_deleted_is_taken_back_when_the_last_is_lost() {
+fn pending_delete_is_cancelled_when_the_last_replica_is_lost() {
     let mut bench = Bench::with_nodes(2);
     let block = bench.file("/f", 2, &[10]).1[0];
     bench.run_ms(1_000);
@@ -362,7 +362,7 @@ fn a_surplus_replica_not_yet_deleted_is_taken_back_when_the_last_is_lost() {
     let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
     let kept = located[0].nodes[0].uuid;
     assert_eq!(located[0].nodes.len(), 1, "one is to go");
-    bench.node(kept).set_aside(block);
+    bench.node(kept).move_to_bad(block);
     let index = bench.nodes.iter().position(|node| node.uuid == kept).unwrap();
     bench.beat(index);
     let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
@@ -426,13 +426,16 @@ fn after_a_start_only_copies_for_late_nodes_wait() {
     bench.run_ms(1_000);
     // A replica rots, a file wants more replicas, a node is to go: none waits for the ten minutes of `dead_after`.
     let rotten = bench.good_on(corrupt[0]).into_iter().find(|at| *at != late).unwrap();
-    bench.nodes[rotten].set_aside(corrupt[0]);
+    bench.nodes[rotten].move_to_bad(corrupt[0]);
     bench.ask(setrep("/raised", 3)).unwrap();
     let node = format!("n{}", (drained + 1) % 4 + 1);
     bench.ask(drain(&node, false)).unwrap();
     bench.run_ms(15_000);
     let up = |bench: &Bench, block| bench.good_on(block).into_iter().filter(|at| *at != late).count();
-    assert!(up(&bench, corrupt[0]) >= 1 && !bench.nodes[rotten].aside.contains(&corrupt[0]), "replaced");
+    assert!(
+        up(&bench, corrupt[0]) >= 1 && !bench.nodes[rotten].quarantined.contains(&corrupt[0]),
+        "replaced"
+    );
     assert!(up(&bench, raised[0]) >= 3 - usize::from(bench.nodes[late].disk.contains_key(&raised[0])));
     assert_eq!(bench.state.drain_status(&node).blocks_left, 0, "drained");
     // Blocks that lack a replica only because a node has not come are left alone.

@@ -19,7 +19,7 @@ pub(super) fn through_snapshot(namespace: &Namespace) -> Namespace {
     loader.finish().unwrap()
 }
 
-fn lived() -> Bench {
+fn run_history() -> Bench {
     let mut bench = Bench::with_nodes(3);
     bench.file("/a/b/f", 2, &[10, 20]);
     let open = bench.create("/a/open");
@@ -33,7 +33,7 @@ fn lived() -> Bench {
 
 #[test]
 fn a_snapshot_holds_everything() {
-    let bench = lived();
+    let bench = run_history();
     let back = through_snapshot(bench.state.namespace());
     assert_eq!(&back, bench.state.namespace());
     back.invariants().unwrap();
@@ -42,7 +42,7 @@ fn a_snapshot_holds_everything() {
 
 #[test]
 fn a_short_or_mixed_up_snapshot_is_refused() {
-    let bench = lived();
+    let bench = run_history();
     let items: Vec<SnapshotItem> = bench.state.namespace().items().collect();
     let load = |items: &[SnapshotItem]| {
         let mut loader = SnapshotLoader::default();
@@ -63,10 +63,10 @@ fn a_short_or_mixed_up_snapshot_is_refused() {
 
 #[test]
 fn records_that_do_not_fit_are_refused_and_never_panic() {
-    let bench = lived();
+    let bench = run_history();
     let (file, folder, none) =
         (bench.stat("/c").unwrap().file_id, bench.stat("/d").unwrap().file_id, FileId(99));
-    let below = bench.stat("/d/f").unwrap().file_id;
+    let downstream = bench.stat("/d/f").unwrap().file_id;
     let table = [
         Edit::FileClosed { file },
         Edit::FileClosed { file: none },
@@ -77,14 +77,14 @@ fn records_that_do_not_fit_are_refused_and_never_panic() {
         Edit::BlockDropped { block: BlockId(1) },
         Edit::BlockDropped { block: BlockId(77) },
         Edit::Renamed { id: folder, parent: folder, name: "x".into() },
-        Edit::Renamed { id: folder, parent: below, name: "x".into() },
+        Edit::Renamed { id: folder, parent: downstream, name: "x".into() },
         Edit::Renamed { id: file, parent: FileId(1), name: "d".into() },
         Edit::Renamed { id: FileId(1), parent: folder, name: "d".into() },
         Edit::Deleted { id: none },
         Edit::Deleted { id: FileId(1) },
         Edit::Concatenated { target: file, source: file },
         Edit::Concatenated { target: file, source: folder },
-        Edit::FolderMade {
+        Edit::FolderCreated {
             id: FileId(2),
             parent: FileId(1),
             name: "x".into(),
@@ -102,8 +102,8 @@ fn records_that_do_not_fit_are_refused_and_never_panic() {
 }
 
 #[test]
-fn answers_survive_a_restart() {
-    let mut bench = lived();
+fn retry_cache_survives_a_restart() {
+    let mut bench = run_history();
     bench.restart();
     bench.run_ms(2_000);
     bench.ask(Op::Delete { path: path("/c"), recursive: false }).unwrap();
@@ -135,7 +135,7 @@ fn refusal(state: &mut crate::namenode::State, op: Op) -> Option<crate::error::E
 }
 
 #[test]
-fn there_is_a_largest_number_of_fences() {
+fn fence_limit_is_enforced() {
     let fence = |scope: String, epoch| Op::Fence { scope, epoch };
     let mut state =
         state_with((0..100_000).map(|n| Edit::Fenced { scope: format!("s{n}"), epoch: 1 }).collect());
@@ -145,7 +145,7 @@ fn there_is_a_largest_number_of_fences() {
 }
 
 #[test]
-fn a_file_has_a_largest_number_of_blocks() {
+fn block_limit_of_a_file_is_enforced() {
     let file = FileId(10);
     let created = Edit::FileCreated {
         id: file,

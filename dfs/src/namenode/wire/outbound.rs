@@ -66,10 +66,10 @@ pub(crate) fn located(block: LocatedBlock, key: &BlockKey) -> pb::LocatedBlock {
     }
 }
 
-/// A block to be written, of no more than `most` bytes.
-pub(crate) fn to_write(block: LocatedBlock, key: &BlockKey, most: u64) -> pb::LocatedBlock {
+/// A block to be written, of no more than `max` bytes.
+pub(crate) fn to_write(block: LocatedBlock, key: &BlockKey, max: u64) -> pb::LocatedBlock {
     pb::LocatedBlock {
-        token: key.to_write(block.block.0, block.nonce.0, most).to_bytes(),
+        token: key.to_write(block.block.0, block.nonce.0, max).to_bytes(),
         block_id: block.block.0,
         nonce: block.nonce.0,
         offset: block.offset,

@@ -24,7 +24,7 @@ use tokio::process::Command;
 /// After a job, until its tracker has reaped the last task process and the pools are full again: that belongs to it.
 const SETTLE: Duration = Duration::from_millis(500);
 /// How long deletes may take to reach the disks.
-const DELETED_WITHIN: Duration = Duration::from_secs(30);
+const DELETE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is measured.
 pub(super) struct Cluster {
@@ -68,17 +68,22 @@ impl Cluster {
     }
 
     /// Submits a job as a user would, in a process of its own, and waits for its end; its id and its cost.
-    pub(super) async fn submit(&self, words: &[&str]) -> Result<(String, Ran)> {
+    pub(super) async fn submit(&self, arguments: &[&str]) -> Result<(String, Ran)> {
         let before = Usage::of(&self.launch).await?;
-        let (id, wall) = self.submit_uncounted(words).await?;
+        let (id, wall) = self.submit_uncounted(arguments).await?;
         tokio::time::sleep(SETTLE).await;
         Ok((id, Ran { wall, usage: Usage::of(&self.launch).await?.since(&before) }))
     }
 
     /// The same without its cost, which takes time to read: its id and its seconds.
-    pub(super) async fn submit_uncounted(&self, words: &[&str]) -> Result<(String, f64)> {
+    pub(super) async fn submit_uncounted(&self, arguments: &[&str]) -> Result<(String, f64)> {
         let mut command = own()?;
-        command.arg("--config").arg(self.launch.layout.config_file()).arg("submit").args(words).arg("--json");
+        command
+            .arg("--config")
+            .arg(self.launch.layout.config_file())
+            .arg("submit")
+            .args(arguments)
+            .arg("--json");
         let (wall, stdout) = finish(&mut command).await?;
         let job: serde_json::Value = serde_json::from_slice(&stdout).unwrap_or_default();
         let id = job["job"].as_str().context("`mrctl submit --json` did not print a job")?;
@@ -141,7 +146,7 @@ impl Cluster {
         let bytes: u64 = self.files.walk(&path).await?.iter().map(|file| file.length).sum();
         let used = self.files.report().await?.used;
         self.files.delete(&path, true).await?;
-        let deadline = Instant::now() + DELETED_WITHIN;
+        let deadline = Instant::now() + DELETE_TIMEOUT;
         while self.files.report().await?.used > used.saturating_sub(bytes) && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -151,7 +156,7 @@ impl Cluster {
 
 /// This program, to be run again.
 fn own() -> Result<Command> {
-    Ok(Command::new(std::env::current_exe().context("cannot tell where mrctl is")?))
+    Ok(Command::new(std::env::current_exe().context("cannot determine the path of mrctl")?))
 }
 
 /// Runs a program to its end: its seconds, and what it printed.

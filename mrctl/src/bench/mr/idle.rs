@@ -1,8 +1,8 @@
-//! A cluster that has nothing to do: processor time and memory.
+//! A cluster that has nothing to do: CPU time and memory.
 
 use super::{cluster::Cluster, usage::Usage, usage::children};
 use crate::{
-    bench::figure::{Figure, Limit},
+    bench::measurement::{Limit, Measurement},
     cluster::{Kind, memory_bytes},
 };
 use anyhow::{Context, Result};
@@ -16,7 +16,7 @@ const CORE_PERCENT: f64 = 1.0;
 const MEMORY_MIB: f64 = 30.0;
 const KINDS: [Kind; 4] = [Kind::Namenode, Kind::Datanode, Kind::Jobtracker, Kind::Tasktracker];
 
-pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Figure>> {
+pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
     tokio::time::sleep(SETTLE).await;
     let before = Usage::of(&cluster.launch).await?;
     let since = Instant::now();
@@ -24,14 +24,18 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Figure>> {
     let wall_seconds = since.elapsed().as_secs_f64();
     let usage = Usage::of(&cluster.launch).await?.since(&before);
     let percent = |seconds: f64| 100.0 * seconds / wall_seconds;
-    let mut figures = vec![Figure {
+    let mut figures = vec![Measurement {
         limit: Some(Limit::AtMost(CORE_PERCENT)),
         wall_seconds,
         daemon_cpu_seconds: usage.total(),
-        ..Figure::told("idle cluster, of one core", percent(usage.total()), "%")
+        ..Measurement::unlimited("idle cluster, of one core", percent(usage.total()), "%")
     }];
     for (kind, seconds) in &usage.0 {
-        figures.push(Figure::told(format!("idle: all of {kind}, of one core"), percent(*seconds), "%"));
+        figures.push(Measurement::unlimited(
+            format!("idle: all of {kind}, of one core"),
+            percent(*seconds),
+            "%",
+        ));
     }
     let mib = |pid: u32| memory_bytes(pid).map(|bytes| bytes as f64 / f64::from(1 << 20));
     let daemons = &cluster.launch.state.daemons;
@@ -42,13 +46,16 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Figure>> {
             largest = largest.max(memory.with_context(|| format!("{} has died", daemon.name))?);
         }
         let name = format!("idle: largest {}, resident", kind.program());
-        figures.push(Figure { limit: Some(Limit::AtMost(MEMORY_MIB)), ..Figure::told(name, largest, "MiB") });
+        figures.push(Measurement {
+            limit: Some(Limit::AtMost(MEMORY_MIB)),
+            ..Measurement::unlimited(name, largest, "MiB")
+        });
     }
     let mut warm = 0.0_f64;
     for daemon in daemons.iter().filter(|daemon| daemon.kind == Kind::Tasktracker) {
         let tasks = children(daemon.identity.pid)?;
         warm = tasks.into_iter().filter_map(mib).fold(warm, f64::max);
     }
-    figures.push(Figure::told("idle: largest warm task process, resident", warm, "MiB"));
+    figures.push(Measurement::unlimited("idle: largest warm task process, resident", warm, "MiB"));
     Ok(figures)
 }

@@ -2,12 +2,12 @@
 //! what becomes of it when all of them come back at once.
 
 use super::{
-    super::{figure::Figure, layout, note_build},
-    ghost::Tracker,
+    super::{layout, measurement::Measurement, note_build},
+    fake_tracker::Tracker,
     usage::Usage,
 };
 use crate::{
-    bench::figure::Limit,
+    bench::measurement::Limit,
     cluster::{Kind, Launch, end, memory_bytes, restart},
 };
 use anyhow::{Context, Result, ensure};
@@ -26,9 +26,9 @@ use tokio::task::JoinSet;
 /// As trackers do after a lost connection.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-const ATTACH_WITHIN: Duration = Duration::from_mins(2);
+const ATTACH_TIMEOUT: Duration = Duration::from_mins(2);
 /// Sockets of ours beside those of the trackers.
-const FILES_BESIDE: u64 = 256;
+const OTHER_FILES: u64 = 256;
 
 /// A jobtracker and very many trackers that only send heartbeats, over real connections
 ///
@@ -72,9 +72,9 @@ struct Board {
     over: AtomicBool,
 }
 
-pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Figure>> {
+pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Measurement>> {
     note_build(args.json);
-    room_for_sockets(u64::from(args.trackers))?;
+    check_socket_limit(u64::from(args.trackers))?;
     let mut layout = layout(folder, "load", 1, args.tls)?;
     layout.config.jobtracker.heartbeat = args.heartbeat;
     let state_folder = layout.folder.clone();
@@ -82,7 +82,7 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     let board = Arc::new(Board::default());
     let shown = Credentials::of_daemon(&launch.layout.config, Role::TaskTracker)?;
     let mut trackers = JoinSet::new();
-    let begun = Instant::now();
+    let started = Instant::now();
     for number in 0..args.trackers {
         let (addr, board) = ((launch.state.jobtracker.clone(), shown.clone()), board.clone());
         // Spread over the first period, as trackers that were started one by one.
@@ -90,7 +90,7 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
         trackers.spawn(live(addr, format!("load{number}"), args.heartbeat.0, offset, board));
     }
     await_all(&board, args.trackers).await?;
-    let mut figures = vec![told("trackers attached", begun.elapsed().as_secs_f64(), "s")];
+    let mut figures = vec![unlimited("trackers attached", started.elapsed().as_secs_f64(), "s")];
     let jobtracker = launch.state.find("jobtracker", None)?.identity.pid;
     let before = Usage::of(&launch).await?;
     board.counting.store(true, Ordering::Relaxed);
@@ -98,18 +98,18 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     board.counting.store(false, Ordering::Relaxed);
     let used = Usage::of(&launch).await?.since(&before);
     let busy = used.0.get("jobtracker").copied().unwrap_or(0.0) / args.seconds as f64;
-    figures.push(told("jobtracker, of one core", 100.0 * busy, "%"));
+    figures.push(unlimited("jobtracker, of one core", 100.0 * busy, "%"));
     let bytes = memory_bytes(jobtracker).context("cannot read the jobtracker's memory from /proc")?;
-    figures.push(told("jobtracker, resident", bytes as f64 / f64::from(1 << 20), "MiB"));
+    figures.push(unlimited("jobtracker, resident", bytes as f64 / f64::from(1 << 20), "MiB"));
 
     let daemon = launch.state.find("jobtracker", None)?;
     end(&[(&daemon.identity, &daemon.args)], Duration::ZERO)?;
     launch.reap();
-    eventually_none(&board).await?;
+    wait_until_none(&board).await?;
     let since = Instant::now();
     restart(&state_folder, &mut launch.state, "jobtracker", Kind::Jobtracker).await?;
     await_all(&board, args.trackers).await?;
-    figures.push(told("after kill -9 of the jobtracker: all back", since.elapsed().as_secs_f64(), "s"));
+    figures.push(unlimited("after kill -9 of the jobtracker: all back", since.elapsed().as_secs_f64(), "s"));
     board.counting.store(true, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(args.seconds)).await;
     board.over.store(true, Ordering::Relaxed);
@@ -121,11 +121,11 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     Ok(figures)
 }
 
-fn told(name: &str, value: f64, unit: &'static str) -> Figure {
-    Figure::told(format!("load: {name}"), value, unit)
+fn unlimited(name: &str, value: f64, unit: &'static str) -> Measurement {
+    Measurement::unlimited(format!("load: {name}"), value, unit)
 }
 
-fn latencies(mut answers: Vec<Duration>, trackers: u32) -> Result<Vec<Figure>> {
+fn latencies(mut answers: Vec<Duration>, trackers: u32) -> Result<Vec<Measurement>> {
     ensure!(!answers.is_empty(), "no heartbeat was answered");
     answers.sort_unstable();
     let at = |part: f64| {
@@ -134,13 +134,13 @@ fn latencies(mut answers: Vec<Duration>, trackers: u32) -> Result<Vec<Figure>> {
     };
     let name = |what: &str| format!("load: a heartbeat of {trackers} trackers, {what}");
     Ok(vec![
-        Figure::told(name("median"), at(0.5), "ms"),
-        Figure {
+        Measurement::unlimited(name("median"), at(0.5), "ms"),
+        Measurement {
             limit: Some(Limit::AtMost(100.0)),
-            ..Figure::told(name("99 of 100 within"), at(0.99), "ms")
+            ..Measurement::unlimited(name("99 of 100 within"), at(0.99), "ms")
         },
-        Figure::told(name("slowest"), at(1.0), "ms"),
-        Figure::told("load: heartbeats answered", answers.len() as f64, ""),
+        Measurement::unlimited(name("slowest"), at(1.0), "ms"),
+        Measurement::unlimited("load: heartbeats answered", answers.len() as f64, ""),
     ])
 }
 
@@ -167,7 +167,7 @@ async fn live(
         while !board.over.load(Ordering::Relaxed) {
             beats.tick().await;
             let counts = board.counting.load(Ordering::Relaxed);
-            match tracker.beat().await {
+            match tracker.heartbeat().await {
                 Ok(took) if counts => answers.push(took),
                 Ok(_) => {}
                 Err(_) => break,
@@ -179,20 +179,20 @@ async fn live(
 }
 
 async fn await_all(board: &Board, trackers: u32) -> Result<()> {
-    let deadline = Instant::now() + ATTACH_WITHIN;
+    let deadline = Instant::now() + ATTACH_TIMEOUT;
     while board.attached.load(Ordering::Relaxed) < trackers as usize {
         let attached = board.attached.load(Ordering::Relaxed);
         ensure!(
             Instant::now() < deadline,
-            "only {attached} of {trackers} trackers were taken in {ATTACH_WITHIN:?}"
+            "only {attached} of {trackers} trackers were taken in {ATTACH_TIMEOUT:?}"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
 
-async fn eventually_none(board: &Board) -> Result<()> {
-    let deadline = Instant::now() + ATTACH_WITHIN;
+async fn wait_until_none(board: &Board) -> Result<()> {
+    let deadline = Instant::now() + ATTACH_TIMEOUT;
     while board.attached.load(Ordering::Relaxed) > 0 {
         ensure!(Instant::now() < deadline, "trackers do not notice that the jobtracker is gone");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -201,9 +201,9 @@ async fn eventually_none(board: &Board) -> Result<()> {
 }
 
 /// A socket for each tracker here, and one in the jobtracker, which inherits the limit.
-fn room_for_sockets(trackers: u64) -> Result<()> {
+fn check_socket_limit(trackers: u64) -> Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let wanted = trackers + FILES_BESIDE;
+    let wanted = trackers + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= wanted) {
         return Ok(());

@@ -4,24 +4,24 @@
 //! is a process of its own too, started by this one, so both are read from the same counters of the kernel.
 
 mod cluster;
-mod ghost;
+mod comparison;
+mod fake_tracker;
 mod idle;
 pub(super) mod load;
 pub(super) mod preempt;
 mod small;
 mod tasks;
 mod terasort;
-mod twin;
 mod usage;
 mod wordcount;
 
-use super::{figure::Figure, need_room, note_build};
+use super::{check_free_space, measurement::Measurement, note_build};
 use anyhow::Result;
 use cluster::Cluster;
 use daemon::Bytes;
 use std::path::{Path, PathBuf};
 
-/// Jobs: processor time beside a plain program's, latency, tasks a second, an idle cluster
+/// Jobs: CPU time beside a plain program's, latency, tasks a second, an idle cluster
 ///
 /// Starts a cluster of its own in a temporary folder and removes it.
 #[derive(Debug, clap::Args)]
@@ -74,7 +74,7 @@ impl Args {
     }
 
     /// Says what is going on, to people.
-    fn say(&self, text: impl std::fmt::Display) {
+    fn print_status(&self, text: impl std::fmt::Display) {
         if !self.json {
             eprintln!("{text}");
         }
@@ -82,33 +82,33 @@ impl Args {
 }
 
 /// Measures what is wanted.
-pub(super) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Figure>> {
+pub(super) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Measurement>> {
     note_build(args.json);
     if args.wants(What::Wordcount) || args.wants(What::Terasort) {
-        need_room(&args.dir, args.size, COPIES)?;
+        check_free_space(&args.dir, args.size, COPIES)?;
     }
     let mut figures = Vec::new();
     let cluster = Cluster::start(folder, args.nodes).await?;
     if args.wants(What::Wordcount) {
-        args.say(format!("wordcount: {} of text, rounds: {}", args.size, args.rounds));
+        args.print_status(format!("wordcount: {} of text, rounds: {}", args.size, args.rounds));
         figures.extend(wordcount::measure(args, &cluster, folder).await?);
     }
     if args.wants(What::Terasort) {
-        args.say(format!("terasort: {} of records, rounds: {}", args.size, args.rounds));
+        args.print_status(format!("terasort: {} of records, rounds: {}", args.size, args.rounds));
         figures.extend(terasort::measure(args, &cluster, folder).await?);
     }
     if args.wants(What::Small) {
-        args.say(format!("small: {} jobs, twice", small::JOBS));
+        args.print_status(format!("small: {} jobs, twice", small::JOBS));
         figures.extend(small::measure(&cluster).await?);
     }
     if args.wants(What::Tasks) {
-        args.say(format!("tasks: {} empty ones", tasks::TASKS));
+        args.print_status(format!("tasks: {} empty ones", tasks::TASKS));
         figures.extend(tasks::measure(&cluster).await?);
-        args.say("tasks: the jobtracker alone");
+        args.print_status("tasks: the jobtracker alone");
         figures.push(tasks::measure_alone(folder, args.nodes).await?);
     }
     if args.wants(What::Idle) {
-        args.say(format!("idle: {} s", idle::OVER.as_secs()));
+        args.print_status(format!("idle: {} s", idle::OVER.as_secs()));
         figures.extend(idle::measure(&cluster).await?);
     }
     Ok(figures)

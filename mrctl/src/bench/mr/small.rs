@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use crate::{
-    bench::figure::{Figure, Limit, median},
+    bench::measurement::{Limit, Measurement, median},
     job::wire::Submission,
 };
 use anyhow::Result;
@@ -14,9 +14,9 @@ const WARM_UP: usize = 5;
 const LIMIT_MS: f64 = 100.0;
 const INPUT: &str = "/small/in";
 
-pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Figure>> {
+pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
     cluster.put_bytes(b"one slot waits, the others go on\n".repeat(31), INPUT).await?;
-    let (mut here, mut there) = (Vec::new(), Vec::new());
+    let (mut here, mut existing) = (Vec::new(), Vec::new());
     let since = Instant::now();
     for number in 0..WARM_UP + JOBS {
         let output = format!("/small/here-{number}");
@@ -26,23 +26,23 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Figure>> {
     let since = Instant::now();
     for number in 0..WARM_UP + JOBS {
         let output = format!("/small/there-{number}");
-        let words = ["wordcount", "--input", INPUT, "--output", &output];
-        there.push(1000.0 * cluster.submit_uncounted(&words).await?.1);
+        let arguments = ["wordcount", "--input", INPUT, "--output", &output];
+        existing.push(1000.0 * cluster.submit_uncounted(&arguments).await?.1);
     }
     let there_wall = since.elapsed().as_secs_f64();
     cluster.delete("/small").await?;
     let mut figures = Vec::new();
     let runs =
-        [(here, here_wall, "over a connection that is there"), (there, there_wall, "by `mrctl submit`")];
+        [(here, here_wall, "over a connection that is there"), (existing, there_wall, "by `mrctl submit`")];
     for (mut times, wall_seconds, how) in runs {
         times.drain(..WARM_UP);
         let late = late(times.clone());
-        figures.push(Figure {
+        figures.push(Measurement {
             limit: Some(Limit::AtMost(LIMIT_MS)),
             wall_seconds,
-            ..Figure::told(format!("small job {how}, median"), median(times), "ms")
+            ..Measurement::unlimited(format!("small job {how}, median"), median(times), "ms")
         });
-        figures.push(Figure::told(format!("small job {how}, 95 of 100 within"), late, "ms"));
+        figures.push(Measurement::unlimited(format!("small job {how}, 95 of 100 within"), late, "ms"));
     }
     Ok(figures)
 }

@@ -1,10 +1,10 @@
 //! Empty tasks a second: through real trackers and task processes, and through the jobtracker alone.
 
-use super::{cluster::Cluster, ghost, usage::Usage};
+use super::{cluster::Cluster, fake_tracker, usage::Usage};
 use crate::{
     bench::{
-        figure::{Figure, Limit},
         layout,
+        measurement::{Limit, Measurement},
     },
     cluster::Launch,
     job::wire::{JobTracker, Submission},
@@ -48,7 +48,7 @@ fn submission() -> Submission {
 }
 
 /// A process for each task, from submit to done.
-pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Figure>> {
+pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
     for file in 0..FILES {
         cluster.put_bytes(input(), &format!("/tasks/{file}")).await?;
     }
@@ -56,22 +56,22 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Figure>> {
     let wall = cluster.submit_here(submission()).await?;
     let usage = Usage::of(&cluster.launch).await?.since(&before);
     cluster.delete("/tasks").await?;
-    let mut figures = vec![Figure {
+    let mut figures = vec![Measurement {
         limit: Some(Limit::AtLeast(LEAST)),
         wall_seconds: wall,
         daemon_cpu_seconds: usage.total(),
-        ..Figure::told(format!("{TASKS} empty tasks"), f64::from(TASKS) / wall.max(1e-9), "tasks/s")
+        ..Measurement::unlimited(format!("{TASKS} empty tasks"), f64::from(TASKS) / wall.max(1e-9), "tasks/s")
     }];
     for kind in ["tasks", "tasktracker", "jobtracker", "namenode", "datanode"] {
         let seconds = usage.0.get(kind).copied().unwrap_or(0.0);
         let each = 1000.0 * seconds / f64::from(TASKS);
-        figures.push(Figure::told(format!("an empty task: {kind}, processor time"), each, "ms"));
+        figures.push(Measurement::unlimited(format!("an empty task: {kind}, CPU time"), each, "ms"));
     }
     Ok(figures)
 }
 
 /// The same job with trackers that answer at once, without processes: what the jobtracker itself can do.
-pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Figure> {
+pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Measurement> {
     let mut layout = layout(folder, "alone", 1, false)?;
     layout.config.jobtracker.suspect_after = Period::secs(600);
     layout.config.jobtracker.lost_after = Period::secs(1200);
@@ -87,7 +87,8 @@ pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Figure
     let mut ghosts = JoinSet::new();
     for number in 1..=trackers {
         let ghost =
-            ghost::Tracker::attach(&launch.state.jobtracker, &shown, &format!("node{number}"), slots).await?;
+            fake_tracker::Tracker::attach(&launch.state.jobtracker, &shown, &format!("node{number}"), slots)
+                .await?;
         ghosts.spawn(ghost.serve());
     }
     let tracker = JobTracker::connect(&launch.state.jobtracker, None, launch.credentials()?).await?;
@@ -99,10 +100,10 @@ pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Figure
     }
     let wall = since.elapsed().as_secs_f64();
     let usage = Usage::of(&launch).await?.since(&before);
-    Ok(Figure {
+    Ok(Measurement {
         wall_seconds: wall,
         daemon_cpu_seconds: usage.total(),
-        ..Figure::told(
+        ..Measurement::unlimited(
             format!("{TASKS} empty tasks, trackers that only answer"),
             f64::from(TASKS) / wall.max(1e-9),
             "tasks/s",

@@ -1,7 +1,7 @@
 //! Sorting records, beside the plain program and beside GNU sort, which is given the same file.
 
-use super::{Args, cluster::Cluster, twin::Twin};
-use crate::bench::figure::{Figure, Limit, median};
+use super::{Args, cluster::Cluster, comparison::Comparison};
+use crate::bench::measurement::{Limit, Measurement, median};
 use anyhow::{Context, Result, bail, ensure};
 use mrlib::programs::Checksum;
 use std::{
@@ -11,21 +11,21 @@ use std::{
 };
 use tokio::process::Command;
 
-const MOST: f64 = 5.0;
+const LIMIT_RATIO: f64 = 5.0;
 const OUTPUT: &str = "/terasort/out";
 const INPUT: &str = "/terasort/in";
 const VERDICT: &str = "/terasort/verdict";
 
-pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Result<Vec<Figure>> {
+pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Result<Vec<Measurement>> {
     let (records, sorted, other) = (folder.join("records"), folder.join("sorted"), folder.join("gnu-sorted"));
     plain::make_records(&records, args.size.0, plain::SEED)?;
     cluster.put(&records, INPUT).await?;
     let reduces = args.nodes.to_string();
     let gnu = has_gnu_sort().await;
     if !gnu {
-        args.say("terasort: no GNU sort on this machine; its row is left out");
+        args.print_status("terasort: no GNU sort on this machine; its row is left out");
     }
-    let (mut twin, mut gnu_walls) = (Twin::default(), Vec::new());
+    let (mut duplicate, mut gnu_walls) = (Comparison::default(), Vec::new());
     for round in 0..args.rounds {
         let beside = cluster.plain("sort", &records, &sorted).await?;
         if gnu {
@@ -33,9 +33,9 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
             command.env("LC_ALL", "C").arg("--parallel=2").arg("-T").arg(folder).arg("-o");
             gnu_walls.push(cluster.run(command.arg(&other).arg(&records)).await?.wall);
         }
-        let words = ["terasort", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
-        let (job, ran) = cluster.submit(&words).await?;
-        twin.add(ran, cluster.by_phase(&job).await?, beside);
+        let arguments = ["terasort", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
+        let (job, ran) = cluster.submit(&arguments).await?;
+        duplicate.add(ran, cluster.by_phase(&job).await?, beside);
         if round == 0 {
             same_bytes(cluster, &sorted).await?;
             validate(cluster, &records).await?;
@@ -46,16 +46,16 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
     for path in [&records, &sorted] {
         std::fs::remove_file(path).context("cannot remove the records")?;
     }
-    let mut figures = twin.figures("terasort", MOST);
+    let mut figures = duplicate.figures("terasort", LIMIT_RATIO);
     if gnu {
         std::fs::remove_file(&other).context("cannot remove the records")?;
         figures.insert(
             1,
-            Figure {
+            Measurement {
                 limit: Some(Limit::AtMostOfBaseline(1.0)),
                 baseline: Some(median(gnu_walls)),
                 baseline_name: Some("GNU sort --parallel=2 of the same file, LC_ALL=C"),
-                ..Figure::told("terasort, time beside GNU sort", twin.wall(), "s")
+                ..Measurement::unlimited("terasort, time against GNU sort", duplicate.wall(), "s")
             },
         );
     }
@@ -88,8 +88,8 @@ async fn same_bytes(cluster: &Cluster, sorted: &Path) -> Result<()> {
 
 /// Runs teravalidate, and compares its checksum with the input's.
 async fn validate(cluster: &Cluster, records: &Path) -> Result<()> {
-    let words = ["teravalidate", "--input", OUTPUT, "--output", VERDICT, "--reduces", "1"];
-    cluster.submit(&words).await?;
+    let arguments = ["teravalidate", "--input", OUTPUT, "--output", VERDICT, "--reduces", "1"];
+    cluster.submit(&arguments).await?;
     let mut verdict = Vec::new();
     cluster
         .output(VERDICT, |bytes| {

@@ -27,7 +27,7 @@ impl Usage {
             }
             tokio::time::sleep(AGAIN).await;
         }
-        bail!("processes come and go on this machine too fast to read their times: try when it is quieter")
+        bail!("processes come and continue this machine too fast to read their times: try when it is quieter")
     }
 
     fn read(launch: &Launch, processes: &BTreeMap<u32, Times>) -> Result<Self> {

@@ -1,26 +1,26 @@
 //! Counting the words of a text.
 
-use super::{Args, cluster::Cluster, twin::Twin};
-use crate::bench::figure::Figure;
+use super::{Args, cluster::Cluster, comparison::Comparison};
+use crate::bench::measurement::Measurement;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
 
-const MOST: f64 = 2.5;
+const LIMIT_RATIO: f64 = 2.5;
 const OUTPUT: &str = "/wordcount/out";
 const INPUT: &str = "/wordcount/in";
 
-pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Result<Vec<Figure>> {
+pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Result<Vec<Measurement>> {
     let (text, counts) = (folder.join("text"), folder.join("counts"));
     // Just written, so both copies are in the page cache.
     plain::make_text(&text, args.size.0, plain::SEED)?;
     cluster.put(&text, INPUT).await?;
     let reduces = args.nodes.to_string();
-    let mut twin = Twin::default();
+    let mut duplicate = Comparison::default();
     for round in 0..args.rounds {
         let beside = cluster.plain("wordcount", &text, &counts).await?;
-        let words = ["wordcount", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
-        let (job, ran) = cluster.submit(&words).await?;
-        twin.add(ran, cluster.by_phase(&job).await?, beside);
+        let arguments = ["wordcount", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
+        let (job, ran) = cluster.submit(&arguments).await?;
+        duplicate.add(ran, cluster.by_phase(&job).await?, beside);
         if round == 0 {
             same_counts(cluster, &counts).await?;
         }
@@ -28,7 +28,7 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
     }
     cluster.delete("/wordcount").await?;
     std::fs::remove_file(&text).context("cannot remove the text")?;
-    Ok(twin.figures("wordcount", MOST))
+    Ok(duplicate.figures("wordcount", LIMIT_RATIO))
 }
 
 /// The same lines, whatever their order.

@@ -1,11 +1,11 @@
-//! What must not be there when all jobs are over and all is well: files, processes, and more memory than before.
+//! What must not be there when all jobs have ended and all is well: files, processes, and more memory than before.
 
 use super::{
     super::{
-        sight::{Eyes, Sight},
-        site::{Footprint, Site},
+        observer::{ClusterView, Observer},
+        target::{ChaosTarget, ResourceUsage},
     },
-    works::Works,
+    jobs::SoakJobs,
 };
 use crate::output;
 use anyhow::Result;
@@ -16,7 +16,7 @@ use std::{
 };
 
 /// What is to be cleared away is cleared away by then.
-const CLEAN_WITHIN: Duration = Duration::from_secs(30);
+const CLEAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// A daemon may need a quarter more memory in the end than at first, and this much: allocators keep what was needed once.
 const MEMORY_SLACK: u64 = 8 << 20;
 /// Open files more than at first: connections that are about to end.
@@ -24,15 +24,15 @@ const FILES_SLACK: u64 = 16;
 
 /// Waits until nothing is left over; what is, if that takes too long.
 pub(super) async fn left_over(
-    site: &Site,
-    works: &Works,
-    eyes: &mut Eyes,
-    sight: &mut Sight,
+    target: &ChaosTarget,
+    jobs: &SoakJobs,
+    observer: &mut Observer,
+    view: &mut ClusterView,
 ) -> Result<Vec<String>> {
-    let deadline = Instant::now() + CLEAN_WITHIN;
+    let deadline = Instant::now() + CLEAN_TIMEOUT;
     loop {
-        *sight = eyes.look(sight).await;
-        let left = look(site, works, sight)?;
+        *view = observer.observe(view).await;
+        let left = observe(target, jobs, view)?;
         if left.is_empty() || Instant::now() > deadline {
             return Ok(left);
         }
@@ -40,34 +40,34 @@ pub(super) async fn left_over(
     }
 }
 
-fn look(site: &Site, works: &Works, sight: &Sight) -> Result<Vec<String>> {
+fn observe(target: &ChaosTarget, jobs: &SoakJobs, view: &ClusterView) -> Result<Vec<String>> {
     let mut left = Vec::new();
-    if sight.in_use() > 0 {
-        left.push(format!("{} in use", output::count(sight.in_use().into(), "slot")));
+    if view.in_use() > 0 {
+        left.push(format!("{} in use", output::count(view.in_use().into(), "slot")));
     }
-    if let Some(open) = sight.files.as_ref().map(|files| files.open_files).filter(|open| *open > 0) {
+    if let Some(open) = view.files.as_ref().map(|files| files.open_files).filter(|open| *open > 0) {
         left.push(format!("{} still held by a writer", output::count(open, "file")));
     }
-    let files = works.list()?;
+    let files = jobs.list()?;
     let ours = |path: &&String| path.contains("/_temporary") || path.starts_with("/tmp/fermata/staging/");
     left.extend(files.iter().filter(ours).map(|path| format!("{path} is left in the file system")));
-    if left.is_empty() && files.len() as u64 != works.files {
+    if left.is_empty() && files.len() as u64 != jobs.files {
         left.push(format!(
             "{} in the file system, at first {}",
             output::count(files.len() as u64, "file"),
-            works.files
+            jobs.files
         ));
     }
-    left.extend(site.job_files()?.into_iter().take(5).map(|path| format!("{path} is left of a job")));
-    let feet = site.footprints()?;
-    let settings = site.config()?.tasktracker;
+    left.extend(target.job_files()?.into_iter().take(5).map(|path| format!("{path} is left of a job")));
+    let feet = target.resource_usage()?;
+    let settings = target.config()?.tasktracker;
     // Idle ones for the next tasks, one that has done a task for each slot, and the keeper, which ends them all.
     let most = settings.warm_tasks + settings.map_slots + settings.reduce_slots + 1;
     let many = feet.iter().filter(|foot| foot.tasks > if foot.program == "tasktracker" { most } else { 0 });
     left.extend(
         many.map(|foot| format!("processes under the {} of {}: {}", foot.program, foot.node, foot.tasks)),
     );
-    let expected = site.nodes()?.len() * 2 + 2;
+    let expected = target.nodes()?.len() * 2 + 2;
     if feet.len() != expected {
         left.push(format!("daemons that run: {} of {expected}", feet.len()));
     }
@@ -76,7 +76,7 @@ fn look(site: &Site, works: &Works, sight: &Sight) -> Result<Vec<String>> {
 
 /// What daemons had in memory when all was well, round after round.
 #[derive(Debug, Default)]
-pub(super) struct Footprints {
+pub(super) struct UsageHistory {
     /// By program, the most of all.
     rounds: Vec<BTreeMap<String, (u64, u64)>>,
 }
@@ -91,10 +91,10 @@ pub(super) struct Growth {
     pub(super) last_files: u64,
 }
 
-impl Footprints {
-    pub(super) fn take(&mut self, site: &Site) -> Result<()> {
+impl UsageHistory {
+    pub(super) fn take(&mut self, target: &ChaosTarget) -> Result<()> {
         let mut round: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-        for Footprint { program, bytes, files, .. } in site.footprints()? {
+        for ResourceUsage { program, bytes, files, .. } in target.resource_usage()? {
             let most = round.entry(program).or_default();
             *most = (most.0.max(bytes), most.1.max(files));
         }
@@ -154,11 +154,11 @@ mod tests {
 
     fn leaks_of(program: &str, rounds: &[(u64, u64)]) -> Vec<String> {
         let round = |(bytes, files): &(u64, u64)| [(program.to_owned(), (*bytes, *files))].into();
-        Footprints { rounds: rounds.iter().map(round).collect() }.leaks()
+        UsageHistory { rounds: rounds.iter().map(round).collect() }.leaks()
     }
 
     #[test]
-    fn growth_is_told_and_noise_is_not() {
+    fn growth_is_reported_and_noise_is_not() {
         let mib = |sizes: &[u64]| sizes.iter().map(|size| (size << 20, 50)).collect::<Vec<_>>();
         assert!(leaks_of("namenode", &mib(&[30, 32, 31, 33, 40, 41, 42, 41])).is_empty());
         // One bad moment is none.
@@ -168,6 +168,6 @@ mod tests {
         let files = |count| (30 << 20, count);
         assert!(leaks_of("datanode", &[files(20), files(36)]).is_empty());
         assert_eq!(leaks_of("datanode", &[files(20), files(37)]).len(), 1);
-        assert!(Footprints::default().growth().is_empty());
+        assert!(UsageHistory::default().growth().is_empty());
     }
 }

@@ -1,16 +1,16 @@
-//! `mrctl chaos soak`: random jobs, slots taken back, and faults, on a real cluster, round after round. After each round
+//! `mrctl chaos soak`: random jobs, preempted slots, and faults, on a real cluster, round after round. After each round
 //! everything is healed, and then nothing may be wrong: outputs are those of calm runs, slots are free, no file, process or
 //! memory is left over.
 //!
 //! Deliberately absent: two nodes off at once, which three replicas need not survive.
 
+mod fault_schedule;
+mod jobs;
 mod leaks;
-mod weather;
-mod works;
 
 use super::{
-    sight::{Eyes, Sight},
-    site::Site,
+    observer::{ClusterView, Observer},
+    target::ChaosTarget,
 };
 use crate::{
     cluster::{ClusterState, Launch, Layout, Overrides, remove_elsewhere, temporary},
@@ -19,7 +19,9 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use daemon::{Bytes, Period};
-use leaks::Footprints;
+use fault_schedule::{FaultSchedule, Tally};
+use jobs::SoakJobs;
+use leaks::UsageHistory;
 use rand::{SeedableRng, rngs::SmallRng};
 use serde::Serialize;
 use std::{
@@ -28,12 +30,10 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use weather::{Tally, Weather};
-use works::Works;
 
 /// How long it may take until all is well after a round.
-const WHOLE_WITHIN: Duration = Duration::from_secs(90);
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(90);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Random jobs, preemptions and faults on a real cluster, and checks after each round
 ///
@@ -76,18 +76,18 @@ struct Report {
     #[serde(flatten)]
     tally: Tally,
     /// Seconds until all was well after a round, the longest.
-    whole_s: f64,
+    recovered_s: f64,
     /// What was wrong; empty if nothing was.
     wrong: Vec<String>,
     memory: Vec<leaks::Growth>,
 }
 
 /// A cluster of its own. However this ends, its daemons end with it.
-struct Own {
+struct OwnedCluster {
     folder: PathBuf,
 }
 
-impl Drop for Own {
+impl Drop for OwnedCluster {
     fn drop(&mut self) {
         // Those that were started again are in the file alone.
         if let Ok(Some(state)) = ClusterState::load(&self.folder) {
@@ -102,15 +102,15 @@ impl Drop for Own {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     ensure!(args.minutes.is_finite() && args.minutes >= 0.0, "--minutes {}: a time from 0 on", args.minutes);
     if let Some(cluster) = &args.cluster {
-        let site = Arc::new(Site::Machines(Fleet::of(&Reach::of(cluster))?));
-        return tell(&soak(args, &site).await?, args.json);
+        let target = Arc::new(ChaosTarget::Machines(Fleet::of(&Reach::of(cluster))?));
+        return print_result(&soak(args, &target).await?, args.json);
     }
     let folder = temporary(&args.dir, "fermata-soak-")?;
     let report = {
         let own = start(folder.path(), args.nodes).await?;
-        let site = Arc::new(Site::here(own.folder.clone())?);
+        let target = Arc::new(ChaosTarget::here(own.folder.clone())?);
         tokio::select! {
-            report = soak(args, &site) => report?,
+            report = soak(args, &target) => report?,
             () = crate::command::end_signal() => bail!("interrupted: what was started is stopped and removed"),
         }
     };
@@ -119,11 +119,11 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     } else {
         eprintln!("mrctl: the cluster's files stay in {}", folder.keep().display());
     }
-    tell(&report, args.json)
+    print_result(&report, args.json)
 }
 
 /// A cluster that notices silence within seconds, and keeps three replicas of small blocks.
-async fn start(folder: &Path, nodes: u32) -> Result<Own> {
+async fn start(folder: &Path, nodes: u32) -> Result<OwnedCluster> {
     let overrides = Overrides {
         nodes: Some(nodes),
         racks: Some(2),
@@ -143,7 +143,7 @@ async fn start(folder: &Path, nodes: u32) -> Result<Own> {
     // What it remembers on purpose must not look like a leak.
     config.jobtracker.jobs_kept = 20;
     config.check()?;
-    let own = Own { folder: layout.folder.clone() };
+    let own = OwnedCluster { folder: layout.folder.clone() };
     let mut launch = Launch::start(layout, None).await?;
     launch.keep();
     Ok(own)
@@ -151,31 +151,31 @@ async fn start(folder: &Path, nodes: u32) -> Result<Own> {
 
 /// A soak under way.
 struct Soak {
-    site: Arc<Site>,
-    eyes: Eyes,
-    sight: Sight,
+    target: Arc<ChaosTarget>,
+    observer: Observer,
+    view: ClusterView,
     slots: (u32, u32),
-    works: Works,
-    dice: SmallRng,
+    jobs: SoakJobs,
+    rng: SmallRng,
     report: Report,
 }
 
-async fn soak(args: &Args, site: &Arc<Site>) -> Result<Report> {
+async fn soak(args: &Args, target: &Arc<ChaosTarget>) -> Result<Report> {
     let report = Report { seed: args.seed, ..Report::default() };
-    let mut eyes = Eyes::new(site.target());
+    let mut observer = Observer::new(target.target());
     let began = Instant::now();
-    let sight = whole(&mut eyes, site, None).await.context("before anything was done")?;
-    let works = Works::prepare(site)?;
-    let slots = sight.slots();
-    let dice = SmallRng::seed_from_u64(args.seed);
-    let mut soak = Soak { site: site.clone(), eyes, sight, slots, works, dice, report };
-    let mut feet = Footprints::default();
-    feet.take(site)?;
+    let view = recovered(&mut observer, target, None).await.context("before anything was done")?;
+    let jobs = SoakJobs::prepare(target)?;
+    let slots = view.slots();
+    let rng = SmallRng::seed_from_u64(args.seed);
+    let mut soak = Soak { target: target.clone(), observer, view, slots, jobs, rng, report };
+    let mut feet = UsageHistory::default();
+    feet.take(target)?;
     let limit = Duration::from_secs_f64(args.minutes * 60.0);
     let calm_s = began.elapsed().as_secs_f64();
-    say(
+    print_line(
         args.json,
-        format!("{}; calm runs took {calm_s:.0} s", output::count(site.nodes()?.len() as u64, "node")),
+        format!("{}; calm runs took {calm_s:.0} s", output::count(target.nodes()?.len() as u64, "node")),
     )?;
     let start = Instant::now();
     let mut goes_on = true;
@@ -187,10 +187,11 @@ async fn soak(args: &Args, site: &Arc<Site>) -> Result<Report> {
             goes_on = false;
             vec![output::chain(&error)]
         });
-        feet.take(site)?;
-        let (round, tally, took_s) = (soak.report.rounds, &soak.report.tally, since.elapsed().as_secs_f64());
+        feet.take(target)?;
+        let (round, tally, elapsed_s) =
+            (soak.report.rounds, &soak.report.tally, since.elapsed().as_secs_f64());
         let verdict = if wrong.is_empty() { "all is well".to_owned() } else { wrong.join("; ") };
-        say(args.json, format!("round {round}, {took_s:.0} s; so far {tally}: {verdict}"))?;
+        print_line(args.json, format!("round {round}, {elapsed_s:.0} s; so far {tally}: {verdict}"))?;
         soak.report
             .wrong
             .extend(wrong.iter().map(|what| format!("seed {}, round {round}: {what}", args.seed)));
@@ -199,7 +200,7 @@ async fn soak(args: &Args, site: &Arc<Site>) -> Result<Report> {
     soak.report.memory = feet.growth();
     soak.report.wrong.extend(feet.leaks());
     if goes_on {
-        soak.works.clear()?;
+        soak.jobs.clear()?;
     }
     Ok(soak.report)
 }
@@ -207,50 +208,54 @@ async fn soak(args: &Args, site: &Arc<Site>) -> Result<Report> {
 impl Soak {
     /// Some jobs in bad weather, and what is wrong when it is over.
     async fn round(&mut self) -> Result<Vec<String>> {
-        let jobs = self.works.submit_some(self.report.rounds, &mut self.dice)?;
+        let jobs = self.jobs.submit_random(self.report.rounds, &mut self.rng)?;
         self.report.jobs += jobs.len() as u32;
-        let mut weather = Weather::new(self.site.clone(), &mut self.dice);
-        let over = weather.until_over(&mut self.eyes, self.sight.clone(), &jobs).await;
+        let mut weather = FaultSchedule::new(self.target.clone(), &mut self.rng);
+        let over = weather.until_over(&mut self.observer, self.view.clone(), &jobs).await;
         self.report.tally.add(&weather.clear().await?);
-        self.sight = over?;
+        self.view = over?;
         let healing = Instant::now();
-        self.sight = whole(&mut self.eyes, &self.site, Some(self.slots)).await?;
-        self.report.whole_s = self.report.whole_s.max(healing.elapsed().as_secs_f64());
-        let mut wrong = self.works.wrong(&jobs, &self.sight);
-        self.works.remove(&jobs)?;
-        wrong.extend(leaks::left_over(&self.site, &self.works, &mut self.eyes, &mut self.sight).await?);
+        self.view = recovered(&mut self.observer, &self.target, Some(self.slots)).await?;
+        self.report.recovered_s = self.report.recovered_s.max(healing.elapsed().as_secs_f64());
+        let mut wrong = self.jobs.check_outputs(&jobs, &self.view);
+        self.jobs.remove(&jobs)?;
+        wrong.extend(leaks::left_over(&self.target, &self.jobs, &mut self.observer, &mut self.view).await?);
         Ok(wrong)
     }
 }
 
 /// Waits until all is well; what was seen then.
-async fn whole(eyes: &mut Eyes, site: &Site, slots: Option<(u32, u32)>) -> Result<Sight> {
-    let deadline = Instant::now() + WHOLE_WITHIN;
-    let nodes = site.nodes()?.len();
-    let mut sight = Sight::default();
+async fn recovered(
+    observer: &mut Observer,
+    target: &ChaosTarget,
+    slots: Option<(u32, u32)>,
+) -> Result<ClusterView> {
+    let deadline = Instant::now() + RECOVERY_TIMEOUT;
+    let nodes = target.nodes()?.len();
+    let mut view = ClusterView::default();
     loop {
-        sight = eyes.look(&sight).await;
-        let live = sight.nodes().len() == nodes;
-        let trouble = sight.trouble(slots.unwrap_or_else(|| sight.slots()), &[]);
-        let busy = sight.in_use();
-        let why = match trouble {
+        view = observer.observe(&view).await;
+        let live = view.nodes().len() == nodes;
+        let problem = view.problem(slots.unwrap_or_else(|| view.slots()), &[]);
+        let busy = view.in_use();
+        let why = match problem {
             Some(why) => why,
-            None if !live => format!("{} of {nodes} nodes are there", sight.nodes().len()),
+            None if !live => format!("{} of {nodes} nodes are there", view.nodes().len()),
             None if busy > 0 && slots.is_some() => format!("{} in use", output::count(busy.into(), "slot")),
-            None => return Ok(sight),
+            None => return Ok(view),
         };
         if Instant::now() > deadline {
-            bail!("not whole after {} s: {why}", WHOLE_WITHIN.as_secs());
+            bail!("not whole after {} s: {why}", RECOVERY_TIMEOUT.as_secs());
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-fn say(quiet: bool, line: String) -> Result<()> {
+fn print_line(quiet: bool, line: String) -> Result<()> {
     if quiet { Ok(()) } else { output::line(line) }
 }
 
-fn tell(report: &Report, json: bool) -> Result<ExitCode> {
+fn print_result(report: &Report, json: bool) -> Result<ExitCode> {
     if json {
         output::json(report)?;
     } else {
@@ -261,7 +266,7 @@ fn tell(report: &Report, json: bool) -> Result<ExitCode> {
             output::count(report.jobs.into(), "job"),
             report.seconds,
             report.tally,
-            report.whole_s
+            report.recovered_s
         ))?;
         for one in &report.memory {
             output::line(format!(

@@ -21,7 +21,12 @@ impl JobTracker {
 
     /// How far that is.
     pub(crate) async fn drain_status(&self, node: &str) -> Result<DrainState> {
-        self.call_drain(pb::DrainTrackerRequest { node: node.into(), look: true, ..Default::default() }).await
+        self.call_drain(pb::DrainTrackerRequest {
+            node: node.into(),
+            status_only: true,
+            ..Default::default()
+        })
+        .await
     }
 
     async fn call_drain(&self, mut message: pb::DrainTrackerRequest) -> Result<DrainState> {

@@ -2,7 +2,8 @@
 
 use super::JobTracker;
 use crate::job::scheduling::{
-    Choice, Comparison, Deciding, Difference, Happening, Pace, Parameter, Policy, Reason, Schedulers, Why,
+    Choice, Comparison, DecisionStats, Difference, JobEvent, Parameter, Policy, Reason, Schedulers,
+    Throughput, Why,
 };
 use anyhow::Result;
 use proto::mr as pb;
@@ -21,8 +22,8 @@ impl JobTracker {
             of: reply.of,
             state: reply.state,
             scheduler: reply.scheduler,
-            waits: reply.waits.into_iter().map(reason).collect(),
-            lately: reply.lately.into_iter().map(happening).collect(),
+            waiting_for: reply.waiting_for.into_iter().map(reason).collect(),
+            recent_events: reply.recent_events.into_iter().map(happening).collect(),
         })
     }
 
@@ -33,7 +34,7 @@ impl JobTracker {
         let policies = reply.policies.into_iter().map(|own| policy(own, &reply.scheduler)).collect();
         let shadow = Some(reply.shadow).filter(|name| !name.is_empty());
         let deciding =
-            Deciding { rounds: reply.rounds, total_us: reply.deciding_us, longest_us: reply.longest_us };
+            DecisionStats { rounds: reply.rounds, total_us: reply.deciding_us, longest_us: reply.longest_us };
         Ok(Schedulers { scheduler: Some(reply.scheduler), shadow, deciding: Some(deciding), policies })
     }
 
@@ -48,9 +49,9 @@ impl JobTracker {
             other: reply.other,
             left_free: reply.left_free,
             sooner: reply.sooner,
-            both_took: reply.both_took,
-            policy_took: reply.policy_took,
-            shadow_took: reply.shadow_took,
+            both_preempted: reply.both_preempted,
+            policy_preempted: reply.policy_preempted,
+            shadow_preempted: reply.shadow_preempted,
             differences: reply.differences.into_iter().map(difference).collect(),
         })
     }
@@ -58,17 +59,17 @@ impl JobTracker {
 
 fn reason(reason: pb::Reason) -> Reason {
     let numbers = reason.numbers.into_iter().map(|number| (number.name, number.value)).collect();
-    Reason { rule: reason.rule, numbers, words: reason.words }
+    Reason { rule: reason.rule, numbers, text: reason.text }
 }
 
-fn happening(happening: pb::Happening) -> Happening {
-    Happening {
+fn happening(happening: pb::JobEvent) -> JobEvent {
+    JobEvent {
         at_ms: happening.at_ms,
         what: happening.what,
         attempt: happening.attempt,
         tracker: happening.tracker,
         why: happening.why.map(reason),
-        words: happening.words,
+        text: happening.text,
     }
 }
 
@@ -91,7 +92,7 @@ fn policy(policy: pb::Policy, in_use: &str) -> Policy {
 fn difference(difference: pb::ShadowDifference) -> Difference {
     let choice = |own: pb::Choice| Choice {
         task: own.task,
-        taken_back: own.taken_back,
+        preempted: own.preempted,
         why: own.why.map(reason).unwrap_or_default(),
     };
     Difference {
@@ -103,9 +104,9 @@ fn difference(difference: pb::ShadowDifference) -> Difference {
     }
 }
 
-pub(super) fn pace(pace: Option<pb::Pace>) -> Pace {
-    let pb::Pace { attempts, bytes_per_second, speed } = pace.unwrap_or_default();
+pub(super) fn pace(pace: Option<pb::Throughput>) -> Throughput {
+    let pb::Throughput { attempts, bytes_per_second, speed } = pace.unwrap_or_default();
     // Neither can be 0: the wire has 0 for what is not known.
     let known = |value: f64| (value > 0.0).then_some(value);
-    Pace { attempts, bytes_per_second: known(bytes_per_second), speed: known(speed) }
+    Throughput { attempts, bytes_per_second: known(bytes_per_second), speed: known(speed) }
 }

@@ -41,7 +41,7 @@ fn machine(dir: &Path, shell: Shell) -> Machine {
 
 /// The numbers of accounts at a desk are not those of the machines.
 #[test]
-fn what_comes_to_a_machine_of_roots_is_roots() {
+fn files_on_a_root_machine_belong_to_root() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root's tar gives files away");
     }
@@ -81,7 +81,7 @@ fn what_comes_to_a_machine_of_roots_is_roots() {
 }
 
 #[test]
-fn what_tasks_have_closed_is_purged_too() {
+fn folders_without_permissions_are_purged() {
     let space = tempfile::tempdir().unwrap();
     let dir = space.path().join("n1");
     // Root comes in everywhere: somebody else then.
@@ -105,7 +105,7 @@ fn what_tasks_have_closed_is_purged_too() {
 }
 
 #[test]
-fn programs_that_come_take_the_place_of_none_that_run() {
+fn new_programs_do_not_replace_running_ones() {
     let space = tempfile::tempdir().unwrap();
     let at = |name: &str| space.path().join(name);
     fs::create_dir(at("lab")).unwrap();
@@ -138,7 +138,7 @@ fn programs_that_come_take_the_place_of_none_that_run() {
     assert_eq!(mrtask(), "# one\n");
     // Who goes back before they were used, goes back.
     machine.install(Some(&first), &package).unwrap();
-    assert!(machine.look().unwrap().iter().all(|one| !one.outdated));
+    assert!(machine.status_of().unwrap().iter().all(|one| !one.outdated));
     machine.install(Some(&second), &package).unwrap();
     for daemon in daemons {
         machine.stop(daemon).unwrap();

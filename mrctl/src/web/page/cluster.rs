@@ -2,13 +2,13 @@
 
 use super::{Cell, Frame, Tile, cell, chip, nodes, note, num, progress, table, tiles, who};
 use crate::{
-    desk::{Overview, Slots, Told},
     job::{
         model::{Job, Tracker},
         preempted,
         scheduling::Schedulers,
     },
     output,
+    status_cache::{Overview, QueryResult, Slots},
 };
 use sim::{html, report::html::Html};
 
@@ -19,9 +19,9 @@ const ENDED_MAX: usize = 12;
 pub(in crate::web) fn page(all: &Overview) -> Frame {
     let mut main = Html::new();
     html!(main, "<h1>Cluster</h1>");
-    glance(&mut main, all);
-    for trouble in all.troubles() {
-        note(&mut main, trouble);
+    overview_section(&mut main, all);
+    for error in all.query_errors() {
+        note(&mut main, error);
     }
     if let Ok(jobs) = &all.jobs {
         of_jobs(&mut main, all, jobs);
@@ -34,19 +34,19 @@ pub(in crate::web) fn page(all: &Overview) -> Frame {
     Frame::new("", "/", true, main)
 }
 
-fn master<T>(name: &'static str, told: &Told<T>, more: String) -> Tile<'static> {
+fn master<T>(name: &'static str, told: &QueryResult<T>, more: String) -> Tile<'static> {
     match told {
-        Ok(_) => Tile::new(name, "answers", more).mood("good"),
-        Err(_) => Tile::new(name, "away", "still asking").mood("bad"),
+        Ok(_) => Tile::new(name, "answers", more).severity("good"),
+        Err(_) => Tile::new(name, "away", "still asking").severity("bad"),
     }
 }
 
-fn glance(out: &mut Html, all: &Overview) {
+fn overview_section(out: &mut Html, all: &Overview) {
     let policy = all.schedulers.as_ref().ok().and_then(|all| all.scheduler.clone());
     let jobs = all.jobs.as_deref().unwrap_or_default();
     let not_over = jobs.iter().filter(|job| !job.is_over()).count();
     let mut tiles_of = vec![
-        master("JobTracker", &all.jobs, format!("{} not over", output::count(not_over as u64, "job"))),
+        master("JobTracker", &all.jobs, format!("{} active", output::count(not_over as u64, "job"))),
         master("NameNode", &all.files, all.files.as_ref().map_or_else(|_| String::new(), safemode)),
     ];
     if let Some(policy) = policy {
@@ -82,7 +82,7 @@ fn safemode(report: &dfs::client::Report) -> String {
 
 fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
     let (over, active): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.is_over());
-    let (waiting, running): (Vec<&Job>, Vec<&Job>) = active.into_iter().partition(|job| job.waits());
+    let (waiting, running): (Vec<&Job>, Vec<&Job>) = active.into_iter().partition(|job| job.waiting_for());
     html!(out, "<h2>Running <small>{}</small></h2>", running.len());
     let now_ms = output::now_ms();
     if running.is_empty() {
@@ -90,7 +90,7 @@ fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
     } else {
         let row = |job: &&Job| {
             let mut state = Html::new();
-            html!(state, "{}", chip(job.shown_state()));
+            html!(state, "{}", chip(job.display_state()));
             let since = num(output::age(now_ms.saturating_sub(job.submitted_ms)));
             let bars = [progress(&job.maps), progress(&job.reduces), Cell("", state), since];
             who(job).into_iter().chain(bars).collect()
@@ -103,10 +103,10 @@ fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
         html!(out, "<h2>Waiting <small>{}</small></h2>", waiting.len());
         let row = |job: &&Job| {
             let why = all.reasons.get(&job.job).map_or("", String::as_str);
-            let held = job.maps.paused + job.reduces.paused;
-            let held = if held > 0 { format!("{held} paused by hand. ") } else { String::new() };
+            let on_hold = job.maps.paused + job.reduces.paused;
+            let on_hold = if on_hold > 0 { format!("{on_hold} on hold. ") } else { String::new() };
             let since = num(output::age(now_ms.saturating_sub(job.submitted_ms)));
-            let more = [cell("wide", &format!("{held}{why}")), since];
+            let more = [cell("wide", &format!("{on_hold}{why}")), since];
             who(job).into_iter().chain(more).collect()
         };
         let rows = waiting.iter().take(JOBS_MAX).map(row).collect();
@@ -137,11 +137,11 @@ pub(super) fn newest_first<'a>(jobs: &[&'a Job]) -> Vec<&'a Job> {
 
 pub(super) fn ended_row(job: &Job) -> Vec<Cell> {
     let mut state = Html::new();
-    html!(state, "{}", chip(job.shown_state()));
+    html!(state, "{}", chip(job.display_state()));
     let ended = if job.is_over() { output::time(job.ended_ms) } else { String::new() };
-    let took = if job.is_over() { format!("{:.1} s", job.seconds()) } else { String::new() };
-    let (preempted, why) = (preempted::briefly(job), job.why_briefly());
-    let more = [Cell("", state), cell("flat", &ended), num(took), cell("", &preempted), cell("wide", why)];
+    let elapsed = if job.is_over() { format!("{:.1} s", job.seconds()) } else { String::new() };
+    let (preempted, why) = (preempted::briefly(job), job.short_reason());
+    let more = [Cell("", state), cell("flat", &ended), num(elapsed), cell("", &preempted), cell("wide", why)];
     who(job).into_iter().chain(more).collect()
 }
 
@@ -153,7 +153,7 @@ fn policy(out: &mut Html, all: &Schedulers) {
     }
     html!(out, "</small></h2>");
     if let Some(deciding) = &all.deciding {
-        html!(out, "<p class='soft'>{}</p>", deciding.words());
+        html!(out, "<p class='soft'>{}</p>", deciding.describe());
     }
     let in_use = all.policies.iter().filter(|policy| policy.in_use);
     let rows: Vec<Vec<Cell>> = in_use

@@ -6,14 +6,14 @@ use super::{
     tiles,
 };
 use crate::{
-    desk::{Trouble, Whole},
     job::{
-        look,
+        inspect,
         model::{Job, Task},
         preempted,
         scheduling::Why,
     },
     output::{self, count, human},
+    status_cache::{JobDetails, QueryError},
     web::chart,
 };
 use sim::{html, report::html::Html};
@@ -21,10 +21,10 @@ use sim::{html, report::html::Html};
 /// Facts of `mrctl job` that the page shows in another way.
 const SHOWN_ELSEWHERE: [&str; 5] = ["job", "state", "maps", "reduces", "preempted"];
 
-pub(in crate::web) fn page(whole: &Whole, view: &View) -> Frame {
-    let Whole { job, tasks, why, past } = whole;
+pub(in crate::web) fn page(whole: &JobDetails, view: &View) -> Frame {
+    let JobDetails { job, tasks, why, past } = whole;
     let mut main = Html::new();
-    html!(main, "<h1><bdi>{}</bdi> {}</h1>", job.name, chip(job.shown_state()));
+    html!(main, "<h1><bdi>{}</bdi> {}</h1>", job.name, chip(job.display_state()));
     html!(main, "<p class='lead'>{}</p>", lead(job));
     if !job.why.is_empty() {
         html!(main, "<div class='note {}'>{}</div>", if job.state == "failed" { "bad" } else { "" }, job.why);
@@ -32,22 +32,22 @@ pub(in crate::web) fn page(whole: &Whole, view: &View) -> Frame {
     html!(main, "<div class='phases'>");
     for (name, phase) in [("Maps", &job.maps), ("Reduces", &job.reduces)] {
         if phase.total > 0 {
-            html!(main, "<b>{}</b>{}<span class='words'>{}</span>", name, bar(phase), phase.words());
+            html!(main, "<b>{}</b>{}<span class='words'>{}</span>", name, bar(phase), phase.describe());
         }
     }
     html!(main, "</div>");
-    facts(&mut main, look::facts(job).into_iter().filter(|(name, _)| !SHOWN_ELSEWHERE.contains(name)));
+    facts(&mut main, inspect::facts(job).into_iter().filter(|(name, _)| !SHOWN_ELSEWHERE.contains(name)));
     if let Some(figures) = past {
         from_history(&mut main, figures);
     } else {
-        html!(main, "<h2>Slots taken back</h2>");
+        html!(main, "<h2>Preemptions</h2>");
         preemption(&mut main, job, tasks.as_deref().unwrap_or_default());
     }
     match tasks {
         // One word for all that is its owner's.
-        Err(trouble) => note(&mut main, trouble),
+        Err(error) => note(&mut main, error),
         Ok(tasks) => {
-            over_time(&mut main, job, tasks);
+            timeline_section(&mut main, job, tasks);
             if past.is_none() {
                 reasons(&mut main, why);
             }
@@ -81,23 +81,23 @@ fn from_history(out: &mut Html, figures: &[String]) {
     html!(out, "</ul>");
 }
 
-/// Preemptions by kind, work conserved and lost, how soon slots were free and reduces went on, what was put aside.
+/// Preemptions by kind, work conserved and lost, how soon slots were free and reduces went on, the checkpoint.
 fn preemption(out: &mut Html, job: &Job, tasks: &[Task]) {
     let of = &job.preemption;
     if preempted::summary(job).is_none() {
-        html!(out, "<p class='soft'>None: nobody has asked this job for a slot.</p>");
+        html!(out, "<p class='soft'>None: this job was not preempted.</p>");
         return;
     }
     let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
     let soon = |word| {
-        let took = preempted::latency(tasks, word);
-        took.map_or_else(String::new, |(median, most)| {
+        let elapsed = preempted::latency(tasks, word);
+        elapsed.map_or_else(String::new, |(median, most)| {
             format!("slot free after {median} ms (median), {most} ms at most")
         })
     };
     let mean = |ms: u64, times: u32| ms.checked_div(times.into()).map(|each| format!("{each} ms"));
     let resuming = preempted::resuming_ms(job).map(|each| format!("{each} ms"));
-    let asked = mean(of.yielding_ms, of.splits + of.pauses);
+    let asked = mean(of.latency_ms, of.splits + of.pauses);
     let lost = if of.ms_lost + of.bytes_lost > 0 { "bad" } else { "good" };
     let mut all = vec![
         Tile::new("Splits of maps", of.splits.to_string(), soon("split")),
@@ -108,9 +108,9 @@ fn preemption(out: &mut Html, job: &Job, tasks: &[Task]) {
             of.kills.to_string(),
             if of.kills > 0 { "what they had done is lost" } else { "" },
         ),
-        Tile::new("Work conserved", human(of.bytes_conserved), format!("in {}", seconds(of.ms_conserved)))
-            .mood("good"),
-        Tile::new("Work lost", human(of.bytes_lost), format!("in {}", seconds(of.ms_lost))).mood(lost),
+        Tile::new("Work saved", human(of.bytes_saved), format!("in {}", seconds(of.ms_saved)))
+            .severity("good"),
+        Tile::new("Work lost", human(of.bytes_lost), format!("in {}", seconds(of.ms_lost))).severity(lost),
     ];
     all.extend(asked.map(|each| Tile::new("Slot free after", each, "mean of splits and pauses")));
     all.extend(
@@ -118,12 +118,12 @@ fn preemption(out: &mut Html, job: &Job, tasks: &[Task]) {
     );
     if of.pauses > 0 {
         let states = count(of.checkpoints_lost.into(), "state");
-        all.push(Tile::new("Put aside", human(of.checkpoint_bytes), format!("{states} lost")));
+        all.push(Tile::new("Checkpoints", human(of.checkpoint_bytes), format!("{states} lost")));
     }
     tiles(out, all);
 }
 
-fn over_time(out: &mut Html, job: &Job, tasks: &[Task]) {
+fn timeline_section(out: &mut Html, job: &Job, tasks: &[Task]) {
     html!(out, "<h2>Attempts over time <small>by node</small></h2>");
     let until_ms = if job.is_over() { job.ended_ms } else { output::now_ms() };
     let Some(chart) = chart::draw(tasks, job.submitted_ms, until_ms) else {
@@ -143,46 +143,46 @@ fn over_time(out: &mut Html, job: &Job, tasks: &[Task]) {
         out,
         "<span><svg viewBox='0 0 10 10'><path class='split' d='M5,0 l4,5 l-4,5 l-4,-5 z'/></svg>split here</span>\
          <span><svg viewBox='0 0 10 10'><rect class='pause' x='3.5' width='3' height='10'/></svg>paused here</span>\
-         <span><svg viewBox='0 0 10 10'><line class='aside' x1='0' y1='5' x2='10' y2='5'/></svg>put aside, until it goes on</span></div>"
+         <span><svg viewBox='0 0 10 10'><line class='aside' x1='0' y1='5' x2='10' y2='5'/></svg>checkpointed, until it continues</span></div>"
     );
-    if chart.left_out > 0 {
+    if chart.skipped_jobs > 0 {
         html!(
             out,
             "<p class='soft'>The {} longest of {} attempts are drawn.</p>",
             chart.shown,
-            chart.shown + chart.left_out
+            chart.shown + chart.skipped_jobs
         );
     }
 }
 
 /// What it waits for, and what was decided for it lately.
-pub(super) fn reasons(out: &mut Html, why: &Result<Why, Trouble>) {
+pub(super) fn reasons(out: &mut Html, why: &Result<Why, QueryError>) {
     html!(out, "<h2>Why</h2>");
     let why = match why {
         Ok(why) => why,
-        Err(trouble) => return note(out, trouble),
+        Err(error) => return note(out, error),
     };
-    if why.waits.is_empty() {
+    if why.waiting_for.is_empty() {
         html!(out, "<p>It waits for nothing.</p>");
     } else {
         html!(out, "<ul class='words'>");
-        for reason in &why.waits {
-            html!(out, "<li>{}</li>", reason.words);
+        for reason in &why.waiting_for {
+            html!(out, "<li>{}</li>", reason.text);
         }
         html!(out, "</ul>");
     }
-    if why.lately.is_empty() {
+    if why.recent_events.is_empty() {
         return;
     }
     // What is over may have been decided under another policy.
     let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
     html!(
         out,
-        "<details id='lately' open><summary>Decided lately{}</summary><ul class='words lately'>",
+        "<details id='lately' open><summary>Recent decisions{}</summary><ul class='words lately'>",
         under
     );
-    for event in why.lately.iter().rev() {
-        html!(out, "<li><time>{}</time>{}</li>", output::time(event.at_ms), event.words);
+    for event in why.recent_events.iter().rev() {
+        html!(out, "<li><time>{}</time>{}</li>", output::time(event.at_ms), event.text);
     }
     html!(out, "</ul></details>");
 }
@@ -222,7 +222,7 @@ mod tests {
     use crate::job::model::{Phase, Preemption};
 
     #[test]
-    fn thousands_stand_apart() {
+    fn digit_groups_are_separated() {
         assert_eq!(grouped(7), "7");
         assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
         assert_eq!(grouped(100_000), "100\u{202f}000");
@@ -232,8 +232,8 @@ mod tests {
     fn lines_of_a_failure_stay_lines() {
         let job =
             Job { state: "failed".into(), why: "Traceback:\n  line 1\nKeyError".into(), ..Job::default() };
-        let unknown = Trouble::NotYours(String::new());
-        let whole = Whole { job, tasks: Err(unknown.clone()), why: Err(unknown), past: None };
+        let unknown = QueryError::Forbidden(String::new());
+        let whole = JobDetails { job, tasks: Err(unknown.clone()), why: Err(unknown), past: None };
         let page = page(&whole, &View::new(None, None)).whole("ann").into_string();
         assert!(page.contains("<div class='note bad'>Traceback:\n  line 1\nKeyError</div>"), "{page}");
         let style = include_str!("../style.css").lines().find(|line| line.starts_with(".note {")).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_somebody_else_s_shows_no_more_than_it_may() {
+    fn foreign_job_hides_private_fields() {
         let job = Job {
             job: "job_1".into(),
             name: "<script>alert(1)</script>".into(),
@@ -250,8 +250,8 @@ mod tests {
             preemption: Preemption { pauses: 1, checkpoint_bytes: 2048, ..Preemption::default() },
             ..Job::default()
         };
-        let refused = Trouble::NotYours("job_1 is ann's".into());
-        let whole = Whole { job, tasks: Err(refused.clone()), why: Err(refused), past: None };
+        let refused = QueryError::Forbidden("job_1 is ann's".into());
+        let whole = JobDetails { job, tasks: Err(refused.clone()), why: Err(refused), past: None };
         let page = page(&whole, &View::new(None, None)).whole("bob").into_string();
         assert!(page.contains("&lt;script&gt;alert(1)") && !page.contains("<script>alert"), "{page}");
         assert!(page.contains("2.00 KiB") && page.matches("job_1 is ann&#39;s").count() == 1, "{page}");

@@ -6,8 +6,8 @@ use super::{
     cut, note, pager, table,
 };
 use crate::{
-    desk::Overview,
     job::model::{self, Job},
+    status_cache::Overview,
 };
 use sim::{html, report::html::Html};
 
@@ -17,7 +17,7 @@ pub(in crate::web) fn page(all: &Overview, page: usize) -> Frame {
     let mut main = Html::new();
     html!(main, "<h1>Jobs</h1>");
     match &all.jobs {
-        Err(trouble) => note(&mut main, trouble),
+        Err(error) => note(&mut main, error),
         Ok(jobs) if jobs.is_empty() => html!(main, "<p class='soft'>No job was submitted yet.</p>"),
         Ok(jobs) => list(&mut main, jobs, page),
     }

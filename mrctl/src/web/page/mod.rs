@@ -8,8 +8,8 @@ pub(super) mod task;
 pub(super) mod tasks;
 
 use crate::{
-    desk::Trouble,
     job::model::{Job, Phase},
+    status_cache::QueryError,
 };
 use sim::{html, report::html::Html};
 
@@ -70,9 +70,9 @@ impl Frame {
 }
 
 /// A page that only says something.
-pub(super) fn message(title: &str, words: &str, live: bool) -> Frame {
+pub(super) fn message(title: &str, text: &str, live: bool) -> Frame {
     let mut main = Html::new();
-    html!(main, "<h1><bdi>{}</bdi></h1><div class='note bad'>{}</div>", title, words);
+    html!(main, "<h1><bdi>{}</bdi></h1><div class='note bad'>{}</div>", title, text);
     html!(main, "<p class='soft'>{}</p>", if live { "This page asks again by itself." } else { "" });
     html!(main, "<p><a href='/'>To the cluster</a></p>");
     Frame::new(title, "", live, main)
@@ -83,28 +83,28 @@ struct Tile<'a> {
     name: &'a str,
     value: String,
     /// How it is: good, bad, warn; empty: neither.
-    mood: &'a str,
+    severity: &'a str,
     more: String,
 }
 
 impl<'a> Tile<'a> {
     fn new(name: &'a str, value: impl Into<String>, more: impl Into<String>) -> Self {
-        Self { name, value: value.into(), mood: "", more: more.into() }
+        Self { name, value: value.into(), severity: "", more: more.into() }
     }
 
-    fn mood(self, mood: &'a str) -> Self {
-        Self { mood, ..self }
+    fn severity(self, severity: &'a str) -> Self {
+        Self { severity, ..self }
     }
 }
 
 fn tiles(out: &mut Html, all: impl IntoIterator<Item = Tile<'static>>) {
     html!(out, "<div class='tiles'>");
-    for Tile { name, value, mood, more } in all {
+    for Tile { name, value, severity, more } in all {
         html!(
             out,
             "<div class='tile'><div class='name'>{}</div><div class='value {}'>{}</div><div class='more'>{}</div></div>",
             name,
-            mood,
+            severity,
             value,
             more
         );
@@ -168,14 +168,14 @@ fn facts(out: &mut Html, rows: impl IntoIterator<Item = (&'static str, String)>)
     html!(out, "</dl>");
 }
 
-fn note(out: &mut Html, trouble: &Trouble) {
-    let mood = if matches!(trouble, Trouble::Away(_)) { "bad" } else { "" };
-    html!(out, "<div class='note {}'>{}</div>", mood, trouble.words());
+fn note(out: &mut Html, error: &QueryError) {
+    let severity = if matches!(error, QueryError::Unavailable(_)) { "bad" } else { "" };
+    html!(out, "<div class='note {}'>{}</div>", severity, error.describe());
 }
 
 /// A state as a word that catches the eye as much as it should.
 fn chip(state: &str) -> Html {
-    let mood = match state {
+    let severity = match state {
         "running" | "committing" | "launching" => "run",
         "succeeded" | "done" | "live" | "answers" => "good",
         "failed" | "lost" | "dead" | "away" => "bad",
@@ -184,7 +184,7 @@ fn chip(state: &str) -> Html {
         _ => "",
     };
     let mut out = Html::new();
-    html!(out, "<span class='chip {}'>{}</span>", mood, state);
+    html!(out, "<span class='chip {}'>{}</span>", severity, state);
     out
 }
 
@@ -194,7 +194,7 @@ fn bar(phase: &Phase) -> Html {
     let total = f64::from(phase.total.max(1));
     let part = |count: u32| 100.0 * (f64::from(count) / total).clamp(0.0, 1.0);
     let done = part(phase.done);
-    let held = part(phase.paused).min(100.0 - done);
+    let on_hold = part(phase.paused).min(100.0 - done);
     let way = (100.0 * phase.progress.clamp(0.0, 1.0) - done).clamp(0.0, 100.0 - done);
     html!(
         out,
@@ -206,8 +206,8 @@ fn bar(phase: &Phase) -> Html {
         done,
         done,
         way,
-        100.0 - held,
-        held
+        100.0 - on_hold,
+        on_hold
     );
     out
 }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_whole_and_says_when_it_does_not_change() {
+    fn page_is_complete_and_marks_static_content() {
         let page = message("<b>", "x & y", false).whole("ann<").into_string();
         assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
         assert!(page.contains("&lt;b&gt;") && page.contains("x &amp; y") && page.contains("ann&lt;"));

@@ -3,10 +3,10 @@
 use super::{Cell, Frame, Tile, cell, chip, facts, named, note, num, table, tiles};
 use crate::{
     command::nodes::{self, Row},
-    desk::Overview,
     fs::overview,
     job::model::Tracker,
     output,
+    status_cache::Overview,
 };
 use dfs::client::{NodeReport, Report};
 use sim::{html, report::html::Html};
@@ -19,8 +19,8 @@ const NODES_MAX: usize = 1000;
 pub(in crate::web) fn page(all: &Overview) -> Frame {
     let mut main = Html::new();
     html!(main, "<h1>Nodes</h1>");
-    for trouble in all.troubles() {
-        note(&mut main, trouble);
+    for error in all.query_errors() {
+        note(&mut main, error);
     }
     slots_table(&mut main, all);
     if let Ok(report) = &all.files {
@@ -34,8 +34,8 @@ pub(in crate::web) fn page(all: &Overview) -> Frame {
 }
 
 fn figures(out: &mut Html, report: &Report) {
-    let live = report.nodes.iter().filter(|node| nodes::state_word(node.state) == "live").count();
-    let mood = |count: u64, bad: &'static str| if count > 0 { bad } else { "good" };
+    let live = report.nodes.iter().filter(|node| nodes::state_name(node.state) == "live").count();
+    let severity = |count: u64, bad: &'static str| if count > 0 { bad } else { "good" };
     let percent = 100.0 * report.used as f64 / report.capacity.max(1) as f64;
     let all = [
         Tile::new("Capacity", output::human(report.capacity), format!("{} free", output::human(report.free))),
@@ -47,9 +47,13 @@ fn figures(out: &mut Html, report: &Report) {
             report.under_replicated.to_string(),
             format!("blocks of {}", report.blocks),
         )
-        .mood(mood(report.under_replicated, "warn")),
-        Tile::new("Missing", report.missing.to_string(), format!("{} damaged everywhere", report.corrupt))
-            .mood(mood(report.missing + report.corrupt, "bad")),
+        .severity(severity(report.under_replicated, "warn")),
+        Tile::new(
+            "Missing",
+            report.missing.to_string(),
+            format!("{} with all replicas corrupt", report.corrupt),
+        )
+        .severity(severity(report.missing + report.corrupt, "bad")),
     ];
     tiles(out, all);
 }
@@ -92,13 +96,13 @@ fn node_row(name: &str, datanode: Option<&NodeReport>, tracker: Option<&Tracker>
             state(&own.state),
             slots("map", own.maps_running, own.map_slots),
             slots("reduce", own.reduces_running, own.reduce_slots),
-            num(format!("{} ago", output::age(own.last_heard_ms_ago))),
+            num(format!("{} ago", output::age(own.last_heartbeat_ms_ago))),
         ]),
         None => row.extend([none(), none(), none(), none()]),
     }
     match datanode {
         Some(own) => row.extend([
-            state(nodes::state_word(own.state)),
+            state(nodes::state_name(own.state)),
             num(output::human(own.used)),
             num(output::human(own.free)),
         ]),

@@ -2,30 +2,30 @@
 
 use super::{Cell, Frame, cell, chip, facts, job::reasons, named, note, num, table, tasks};
 use crate::{
-    desk::{LOG_BYTES_MAX, Told},
     job::{
         model::{Attempt, Job, Task},
         preempted,
         scheduling::Why,
-        tasks as words,
+        tasks as explain,
     },
     output,
+    status_cache::{LOG_BYTES_MAX, QueryResult},
 };
-use schedulers::words::{Names, say_text as words_of};
+use schedulers::explain::{Names, describe_text as words_of};
 use sim::{html, report::html::Html};
 
 /// What an attempt printed.
 pub(in crate::web) struct Log<'a> {
     pub(in crate::web) attempt: &'a Attempt,
     pub(in crate::web) stderr: bool,
-    pub(in crate::web) text: Told<String>,
+    pub(in crate::web) text: QueryResult<String>,
 }
 
 pub(in crate::web) fn page(
     job: &Job,
     all: &[Task],
     task: &Task,
-    why: Option<Told<Why>>,
+    why: Option<QueryResult<Why>>,
     log: Option<Log<'_>>,
 ) -> Frame {
     let (job, owner) = (job.job.as_str(), job);
@@ -49,7 +49,7 @@ fn about(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if !task.source.is_empty() {
         let bytes = output::human(task.end.saturating_sub(task.start));
-        rows.push(("input", format!("{} ({bytes})", words::input(task))));
+        rows.push(("input", format!("{} ({bytes})", explain::input(task))));
     }
     if let Some(parent) = &task.tail_of {
         rows.push(("rest of", parent.clone()));
@@ -60,11 +60,11 @@ fn about(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
         rows.push(("split into", tails.join(" ")));
     }
     if !task.paused.is_empty() {
-        let held = if task.held { ", until somebody says `mrctl resume`" } else { "" };
+        let on_hold = if task.on_hold { ", until `mrctl resume`" } else { "" };
         let bytes = output::human(task.paused_bytes);
-        rows.push(("put aside", format!("{bytes} by {} on {}{held}", task.paused, task.paused_on)));
-    } else if task.held {
-        rows.push(("held", "until somebody says `mrctl resume`".into()));
+        rows.push(("checkpoint", format!("{bytes} by {} on {}{on_hold}", task.paused, task.paused_on)));
+    } else if task.on_hold {
+        rows.push(("held", "until `mrctl resume`".into()));
     }
     rows
 }
@@ -90,9 +90,9 @@ fn attempts(out: &mut Html, job: &Job, task: &Task) {
             tasks::state(attempt),
             named(&attempt.tracker),
             cell("flat", &output::time(attempt.launched_ms)),
-            num(words::took(attempt, now_ms)),
+            num(explain::elapsed(attempt, now_ms)),
             cell("wide", &placed(job, &attempt.why)),
-            cell("wide", &words::note(task, attempt)),
+            cell("wide", &explain::note(task, attempt)),
         ]
     };
     let rows = task.attempts.iter().map(row).collect();
@@ -102,13 +102,13 @@ fn attempts(out: &mut Html, job: &Job, task: &Task) {
     if !pauses.is_empty() {
         html!(out, "<h2>Pauses <small>{}</small></h2><ul class='words'>", pauses.len());
         for attempt in pauses {
-            let took = preempted::note(task, attempt).unwrap_or_default();
+            let elapsed = preempted::note(task, attempt).unwrap_or_default();
             html!(
                 out,
                 "<li><time class='soft'>{}</time> {}: {}</li>",
                 output::time(attempt.ended_ms),
                 attempt.attempt,
-                took
+                elapsed
             );
         }
         html!(out, "</ul>");
@@ -128,7 +128,7 @@ fn show_log(out: &mut Html, task: &Task, log: &Log<'_>) {
         other
     );
     match &log.text {
-        Err(trouble) => note(out, trouble),
+        Err(error) => note(out, error),
         Ok(text) if text.is_empty() => html!(out, "<p class='soft'>It has printed nothing.</p>"),
         Ok(text) => {
             html!(out, "<div class='scroll' id='log-text' tabindex='0'><pre>{}</pre></div>", text);

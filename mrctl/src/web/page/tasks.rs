@@ -34,11 +34,11 @@ impl View {
 
 /// All of them, or those in a state.
 pub(super) fn section(out: &mut Html, job: &str, all: &[Task], view: &View) {
-    html!(out, "<h2 id='tasks'>Tasks <small>{}</small></h2>", tasks::in_words(all));
+    html!(out, "<h2 id='tasks'>Tasks <small>{}</small></h2>", tasks::method_text(all));
     filters(out, job, all, view);
     let mut kept = all.to_vec();
     if let Some(state) = view.state {
-        tasks::keep(&mut kept, state);
+        tasks::matches_state(&mut kept, state);
     }
     let roots = roots(all);
     let mut rows: Vec<(usize, &Task, Option<&Attempt>)> = Vec::new();
@@ -87,7 +87,7 @@ fn row(
             name,
             state(own),
             super::named(&own.tracker),
-            num(tasks::took(own, now_ms)),
+            num(tasks::elapsed(own, now_ms)),
             input,
             cell("wide", &tasks::note(task, own)),
         ],
@@ -98,8 +98,8 @@ fn row(
 pub(super) fn state(attempt: &Attempt) -> Cell {
     let mut out = Html::new();
     html!(out, "{}", chip(&attempt.state));
-    let words = tasks::state(attempt);
-    if let Some(far) = words.strip_prefix(attempt.state.as_str()).filter(|far| !far.is_empty()) {
+    let text = tasks::state(attempt);
+    if let Some(far) = text.strip_prefix(attempt.state.as_str()).filter(|far| !far.is_empty()) {
         html!(out, " <span class='soft'>{}</span>", far.trim_start());
     }
     Cell("flat", out)
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_says_why() {
+    fn failed_attempts_show_the_reason() {
         let mut task = map("job_1.m0", 0, 1, "failed");
         task.attempts[0].error = "<b>no room</b>\nmore".into();
         let mut out = Html::new();

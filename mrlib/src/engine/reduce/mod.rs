@@ -1,36 +1,41 @@
-//! Runs a reduce: shuffle, merge, reduce; begun anew, or gone on with from where another attempt was put aside.
+//! Runs a reduce: shuffle, merge, reduce; begun anew, or gone on with from where another attempt was checkpointed.
 //!
 //! Runs are merged in the order of their maps' places in the input, whatever memory or disk they came to lie on, so that
-//! the same map outputs give the same output bytes. A reduce that is to be put aside leaves off where its stage can: a
+//! the same map outputs give the same output bytes. A reduce that is to be checkpointed leaves off where its stage can: a
 //! shuffle with the outputs that are here, a merge with what it has made and the rest of what it was making it of, the
-//! last stage between two key groups. What it leaves is a [`State`], and a reduce that takes it up gives the same bytes
+//! last stage between two key groups. What it leaves is a [`ReduceState`], and a reduce that takes it up gives the same bytes
 //! and counts every record once. Where there is no room for it on any disk, or it is longer than any may be, the reduce
-//! takes it up itself and goes on.
+//! takes it up itself and continues.
 
-mod last;
-mod watch;
+mod final_progress;
+mod final_stage;
 
 #[cfg(test)]
 mod tests;
 
-use super::{Meter, Progress, Pulse, Refusal, Settings, TaskIo, TaskOutcome, Wish, disk_failed};
+use super::{
+    Liveness, Meter, PreemptRefusal, PreemptRequest, Progress, Settings, TaskIo, TaskOutcome, disk_failed,
+};
 use crate::{
-    checkpoint::{self, Held, Origin, Stage, State},
+    checkpoint::{self, CheckpointSource, ReduceState, SourceRun, Stage},
     conf::Conf,
     error::TaskError,
-    fetch::{FetchListener, FetchOptions, FetchProgress, Fetched, MapFeed, Shuffled, fetch_all, ship::Ship},
+    fetch::{
+        FetchListener, FetchOptions, FetchProgress, Fetched, MapFeed, Shuffled, fetch_all,
+        remote_checkpoint::RemoteCheckpoint,
+    },
     job::Job,
     merge::{Fewer, OpenPass, SortOrder, factor_for, merge_down},
     segment::{Run, Stored},
     task,
 };
-use proto::mr::Unfetched;
+use proto::mr::FetchFailed;
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, thread, time::Instant};
 
 /// Of a task's memory, the part for fetched outputs; the rest is for merging.
-const SHUFFLE_PART: f64 = 0.6;
+const SHUFFLE_FRACTION: f64 = 0.6;
 /// Of a task's memory, the part for the blocks of runs that are merged at the same time.
-const BLOCKS_PART: f64 = 0.25;
+const BLOCKS_FRACTION: f64 = 0.25;
 /// The three stages are taken for equally long.
 const STAGES: f64 = 3.0;
 
@@ -38,15 +43,15 @@ const STAGES: f64 = 3.0;
 pub(crate) const CPU_COUNTER: &str = "CPU_MILLISECONDS";
 pub(crate) const SHUFFLE_COUNTER: &str = "SHUFFLE_BYTES";
 pub(crate) const RECORDS_COUNTER: &str = "REDUCE_INPUT_RECORDS";
-/// From the word that it is to be put aside until all but the list of its state was on the disks, over all pauses; and
+/// From the word that it is to be checkpointed until all but the list of its state was on the disks, over all pauses; and
 /// what had to be written for that because it was in memory.
 const PAUSE_COUNTER: &str = "PAUSE_MILLISECONDS";
 const MEMORY_COUNTER: &str = "CHECKPOINT_MEMORY_BYTES";
-/// How often it was taken up again; from an attempt's start until it went on where it was, in its last stage with the
+/// How often it was resumed; from an attempt's start until it went on where it was, in its last stage with the
 /// first record, over all of them; and what came from other nodes for that.
 const RESUMES_COUNTER: &str = "RESUMES";
 const RESUME_COUNTER: &str = "RESUME_MILLISECONDS";
-const SHIPPED_COUNTER: &str = "CHECKPOINT_SHIPPED_BYTES";
+const COPIED_COUNTER: &str = "CHECKPOINT_COPIED_BYTES";
 
 /// A reduce to run.
 #[derive(Clone)]
@@ -60,19 +65,19 @@ pub struct ReduceTask {
     /// What shuffle servers know the job by.
     pub token: Vec<u8>,
     /// Told of each map output that could not be fetched.
-    pub unfetched: Arc<dyn Fn(Unfetched) + Send + Sync>,
-    /// Folders to put its state aside in, best one a disk; without any it cannot be put aside.
-    pub aside: Vec<PathBuf>,
+    pub fetch_failed: Arc<dyn Fn(FetchFailed) + Send + Sync>,
+    /// Folders to save its checkpoint in, best one a disk; without any it cannot be checkpointed.
+    pub checkpoint_dirs: Vec<PathBuf>,
     /// The state to take up.
-    pub from: Option<Origin>,
+    pub from: Option<CheckpointSource>,
     /// When the attempt was begun with.
-    pub begun: Instant,
+    pub started: Instant,
 }
 
 impl ReduceTask {
-    /// What to count when it has taken up a state and goes on.
+    /// What to count when it has taken up a state and continues.
     fn resumed(&self) -> [(&'static str, u64); 2] {
-        [(RESUMES_COUNTER, 1), (RESUME_COUNTER, self.begun.elapsed().as_millis() as u64)]
+        [(RESUMES_COUNTER, 1), (RESUME_COUNTER, self.started.elapsed().as_millis() as u64)]
     }
 }
 
@@ -81,20 +86,20 @@ impl ReduceTask {
 pub enum ReduceEnd {
     /// It is done.
     Done(TaskOutcome),
-    /// Its state is put aside, as it was told.
+    /// Its state is checkpointed, as it was told.
     Paused(Paused),
 }
 
 /// What a paused reduce tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paused {
-    /// Where it goes on.
+    /// Where it continues.
     pub stage: Stage,
-    /// The size of what it put aside.
+    /// The size of its checkpoint.
     pub bytes: u64,
 }
 
-/// Runs it to the end, or until it is to be put aside.
+/// Runs it to the end, or until it is to be checkpointed.
 pub fn run_reduce(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, TaskError> {
     let ran = run(job, task, io);
     match ran {
@@ -115,37 +120,37 @@ fn of_state(task: &ReduceTask, error: TaskError) -> TaskError {
         TaskError::Io { what, source } => gone(source) && names_it(what),
         _ => false,
     };
-    if is_its { TaskError::Spoilt(error.to_string()) } else { error }
+    if is_its { TaskError::CheckpointCorrupt(error.to_string()) } else { error }
 }
 
 fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, TaskError> {
     let settings = Settings::new(job, &task.conf)?;
     let memory = settings.sort_memory.unwrap_or_else(|| io.memory_bytes());
-    let mut state = take_up(task, io)?;
+    let mut state = restore(task, io)?;
     loop {
         let left = match go_on(job, task, (&settings, memory), state, io)? {
             Stop::Done(outcome) => return Ok(ReduceEnd::Done(outcome)),
-            Stop::Left(left) => left,
+            Stop::Stopped(left) => left,
         };
-        let (closed, kept) = put_aside(task, left, io)?;
-        let error = match kept {
+        let (closed, entry) = save_checkpoint(task, left, io)?;
+        let error = match entry {
             Ok(bytes) => return Ok(ReduceEnd::Paused(Paused { stage: closed.stage, bytes })),
             Err(error) => error,
         };
         let Some(refusal) = refusal(&error) else { return Err(error) };
-        eprintln!("told to pause, and goes on: its state cannot be put aside: {error}");
+        eprintln!("pause refused: its checkpoint cannot be saved: {error}");
         io.stop().refuse(refusal);
         state = closed;
     }
 }
 
-/// Why it goes on, if that is why its state could not be put aside.
-pub(crate) fn refusal(error: &TaskError) -> Option<Refusal> {
+/// Why it continues, if that is why its state could not be checkpointed.
+pub(crate) fn refusal(error: &TaskError) -> Option<PreemptRefusal> {
     match error {
-        _ if disk_failed(error) => Some(Refusal::NoRoom),
+        _ if disk_failed(error) => Some(PreemptRefusal::NoSpace),
         // Its reducer carries more than is ever read back.
         TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
-            Some(Refusal::Unsaved)
+            Some(PreemptRefusal::ReducerNotSavable)
         }
         _ => None,
     }
@@ -155,51 +160,55 @@ pub(crate) fn refusal(error: &TaskError) -> Option<Refusal> {
 enum Stop {
     /// The end.
     Done(TaskOutcome),
-    /// It is to be put aside.
-    Left(Left),
+    /// It is to be checkpointed.
+    Stopped(Stopped),
 }
 
 /// Counters over all attempts so far, and pieces.
 type Closed = (BTreeMap<String, u64>, Vec<String>);
 
 /// Where a reduce has left off.
-struct Left {
-    state: State,
+struct Stopped {
+    state: ReduceState,
     /// What is still to be done to have the state's counters and pieces.
     close: Option<Box<dyn FnOnce() -> Result<Closed, TaskError>>>,
 }
 
-impl From<State> for Stop {
-    fn from(state: State) -> Self {
-        Self::Left(Left { state, close: None })
+impl From<ReduceState> for Stop {
+    fn from(state: ReduceState) -> Self {
+        Self::Stopped(Stopped { state, close: None })
     }
 }
 
-/// Runs on from a state, to the end or until it is to be put aside.
+/// Runs on from a state, to the end or until it is to be checkpointed.
 fn go_on(
     job: &Job,
     task: &ReduceTask,
     (settings, memory): (&Settings, u64),
-    mut state: State,
+    mut state: ReduceState,
     io: &mut dyn TaskIo,
 ) -> Result<Stop, TaskError> {
     if state.stage == Stage::Shuffle {
-        let Shuffled { outputs, all } = shuffle(task, settings, share(memory, SHUFFLE_PART), &mut state, io)?;
-        let held = outputs
-            .into_iter()
-            .map(|Fetched { attempt, root, start, run }| Held { run, map: Some((attempt, root, start)) });
+        let Shuffled { outputs, all } =
+            shuffle(task, settings, share(memory, SHUFFLE_FRACTION), &mut state, io)?;
+        let run_of_map = outputs.into_iter().map(|Fetched { attempt, root, start, run }| SourceRun {
+            run,
+            map: Some((attempt, root, start)),
+        });
         if !all {
-            state.runs = held.collect();
+            state.runs = run_of_map.collect();
             return Ok(state.into());
         }
         // From now on only their order counts.
-        let merged = held.filter(|held| held.run.extent.records > 0).map(|held| Held { map: None, ..held });
+        let merged = run_of_map
+            .filter(|run_of_map| run_of_map.run.extent.records > 0)
+            .map(|run_of_map| SourceRun { map: None, ..run_of_map });
         (state.runs, state.stage) = (merged.collect(), Stage::Merge);
     }
     if state.stage == Stage::Merge {
-        let runs = std::mem::take(&mut state.runs).into_iter().map(|held| held.run).collect();
+        let runs = std::mem::take(&mut state.runs).into_iter().map(|run_of_map| run_of_map.run).collect();
         let Fewer { runs, open, enough } = merge(job, task, settings, (runs, state.open), memory, io)?;
-        state.runs = runs.into_iter().map(|run| Held { run, map: None }).collect();
+        state.runs = runs.into_iter().map(|run| SourceRun { run, map: None }).collect();
         state.open = open;
         if !enough {
             return Ok(state.into());
@@ -208,27 +217,27 @@ fn go_on(
     if is_wanted(task, io)? {
         return Ok(state.into());
     }
-    last::reduce(job, task, settings.pace_reduce, state, io)
+    final_stage::reduce(job, task, settings.pace_reduce, state, io)
 }
 
 fn share(memory: u64, part: f64) -> u64 {
     (memory as f64 * part) as u64
 }
 
-/// Whether it is to be put aside, and can be.
+/// Whether it is to be checkpointed, and can be.
 fn is_wanted(task: &ReduceTask, io: &dyn TaskIo) -> Result<bool, TaskError> {
-    Ok(io.stop().wish()? == Wish::Pause && !task.aside.is_empty())
+    Ok(io.stop().preempt_request()? == PreemptRequest::Pause && !task.checkpoint_dirs.is_empty())
 }
 
 /// The state to begin with.
-fn take_up(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<State, TaskError> {
-    let Some(origin) = &task.from else { return Ok(State::default()) };
-    let (stop, pulse, scratch) = (io.stop(), io.pulse(), io.scratch());
+fn restore(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceState, TaskError> {
+    let Some(origin) = &task.from else { return Ok(ReduceState::default()) };
+    let (stop, liveness, scratch) = (io.stop(), io.liveness(), io.scratch());
     io.progress(&Progress { stage: "shuffle", ..Progress::default() });
-    let mut ship = Ship::new(&origin.addr, &task.token, &origin.attempt, stop, pulse);
+    let mut ship = RemoteCheckpoint::new(&origin.addr, &task.token, &origin.attempt, stop, liveness);
     ship.connector = io.connector();
-    let mut state = checkpoint::take_up(origin, task.partition, &scratch, &mut ship)?;
-    *state.counters.entry(SHIPPED_COUNTER.into()).or_default() += ship.bytes;
+    let mut state = checkpoint::restore(origin, task.partition, &scratch, &mut ship)?;
+    *state.counters.entry(COPIED_COUNTER.into()).or_default() += ship.bytes;
     if state.stage != Stage::Reduce {
         for (counter, more) in task.resumed() {
             *state.counters.entry(counter.into()).or_default() += more;
@@ -237,54 +246,57 @@ fn take_up(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<State, TaskError> {
     Ok(state)
 }
 
-/// Puts a state aside as this attempt's: the whole of it, and how long it is or why it could not be. Somebody waits for
+/// Saves a checkpoint as this attempt's: the whole of it, and how long it is or why it could not be. Somebody waits for
 /// the slot: the disks write its runs while the file system takes the last of its output.
-fn put_aside(
+fn save_checkpoint(
     task: &ReduceTask,
-    left: Left,
+    left: Stopped,
     io: &mut dyn TaskIo,
-) -> Result<(State, Result<u64, TaskError>), TaskError> {
-    let Left { mut state, close, .. } = left;
-    io.pulse().beat();
+) -> Result<(ReduceState, Result<u64, TaskError>), TaskError> {
+    let Stopped { mut state, close, .. } = left;
+    io.liveness().mark_alive();
     let runs = &state.runs;
-    let (begun, closed) = thread::scope(|scope| {
-        let keep = || checkpoint::begin(&task.aside, runs);
-        let Some(close) = close else { return (keep(), Ok(None)) };
-        let other = thread::Builder::new().spawn_scoped(scope, keep);
+    let (started, closed) = thread::scope(|scope| {
+        let save = || checkpoint::begin(&task.checkpoint_dirs, runs);
+        let Some(close) = close else { return (save(), Ok(None)) };
+        let other = thread::Builder::new().spawn_scoped(scope, save);
         let closed = close().map(Some);
         // Where there is no thread to be had, this one does both.
-        let begun = other.ok().and_then(|other| other.join().ok());
-        (begun.unwrap_or_else(keep), closed)
+        let started = other.ok().and_then(|other| other.join().ok());
+        (started.unwrap_or_else(save), closed)
     });
     if let Some((counters, pieces)) = closed? {
         (state.counters, state.pieces) = (counters, pieces);
     }
     // These counters are the paused attempt's, whether it comes to that or not.
     let mut paused = state.clone();
-    let asked = io.stop().asked().map_or(0, |asked| asked.elapsed().as_millis() as u64);
-    for (counter, more) in
-        [(CPU_COUNTER, io.cpu_milliseconds()), (PAUSE_COUNTER, asked), (MEMORY_COUNTER, begun.memory_bytes())]
-    {
+    let requested_at =
+        io.stop().requested_at().map_or(0, |requested_at| requested_at.elapsed().as_millis() as u64);
+    for (counter, more) in [
+        (CPU_COUNTER, io.cpu_milliseconds()),
+        (PAUSE_COUNTER, requested_at),
+        (MEMORY_COUNTER, started.memory_bytes()),
+    ] {
         *paused.counters.entry(counter.into()).or_default() += more;
     }
     let attempt = task.conf.get(task::TASK_ATTEMPT).unwrap_or_default();
-    let kept = begun.end(&task.aside, attempt, task.partition, &paused);
-    Ok((state, kept))
+    let entry = started.end(&task.checkpoint_dirs, attempt, task.partition, &paused);
+    Ok((state, entry))
 }
 
-struct Listener<'a> {
+struct ShuffleListener<'a> {
     io: &'a mut dyn TaskIo,
     task: &'a ReduceTask,
-    pulse: Pulse,
+    liveness: Liveness,
     /// Fetched by attempts before this one.
     before: u64,
     bytes: u64,
 }
 
-impl FetchListener for Listener<'_> {
+impl FetchListener for ShuffleListener<'_> {
     fn progress(&mut self, progress: FetchProgress) {
         self.bytes = progress.bytes;
-        let part = f64::from(progress.here) / f64::from(progress.maps.max(1));
+        let part = f64::from(progress.fetched_count) / f64::from(progress.maps.max(1));
         let done = part.min(1.0) / STAGES;
         self.io.progress(&Progress {
             done,
@@ -294,12 +306,12 @@ impl FetchListener for Listener<'_> {
         });
     }
 
-    fn unfetched(&mut self, unfetched: Unfetched) {
-        (self.task.unfetched)(unfetched);
+    fn fetch_failed(&mut self, fetch_failed: FetchFailed) {
+        (self.task.fetch_failed)(fetch_failed);
     }
 
-    fn beat(&mut self) {
-        self.pulse.beat();
+    fn mark_alive(&mut self) {
+        self.liveness.mark_alive();
     }
 }
 
@@ -307,11 +319,11 @@ fn shuffle(
     task: &ReduceTask,
     settings: &Settings,
     budget: u64,
-    state: &mut State,
+    state: &mut ReduceState,
     io: &mut dyn TaskIo,
 ) -> Result<Shuffled, TaskError> {
     let (scratch, stop) = (io.scratch(), io.stop());
-    let fetched = |Held { run, map }: Held| {
+    let fetched = |SourceRun { run, map }: SourceRun| {
         let (attempt, root, start) = map?;
         Some(Fetched { attempt, root, start, run })
     };
@@ -320,10 +332,10 @@ fn shuffle(
     let memory = budget.saturating_sub(in_memory.map(|fetched| fetched.run.extent.stored).sum());
     let mut options = FetchOptions::new(task.partition, task.token.clone(), settings.fetch_parallel, memory);
     options.connector = io.connector();
-    options.heeds = !task.aside.is_empty();
+    options.preemptible = !task.checkpoint_dirs.is_empty();
     let counted = state.counters.entry(SHUFFLE_COUNTER.into()).or_default();
     io.progress(&Progress { stage: "shuffle", bytes_in: *counted, ..Progress::default() });
-    let mut listener = Listener { pulse: io.pulse(), io, task, before: *counted, bytes: 0 };
+    let mut listener = ShuffleListener { liveness: io.liveness(), io, task, before: *counted, bytes: 0 };
     let shuffled = fetch_all(&task.feed, &options, &scratch, &stop, before, &mut listener)?;
     *counted += listener.bytes;
     Ok(shuffled)
@@ -341,7 +353,7 @@ fn merge(
     let stored: u64 = runs.iter().map(Run::left).sum();
     let room = |run: &Run| run.parts().map(|part| part.extent.room()).max().unwrap_or(0);
     let rooms: Vec<u64> = runs.iter().map(room).collect();
-    let (budget, for_blocks) = (share(memory, SHUFFLE_PART), share(memory, BLOCKS_PART));
+    let (budget, for_blocks) = (share(memory, SHUFFLE_FRACTION), share(memory, BLOCKS_FRACTION));
     let (scratch, stop) = (io.scratch(), io.stop());
     let at_merge = Progress { done: 1.0 / STAGES, stage: "merge", bytes_in: stored, ..Progress::default() };
     io.progress(&at_merge);
@@ -349,13 +361,14 @@ fn merge(
         return Ok(Fewer { runs, open, enough: true });
     }
     let order = SortOrder { keys: job.order, values: job.sort_values };
-    let (mut meter, pulse, heeds) = (Meter::new(None, false, io.pulse()), io.pulse(), !task.aside.is_empty());
+    let (mut meter, liveness, preemptible) =
+        (Meter::new(None, false, io.liveness()), io.liveness(), !task.checkpoint_dirs.is_empty());
     let mut step = || {
         if meter.tick(0, &stop)? {
             io.progress(&at_merge);
         }
-        pulse.beat();
-        Ok(stop.wish()? != Wish::Pause || !heeds)
+        liveness.mark_alive();
+        Ok(stop.preempt_request()? != PreemptRequest::Pause || !preemptible)
     };
     let factor = factor_for(rooms, for_blocks, settings.merge_factor);
     merge_down(runs, open, order, factor, settings.compress, &scratch, &mut step)

@@ -1,14 +1,14 @@
-//! Reduces that are put aside at every point, and go on here or elsewhere, from sound states and from damaged ones: the
-//! bytes and the counters are always those of a reduce that was left in peace.
+//! Reduces that are checkpointed at every point, and continue here or elsewhere, from sound states and from damaged ones: the
+//! bytes and the counters are always those of a reduce that was undisturbed.
 
-mod room;
+mod full_disk;
 mod server;
-mod trouble;
+mod unsavable;
 
 use super::*;
 use crate::{
-    Carries, Context, Emit, KeyOrder, Mapper, OutputFormat, Reducer, Values,
-    engine::{OutputSink, Scratch, StopFlag},
+    Context, Emit, KeyOrder, Mapper, OutputFormat, Reducer, StateBetweenKeys, Values,
+    engine::{OutputSink, Scratch, TaskControl},
     input::ByteSource,
     segment::SegmentWriter,
 };
@@ -30,9 +30,9 @@ enum When {
     Reduced(u32),
 }
 
-/// What becomes of the state that is put aside.
+/// What becomes of the state that is checkpointed.
 #[derive(Debug, Clone, Copy)]
-enum Harm {
+enum Damage {
     None,
     Cut(prop::sample::Index),
     Flip(prop::sample::Index),
@@ -40,23 +40,23 @@ enum Harm {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Turn {
+struct Step {
     when: When,
     elsewhere: bool,
-    harm: Harm,
+    damage: Damage,
 }
 
 thread_local! {
     /// How many more comparisons or records until the pause, and who is told.
-    static COMPARISONS: RefCell<Option<(u32, StopFlag)>> = const { RefCell::new(None) };
-    static RECORDS: RefCell<Option<(u32, StopFlag)>> = const { RefCell::new(None) };
+    static COMPARISONS: RefCell<Option<(u32, TaskControl)>> = const { RefCell::new(None) };
+    static RECORDS: RefCell<Option<(u32, TaskControl)>> = const { RefCell::new(None) };
 }
 
-fn count_down(left: &RefCell<Option<(u32, StopFlag)>>) {
+fn count_down(left: &RefCell<Option<(u32, TaskControl)>>) {
     if let Some((left, stop)) = left.borrow_mut().as_mut() {
         *left = left.saturating_sub(1);
         if *left == 0 {
-            stop.ask(Wish::Pause);
+            stop.request_preemption(PreemptRequest::Pause);
         }
     }
 }
@@ -69,7 +69,7 @@ fn compare(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
 /// Puts out the values of a key in the order in which they come, and perhaps a total over all keys.
 struct Join {
     total: u64,
-    carries: Carries,
+    state_between_keys: StateBetweenKeys,
 }
 
 impl Reducer for Join {
@@ -92,19 +92,19 @@ impl Reducer for Join {
                 break;
             }
         }
-        if self.carries != Carries::Nothing {
+        if self.state_between_keys != StateBetweenKeys::None {
             self.total += joined.len() as u64;
             joined.extend_from_slice(self.total.to_string().as_bytes());
         }
         out.emit(key, &joined)
     }
 
-    fn carries(&self) -> Carries {
-        self.carries
+    fn state_between_keys(&self) -> StateBetweenKeys {
+        self.state_between_keys
     }
 
     fn save(&mut self, out: &mut dyn Emit, _: &mut Context) -> Result<Vec<u8>, TaskError> {
-        assert_eq!(self.carries, Carries::State);
+        assert_eq!(self.state_between_keys, StateBetweenKeys::Savable);
         // It may put out what it likes, and here it likes nothing.
         let _ = out;
         Ok(self.total.to_le_bytes().to_vec())
@@ -127,8 +127,8 @@ impl Mapper for NoMap {
 /// A node's folder, and what tasks put out.
 struct Node {
     dir: tempfile::TempDir,
-    stop: StopFlag,
-    pulse: Pulse,
+    stop: TaskControl,
+    liveness: Liveness,
     memory: u64,
     written: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
     attempt: u32,
@@ -173,15 +173,15 @@ impl TaskIo for Node {
     fn progress(&mut self, progress: &Progress) {
         let here = (progress.done * STAGES * f64::from(self.maps)).round() as u32;
         if progress.stage == "shuffle" && self.fetched.is_some_and(|fetched| here >= fetched) {
-            self.stop.ask(Wish::Pause);
+            self.stop.request_preemption(PreemptRequest::Pause);
         }
     }
 
-    fn pulse(&self) -> Pulse {
-        self.pulse.clone()
+    fn liveness(&self) -> Liveness {
+        self.liveness.clone()
     }
 
-    fn stop(&self) -> StopFlag {
+    fn stop(&self) -> TaskControl {
         self.stop.clone()
     }
 
@@ -222,8 +222,8 @@ struct Case {
     maps: usize,
 }
 
-fn job(carries: Carries) -> Job {
-    let reducer = move |_: &Conf| Ok(Join { total: 0, carries });
+fn job(state_between_keys: StateBetweenKeys) -> Job {
+    let reducer = move |_: &Conf| Ok(Join { total: 0, state_between_keys });
     Job::map(|_| Ok(NoMap))
         .reduce(reducer)
         .sort_by(KeyOrder::By(compare))
@@ -231,7 +231,7 @@ fn job(carries: Carries) -> Job {
 }
 
 impl Case {
-    fn new(maps: &[Vec<(u8, u8)>], memory: u64, carries: Carries) -> Self {
+    fn new(maps: &[Vec<(u8, u8)>], memory: u64, state_between_keys: StateBetweenKeys) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let server = Server::start();
         let mut events = Vec::new();
@@ -261,8 +261,8 @@ impl Case {
         conf.set("merge.factor", "2");
         let node = Node {
             dir,
-            stop: StopFlag::default(),
-            pulse: Pulse::default(),
+            stop: TaskControl::default(),
+            liveness: Liveness::default(),
             memory,
             written: Arc::default(),
             attempt: 0,
@@ -270,18 +270,22 @@ impl Case {
             fetched: None,
             maps: maps.len() as u32,
         };
-        Self { node, server, job: job(carries), conf, events, maps: maps.len() }
+        Self { node, server, job: job(state_between_keys), conf, events, maps: maps.len() }
     }
 
     /// The next attempt, from the state at hand, asked to pause in its turn.
-    fn attempt(&mut self, from: Option<Origin>, turn: Option<When>) -> Result<ReduceEnd, TaskError> {
-        let stop = StopFlag::default();
+    fn attempt(
+        &mut self,
+        from: Option<CheckpointSource>,
+        step: Option<When>,
+    ) -> Result<ReduceEnd, TaskError> {
+        let stop = TaskControl::default();
         self.node.stop = stop.clone();
         let mut events = self.events.clone();
         self.node.fetched = None;
         COMPARISONS.set(None);
         RECORDS.set(None);
-        match turn {
+        match step {
             Some(When::Fetched(count)) => {
                 let count = count.min(self.maps);
                 events.truncate(count);
@@ -298,29 +302,29 @@ impl Case {
         run_reduce(&self.job, &task, &mut self.node)
     }
 
-    fn task(&self, from: Option<Origin>, feed: MapFeed) -> ReduceTask {
+    fn task(&self, from: Option<CheckpointSource>, feed: MapFeed) -> ReduceTask {
         ReduceTask {
             partition: 0,
             conf: self.conf.clone(),
             feed: Arc::new(feed),
             token: TOKEN.to_vec(),
-            unfetched: Arc::new(|unfetched| panic!("{unfetched:?}")),
-            aside: vec![self.aside(self.node.attempt)],
+            fetch_failed: Arc::new(|fetch_failed| panic!("{fetch_failed:?}")),
+            checkpoint_dirs: vec![self.checkpoint_dirs(self.node.attempt)],
             from,
-            begun: std::time::Instant::now(),
+            started: std::time::Instant::now(),
         }
     }
 
-    fn aside(&self, attempt: u32) -> PathBuf {
+    fn checkpoint_dirs(&self, attempt: u32) -> PathBuf {
         self.node.dir.path().join(format!("aside-{attempt}"))
     }
 
-    /// Runs to the end; output and counters, and how often states were put aside in each stage, and refused.
-    fn run(&mut self, turns: &[Turn]) -> (Vec<u8>, BTreeMap<String, u64>, [u32; 4]) {
-        let (mut from, mut turns, mut pauses) = (None, turns.iter(), [0; 4]);
+    /// Runs to the end; output and counters, and how often states were checkpointed in each stage, and refused.
+    fn run(&mut self, steps: &[Step]) -> (Vec<u8>, BTreeMap<String, u64>, [u32; 4]) {
+        let (mut from, mut steps, mut pauses) = (None, steps.iter(), [0; 4]);
         loop {
-            let turn = turns.next();
-            match self.attempt(from.clone(), turn.map(|turn| turn.when)) {
+            let step = steps.next();
+            match self.attempt(from.clone(), step.map(|step| step.when)) {
                 Ok(ReduceEnd::Done(outcome)) => {
                     let written = self.node.written.lock().unwrap();
                     let output: Vec<u8> =
@@ -330,28 +334,28 @@ impl Case {
                 }
                 Ok(ReduceEnd::Paused(paused)) => {
                     pauses[paused.stage as usize] += 1;
-                    from = Some(self.origin(turn.expect("asked to")));
+                    from = Some(self.origin(step.expect("asked to")));
                 }
-                Err(TaskError::Spoilt(_)) => {
+                Err(TaskError::CheckpointCorrupt(_)) => {
                     pauses[3] += 1;
                     from = None;
                 }
                 // What it was to take up is as it was.
-                Err(TaskError::Unbegun) => assert!(from.is_some()),
+                Err(TaskError::NotResumed) => assert!(from.is_some()),
                 Err(error) => panic!("{error}"),
             }
             self.node.attempt += 1;
         }
     }
 
-    /// Where the state that was just put aside is found, after what happens to it.
-    fn origin(&self, turn: &Turn) -> Origin {
-        let dir = self.aside(self.node.attempt);
-        harm(&dir, turn.harm);
+    /// Where the state that was just checkpointed is found, after what happens to it.
+    fn origin(&self, step: &Step) -> CheckpointSource {
+        let dir = self.checkpoint_dirs(self.node.attempt);
+        damage(&dir, step.damage);
         let attempt = format!("job_1.r0.{}", self.node.attempt);
         self.server.add_checkpoint(&attempt, &dir);
-        let dirs = if turn.elsewhere { Vec::new() } else { vec![dir] };
-        Origin { attempt, dirs, addr: self.server.addr.clone() }
+        let dirs = if step.elsewhere { Vec::new() } else { vec![dir] };
+        CheckpointSource { attempt, dirs, addr: self.server.addr.clone() }
     }
 }
 
@@ -371,10 +375,10 @@ fn write_map(path: &Path, map: usize, records: &[(u8, u8)]) {
 }
 
 /// Never in place: the file may be another's too.
-fn harm(dir: &Path, harm: Harm) {
+fn damage(dir: &Path, damage: Damage) {
     let files: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let (Harm::Cut(index) | Harm::Flip(index)) = harm else {
-        if matches!(harm, Harm::Lost) {
+    let (Damage::Cut(index) | Damage::Flip(index)) = damage else {
+        if matches!(damage, Damage::Lost) {
             fs::remove_dir_all(dir).unwrap();
         }
         return;
@@ -391,8 +395,8 @@ fn harm(dir: &Path, harm: Harm) {
         })
         .expect("it is within them");
     let mut bytes = fs::read(file).unwrap();
-    match harm {
-        Harm::Cut(_) => bytes.truncate(at as usize),
+    match damage {
+        Damage::Cut(_) => bytes.truncate(at as usize),
         _ => bytes[at as usize] ^= 1 << (at % 8),
     }
     fs::remove_file(file).unwrap();
@@ -405,20 +409,20 @@ fn counted(counters: &BTreeMap<String, u64>) -> BTreeMap<&str, u64> {
     names.into_iter().map(|name| (name, counters.get(name).copied().unwrap_or(0))).collect()
 }
 
-fn turns() -> impl Strategy<Value = Vec<Turn>> {
+fn steps() -> impl Strategy<Value = Vec<Step>> {
     let when = prop_oneof![
         (0usize..8).prop_map(When::Fetched),
         (1u32..400).prop_map(When::Compared),
         (1u32..200).prop_map(When::Reduced),
     ];
-    let harm = prop_oneof![
-        6 => Just(Harm::None),
-        1 => any::<prop::sample::Index>().prop_map(Harm::Cut),
-        1 => any::<prop::sample::Index>().prop_map(Harm::Flip),
-        1 => Just(Harm::Lost),
+    let damage = prop_oneof![
+        6 => Just(Damage::None),
+        1 => any::<prop::sample::Index>().prop_map(Damage::Cut),
+        1 => any::<prop::sample::Index>().prop_map(Damage::Flip),
+        1 => Just(Damage::Lost),
     ];
-    let turn = (when, any::<bool>(), harm);
-    prop::collection::vec(turn.prop_map(|(when, elsewhere, harm)| Turn { when, elsewhere, harm }), 1..8)
+    let step = (when, any::<bool>(), damage);
+    prop::collection::vec(step.prop_map(|(when, elsewhere, damage)| Step { when, elsewhere, damage }), 1..8)
 }
 
 proptest! {
@@ -428,11 +432,11 @@ proptest! {
     fn a_reduce_paused_anywhere_gives_the_same_bytes_and_counts_once(
         maps in prop::collection::vec(prop::collection::vec(any::<(u8, u8)>(), 0..60), 1..8),
         memory in prop_oneof![Just(1u64), 200u64..4000, Just(1 << 20)],
-        carries in prop_oneof![Just(Carries::Nothing), Just(Carries::State), Just(Carries::Unsaved("a test"))],
-        turns in turns(),
+        state_between_keys in prop_oneof![Just(StateBetweenKeys::None), Just(StateBetweenKeys::Savable), Just(StateBetweenKeys::NotSavable("a test"))],
+        steps in steps(),
     ) {
-        let (output, counters, _) = Case::new(&maps, memory, carries).run(&[]);
-        let (disturbed, again, _) = Case::new(&maps, memory, carries).run(&turns);
+        let (output, counters, _) = Case::new(&maps, memory, state_between_keys).run(&[]);
+        let (disturbed, again, _) = Case::new(&maps, memory, state_between_keys).run(&steps);
         prop_assert!(output == disturbed, "{}\n--- but\n{}", output.escape_ascii(), disturbed.escape_ascii());
         prop_assert_eq!(counted(&counters), counted(&again));
     }
@@ -440,27 +444,27 @@ proptest! {
 
 /// Paused after every k-th record, again and again, with the state going back and forth between nodes.
 #[test]
-fn a_reduce_paused_at_every_record_ends_all_the_same() {
+fn reduce_paused_at_every_record_finishes() {
     let records = |map: u8| (0..40u8).map(|n| (n.wrapping_mul(37).wrapping_add(map), n)).collect::<Vec<_>>();
     let maps: Vec<_> = (0..5).map(records).collect();
-    for carries in [Carries::Nothing, Carries::State] {
+    for state_between_keys in [StateBetweenKeys::None, StateBetweenKeys::Savable] {
         for memory in [1, 1 << 20] {
-            let (output, counters, _) = Case::new(&maps, memory, carries).run(&[]);
+            let (output, counters, _) = Case::new(&maps, memory, state_between_keys).run(&[]);
             for every in [1, 3, 50] {
-                let turn = |n: u32| Turn {
+                let step = |n: u32| Step {
                     when: if n < 6 { When::Fetched(n as usize) } else { When::Reduced(every) },
                     elsewhere: n.is_multiple_of(2),
-                    harm: Harm::None,
+                    damage: Damage::None,
                 };
-                let turns: Vec<Turn> = (0..250).map(turn).collect();
-                let (paused, again, [in_shuffle, _, in_reduce, spoilt]) =
-                    Case::new(&maps, memory, carries).run(&turns);
+                let steps: Vec<Step> = (0..250).map(step).collect();
+                let (paused, again, [in_shuffle, _, in_reduce, corrupt]) =
+                    Case::new(&maps, memory, state_between_keys).run(&steps);
                 assert!(output == paused, "every {every}");
                 assert_eq!(counted(&counters), counted(&again), "every {every}");
                 assert_eq!(counters["SHUFFLE_BYTES"], again["SHUFFLE_BYTES"], "nothing is fetched twice");
                 let paused = [in_shuffle, in_reduce];
                 assert!(
-                    in_shuffle >= 4 && in_reduce >= 20 / every && spoilt == 0,
+                    in_shuffle >= 4 && in_reduce >= 20 / every && corrupt == 0,
                     "every {every}: {paused:?}"
                 );
             }
@@ -470,15 +474,15 @@ fn a_reduce_paused_at_every_record_ends_all_the_same() {
 
 /// Paused after every k-th comparison of its merges, twice.
 #[test]
-fn a_merge_paused_anywhere_ends_all_the_same() {
+fn merge_paused_anywhere_finishes() {
     let records = |map: u8| (0..30u8).map(|n| (n.wrapping_mul(41).wrapping_add(map), n)).collect::<Vec<_>>();
     let maps: Vec<_> = (0..5).map(records).collect();
-    let (output, counters, _) = Case::new(&maps, 1, Carries::Nothing).run(&[]);
+    let (output, counters, _) = Case::new(&maps, 1, StateBetweenKeys::None).run(&[]);
     let mut in_merge = 0;
     for k in (1..400).step_by(9) {
-        let turn = |elsewhere| Turn { when: When::Compared(k), elsewhere, harm: Harm::None };
+        let step = |elsewhere| Step { when: When::Compared(k), elsewhere, damage: Damage::None };
         let (paused, again, pauses) =
-            Case::new(&maps, 1, Carries::Nothing).run(&[turn(k % 2 == 0), turn(k % 2 == 1)]);
+            Case::new(&maps, 1, StateBetweenKeys::None).run(&[step(k % 2 == 0), step(k % 2 == 1)]);
         assert!(output == paused, "after {k} comparisons");
         assert_eq!(counted(&counters), counted(&again), "after {k} comparisons");
         assert_eq!(pauses[3], 0, "after {k} comparisons");

@@ -73,11 +73,11 @@ fn records_that_a_mapper_panics_at_are_skipped_up_to_the_bound() {
 }
 
 /// Returns an error at `bad`, and panics at `worse`.
-struct Moody;
+struct FlakyMapper;
 
-impl Mapper for Moody {
+impl Mapper for FlakyMapper {
     fn map(&mut self, _: &[u8], line: &[u8], out: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
-        assert!(line != b"worse", "cannot go on");
+        assert!(line != b"worse", "cannot continue");
         if line == b"bad" {
             return Err("no word for it".into());
         }
@@ -90,7 +90,7 @@ fn errors_and_panics_count_against_one_bound_in_either_order() {
     for text in ["bad\nworse\ngood\n", "worse\nbad\ngood\n"] {
         let mut here = Here::new();
         let source = here.file("text", text.as_bytes());
-        let job = Job::map(|_| Ok(Moody));
+        let job = Job::map(|_| Ok(FlakyMapper));
         let mut task = here.task(&source, 0, 100, 1);
         task.conf.set("skip.bad.records", "1");
         let error = run_map(&job, &task, &mut here).unwrap_err().to_string();

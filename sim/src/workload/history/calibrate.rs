@@ -2,7 +2,7 @@
 //!
 //! A map's time is taken for `start + bytes / rate`: the straight line nearest to all maps of the program (least squares), and
 //! `spread` is how far they scatter about it. Where all maps are alike no line can be told, and starting is in the rate.
-//! A machine that had other work to do made tasks wait for it; their processor time does not know of that, and is taken if
+//! A machine that had other work to do made tasks wait for it; their CPU time does not know of that, and is taken if
 //! asked for. Bytes are those on disk and wire: of map output that compresses well, few.
 //! Deliberately absent: the merge, which histories do not tell from reducing; it is in the rate of reduces. What was not measured
 //! is not made up: it is left out, and a comment says so.
@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 /// All that was seen of a program.
 #[derive(Default)]
-struct Seen {
+struct ProgramSamples {
     jobs: usize,
     /// Bytes and seconds of each map.
     maps: Vec<(f64, f64)>,
@@ -26,19 +26,19 @@ struct Seen {
 }
 
 impl History {
-    /// Of each built-in program, by the time its tasks took or by their processor time: the more jobs of it, and the less alike
+    /// Of each built-in program, by the time its tasks took or by their CPU time: the more jobs of it, and the less alike
     /// their maps, the better. Jobs that failed do not count.
     pub fn calibrate(&self, by_processor: bool) -> Vec<Calibrated> {
-        let mut programs: BTreeMap<&str, Seen> = BTreeMap::new();
+        let mut programs: BTreeMap<&str, ProgramSamples> = BTreeMap::new();
         for (at, (job, program)) in self.workload.jobs.iter().zip(&self.programs).enumerate() {
             let Some(name) = program.strip_prefix("builtin:") else { continue };
             if self.real.get(at).is_some_and(|real| !real.succeeded) {
                 continue;
             }
             let used = self.processor.get(at).filter(|_| by_processor);
-            let seconds = |phase: Phase, at: usize, took: f32| {
+            let seconds = |phase: Phase, at: usize, elapsed: f32| {
                 let used = used.and_then(|used| used[phase].get(at)).copied().filter(|used| *used > 0.0);
-                used.unwrap_or(f64::from(took))
+                used.unwrap_or(f64::from(elapsed))
             };
             let seen = programs.entry(name).or_default();
             seen.jobs += 1;
@@ -141,7 +141,7 @@ impl Calibrated {
     }
 }
 
-impl Seen {
+impl ProgramSamples {
     fn calibrated(self, name: &str) -> Calibrated {
         let read: f64 = self.maps.iter().map(|(bytes, _)| bytes).sum();
         let (start_s, s_per_byte) = line(&self.maps);
@@ -191,14 +191,14 @@ mod tests {
         assert!(got.is_some_and(|got| (got - wanted).abs() < 1e-6), "{got:?} is not {wanted}");
     }
 
-    fn seen() -> Seen {
+    fn seen() -> ProgramSamples {
         // Half a second and 10 MB/s: 1.5 s for 10 MB, 2.5 s for 20 MB, 10.5 s for 100 MB.
         let maps = vec![(10e6, 1.5), (20e6, 2.5), (100e6, 10.5)];
-        Seen { jobs: 1, maps, reduces: 2, map_out: 65e6, reduce_out: 13e6, reduce_s: 6.5 }
+        ProgramSamples { jobs: 1, maps, reduces: 2, map_out: 65e6, reduce_out: 13e6, reduce_s: 6.5 }
     }
 
     #[test]
-    fn starting_is_told_from_reading() {
+    fn start_time_is_separated_from_read_time() {
         let one = seen().calibrated("wordcount");
         close(one.start_s, 0.5);
         close(one.map_mbps, 10.0);
@@ -209,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn maps_that_are_alike_tell_a_rate_alone() {
+    fn equal_maps_give_only_a_rate() {
         // 10 and 40 s for the same: 25 s on average, and both off by a factor.
-        let seen = Seen { maps: vec![(100e6, 10.0), (100e6, 40.0)], ..Seen::default() };
+        let seen = ProgramSamples { maps: vec![(100e6, 10.0), (100e6, 40.0)], ..ProgramSamples::default() };
         let one = seen.calibrated("grep");
         assert_eq!((one.start_s, one.reduce), (None, None));
         close(one.map_mbps, 4.0);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_of_stands_beside_it_and_it_reads_back() {
+    fn calibrated_profile_round_trips_with_its_source() {
         let text = seen().calibrated("wordcount").render();
         assert!(
             text.starts_with("# wordcount: 1 job, 3 maps, 2 reduces, 130 MB of input\n# little to go by"),
@@ -237,9 +237,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_made_up() {
+    fn unmeasured_values_are_omitted() {
         let map_only = |name: &str| {
-            Seen { jobs: 1, maps: vec![(100e6, 10.0)], map_out: 5e6, ..Seen::default() }
+            ProgramSamples { jobs: 1, maps: vec![(100e6, 10.0)], map_out: 5e6, ..ProgramSamples::default() }
                 .calibrated(name)
                 .render()
         };
@@ -255,7 +255,9 @@ mod tests {
             unheard_of.contains("not to be used as it is")
                 && profile::parse(&unheard_of).expect("it reads").is_empty()
         );
-        let idle = Seen { maps: vec![(0.0, 3.0)], ..Seen::default() }.calibrated("grep").render();
+        let idle = ProgramSamples { maps: vec![(0.0, 3.0)], ..ProgramSamples::default() }
+            .calibrated("grep")
+            .render();
         assert!(idle.ends_with("# no profile: its maps read nothing, or took no time\n"), "{idle}");
     }
 }

@@ -1,11 +1,11 @@
 //! One job as its history is read: what its tasks took, and what came out of them.
 //!
-//! Of a map counts the attempt whose output the job used in the end: one whose output was lost was done in vain, and what it took
+//! Of a map counts the attempt whose output the job used in the end: one whose output was lost was done for nothing, and what it took
 //! is in no profile and is not done twice in a replay. Lines that do not fit the job are passed over.
 
 use super::{
     super::{JobPlan, MapPlan, ReducePlan, seconds},
-    Real, lines,
+    Real, records,
 };
 use mrcore::{
     Fact, PerPhase, Phase, Span, Time,
@@ -94,7 +94,7 @@ impl Job {
 
     fn counted(&mut self, at: Time, id: AttemptId, result: &AttemptResult, split: bool) {
         let Some(launched) = self.launched.remove(&id) else { return };
-        let used = result.counters.iter().find(|(name, _)| name == lines::CPU);
+        let used = result.counters.iter().find(|(name, _)| name == records::CPU);
         let done = Done {
             seconds: at.since(launched).as_secs_f64(),
             processor: used.map_or(0.0, |(_, used)| *used as f64 / 1e3),

@@ -1,36 +1,36 @@
-//! Our own job histories (docs/history.md): what really ran, as a workload to run again, and the figures of it.
+//! Our own job histories (docs/research/history-format.md): what really ran, as a workload to run again, and the figures of it.
 //!
 //! A map's work is the time that its attempts which count took, a reduce's that from when its maps were done (or it
 //! was launched, if that was later). One file a job, a folder of them, or several one after the other in a file.
 
 mod calibrate;
-mod heed;
+mod facts;
+mod filter;
 mod job;
-mod lines;
-mod promised;
-mod told;
+mod min_shares;
+mod records;
 
 use super::{
     Workload,
-    trace::{Room, Source, TraceError, tasks_within_reach, within_reach},
+    trace::{SizeLimit, Source, TraceError, check_task_times, check_time_range},
 };
 use crate::Outcome;
 pub use calibrate::Calibrated;
-use heed::Heed;
-pub use heed::{LeftOut, Ran, left_out};
+use facts::{Counted, FactLog};
+use filter::HistoryFilter;
+pub use filter::{Ran, SkippedJob, skipped_jobs};
 use job::{Finished, Job};
-use lines::{Head, Line, Trackers};
-pub use lines::{Place, SplitRun, Under, expand};
+pub use min_shares::UnknownShares;
 pub use mrcore::job::Split;
 use mrcore::{PerPhase, Span, Time, ids::JobId, job::JobSpec, metrics::Metrics};
-pub use promised::Unsaid;
+use records::{Head, Record, Trackers};
+pub use records::{SplitRun, TrackerRow, Under, expand};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     sync::Arc,
 };
-use told::{Counted, Told};
 
 /// When the first job came, as histories are told: as in a simulated world.
 const BEGINNING: Time = Time(1_000_000);
@@ -70,9 +70,9 @@ pub struct History {
     /// The figures of all jobs, counted from when the first one came.
     pub metrics: Metrics,
     /// Why dissatisfaction and fairness are not among them, if they are not.
-    pub unsaid: Option<Unsaid>,
+    pub unknown_shares: Option<UnknownShares>,
     /// Jobs that cannot be run again.
-    pub left_out: Vec<LeftOut>,
+    pub skipped_jobs: Vec<SkippedJob>,
     /// The policies that jobs were submitted to.
     pub policies: Vec<Ran>,
 }
@@ -81,11 +81,11 @@ pub struct History {
 #[derive(Default)]
 struct Reading {
     trackers: Trackers,
-    told: Told,
+    facts: FactLog,
     jobs: Vec<Finished>,
-    room: Room,
+    size_limit: SizeLimit,
     first: Option<Time>,
-    heed: Heed,
+    filter: HistoryFilter,
 }
 
 /// Reads a file, or every `.jsonl` of a folder.
@@ -111,15 +111,21 @@ pub fn read_texts(texts: &[(String, String)]) -> Result<History, TraceError> {
 pub fn figures(name: &str, text: &str) -> Result<Metrics, TraceError> {
     let mut reading = Reading::default();
     reading.take(&Source::named(name), text.as_bytes())?;
-    Ok(reading.told.count(Vec::new()).metrics)
+    Ok(reading.facts.count(Vec::new()).metrics)
 }
 
 impl Reading {
     fn end(self, path: &Path) -> Result<History, TraceError> {
-        let Reading { trackers, told, mut jobs, heed: Heed { left_out: others, policies, .. }, .. } = self;
+        let Reading {
+            trackers,
+            facts,
+            mut jobs,
+            filter: HistoryFilter { skipped_jobs: others, policies, .. },
+            ..
+        } = self;
         if jobs.is_empty() {
             let path = path.display().to_string();
-            return Err(match left_out(&others) {
+            return Err(match skipped_jobs(&others) {
                 Some(what) => TraceError::NoneEnded { path, what },
                 None => TraceError::Empty { path },
             });
@@ -130,16 +136,16 @@ impl Reading {
         let mut names = by_number.clone();
         names.sort();
         let number = |name: &String| names.iter().position(|known| known == name).map(|at| at as u32);
-        let promised = promised::promises(jobs.iter().map(|job| job.plan.user.as_str()), &policies);
-        let unsaid = promised.as_ref().err().copied();
-        let Counted { metrics, slots, lost } = told.count(promised.unwrap_or_default());
+        let minimum = min_shares::min_shares(jobs.iter().map(|job| job.plan.user.as_str()), &policies);
+        let unknown_shares = minimum.as_ref().err().copied();
+        let Counted { metrics, slots, lost } = facts.count(minimum.unwrap_or_default());
         let lost = lost.into_iter().filter_map(|(tracker, at, back)| {
             let node = number(by_number.get(tracker.0 as usize)?)?;
             Some((node, at.since(BEGINNING), back.map(|back| back.since(BEGINNING))))
         });
         let losses = lost.collect();
         let mut history =
-            History { slots, metrics, unsaid, under: trackers.under, losses, ..History::default() };
+            History { slots, metrics, unknown_shares, under: trackers.under, losses, ..History::default() };
         for Finished { at, mut plan, real, hosts, program, processor } in jobs {
             plan.at = at.since(first);
             plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
@@ -150,7 +156,7 @@ impl Reading {
         }
         history.workload.name =
             path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        (history.trackers, history.left_out, history.policies) = (names, others, policies);
+        (history.trackers, history.skipped_jobs, history.policies) = (names, others, policies);
         Ok(history)
     }
 }
@@ -198,18 +204,18 @@ impl Reading {
                 let what = "a fact before the job that it is of: no line with `format` above it";
                 return Err(source.bad(line, what));
             };
-            let told: Line =
+            let facts: Record =
                 serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
-            self.line(job, &told).map_err(|what| source.bad(line, format!("{}: {what}", job.id)))?;
+            self.line(job, &facts).map_err(|what| source.bad(line, format!("{}: {what}", job.id)))?;
         }
         self.close(current).map_err(|what| source.bad(line, what))
     }
 
     fn close(&mut self, job: Option<Job>) -> Result<(), String> {
         let Some(job) = job else { return Ok(()) };
-        self.heed.end(&job, self.trackers.under.as_ref());
+        self.filter.end(&job, self.trackers.under.as_ref());
         if let Some(finished) = job.finish() {
-            tasks_within_reach(&finished.plan).map_err(|what| format!("{}: {what}", finished.real.id))?;
+            check_task_times(&finished.plan).map_err(|what| format!("{}: {what}", finished.real.id))?;
             self.jobs.push(finished);
         }
         Ok(())
@@ -222,40 +228,40 @@ impl Reading {
             return Err(format!("format {}: this reads format 1", head.format));
         }
         let id: JobId = head.job.parse().map_err(|error| format!("{error}"))?;
-        if !self.heed.begin(&head.cluster, id)? {
+        if !self.filter.begin(&head.cluster, id)? {
             return Ok(None);
         }
         let (submitted, spec) = (Time(head.at_us), Arc::new(JobSpec::from(head.spec)));
         let first = *self.first.get_or_insert(submitted);
-        within_reach(apart(submitted, first))?;
+        check_time_range(seconds_between(submitted, first))?;
         // Before anything is made for each of them.
-        self.room.take(spec.splits.len() as f64 + f64::from(spec.reduces))?;
+        self.size_limit.take(spec.splits.len() as f64 + f64::from(spec.reduces))?;
         let job = Job::new(id, submitted, spec);
         self.trackers.begin();
-        self.told.add(shifted(job.submitted, first), lines::submitted(id, &job.spec));
+        self.facts.add(shifted(job.submitted, first), records::submitted(id, &job.spec));
         Ok(Some(job))
     }
 
-    fn line(&mut self, job: &mut Job, line: &Line) -> Result<(), String> {
+    fn line(&mut self, job: &mut Job, line: &Record) -> Result<(), String> {
         let at = Time(line.at_us);
         if at < job.last {
             return Err(format!("at_us {} is before {} of the line above", at.0, job.last.0));
         }
-        if within_reach(apart(at, job.submitted)).is_err() {
+        if check_time_range(seconds_between(at, job.submitted)).is_err() {
             return Err(format!("at_us {} is more than ten years after {}", at.0, job.submitted.0));
         }
         job.last = at;
         let first = self.first.unwrap_or(job.submitted);
         for entry in self.trackers.facts(job.id, at, line)? {
             job.take(at, &entry.fact);
-            self.told.add(shifted(at, first), entry.fact);
+            self.facts.add(shifted(at, first), entry.fact);
         }
         Ok(())
     }
 }
 
 /// Seconds between the two.
-fn apart(one: Time, other: Time) -> f64 {
+fn seconds_between(one: Time, other: Time) -> f64 {
     Span(one.0.abs_diff(other.0)).as_secs_f64()
 }
 
@@ -278,7 +284,7 @@ impl History {
             facts: 0,
             unfinished,
             faults: 0,
-            deciding: schedulers::timed::Deciding::default(),
+            deciding: schedulers::timed::DecisionStats::default(),
         }
     }
 }

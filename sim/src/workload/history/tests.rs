@@ -20,7 +20,7 @@ fn launch(at: u64, attempt: &str) -> String {
     )
 }
 
-fn life() -> String {
+fn history_of() -> String {
     [
         HEAD.to_owned(),
         launch(2_000_000, "job_7.m0.0"),
@@ -42,7 +42,7 @@ fn parse(text: &str) -> Result<History, TraceError> {
 
 #[test]
 fn a_history_is_a_workload() {
-    let history = parse(&life()).expect("it reads");
+    let history = parse(&history_of()).expect("it reads");
     assert_eq!(history.trackers, ["node1"]);
     assert_eq!(history.slots, PerPhase { map: 1, reduce: 1 });
     assert_eq!(history.real[0].makespan, Span::millis(11_500));
@@ -52,14 +52,14 @@ fn a_history_is_a_workload() {
     assert!((job.map_out - 0.5).abs() < 1e-9);
     assert_eq!((job.hosts.clone(), job.priority), (vec![vec![0]], Priority::High));
     let figures = history.metrics.job(JobId(7)).expect("its figures");
-    assert_eq!((figures.taken.splits, figures.waiting()), (1, Some(Span::secs(1))));
+    assert_eq!((figures.preemption.splits, figures.waiting()), (1, Some(Span::secs(1))));
     let [one] = &history.calibrate(false)[..] else { panic!("one program") };
     assert_eq!((one.name.as_str(), one.jobs, one.maps, one.reduces), ("sort", 1, 1, 1));
     let is = |got: Option<f64>, wanted: f64| got.is_some_and(|got| (got / wanted - 1.0).abs() < 1e-6);
     assert!((one.map_out - 0.5).abs() < 1e-9 && one.spread.is_none(), "{one:?}");
     assert!(is(one.reduce.map(|reduce| reduce.1), 20.0 / 50.0), "20 bytes of the 50 that came out of maps");
-    // 100 MB in 5 s. Both pieces of the map took a second and a half of processor time; of the reduce nothing is said.
-    let large = life().replace("\"end\":100", "\"end\":100000000");
+    // 100 MB in 5 s. Both pieces of the map took a second and a half of CPU time; of the reduce nothing is said.
+    let large = history_of().replace("\"end\":100", "\"end\":100000000");
     let slow = parse(&large).expect("it reads").calibrate(true);
     let cpu = |bytes: u32| format!(r#""bytes_out":{bytes},"counters":{{"CPU_MILLISECONDS":1500}}"#);
     let counted = large.replacen("\"bytes_out\":30", &cpu(30), 1).replacen("\"bytes_out\":20", &cpu(20), 1);
@@ -70,7 +70,7 @@ fn a_history_is_a_workload() {
 }
 
 #[test]
-fn it_says_what_the_job_was_submitted_to() {
+fn history_names_the_policy_and_trackers() {
     let tracker = |name: &str| {
         format!(r#"{{"name":"{name}","host":"{name}","rack":"/r","map_slots":4,"reduce_slots":2}}"#)
     };
@@ -79,7 +79,7 @@ fn it_says_what_the_job_was_submitted_to() {
         tracker("node1"),
         tracker("node2")
     );
-    let text = life().replacen(HEAD, &format!("{HEAD}{}", line(1_000_000, &to)), 1);
+    let text = history_of().replacen(HEAD, &format!("{HEAD}{}", line(1_000_000, &to)), 1);
     let history = parse(&text).expect("it reads");
     let under = history.under.expect("it says so");
     assert_eq!((under.policy.as_str(), under.trackers[1].map_slots), ("chronos(fair)", 4));
@@ -88,31 +88,36 @@ fn it_says_what_the_job_was_submitted_to() {
 
 #[test]
 fn jobs_that_ran_side_by_side_are_put_together() {
-    let other = life().replace("job_7", "job_8").replace("\"user\":\"ann\"", "\"user\":\"bob\"");
-    let under = |policy: &str, life: &str| {
+    let other = history_of().replace("job_7", "job_8").replace("\"user\":\"ann\"", "\"user\":\"bob\"");
+    let under = |policy: &str, history_of: &str| {
         let to = format!(
             r#"{{"submitted-to":{{"policy":"{policy}","params":{{"fair.pools.ann.min_maps":"2"}},"trackers":[]}}}}"#
         );
-        let (head, rest) = life.split_once('\n').expect("more than one line");
+        let (head, rest) = history_of.split_once('\n').expect("more than one line");
         format!("{head}{}\n{rest}", line(1_000_000, &to))
     };
     let both = |one: &str, two: &str| {
-        let texts = [("one".to_owned(), under(one, &life())), ("other".to_owned(), under(two, &other))];
+        let texts = [("one".to_owned(), under(one, &history_of())), ("other".to_owned(), under(two, &other))];
         read_texts(&texts).expect("they read")
     };
     let history = both("fair", "fair");
-    assert_eq!(history.unsaid, None);
+    assert_eq!(history.unknown_shares, None);
     assert_eq!(history.slots, PerPhase { map: 2, reduce: 2 }, "the tracker ran one of each job at a time");
     // Of 11.5 s ann has both her slots from 2 to 4 s and from 5 to 8, one from 4 to 5 and from 8 to 12, none else.
     let lacked = (1.0 + 0.5 + 4.0 * 0.5 + 0.5) / 11.5;
     assert!((history.metrics.shares.dissatisfaction() - lacked).abs() < 1e-9, "{lacked}");
-    assert_eq!(both("fair", "fifo").unsaid, Some(Unsaid::Several), "she was promised two slots, and nothing");
+    assert_eq!(
+        both("fair", "fifo").unknown_shares,
+        Some(UnknownShares::Several),
+        "she was promised two slots, and nothing"
+    );
     assert_eq!(history.workload.jobs[0].group, "sort", "as figures call it");
 }
 
 #[test]
-fn a_held_reduce_is_known_by_its_release() {
-    let hold = r#"{"attempt-recalled":{"attempt":"job_7.r0.0","how":"pause","why":"by ann","hold":true}}"#;
+fn reduce_on_hold_is_recognised_by_its_release() {
+    let hold =
+        r#"{"preemption-requested":{"attempt":"job_7.r0.0","kind":"pause","why":"by ann","hold":true}}"#;
     let paused = r#"{"attempt-paused":{"attempt":"job_7.r0.0","stage":"reduce","bytes":1,"bytes_in":1}}"#;
     let text = [
         HEAD.to_owned(),
@@ -133,28 +138,28 @@ fn a_held_reduce_is_known_by_its_release() {
 #[test]
 fn bad_histories_name_the_line() {
     let cases = [
-        (life().replace("\"format\":1", "\"format\":3"), ":1: format 3"),
-        (life().replacen("\"at_us\":5000000", "\"at_us\":5", 1), ":5: job_7: at_us 5 is before"),
-        (life().replace("\"user\":\"ann\",", ""), ":1: missing field `user`"),
-        (life().replacen("job_7.m1.0", "map one", 1), ":5: job_7: attempt-launched"),
+        (history_of().replace("\"format\":1", "\"format\":3"), ":1: format 3"),
+        (history_of().replacen("\"at_us\":5000000", "\"at_us\":5", 1), ":5: job_7: at_us 5 is before"),
+        (history_of().replace("\"user\":\"ann\",", ""), ":1: missing field `user`"),
+        (history_of().replacen("job_7.m1.0", "map one", 1), ":5: job_7: attempt-launched"),
         (launch(1, "job_7.m0.0").trim().to_owned(), ":1: a fact before the job"),
         (
-            life().replace("\"at_us\":12500000", "\"at_us\":1200000000000000000"),
+            history_of().replace("\"at_us\":12500000", "\"at_us\":1200000000000000000"),
             ":8: job_7: at_us 1200000000000000000 is more than ten years after 1000000",
         ),
         (
-            life().replace("\"bytes_out\":30", "\"bytes_out\":9000000000000000000"),
+            history_of().replace("\"bytes_out\":30", "\"bytes_out\":9000000000000000000"),
             ":8: job_7: a task of 1125",
         ),
         (
             format!(
                 "{}\n{}",
-                life(),
+                history_of(),
                 HEAD.replace("job_7", "job_8").replace("1000000", "1000000000000000000")
             ),
             ":9: submitted 999999999999 s after the beginning",
         ),
-        (life().replace("\"reduces\":1", "\"reduces\":4000000000"), ":1: a job of 4000000001 tasks"),
+        (history_of().replace("\"reduces\":1", "\"reduces\":4000000000"), ":1: a job of 4000000001 tasks"),
         ("nonsense".to_owned(), ":1: expected"),
         (String::new(), "no jobs in it"),
     ];
@@ -180,7 +185,7 @@ fn done(at: u64, attempt: &str, bytes: u64, milliseconds: u64) -> String {
 /// Two pieces of a map, 2 s and 3 s; the first one's output is lost, and made again in 6 s, while one of two reduces has all it
 /// needs.
 #[test]
-fn what_is_lost_and_done_again_counts_once() {
+fn repeated_work_in_a_history_counts_once() {
     let split = r#"{"map-split":{"attempt":"job_7.m0.0","position":50,"bytes_out":30,"counters":{"CPU_MILLISECONDS":1000}}}"#;
     let text = [
         HEAD.replace("\"reduces\":1", "\"reduces\":2").replace("\"end\":100", "\"end\":100000000"),
@@ -220,13 +225,13 @@ fn damaged_histories_are_read_or_refused() {
     let split = line(4_000_000, r#"{"map-split":{"attempt":"job_7.m0.0","position":50,"bytes_out":30}}"#);
     let text = [no_splits.clone(), launch(2_000_000, "job_7.m0.0"), split, lost(5_000_000, "job_7.m0.0")];
     parse(&(text.concat() + &ended)).expect("it reads");
-    let mut dice = crate::chance::Dice::new(7);
+    let mut rng = crate::rng::Rng::new(7);
     let kinds = [
         r#"{"attempt-launched":{"attempt":"ID","tracker":"node1","from":"job_7.r0.0"}}"#,
         r#"{"attempt-succeeded":{"attempt":"ID","bytes_out":5,"counters":{"CPU_MILLISECONDS":7}}}"#,
         r#"{"map-split":{"attempt":"ID","position":50,"bytes_out":30}}"#,
         r#"{"attempt-paused":{"attempt":"ID","stage":"merge","bytes":1,"bytes_in":1}}"#,
-        r#"{"attempt-recalled":{"attempt":"ID","how":"pause","hold":true}}"#,
+        r#"{"preemption-requested":{"attempt":"ID","kind":"pause","hold":true}}"#,
         r#"{"attempt-killed":{"attempt":"ID","why":"its tracker was lost"}}"#,
         r#"{"attempt-failed":{"attempt":"ID","error":"x"}}"#,
         r#"{"map-output-lost":{"attempt":"ID"}}"#,
@@ -235,13 +240,13 @@ fn damaged_histories_are_read_or_refused() {
         r#"{"pause-refused":{"attempt":"ID"}}"#,
     ];
     for _ in 0..2000 {
-        let mut text = if dice.one_in(2) { no_splits.clone() } else { HEAD.to_owned() };
-        for at in 0..dice.below(12) {
-            let phase = if dice.one_in(2) { "m" } else { "r" };
-            let id = format!("job_7.{phase}{}.{}", dice.below(3), dice.below(2));
-            text += &line(2_000_000 + at, &kinds[dice.index(kinds.len())].replace("ID", &id));
+        let mut text = if rng.one_in(2) { no_splits.clone() } else { HEAD.to_owned() };
+        for at in 0..rng.below(12) {
+            let phase = if rng.one_in(2) { "m" } else { "r" };
+            let id = format!("job_7.{phase}{}.{}", rng.below(3), rng.below(2));
+            text += &line(2_000_000 + at, &kinds[rng.index(kinds.len())].replace("ID", &id));
         }
         let history = parse(&(text + &ended)).expect("it reads");
-        history.calibrate(dice.one_in(2));
+        history.calibrate(rng.one_in(2));
     }
 }

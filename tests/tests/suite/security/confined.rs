@@ -64,7 +64,7 @@ impl Trial {
 fn check(out: &str, log: &str) {
     assert!(out.contains("privs\tNoNewPrivs: 1"), "{out}");
     assert!(out.contains("own\tmine") && out.contains("env\t0"), "{out}");
-    assert!(log.contains("heard"), "{log}");
+    assert!(log.contains("reported"), "{log}");
     if log.contains("no Landlock") {
         eprintln!("the kernel has no Landlock: folders were not tried");
     } else {
@@ -102,7 +102,7 @@ fn a_task_reaches_its_own_folders_and_nothing_else() {
 }
 
 #[test]
-fn a_program_with_the_trackers_account_is_still_locked_in() {
+fn program_with_the_tracker_account_is_still_confined() {
     // Root's tasks have its account only if the settings say so.
     let trial = Trial::new(if is_root() { "[tasktracker]\ntasks_as_root = true\n" } else { "" });
     let text = format!("[ \"$1\" = --describe ] && echo '{DESCRIPTION}' && exit\n{}", trial.attempts());
@@ -117,7 +117,7 @@ fn a_program_with_the_trackers_account_is_still_locked_in() {
 }
 
 #[test]
-fn links_and_pipes_that_a_task_makes_lead_the_tracker_nowhere() {
+fn tracker_follows_no_links_or_pipes_of_tasks() {
     let trial = Trial::new(&account());
     let key = trial.lab.path("ours/security/tasktracker.pem");
     let plant = format!(

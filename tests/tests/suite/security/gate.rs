@@ -120,7 +120,7 @@ fn is_refused_at_handshake(credentials: &Credentials, addr: &str, server: Role) 
 /// What those may get for an empty request whom the gate lets in: an answer, or that it makes no sense. Nothing that a
 /// server that is away, or broken, would say.
 fn is_let_in(code: Code) -> bool {
-    // A unary call of a stream that ends without a word is an internal error of the caller's own.
+    // A unary call of a stream that ends silently is an internal error of the caller's own.
     let streams = Code::Internal;
     [Code::Ok, Code::InvalidArgument, Code::NotFound, Code::FailedPrecondition, streams].contains(&code)
 }
@@ -148,7 +148,7 @@ pub(super) async fn set(lab: &Lab) -> Stage {
     let about = mr::TasksRequest { job: job.clone(), ..Default::default() };
     let tasks: mr::TasksReply = ann.ask("/fermata.mr.v1.JobTracker/Tasks", about).await.unwrap();
     let mr::AttemptInfo { attempt, logs_addr: logs, .. } = tasks.tasks[0].attempts[0].clone();
-    let about = dfs::StatRequest { path: "/home/ann/text".into(), to_make: false, entries: 0 };
+    let about = dfs::StatRequest { path: "/home/ann/text".into(), for_create: false, entries: 0 };
     let stat: dfs::StatReply = ann.ask("/fermata.dfs.v1.NameNode/Stat", about).await.unwrap();
     Stage { attempt, logs, file_id: stat.status.unwrap().file_id, job }
 }
@@ -186,7 +186,7 @@ async fn touch(caller: &Caller, method: &str, of: &Stage) -> Option<Code> {
         (false, "Mkdir") => {
             call!(dfs::MkdirRequest { request_id, path: "/home/ann/d".into(), parents: true, mode: 0 })
         }
-        (false, "Stat") => call!(dfs::StatRequest { path, to_make: false, entries: 0 }),
+        (false, "Stat") => call!(dfs::StatRequest { path, for_create: false, entries: 0 }),
         (false, "List") => call!(dfs::ListRequest { path: "/home/ann".into(), ..Default::default() }),
         (false, "Rename") => {
             call!(dfs::RenameRequest { request_id, from: file, to: "/x".into(), overwrite: false })
@@ -200,7 +200,9 @@ async fn touch(caller: &Caller, method: &str, of: &Stage) -> Option<Code> {
             call!(dfs::ConcatRequest { request_id, target: path, sources: vec!["/home/ann/x".into()] })
         }
         (true, "Kill") => call!(mr::KillRequest { request_id, job }),
-        (true, "Preempt") => call!(mr::PreemptRequest { request_id, attempt, how: mr::Recall::Kill.into() }),
+        (true, "Preempt") => {
+            call!(mr::PreemptRequest { request_id, attempt, kind: mr::PreemptKind::Kill.into() })
+        }
         (true, "Resume") => {
             let task = attempt.rsplit_once('.').unwrap().0.to_owned();
             call!(mr::ResumeRequest { request_id, task, on: String::new() })
@@ -224,7 +226,7 @@ async fn walk(lab: &Lab) -> usize {
     let stage = set(lab).await;
     let who = |role, name, good| Caller::new(lab, &stage.logs, lab.credentials(role, name, good));
     let nobody = Caller::nobody(lab, &stage.logs);
-    let stranger = Caller::new(lab, &stage.logs, lab.stranger());
+    let other_client = Caller::new(lab, &stage.logs, lab.other_client());
     let roles: Vec<(Role, [Caller; 3])> = Role::ALL
         .iter()
         .map(|role| {
@@ -242,7 +244,7 @@ async fn walk(lab: &Lab) -> usize {
         is(&format!("{method} without a credential"), nobody.call(&method, ()).await, Code::Unauthenticated);
         is(
             &format!("{method} with a stranger's token"),
-            stranger.call(&method, ()).await,
+            other_client.call(&method, ()).await,
             Code::Unauthenticated,
         );
         for (role, [good, foreign, expired]) in &roles {

@@ -2,10 +2,10 @@
 //! world.
 
 mod confined;
-mod crowd;
-mod doors;
-mod ends;
+mod direct_requests;
+mod expiry;
 mod gate;
+mod idle_connections;
 mod one_machine;
 mod overload;
 mod owners;
@@ -39,7 +39,7 @@ pub(super) enum Good {
 }
 
 impl Lab {
-    /// With certificates, or with a secret alone. `more` is more of `fermata.toml`.
+    /// With certificates, or with a secret alone. `limits` is more of `fermata.toml`.
     pub(super) fn up(tls: bool, more: &str) -> Self {
         Self::up_with(tls, QUICK, more)
     }
@@ -99,11 +99,11 @@ impl Lab {
     /// The authority's certificate, if there is one: what somebody without a credential may know. What it would show,
     /// with TLS, is a stranger's.
     pub(super) fn nobody(&self) -> Credentials {
-        if self.tls { self.stranger() } else { Credentials::default() }
+        if self.tls { self.other_client() } else { Credentials::default() }
     }
 
     /// A token that somebody has signed.
-    pub(super) fn stranger(&self) -> Credentials {
+    pub(super) fn other_client(&self) -> Credentials {
         let token = Token { role: Role::Task, name: "x".into(), job: None, expires: u64::MAX };
         let token = token.sign(&Keyring::from_secret(b"nobody's")).unwrap();
         let authority =

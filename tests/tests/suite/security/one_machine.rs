@@ -1,7 +1,7 @@
 //! A cluster on one machine belongs to the account that started it: other accounts get nothing from it, its tasks never
 //! run as root nor read its secret, and `mrctl` follows no folder or file of another account.
 
-use super::doors::ask;
+use super::direct_requests::ask;
 use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually, is_root};
 use proto::dfs::{ReadBlock, bulk_request::Op};
 use serde_json::Value;
@@ -18,9 +18,9 @@ use std::{
 };
 
 /// An account that has nothing to do with any cluster.
-const STRANGER: u32 = 54_321;
+const OTHER_ACCOUNT: u32 = 54_321;
 const NOBODY: u32 = 65_534;
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// A mapper that prints the user, the group and all groups that it runs with.
 const WHO: &str = "sh -c 'cat > /dev/null; echo $(id -u) $(id -g) $(id -G)'";
 
@@ -95,14 +95,14 @@ fn another_account_gets_nothing_from_a_cluster() {
     ] {
         // With addresses it does not matter whether there is a folder that it cannot read.
         for here in [Path::new("/"), &cluster.path("."), &folder] {
-            let Some(ran) = mrctl_as(STRANGER, here, &[&at[..], args].concat()) else { return };
+            let Some(ran) = mrctl_as(OTHER_ACCOUNT, here, &[&at[..], args].concat()) else { return };
             assert_eq!(ran.code, 1, "{args:?}: {}{}", ran.stdout, ran.stderr);
             assert!(ran.stderr.contains("wants a credential"), "{args:?}: {}", ran.stderr);
         }
     }
     // Nor by the folder, which it can see.
     for args in [&["fs", "ls", "/"][..], &["jobs"], &["status"]] {
-        let ran = mrctl_as(STRANGER, &cluster.path("."), args).unwrap();
+        let ran = mrctl_as(OTHER_ACCOUNT, &cluster.path("."), args).unwrap();
         let line = format!("{args:?}: {}{}", ran.stdout, ran.stderr);
         assert!(ran.code == 1 && ran.stderr.lines().count() == 1, "{line}");
         assert!(
@@ -114,9 +114,9 @@ fn another_account_gets_nothing_from_a_cluster() {
     let token = cluster.path("token");
     fs::write(&token, cluster.mrctl(&["token", "--valid", "10m"])).unwrap();
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
-    chown(&token, Some(STRANGER), Some(STRANGER)).unwrap();
+    chown(&token, Some(OTHER_ACCOUNT), Some(OTHER_ACCOUNT)).unwrap();
     let with_token = [&at[..], &["--token-file", token.to_str().unwrap(), "fs", "ls", "/"]].concat();
-    let ran = mrctl_as(STRANGER, &cluster.path("."), &with_token).unwrap();
+    let ran = mrctl_as(OTHER_ACCOUNT, &cluster.path("."), &with_token).unwrap();
     assert!(ran.code == 0 && ran.stdout.lines().any(|line| line == "in"), "{}{}", ran.stdout, ran.stderr);
     // A block, without a token.
     let stat = cluster.json(&["fs", "stat", "--blocks", "/in"]);
@@ -132,14 +132,14 @@ fn another_account_gets_nothing_from_a_cluster() {
     let mut files = Vec::new();
     files_in(&folder, &mut files);
     assert!(files.len() > 10 && files.contains(&folder.join("secret")), "{files:?}");
-    let mut command = as_account(STRANGER, Path::new("/bin/sh")).unwrap();
+    let mut command = as_account(OTHER_ACCOUNT, Path::new("/bin/sh")).unwrap();
     command.args(["-c", "for file; do test -r \"$file\" && echo \"$file\"; done; true", "sh"]).args(&files);
     let readable = String::from_utf8(command.output().unwrap().stdout).unwrap();
     assert!(readable.is_empty(), "others can read {readable}");
 }
 
 #[test]
-fn pages_of_a_cluster_are_for_who_has_the_address() {
+fn pages_need_the_printed_address() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     let mut command = cluster.command(&["web", "--port", "0"]);
     let mut web = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -167,7 +167,7 @@ fn pages_of_a_cluster_are_for_who_has_the_address() {
 }
 
 #[test]
-fn an_open_cluster_says_so_and_takes_everybody() {
+fn open_cluster_warns_and_accepts_everybody() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, open: true, ..Up::default() });
     assert_eq!(cluster.json(&["status"])["access"], "open");
     assert!(cluster.mrctl(&["status"]).contains("open (every account of this machine can use it)"));
@@ -182,7 +182,7 @@ fn an_open_cluster_says_so_and_takes_everybody() {
     let job =
         ["submit", "streaming", "--mapper", WHO, "--input", "/in", "--output", "/who", "--reduces", "0"];
     for args in [&["fs", "ls", "/"][..], &["fs", "cat", "/in"], &job, &["jobs"]] {
-        let Some(ran) = mrctl_as(STRANGER, &folder, args) else { return };
+        let Some(ran) = mrctl_as(OTHER_ACCOUNT, &folder, args) else { return };
         assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
     }
     assert_not_root(&String::from_utf8(cluster.output("/who")).unwrap());
@@ -190,7 +190,7 @@ fn an_open_cluster_says_so_and_takes_everybody() {
     cluster.mrctl(&["up", "--closed", "--detach"]);
     assert_eq!(cluster.json(&["status"])["access"], "closed");
     // Its configuration cannot be read.
-    assert_eq!(mrctl_as(STRANGER, &folder, &["fs", "ls", "/"]).unwrap().code, 1);
+    assert_eq!(mrctl_as(OTHER_ACCOUNT, &folder, &["fs", "ls", "/"]).unwrap().code, 1);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_token_lets_another_client_in_until_it_expires() {
     let ran = list(token["token"].as_str().unwrap());
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let short = cluster.mrctl(&["token", "--valid", "1s"]);
-    let refused = eventually("it expires", PATIENCE, || Some(list(&short)).filter(|ran| ran.code != 0));
+    let refused = eventually("it expires", TIMEOUT, || Some(list(&short)).filter(|ran| ran.code != 0));
     assert!(refused.stderr.contains("expired"), "{}", refused.stderr);
     assert!(cluster.refused(2, &["token", "--valid", "0s"]).contains("--valid"));
 }
@@ -246,21 +246,21 @@ while True:
 "#;
 
 /// A program of another account that has taken a port. Ended when dropped.
-struct Taken {
+struct Impostor {
     process: Child,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-impl Taken {
+impl Impostor {
     /// None, visibly, where it cannot be done.
     fn port(addr: &str, family: &str) -> Option<Self> {
         let (_, port) = addr.rsplit_once(':').unwrap();
-        let mut command = as_account(STRANGER, Path::new("python3"))?;
+        let mut command = as_account(OTHER_ACCOUNT, Path::new("python3"))?;
         command.args(["-c", LISTEN, family, port]).stdout(Stdio::piped());
         let mut process = command.spawn().expect("setpriv starts");
         let mut coming = BufReader::new(process.stdout.take().unwrap()).lines();
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let taken = Self { process, lines: lines.clone() };
+        let used = Self { process, lines: lines.clone() };
         match coming.next() {
             Some(Ok(line)) if line == "ready" => {}
             _ => {
@@ -271,7 +271,7 @@ impl Taken {
         std::thread::spawn(move || {
             coming.map_while(Result::ok).for_each(|line| lines.lock().unwrap().push(line));
         });
-        Some(taken)
+        Some(used)
     }
 
     /// What has come so far, by connection.
@@ -280,7 +280,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for Impostor {
     fn drop(&mut self) {
         self.process.kill().ok();
         self.process.wait().ok();
@@ -303,10 +303,10 @@ fn nothing_is_sent_to_another_account_that_takes_the_port_of_a_dead_master() {
         }
         let logs = ["node1-datanode", "node1-tasktracker"];
         let before = logs.map(|log| cluster.log(log).len());
-        let mut taken = Vec::new();
+        let mut used = Vec::new();
         for (addr, family) in addresses.iter().zip(families) {
-            let Some(one) = Taken::port(addr, family) else { return };
-            taken.push(one);
+            let Some(one) = Impostor::port(addr, family) else { return };
+            used.push(one);
         }
         for args in [&["fs", "ls", "/"][..], &["jobs"]] {
             let line = cluster.refused(1, args);
@@ -315,19 +315,19 @@ fn nothing_is_sent_to_another_account_that_takes_the_port_of_a_dead_master() {
         }
         // Daemons do not fall for it either, and say why.
         for (log, before) in logs.into_iter().zip(before) {
-            eventually("a daemon has been asked for its token", PATIENCE, || {
+            eventually("a daemon has been asked for its token", TIMEOUT, || {
                 cluster.log(log)[before..].contains("no token is sent to it").then_some(())
             });
         }
-        for one in &taken {
-            eventually("connections ended", PATIENCE, || (one.heard().len() >= 2).then_some(()));
+        for one in &used {
+            eventually("connections ended", TIMEOUT, || (one.heard().len() >= 2).then_some(()));
             assert!(one.heard().iter().all(|line| line == "bytes 0"), "{families:?}: {:?}", one.heard());
         }
-        drop(taken);
+        drop(used);
         for master in masters {
             cluster.mrctl(&["chaos", "restart", master]);
         }
-        eventually("the cluster works again", PATIENCE, || {
+        eventually("the cluster works again", TIMEOUT, || {
             let nodes = cluster.try_mrctl(&["nodes", "--json"]);
             (nodes.code == 0 && nodes.stdout.matches("\"live\"").count() >= 2).then_some(())
         });
@@ -346,9 +346,9 @@ fn a_token_is_for_a_cluster_of_another_account_only_if_that_is_named() {
     let own = tempfile::tempdir_in(at.parent().unwrap()).unwrap();
     let file = own.path().join("token");
     security::write_private(&file, token.trim().as_bytes()).unwrap();
-    give_all(&[file.clone(), own.path().to_owned()], STRANGER);
+    grant_all(&[file.clone(), own.path().to_owned()], OTHER_ACCOUNT);
     let list = |trusted: &str| {
-        let mut command = as_account(STRANGER, &binaries().join("mrctl")).unwrap();
+        let mut command = as_account(OTHER_ACCOUNT, &binaries().join("mrctl")).unwrap();
         command.args(["--token-file", file.to_str().unwrap(), "--namenode", &namenode, "fs", "ls", "/"]);
         Ran::from(command.env("FERMATA_TRUST_OWNER", trusted).current_dir("/").output().unwrap())
     };
@@ -426,7 +426,7 @@ fn memory_of_a_task_is_closed_to_its_account() {
     cluster.mrctl(&["fs", "put", "in", "/in"]);
     cluster.detach(&["wordcount", "--input", "/in", "--output", "/out", "--conf", "pace.map=4KiB"]);
     let folder = cluster.path(".fermata").canonicalize().unwrap();
-    let pid = eventually("its task runs", PATIENCE, || {
+    let pid = eventually("its task runs", TIMEOUT, || {
         let all = fs::read_dir("/proc").unwrap().flatten();
         let works_there = |process: &fs::DirEntry| {
             let work = fs::read_link(process.path().join("cwd")).unwrap_or_default();
@@ -436,8 +436,8 @@ fn memory_of_a_task_is_closed_to_its_account() {
     });
     let ran = peek.args(["-c", &format!("head -c 1 /proc/{pid}/mem; head -c 1 /proc/{pid}/environ")]);
     let ran = ran.output().expect("setpriv starts");
-    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-    assert_eq!(said.matches("Permission denied").count(), 2, "{said}");
+    let paper_figures = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert_eq!(paper_figures.matches("Permission denied").count(), 2, "{paper_figures}");
     assert!(ran.stdout.is_empty());
 }
 
@@ -589,7 +589,7 @@ fn planted(home: &Path) -> Vec<PathBuf> {
     files.into_iter().chain([state]).collect()
 }
 
-fn give_all(paths: &[PathBuf], to: u32) {
+fn grant_all(paths: &[PathBuf], to: u32) {
     for path in paths {
         chown(path, Some(to), Some(to)).unwrap();
     }
@@ -605,7 +605,7 @@ fn a_folder_of_another_account_is_refused_and_nothing_in_it_is_run() {
     fs::create_dir_all(&deep).unwrap();
     let all = planted(home.path());
     let (file, state) = (&all[0], &all[3]);
-    give_all(&all, NOBODY);
+    grant_all(&all, NOBODY);
     let run = |args: &[&str], config: Option<&Path>| {
         let mut command = Command::new(binaries().join("mrctl"));
         command.args(args).current_dir(&deep).stdin(Stdio::null());
@@ -645,7 +645,7 @@ fn a_folder_of_another_account_is_refused_and_nothing_in_it_is_run() {
     refused(&["fs", "ls", "/"], Some(file));
     assert!(!marker.exists(), "a program named by the folder was run");
     // Ours, but anybody could have changed it.
-    give_all(&all, 0);
+    grant_all(&all, 0);
     fs::set_permissions(file, fs::Permissions::from_mode(0o666)).unwrap();
     let ran = run(&["fs", "ls", "/"], None);
     assert!(ran.code == 1 && ran.stderr.contains("chmod go-w"), "{}", ran.stderr);

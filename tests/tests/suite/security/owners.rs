@@ -9,7 +9,7 @@ use fermata_tests::{Cluster, QUICK, Ran, Up};
 use security::Role;
 
 #[test]
-fn files_and_jobs_are_their_owners() {
+fn files_and_jobs_belong_to_their_owners() {
     let lab = Lab::up(true, "[security.groups]\nlab = [\"ann\", \"cid\"]\n[jobtracker]\nuser_jobs_max = 1\n");
     let admin = |args: &[&str]| lab.cluster.mrctl(args);
     let text = lab.cluster.path("text");
@@ -115,7 +115,7 @@ fn jobs_are_limited(lab: &Lab, text: &str) {
 
 /// Where a name is believed, owners can bind as well.
 #[test]
-fn in_an_open_cluster_with_permissions_logs_are_their_owners() {
+fn open_cluster_with_permissions_protects_logs() {
     let settings = format!("{QUICK}\n[security]\npermissions = \"on\"\n");
     let cluster =
         Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, open: true, ..Up::default() });

@@ -22,7 +22,7 @@ pub(super) const TRAVERSALS: [&str; 16] = [
 ];
 
 #[test]
-fn no_name_leads_out() {
+fn path_traversal_is_rejected() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     let marker = cluster.path("text");
     std::fs::write(&marker, "x\n").unwrap();

@@ -1,4 +1,4 @@
-//! Reduces that are confined put their state aside all the same, take it up in another attempt, and on another node;
+//! Reduces that are confined save their checkpoints all the same, take it up in another attempt, and on another node;
 //! whatever their program is.
 
 use super::{Lab, confined::account};
@@ -10,7 +10,7 @@ use std::fs;
 const COUNT: &str = "#!/bin/sh\ncut -f 1 | uniq -c\n";
 
 #[test]
-fn a_confined_reduce_pauses_and_goes_on_here_and_elsewhere() {
+fn confined_reduce_resumes_locally_and_remotely() {
     let lab = Lab::up(true, &account());
     let cluster = &lab.cluster;
     fs::write(cluster.path("text"), lines(30_000)).unwrap();
@@ -52,8 +52,8 @@ fn a_confined_reduce_pauses_and_goes_on_here_and_elsewhere() {
         let here = first["tracker"].as_str().unwrap();
         cluster.mrctl(&["resume", &reduce, "--on", here]);
         pause(cluster, &reduce, "reduce");
-        let there = if here == "node1" { "node2" } else { "node1" };
-        cluster.mrctl(&["resume", &reduce, "--on", there]);
+        let existing = if here == "node1" { "node2" } else { "node1" };
+        cluster.mrctl(&["resume", &reduce, "--on", existing]);
         let cost = &end(cluster, &job)["preemption"];
         assert!(cluster.output(&plain) == cluster.output(&paused), "{name}: other bytes than undisturbed");
         let figures = ["pauses", "resumes", "migrations", "checkpoints_lost", "ms_lost"];

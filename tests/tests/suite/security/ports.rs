@@ -67,7 +67,7 @@ fn write(path: &Path, text: &str, mode: u32) {
 }
 
 #[test]
-fn no_daemon_shows_itself_to_others_without_asking_who_calls() {
+fn daemons_need_authentication_to_listen_beyond_loopback() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
     write(&folder.path().join("secret"), "a secret of some length\n", 0o600);
@@ -85,9 +85,12 @@ fn no_daemon_shows_itself_to_others_without_asking_who_calls() {
             let mut daemon = Command::new(binaries().join(name));
             daemon.args(["--listen", "0.0.0.0:0", "--dir", &dir]).args(*flags);
             let ran = daemon.output().unwrap();
-            let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-            assert!(!ran.status.success() && said.contains(words), "{name} {flags:?}: {said}");
-            assert_eq!(said.lines().count(), 1, "{name} {flags:?}: {said}");
+            let paper_figures = String::from_utf8_lossy(&ran.stderr).into_owned();
+            assert!(
+                !ran.status.success() && paper_figures.contains(words),
+                "{name} {flags:?}: {paper_figures}"
+            );
+            assert_eq!(paper_figures.lines().count(), 1, "{name} {flags:?}: {paper_figures}");
         }
     }
 }
@@ -117,8 +120,8 @@ fn a_daemon_with_a_secret_listens_anywhere() {
         mrctl.output().unwrap()
     };
     let refused = ask(&[]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("wants a credential"), "{said}");
+    let paper_figures = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && paper_figures.contains("wants a credential"), "{paper_figures}");
     fs::write(folder.path().join("own.toml"), "[security]\nsecret = \"secret\"\n").unwrap();
     let let_in = ask(&["--config", &at("own.toml")]);
     assert!(let_in.status.success(), "{}", String::from_utf8_lossy(&let_in.stderr));

@@ -156,22 +156,22 @@ impl Logs {
 }
 
 /// A fault that lasts until this is dropped, or one that has happened.
-pub(super) enum Held {
+pub(super) enum InjectedFault {
     Lasting { _strace: Strace },
     Done,
 }
 
-impl Held {
-    /// Makes a fault on a machine whose daemon runs; one of a block in a block that is not in `taken`, and is then.
+impl InjectedFault {
+    /// Makes a fault on a machine whose daemon runs; one of a block in a block that is not in `used`, and is then.
     /// None, with a message, where strace cannot be used.
     pub(super) fn inject(
         cluster: &Cluster,
         known: &Known,
         fault: Fault,
         machine: Machine,
-        taken: &mut BTreeSet<u64>,
+        used: &mut BTreeSet<u64>,
     ) -> Option<Self> {
-        let mut block_of = |number| known_block(cluster, known, number, taken);
+        let mut block_of = |number| known_block(cluster, known, number, used);
         let (calls, what, files) = match (fault, machine) {
             (Fault::ReadError, Machine::Node(number)) => (READS, "error=EIO", vec![block_of(number)]),
             (Fault::WriteError, Machine::Node(_)) => ("pwrite64", "error=EIO", Vec::new()),
@@ -207,11 +207,11 @@ fn id_of(block: &Path) -> u64 {
 }
 
 /// A replica on a node of a block of a known file that is not taken yet.
-fn known_block(cluster: &Cluster, known: &Known, number: u32, taken: &mut BTreeSet<u64>) -> PathBuf {
+fn known_block(cluster: &Cluster, known: &Known, number: u32, used: &mut BTreeSet<u64>) -> PathBuf {
     let node = format!("node{number}");
     let blocks = known.blocks_on(cluster, &node);
-    let id = blocks.into_iter().find(|id| taken.insert(*id));
-    let id = id.unwrap_or_else(|| panic!("{node} has no block that is not taken: {taken:?}"));
+    let id = blocks.into_iter().find(|id| used.insert(*id));
+    let id = id.unwrap_or_else(|| panic!("{node} has no block that is not taken: {used:?}"));
     let replicas = cluster.replicas_on(&node);
     let replica =
         replicas.iter().find(|path| id_of(path) == id).expect("the replica that the NameNode knows");
@@ -290,7 +290,7 @@ pub(super) fn start(cluster: &Cluster, master: Master) {
 }
 
 /// Starts a daemon that its disk has ended.
-pub(super) fn start_again(cluster: &Cluster, machine: Machine) {
+pub(super) fn restart_daemons(cluster: &Cluster, machine: Machine) {
     if !is_gone(&machine.pid(cluster)) {
         return;
     }
@@ -302,7 +302,7 @@ pub(super) fn start_again(cluster: &Cluster, machine: Machine) {
     }
 }
 
-/// Starts a master; if it refuses, it has to say how to go on, and that is done. Whether it was so.
+/// Starts a master; if it refuses, it has to say how to continue, and that is done. Whether it was so.
 pub(super) fn start_or_recover(cluster: &Cluster, master: Master) -> bool {
     let ran = cluster.try_mrctl(&["chaos", "restart", master.name()]);
     if ran.code == 0 {

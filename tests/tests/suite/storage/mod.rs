@@ -3,12 +3,12 @@
 //!
 //! A known set of files is written before. Puts, gets and a job go on meanwhile. What must hold, whatever the fault: no
 //! wrong byte is ever read; nothing that was acknowledged is lost without a message; whatever has a good replica is
-//! served; afterwards the file system is healthy. Each row is printed as a line of the table in docs/faults.md.
+//! served; afterwards the file system is healthy. Each row is printed as a line of the table in docs/operate/storage-faults.md.
 
 mod faults;
 mod work;
 
-use faults::{Fault, Held, Machine, Master};
+use faults::{Fault, InjectedFault, Machine, Master};
 use fermata_tests::{Cluster, Up, copy_folder, eventually};
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use std::{
 };
 use work::{Known, Served, Work};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Reads go through the DataNodes, the scrubber looks at everything every two seconds, and the masters make a snapshot
 /// every few records. A node that is only slow, on a busy machine, is not taken for dead, and no call fails for it.
@@ -34,17 +34,23 @@ fn cluster(nodes: u32, replication: u32) -> (Arc<Cluster>, Known) {
 }
 
 /// What is to be seen of a fault.
-struct Seen {
-    noticed: Duration,
+struct EventCounts {
+    detected: Duration,
     message: String,
 }
 
 /// Waits until a log that the fault concerns has a line about it.
-fn notice(cluster: &Cluster, fault: Fault, machine: Machine, before: &faults::Logs, begun: Instant) -> Seen {
-    let message = eventually(&format!("{fault} of {machine} is noticed"), PATIENCE, || {
+fn notice(
+    cluster: &Cluster,
+    fault: Fault,
+    machine: Machine,
+    before: &faults::Logs,
+    begun: Instant,
+) -> EventCounts {
+    let message = eventually(&format!("{fault} of {machine} is noticed"), TIMEOUT, || {
         before.line_since(cluster, machine, fault)
     });
-    Seen { noticed: begun.elapsed(), message }
+    EventCounts { detected: begun.elapsed(), message }
 }
 
 /// Waits until the file system is healthy: every block has its replicas, none of them damaged.
@@ -53,10 +59,10 @@ fn await_health(cluster: &Cluster) {
     assert_eq!(ran.code, 0, "fsck after a minute: {}{}", ran.stdout, ran.stderr);
 }
 
-fn print_row(fault: Fault, machine: &str, seen: &Seen, served: &Served, whole: Duration) {
+fn print_row(fault: Fault, machine: &str, seen: &EventCounts, served: &Served, whole: Duration) {
     println!(
         "| {fault} | {machine} | {:.1} s: {} | {served} | {:.1} s |",
-        seen.noticed.as_secs_f64(),
+        seen.detected.as_secs_f64(),
         seen.message,
         whole.as_secs_f64()
     );
@@ -68,23 +74,23 @@ fn node_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, number: u32) ->
     let before = faults::Logs::now(cluster);
     let work = Work::begin(cluster, known);
     let begun = Instant::now();
-    let mut taken = BTreeSet::new();
-    let Some(held) = Held::inject(cluster, known, fault, machine, &mut taken) else {
+    let mut used = BTreeSet::new();
+    let Some(injected) = InjectedFault::inject(cluster, known, fault, machine, &mut used) else {
         work.end();
         return false;
     };
     let seen = notice(cluster, fault, machine, &before, begun);
-    // It goes on for a while after it was noticed.
-    work.turns(6);
-    drop(held);
-    let mended = Instant::now();
-    faults::start_again(cluster, machine);
+    // It continues for a while after it was noticed.
+    work.rounds(6);
+    drop(injected);
+    let links_healed = Instant::now();
+    faults::restart_daemons(cluster, machine);
     let served = work.end();
     assert_eq!(served.gets_failed, 0, "{fault} of {machine}: a file with a good replica was not served");
     assert_eq!(served.puts_failed, 0, "{fault} of {machine}: the other nodes took no new file");
     known.check(cluster, &served.acknowledged);
     await_health(cluster);
-    print_row(fault, &machine.to_string(), &seen, &served, mended.elapsed());
+    print_row(fault, &machine.to_string(), &seen, &served, links_healed.elapsed());
     true
 }
 
@@ -94,20 +100,20 @@ fn master_runs_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: 
     let before = faults::Logs::now(cluster);
     let work = Work::begin(cluster, known);
     let begun = Instant::now();
-    let mut taken = BTreeSet::new();
-    let Some(held) = Held::inject(cluster, known, fault, machine, &mut taken) else {
+    let mut used = BTreeSet::new();
+    let Some(injected) = InjectedFault::inject(cluster, known, fault, machine, &mut used) else {
         work.end();
         return false;
     };
     faults::provoke(cluster, master);
     let seen = notice(cluster, fault, machine, &before, begun);
-    drop(held);
-    let mended = Instant::now();
-    faults::start_again(cluster, machine);
+    drop(injected);
+    let links_healed = Instant::now();
+    faults::restart_daemons(cluster, machine);
     let served = work.end();
     known.check(cluster, &served.acknowledged);
     await_health(cluster);
-    print_row(fault, &machine.to_string(), &seen, &served, mended.elapsed());
+    print_row(fault, &machine.to_string(), &seen, &served, links_healed.elapsed());
     true
 }
 
@@ -117,7 +123,7 @@ fn master_starts_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master
     let machine = Machine::Master(master);
     let before = faults::Logs::now(cluster);
     let work = Work::begin(cluster, known);
-    work.turns(3);
+    work.rounds(3);
     let sacrificed = faults::provoke(cluster, master);
     let begun = Instant::now();
     faults::kill(cluster, master);
@@ -156,7 +162,8 @@ fn stale_jobtracker_row(cluster: &Arc<Cluster>, known: &Known) {
     known.check(cluster, &written.acknowledged);
     known.check(cluster, &served.acknowledged);
     await_health(cluster);
-    let seen = Seen { noticed: Duration::ZERO, message: "not detected: its epoch is not older".into() };
+    let seen =
+        EventCounts { detected: Duration::ZERO, message: "not detected: its epoch is not older".into() };
     print_row(Fault::StaleRestore, "jobtracker", &seen, &served, begun.elapsed());
 }
 
@@ -170,7 +177,7 @@ fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
     copy_folder(&folder, &copy);
     faults::start(cluster, Master::NameNode);
     let work = Work::begin(cluster, known);
-    work.turns(6);
+    work.rounds(6);
     let written = work.end();
     let before = faults::Logs::now(cluster);
     let begun = Instant::now();
@@ -181,11 +188,11 @@ fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
     let started = cluster.try_mrctl(&["chaos", "restart", "namenode"]).code == 0;
     let seen = notice(cluster, fault, Machine::Master(Master::NameNode), &before, begun);
     let work = Work::begin(cluster, known);
-    work.turns(4);
+    work.rounds(4);
     // It runs, refuses the older NameNode too, and so does not serve yet.
     let back = cluster.try_mrctl(&["chaos", "restart", "node3", "--daemon", "datanode"]);
     assert!(back.code == 0 || back.stderr.contains("an older NameNode runs"), "{}", back.stderr);
-    work.turns(2);
+    work.rounds(2);
     // Whatever was read was right. The newest folder is put back: everything is there again.
     if started {
         faults::kill(cluster, Master::NameNode);
@@ -193,7 +200,7 @@ fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
     std::fs::remove_dir_all(&folder).unwrap();
     std::fs::rename(&newest, &folder).unwrap();
     faults::start(cluster, Master::NameNode);
-    eventually("the datanodes are back", PATIENCE, || {
+    eventually("the datanodes are back", TIMEOUT, || {
         (cluster.try_mrctl(&["fs", "fsck", "/", "--wait", "5s"]).code == 0).then_some(())
     });
     let served = work.end();
@@ -223,21 +230,21 @@ fn a_different_storage_fault_on_every_machine_at_once() {
     let before = faults::Logs::now(&cluster);
     let work = Work::begin(&cluster, &known);
     let begun = Instant::now();
-    let (mut held, mut taken) = (Vec::new(), BTreeSet::new());
+    let (mut injected, mut used) = (Vec::new(), BTreeSet::new());
     for (fault, number) in node_faults {
         let machine = Machine::Node(number);
-        let Some(one) = Held::inject(&cluster, &known, fault, machine, &mut taken) else {
+        let Some(one) = InjectedFault::inject(&cluster, &known, fault, machine, &mut used) else {
             work.end();
             return;
         };
-        held.push(one);
+        injected.push(one);
     }
     let mut rows = Vec::new();
     for (fault, number) in node_faults {
         let machine = Machine::Node(number);
         rows.push((fault, machine, notice(&cluster, fault, machine, &before, begun)));
     }
-    work.turns(4);
+    work.rounds(4);
     // Nothing but reads and writes of files so far: all are served.
     let served = work.end();
     assert_eq!(served.gets_failed, 0, "a file with a good replica was not served");
@@ -252,17 +259,17 @@ fn a_different_storage_fault_on_every_machine_at_once() {
         let machine = Machine::Master(master);
         rows.push((fault, machine, notice(&cluster, fault, machine, &before, begun)));
     }
-    drop(held);
-    let mended = Instant::now();
+    drop(injected);
+    let links_healed = Instant::now();
     for number in 1..=4 {
-        faults::start_again(&cluster, Machine::Node(number));
+        faults::restart_daemons(&cluster, Machine::Node(number));
     }
     let later = work.end();
     known.check(&cluster, &served.acknowledged);
     known.check_or_missing(&cluster, &later.acknowledged, recovered);
     await_health(&cluster);
     for (fault, machine, seen) in &rows {
-        print_row(*fault, &machine.to_string(), seen, &served, mended.elapsed());
+        print_row(*fault, &machine.to_string(), seen, &served, links_healed.elapsed());
     }
 }
 

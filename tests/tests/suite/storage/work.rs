@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 const FILES: u64 = 6;
 /// Three blocks each, the last of them not full.
 const FILE_BYTES: u64 = (5 << 20) / 2;
@@ -64,7 +64,7 @@ impl Known {
     /// Every known file and every acknowledged one is there and right.
     pub(super) fn check(&self, cluster: &Cluster, acknowledged: &[Copied]) {
         for file in self.files.iter().chain(acknowledged) {
-            let read = eventually(&format!("{} is served", file.path), PATIENCE, || {
+            let read = eventually(&format!("{} is served", file.path), TIMEOUT, || {
                 read(cluster, &file.path, "checked").ok()
             });
             assert_eq!(read, file.sum, "wrong bytes of {}", file.path);
@@ -76,13 +76,12 @@ impl Known {
     pub(super) fn check_or_missing(&self, cluster: &Cluster, acknowledged: &[Copied], given_up: bool) {
         let mut missing = Vec::new();
         for file in self.files.iter().chain(acknowledged) {
-            let found =
-                eventually(&format!("{} is served or known to be gone", file.path), PATIENCE, || match read(
-                    cluster, &file.path, "checked",
-                ) {
+            let found = eventually(&format!("{} is served or known to be gone", file.path), TIMEOUT, || {
+                match read(cluster, &file.path, "checked") {
                     Ok(sum) => Some(Some(sum)),
-                    Err(words) => is_missing(&words).then_some(None),
-                });
+                    Err(text) => is_missing(&text).then_some(None),
+                }
+            });
             match found {
                 Some(sum) => assert_eq!(sum, file.sum, "wrong bytes of {}", file.path),
                 None => missing.push(file),
@@ -99,8 +98,8 @@ impl Known {
     }
 }
 
-fn is_missing(words: &str) -> bool {
-    words.contains("no such file") || words.contains("not found") || words.contains("does not exist")
+fn is_missing(text: &str) -> bool {
+    text.contains("no such file") || text.contains("not found") || text.contains("does not exist")
 }
 
 /// The checksum of what is read from a path; what was said if it could not be read.
@@ -118,7 +117,7 @@ pub(super) struct Served {
     puts: u32,
     pub(super) puts_failed: u32,
     /// The last thing that was said by what failed.
-    words: String,
+    text: String,
     /// What was read and was not what had been written.
     wrong: Vec<String>,
     /// New files.
@@ -138,7 +137,7 @@ pub(super) struct Work {
     cluster: Arc<Cluster>,
     counted: Vec<u8>,
     output: String,
-    turn: Arc<AtomicU32>,
+    round: Arc<AtomicU32>,
     over: Arc<AtomicBool>,
     thread: JoinHandle<Served>,
 }
@@ -149,29 +148,29 @@ static WORKS: AtomicU32 = AtomicU32::new(0);
 impl Work {
     pub(super) fn begin(cluster: &Arc<Cluster>, known: &Known) -> Self {
         let number = WORKS.fetch_add(1, Ordering::Relaxed);
-        let (turn, over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        let (round, over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
         let output = format!("/counted-{number}");
         // Not acknowledged if its master is away; then it is submitted at the end.
         submit(cluster, &output);
-        let (files, shared) = (known.files.clone(), (cluster.clone(), turn.clone(), over.clone()));
+        let (files, shared) = (known.files.clone(), (cluster.clone(), round.clone(), over.clone()));
         let thread = thread::spawn(move || {
-            let (cluster, turn, over) = shared;
+            let (cluster, round, over) = shared;
             let mut served = Served::default();
             while !over.load(Ordering::Relaxed) {
-                one_turn(&cluster, &files, number, turn.load(Ordering::Relaxed), &mut served);
-                turn.fetch_add(1, Ordering::Relaxed);
+                one_round(&cluster, &files, number, round.load(Ordering::Relaxed), &mut served);
+                round.fetch_add(1, Ordering::Relaxed);
             }
             served
         });
-        Self { cluster: cluster.clone(), counted: known.counted.clone(), output, turn, over, thread }
+        Self { cluster: cluster.clone(), counted: known.counted.clone(), output, round, over, thread }
     }
 
     /// Waits for so many gets and puts more.
-    pub(super) fn turns(&self, count: u32) {
-        let until = self.turn.load(Ordering::Relaxed) + count;
+    pub(super) fn rounds(&self, count: u32) {
+        let until = self.round.load(Ordering::Relaxed) + count;
         // Each may take as long as the client's deadline.
-        eventually("more operations complete", PATIENCE * count, || {
-            (self.turn.load(Ordering::Relaxed) >= until).then_some(())
+        eventually("more operations complete", TIMEOUT * count, || {
+            (self.round.load(Ordering::Relaxed) >= until).then_some(())
         });
     }
 
@@ -189,7 +188,7 @@ impl Work {
         let mut served = self.thread.join().expect("work never panics");
         assert!(served.wrong.is_empty(), "wrong bytes were read: {:?}", served.wrong);
         if served.gets_failed + served.puts_failed > 0 {
-            println!("what failed said last: {}", served.words.trim());
+            println!("what failed said last: {}", served.text.trim());
         }
         served.job = "a job";
         for again in [false, true] {
@@ -217,7 +216,7 @@ fn submit(cluster: &Cluster, output: &str) -> bool {
 
 /// Waits for the end of the job with this output; false if there is none, or it has failed.
 fn await_job(cluster: &Cluster, output: &str) -> bool {
-    eventually(&format!("the job for {output} is over or unknown"), 2 * PATIENCE, || {
+    eventually(&format!("the job for {output} is over or unknown"), 2 * TIMEOUT, || {
         let ran = cluster.try_mrctl(&["jobs", "--json"]);
         let jobs: Value = serde_json::from_str(&ran.stdout).ok()?;
         match jobs.as_array()?.iter().find(|job| job["output"] == output) {
@@ -232,30 +231,30 @@ fn await_job(cluster: &Cluster, output: &str) -> bool {
     })
 }
 
-fn one_turn(cluster: &Cluster, files: &[Copied], number: u32, turn: u32, served: &mut Served) {
-    if turn % 3 == 2 {
-        let source = cluster.path(&format!("new-{number}-{turn}"));
-        random_file(&source, NEW_BYTES, u64::from(number * 1000 + turn));
-        let path = format!("/new-{number}-{turn}");
+fn one_round(cluster: &Cluster, files: &[Copied], number: u32, round: u32, served: &mut Served) {
+    if round % 3 == 2 {
+        let source = cluster.path(&format!("new-{number}-{round}"));
+        random_file(&source, NEW_BYTES, u64::from(number * 1000 + round));
+        let path = format!("/new-{number}-{round}");
         served.puts += 1;
         let ran = cluster.try_mrctl(&["fs", "put", source.to_str().unwrap(), &path]);
         if ran.code == 0 {
             served.acknowledged.push(Copied { path, sum: sha256_of(&source), source });
         } else {
             served.puts_failed += 1;
-            served.words = ran.stderr;
+            served.text = ran.stderr;
         }
         return;
     }
     let all: Vec<&Copied> = files.iter().chain(&served.acknowledged).collect();
-    let file = all[turn as usize % all.len()];
+    let file = all[round as usize % all.len()];
     served.gets += 1;
     match read(cluster, &file.path, "got") {
         Ok(sum) if sum == file.sum => {}
         Ok(sum) => served.wrong.push(format!("{}: {sum}, not {}", file.path, file.sum)),
-        Err(words) => {
+        Err(text) => {
             served.gets_failed += 1;
-            served.words = words;
+            served.text = text;
         }
     }
 }

@@ -28,10 +28,10 @@ impl Server {
     pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (addr, known) = (listener.local_addr().unwrap().to_string(), Known::default());
-        let held = Arc::downgrade(&known);
+        let run_of_map = Arc::downgrade(&known);
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (mut stream, Some(known)) = (stream.unwrap(), held.upgrade()) else { return };
+                let (mut stream, Some(known)) = (stream.unwrap(), run_of_map.upgrade()) else { return };
                 thread::spawn(move || while serve(&mut stream, &known).is_some() {});
             }
         });
@@ -66,7 +66,10 @@ fn serve(stream: &mut TcpStream, known: &Known) -> Option<()> {
     let found = if attempt.contains(".r") {
         checkpoint::parts(std::slice::from_ref(&path))
             .and_then(|parts| {
-                parts.get(partition as usize).ok_or_else(|| checkpoint::no_part(partition))?.find(&[path])
+                parts
+                    .get(partition as usize)
+                    .ok_or_else(|| checkpoint::missing_part(partition))?
+                    .find(&[path])
             })
             .map_err(|error| error.to_string())
     } else {

@@ -59,7 +59,7 @@ impl Pieces {
     }
 
     /// An empty message.
-    fn whole() -> Self {
+    fn recovered() -> Self {
         Self { ends: true, ..Self::unfinished(0, 0) }
     }
 }
@@ -99,7 +99,7 @@ fn call(master: Role, number: usize, user: bool) -> (&'static str, Pieces) {
         _ if number < 2 * LONG => (CHECK, Pieces::unfinished(LONG_BYTES, 1)),
         // Announced, and nothing sent.
         _ if number < 3 * LONG => (long, Pieces::unfinished(LONG_BYTES, LONG_BYTES)),
-        _ if number < WATCHES => ("/grpc.health.v1.Health/Watch", Pieces::whole()),
+        _ if number < WATCHES => ("/grpc.health.v1.Health/Watch", Pieces::recovered()),
         _ if user => (long, Pieces::unfinished(10, 1)),
         _ if number.is_multiple_of(2) => (CHECK, Pieces::unfinished(10, 1)),
         _ => (CHECK, Pieces { left: VecDeque::new(), ends: false, sent: None }),

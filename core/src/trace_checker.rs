@@ -1,0 +1,214 @@
+//! What must hold from one event to the next (numbers as in [`crate::invariants`]): a witness of all that happened.
+//!
+//! - 1: a task is done once, unless its output was lost since.
+//! - 3: who has not registered with this start of the JobTracker, or is not the newest start of its tracker, cannot
+//!   report.
+//! - 5: a heartbeat that is heard again brings nothing new.
+//! - 6: done maps run again only while reduces need them, done reduces never.
+//! - 8: every attempt ends before its job is forgotten. (Reduces cannot hold what a map waits for: slots of maps and of
+//!   reduces are apart.)
+
+use crate::{
+    cluster::Cluster,
+    event::{Effect, Event, Reply},
+    fact::Fact,
+    ids::{AttemptId, Incarnation, JobId, TaskId, TrackerId},
+    phase::Phase,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Sees every event with its effects, in order and over restarts.
+#[derive(Debug, Default)]
+pub struct TraceChecker {
+    epoch: u64,
+    /// Trackers that have registered with this start of the JobTracker: which start of theirs, and the newest heartbeat.
+    last_heartbeats: BTreeMap<TrackerId, (Incarnation, u64)>,
+    done: BTreeSet<TaskId>,
+    /// Every attempt that was ever launched, and whether it has ended; of jobs that are remembered.
+    attempts: BTreeMap<AttemptId, bool>,
+}
+
+impl TraceChecker {
+    /// Whether these effects may follow from that event; the first thing that is wrong, in words.
+    pub fn check(&mut self, event: &Event, effects: &[Effect], after: &Cluster) -> Result<(), String> {
+        let mute = self.cannot_report(event);
+        let facts = effects.iter().filter_map(|effect| match effect {
+            Effect::Append(entry) => Some(&entry.fact),
+            _ => None,
+        });
+        for fact in facts {
+            if let Some(why) = mute
+                && is_report(fact)
+            {
+                return Err(format!("{fact:?} from {why}"));
+            }
+            self.note(fact, after)?;
+        }
+        match event {
+            Event::Heartbeat(heartbeat) => {
+                if let Some((incarnation, seq)) = self.last_heartbeats.get_mut(&heartbeat.tracker)
+                    && *incarnation == heartbeat.incarnation
+                {
+                    *seq = heartbeat.seq.max(*seq);
+                }
+            }
+            Event::Registration { .. } => {
+                for effect in effects {
+                    if let Effect::Reply { reply: Reply::Registered { tracker, incarnation, .. }, .. } =
+                        effect
+                    {
+                        self.last_heartbeats.insert(*tracker, (*incarnation, 0));
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Why nothing that is reported with this event may count, if so.
+    fn cannot_report(&self, event: &Event) -> Option<&'static str> {
+        let Event::Heartbeat(heartbeat) = event else {
+            let may_report = matches!(event, Event::Registration { .. });
+            return (!may_report).then_some("an event that reports nothing");
+        };
+        match self.last_heartbeats.get(&heartbeat.tracker) {
+            None => Some("a tracker that has not registered (3)"),
+            Some((incarnation, _)) if *incarnation != heartbeat.incarnation => {
+                Some("another start of the tracker (3)")
+            }
+            Some((_, seq)) if heartbeat.seq <= *seq => Some("a heartbeat that was heard before (5)"),
+            Some(_) => None,
+        }
+    }
+
+    fn note(&mut self, fact: &Fact, after: &Cluster) -> Result<(), String> {
+        match fact {
+            Fact::JobTrackerStarted { epoch, .. } => {
+                if *epoch <= self.epoch {
+                    return Err(format!("start {epoch} after start {} (3)", self.epoch));
+                }
+                (self.epoch, self.last_heartbeats) = (*epoch, BTreeMap::new());
+            }
+            Fact::TrackerLost { tracker, .. } => drop(self.last_heartbeats.remove(tracker)),
+            Fact::AttemptLaunched { attempt, .. } => self.launched(*attempt)?,
+            Fact::AttemptSucceeded { attempt, .. } | Fact::MapSplit { attempt, .. } => {
+                self.ended(*attempt)?;
+                if !self.done.insert(attempt.task) {
+                    return Err(format!("{attempt}: its task was done already (1)"));
+                }
+            }
+            Fact::AttemptPaused { attempt, .. }
+            | Fact::AttemptFailed { attempt, .. }
+            | Fact::AttemptKilled { attempt, .. } => self.ended(*attempt)?,
+            Fact::MapOutputLost { attempt, .. } => self.lost(*attempt, after)?,
+            Fact::JobForgotten { job } => self.forgotten(*job)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn launched(&mut self, attempt: AttemptId) -> Result<(), String> {
+        if self.done.contains(&attempt.task) {
+            return Err(format!("{attempt} runs, and its task is done (6)"));
+        }
+        match self.attempts.insert(attempt, false) {
+            None => Ok(()),
+            Some(_) => Err(format!("{attempt} is launched twice (5)")),
+        }
+    }
+
+    fn ended(&mut self, attempt: AttemptId) -> Result<(), String> {
+        match self.attempts.insert(attempt, true) {
+            Some(false) => Ok(()),
+            Some(true) => Err(format!("{attempt} ended twice (3)")),
+            None => Err(format!("{attempt} ended and was never launched (3)")),
+        }
+    }
+
+    fn lost(&mut self, attempt: AttemptId, after: &Cluster) -> Result<(), String> {
+        self.done.remove(&attempt.task);
+        let job = after.job(attempt.job()).ok_or_else(|| format!("{attempt} is of no job"))?;
+        let is_done = |task: &&TaskId| task.job == job.id && task.phase == Phase::Reduce;
+        if self.done.iter().filter(is_done).count() < job.tasks.reduce.len() {
+            return Ok(());
+        }
+        Err(format!("{attempt} runs again, and no reduce needs it (6)"))
+    }
+
+    fn forgotten(&mut self, job: JobId) -> Result<(), String> {
+        self.done.retain(|task| task.job != job);
+        let of_it: Vec<AttemptId> = self.attempts.keys().filter(|id| id.job() == job).copied().collect();
+        for attempt in of_it {
+            if self.attempts.remove(&attempt) == Some(false) {
+                return Err(format!("{job} is forgotten, and {attempt} has not ended (8)"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether only a tracker can have said so.
+fn is_report(fact: &Fact) -> bool {
+    matches!(
+        fact,
+        Fact::AttemptSucceeded { .. }
+            | Fact::MapSplit { .. }
+            | Fact::AttemptPaused { .. }
+            | Fact::MapOutputCopied { .. }
+            | Fact::CheckpointCopied { .. }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{event::Heartbeat, fact::Entry, task::AttemptResult, time::Time, why::Why};
+
+    fn attempt(text: &str) -> AttemptId {
+        text.parse().unwrap()
+    }
+
+    fn reported(facts: Vec<Fact>) -> Vec<Effect> {
+        facts.into_iter().map(|fact| Effect::Append(Entry { at: Time::default(), fact })).collect()
+    }
+
+    fn heartbeat(seq: u64) -> Event {
+        let (tracker, incarnation) = (TrackerId(1), Incarnation(7));
+        Event::Heartbeat(Heartbeat {
+            tracker,
+            incarnation,
+            seq,
+            acked: 0,
+            attempts: vec![],
+            fetch_failures: vec![],
+        })
+    }
+
+    fn launched(id: &str) -> Fact {
+        let (attempt, tracker) = (attempt(id), TrackerId(1));
+        Fact::AttemptLaunched { attempt, tracker, speculative: false, from: None, why: Why::default() }
+    }
+
+    fn succeeded(id: &str) -> Fact {
+        Fact::AttemptSucceeded { attempt: attempt(id), result: AttemptResult::default() }
+    }
+
+    #[test]
+    fn reports_count_once_and_only_from_the_registered_tracker() {
+        let cluster = Cluster::default();
+        let mut trace_checker = TraceChecker::default();
+        let mut check =
+            |event: &Event, facts: Vec<Fact>| trace_checker.check(event, &reported(facts), &cluster);
+        check(&Event::Tick, vec![launched("job_1.m0.0"), launched("job_1.m1.0")]).unwrap();
+        assert!(check(&heartbeat(1), vec![succeeded("job_1.m0.0")]).unwrap_err().contains("not registered"));
+        trace_checker.last_heartbeats.insert(TrackerId(1), (Incarnation(7), 0));
+        let mut check =
+            |event: &Event, facts: Vec<Fact>| trace_checker.check(event, &reported(facts), &cluster);
+        check(&heartbeat(1), vec![succeeded("job_1.m0.0")]).unwrap();
+        assert!(check(&heartbeat(1), vec![succeeded("job_1.m1.0")]).unwrap_err().contains("(5)"));
+        assert!(check(&heartbeat(2), vec![launched("job_1.m0.1")]).unwrap_err().contains("(6)"));
+        assert!(check(&heartbeat(3), vec![launched("job_1.m1.0")]).unwrap_err().contains("twice"));
+        assert!(check(&Event::Tick, vec![Fact::JobForgotten { job: JobId(1) }]).unwrap_err().contains("(8)"));
+    }
+}

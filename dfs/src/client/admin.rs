@@ -1,0 +1,83 @@
+//! What operators ask: fsck, report, safemode, drain.
+
+use super::call::What;
+use super::namespace::request_id;
+use super::wire;
+use super::{Client, DrainStatus, Fsck, Report, Result, SafemodeStatus};
+use crate::{ids::BlockId, path::DfsPath};
+use proto::dfs as pb;
+
+/// Files looked at for one page of a check.
+const PAGE_FILES: u32 = 1000;
+
+impl Client {
+    /// Checks everything below `path`.
+    pub async fn fsck(&self, path: &DfsPath) -> Result<Fsck> {
+        let what = What("check", path.as_str());
+        let mut total = Fsck::new();
+        let mut start_after = String::new();
+        loop {
+            let request = pb::FsckRequest {
+                path: path.to_string(),
+                start_after: start_after.clone(),
+                limit: PAGE_FILES,
+            };
+            let page = self.call(what, request, |mut rpc, r| async move { rpc.fsck(r).await }).await?;
+            let more = page.more;
+            let before = std::mem::replace(&mut start_after, page.last_path.clone());
+            wire::fsck_page(&mut total, page).map_err(|reason| what.bad_reply(reason))?;
+            if !more {
+                return Ok(total);
+            }
+            if start_after == before {
+                return Err(what.bad_reply("a page does not follow on the one before"));
+            }
+        }
+    }
+
+    /// Has a node re-read its replica of a block, and set it aside if it is damaged. Does not wait for that.
+    pub async fn check_replica(&self, block: BlockId, node_uuid: &str, reason: &str) -> Result<()> {
+        let request = pb::ReportBadReplicaRequest {
+            block_id: block.0,
+            node_uuid: node_uuid.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let send = |mut rpc: super::call::Rpc, r| async move { rpc.report_bad_replica(r).await };
+        self.call(What("have a replica checked on", node_uuid), request, send).await?;
+        Ok(())
+    }
+
+    /// The whole file system at a glance.
+    pub async fn report(&self) -> Result<Report> {
+        let what = What("report", "");
+        let request = pb::ReportRequest {};
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.report(r).await }).await?;
+        wire::report(reply).map_err(|reason| what.bad_reply(reason))
+    }
+
+    /// Turns safemode on or off.
+    pub async fn set_safemode(&self, on: bool) -> Result<SafemodeStatus> {
+        let what = What("set safemode", "");
+        let request = pb::SetSafemodeRequest { on };
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.set_safemode(r).await }).await?;
+        wire::safemode(reply.safemode).map_err(|reason| what.bad_reply(reason))
+    }
+
+    /// Starts, or with `cancel` stops, emptying a node.
+    pub async fn drain(&self, node: &str, cancel: bool) -> Result<DrainStatus> {
+        self.call_drain(node, cancel, false).await
+    }
+
+    /// How far that is. Changes nothing: somebody else may have stopped it.
+    pub async fn drain_status(&self, node: &str) -> Result<DrainStatus> {
+        self.call_drain(node, false, true).await
+    }
+
+    async fn call_drain(&self, node: &str, cancel: bool, status_only: bool) -> Result<DrainStatus> {
+        let what = What("drain", node);
+        let request =
+            pb::DrainRequest { request_id: request_id(), node: node.to_owned(), cancel, status_only };
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.drain(r).await }).await?;
+        wire::drain_status(reply).map_err(|reason| what.bad_reply(reason))
+    }
+}

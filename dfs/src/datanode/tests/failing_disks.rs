@@ -1,0 +1,292 @@
+//! Disks that cannot be read, or not now, or hang: a read error costs one replica, an error of the process nothing.
+
+use super::{
+    super::{
+        DataNode,
+        disk::{Disk, DiskSpace, RealDisk},
+    },
+    harness::*,
+};
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Opens fail below a folder, and asking for room hangs, for as long as they are told to.
+#[derive(Debug, Default)]
+struct FailingDisk {
+    opens: Mutex<Option<(PathBuf, Errno)>>,
+    hangs: Mutex<bool>,
+    well: Condvar,
+}
+
+impl Disk for FailingDisk {
+    fn sync_file(&self, file: &File, path: &Path) -> io::Result<()> {
+        RealDisk.sync_file(file, path)
+    }
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.sync_folder(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<File> {
+        match &*self.opens.lock() {
+            Some((ill, error)) if path.starts_with(ill) => Err((*error).into()),
+            _ => RealDisk.open(path),
+        }
+    }
+    fn space(&self, path: &Path) -> io::Result<DiskSpace> {
+        let mut hangs = self.hangs.lock();
+        self.well.wait_while(&mut hangs, |hangs| *hangs);
+        RealDisk.space(path)
+    }
+}
+
+/// A node on folders a and b, blocks 1 to 6 on both.
+async fn filled(bench: &Bench, disk: Arc<FailingDisk>) -> DataNode {
+    let node = bench.node_on(&two_folders(bench), disk).await.unwrap();
+    for block in 1..=6 {
+        put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
+    }
+    node
+}
+
+fn two_folders(bench: &Bench) -> daemon::config::Config {
+    let mut config = bench.config("n1");
+    config.datanode.dirs = vec![bench.dir("a"), bench.dir("b")];
+    config
+}
+
+fn blocks_in(dir: &Path) -> Vec<u64> {
+    (1..=6).filter(|block| block_file(dir, *block, "").exists()).collect()
+}
+
+fn nothing_in_bad(bench: &Bench) -> bool {
+    ["a", "b"].iter().all(|dir| fs::read_dir(bench.dir(dir).join("bad")).unwrap().next().is_none())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn passing_errors_refuse_a_start_and_leave_replicas_alone() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(FailingDisk::default());
+    filled(&bench, disk.clone()).await.stop().await;
+    let (in_a, in_b) = (blocks_in(&bench.dir("a")), blocks_in(&bench.dir("b")));
+    assert_eq!((in_a.len(), in_b.len()), (3, 3));
+    let a = fs::canonicalize(bench.dir("a")).unwrap();
+    for passing in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+        *disk.opens.lock() = Some((a.clone(), passing));
+        let error = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap_err().to_string();
+        assert!(error.starts_with("cannot read the block ") && error.contains("/a/current/"), "{error}");
+        assert_eq!(blocks_in(&bench.dir("a")), in_a);
+    }
+    *disk.opens.lock() = None;
+    let node = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap();
+    assert_eq!(bench.namenode.known(&node).replicas.len(), 6, "all were sound all the time");
+    assert!(nothing_in_bad(&bench));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn read_error_costs_one_replica_and_not_the_folder() {
+    for error in [Errno::MFILE, Errno::ACCESS, Errno::IO] {
+        let bench = Bench::new().await;
+        let disk = Arc::new(FailingDisk::default());
+        let node = filled(&bench, disk.clone()).await;
+        let a = fs::canonicalize(bench.dir("a")).unwrap();
+        let in_a = blocks_in(&a);
+        for suffix in ["", ".crc"] {
+            *disk.opens.lock() = Some((block_file(&a, in_a[0], suffix), error));
+            let passing = error == Errno::MFILE;
+            if passing || suffix.is_empty() {
+                assert_eq!(kind(read(&node, in_a[0], 100)), if passing { "failed" } else { "damaged" });
+            }
+        }
+        *disk.opens.lock() = None;
+        if error == Errno::MFILE {
+            assert!(read(&node, in_a[0], 100).is_ok() && nothing_in_bad(&bench), "it passed");
+            continue;
+        }
+        bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
+        let known = bench.namenode.known(&node);
+        assert_eq!(known.bad[0].block_id, in_a[0]);
+        assert!(known.lost.is_empty() && known.heartbeats.iter().all(|beat| beat.failed_volumes == 0));
+        assert!(a.join(format!("bad/blk_{}", in_a[0])).is_file(), "quarantined");
+        assert_eq!(kind(read(&node, in_a[0], 100)), "not-found", "and never served again");
+        for block in in_a.iter().skip(1).chain(&blocks_in(&bench.dir("b"))) {
+            assert!(read(&node, *block, 100).unwrap().1 == bytes(100, *block), "the others are served");
+        }
+        put(&chain(&[&node]), 7, b"hello").unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn folder_retires_after_bad_blocks_max_but_the_last_one_goes_on_serving() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(FailingDisk::default());
+    let mut config = two_folders(&bench);
+    config.datanode.bad_blocks_max = 2;
+    let node = bench.node_on(&config, disk.clone()).await.unwrap();
+    for block in 1..=6 {
+        put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
+    }
+    let spoil = |dir: &str, count: usize| {
+        let root = fs::canonicalize(bench.dir(dir)).unwrap();
+        for block in blocks_in(&root).into_iter().take(count) {
+            *disk.opens.lock() = Some((block_file(&root, block, ""), Errno::IO));
+            assert_eq!(kind(read(&node, block, 100)), "damaged");
+        }
+        *disk.opens.lock() = None;
+    };
+    let failed = |known: &Known, count| known.heartbeats.last().is_some_and(|b| b.failed_volumes == count);
+    spoil("a", 1);
+    bench.namenode.until(&node, "one bad", |known| known.bad.len() == 1 && failed(known, 0)).await;
+    spoil("a", 1);
+    bench.namenode.until(&node, "folder a retired", |known| failed(known, 1)).await;
+    assert_eq!(bench.namenode.known(&node).lost.len(), 1, "the third block of the folder");
+    // Folder b is the last: it is not retired, but takes no new blocks.
+    let in_b = blocks_in(&bench.dir("b"));
+    spoil("b", 2);
+    bench
+        .namenode
+        .until(&node, "no more room", |known| {
+            failed(known, 1) && known.heartbeats.last().is_some_and(|beat| beat.free == 0)
+        })
+        .await;
+    assert!(read(&node, in_b[2], 100).unwrap().1 == bytes(100, in_b[2]), "what is good is served");
+    assert_eq!(kind(put(&chain(&[&node]), 9, b"hello")), "no-space");
+}
+
+/// A read of `block`, in the folder `dir`, finds it damaged, and it cannot be moved to `bad/`.
+fn spoil_for_good(node: &DataNode, disk: &FailingDisk, dir: &Path, block: u64) {
+    // A folder in its place that is not empty: the rename fails.
+    fs::create_dir_all(dir.join(format!("bad/blk_{block}/x"))).unwrap();
+    *disk.opens.lock() = Some((block_file(dir, block, ""), Errno::IO));
+    assert_eq!(kind(read(node, block, 100)), "damaged");
+    *disk.opens.lock() = None;
+    assert_eq!(kind(read(node, block, 100)), "not-found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn folder_whose_replica_cannot_be_moved_to_quarantine_is_retired() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(FailingDisk::default());
+    let node = filled(&bench, disk.clone()).await;
+    let a = fs::canonicalize(bench.dir("a")).unwrap();
+    spoil_for_good(&node, &disk, &a, blocks_in(&a)[0]);
+    bench
+        .namenode
+        .until(&node, "folder a retired", |known| {
+            known.bad.len() == 1
+                && known.lost.len() == 2
+                && known.heartbeats.last().is_some_and(|beat| beat.failed_volumes == 1)
+        })
+        .await;
+    for block in blocks_in(&bench.dir("b")) {
+        assert!(read(&node, block, 100).is_ok(), "the other folder is in service");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn last_folder_whose_replica_cannot_be_moved_to_quarantine_serves_the_others() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(FailingDisk::default());
+    let node = bench.node_on(&bench.config("n1"), disk.clone()).await.unwrap();
+    for block in 1..=6 {
+        put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
+    }
+    spoil_for_good(&node, &disk, &fs::canonicalize(bench.dir("n1")).unwrap(), 1);
+    bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
+    assert!(bench.namenode.known(&node).heartbeats.iter().all(|beat| beat.failed_volumes == 0));
+    assert!(read(&node, 2, 100).unwrap().1 == bytes(100, 2));
+    assert_eq!(kind(put(&chain(&[&node]), 9, b"hello")), "no-space", "but takes no new blocks");
+    bench.namenode.registrations.lock().nodes.values_mut().for_each(|known| known.forget = true);
+    bench.namenode.until(&node, "a new registration", |known| known.registrations.len() == 2).await;
+    bench.namenode.until(&node, "its report", |known| known.full_reports == 2).await;
+    assert_eq!(bench.namenode.known(&node).replicas.len(), 5, "the damaged one is not reported again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hung_disk_stops_neither_heartbeats_nor_writes() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(FailingDisk::default());
+    let node = filled(&bench, disk.clone()).await;
+    *disk.hangs.lock() = true;
+    tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+    let before = bench.namenode.known(&node).heartbeats.len();
+    put(&chain(&[&node]), 7, b"hello").unwrap();
+    bench
+        .namenode
+        .until(&node, "heartbeats with figures", |known| {
+            known.replicas.contains_key(&7)
+                && known.heartbeats.len() > before + 5
+                && known.heartbeats.last().is_some_and(|beat| beat.free > 0)
+        })
+        .await;
+    *disk.hangs.lock() = false;
+    disk.well.notify_all();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_without_a_version_are_refused() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    put(&chain(&[&node]), 300, b"hello").unwrap();
+    node.stop().await;
+    let dir = bench.dir("n1");
+    fs::rename(dir.join("VERSION"), dir.join("kept")).unwrap();
+    let config = bench.config("n1");
+    let start = || bench.node_on(&config, Arc::new(RealDisk));
+    let error = start().await.unwrap_err().to_string();
+    assert!(error.contains("blk_300") && error.contains("no VERSION file"), "{error}");
+    fs::rename(dir.join("kept"), dir.join("VERSION")).unwrap();
+    let node = start().await.unwrap();
+    assert_eq!(read(&node, 300, 5).unwrap().1, b"hello");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_set_back_does_not_make_a_start_older() {
+    let bench = Bench::new().await;
+    bench.node("n1").await.stop().await;
+    let path = bench.dir("n1").join("VERSION");
+    let text = fs::read_to_string(&path).unwrap();
+    let ahead = 9_000_000_000_000_000_u64;
+    let lines = text.lines().map(|line| match line.strip_prefix("incarnation") {
+        Some(_) => format!("incarnation = {ahead}"),
+        None => line.into(),
+    });
+    fs::write(&path, lines.collect::<Vec<String>>().join("\n")).unwrap();
+    for start in 1..=2 {
+        let node = bench.node("n1").await;
+        assert_eq!(bench.namenode.known(&node).registrations.last().unwrap().incarnation, ahead + start);
+        node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quarantined_replicas_are_reported_again_and_duplicates_removed() {
+    let bench = Bench::new().await;
+    let dir = bench.dir("n1");
+    let node = bench.node("n1").await;
+    for block in 1..=2 {
+        put(&chain(&[&node]), block, &bytes(CHUNK, block)).unwrap();
+    }
+    fs::write(block_file(&dir, 2, ""), b"short").unwrap();
+    assert_eq!(kind(read(&node, 2, CHUNK as u64)), "damaged");
+    bench.namenode.until(&node, "one bad", |known| known.bad.len() == 1).await;
+    node.stop().await;
+    // A second copy of block 1, sound as far as one can see, in another folder.
+    fs::create_dir_all(bench.dir("other/current/01")).unwrap();
+    fs::copy(dir.join("VERSION"), bench.dir("other/VERSION")).unwrap();
+    for suffix in ["", ".crc"] {
+        fs::copy(block_file(&dir, 1, suffix), block_file(&bench.dir("other"), 1, suffix)).unwrap();
+    }
+    let mut config = bench.config("n1");
+    config.datanode.dirs.push(bench.dir("other"));
+    let node = bench.node_with(&config).await;
+    bench.namenode.until(&node, "the bad one again", |known| known.bad.len() == 2).await;
+    assert!(bench.namenode.known(&node).bad.iter().all(|bad| bad.block_id == 2));
+    wait_for("the double to go", || !bench.dir("other/bad/blk_1").exists()).await;
+    assert!(!block_file(&bench.dir("other"), 1, "").exists() && dir.join("bad/blk_2").exists());
+    assert!(read(&node, 1, CHUNK as u64).unwrap().1 == bytes(CHUNK, 1));
+}

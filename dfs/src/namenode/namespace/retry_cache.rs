@@ -1,0 +1,102 @@
+//! Answers kept so that a repeated request is recognised: those of the last minutes, whatever the load, up to a
+//! number that bounds memory (about 100 bytes each). The oldest goes first.
+
+use crate::{ids::RequestId, namenode::op::Outcome};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How long an answer is kept, by the time of records: longer than anybody repeats a request.
+const RETAIN_MS: u64 = 10 * 60 * 1000;
+/// This many are kept however old they are: a clock set forward must not throw out all at once.
+const RETAIN_MIN: usize = 10_000;
+/// How many are kept when nobody says otherwise.
+const LIMIT: usize = 1_000_000;
+
+/// Requests answered lately.
+#[derive(Debug, Clone)]
+pub(super) struct RetryCache {
+    known: BTreeMap<RequestId, Outcome>,
+    /// With the time of each, oldest first.
+    order: VecDeque<(RequestId, u64)>,
+    limit: usize,
+}
+
+impl Default for RetryCache {
+    fn default() -> Self {
+        Self { known: BTreeMap::new(), order: VecDeque::new(), limit: LIMIT }
+    }
+}
+
+/// Two are equal when they know the same: the limit is a setting, not knowledge.
+impl PartialEq for RetryCache {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order && self.known == other.known
+    }
+}
+
+impl RetryCache {
+    /// Keeps at most `limit` from now on.
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+        self.trim(0);
+    }
+
+    /// The answer given to this request.
+    pub(super) fn get(&self, request: RequestId) -> Option<&Outcome> {
+        self.known.get(&request)
+    }
+
+    /// Remembers an answer given at this time.
+    pub(super) fn insert(&mut self, request: RequestId, at_ms: u64, outcome: Outcome) {
+        if self.known.insert(request, outcome).is_none() {
+            self.order.push_back((request, at_ms));
+        }
+        self.trim(at_ms);
+    }
+
+    /// All with their times, oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RequestId, u64, &Outcome)> {
+        self.order.iter().filter_map(|(request, at_ms)| Some((*request, *at_ms, self.known.get(request)?)))
+    }
+
+    fn trim(&mut self, now_ms: u64) {
+        while let Some((oldest, at_ms)) = self.order.front().copied() {
+            let old = self.order.len() > RETAIN_MIN && at_ms.saturating_add(RETAIN_MS) < now_ms;
+            if !old && self.order.len() <= self.limit {
+                return;
+            }
+            self.order.pop_front();
+            self.known.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oldest_entries_are_evicted_first() {
+        let mut retry_cache = RetryCache::default();
+        retry_cache.set_limit(2);
+        for id in 1..=3 {
+            retry_cache.insert(RequestId(id), 0, Outcome::Existed(id == 1));
+        }
+        assert_eq!(retry_cache.get(RequestId(1)), None);
+        assert_eq!(retry_cache.get(RequestId(3)), Some(&Outcome::Existed(false)));
+        assert_eq!(retry_cache.iter().map(|(id, ..)| id.0).collect::<Vec<_>>(), [2, 3]);
+    }
+
+    #[test]
+    fn eviction_is_by_age() {
+        let mut retry_cache = RetryCache::default();
+        // Ten thousand a second for a minute: all are kept.
+        for id in 0..600_000 {
+            retry_cache.insert(RequestId(id), id as u64 / 10, Outcome::Done);
+        }
+        assert!(retry_cache.get(RequestId(0)).is_some());
+        // Long after, they go, but for the last: the clock may have been set.
+        retry_cache.insert(RequestId(700_000), 100 * RETAIN_MS, Outcome::Done);
+        assert_eq!(retry_cache.iter().count(), RETAIN_MIN);
+        assert!(retry_cache.get(RequestId(599_999)).is_some() && retry_cache.get(RequestId(0)).is_none());
+    }
+}

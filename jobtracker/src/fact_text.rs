@@ -1,0 +1,180 @@
+//! Facts of a job as sentences, with the reasons in words.
+
+use mrcore::{
+    Cluster, Fact, Why,
+    fact::Entry,
+    ids::{JobId, TaskId, TrackerId},
+    job::{JobOutcome, JobSpec},
+    task::{PreemptKind, Stage},
+};
+use mrlib::error::last_line;
+use schedulers::{
+    Params,
+    explain::{Names, describe, describe_text},
+};
+
+/// One fact, for people.
+pub(crate) struct FactText {
+    /// As history names it.
+    pub(crate) what: &'static str,
+    /// The attempt or task, if it is about one.
+    pub(crate) subject: String,
+    /// Where, of a launch.
+    pub(crate) tracker: String,
+    /// Why it was decided, if it was.
+    pub(crate) why: Option<Why>,
+    /// A sentence.
+    pub(crate) text: String,
+}
+
+/// What trackers and pools are called.
+pub(crate) struct FactFormatter<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) params: &'a Params,
+}
+
+impl FactFormatter<'_> {
+    pub(crate) fn tracker(&self, id: TrackerId) -> String {
+        self.cluster.tracker(id).map_or_else(|| format!("tracker {id}"), |tracker| tracker.name.clone())
+    }
+
+    fn with_names<T>(&self, job: JobId, describe: impl FnOnce(&Names<'_>) -> T) -> T {
+        let spec = self.cluster.job(job).map(|job| &*job.spec);
+        let (user, queue) =
+            spec.map_or(("", ""), |JobSpec { user, queue, .. }| (user.as_str(), queue.as_str()));
+        let by_queue = self.params.get("fair.pool_by").is_some_and(|by| by.trim() == "queue");
+        let tracker = |id: TrackerId| self.tracker(id);
+        describe(&Names { user, queue, pool: if by_queue { queue } else { user }, tracker: &tracker })
+    }
+
+    /// A reason in words.
+    pub(crate) fn describe(&self, job: JobId, why: &Why) -> String {
+        self.with_names(job, |names| describe(why, names))
+    }
+
+    fn describe_text(&self, job: JobId, reason_text: &str) -> String {
+        self.with_names(job, |names| describe_text(reason_text, names))
+    }
+
+    /// What happened, if it is of a job and worth telling.
+    pub(crate) fn format(&self, entry: &Entry) -> Option<FactText> {
+        let job = entry.fact.job()?;
+        let (what, subject, text) = match &entry.fact {
+            Fact::AttemptLaunched { .. } => return self.launched(&entry.fact),
+            Fact::PreemptionRequested { attempt, kind, why: reason_text, hold, .. } => {
+                let kind = match kind {
+                    PreemptKind::Split => "was asked to split",
+                    PreemptKind::Pause => "was asked to pause",
+                    PreemptKind::Kill => "was asked to stop",
+                };
+                let hold = if *hold { ", and to wait for `mrctl resume`" } else { "" };
+                let text = format!("{attempt} {kind}{hold}: {}", self.describe_text(job, reason_text));
+                let (what, subject, why) =
+                    ("preemption-requested", attempt.to_string(), Why::parse(reason_text));
+                return Some(FactText { what, subject, tracker: String::new(), why, text });
+            }
+            Fact::MapSplit { attempt, position, .. } => {
+                let text =
+                    format!("{attempt} ended at byte {position}, and the rest became a task of its own");
+                ("map-split", attempt.to_string(), text)
+            }
+            Fact::AttemptPaused { attempt, stage, bytes, .. } => {
+                let text =
+                    format!("{attempt} paused in {} with a checkpoint of {bytes} bytes", stage_name(*stage));
+                ("attempt-paused", attempt.to_string(), text)
+            }
+            Fact::CheckpointLost { attempt, why } => {
+                let text = format!("the checkpoint of {attempt} is lost, so its task starts over: {why}");
+                ("checkpoint-lost", attempt.to_string(), text)
+            }
+            Fact::CheckpointCopied { attempt, tracker, bytes } => {
+                let text = format!(
+                    "{} has copied the checkpoint of {attempt} ({bytes} bytes) from a draining node",
+                    self.tracker(*tracker)
+                );
+                ("checkpoint-copied", attempt.to_string(), text)
+            }
+            Fact::PauseRefused { attempt } => {
+                let text =
+                    format!("{attempt} has no space for a checkpoint, and continues; see `mrctl logs`");
+                ("pause-refused", attempt.to_string(), text)
+            }
+            Fact::PreemptionRefused { attempt, why, .. } => {
+                let text = format!("{attempt} refused the preemption, and continues: {why}");
+                ("preemption-refused", attempt.to_string(), text)
+            }
+            Fact::TaskReleased { task } => {
+                ("task-released", task.to_string(), format!("{task} may continue"))
+            }
+            Fact::AttemptFailed { attempt, error } => {
+                ("attempt-failed", attempt.to_string(), format!("{attempt} failed: {}", last_line(error)))
+            }
+            Fact::AttemptKilled { attempt, why, .. } => {
+                let text = format!("{attempt} was stopped: {}", self.describe_text(job, last_line(why)));
+                ("attempt-killed", attempt.to_string(), text)
+            }
+            Fact::MapOutputLost { attempt, why, .. } => {
+                let text = format!("the output of {attempt} is gone, so its map runs again: {why}");
+                ("map-output-lost", attempt.to_string(), text)
+            }
+            Fact::TrackerBlacklisted { tracker, .. } => {
+                let text = format!("the job has blacklisted {}", self.tracker(*tracker));
+                ("tracker-blacklisted", String::new(), text)
+            }
+            Fact::JobCommitting { .. } => {
+                ("job-committing", String::new(), "all tasks are done; the output is moved into place".into())
+            }
+            Fact::JobEnded { outcome, .. } => ("job-ended", String::new(), ended(outcome)),
+            _ => return None,
+        };
+        Some(FactText { what, subject, tracker: String::new(), why: None, text })
+    }
+
+    fn launched(&self, fact: &Fact) -> Option<FactText> {
+        let Fact::AttemptLaunched { attempt, tracker, speculative, from, why } = fact else { return None };
+        let tracker = self.tracker(*tracker);
+        let from = from.map_or_else(String::new, |from| format!(" from where {from} stood"));
+        let duplicate = if *speculative { " as a duplicate" } else { "" };
+        let text =
+            format!("{attempt} started on {tracker}{from}{duplicate}: {}", self.describe(attempt.job(), why));
+        let (what, subject, why) = ("attempt-launched", attempt.to_string(), Some(why.clone()));
+        Some(FactText { what, subject, tracker, why, text })
+    }
+}
+
+/// The task that a fact is about.
+pub(crate) fn task_of(fact: &Fact) -> Option<TaskId> {
+    match fact {
+        Fact::AttemptLaunched { attempt, .. }
+        | Fact::PreemptionRequested { attempt, .. }
+        | Fact::MapSplit { attempt, .. }
+        | Fact::AttemptPaused { attempt, .. }
+        | Fact::CheckpointLost { attempt, .. }
+        | Fact::CheckpointCopied { attempt, .. }
+        | Fact::PauseRefused { attempt }
+        | Fact::PreemptionRefused { attempt, .. }
+        | Fact::AttemptSucceeded { attempt, .. }
+        | Fact::AttemptFailed { attempt, .. }
+        | Fact::AttemptKilled { attempt, .. }
+        | Fact::MapOutputLost { attempt, .. } => Some(attempt.task),
+        Fact::TaskReleased { task } => Some(*task),
+        _ => None,
+    }
+}
+
+fn ended(outcome: &JobOutcome) -> String {
+    match outcome {
+        JobOutcome::Succeeded => "the job succeeded".to_owned(),
+        JobOutcome::Failed(why) => format!("the job failed: {}", last_line(why)),
+        JobOutcome::Killed(why) => format!("the job was killed: {}", last_line(why)),
+    }
+}
+
+fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Map => "map",
+        Stage::Shuffle => "shuffle",
+        Stage::Merge => "merge",
+        Stage::Reduce => "reduce",
+    }
+}

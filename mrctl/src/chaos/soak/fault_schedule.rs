@@ -1,0 +1,245 @@
+//! What happens to a cluster during a round: slots are preempted, and one thing after another goes wrong for a while.
+
+use super::{
+    super::{
+        fault_action::{FaultAction, perform},
+        observer::{ClusterView, Observer},
+        target::ChaosTarget,
+    },
+    jobs::SoakJob,
+};
+use crate::job::{preempt::How, wire::JobTracker};
+use anyhow::{Result, bail};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use serde::Serialize;
+use sim::scenario::{Daemons, NodeRef, ScenarioAction};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(150);
+/// Jobs of a round take half a minute in peace.
+const ROUND_TIMEOUT: Duration = Duration::from_mins(6);
+
+/// What was done.
+#[derive(Debug, Default, Clone, Serialize)]
+pub(super) struct Tally {
+    kills: u32,
+    freezes: u32,
+    cuts: u32,
+    slow: u32,
+    damaged: u32,
+    restarts_of_masters: u32,
+    splits: u32,
+    pauses: u32,
+    resumes: u32,
+    attempts_killed: u32,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.kills += other.kills;
+        self.freezes += other.freezes;
+        self.cuts += other.cuts;
+        self.slow += other.slow;
+        self.damaged += other.damaged;
+        self.restarts_of_masters += other.restarts_of_masters;
+        self.splits += other.splits;
+        self.pauses += other.pauses;
+        self.resumes += other.resumes;
+        self.attempts_killed += other.attempts_killed;
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "kills {}, freezes {}, cuts {}, slow {}, damaged {}, masters down {}; splits {}, pauses {}, resumes {}, \
+             attempts killed {}",
+            self.kills,
+            self.freezes,
+            self.cuts,
+            self.slow,
+            self.damaged,
+            self.restarts_of_masters,
+            self.splits,
+            self.pauses,
+            self.resumes,
+            self.attempts_killed
+        )
+    }
+}
+
+/// The weather of a round.
+pub(super) struct FaultSchedule {
+    target: Arc<ChaosTarget>,
+    rng: SmallRng,
+    tally: Tally,
+    /// What is wrong now, and when it ends.
+    open: Option<(FaultAction, Instant)>,
+    next: Instant,
+}
+
+impl FaultSchedule {
+    pub(super) fn new(target: Arc<ChaosTarget>, rng: &mut SmallRng) -> Self {
+        let own = SmallRng::seed_from_u64(rng.random());
+        let next = Instant::now() + Duration::from_secs(1);
+        Self { target, rng: own, tally: Tally::default(), open: None, next }
+    }
+
+    /// Until these jobs have ended; what was seen last.
+    pub(super) async fn until_over(
+        &mut self,
+        observer: &mut Observer,
+        mut view: ClusterView,
+        jobs: &[SoakJob],
+    ) -> Result<ClusterView> {
+        let deadline = Instant::now() + ROUND_TIMEOUT;
+        loop {
+            view = observer.observe(&view).await;
+            let open: Vec<&str> = jobs
+                .iter()
+                .map(|work| work.id.as_str())
+                .filter(|id| view.jobs.iter().all(|job| job.job != *id || !job.is_over()))
+                .collect();
+            if open.is_empty() {
+                return Ok(view);
+            }
+            if Instant::now() > deadline {
+                bail!("{} still active after {} s", open.join(", "), ROUND_TIMEOUT.as_secs());
+            }
+            if view.trackers.is_some()
+                && let Ok(tracker) = observer.jobtracker().await
+            {
+                self.preempt_some(&tracker, &open).await;
+            }
+            self.faults(&view).await?;
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Takes some slots back, and lets some of what was paused go on. What comes too late is refused.
+    async fn preempt_some(&mut self, tracker: &JobTracker, jobs: &[&str]) {
+        let job = jobs[self.rng.random_range(0..jobs.len())];
+        let Ok(tasks) = tracker.tasks(job).await else { return };
+        for task in tasks {
+            if task.state == "paused" && self.rng.random_bool(0.5) {
+                let done = tracker.resume(&task.task, None).await.is_ok();
+                self.tally.resumes += u32::from(done);
+            }
+            let Some(attempt) = task.attempts.iter().rfind(|attempt| attempt.state == "running") else {
+                continue;
+            };
+            if !self.rng.random_bool(0.15) {
+                continue;
+            }
+            let how = match task.task.contains(".m") {
+                _ if self.rng.random_bool(0.1) => How::Kill,
+                true => How::Split,
+                false => How::Pause,
+            };
+            let done = u32::from(tracker.preempt(&attempt.attempt, how).await.is_ok());
+            match how {
+                How::Kill => self.tally.attempts_killed += done,
+                How::Split => self.tally.splits += done,
+                How::Pause => self.tally.pauses += done,
+            }
+        }
+    }
+
+    /// Ends what has lasted long enough, or begins something.
+    async fn faults(&mut self, view: &ClusterView) -> Result<()> {
+        let now = Instant::now();
+        match self.open.take() {
+            Some((fault_action, until)) if until > now => self.open = Some((fault_action, until)),
+            Some((fault_action, _)) => {
+                perform(&self.target, &fault_action.undo()).await?;
+                self.pause();
+            }
+            None if now >= self.next => self.begin(view).await?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self) {
+        self.next = Instant::now() + Duration::from_millis(self.rng.random_range(300..4000));
+    }
+
+    async fn begin(&mut self, view: &ClusterView) -> Result<()> {
+        let nodes = self.target.nodes()?;
+        let node = nodes[self.rng.random_range(0..nodes.len())].clone();
+        let who = NodeRef::Named(node.clone());
+        let lasts = Duration::from_millis(self.rng.random_range(500..7000));
+        let half = [Daemons::Both, Daemons::Datanode, Daemons::Tasktracker][self.rng.random_range(0..3)];
+        let machines = matches!(*self.target, ChaosTarget::Machines(_));
+        let (action, node, to) = match self.rng.random_range(0..if machines { 10 } else { 8 }) {
+            0..=2 => {
+                self.tally.kills += 1;
+                (ScenarioAction::Kill { node: who, half }, node, String::new())
+            }
+            3 | 4 => {
+                self.tally.freezes += 1;
+                (ScenarioAction::Stop { node: who, half }, node, String::new())
+            }
+            5 => {
+                // A replica is damaged only while all others are there.
+                if view.block_problem().is_some() || view.nodes().values().any(|one| one.datanode != "live") {
+                    return Ok(());
+                }
+                let chance = self.rng.random();
+                let action =
+                    ScenarioAction::Corrupt { node: who, block: None, cut: self.rng.random_bool(0.3) };
+                let fault_action = FaultAction { chance, ..fault_action(action, node, String::new(), None) };
+                // A node without blocks has none to damage.
+                self.tally.damaged += u32::from(perform(&self.target, &fault_action).await.is_ok());
+                self.pause();
+                return Ok(());
+            }
+            6 => {
+                self.tally.restarts_of_masters += 1;
+                let name = if self.rng.random_bool(0.5) { "jobtracker" } else { "namenode" }.to_owned();
+                (
+                    ScenarioAction::Kill { node: NodeRef::Named(name.clone()), half: Daemons::Both },
+                    name,
+                    String::new(),
+                )
+            }
+            7 => {
+                self.tally.slow += 1;
+                let share = self.rng.random_range(0.1..0.6);
+                let action = ScenarioAction::Slow { node: who, share };
+                let lasts = Some(lasts.min(Duration::from_secs(3)));
+                let fault_action = fault_action(action, node, String::new(), lasts);
+                perform(&self.target, &fault_action).await?;
+                self.pause();
+                return Ok(());
+            }
+            _ => {
+                self.tally.cuts += 1;
+                let one_way = self.rng.random_bool(0.5);
+                let to = "master".to_owned();
+                (ScenarioAction::Partition { from: who, to: NodeRef::Named(to.clone()), one_way }, node, to)
+            }
+        };
+        let fault_action = fault_action(action, node, to, Some(lasts));
+        perform(&self.target, &fault_action).await?;
+        self.open = Some((fault_action, Instant::now() + lasts));
+        Ok(())
+    }
+
+    /// Ends whatever is still wrong; what was done.
+    pub(super) async fn clear(mut self) -> Result<Tally> {
+        if let Some((fault_action, _)) = self.open.take() {
+            perform(&self.target, &fault_action.undo()).await?;
+        }
+        Ok(self.tally)
+    }
+}
+
+/// One of no scenario.
+fn fault_action(action: ScenarioAction, node: String, to: String, lasts: Option<Duration>) -> FaultAction {
+    FaultAction { number: 0, line: 0, action, node, to, lasts, chance: 0, is_end: false }
+}

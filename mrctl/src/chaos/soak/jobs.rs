@@ -1,0 +1,226 @@
+//! The jobs of a soak: a few programs whose right output is known from calm runs. They are submitted as anybody would, by
+//! `mrctl` itself.
+
+use super::super::{observer::ClusterView, target::ChaosTarget};
+use crate::locate::credentials;
+use anyhow::{Context, Result, ensure};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::{
+    fmt::Write as _,
+    io::{Read, Write},
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+const FOLDER: &str = "/soak";
+/// Lines of text, and what a line has of words.
+const LINES: u32 = 20_000;
+const WORDS: u32 = 3_000;
+
+/// A program, its input, and how fast it may go so that there is something to disturb.
+struct Program {
+    name: &'static str,
+    input: &'static str,
+    pace_map: &'static str,
+    pace_reduce: &'static str,
+}
+
+const PROGRAMS: [Program; 4] = [
+    Program { name: "terasort", input: "gen", pace_map: "400KiB", pace_reduce: "600KiB" },
+    Program { name: "wordcount", input: "text", pace_map: "150KiB", pace_reduce: "40KiB" },
+    Program { name: "invertedindex", input: "text", pace_map: "150KiB", pace_reduce: "80KiB" },
+    Program { name: "identity", input: "text", pace_map: "200KiB", pace_reduce: "300KiB" },
+];
+
+/// A job that was submitted.
+#[derive(Debug, Clone)]
+pub(super) struct SoakJob {
+    pub(super) id: String,
+    program: usize,
+    output: String,
+}
+
+/// The programs, and what they bring when nothing is wrong.
+pub(super) struct SoakJobs {
+    mrctl: PathBuf,
+    config: PathBuf,
+    calm: Vec<String>,
+    pub(super) files: u64,
+}
+
+impl SoakJobs {
+    /// Makes the inputs, and runs each program in peace.
+    pub(super) fn prepare(target: &ChaosTarget) -> Result<Self> {
+        let mrctl = std::env::current_exe().context("cannot determine the path of this program")?;
+        let mut jobs = Self { mrctl, config: target.config_file(), calm: Vec::new(), files: 0 };
+        jobs.run(&["fs", "rm", "-rf", FOLDER])?;
+        jobs.run(&["fs", "mkdir", FOLDER])?;
+        if let Some(name) = credentials(&target.config()?.security)?.name() {
+            jobs.run(&["fs", "chown", name, FOLDER])?;
+        }
+        jobs.put(&text(), &format!("{FOLDER}/text"))?;
+        let gen_to = format!("{FOLDER}/gen");
+        jobs.run(&["submit", "teragen", "--output", &gen_to, "--conf", "rows=20000", "--conf", "maps=2"])?;
+        for (number, program) in PROGRAMS.iter().enumerate() {
+            let output = format!("{FOLDER}/calm-{}", program.name);
+            jobs.submit(number, &output, &[])?;
+            jobs.calm.push(jobs.hash(&output)?);
+        }
+        jobs.files = jobs.count_files()?;
+        Ok(jobs)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.mrctl);
+        command.arg("--config").arg(&self.config).args(args).stdin(Stdio::null());
+        for key in ["FERMATA_NAMENODE", "FERMATA_JOBTRACKER", "FERMATA_CONFIG"] {
+            command.env_remove(key);
+        }
+        command
+    }
+
+    /// Runs `mrctl`, which must succeed; what it printed.
+    pub(super) fn run(&self, args: &[&str]) -> Result<String> {
+        let ran = tokio::task::block_in_place(|| self.command(args).output()).context("cannot run mrctl")?;
+        let paper_figures = String::from_utf8_lossy(&ran.stderr);
+        ensure!(ran.status.success(), "mrctl {}: {}", args.join(" "), paper_figures.trim());
+        Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
+    }
+
+    fn put(&self, bytes: &[u8], path: &str) -> Result<()> {
+        let mut child = self
+            .command(&["fs", "put", "--quiet", "-", path])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot run mrctl")?;
+        child.stdin.take().expect("asked for").write_all(bytes).context("cannot write to mrctl")?;
+        ensure!(child.wait()?.success(), "mrctl fs put {path} failed");
+        Ok(())
+    }
+
+    fn submit(&self, program: usize, output: &str, extra: &[&str]) -> Result<String> {
+        let Program { name, input, .. } = &PROGRAMS[program];
+        let input = format!("{FOLDER}/{input}");
+        let args = ["submit", name, "--input", &input, "--output", output, "--reduces", "3", "--json"];
+        let paper_figures = self.run(&[&args[..], extra].concat())?;
+        let job: Value = serde_json::from_str(&paper_figures)
+            .with_context(|| format!("mrctl submit said {paper_figures:?}"))?;
+        Ok(job["job"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Submits a handful, slow enough to be disturbed.
+    pub(super) fn submit_random(&self, round: u32, rng: &mut SmallRng) -> Result<Vec<SoakJob>> {
+        let count = rng.random_range(2..=5);
+        let one = |number: u32| {
+            let program = rng.random_range(0..PROGRAMS.len());
+            let output = format!("{FOLDER}/out-{round}-{number}");
+            let (map, reduce) = (PROGRAMS[program].pace_map, PROGRAMS[program].pace_reduce);
+            let paces = [format!("pace.map={map}"), format!("pace.reduce={reduce}")];
+            let start = if rng.random_bool(0.5) { "slow.start=0" } else { "slow.start=0.5" };
+            let extra = ["--conf", &paces[0], "--conf", &paces[1], "--conf", start, "--detach"];
+            let id = self.submit(program, &output, &extra)?;
+            Ok(SoakJob { id, program, output })
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// The hash of a job's output, part after part.
+    fn hash(&self, output: &str) -> Result<String> {
+        let parts = format!("{output}/part-*");
+        let mut child = self
+            .command(&["fs", "cat", &parts])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run mrctl")?;
+        let mut out = child.stdout.take().expect("asked for");
+        let (mut hash, mut buffer) = (Sha256::new(), vec![0; 64 << 10]);
+        loop {
+            let read = out.read(&mut buffer).context("cannot read from mrctl")?;
+            if read == 0 {
+                break;
+            }
+            hash.update(&buffer[..read]);
+        }
+        let ended = child.wait_with_output()?;
+        ensure!(
+            ended.status.success(),
+            "cannot read {output}: {}",
+            String::from_utf8_lossy(&ended.stderr).trim()
+        );
+        Ok(hash.finalize().iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        }))
+    }
+
+    /// Jobs that did not succeed, and outputs that are not what they should be.
+    pub(super) fn check_outputs(&self, jobs: &[SoakJob], view: &ClusterView) -> Vec<String> {
+        let mut check_outputs = Vec::new();
+        for work in jobs {
+            let name = PROGRAMS[work.program].name;
+            let state = view.jobs.iter().find(|job| job.job == work.id);
+            match state {
+                Some(job) if job.state == "succeeded" => {}
+                Some(job) => {
+                    check_outputs.push(format!("{} ({name}) {}: {}", work.id, job.state, job.why));
+                    continue;
+                }
+                None => {
+                    check_outputs.push(format!("{} ({name}) is not known any more", work.id));
+                    continue;
+                }
+            }
+            match tokio::task::block_in_place(|| self.hash(&work.output)) {
+                Ok(hash) if hash == self.calm[work.program] => {}
+                Ok(_) => {
+                    check_outputs.push(format!("{} ({name}): its output is not that of a calm run", work.id))
+                }
+                Err(error) => check_outputs.push(format!("{} ({name}): {error:#}", work.id)),
+            }
+        }
+        check_outputs
+    }
+
+    /// Deletes outputs.
+    pub(super) fn remove(&self, jobs: &[SoakJob]) -> Result<()> {
+        for work in jobs {
+            self.run(&["fs", "rm", "-rf", &work.output])?;
+        }
+        Ok(())
+    }
+
+    /// All files in the file system.
+    pub(super) fn list(&self) -> Result<Vec<String>> {
+        let paper_figures = self.run(&["fs", "ls", "-R", "--json", "/"])?;
+        let all: Value = serde_json::from_str(&paper_figures).context("mrctl fs ls")?;
+        let paths = all.as_array().into_iter().flatten().filter_map(|entry| entry["path"].as_str());
+        Ok(paths.map(str::to_owned).collect())
+    }
+
+    fn count_files(&self) -> Result<u64> {
+        Ok(self.list()?.len() as u64)
+    }
+
+    /// Removes everything of ours.
+    pub(super) fn clear(&self) -> Result<()> {
+        self.run(&["fs", "rm", "-rf", FOLDER]).map(drop)
+    }
+}
+
+/// Lines of words, some frequent and some not.
+fn text() -> Vec<u8> {
+    let mut rng = SmallRng::seed_from_u64(1);
+    let mut text = String::new();
+    for _ in 0..LINES {
+        for _ in 0..8 {
+            let word = rng.random_range(0..WORDS).min(rng.random_range(0..WORDS));
+            let _ = write!(text, "w{word} ");
+        }
+        text.push('\n');
+    }
+    text.into_bytes()
+}

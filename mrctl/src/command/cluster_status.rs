@@ -1,0 +1,179 @@
+//! `mrctl cluster status`: which daemons run where, and whether they do what they are there for.
+//!
+//! A process that is there may still be of no use. So masters are asked whether they answer, and what they have heard of
+//! the nodes; nobody waits long for either.
+
+use super::machines::{describe, exit};
+use crate::{
+    locate::Target,
+    output,
+    remote::{DaemonStatus, Fleet, Machine, Part, Reach, on_all},
+};
+use anyhow::Result;
+use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+
+/// A master has this long to answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Said of one that nobody has to worry about.
+const HEALTHY_STATES: [&str; 4] = ["answers", "live", "draining", "drained"];
+
+impl DaemonStatus {
+    /// Whether it runs and does what it is there for, as far as anybody has looked.
+    pub(crate) fn is_healthy(&self) -> bool {
+        let reported = self.reported.as_deref();
+        self.state == "running" && reported.is_none_or(|reported| HEALTHY_STATES.contains(&reported))
+    }
+}
+
+/// Nodes and what a master has heard of them; or why it does not answer.
+type Nodes = Result<BTreeMap<String, String>, String>;
+
+/// What the masters say.
+pub(super) struct MasterReports {
+    namenode: Nodes,
+    jobtracker: Nodes,
+}
+
+async fn within(asking: impl Future<Output = Result<BTreeMap<String, String>>>) -> Nodes {
+    match tokio::time::timeout(REQUEST_TIMEOUT, asking).await {
+        Ok(answer) => answer.map_err(|error| output::chain(&error)),
+        Err(_) => Err(format!("no answer after {} s", REQUEST_TIMEOUT.as_secs())),
+    }
+}
+
+impl MasterReports {
+    pub(super) async fn query(target: &Target) -> Self {
+        let files = async {
+            let report = target.connect().await?.report().await?;
+            let word = |state| format!("{state:?}").to_lowercase();
+            Ok(report.nodes.into_iter().map(|one| (one.address.node, word(one.state))).collect())
+        };
+        let jobs = async {
+            let trackers = target.jobtracker().await?.trackers().await?;
+            Ok(trackers.into_iter().map(|one| (one.name, one.state)).collect())
+        };
+        let (namenode, jobtracker) = tokio::join!(Box::pin(within(files)), Box::pin(within(jobs)));
+        Self { namenode, jobtracker }
+    }
+
+    /// Masters that do not answer, and why.
+    pub(super) fn unreachable(&self) -> impl Iterator<Item = (&'static str, &String)> {
+        let both = [("namenode", &self.namenode), ("jobtracker", &self.jobtracker)];
+        both.into_iter().filter_map(|(name, nodes)| Some((name, nodes.as_ref().err()?)))
+    }
+
+    /// Puts what is said of the daemons of a machine beside how they stand.
+    fn merge_into(&self, node: &str, statuses: &mut [DaemonStatus]) {
+        for one in statuses.iter_mut().filter(|one| one.state == "running") {
+            let of_node = |nodes: &Nodes, by: &str| {
+                let nodes = nodes.as_ref().ok()?;
+                let reported = nodes.get(node).cloned();
+                Some(reported.unwrap_or_else(|| format!("the {by} does not know it")))
+            };
+            let of_master = |nodes: &Nodes| match nodes {
+                Ok(_) => "answers".to_owned(),
+                Err(why) => format!("does not answer: {why}"),
+            };
+            one.reported = match one.daemon.as_str() {
+                "namenode" => Some(of_master(&self.namenode)),
+                "jobtracker" => Some(of_master(&self.jobtracker)),
+                "datanode" => of_node(&self.namenode, "namenode"),
+                _ => of_node(&self.jobtracker, "jobtracker"),
+            };
+        }
+    }
+}
+
+/// Show which daemons run where, and whether their masters hear of them
+#[derive(Debug, clap::Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    reach: Reach,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn status(args: &Status) -> Result<ExitCode> {
+    let fleet = Fleet::of(&args.reach)?;
+    let mut results = on_all(&fleet.machines, Machine::status_of, |_, _| {});
+    let any_master = results.iter().any(|(machine, result)| {
+        let runs = |statuses: &Vec<DaemonStatus>| statuses.iter().any(|one| one.state == "running");
+        machine.host.part == Part::Master && result.as_ref().is_ok_and(runs)
+    });
+    if any_master {
+        let word = MasterReports::query(&fleet.target()).await;
+        for (machine, result) in &mut results {
+            if let Ok(statuses) = result {
+                word.merge_into(&machine.host.name, statuses);
+            }
+        }
+    }
+    let well = |result: &Result<Vec<DaemonStatus>>| {
+        result.as_ref().is_ok_and(|statuses| statuses.iter().all(DaemonStatus::is_healthy))
+    };
+    let unhealthy = results.iter().filter(|(_, result)| !well(result)).count();
+    if args.json {
+        let rows = results.iter().map(|(machine, result)| {
+            let (daemons, error) = match result {
+                Ok(statuses) => (Some(statuses), None),
+                Err(error) => (None, Some(output::chain(error))),
+            };
+            let host = &machine.host;
+            serde_json::json!({ "host": host.name, "addr": host.addr, "rack": host.rack, "daemons": daemons, "error": error })
+        });
+        output::json(&rows.collect::<Vec<_>>())?;
+        return Ok(exit(unhealthy));
+    }
+    for (machine, result) in &results {
+        let name = &machine.host.name;
+        match result {
+            Ok(statuses) => output::line(format!("{name}: {}", describe(machine, statuses)))?,
+            Err(error) => eprintln!("mrctl: {name}: {}", output::chain(error)),
+        }
+    }
+    Ok(exit(unhealthy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running(daemon: &str) -> DaemonStatus {
+        DaemonStatus {
+            daemon: daemon.into(),
+            state: "running".into(),
+            pid: Some(7),
+            addr: None,
+            outdated: false,
+            reported: None,
+        }
+    }
+
+    #[test]
+    fn silent_process_is_unhealthy() {
+        let reported = |state: &str| Ok(BTreeMap::from([("n1".to_owned(), state.to_owned())]));
+        let word = MasterReports { namenode: reported("dead"), jobtracker: reported("live") };
+        let mut both = [running("datanode"), running("tasktracker")];
+        word.merge_into("n1", &mut both);
+        assert_eq!(both.clone().map(|one| one.is_healthy()), [false, true]);
+        word.merge_into("n2", &mut both);
+        assert_eq!(both[1].reported.as_deref(), Some("the jobtracker does not know it"));
+        assert!(!both[1].is_healthy());
+
+        // Of nodes nothing is known while their master is silent; the master itself is not well.
+        let word =
+            MasterReports { namenode: Err("no answer after 5 s".into()), jobtracker: reported("live") };
+        let mut all = [running("namenode"), running("jobtracker")];
+        word.merge_into("m", &mut all);
+        assert_eq!(all.clone().map(|one| one.is_healthy()), [false, true]);
+        let mut node = [running("datanode")];
+        word.merge_into("n1", &mut node);
+        assert!(node[0].is_healthy() && node[0].reported.is_none());
+        assert_eq!(word.unreachable().map(|(name, _)| name).collect::<Vec<_>>(), ["namenode"]);
+
+        let mut frozen = [DaemonStatus { state: "frozen".into(), ..running("datanode") }];
+        word.merge_into("n1", &mut frozen);
+        assert!(!frozen[0].is_healthy());
+    }
+}

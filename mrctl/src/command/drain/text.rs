@@ -1,0 +1,197 @@
+//! What a drain has to do, has done, and could not do, in words.
+
+use super::Drained;
+use crate::{
+    job::model::{DrainCost, DrainState},
+    output,
+};
+use daemon::Period;
+use dfs::client::{DrainBlock, DrainStatus, NodeState};
+use serde::Serialize;
+
+/// Blocks that are named; the others are in the way for much the same.
+const EXAMPLES: usize = 2;
+
+/// As JSON.
+#[derive(Serialize)]
+pub(super) struct DrainJson<'a> {
+    #[serde(flatten)]
+    pub(super) status: &'a Drained<'a>,
+    #[serde(flatten)]
+    pub(super) more: serde_json::Value,
+}
+
+fn count(number: u32, thing: &str) -> String {
+    output::count(number.into(), thing)
+}
+
+/// What there is to do.
+pub(super) fn before(tracker: &DrainState) -> String {
+    let DrainState {
+        maps_running,
+        reduces_running,
+        outputs,
+        output_bytes,
+        checkpoints,
+        checkpoint_bytes,
+        ..
+    } = tracker;
+    format!(
+        "runs {} and {}, and keeps {} ({}) and {} ({}) that jobs need",
+        count(*maps_running, "map"),
+        count(*reduces_running, "reduce"),
+        count(*outputs, "map output"),
+        output::human(*output_bytes),
+        count(*checkpoints, "paused state"),
+        output::human(*checkpoint_bytes)
+    )
+}
+
+/// What was done.
+pub(super) fn cost(cost: &DrainCost) -> String {
+    let done = format!(
+        "{} split, {} paused, {} ({}) and {} ({}) moved",
+        count(cost.splits, "map"),
+        count(cost.pauses, "reduce"),
+        count(cost.outputs, "map output"),
+        output::human(cost.output_bytes),
+        count(cost.checkpoints, "paused state"),
+        output::human(cost.checkpoint_bytes)
+    );
+    if cost.kills + cost.redone == 0 {
+        return format!("{done}; no work lost");
+    }
+    let lost = std::time::Duration::from_millis(cost.ms_lost);
+    format!(
+        "{done}; lost: {} killed after {} of work, {} could not be moved and {} made again",
+        count(cost.kills, "attempt"),
+        output::millis(lost),
+        count(cost.redone, "output"),
+        if cost.redone == 1 { "is" } else { "are" }
+    )
+}
+
+/// What is left.
+pub(super) fn left(status: &Drained<'_>) -> String {
+    let mut parts = Vec::new();
+    if let Some(datanode) = &status.datanode {
+        parts.push(output::count(datanode.blocks_left, "block"));
+    }
+    if let Some(tracker) = &status.tracker {
+        let things = [
+            (tracker.maps_running + tracker.reduces_running, "running task"),
+            (tracker.outputs, "map output"),
+            (tracker.checkpoints, "paused state"),
+        ];
+        parts.extend(
+            things.iter().filter(|(number, _)| *number > 0).map(|(number, what)| count(*number, what)),
+        );
+    }
+    format!("{} left", parts.join(", "))
+}
+
+/// Why a node is not drained, what is in the way, and what to do.
+pub(super) fn not_drained(status: &Drained<'_>, deadline: &Period) -> String {
+    let node = status.node;
+    if status.is_cancelled() {
+        return format!("{node} is in use again: the drain was cancelled");
+    }
+    if let Some(datanode) = status.datanode.as_ref().filter(|status| status.state != NodeState::Drained)
+        && let Some(why) = describe_stuck_blocks(node, datanode)
+    {
+        return why;
+    }
+    let examples = status.datanode.as_ref().map_or_else(String::new, examples);
+    let alone =
+        status.tracker.as_ref().is_some_and(|tracker| tracker.others == 0 && tracker.state != "drained");
+    let alone = if alone { "; no other tracker takes work: start more" } else { "" };
+    let silent =
+        status.tracker.as_ref().is_some_and(|tracker| ["suspect", "awaited"].contains(&&*tracker.state));
+    let silent = if silent {
+        "; its tracker sends no heartbeats: its tasks restart elsewhere once it is lost"
+    } else {
+        ""
+    };
+    format!(
+        "{node} is not drained after {deadline}: {}{examples}{alone}{silent}; the drain continues: run the same command to watch it, or --cancel",
+        left(status)
+    )
+}
+
+fn describe_stuck_blocks(node: &str, status: &DrainStatus) -> Option<String> {
+    if status.state == NodeState::Dead {
+        return Some(format!("{node} is dead: what only it had is missing; start it again, or --cancel"));
+    }
+    status.stuck.then(|| {
+        format!(
+            "{node} is not drained, for too few nodes stay: {} cannot hold all replicas of {}{}; start more, lower the \
+             number with `mrctl fs setrep`, or --cancel",
+            output::count(status.staying.into(), "datanode"),
+            output::count(status.blocks_left, "block"),
+            examples(status)
+        )
+    })
+}
+
+/// Some of the blocks that are in the way.
+fn examples(status: &DrainStatus) -> String {
+    let examples: Vec<String> = status.examples.iter().take(EXAMPLES).map(example).collect();
+    let more = if status.blocks_left > examples.len() as u64 { "; ..." } else { "" };
+    if examples.is_empty() { String::new() } else { format!(" ({}{more})", examples.join("; ")) }
+}
+
+fn example(block: &DrainBlock) -> String {
+    let DrainBlock { block, path, wanted, have, why } = block;
+    if *wanted == 0 {
+        return format!("{block} of {path}: {why}");
+    }
+    format!("{block} of {path} has {have} of {wanted} elsewhere: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dfs::ids::BlockId;
+
+    #[test]
+    fn drain_blockers_are_named() {
+        let block = DrainBlock {
+            block: BlockId(7),
+            path: "/a".into(),
+            wanted: 2,
+            have: 1,
+            why: "datanodes that stay: 1".into(),
+        };
+        let datanode = DrainStatus {
+            state: NodeState::Draining,
+            blocks_left: 3,
+            stuck: true,
+            staying: 1,
+            examples: vec![block],
+        };
+        let mut status = Drained { node: "n1", datanode: Some(datanode), tracker: None };
+        let text = not_drained(&status, &Period::secs(5));
+        assert!(
+            text.contains("too few nodes stay: 1 datanode cannot hold all replicas of 3 blocks"),
+            "{text}"
+        );
+        assert!(text.contains("of /a has 1 of 2 elsewhere") && text.contains("; ..."), "{text}");
+        status.datanode.as_mut().unwrap().stuck = false;
+        assert!(
+            not_drained(&status, &Period::secs(5)).starts_with("n1 is not drained after 5s: 3 blocks left")
+        );
+        let tracker = DrainState { state: "draining".into(), outputs: 2, ..DrainState::default() };
+        status = Drained { node: "n1", datanode: None, tracker: Some(tracker) };
+        let text = not_drained(&status, &Period::secs(5));
+        assert!(text.contains("2 map outputs left; no other tracker takes work"), "{text}");
+    }
+
+    #[test]
+    fn only_lost_work_is_reported() {
+        let mut done = DrainCost { splits: 2, outputs: 3, output_bytes: 2048, ..DrainCost::default() };
+        let text = cost(&done);
+        assert!(text.starts_with("2 maps split") && text.ends_with("no work lost"), "{text}");
+        (done.kills, done.ms_lost) = (1, 1500);
+        assert!(cost(&done).contains("1 attempt killed after"), "{}", cost(&done));
+    }
+}

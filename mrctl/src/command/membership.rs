@@ -1,0 +1,153 @@
+//! `mrctl cluster add`, `drain` and `remove`: which machines a cluster has. The hosts file is changed last when one goes and
+//! first when one comes, so that what runs is always in it.
+
+use super::machines::{begin, exit, installed, on_each, stop_all, succeeded};
+use crate::{
+    output::{self, Usage},
+    remote::{Fleet, Host, Machine, Part, Reach, check_addr, check_host},
+};
+use anyhow::{Context, Result, bail};
+use daemon::files::{USUAL, replace};
+use std::{fs, path::Path, process::ExitCode};
+
+/// Add a machine to the hosts file and start its daemons
+#[derive(Debug, clap::Args)]
+pub(crate) struct Add {
+    /// Its name
+    node: String,
+    /// The rack it stands in
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    rack: String,
+    /// Where others reach it [default: its name]
+    #[arg(long, value_name = "ADDRESS")]
+    addr: Option<String>,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+fn read(hosts: &Path) -> Result<String> {
+    fs::read_to_string(hosts).with_context(|| format!("cannot read {}", hosts.display()))
+}
+
+fn write(hosts: &Path, text: &str) -> Result<()> {
+    let written = replace(hosts, text.as_bytes(), USUAL, true);
+    written.with_context(|| format!("cannot write {}", hosts.display()))
+}
+
+pub(crate) fn add(args: &Add) -> Result<ExitCode> {
+    let fleet = Fleet::of(&args.reach)?;
+    match fleet.machines.iter().find(|machine| machine.host.name == args.node) {
+        Some(known) if known.host.part == Part::Master => {
+            bail!(Usage(format!("{} is the master: `mrctl cluster up` starts it", args.node)));
+        }
+        Some(_) => {}
+        None => {
+            let addr = args.addr.clone().unwrap_or_else(|| args.node.clone());
+            for word in [&args.node, &args.rack] {
+                check_host(word).map_err(Usage)?;
+            }
+            check_addr(&addr).map_err(Usage)?;
+            let host = Host { name: args.node.clone(), part: Part::Node, rack: args.rack.clone(), addr };
+            let before = read(&fleet.hosts_file)?;
+            let gap = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
+            write(&fleet.hosts_file, &format!("{before}{gap}{}", host.line()))?;
+        }
+    }
+    let fleet = Fleet::of(&args.reach)?;
+    let (programs, package) = (fleet.programs()?, fleet.package()?);
+    let begin = |machine: &Machine| begin(programs.as_ref(), &package, machine);
+    let (results, failed) = on_each([fleet.find(&args.node)?], begin, installed);
+    fleet.set_formatted(succeeded(&results), true)?;
+    Ok(exit(failed))
+}
+
+/// Empty a machine, and stop its daemons
+///
+/// As `mrctl drain`; what it kept is elsewhere before it stops. It stays in the hosts file, and the next `up` starts it
+/// again; `remove` takes it away for good.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Drain {
+    #[command(flatten)]
+    drain: super::drain::Args,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(crate) async fn drain(args: Drain) -> Result<ExitCode> {
+    let fleet = Fleet::of(&args.reach)?;
+    let (name, cancel) = (args.drain.node.clone(), args.drain.cancel);
+    let machine = fleet.find(&name)?;
+    let drained = super::drain::run(args.drain, &fleet.target()).await?;
+    if cancel || drained != ExitCode::SUCCESS {
+        return Ok(drained);
+    }
+    let words = |machine: &Machine, _: &Vec<&str>| {
+        format!("stopped; for good with `mrctl cluster remove {}`", machine.host.name)
+    };
+    Ok(exit(on_each([machine], stop_all, words).1))
+}
+
+/// Take a machine out of the hosts file
+///
+/// One whose daemons run is refused: `drain` empties it first, so that nothing that it keeps is missed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mrctl cluster drain n5 --cluster lab
+  mrctl cluster remove n5 --purge --cluster lab
+  mrctl cluster remove n5 --force --cluster lab     it burnt down")]
+pub(crate) struct Remove {
+    /// Its name
+    node: String,
+    /// Delete what is ours there
+    #[arg(long)]
+    purge: bool,
+    /// Even if it runs, in which case it is stopped, or cannot be reached
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(crate) fn remove(args: &Remove) -> Result<ExitCode> {
+    let fleet = Fleet::of(&args.reach)?;
+    let (machine, name) = (fleet.find(&args.node)?, &args.node);
+    if machine.host.part == Part::Master {
+        bail!(Usage(format!("{name} is the master: a cluster has one; `mrctl cluster down` stops all")));
+    }
+    let end = || -> Result<()> {
+        let runs = machine.status_of()?.iter().any(|one| one.pid.is_some());
+        if runs && !args.force {
+            bail!("{name} runs: `mrctl cluster drain {name}` empties and stops it; --force does without");
+        }
+        stop_all(machine)?;
+        if args.purge { machine.purge() } else { Ok(()) }
+    };
+    match end() {
+        Err(error) if args.force => eprintln!("mrctl: {name}: {}", output::chain(&error)),
+        ended => ended?,
+    }
+    let text = read(&fleet.hosts_file)?;
+    write(&fleet.hosts_file, &without(&text, name))?;
+    fleet.set_formatted([name.as_str()], false)?;
+    let rest = if args.purge { "" } else { "; its data is still there" };
+    output::line(format!("{name}: not of the cluster any more{rest}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The text of a hosts file without the line of this machine; all else stays as somebody wrote it.
+fn without(text: &str, name: &str) -> String {
+    let is_it = |line: &str| line.split('#').next().unwrap_or("").split_whitespace().next() == Some(name);
+    text.split_inclusive('\n').filter(|line| !is_it(line)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removing_a_host_keeps_other_lines() {
+        let text = "# n2 is new\nm master\n n2   node rack=r1 # n2\nn22 node\nn3 node";
+        assert_eq!(without(text, "n2"), "# n2 is new\nm master\nn22 node\nn3 node");
+        assert_eq!(without(text, "n3"), "# n2 is new\nm master\n n2   node rack=r1 # n2\nn22 node\n");
+    }
+}

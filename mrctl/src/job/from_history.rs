@@ -1,0 +1,245 @@
+//! A job out of its history (docs/research/history-format.md): what the JobTracker no longer remembers, as far as the lines tell.
+//!
+//! Lines and fields that are not known are skipped. Deliberately absent: counters, progress, and what was conserved, which only
+//! the JobTracker's model adds up.
+
+use super::{
+    model::{Attempt, Job, Phase, Task},
+    preempted,
+};
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde_json::Value;
+use sim::workload::history::{Split, SplitRun, expand};
+use std::collections::BTreeMap;
+
+#[derive(Deserialize)]
+struct Head {
+    job: String,
+    at_us: u64,
+    spec: Spec,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Spec {
+    name: String,
+    user: String,
+    queue: String,
+    priority: String,
+    program: String,
+    inputs: Vec<String>,
+    output: String,
+    reduces: u32,
+    hosts: Vec<String>,
+    splits: Vec<SplitRun>,
+}
+
+#[derive(Deserialize)]
+struct Record {
+    at_us: u64,
+    fact: BTreeMap<String, Value>,
+}
+
+/// A job and its tasks, from the text of its history.
+pub(crate) fn read(text: &str) -> Result<(Job, Vec<Task>)> {
+    let mut lines = text.lines();
+    let head = lines.next().context("the history is empty")?;
+    let head: Head = serde_json::from_str(head).context("the history does not begin as one")?;
+    let mut past = JobFromHistory::new(head);
+    // The last line of a job that still runs may be on its way.
+    let known = lines.filter_map(|line| serde_json::from_str::<Record>(line).ok());
+    known.for_each(|line| past.add_record(line));
+    Ok(past.end())
+}
+
+struct JobFromHistory {
+    job: Job,
+    maps: Vec<Task>,
+    reduces: Vec<Task>,
+}
+
+impl JobFromHistory {
+    fn new(head: Head) -> Self {
+        let Head { job: id, at_us, spec } = head;
+        let map = |(at, piece): (usize, Split)| Task {
+            task: format!("{id}.m{at}"),
+            source: piece.source,
+            start: piece.start,
+            end: piece.end,
+            root: at as u32,
+            ..Task::default()
+        };
+        let maps = expand(spec.splits, &spec.hosts).into_iter().enumerate().map(map).collect();
+        let reduce = |at| Task { task: format!("{id}.r{at}"), ..Task::default() };
+        let reduces = (0..spec.reduces).map(reduce).collect();
+        let job = Job {
+            name: spec.name,
+            user: spec.user,
+            queue: spec.queue,
+            priority: spec.priority,
+            program: spec.program,
+            state: "running".into(),
+            submitted_ms: at_us / 1000,
+            inputs: spec.inputs,
+            output: spec.output,
+            job: id,
+            ..Job::default()
+        };
+        Self { job, maps, reduces }
+    }
+
+    fn add_record(&mut self, line: Record) {
+        let at_ms = line.at_us / 1000;
+        for (what, fields) in line.fact {
+            let text = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
+            match what.as_str() {
+                "job-ended" => {
+                    (self.job.state, self.job.why) = (text("outcome"), text("why"));
+                    self.job.ended_ms = at_ms;
+                }
+                "attempt-launched" => self.launch(&fields, at_ms),
+                "map-split" => self.split(&fields, at_ms),
+                _ => {
+                    let Some(attempt) = self.attempt(&text("attempt")) else { continue };
+                    let ends = match what.as_str() {
+                        "attempt-succeeded" => Some(("succeeded", String::new())),
+                        "attempt-failed" => Some(("failed", text("error"))),
+                        "attempt-killed" => Some(("killed", text("why"))),
+                        "attempt-paused" => {
+                            attempt.stage = text("stage");
+                            Some(("paused", String::new()))
+                        }
+                        _ => None,
+                    };
+                    if let Some((state, error)) = ends {
+                        (attempt.state, attempt.error, attempt.ended_ms) = (state.into(), error, at_ms);
+                    } else if what == "preemption-requested" {
+                        (attempt.preempt_kind, attempt.preempted_ms) = (text("kind"), at_ms);
+                    }
+                }
+            }
+        }
+    }
+
+    fn task(&mut self, id: &str) -> Option<&mut Task> {
+        let (_, place) = id.split_once('.')?;
+        let tasks = if place.starts_with('m') { &mut self.maps } else { &mut self.reduces };
+        tasks.get_mut(place.get(1..)?.parse::<usize>().ok()?)
+    }
+
+    fn attempt(&mut self, id: &str) -> Option<&mut Attempt> {
+        let (task, _) = id.rsplit_once('.')?;
+        self.task(task)?.attempts.iter_mut().find(|attempt| attempt.attempt == id)
+    }
+
+    fn launch(&mut self, fields: &Value, at_ms: u64) {
+        let text = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
+        let id = text("attempt");
+        let attempt = Attempt {
+            attempt: id.clone(),
+            tracker: text("tracker"),
+            state: "unfinished".into(),
+            launched_ms: at_ms,
+            speculative: fields["speculative"] == true,
+            why: fields["why"]["rule"].as_str().unwrap_or_default().to_owned(),
+            from: text("from"),
+            ..Attempt::default()
+        };
+        if self.job.started_ms == 0 {
+            self.job.started_ms = at_ms;
+        }
+        if let Some(task) = id.rsplit_once('.').and_then(|(task, _)| self.task(task)) {
+            task.attempts.push(attempt);
+        }
+    }
+
+    /// The rest of the range is a new map: the next index.
+    fn split(&mut self, fields: &Value, at_ms: u64) {
+        let id = fields["attempt"].as_str().unwrap_or_default().to_owned();
+        let name = format!("{}.m{}", self.job.job, self.maps.len());
+        if let Some(attempt) = self.attempt(&id) {
+            (attempt.state, attempt.ended_ms) = ("succeeded".into(), at_ms);
+        }
+        let Some(position) = fields["position"].as_u64() else { return };
+        let Some(task) = id.rsplit_once('.').and_then(|(task, _)| self.task(task)) else { return };
+        let rest = Task {
+            task: name,
+            source: task.source.clone(),
+            start: position,
+            end: task.end,
+            root: task.root,
+            ..Task::default()
+        };
+        task.end = position;
+        self.maps.push(rest);
+    }
+
+    fn end(mut self) -> (Job, Vec<Task>) {
+        self.job.maps = finish(&mut self.maps);
+        self.job.reduces = finish(&mut self.reduces);
+        let mut tasks = self.maps;
+        tasks.append(&mut self.reduces);
+        preempted::find_tails(&mut tasks);
+        (self.job, tasks)
+    }
+}
+
+/// What each came to, and all of them.
+fn finish(tasks: &mut [Task]) -> Phase {
+    let mut phase = Phase { total: tasks.len() as u32, ..Phase::default() };
+    for task in tasks {
+        let ended_as = |state: &str| task.attempts.iter().filter(|one| one.state == state).count() as u32;
+        let done = ended_as("succeeded") > 0;
+        phase.done += u32::from(done);
+        phase.failed_attempts += ended_as("failed");
+        phase.killed_attempts += ended_as("killed");
+        let failed = task.attempts.last().is_some_and(|last| last.state == "failed");
+        task.state = match (done, failed) {
+            (true, _) => "done",
+            (false, true) => "failed",
+            (false, false) => "unfinished",
+        }
+        .into();
+    }
+    phase.progress = if phase.total == 0 { 1.0 } else { f64::from(phase.done) / f64::from(phase.total) };
+    phase
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_is_rebuilt_from_its_history() {
+        let text = [
+            r#"{"format":1,"job":"job_7","at_us":1000000,"spec":{"name":"n","user":"ann","reduces":1,"splits":[{"source":"/a","start":0,"end":100}]}}"#,
+            r#"{"at_us":2000000,"fact":{"attempt-launched":{"attempt":"job_7.m0.0","tracker":"node1","why":{"rule":"first"}}}}"#,
+            r#"{"at_us":2500000,"fact":{"preemption-requested":{"attempt":"job_7.m0.0","kind":"split","why":"asked"}}}"#,
+            r#"{"at_us":2600000,"fact":{"map-split":{"attempt":"job_7.m0.0","position":40}}}"#,
+            r#"{"at_us":2700000,"fact":{"attempt-launched":{"attempt":"job_7.r0.0","tracker":"node1"}}}"#,
+            r#"{"at_us":2800000,"fact":{"attempt-paused":{"attempt":"job_7.r0.0","stage":"shuffle","bytes":9}}}"#,
+            r#"{"at_us":2900000,"fact":{"attempt-launched":{"attempt":"job_7.m1.0","tracker":"node2"}}}"#,
+            r#"{"at_us":3000000,"fact":{"attempt-failed":{"attempt":"job_7.m1.0","error":"no"}}}"#,
+            r#"{"at_us":3100000,"fact":{"attempt-launched":{"attempt":"job_7.r0.1","tracker":"node2","from":"job_7.r0.0"}}}"#,
+            r#"{"at_us":3200000,"fact":{"something-new":{"x":1}}}"#,
+            r#"{"at_us":4000000,"fact":{"job-ended":{"outcome":"killed","why":"by ann"}}}"#,
+            r#"{"at_us":41"#,
+        ]
+        .join("\n");
+        let (job, tasks) = read(&text).unwrap();
+        assert_eq!((job.state.as_str(), job.why.as_str(), job.seconds()), ("killed", "by ann", 3.0));
+        assert_eq!((job.maps.total, job.maps.done, job.maps.failed_attempts), (2, 1, 1));
+        let ranges: Vec<_> = tasks.iter().map(|task| (task.task.as_str(), task.start, task.end)).collect();
+        assert_eq!(ranges, [("job_7.m0", 0, 40), ("job_7.m1", 40, 100), ("job_7.r0", 0, 0)]);
+        assert_eq!(tasks[1].tail_of.as_deref(), Some("job_7.m0"));
+        assert_eq!(
+            (tasks[0].attempts[0].preempt_kind.as_str(), tasks[0].attempts[0].preempted_ms),
+            ("split", 2500)
+        );
+        let [paused, resumed] = tasks[2].attempts.as_slice() else { panic!("{tasks:?}") };
+        assert_eq!((paused.state.as_str(), paused.stage.as_str()), ("paused", "shuffle"));
+        assert_eq!((resumed.from.as_str(), resumed.state.as_str()), ("job_7.r0.0", "unfinished"));
+        assert!(read("").is_err() && read("{}").is_err());
+    }
+}

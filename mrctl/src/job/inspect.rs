@@ -1,0 +1,334 @@
+//! Looking at jobs and stopping them: `jobs`, `job`, `counters`, `logs`, `kill`, `history`, `programs`.
+
+#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+
+use super::{
+    follow,
+    model::{self, Job},
+    preempted,
+    tasks::shortened,
+};
+use crate::{
+    locate::Target,
+    output::{self, Usage},
+};
+use anyhow::{Result, bail};
+use std::{collections::BTreeMap, io::Write, process::ExitCode};
+
+/// List the jobs
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl jobs\n  mrctl jobs --running --json")]
+pub(crate) struct Jobs {
+    /// Only those that are not over
+    #[arg(long)]
+    running: bool,
+    /// As JSON: one array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which job.
+#[derive(Debug, clap::Args)]
+pub(crate) struct One {
+    /// Its id, such as job_7; `mrctl jobs` lists them
+    pub(super) job: String,
+    /// As JSON: one value
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Stop a job
+///
+/// Its tasks are ended at once, and nothing of its output appears. Exit code 1 if it was over already.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl kill job_7")]
+pub(crate) struct Kill {
+    #[command(flatten)]
+    one: One,
+}
+
+/// Show a job's counters
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl counters job_7\n  mrctl counters job_7 --json")]
+pub(crate) struct Counters {
+    #[command(flatten)]
+    one: One,
+}
+
+/// Print a job's history, or figures computed from it
+///
+/// The history is one JSON object a line, as the JobTracker keeps it (docs/research/history-format.md); with --json, one array of them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl history job_7 > job_7.jsonl\n  mrctl history job_7 --figures\n  \
+    mrctl history --figures      of all finished jobs, by group")]
+pub(crate) struct History {
+    /// Its id, such as job_7; `mrctl jobs` lists them
+    #[arg(required_unless_present = "figures")]
+    job: Option<String>,
+    /// As JSON: one value; times are in seconds
+    #[arg(long)]
+    json: bool,
+    /// Print figures instead: times, locality, preemption, lost work; without a job, of all finished jobs
+    ///
+    /// Without a job, a table with one row per group of jobs: the setting `group`, or else the job's name. All times
+    /// are in seconds. `jobs` are over, and `succeeded` says how many of them succeeded. Means and slowdown are of those
+    /// that succeeded, `maps local` and sums of all. Means: `completion s` from submission to end, `waiting s` from submission
+    /// to the first map, `execution s` the rest, `reduce wait s` of a reduce for a slot after the last map. `worst
+    /// slowdown` is against the same job alone, simulated. `maps local` are maps that ran on a node with their input.
+    /// Sums: `preempted` attempts, `lost slot s` of attempts whose work was lost, `preemption latency slot s` from the request
+    /// for a slot until it was free. docs/research/schedulers.md explains dissatisfaction and fairness.
+    #[arg(long)]
+    figures: bool,
+}
+
+/// Show one job
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl job job_7\n  mrctl job job_7 --follow     to its end")]
+pub(crate) struct Show {
+    #[command(flatten)]
+    one: One,
+    /// Follow it to its end; exit code 1 if it does not succeed
+    #[arg(long)]
+    follow: bool,
+}
+
+/// Show what an attempt of a task printed
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl logs job_7.m3.0\n  mrctl logs job_7.m3          its newest attempt\n  \
+    mrctl logs --stdout --tail 2KiB job_7.r0.1"
+)]
+pub(crate) struct Logs {
+    /// An attempt (job_7.m3.0) or a task (job_7.m3: its newest attempt)
+    attempt: String,
+    /// Standard output instead of standard error
+    #[arg(long)]
+    stdout: bool,
+    /// Only so many bytes of the end
+    #[arg(long, value_name = "SIZE")]
+    tail: Option<daemon::Bytes>,
+}
+
+/// List the built-in programs and their settings
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl programs\n  mrctl submit wordcount --input /in --output /counts")]
+pub(crate) struct Programs {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn programs(args: &Programs) -> Result<ExitCode> {
+    let all: BTreeMap<&str, Program> = mrlib::registry::builtins()
+        .map(|builtin| (builtin.name, Program { about: builtin.about, settings: builtin.settings }))
+        .collect();
+    if args.json {
+        output::json(&all)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = output::table(&[], &[]);
+    for (name, program) in all {
+        table.add_row([name.to_owned(), program.about.to_owned()]);
+        for setting in program.settings {
+            table.add_row([String::new(), format!("  --conf {}=...  {}", setting.name, setting.help)]);
+        }
+    }
+    output::print_table(&table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A built-in program, as `mrctl programs --json` prints it.
+#[derive(Debug, serde::Serialize)]
+struct Program {
+    about: &'static str,
+    settings: &'static [mrlib::settings::Setting],
+}
+
+pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
+    let jobs = target.jobtracker().await?.jobs(!args.running).await?;
+    if args.json {
+        output::json(&jobs)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if jobs.is_empty() {
+        output::line("no jobs")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let header = ["JOB", "NAME", "USER", "STATE", "MAPS", "REDUCES", "SUBMITTED", "TOOK", "WHY"];
+    let mut table = output::table(&header, &[4, 5, 7]);
+    for job in &jobs {
+        let elapsed = if job.is_over() { format!("{:.2} s", job.seconds()) } else { String::new() };
+        table.add_row([
+            job.job.clone(),
+            job.name.clone(),
+            job.user.clone(),
+            job.display_state().to_owned(),
+            format!("{}/{}", job.maps.done, job.maps.total),
+            format!("{}/{}", job.reduces.done, job.reduces.total),
+            output::time(job.submitted_ms),
+            elapsed,
+            shortened(job.short_reason()),
+        ]);
+    }
+    output::print_table(&table)?;
+    if !args.running && model::has_forgotten(&jobs) {
+        eprintln!(
+            "mrctl: note: older jobs are no longer listed; `mrctl history JOB` shows the history of each"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn show(args: Show, target: &Target) -> Result<ExitCode> {
+    let tracker = target.jobtracker().await?;
+    let job = if args.follow {
+        match follow::follow(&tracker, &args.one.job, args.one.json).await? {
+            Some(job) => job,
+            None => return Ok(ExitCode::SUCCESS),
+        }
+    } else {
+        tracker.job(&args.one.job).await?
+    };
+    if args.one.json {
+        output::json(&job)?;
+    } else {
+        print(&job)?;
+    }
+    let failed = args.follow && job.state != "succeeded";
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print(job: &Job) -> Result<()> {
+    let mut table = output::table(&[], &[]);
+    for (name, value) in facts(job) {
+        table.add_row([name.to_owned(), value]);
+    }
+    output::print_table(&table)
+}
+
+/// All there is to say of a job, in rows.
+pub(crate) fn facts(job: &Job) -> Vec<(&'static str, String)> {
+    let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
+    let mut rows = vec![
+        ("job", format!("{} ({})", job.job, job.name)),
+        ("program", job.program.clone()),
+        ("user", format!("{}, queue {}, priority {}", job.user, job.queue, job.priority)),
+        ("state", format!("{}{why}", job.display_state())),
+        ("submitted", format!("{} UTC", output::time(job.submitted_ms))),
+    ];
+    if job.is_over() {
+        rows.push(("took", format!("{:.2} s", job.seconds())));
+    }
+    rows.extend([("maps", job.maps.describe()), ("reduces", job.reduces.describe())]);
+    rows.extend(job.locality().map(|words| ("locality", words)));
+    rows.extend(preempted::summary(job).map(|words| ("preempted", words)));
+    if job.partial {
+        rows.push(("files", format!("for {} to see", job.user)));
+    } else {
+        rows.push(("input", job.inputs.join(" ")));
+        rows.push(("output", if job.output.is_empty() { "none".into() } else { job.output.clone() }));
+    }
+    rows
+}
+
+pub(crate) async fn counters(Counters { one: args }: Counters, target: &Target) -> Result<ExitCode> {
+    let job = target.jobtracker().await?.job(&args.job).await?;
+    if job.partial {
+        bail!("the counters of {} are for {} and admins to see", job.job, job.user);
+    }
+    if args.json {
+        output::json(&preempted::counters(&job))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = output::table(&[], &[]);
+    for (name, value) in &preempted::counters(&job) {
+        table.add_row([name.clone(), value.to_string()]);
+    }
+    output::align_right(&mut table, &[1]);
+    output::print_table(&table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
+    let (job, rest) = args.attempt.split_once('.').unwrap_or((&args.attempt, ""));
+    if rest.is_empty() {
+        let what = format!("{job:?} is neither a task, such as job_7.m3, nor an attempt, such as job_7.m3.0");
+        bail!(Usage(format!("{what}: `mrctl tasks JOB` lists them")));
+    }
+    let tracker = target.jobtracker().await?;
+    let tasks = tracker.tasks(job).await?;
+    let Some(attempt) = model::attempt_of(&tasks, &args.attempt) else {
+        bail!("{job} has no attempt {}: `mrctl tasks {job}` lists them", args.attempt);
+    };
+    let tail = args.tail.map_or(0, |tail| tail.0);
+    let mut out = output::stdout();
+    let mut printed = false;
+    tracker
+        .log(attempt, !args.stdout, tail, |bytes| {
+            printed |= !bytes.is_empty();
+            Ok(out.write_all(bytes)?)
+        })
+        .await?;
+    if !printed {
+        let (here, other) = if args.stdout {
+            ("standard output", "without --stdout: standard error")
+        } else {
+            ("standard error", "--stdout shows standard output")
+        };
+        eprintln!("mrctl: {} printed nothing to {here} ({other})", attempt.attempt);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<ExitCode> {
+    let tracker = target.jobtracker().await?;
+    let over_before = tracker.job(&args.job).await?.is_over();
+    tracker.kill(&args.job).await?;
+    let job = tracker.job(&args.job).await?;
+    if args.json {
+        output::json(&job)?;
+    }
+    if over_before || (job.is_over() && job.state != "killed") {
+        let has = if job.state == "killed" { "was" } else { "has" };
+        eprintln!("mrctl: {} {has} {} already: there is nothing to stop", job.job, job.state);
+        return Ok(ExitCode::FAILURE);
+    }
+    if !args.json {
+        let verb = if job.is_over() { "was" } else { "is being" };
+        output::line(format!("{} {verb} killed", job.job))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn history(args: History, target: &Target) -> Result<ExitCode> {
+    let tracker = target.jobtracker().await?;
+    let Some(job) = &args.job else { return super::statistics::of_all(&tracker, args.json).await };
+    if args.figures {
+        return super::statistics::show(&tracker, job, args.json).await;
+    }
+    let mut out = output::stdout();
+    if !args.json {
+        tracker.history(job, |lines| Ok(out.write_all(lines.as_bytes())?)).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // A line may come in pieces.
+    let (mut text, mut before) = (String::new(), "[\n");
+    let mut put = |text: &mut String, all: bool| -> Result<()> {
+        let whole = if all { text.len() } else { text.rfind('\n').map_or(0, |at| at + 1) };
+        for line in text[..whole].lines() {
+            write!(out, "{before}{line}")?;
+            before = ",\n";
+        }
+        text.drain(..whole);
+        Ok(())
+    };
+    tracker
+        .history(job, |lines| {
+            text.push_str(lines);
+            put(&mut text, false)
+        })
+        .await?;
+    put(&mut text, true)?;
+    output::line(if before == "[\n" { "[]" } else { "\n]" })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,230 @@
+//! `mrctl history --figures`: a job's figures, or those of all finished jobs, from histories, by the code that also counts for
+//! the simulator. What users were promised is what the policy of the time said, as each history has it.
+
+use super::wire::JobTracker;
+use crate::output;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use sim::{JobFigures, Span, replay, report, workload::history};
+use std::{collections::BTreeSet, process::ExitCode};
+
+/// The whole history of a job.
+async fn read(tracker: &JobTracker, id: &str) -> Result<String> {
+    let mut text = String::new();
+    let add = |lines: &str| {
+        text.push_str(lines);
+        Ok(())
+    };
+    tracker.history(id, add).await?;
+    Ok(text)
+}
+
+/// Of all finished jobs and that the JobTracker remembers.
+pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCode> {
+    let mut jobs = tracker.jobs(true).await?;
+    jobs.retain(super::model::Job::is_over);
+    jobs.sort_by_key(|job| job.submitted_ms);
+    if jobs.is_empty() {
+        if as_json {
+            output::json(&json!({ "groups": [] }))?;
+        } else {
+            output::line("no job has ended yet")?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut texts = Vec::new();
+    for job in &jobs {
+        texts.push((job.job.clone(), read(tracker, &job.job).await?));
+    }
+    let schedulers = tracker.schedulers().await?;
+    let name = schedulers.scheduler.clone().unwrap_or_default();
+    let history = history::read_texts(&texts)?;
+    let unknown_shares = history.unknown_shares;
+    let comparison = replay::as_it_was(history, &name)?;
+    let shares = &comparison.runs[0][0].metrics.shares;
+    let users: BTreeSet<&str> = jobs.iter().map(|job| job.user.as_str()).collect();
+    let shares = shares_of((shares.dissatisfaction(), shares.fairness()), users.len(), unknown_shares);
+    let table = report::of_groups(&comparison, 0);
+    if as_json {
+        let known = shares.as_ref().ok();
+        output::json(&json!({
+            "scheduler": name,
+            "groups": with_plain_keys(table.json()),
+            "dissatisfaction": known.map(|shares| shares.0),
+            "fairness": known.map(|shares| shares.1),
+            "not_counted": shares.as_ref().err(),
+            "deciding": schedulers.deciding,
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line(table.text().trim_end())?;
+    output::line(describe_shares(&shares))?;
+    if let Some(deciding) = schedulers.deciding {
+        output::line(format!("since the JobTracker started, {name} was {}", deciding.describe()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Keys of the table's rows as other JSON has them: `reduce_wait_s` for the column `reduce wait s`.
+fn with_plain_keys(rows: Value) -> Value {
+    let Value::Array(rows) = rows else { return rows };
+    let plain = |row: Value| match row {
+        Value::Object(row) => row.into_iter().map(|(key, value)| (key.replace(' ', "_"), value)).collect(),
+        other => other,
+    };
+    rows.into_iter().map(plain).collect()
+}
+
+/// Dissatisfaction and fairness, or why they cannot be counted. Of one user who lacked nothing both are always 0.
+fn shares_of(
+    shares: (f64, f64),
+    users: usize,
+    unknown_shares: Option<history::UnknownShares>,
+) -> Result<(f64, f64), String> {
+    match unknown_shares {
+        Some(why) => Err(why.to_string()),
+        None if users < 2 && shares.0 <= 0.0 => Err("all jobs are of one user".to_owned()),
+        None => Ok(shares),
+    }
+}
+
+fn describe_shares(shares: &Result<(f64, f64), String>) -> String {
+    match shares {
+        Ok((lacking, unfair)) => format!(
+            "dissatisfaction {lacking:.2}, fairness {unfair:.2} (0 is best; mean over the time in which any user had jobs)"
+        ),
+        Err(why) => format!("dissatisfaction and fairness are left out: {why}"),
+    }
+}
+
+/// What follows from the text of a job's history, in words.
+pub(crate) fn of_text(id: &str, text: &str) -> Result<Vec<String>> {
+    let metrics = history::figures(id, text)?;
+    let (_, figures) = metrics.jobs().next().with_context(|| format!("the history of {id} is empty"))?;
+    Ok(describe(figures))
+}
+
+pub(crate) async fn show(tracker: &JobTracker, id: &str, as_json: bool) -> Result<ExitCode> {
+    let text = read(tracker, id).await?;
+    let metrics = history::figures(id, &text)?;
+    let (_, figures) = metrics.jobs().next().with_context(|| format!("the history of {id} is empty"))?;
+    if as_json {
+        output::json(&numbers(id, figures))?;
+    } else {
+        for line in describe(figures) {
+            output::line(line)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn seconds(span: Option<Span>) -> Option<f64> {
+    span.map(Span::as_secs_f64)
+}
+
+fn numbers(id: &str, job: &JobFigures) -> Value {
+    let (taken, recovery) = (&job.preemption, &job.recovery);
+    json!({
+        "job": id,
+        "completion_s": seconds(job.makespan()),
+        "waiting_s": seconds(job.waiting()),
+        "execution_s": seconds(job.execution()),
+        "reduce_wait_s": seconds(job.reduce_wait()),
+        "map_slot_s": job.held.map.as_secs_f64(),
+        "reduce_slot_s": job.held.reduce.as_secs_f64(),
+        "maps_node_local": job.near[0],
+        "maps_rack_local": job.near[1],
+        "maps_off_rack": job.near[2],
+        "splits": taken.splits,
+        "pauses": taken.pauses,
+        "kills": taken.kills,
+        "resumes": taken.resumes,
+        "migrations": taken.migrations,
+        "speculative_attempts": job.duplicates,
+        "lost_slot_s": job.lost.as_secs_f64(),
+        "lost_bytes": job.lost_bytes,
+        "recovered_tasks": recovery.tasks,
+        "recovered_maps": recovery.maps,
+        "recovered_maps_local": recovery.local,
+        "recovery_wait_s": seconds(recovery.mean_wait()),
+        "recovery_longest_s": recovery.mean_wait().map(|_| recovery.longest.as_secs_f64()),
+    })
+}
+
+fn describe(job: &JobFigures) -> Vec<String> {
+    let known = |span: Span| format!("{:.2} s", span.as_secs_f64());
+    let span = |span: Option<Span>| span.map_or("-".to_owned(), known);
+    let mut lines = vec![
+        format!(
+            "completion time {}: {} until the first map started, then {}",
+            span(job.makespan()),
+            span(job.waiting()),
+            span(job.execution())
+        ),
+        format!(
+            "slot time: {} of map slots, {} of reduce slots; {} of it was lost, after reading {}",
+            known(job.held.map),
+            known(job.held.reduce),
+            known(job.lost),
+            output::human(job.lost_bytes)
+        ),
+        format!(
+            "map attempts: {} node-local, {} rack-local, {} off-rack",
+            job.near[0], job.near[1], job.near[2]
+        ),
+    ];
+    if let Some(waited) = job.reduce_wait() {
+        lines.push(format!("reduces waited {} for a slot after the last map, on average", known(waited)));
+    }
+    let taken = &job.preemption;
+    if taken.preemptions() > 0 {
+        lines.push(format!(
+            "preempted: {} split, {} paused, {} killed; {} resumed, {} of them on another node",
+            taken.splits, taken.pauses, taken.kills, taken.resumes, taken.migrations
+        ));
+    }
+    if job.duplicates > 0 {
+        lines.push(format!("speculative attempts: {}", job.duplicates));
+    }
+    let recovery = &job.recovery;
+    if let Some(waited) = recovery.mean_wait() {
+        lines.push(format!(
+            "run again after a node was lost: {}, started {} after the loss on average, {} at most; {} of {} maps node-local",
+            output::count(recovery.tasks.into(), "task"),
+            known(waited),
+            known(recovery.longest),
+            recovery.local,
+            recovery.maps
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meaningless_shares_are_omitted_with_the_reason() {
+        let several = shares_of((0.25, 1.0), 2, Some(history::UnknownShares::Several));
+        assert_eq!(
+            describe_shares(&several),
+            "dissatisfaction and fairness are left out: the jobs ran under policies that promised users different things"
+        );
+        let alone = shares_of((0.0, 0.0), 1, None);
+        assert_eq!(
+            describe_shares(&alone),
+            "dissatisfaction and fairness are left out: all jobs are of one user"
+        );
+        assert_eq!(shares_of((0.25, 0.0), 1, None), Ok((0.25, 0.0)), "one user who lacked slots");
+        let both = shares_of((0.25, 1.0), 2, None);
+        assert!(describe_shares(&both).starts_with("dissatisfaction 0.25, fairness 1.00 (0 is best;"));
+    }
+
+    #[test]
+    fn keys_of_groups_have_no_spaces() {
+        let rows = json!([{ "group": "all", "reduce wait s": 1.5, "worst slowdown": null }]);
+        let plain = json!([{ "group": "all", "reduce_wait_s": 1.5, "worst_slowdown": null }]);
+        assert_eq!(with_plain_keys(rows), plain);
+    }
+}

@@ -1,0 +1,251 @@
+//! Which machines a cluster has and how they are reached: said once, and remembered in the cluster's folder
+//! (`launch.json`). The file `formatted` there lists the machines whose data folders have been created: such a folder
+//! is not created a second time unless that is asked for, because an empty one means a lost or unmounted disk.
+
+use super::{DataDirs, Host, Hosts, Machine, Package, Part, Programs, Shell, check_host};
+use crate::{locate::Target, output::Usage};
+use anyhow::{Context, Result, bail};
+use daemon::{
+    config::Config,
+    files::{USUAL, replace},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Where a machine's folder is when nobody says otherwise.
+const REMOTE_DIR: &str = "/var/tmp/fermata";
+
+/// Which cluster, and how its machines are reached.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Reach {
+    /// The cluster's folder, as made by `mrctl cluster init`
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) cluster: PathBuf,
+    /// Which machine does what [default: the file hosts in the cluster's folder]
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    /// Command that runs another on a machine, such as 'oarsh {host}' [default: ssh {host}, or as said before]
+    #[arg(long, value_name = "COMMAND")]
+    shell: Option<Shell>,
+    /// Folder on each machine [default: /var/tmp/fermata, or as said before]
+    #[arg(long, value_name = "DIR")]
+    remote_dir: Option<String>,
+    /// Folder with the programs on each machine: nothing is copied [default: copy those beside mrctl]
+    #[arg(long, value_name = "DIR")]
+    programs: Option<String>,
+}
+
+impl Reach {
+    /// As was said when it was started.
+    pub(crate) fn of(cluster: &Path) -> Self {
+        Self { cluster: cluster.to_owned(), hosts: None, shell: None, remote_dir: None, programs: None }
+    }
+}
+
+/// What is remembered of it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Launch {
+    hosts: Option<PathBuf>,
+    shell: Option<String>,
+    remote_dir: Option<String>,
+    programs: Option<String>,
+}
+
+impl Launch {
+    fn path(cluster: &Path) -> PathBuf {
+        cluster.join("launch.json")
+    }
+
+    fn load(cluster: &Path) -> Result<Self> {
+        let path = Self::path(cluster);
+        match fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text).map_err(|error| {
+                Usage(format!("{}: {error}: delete it, and say how with flags", path.display())).into()
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+}
+
+/// A cluster of machines.
+pub(crate) struct Fleet {
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) hosts_file: PathBuf,
+    pub(crate) cluster: PathBuf,
+    launch: Launch,
+    /// The hosts file names some of the machines in the cluster's own hosts file, and no others.
+    part: bool,
+}
+
+/// Whether all of `hosts` are in the file `own` too.
+fn is_part(hosts: &Hosts, own: &Path) -> bool {
+    let known = Hosts::load(own).map(|own| own.all).unwrap_or_default();
+    !known.is_empty() && hosts.all.iter().all(|host| known.iter().any(|other| other.name == host.name))
+}
+
+impl Fleet {
+    pub(crate) fn of(reach: &Reach) -> Result<Self> {
+        let cluster = reach.cluster.clone();
+        crate::trust::folder(&cluster)?;
+        Package::of(&cluster)?;
+        let before = Launch::load(&cluster)?;
+        let paper_figures = |flag: &Option<String>, before: Option<String>| flag.clone().or(before);
+        let launch = Launch {
+            hosts: reach.hosts.as_ref().map(std::path::absolute).transpose()?.or(before.hosts),
+            shell: paper_figures(&reach.shell.as_ref().map(ToString::to_string), before.shell),
+            remote_dir: paper_figures(&reach.remote_dir, before.remote_dir),
+            programs: paper_figures(&reach.programs, before.programs),
+        };
+        let shell = match &launch.shell {
+            Some(text) => text.parse().map_err(|why| Usage(format!("shell {text:?}: {why}")))?,
+            None => Shell::default(),
+        };
+        let dir = remote_path(launch.remote_dir.as_deref().unwrap_or(REMOTE_DIR))?;
+        let bin = match &launch.programs {
+            Some(folder) => remote_path(folder)?,
+            None => format!("{dir}/bin"),
+        };
+        let own_file = cluster.join("hosts");
+        let hosts_file = launch.hosts.clone().unwrap_or_else(|| own_file.clone());
+        let hosts = Hosts::load(&hosts_file)?;
+        let part = is_part(&hosts, &own_file);
+        let config = Config::load(Some(&cluster.join("fermata.toml")))?;
+        let (ports, data) = (ports(&config)?, DataDirs::of(&config)?);
+        let (mark, formatted) = (mark(&cluster)?, read_formatted(&cluster)?);
+        // Machines that are one (namespaces of a test) must not share a folder.
+        let machine = |host: Host| {
+            let dir = dir.replace("{host}", &host.name);
+            let bin = bin.replace("{host}", &host.name);
+            let (data, formatted) = (data.on(&dir, &host.name), formatted.contains(&host.name));
+            Machine { bin, dir, host, shell: shell.clone(), cluster: mark.clone(), ports, data, formatted }
+        };
+        let machines = hosts.all.into_iter().map(machine).collect();
+        Ok(Self { machines, hosts_file, cluster, launch, part })
+    }
+
+    /// Remembers how the machines are reached. A hosts file with a part of the cluster's own machines is for one
+    /// command: the next one is for all of them again.
+    pub(crate) fn remember(&self) -> Result<()> {
+        let path = Launch::path(&self.cluster);
+        let hosts = self.launch.hosts.clone().filter(|_| !self.part);
+        let text = serde_json::to_string_pretty(&Launch { hosts, ..self.launch.clone() })? + "\n";
+        replace(&path, text.as_bytes(), USUAL, true)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Remembers whether the data folders of these machines have been created.
+    pub(crate) fn set_formatted<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+        are: bool,
+    ) -> Result<()> {
+        let before = read_formatted(&self.cluster)?;
+        let mut now = before.clone();
+        for name in names {
+            if are {
+                now.insert(name.to_owned());
+            } else {
+                now.remove(name);
+            }
+        }
+        if now == before {
+            return Ok(());
+        }
+        let text: String = now.iter().flat_map(|name| [name.as_str(), "\n"]).collect();
+        let path = formatted_file(&self.cluster);
+        replace(&path, text.as_bytes(), USUAL, true)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Result<&Machine> {
+        let names =
+            || self.machines.iter().map(|machine| machine.host.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found = self.machines.iter().find(|machine| machine.host.name == name);
+        found.ok_or_else(|| Usage(format!("there is no machine {name}: {}", names())).into())
+    }
+
+    pub(crate) fn of_part(&self, part: Part) -> Vec<&Machine> {
+        self.machines.iter().filter(|machine| machine.host.part == part).collect()
+    }
+
+    pub(crate) fn programs(&self) -> Result<Option<Programs>> {
+        if self.launch.programs.is_some() { Ok(None) } else { Programs::own().map(Some) }
+    }
+
+    pub(crate) fn package(&self) -> Result<Package> {
+        Package::of(&self.cluster)
+    }
+
+    /// This cluster, for commands that talk with it.
+    pub(crate) fn target(&self) -> Target {
+        Target::of_config(&self.cluster.join("fermata.toml"))
+    }
+}
+
+/// What marks the folders of this cluster on its machines: in the file `id` of the cluster's folder, made once.
+fn mark(cluster: &Path) -> Result<String> {
+    let path = cluster.join("id");
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let mark = text.trim();
+            check_host(mark).map_err(|why| Usage(format!("{}: {why}", path.display())))?;
+            Ok(mark.to_owned())
+        }
+        // One from before there were marks.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_mark(cluster, "cluster"),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Makes a mark that no other cluster has, with this name in it.
+pub(crate) fn write_mark(cluster: &Path, name: &str) -> Result<String> {
+    let path = cluster.join("id");
+    let mark = format!("{name}-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+    replace(&path, format!("{mark}\n").as_bytes(), USUAL, true)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(mark)
+}
+
+fn formatted_file(cluster: &Path) -> PathBuf {
+    cluster.join("formatted")
+}
+
+fn read_formatted(cluster: &Path) -> Result<BTreeSet<String>> {
+    let path = formatted_file(cluster);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text.split_whitespace().map(str::to_owned).collect()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// A path that goes through a shell as it is.
+pub(super) fn remote_path(path: &str) -> Result<String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '{' | '}');
+    let plain = path.replace("{host}", "x");
+    if !path.starts_with('/')
+        || !plain.chars().all(fits)
+        || plain.contains(['{', '}'])
+        || plain.contains("..")
+        || plain.trim_matches('/').is_empty()
+    {
+        bail!(Usage(format!(
+            "{path:?} is not a folder for machines: an absolute path of letters, digits, . - _ (and {{host}}), not /"
+        )));
+    }
+    Ok(path.trim_end_matches('/').to_owned())
+}
+
+fn ports(config: &Config) -> Result<[u16; 2]> {
+    let port = |addr: &str| -> Result<u16> {
+        let port = addr.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        port.with_context(|| format!("{addr:?} in fermata.toml is not host:port"))
+    };
+    Ok([port(&config.datanode.listen)?, port(&config.tasktracker.listen)?])
+}

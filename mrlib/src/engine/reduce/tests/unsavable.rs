@@ -1,0 +1,46 @@
+//! States that cannot be saved, or vanish while they are read.
+
+use super::*;
+
+/// A reducer that cannot save what it carries is paused up to its last stage, and in that refuses and loses nothing.
+#[test]
+fn unsavable_reducer_refuses_preemption_and_continues() {
+    let maps = vec![vec![(1, 1), (20, 2), (90, 3)], vec![(2, 5), (200, 7)]];
+    let state_between_keys = StateBetweenKeys::NotSavable("it is only a test");
+    let (output, counters, _) = Case::new(&maps, 1 << 20, state_between_keys).run(&[]);
+    for records in 1..5 {
+        let mut case = Case::new(&maps, 1 << 20, state_between_keys);
+        let ended = case.attempt(None, Some(When::Reduced(records))).unwrap();
+        let ReduceEnd::Done(outcome) = ended else { panic!("{ended:?}") };
+        assert_eq!(counted(&counters), counted(&outcome.counters));
+        let written = case.node.written.lock().unwrap();
+        let bytes: Vec<u8> = outcome.pieces.iter().flat_map(|piece| written[piece].clone()).collect();
+        assert!(bytes == output, "after {records} records");
+        assert_eq!(
+            case.node.stop.refused(),
+            Some(PreemptRefusal::ReducerNotSavable),
+            "after {records} records"
+        );
+    }
+    let steps = [Step { when: When::Fetched(1), elsewhere: true, damage: Damage::None }];
+    let (bytes, _, pauses) = Case::new(&maps, 1 << 20, state_between_keys).run(&steps);
+    assert!(bytes == output && pauses[0] == 1, "{pauses:?}");
+}
+
+/// What is gone only by the time it is read is the state's trouble too, not a failure.
+#[test]
+fn checkpoint_whose_files_vanish_is_corrupt() {
+    let maps: Vec<_> = (0..6).map(|map| (0..40).map(|n| (n * 6 + map, n)).collect::<Vec<_>>()).collect();
+    let mut case = Case::new(&maps, 1, StateBetweenKeys::None);
+    let when = When::Compared(90);
+    assert!(matches!(case.attempt(None, Some(when)).unwrap(), ReduceEnd::Paused(_)));
+    let origin = case.origin(&Step { when, elsewhere: false, damage: Damage::None });
+    let dir = origin.dirs[0].clone();
+    let error =
+        TaskError::io(format!("open {}", dir.join("run-0").display()))(io::ErrorKind::NotFound.into());
+    case.node.attempt += 1;
+    let task = case.task(Some(origin), MapFeed::new(6));
+    assert!(matches!(of_state(&task, error), TaskError::CheckpointCorrupt(_)));
+    let own = TaskError::io("open /elsewhere/spill-0")(io::ErrorKind::NotFound.into());
+    assert!(matches!(of_state(&task, own), TaskError::Io { .. }));
+}

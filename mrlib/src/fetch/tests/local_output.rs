@@ -1,0 +1,80 @@
+//! Output on this node's disks.
+
+use super::*;
+use crate::segment::{Index, SegmentWriter};
+
+fn local(attempt: &str, path: &std::path::Path) -> MapEvent {
+    let (attempt, local_path) = (attempt.to_owned(), path.display().to_string());
+    let available = MapAvailable { attempt, local_path, ..MapAvailable::default() };
+    MapEvent { kind: Some(map_event::Kind::Available(available)) }
+}
+
+#[test]
+fn output_on_this_node_is_read_in_place_after_it_was_verified() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |attempt: &str| {
+        let path = folder.path().join(attempt);
+        let mut writer = SegmentWriter::create(&path, PARTITION + 1, false).expect("a disk");
+        writer.append(PARTITION, attempt.as_bytes(), b"value").expect("a disk");
+        let index = writer.finish().expect("a disk");
+        index.write(&path).expect("a disk");
+        path
+    };
+    let (good, bad, again) = (write("job_1.m0.0"), write("job_1.m1.0"), write("job_1.m1.1"));
+    let mut bytes = std::fs::read(&bad).expect("a disk");
+    *bytes.last_mut().expect("not empty") ^= 1;
+    std::fs::write(&bad, bytes).expect("a disk");
+    let mut shuffle = Shuffle::new(2, vec![local("job_1.m0.0", &good), local("job_1.m1.0", &bad)]);
+    let replacement = local("job_1.m1.1", &again);
+    let mut told = false;
+    shuffle.on_events = Box::new(move |fetch_failed, _| {
+        if fetch_failed.is_empty() || std::mem::replace(&mut told, true) {
+            return Vec::new();
+        }
+        assert_eq!(fetch_failed, ["job_1.m1.0"]);
+        vec![withdrawn("job_1.m1.0"), replacement.clone()]
+    });
+    let came = shuffle.run().expect("both are there");
+    assert_eq!(came.keys().collect::<Vec<_>>(), ["job_1.m0.0", "job_1.m1.1"]);
+    let extent = Index::read(&good).expect("a disk").extents[PARTITION as usize];
+    let whole = std::fs::read(&good).expect("a disk");
+    assert_eq!(came["job_1.m0.0"], whole[extent.offset as usize..][..extent.stored as usize]);
+}
+
+#[test]
+fn local_read_error_blames_no_host() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("output");
+    std::fs::write(&path, b"").expect("a disk");
+    std::fs::create_dir(Index::path_of(&path)).expect("a disk");
+    let mut shuffle = Shuffle::new(1, vec![local("job_1.m0.0", &path)]);
+    let error = shuffle.run().expect_err("a folder cannot be read");
+    assert!(matches!(error, TaskError::Io { .. }), "{error}");
+    assert!(shuffle.fetch_failed.is_empty(), "the map is not to run again for that");
+}
+
+#[test]
+fn an_output_here_is_not_kept_open() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |map: u32, bytes: usize| {
+        let path = folder.path().join(format!("m{map}"));
+        let mut writer = SegmentWriter::create(&path, PARTITION + 1, false).expect("a disk");
+        if bytes > 0 {
+            writer.append(PARTITION, b"key", &vec![b'x'; bytes]).expect("a disk");
+        }
+        writer.finish().and_then(|index| index.write(&path)).expect("a disk");
+        local(&format!("job_1.m{map}.0"), &path)
+    };
+    let events = vec![write(0, 0), write(1, 10), write(2, 3 << 20)];
+    let mut shuffle = Shuffle::new(3, events);
+    let (feed, options, scratch, stop) =
+        (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), TaskControl::default());
+    let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle).expect("sound outputs");
+    let runs: Vec<_> = runs.outputs.into_iter().filter(|fetched| fetched.run.extent.records > 0).collect();
+    let kinds: Vec<_> = runs.iter().map(|fetched| (&fetched.run.stored, fetched.run.verified)).collect();
+    // What is read again from the disk is verified again.
+    assert!(matches!(kinds[..], [(Stored::Memory(_), true), (Stored::File(_), false)]), "{kinds:?}");
+    for Fetched { run, .. } in &runs {
+        assert!(run.open().and_then(|mut reader| reader.next()).expect("sound"));
+    }
+}

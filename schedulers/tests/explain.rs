@@ -1,0 +1,51 @@
+//! Every rule that the core or a policy gives as a reason has its sentence.
+
+use fermata_schedulers::{explain, specs};
+use std::{collections::BTreeSet, fs, path::Path};
+
+/// Literals of the same look that are no rules.
+const NO_RULES: &[&str] = &["very-low", "very-high", "coshh-classes"];
+
+fn sources(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.file_name().is_some_and(|name| name != "words.rs" && name != "tests.rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            found.push(text.split("#[cfg(test)]").next().unwrap_or_default().to_owned());
+        }
+    }
+}
+
+/// Rules look like `fair-share` or `fair-share,node-local`; those of one word are named where a `Why` is made.
+fn rules() -> BTreeSet<String> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut texts = Vec::new();
+    sources(&own.join("src"), &mut texts);
+    texts.push(fs::read_to_string(own.join("../core/src/jobtracker/reasons.rs")).unwrap());
+    let names: BTreeSet<String> = specs().into_iter().collect();
+    let mut found = BTreeSet::new();
+    for text in texts {
+        let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        let parts: Vec<&str> = code.split('"').collect();
+        for pair in parts.windows(2).step_by(2) {
+            let [before, literal] = pair else { continue };
+            let plain = literal.chars().all(|letter| letter.is_ascii_lowercase() || "-,".contains(letter));
+            let is_rule = literal.contains('-') || before.ends_with("Why::rule(");
+            let is_rule = is_rule && !names.contains(*literal) && !NO_RULES.contains(literal);
+            if plain && is_rule && literal.starts_with(|letter: char| letter.is_ascii_lowercase()) {
+                found.insert((*literal).to_owned());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_rule_has_a_text() {
+    let rules = rules();
+    assert!(rules.contains("fair-share,rack-local") && rules.contains("recovery"), "{rules:?}");
+    let unsaid: Vec<&String> = rules.iter().filter(|rule| !explain::has_rule_text(rule)).collect();
+    assert!(unsaid.is_empty(), "add sentences for these rules to SENTENCES of their policy: {unsaid:?}");
+}

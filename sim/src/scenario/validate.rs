@@ -1,0 +1,125 @@
+//! Whether a scenario can happen in a simulated cluster: one that cannot is refused before anything is played.
+//!
+//! A step whose time comes after the last job has ended does not come either; that depends on the policy, and is told by
+//! how many faults did.
+
+use super::{JobRef, NodeRef, Scenario, ScenarioAction, ScenarioFileError, Step, When};
+use crate::{fault::FaultKind, setup::Machine};
+
+impl Scenario {
+    /// Says which step or fault names a node, a rack or a job that will not be there.
+    pub fn validate(&self, machines: &[Machine], jobs: usize) -> Result<(), ScenarioFileError> {
+        let bad = |line: usize| move |what: String| ScenarioFileError { line, what };
+        for step in &self.steps {
+            validate(step, machines.len(), jobs).map_err(bad(step.line))?;
+        }
+        for (fault, line) in self.faults.iter().zip(&self.fault_lines) {
+            check_fault(&fault.what, machines).map_err(bad(*line))?;
+        }
+        Ok(())
+    }
+}
+
+fn validate(step: &Step, nodes: usize, jobs: usize) -> Result<(), String> {
+    if step.action.not_simulated().is_some() {
+        return Ok(());
+    }
+    if let When::Job(job, _) = &step.when {
+        exists(job, jobs)?;
+    }
+    let other = match &step.action {
+        ScenarioAction::Partition { to, .. } => Some(to),
+        _ => None,
+    };
+    for who in step.action.node().into_iter().chain(other) {
+        match who {
+            NodeRef::Named(name) => is_there(name, nodes)?,
+            NodeRef::Running(job) => exists(job, jobs)?,
+            NodeRef::Any | NodeRef::Same => {}
+        }
+    }
+    Ok(())
+}
+
+/// Jobs are numbered from 1 on in the order in which they come, whether they are named `job 3` or `job_3`.
+fn exists(job: &JobRef, jobs: usize) -> Result<(), String> {
+    let number = match *job {
+        JobRef::Nth(number) => u64::from(number),
+        JobRef::Number(number) => number,
+    };
+    if (1..=jobs as u64).contains(&number) {
+        return Ok(());
+    }
+    Err(format!("job {number} will not come: this workload has {}", crate::count(jobs, "job")))
+}
+
+fn is_there(name: &str, nodes: usize) -> Result<(), String> {
+    if matches!(name, "jobtracker" | "master" | "namenode")
+        || number(name).is_some_and(|at| (at as usize) < nodes)
+    {
+        return Ok(());
+    }
+    Err(format!("there is no {name}: the simulated nodes are node1 to node{nodes}"))
+}
+
+/// `node3` is the third, which is number 2.
+pub(crate) fn number(name: &str) -> Option<u32> {
+    name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok()?.checked_sub(1)
+}
+
+fn check_fault(what: &FaultKind, machines: &[Machine]) -> Result<(), String> {
+    match *what {
+        FaultKind::Tracker { node }
+        | FaultKind::Datanode { node }
+        | FaultKind::Node { node }
+        | FaultKind::Frozen { node }
+        | FaultKind::FrozenTracker { node }
+        | FaultKind::FrozenDatanode { node }
+        | FaultKind::Slow { node, .. }
+        | FaultKind::Partition { node }
+        | FaultKind::NoOrders { node }
+        | FaultKind::PreemptAll { node }
+            if node as usize >= machines.len() =>
+        {
+            Err(format!("node = {node}: there are {}, counted from 0", machines.len()))
+        }
+        FaultKind::Rack { rack } if machines.iter().all(|machine| machine.rack != rack) => {
+            let most = machines.iter().map(|machine| machine.rack).max().unwrap_or(0);
+            Err(format!("rack = {rack}: they are 0 to {most}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Setup, scenario::parse};
+    use mrcore::PerPhase;
+
+    #[test]
+    fn impossible_steps_are_rejected_with_their_line() {
+        let machines = Setup::even(8, PerPhase { map: 1, reduce: 1 }, "fifo").machines;
+        let kill = |when: &str, node: &str| format!("\n[[step]]\n{when}\ndo = \"kill\"\nnode = \"{node}\"\n");
+        let fault = |what: &str| format!("\n[[fault]]\nat_s = 1.0\n{what}\n");
+        let cases = [
+            (kill("at = \"1s\"", "node99"), "2: there is no node99: the simulated nodes are node1 to node8"),
+            (kill("at = \"1s\"", "node0"), "there is no node0"),
+            (kill("when = \"job 77 maps 40%\"", "any"), "2: job 77 will not come: this workload has 3 jobs"),
+            (kill("at = \"1s\"", "any running job_4"), "job 4 will not come"),
+            (fault("what = \"rack\"\nrack = 9"), "2: rack = 9: they are 0 to 0"),
+            (fault("what = \"slow\"\nnode = 90\nfactor = 2.0"), "2: node = 90: there are 8"),
+        ];
+        for (text, expected) in cases {
+            let error =
+                parse(&text).expect("it reads").validate(&machines, 3).expect_err(expected).to_string();
+            assert!(error.contains(expected), "{error} should say {expected}");
+        }
+        let fine = [
+            kill("at = \"1s\"", "node8"),
+            kill("when = \"job 3 over\"", "jobtracker"),
+            fault("what = \"rack\"\nrack = 0"),
+            fault("what = \"stop\""),
+        ];
+        assert_eq!(parse(&fine.concat()).expect("it reads").validate(&machines, 3), Ok(()));
+    }
+}

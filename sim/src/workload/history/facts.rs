@@ -1,0 +1,101 @@
+//! The facts of all jobs in the order of time. Each job has its own file, and yet they ran side by side: what users held
+//! together, and how many attempts a tracker ran at a time, only shows when they are put together.
+
+use mrcore::{
+    Fact, PerPhase, Phase, Time,
+    ids::{AttemptId, TrackerId},
+    metrics::{Metrics, shares::MinShare},
+};
+use std::collections::BTreeMap;
+
+/// Facts as they are read, job by job.
+#[derive(Default)]
+pub(super) struct FactLog(Vec<(Time, Fact)>);
+
+/// A tracker, when it was lost, and when it was there again.
+pub(super) type Loss = (TrackerId, Time, Option<Time>);
+
+/// What follows from all of them.
+pub(super) struct Counted {
+    pub(super) metrics: Metrics,
+    /// The most attempts that one tracker ran at a time.
+    pub(super) slots: PerPhase<u32>,
+    /// Trackers that were lost: when, and when they were there again.
+    pub(super) lost: Vec<Loss>,
+}
+
+impl FactLog {
+    pub(super) fn add(&mut self, at: Time, fact: Fact) {
+        self.0.push((at, fact));
+    }
+
+    /// Puts them in order, and counts.
+    pub(super) fn count(mut self, users: Vec<(String, MinShare)>) -> Counted {
+        self.0.sort_by_key(|(at, _)| *at);
+        let (mut metrics, mut busy) = (Metrics::with_users(users), Busy::default());
+        for (at, fact) in &self.0 {
+            metrics.observe(*at, fact);
+            busy.observe(fact);
+        }
+        Counted { metrics, slots: busy.slots(), lost: self.losses() }
+    }
+}
+
+impl FactLog {
+    /// Every job that had something on a lost tracker reports it.
+    fn losses(&self) -> Vec<Loss> {
+        let mut lost: Vec<Loss> = Vec::new();
+        for (at, fact) in &self.0 {
+            let (tracker, is_back) = match fact {
+                Fact::TrackerLost { tracker, .. } => (tracker, false),
+                Fact::TrackerJoined { tracker, .. } => (tracker, true),
+                _ => continue,
+            };
+            let open = lost.iter_mut().find(|(known, _, back)| known == tracker && back.is_none());
+            match open {
+                Some((.., back)) if is_back => *back = Some(*at),
+                None if !is_back => lost.push((*tracker, *at, None)),
+                _ => {}
+            }
+        }
+        lost
+    }
+}
+
+/// Attempts at a time, by tracker.
+#[derive(Default)]
+struct Busy {
+    runs: BTreeMap<AttemptId, TrackerId>,
+    now: BTreeMap<TrackerId, PerPhase<u32>>,
+    max: BTreeMap<TrackerId, PerPhase<u32>>,
+}
+
+impl Busy {
+    fn observe(&mut self, fact: &Fact) {
+        match fact {
+            Fact::AttemptLaunched { attempt, tracker, .. } => {
+                self.runs.insert(*attempt, *tracker);
+                let now = &mut self.now.entry(*tracker).or_default()[attempt.phase()];
+                *now += 1;
+                let max = &mut self.max.entry(*tracker).or_default()[attempt.phase()];
+                *max = (*max).max(*now);
+            }
+            Fact::AttemptSucceeded { attempt, .. }
+            | Fact::MapSplit { attempt, .. }
+            | Fact::AttemptPaused { attempt, .. }
+            | Fact::AttemptFailed { attempt, .. }
+            | Fact::AttemptKilled { attempt, .. } => {
+                let on = self.runs.remove(attempt).and_then(|tracker| self.now.get_mut(&tracker));
+                if let Some(now) = on {
+                    now[attempt.phase()] = now[attempt.phase()].saturating_sub(1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn slots(&self) -> PerPhase<u32> {
+        let max = |phase| self.max.values().map(|max| max[phase]).max().unwrap_or(1).max(1);
+        PerPhase { map: max(Phase::Map), reduce: max(Phase::Reduce) }
+    }
+}

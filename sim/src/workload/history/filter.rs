@@ -1,0 +1,186 @@
+//! What is left out of histories and what does not belong together: nothing is dropped, and nothing mixed, silently.
+
+use super::{History, Job, Workload, records::Under};
+use crate::workload::JobPlan;
+use mrcore::ids::JobId;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+/// A job that cannot be run again from its history, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SkippedJob {
+    /// It still ran when its history was read.
+    Unfinished(JobId),
+    /// It failed or was killed: what its tasks would have taken is not known.
+    Unsuccessful(JobId),
+    /// It was there already.
+    Twice(JobId),
+}
+
+impl fmt::Display for SkippedJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unfinished(job) => write!(f, "{job} has not ended"),
+            Self::Unsuccessful(job) => write!(f, "{job} did not succeed"),
+            Self::Twice(job) => write!(f, "{job} is there twice"),
+        }
+    }
+}
+
+/// `2 jobs left out: job_1 has not ended, job_7 is there twice`; none if there are none.
+pub fn skipped_jobs(jobs: &[SkippedJob]) -> Option<String> {
+    const NAMED: usize = 8;
+    let named: Vec<String> = jobs.iter().take(NAMED).map(SkippedJob::to_string).collect();
+    let more = if jobs.len() > NAMED { format!(", and {} more", jobs.len() - NAMED) } else { String::new() };
+    let all = crate::count(jobs.len(), "job");
+    (!jobs.is_empty()).then(|| format!("{all} left out: {}{more}", named.join(", ")))
+}
+
+/// A policy as it was tuned, and the jobs that were submitted to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    /// As `schedulers::make` takes it.
+    pub policy: String,
+    /// Its parameters.
+    pub params: BTreeMap<String, String>,
+    /// Those jobs, in the order of the files.
+    pub jobs: Vec<JobId>,
+}
+
+/// What has been seen so far.
+#[derive(Default)]
+pub(super) struct HistoryFilter {
+    cluster: Option<String>,
+    seen: BTreeSet<JobId>,
+    pub(super) skipped_jobs: Vec<SkippedJob>,
+    pub(super) policies: Vec<Ran>,
+}
+
+impl HistoryFilter {
+    /// A job's history begins: whether it is to be read. Of two clusters there can be no one workload: their nodes have the same names
+    /// and their jobs the same numbers.
+    pub(super) fn begin(&mut self, cluster: &str, job: JobId) -> Result<bool, String> {
+        let first = self.cluster.get_or_insert_with(|| cluster.to_owned());
+        if first != cluster {
+            return Err(format!(
+                "{job} is of cluster {cluster}, and what was read before it of {first}: name the histories of one cluster"
+            ));
+        }
+        let is_new = self.seen.insert(job);
+        if !is_new {
+            self.skipped_jobs.push(SkippedJob::Twice(job));
+        }
+        Ok(is_new)
+    }
+
+    /// A job's history is at its end.
+    pub(super) fn end(&mut self, job: &Job, under: Option<&Under>) {
+        match (job.ended, job.succeeded) {
+            (None, _) => self.skipped_jobs.push(SkippedJob::Unfinished(job.id)),
+            (Some(_), false) => self.skipped_jobs.push(SkippedJob::Unsuccessful(job.id)),
+            (Some(_), true) => {}
+        }
+        let Some(Under { policy, params, .. }) = under else { return };
+        let same = |ran: &&mut Ran| (&ran.policy, &ran.params) == (policy, params);
+        if let Some(ran) = self.policies.iter_mut().find(same) {
+            ran.jobs.push(job.id);
+        } else {
+            let jobs = vec![job.id];
+            self.policies.push(Ran { policy: policy.clone(), params: params.clone(), jobs });
+        }
+    }
+}
+
+impl History {
+    /// The jobs that succeeded, to be run again, and what each is called and really took. Of others it is not known what
+    /// their tasks would have taken.
+    pub fn succeeded(&self) -> (Workload, Vec<(String, f64)>) {
+        let both = || self.workload.jobs.iter().zip(&self.real).filter(|(_, real)| real.succeeded);
+        let jobs: Vec<JobPlan> = both().map(|(job, _)| job.clone()).collect();
+        let real =
+            both().map(|(_, real)| (format!("{} {}", real.id, real.name), real.makespan.as_secs_f64()));
+        (Workload { name: self.workload.name.clone(), jobs }, real.collect())
+    }
+
+    /// Whether a job is left out that held slots for longer than its history tells.
+    pub fn is_truncated(&self) -> bool {
+        self.skipped_jobs.iter().any(|job| matches!(job, SkippedJob::Unfinished(_)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::history::{read, read_texts};
+
+    /// One map of 3 s, from a second after it came.
+    fn history_of(cluster: &str, job: u32, policy: &str, outcome: &str) -> String {
+        let lines = [
+            format!(
+                r#"{{"format":1,"cluster":"{cluster}","job":"job_{job}","at_us":1000000,"spec":{{"name":"sort","user":"ann","queue":"q","priority":"high","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{{"start":0,"end":100}}]}}}}"#
+            ),
+            format!(
+                r#"{{"at_us":1000000,"fact":{{"submitted-to":{{"policy":"{policy}","params":{{}},"trackers":[]}}}}}}"#
+            ),
+            format!(
+                r#"{{"at_us":2000000,"fact":{{"attempt-launched":{{"attempt":"job_{job}.m0.0","tracker":"node1"}}}}}}"#
+            ),
+            format!(
+                r#"{{"at_us":5000000,"fact":{{"attempt-succeeded":{{"attempt":"job_{job}.m0.0","bytes_out":1}}}}}}"#
+            ),
+            format!(r#"{{"at_us":5000000,"fact":{{"job-ended":{{"outcome":"{outcome}"}}}}}}"#),
+        ];
+        let count = if outcome.is_empty() { 4 } else { 5 };
+        lines[..count].join("\n")
+    }
+
+    fn texts(runs: &[String]) -> Vec<(String, String)> {
+        runs.iter().map(|history_of| ("a file".to_owned(), history_of.clone())).collect()
+    }
+
+    #[test]
+    fn skipped_jobs_are_reported() {
+        let runs = [
+            history_of("c", 1, "fair", ""),
+            history_of("c", 2, "fair", "succeeded"),
+            history_of("c", 2, "fair", "succeeded"),
+            history_of("c", 3, "fair", "killed"),
+        ];
+        let history = read_texts(&texts(&runs)).expect("they read");
+        assert_eq!(
+            skipped_jobs(&history.skipped_jobs).as_deref(),
+            Some("3 jobs left out: job_1 has not ended, job_2 is there twice, job_3 did not succeed")
+        );
+        assert!(history.is_truncated());
+        let (workload, real) = history.succeeded();
+        assert_eq!((workload.jobs.len(), real), (1, vec![("job_2 sort".to_owned(), 4.0)]));
+        assert_eq!(history.metrics.jobs().count(), 3, "figures are of every job, once");
+        assert_eq!(skipped_jobs(&[]), None);
+    }
+
+    #[test]
+    fn histories_of_which_none_has_ended_are_not_called_empty() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("job_1.jsonl"), history_of("c", 1, "fair", "")).expect("a file");
+        let error = read(folder.path()).map(|_| ()).expect_err("nothing to run again").to_string();
+        assert!(error.ends_with("no job in it has ended: 1 job left out: job_1 has not ended"), "{error}");
+    }
+
+    #[test]
+    fn clusters_are_not_mixed_and_policies_are_told_apart() {
+        let runs = [history_of("c", 1, "fair", "succeeded"), history_of("d", 2, "fair", "succeeded")];
+        let error = read_texts(&texts(&runs)).map(|_| ()).expect_err("two clusters").to_string();
+        assert!(error.contains("a file:1: job_2 is of cluster d"), "{error}");
+        let runs = [
+            history_of("c", 1, "fair", "succeeded"),
+            history_of("c", 2, "fifo", "succeeded"),
+            history_of("c", 3, "fair", "succeeded"),
+        ];
+        let history = read_texts(&texts(&runs)).expect("they read");
+        let facts: Vec<(&str, usize)> =
+            history.policies.iter().map(|ran| (ran.policy.as_str(), ran.jobs.len())).collect();
+        assert_eq!(facts, [("fair", 2), ("fifo", 1)]);
+    }
+}

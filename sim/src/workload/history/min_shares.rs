@@ -1,0 +1,102 @@
+//! What users were promised when their jobs came: by the policy that each history names, not by the one that runs now.
+
+use super::Ran;
+use mrcore::metrics::shares::MinShare;
+use std::{collections::BTreeMap, fmt};
+
+/// Why it cannot be said what users were promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnknownShares {
+    /// Histories of older versions do not name their policy.
+    NoPolicy,
+    /// Policies that promised them different things.
+    Several,
+    /// Pools were named by queues.
+    Queues,
+}
+
+impl fmt::Display for UnknownShares {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoPolicy => "histories of older versions do not say what users were promised",
+            Self::Several => "the jobs ran under policies that promised users different things",
+            Self::Queues => "slots were promised to queues, not to users",
+        })
+    }
+}
+
+/// What each user was promised by the policies that ran.
+pub(super) fn min_shares<'a>(
+    users: impl Iterator<Item = &'a str>,
+    ran: &[Ran],
+) -> Result<Vec<(String, MinShare)>, UnknownShares> {
+    let users: Vec<&str> = users.collect();
+    let mut by_policy = ran.iter().map(|ran| by_one(&users, ran));
+    let first = by_policy.next().ok_or(UnknownShares::NoPolicy)??;
+    for other in by_policy {
+        if other? != first {
+            return Err(UnknownShares::Several);
+        }
+    }
+    Ok(first.into_iter().collect())
+}
+
+/// `fair.pools.NAME.min_maps`, `coshh.users.NAME.weight`; a minimum is of both kinds of slots together.
+fn by_one(users: &[&str], ran: &Ran) -> Result<BTreeMap<String, MinShare>, UnknownShares> {
+    let sections = ran.policy.split(['(', ')']).filter(|name| !name.is_empty());
+    let paper_figures =
+        |key: &str| sections.clone().find_map(|section| ran.params.get(&format!("{section}.{key}")));
+    if paper_figures("pool_by").is_some_and(|by| by == "queue") {
+        return Err(UnknownShares::Queues);
+    }
+    let min_share_of = |user: &str| {
+        let of = |what: &str| {
+            let keys =
+                [user, "default"].map(|name| ["pools", "users"].map(|kind| format!("{kind}.{name}.{what}")));
+            keys.iter().flatten().find_map(|key| paper_figures(key)?.parse::<f64>().ok())
+        };
+        let min_share = of("min_maps").unwrap_or(0.0) + of("min_reduces").unwrap_or(0.0);
+        MinShare { min_share, weight: of("weight").unwrap_or(1.0) }
+    };
+    Ok(users.iter().map(|user| ((*user).to_owned(), min_share_of(user))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ran(policy: &str, params: &[(&str, &str)]) -> Ran {
+        let params = params.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        Ran { policy: policy.into(), params: params.collect(), jobs: Vec::new() }
+    }
+
+    fn of(ran: &[Ran]) -> Result<Vec<(String, MinShare)>, UnknownShares> {
+        min_shares(["bob", "ann", "bob"].into_iter(), ran)
+    }
+
+    #[test]
+    fn min_shares_come_from_the_policy_in_use() {
+        let tuned = [
+            ("fair.node_wait", "3s"),
+            ("fair.pools.ann.weight", "2"),
+            ("fair.pools.ann.min_maps", "4"),
+            ("fair.pools.ann.min_reduces", "1"),
+            ("fair.pools.default.min_maps", "1"),
+        ];
+        let min_share_of = |user: &str, min_share, weight| (user.to_owned(), MinShare { min_share, weight });
+        let expected = vec![min_share_of("ann", 5.0, 2.0), min_share_of("bob", 1.0, 1.0)];
+        assert_eq!(of(&[ran("fair", &tuned)]), Ok(expected.clone()));
+        assert_eq!(of(&[ran("chronos(fair)", &tuned)]), Ok(expected));
+        let nothing = vec![min_share_of("ann", 0.0, 1.0), min_share_of("bob", 0.0, 1.0)];
+        assert_eq!(of(&[ran("fifo", &tuned)]), Ok(nothing.clone()), "that section was in no use");
+        assert_eq!(of(&[ran("fifo", &[]), ran("hsrtf-prp", &[])]), Ok(nothing), "neither promises anything");
+    }
+
+    #[test]
+    fn unknown_shares_are_omitted() {
+        let owed = ran("coshh", &[("coshh.users.ann.min_maps", "4")]);
+        assert_eq!(of(&[]), Err(UnknownShares::NoPolicy));
+        assert_eq!(of(&[owed, ran("fifo", &[])]), Err(UnknownShares::Several));
+        assert_eq!(of(&[ran("fair", &[("fair.pool_by", "queue")])]), Err(UnknownShares::Queues));
+    }
+}

@@ -1,0 +1,419 @@
+//! Attempts go on, change their pace, release their slots, and end.
+
+use super::{
+    SimEvent, World,
+    run::{FinalStages, ReduceRun, Run, StoredCheckpoint, Work},
+};
+use mrcore::{
+    Phase, Span,
+    event::{AttemptReport, AttemptStatus},
+    ids::AttemptId,
+    task::{AttemptResult, CheckpointInfo, PreemptKind},
+};
+
+impl World {
+    /// When something about an attempt will change by itself is worked out anew.
+    pub(super) fn expect(&mut self, at: usize, key: u64) {
+        let Some(run) = self.nodes[at].run(key) else { return };
+        run.version += 1;
+        let Some(seconds) = run.next_s() else { return };
+        let when = run.since + Span((seconds * 1e6).ceil() as u64);
+        let (node, version) = (at as u32, run.version);
+        self.queue.push(when, SimEvent::Done { node, key, version });
+    }
+
+    /// Takes an attempt off its machine.
+    pub(super) fn remove_run(&mut self, at: usize, key: u64) -> Option<Run> {
+        let place = self.nodes[at].runs.iter().position(|run| run.key == key)?;
+        let run = self.nodes[at].runs.remove(place);
+        self.runs -= 1;
+        if let Some(flow) = run.flow {
+            self.net.remove(flow);
+            self.request_share();
+        }
+        Some(run)
+    }
+
+    fn end(&mut self, at: usize, key: u64, status: AttemptStatus) {
+        if let Some(run) = self.remove_run(at, key) {
+            self.nodes[at].ended.push(AttemptReport { attempt: run.id, status });
+            self.heartbeat_soon(at);
+        }
+    }
+
+    /// What an attempt was doing is done.
+    pub(super) fn done(&mut self, at: usize, key: u64, version: u32) {
+        let now = self.now;
+        let Some(run) = self.nodes[at].run(key).filter(|run| run.version == version) else { return };
+        run.advance(now);
+        let (id, failing) = (run.id, run.fails_at.is_some());
+        let status = match &run.work {
+            Work::Failing(why) if run.id.phase() == Phase::Reduce => {
+                AttemptStatus::CheckpointCorrupt((*why).into())
+            }
+            Work::Failing(why) => AttemptStatus::Failed((*why).into()),
+            Work::CheckpointUnreachable => {
+                AttemptStatus::CheckpointUnreachable("the machine with its state does not answer".into())
+            }
+            Work::Map(_) if failing => AttemptStatus::Failed("it was to fail".into()),
+            Work::Map(map) => {
+                let bytes_out = ((map.end - map.start) as f64 * map.out) as u64;
+                AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
+            }
+            Work::Reduce(reduce) if reduce.transfer.is_some() => return self.moved(at, key),
+            Work::Reduce(reduce) if reduce.final_stages.is_none() => return self.fetched(at, key),
+            Work::Reduce(_) if failing => AttemptStatus::Failed("it was to fail".into()),
+            Work::Reduce(reduce) => {
+                let out = self
+                    .jobs_known
+                    .get(&id.job())
+                    .map(|jobs_known| self.workload.jobs[jobs_known.plan].reduce_out);
+                let bytes_out = (reduce.fetch.got * reduce.share * out.unwrap_or(1.0)) as u64;
+                AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
+            }
+        };
+        if matches!(status, AttemptStatus::Succeeded(_)) && id.phase() == Phase::Map {
+            self.nodes[at].outputs.insert(id);
+        }
+        self.end(at, key, status);
+    }
+
+    /// A reduce has all its input: merging and reducing follow.
+    fn fetched(&mut self, at: usize, key: u64) {
+        let speed_now = self.nodes[at].speed_now();
+        let Some(run) = self.nodes[at].run(key) else { return };
+        let (id, flow) = (run.id, run.flow.take());
+        let Some(jobs_known) = self.jobs_known.get(&id.job()) else { return };
+        let job = &self.workload.jobs[jobs_known.plan];
+        let plan = job.reduces[id.task.index as usize];
+        let (reduce_rate, merge_rate) = (job.reduce_rate, job.merge_rate);
+        let Some(Work::Reduce(reduce)) = self.nodes[at].run(key).map(|run| &mut run.work) else { return };
+        if !reduce.fetch.has_all(reduce.maps) {
+            return self.expect(at, key);
+        }
+        let bytes = reduce.fetch.got * reduce.share;
+        let merge_s = bytes / merge_rate;
+        let reduce_s = f64::from(plan.fixed_s) + bytes / reduce_rate * f64::from(plan.factor);
+        let rate = speed_now / (merge_s + reduce_s).max(1e-3);
+        reduce.final_stages = Some(FinalStages { merge_s, reduce_s, done: 0.0, rate });
+        if let Some(flow) = flow {
+            self.net.remove(flow);
+            self.request_share();
+        }
+        self.expect(at, key);
+    }
+
+    /// The state that a reduce continues from sets out from the machine where it lies.
+    pub(super) fn start_transfer(&mut self, at: usize, key: u64) {
+        let demand = self.setup.costs.fetch;
+        let Some(run) = self.nodes[at].run(key) else { return };
+        let Work::Reduce(ReduceRun { transfer: Some(transfer), .. }) = &mut run.work else { return };
+        let flow = self.net.between(transfer.source, at as u32, demand, (at as u32, key));
+        transfer.rate = self.net.rate(flow);
+        run.flow = Some(flow);
+        self.request_share();
+        self.expect(at, key);
+    }
+
+    /// It is there: the reduce begins.
+    fn moved(&mut self, at: usize, key: u64) {
+        let now = self.now;
+        let Some(run) = self.nodes[at].run(key) else { return };
+        let (id, flow) = (run.id, run.flow.take());
+        let Work::Reduce(reduce) = &mut run.work else { return };
+        let began = reduce.transfer.take().map_or(now, |transfer| transfer.began);
+        self.metrics.restarted(id.job(), now.since(began));
+        if let Some(flow) = flow {
+            self.net.remove(flow);
+            self.request_share();
+        }
+        self.follow(at, key);
+    }
+
+    /// States on their way from a machine that nobody reaches any more do not come.
+    pub(super) fn drop_transfers_from(&mut self, gone: usize) {
+        let comes = |run: &Run| matches!(&run.work, Work::Reduce(ReduceRun { transfer: Some(transfer), .. }) if transfer.source as usize == gone);
+        let mut stranded: Vec<(usize, u64)> = Vec::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            stranded.extend(node.runs.iter().filter(|run| comes(run)).map(|run| (at, run.key)));
+        }
+        for (at, key) in stranded {
+            let now = self.now;
+            let Some(run) = self.nodes[at].run(key) else { continue };
+            run.since = now + Span::secs(1);
+            run.work = Work::Failing("the checkpoint does not arrive");
+            if let Some(flow) = run.flow.take() {
+                self.net.remove(flow);
+            }
+            self.expect(at, key);
+        }
+        self.request_share();
+    }
+
+    /// A reduce takes in what its tracker knows of the maps.
+    pub(super) fn follow(&mut self, at: usize, key: u64) {
+        let (now, all) = (self.now, self.unreachable == 0);
+        let reach: Vec<bool> =
+            if all { Vec::new() } else { self.nodes.iter().map(super::Node::serves).collect() };
+        let node = &mut self.nodes[at];
+        let Some(run) = node.runs.iter_mut().find(|run| run.key == key) else { return };
+        run.advance(now);
+        let (id, flow) = (run.id, run.flow);
+        if !run.is_frozen
+            && let Work::Reduce(reduce) = &mut run.work
+            && reduce.transfer.is_none()
+            && let Some(jobs_known) = self.jobs_known.get(&id.job())
+            && reduce.final_stages.is_none()
+        {
+            let map_events = node.map_events.get(&id.job()).copied().unwrap_or_default();
+            reduce.maps = reduce.maps.max(map_events.maps);
+            reduce.fetch.follow(&jobs_known.log, map_events.seen, |node| all || reach[node as usize], all);
+            let demand = demand(
+                reduce.fetch.backlog() * reduce.share,
+                reduce.fetch.knows_all_maps(reduce.maps),
+                &self.setup,
+            );
+            let flow = flow.unwrap_or_else(|| self.net.gather(at as u32, demand, (at as u32, key)));
+            self.net.set_demand(flow, demand);
+            reduce.rate = self.net.rate(flow) / reduce.share;
+            run.flow = Some(flow);
+            self.request_share();
+        }
+        self.expect(at, key);
+    }
+
+    /// Has rates found anew before long.
+    pub(super) fn request_share(&mut self) {
+        if self.net.dirty && !self.sharing {
+            self.sharing = true;
+            self.queue.push(self.now + self.setup.costs.net_epoch, SimEvent::Share);
+        }
+    }
+
+    pub(super) fn share_links(&mut self) {
+        self.sharing = false;
+        if self.net.is_idle() {
+            self.net.dirty = false;
+            return;
+        }
+        let owners = self.net.owners();
+        let mut unsettled = false;
+        for (flow, (at, key)) in &owners {
+            let now = self.now;
+            let Some(run) = self.nodes[*at as usize].run(*key) else { continue };
+            run.advance(now);
+            if let Work::Reduce(reduce) = &run.work
+                && reduce.transfer.is_none()
+            {
+                let backlog = reduce.fetch.backlog() * reduce.share;
+                let all = reduce.fetch.knows_all_maps(reduce.maps);
+                unsettled |= backlog > 0.5;
+                self.net.set_demand(*flow, demand(backlog, all, &self.setup));
+            }
+        }
+        self.net.share();
+        for (flow, (at, key)) in owners {
+            self.speed_now(at as usize, key, flow);
+        }
+        self.net.dirty = unsettled;
+        self.request_share();
+    }
+
+    /// An attempt goes on at the rate that its flow has now.
+    fn speed_now(&mut self, at: usize, key: u64, flow: usize) {
+        let rate = self.net.rate(flow);
+        let speed_now = self.nodes[at].speed_now();
+        let Some(run) = self.nodes[at].run(key) else { return };
+        let (old, new) = match &mut run.work {
+            Work::Map(map) => {
+                let bytes = (map.end - map.start).max(1) as f64;
+                let new = (rate / bytes).min(speed_now / map.work_s);
+                (std::mem::replace(&mut map.rate, new), new)
+            }
+            Work::Reduce(ReduceRun { transfer: Some(transfer), .. }) => {
+                (std::mem::replace(&mut transfer.rate, rate), rate)
+            }
+            Work::Reduce(reduce) => {
+                let new = rate / reduce.share;
+                (std::mem::replace(&mut reduce.rate, new), new)
+            }
+            Work::Failing(_) | Work::CheckpointUnreachable => return,
+        };
+        if (old - new).abs() > 1e-3 * old.abs() {
+            self.expect(at, key);
+        }
+    }
+
+    /// A machine computes faster or slower from now on.
+    pub(super) fn set_speed(&mut self, at: usize, slow: f64) {
+        let keys: Vec<u64> = self.nodes[at].runs.iter().map(|run| run.key).collect();
+        let now = self.now;
+        self.nodes[at].runs.iter_mut().for_each(|run| run.advance(now));
+        self.nodes[at].slow *= slow;
+        let (speed_now, disk) = (self.nodes[at].speed_now(), self.nodes[at].disk);
+        let disks: Vec<f64> = self.nodes.iter().map(|node| node.disk).collect();
+        for key in keys {
+            let Some(run) = self.nodes[at].run(key) else { continue };
+            let flow = run.flow;
+            match &mut run.work {
+                Work::Map(map) => {
+                    let bytes = (map.end - map.start).max(1) as f64;
+                    let compute = speed_now / map.work_s;
+                    map.rate = compute.min(disk / bytes);
+                    if let (Some(flow), Some(source)) = (flow, map.source) {
+                        self.net.set_demand(flow, (bytes * compute).min(disks[source as usize]));
+                        self.speed_now(at, key, flow);
+                    }
+                }
+                Work::Reduce(reduce) => {
+                    if let Some(final_stages) = &mut reduce.final_stages {
+                        final_stages.rate =
+                            speed_now / (final_stages.merge_s + final_stages.reduce_s).max(1e-3);
+                    }
+                }
+                Work::Failing(_) | Work::CheckpointUnreachable => {}
+            }
+            self.expect(at, key);
+        }
+        self.request_share();
+    }
+
+    /// An attempt is told to release its slot. That takes a while; what is to be checkpointed is what it has by now, and
+    /// it does no more.
+    pub(super) fn preempt(&mut self, at: usize, id: AttemptId, kind: PreemptKind) {
+        let (now, costs) = (self.now, self.setup.costs.clone());
+        let Some(run) = self.nodes[at].runs.iter_mut().find(|run| run.id == id) else { return };
+        if run.preempting.is_some_and(|before| before == kind || before == PreemptKind::Kill) {
+            return;
+        }
+        run.advance(now);
+        run.preempting = Some(kind);
+        let written = Span((run.unwritten(costs.memory) / costs.write * 1e6) as u64);
+        let delay = match kind {
+            PreemptKind::Kill => costs.kill,
+            // There is nothing to checkpointed yet.
+            PreemptKind::Pause if run.is_slot_expected() => costs.kill,
+            PreemptKind::Split => costs.split + written,
+            PreemptKind::Pause => costs.pause + written,
+        };
+        // One that is done at this very moment says so.
+        let is_done = run.next_s().is_some_and(|seconds| seconds <= 0.0);
+        let (key, mut flow) = (run.key, None);
+        if kind != PreemptKind::Kill && !is_done {
+            (run.is_frozen, flow) = (true, run.flow.take());
+        }
+        if let Some(flow) = flow {
+            self.net.remove(flow);
+            self.request_share();
+        }
+        self.expect(at, key);
+        self.queue.push(now + delay, SimEvent::SlotReleased { node: at as u32, key });
+    }
+
+    /// It has.
+    pub(super) fn slot_released(&mut self, at: usize, key: u64) {
+        let now = self.now;
+        let Some(run) = self.nodes[at].run(key) else { return };
+        run.advance(now);
+        let (id, kind) = (run.id, run.preempting);
+        let stage = run.stage();
+        let mut reached = None;
+        let status = match (kind, &run.work) {
+            (Some(PreemptKind::Split), Work::Map(map)) => {
+                let position = map.start + ((map.end - map.start) as f64 * map.done) as u64;
+                let bytes_out = ((position - map.start) as f64 * map.out) as u64;
+                reached = Some((position - map.start, 0));
+                AttemptStatus::Split(position, AttemptResult { bytes_out, ..AttemptResult::default() })
+            }
+            (Some(PreemptKind::Pause), Work::Reduce(ReduceRun { transfer: Some(_), .. })) => {
+                // The state that it was to continue from is where it was.
+                AttemptStatus::Killed("its state was still on its way".into())
+            }
+            (Some(PreemptKind::Pause), Work::Reduce(reduce)) => {
+                let checkpoint = CheckpointInfo {
+                    stage,
+                    bytes: reduce.state_bytes() as u64,
+                    bytes_in: (reduce.fetch.got * reduce.share) as u64,
+                    records: reduce.final_stages.map_or(0, |final_stages| (final_stages.done * 1e6) as u64),
+                };
+                reached = Some((checkpoint.bytes_in, checkpoint.records));
+                let saved = StoredCheckpoint {
+                    fetch: reduce.fetch.clone(),
+                    final_stages: reduce.final_stages,
+                    checkpoint,
+                };
+                self.nodes[at].checkpoints.insert(id, saved);
+                AttemptStatus::Paused(checkpoint)
+            }
+            _ => AttemptStatus::Killed("as it was told".into()),
+        };
+        if matches!(status, AttemptStatus::Split(..)) {
+            self.nodes[at].outputs.insert(id);
+        }
+        if let Some(reached) = reached {
+            self.progress.released(now, id, reached);
+        }
+        self.end(at, key, status);
+    }
+}
+
+/// What a reduce would fetch in a second. One that waits for more maps wants no more than it can use until rates are
+/// found anew.
+fn demand(backlog: f64, knows_all_maps: bool, setup: &crate::setup::Setup) -> f64 {
+    if backlog < 0.5 {
+        return 0.0;
+    }
+    let until_then = backlog / setup.costs.net_epoch.as_secs_f64();
+    if knows_all_maps { setup.costs.fetch } else { until_then.min(setup.costs.fetch) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        trial::{Trial, short},
+        world::run::Transfer,
+    };
+
+    /// Plays on until some reduce runs, and says where.
+    fn until_a_reduce_runs() -> (World, usize, AttemptId, u64) {
+        let Trial { setup, workload, .. } = short();
+        let mut world = World::new(setup, workload).expect("a policy");
+        loop {
+            let (at, what) = world.queue.pop().expect("it continues");
+            world.now = at;
+            world.handle_event(what);
+            let mut runs = world
+                .nodes
+                .iter()
+                .enumerate()
+                .flat_map(|(at, node)| node.runs.iter().map(move |run| (at, run)));
+            if let Some((at, id, key)) =
+                runs.find_map(|(at, run)| (run.id.phase() == Phase::Reduce).then_some((at, run.id, run.key)))
+            {
+                return (world, at, id, key);
+            }
+        }
+    }
+
+    fn paused(is_slot_expected: bool) -> (World, usize, AttemptId) {
+        let (mut world, at, id, key) = until_a_reduce_runs();
+        let (source, began) = ((at + 1) as u32 % world.nodes.len() as u32, world.now);
+        if let Some(Work::Reduce(reduce)) = world.nodes[at].run(key).map(|run| &mut run.work) {
+            reduce.transfer = is_slot_expected.then_some(Transfer { source, left: 1e9, rate: 1.0, began });
+        }
+        world.preempt(at, id, PreemptKind::Pause);
+        world.slot_released(at, key);
+        (world, at, id)
+    }
+
+    #[test]
+    fn reduce_with_checkpoint_in_transfer_saves_nothing() {
+        let (world, at, id) = paused(true);
+        let last = world.nodes[at].ended.last().expect("it has ended");
+        assert!(last.attempt == id && matches!(last.status, AttemptStatus::Killed(_)), "{last:?}");
+        assert!(!world.nodes[at].checkpoints.contains_key(&id), "the state is where it was");
+        let (world, at, id) = paused(false);
+        assert!(world.nodes[at].checkpoints.contains_key(&id));
+    }
+}

@@ -1,0 +1,42 @@
+//! A world in which nothing can continue any more ends, and says what did not.
+
+use fermata_sim::{
+    Outcome, PerPhase, Setup, World,
+    catalog::{self, Request},
+    fault::{Fault, FaultKind},
+};
+
+fn played(change: impl Fn(&mut Setup)) -> Outcome {
+    let request = Request { workload: "gridmix".into(), nodes: Some(3), jobs: Some(4), ..Request::default() };
+    let case = catalog::open(&request).unwrap_or_else(|error| panic!("{error}"));
+    let mut setup = case.setup;
+    change(&mut setup);
+    World::new(setup, (case.workload)(1)).expect("a policy").run(None).expect("no rule broken")
+}
+
+#[test]
+fn unfinishable_jobs_end_the_run() {
+    assert_eq!(played(|_| {}).unfinished, 0);
+    let no_reduces = played(|setup| {
+        setup.machines.iter_mut().for_each(|machine| machine.slots = PerPhase { map: 4, reduce: 0 });
+    });
+    assert!(no_reduces.unfinished > 0);
+    let left = no_reduces.metrics.jobs().filter(|(_, job)| job.last_looked_at.is_some()).count();
+    assert_eq!(left, no_reduces.unfinished, "they count up to when they were left");
+    let dead = played(|setup| {
+        setup.faults =
+            (0..3).map(|node| Fault { at_s: 5.0, for_s: None, what: FaultKind::Node { node } }).collect();
+    });
+    assert_eq!(dead.faults, 3);
+    assert!(dead.unfinished > 0);
+}
+
+/// A long silence that will end is no standstill: everything is down for two hours, and then goes on.
+#[test]
+fn pending_heals_are_waited_for() {
+    let away = played(|setup| {
+        let two_hours = |node| Fault { at_s: 5.0, for_s: Some(7200.0), what: FaultKind::Node { node } };
+        setup.faults = (0..3).map(two_hours).collect();
+    });
+    assert_eq!(away.unfinished, 0);
+}

@@ -1,0 +1,48 @@
+//! What attempts left on other trackers, copied here because those are drained.
+
+use super::{Action, Agent, Copied, CopySource, Report, Status};
+use crate::ids::{Attempt, Job};
+use std::time::Instant;
+
+impl Agent {
+    /// Asked twice, it is copied once; what is here already is told by whoever looks.
+    pub(super) fn copy(&mut self, now: Instant, attempt: Attempt, source: CopySource, out: &mut Vec<Action>) {
+        if self.cleaning.contains_key(&attempt.job) {
+            return self.report_copy(now, attempt, Err("its job is being cleaned up".into()));
+        }
+        self.jobs.insert(attempt.job);
+        if self.copying.insert(attempt) {
+            out.push(Action::CopyFiles(attempt, source));
+        }
+    }
+
+    pub(super) fn copied(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        result: Result<Copied, String>,
+        out: &mut Vec<Action>,
+    ) {
+        self.copying.remove(&attempt);
+        if !self.cleaning.contains_key(&attempt.job) {
+            match &result {
+                Ok(Copied::Output(_)) => drop(self.outputs.insert(attempt)),
+                Ok(Copied::Checkpoint(state)) => drop(self.checkpoints.insert(attempt, state.clone())),
+                Err(_) => {}
+            }
+        }
+        self.report_copy(now, attempt, result.map(|copied| copied.bytes()));
+        self.finish_cleaning(attempt.job, out);
+    }
+
+    /// Its job has ended.
+    pub(super) fn stop_copies(&self, job: Job, out: &mut Vec<Action>) {
+        let its = self.copying.iter().filter(|attempt| attempt.job == job);
+        out.extend(its.map(|attempt| Action::Kill(*attempt, "its job has ended".into())));
+    }
+
+    fn report_copy(&mut self, now: Instant, attempt: Attempt, result: Result<u64, String>) {
+        self.pending_reports.ended.push(Report { attempt, status: Status::Copied(result) });
+        self.heartbeat_soon(now);
+    }
+}

@@ -1,0 +1,312 @@
+//! What was promised later: bounds, zombies, clean-up, the live number of maps.
+
+use super::*;
+use proto::mr::{CheckpointInfo, PreemptKind};
+
+fn jobs(world: &mut World) -> Vec<Job> {
+    world.on(Event::Disconnected);
+    let again = world.on(Event::Connected);
+    let [Action::Register { jobs, .. }] = &again[..] else { panic!("{again:?}") };
+    let jobs = jobs.clone();
+    world.register();
+    jobs
+}
+
+#[test]
+fn unknown_attempts_are_stopped_and_reported_until_acknowledged() {
+    let mut world = World::online();
+    let id = attempt("job_1.m0.0");
+    world.orders(0, vec![(1, launch("job_1.m0.0"))]);
+    // The JobTracker had given it up meanwhile.
+    let again = world.on(Event::RegisterAgain);
+    let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
+    assert!(matches!(&attempts[..], [Report { status: Status::Running(_), .. }]));
+    world.register();
+    let stop = Order::Preempt(id, PreemptKind::Kill, "given up".into());
+    assert_eq!(world.orders(0, vec![(1, stop)]), [Action::Kill(id, "given up".into())]);
+    // Until it is gone it is said to run, in every heartbeat.
+    assert_eq!(events_sent(&world.beat_after(INTERVAL)), ["job_1.m0.0 running"]);
+    world.on(Event::Ended(id, AttemptEnd::Killed("killed".into())));
+    world.orders(2, vec![]);
+    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_1.m0.0 killed"]);
+    // Unanswered, and the line breaks: it is in the registration.
+    world.on(Event::Disconnected);
+    let again = world.on(Event::Connected);
+    let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
+    assert_eq!(word(&attempts[0].status), "killed");
+    // One that was asked to stop before the line broke is killed once, and told too.
+    world.register();
+    world.orders(
+        0,
+        vec![
+            (1, launch("job_1.m1.0")),
+            (2, Order::Preempt(attempt("job_1.m1.0"), PreemptKind::Kill, "why".into())),
+        ],
+    );
+    world.on(Event::RegisterAgain);
+    world.register();
+    assert_eq!(
+        world.orders(0, vec![(1, Order::Preempt(attempt("job_1.m1.0"), PreemptKind::Kill, "void".into()))]),
+        []
+    );
+    world.on(Event::Ended(attempt("job_1.m1.0"), AttemptEnd::Failed("signal 9".into())));
+    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_1.m1.0 killed"]);
+}
+
+#[test]
+fn no_message_is_longer_than_the_jobtracker_reads() {
+    let mut world = World::new();
+    world.agent.slots.map = 2;
+    world.on(Event::Connected);
+    world.register();
+    let large = || {
+        let pieces = vec!["x".repeat(1 << 20); 3];
+        AttemptEnd::Succeeded { result: TaskResult { pieces, ..TaskResult::default() }, output: false }
+    };
+    let mut number = 0;
+    for index in 0..4 {
+        let text = format!("job_1.m{index}.0");
+        number += 1;
+        world.orders(0, vec![(number, launch(&text))]);
+        world.on(Event::Ended(attempt(&text), large()));
+    }
+    let first = world.beat_after(HEARTBEAT_GAP);
+    let running = ["job_1.m1.0 running", "job_1.m2.0 running", "job_1.m3.0 running"];
+    assert_eq!(events_sent(&first), [&running[..], &["job_1.m0.0 succeeded"]].concat());
+    // The rest comes one by one, and at once; until then nobody is to believe that it is gone.
+    world.orders(first.seq, vec![]);
+    let second = world.beat_after(HEARTBEAT_GAP);
+    assert_eq!(events_sent(&second)[2], "job_1.m1.0 succeeded");
+    // A registration holds one too.
+    world.on(Event::Disconnected);
+    let again = world.on(Event::Connected);
+    let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
+    let words: Vec<&str> = attempts.iter().map(|report| word(&report.status)).collect();
+    assert_eq!(words, ["running", "running", "succeeded"]);
+    let first = world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
+    let [Action::Heartbeat(first)] = &first[..] else { panic!("{first:?}") };
+    assert_eq!(events_sent(first), ["job_1.m3.0 running", "job_1.m2.0 succeeded"]);
+}
+
+#[test]
+fn long_statuses_are_left_out_where_they_would_be_too_much() {
+    let mut world = World::new();
+    world.agent.slots.map = 10_000;
+    world.on(Event::Connected);
+    world.register();
+    let count = 4000;
+    let orders = (0..count).map(|at| (at + 1, launch(&format!("job_1.m{at}.0")))).collect();
+    world.orders(0, orders);
+    for at in 0..count {
+        let progress = Progress { status: "s".repeat(1024), ..Progress::default() };
+        world.on(Event::Progressed(attempt(&format!("job_1.m{at}.0")), progress));
+    }
+    let sent = world.beat_after(INTERVAL);
+    assert_eq!(sent.attempts.len(), count as usize);
+    let status = |report: &Report| match &report.status {
+        Status::Running(progress) => progress.status.len(),
+        Status::Ended(_) | Status::Copied(_) => 0,
+    };
+    let bytes: usize = sent.attempts.iter().map(status).sum();
+    assert!((1 << 20..4 << 20).contains(&bytes), "{bytes}");
+}
+
+#[test]
+fn repeated_fetch_failures_are_reported_once_per_address() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.r0.0"))]);
+    for _ in 0..1000 {
+        world.on(Event::FetchFailed(unfetched("job_1.r0.0", "job_1.m1.0", "node2:7000")));
+        world.on(Event::FetchFailed(unfetched("job_1.r0.0", "job_1.m1.0", "node2:7001")));
+    }
+    let events_sent = world.beat_after(HEARTBEAT_GAP).fetch_failures;
+    let addrs: Vec<&str> = events_sent.iter().map(|failure| failure.addr.as_str()).collect();
+    assert_eq!(addrs, ["node2:7000", "node2:7001"]);
+}
+
+#[test]
+fn every_job_with_leftovers_is_registered() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, Order::MapEvents(Job(2), some(0, &["a"], 1)))]);
+    assert_eq!(jobs(&mut world), [Job(1), Job(2)]);
+    world.orders(0, vec![(1, Order::Clean(Job(1))), (2, Order::Clean(Job(2)))]);
+    // Not gone yet: the order could be lost with this start.
+    assert_eq!(jobs(&mut world), [Job(1), Job(2)]);
+    world.on(Event::Cleaned(Job(2), true));
+    let gone = world.on(Event::Ended(attempt("job_1.m0.0"), AttemptEnd::Killed("killed".into())));
+    assert!(gone.contains(&Action::Clean(Job(1))), "{gone:?}");
+    assert_eq!(jobs(&mut world), [Job(1)]);
+    // It could not be deleted: tried again a minute later, and at once when it is ordered again.
+    world.on(Event::Cleaned(Job(1), false));
+    assert_eq!(jobs(&mut world), [Job(1)]);
+    assert!(world.after(CLEAN_RETRY_DELAY).contains(&Action::Clean(Job(1))));
+    world.on(Event::Cleaned(Job(1), false));
+    assert_eq!(world.orders(0, vec![(1, Order::Clean(Job(1)))]), [Action::Clean(Job(1))]);
+    // News of it while it is deleted are nobody's, and bring nothing back.
+    world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a"], 1)))]);
+    world.on(Event::Cleaned(Job(1), true));
+    assert_eq!(jobs(&mut world), []);
+    assert!(world.agent.map_event_lists.is_empty() && world.agent.cleaning.is_empty());
+}
+
+#[test]
+fn map_count_change_alone_is_forwarded() {
+    let mut world = World::online();
+    let reduce = attempt("job_1.r0.0");
+    world.orders(0, vec![(1, launch("job_1.r0.0"))]);
+    let last_answered = world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a"], 5)))]);
+    assert_eq!(last_answered, [Action::MapEvents(reduce, some(0, &["a"], 5))]);
+    let last_answered = world.orders(0, vec![(3, Order::MapEvents(Job(1), some(1, &[], 6)))]);
+    assert_eq!(last_answered, [Action::MapEvents(reduce, some(1, &[], 6))]);
+    // One launched later hears the newest.
+    world.on(Event::Ended(reduce, AttemptEnd::Failed("boom".into())));
+    let last_answered = world.orders(0, vec![(4, launch("job_1.r0.1"))]);
+    assert_eq!(last_answered[1], Action::MapEvents(attempt("job_1.r0.1"), some(0, &["a"], 6)));
+}
+
+/// Silent after its answer, with one map running; how long until it stops that map.
+fn isolated(timeout: Option<Duration>, lost_after: Duration) -> Duration {
+    let mut world = World::new();
+    world.agent =
+        Agent::new(Slots { map: 1, reduce: 1 }, BTreeSet::new(), BTreeMap::new(), BTreeSet::new(), timeout);
+    world.on(Event::Connected);
+    world.on(Event::Registered { heartbeat: INTERVAL, lost_after, incarnation: 1 });
+    world.orders(1, vec![(1, launch("job_1.m0.0"))]);
+    let began = world.now;
+    let step = Duration::from_millis(100);
+    for _ in 0..100_000 {
+        if world.after(step).iter().any(|action| matches!(action, Action::Kill(..))) {
+            return world.now - began;
+        }
+    }
+    panic!("it is never stopped");
+}
+
+#[test]
+fn isolated_tracker_stops_its_tasks_before_it_is_lost() {
+    let secs = Duration::from_secs;
+    let lost = isolated(None, secs(10));
+    assert!(secs(8) <= lost && lost < secs(10), "{lost:?}");
+    assert_eq!(isolated(Some(secs(3)), secs(10)), secs(3), "sooner if it is told to");
+    let lost = isolated(Some(secs(600)), secs(10));
+    assert!(lost < secs(10), "never later: {lost:?}");
+}
+
+#[test]
+fn time_without_an_answer_counts_from_when_the_message_was_sent() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.m0.0"))]);
+    let sent = world.now + INTERVAL;
+    let mark_alive = world.beat_after(INTERVAL);
+    // The answer takes its time; the JobTracker may have heard of this tracker at the beginning of it.
+    world.now += INTERVAL / 2;
+    world.orders(mark_alive.seq, vec![]);
+    world.on(Event::Disconnected);
+    assert_eq!(world.agent.next_deadline(), Some(sent + CUT_OFF));
+    // Orders that answer nothing say nothing of what the JobTracker has heard.
+    world.on(Event::Connected);
+    world.register();
+    let last_answered = world.now;
+    world.now += INTERVAL / 4;
+    world.orders(0, vec![(1, launch("job_1.m1.0"))]);
+    world.on(Event::Disconnected);
+    assert_eq!(world.agent.next_deadline(), Some(last_answered + CUT_OFF));
+}
+
+#[test]
+fn the_incarnation_that_the_jobtracker_gave_is_registered_again() {
+    let mut world = World::new();
+    let first = world.on(Event::Connected);
+    assert!(matches!(&first[..], [Action::Register { incarnation: 0, .. }]), "{first:?}");
+    world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 7 });
+    let again = world.on(Event::RegisterAgain);
+    assert!(matches!(&again[..], [Action::Register { incarnation: 7, .. }]), "{again:?}");
+}
+
+#[test]
+fn isolated_tracker_stops_and_reports_its_tasks() {
+    let mut world = World::online();
+    let id = attempt("job_1.m0.0");
+    world.orders(0, vec![(1, launch("job_1.m0.0"))]);
+    world.on(Event::Disconnected);
+    assert_eq!(world.agent.next_deadline(), Some(world.now + CUT_OFF));
+    assert_eq!(world.after(CUT_OFF.saturating_sub(HEARTBEAT_GAP)), []);
+    let why = "cut off from the jobtracker for 600.0 s".to_string();
+    assert_eq!(world.after(HEARTBEAT_GAP), [Action::Kill(id, why.clone())]);
+    assert_eq!(world.after(CUT_OFF), []);
+    assert_eq!(world.agent.next_deadline(), None);
+    world.on(Event::Ended(id, AttemptEnd::Failed("signal 9".into())));
+    let again = world.on(Event::Connected);
+    let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
+    assert_eq!(attempts[..], [Report { attempt: id, status: Status::Ended(AttemptEnd::Killed(why)) }]);
+    // Heard again, it is as before.
+    world.register();
+    world.orders(0, vec![(1, launch("job_1.m1.0"))]);
+    assert!(
+        !world
+            .after(CUT_OFF.saturating_sub(HEARTBEAT_GAP))
+            .iter()
+            .any(|action| matches!(action, Action::Kill(..)))
+    );
+}
+
+#[test]
+fn checkpoint_is_registered_until_dropped() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.r0.0"))]);
+    let request_sent_at = world
+        .orders(0, vec![(2, Order::Preempt(attempt("job_1.r0.0"), PreemptKind::Pause, "a slot".into()))]);
+    assert_eq!(
+        request_sent_at,
+        [Action::Preempt(attempt("job_1.r0.0"), PreemptKind::Pause, "a slot".into())]
+    );
+    let state = CheckpointInfo { stage: "merge".into(), bytes: 7, ..CheckpointInfo::default() };
+    world.on(Event::Ended(attempt("job_1.r0.0"), AttemptEnd::Paused(state.clone())));
+    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_1.r0.0 paused"]);
+    let aside = |world: &mut World| {
+        let again = world.on(Event::RegisterAgain);
+        let [Action::Register { checkpoints, .. }] = &again[..] else { panic!("{again:?}") };
+        let checkpoints = checkpoints.clone();
+        world.register();
+        checkpoints
+    };
+    assert_eq!(aside(&mut world), [(attempt("job_1.r0.0"), state)]);
+    let dropped = world.orders(0, vec![(1, Order::DropCheckpoint(attempt("job_1.r0.0")))]);
+    assert_eq!(dropped, [Action::DropCheckpoint(attempt("job_1.r0.0"))]);
+    assert_eq!(aside(&mut world), []);
+}
+
+#[test]
+fn copied_files_are_kept_and_reported_until_acknowledged() {
+    let mut world = World::online();
+    let (output, state) = (attempt("job_1.m0.0"), attempt("job_1.r0.0"));
+    let source = CopySource { addr: "other:1".into(), token: b"secret".to_vec(), partitions: 2 };
+    let orders =
+        vec![(1, Order::CopyFiles(output, source.clone())), (2, Order::CopyFiles(state, source.clone()))];
+    let copies = [Action::CopyFiles(output, source.clone()), Action::CopyFiles(state, source.clone())];
+    assert_eq!(world.orders(0, orders), copies);
+    assert_eq!(world.orders(0, vec![(3, Order::CopyFiles(output, source.clone()))]), [], "it is at it");
+    world.on(Event::Copied(output, Ok(Copied::Output(7))));
+    world.on(Event::Copied(state, Err("gone".into())));
+    let first = world.beat_after(HEARTBEAT_GAP);
+    assert_eq!(events_sent(&first), ["job_1.m0.0 taken", "job_1.r0.0 not taken"]);
+    // Not answered: told again with the next registration, which has what is here.
+    world.on(Event::Disconnected);
+    let again = world.on(Event::Connected);
+    let [Action::Register { attempts, outputs, checkpoints, jobs, .. }] = &again[..] else {
+        panic!("{again:?}")
+    };
+    assert_eq!(attempts.len(), 2);
+    assert_eq!((&outputs[..], &checkpoints[..], &jobs[..]), (&[output][..], &[][..], &[Job(1)][..]));
+    world.register();
+    // A job's files are not deleted under the hands of a copy.
+    world.orders(0, vec![(1, Order::CopyFiles(state, source.clone()))]);
+    let over = world.orders(0, vec![(2, Order::Clean(Job(1)))]);
+    assert_eq!(over, [Action::Kill(state, "its job has ended".into())]);
+    assert_eq!(
+        world.on(Event::Copied(state, Ok(Copied::Checkpoint(CheckpointInfo::default())))),
+        [Action::Clean(Job(1))]
+    );
+    world.orders(0, vec![(3, Order::CopyFiles(output, source))]);
+    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_1.r0.0 taken", "job_1.m0.0 not taken"]);
+}

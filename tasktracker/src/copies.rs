@@ -1,0 +1,133 @@
+//! Copies what an attempt left on a draining tracker: a map's output, or the checkpoint of a paused reduce.
+//!
+//! It comes by the shuffle protocol, verified, and lies here as if it had been made here: found again after a restart,
+//! served, and deleted with its job. A copy is whole or not there.
+
+use crate::{
+    agent::{Copied, CopySource, Event},
+    checkpoints,
+    disks::Disks,
+    ids::{Attempt, Phase},
+    shuffle_store::ShuffleStore,
+    task_runner::{Command, TaskRunner},
+};
+use mrlib::{
+    TaskError,
+    checkpoint::{self, CheckpointSource},
+    engine::{Liveness, Scratch, TaskControl},
+    fetch::{RemoteCheckpoint, copy_output},
+    segment::Index,
+    task::limits::truncate_failure,
+};
+use security::Connector;
+use std::sync::Arc;
+use tokio::{sync::mpsc, task::JoinHandle};
+
+impl TaskRunner {
+    /// Begins a copy, when the name that it gets is free; the sender stops it.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        attempt: Attempt,
+        source: CopySource,
+        after: Vec<JoinHandle<()>>,
+    ) -> mpsc::UnboundedSender<Command> {
+        let (commands, mut receiver) = mpsc::unbounded_channel();
+        let task_runner = self.clone();
+        tokio::spawn(async move {
+            let stop = TaskControl::default();
+            let copying = task_runner.copy(attempt, source, stop.clone(), after);
+            tokio::pin!(copying);
+            let result = loop {
+                tokio::select! {
+                    result = &mut copying => break result,
+                    Some(command) = receiver.recv() => {
+                        if let Command::Kill(why) = command {
+                            stop.set(why);
+                        }
+                    }
+                }
+            };
+            task_runner.events.send(Event::Copied(attempt, result.map_err(truncate_failure))).await.ok();
+        });
+        commands
+    }
+
+    async fn copy(
+        &self,
+        attempt: Attempt,
+        source: CopySource,
+        stop: TaskControl,
+        after: Vec<JoinHandle<()>>,
+    ) -> Result<Copied, String> {
+        let bug = |error: &dyn std::error::Error| format!("a bug of the tracker: {error}");
+        for dropping in after {
+            dropping.await.map_err(|error| bug(&error))?;
+        }
+        let _turn = self.copying.acquire().await.map_err(|error| bug(&error))?;
+        let (disks, shuffle_store, connector) =
+            (self.disks.clone(), self.shuffle_store.clone(), self.connector.clone());
+        let copying = tokio::task::spawn_blocking(move || {
+            copy_from(attempt, &source, stop, connector, &disks, &shuffle_store)
+        });
+        copying.await.unwrap_or_else(|error| Err(bug(&error)))
+    }
+}
+
+/// Copies it, if it is not here already.
+fn copy_from(
+    attempt: Attempt,
+    source: &CopySource,
+    stop: TaskControl,
+    connector: Connector,
+    disks: &Disks,
+    shuffle_store: &ShuffleStore,
+) -> Result<Copied, String> {
+    let text = |error: TaskError| error.to_string();
+    stop.check().map_err(text)?;
+    if let Some(path) = shuffle_store.output(attempt) {
+        return Index::read(&path).map(|index| Copied::Output(index.stored())).map_err(text);
+    }
+    if let Some(dirs) = shuffle_store.checkpoint(attempt) {
+        return checkpoint::read(&dirs)
+            .map(|state| Copied::Checkpoint(checkpoint::info(&state)))
+            .map_err(text);
+    }
+    shuffle_store.add_token(attempt.job, &source.token, disks);
+    let places = disks.make_copy_targets(attempt).map_err(|error| error.to_string())?;
+    let name = attempt.to_string();
+    let job = attempt.job.to_string();
+    let token = |partition: u32| security::partition_token(&source.token, &job, partition);
+    let mut ship =
+        RemoteCheckpoint::new(&source.addr, &token(attempt.index), &name, stop, Liveness::default());
+    ship.connector = connector;
+    // Once it is said to be here, and safe, where it came from is deleted.
+    let in_place = || disks.hand_over_copy(&places).map_err(TaskError::io("hand over a copy"));
+    let brought = match attempt.phase {
+        Phase::Map => {
+            copy_output(&mut ship, source.partitions, &token, &places.outputs()).and_then(|copied| {
+                in_place()?;
+                let dir = copied.0.parent().unwrap_or(&copied.0).to_path_buf();
+                checkpoints::settle(attempt, &[dir], disks, shuffle_store)?;
+                let bytes = copied.1.stored();
+                shuffle_store.add(attempt, copied.0, copied.1);
+                Ok(Copied::Output(bytes))
+            })
+        }
+        Phase::Reduce => {
+            let scratch = Scratch::new(places.scratch.clone());
+            let origin =
+                CheckpointSource { attempt: name.clone(), dirs: Vec::new(), addr: source.addr.clone() };
+            let state = checkpoint::restore(&origin, attempt.index, &scratch, &mut ship);
+            let kept =
+                state.and_then(|state| checkpoint::save(&places.results, &name, attempt.index, &state));
+            let safe = || checkpoints::settle(attempt, &places.results, disks, shuffle_store);
+            let kept = kept.and_then(|_| in_place()).and_then(|()| safe());
+            kept.and_then(|()| checkpoint::read(&places.results)).map(|state| {
+                shuffle_store.add_checkpoint(attempt, places.results.clone());
+                Copied::Checkpoint(checkpoint::info(&state))
+            })
+        }
+    };
+    places.end(brought.is_ok());
+    brought.map_err(text)
+}

@@ -1,0 +1,151 @@
+//! What attempts print: files in a folder of the tracker's own, which tasks hold open and cannot reach otherwise.
+//!
+//! A process has its two files from its start to its end. Between attempts their folder is `process_logs/N`; during one it is
+//! `logs/ATTEMPT`. When a process goes on to another attempt, what it has printed stays behind as a copy.
+
+use super::{AttemptFolders, Disks, remove_tree, sweep, warn};
+use crate::{confine::Account, ids::Attempt};
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{OpenOptionsExt, fchown},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// The file that says whose logs are beside it.
+const OWNER: &str = "owner";
+const NAMES: [&str; 2] = ["stdout", "stderr"];
+
+/// The folder of what a process without an attempt prints; goes when it is dropped.
+#[derive(Debug)]
+pub(crate) struct ProcessLogs {
+    disk: usize,
+    path: PathBuf,
+}
+
+impl ProcessLogs {
+    /// Makes the files. Whoever has them open may open them again by `/dev/stderr`, so they are handed over.
+    pub(crate) fn files(&self, account: Option<Account>) -> io::Result<Arc<[File; 2]>> {
+        files(&self.path, account)
+    }
+
+    /// Where they are.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for ProcessLogs {
+    fn drop(&mut self) {
+        // Most have become an attempt's by then.
+        warn(&self.path, "remove", remove_tree(&self.path));
+    }
+}
+
+/// Makes the two files in a folder of the tracker's own.
+pub(crate) fn files(folder: &Path, account: Option<Account>) -> io::Result<Arc<[File; 2]>> {
+    let make = |name: &str| {
+        // Appending, so that a log that was cut does not get a hole.
+        let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(folder.join(name))?;
+        if let Some(Account { user, group }) = account {
+            fchown(&file, Some(user), Some(group))?;
+        }
+        io::Result::Ok(file)
+    };
+    Ok(Arc::new([make(NAMES[0])?, make(NAMES[1])?]))
+}
+
+impl Disks {
+    /// A folder for what a new process prints.
+    pub(super) fn make_process_logs(&self, disk: usize) -> io::Result<ProcessLogs> {
+        let path = self.all[disk].root.join("process-logs").join(self.number().to_string());
+        fs::create_dir(&path).map(|()| ProcessLogs { disk, path })
+    }
+
+    /// What a process prints is this attempt's from now on.
+    pub(super) fn begin_logs(&self, attempt: Attempt, process_logs: &ProcessLogs) -> io::Result<PathBuf> {
+        let logs = self.logs_of(process_logs.disk, attempt);
+        // An attempt begins once; what an earlier one of this name left is not its own.
+        remove_tree(&logs)?;
+        fs::rename(&process_logs.path, &logs).map(|()| logs)
+    }
+
+    /// The process of an attempt goes on: its files move to a place of their own, and what it has printed stays.
+    pub(crate) fn detach_logs(&self, work: &AttemptFolders) -> io::Result<ProcessLogs> {
+        let disk = self.all.iter().position(|disk| work.logs.starts_with(&disk.root)).unwrap_or(work.disk);
+        let process_logs = self.make_process_logs(disk)?;
+        for name in NAMES {
+            let (old, new) = (work.logs.join(name), process_logs.path.join(name));
+            fs::rename(&old, &new)?;
+            let file = OpenOptions::new().read(true).write(true).open(&new)?;
+            let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&old)?;
+            if file.metadata()?.len() > 0 {
+                io::copy(&mut &file, &mut copy)?;
+                file.set_len(0)?;
+            }
+        }
+        Ok(process_logs)
+    }
+
+    fn logs_of(&self, disk: usize, attempt: Attempt) -> PathBuf {
+        self.all[disk].root.join("logs").join(attempt.to_string())
+    }
+
+    fn all_logs_of(&self, attempt: Attempt) -> impl Iterator<Item = PathBuf> {
+        (0..self.all.len()).map(move |disk| self.logs_of(disk, attempt))
+    }
+
+    /// An attempt's log, running or over.
+    pub(crate) fn log(&self, attempt: Attempt, name: &str) -> Option<PathBuf> {
+        self.all_logs_of(attempt).map(|logs| logs.join(name)).find(|path| path.is_file())
+    }
+
+    /// Whose an attempt's logs are, if it was kept.
+    pub(crate) fn log_owner(&self, attempt: Attempt) -> Option<String> {
+        self.all_logs_of(attempt).find_map(|logs| fs::read_to_string(logs.join(OWNER)).ok())
+    }
+
+    /// Attempts whose logs are kept, the oldest first.
+    pub(crate) fn logs(&self) -> Vec<Attempt> {
+        let mut found = Vec::new();
+        for disk in &self.all {
+            for (name, path) in sweep::entries(&disk.root.join("logs")).unwrap_or_default() {
+                let changed = fs::metadata(&path).and_then(|about| about.modified());
+                if let (Ok(attempt), Ok(changed)) = (name.parse::<Attempt>(), changed) {
+                    found.push((changed, attempt));
+                }
+            }
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, attempt)| attempt).collect()
+    }
+
+    /// Deletes an attempt's logs.
+    pub(crate) fn remove_log(&self, attempt: Attempt) {
+        for path in self.all_logs_of(attempt) {
+            warn(&path, "remove", remove_tree(&path));
+        }
+    }
+}
+
+impl AttemptFolders {
+    /// Cuts an attempt's logs to `max` bytes each; 0 for no limit.
+    pub(super) fn cut_logs(&self, max: u64) {
+        if max == 0 {
+            return;
+        }
+        for path in NAMES.map(|name| self.logs.join(name)) {
+            let cut = || {
+                let log = OpenOptions::new().write(true).open(&path)?;
+                if log.metadata()?.len() > max { log.set_len(max) } else { Ok(()) }
+            };
+            warn(&path, "cut", cut());
+        }
+    }
+
+    /// Keeps beside an attempt's logs whose they are.
+    pub(crate) fn write_owner(&self, owner: &str) {
+        warn(&self.logs, "keep the owner in", fs::write(self.logs.join(OWNER), owner));
+    }
+}

@@ -1,0 +1,401 @@
+//! The talk with one task process: what it says is checked and cut to size before anybody else sees it.
+//!
+//! A task may be anybody's program. What holds: nothing of what it says is longer, or more, than the JobTracker
+//! takes; whoever breaks a rule is ended, and the words say which.
+
+use crate::{
+    agent::{ENDED_BYTES, Event, FetchFailure, MapEventBatch},
+    idle_processes::IdleProcess,
+    ids::{Attempt, Job, Phase},
+    pool::HELLO_TIMEOUT,
+    process::{Process, ProcessMessage},
+    task_runner::{Command, Commands},
+};
+use mrlib::task::limits::{PIECES_MAX, check_counters, truncate_failure, truncate_status};
+use prost::Message;
+use proto::mr::{
+    FetchFailed, MapEvent, PreemptKind, Progress, TaskMapEvents, TaskPreempt, TaskResult, TaskStart, ToTask,
+    from_task, task_spec, to_task,
+};
+use std::{process::ExitStatus, time::Duration};
+use tokio::{sync::mpsc, time::Instant};
+
+/// How long a process may take to end after its last word, and how long one that hung up.
+const GRACE: Duration = Duration::from_secs(5);
+/// Map events in one message, so that it stays far below the longest.
+const MAP_EVENTS_MAX: usize = 20_000;
+/// Bytes of a task's result; a message to the JobTracker has room for one such.
+const RESULT_BYTES_MAX: usize = ENDED_BYTES - 1024;
+/// Letters of a stage's name.
+const NAME_CHARS: usize = 64;
+/// As long as the JobTracker takes a tracker's shuffle address to be.
+const ADDR_BYTES_MAX: usize = 256;
+
+/// How the talk with a process ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// All its work is done.
+    Done(TaskResult),
+    /// It has saved its checkpoint.
+    Paused,
+    /// It could not take up the checkpoint of another attempt.
+    CheckpointCorrupt(String),
+    /// It could not get at it.
+    CheckpointUnreachable(String),
+    /// It was asked to pause before it had begun.
+    NotResumed(String),
+    /// Its own words.
+    Failed(String),
+    /// Its own words, and every attempt would fail like it.
+    Fatal(String),
+    /// The file system did not answer it.
+    DfsUnavailable(String),
+    /// We ended it, because it did not keep to the rules.
+    ProtocolError(String),
+    /// It ended silently.
+    Ended(ExitStatus),
+    /// It was told to.
+    Stopped(String),
+}
+
+/// The talk with one process about one attempt, until it is gone and has been heard out, or waits for another.
+#[derive(Debug)]
+pub(crate) struct TaskSession {
+    events: mpsc::Sender<Event>,
+    attempt: Attempt,
+    start: Option<TaskStart>,
+    makes_output: bool,
+    /// The process was told to wait for another attempt when it is done.
+    reuse: bool,
+    /// It waits.
+    is_idle: bool,
+    /// As far as it is known here.
+    maps: u32,
+    process: Process,
+    to_task: Option<mpsc::Sender<ToTask>>,
+    /// For when it has said hello.
+    waiting: Vec<ToTask>,
+    last_message: Option<from_task::Kind>,
+    stopped: Option<String>,
+    broken: Option<String>,
+    status: Option<ExitStatus>,
+    hung_up: bool,
+    /// When patience ends, and what is wrong then.
+    limit: Option<(Instant, String)>,
+}
+
+impl TaskSession {
+    /// Nothing is said before `run`.
+    pub(crate) fn new(
+        events: mpsc::Sender<Event>,
+        attempt: Attempt,
+        start: TaskStart,
+        process: Process,
+        to_task: Option<mpsc::Sender<ToTask>>,
+    ) -> Self {
+        let maps = match start.spec.as_ref().and_then(|spec| spec.input.as_ref()) {
+            Some(task_spec::Input::Partition(partition)) => partition.maps,
+            _ => 0,
+        };
+        let late = format!("it did not say hello within {HELLO_TIMEOUT:?}");
+        Self {
+            events,
+            attempt,
+            makes_output: !start.map_output.is_empty(),
+            reuse: start.reuse,
+            is_idle: false,
+            maps,
+            start: Some(start),
+            process,
+            to_task,
+            waiting: Vec::new(),
+            last_message: None,
+            stopped: None,
+            broken: None,
+            status: None,
+            hung_up: false,
+            limit: Some((Instant::now() + HELLO_TIMEOUT, late)),
+        }
+    }
+
+    /// Whether it was asked for map output.
+    pub(crate) fn makes_output(&self) -> bool {
+        self.makes_output
+    }
+
+    /// Talks until the process is gone, or waits for another attempt.
+    pub(crate) async fn run(&mut self, commands: &mut Commands) {
+        if self.to_task.is_some() && self.broken.is_none() {
+            self.begin().await;
+        }
+        while !self.is_idle && (self.status.is_none() || !self.hung_up) {
+            let until = self.limit.as_ref().map(|(until, _)| *until);
+            let timeout = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                message = self.process.messages.recv(), if !self.hung_up => self.on_message(message).await,
+                status = &mut self.process.ended, if self.status.is_none() => {
+                    self.status = Some(status.unwrap_or_default());
+                    self.limit = Some((Instant::now() + GRACE, String::new()));
+                }
+                Some(command) = commands.recv() => self.handle_command(command),
+                () = timeout => {
+                    if self.status.is_some() {
+                        // Somebody outside its group holds the umbilical: there is nothing more to hear.
+                        return;
+                    }
+                    self.give_up();
+                }
+            }
+        }
+    }
+
+    async fn on_message(&mut self, message: Option<ProcessMessage>) {
+        match message {
+            Some(ProcessMessage::Hello(to_task)) => {
+                self.to_task = Some(to_task);
+                if self.broken.is_none() {
+                    self.begin().await;
+                }
+            }
+            Some(ProcessMessage::Message(message)) => self.handle_message(message.kind).await,
+            Some(ProcessMessage::Closed(why)) => self.disconnect(why),
+            None => self.disconnect(None),
+        }
+    }
+
+    fn disconnect(&mut self, why: Option<String>) {
+        self.hung_up = true;
+        if let Some(why) = why {
+            self.terminate(why);
+        } else if self.status.is_none() && self.last_message.is_none() {
+            self.limit = Some((Instant::now() + GRACE, "it closed its umbilical without a result".into()));
+        }
+    }
+
+    /// Ends it because of this.
+    pub(crate) fn terminate(&mut self, why: String) {
+        self.broken.get_or_insert(why);
+        self.process.handle.kill();
+    }
+
+    async fn begin(&mut self) {
+        let Some(start) = self.start.take() else { return };
+        self.limit = None;
+        self.send(to_task::Kind::Start(start));
+        for message in std::mem::take(&mut self.waiting) {
+            self.enqueue(message);
+        }
+        self.send_event(Event::Started(self.attempt)).await;
+    }
+
+    async fn handle_message(&mut self, kind: Option<from_task::Kind>) {
+        match kind {
+            Some(from_task::Kind::Progress(progress)) => {
+                self.send_event(Event::Progressed(self.attempt, shorten(progress))).await;
+            }
+            Some(from_task::Kind::FetchFailed(unfetched)) => match map_of(self.attempt.job, &unfetched) {
+                Ok(map) => {
+                    let failure = FetchFailure { reduce: self.attempt, map, addr: unfetched.addr };
+                    self.send_event(Event::FetchFailed(failure)).await;
+                }
+                Err(why) => self.terminate(why),
+            },
+            // What comes after the last message is none.
+            Some(
+                from_task::Kind::Done(_)
+                | from_task::Kind::Failed(_)
+                | from_task::Kind::Fatal(_)
+                | from_task::Kind::DfsUnavailable(_)
+                | from_task::Kind::Paused(_)
+                | from_task::Kind::NotResumed(_)
+                | from_task::Kind::CheckpointUnreachable(_)
+                | from_task::Kind::CheckpointCorrupt(_),
+            ) if self.last_message.is_some() => {}
+            Some(from_task::Kind::Hello(_)) => {
+                let well =
+                    matches!(self.last_message, Some(from_task::Kind::Done(_) | from_task::Kind::Paused(_)));
+                self.is_idle = self.reuse && well && self.stopped.is_none() && self.broken.is_none();
+            }
+            Some(last_message) => match check_message(self.attempt.job, last_message) {
+                Ok(last_message) => self.record_last_message(last_message),
+                Err(why) => self.terminate(why),
+            },
+            None => {}
+        }
+    }
+
+    fn record_last_message(&mut self, last_message: from_task::Kind) {
+        self.last_message = Some(last_message);
+        self.limit = Some((Instant::now() + GRACE, String::new()));
+    }
+
+    async fn send_event(&self, event: Event) {
+        self.events.send(event).await.ok();
+    }
+
+    fn handle_command(&mut self, command: Command) {
+        match command {
+            Command::MapEvents(map_events) => self.send_map_events(map_events),
+            Command::Preempt(kind, why) => self.preempt(kind, why),
+            Command::Kill(why) => {
+                self.stopped.get_or_insert(why);
+                self.process.handle.kill();
+            }
+        }
+    }
+
+    /// Asks it to end by itself.
+    pub(crate) fn preempt(&mut self, kind: PreemptKind, why: String) {
+        self.send(to_task::Kind::Preempt(TaskPreempt { why, kind: kind.into() }));
+    }
+
+    /// Tells it of maps, in messages of a moderate length.
+    pub(crate) fn send_map_events(&mut self, map_events: MapEventBatch) {
+        let MapEventBatch { first, events, maps } = map_events;
+        if maps > 0 {
+            self.maps = maps;
+        }
+        let mut pieces: Vec<&[MapEvent]> = events.chunks(MAP_EVENTS_MAX).collect();
+        if pieces.is_empty() {
+            // The number of maps is news by itself.
+            pieces.push(&[]);
+        }
+        for (piece, events) in pieces.into_iter().enumerate() {
+            let first = first + (piece * MAP_EVENTS_MAX) as u64;
+            let map_events = TaskMapEvents { first, events: events.to_vec(), maps: self.maps };
+            self.send(to_task::Kind::MapEvents(map_events));
+        }
+    }
+
+    fn send(&mut self, kind: to_task::Kind) {
+        let message = ToTask { kind: Some(kind) };
+        match (&self.to_task, &self.start) {
+            (Some(_), None) => self.enqueue(message),
+            _ => self.waiting.push(message),
+        }
+    }
+
+    fn enqueue(&mut self, message: ToTask) {
+        // A send fails when it is gone, and how it went says the rest; or when it does not read.
+        if let Some(to_task) = &self.to_task
+            && matches!(to_task.try_send(message), Err(mpsc::error::TrySendError::Full(_)))
+        {
+            self.terminate("it does not read its messages".into());
+        }
+    }
+
+    fn give_up(&mut self) {
+        if let Some((_, why)) = self.limit.take()
+            && self.last_message.is_none()
+        {
+            self.broken.get_or_insert(why);
+        }
+        self.process.handle.kill();
+    }
+
+    /// What it came to, and the process if it waits for another attempt.
+    pub(crate) fn outcome(self) -> (Outcome, Option<IdleProcess>) {
+        let refusal = self.process.handle.refusal();
+        let broken = self.broken.or_else(|| self.process.handle.kill_reason()).or_else(|| refusal.clone());
+        let explained = |text| match &refusal {
+            Some(why) => format!("{why}: {text}"),
+            None => text,
+        };
+        let outcome = match (self.last_message, self.stopped, broken) {
+            (Some(from_task::Kind::Done(result)), ..) => Outcome::Done(result),
+            (Some(from_task::Kind::Paused(_)), ..) => Outcome::Paused,
+            (_, Some(why), _) => Outcome::Stopped(why),
+            (Some(from_task::Kind::NotResumed(text)), ..) => Outcome::NotResumed(text),
+            (Some(from_task::Kind::Failed(text)), ..) => Outcome::Failed(explained(text)),
+            (Some(from_task::Kind::Fatal(text)), ..) => Outcome::Fatal(text),
+            (Some(from_task::Kind::CheckpointCorrupt(text)), ..) => Outcome::CheckpointCorrupt(text),
+            (Some(from_task::Kind::CheckpointUnreachable(text)), ..) => Outcome::CheckpointUnreachable(text),
+            (Some(from_task::Kind::DfsUnavailable(text)), ..) => Outcome::DfsUnavailable(text),
+            (_, _, Some(kind)) => Outcome::ProtocolError(kind),
+            _ => Outcome::Ended(self.status.unwrap_or_default()),
+        };
+        let process = self.process;
+        let waiting = self.to_task.filter(|_| self.is_idle).map(|to_task| IdleProcess { process, to_task });
+        (outcome, waiting)
+    }
+}
+
+/// The map that could not be fetched from. Names and addresses come from us, so others are no mistake that a task of ours
+/// could make.
+fn map_of(job: Job, FetchFailed { attempt: name, addr }: &FetchFailed) -> Result<Attempt, String> {
+    if addr.len() > ADDR_BYTES_MAX {
+        let bytes = addr.len();
+        return Err(format!("its fetch failure names an address of {bytes} bytes: no tracker has that"));
+    }
+    let map = name.parse::<Attempt>().ok().filter(|map| map.job == job && map.phase == Phase::Map);
+    map.ok_or_else(|| {
+        let name: String = name.chars().take(NAME_CHARS).collect();
+        format!("its fetch failure names {name:?}, which is not a map of its job")
+    })
+}
+
+/// With words short enough to be told every second.
+fn shorten(mut progress: Progress) -> Progress {
+    progress.status = truncate_status(progress.status);
+    progress.stage = progress.stage.chars().take(NAME_CHARS).collect();
+    progress
+}
+
+/// What a task of `job` said, as it is passed on; the reason if its attempt is ended for it. The checks alone.
+pub(crate) fn check_message(job: Job, kind: from_task::Kind) -> Result<from_task::Kind, String> {
+    match kind {
+        from_task::Kind::Progress(progress) => Ok(from_task::Kind::Progress(shorten(progress))),
+        from_task::Kind::FetchFailed(unfetched) => {
+            map_of(job, &unfetched).map(|_| from_task::Kind::FetchFailed(unfetched))
+        }
+        from_task::Kind::Done(result) => check(&result).map(|()| from_task::Kind::Done(result)),
+        from_task::Kind::Failed(text) => Ok(from_task::Kind::Failed(truncate_failure(text))),
+        from_task::Kind::Fatal(text) => Ok(from_task::Kind::Fatal(truncate_failure(text))),
+        from_task::Kind::CheckpointCorrupt(text) => {
+            Ok(from_task::Kind::CheckpointCorrupt(truncate_failure(text)))
+        }
+        from_task::Kind::NotResumed(text) => Ok(from_task::Kind::NotResumed(truncate_failure(text))),
+        from_task::Kind::CheckpointUnreachable(text) => {
+            Ok(from_task::Kind::CheckpointUnreachable(truncate_failure(text)))
+        }
+        from_task::Kind::DfsUnavailable(text) => Ok(from_task::Kind::DfsUnavailable(truncate_failure(text))),
+        last_message @ (from_task::Kind::Hello(_) | from_task::Kind::Paused(_)) => Ok(last_message),
+    }
+}
+
+/// A result that the JobTracker would not take is the task's own failure, not the tracker's.
+fn check(result: &TaskResult) -> Result<(), String> {
+    check_counters(result.counters.keys().map(String::as_str))?;
+    if result.pieces.len() > PIECES_MAX {
+        return Err(format!("it wrote {} output files: {PIECES_MAX} at most", result.pieces.len()));
+    }
+    let bytes = result.encoded_len();
+    if bytes > RESULT_BYTES_MAX {
+        return Err(format!("its result has {bytes} bytes: {RESULT_BYTES_MAX} at most"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fetch_failures_must_name_maps_of_the_job() {
+        let map_of = |attempt: &str, addr: &str| {
+            super::map_of(Job(1), &FetchFailed { attempt: attempt.into(), addr: addr.into() })
+        };
+        assert_eq!(map_of("job_1.m3.0", "node2:7000").unwrap().to_string(), "job_1.m3.0");
+        for other in ["x", "job_2.m3.0", "job_1.r3.0", &"\n".repeat(1 << 20)] {
+            let why = map_of(other, "node2:7000").unwrap_err();
+            assert!(why.ends_with("which is no map of its job") && why.len() < 300, "{why}");
+        }
+        let why = map_of("job_1.m3.0", &"x".repeat(1 << 20)).unwrap_err();
+        assert!(why.contains("an address of 1048576 bytes"), "{why}");
+    }
+}

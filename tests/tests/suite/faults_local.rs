@@ -1,0 +1,295 @@
+//! Faults on a cluster of this machine: scenario files, damaged, slow and full nodes by `mrctl chaos`, a short soak.
+
+use fermata_tests::{Cluster, QUICK, Row, Up, binaries, eventually, random_file, sha256_of};
+use serde_json::Value;
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+const TIMEOUT: Duration = Duration::from_mins(1);
+
+fn cluster() -> Cluster {
+    let settings = format!(
+        "{QUICK}[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"2s\"\n\
+         [datanode]\nscrub_rate = \"0\"\n"
+    );
+    Cluster::up(Up { nodes: 4, racks: 2, settings: &settings, ..Up::default() })
+}
+
+/// A file of three blocks on every node but one; its checksum.
+fn put(cluster: &Cluster) -> String {
+    let source = cluster.path("source");
+    random_file(&source, 3 << 20, 9);
+    cluster.mrctl(&["fs", "put", "--replication", "3", source.to_str().unwrap(), "/file"]);
+    sha256_of(&source)
+}
+
+fn get(cluster: &Cluster) -> String {
+    let got = cluster.path("got");
+    cluster.mrctl(&["fs", "get", "--force", "/file", got.to_str().unwrap()]);
+    sha256_of(&got)
+}
+
+#[test]
+fn scenario_runs_and_reports_its_measurements() {
+    let cluster = cluster();
+    put(&cluster);
+    let args = ["submit", "teragen", "--output", "/gen", "--conf", "rows=50000", "--conf", "maps=4"];
+    cluster.mrctl(&args);
+    let scenario = "[[step]]\nwhen = \"job 1 maps 25%\"\ndo = \"kill\"\nnode = \"any running job 1\"\nfor = \"4s\"\n\n\
+                    [[step]]\nwhen = \"job 1 over\"\nafter = \"500ms\"\ndo = \"stop\"\nnode = \"jobtracker\"\nfor = \"2s\"\n";
+    fs::write(cluster.path("faults.toml"), scenario).unwrap();
+    // It waits for a job that is yet to come.
+    let mut play = cluster
+        .command(&["chaos", "run", "faults.toml", "--within", "90s", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut paper_figures = BufReader::new(play.stderr.take().unwrap()).lines();
+    assert!(
+        paper_figures.any(|line| line.unwrap().contains("faults.toml:1: waits for job 1")),
+        "it ends without waiting"
+    );
+    let sort = ["terasort", "--input", "/gen", "--output", "/sorted", "--conf", "pace.map=400KiB"];
+    cluster.succeed(&sort);
+    let ended = play.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert!(ended.status.success() && report["recovered"] == true, "{report:#}");
+    let [kill, stop] = [0, 1].map(|at| report["steps"][at].clone());
+    assert_eq!((&kill["verb"], &stop["node"]), (&"kill".into(), &"jobtracker".into()), "{report:#}");
+    for step in [&kill, &stop] {
+        let [detected, recovered] = ["detected_s", "recovered_s"].map(|key| step[key].as_f64().unwrap());
+        assert!(
+            detected < recovered && step["healed_s"].as_f64().unwrap() > step["at_s"].as_f64().unwrap(),
+            "{step}"
+        );
+    }
+    assert_eq!(report["jobs"][0]["state"], "succeeded", "{report:#}");
+    let told =
+        cluster.mrctl(&["chaos", "recovery", "fifo=.fermata/data/jobtracker/history", "--report", "r.html"]);
+    assert!(told.contains("first job's wait s") && told.contains("\nfifo "), "{told}");
+    assert!(fs::read_to_string(cluster.path("r.html")).unwrap().contains("<table"));
+    assert!(cluster.refused(2, &["chaos", "recovery", "=x"]).contains("NAME=HISTORY"));
+    bad_scenarios(&cluster);
+}
+
+fn bad_scenarios(cluster: &Cluster) {
+    let cases = [
+        ("[[step]]\nat = \"1s\"\ndo = \"explode\"\n", 2, "bad.toml:1: do = \"explode\""),
+        (
+            "\n[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"node9\"\n",
+            2,
+            "bad.toml:2: there is no node node9: node1,",
+        ),
+        ("[[step]\n", 2, "bad.toml:1: "),
+    ];
+    for (text, code, words) in cases {
+        fs::write(cluster.path("bad.toml"), text).unwrap();
+        let paper_figures = cluster.refused(code, &["chaos", "run", "bad.toml"]);
+        assert!(paper_figures.contains(words) && paper_figures.lines().count() == 1, "{paper_figures}");
+        if !text.contains("node9") {
+            let paper_figures = cluster.refused(2, &["sim", "--workload", "mixed", "--faults", "bad.toml"]);
+            assert!(paper_figures.contains(words), "{paper_figures}");
+        }
+    }
+    assert!(cluster.refused(1, &["chaos", "run", "nowhere.toml"]).contains("nowhere.toml"));
+    // What needs several machines is refused before anything is done; so is a file that says nothing.
+    let step = |what: &str| format!("[[step]]\nat = \"0s\"\ndo = {what}\n");
+    let cut =
+        step("\"kill\"\nnode = \"node1\"") + &step("\"partition\"\nnode = \"node1\"\nfrom = \"master\"");
+    fs::write(cluster.path("bad.toml"), cut).unwrap();
+    let paper_figures = cluster.refused(2, &["chaos", "run", "bad.toml", "--within", "5s"]);
+    assert!(paper_figures.contains("bad.toml:5: a cluster on this machine"), "{paper_figures}");
+    assert!(
+        cluster.refused(2, &["chaos", "partition", "node1", "node2"]).contains("a cluster on this machine")
+    );
+    fs::write(cluster.path("bad.toml"), "").unwrap();
+    assert!(cluster.refused(2, &["chaos", "run", "bad.toml"]).contains("has no [[step]]"));
+    let paper_figures = cluster.mrctl(&["chaos", "fill-disk", "node1", "--clear"]);
+    assert!(paper_figures.contains("was not filled by us"), "{paper_figures}");
+}
+
+/// Nobody reads on, or somebody has had enough, while a node is frozen and one is being started again.
+#[test]
+fn interrupted_scenario_undoes_its_faults() {
+    let cluster = cluster();
+    let step = |what: &str, at: &str, node: &str, time: &str| {
+        format!("[[step]]\nat = \"{at}\"\ndo = \"{what}\"\nnode = \"{node}\"\nfor = \"{time}\"\n")
+    };
+    let scenario = step("stop", "0s", "node2", "10m") + &step("kill", "0s", "node3", "1s");
+    fs::write(cluster.path("faults.toml"), scenario).unwrap();
+    for reads_on in [false, true] {
+        let mut play =
+            cluster.command(&["chaos", "run", "faults.toml"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut paper_figures = BufReader::new(play.stdout.take().unwrap()).lines();
+        assert!(paper_figures.next().unwrap().unwrap().contains("all is well"));
+        if reads_on {
+            assert!(paper_figures.any(|line| line.unwrap().contains("killed")), "nothing was done");
+            let interrupt = Command::new("kill").arg("-INT").arg(play.id().to_string()).status().unwrap();
+            assert!(interrupt.success());
+        }
+        drop(paper_figures);
+        // Whoever no longer listens need not be told that it did not end well.
+        assert!(!(play.wait().unwrap().success() && reads_on));
+        eventually("everybody is there again", TIMEOUT, || {
+            let nodes = cluster.json(&["nodes"]);
+            let live = |node: &Value| node["state"] == "live" && node["tracker"]["state"] == "live";
+            nodes.as_array().unwrap().iter().all(live).then_some(())
+        });
+    }
+}
+
+#[test]
+fn replicas_that_chaos_damages_are_found_and_replaced() {
+    let cluster = cluster();
+    let sum = put(&cluster);
+    let stat = cluster.json(&["fs", "stat", "--blocks", "/file"])[0].clone();
+    let block = |at: usize| format!("blk_{}", stat["locations"][at]["block"].as_u64().unwrap());
+    let node = |at: usize| stat["locations"][at]["nodes"][0]["node"].as_str().unwrap().to_owned();
+    let paper_figures = cluster.mrctl(&["chaos", "corrupt", &block(0), "--node", &node(0)]);
+    assert!(paper_figures.contains(&format!("of {} on {}", block(0), node(0))), "{paper_figures}");
+    let paper_figures = cluster.mrctl(&["chaos", "corrupt", &block(1), "--node", &node(1), "--truncate"]);
+    assert!(paper_figures.starts_with(&format!("cut {} on {}", block(1), node(1))), "{paper_figures}");
+    assert_eq!(get(&cluster), sum);
+    // 1 while copies of what it found are still being made.
+    assert!(cluster.try_mrctl(&["fs", "fsck", "/", "--verify"]).code <= 1);
+    eventually("both are replaced", TIMEOUT, || {
+        let report = cluster.json(&["fs", "report"]);
+        (report["corrupt_replaced_total"] == 2 && report["under_replicated"] == 0).then_some(())
+    });
+    assert_eq!(get(&cluster), sum);
+    assert!(cluster.refused(2, &["chaos", "corrupt", "everything"]).contains("is not a block"));
+    assert!(
+        cluster.refused(1, &["chaos", "corrupt", "blk_999999"]).contains("no datanode here has blk_999999")
+    );
+    assert!(
+        cluster.refused(1, &["chaos", "corrupt", &block(0), "--node", "node9"]).contains("node9 not has")
+    );
+}
+
+#[test]
+fn slow_node_recovers() {
+    let cluster = cluster();
+    let text = fs::read_to_string(cluster.path(".fermata/cluster.json")).unwrap();
+    let state: Value = serde_json::from_str(&text).unwrap();
+    let daemons = state["daemons"].as_array().unwrap().iter().filter(|daemon| daemon["name"] == "node2");
+    let pids: Vec<String> = daemons.map(|daemon| daemon["pid"].to_string()).collect();
+    assert_eq!(pids.len(), 2);
+    let stands = |pid: &String| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
+    let mut slow = cluster
+        .command(&["chaos", "slow", "node2", "--share", "0.2", "--for", "4s"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("it stands still", TIMEOUT, || pids.iter().all(stands).then_some(()));
+    let (mut looks, mut still) = (0, 0);
+    while slow.try_wait().unwrap().is_none() {
+        looks += 1;
+        still += u32::from(pids.iter().all(stands));
+        std::thread::sleep(Duration::from_millis(7));
+    }
+    assert!(looks > 100 && still * 2 > looks && still < looks, "it stood still at {still} of {looks} looks");
+    let ended = slow.wait_with_output().unwrap();
+    let paper_figures = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && paper_figures.contains("node2 runs freely again"), "{paper_figures}");
+    assert!(!pids.iter().any(stands));
+    assert!(cluster.refused(2, &["chaos", "slow", "node2", "--share", "1"]).contains("a part of the time"));
+    assert!(cluster.refused(1, &["chaos", "slow", "node9", "--for", "1s"]).contains("it has"));
+}
+
+/// A daemon of the test's own, under the name of another. Ended when dropped.
+struct Second(Child);
+
+impl Second {
+    fn start(cluster: &Cluster, program: &str) -> Self {
+        let mut command = Command::new(binaries().join(program));
+        command.arg("--config").arg(cluster.path(".fermata/fermata.toml"));
+        command.args(["--node", "node1", "--listen", "127.0.0.1:0", "--dir"]).arg(cluster.path(program));
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn newest_of_two_nodes_with_one_name_wins() {
+    let cluster = cluster();
+    let mut row = Row::begin("one name twice");
+    let mut seconds = ["tasktracker", "datanode"].map(|program| Second::start(&cluster, program));
+    for (program, words) in [
+        ("tasktracker", "another process has taken the name node1"),
+        ("datanode", "the name node1 is taken by"),
+    ] {
+        let log = cluster.path(&format!(".fermata/logs/node1-{program}.log"));
+        eventually(&format!("the first {program} ends and says why"), TIMEOUT, || {
+            fs::read_to_string(&log).unwrap().contains(words).then_some(())
+        });
+    }
+    row.detected();
+    eventually("the second is counted on", TIMEOUT, || {
+        let nodes = cluster.json(&["nodes"]);
+        let node = nodes.as_array()?.iter().find(|one| one["node"] == "node1")?.clone();
+        (node["tracker"]["state"] == "live" && node["state"] == "live").then_some(())
+    });
+    row.recovered();
+    assert!(seconds.iter_mut().all(|second| second.0.try_wait().unwrap().is_none()), "the second goes on");
+}
+
+/// Many trackers that only speak, on connections of their own; the jobtracker dies, and all come back to the next.
+fn all_come_back(tls: bool) {
+    let folder = tempfile::tempdir_in(binaries()).unwrap();
+    let mut load = Command::new(binaries().join("mrctl"));
+    load.args(["bench", "load", "--trackers", "300", "--seconds", "4", "--json", "--dir"]).arg(folder.path());
+    if tls {
+        load.arg("--tls");
+    }
+    let ran = load.output().unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let figures: Value = serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&ran.stderr)));
+    println!("tls {tls}: {figures:#}");
+    let all = figures.as_array().unwrap();
+    let of = |part: &str| {
+        let found = all.iter().find(|figure| figure["name"].as_str().unwrap().contains(part));
+        found.unwrap_or_else(|| panic!("{part}: {figures:#}"))["value"].as_f64().unwrap()
+    };
+    assert!(of("all back") < 60.0, "{figures:#}");
+    // Four seconds before it died, and four after, of one heartbeat a second each: 2,400 on an idle machine.
+    assert!(of("heartbeats answered") >= 600.0, "{figures:#}");
+}
+
+#[test]
+fn hundreds_of_trackers_come_back_to_a_jobtracker_that_died() {
+    all_come_back(false);
+}
+
+#[test]
+fn hundreds_of_trackers_come_back_over_tls() {
+    all_come_back(true);
+}
+
+#[test]
+fn a_soak_finds_nothing_wrong() {
+    let folder = tempfile::tempdir_in(binaries()).unwrap();
+    let ran = Command::new(binaries().join("mrctl"))
+        .args(["chaos", "soak", "--minutes", "0.3", "--nodes", "4", "--seed", "11", "--json", "--dir"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let report: Value = serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&ran.stderr)));
+    println!("{report:#}");
+    assert!(ran.status.success() && report["wrong"] == Value::Array(Vec::new()), "{report:#}");
+    assert!(report["jobs"].as_u64() >= Some(2) && report["splits"].as_u64() >= Some(1), "{report:#}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "it leaves nothing behind");
+}

@@ -1,0 +1,214 @@
+//! Credentials that have been good: of a task whose job has ended, of a user who is shut out, of a writer whose block is
+//! closed.
+
+use super::{
+    Good, Lab,
+    direct_requests::{block_of, key_of, locate, runtime},
+    gate::Caller,
+};
+use dfs::{
+    bulk::{FrameKind, encode_frame, read_frame},
+    checksum::{sums_of, to_bytes},
+};
+use fermata_tests::{binaries, eventually};
+use prost::bytes::BytesMut;
+use proto::dfs::{self as fs, bulk_request::Op};
+use security::{Role, job_name_of};
+use std::{
+    io::Write,
+    net::TcpStream,
+    process::{Command, Stdio},
+    time::Duration,
+};
+use tonic::Code;
+
+const TIMEOUT: Duration = Duration::from_mins(1);
+const STAT: &str = "/fermata.dfs.v1.NameNode/Stat";
+
+fn home(lab: &Lab, user: &str) {
+    let folder = format!("/home/{user}");
+    lab.cluster.mrctl(&["fs", "mkdir", "-p", &folder]);
+    lab.cluster.mrctl(&["fs", "chown", user, &folder]);
+}
+
+#[test]
+fn a_tasks_token_ends_with_its_job() {
+    let lab = Lab::up(false, "");
+    home(&lab, "ann");
+    let local = lab.cluster.path("text");
+    std::fs::write(&local, "to be or not to be\n".repeat(1000)).unwrap();
+    lab.done("ann", &["fs", "put", local.to_str().unwrap(), "/home/ann/text"]);
+    let submit = |output: &str, more: &[&str]| {
+        let args = ["submit", "wordcount", "--input", "/home/ann/text", "--output", output, "--json"];
+        let paper_figures = lab.done("ann", &[&args[..], more].concat());
+        let job: serde_json::Value = serde_json::from_str(&paper_figures).unwrap();
+        job["job"].as_str().unwrap().rsplit('_').next().unwrap().parse::<u64>().unwrap()
+    };
+    let done = submit("/home/ann/out", &[]);
+    let slow = submit("/home/ann/slow", &["--conf", "pace.map=100", "--detach"]);
+    // The journal's own name is in its folder.
+    let version = std::fs::read_to_string(lab.cluster.path(".fermata/data/jobtracker/VERSION")).unwrap();
+    let version: toml::Table = version.parse().unwrap();
+    let scope = format!("jobtracker-{}", version["cluster_id"].as_str().unwrap());
+    let stat = |job: u64| {
+        runtime().block_on(async {
+            let task = Caller::new(&lab, "127.0.0.1:1", lab.task("ann", &job_name_of(&scope, job)));
+            task.call(STAT, fs::StatRequest { path: "/home/ann/text".into(), for_create: false, entries: 0 })
+                .await
+        })
+    };
+    let refused = |job: u64| {
+        eventually("its token is refused", TIMEOUT, || (stat(job) == Code::Unauthenticated).then_some(()));
+    };
+    refused(done);
+    assert_eq!(stat(slow), Code::Ok, "it runs");
+    assert_eq!(stat(slow + 1), Code::Ok, "it may have begun a moment ago");
+    lab.done("ann", &["kill", &format!("job_{slow}")]);
+    refused(slow);
+    // A NameNode that was started anew is told again.
+    lab.cluster.mrctl(&["chaos", "kill", "namenode"]);
+    lab.cluster.mrctl(&["chaos", "restart", "namenode"]);
+    refused(done);
+    assert_eq!(stat(slow + 1), Code::Ok);
+}
+
+fn revoke(lab: &Lab, args: &[&str]) {
+    let mut command = Command::new(binaries().join("mrctl"));
+    command.args(["cluster", "revoke"]).args(args).arg("--cluster").arg(lab.path("ours"));
+    let ran = command.output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// A user is shut out, let in, and loses one of two credentials.
+fn is_rejected(tls: bool) {
+    let lab = Lab::up(tls, "");
+    home(&lab, "ann");
+    home(&lab, "bob");
+    let (ls, jobs) = (["fs", "ls", "/home"], ["jobs"]);
+    for user in ["ann", "bob"] {
+        lab.done(user, &ls);
+        lab.done(user, &jobs);
+    }
+    let is_out = |user: &str| {
+        eventually("both masters say that it is revoked", TIMEOUT, || {
+            let paper_figures = [lab.run(user, &ls), lab.run(user, &jobs)];
+            paper_figures.iter().all(|ran| ran.code != 0 && ran.stderr.contains("revoked")).then_some(())
+        });
+    };
+    let is_in = |user: &str| {
+        eventually("it is let in", TIMEOUT, || {
+            [lab.run(user, &ls), lab.run(user, &jobs)].iter().all(|ran| ran.code == 0).then_some(())
+        });
+    };
+    revoke(&lab, &["ann"]);
+    is_out("ann");
+    lab.done("bob", &ls);
+    // No new ones for her either, until she is let in again.
+    let mut make = Command::new(binaries().join("mrctl"));
+    make.args(["cluster", "user", "ann", "--cluster"])
+        .arg(lab.path("ours"))
+        .arg("--out")
+        .arg(lab.path("ann2"));
+    let ran = make.output().unwrap();
+    assert!(!ran.status.success() && String::from_utf8_lossy(&ran.stderr).contains("ann is revoked"));
+    revoke(&lab, &["ann", "--undo"]);
+    is_in("ann");
+    assert!(make.status().unwrap().success());
+    let kind = if tls { "pem" } else { "token" };
+    let old = lab.path(&format!("of-ann/ann.{kind}"));
+    revoke(&lab, &["--credential", old.to_str().unwrap()]);
+    is_out("ann");
+    if !tls {
+        // Nor in other letters. (Of a certificate:
+        // `a_certificate_whose_signature_is_written_in_another_way_is_the_same`.)
+        let text = std::fs::read_to_string(&old).unwrap();
+        let (words, signature) = text.trim().rsplit_once(':').unwrap();
+        std::fs::write(&old, format!("{words}:{}", signature.to_uppercase())).unwrap();
+        for args in [&ls[..], &jobs] {
+            assert_ne!(lab.run("ann", args).code, 0, "a revoked token in capitals");
+        }
+    }
+    std::fs::copy(lab.path(&format!("ann2/ann.{kind}")), &old).unwrap();
+    is_in("ann");
+}
+
+#[test]
+fn revoked_certificate_is_rejected() {
+    is_rejected(true);
+}
+
+#[test]
+fn revoked_token_is_rejected() {
+    is_rejected(false);
+}
+
+/// Writes a whole block to a DataNode, as its writer would; the kind of the refusal, None if it was taken.
+fn plant(addr: &str, (block_id, nonce): (u64, u64), token: Vec<u8>, bytes: &[u8]) -> Option<String> {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    let length = bytes.len() as u64;
+    let op =
+        Op::Write(fs::WriteBlock { block_id, resume_at: 0, mirrors: vec![], expected_length: length, nonce });
+    let mut out = Vec::new();
+    encode_frame(FrameKind::Request, &fs::BulkRequest { op: Some(op), token }, 0, &mut out);
+    let packet = fs::Packet { offset: 0, last: true, checksums: to_bytes(&sums_of(bytes)) };
+    encode_frame(FrameKind::Packet, &packet, bytes.len(), &mut out);
+    out.extend_from_slice(bytes);
+    stream.write_all(&out).unwrap();
+    loop {
+        let frame = read_frame(&mut stream, BytesMut::new()).unwrap();
+        match frame.expect::<fs::WriteStatus>(FrameKind::Status) {
+            Ok(status) if status.done => return None,
+            Ok(_) => {}
+            Err(dfs::bulk::FrameError::Refused { kind, .. }) => return Some(kind),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_closed_block_is_not_written_again() {
+    let lab = Lab::up(false, "");
+    let block = block_of(&lab, &["--replication", "1"]);
+    let (id, length, nonce) = (block.block_id, block.length, block.nonce);
+    // What its writer was given, and still has.
+    let token = key_of(&lab.path("ours/secret")).to_write(id, nonce, length).to_bytes();
+    let report: fs::ReportReply = runtime().block_on(async {
+        let boss = Caller::new(&lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
+        boss.ask("/fermata.dfs.v1.NameNode/Report", fs::ReportRequest {}).await.unwrap()
+    });
+    let nodes = report.nodes.into_iter().filter_map(|node| node.address);
+    let other = nodes.map(|node| node.data_addr).find(|addr| *addr != block.nodes[0].data_addr).unwrap();
+    let bytes = vec![b'x'; length as usize];
+    assert_eq!(plant(&other, (id, nonce), token, &bytes).as_deref(), Some("denied"));
+    assert_eq!(locate(&lab).nodes.len(), 1, "nobody has seen another replica");
+    // The NameNode's own copies still go there.
+    lab.cluster.mrctl(&["fs", "setrep", "2", "/in"]);
+    eventually("it is copied", TIMEOUT, || (locate(&lab).nodes.len() == 2).then_some(()));
+    assert!(lab.cluster.mrctl(&["fs", "cat", "/in"]).starts_with("words\n"));
+}
+
+/// In a closed cluster nodes ask the NameNode whether what was sent may become a replica. While it is away the writer
+/// tries them again and again, and nothing fails.
+#[test]
+fn block_finishes_while_the_namenode_is_down() {
+    let lab = Lab::up(false, "[datanode]\ntransfer_timeout = \"2s\"\n");
+    let mut put = lab.cluster.command(&["fs", "put", "--json", "-", "/slow"]);
+    let mut put = put.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut text = put.stdin.take().unwrap();
+    // Half a block.
+    text.write_all(&b"to be or not to be\n".repeat(30_000)).unwrap();
+    eventually("the block is under way on both nodes", TIMEOUT, || {
+        ["node1", "node2"].iter().all(|node| !lab.cluster.partial_blocks_on(node).is_empty()).then_some(())
+    });
+    lab.cluster.mrctl(&["chaos", "stop", "namenode"]);
+    drop(text);
+    // Twice as long as nodes and writers wait for each other.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(put.try_wait().unwrap().is_none(), "nobody can know whether it may be");
+    lab.cluster.mrctl(&["chaos", "cont", "namenode"]);
+    let ran = put.wait_with_output().unwrap();
+    let (told, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{told}{errors}");
+    // One may have been left out just before it came back.
+    lab.cluster.mrctl(&["fs", "fsck", "/slow", "--wait", "60s"]);
+}

@@ -1,0 +1,114 @@
+//! Too many at once: those who have nothing to show keep nobody out, and those who have are told to come later.
+
+use super::{
+    Good, Lab,
+    direct_requests::{ask, block_of},
+};
+use fermata_tests::{Cluster, QUICK, Up, may_inspect_daemons};
+use proto::dfs::{ReadBlock, bulk_request::Op};
+use security::Role;
+use std::{
+    fs,
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+/// Idle connections to each master. The daemons could open more files than that, and the test too.
+const CROWD: usize = 2500;
+/// What a daemon has open with as many strangers as it takes, at two files each, and its own.
+const OPEN_MAX: usize = 2 * 256 + 200;
+/// A client is served within this while others crowd the door; a machine may be busy.
+const SERVED_WITHIN: Duration = Duration::from_secs(20);
+
+/// The address of a daemon, and how many files it has open.
+fn open_files(cluster: &Cluster, daemon: &str) -> (String, usize) {
+    let home = fs::canonicalize(cluster.path(".")).unwrap().display().to_string();
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let ours = all.filter(|entry| {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        let program = line.split(' ').next().unwrap_or_default();
+        program.ends_with(&format!("/{daemon}")) && line.contains(&home)
+    });
+    let found: Vec<_> = ours.collect();
+    assert_eq!(found.len(), 1, "{daemon}");
+    let text = fs::read_to_string(cluster.path(".fermata/fermata.toml")).unwrap();
+    let table: toml::Table = text.parse().unwrap();
+    let addr = table["cluster"][daemon].as_str().unwrap().to_owned();
+    (addr, fs::read_dir(found[0].path().join("fd")).unwrap().count())
+}
+
+/// Thousands connect and say nothing; a client is served all the same, and the daemon keeps few of them.
+fn crowd(cluster: &Cluster) {
+    let mut idle = Vec::new();
+    for daemon in ["namenode", "jobtracker"] {
+        let (addr, _) = open_files(cluster, daemon);
+        idle.extend((0..CROWD).map(|_| TcpStream::connect(&addr).unwrap()));
+    }
+    let since = Instant::now();
+    cluster.mrctl(&["fs", "ls", "/"]);
+    cluster.mrctl(&["jobs"]);
+    assert!(since.elapsed() < SERVED_WITHIN, "{:?}", since.elapsed());
+    for daemon in ["namenode", "jobtracker"] {
+        let (_, open) = open_files(cluster, daemon);
+        assert!(open < OPEN_MAX, "{daemon} has {open} files open");
+    }
+    drop(idle);
+    // Those that it counts on were not sent away.
+    let nodes = cluster.json(&["nodes"]);
+    assert!(nodes.as_array().unwrap().iter().all(|node| node["tracker"]["state"] == "live"), "{nodes}");
+}
+
+#[test]
+fn idle_connections_do_not_block_clients() {
+    if !may_inspect_daemons() {
+        return;
+    }
+    crowd(&Cluster::up(Up { nodes: 2, settings: QUICK, ..Up::default() }));
+}
+
+#[test]
+fn idle_connections_do_not_block_clients_of_a_closed_cluster() {
+    if !may_inspect_daemons() {
+        return;
+    }
+    crowd(&Lab::up(true, "").cluster);
+}
+
+/// With all transfers of the DataNodes taken, the next is told so, in words that TLS carries too; then it is served.
+fn overload(tls: bool) {
+    let lab = Lab::up(tls, "[datanode]\ntransfers_max = 2\n");
+    let block = block_of(&lab, &[]);
+    let (id, length, nonce, node) = (block.block_id, block.length, block.nonce, &block.nodes[0]);
+    let read = || Op::Read(ReadBlock { block_id: id, offset: 0, length, block_length: length, nonce });
+    let boss = lab.credentials(Role::Admin, "boss", Good::Yes);
+    let connect = || {
+        let socket = TcpStream::connect(&node.data_addr).unwrap();
+        boss.connector(Role::DataNode).secure(socket, Duration::from_secs(10)).unwrap()
+    };
+    // Others of the cluster may still have a connection: until both places are ours.
+    let mut held = Vec::new();
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while held.len() < 2 {
+        assert!(Instant::now() < deadline, "the places do not come free");
+        let stream = connect();
+        if ask(&stream, read(), &block.token).is_none() {
+            held.push(stream);
+        }
+    }
+    for _ in 0..20 {
+        assert_eq!(ask(&connect(), read(), &block.token).as_deref(), Some("busy"));
+    }
+    drop(held);
+    lab.cluster.mrctl(&["fs", "cat", "/in"]);
+}
+
+#[test]
+fn over_the_limit_a_reader_is_told_busy() {
+    overload(false);
+}
+
+#[test]
+fn over_the_limit_a_reader_is_told_busy_over_tls() {
+    overload(true);
+}
