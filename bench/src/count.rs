@@ -1,4 +1,4 @@
-//! Counting words: each thread takes half of the mapped text.
+//! Word count with two threads: each counts one half of the memory-mapped text.
 
 use crate::{input::map, table::Table};
 use anyhow::{Context, Result};
@@ -9,8 +9,8 @@ use std::{
     thread,
 };
 
-/// Writes each word of `file` with its count, `WORD TAB COUNT`, sorted by word. Words are what stands between ASCII
-/// white space.
+/// Writes each word of `file` with its count, `WORD TAB COUNT`, sorted by word. Words are separated
+/// by ASCII white space.
 pub fn count(file: &Path, out: &Path) -> Result<()> {
     let text = map(file)?;
     let words = count_bytes(&text).into_sorted();
@@ -46,7 +46,7 @@ fn count_part(text: &[u8]) -> Table {
     }
 }
 
-/// Bytes before the next white space, eight at a time.
+/// Number of bytes before the next white space. Examines eight bytes at a time.
 #[inline]
 fn word_length(text: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -54,7 +54,7 @@ fn word_length(text: &[u8]) -> usize {
     let mut length = 0;
     while let Some(eight) = text[length..].first_chunk::<8>() {
         let bytes = u64::from_le_bytes(*eight);
-        // The lowest mark is at the first byte below '!'; those above it may be wrong.
+        // The lowest set mark is the first byte below '!'. Marks above it may be false.
         let marks = bytes.wrapping_sub(ONES * u64::from(b'!')) & !bytes & HIGHS;
         if marks == 0 {
             length += 8;
@@ -76,7 +76,7 @@ mod tests {
     use crate::random::Random;
     use std::collections::BTreeMap;
 
-    fn simply(text: &[u8]) -> Vec<(Vec<u8>, u64)> {
+    fn naive_counts(text: &[u8]) -> Vec<(Vec<u8>, u64)> {
         let mut counts = BTreeMap::new();
         for word in text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
             *counts.entry(word.to_vec()).or_insert(0) += 1;
@@ -87,14 +87,14 @@ mod tests {
     #[test]
     fn counts_match_a_naive_implementation() {
         let mut random = Random(11);
-        // Few different bytes, so that white space, controls and repeated words all come up.
+        // Few different bytes, so that white space, control bytes and repeated words all occur.
         let alphabet = b"ab\x00\x0b\x1f\x20\x80\xff \n\t\r\x0c";
         for length in (0..200).chain([10_000, 100_000]) {
             let spaces = alphabet.len() as u32;
             let text: Vec<u8> = (0..length).map(|_| alphabet[random.below(spaces) as usize]).collect();
-            assert_eq!(count_bytes(&text).into_sorted(), simply(&text), "{text:?}");
+            assert_eq!(count_bytes(&text).into_sorted(), naive_counts(&text), "{text:?}");
             let letters: Vec<u8> = (0..length).map(|_| b"abc \x01"[random.below(5) as usize]).collect();
-            assert_eq!(count_bytes(&letters).into_sorted(), simply(&letters));
+            assert_eq!(count_bytes(&letters).into_sorted(), naive_counts(&letters));
         }
     }
 

@@ -1,8 +1,9 @@
-//! The plain way to do what Fermata's jobs do: one process, two threads, everything in memory. The sort of program
-//! that one writes in an afternoon for one input on one machine; what a job costs more is the price of the rest.
+//! Plain programs that do the work of Fermata's benchmark jobs in one process with two threads and
+//! all data in memory. They are what a programmer would write for one input on one machine. The
+//! difference in run time is the cost of a distributed job.
 //!
-//! Also makes the inputs, so that there is one place that says what is measured. Uses nothing of Fermata: a shared
-//! mistake would cancel itself out. Deliberately absent: inputs larger than memory, any other number of threads.
+//! The crate also generates the inputs. It uses no code of Fermata, so that both sides cannot share
+//! an error. Deliberately absent: inputs larger than memory, other numbers of threads.
 
 mod count;
 mod input;
@@ -18,10 +19,10 @@ pub use text::make as make_text;
 use anyhow::{Result, bail};
 use std::path::Path;
 
-/// How to call [`run`].
+/// Usage line of [`run`].
 pub const USAGE: &str = "wordcount FILE OUT | sort FILE OUT | text FILE BYTES | records FILE BYTES";
 
-/// One of the programs, by its command line.
+/// Runs the program that the command line names.
 pub fn run(args: &[String]) -> Result<()> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words[..] {
@@ -33,5 +34,5 @@ pub fn run(args: &[String]) -> Result<()> {
     }
 }
 
-/// The inputs of the benchmark are made from this.
+/// Seed of the inputs of the benchmark.
 pub const SEED: u64 = 20;

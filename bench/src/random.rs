@@ -1,4 +1,5 @@
-//! Random numbers (`SplitMix64`). Ours, so that a seed means the same input forever.
+//! Random number generator (`SplitMix64`), implemented here so that a seed always gives the same
+//! input.
 
 pub(crate) struct Random(pub(crate) u64);
 
@@ -10,12 +11,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 up to, not with, `end`. The bias is below one in four billion.
+    /// Returns a number in `0..end`. The bias is below one in four billion.
     pub(crate) fn below(&mut self, end: u32) -> u32 {
         (((self.next() >> 32) * u64::from(end)) >> 32) as u32
     }
 
-    /// From 0 up to, not with, 1.
+    /// Returns a number in `0.0..1.0`.
     pub(crate) fn part(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

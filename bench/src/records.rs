@@ -1,6 +1,7 @@
-//! Records of 100 bytes with a key of 10: making and sorting them.
+//! Generates and sorts records of 100 bytes with a key of 10 bytes.
 //!
-//! They are printable lines, like those of `gensort -a`, so that GNU sort can be given the same file.
+//! Records are printable lines, like those of `gensort -a`, so that GNU sort can read the same
+//! file.
 
 use crate::{input::map, random::Random};
 use anyhow::{Context, Result, ensure};
@@ -12,15 +13,15 @@ use std::{
     thread,
 };
 
-/// Bytes in a record, with its line end.
+/// Bytes of a record, including its line end.
 pub const RECORD_BYTES: usize = 100;
-/// Bytes of its key, which it begins with.
+/// Bytes of the key at the start of a record.
 pub const KEY_BYTES: usize = 10;
 const BUFFER: usize = 10_000 * RECORD_BYTES;
-/// Bits of a number that say which record it is; above them is the key.
+/// Low bits of a sort key that contain the index of the record. The bits above contain the key.
 const INDEX_BITS: u32 = 128 - 8 * KEY_BYTES as u32;
 
-/// Writes as many whole records as fit into `bytes`.
+/// Writes as many complete records as fit into `bytes`.
 pub fn make(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let failed = || format!("cannot write {}", path.display());
@@ -45,11 +46,11 @@ pub fn make(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     file.flush().with_context(failed)
 }
 
-/// Writes the records of `file` sorted by key; equal ones in their order.
+/// Writes the records of `file` sorted by key. The sort is stable.
 pub fn sort(file: &Path, out: &Path) -> Result<()> {
     let input = map(file)?;
     let (records, rest) = input.as_chunks::<RECORD_BYTES>();
-    ensure!(rest.is_empty(), "{}: the last record is cut", file.display());
+    ensure!(rest.is_empty(), "{}: the last record is truncated", file.display());
     let (first, second) = records.split_at(records.len() / 2);
     let (first, second) = thread::scope(|scope| {
         let second = scope.spawn(|| sorted_keys(second, records.len() / 2));
@@ -68,7 +69,7 @@ pub fn sort(file: &Path, out: &Path) -> Result<()> {
     written.with_context(|| format!("cannot write {}", out.display()))
 }
 
-/// The keys in order, each with its record's number below it.
+/// Returns the sorted keys, each with the index of its record in the low bits.
 fn sorted_keys(records: &[[u8; RECORD_BYTES]], first: usize) -> Vec<u128> {
     let mut keys: Vec<u128> = Vec::with_capacity(records.len());
     keys.extend(records.iter().enumerate().map(|(at, record)| {
@@ -79,12 +80,13 @@ fn sorted_keys(records: &[[u8; RECORD_BYTES]], first: usize) -> Vec<u128> {
     keys
 }
 
-/// How many of the `wanted` smallest of both come from `first`.
+/// Returns how many of the `wanted` smallest keys of both lists come from `first`.
 fn cut(first: &[u128], second: &[u128], wanted: usize) -> usize {
     let (mut low, mut high) = (wanted.saturating_sub(second.len()), wanted.min(first.len()));
     while low < high {
         let middle = usize::midpoint(low, high);
-        // Enough of the first if its next is greater than the last that would come from the second.
+        // `middle` keys of `first` suffice if the next key of `first` is greater than the last key
+        // taken from `second`.
         if first[middle] > second[wanted - middle - 1] {
             high = middle;
         } else {
@@ -112,7 +114,7 @@ fn merge<'a>(first: &'a [u128], second: &'a [u128]) -> impl Iterator<Item = u128
     })
 }
 
-/// Writes the records that `keys` name, from record `at` of the output on.
+/// Writes the records that `keys` refer to, starting at record `at` of the output.
 fn write(
     out: &File,
     at: usize,
@@ -167,7 +169,7 @@ mod tests {
         for count in [0, 1, 2, 3, 9_999, 30_001] {
             make(&file, count * 100, count).unwrap();
             let mut records = lines(&file);
-            // Some keys equal, some only in their first eight bytes.
+            // Some keys are equal; some are equal only in their first eight bytes.
             for (at, record) in records.iter_mut().enumerate() {
                 let same = [10, 8, 0][at % 3];
                 record[..same].fill(b'x');

@@ -1,11 +1,12 @@
-//! Counts of words: an open table whose slots hold the word itself if it is short.
+//! Word counts: a hash table with open addressing whose slots contain short words inline.
 //!
-//! A slot's key is the word's bytes, zeros, and its length in the last byte, so no two words share one and no word is
-//! all zeros. Longer words, rare in any text, go to an ordinary map.
+//! The key of a slot is the word, zero padding, and the length of the word in the last byte.
+//! Different words therefore have different keys, and no key is all zeros. Longer words are rare
+//! and are counted in a `HashMap`.
 
 use std::collections::HashMap;
 
-/// The longest word that a slot holds.
+/// Length of the longest word that fits into a slot.
 const INLINE: usize = 15;
 const SLOTS: usize = 1 << 16;
 
@@ -26,7 +27,7 @@ impl Table {
         Self { slots: vec![Slot::default(); SLOTS], used: 0, long: HashMap::new() }
     }
 
-    /// Counts the word that is the first `length` bytes of `text`, which goes on after it if it can.
+    /// Counts the word in the first `length` bytes of `text`. More text may follow the word.
     #[inline]
     pub(crate) fn count(&mut self, text: &[u8], length: usize) {
         if length > INLINE {
@@ -83,7 +84,7 @@ impl Table {
         }
     }
 
-    /// Takes in what another one counted.
+    /// Adds the counts of another table.
     pub(crate) fn merge(&mut self, other: Self) {
         for slot in other.slots.into_iter().filter(|slot| slot.count > 0) {
             self.add(slot.key, slot.count);
@@ -93,7 +94,7 @@ impl Table {
         }
     }
 
-    /// Every word once, by its bytes.
+    /// Returns every word once with its count, sorted by bytes.
     pub(crate) fn into_sorted(self) -> Vec<(Vec<u8>, u64)> {
         let short = self.slots.into_iter().filter(|slot| slot.count > 0).map(|slot| {
             let [low, high] = slot.key.map(u64::to_le_bytes);
@@ -123,7 +124,7 @@ mod tests {
         for word in [b"a" as &[u8], b"a\0", b"a\0b", b"exactly15 bytes", b"sixteen bytes ab", long, b"a"] {
             table.count(word, word.len());
         }
-        // The same bytes with something behind them.
+        // The same word, followed by other text.
         table.count(b"a and much more text", 1);
         let expected: [(&[u8], u64); 6] = [
             (b"a", 3),

@@ -1,6 +1,8 @@
-//! A text to count: words as frequent as in a language (Zipf's law), short ones first, lines of about 80 bytes.
+//! Generates text for word count: word frequencies follow Zipf's law, frequent words are short,
+//! lines have about 80 bytes.
 //!
-//! Simpler than a real text in one way: no capitals and no punctuation, so the vocabulary is all there is.
+//! Unlike real text it has no capitals and no punctuation, so the number of different words is
+//! fixed.
 
 use crate::random::Random;
 use anyhow::{Context, Result};
@@ -11,26 +13,26 @@ use std::{
     path::Path,
 };
 
-/// Different words.
+/// Number of different words.
 pub(crate) const WORDS: usize = 100_000;
-/// A line is broken at the first word that ends beyond this.
+/// A line ends at the first word that ends beyond this column.
 const COLUMN: usize = 76;
-/// Letters as often as in English, about.
+/// Letters with approximately their frequency in English.
 const LETTERS: &[u8; 64] = b"eeeeeeeetttttaaaaaoooooiiiinnnnsssshhhrrrrddllllcuummwfggypbbvkj";
 
-/// Writes `bytes` bytes of text. The last word may be cut.
+/// Writes `bytes` bytes of text. The last word may be truncated.
 pub fn make(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     let failed = || format!("cannot write {}", path.display());
     let mut random = Random(seed);
     let words = vocabulary(&mut random);
-    let chance = Chance::new((0..words.len()).map(|rank| 1.0 / (rank as f64 + 2.7)));
+    let table = AliasTable::new((0..words.len()).map(|rank| 1.0 / (rank as f64 + 2.7)));
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path).with_context(failed)?);
     let mut line = Vec::with_capacity(2 * COLUMN);
     let mut left = bytes;
     while left > 0 {
         line.clear();
         while line.len() < COLUMN {
-            line.extend_from_slice(&words[chance.draw(&mut random)]);
+            line.extend_from_slice(&words[table.draw(&mut random)]);
             line.push(b' ');
         }
         let end = line.len() - 1;
@@ -42,8 +44,9 @@ pub fn make(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     file.flush().with_context(failed)
 }
 
-/// Words by rank: the hundred most frequent have one to five letters, the next two to eight, the others two to 14.
-/// A word of the text then has between five and six, as in English.
+/// Returns words by rank: the hundred most frequent have one to five letters, the next two to
+/// eight, the others two to 14. The average word of the text then has between five and six letters,
+/// as in English.
 fn vocabulary(random: &mut Random) -> Vec<Vec<u8>> {
     let mut seen = HashSet::new();
     let mut words = Vec::with_capacity(WORDS);
@@ -61,13 +64,13 @@ fn vocabulary(random: &mut Random) -> Vec<Vec<u8>> {
     words
 }
 
-/// Draws from unequal chances in one step (Walker's alias method).
-struct Chance {
-    /// For each number: how much of its share is its own, and whose the rest is.
+/// Draws indices with given weights in constant time (Walker's alias method).
+struct AliasTable {
+    /// For each index: the probability of keeping the index, and the index to use otherwise.
     shares: Vec<(f64, u32)>,
 }
 
-impl Chance {
+impl AliasTable {
     fn new(weights: impl Iterator<Item = f64>) -> Self {
         let weights: Vec<f64> = weights.collect();
         let mean = weights.iter().sum::<f64>() / weights.len() as f64;
@@ -81,7 +84,7 @@ impl Chance {
                 poor.extend(rich.pop());
             }
         }
-        // What rounding left over is a full share.
+        // Indices that remain because of rounding errors keep their full probability.
         for at in poor.into_iter().chain(rich) {
             shares[at].0 = 1.0;
         }
@@ -101,11 +104,11 @@ mod tests {
 
     #[test]
     fn draws_follow_the_weights() {
-        let chance = Chance::new([1.0, 2.0, 5.0].into_iter());
+        let table = AliasTable::new([1.0, 2.0, 5.0].into_iter());
         let mut random = Random(3);
         let mut drawn = [0_u32; 3];
         for _ in 0..80_000 {
-            drawn[chance.draw(&mut random)] += 1;
+            drawn[table.draw(&mut random)] += 1;
         }
         for (count, expected) in drawn.into_iter().zip([10_000_u32, 20_000, 50_000]) {
             assert!(count.abs_diff(expected) < 600, "{drawn:?}");

@@ -1,8 +1,9 @@
-//! Long computations, as plain data on their way out and back.
+//! Long computations of policies, which run outside of the state machine.
 //!
-//! A policy that has to solve something large (a linear program, a clustering) hands a [`Problem`] to whoever drives the core
-//! and continues with the last solution; the answer comes back as an event. Daemon and simulator run
-//! [`Problem::solve`] wherever they like. Named lists of numbers keep effects and events comparable and printable.
+//! A policy that has to solve a large problem (a linear program, a clustering) passes a [`Problem`]
+//! to the driver and continues with its last solution. The solution arrives as an event. The daemon
+//! runs [`Problem::solve`] on another thread, the simulator calls it directly. Input and output are
+//! named lists of numbers, so that effects and events can be compared and printed.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -11,42 +12,42 @@ use std::{collections::BTreeMap, fmt};
 pub struct Numbers(BTreeMap<&'static str, Vec<f64>>);
 
 impl Numbers {
-    /// With this list too.
+    /// Adds or replaces a list.
     #[must_use]
     pub fn with(mut self, name: &'static str, list: Vec<f64>) -> Self {
         self.0.insert(name, list);
         self
     }
 
-    /// The list of this name; empty if there is none.
+    /// The list with this name, or an empty one.
     pub fn list(&self, name: &str) -> &[f64] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The first number of this list.
+    /// The first number of the list with this name.
     pub fn one(&self, name: &str) -> Option<f64> {
         self.list(name).first().copied()
     }
 
-    /// Whether there is no list.
+    /// Whether there are no lists.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Something to be solved.
+/// A computation to run outside of the state machine.
 #[derive(Clone)]
 pub struct Problem {
-    /// What, for logs.
+    /// The name of the problem, for logs.
     pub name: &'static str,
-    /// What is known.
+    /// The input.
     pub input: Numbers,
-    /// How it is solved: pure, and the same for the same input.
+    /// A pure function: the same input gives the same output.
     pub solve: fn(&Numbers) -> Numbers,
 }
 
 impl Problem {
-    /// The answer.
+    /// Computes the solution.
     pub fn solve(&self) -> Numbers {
         (self.solve)(&self.input)
     }

@@ -1,46 +1,48 @@
-//! The numbers the core goes by.
+//! Limits and timeouts of the state machine.
 
 use crate::time::Span;
 
-/// Limits and periods.
+/// Limits and timeouts. `jobtracker.*` settings of the daemon set most of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// A tracker no heartbeat for this long is suspect.
+    /// A tracker without a heartbeat for this long is suspect.
     pub suspect_after: Span,
-    /// A tracker no heartbeat for this long is lost.
+    /// A tracker without a heartbeat for this long is lost.
     pub lost_after: Span,
     /// A tracker that has been lost for this long is forgotten.
     pub forget_after: Span,
-    /// If nothing at all happened for this long, not even a tick, the JobTracker itself stood still.
+    /// If no event arrives for this long, not even a tick, the JobTracker itself was paused.
     pub absence: Span,
-    /// An attempt that its tracker has not reported for this long after it was told never started.
+    /// An attempt that its tracker has not reported this long after its launch has not started and
+    /// fails.
     pub launch_timeout: Span,
-    /// An attempt that has not come further for this long is stuck.
+    /// An attempt without progress for this long fails.
     pub task_timeout: Span,
-    /// Failures of one job on one tracker before the job leaves it alone.
+    /// After this many failures of a job on a tracker, the job may blacklist the tracker.
     pub blacklist_after: u32,
     /// Part of the trackers that one job may blacklist.
     pub blacklist_share: f64,
-    /// A task is not called a straggler before it has run this long.
+    /// A task that has run for less than this is not a straggler.
     pub straggler_after: Span,
-    /// A straggler has run this many times the mean of its kind.
+    /// A straggler has run this many times longer than expected.
     pub straggler_factor: f64,
-    /// Part of a job's running attempts that may be duplicates.
+    /// Part of the running attempts of a job that may be duplicates.
     pub speculative_share: f64,
-    /// A policy that has asked an attempt for its slot, without loss, waits this long for it; then the attempt is killed.
+    /// An attempt that a policy has preempted by a split or a pause is killed if it still holds its
+    /// slot after this time.
     pub preemption_timeout: Span,
-    /// A slot that was taken back for a task is kept for it this long after `preemption_timeout`: until then it must have
-    /// come, and been heard of.
+    /// A reservation lapses this long after `preemption_timeout`. By then the preempted slot is
+    /// free and the JobTracker has received the report of it.
     pub reserve_for: Span,
-    /// Launches and other events of each job that `why` can tell of, each.
+    /// Number of launches, and number of other events, of each job that `mrctl why` shows.
     pub events_max: usize,
-    /// Most reduces a job may ask for.
+    /// Maximum number of reduces of a job.
     pub reduces_max: u32,
-    /// Most maps a job may have.
+    /// Maximum number of maps of a job.
     pub maps_max: u32,
-    /// Finished jobs remembered; older ones live on in history alone.
+    /// Finished jobs that stay in memory. Older ones are only in the history.
     pub jobs_kept: usize,
-    /// Tasks of finished jobs remembered, over all of them.
+    /// Tasks of finished jobs that stay in memory, over all jobs.
     pub tasks_kept: usize,
 }
 

@@ -1,8 +1,8 @@
-//! All that facts cover of a cluster, as text: two clusters that were told the same facts read the same.
+//! The durable state of a cluster as text. Two clusters with the same facts have the same digest.
 //!
-//! Names stand for numbers (of hosts and racks), which depend on what was known when they were assigned. What is no fact is left
-//! out: how far an attempt that tries is, what a tracker says it has. Tests compare a live cluster with a replayed
-//! one.
+//! Hosts and racks are printed by name, because their numbers depend on the order of assignment.
+//! Values that no fact covers are left out: the progress of running attempts, the outputs that a
+//! tracker has reported. Tests compare a live cluster with a replayed one.
 
 use crate::{
     cluster::Cluster,
@@ -13,7 +13,7 @@ use crate::{
 };
 use std::fmt::Write as _;
 
-/// The text.
+/// Returns the digest.
 pub fn digest(cluster: &Cluster) -> String {
     let mut out = format!("epoch {} next job {}\n", cluster.epoch, cluster.next_job);
     for phase in Phase::BOTH {

@@ -1,4 +1,4 @@
-//! What reaches the JobTracker's state machine, and what it wants done.
+//! Input and output of the state machine of the JobTracker: events and effects.
 
 use crate::{
     compute::{Numbers, Problem},
@@ -11,213 +11,225 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Something that the core is told.
+/// Input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the fields are what their types and names say")]
 pub enum Event {
-    /// The process began and its journal has been replayed.
+    /// The process has started and replayed its journal.
     Start,
     /// Time has passed.
     Tick,
-    /// Whether attempts may be launched. The driver forbids it while the journal's disk is nearly full.
+    /// Whether attempts may be launched. The driver suspends launches while the disk of the journal
+    /// is nearly full.
     Launches { allowed: bool },
-    /// A job comes in, its input cut into splits.
+    /// A job was submitted. Its input has been divided into splits.
     Submission { request: RequestId, spec: Arc<JobSpec> },
-    /// Somebody wants a job stopped.
+    /// A user kills a job.
     Kill { request: RequestId, job: JobId, by: String },
-    /// Somebody wants an attempt's slot back. A task that they pause waits until they say otherwise.
+    /// A user preempts an attempt. A task that is paused this way is on hold until a user resumes
+    /// it.
     Preemption { request: RequestId, attempt: AttemptId, kind: PreemptKind, by: String },
-    /// Somebody wants a paused task to continue, on that tracker if they name one.
+    /// A user resumes a paused task, on the tracker `on` if there is one.
     Resumption { request: RequestId, task: TaskId, on: Option<TrackerId>, by: String },
-    /// Somebody wants a tracker emptied within this time; with None, used again.
+    /// A user drains a tracker within this time, or cancels the drain if `within` is `None`.
     Drain { request: RequestId, tracker: TrackerId, within: Option<Span>, by: String },
-    /// Somebody wants a lost tracker removed from what is known.
+    /// A user removes a lost tracker from the list of known trackers.
     Forget { request: RequestId, tracker: TrackerId, by: String },
-    /// A tracker introduces itself.
+    /// A tracker registers.
     Registration { request: RequestId, tracker: Registration },
     /// A heartbeat of a tracker.
     Heartbeat(Heartbeat),
-    /// A tracker's connection broke.
+    /// The connection of a tracker broke.
     Disconnection { tracker: TrackerId, incarnation: Incarnation },
-    /// What came of a computation; empty if it went wrong.
+    /// The solution of a computation. It is empty if the computation failed.
     Computed { number: u64, answer: Numbers },
-    /// What came of moving a job's output into place.
+    /// The result of committing the output of a job.
     CommitResult { job: JobId, result: Result<(), String> },
 }
 
-/// What a tracker says of itself.
+/// The registration of a tracker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Registration {
-    /// Its name.
+    /// The name of the tracker.
     pub name: String,
-    /// The incarnation that the JobTracker gave this process when it registered before; 0 if it has not.
+    /// The incarnation that the JobTracker assigned to this process at its last registration; 0 at
+    /// its first one.
     pub incarnation: Incarnation,
-    /// Its host.
+    /// The host of the tracker.
     pub host: String,
-    /// Its rack.
+    /// The rack of the tracker.
     pub rack: String,
-    /// Where reducers fetch map output.
+    /// Where reduces fetch map output from this tracker, `host:port`.
     pub shuffle_addr: String,
-    /// Where its attempts' logs are read, `host:port`.
+    /// Where logs of its attempts are read, `host:port`.
     pub logs_addr: String,
-    /// How many attempts it takes at a time.
+    /// Number of slots.
     pub slots: PerPhase<u32>,
-    /// Attempts that it runs, or has run and could not tell of yet.
+    /// Attempts that are running, and those whose end has not been acknowledged yet.
     pub attempts: Vec<AttemptReport>,
-    /// Maps whose output it has.
+    /// Maps whose output it serves.
     pub outputs: Vec<AttemptId>,
-    /// Paused attempts whose state it has.
+    /// Paused attempts whose checkpoint it has.
     pub checkpoints: Vec<(AttemptId, CheckpointInfo)>,
-    /// Jobs that it keeps anything of.
+    /// Jobs of which it has any file.
     pub jobs: Vec<JobId>,
 }
 
-/// A heartbeat of a tracker. Sent again with the same `seq` until it is answered.
+/// A heartbeat of a tracker. It is sent again with the same `seq` until it is answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heartbeat {
-    /// Who.
+    /// The sender.
     pub tracker: TrackerId,
-    /// Which start of it.
+    /// The incarnation of the sender.
     pub incarnation: Incarnation,
-    /// Counts up from 1 within a registration.
+    /// Starts at 1 with every registration and increases by 1.
     pub seq: u64,
-    /// The newest order that it has taken.
+    /// The number of the newest order that the tracker has received.
     pub acked: u64,
-    /// What its attempts do: every one that runs, and those that have ended since it was last answered.
+    /// Reports of all running attempts, and of those that have ended since the last answered
+    /// heartbeat.
     pub attempts: Vec<AttemptReport>,
-    /// Map output that reduces here could not fetch.
+    /// Map outputs that reduces on this tracker could not fetch.
     pub fetch_failures: Vec<FetchFailure>,
 }
 
-/// What became of an attempt.
+/// The status of an attempt, as its tracker reports it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttemptReport {
-    /// Which.
+    /// The attempt that is reported.
     pub attempt: AttemptId,
-    /// What.
+    /// Its status.
     pub status: AttemptStatus,
 }
 
-/// The states that a tracker knows. All but `Running` mean that the process is gone and the slot is free; the last two are
-/// of attempts that never ran there.
+/// The status of an attempt on a tracker. After every status but `Running` the process has ended
+/// and its slot is free. The last two are about attempts that ran on another tracker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttemptStatus {
-    /// It runs and is this far.
+    /// It is running.
     Running(Progress),
-    /// It is done.
+    /// It succeeded.
     Succeeded(AttemptResult),
-    /// A map ended there, as it was told; this is what it brings for what it has read.
+    /// A map ended at this position because it was preempted. The result is that of the input
+    /// before the position.
     Split(u64, AttemptResult),
-    /// A reduce has saved its checkpoint.
+    /// A reduce saved a checkpoint and ended.
     Paused(CheckpointInfo),
-    /// The checkpoint that it was to resume from is gone or damaged.
+    /// The checkpoint that it should resume from is missing or damaged.
     CheckpointCorrupt(String),
-    /// Who has the checkpoint that it was to resume from does not answer.
+    /// The tracker that has the checkpoint that it should resume from does not answer.
     CheckpointUnreachable(String),
-    /// It failed, and why.
+    /// It failed with this error.
     Failed(String),
-    /// It failed in a way in which every attempt would: the job fails.
+    /// It failed with an error that every other attempt would also have, so the job fails.
     Fatal(String),
-    /// It was stopped.
+    /// It was stopped for this reason.
     Killed(String),
-    /// This tracker has a copy, of so many bytes, of the output or the state that the attempt left on another.
+    /// The reporting tracker has copied the output or checkpoint of an attempt that ran elsewhere.
+    /// The number is its size in bytes.
     Copied(u64),
-    /// It has none, and why.
+    /// The reporting tracker could not copy it, for this reason.
     CopyFailed(String),
 }
 
-/// A reduce could not fetch a map's output.
+/// A reduce could not fetch a map output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FetchFailure {
-    /// Who wanted it.
+    /// The reduce that tried to fetch.
     pub reduce: AttemptId,
-    /// Whose output.
+    /// The map whose output it tried to fetch.
     pub map: AttemptId,
-    /// The shuffle address that it was told. A failure at another one than the tracker has now says nothing of the output.
+    /// The shuffle address that it used. If the tracker has another address now, the failure does
+    /// not count.
     pub addr: String,
 }
 
-/// What a tracker is told. Numbered; kept until it says that it has it, so a repeat does no harm.
+/// A command to a tracker. Orders are numbered and sent again until the tracker has acknowledged
+/// them, so a tracker must accept duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Run this attempt.
     Launch(AttemptId),
-    /// Have this attempt release its slot, and say when it has.
+    /// Make this attempt release its slot, and report when it has.
     Preempt {
-        /// Which.
+        /// The attempt to preempt.
         attempt: AttemptId,
-        /// How.
+        /// How to preempt it.
         kind: PreemptKind,
-        /// Why, for its log.
+        /// The reason, for the log of the attempt.
         why: String,
     },
-    /// Delete the state of this paused attempt: nobody will take it up any more.
+    /// Delete the checkpoint of this paused attempt. It will not be resumed from there.
     DropCheckpoint(AttemptId),
-    /// News for the reduces of a job that run here: entries `first..` of its map events.
+    /// New map events for the reduces of a job on this tracker.
     MapEvents {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// The index of the first.
+        /// The index of the first of these events in the list of the job.
         first: usize,
-        /// How many maps the job has. A split adds one before its first half is announced.
+        /// Number of maps of the job. A split increases it before the output of the first half is
+        /// announced.
         maps: u32,
-        /// The news.
+        /// The events.
         events: Vec<MapEvent>,
     },
-    /// Copy what this attempt left on another tracker (a map's output, a paused reduce's state), and say when it is here.
+    /// Copy the map output or the checkpoint of this attempt from another tracker, and report when
+    /// the copy is complete.
     CopyFiles {
-        /// Which.
+        /// The attempt whose files to copy.
         attempt: AttemptId,
-        /// Where it lies.
+        /// The tracker that has the files.
         from: TrackerId,
     },
-    /// Delete whatever is left of a job.
+    /// Delete all files of a job.
     Clean(JobId),
 }
 
-/// An order and its number.
+/// An order with its number.
 pub type Numbered = (u64, Order);
 
-/// Something that the core wants done. **Contract:** carried out in order, and nothing that comes after an
-/// `Append` leaves the process before that entry is durable.
+/// Output of the state machine. **Contract:** effects are carried out in order, and nothing that
+/// follows an `Append` leaves the process before that entry is durable.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the fields are what their types and names say")]
 pub enum Effect {
-    /// Add to the journal.
+    /// Append an entry to the journal.
     Append(Entry),
     /// Answer a request.
     Reply { request: RequestId, reply: Reply },
-    /// Send a tracker the orders that it has not taken yet; with `answer`, as the reply to that heartbeat.
+    /// Send a tracker all orders that it has not acknowledged; with `answer`, as the reply to the
+    /// heartbeat with this number.
     SendOrders { tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered> },
-    /// A heartbeat from a tracker that must register first.
+    /// Answer a heartbeat of a tracker that must register first.
     RequestRegistration { tracker: TrackerId, incarnation: Incarnation },
-    /// Move a job's output into place, fenced by the epoch, and come back with a `CommitResult`.
+    /// Commit the output of a job, fenced by the epoch, and send a `CommitResult` event.
     CommitJob { job: JobId },
-    /// Solve this beside the core, and come back with a `Computed` of the same number. Lost with the process: it is
-    /// asked for again after a restart, if it is still wanted.
+    /// Solve a problem outside of the state machine, and send a `Computed` event with the same
+    /// number. The computation is lost with the process. After a restart the policy asks for it
+    /// again if it still needs it.
     Compute { number: u64, problem: Problem },
-    /// Remove what a job without a future has written.
+    /// Delete the uncommitted output of a job that failed or was killed.
     DiscardOutput { job: JobId },
 }
 
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// The job's id; the same for a repeat.
+    /// The ID of the job. A repeated submission gets the same ID.
     Submitted(JobId),
-    /// The job is stopped, or was over already.
+    /// The job was stopped or had already ended.
     Stopped,
-    /// It will be done, or is being done already.
+    /// The request is being carried out.
     Accepted,
-    /// Welcome; this is your number, your incarnation, and the JobTracker's epoch.
+    /// The registration was accepted.
     Registered {
-        /// The tracker's number.
+        /// The number of the tracker.
         tracker: TrackerId,
-        /// The JobTracker's epoch.
+        /// The epoch of the JobTracker.
         epoch: u64,
-        /// The number of this process among all that have had the tracker's name. Goes up with each of them.
+        /// The number of this process among all that have registered with the same name.
         incarnation: Incarnation,
     },
-    /// It cannot be done: one line, for people.
+    /// The request was refused, for this reason. One line, shown to the user.
     Refused(String),
 }

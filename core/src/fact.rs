@@ -1,7 +1,9 @@
-//! What has happened. One list feeds the journal, the schedulers, job history, metrics and the web page.
+//! Facts: what has happened. The journal, the schedulers, the job history, the metrics and the web
+//! pages use the same facts.
 //!
-//! The journal holds every fact, in order; [`crate::Cluster::apply`] over all of them gives the cluster as it was.
-//! Names are in the past tense. Facts are never changed, only added.
+//! The journal contains every fact, in order. Applying all of them with [`crate::Cluster::apply`]
+//! restores the cluster. Names are in the past tense. Existing facts are never changed, only new
+//! ones are added.
 
 use crate::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
@@ -9,31 +11,33 @@ use crate::{
     phase::{PerPhase, Phase},
     plan::Why,
     task::{AttemptResult, PreemptKind, Stage},
-    time::{Span, Time},
+    time::Time,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Why attempts end, outputs and paused state are gone, when their tracker is given up.
+/// The reason recorded for attempts, map outputs and checkpoints that are given up with their
+/// tracker.
 pub const TRACKER_LOST: &str = "its tracker was lost";
 
-/// A fact and when.
+/// A fact and its time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When.
+    /// When it happened.
     pub at: Time,
-    /// What.
+    /// What happened.
     pub fact: Fact,
 }
 
-/// Something that happened.
+/// A durable event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "the fields are what their types and names say")]
 pub enum Fact {
-    /// The JobTracker began; every tracker is expected back.
+    /// The JobTracker started. Every known tracker is expected to register again.
     JobTrackerStarted { epoch: u64, scheduler: String },
-    /// A tracker registered: for the first time, again after a silence, or as a new process.
+    /// A tracker registered: for the first time, again after missed heartbeats, or as a new
+    /// process.
     TrackerJoined {
         tracker: TrackerId,
         name: String,
@@ -44,78 +48,78 @@ pub enum Fact {
         logs_addr: String,
         slots: PerPhase<u32>,
     },
-    /// Silent for a while, or its connection broke.
+    /// The heartbeats of a tracker are late, or its connection broke.
     TrackerSuspected { tracker: TrackerId, why: String },
-    /// Heard of again before it was given up.
+    /// A suspect tracker sent a heartbeat before it was given up.
     TrackerRecovered { tracker: TrackerId },
-    /// Given up.
+    /// A tracker was given up.
     TrackerLost { tracker: TrackerId, why: String },
-    /// A job came in.
+    /// A job was accepted.
     JobSubmitted { job: JobId, request: RequestId, spec: Arc<JobSpec> },
-    /// All its tasks are done; its output is being moved into place.
+    /// All tasks of a job are done and its output is being committed.
     JobCommitting { job: JobId },
-    /// It is over; attempts of it that still ran were told to stop.
+    /// A job ended. Its running attempts were ordered to stop.
     JobEnded { job: JobId, outcome: JobOutcome },
-    /// It is no longer remembered.
+    /// A finished job was removed from memory.
     JobForgotten { job: JobId },
-    /// A tracker was told to run an attempt.
+    /// A tracker was ordered to run an attempt.
     AttemptLaunched {
         attempt: AttemptId,
         tracker: TrackerId,
         speculative: bool,
-        /// The paused attempt that it resumes from.
-        from: Option<AttemptId>,
+        /// The paused attempt whose checkpoint it resumes from.
+        resumed_from: Option<AttemptId>,
         why: Why,
     },
-    /// Told to release its slot, and how; with `fault` for one of its own, and it will count as failed when it is
-    /// gone; with `hold` its task waits until somebody says otherwise.
+    /// An attempt was ordered to release its slot. With `fault`, the reason is an error of the
+    /// attempt, and it counts as failed when it has ended. With `hold`, its task waits until a user
+    /// resumes it.
     PreemptionRequested { attempt: AttemptId, kind: PreemptKind, why: String, fault: bool, hold: bool },
-    /// A map ended at `position` of its range: what it brings counts for what it has read, and a new task has the rest.
+    /// A map ended at `position` of its range. Its result counts for what it has read, and a new
+    /// task gets the remainder.
     MapSplit { attempt: AttemptId, position: u64, result: AttemptResult },
-    /// A reduce has saved its checkpoint: of so many bytes, after it has read so many.
+    /// A reduce saved a checkpoint of `bytes` bytes, after it had read `bytes_in` bytes.
     AttemptPaused { attempt: AttemptId, stage: Stage, bytes: u64, bytes_in: u64 },
-    /// A held task may continue.
+    /// A task is no longer on hold.
     TaskReleased { task: TaskId },
-    /// The state of a paused attempt is gone or of no use: its task starts over.
+    /// The checkpoint of a paused attempt is gone or unusable, and its task starts over.
     CheckpointLost { attempt: AttemptId, why: String },
-    /// It is done, and its result counts; other attempts of its task were told to stop.
+    /// An attempt succeeded and its result counts. Other attempts of its task were ordered to stop.
     AttemptSucceeded { attempt: AttemptId, result: AttemptResult },
-    /// Its own fault: uses the task's budget.
+    /// An attempt failed. This counts towards the maximum number of attempts of its task.
     AttemptFailed { attempt: AttemptId, error: String },
-    /// Stopped or lost: uses no budget. What it had read was read for nothing.
+    /// An attempt was stopped or lost. This does not count as a failure. The `bytes_in` bytes that
+    /// it had read are wasted.
     AttemptKilled { attempt: AttemptId, why: String, bytes_in: u64 },
-    /// A map's output is gone and the map runs again; `unfetched` if that is what reduces said, and its tracker
-    /// may be to blame.
+    /// The output of a map is gone and the map runs again. With `unfetched`, reduces have reported
+    /// this, and the tracker may be at fault.
     MapOutputLost { attempt: AttemptId, why: String, unfetched: bool },
-    /// Its tracker serves a map's output at another address than reduces were told.
+    /// The tracker of a map output now serves it at another address.
     MapOutputMoved { attempt: AttemptId },
-    /// A job will not use a tracker any more.
+    /// A job no longer uses a tracker.
     TrackerBlacklisted { job: JobId, tracker: TrackerId },
-    /// Records of the journal were lost, and with them which numbers they gave out: starts and jobs go on above
-    /// these.
+    /// Records of the journal were lost, and with them the numbers that they assigned. New epochs
+    /// and jobs get higher numbers than these.
     IdsSkipped { epoch: u64, job: u32 },
-    /// A reduce that was paused does its last stage again, and was so long at it for nothing. Not made any more.
-    StageLost { attempt: AttemptId, why: String, time: Span },
-    /// A tracker is to be drained and gets nothing new; what cannot be taken from it without loss may continue until then.
+    /// A tracker is being drained and gets no new work. Attempts that cannot be preempted without
+    /// loss may continue until `until`.
     TrackerDraining { tracker: TrackerId, by: String, until: Time },
-    /// It is used again.
+    /// The drain of a tracker was cancelled.
     DrainCancelled { tracker: TrackerId, by: String },
-    /// Another tracker has a copy of a map's output: it is fetched from there.
+    /// Another tracker has copied a map output and serves it from now on.
     MapOutputCopied { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
-    /// Another tracker has a copy of the checkpoint of a paused reduce: it is resumed from there.
+    /// Another tracker has copied the checkpoint of a paused reduce, which resumes from this copy.
     CheckpointCopied { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
-    /// A reduce that was asked to pause has no room for its state, and continues. Not made any more: `PreemptionRefused` is.
-    PauseRefused { attempt: AttemptId },
-    /// An attempt that was preempted goes on, for the so many-th time, and why.
+    /// An attempt that was preempted continues. `refusals` is the number of its refusals so far.
     PreemptionRefused { attempt: AttemptId, refusals: u32, why: String },
-    /// Somebody waits for the slot of an attempt that was asked for it: if it still holds it then, it is killed.
+    /// An attempt that was preempted is killed if it still holds its slot at this time.
     PreemptionDeadlineSet { attempt: AttemptId, until: Time },
-    /// A lost tracker is no longer known. Its number is never given to another.
+    /// A lost tracker was removed from memory. Its number is never reused.
     TrackerForgotten { tracker: TrackerId, name: String, why: String },
 }
 
 impl Fact {
-    /// The tracker whose slots policies may reckon with, or no longer, from now on ([`Cluster::slots`]).
+    /// The tracker whose capacity this fact may change ([`Cluster::slots`]).
     ///
     /// [`Cluster::slots`]: crate::Cluster::slots
     pub fn changes_slots_of(&self) -> Option<TrackerId> {
@@ -130,7 +134,7 @@ impl Fact {
         }
     }
 
-    /// The reduce that an attempt of it has ended with this, or whose state on disks it is about.
+    /// The reduce whose checkpoints this fact may make unnecessary.
     pub(crate) fn reduce(&self) -> Option<TaskId> {
         match self {
             Fact::AttemptPaused { attempt, .. }
@@ -145,7 +149,7 @@ impl Fact {
         }
     }
 
-    /// The job that it is about, if it is about one.
+    /// The job that this fact is about, if any.
     pub fn job(&self) -> Option<JobId> {
         match self {
             Fact::JobSubmitted { job, .. }
@@ -157,7 +161,6 @@ impl Fact {
             | Fact::PreemptionRequested { attempt, .. }
             | Fact::MapSplit { attempt, .. }
             | Fact::AttemptPaused { attempt, .. }
-            | Fact::StageLost { attempt, .. }
             | Fact::CheckpointLost { attempt, .. }
             | Fact::AttemptSucceeded { attempt, .. }
             | Fact::AttemptFailed { attempt, .. }
@@ -166,7 +169,6 @@ impl Fact {
             | Fact::MapOutputMoved { attempt }
             | Fact::MapOutputCopied { attempt, .. }
             | Fact::CheckpointCopied { attempt, .. }
-            | Fact::PauseRefused { attempt }
             | Fact::PreemptionRefused { attempt, .. }
             | Fact::PreemptionDeadlineSet { attempt, .. } => Some(attempt.job()),
             Fact::TaskReleased { task } => Some(task.job),

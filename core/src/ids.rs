@@ -1,62 +1,63 @@
-//! The names of things, and how people write them: `job_7`, `job_7.m3`, `job_7.m3.1`.
+//! IDs and how they are printed: `job_7`, `job_7.m3`, `job_7.m3.1`.
 
 use crate::phase::Phase;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// A job, counted from 1 over the life of a JobTracker's folder.
+/// A job. Jobs are numbered from 1 over the lifetime of the folder of a JobTracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobId(pub u32);
 
-/// A task of a job: the index-th map or reduce. The tails of split maps get the next indexes.
+/// A task: a map or reduce of a job. The remainders of split maps get the next indexes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TaskId {
-    /// Whose.
+    /// The job of the task.
     pub job: JobId,
     /// Map or reduce.
     pub phase: Phase,
-    /// From 0.
+    /// The index among the tasks of this phase, from 0.
     pub index: u32,
 }
 
-/// One try at a task.
+/// An attempt: one execution of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptId {
-    /// Of which.
+    /// The task.
     pub task: TaskId,
-    /// From 0, never used again.
+    /// From 0. Numbers are never reused.
     pub number: u32,
 }
 
-/// A tracker, numbered in the order in which they first registered.
+/// A tracker. Trackers are numbered in the order of their first registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TrackerId(pub u32);
 
-/// A host name, numbered: comparing and indexing by number is cheap.
+/// The number of a host name. Numbers are cheaper to compare than names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostId(pub u32);
 
-/// A rack, numbered.
+/// The number of a rack name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RackId(pub u32);
 
-/// One start of a tracker process. The newest wins.
+/// The number of a tracker process among all that have registered with the same name. Only the
+/// highest one is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
-/// Names a request, so that its reply finds the way back and a repeat is recognised.
+/// Identifies a request, to match its reply and to recognise a repeated request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RequestId(pub u128);
 
 impl TaskId {
-    /// Its `number`-th attempt.
+    /// The ID of an attempt of this task.
     pub fn attempt(self, number: u32) -> AttemptId {
         AttemptId { task: self, number }
     }
 }
 
 impl AttemptId {
-    /// Whose.
+    /// The job of the attempt.
     pub fn job(self) -> JobId {
         self.task.job
     }
@@ -90,7 +91,7 @@ impl fmt::Display for TrackerId {
     }
 }
 
-/// A text that is not an id.
+/// A text that is not a valid ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {wanted}")]
 pub struct IdError {

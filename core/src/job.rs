@@ -1,4 +1,4 @@
-//! What a job is: as submitted, and as it stands.
+//! Jobs: as submitted, and their current state.
 
 use crate::{
     cluster::PendingTasks,
@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-/// How much a job matters to its owner. Higher goes first where a policy looks at it.
+/// The priority of a job. Some policies run jobs with a higher priority first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "the names say it")]
@@ -27,81 +27,83 @@ pub enum Priority {
     VeryHigh,
 }
 
-/// The input file of a split as it was when the job was submitted. Means nothing to the core.
+/// Identifies the input file of a split as it was at submission. The core does not interpret it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct InputPin {
-    /// The file's id; 0 if there is none.
+    /// The ID of the file; 0 if it has none.
     pub file: u64,
-    /// Its length in bytes.
+    /// The length of the file in bytes.
     pub length: u64,
 }
 
-/// The input of one map: a range of a file, and who has it.
+/// The input of one map: a range of a file, and the hosts that have it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Split {
-    /// What to read. Means nothing to the core.
+    /// The path of the file. The core does not interpret it.
     pub source: String,
     /// First byte.
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// Whether a map of it may end before the end of its range and leave the rest to another.
+    /// Whether a map of this split may end before the end of its range and leave the remainder to
+    /// another map.
     pub divisible: bool,
-    /// Hosts that have the bytes, best first.
+    /// Hosts that have the data, best first.
     pub hosts: Vec<String>,
-    /// Which file is meant, whatever may be at its path later.
+    /// Which file was meant at submission, in case the path refers to another file later.
     pub pin: InputPin,
 }
 
-/// A job as submitted. Everything the core does not understand is in `conf`.
+/// A job as submitted. Settings that the core does not interpret are in `conf`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// For people.
+    /// The name that users see.
     pub name: String,
-    /// Who submitted it.
+    /// The user who submitted it.
     pub user: String,
-    /// Where it queues; what that means is the policy's affair.
+    /// The queue. The policy decides what it means.
     pub queue: String,
     /// Its priority.
     pub priority: Priority,
-    /// What it runs.
+    /// The program that the tasks run.
     pub program: String,
-    /// One map each.
+    /// The splits of the input. Each gets one map.
     pub splits: Vec<Split>,
-    /// How many reduces; none makes a map-only job.
+    /// Number of reduces; 0 for a map-only job.
     pub reduces: u32,
-    /// Where its output goes; empty for none.
+    /// The output folder; empty if there is none.
     pub output: String,
     /// Part of the maps that must be done before reduces may start.
     pub slow_start: f64,
-    /// Whether stragglers may be duplicated.
+    /// Whether stragglers may be duplicated or split.
     pub speculation: bool,
-    /// A task that fails this often fails the job.
+    /// The job fails when a task has failed this often.
     pub attempts_max: u32,
-    /// Everything else.
+    /// All other settings.
     pub conf: BTreeMap<String, String>,
 }
 
-/// Setting of a job whose slow maps are not divided, only tried again: `false`. For mappers of which nobody knows whether
-/// it matters to them where their input begins and ends.
+/// The setting that disables splitting of slow maps if it is `false`; they are duplicated instead.
+/// For mappers whose output may depend on where their input begins and ends.
 pub const SPLIT_SLOW: &str = "speculation.split";
 
 impl JobSpec {
-    /// Whether what a slow map has not read may be taken from it.
+    /// Whether slow maps may be split.
     pub fn splits_slow_maps(&self) -> bool {
         self.speculation && self.conf.get(SPLIT_SLOW).is_none_or(|value| value.trim() != "false")
     }
 }
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobState {
-    /// Tasks are waiting or running.
+    /// Tasks are pending or running.
     Running,
-    /// Every task is done; its output is being moved into place.
+    /// All tasks are done and the output is being committed.
     Committing,
-    /// Over. Attempts that were told to stop may still hold their slots for a moment.
+    /// The job has ended. Attempts that were ordered to stop may still hold their slots for a short
+    /// time.
     Ended(JobOutcome),
 }
 
@@ -109,45 +111,45 @@ pub enum JobState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobOutcome {
-    /// Its output is there, whole.
+    /// The output is complete and committed.
     Succeeded,
-    /// It could not continue, and why.
+    /// It failed for this reason.
     Failed(String),
-    /// Somebody stopped it, and who or why.
+    /// A user killed it.
     Killed(String),
 }
 
-/// What preemption has cost and saved. Conserved and lost together are the work of all attempts that ended because
-/// their slots were wanted; what is lost later, with a checkpoint or the output of a map's first half, moves from the one
-/// to the other. Times are those of attempts, from launch to end.
+/// Cost and effect of preemption. Saved and lost work together are the work of all attempts that
+/// ended because they were preempted. When a checkpoint or the output of a split map is lost later,
+/// its work moves from saved to lost. The time of an attempt is from launch to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Preemption {
     pub splits: u32,
     pub pauses: u32,
     pub resumes: u32,
-    /// Resumes on another tracker than the pause.
+    /// Resumes on another tracker than that of the pause.
     pub migrations: u32,
     pub kills: u32,
-    /// Checkpoints that were gone or damaged when they were wanted.
+    /// Checkpoints that were missing or damaged when they were needed.
     pub checkpoints_lost: u32,
     pub bytes_saved: u64,
     pub time_saved: Span,
     pub bytes_lost: u64,
     pub time_lost: Span,
     pub checkpoint_bytes: u64,
-    /// From the word that a slot is wanted back to its being free, over all splits and pauses.
+    /// Time from the request to the release of the slot, over all splits and pauses.
     pub latency: Span,
 }
 
 impl Preemption {
-    /// So much has been done, and nothing of it is kept yet.
+    /// Adds work that counts as lost until a part of it is saved.
     pub(crate) fn add_lost(&mut self, work: Work) {
         self.bytes_lost += work.bytes;
         self.time_lost = self.time_lost + work.time;
     }
 
-    /// Of the same work so much is kept now, instead of that.
+    /// Changes how much of the same work is saved.
     pub(crate) fn update_saved(&mut self, was: Work, now: Work) {
         self.bytes_saved = self.bytes_saved + now.bytes - was.bytes;
         self.time_saved = Span(self.time_saved.0 + now.time.0 - was.time.0);
@@ -155,40 +157,41 @@ impl Preemption {
         self.time_lost = Span(self.time_lost.0 + was.time.0 - now.time.0);
     }
 
-    /// What there was to keep or to lose.
+    /// Saved and lost work together.
     pub(crate) fn all(&self) -> Work {
         let time = self.time_saved + self.time_lost;
         Work { bytes: self.bytes_saved + self.bytes_lost, time }
     }
 }
 
-/// A change in what reducers can fetch. They follow the list of these.
+/// A change of the map outputs that reduces can fetch. Each job has a list of them, which its
+/// reduces follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MapEvent {
-    /// This attempt's output can be fetched from that tracker.
+    /// The output of this attempt can be fetched from this tracker.
     Available(AttemptId, TrackerId),
-    /// This attempt's output is gone or not to be trusted.
+    /// The output of this attempt is gone or cannot be fetched.
     Withdrawn(AttemptId),
 }
 
-/// A job as it stands.
+/// A job and its current state.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// Its name.
+    /// Its ID.
     pub id: JobId,
-    /// The submission that made it.
+    /// The submission that created it.
     pub request: RequestId,
-    /// As submitted.
+    /// The job as submitted.
     pub spec: Arc<JobSpec>,
-    /// Where it stands.
+    /// Its state.
     pub state: JobState,
     /// When it was submitted.
     pub submitted: Time,
     /// When its first attempt was launched.
     pub first_launch: Option<Time>,
-    /// When its last map was done (the latest time, if some had to run again).
+    /// When its last map finished. If maps had to run again, the latest time.
     pub maps_done: Option<Time>,
-    /// When it was over.
+    /// When it ended.
     pub ended: Option<Time>,
     /// Its tasks, by index.
     pub tasks: PerPhase<Vec<Task>>,
@@ -196,28 +199,29 @@ pub struct Job {
     pub pending: PerPhase<PendingTasks>,
     /// Attempts that hold a slot.
     pub running: PerPhase<BTreeSet<AttemptId>>,
-    /// Tasks done.
+    /// Number of tasks that are done.
     pub succeeded: PerPhase<u32>,
-    /// How long those took together.
+    /// Sum of the durations of the tasks that are done.
     pub task_time: PerPhase<Span>,
     /// Bytes of the ranges of the maps that are done.
     pub bytes_mapped: u64,
-    /// What its reduces took that could be measured, see [`Job::reduce_time`]: together, and how many.
+    /// Sum and number of the durations of reduces that could be measured ([`Job::reduce_time`]).
     pub reduce_times: (Span, u32),
-    /// Sums over the attempts whose results count, so that each record is counted once.
+    /// Counters summed over the attempts whose results count, so that each record is counted once.
     pub counters: BTreeMap<String, u64>,
-    /// What preemption has cost and saved.
+    /// Cost and effect of preemption.
     pub preemption: Preemption,
-    /// Failures of its attempts by tracker.
+    /// Number of failed attempts by tracker.
     pub failures: BTreeMap<TrackerId, u32>,
-    /// Trackers that it no longer uses.
+    /// Trackers that the job no longer uses.
     pub blacklist: BTreeSet<TrackerId>,
-    /// What its reducers are told, in order.
+    /// The map events that its reduces receive, in order.
     pub map_events: Vec<MapEvent>,
-    /// Tasks that run much longer than others of their kind, as last looked. Not durable.
+    /// Running tasks that are much slower than others of their phase, as of the last check. Not
+    /// durable.
     pub stragglers: PerPhase<BTreeSet<u32>>,
-    /// Trackers that may have something of it besides those that ran its attempts. Not durable: they say so themselves
-    /// when they register.
+    /// Trackers that may have files of the job although they did not run its attempts. Not durable:
+    /// trackers report this when they register.
     pub extra_trackers: BTreeSet<TrackerId>,
 }
 
@@ -227,12 +231,13 @@ impl Job {
         self.state == JobState::Running
     }
 
-    /// Whether it is over.
+    /// Whether it has ended.
     pub fn is_over(&self) -> bool {
         matches!(self.state, JobState::Ended(_))
     }
 
-    /// Whether some reduce still has to fetch map output. One that is past its shuffle has it all.
+    /// Whether a reduce still has to fetch map output. A reduce after its shuffle stage has fetched
+    /// everything.
     pub fn needs_map_output(&self) -> bool {
         let has_it_all = |task: &Task| {
             let checkpoint = task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle);
@@ -242,7 +247,7 @@ impl Job {
         self.is_running() && !self.tasks.reduce.iter().all(has_it_all)
     }
 
-    /// One of its tasks.
+    /// The task with this ID, if it is of this job.
     pub fn task(&self, id: TaskId) -> Option<&Task> {
         if id.job != self.id {
             return None;
@@ -255,7 +260,8 @@ impl Job {
         self.succeeded[phase] as usize == self.tasks[phase].len()
     }
 
-    /// How many maps must be done for reduces to start. Maps that come by a split count like any other.
+    /// Number of maps that must be done before reduces may start. Maps that splits have added count
+    /// too.
     pub fn maps_before_reduces(&self) -> u32 {
         (self.spec.slow_start * self.tasks.map.len() as f64).ceil() as u32
     }
@@ -265,7 +271,7 @@ impl Job {
         self.succeeded.map >= self.maps_before_reduces()
     }
 
-    /// Whether tasks of a phase that wait may start now, or some of them.
+    /// Whether any pending task of a phase may start now.
     pub fn may_start(&self, phase: Phase) -> bool {
         let with_all_map_output = || {
             let mut waiting = self.pending.reduce.iter().map(|index| &self.tasks.reduce[index as usize]);
@@ -274,14 +280,15 @@ impl Job {
         self.is_running() && (phase == Phase::Map || self.reduces_may_start() || with_all_map_output())
     }
 
-    /// Whether a task that waits may start now. One that was paused with all map output fetched waits for no maps.
+    /// Whether a pending task may start now. A reduce that was paused after its shuffle stage does
+    /// not wait for maps.
     pub fn may_start_task(&self, task: &Task) -> bool {
         let may = task.id.phase == Phase::Map || self.reduces_may_start() || has_all_map_output(task);
         self.is_running() && may
     }
 
-    /// How long a task should take, by those of its kind that are done: maps by the bytes of their ranges, because a split
-    /// makes short ones.
+    /// How long a task is expected to take, based on finished tasks of its phase. Maps are expected
+    /// to take time in proportion to the size of their range, because splits make short ones.
     pub fn expected_time(&self, task: &Task) -> Option<Span> {
         let mean = self.mean_time(task.id.phase)?;
         if task.id.phase == Phase::Reduce || self.bytes_mapped == 0 {
@@ -291,28 +298,28 @@ impl Job {
         Some(Span((self.task_time.map.0 as f64 * part) as u64))
     }
 
-    /// How long a task of a phase that is done took, on average.
+    /// The mean duration of the finished tasks of a phase.
     pub fn mean_time(&self, phase: Phase) -> Option<Span> {
         let done = u64::from(self.succeeded[phase]);
         (done > 0).then(|| Span(self.task_time[phase].0 / done))
     }
 
-    /// How long a reduce has had a slot since all maps were done, or since it began after that: over all attempts that took
-    /// up one another's state, and up to `now` if the last one still runs. Before that it mostly waits for maps. None
-    /// while maps are missing.
+    /// How long a reduce has held a slot since all maps were done. Before that it mostly waits for
+    /// maps. The time includes the earlier attempts whose checkpoints it resumed from, and ends at
+    /// `now` if it is running. `None` while maps are not done.
     pub fn reduce_time(&self, id: AttemptId, now: Time) -> Option<Span> {
         let maps_done = self.maps_done.filter(|_| id.phase() == Phase::Reduce)?;
         let time = |attempt: &Attempt| attempt.ended.unwrap_or(now).since(attempt.launched.max(maps_done)).0;
         Some(Span(self.task(id.task)?.chain(id.number).map(time).sum()))
     }
 
-    /// Hosts that hold input of maps that still wait.
+    /// Hosts that have input of pending maps.
     pub fn input_hosts(&self) -> impl Iterator<Item = HostId> + '_ {
         self.pending.map.hosts()
     }
 }
 
-/// Whether a reduce was paused with all map output fetched.
+/// Whether a reduce was paused after its shuffle stage.
 fn has_all_map_output(task: &Task) -> bool {
     task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle)
 }

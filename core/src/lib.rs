@@ -1,9 +1,12 @@
-//! The JobTracker's state machine: a deterministic state machine without clock, socket, thread, file or hidden randomness.
+//! The state machine of the JobTracker. It is deterministic: it has no clock, socket, thread, file
+//! or hidden randomness.
 //!
-//! Events go in with the time, effects come out. The daemon and the simulator run this same code. Read in this
-//! order: [`event`] (what goes in and out), [`fact`] (what is remembered), [`cluster`] (what policies see),
-//! [`plan`] and [`scheduler`] (how policies decide), [`JobTracker`] (how it all moves). Beside these: [`why`] (reasons),
-//! [`compute`] (long work of policies), [`shadow`] (a second policy without effect), [`scenario`] (plays as text).
+//! The input is an event and the current time, the output is a list of effects. The daemon and the
+//! simulator run the same code. Read the modules in this order: [`event`] (input and output),
+//! [`fact`] (durable changes), [`cluster`] (the state that policies see), [`plan`] and
+//! [`scheduler`] (how policies decide), [`JobTracker`] (how events change the state). Other
+//! modules: [`why`] (reasons of decisions), [`compute`] (long computations of policies), [`shadow`]
+//! (a second policy without effect), [`scenario`] (tests as text files).
 
 pub mod cluster;
 pub mod compute;

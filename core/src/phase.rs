@@ -1,22 +1,22 @@
-//! Map and reduce, and a pair of anything for the two.
+//! Map and reduce, and a pair of values for both.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops};
 
-/// The two kinds of task, each with slots of its own.
+/// The two phases of a job. Each has slots of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Phase {
-    /// Reads a split of the input.
+    /// A map reads a split of the input.
     Map,
-    /// Reads one partition of every map's output.
+    /// A reduce reads one partition of the output of every map.
     Reduce,
 }
 
 impl Phase {
-    /// Both, maps first.
+    /// Both phases, map first.
     pub const BOTH: [Phase; 2] = [Phase::Map, Phase::Reduce];
 
-    /// `m` or `r`, as in task ids.
+    /// `m` or `r`, as in task IDs.
     pub fn letter(self) -> char {
         match self {
             Phase::Map => 'm',
@@ -41,9 +41,9 @@ impl fmt::Display for Phase {
 /// One value for maps and one for reduces; indexed by [`Phase`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PerPhase<T> {
-    /// For maps.
+    /// The value for maps.
     pub map: T,
-    /// For reduces.
+    /// The value for reduces.
     pub reduce: T,
 }
 

@@ -1,7 +1,9 @@
-//! Slots that are spoken for: the next free slot of a tracker goes to a task that somebody's slot was preempted for.
+//! Reservations: the next free slot of a tracker is kept for a task, usually one that an attempt
+//! was preempted for.
 //!
-//! A reservation is kept until its task is launched (there, or where a slot that is as good came free first), its tracker
-//! or its job is gone, or its time is up. Not durable: after a restart the task waits like any other.
+//! A reservation ends when its task is launched (there, or on a slot that is equally good and was
+//! free earlier), when its tracker or its job is gone, or when it lapses. Reservations are not
+//! durable: after a restart the task waits like any other.
 
 use crate::{
     fact::Fact,
@@ -12,16 +14,16 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// What keeps a promise.
+/// Which slots fulfil a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReservedFor {
-    /// A slot of this tracker alone.
+    /// Only a slot of this tracker.
     ThisTracker,
-    /// Also one elsewhere that is as near to what the task reads.
+    /// Also a slot of another tracker that is as near to the input or checkpoint of the task.
     EquallyNear,
 }
 
-/// The reservations.
+/// All reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     by_task: BTreeMap<TaskId, Reservation>,
@@ -67,7 +69,7 @@ impl Reservations {
         !void.is_empty()
     }
 
-    /// What a fact makes void.
+    /// Removes reservations that a fact makes void.
     pub(crate) fn observe(&mut self, fact: &Fact) {
         if self.by_task.is_empty() {
             return;
@@ -88,38 +90,38 @@ impl Reservations {
         }
     }
 
-    /// All is kept for so much longer.
+    /// Extends all reservations.
     pub(crate) fn extend(&mut self, by: Span) {
         self.by_task.values_mut().for_each(|place| place.until = place.until + by);
     }
 
-    /// What has been kept for too long goes; says whether anything did.
+    /// Removes lapsed reservations and returns whether there were any.
     pub(crate) fn expire(&mut self, now: Time) -> bool {
         self.remove_where(|_, place| place.until <= now)
     }
 
-    /// Where a task is to run.
+    /// The tracker where a slot is reserved for a task.
     pub(crate) fn place(&self, task: TaskId) -> Option<TrackerId> {
         self.by_task.get(&task).map(|place| place.on)
     }
 
-    /// Whether a task is to run there and nowhere else.
+    /// Whether only the reserved tracker may run the task.
     pub(crate) fn is_exact(&self, task: TaskId) -> bool {
         self.by_task.get(&task).is_some_and(|place| place.reserved_for == ReservedFor::ThisTracker)
     }
 
-    /// Tasks of a job and phase that are to run somewhere.
+    /// Tasks of a job and phase with a reservation.
     pub(crate) fn of(&self, job: JobId, phase: Phase) -> impl Iterator<Item = TaskId> + '_ {
         let (first, last) = (TaskId { job, phase, index: 0 }, TaskId { job, phase, index: u32::MAX });
         self.by_task.range(first..=last).map(|(task, _)| *task)
     }
 
-    /// Tasks that are to run on a tracker, and why.
+    /// Tasks with a reservation on a tracker, and the reasons.
     pub(crate) fn on(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
         self.by_tracker.get(&tracker).into_iter().flatten().map(|(task, why)| (*task, why))
     }
 
-    /// Tasks that are to run on other trackers, and why.
+    /// Tasks with a reservation on another tracker, and the reasons.
     pub(crate) fn elsewhere(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
         let others = self.by_tracker.iter().filter(move |(on, _)| **on != tracker);
         others.flat_map(|(_, there)| there).map(|(task, why)| (*task, why))
@@ -140,9 +142,9 @@ mod tests {
 
     #[test]
     fn reservation_ends_with_task_tracker_job_or_timeout() {
-        let mut reserved_for = Reservations::default();
+        let mut reservations = Reservations::default();
         for index in 0..4 {
-            reserved_for.insert(
+            reservations.insert(
                 task(index),
                 (TrackerId(index % 2), ReservedFor::EquallyNear),
                 Time(10 + u64::from(index)),
@@ -153,24 +155,24 @@ mod tests {
             attempt: task(0).attempt(0),
             result: crate::task::AttemptResult::default(),
         };
-        reserved_for.observe(&fact);
-        assert_eq!(reserved_for.place(task(0)), None);
-        reserved_for.observe(&Fact::TrackerLost { tracker: TrackerId(1), why: String::new() });
-        let left: Vec<TaskId> = reserved_for.of(JobId(1), Phase::Map).collect();
+        reservations.observe(&fact);
+        assert_eq!(reservations.place(task(0)), None);
+        reservations.observe(&Fact::TrackerLost { tracker: TrackerId(1), why: String::new() });
+        let left: Vec<TaskId> = reservations.of(JobId(1), Phase::Map).collect();
         assert_eq!(left, [task(2)], "the others were on the tracker that is gone");
-        assert!(!reserved_for.expire(Time(11)) && reserved_for.expire(Time(12)));
-        assert!(reserved_for.is_empty() && reserved_for.on(TrackerId(0)).next().is_none());
-        reserved_for.insert(task(5), (TrackerId(0), ReservedFor::EquallyNear), Time(99), Why::rule("test"));
-        reserved_for.observe(&Fact::JobCommitting { job: JobId(1) });
-        assert!(reserved_for.is_empty());
+        assert!(!reservations.expire(Time(11)) && reservations.expire(Time(12)));
+        assert!(reservations.is_empty() && reservations.on(TrackerId(0)).next().is_none());
+        reservations.insert(task(5), (TrackerId(0), ReservedFor::EquallyNear), Time(99), Why::rule("test"));
+        reservations.observe(&Fact::JobCommitting { job: JobId(1) });
+        assert!(reservations.is_empty());
     }
 
     #[test]
     fn newer_reservation_replaces_older() {
-        let mut reserved_for = Reservations::default();
-        reserved_for.insert(task(0), (TrackerId(0), ReservedFor::ThisTracker), Time(9), Why::rule("test"));
-        reserved_for.insert(task(0), (TrackerId(1), ReservedFor::ThisTracker), Time(9), Why::rule("test"));
-        assert_eq!(reserved_for.place(task(0)), Some(TrackerId(1)));
-        assert!(reserved_for.on(TrackerId(0)).next().is_none());
+        let mut reservations = Reservations::default();
+        reservations.insert(task(0), (TrackerId(0), ReservedFor::ThisTracker), Time(9), Why::rule("test"));
+        reservations.insert(task(0), (TrackerId(1), ReservedFor::ThisTracker), Time(9), Why::rule("test"));
+        assert_eq!(reservations.place(task(0)), Some(TrackerId(1)));
+        assert!(reservations.on(TrackerId(0)).next().is_none());
     }
 }

@@ -1,13 +1,14 @@
-//! What a scheduling policy is.
+//! The interface of scheduling policies.
 //!
-//! A policy is told every fact ([`Scheduler::observe`]), is asked what to do with free slots and when time passes
-//! ([`Scheduler::decide`]), and can say for itself why a job waits ([`Scheduler::explain`]).
+//! A policy observes every fact ([`Scheduler::observe`]), decides about free slots and periodically
+//! ([`Scheduler::decide`]), and explains why a job waits ([`Scheduler::explain`]).
 //!
-//! **After a restart** the journal is replayed into `observe`, fact by fact, before anything is asked; a compacted
-//! journal has left out all facts of forgotten jobs and what later facts made void. So what decides job priority must
-//! follow from the [`Cluster`] and the facts of jobs that it still shows. What was learned of forgotten jobs (averages,
-//! classes) may be gone and is learned anew, and waits that were being timed begin again at `JobTrackerStarted`, which
-//! is always the last fact of a replay.
+//! **After a restart** the journal is replayed into `observe`, fact by fact, before the first
+//! round. A compacted journal does not contain the facts of forgotten jobs and facts that later
+//! ones made void. Therefore the order of jobs must depend only on the [`Cluster`] and on facts of
+//! jobs that are in it. What a policy has learned from forgotten jobs (averages, classes) may be
+//! gone. Waiting times start again at `JobTrackerStarted`, which is always the last fact of a
+//! replay.
 
 use crate::{
     cluster::Cluster,
@@ -22,74 +23,77 @@ use crate::{
 };
 use std::fmt;
 
-/// Why the policy is asked.
+/// Why a round is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// This tracker can take work.
+    /// This tracker has a free slot.
     Offer(TrackerId),
-    /// Time has passed, or the policy wanted to be asked.
+    /// Time has passed, or the policy has requested a round.
     Tick,
 }
 
-/// One question to a policy.
+/// One round of decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Round {
-    /// When.
+    /// The current time.
     pub now: Time,
-    /// Why.
+    /// Why the round is held.
     pub cause: Cause,
 }
 
-/// A policy: watches what happens, and decides what runs where.
+/// A scheduling policy.
 ///
-/// It must decide the same for the same history: fixed orders, ties broken by id, no clock, no randomness but what
-/// it was seeded with.
+/// Its decisions must depend only on the history: iterate in a fixed order, break ties by ID, and
+/// use no clock and no randomness except from a configured seed.
 pub trait Scheduler: Send + fmt::Debug {
-    /// As chosen at start-up.
+    /// The name of the policy, as configured.
     fn name(&self) -> &str;
 
-    /// Something has happened. The cluster already shows it.
+    /// Observes a fact that has already been applied to the cluster.
     fn observe(&mut self, _now: Time, _fact: &Fact, _cluster: &Cluster) {}
 
-    /// Fills the plan. What the plan refuses has not happened, and the policy may continue.
+    /// Fills the plan. A decision that the plan refuses has no effect, and the policy may continue.
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>);
 
-    /// Whether a slot of this phase should by this policy's own ranking go from `b` to `a`, as the plan shows them
-    /// now. Never both ways at once: a wrapper that preempts slots stops when this no longer holds.
+    /// Whether, in the ranking of this policy and the current state of the plan, a slot of this
+    /// phase should move from job `b` to job `a`. This must not hold in both directions at the same
+    /// time: a wrapper that preempts slots stops when it no longer holds.
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool;
 
-    /// Whether it lets a job have another slot of this phase at all, however free the cluster is: a maximum, not a ranking.
-    /// Asked by a wrapper that gives out slots itself.
+    /// Whether a job may have another slot of this phase at all, even if slots are free. This is a
+    /// maximum, not a ranking. A wrapper that assigns slots itself must ask this.
     fn may_have_slot(&self, _job: JobId, _phase: Phase, _plan: &Plan<'_>) -> bool {
         true
     }
 
-    /// How often it wants a round when time passes; never, if nothing. Never more often than ten times a second.
+    /// The interval of periodic rounds, at least 100 ms; `None` for no periodic rounds.
     fn tick_every(&self) -> Option<Span> {
         None
     }
 
-    /// Whether something has come up that a round should be held for at once, as if time had passed.
+    /// Whether the policy requests a round at once, with [`Cause::Tick`].
     fn needs_round(&self) -> bool {
         false
     }
 
-    /// What a active job waits for, in this policy's rules and numbers: the most telling first.
+    /// What an active job waits for, as rules and numbers of this policy. The most important reason
+    /// comes first.
     fn explain(&self, _job: &Job, _now: Time, _cluster: &Cluster) -> Vec<Why> {
         Vec::new()
     }
 
-    /// Long work to be done beside the core, if there is any to begin. Asked after every event, but not while one of
-    /// this policy's problems is being solved, and not during replay.
+    /// A long computation to run outside of the state machine, if there is one to start. Called
+    /// after every event, except during replay and while a problem of this policy is being solved.
     fn next_problem(&mut self) -> Option<Problem> {
         None
     }
 
-    /// The last problem has been solved; empty if that went wrong. The cluster may have changed since it was taken.
+    /// The solution of the last problem; empty if the computation failed. The cluster may have
+    /// changed since the problem was created.
     fn solved(&mut self, _now: Time, _answer: &Numbers, _cluster: &Cluster) {}
 
-    /// Trackers near which replicas of an input would best lie, by the first job that used it: the best first. Nothing
-    /// if the policy has no opinion.
+    /// Trackers near which replicas of an input should be placed, best first, based on the first
+    /// job that used it. Empty if the policy has no preference.
     fn placement(&self, _source: &str) -> Vec<TrackerId> {
         Vec::new()
     }

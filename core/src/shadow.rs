@@ -1,15 +1,17 @@
-//! A second policy on the same facts, without effect: what would it have done here?
+//! A second policy that decides on the same facts, without effect, for comparison.
 //!
-//! The shadow is told every fact, and is asked whenever the policy is, over the same cluster, before anything of the round
-//! is carried out; and by itself when it wants a round. Its decisions are compared and thrown away. It lives in the world
-//! that the policy makes: what it would have done with slots that it gave out differently long ago, a simulation of the
-//! history tells.
+//! The shadow observes every fact. It decides in every round of the policy, on the same cluster,
+//! before the decisions of the policy are carried out, and also in rounds that it requests itself.
+//! Its decisions are compared and discarded. The cluster always follows the policy: to find out how
+//! it would develop under the shadow, simulate the history.
 //!
-//! Slots of a tracker are alike, so a round's launches are compared by job, tracker and phase. What the policy does not
-//! follow the shadow in, the shadow will want again in the next round: such wishes are counted once.
+//! The slots of a tracker are equal, so the launches of a round are compared by job, tracker and
+//! phase. A decision of the shadow that the policy does not share is repeated in the following
+//! rounds; it is counted once.
 //!
-//! Cost: every round is decided twice. Memory: the second policy's own, [`DIFFERENCES_MAX`] differences, and the wishes,
-//! of which [`WANTED_MAX`] are remembered. Not durable: the counts start over with the process.
+//! Cost: every round is decided twice. Memory: that of the second policy, [`DIFFERENCES_MAX`]
+//! differences, and [`WANTED_MAX`] tasks that the shadow wants to launch. Not durable: the counts
+//! start at zero with the process.
 
 use crate::{
     cluster::Cluster,
@@ -25,71 +27,72 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The newest differences are kept.
+/// Number of differences that are kept; the newest ones stay.
 pub const DIFFERENCES_MAX: usize = 100;
-/// Tasks that the shadow wanted to start are remembered until they do, but no more than these.
+/// Number of tasks that the shadow wants to launch and that are kept until they are launched.
 pub const WANTED_MAX: usize = 10_000;
 
-/// How often the two agreed.
+/// Counts of equal and different decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// Slots that both gave to the same job.
+    /// Slots that both policies gave to the same job.
     pub same: u64,
     /// Slots that the shadow would have given to another job.
     pub other: u64,
-    /// Slots that the policy gave out and the shadow would have left free.
+    /// Slots that the policy used and the shadow would have left free.
     pub left_free: u64,
-    /// Tasks that the shadow would have started while the policy left the slot free.
+    /// Tasks that the shadow would have launched when the policy left the slot free.
     pub sooner: u64,
-    /// Attempts whose slot both took back, at whatever time.
+    /// Attempts that both policies preempted, at any time.
     pub both_preempted: u64,
-    /// Attempts whose slot the policy took back.
+    /// Attempts that the policy preempted.
     pub policy_preempted: u64,
-    /// Attempts whose slot the shadow would have taken back.
+    /// Attempts that the shadow would have preempted.
     pub shadow_preempted: u64,
-    /// Decisions of the shadow that were refused: a sound policy has none.
+    /// Decisions of the shadow that the plan refused. A correct policy has none.
     pub refused: u64,
 }
 
-/// A task, and why it.
+/// A task and the reason why it was chosen.
 pub type Choice = (TaskId, Why);
 
-/// Where the two went different ways.
+/// A difference between the two policies.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Difference {
-    /// A slot of a tracker.
+    /// A slot was used differently.
     Slot {
-        /// Of which tracker.
+        /// The tracker of the slot.
         on: TrackerId,
-        /// Of which kind.
+        /// The phase of the slot.
         phase: Phase,
-        /// What the policy put there.
+        /// The task that the policy launched.
         policy: Option<Choice>,
-        /// What the shadow would have put there.
+        /// The task that the shadow would have launched.
         shadow: Option<Choice>,
     },
-    /// A slot that one of them took back, and the other had not by then.
+    /// One policy preempted an attempt that the other had not preempted by then.
     Preempted {
-        /// Whose.
+        /// The attempt.
         attempt: AttemptId,
-        /// It was the shadow that would have.
+        /// Whether the shadow would have preempted it; otherwise the policy did.
         by_shadow: bool,
-        /// Why.
+        /// The reason.
         why: Why,
     },
 }
 
-/// The second policy, and how it compares.
+/// The second policy and the result of the comparison.
 #[derive(Debug)]
 pub struct Shadow {
     pub(crate) scheduler: Box<dyn Scheduler>,
     pub(crate) computing: Option<u64>,
     tally: Tally,
     differences: VecDeque<(Time, Difference)>,
-    /// Tasks that wait, and that the shadow would have started.
+    /// Pending tasks that the shadow would have launched.
     wanted_tasks: BTreeSet<TaskId>,
-    /// Attempts that live, and whose slot the policy, or the shadow, wants back.
+    /// Running attempts that the policy has preempted.
     preempted: BTreeSet<AttemptId>,
+    /// Running attempts that the shadow would have preempted.
     wanted: BTreeSet<AttemptId>,
     last_tick: Time,
 }
@@ -108,12 +111,12 @@ impl Shadow {
         }
     }
 
-    /// Its name.
+    /// The name of the second policy.
     pub fn name(&self) -> &str {
         self.scheduler.name()
     }
 
-    /// The counts since the process began.
+    /// The counts since the process started.
     pub fn tally(&self) -> Tally {
         self.tally
     }
@@ -144,12 +147,12 @@ impl Shadow {
         }
     }
 
-    /// When it wants to be asked next because time passes.
+    /// When its next periodic round is due.
     pub(crate) fn next_tick(&self, least: Span) -> Option<Time> {
         self.scheduler.tick_every().map(|every| self.last_tick + every.max(least))
     }
 
-    /// Asks it what the policy was asked, or what it wants to be asked by itself, and compares.
+    /// Lets the shadow decide in a round and compares its decisions with those of the policy.
     pub(crate) fn compare(
         &mut self,
         round: Round,
@@ -161,7 +164,7 @@ impl Shadow {
             Cause::Offer(tracker) => plan.fill_reservations(tracker),
             Cause::Tick => self.last_tick = round.now,
         }
-        // Promises are the policy's own, and come first in both lists.
+        // The first decisions of both plans fill reservations of the policy. They are not compared.
         let reserved_slots = plan.decisions().len();
         self.scheduler.decide(round, &mut plan);
         let (shadow, refused) = plan.finish();
@@ -182,12 +185,12 @@ impl Shadow {
         }
         for ((on, phase), (mut policy, mut shadow)) in places {
             policy.retain(|(task, _)| {
-                let twin = shadow.iter().position(|(other, _)| other.job == task.job);
-                if let Some(at) = twin {
+                let same_job = shadow.iter().position(|(other, _)| other.job == task.job);
+                if let Some(at) = same_job {
                     shadow.remove(at);
                     self.tally.same += 1;
                 }
-                twin.is_none()
+                same_job.is_none()
             });
             let mut shadow = shadow.into_iter();
             for choice in policy {
@@ -211,7 +214,8 @@ impl Shadow {
     }
 
     fn compare_preemptions(&mut self, now: Time, policy: &[Decision], shadow: &[Decision]) {
-        // The policy's first: what both take back in one round is no difference.
+        // First the decisions of the policy: a preemption that both decide in the same round is not
+        // a difference.
         for (attempt, why) in policy.iter().filter_map(preemption_of) {
             self.preempted.insert(attempt);
             self.tally.policy_preempted += 1;

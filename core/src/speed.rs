@@ -1,10 +1,14 @@
-//! How fast trackers have been: a fold of the facts, so that it is the same after a restart as far as the journal goes back.
+//! How fast trackers are, measured from facts. After a restart the values are the same, as far as
+//! the journal goes back.
 //!
-//! A map's rate is the bytes of its range by the time it took; a reduce's is the bytes that it wrote by the time from the
-//! last map's end. Programs differ by orders of magnitude, so speeds are compared within a job: an attempt's rate over
-//! the mean rate of its job so far. A tracker's speed is the geometric mean of these.
-//! Deliberately absent: ageing. A machine that is repaired registers anew and is known by the same number, until its
-//! tracker is forgotten.
+//! The rate of a map is the size of its range divided by its duration. The rate of a reduce is the
+//! number of bytes that it wrote divided by the time since the last map ended. Programs differ by
+//! orders of magnitude, so rates are compared within a job: the speed of an attempt is its rate
+//! divided by the mean rate of its job so far. The speed of a tracker is the geometric mean of
+//! these speeds.
+//!
+//! Deliberately absent: ageing. A machine that was repaired registers with the same name and keeps
+//! its old measurements until its tracker is forgotten.
 
 use crate::{
     cluster::Cluster,
@@ -15,26 +19,27 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Bytes in seconds, over some attempts.
+/// Bytes and seconds of a set of attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Throughput {
-    /// Of input for maps, of output for reduces.
+    /// Bytes of input for maps, of output for reduces.
     pub bytes: f64,
-    /// Over all attempts.
+    /// Seconds, summed over the attempts.
     pub seconds: f64,
-    /// Attempts.
+    /// Number of attempts.
     pub attempts: u32,
     compared: u32,
     logarithms: f64,
 }
 
 impl Throughput {
-    /// Bytes a second; nothing if nothing has been seen.
+    /// Bytes per second, if there were any.
     pub fn rate(&self) -> Option<f64> {
         (self.seconds > 0.0 && self.bytes > 0.0).then(|| self.bytes / self.seconds)
     }
 
-    /// 1 is as fast as others at the same jobs; nothing if there was nothing to compare with.
+    /// The speed relative to other trackers that ran the same jobs, which is 1 on average. `None`
+    /// without anything to compare with.
     pub fn speed(&self) -> Option<f64> {
         (self.compared > 0).then(|| (self.logarithms / f64::from(self.compared)).exp())
     }
@@ -51,7 +56,7 @@ impl Throughput {
     }
 }
 
-/// Of every tracker.
+/// The throughput of every tracker and of every running job.
 #[derive(Debug, Default)]
 pub(crate) struct Speeds {
     trackers: BTreeMap<TrackerId, PerPhase<Throughput>>,
@@ -59,7 +64,7 @@ pub(crate) struct Speeds {
 }
 
 impl Speeds {
-    /// Takes a fact down; the cluster already shows it.
+    /// Adds a fact that has already been applied to the cluster.
     pub(crate) fn note(&mut self, entry: &Entry, cluster: &Cluster) {
         match &entry.fact {
             Fact::AttemptSucceeded { attempt, result } => {
@@ -70,7 +75,7 @@ impl Speeds {
                 self.sample(*attempt, bytes, entry.at, cluster);
             }
             Fact::MapSplit { attempt, .. } => {
-                // The task's range ends where the attempt did.
+                // The range of the task now ends where the attempt ended.
                 let bytes = cluster.task(attempt.task).map_or(0, crate::task::Task::bytes);
                 self.sample(*attempt, bytes, entry.at, cluster);
             }
@@ -84,7 +89,7 @@ impl Speeds {
         }
     }
 
-    /// One that went on from the checkpoint of another says nothing.
+    /// Adds a sample. An attempt that resumed from a checkpoint is ignored.
     fn sample(&mut self, id: AttemptId, bytes: u64, at: Time, cluster: &Cluster) {
         let (Some(job), Some(attempt)) = (cluster.job(id.job()), cluster.attempt(id)) else { return };
         let phase = id.phase();
@@ -93,7 +98,7 @@ impl Speeds {
             Phase::Reduce => job.maps_done.map_or(attempt.launched, |done| done.max(attempt.launched)),
         };
         let (bytes, seconds) = (bytes as f64, at.since(began).as_secs_f64());
-        if attempt.from.is_some() || bytes <= 0.0 || seconds <= 0.0 {
+        if attempt.resumed_from.is_some() || bytes <= 0.0 || seconds <= 0.0 {
             return;
         }
         let own = &mut self.trackers.entry(attempt.tracker).or_default()[phase];

@@ -1,12 +1,13 @@
 //! Tasks and their attempts.
 //!
-//! An attempt holds its slot from the moment it is decided until its tracker says that the process is gone, or
-//! the tracker is lost. It is *trying* until it is told to stop. A task waits exactly when it is not done, has no
-//! attempt that tries, nobody holds it, and its job runs: one that will not die must not keep its task from running
-//! elsewhere.
+//! An attempt holds its slot from its launch until its tracker reports that the process has ended,
+//! or until the tracker is lost. It is *viable* until it is ordered to stop. A task is pending if
+//! its job is running, it is not done and not on hold, and it has no viable attempt. An attempt
+//! that does not end therefore does not prevent its task from running elsewhere.
 //!
-//! A map that is split ends where it stands: its task's range becomes shorter, and a new task of the same root takes
-//! the rest. A reduce that is paused leaves a checkpoint, which the task's next attempt takes up.
+//! A map that is split ends at its current position: the range of its task becomes shorter, and a
+//! new task with the same root gets the remainder. A reduce that is paused leaves a checkpoint,
+//! from which the next attempt of the task resumes.
 
 use crate::{
     ids::{AttemptId, HostId, TaskId, TrackerId},
@@ -16,70 +17,72 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fmt};
 
-/// A task.
+/// A map or a reduce of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
-    /// Its name.
+    /// Its ID.
     pub id: TaskId,
-    /// The split, as submitted, that a map's range is a part of. Of no meaning for a reduce.
+    /// The split, as submitted, that the range of a map is a part of. Unused for a reduce.
     pub root: u32,
-    /// First byte of a map's range; 0 for a reduce.
+    /// First byte of the range of a map; 0 for a reduce.
     pub start: u64,
-    /// One past its last byte.
+    /// One past the last byte of the range.
     pub end: u64,
-    /// Hosts that have a map's input.
+    /// Hosts that have the input of a map.
     pub hosts: Vec<HostId>,
-    /// Every try so far, by number.
+    /// All attempts so far, by number.
     pub attempts: Vec<Attempt>,
-    /// The attempt whose result counts.
+    /// The number of the attempt whose result counts.
     pub done_by: Option<u32>,
-    /// Attempts that failed: these use up the budget.
+    /// Number of failed attempts. They count towards the maximum of the job.
     pub failures: u32,
-    /// How often a map's output could not be fetched.
+    /// How often the output of a map was given up because it could not be fetched.
     pub unfetched: u32,
-    /// The state of a reduce that was paused and has not been taken further since.
+    /// The newest checkpoint of a paused reduce.
     pub checkpoint: Option<Checkpoint>,
-    /// Of the work of attempts whose slots were preempted, what its result or its checkpoint is made of.
+    /// The work of preempted attempts that is part of its result or its checkpoint.
     pub saved_work: Work,
-    /// Somebody wants it to wait until they say otherwise.
+    /// The task waits until a user resumes it.
     pub on_hold: bool,
-    /// Trackers where it failed, or where its output could not be fetched: others are tried first.
+    /// Trackers where it failed, or where its output could not be fetched. Other trackers are tried
+    /// first.
     pub avoided_trackers: BTreeSet<TrackerId>,
 }
 
-/// Where an attempt stands.
+/// The state of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AttemptState {
-    /// Its tracker has been told, and has not said that it runs.
+    /// The order was sent, but the tracker has not reported it as running.
     Launching,
-    /// It runs.
+    /// It is running.
     Running,
-    /// A map that has been told to end where it stands, and has not said where that was.
+    /// A map that was ordered to split and has not reported where it ended.
     Splitting,
-    /// A reduce that has been told to save its checkpoint, and has not done so.
+    /// A reduce that was ordered to pause and has not reported its checkpoint.
     Pausing,
-    /// It has been told to stop, and its tracker has not said that it is gone.
+    /// It was ordered to stop, and its tracker has not reported its end.
     Stopping,
-    /// Its result counts, or would have.
+    /// It succeeded, and its result counts or did count.
     Succeeded,
-    /// It failed: its own fault.
+    /// It failed. This counts as a failure of the task.
     Failed,
-    /// It was stopped or lost: no fault of the task, and no budget is used.
+    /// It was stopped or lost. This does not count as a failure of the task.
     Killed,
-    /// Its state is checkpointed; another attempt will take it up.
+    /// It saved a checkpoint, from which another attempt will resume.
     Paused,
 }
 
-/// How a slot is preempted.
+/// How an attempt is preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PreemptKind {
-    /// Whatever it has done is thrown away.
+    /// Its work is lost.
     Kill,
-    /// A map: what it has done counts, the rest of its range becomes a task of its own.
+    /// Only for maps: its result counts for what it has read, and a new task gets the remainder of
+    /// its range.
     Split,
-    /// A reduce: its state is checkpointed and resumed later, here or elsewhere.
+    /// Only for reduces: it saves a checkpoint and is resumed later, on any tracker.
     Pause,
 }
 
@@ -99,33 +102,33 @@ impl AttemptState {
         self.is_viable() || self == Self::Stopping
     }
 
-    /// Whether it may still bring a result that is wanted.
+    /// Whether its result may still count.
     pub fn is_viable(self) -> bool {
         matches!(self, Self::Launching | Self::Running | Self::Splitting | Self::Pausing)
     }
 }
 
-/// What a reduce is doing. Its progress means different things in each.
+/// What an attempt is doing. Progress means something else in each stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// A map, mapping.
+    /// A map is reading its input.
     #[default]
     Map,
-    /// Fetching map output.
+    /// A reduce is fetching map output.
     Shuffle,
-    /// Everything is fetched; merging.
+    /// A reduce has fetched everything and is merging.
     Merge,
-    /// Reducing.
+    /// A reduce is calling the reducer.
     Reduce,
 }
 
-/// Work, as it is counted where slots are preempted.
+/// Work of preempted attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Work {
     /// Input bytes read.
     pub bytes: u64,
-    /// Time of attempts.
+    /// Duration of the attempts.
     pub time: Span,
 }
 
@@ -137,136 +140,139 @@ impl std::ops::Add for Work {
     }
 }
 
-/// What a tracker says of a checkpoint.
+/// What a tracker reports about a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CheckpointInfo {
-    /// What the reduce was doing.
+    /// The stage of the reduce.
     pub stage: Stage,
-    /// How large it is.
+    /// The size of the checkpoint.
     pub bytes: u64,
-    /// What was fetched for it, by all attempts that it goes back to.
+    /// Bytes fetched by this attempt and all attempts that it resumed from.
     pub bytes_in: u64,
-    /// Records that they have reduced.
+    /// Records reduced by these attempts.
     pub records: u64,
 }
 
-/// The state of a paused reduce.
+/// The checkpoint of a paused reduce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Whose it is.
+    /// The attempt that saved it.
     pub attempt: AttemptId,
-    /// Where it lies.
+    /// The tracker that has it.
     pub tracker: TrackerId,
-    /// What the reduce was doing.
+    /// The stage of the reduce.
     pub stage: Stage,
-    /// How large it is.
+    /// The size of the checkpoint.
     pub bytes: u64,
-    /// What was done for it, by all attempts that it goes back to.
+    /// Work of this attempt and all attempts that it resumed from.
     pub work: Work,
-    /// Records that they have reduced. Not durable: its tracker says it again when it registers.
+    /// Records reduced by these attempts. Not durable: the tracker reports it when it registers.
     pub records: u64,
 }
 
 impl Checkpoint {
-    /// Whether less is left to do from here than from another state of the same task.
+    /// Whether this checkpoint has more progress than another one of the same task.
     pub fn is_ahead_of(&self, other: &CheckpointInfo) -> bool {
         (self.stage, self.records, self.work.bytes) > (other.stage, other.records, other.bytes_in)
     }
 }
 
-/// Why an attempt that was preempted goes on.
+/// Why an attempt that was preempted continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum PreemptRefusal {
-    /// There is nowhere to put its state.
-    #[error("no disk of its tracker has room for its state")]
+    /// There is no space for its checkpoint.
+    #[error("no disk of its tracker has space for its checkpoint")]
     NoSpace,
-    /// Its reducer carries something from key to key, and cannot save it.
+    /// Its reducer keeps state between keys that it cannot save.
     #[error("its reducer keeps state between keys that it cannot save: it can only be killed")]
     ReducerNotSavable,
-    /// Its mapper must see its whole range.
+    /// Its mapper has not declared that its input may be divided.
     #[error("its mapper is not divisible: it can only be killed")]
     MapperNotDivisible,
 }
 
-/// How far an attempt is, as its tracker last said.
+/// The progress of an attempt, as last reported by its tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Progress {
-    /// From 0 to 1.
+    /// Between 0 and 1.
     pub done: f32,
-    /// What it is doing.
+    /// The current stage.
     pub stage: Stage,
     /// Input bytes read so far.
     pub bytes_in: u64,
     /// Output bytes written so far.
     pub bytes_out: u64,
-    /// Counts up while its work goes on, also where nothing else shows it: waiting for maps, sorting, merging.
+    /// Increases while the attempt works, even if nothing else changes: while it waits for maps,
+    /// sorts or merges.
     pub activity: u64,
-    /// How often it was preempted and went on.
+    /// How often it was preempted and refused.
     pub refusals: u32,
-    /// Why, the last time.
+    /// The reason of the last refusal.
     pub refused: Option<PreemptRefusal>,
 }
 
-/// One try at a task.
+/// One execution of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attempt {
-    /// Its name.
+    /// Its ID.
     pub id: AttemptId,
-    /// Where.
+    /// The tracker that runs it.
     pub tracker: TrackerId,
-    /// The end of its range when it was decided: a split makes the task's shorter.
+    /// The end of its range at launch. A split makes the range of the task shorter.
     pub end: u64,
-    /// The paused attempt that it resumed from.
-    pub from: Option<AttemptId>,
-    /// Where that lay.
+    /// The paused attempt whose checkpoint it resumed from.
+    pub resumed_from: Option<AttemptId>,
+    /// The tracker that had this checkpoint.
     pub checkpoint_on: Option<TrackerId>,
-    /// What had been done for it.
+    /// The work in this checkpoint.
     pub prior_work: Work,
-    /// Where a map's output lies, once it is done: where it ran, or where it was taken from there.
+    /// The tracker that has the output of a map that is done: the one that ran it, or one that
+    /// copied it.
     pub output_on: TrackerId,
-    /// Where it stands.
+    /// Its state.
     pub state: AttemptState,
-    /// When it was decided.
+    /// When it was launched.
     pub launched: Time,
-    /// When its tracker last said that it had come further, or was at work.
+    /// When its tracker last reported progress or activity.
     pub last_progress: Time,
     /// When it ended.
     pub ended: Option<Time>,
-    /// When its tracker last said that it runs, or was asked to stop it. What trackers say is not durable.
+    /// When its tracker last reported it, or when it was last ordered to stop. Reports are not
+    /// durable.
     pub last_reported: Time,
-    /// How and when it was told to release its slot, if it was.
+    /// How and when it was preempted, if it was.
     pub preempt_request: Option<(PreemptKind, Time)>,
-    /// Whether whoever asked wants its task to wait.
+    /// Whether a user paused it, so that its task is on hold.
     pub hold_requested: bool,
-    /// If it still holds its slot then, it is killed.
+    /// When it is killed if it still holds its slot.
     pub preempt_deadline: Option<Time>,
     /// How often it was preempted and refused.
     pub refusals: u32,
-    /// What it has done, if it ended because its slot was wanted.
+    /// Its own work, if it ended because it was preempted.
     pub work_done: Option<Work>,
-    /// Why it was asked to stop, if that was its own fault: it counts as failed once it is gone.
+    /// The error for which it was ordered to stop. It counts as failed when it has ended.
     pub fault: Option<String>,
-    /// Why it was placed where it was.
+    /// Why the policy launched it there.
     pub why: Why,
     /// Why it failed or was stopped.
     pub error: Option<String>,
-    /// How far it is.
+    /// Its progress.
     pub progress: Progress,
-    /// It duplicates one that runs.
+    /// Whether it duplicates a running attempt.
     pub speculative: bool,
-    /// What it brought, once it has succeeded. For a map, gone again when its output is.
+    /// Its result, if it succeeded. Removed when the output of a map is lost.
     pub result: Option<AttemptResult>,
 }
 
-/// What a successful attempt leaves.
+/// The result of a successful attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AttemptResult {
-    /// By name.
+    /// Counters by name.
     pub counters: Vec<(String, u64)>,
-    /// Files that hold a reduce's (or a map-only map's) output, in order. Tasks never rename: these are moved into
-    /// place when the whole job is.
+    /// The output files of a reduce, or of a map of a map-only job, in order. Attempts do not
+    /// rename them: the commit of the job moves them.
     pub pieces: Vec<String>,
-    /// Bytes of a map's output over all partitions, or of a reduce's pieces.
+    /// Bytes of the output of a map over all partitions, or of the pieces of a reduce.
     pub bytes_out: u64,
 }
 
@@ -294,37 +300,37 @@ impl Task {
         self.attempts.iter().filter(|attempt| attempt.state.holds_slot())
     }
 
-    /// An attempt, the one that it resumed from, the one whose state that took up, and so on.
+    /// An attempt, the attempt that it resumed from, and so on.
     pub fn chain(&self, number: u32) -> impl Iterator<Item = &Attempt> {
         let first = self.attempts.get(number as usize);
-        std::iter::successors(first, |attempt| self.attempts.get(attempt.from?.number as usize))
+        std::iter::successors(first, |attempt| self.attempts.get(attempt.resumed_from?.number as usize))
     }
 
-    /// Attempts that may still bring a result that is wanted.
+    /// Attempts whose result may still count.
     pub fn viable(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.state.is_viable())
     }
 
-    /// States on disks that some attempt may still read: the one to take up, and those that were taken up. With the
-    /// trackers that have them.
+    /// Checkpoints that an attempt may still read, with their trackers: the newest one, and those
+    /// that live attempts resumed from.
     pub fn checkpoints(&self) -> impl Iterator<Item = (AttemptId, TrackerId)> + '_ {
         let checkpoint = self.checkpoint.map(|checkpoint| (checkpoint.attempt, checkpoint.tracker));
         checkpoint
             .into_iter()
-            .chain(self.live().filter_map(|attempt| attempt.from.zip(attempt.checkpoint_on)))
+            .chain(self.live().filter_map(|attempt| attempt.resumed_from.zip(attempt.checkpoint_on)))
     }
 
-    /// Whether it waits for a slot, if its job runs.
+    /// Whether it is pending, provided that its job is running.
     pub fn waits(&self) -> bool {
         !self.is_done() && !self.on_hold && self.viable().next().is_none()
     }
 
-    /// Whether nothing of it runs, and nothing will before somebody who holds it says so.
+    /// Whether it is on hold and no attempt is viable.
     pub fn is_on_hold(&self) -> bool {
         !self.is_done() && self.on_hold && self.viable().next().is_none()
     }
 
-    /// Whether its result is there.
+    /// Whether an attempt has succeeded and its result still exists.
     pub fn is_done(&self) -> bool {
         self.done_by.is_some()
     }
@@ -334,7 +340,7 @@ impl Task {
         self.done_by.and_then(|number| self.attempts.get(number as usize))
     }
 
-    /// Bytes of its range.
+    /// Size of its range in bytes.
     pub fn bytes(&self) -> u64 {
         self.end - self.start
     }

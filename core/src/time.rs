@@ -1,33 +1,34 @@
-//! Moments and lengths of time, as numbers that somebody passes in. Nothing here reads a clock.
+//! Times and durations. They are passed in: nothing here reads a clock.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops};
 
-/// A moment, in microseconds since an origin that the driver chose. Durations are taken on a monotonic clock.
+/// A point in time, in microseconds since an origin that the driver chooses. Differences come from
+/// a monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Time(pub u64);
 
-/// A length of time, in microseconds.
+/// A duration, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Span(pub u64);
 
 impl Span {
-    /// `n` seconds.
+    /// A duration in seconds.
     pub const fn secs(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000))
     }
-    /// `n` milliseconds.
+    /// A duration in milliseconds.
     pub const fn millis(n: u64) -> Self {
         Self(n.saturating_mul(1000))
     }
-    /// As seconds, for formulas and people.
+    /// The duration in seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }
 }
 
 impl Time {
-    /// How long after `earlier`; nothing if it was later.
+    /// The duration since `earlier`; 0 if `earlier` is later.
     pub fn since(self, earlier: Time) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }

@@ -1,12 +1,12 @@
-//! What must hold from one event to the next (numbers as in [`crate::invariants`]): a witness of all that happened.
+//! Invariants over the sequence of events, numbered as in [`crate::invariants`].
 //!
 //! - 1: a task is done once, unless its output was lost since.
-//! - 3: who has not registered with this start of the JobTracker, or is not the newest start of its tracker, cannot
-//!   report.
-//! - 5: a heartbeat that is heard again brings nothing new.
-//! - 6: done maps run again only while reduces need them, done reduces never.
-//! - 8: every attempt ends before its job is forgotten. (Reduces cannot hold what a map waits for: slots of maps and of
-//!   reduces are apart.)
+//! - 3: a report counts only if its tracker has registered in this epoch and is its newest
+//!   incarnation.
+//! - 5: a repeated heartbeat changes nothing.
+//! - 6: maps that are done run again only while reduces need their output; reduces that are done
+//!   never run again.
+//! - 8: every attempt ends before its job is forgotten.
 
 use crate::{
     cluster::Cluster,
@@ -17,27 +17,28 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sees every event with its effects, in order and over restarts.
+/// Observes every event with its effects, in order and across restarts.
 #[derive(Debug, Default)]
 pub struct TraceChecker {
     epoch: u64,
-    /// Trackers that have registered with this start of the JobTracker: which start of theirs, and the newest heartbeat.
+    /// Trackers that have registered in this epoch: their incarnation and the number of the newest
+    /// heartbeat.
     last_heartbeats: BTreeMap<TrackerId, (Incarnation, u64)>,
     done: BTreeSet<TaskId>,
-    /// Every attempt that was ever launched, and whether it has ended; of jobs that are remembered.
+    /// All attempts of known jobs, and whether they have ended.
     attempts: BTreeMap<AttemptId, bool>,
 }
 
 impl TraceChecker {
-    /// Whether these effects may follow from that event; the first thing that is wrong, in words.
+    /// Checks whether the effects of an event are allowed. The error describes the first violation.
     pub fn check(&mut self, event: &Event, effects: &[Effect], after: &Cluster) -> Result<(), String> {
-        let mute = self.cannot_report(event);
+        let unreliable = self.cannot_report(event);
         let facts = effects.iter().filter_map(|effect| match effect {
             Effect::Append(entry) => Some(&entry.fact),
             _ => None,
         });
         for fact in facts {
-            if let Some(why) = mute
+            if let Some(why) = unreliable
                 && is_report(fact)
             {
                 return Err(format!("{fact:?} from {why}"));
@@ -66,7 +67,7 @@ impl TraceChecker {
         Ok(())
     }
 
-    /// Why nothing that is reported with this event may count, if so.
+    /// Why reports in this event must not count, if so.
     fn cannot_report(&self, event: &Event) -> Option<&'static str> {
         let Event::Heartbeat(heartbeat) = event else {
             let may_report = matches!(event, Event::Registration { .. });
@@ -75,9 +76,9 @@ impl TraceChecker {
         match self.last_heartbeats.get(&heartbeat.tracker) {
             None => Some("a tracker that has not registered (3)"),
             Some((incarnation, _)) if *incarnation != heartbeat.incarnation => {
-                Some("another start of the tracker (3)")
+                Some("another incarnation of the tracker (3)")
             }
-            Some((_, seq)) if heartbeat.seq <= *seq => Some("a heartbeat that was heard before (5)"),
+            Some((_, seq)) if heartbeat.seq <= *seq => Some("a heartbeat that was handled before (5)"),
             Some(_) => None,
         }
     }
@@ -95,7 +96,7 @@ impl TraceChecker {
             Fact::AttemptSucceeded { attempt, .. } | Fact::MapSplit { attempt, .. } => {
                 self.ended(*attempt)?;
                 if !self.done.insert(attempt.task) {
-                    return Err(format!("{attempt}: its task was done already (1)"));
+                    return Err(format!("{attempt}: its task was already done (1)"));
                 }
             }
             Fact::AttemptPaused { attempt, .. }
@@ -148,7 +149,7 @@ impl TraceChecker {
     }
 }
 
-/// Whether only a tracker can have said so.
+/// Whether a fact can only follow from the report of a tracker.
 fn is_report(fact: &Fact) -> bool {
     matches!(
         fact,
@@ -169,7 +170,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn reported(facts: Vec<Fact>) -> Vec<Effect> {
+    fn appended(facts: Vec<Fact>) -> Vec<Effect> {
         facts.into_iter().map(|fact| Effect::Append(Entry { at: Time::default(), fact })).collect()
     }
 
@@ -187,7 +188,13 @@ mod tests {
 
     fn launched(id: &str) -> Fact {
         let (attempt, tracker) = (attempt(id), TrackerId(1));
-        Fact::AttemptLaunched { attempt, tracker, speculative: false, from: None, why: Why::default() }
+        Fact::AttemptLaunched {
+            attempt,
+            tracker,
+            speculative: false,
+            resumed_from: None,
+            why: Why::default(),
+        }
     }
 
     fn succeeded(id: &str) -> Fact {
@@ -199,12 +206,12 @@ mod tests {
         let cluster = Cluster::default();
         let mut trace_checker = TraceChecker::default();
         let mut check =
-            |event: &Event, facts: Vec<Fact>| trace_checker.check(event, &reported(facts), &cluster);
+            |event: &Event, facts: Vec<Fact>| trace_checker.check(event, &appended(facts), &cluster);
         check(&Event::Tick, vec![launched("job_1.m0.0"), launched("job_1.m1.0")]).unwrap();
         assert!(check(&heartbeat(1), vec![succeeded("job_1.m0.0")]).unwrap_err().contains("not registered"));
         trace_checker.last_heartbeats.insert(TrackerId(1), (Incarnation(7), 0));
         let mut check =
-            |event: &Event, facts: Vec<Fact>| trace_checker.check(event, &reported(facts), &cluster);
+            |event: &Event, facts: Vec<Fact>| trace_checker.check(event, &appended(facts), &cluster);
         check(&heartbeat(1), vec![succeeded("job_1.m0.0")]).unwrap();
         assert!(check(&heartbeat(1), vec![succeeded("job_1.m1.0")]).unwrap_err().contains("(5)"));
         assert!(check(&heartbeat(2), vec![launched("job_1.m0.1")]).unwrap_err().contains("(6)"));

@@ -1,4 +1,4 @@
-//! A tracker as the JobTracker sees it.
+//! A tracker, as the JobTracker sees it.
 
 use crate::{
     ids::{AttemptId, HostId, Incarnation, RackId, TrackerId},
@@ -7,33 +7,33 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// Whether a tracker can be relied on.
+/// Whether a tracker can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrackerState {
-    /// Heard of.
+    /// Its heartbeats arrive.
     Live,
-    /// Silent for a while, or its connection broke: gets nothing new.
+    /// Its heartbeats are late or its connection broke. It gets no new work.
     Suspect,
-    /// Known from before a restart of the JobTracker; expected back.
+    /// It was known before a restart of the JobTracker and has not registered since.
     Awaited,
-    /// Given up: what it ran runs elsewhere.
+    /// It was given up. Its attempts run elsewhere.
     Lost,
 }
 
-/// A tracker that is being drained, or is empty.
+/// The drain of a tracker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drain {
-    /// Who wants it.
+    /// The user who requested it.
     pub by: String,
-    /// Since when.
+    /// When it was requested.
     pub since: Time,
-    /// Then, what still runs is killed.
+    /// The deadline. Attempts that still run then are killed.
     pub until: Time,
-    /// So far.
+    /// The cost so far.
     pub cost: DrainCost,
 }
 
-/// What a drain has done.
+/// The cost of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct DrainCost {
@@ -41,13 +41,13 @@ pub struct DrainCost {
     pub pauses: u32,
     pub kills: u32,
     pub time_lost: Span,
-    /// Map outputs that others have now.
+    /// Map outputs that other trackers have copied.
     pub outputs: u32,
     pub output_bytes: u64,
-    /// States of paused reduces that others have now.
+    /// Checkpoints of paused reduces that other trackers have copied.
     pub checkpoints: u32,
     pub checkpoint_bytes: u64,
-    /// Outputs and states that could not be moved: what made them runs again.
+    /// Outputs and checkpoints that could not be copied. Their tasks run again.
     pub redone: u32,
 }
 
@@ -56,51 +56,51 @@ pub struct DrainCost {
 pub struct Tracker {
     /// Its number.
     pub id: TrackerId,
-    /// Its name; one tracker a name.
+    /// Its name, which is unique.
     pub name: String,
-    /// This start of it.
+    /// The number of this process among all that have registered with this name.
     pub incarnation: Incarnation,
     /// Its host.
     pub host: HostId,
     /// Its rack.
     pub rack: RackId,
-    /// Where reducers fetch map output, `host:port`.
+    /// Where reduces fetch map output from it, `host:port`.
     pub shuffle_addr: String,
-    /// Where its attempts' logs are read, `host:port`.
+    /// Where logs of its attempts are read, `host:port`.
     pub logs_addr: String,
-    /// How many attempts it takes at a time.
+    /// Number of slots.
     pub slots: PerPhase<u32>,
-    /// Whether it can be relied on.
+    /// Whether it can be used.
     pub state: TrackerState,
     /// Attempts that hold its slots.
     pub running: PerPhase<BTreeSet<AttemptId>>,
-    /// Attempts of maps whose output it serves, as facts and its own last registration say.
+    /// Maps whose output it serves, according to the facts and to its last registration.
     pub outputs: BTreeSet<AttemptId>,
-    /// Paused attempts whose state it keeps.
+    /// Paused attempts whose checkpoint it has.
     pub checkpoints: BTreeSet<AttemptId>,
-    /// Attempts that it says it runs and that the JobTracker gave up: their processes are there until it says
-    /// otherwise, and so are the slots they take. Not durable.
+    /// Attempts that it reports as running but that the JobTracker has given up. Each takes a slot
+    /// until the tracker no longer reports it. Not durable.
     pub unknown_attempts: PerPhase<BTreeSet<AttemptId>>,
-    /// When it was last heard of.
+    /// The time of its last heartbeat.
     pub last_seen: Time,
-    /// Whether it is being drained.
+    /// The drain, if it is being drained.
     pub drain: Option<Drain>,
 }
 
 impl Tracker {
-    /// Whether it may be given work: it can be relied on, and is not being drained.
+    /// Whether it may be given work: it is live and not being drained.
     pub fn accepts_work(&self) -> bool {
         self.state == TrackerState::Live && self.drain.is_none()
     }
 
-    /// Slots that policies divide among jobs: none if it cannot be relied on or is being drained. After a restart of the
-    /// JobTracker those that are expected back count.
+    /// Slots that policies divide among jobs: none if the tracker is suspect, lost or being
+    /// drained. The slots of awaited trackers count.
     pub fn capacity(&self) -> PerPhase<u32> {
         let relied_on = matches!(self.state, TrackerState::Live | TrackerState::Awaited);
         if relied_on && self.drain.is_none() { self.slots } else { PerPhase::default() }
     }
 
-    /// Slots that nothing holds; none if it takes no work.
+    /// Free slots; none if it accepts no work.
     pub fn free(&self, phase: Phase) -> u32 {
         if !self.accepts_work() {
             return 0;

@@ -1,4 +1,4 @@
-//! Reasons: why something was decided, and what was decided lately for each job.
+//! Reasons of decisions, and the recent events of each job.
 
 use crate::{
     fact::{Entry, Fact},
@@ -12,27 +12,27 @@ use std::{
     fmt,
 };
 
-/// Why something was decided: the rule's name, and the numbers that it went by.
+/// The reason of a decision: the name of a rule, and numbers.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Why {
-    /// Such as `oldest-job`.
+    /// The name of the rule, such as `oldest-job`.
     pub rule: Cow<'static, str>,
-    /// Such as `share = 0.25`.
+    /// Named numbers, such as `share = 0.25`.
     pub numbers: Vec<(Cow<'static, str>, f64)>,
 }
 
 impl Why {
-    /// For a reason that is not a rule of a policy.
+    /// A reason that is not a rule of a policy.
     pub fn named(reason: String) -> Self {
         Self { rule: Cow::Owned(reason), numbers: Vec::new() }
     }
 
-    /// By this rule alone.
+    /// A rule without numbers.
     pub const fn rule(rule: &'static str) -> Self {
         Self { rule: Cow::Borrowed(rule), numbers: Vec::new() }
     }
 
-    /// Reads what `Display` shows; nothing if the text is not a rule and numbers.
+    /// Parses the output of `Display`. `None` if the text is not a rule with numbers.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let is_rule = |rule: &&str| !rule.is_empty() && !rule.contains('=');
@@ -45,19 +45,19 @@ impl Why {
         Some(Self { rule: Cow::Owned(rule), numbers })
     }
 
-    /// The number of this name.
+    /// The number with this name.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.numbers.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
     }
 
-    /// And this number.
+    /// Adds a number.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: f64) -> Self {
         self.numbers.push((Cow::Borrowed(name), value));
         self
     }
 
-    /// For the good of this job: the number `for_job`.
+    /// Adds the number `for_job`: the job that benefits from the decision.
     #[must_use]
     pub fn benefit(self, job: JobId) -> Self {
         self.with("for_job", f64::from(job.0))
@@ -67,20 +67,22 @@ impl Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.rule)?;
-        // Three digits after the point say enough; whole numbers show none.
+        // At most three digits after the point.
         self.numbers
             .iter()
             .try_for_each(|(name, value)| write!(f, " {name}={}", (value * 1000.0).round() / 1000.0))
     }
 }
 
-/// What was decided and what befell each job lately. A pure fold of the facts, so it is the same after a replay.
+/// Recent decisions and events of each job. They depend only on the facts, so they are the same
+/// after a replay.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     jobs: BTreeMap<JobId, RecentFacts>,
 }
 
-/// Launches come by the thousand, and must not push out why slots were preempted.
+/// The recent facts of a job. Launches have a list of their own, because there are so many that
+/// they would evict the reasons of preemptions.
 #[derive(Debug, Default)]
 struct RecentFacts {
     launches: VecDeque<Entry>,
@@ -88,7 +90,7 @@ struct RecentFacts {
 }
 
 impl Recent {
-    /// Takes a fact down; `max` of each kind are kept a job.
+    /// Adds a fact. At most `max` launches and `max` other facts are kept for each job.
     pub(crate) fn note(&mut self, entry: &Entry, max: usize) {
         let Some(job) = entry.fact.job() else { return };
         let fact = match &entry.fact {
@@ -116,7 +118,7 @@ impl Recent {
         }
     }
 
-    /// Of one job, oldest first.
+    /// The recent facts of a job, oldest first.
     pub(crate) fn of(&self, job: JobId) -> Vec<Entry> {
         let Some(recent_facts) = self.jobs.get(&job) else { return Vec::new() };
         let mut all: Vec<Entry> = recent_facts.others.iter().chain(&recent_facts.launches).cloned().collect();
@@ -155,7 +157,7 @@ mod tests {
                 attempt,
                 tracker,
                 speculative: false,
-                from: None,
+                resumed_from: None,
                 why: Why::default(),
             };
             note(&mut recent, 10 + u64::from(index), fact);

@@ -1,4 +1,5 @@
-//! Accounts of this machine: who runs this process, which account has a name, and which folders an account can reach.
+//! Accounts of this machine: the account of this process, accounts by name or number, and the
+//! folders that an account can reach.
 
 use std::{
     fs, io,
@@ -6,13 +7,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The user name of this process: `FERMATA_USER` if it is set, else the name of the account it runs as.
+/// Returns the user name of this process: `FERMATA_USER` if it is set, else the name of its
+/// account.
 pub fn user() -> String {
     let set = |key| std::env::var(key).ok().filter(|user| !user.is_empty());
     set("FERMATA_USER").unwrap_or_else(|| name_of(rustix::process::geteuid().as_raw()))
 }
 
-/// The name of the account with this number, or `uidN` if it has none that a credential can hold.
+/// Returns the name of the account with this number, or `uidN` if it has no name that is valid in a
+/// credential.
 pub fn name_of(uid: u32) -> String {
     let text = uid.to_string();
     let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
@@ -20,7 +23,7 @@ pub fn name_of(uid: u32) -> String {
     find_row(own).unwrap_or_else(|| format!("uid{uid}"))
 }
 
-/// User and group number of an account.
+/// Returns the user and group number of an account.
 pub fn find(name: &str) -> Option<(u32, u32)> {
     find_row(|row| (row[0] == name).then_some((row[2].parse().ok()?, row[3].parse().ok()?)))
 }
@@ -31,8 +34,9 @@ fn find_row<T>(look: impl Fn(&[&str]) -> Option<T>) -> Option<T> {
     rows.filter(|row| row.len() > 3).find_map(|row| look(&row))
 }
 
-/// The first folder on the way to `path`, itself included, that the account (user, group) cannot enter. None if it can
-/// reach `path`. Only the mode bits count: an access control list may allow more.
+/// Returns the first folder on the path, including `path` itself, that the account (user, group)
+/// cannot enter; `None` if it can reach `path`. Only mode bits are examined; an access control list
+/// may allow more.
 pub fn blocked_at(path: &Path, (user, group): (u32, u32)) -> io::Result<Option<PathBuf>> {
     let path = fs::canonicalize(path)?;
     let mut steps: Vec<&Path> = path.ancestors().collect();
@@ -64,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_an_account_cannot_enter_is_named() {
+    fn first_inaccessible_folder_is_returned() {
         let dir = tempfile::tempdir().unwrap();
         let inner = dir.path().join("a/b");
         fs::create_dir_all(&inner).unwrap();

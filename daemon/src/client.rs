@@ -1,4 +1,4 @@
-//! `[client]`: how programs talk with the file system.
+//! `[client]`: settings of programs that use the file system.
 
 use crate::Period;
 use serde::{Deserialize, Serialize};
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientConfig {
-    /// How long one operation is retried before it fails.
+    /// How long an operation is retried before it fails.
     pub deadline: Period,
-    /// How long to try to connect.
+    /// Timeout of a connection attempt.
     pub connect_timeout: Period,
-    /// Blocks of one file written at the same time by `put`.
+    /// Blocks of one file that `put` writes at the same time.
     pub parallel_blocks: usize,
-    /// Read blocks on this machine straight from the file.
+    /// Whether blocks on this machine are read directly from their files.
     pub short_circuit: bool,
 }
 

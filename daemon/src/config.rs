@@ -1,7 +1,7 @@
-//! `fermata.toml`: one file for all daemons, typed, every key with its default.
+//! `fermata.toml`: one typed file for all daemons, with a default for every key.
 //!
-//! A key that is not known here is refused with its line, so that a misspelt setting never passes for a
-//! default. Flags of a daemon go over the file; `--print-config` prints what came out.
+//! An unknown key is refused with its line, so that a misspelt setting is not silently ignored.
+//! Flags of a daemon override the file. `--print-config` prints the result.
 
 mod check;
 mod merge;
@@ -21,25 +21,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Everything in `fermata.toml`.
+/// The contents of `fermata.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// What every daemon and client has in common.
+    /// Settings of all daemons and clients.
     pub cluster: ClusterConfig,
-    /// The NameNode.
+    /// Settings of the NameNode.
     pub namenode: NameNodeConfig,
-    /// Each DataNode.
+    /// Settings of every DataNode.
     pub datanode: DataNodeConfig,
-    /// Programs that read and write files.
+    /// Settings of programs that read and write files.
     pub client: ClientConfig,
-    /// The JobTracker.
+    /// Settings of the JobTracker.
     pub jobtracker: JobTrackerConfig,
-    /// What runs where.
+    /// The scheduling policy and its parameters.
     pub scheduler: SchedulerConfig,
-    /// Each TaskTracker.
+    /// Settings of every TaskTracker.
     pub tasktracker: TaskTrackerConfig,
-    /// Who may do what.
+    /// Credentials, admins and permissions.
     pub security: SecurityConfig,
 }
 
@@ -47,66 +47,68 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// Where DataNodes and clients find the NameNode, `host:port`.
+    /// Address of the NameNode for DataNodes and clients, `host:port`.
     pub namenode: String,
-    /// Where TaskTrackers and clients find the JobTracker, `host:port`.
+    /// Address of the JobTracker for TaskTrackers and clients, `host:port`.
     pub jobtracker: String,
-    /// Listen on addresses other than loopback although nothing says who the callers are (`[security]` does).
+    /// Allow addresses other than loopback although callers do not prove their identity (without
+    /// `[security]`).
     pub insecure: bool,
 }
 
-/// Largest block size that a file may ask for: 1 TiB, so that no sum of lengths overflows.
+/// Largest block size of a file: 1 TiB, so that no sum of lengths overflows.
 pub const BLOCK_BYTES_MAX: u64 = 1 << 40;
 
 /// `[namenode]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NameNodeConfig {
-    /// Address to serve on, `host:port`; port 0 takes a free one.
+    /// Address to listen on, `host:port`; port 0 chooses a free port.
     pub listen: String,
     /// Folder for the edit log and snapshots.
     pub dir: PathBuf,
-    /// Replicas of a new file that does not ask for a number.
+    /// Default number of replicas of a new file.
     pub replication: u32,
-    /// Most replicas a file may ask for.
+    /// Maximum number of replicas of a file.
     pub replication_max: u32,
-    /// Block size of a new file that does not ask for one.
+    /// Default block size of a new file.
     pub block_size: Bytes,
-    /// Smallest block size a file may ask for.
+    /// Minimum block size of a file.
     pub block_size_min: Bytes,
-    /// A DataNode no heartbeat for this long is suspect: not used for new blocks.
+    /// A DataNode without a heartbeat for this long is suspect and gets no new blocks.
     pub suspect_after: Period,
-    /// A DataNode no heartbeat for this long is dead: its replicas are made again elsewhere.
+    /// A DataNode without a heartbeat for this long is dead; its blocks are replicated elsewhere.
     pub dead_after: Period,
-    /// How often DataNodes report when they have nothing to tell.
+    /// Interval of the heartbeats of DataNodes.
     pub heartbeat: Period,
-    /// A writer no heartbeat for this long has lost its files.
+    /// A writer that does not renew its lease for this long loses its files.
     pub lease: Period,
-    /// Part of the blocks that must be reported before safemode ends.
+    /// Fraction of the blocks that must be reported before safemode ends.
     pub safemode_threshold: f64,
-    /// DataNodes that must be reported before safemode ends.
+    /// Number of DataNodes that must be registered before safemode ends.
     pub safemode_nodes_min: u32,
-    /// Safemode when the edit log's disk has less room than this.
+    /// The NameNode enters safemode if the disk of the edit log has less free space than this.
     pub disk_reserve: Bytes,
-    /// Copies that repair replication at one time, over the whole cluster.
+    /// Maximum number of concurrent replication copies in the cluster.
     pub copies_max: u32,
-    /// Copies at one time from or to one DataNode.
+    /// Maximum number of concurrent copies from or to one DataNode.
     pub copies_per_node_max: u32,
-    /// A copy not reported for this long is given up and tried elsewhere.
+    /// A copy that is not reported for this long is abandoned and started elsewhere.
     pub copy_timeout: Period,
-    /// Replicas of unknown blocks are kept this long after safemode before they are deleted.
+    /// Replicas of unknown blocks are deleted only this long after the end of safemode.
     pub orphan_grace: Period,
-    /// Answers kept to recognise repeated requests, at the most (about 100 bytes each); those of the last ten
-    /// minutes are kept, so few of them without load.
+    /// Maximum number of replies in the cache that recognises repeated requests, about 100 bytes
+    /// each. Replies are removed after ten minutes.
     pub retry_cache: usize,
-    /// A snapshot is made when the edits since the last one exceed this many bytes.
+    /// A snapshot is made when the edits since the last one exceed this size.
     pub snapshot_bytes: Bytes,
-    /// Entries in one folder, at the most.
+    /// Maximum number of entries of a folder.
     pub dir_entries_max: u64,
-    /// Quota of each new home folder `/user/NAME`, and of `/tmp` of a new namespace: files and folders, 0 for no limit.
-    /// `mrctl fs quota` shows and changes the quota of a folder that exists.
+    /// Quota of files and folders for each new home folder `/user/NAME`, and for `/tmp` of a new
+    /// namespace; 0 for no limit. `mrctl fs quota` shows and changes the quota of an existing
+    /// folder.
     pub default_quota_files: u64,
-    /// The same for bytes over all replicas, 0 for no limit.
+    /// Quota of bytes over all replicas for the same folders; 0 for no limit.
     pub default_quota_space: Bytes,
 }
 
@@ -114,31 +116,31 @@ pub struct NameNodeConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataNodeConfig {
-    /// The node's name; the host name if empty.
+    /// Name of the node; the host name if empty.
     pub node: String,
-    /// Its rack.
+    /// Rack of the node.
     pub rack: String,
-    /// Address of the bulk protocol, `host:port`; port 0 takes a free one.
+    /// Address of the block protocol, `host:port`; port 0 chooses a free port.
     pub listen: String,
-    /// Address that others are told, if it is not the one it listens on.
+    /// Address that other machines use, if it differs from `listen`.
     pub advertise: String,
-    /// Folders for blocks, best one a disk.
+    /// Folders for blocks, ideally one per disk.
     pub dirs: Vec<PathBuf>,
-    /// Folder for the socket of short-circuit reads, if readers cannot enter those of `dirs`; the first of `dirs` if
-    /// empty.
+    /// Folder for the socket of short-circuit reads, if readers cannot enter the folders in `dirs`;
+    /// the first of `dirs` if empty.
     pub socket_dir: PathBuf,
-    /// Room left free on each disk.
+    /// Free space to keep on each disk.
     pub reserve: Bytes,
-    /// Bulk connections served at one time.
+    /// Maximum number of concurrent connections of the block protocol.
     pub transfers_max: u32,
-    /// A connection silent for this long is dropped.
+    /// A connection without traffic for this long is closed.
     pub transfer_timeout: Period,
-    /// Bytes a second that the scrubber reads; 0 turns it off.
+    /// Bytes per second that the scrubber reads; 0 disables it.
     pub scrub_rate: Bytes,
-    /// Each block is scrubbed once in this time, or as fast as `scrub_rate` allows.
+    /// Time in which the scrubber reads each block once, if `scrub_rate` allows it.
     pub scrub_period: Period,
-    /// Distinct bad blocks found in one folder that retire it (its disk is failing); 0 for no limit. The last folder in
-    /// service is not retired, but takes no new blocks.
+    /// Number of bad blocks in one folder after which the folder is retired, because its disk is
+    /// failing; 0 for no limit. The last folder in service is not retired, but gets no new blocks.
     pub bad_blocks_max: u32,
 }
 
@@ -146,63 +148,64 @@ pub struct DataNodeConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JobTrackerConfig {
-    /// Address to serve on, `host:port`; port 0 takes a free one.
+    /// Address to listen on, `host:port`; port 0 chooses a free port.
     pub listen: String,
-    /// Folder for the journal and job history.
+    /// Folder for the journal and job histories.
     pub dir: PathBuf,
-    /// How often trackers speak when they have nothing to tell.
+    /// Interval of the heartbeats of trackers.
     pub heartbeat: Period,
-    /// A tracker no heartbeat for this long gets nothing new.
+    /// A tracker without a heartbeat for this long is suspect and gets no new attempts.
     pub suspect_after: Period,
-    /// A tracker no heartbeat for this long is lost: what it ran runs elsewhere.
+    /// A tracker without a heartbeat for this long is lost; its attempts run elsewhere.
     pub lost_after: Period,
-    /// A tracker that has been lost for this long is forgotten; `mrctl nodes forget NAME` does it at once.
+    /// A tracker that has been lost for this long is forgotten. `mrctl nodes forget NAME` forgets
+    /// it at once.
     pub forget_after: Period,
     /// An attempt that its tracker has not started for this long has failed.
     pub launch_timeout: Period,
-    /// An attempt that has not come further for this long has failed.
+    /// An attempt without progress for this long has failed.
     pub task_timeout: Period,
-    /// An attempt that a policy asks for its slot, to be split or paused, and that still holds it after this long is
-    /// killed.
+    /// An attempt that a policy preempts by split or pause is killed if it still has its slot after
+    /// this time.
     pub preemption_timeout: Period,
-    /// Part of the maps that must be done before a job's reduces may start, unless it says otherwise.
+    /// Default fraction of the maps that must be done before the reduces of a job may start.
     pub slow_start: f64,
-    /// Failures of a task that fail its job, unless it says otherwise.
+    /// Default number of failures of a task that fail its job.
     pub attempts_max: u32,
-    /// Whether stragglers are duplicated, unless a job says otherwise.
+    /// Whether stragglers get speculative attempts by default.
     pub speculation: bool,
-    /// Most bytes in one split; a file's block size if 0.
+    /// Maximum bytes of a split; 0 for the block size of the file.
     pub split_size: Bytes,
-    /// Most reduces a job may ask for.
+    /// Maximum number of reduces of a job.
     pub reduces_max: u32,
-    /// Most maps a job may have.
+    /// Maximum number of maps of a job.
     pub maps_max: u32,
-    /// Active jobs, of all users; more are told to come later.
+    /// Maximum number of active jobs of all users. Further submissions are refused.
     pub jobs_max: usize,
-    /// The same of one user.
+    /// Maximum number of active jobs of one user.
     pub user_jobs_max: usize,
-    /// Tasks in the jobs of one user that are not over.
+    /// Maximum number of tasks in the active jobs of one user.
     pub user_tasks_max: u64,
-    /// Failures of one job on one tracker before the job leaves it alone.
+    /// Failures of a job on a tracker after which the job no longer uses the tracker.
     pub blacklist_after: u32,
-    /// Part of the trackers that one job may leave alone.
+    /// Maximum fraction of the trackers that a job may blacklist.
     pub blacklist_share: f64,
-    /// A task is not called a straggler before it has run this long.
+    /// Minimum run time of an attempt before it counts as a straggler.
     pub straggler_after: Period,
-    /// Finished jobs remembered; older ones live on in history alone.
+    /// Number of finished jobs in memory. Older ones are only in the history.
     pub jobs_kept: usize,
-    /// Tasks of finished jobs remembered, over all of them.
+    /// Number of tasks of finished jobs in memory, over all jobs.
     pub tasks_kept: usize,
-    /// Job histories kept on disk.
+    /// Number of job histories on disk.
     pub histories_kept: usize,
-    /// Bytes of all job histories. The oldest are removed first.
+    /// Maximum bytes of all job histories. The oldest are removed first.
     pub history_bytes_max: Bytes,
-    /// Bytes of the job histories of one user.
+    /// Maximum bytes of the job histories of one user.
     pub user_history_bytes_max: Bytes,
-    /// Room left free on the disk of `dir` for the journal: below it no job is accepted and no history is written, below a
-    /// quarter of it no attempt is started.
+    /// Free space to keep on the disk of `dir` for the journal. Below it no job is accepted and no
+    /// history is written; below a quarter of it no attempt is started.
     pub disk_reserve: Bytes,
-    /// A snapshot of the journal is made when it has grown by this much.
+    /// A snapshot is made when the journal has grown by this size.
     pub snapshot_bytes: Bytes,
 }
 
@@ -210,47 +213,49 @@ pub struct JobTrackerConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskTrackerConfig {
-    /// The node's name; the host name if empty.
+    /// Name of the node; the host name if empty.
     pub node: String,
-    /// Its rack.
+    /// Rack of the node.
     pub rack: String,
-    /// Address of the shuffle server, `host:port`; port 0 takes a free one.
+    /// Address of the shuffle server, `host:port`; port 0 chooses a free port.
     pub listen: String,
-    /// Folders for map output, spills and logs, best one a disk.
+    /// Folders for map outputs, spills and logs, ideally one per disk.
     pub dirs: Vec<PathBuf>,
-    /// Maps at a time.
+    /// Maximum number of concurrent maps.
     pub map_slots: u32,
-    /// Reduces at a time.
+    /// Maximum number of concurrent reduces.
     pub reduce_slots: u32,
-    /// Idle task processes kept warm.
+    /// Number of idle task processes that are started in advance.
     pub warm_tasks: u32,
-    /// Memory a task plans its buffers for.
+    /// Memory that a task uses for its buffers.
     pub task_memory: Bytes,
-    /// Memory a task may take, with all that it starts; its address space may be four times as large. 0 for four
-    /// times `task_memory` and 1GiB.
+    /// Maximum memory of a task including its child processes; its address space may be four times
+    /// as large. 0 for four times `task_memory` plus 1GiB.
     pub task_memory_max: Bytes,
-    /// Files a task may have open.
+    /// Maximum number of open files of a task.
     pub task_files_max: u64,
-    /// A task that prints more than this to stdout or stderr is ended; 0 for no limit.
+    /// A task that prints more than this to stdout or stderr is killed; 0 for no limit.
     pub task_log_max: Bytes,
-    /// The account that tasks run as, if the tracker runs as root; `nobody` if empty.
+    /// Account of tasks, if the tracker runs as root; `nobody` if empty.
     pub task_user: String,
-    /// Let tasks run as root, if the tracker does and there is no `task_user`. Nothing else makes them root's.
+    /// Run tasks as root, if the tracker runs as root and `task_user` is empty. Tasks never run as
+    /// root without this setting.
     pub tasks_as_root: bool,
-    /// Whether tasks are kept to their own folders (by Landlock) and to limits of the system: `auto` if callers must prove
-    /// who they are, `on` in any case, `off` never. On a kernel without Landlock a tracker refuses to start with `on`, and
-    /// with `auto` if tasks have its own account.
+    /// Whether tasks are restricted to their own folders (by Landlock) and by resource limits:
+    /// `auto` if callers must prove their identity, `on` always, `off` never. On a kernel without
+    /// Landlock a tracker refuses to start with `on`, and with `auto` if tasks have the account of
+    /// the tracker.
     pub confine: Choice,
-    /// Folders that confined tasks may read and run programs from, beside those of the system.
+    /// Folders that confined tasks may read and execute from, in addition to those of the system.
     pub task_reads: Vec<PathBuf>,
-    /// Processes and threads that a confined task may have.
+    /// Maximum number of processes and threads of a confined task.
     pub task_processes_max: u64,
-    /// Logs of attempts kept.
+    /// Number of attempts whose logs are kept.
     pub logs_kept: usize,
-    /// Tasks are stopped when the JobTracker has not answered for this long, and never later than it gives this tracker up
-    /// (`jobtracker.lost_after`); 0 for just before that.
+    /// Tasks are stopped when the JobTracker has not answered for this long, but never later than
+    /// the JobTracker declares this tracker lost (`jobtracker.lost_after`); 0 for just before that.
     pub isolation_timeout: Period,
-    /// Room left free on each disk.
+    /// Free space to keep on each disk.
     pub reserve: Bytes,
 }
 
@@ -316,7 +321,7 @@ impl Default for TaskTrackerConfig {
 }
 
 impl TaskTrackerConfig {
-    /// `task_memory_max`, or what it stands for if it is 0.
+    /// Returns `task_memory_max`, or the default that 0 stands for.
     pub fn memory_limit(&self) -> Bytes {
         match self.task_memory_max {
             Bytes(0) => Bytes(self.task_memory.0.saturating_mul(4).saturating_add(1 << 30)),
@@ -379,51 +384,51 @@ impl Default for DataNodeConfig {
     }
 }
 
-/// Why a configuration could not be used.
+/// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
-    /// The file has an error at a line.
+    /// The file has a syntax error or an unknown key.
     #[error("{path}:{line}: {message}")]
     Parse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line, counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// Description of the error.
         message: String,
     },
-    /// A setting makes no sense.
+    /// A setting has an invalid value.
     #[error("{key} = {value}: {why}")]
     Value {
-        /// As in the file, `section.key`.
+        /// Key as in the file, `section.key`.
         key: &'static str,
-        /// As given.
+        /// Value as given.
         value: String,
-        /// What is wrong with it.
+        /// Why the value is invalid.
         why: Cow<'static, str>,
     },
-    /// A setting whose meaning only one daemon knows makes none.
+    /// A setting that only one daemon can check has an invalid value.
     #[error("{why}")]
     Setting {
-        /// As in the file, `section.key`.
+        /// Key as in the file, `section.key`.
         key: String,
-        /// As given, if that may have been by flag.
+        /// Value, if it may have been given by a flag.
         value: Option<String>,
-        /// What is wrong, and with what.
+        /// Complete description of the error.
         why: String,
     },
 }
 
 impl ConfigError {
-    /// The same with its line, if it is about a setting in this file.
+    /// Adds the line of the setting, if the file contains it.
     #[must_use]
     pub fn found_in(self, path: Option<&Path>) -> Self {
         found_in(self, path)
@@ -431,7 +436,7 @@ impl ConfigError {
 }
 
 impl Config {
-    /// Reads a file; without one, the defaults. A missing file that was named is an error.
+    /// Reads a file; without a path, returns the defaults. A missing file is an error.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
         let Some(path) = path else { return Ok(Self::default()) };
         let text = std::fs::read_to_string(path)
@@ -439,7 +444,8 @@ impl Config {
         Self::parse(&text, path)
     }
 
-    /// Reads the text of a file; `path` is for messages, and where relative paths of `[security]` begin.
+    /// Parses the text of a file. `path` is used in errors, and relative paths of `[security]`
+    /// start at its folder.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -451,7 +457,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The whole configuration as a file.
+    /// Returns the complete configuration as TOML.
     pub fn print(&self) -> String {
         toml::to_string_pretty(self).expect("the configuration is plain data")
     }

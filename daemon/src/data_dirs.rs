@@ -1,10 +1,14 @@
-//! Which folders a daemon keeps its data in, remembered in each of them.
+//! The list of data folders of a daemon, stored in each of them, to detect disks that are not
+//! mounted.
 //!
-//! A disk that is not mounted leaves an empty folder at its mount point. A daemon that took such a folder for a new one would
-//! fill the root file system, and would come back with half of its data when the disk is mounted again. So each folder has a
-//! file `VOLUMES` with the paths of all of them: a folder that another one lists, and that has no such file itself, is
-//! [`vanished`]. A file `NEW` in it says that it is meant: a replaced disk. Deliberately absent: the case of a daemon all of
-//! whose folders are empty, which looks like a first start; `mrctl cluster up` remembers that.
+//! A disk that is not mounted leaves an empty folder at its mount point. A daemon that used it as a
+//! new folder would fill the root file system, and would later find only a part of its data.
+//! Therefore each folder has a file `VOLUMES` with the paths of all of them. A folder that another
+//! one lists, and that has no such file itself, is [`vanished`]. The operator creates a file `NEW`
+//! in it to declare it new, after replacing a disk.
+//!
+//! Deliberately absent: the case that all folders are empty, which looks like a first start; `mrctl
+//! cluster up` handles it.
 
 use crate::files::{USUAL, replace};
 use std::{
@@ -20,7 +24,8 @@ fn path_of(dir: &Path) -> String {
     std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned()).to_string_lossy().into_owned()
 }
 
-/// The folders among `dirs` that were in use at the last start and are empty now. Touches nothing.
+/// Returns the folders among `dirs` that were in use at the last start and are empty now. Changes
+/// nothing.
 pub fn vanished(dirs: &[PathBuf]) -> Vec<PathBuf> {
     let lists = dirs.iter().filter_map(|dir| fs::read_to_string(dir.join(LIST)).ok());
     let known: BTreeSet<String> =
@@ -30,7 +35,7 @@ pub fn vanished(dirs: &[PathBuf]) -> Vec<PathBuf> {
     dirs.iter().filter(is_gone).cloned().collect()
 }
 
-/// Why a vanished folder is not used, and what to do about it.
+/// Returns the error for a vanished folder, with instructions.
 pub fn vanished_error(dir: &Path) -> io::Error {
     let dir = dir.display();
     io::Error::other(format!(
@@ -39,8 +44,8 @@ pub fn vanished_error(dir: &Path) -> io::Error {
     ))
 }
 
-/// Writes into each of `usable` that the data lies in `dirs`. A folder that cannot be written to is reported, and no error:
-/// the next start recognises it by the others.
+/// Writes the list `dirs` to each folder in `usable`. A folder that cannot be written is logged;
+/// the next start finds the list in the others.
 pub fn remember<'a>(dirs: &[PathBuf], usable: impl IntoIterator<Item = &'a Path>) {
     let list: String = dirs.iter().map(|dir| path_of(dir) + "\n").collect();
     for folder in usable {
@@ -49,7 +54,7 @@ pub fn remember<'a>(dirs: &[PathBuf], usable: impl IntoIterator<Item = &'a Path>
             continue;
         }
         if let Err(error) = replace(&path, list.as_bytes(), USUAL, true) {
-            tracing::warn!(path = %path.display(), %error, "cannot remember the data folders there");
+            tracing::warn!(path = %path.display(), %error, "cannot write the list of data folders");
             continue;
         }
         match fs::remove_file(folder.join(NEW)) {
@@ -76,11 +81,11 @@ mod tests {
         assert_eq!(vanished(&two), Vec::<PathBuf>::new(), "a first start");
         remember(&two, two.iter().map(PathBuf::as_path));
         assert_eq!(vanished(&two), Vec::<PathBuf>::new());
-        // One that was never used is new, not gone.
+        // A folder that was never used is new, not vanished.
         assert_eq!(vanished(&[a.clone(), b.clone(), c]), Vec::<PathBuf>::new());
         fs::remove_file(b.join(LIST)).unwrap();
         assert_eq!(vanished(&two), std::slice::from_ref(&b));
-        // The same while the folder itself is missing; and it stays so over a start without it.
+        // Also if the folder itself is missing, and after a start without it.
         fs::remove_dir(&b).unwrap();
         assert_eq!(vanished(&two), std::slice::from_ref(&b));
         remember(&two, [a.as_path()]);
@@ -90,7 +95,7 @@ mod tests {
         assert_eq!(vanished(&two), Vec::<PathBuf>::new());
         remember(&two, two.iter().map(PathBuf::as_path));
         assert!(!b.join(NEW).exists() && b.join(LIST).exists());
-        // A folder that is no longer configured is nobody's concern.
+        // A folder that is no longer configured is ignored.
         fs::remove_file(b.join(LIST)).unwrap();
         assert_eq!(vanished(&[a]), Vec::<PathBuf>::new());
     }

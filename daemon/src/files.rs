@@ -1,4 +1,4 @@
-//! Files that are there whole, or as they were before: written aside, then renamed.
+//! Atomic replacement of files: written to a temporary file, then renamed.
 
 use std::{
     ffi::OsString,
@@ -8,19 +8,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What follows a file's name while it is being written.
+/// Suffix of the temporary file.
 const TEMPORARY_SUFFIX: &str = ".new";
 
-/// For its owner alone.
+/// Mode of files that only the owner may read.
 pub const PRIVATE: u32 = 0o600;
-/// As any file: the umask says who may read it.
+/// Default mode of files, restricted by the umask.
 pub const USUAL: u32 = 0o666;
 
-/// Puts a file of these bytes and this mode, as far as the umask lets it, in the place of `path`. Who reads meanwhile sees
-/// the old one or the new one; so does, if it is `durable`, the next start after a power cut. For one writer at a time.
+/// Replaces the file at `path` atomically. The mode is restricted by the umask. Concurrent readers
+/// see the old or the new content; with `durable`, so does the next start after a power loss. There
+/// must be only one writer at a time.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32, durable: bool) -> io::Result<()> {
     let temporary = temporary_path(path);
-    // What an end in the middle has left may have another mode, or be a link.
+    // A temporary file of an interrupted write may have another mode, or be a link.
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -52,7 +53,7 @@ mod tests {
         let (path, temporary) = (dir.path().join("ann.pem"), dir.path().join("ann.pem.new"));
         let left = || fs::read_dir(dir.path()).unwrap().count();
         fs::write(&path, "old").unwrap();
-        // Somebody died here, and somebody else has laid a link.
+        // An interrupted write has left a temporary file, which is a link.
         let elsewhere = dir.path().join("elsewhere");
         fs::write(&elsewhere, "another's").unwrap();
         symlink(&elsewhere, &temporary).unwrap();
@@ -63,7 +64,7 @@ mod tests {
         }
         assert_eq!(fs::read(&elsewhere).unwrap(), b"another's");
         assert_eq!(left(), 2);
-        // One that cannot take its place leaves all as it was.
+        // A failed replacement changes nothing.
         let folder = dir.path().join("folder");
         fs::create_dir(&folder).unwrap();
         assert!(replace(&folder, b"x", USUAL, true).is_err());

@@ -1,10 +1,11 @@
-//! What this machine is called: in block locations and by trackers, which must agree for work to run where its data is.
+//! The host name, used for block locations and by trackers. Both must agree for node-local work.
 
-/// `FERMATA_HOST` if it is set (machines that are one, or whose own name nobody knows), else the system's name.
+/// Returns `FERMATA_HOST` if it is set (for several nodes on one machine, or if the name of the
+/// system is not known to others), else the name of the system.
 pub fn host_name() -> String {
     let text = std::env::var(HOST_VAR).ok().filter(|name| !name.is_empty());
     text.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned())
 }
 
-/// The variable that names it.
+/// Environment variable with the host name.
 pub const HOST_VAR: &str = "FERMATA_HOST";

@@ -1,6 +1,7 @@
-//! Process 1 of a container becomes the parent of every process that has lost its own. A daemon that is started as
-//! process 1 therefore runs in a child process. Process 1 only reaps orphans, forwards signals, and exits as the child
-//! does; the kernel then ends every process that is left in the container.
+//! Support for running as process 1 of a container, which becomes the parent of every orphaned
+//! process. A daemon that is started as process 1 runs in a child process. Process 1 only reaps
+//! orphans, forwards signals, and exits with the exit code of the child; the kernel then ends all
+//! other processes of the container.
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, wait};
 use std::{
@@ -10,16 +11,18 @@ use std::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What a shell says of a process that a signal has ended.
+/// Exit code of a process that was ended by a signal is this plus the number of the signal, as in a
+/// shell.
 const BY_SIGNAL: i32 = 128;
 
-/// For a daemon that ends whatever comes to it by the death of a parent. None: go on, this is not the first process.
+/// Runs the daemon in a child process if this is process 1. Returns `None` otherwise; the daemon
+/// then continues. Needed by daemons that kill their inherited child processes.
 pub fn run_as_init(name: &str) -> Option<ExitCode> {
     if getpid() != Pid::INIT {
         return None;
     }
     Some(serve().unwrap_or_else(|error| {
-        eprintln!("{name}: as the first process it cannot start another: {error}");
+        eprintln!("{name}: cannot start a child process as process 1: {error}");
         ExitCode::FAILURE
     }))
 }
@@ -27,20 +30,21 @@ pub fn run_as_init(name: &str) -> Option<ExitCode> {
 fn serve() -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // Before there is anybody to hand them on to: the kernel keeps from the first process what it does not listen to.
+        // Handlers are installed before the child exists, because the kernel drops signals to
+        // process 1 without a handler.
         let mut ended = signal(SignalKind::child())?;
         let mut hangup = signal(SignalKind::hangup())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut quit = signal(SignalKind::quit())?;
         let mut term = signal(SignalKind::terminate())?;
-        let mut text = std::env::args_os();
+        let mut args = std::env::args_os();
         let mut command = Command::new(std::env::current_exe()?);
-        if let Some(own) = text.next() {
+        if let Some(own) = args.next() {
             command.arg0(own);
         }
-        let child = Pid::from_child(&command.args(text).spawn()?);
+        let child = Pid::from_child(&command.args(args).spawn()?);
         loop {
-            let text = tokio::select! {
+            let received = tokio::select! {
                 _ = ended.recv() => {
                     if let Some(code) = reap(child)? {
                         return Ok(code);
@@ -52,13 +56,13 @@ fn serve() -> io::Result<ExitCode> {
                 _ = quit.recv() => Signal::QUIT,
                 _ = term.recv() => Signal::TERM,
             };
-            // One that has just ended is reaped next.
-            kill_process(child, text).ok();
+            // A child that has just ended is reaped next.
+            kill_process(child, received).ok();
         }
     })
 }
 
-/// Everybody who has ended; how the child did, if it is among them.
+/// Reaps all ended processes. Returns the exit code of the child if it is among them.
 fn reap(child: Pid) -> io::Result<Option<ExitCode>> {
     while let Some((pid, status)) = wait(WaitOptions::NOHANG)? {
         if pid == child {

@@ -1,7 +1,7 @@
-//! What every Fermata process shares: `fermata.toml`, sizes and durations as people write them, logging, the
-//! lock on a data folder, and an orderly end.
+//! Code shared by all Fermata processes: `fermata.toml`, sizes and durations, logging, the lock on
+//! a data folder, startup and shutdown.
 //!
-//! Deliberately absent: anything that knows what a daemon does.
+//! Deliberately absent: anything specific to one daemon.
 
 pub mod account;
 mod client;

@@ -1,4 +1,4 @@
-//! A daemon's beginning and end: the flags all daemons share, the ready file, and the signal to stop.
+//! Start and end of a daemon: common flags, the ready file, and signals.
 
 use crate::{
     Bytes, SecurityArgs,
@@ -7,39 +7,41 @@ use crate::{
 };
 use std::{io, path::PathBuf, process::ExitCode};
 
-/// Flags that every daemon takes.
+/// Flags of all daemons.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DaemonArgs {
-    /// Configuration file; flags go over it
+    /// Configuration file; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print the configuration that results from file and flags, and exit
     #[arg(long)]
     pub print_config: bool,
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, value_enum, default_value = "human")]
     pub log_format: LogFormat,
-    /// Size at which a log that standard error goes to is checkpointed as FILE.1 and begun anew; 0 for never
+    /// Size at which the log file of standard error is renamed to FILE.1 and a new one started; 0
+    /// for never
     #[arg(long, value_name = "SIZE", default_value = "32MiB")]
     pub log_max: Bytes,
-    /// Written, with the address served on, once the daemon serves
+    /// File to write the address to once the daemon is ready
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
-    /// Allow listening on addresses that other machines can reach, without asking who calls
+    /// Allow addresses that other machines can reach without authentication of callers
     #[arg(long)]
     pub insecure: bool,
-    /// What callers must show.
+    /// Credentials.
     #[command(flatten)]
     pub security: SecurityArgs,
 }
 
 impl DaemonArgs {
-    /// The file's configuration, with `flags` laid over it and checked. None if it was only to be printed.
+    /// Returns the configuration of file and flags, checked. `None` if it was printed only.
     pub fn load(&self, flags: impl FnOnce(&mut Config)) -> Result<Option<Config>, ConfigError> {
         self.load_checked(flags, |_| Ok(()))
     }
 
-    /// The same, with a `check` of what only this daemon knows; it, too, comes before anything is printed.
+    /// Like [`Self::load`], with an additional check of this daemon, which runs before anything is
+    /// printed.
     pub fn load_checked(
         &self,
         flags: impl FnOnce(&mut Config),
@@ -58,20 +60,20 @@ impl DaemonArgs {
         Ok(Some(config))
     }
 
-    /// Starts logging. Call once, when the configuration is known to be good.
+    /// Starts logging. Call once, when the configuration is valid.
     pub fn begin_log(&self) {
         crate::logging::init_within(self.log_format, self.log_max);
     }
 
-    /// Tells whoever waits that the daemon serves on `addr`. Appears whole.
+    /// Writes the ready file with the address of the daemon, atomically.
     pub fn write_ready(&self, addr: &str) -> io::Result<()> {
         let Some(path) = &self.ready_file else { return Ok(()) };
         crate::files::replace(path, format!("{addr}\n").as_bytes(), crate::files::USUAL, false)
     }
 }
 
-/// Completes when the process is asked to stop (SIGTERM or SIGINT), or its folders have been deleted under it. SIGHUP,
-/// which other daemons take for "read your settings again", is logged and ignored.
+/// Completes when the process gets SIGTERM or SIGINT, or when its folders were deleted. SIGHUP is
+/// logged and ignored, because settings are read only at start.
 pub async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut term), Ok(mut int), Ok(mut hangup)) =
@@ -88,74 +90,76 @@ pub async fn stop_signal() {
                 tracing::warn!("SIGHUP is ignored: settings are read at start, so restart the daemon to change them");
             }
             folder = &mut gone => {
-                tracing::error!(folder = %folder.display(), "the folder has been deleted: no data can be stored");
+                tracing::error!(folder = %folder.display(), "the data folder was deleted: stopping");
                 return;
             }
         }
     }
 }
 
-/// First thing in a daemon's `main`: what whoever started it had open is not its, nor its tasks'; what it writes is
-/// for its own account alone (blocks, logs of tasks, secrets of jobs), it may open as many files as the system lets
-/// it, a panic ends it, and SIGHUP does not.
+/// Must be called first in `main` of a daemon. Closes inherited file descriptors, so that neither
+/// the daemon nor its tasks have them. Sets a umask for the own account only (blocks, logs of
+/// tasks, secrets of jobs). Raises the limit of open files. Makes a panic end the process, and
+/// SIGHUP not.
 pub fn begin() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     close_inherited();
     ignore_hangup();
-    // No other process of the account, such as a task, can trace this one or read its memory, environment and files
-    // through /proc. There are no core files either, which would hold the cluster's keys. Fails on no Linux.
+    // No other process of the account, such as a task, can trace this one or read its memory,
+    // environment and files through /proc. There are no core files, which would contain the keys of
+    // the cluster. This call does not fail on Linux.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).ok();
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let files = getrlimit(Resource::Nofile);
-    // As it was, if not: the limits on connections follow from it.
+    // If this fails, the limits on connections follow from the current limit.
     setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }).ok();
     abort_on_panic();
 }
 
-/// From now on SIGHUP does not end the process, also while it reads a long journal. [`stop_signal`] logs it. The
-/// handler outlives the runtime that it is installed by; unlike an ignored signal it is not inherited by child
-/// processes.
+/// From now on SIGHUP does not end the process, also while it reads a long journal. [`stop_signal`]
+/// logs it. The handler remains after the runtime that installs it has ended. Unlike an ignored
+/// signal it is not inherited by child processes.
 fn ignore_hangup() {
     use tokio::signal::unix::{SignalKind, signal};
-    // Without it, SIGHUP ends the daemon until `stop_signal` is awaited.
+    // If this fails, SIGHUP ends the daemon until `stop_signal` is awaited.
     if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() {
         let _context = runtime.enter();
         signal(SignalKind::hangup()).ok();
     }
 }
 
-/// Closes everything but standard input, output and errors.
-#[allow(unsafe_code, reason = "what was inherited belongs to no value that could close it")]
+/// Closes all descriptors except standard input, output and error.
+#[allow(unsafe_code, reason = "no value owns an inherited descriptor")]
 fn close_inherited() {
-    // Where it cannot be listed there is no /proc, and nothing else works.
+    // If the list cannot be read there is no /proc, and the daemon cannot work anyway.
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let open: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // The one that the list was read by is closed already; to close it again would be a mistake.
+    // The descriptor of the list itself is already closed and must not be closed again.
     let is_open = |descriptor: &i32| std::fs::symlink_metadata(format!("/proc/self/fd/{descriptor}")).is_ok();
     for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2 && is_open(descriptor)) {
-        // SAFETY: the first thing that the process does: no value owns a descriptor above 2 yet.
+        // SAFETY: called first in the process: no value owns a descriptor above 2 yet.
         unsafe { rustix::io::close(descriptor) };
     }
 }
 
-/// From now on a panic in any thread ends the process: it may leave the state half changed, and the task that it
-/// ends is not the only user of it.
+/// From now on a panic in any thread ends the process, because it may leave shared state half
+/// changed.
 fn abort_on_panic() {
-    let tell = std::panic::take_hook();
+    let print_panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        tell(info);
+        print_panic(info);
         std::process::abort();
     }));
 }
 
-/// Ends a daemon's `main` over a configuration that cannot be used: one line on standard error, and exit code 2 as for
-/// bad flags.
+/// Ends `main` after a configuration error: one line on standard error, and exit code 2 as for
+/// invalid flags.
 pub fn exit_usage(name: &str, error: &ConfigError) -> ExitCode {
     eprintln!("{name}: {error}");
     ExitCode::from(2)
 }
 
-/// Ends a daemon's `main`: an error is one line on standard error, and exit code 1.
+/// Ends `main`: an error is one line on standard error, and exit code 1.
 pub fn exit(name: &str, result: Result<(), impl std::fmt::Display>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -172,7 +176,7 @@ mod tests {
 
     const VICTIM: &str = "FERMATA_TEST_VICTIM";
 
-    /// Runs this very test again in a process of its own, which has a file open that it did not open.
+    /// Runs this test again in a separate process that has inherited an open file.
     #[test]
     fn inherited_descriptors_are_closed() {
         let name = "lifecycle::tests::inherited_descriptors_are_closed";
@@ -184,14 +188,14 @@ mod tests {
             return;
         }
         let own = std::env::current_exe().unwrap();
-        // The harness runs a test in a thread of its own, which has nothing above 2 that is in use.
+        // The harness runs a test in a separate thread and uses no descriptor above 2.
         let script = "exec 9</dev/null; exec \"$0\" --exact \"$1\" --nocapture --test-threads=1";
         let victim =
             Command::new("sh").args(["-c", script]).arg(own).arg(name).env(VICTIM, "1").output().unwrap();
         assert!(victim.status.success(), "{victim:?}");
     }
 
-    /// Runs this very test again in a process of its own, which sends itself the signal.
+    /// Runs this test again in a separate process that sends itself the signal.
     #[test]
     fn sighup_during_startup_does_not_end_the_daemon() {
         if std::env::var_os(VICTIM).is_some() {
@@ -208,7 +212,7 @@ mod tests {
         assert!(String::from_utf8_lossy(&victim.stdout).contains("still there"), "{victim:?}");
     }
 
-    /// Runs this very test again in a process of its own, which panics in a thread that nobody joins.
+    /// Runs this test again in a separate process that panics in a detached thread.
     #[test]
     fn a_panic_in_any_thread_ends_the_process() {
         if std::env::var_os(VICTIM).is_some() {

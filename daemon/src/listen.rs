@@ -1,5 +1,5 @@
-//! Where a daemon may listen. Loopback needs nothing; any other address is refused unless callers must prove who they
-//! are, or the operator says in as many words that nothing protects it.
+//! Addresses that a daemon may listen on. Loopback is always allowed. Other addresses are refused
+//! unless callers must prove their identity, or the operator sets `--insecure`.
 
 use crate::config::Config;
 use std::{
@@ -8,31 +8,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an address may be taken: whoever looks for a free port (`mrctl up` does) holds one for a moment.
+/// How long to retry an address that is in use. A program that searches a free port (`mrctl up`)
+/// occupies one for a moment.
 const ADDRESS_IN_USE_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
-/// Connections that may wait to be accepted.
+/// Length of the queue of connections that are not yet accepted.
 const QUEUE: i32 = 4096;
 
-/// Why an address cannot be served on.
+/// Why a daemon cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// It is not `host:port`.
+    /// The address is not `host:port`.
     #[error("listen address {0:?} is not host:port (a port is a number up to 65535)")]
     Malformed(String),
-    /// It is reachable from other machines.
+    /// Other machines can reach the address.
     #[error(
-        "refusing to listen on {0}: it can be reached from other machines and nothing says who calls; listen on \
+        "refusing to listen on {0}: other machines can reach it and callers are not authenticated; listen on \
          127.0.0.1, set security.dir (`mrctl cluster init` makes it) or security.secret, or pass --insecure on a \
          network that you trust"
     )]
     Open(SocketAddr),
-    /// The system would not.
+    /// The system refused.
     #[error("cannot listen on {addr}: {source}")]
     Bind {
-        /// Where.
+        /// Address.
         addr: String,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
 }
@@ -42,7 +43,7 @@ pub(crate) fn is_host_port(addr: &str) -> bool {
     addr.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
-/// Binds `addr`, if this daemon may serve on it.
+/// Binds `addr`, if this daemon may listen on it.
 pub fn bind(addr: &str, config: &Config) -> Result<TcpListener, ListenError> {
     let bind = |source| ListenError::Bind { addr: addr.into(), source };
     if !is_host_port(addr) {
@@ -55,7 +56,8 @@ pub fn bind(addr: &str, config: &Config) -> Result<TcpListener, ListenError> {
         return Err(ListenError::Open(*open));
     }
     let listener = bind_with_retry(&resolved).map_err(bind)?;
-    // The standard library asks for 128; thousands come back at once after a restart. The kernel has its own limit.
+    // The standard library uses a queue of 128, but thousands of clients reconnect after a restart.
+    // The kernel limits it further.
     rustix::net::listen(&listener, QUEUE).map_err(|error| bind(error.into()))?;
     listener.set_nonblocking(true).map_err(bind)?;
     Ok(listener)

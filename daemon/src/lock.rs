@@ -1,4 +1,5 @@
-//! One daemon per data folder: an advisory lock that the kernel drops when the process ends, however it ends.
+//! A lock on a data folder, so that only one daemon uses it. The kernel releases the lock when the
+//! process ends.
 
 use rustix::fs::{FlockOperation, flock};
 use std::{
@@ -10,10 +11,10 @@ use std::{
     time::Duration,
 };
 
-/// Between two looks at whether the folders are still there.
+/// Interval of checks that the folders still exist.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Held for as long as it lives.
+/// A locked folder; dropping it releases the lock.
 #[derive(Debug)]
 pub struct FolderLock {
     locked_folder: Arc<LockedFolder>,
@@ -26,7 +27,7 @@ struct LockedFolder {
 }
 
 impl LockedFolder {
-    /// Whether its file has been deleted, or another is in its place. A disk that does not answer is no proof.
+    /// Whether the lock file has been deleted or replaced. A read error of the disk does not count.
     fn is_gone(&self) -> bool {
         let identity = |file: std::fs::Metadata| (file.dev(), file.ino());
         match (std::fs::metadata(&self.path), self.file.metadata()) {
@@ -37,12 +38,12 @@ impl LockedFolder {
     }
 }
 
-/// All that this process holds.
+/// All folders that this process has locked.
 static LOCKED_FOLDERS: Mutex<Vec<Weak<LockedFolder>>> = Mutex::new(Vec::new());
 
-/// Completes when every folder that this process holds has been deleted under it; one of them is named.
+/// Completes when every folder that this process has locked was deleted; returns one of them.
 ///
-/// Whoever deletes a cluster's folder and makes another in its place must not find the old daemons at work in it.
+/// This ends old daemons after the folder of a cluster was deleted and created again.
 pub async fn all_folders_gone() -> PathBuf {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
@@ -60,31 +61,31 @@ pub async fn all_folders_gone() -> PathBuf {
 /// Why a folder could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// The folder or its lock file cannot be made.
+    /// The folder or its lock file cannot be created.
     #[error("cannot use folder {path}: {source}")]
     Io {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
-    /// Another process has it.
-    #[error("folder {path} is in use by {holder}: stop it, or give this daemon a folder of its own")]
+    /// Another process has the lock.
+    #[error("folder {path} is in use by {holder}: stop it, or give this daemon another folder")]
     InUse {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// As its lock file says.
+        /// Owner as written in the lock file.
         holder: String,
     },
 }
 
-/// Whether an error says that a disk is full.
+/// Whether an error means that a disk is full.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl FolderLock {
-    /// Makes the folder if need be and locks it for `who`.
+    /// Creates the folder if necessary and locks it for `who`.
     pub fn acquire(folder: &Path, who: &str) -> Result<Self, LockError> {
         let io = |source| LockError::Io { path: folder.into(), source };
         std::fs::create_dir_all(folder).map_err(io)?;
@@ -98,11 +99,12 @@ impl FolderLock {
             let holder = if holder.is_empty() { "another process".into() } else { holder };
             return Err(LockError::InUse { path: folder.into(), holder: holder.trim().into() });
         }
-        // Over what is there, then cut: a full disk has room for that. Who holds it is a word for people.
+        // The name of the holder is informational. It is written over the old content before the
+        // file is truncated, so that this works on a full disk.
         let holder = format!("{who}, pid {}", std::process::id());
         match file.write_all(holder.as_bytes()).and_then(|()| file.set_len(holder.len() as u64)) {
             Err(error) if is_full(&error) => {
-                tracing::warn!(folder = %folder.display(), %error, "its LOCK does not say who holds it");
+                tracing::warn!(folder = %folder.display(), %error, "cannot write the owner to the LOCK file");
             }
             other => other.map_err(io)?,
         }
@@ -111,7 +113,7 @@ impl FolderLock {
         Ok(Self { locked_folder })
     }
 
-    /// Whether the folder has been deleted under its holder.
+    /// Whether the folder has been deleted or replaced.
     pub fn is_gone(&self) -> bool {
         self.locked_folder.is_gone()
     }

@@ -1,10 +1,11 @@
-//! Logs by tracing, on standard error: for people on a terminal, JSON lines for programs.
-//! `FERMATA_LOG` filters by level and crate, e.g. `FERMATA_LOG=debug` or `FERMATA_LOG=warn,fermata_dfs=trace`; the
+//! Logging by tracing on standard error: text for terminals, or JSON lines. `FERMATA_LOG` filters
+//! by level and crate, e.g. `FERMATA_LOG=debug` or `FERMATA_LOG=warn,fermata_dfs=trace`; the
 //! default level is `info`.
 //!
-//! If standard error is a file, it does not grow forever: when it is large it is checkpointed under its name with `.1`, in
-//! place of the one before it, and a new one begun. What is printed by other means follows, because it is the descriptor
-//! that is exchanged. What others can make a daemon say, it says [seldom](Seldom).
+//! If standard error is a file, its size is limited: a large file is renamed with the suffix `.1`,
+//! replacing the previous one, and a new file is started. Other output to standard error goes to
+//! the new file too, because the descriptor is replaced. Log lines that a client can cause at will
+//! are [rate-limited](RateLimit).
 
 use crate::Bytes;
 use std::{
@@ -19,21 +20,21 @@ use std::{
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// One line of text an event; coloured on a terminal.
+    /// One line of text per event, coloured on a terminal.
     Human,
-    /// One JSON object an event.
+    /// One JSON object per event.
     Json,
 }
 
-/// Starts logging. Call once, first thing.
+/// Starts logging. Call once, at the start of the process.
 pub fn init(format: LogFormat) {
     init_within(format, Bytes(0));
 }
 
-/// The same; a log file is checkpointed at `max` bytes, 0 for never.
+/// Like [`init`]; the log file is rotated at `max` bytes, 0 for never.
 pub fn init_within(format: LogFormat, max: Bytes) {
     let text = std::env::var("FERMATA_LOG").unwrap_or_default();
     let (filter, error) = match filter(&text) {
@@ -51,18 +52,19 @@ pub fn init_within(format: LogFormat, max: Bytes) {
     }
 }
 
-/// Parses `FERMATA_LOG`. `info` applies to crates that it does not name. `Targets` and not `EnvFilter`: filters on
-/// spans and fields are not needed, and the latter brings in a regular expression engine.
+/// Parses `FERMATA_LOG`. `info` applies to crates that it does not name. Uses `Targets` and not
+/// `EnvFilter`, because filters on spans and fields are not needed and `EnvFilter` depends on a
+/// regular expression engine.
 fn filter(text: &str) -> Result<Targets, tracing_subscriber::filter::ParseError> {
     let targets = if text.trim().is_empty() { Targets::new() } else { text.parse()? };
     let default = targets.default_level().unwrap_or(LevelFilter::INFO);
     Ok(targets.with_default(default))
 }
 
-/// Standard error, exchanged when it has become too large a file.
+/// Standard error, rotated when its file is too large.
 struct Log {
     max: u64,
-    /// In the file, as far as was counted.
+    /// Bytes in the file, as counted.
     length: u64,
 }
 
@@ -79,7 +81,8 @@ fn length() -> u64 {
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.max > 0 && self.length >= self.max {
-            // If that cannot be, the next lines are written all the same; it is tried again after as many.
+            // If rotation fails, logging continues in the old file, and rotation is tried again
+            // after `max` more bytes.
             exchange().ok();
             self.length = 0;
         }
@@ -93,7 +96,8 @@ impl Write for Log {
     }
 }
 
-/// The file that standard error goes to, if it is one that grows and still has its name.
+/// Returns the file of standard error, if it is a regular file opened for appending that still has
+/// its name.
 fn file() -> Option<PathBuf> {
     let about = rustix::fs::fstat(rustix::stdio::stderr()).ok()?;
     let appends = rustix::fs::fcntl_getfl(rustix::stdio::stderr()).ok()?.contains(rustix::fs::OFlags::APPEND);
@@ -105,7 +109,7 @@ fn file() -> Option<PathBuf> {
 
 fn exchange() -> io::Result<()> {
     let Some(path) = file() else { return Ok(()) };
-    // Made first: without it the old one keeps its name.
+    // The new file is created before the rename: if this fails, the old file keeps its name.
     let temporary = with_suffix(&path, ".new");
     let fresh = fresh(&temporary)?;
     fs::rename(&path, with_suffix(&path, ".1"))?;
@@ -130,7 +134,7 @@ fn fresh(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// Lets a line be written at most once in a while: for what others can make happen as often as they like.
+/// Limits how often a line is logged, for events that others can cause at will.
 #[derive(Debug)]
 pub struct RateLimit {
     every: Duration,
@@ -139,12 +143,13 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Once in this time.
+    /// At most one line per `every`.
     pub fn new(every: Duration) -> Self {
         Self { every, last: None, since: 0 }
     }
 
-    /// It has happened again: how often since it was last told, this time included, if it is to be told now.
+    /// Counts an event. Returns the number of events since the last logged line, if a line is to be
+    /// logged now.
     pub fn due(&mut self) -> Option<u64> {
         self.since += 1;
         if self.last.is_some_and(|last| last.elapsed() < self.every) {
@@ -184,17 +189,17 @@ mod tests {
         assert_eq!(rate_limit.due(), Some(10));
     }
 
-    /// Runs this very test again in a process whose standard output and errors are a file.
+    /// Runs this test again in a process whose standard output and error are a file.
     #[test]
     fn log_size_is_bounded() {
         if std::env::var_os(VICTIM).is_some() {
             let mut log = Log::new(1000);
             for number in 0..100 {
-                // At once, as the daemons do.
+                // One write per line, as in daemons.
                 let line = format!("line {number:03} {}\n", "x".repeat(90));
                 log.write_all(line.as_bytes()).unwrap();
             }
-            // What is printed by other means goes to the same place.
+            // Other output to standard error goes to the same file.
             writeln!(io::stderr(), "the end").unwrap();
             return;
         }
@@ -210,7 +215,7 @@ mod tests {
             (fs::read_to_string(&path).unwrap(), fs::read_to_string(with_suffix(&path, ".1")).unwrap());
         assert!(now.contains("line 099") && now.contains("the end"), "{now}");
         assert!(now.len() < 1500 && before.len() < 1500, "{} {}", now.len(), before.len());
-        // No line is lost in between.
+        // No line is lost during rotation.
         let lines = |text: &str| text.lines().filter(|line| line.starts_with("line")).count();
         let first: usize = before.lines().find_map(|line| line.get(5..8)?.parse().ok()).unwrap();
         assert_eq!(lines(&now) + lines(&before), 100 - first);

@@ -1,28 +1,28 @@
-//! Sizes and durations as people write them: `64MiB`, `10s`.
+//! Sizes and durations in human notation: `64MiB`, `10s`.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr, time::Duration};
 
-/// A number of bytes, written `64MiB`, `1.5GB` or plainly `4096`.
+/// A number of bytes, written `64MiB`, `1.5GB` or `4096`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
-/// A length of time, written `10s`, `1m 30s`, `250ms`.
+/// A duration, written `10s`, `1m 30s`, `250ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period(pub Duration);
 
 /// Why a text is not a size or a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// Not a size.
+    /// The text is not a size.
     #[error("{0:?} is not a size: write a number with a unit, such as 64MiB, 1GB or 4096")]
     Size(String),
-    /// Not a duration.
+    /// The text is not a duration.
     #[error("{0:?} is not a duration: write a number with a unit, such as 10s, 250ms or 2m")]
     Duration(String),
 }
 
-/// `1 file`, `2 files`: of things whose names take an s.
+/// `1 file`, `2 files`: for nouns with a plural in s.
 pub fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
@@ -61,7 +61,8 @@ impl FromStr for Period {
 }
 
 impl fmt::Display for Bytes {
-    /// Exact: the largest binary unit that divides it, so that what is printed reads back the same.
+    /// Exact: uses the largest binary unit that divides the number, so that the text parses to the
+    /// same number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
         let exact = UNITS.into_iter().find(|(shift, _)| self.0 > 0 && self.0.trailing_zeros() >= *shift);

@@ -1,7 +1,8 @@
-//! Opens what somebody else has made and may be changing: a task's output, read by its tracker.
+//! Opens files that another account may have created and may be changing, for example the output of
+//! a task, read by its tracker.
 //!
-//! What holds: never by way of a link in the last place of the path, never a pipe or a device that would make the opener
-//! wait, never a file of another owner's. The folders on the way must be the opener's own.
+//! Guarantees: the last component of the path is not a link, opening never blocks on a pipe or
+//! device, and the file has the expected owner. The parent folders must belong to the opener.
 
 use rustix::fs::{Mode, OFlags};
 use std::{
@@ -12,17 +13,17 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// No account has this number.
+/// Placeholder for the account of this process; no account has this number.
 const OWN: u32 = u32::MAX;
-/// Whose the files must be.
+/// Account that must own the files.
 static OWNER: AtomicU32 = AtomicU32::new(OWN);
 
-/// What is opened carefully from now on belongs to this account; silently, to that of this process.
+/// Sets the account that must own opened files; the default is the account of this process.
 pub fn belongs_to(user: u32) {
     OWNER.store(user, Ordering::Relaxed);
 }
 
-/// Opens it for reading.
+/// Opens a regular file for reading.
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -36,7 +37,7 @@ pub fn open(path: &Path) -> io::Result<File> {
         other => other,
     };
     if about.uid() != owner {
-        return refuse("it is not its maker's");
+        return refuse("it has an unexpected owner");
     }
     Ok(file)
 }
@@ -62,7 +63,7 @@ mod tests {
         }
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(at("good"), Some(65534), None).unwrap();
-            assert!(open(&at("good")).unwrap_err().to_string().contains("not its maker's"));
+            assert!(open(&at("good")).unwrap_err().to_string().contains("unexpected owner"));
         }
     }
 }

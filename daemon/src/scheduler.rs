@@ -1,7 +1,7 @@
-//! `[scheduler]`: which policy, which one in its shadow, and a table of parameters for each policy that wants any.
+//! `[scheduler]`: the policy, its shadow, and a table of parameters per policy.
 //!
-//! What parameters there are is for the policies to say. Here they become dotted keys and plain text, and are found
-//! again in the file when a policy refuses one, so that people are told the line.
+//! The policies define their parameters. This module converts tables to dotted keys with text
+//! values, and finds the line of a key in the file when a policy refuses its value.
 
 use crate::config::ConfigError;
 use serde::{Deserialize, Serialize};
@@ -12,11 +12,11 @@ use toml::de::{DeTable, DeValue};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SchedulerConfig {
-    /// The policy, such as `fair` or `chronos(fair)`.
+    /// Name of the policy, such as `fair` or `chronos(fair)`.
     pub name: String,
     /// A second policy that decides on the same facts without effect; none if empty.
     pub shadow: String,
-    /// A table for each policy: `[scheduler.fair]`.
+    /// Parameters per policy: `[scheduler.fair]`.
     #[serde(flatten)]
     pub policies: toml::Table,
 }
@@ -37,7 +37,7 @@ impl SchedulerConfig {
         }
     }
 
-    /// The parameters of all policies, by dotted key: `fair.pools.research.weight`.
+    /// Returns the parameters of all policies, by dotted key: `fair.pools.research.weight`.
     pub fn parameters(&self) -> Result<BTreeMap<String, String>, ConfigError> {
         let mut flat = BTreeMap::new();
         for (name, value) in &self.policies {
@@ -69,7 +69,7 @@ fn flatten(above: &str, table: &toml::Table, flat: &mut BTreeMap<String, String>
             toml::Value::Boolean(flag) => flag.to_string(),
             toml::Value::Array(_) | toml::Value::Datetime(_) => {
                 let why =
-                    format!("scheduler parameter {key} = {value} is not a text, a number, true or false");
+                    format!("scheduler parameter {key} = {value} is not a string, a number or a boolean");
                 return Err(refused(&key, why));
             }
         };
@@ -80,7 +80,7 @@ fn flatten(above: &str, table: &toml::Table, flat: &mut BTreeMap<String, String>
     Ok(())
 }
 
-/// The same error with the line of the file that it is about, if the setting is in that file.
+/// Adds the line of the file to an error about a setting, if the file contains the setting.
 pub(crate) fn found_in(error: ConfigError, path: Option<&Path>) -> ConfigError {
     let Some(path) = path.filter(|_| matches!(error, ConfigError::Setting { .. })) else { return error };
     match std::fs::read_to_string(path) {
@@ -89,7 +89,7 @@ pub(crate) fn found_in(error: ConfigError, path: Option<&Path>) -> ConfigError {
     }
 }
 
-/// The same, of a file that has been read.
+/// Like [`found_in`], for a file that has been read.
 pub(crate) fn found(error: ConfigError, path: &Path, text: &str) -> ConfigError {
     let ConfigError::Setting { key, value, why } = &error else { return error };
     match line_of(text, key, value.as_deref()) {
@@ -98,14 +98,15 @@ pub(crate) fn found(error: ConfigError, path: &Path, text: &str) -> ConfigError 
     }
 }
 
-/// The line of a dotted key, counted from 1; only where it is set to `value`, if there is one.
+/// Returns the line of a dotted key, counted from 1; if `value` is given, only where the key has
+/// this value.
 fn line_of(text: &str, key: &str, value: Option<&str>) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let at = position(table.get_ref(), key, value)?;
     Some(text.get(..at)?.matches('\n').count() + 1)
 }
 
-/// Names may have dots themselves, so that every way to read the key is tried.
+/// Names may contain dots, so every possible division of the key is tried.
 fn position(table: &DeTable<'_>, key: &str, wanted: Option<&str>) -> Option<usize> {
     table.iter().find_map(|(name, value)| {
         let rest = key.strip_prefix(name.get_ref().as_ref())?;
@@ -169,13 +170,13 @@ mod tests {
 
     #[test]
     fn non_parameters_are_rejected() {
-        let told = |text: &str| read(text).parameters().unwrap_err().to_string();
-        let error = told("[scheduler]\nnmae = \"fair\"\n");
+        let error_of = |text: &str| read(text).parameters().unwrap_err().to_string();
+        let error = error_of("[scheduler]\nnmae = \"fair\"\n");
         assert_eq!(error, "unknown field `nmae`, expected `name`, `shadow` or a table of a policy");
-        let error = told("[scheduler.fair]\nnode_wait = [1, 2]\n");
+        let error = error_of("[scheduler.fair]\nnode_wait = [1, 2]\n");
         assert_eq!(
             error,
-            "scheduler parameter fair.node_wait = [1, 2] is not a text, a number, true or false"
+            "scheduler parameter fair.node_wait = [1, 2] is not a string, a number or a boolean"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `[security]`: what callers must show, and what a client shows.
+//! `[security]`: credentials of daemons and clients.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -10,39 +10,40 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SecurityConfig {
-    /// Folder with certificates and keys, as `mrctl cluster init` makes it: TLS on every connection. Relative to the
-    /// file that says so.
+    /// Folder with certificates and keys, as `mrctl cluster init` makes it; enables TLS on every
+    /// connection. Relative to the configuration file.
     pub dir: PathBuf,
-    /// File with the cluster's secret: whoever has it may be anybody in the cluster. Relative to the file that says so.
+    /// File with the secret of the cluster; a client that has it can act as any user. Relative to
+    /// the configuration file.
     pub secret: PathBuf,
-    /// Clients: file with a token, as `mrctl cluster user` makes it.
+    /// For clients: file with a token, as `mrctl cluster user` makes it.
     pub token: PathBuf,
-    /// Clients: whose certificate in `dir` to show.
+    /// For clients: name of their certificate in `dir`.
     pub identity: String,
-    /// Whether the owners and modes of files, and the owners of jobs, bind those who are no admins: `auto` if callers
-    /// must prove who they are.
+    /// Whether permissions of files and owners of jobs are enforced for users who are not admins:
+    /// `auto` if callers must prove their identity.
     pub permissions: Choice,
-    /// Users who may do everything.
+    /// Users with all rights.
     pub admins: Vec<String>,
-    /// The users in each group.
+    /// Members of each group.
     pub groups: BTreeMap<String, Vec<String>>,
 }
 
-/// Yes, no, or as fits the cluster.
+/// A setting that may depend on whether the cluster is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Choice {
-    /// If callers must prove who they are.
+    /// On if callers must prove their identity.
     #[default]
     Auto,
-    /// In any case.
+    /// Always on.
     On,
-    /// In no case.
+    /// Always off.
     Off,
 }
 
 impl Choice {
-    /// What it comes to in a cluster where callers must prove who they are, or need not.
+    /// Whether the setting is on in a closed or open cluster.
     pub fn is_on(self, closed: bool) -> bool {
         match self {
             Self::Auto => closed,
@@ -53,12 +54,12 @@ impl Choice {
 }
 
 impl SecurityConfig {
-    /// Whether callers must prove who they are.
+    /// Whether callers must prove their identity.
     pub fn is_closed(&self) -> bool {
         [&self.dir, &self.secret].iter().any(|path| !path.as_os_str().is_empty())
     }
 
-    /// Paths in a file are meant from where the file is.
+    /// Makes the paths absolute; relative paths start at the folder of the file.
     pub(crate) fn anchor(&mut self, file: &Path) {
         let Some(folder) = std::path::absolute(file).ok().and_then(|file| file.parent().map(Path::to_owned))
         else {
@@ -72,19 +73,19 @@ impl SecurityConfig {
     }
 }
 
-/// Flags that say what to show and to ask for.
+/// Flags for credentials.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SecurityArgs {
     /// Folder with certificates and keys (security.dir)
     #[arg(long, value_name = "DIR")]
     pub security_dir: Option<PathBuf>,
-    /// File with the cluster's secret (security.secret)
+    /// File with the secret of the cluster (security.secret)
     #[arg(long, value_name = "FILE")]
     pub secret: Option<PathBuf>,
 }
 
 impl SecurityArgs {
-    /// Lays them over the settings.
+    /// Overrides the settings with the flags.
     pub fn over(&self, settings: &mut SecurityConfig) {
         if let Some(dir) = &self.security_dir {
             settings.dir.clone_from(dir);

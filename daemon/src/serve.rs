@@ -1,22 +1,26 @@
-//! How every daemon serves gRPC: the limits on a connection, and files that are read no faster than they are taken.
+//! Common settings of gRPC servers: limits of connections, and streaming of files with
+//! backpressure.
 
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::transport::Server;
 
-/// Calls that a client may have under way on one connection; its HTTP/2 library holds others back.
+/// Maximum number of concurrent calls per connection; the HTTP/2 library of the client delays
+/// further ones.
 const STREAMS_MAX: u32 = 128;
-/// Bytes of one request body, and of all on one connection, that HTTP/2 holds while nobody reads them.
+/// Bytes of one request body, and of all on one connection, that HTTP/2 buffers until they are
+/// read.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
-const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
-/// Metadata of one call, decoded: names and tokens are short.
+const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
+/// Maximum decoded size of the metadata of a call; names and tokens are short.
 const HEADER_BYTES_MAX: u32 = 8 << 10;
-/// Calls that a client may cancel before they are looked at; then its connection ends (rapid reset, CVE-2023-44487).
+/// Maximum number of calls that a client may cancel before they are processed; then its connection
+/// is closed (rapid reset, CVE-2023-44487).
 const RESETS_MAX: usize = 20;
-/// A client that is gone silently is noticed after about this long.
+/// A client that has disappeared is detected after about this time.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// A server with the limits of the house; services are added to it.
+/// Returns a server with these limits; the caller adds services.
 pub fn builder() -> Server {
     Server::builder()
         .max_concurrent_streams(STREAMS_MAX)
@@ -27,11 +31,11 @@ pub fn builder() -> Server {
         .http2_keepalive_interval(Some(KEEPALIVE))
 }
 
-/// A reader that takes nothing for this long has gone away.
+/// A reader that takes nothing for this long is treated as gone.
 const STALL_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Sends what `next` gives until there is no more, or nobody takes it. Each piece is read by a thread that may wait for a
-/// disk; none waits for the reader.
+/// Sends chunks from `next` until there are no more, or the reader is gone. Each chunk is read by a
+/// blocking thread, which never waits for the reader.
 pub async fn stream_chunks<T: Send + 'static>(
     to: mpsc::Sender<T>,
     mut next: impl FnMut() -> Option<T> + Send + 'static,
@@ -63,7 +67,7 @@ mod tests {
                 from
             })
             .collect();
-        // There are 512 such threads at the most.
+        // Tokio has at most 512 blocking threads.
         let other = tokio::task::spawn_blocking(|| "done");
         assert_eq!(tokio::time::timeout(Duration::from_secs(20), other).await.unwrap().unwrap(), "done");
         for mut reader in readers {

@@ -1,9 +1,9 @@
-//! Removes a folder with all that is in it, whatever somebody else has made of it: a task may leave folders that nobody may
-//! enter or write to, links to anywhere, and folders in folders as deep as it likes.
+//! Removes a folder with its contents, even if another account has manipulated it: a task may leave
+//! folders without permissions, links to any path, and arbitrarily deep trees.
 //!
-//! What holds: no link is followed; a folder of our own account that is closed to us is opened first; folders are gone
-//! through by their descriptors, of which only so many are open at a time, and without recursion; what cannot be removed
-//! keeps nothing else from being removed.
+//! Guarantees: no link is followed. A folder of the own account without permissions is made
+//! accessible first. Folders are traversed by descriptors without recursion, with a bounded number
+//! of open descriptors. An entry that cannot be removed does not stop the removal of others.
 
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
@@ -17,13 +17,13 @@ use std::{
     path::Path,
 };
 
-/// Folders that are open at a time. Deeper ones are moved up before they are gone through.
+/// Maximum number of open folders. Deeper ones are moved up before they are traversed.
 const OPEN_MAX: usize = 32;
-/// What its owner may do with a folder that is to be drained.
+/// Permissions that the owner needs to empty a folder.
 const OWNERS: u32 = 0o700;
 
-/// Removes what is at `path`, a folder or not. Not there any more is as good as removed. If something stays, the error is
-/// the first that was met.
+/// Removes the file or folder at `path`. A missing path is not an error. If something cannot be
+/// removed, returns the first error.
 pub fn remove(path: &Path) -> io::Result<()> {
     let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
     let name = CString::new(name.as_bytes())?;
@@ -38,17 +38,17 @@ pub fn remove(path: &Path) -> io::Result<()> {
     removal.first_error.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// A folder that is being drained, and its name in the one before it.
+/// A folder whose entries are being removed, and its name in its parent.
 struct Level {
     dir: Dir,
     name: CString,
 }
 
 struct Removal {
-    /// Of the first level.
+    /// Parent of the first level.
     parent: OwnedFd,
     levels: Vec<Level>,
-    /// What was moved to the first level and is to be gone through there.
+    /// Folders that were moved to the first level and are to be traversed there.
     moved: Vec<CString>,
     number: u64,
     first_error: Option<Errno>,
@@ -77,12 +77,12 @@ impl Removal {
         }
     }
 
-    /// The folder that is being drained now.
+    /// Returns the folder whose entries are being removed.
     fn at(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.levels.last().map_or(Ok(self.parent.as_fd()), |level| level.dir.fd())
     }
 
-    /// Removes an entry; a folder that has something in it is begun, or put off.
+    /// Removes an entry. A folder with contents is entered, or moved up for later.
     fn entry(&mut self, name: &CStr, kind: FileType) -> Result<(), Errno> {
         if unlink(self.at()?, name, kind)? {
             return Ok(());
@@ -92,12 +92,12 @@ impl Removal {
             self.levels.push(Level { dir, name: name.to_owned() });
             return Ok(());
         }
-        // It is ours to write in by now, without which it could not be moved.
+        // The folder is writable by now, so it can be moved.
         loop {
             self.number += 1;
             let new = CString::new(format!(".removed-{}", self.number)).expect("no zero byte");
             match renameat(self.at()?, name, self.levels[0].dir.fd()?, &new) {
-                // Somebody has thought of that name, too.
+                // The name is in use already.
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
                 Err(error) => return Err(error),
                 Ok(()) => {
@@ -108,7 +108,7 @@ impl Removal {
         }
     }
 
-    /// The last level is empty, or as empty as it gets.
+    /// Leaves the last level, after its entries were removed as far as possible.
     fn leave(&mut self) -> Result<(), Errno> {
         if self.levels.len() == 1
             && let Some(name) = self.moved.pop()
@@ -122,7 +122,7 @@ impl Removal {
     }
 }
 
-/// Removes an entry. False if it is a folder that has something in it.
+/// Removes an entry. Returns false if it is a folder with contents.
 fn unlink(at: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Result<bool, Errno> {
     if kind != FileType::Directory {
         match unlinkat(at, name, AtFlags::empty()) {
@@ -136,13 +136,14 @@ fn unlink(at: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Result<bool, Errno
     }
 }
 
-/// Opens a folder to empty it. One of ours that we have no right to is given it.
+/// Opens a folder to empty it. Adds missing permissions if it belongs to the own account.
 fn enter(at: BorrowedFd<'_>, name: &CStr) -> Result<Dir, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = openat(at, name, flags | OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?;
     let about = fstat(&folder)?;
     if about.st_mode & OWNERS != OWNERS && about.st_uid == rustix::process::geteuid().as_raw() {
-        // By its descriptor, whatever bears its name by now. If that fails, so does what comes next, and says why.
+        // By its descriptor, because another file may have its name by now. If this fails, the next
+        // call fails too and returns the reason.
         let own = format!("/proc/self/fd/{}", folder.as_raw_fd());
         chmod(own, Mode::from_raw_mode(OWNERS)).ok();
     }
@@ -161,7 +162,7 @@ mod tests {
 
     const NOBODY: u32 = 65534;
 
-    /// As somebody who may not do everything, in a folder of his own that was prepared for him.
+    /// Runs `act` as the account nobody, in a folder that was prepared for it.
     fn as_nobody(prepare: impl FnOnce(&Path), act: impl FnOnce(PathBuf) + Send) {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("tree");
@@ -175,7 +176,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 if root {
-                    // Of this thread alone.
+                    // Affects only this thread.
                     let nobody = rustix::process::Uid::from_raw(NOBODY);
                     rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
                 }
@@ -198,11 +199,11 @@ mod tests {
                     fs::set_permissions(path.join("deeper"), Permissions::from_mode(mode)).unwrap();
                     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
                 }
-                // What was done before, to show that it is not the same.
+                // Shows that the standard library cannot remove this tree.
                 assert!(fs::remove_dir_all(&tree).is_err());
                 remove(&tree).unwrap();
                 assert!(!tree.exists());
-                // Not there any more is as good as removed.
+                // A missing path is not an error.
                 remove(&tree).unwrap();
                 remove(&tree.join("never/was")).unwrap();
             },
@@ -229,7 +230,8 @@ mod tests {
         fs::set_permissions(at("elsewhere"), Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Deeper than a path is long, a process has descriptors, or a thread a stack.
+    /// Deeper than the maximum length of a path, the number of descriptors, and the stack of a
+    /// thread.
     #[test]
     fn deep_trees_are_removed() {
         as_nobody(
@@ -261,7 +263,7 @@ mod tests {
     #[test]
     fn unremovable_entry_does_not_stop_the_removal() {
         if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: only root can put something of another's there");
+            return eprintln!("skipped: only root can create files of another account");
         }
         let prepare = |folder: &Path| {
             fs::create_dir_all(folder.join("work/b/root's")).unwrap();

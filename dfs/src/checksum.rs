@@ -1,9 +1,11 @@
-//! CRC32C per chunk, and the checksum file beside each block file.
 //!
-//! Layout of a checksum file, little endian: magic `FMTC`, version u16, log2(chunk) u16, block id u64, nonce u64,
-//! data length u64, CRC32C of all chunk sums u32, CRC32C of the 36 bytes before u32; then one u32 a chunk.
-//! The block id is inside so that two swapped files are noticed; the nonce so that a block of another history of the
-//! namespace is; the length so that a short block is.
+//! CRC32C checksums per chunk, and the checksum file next to each block file.
+//!
+//! Layout of a checksum file, little endian: magic `FMTC`, version u16, log2(chunk size) u16, block
+//! ID u64, nonce u64, data length u64, CRC32C of the table of chunk checksums u32, CRC32C of the 36
+//! bytes before it u32, then the table: one u32 per chunk. The header contains the block ID to
+//! detect two swapped files, the nonce to detect a block with the same ID from another history of
+//! the namespace, and the length to detect a truncated block.
 
 use crate::ids::{BlockId, Nonce};
 
@@ -12,46 +14,46 @@ pub const CHUNK_BYTES: usize = 1 << CHUNK_LOG2;
 const CHUNK_LOG2: u16 = 16;
 const MAGIC: [u8; 4] = *b"FMTC";
 const VERSION: u16 = 2;
-/// Length of the fixed part of a checksum file.
+/// Length of the header of a checksum file.
 pub const HEADER_BYTES: usize = 40;
 
-/// What is wrong with a block or its checksum file.
+/// What is wrong with a block or with its checksum file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChecksumError {
-    /// Not a checksum file at all.
+    /// The file does not start with the magic number of checksum files.
     #[error("bad magic at offset 0 of the checksum file")]
     Magic,
-    /// Written by a newer Fermata.
-    #[error("checksum file version {0} at offset 4: this build knows {VERSION}")]
+    /// The file has a format version that this build does not support.
+    #[error("checksum file version {0} at offset 4: this build supports {VERSION}")]
     Version(u16),
-    /// Its own header or table does not add up.
+    /// The header or the table of the checksum file does not match its own checksum.
     #[error("checksum file damaged at offset {0}")]
     Damaged(usize),
-    /// It belongs to another block.
-    #[error("checksum file is of {found}, not of {wanted}")]
+    /// The checksum file belongs to another block.
+    #[error("checksum file belongs to {found}, not to {wanted}")]
     WrongBlock {
-        /// The block it was opened for.
+        /// The block that was opened.
         wanted: BlockId,
-        /// The block it names.
+        /// The block ID in the checksum file.
         found: BlockId,
     },
-    /// It belongs to a block of the same id in another history of the namespace.
+    /// The checksum file belongs to a block with the same ID from another history of the namespace.
     #[error("checksum file has nonce {found}, not {wanted}")]
     WrongNonce {
-        /// The nonce of the block it was opened for.
+        /// The nonce of the block that was opened.
         wanted: Nonce,
-        /// The nonce it names.
+        /// The nonce in the checksum file.
         found: Nonce,
     },
-    /// The data is not as long as recorded.
-    #[error("block has {found} bytes, its checksum file says {wanted}")]
+    /// The block file has another length than its checksum file records.
+    #[error("block has {found} bytes, but its checksum file records {wanted}")]
     Length {
-        /// As recorded.
+        /// The length in the checksum file.
         wanted: u64,
-        /// As found.
+        /// The length of the block file.
         found: u64,
     },
-    /// The data is not what was written.
+    /// A chunk does not match its checksum.
     #[error("checksum mismatch at offset {0}")]
     Mismatch(u64),
 }
@@ -59,28 +61,29 @@ pub enum ChecksumError {
 /// The checksums of one block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checksums {
-    /// Whose.
+    /// The block that the checksums belong to.
     pub block: BlockId,
-    /// The block's nonce.
+    /// The nonce of the block.
     pub nonce: Nonce,
-    /// Bytes in the block.
+    /// Length of the block in bytes.
     pub length: u64,
-    /// One per chunk.
+    /// One checksum per chunk.
     pub sums: Vec<u32>,
 }
 
-/// CRC32C of a chunk. Every byte of every block passes here several times, so this is the fastest there is: ten
-/// times the usual crate on data that is still in the cache, which is where it is checked.
+/// CRC32C of a chunk. Every byte of a block passes through this function several times. `crc-fast`
+/// is ten times faster than `crc32c` on data in the CPU cache, and chunks are checked while they
+/// are in the cache.
 pub fn chunk_sum(chunk: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(chunk)
 }
 
-/// The sums of `data`, which starts at a chunk boundary.
+/// Returns one checksum per chunk of `data`. `data` starts at a chunk boundary.
 pub fn sums_of(data: &[u8]) -> Vec<u32> {
     data.chunks(CHUNK_BYTES).map(chunk_sum).collect()
 }
 
-/// Checks `data`, which starts at `offset` (a chunk boundary) of its block, against its sums.
+/// Checks `data` against `sums`. `data` starts at `offset` of its block, which is a chunk boundary.
 pub fn verify(data: &[u8], offset: u64, sums: &[u32]) -> Result<(), ChecksumError> {
     let chunks = data.len().div_ceil(CHUNK_BYTES);
     if sums.len() != chunks {
@@ -94,18 +97,19 @@ pub fn verify(data: &[u8], offset: u64, sums: &[u32]) -> Result<(), ChecksumErro
     Ok(())
 }
 
-/// Sums as they travel: little endian, four bytes each.
+/// Encodes checksums for a message: little endian, four bytes each.
 pub fn to_bytes(sums: &[u32]) -> Vec<u8> {
     sums.iter().flat_map(|sum| sum.to_le_bytes()).collect()
 }
 
-/// The reverse of [`to_bytes`]; a ragged end is dropped, and `verify` then refuses the count.
+/// The reverse of [`to_bytes`]. Ignores an incomplete value at the end; `verify` then fails because
+/// the number of checksums is wrong.
 pub fn from_bytes(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks::<4>().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect()
 }
 
 impl Checksums {
-    /// The whole checksum file.
+    /// Encodes the complete checksum file.
     pub fn encode(&self) -> Vec<u8> {
         let table = to_bytes(&self.sums);
         let mut out = Vec::with_capacity(HEADER_BYTES + table.len());
@@ -121,7 +125,7 @@ impl Checksums {
         out
     }
 
-    /// Reads a checksum file and checks that it is sound and of `block`.
+    /// Decodes a checksum file and checks that it is intact and belongs to `block`.
     pub fn decode(bytes: &[u8], block: BlockId) -> Result<Self, ChecksumError> {
         let Some((header, table)) = bytes.split_at_checked(HEADER_BYTES) else {
             return Err(ChecksumError::Damaged(bytes.len()));
@@ -149,7 +153,7 @@ impl Checksums {
         Ok(Self { block, nonce, length, sums: from_bytes(table) })
     }
 
-    /// The same, if it is of the block with this nonce.
+    /// Returns the checksums if their nonce is `wanted`.
     pub fn of(self, wanted: Nonce) -> Result<Self, ChecksumError> {
         let found = self.nonce;
         if found == wanted { Ok(self) } else { Err(ChecksumError::WrongNonce { wanted, found }) }
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swapped_file_is_noticed() {
+    fn swapped_file_is_detected() {
         let (_, sums) = sample();
         assert_eq!(
             Checksums::decode(&sums.encode(), BlockId(8)),
@@ -202,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
+    fn every_flipped_bit_and_every_truncation_is_detected() {
         let (_, sums) = sample();
         let good = sums.encode();
         for at in 0..good.len() {
@@ -226,7 +230,7 @@ mod tests {
             length in any::<u64>(),
         ) {
             Checksums::decode(&bytes, BlockId(7)).ok();
-            // A sound header that says anything of the length.
+            // A valid header with an arbitrary length.
             let (block, nonce) = (BlockId(7), Nonce(length));
             let header = Checksums { block, nonce, length, sums: from_bytes(&bytes) }.encode();
             if let Ok(read) = Checksums::decode(&header, BlockId(7)) {

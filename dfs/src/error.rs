@@ -1,61 +1,64 @@
-//! What the NameNode refuses, in one list that both ends share.
 //!
-//! The server builds an `Error` (kind and words); it crosses the wire as a gRPC status whose metadata names
-//! the kind; the client gets the same `Error` back and can act on the kind without reading the words.
+//! The refusals of the NameNode, shared by server and client.
+//!
+//! The server creates an `Error` with a kind and a message. The error is sent as a gRPC status
+//! whose metadata contains the kind. The client decodes the same `Error` and can act on the kind
+//! without parsing the message.
 
 use tonic::{Code, Status, metadata::MetadataValue};
 
-/// The metadata key that carries the kind.
+/// The metadata key of the kind.
 pub const ERROR_KEY: &str = "fermata-error";
 
-/// What kind of refusal, for programs.
+/// The kind of a refusal, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A malformed path, id, size or name.
+    /// A malformed path, ID, size or name.
     Invalid,
-    /// No such file, folder, block, node.
+    /// The file, folder, block or node does not exist.
     NotFound,
-    /// Something is there already.
+    /// The file or folder exists already.
     Exists,
-    /// A file where a folder is needed.
+    /// The path is a file, but the operation needs a folder.
     NotDirectory,
-    /// A folder where a file is needed.
+    /// The path is a folder, but the operation needs a file.
     IsDirectory,
-    /// A folder with entries, and no recursive flag.
+    /// The folder has entries, and the request is not recursive.
     NotEmpty,
-    /// The caller does not hold the file's lease (any more).
+    /// The caller does not have the lease of the file, or no longer has it.
     LeaseLost,
-    /// Another writer holds it.
+    /// Another client has the lease of the file.
     Busy,
-    /// A quota would be exceeded.
+    /// The operation would exceed a quota.
     Quota,
-    /// No or not enough DataNodes with room.
+    /// There are not enough DataNodes with free space.
     NoNodes,
-    /// A block of the file has no reported replica yet; ask again.
+    /// No DataNode has reported a replica of a block of the file yet. The client may retry.
     NotYetReplicated,
-    /// Safemode; ask again.
+    /// The NameNode is in safemode. The client may retry.
     Safemode,
-    /// Safemode that only an operator ends; ask again when told to.
+    /// The NameNode is in a safemode that only an operator ends. A retry succeeds only after that.
     ManualSafemode,
-    /// An epoch older than the fence.
+    /// The epoch of the request is older than the fence.
     Fenced,
-    /// An operation that cannot be done on this object in this state.
+    /// The operation is not possible on this object in its present state.
     Refused,
-    /// The caller may not.
+    /// The caller has no permission.
     Denied,
-    /// The server's disk failed or it is stopping; ask again.
+    /// The disk of the server failed, or the server is stopping. The client may retry.
     Unavailable,
-    /// The NameNode runs from an older copy of its folder than the DataNode has seen.
+    /// The NameNode runs from an older copy of its folder: the DataNode has registered with a later
+    /// start.
     OlderNameNode,
 }
 
-/// A refusal: nothing has changed.
+/// A refusal. The operation has changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// For programs.
+    /// The kind, for programs.
     pub kind: Kind,
-    /// For people: what, where, why, what to do; one line.
+    /// The message, for people. One line: what failed, where, why, and what to do.
     pub message: String,
 }
 
@@ -81,12 +84,12 @@ const KINDS: [(Kind, &str, Code); 18] = [
 ];
 
 impl Error {
-    /// A refusal of `kind`, in `message`'s words.
+    /// Creates a refusal.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    /// Whether asking again later may succeed.
+    /// Whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(
             self.kind,
@@ -105,7 +108,7 @@ impl From<Error> for Status {
     }
 }
 
-/// The `Error` inside a status, if a NameNode put one there.
+/// Returns the `Error` in a status, if a NameNode has put one there.
 pub fn from_status(status: &Status) -> Option<Error> {
     let name = status.metadata().get(ERROR_KEY)?.to_str().ok()?;
     let (kind, ..) = KINDS.into_iter().find(|(_, known, _)| *known == name)?;

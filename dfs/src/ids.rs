@@ -1,20 +1,22 @@
-//! The names of things: a newtype for every id, so that a block cannot be taken for a file.
+//! ID types. Each kind of ID has its own type, so that a block ID cannot be used as a file ID.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A block. Its bytes never change once its replicas are finalised. Ids are not reused within one history of the
-/// namespace; a [`Nonce`] tells apart blocks of two histories.
+/// The ID of a block. The bytes of a block never change after its replicas are finalised. An ID is
+/// not reused within one history of the namespace. A [`Nonce`] distinguishes blocks of two
+/// histories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlockId(pub u64);
 
-/// The random number of a block: the same in the edit log, in the header of each replica's checksum file and in every
-/// message about the block. A replica with another nonce holds other bytes, whatever its id says (ADR 0022).
+/// A random number of a block. It is the same in the edit log, in the header of the checksum file
+/// of each replica and in every message about the block. A replica with another nonce contains
+/// other bytes, even if its block ID is the same (ADR 0022).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Nonce(pub u64);
 
 impl Nonce {
-    /// A new random nonce.
+    /// Returns a new random nonce.
     pub fn random() -> Self {
         Self(RequestId::random().0 as u64)
     }
@@ -26,35 +28,36 @@ impl fmt::Display for Nonce {
     }
 }
 
-/// A file or folder, whatever it is called at the moment.
+/// The ID of a file or folder. It stays the same when the file is renamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FileId(pub u64);
 
-/// A DataNode, for as long as its data folders live.
+/// The ID of a DataNode. It is stored in the data folders and lasts as long as they do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeUuid(pub uuid::Uuid);
 
-/// One start of a daemon. The newest wins.
+/// The number of a start of a daemon. Messages of an older incarnation are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
-/// Identifies one start of a NameNode. Random, so that two histories which share an epoch number can be told apart.
+/// The ID of a start of a NameNode. It is random, so that two histories with the same epoch number
+/// can be distinguished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StartId(pub u64);
 
 impl StartId {
-    /// A new random id.
+    /// Returns a new random ID.
     pub fn random() -> Self {
         Self(RequestId::random().0 as u64)
     }
 }
 
-/// Names one mutating request, so that a repeat is recognised.
+/// The ID of a mutating request. The NameNode uses it to recognise a request that is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RequestId(pub u128);
 
 impl RequestId {
-    /// A fresh one.
+    /// Returns a new random ID.
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4().as_u128())
     }

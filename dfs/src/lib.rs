@@ -1,9 +1,11 @@
-//! Fermata's file system: files cut into blocks, blocks replicated over DataNodes, names kept by one NameNode.
 //!
-//! - [`namenode`]: the namespace and block map as a pure state machine, and its thin gRPC driver;
+//! The distributed file system. Files are divided into blocks, blocks are replicated on DataNodes,
+//! and one NameNode has the namespace.
+//!
+//! - [`namenode`]: the namespace and the block map as a pure state machine, and its gRPC driver;
 //! - [`datanode`]: block files on disk, the bulk protocol, pipelines, scrubbing;
-//! - [`client`]: what programs use to read and write;
-//! - [`bulk`], [`checksum`], [`error`], [`ids`], [`metadata`], [`path`]: what the three share.
+//! - [`client`]: the API to read and write files;
+//! - [`bulk`], [`checksum`], [`error`], [`ids`], [`metadata`], [`path`]: shared by the three.
 
 pub mod bulk;
 pub mod checksum;

@@ -1,7 +1,7 @@
-//! Names and numbers that both ends of the gRPC services must agree on.
+//! Constants that both sides of the gRPC services share.
 
-/// The metadata key that carries the user's name.
+/// The metadata key of the user name.
 pub use security::USER_KEY;
 
-/// The version of the talk between DataNodes and the NameNode.
+/// The version of the protocol between DataNodes and the NameNode.
 pub const DATANODE_PROTOCOL: u32 = 2;

@@ -1,36 +1,38 @@
-//! A path in the file system: absolute, normalised, checked once where it enters.
 //!
-//! Deliberately absent: relative paths and a working folder. `.` and `..` are refused rather than resolved,
-//! so that no path means two things.
+//! A path in the file system: absolute and normalised. It is checked once, when it is parsed.
+//!
+//! Deliberately absent: relative paths and a working folder. `.` and `..` are refused and not
+//! resolved, so that every file has exactly one path.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Longest name between two slashes, in bytes.
+/// Maximum length of a name between two slashes, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Longest whole path, in bytes.
+/// Maximum length of a path, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// An absolute path: `/`, or `/name/name` with no empty, `.` or `..` name and no final slash.
+/// An absolute path: `/`, or `/name/name` without empty, `.` or `..` names and without a final
+/// slash.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DfsPath(Box<str>);
 
 /// Why a string is not a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// It does not start with a slash.
+    /// The path does not start with a slash.
     #[error("path {0:?} is relative: paths in the file system start with /")]
     Relative(String),
-    /// It has `.` or `..` between slashes.
-    #[error("path {0:?} has a \"{1}\" in it: write the path out in full")]
+    /// The path has `.` or `..` between slashes.
+    #[error("path {0:?} contains \"{1}\": give the path without it")]
     Dots(String, &'static str),
-    /// It has a NUL byte or another control character.
-    #[error("path {0:?} has a control character in it")]
+    /// The path has a NUL byte or another control character.
+    #[error("path {0:?} contains a control character")]
     Control(String),
-    /// One name is too long.
+    /// A name in the path is too long.
     #[error("path {0:?} has a name of {1} bytes: the limit is {NAME_BYTES_MAX}")]
     NameTooLong(String, usize),
-    /// The whole is too long.
+    /// The path is too long.
     #[error("path of {0} bytes is too long: the limit is {PATH_BYTES_MAX}")]
     TooLong(usize),
 }
@@ -41,7 +43,7 @@ impl DfsPath {
         Self("/".into())
     }
 
-    /// Checks and normalises: doubled and trailing slashes go.
+    /// Checks and normalises a path. Repeated and trailing slashes are removed.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         if text.len() > PATH_BYTES_MAX {
             return Err(PathError::TooLong(text.len()));
@@ -61,7 +63,7 @@ impl DfsPath {
         Ok(Self(clean.into()))
     }
 
-    /// The path as text.
+    /// Returns the path as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -71,12 +73,12 @@ impl DfsPath {
         &*self.0 == "/"
     }
 
-    /// The names from the root down; none for the root itself.
+    /// Returns the names from the root down, none for the root itself.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.split('/').filter(|name| !name.is_empty())
     }
 
-    /// The folder it is in, and its name there. None for the root.
+    /// Returns the parent folder and the last name, or `None` for the root.
     pub fn split_last(&self) -> Option<(DfsPath, &str)> {
         if self.is_root() {
             return None;
@@ -86,18 +88,18 @@ impl DfsPath {
         Some((parent, &self.0[at + 1..]))
     }
 
-    /// Its last name; empty for the root.
+    /// Returns the last name, or an empty string for the root.
     pub fn name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or("")
     }
 
-    /// This folder's entry `name`.
+    /// Returns the path of the entry `name` of this folder.
     pub fn join(&self, name: &str) -> Result<Self, PathError> {
-        let whole = if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) };
-        Self::parse(&whole)
+        let path = if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) };
+        Self::parse(&path)
     }
 
-    /// Whether `self` is `other` or lies below it.
+    /// Whether `self` is `other` or is below it.
     pub fn is_within(&self, other: &DfsPath) -> bool {
         other.is_root()
             || self.0.strip_prefix(&*other.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn within_is_by_whole_names() {
+    fn is_within_compares_complete_names() {
         let path = |text| DfsPath::parse(text).unwrap();
         assert!(path("/a/b").is_within(&path("/a")));
         assert!(path("/a").is_within(&path("/a")));

@@ -1,4 +1,4 @@
 #![no_main]
-//! libFuzzer entry of the target `revoked_list`, whose body is in the crate `fermata-fuzzing`.
+//! The libFuzzer entry of the target `revoked_list` of the crate `fermata-fuzzing`.
 
 fermata_fuzz::entry!("revoked_list");

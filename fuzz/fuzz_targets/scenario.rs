@@ -1,4 +1,4 @@
 #![no_main]
-//! libFuzzer entry of the target `scenario`, whose body is in the crate `fermata-fuzzing`.
+//! The libFuzzer entry of the target `scenario` of the crate `fermata-fuzzing`.
 
 fermata_fuzz::entry!("scenario");

@@ -1,4 +1,4 @@
 #![no_main]
-//! libFuzzer entry of the target `segment_index`, whose body is in the crate `fermata-fuzzing`.
+//! The libFuzzer entry of the target `segment_index` of the crate `fermata-fuzzing`.
 
 fermata_fuzz::entry!("segment_index");

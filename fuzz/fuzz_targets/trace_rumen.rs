@@ -1,4 +1,4 @@
 #![no_main]
-//! libFuzzer entry of the target `trace_rumen`, whose body is in the crate `fermata-fuzzing`.
+//! The libFuzzer entry of the target `trace_rumen` of the crate `fermata-fuzzing`.
 
 fermata_fuzz::entry!("trace_rumen");

@@ -1,9 +1,9 @@
-//! What the libFuzzer entries share.
+//! Code that the libFuzzer entries share.
 
 pub use fermata_fuzzing::{Target, execute, memory::Counting, target};
 pub use libfuzzer_sys::fuzz_target;
 
-/// Entry of the target with this name, with its memory counted.
+/// Defines the libFuzzer entry of a target, with the counting allocator.
 #[macro_export]
 macro_rules! entry {
     ($name:literal) => {

@@ -6,37 +6,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// No single execution may take longer, on a busy machine either.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum duration of an execution, also on a busy machine.
+const EXECUTION_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long to continue, and from which seed.
+/// How long to run, and the seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Campaign {
-    /// At least this many executions,
+    /// Minimum number of executions.
     pub executions: u64,
-    /// and at least this long.
+    /// Minimum duration.
     pub time: Duration,
-    /// Of the mutations.
+    /// Seed of the mutations.
     pub seed: u64,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
-    /// Inputs given to the target.
+    /// Number of executions.
     pub executions: u64,
-    /// Of those, the ones it accepted.
+    /// Number of inputs that the target accepted.
     pub accepted: u64,
     /// The longest execution.
     pub longest: Duration,
-    /// How long all took.
+    /// Total duration.
     pub time: Duration,
-    /// The input at which it stopped, and what does not hold.
+    /// The input that violates a property, and the violation.
     pub finding: Option<(Vec<u8>, String)>,
 }
 
 impl Campaign {
-    /// Runs until it is over or a property does not hold.
+    /// Runs until the limits are reached or a property is violated.
     pub fn run(self, target: &Target) -> Tally {
         let (began, mut tally) = (Instant::now(), Tally::default());
         let seeds = (target.seeds)();
@@ -74,7 +74,7 @@ impl Campaign {
     }
 }
 
-/// One execution; None, with the finding noted, if something does not hold.
+/// One execution. Returns `None` and records the finding if a property is violated.
 fn judge<T>(
     target: &Target,
     input: &[u8],
@@ -88,7 +88,7 @@ fn judge<T>(
     tally.longest = tally.longest.max(took);
     let judged = match content {
         Err(panic) => Err(message_of(&*panic)),
-        Ok(_) if took > DRAIN_TIMEOUT => Err(format!("it took {took:.1?}")),
+        Ok(_) if took > EXECUTION_TIME_MAX => Err(format!("it took {took:.1?}")),
         Ok(content) => fits(content),
     };
     match judged {
@@ -102,5 +102,5 @@ fn judge<T>(
 
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_owned()
 }

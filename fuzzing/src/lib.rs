@@ -1,15 +1,17 @@
-//! Fuzz targets: every reader of bytes that a disk, a peer or a person may have damaged.
+//! Fuzz targets for every reader of bytes that a disk, a peer or a user may have damaged.
 //!
-//! The body of a target is a plain function over bytes that panics when a property does not hold. The same bodies run
-//! in three ways:
-//! - `tests/short.rs`: a fixed number of seeded mutations of valid inputs, on stable, in CI;
-//! - `scripts/fuzz`: coverage-guided, by the libFuzzer entries in `fuzz/fuzz_targets`, where cargo-fuzz is installed;
-//! - `fermata-fuzz run`: the seeded mutations for a given time, where it is not.
+//! The body of a target is a function over bytes that panics when a property is violated. The same
+//! bodies run in three ways:
+//! - `tests/short.rs`: a fixed number of seeded mutations of valid inputs, on stable Rust, in CI;
+//! - `scripts/fuzz`: with coverage guidance, by the libFuzzer entries in `fuzz/fuzz_targets`; needs
+//!   cargo-fuzz;
+//! - `fermata-fuzz run`: seeded mutations for a given time, without cargo-fuzz.
 //!
-//! What each execution checks: no panic; no more memory than the target's documented limit; no endless loop. What a
-//! body checks of what it accepted: it encodes to the same bytes, or reads back as the same value; two ways to read it
-//! agree. What the seeded runs check beyond: a damaged valid input is refused, or read as the same content, or, for a
-//! log, as a beginning of it ([`Damage`]).
+//! Every execution checks that there is no panic, no endless loop, and no more memory use than the
+//! limit of the target. The body checks accepted inputs: they encode to the same bytes or read back
+//! as the same value, and two ways to read them agree. The seeded runs also check damaged valid
+//! inputs: they are refused, or read as the same content, or, for a log, as a prefix of it
+//! ([`Damage`]).
 
 pub mod campaign;
 mod folder;
@@ -22,42 +24,43 @@ pub use campaign::{Campaign, Tally};
 /// A reader under test.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Name of the target: that of its libFuzzer entry too.
+    /// The name of the target and of its libFuzzer entry.
     pub name: &'static str,
-    /// The functions that read.
+    /// The functions under test.
     pub reads: &'static str,
-    /// Valid inputs, made by the code that writes such bytes.
+    /// Valid inputs, created by the code that writes such bytes.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Reads the input and panics if a property does not hold. Returns the content if the input was accepted.
+    /// Reads the input and panics if a property is violated. Returns the content if the input was
+    /// accepted.
     pub body: fn(&[u8]) -> Option<Vec<u8>>,
-    /// What may become of a valid input that was damaged.
+    /// How a damaged valid input may be read.
     pub damage: Damage,
-    /// The memory that one execution may take.
+    /// The memory limit of one execution.
     pub memory: Limit,
 }
 
-/// What a reader may make of a damaged valid input.
+/// How a reader may treat a damaged valid input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
-    /// Other valid content: the format has no checksum.
+    /// It may read other valid content: the format has no checksum.
     Unnoticed,
-    /// A refusal, or the content of a valid input.
+    /// It refuses the input, or reads the content of a valid input.
     Refused,
-    /// A refusal, or the beginning of the content of a valid input.
+    /// It refuses the input, or reads a prefix of the content of a valid input.
     CutShort,
 }
 
-/// Bytes of memory, by the length of the input.
+/// A memory limit in bytes, depending on the length of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// However short the input is.
+    /// Bytes for any input.
     pub fixed: usize,
-    /// For each byte of input.
+    /// Additional bytes per byte of input.
     pub per_byte: usize,
 }
 
 impl Limit {
-    /// The most that an input of this length may cost.
+    /// The limit for an input of this length.
     pub fn of(self, length: usize) -> usize {
         self.fixed + self.per_byte * length
     }
@@ -68,12 +71,12 @@ pub fn targets() -> Vec<Target> {
     readers::all()
 }
 
-/// The target of this name.
+/// The target with this name.
 pub fn target(name: &str) -> Option<Target> {
     targets().into_iter().find(|target| target.name == name)
 }
 
-/// One execution, with its memory measured. Panics if a property of the target does not hold.
+/// One execution, with its memory measured. Panics if a property is violated.
 pub fn execute(target: &Target, input: &[u8]) -> Option<Vec<u8>> {
     let (content, peak) = memory::peak_of(|| (target.body)(input));
     let limit = target.memory.of(input.len());

@@ -1,4 +1,4 @@
-//! Counts the memory that a thread has allocated, so that a hostile length field shows.
+//! Measures the memory that a thread allocates, to detect allocations from a damaged length field.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -6,11 +6,13 @@ use std::{
 };
 
 thread_local! {
-    /// Bytes allocated and not yet freed by this thread since the count began, and the most there were.
+    /// Bytes that this thread has allocated and not freed since the start of the measurement, and
+    /// their maximum.
     static COUNT: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
-/// The system's allocator with a count per thread. To be the `#[global_allocator]` of a fuzzing program.
+/// The system allocator with a count per thread, for use as `#[global_allocator]` of a fuzzing
+/// program.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counting;
 
@@ -25,7 +27,7 @@ fn add(bytes: isize) {
 
 #[allow(
     unsafe_code,
-    reason = "an allocator is unsafe by its interface; each call goes to the system's as it is"
+    reason = "the interface of an allocator is unsafe; each call is passed to the system allocator unchanged"
 )]
 // SAFETY: every method passes its arguments on to `System`, which keeps the contract.
 unsafe impl GlobalAlloc for Counting {
@@ -50,8 +52,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The most memory that this thread held at a time while `work` ran, beyond what it held before. 0 if [`Counting`] is
-/// not the allocator.
+/// The maximum memory that this thread held while `work` ran, in addition to what it held before. 0
+/// if [`Counting`] is not the allocator.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     COUNT.set((0, 0));
     let result = work();

@@ -1,6 +1,6 @@
-//! Seeded damage to valid inputs: flipped bits, cuts, splices, edited lengths.
+//! Seeded mutations of valid inputs: flipped bits, cuts, splices, changed lengths.
 
-/// A small generator of numbers, the same for the same seed (`SplitMix64`).
+/// A small seeded random number generator (`SplitMix64`).
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -16,20 +16,20 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`; 0 if that is 0.
+    /// A number below `bound`; 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         if bound == 0 { 0 } else { (self.next() % bound as u64) as usize }
     }
 
     fn range(&mut self, length: usize) -> std::ops::Range<usize> {
         let start = self.below(length + 1);
-        // Mostly short, at times all that follows.
+        // Mostly short ranges, sometimes up to the end.
         let most = if self.below(4) == 0 { length - start } else { (length - start).min(16) };
         start..start + self.below(most + 1)
     }
 }
 
-/// Numbers at which lengths and counts go wrong.
+/// Edge cases of lengths and counts.
 const EDGES: [u64; 16] = [
     0,
     1,
@@ -49,7 +49,7 @@ const EDGES: [u64; 16] = [
     u64::MAX,
 ];
 
-/// Words at which texts go wrong.
+/// Edge cases of texts.
 const WORDS: [&[u8]; 16] = [
     b"",
     b"\"",
@@ -69,7 +69,7 @@ const WORDS: [&[u8]; 16] = [
     b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
 ];
 
-/// One of `seeds`, damaged one to four times.
+/// One of `seeds`, with one to four mutations.
 pub(crate) fn mutated(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
     let mut input = seeds[random.below(seeds.len())].clone();
     for _ in 0..=random.below(4) {
@@ -100,7 +100,7 @@ fn damage(random: &mut Random, input: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             input.splice(at..at, junk);
         }
         7 => {
-            // The beginning of one and the end of another.
+            // The start of one input and the end of another.
             let other = &seeds[random.below(seeds.len())];
             input.truncate(random.below(length + 1));
             input.extend_from_slice(&other[random.below(other.len() + 1)..]);
@@ -110,7 +110,8 @@ fn damage(random: &mut Random, input: &mut Vec<u8>, seeds: &[Vec<u8>]) {
     }
 }
 
-/// A little-endian number of some width becomes one of [`EDGES`], or a little more or less, or the input's length.
+/// Changes a little-endian number to one of [`EDGES`], to a slightly different value, or to the
+/// length of the input.
 fn edit_number(random: &mut Random, input: &mut [u8]) {
     let width = [1, 2, 4, 8][random.below(4)];
     if input.len() < width {
@@ -129,7 +130,7 @@ fn edit_number(random: &mut Random, input: &mut [u8]) {
     input[at..at + width].copy_from_slice(&number.to_le_bytes()[..width]);
 }
 
-/// A run of digits, or any short stretch, becomes one of [`WORDS`].
+/// Replaces a sequence of digits, or any short range, by one of [`WORDS`].
 fn edit_text(random: &mut Random, input: &mut Vec<u8>) {
     let word = WORDS[random.below(WORDS.len())];
     let from = random.below(input.len() + 1);

@@ -1,6 +1,6 @@
 //! A short run of every fuzz target: seeded mutations of valid inputs, the same every time.
 //!
-//! `FERMATA_FUZZ_SECONDS=600` makes each target run at least that long, from another seed every time.
+//! `FERMATA_FUZZ_SECONDS=600` runs each target for at least this long, with a new seed every time.
 
 use fermata_fuzzing::{Campaign, memory::Counting, target, targets};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ static ALLOCATOR: Counting = Counting;
 const EXECUTIONS: u64 = 20_000;
 
 fn run(name: &str) {
-    let target = target(name).expect("a target of this name");
+    let target = target(name).expect("a target with this name");
     let long = std::env::var("FERMATA_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
     let seed = match long {
         Some(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
@@ -31,7 +31,7 @@ fn run(name: &str) {
     }
     assert!(
         tally.accepted > 0,
-        "no mutation is accepted: the properties of accepted inputs were not looked at"
+        "no mutation was accepted, so the properties of accepted inputs were not checked"
     );
 }
 

@@ -1,6 +1,8 @@
-//! Tells the file system which jobs are not over, so that the tokens of tasks open nothing once their job is.
+//! Reports the active jobs to the NameNode. The NameNode then refuses the task tokens of all other
+//! jobs.
 //!
-//! At once when a job has ended, and again and again, because a NameNode that was started anew knows nothing of it.
+//! A report is sent as soon as a job ends, and again at a fixed interval, because a NameNode that
+//! has restarted does not remember the last report.
 
 use crate::{
     driver::Driver,
@@ -9,28 +11,30 @@ use crate::{
 use dfs::{client::ClientError, error::Kind};
 use std::{sync::Arc, time::Duration};
 
-/// A NameNode is told again after this long.
+/// Time between two reports if no job ends.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Tells it forever. In an open cluster there are no tokens.
+/// Sends reports until this JobTracker is fenced. Returns at once in an open cluster, which has no
+/// tokens.
 pub(crate) async fn report_loop(driver: Arc<Driver>) {
     if !driver.files().is_closed() {
         return;
     }
     let mut pause = Pause::new();
     loop {
-        // Heard from here on: a job that ends while the others are told is told next.
+        // Subscribe before the report is made: a job that ends while it is sent causes the next
+        // report.
         let ended = driver.job_ended();
         match report(&driver).await {
             Ok(()) => {
                 pause = Pause::new();
                 let _ = tokio::time::timeout(REPORT_INTERVAL, ended).await;
             }
-            // Another has taken over, and what becomes of this process is for the fence to say.
+            // A newer JobTracker has taken over. `output::fence` ends this process.
             Err(error) if error.is(Kind::Fenced) => return,
             Err(error) => {
                 if !is_transient(&error) {
-                    tracing::warn!(%error, "cannot report the active jobs");
+                    tracing::warn!(%error, "cannot report the active jobs to the NameNode");
                 }
                 pause.wait().await;
             }
@@ -39,12 +43,13 @@ pub(crate) async fn report_loop(driver: Arc<Driver>) {
 }
 
 async fn report(driver: &Driver) -> Result<(), ClientError> {
-    // What is not durable is not told: a job that has ended in memory alone goes on after a crash.
+    // `read` waits until the jobs that it returns are durable. A job whose end is not durable yet
+    // would be active again after a crash.
     let read = driver.read(|cluster| {
         let live = cluster.jobs().filter(|job| !job.is_over()).map(|job| u64::from(job.id.0));
         (cluster.epoch(), u64::from(cluster.newest_job().0) + 1, live.collect())
     });
-    // The journal has failed: the process ends.
+    // The journal has failed, so the process is about to end.
     let Ok((epoch, next, live)) = read.await else { return Ok(()) };
     let client = driver.files().client().await?;
     client.report_active_jobs(driver.files().scope(), epoch, next, live).await

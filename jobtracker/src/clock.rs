@@ -1,12 +1,11 @@
-//! The time that the core is told: wall clock when the process began, monotonic from there.
+//! The time that the core gets: the wall clock at the start of the process, then monotonic.
 //!
-//! Never before the newest entry of the journal, so that facts stay in order whatever was done to the wall clock
-//! between two starts.
+//! The time is never before the newest entry of the journal. Facts stay in order even if the wall
+//! clock was set back between two starts.
 
 use mrcore::Time;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The process's clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     base: Time,
@@ -14,18 +13,17 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Starts now, or at the newest entry if that is later.
+    /// Starts at the wall clock, or at the time of the newest journal entry if that is later.
     pub(crate) fn start(newest: Time) -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { base: newest.max(Time(wall.as_micros() as u64)), started: Instant::now() }
     }
 
-    /// The time.
     pub(crate) fn now(&self) -> Time {
         Time(self.base.0 + self.started.elapsed().as_micros() as u64)
     }
 
-    /// How long until then; nothing if it is over.
+    /// The time from now to `then`; zero if `then` has passed.
     pub(crate) fn until(&self, then: Time) -> Duration {
         Duration::from_micros(then.since(self.now()).0)
     }

@@ -1,10 +1,16 @@
-//! What of the journal is still needed: a snapshot is a shorter list of facts that gives the same cluster.
+//! Compacts the journal for a snapshot: a shorter list of facts that gives the same cluster.
 //!
-//! Of a tracker that was forgotten, nothing is kept unless a job that is remembered names it, or its number is the
-//! highest, which no other tracker may get. Kept are all facts of jobs that are remembered, drains of trackers that
-//! were not called off, the newest start, the newest skip of numbers, and of each tracker its newest registration and
-//! what became of it since. Registrations are also put in front, because attempts name their trackers.
-//! Nothing is invented and nothing changes its order otherwise, so a policy that watches facts sees a true history.
+//! The result contains:
+//! - all facts of jobs that are not forgotten;
+//! - the newest start of the JobTracker, and the newest skip of job numbers;
+//! - of each tracker its newest registration and its newest state after that;
+//! - drains that were not cancelled.
+//!
+//! A forgotten tracker is dropped, unless a fact of a job in the result names it or it has the
+//! highest tracker number, which must not be assigned again.
+//!
+//! The registrations are also put first, because attempts refer to trackers. No other fact changes
+//! its place and none is made up, so a policy that watches facts sees events that happened.
 
 use mrcore::{
     Fact,
@@ -13,7 +19,7 @@ use mrcore::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where the facts are that count.
+/// Indices of the newest facts of each kind, and the IDs that are forgotten.
 #[derive(Default)]
 struct Newest {
     forgotten: BTreeSet<JobId>,
@@ -22,7 +28,7 @@ struct Newest {
     joined: BTreeMap<TrackerId, usize>,
     state: BTreeMap<TrackerId, usize>,
     returned: BTreeMap<TrackerId, usize>,
-    /// Trackers that were forgotten and that nothing kept names.
+    /// Forgotten trackers that no fact in the result names.
     forgotten_trackers: BTreeSet<TrackerId>,
 }
 
@@ -68,7 +74,7 @@ impl Newest {
         newest
     }
 
-    /// Whether it is of a job, and that job is remembered.
+    /// Whether the fact belongs to a job that is not forgotten.
     fn remembers(&self, fact: &Fact) -> bool {
         fact.job().is_some_and(|job| !self.forgotten.contains(&job))
     }
@@ -83,14 +89,14 @@ impl Newest {
             {
                 false
             }
-            // The one in front says enough, unless a start after it would make the tracker an awaited one.
+            // The copy at the front is enough, unless a later start would make the tracker awaited.
             Fact::TrackerJoined { tracker, .. } => {
                 self.joined.get(tracker) == Some(&index) && self.started.is_none_or(|start| start < index)
             }
             Fact::TrackerSuspected { tracker, .. }
             | Fact::TrackerRecovered { tracker }
             | Fact::TrackerLost { tracker, .. } => self.state.get(tracker) == Some(&index),
-            // A drain that was called off is of no consequence.
+            // A cancelled drain has no effect.
             Fact::DrainCancelled { .. } => false,
             Fact::TrackerDraining { tracker, .. } => {
                 self.returned.get(tracker).is_none_or(|returned| *returned < index)
@@ -100,7 +106,7 @@ impl Newest {
     }
 }
 
-/// The tracker that a fact of a job names.
+/// The tracker that a fact of a job refers to.
 fn named(fact: &Fact) -> Option<TrackerId> {
     match fact {
         Fact::AttemptLaunched { tracker, .. }
@@ -111,7 +117,7 @@ fn named(fact: &Fact) -> Option<TrackerId> {
     }
 }
 
-/// The entries that still count, in order.
+/// The facts that a snapshot needs, in order.
 pub(crate) fn compact(entries: Vec<Entry>) -> Vec<Entry> {
     let newest = Newest::of(&entries);
     let mut kept: Vec<Entry> = newest.joined.values().map(|index| entries[*index].clone()).collect();
@@ -141,7 +147,7 @@ mod tests {
             attempt: attempt.parse().unwrap(),
             tracker: TrackerId(number),
             speculative: false,
-            from: None,
+            resumed_from: None,
             why: Why::default(),
         };
         let forgotten = |number| Fact::TrackerForgotten {

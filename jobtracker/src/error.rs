@@ -1,9 +1,9 @@
-//! What the JobTracker refuses, in one line for people and a kind for programs.
+//! Refused requests: a message of one line, and a status code for programs.
 
 use dfs::{client::ClientError, error::Kind};
 use tonic::{Code, Status};
 
-/// A refusal: nothing has changed.
+/// A refused request. It has changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Refusal {
@@ -12,7 +12,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// A malformed id, name, number or setting.
+    /// A malformed ID, name, number or setting.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self { code: Code::InvalidArgument, message: message.into() }
     }
@@ -22,32 +22,32 @@ impl Refusal {
         Self { code: Code::NotFound, message: message.into() }
     }
 
-    /// Something is there already.
+    /// The file, folder or output exists already.
     pub(crate) fn exists(message: impl Into<String>) -> Self {
         Self { code: Code::AlreadyExists, message: message.into() }
     }
 
-    /// It cannot be done as things stand.
+    /// The current state does not allow the request.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self { code: Code::FailedPrecondition, message: message.into() }
     }
 
-    /// The caller may not.
+    /// The caller has no permission.
     pub(crate) fn denied(message: impl Into<String>) -> Self {
         Self { code: Code::PermissionDenied, message: message.into() }
     }
 
-    /// There is too much already: later.
+    /// A limit is reached; the caller may try later.
     pub(crate) fn overloaded(message: impl Into<String>) -> Self {
         Self { code: Code::ResourceExhausted, message: message.into() }
     }
 
-    /// Not now; ask again.
+    /// Temporarily not possible; the caller may try again.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self { code: Code::Unavailable, message: message.into() }
     }
 
-    /// The file system's words, with what was wanted of it in front.
+    /// An error of the file system. `what` is the operation that failed.
     pub(crate) fn dfs(what: &str, error: &ClientError) -> Self {
         let message = format!("{what}: {error}");
         match error.kind() {

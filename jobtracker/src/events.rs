@@ -1,11 +1,12 @@
-//! One line in the log for what an operator looks for there: trackers that come and go, jobs that come and end.
+//! Log lines for the events that operators look for: trackers that join or leave, jobs that start
+//! or end.
 //!
-//! Written when the fact is durable, and only by the process that made it: a replayed journal says nothing.
+//! A line is written when its fact is durable. Replay of the journal writes none.
 
 use mrcore::{Cluster, Fact, fact::Entry, ids::TrackerId, job::JobOutcome};
 use mrlib::error::last_line;
 
-/// Whether [`log`] has a line for it. Most facts are of attempts, and have none.
+/// Whether [`log`] writes a line for this fact. Most facts are about attempts and have none.
 pub(crate) fn is_logged(fact: &Fact) -> bool {
     matches!(
         fact,
@@ -21,7 +22,7 @@ pub(crate) fn is_logged(fact: &Fact) -> bool {
     )
 }
 
-/// Logs a fact, if it is one of those.
+/// Logs a fact if [`is_logged`].
 pub(crate) fn log(cluster: &Cluster, entry: &Entry) {
     let name = |id: &TrackerId| cluster.tracker(*id).map_or_else(|| id.to_string(), |at| at.name.clone());
     match &entry.fact {

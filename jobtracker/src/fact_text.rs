@@ -1,4 +1,4 @@
-//! Facts of a job as sentences, with the reasons in words.
+//! Renders the facts of a job as sentences, with the reasons of decisions.
 
 use mrcore::{
     Cluster, Fact, Why,
@@ -13,21 +13,21 @@ use schedulers::{
     explain::{Names, describe, describe_text},
 };
 
-/// One fact, for people.
+/// One fact as text.
 pub(crate) struct FactText {
-    /// As history names it.
+    /// The name of the fact, as in the history.
     pub(crate) what: &'static str,
-    /// The attempt or task, if it is about one.
+    /// The ID of the attempt or task, if the fact is about one.
     pub(crate) subject: String,
-    /// Where, of a launch.
+    /// The tracker of a launch.
     pub(crate) tracker: String,
-    /// Why it was decided, if it was.
+    /// The reason, if the fact comes from a decision of a scheduler.
     pub(crate) why: Option<Why>,
-    /// A sentence.
+    /// The fact as a sentence.
     pub(crate) text: String,
 }
 
-/// What trackers and pools are called.
+/// Renders facts with the names of trackers and pools.
 pub(crate) struct FactFormatter<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) params: &'a Params,
@@ -47,7 +47,7 @@ impl FactFormatter<'_> {
         describe(&Names { user, queue, pool: if by_queue { queue } else { user }, tracker: &tracker })
     }
 
-    /// A reason in words.
+    /// Renders a reason as text.
     pub(crate) fn describe(&self, job: JobId, why: &Why) -> String {
         self.with_names(job, |names| describe(why, names))
     }
@@ -56,7 +56,7 @@ impl FactFormatter<'_> {
         self.with_names(job, |names| describe_text(reason_text, names))
     }
 
-    /// What happened, if it is of a job and worth telling.
+    /// Renders a fact of a job. None for facts that are not shown.
     pub(crate) fn format(&self, entry: &Entry) -> Option<FactText> {
         let job = entry.fact.job()?;
         let (what, subject, text) = match &entry.fact {
@@ -74,8 +74,9 @@ impl FactFormatter<'_> {
                 return Some(FactText { what, subject, tracker: String::new(), why, text });
             }
             Fact::MapSplit { attempt, position, .. } => {
-                let text =
-                    format!("{attempt} ended at byte {position}, and the rest became a task of its own");
+                let text = format!(
+                    "{attempt} ended at byte {position}, and a new task gets the remainder of its range"
+                );
                 ("map-split", attempt.to_string(), text)
             }
             Fact::AttemptPaused { attempt, stage, bytes, .. } => {
@@ -93,11 +94,6 @@ impl FactFormatter<'_> {
                     self.tracker(*tracker)
                 );
                 ("checkpoint-copied", attempt.to_string(), text)
-            }
-            Fact::PauseRefused { attempt } => {
-                let text =
-                    format!("{attempt} has no space for a checkpoint, and continues; see `mrctl logs`");
-                ("pause-refused", attempt.to_string(), text)
             }
             Fact::PreemptionRefused { attempt, why, .. } => {
                 let text = format!("{attempt} refused the preemption, and continues: {why}");
@@ -131,9 +127,12 @@ impl FactFormatter<'_> {
     }
 
     fn launched(&self, fact: &Fact) -> Option<FactText> {
-        let Fact::AttemptLaunched { attempt, tracker, speculative, from, why } = fact else { return None };
+        let Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why } = fact else {
+            return None;
+        };
         let tracker = self.tracker(*tracker);
-        let from = from.map_or_else(String::new, |from| format!(" from where {from} stood"));
+        let from =
+            resumed_from.map_or_else(String::new, |paused| format!(" from the checkpoint of {paused}"));
         let duplicate = if *speculative { " as a duplicate" } else { "" };
         let text =
             format!("{attempt} started on {tracker}{from}{duplicate}: {}", self.describe(attempt.job(), why));
@@ -151,7 +150,6 @@ pub(crate) fn task_of(fact: &Fact) -> Option<TaskId> {
         | Fact::AttemptPaused { attempt, .. }
         | Fact::CheckpointLost { attempt, .. }
         | Fact::CheckpointCopied { attempt, .. }
-        | Fact::PauseRefused { attempt }
         | Fact::PreemptionRefused { attempt, .. }
         | Fact::AttemptSucceeded { attempt, .. }
         | Fact::AttemptFailed { attempt, .. }

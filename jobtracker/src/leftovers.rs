@@ -1,10 +1,12 @@
-//! What a job leaves in the file system that nobody needs after its end: its work folder, and what was staged for
-//! it at submission.
+//! Deletes what a job leaves in the file system after its end: its work folder and its staging
+//! folder.
 //!
-//! Cleared when the job ends; again when an attempt that outlived its job is gone, because it may have written
-//! since; and at every start for the jobs that are remembered, because a crash may have come in between. Only
-//! names that Fermata gave are deleted: a folder around them goes if it is empty, and only if one of them was
-//! there. What a client staged that died before it could submit goes a day later.
+//! They are deleted when the job ends. They are deleted again when an attempt that outlived its job
+//! has ended, because it may have written in between. They are also deleted at every start of the
+//! JobTracker for all jobs in memory, because a crash may have interrupted the deletion. Only names
+//! that Fermata has created are deleted. A parent folder is deleted if it is empty and contained
+//! one of these names. Staging folders of clients that died before the submission are deleted after
+//! a day.
 
 use crate::{
     driver::Driver,
@@ -27,29 +29,30 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// The setting that names where a job's files were staged.
+/// The setting with the staging folder of a job.
 const STAGING_KEY: &str = "staging";
 
-/// What is staged for longer than this, and named by no job, was staged for nothing.
+/// Age at which a staging folder without a job is deleted.
 const STAGED_MAX: Duration = Duration::from_hours(24);
-/// Between two looks for such.
+/// Time between two searches for such folders.
 const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
 
-/// What may be left of a job.
+/// What to delete after a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leftovers {
-    /// Whose: nothing is cleared away that this user could not. None: nobody's, for the JobTracker to clear.
+    /// The user with whose permissions everything is deleted. None: the JobTracker deletes with its
+    /// own.
     user: Option<String>,
-    /// The folder its attempts wrote in, if it may be there.
+    /// The folder that the attempts wrote to, if it may exist.
     work: Option<DfsPath>,
-    /// Whether its output folder has nothing of worth in it.
+    /// Whether to delete the output folder if it is empty: the job did not succeed.
     discard_output: bool,
     staging: Option<DfsPath>,
 }
 
 impl Leftovers {
-    /// Of a job whose work is over. The commit of one that succeeded deleted its work folder: it is looked for only if
-    /// somebody may have written since.
+    /// The leftovers of a job that has ended. The commit of a successful job deletes its work
+    /// folder, so this includes it only if an attempt may have written since.
     pub(crate) fn of(job: &Job, written_since: bool) -> Self {
         let discard_output = !matches!(job.state, JobState::Ended(JobOutcome::Succeeded));
         let work =
@@ -59,8 +62,8 @@ impl Leftovers {
         Self { user, work, discard_output, staging: staging(&job.spec.conf).ok().flatten() }
     }
 
-    /// What is to be cleared away after this: of a job that has succeeded, and of one that was over before its last
-    /// attempt, which went with its tracker.
+    /// The leftovers to delete after a fact: of a job that has succeeded, or of an ended job whose
+    /// last attempt was lost with its tracker.
     pub(crate) fn after(cluster: &Cluster, fact: &Fact) -> Option<Self> {
         match fact {
             Fact::JobEnded { job, outcome: JobOutcome::Succeeded } => {
@@ -76,8 +79,8 @@ impl Leftovers {
     }
 }
 
-/// Where a job's files were staged. Anything but a folder of its own in the staging area is refused: it would be
-/// deleted with the job.
+/// The staging folder of a job. It must be directly in the staging area, because it is deleted with
+/// the job.
 pub(crate) fn staging(conf: &BTreeMap<String, String>) -> Result<Option<DfsPath>, Refusal> {
     let Some(text) = conf.get(STAGING_KEY) else { return Ok(None) };
     let path = DfsPath::parse(text).ok();
@@ -89,7 +92,7 @@ pub(crate) fn staging(conf: &BTreeMap<String, String>) -> Result<Option<DfsPath>
     })
 }
 
-/// Clears away what is left of a job, however long the NameNode is away.
+/// Deletes the leftovers of a job. Retries for as long as the NameNode is down.
 pub(crate) async fn clear(driver: Arc<Driver>, left: Leftovers) {
     let mut pause = Pause::new();
     while let Err(error) = try_clear(&driver, &left).await {
@@ -127,7 +130,7 @@ async fn try_clear(driver: &Driver, left: &Leftovers) -> Result<(), ClientError>
     Ok(())
 }
 
-/// Clears away what a crash left: of every job that is over, what is still there.
+/// Deletes what is left of all jobs that have ended before this start.
 pub(crate) async fn sweep(driver: Arc<Driver>) {
     if driver.files().is_closed() {
         open_staging(&driver).await;
@@ -146,31 +149,32 @@ pub(crate) async fn sweep(driver: Arc<Driver>) {
     }
 }
 
-/// Clears away what was staged so long ago and is named by no job.
+/// Deletes staging folders that are older than `age` and belong to no job.
 pub(crate) async fn sweep_staging(driver: &Arc<Driver>, age: Duration) {
     let Some(before) = SystemTime::now().checked_sub(age) else { return };
     let before_ms = before.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     let mut old = staged(driver).await;
     old.retain(|entry| entry.modified_ms <= before_ms);
-    // Looked at after the folder: a job that was submitted in between is seen.
+    // Read after the folders are listed, so that a job submitted in between is seen.
     let named = driver.peek(|cluster| {
         let of = |job: &Job| staging(&job.spec.conf).ok().flatten();
         cluster.jobs().filter_map(of).collect::<BTreeSet<DfsPath>>()
     });
     for path in old.into_iter().map(|entry| entry.path).filter(|path| !named.contains(path)) {
-        tracing::info!(path = path.as_str(), "staged long ago, and no job came");
+        tracing::info!(path = path.as_str(), "deleting a staging folder that no job uses");
         let left = Leftovers { user: None, work: None, discard_output: false, staging: Some(path) };
         clear(driver.clone(), left).await;
     }
 }
 
-/// In a closed cluster users stage in a folder of the JobTracker's, each what only they may take away again.
+/// In a closed cluster the staging area belongs to the JobTracker. All users may create folders in
+/// it, and each may delete only its own.
 async fn open_staging(driver: &Driver) {
     let mut pause = Pause::new();
     while let Err(error) = try_open_staging(driver).await {
-        // A NameNode that is still in safemode is one that is away.
+        // A NameNode in safemode counts as unreachable.
         if !is_transient(&error) {
-            return tracing::warn!(%error, "users cannot stage files in {STAGING}");
+            return tracing::warn!(%error, "cannot create {STAGING}: users cannot stage files");
         }
         pause.wait().await;
     }
@@ -184,7 +188,6 @@ async fn try_open_staging(driver: &Driver) -> Result<(), ClientError> {
     client.set_attributes(&area, shared).await
 }
 
-/// All folders in the staging area.
 async fn staged(driver: &Driver) -> Vec<FileStatus> {
     let area = DfsPath::parse(STAGING).expect("a plain path");
     let mut pause = Pause::new();
@@ -196,7 +199,7 @@ async fn staged(driver: &Driver) -> Vec<FileStatus> {
         match listed {
             Ok(entries) => return entries,
             Err(error) if is_transient(&error) => pause.wait().await,
-            // Nobody has staged anything yet.
+            // The staging area does not exist yet.
             Err(_) => return Vec::new(),
         }
     }

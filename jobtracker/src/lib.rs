@@ -1,10 +1,13 @@
-//! The JobTracker daemon: clock, journal, sockets and file system around [`mrcore::JobTracker`], the core.
+//! The JobTracker daemon: clock, journal, sockets and file system around the core,
+//! [`mrcore::JobTracker`].
 //!
-//! Read in this order: [`run`] (start to stop), `driver` (one lock, effects in order), `submit` and `splits` (a
-//! request becomes a job), `link` (trackers), `server` (clients), `fact_text` (facts in words), `output` (moving a job's output into place),
-//! `leftovers` (clearing away the rest), `history` (what is left for people and simulators), `storage` and `compact` (the journal).
+//! Read in this order: [`run`] (start to stop), `driver` (one lock, effects in order), `submit` and
+//! `splits` (a request becomes a job), `link` (trackers), `server` (clients), `fact_text` (facts as
+//! text), `output` (commit), `leftovers` (deletion of temporary files), `history` (job histories),
+//! `storage` and `compact` (the journal).
 //!
-//! Deliberately absent: scheduling (in `schedulers`), any rule about tasks (in `core`), the web page.
+//! Deliberately absent: scheduling (in `schedulers`), the rules of tasks (in `core`), web pages (in
+//! `mrctl`).
 
 mod active_jobs;
 mod clock;

@@ -1,7 +1,7 @@
-//! Trackers: one stream each, for as long as the tracker lives.
+//! Streams of trackers: each tracker has one for as long as it runs.
 //!
-//! The first message must be a registration. When the stream ends, for whatever reason, the tracker is suspect at
-//! once; it attaches again with a new stream and registers again.
+//! The first message must be a registration. When the stream ends, the tracker is suspect at once.
+//! It connects again with a new stream and registers again.
 
 use crate::{
     driver::Driver,
@@ -16,10 +16,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 pub use proto::TRACKER_PROTOCOL;
 
-/// Messages that wait for a tracker to read. More, and it is cut off.
+/// Messages that may wait for a tracker to read them. If there are more, its stream is closed.
 const MESSAGES_MAX: usize = 1024;
 
-/// Serves trackers.
 pub(crate) struct LinkService {
     pub(crate) driver: Arc<Driver>,
 }
@@ -39,7 +38,7 @@ impl TrackerLink for LinkService {
     }
 }
 
-/// Who is at the other end.
+/// The registered tracker of a stream.
 #[derive(Clone, Copy)]
 struct Attached {
     tracker: TrackerId,
@@ -47,23 +46,23 @@ struct Attached {
     generation: u64,
 }
 
-/// Listens to one tracker until its stream ends.
+/// Handles the messages of one tracker until its stream ends.
 async fn serve_tracker(
     driver: Arc<Driver>,
-    mut message: Streaming<FromTracker>,
+    mut messages: Streaming<FromTracker>,
     sender: mpsc::Sender<ToTracker>,
 ) {
     let mut attached: Option<Attached> = None;
     loop {
-        let word = tokio::select! {
-            word = message.next() => word,
-            // The tracker has gone, or has attached anew elsewhere and this stream was closed.
+        let message = tokio::select! {
+            message = messages.next() => message,
+            // The tracker is gone, or it has attached with a new stream and this one was closed.
             () = sender.closed() => None,
         };
-        let Some(Ok(word)) = word else { break };
-        // While this waits, so does the tracker: nothing is taken from its stream.
-        driver.room().await;
-        let heard = match wire::tracker_message(word, attached.map(|at| (at.tracker, at.incarnation))) {
+        let Some(Ok(message)) = message else { break };
+        // Nothing is read from the stream during this wait, so the tracker waits too.
+        driver.wait_for_backlog().await;
+        let accepted = match wire::tracker_message(message, attached.map(|at| (at.tracker, at.incarnation))) {
             Ok(TrackerMessage::Registration(registration)) => {
                 attached = driver
                     .attach(registration, &sender)
@@ -74,13 +73,13 @@ async fn serve_tracker(
                 attached.is_some_and(|at| driver.heartbeat(at.generation, heartbeat))
             }
             Err(why) => {
-                tracing::warn!(why, "refused a tracker");
-                // If it does not read, it learns from the end of its stream.
+                tracing::warn!(why, "refused the message of a tracker");
+                // A tracker that does not read this sees that its stream ends.
                 let _ = sender.try_send(wire::refused(why));
                 false
             }
         };
-        if !heard {
+        if !accepted {
             break;
         }
     }

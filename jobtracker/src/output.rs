@@ -1,7 +1,8 @@
-//! A job's output in the file system: moved into place whole, or not at all.
+//! The output of a job in the file system: the commit publishes all of it or nothing.
 //!
-//! Every commit carries this process's epoch. The fence is raised at start, so that an older JobTracker on the same
-//! journal, stopped and woken up later, can commit nothing; it learns so from its refusal and ends.
+//! Every commit has the epoch of this process. At start this epoch is sent to the NameNode as a
+//! fence. An older JobTracker on the same journal that was stopped and continues later is then
+//! refused at its next commit, and ends.
 
 use crate::{
     driver::Driver,
@@ -21,11 +22,11 @@ use mrcore::{
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-/// Folder below a job's output in which attempts write.
+/// Folder in the output of a job to which attempts write.
 pub(crate) const WORK_DIR: &str = "_temporary";
 const SUCCESS: &str = "_SUCCESS";
 
-/// Waits between attempts while the NameNode is away: twice as long each time.
+/// Waits between retries while the NameNode is unreachable; each wait is twice as long as the last.
 pub(crate) struct Pause(Duration);
 
 impl Pause {
@@ -41,7 +42,7 @@ impl Pause {
     }
 }
 
-/// The file system, connected to when it is first needed.
+/// The client of the file system, connected when it is first needed.
 pub(crate) struct Files {
     options: ClientOptions,
     scope: String,
@@ -49,33 +50,34 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// `cluster_id` names the journal: epochs count its starts, so they fence its own processes only.
+    /// `cluster_id` identifies the journal. Epochs count the starts on one journal, so they fence
+    /// only its processes.
     pub(crate) fn new(options: ClientOptions, cluster_id: &str) -> Self {
         Self { options, scope: format!("jobtracker-{cluster_id}"), client: tokio::sync::Mutex::default() }
     }
 
-    /// Where the NameNode is, `host:port`.
+    /// Address of the NameNode, `host:port`.
     pub(crate) fn namenode(&self) -> &str {
         &self.options.namenode
     }
 
-    /// Whether who calls must prove who it is.
+    /// Whether callers must authenticate.
     pub(crate) fn is_closed(&self) -> bool {
         self.options.credentials.name().is_some()
     }
 
-    /// The name of this journal of jobs.
+    /// The scope of this journal's epochs and job IDs at the NameNode.
     pub(crate) fn scope(&self) -> &str {
         &self.scope
     }
 
-    /// What a task of the job shows to the file system; empty where nobody asks.
+    /// The token with which a task of the job calls the file system; empty in an open cluster.
     pub(crate) fn task_token(&self, job: &Job) -> String {
-        let word = security::job_name_of(&self.scope, job.id.0.into());
-        self.options.credentials.task_token(&job.spec.user, &word)
+        let job_name = security::job_name_of(&self.scope, job.id.0.into());
+        self.options.credentials.task_token(&job.spec.user, &job_name)
     }
 
-    /// A client. A connection that was made mends itself.
+    /// A client. An existing connection reconnects by itself.
     pub(crate) async fn client(&self) -> Result<Client, ClientError> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client {
@@ -87,7 +89,7 @@ impl Files {
     }
 }
 
-/// Where an attempt puts its pieces; empty if it has none to put.
+/// The folder for the pieces of an attempt; empty if it writes none.
 pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
     let writes = attempt.phase() == Phase::Reduce || job.spec.reduces == 0;
     if job.spec.output.is_empty() || !writes {
@@ -96,14 +98,16 @@ pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
     format!("{}/{WORK_DIR}/{}/{attempt}", job.spec.output, job.id)
 }
 
-/// The folders that an attempt's pieces may lie in: its own, and those of the paused attempts that it continues from.
+/// The folders that may contain the pieces of an attempt: its own, and those of the paused attempts
+/// that it resumes.
 fn own_folders(cluster: &Cluster, job: &Job, attempt: AttemptId) -> Vec<String> {
-    let before = |id: &AttemptId| cluster.attempt(*id).and_then(|attempt| attempt.from);
-    let line = std::iter::successors(Some(attempt), before);
-    line.map(|attempt| work_folder(job, attempt) + "/").collect()
+    let before = |id: &AttemptId| cluster.attempt(*id).and_then(|attempt| attempt.resumed_from);
+    let attempts = std::iter::successors(Some(attempt), before);
+    attempts.map(|attempt| work_folder(job, attempt) + "/").collect()
 }
 
-/// An attempt that says it has written outside its own folder has failed: its pieces will be moved by name.
+/// Turns a success into a failure if the attempt reports pieces outside its own folders. The commit
+/// would move those files.
 pub(crate) fn check_output_paths(cluster: &Cluster, reports: &mut [AttemptReport]) {
     for AttemptReport { attempt, status } in reports {
         let (AttemptStatus::Succeeded(result) | AttemptStatus::Split(_, result)) = status else { continue };
@@ -113,19 +117,21 @@ pub(crate) fn check_output_paths(cluster: &Cluster, reports: &mut [AttemptReport
             DfsPath::parse(piece).is_ok_and(|path| own.iter().any(|own| path.as_str().starts_with(own)))
         };
         if let Some(piece) = result.pieces.iter().find(|piece| !is_inside(piece)) {
-            *status = AttemptStatus::Failed(format!("reported output in {piece}, which is not its own"));
+            *status =
+                AttemptStatus::Failed(format!("reported output in {piece}, which is outside its folder"));
         }
     }
 }
 
-/// Whether asking again may help: the NameNode is away, not of another mind.
+/// Whether a retry may help: the NameNode is unreachable, and has not refused the call.
 pub(crate) fn is_transient(error: &ClientError) -> bool {
     matches!(error, ClientError::Unreachable { .. } | ClientError::Deadline { .. })
 }
 
-/// Shuts out older processes on this journal.
+/// Fences older processes that use this journal.
 pub(crate) async fn fence(driver: Arc<Driver>) {
-    // Not before it is durable: after a crash another process must not come by the same number.
+    // `read` waits until the epoch is durable. Otherwise a process after a crash could get the same
+    // one.
     let Ok(epoch) = driver.read(mrcore::Cluster::epoch).await else { return };
     let mut pause = Pause::new();
     loop {
@@ -134,9 +140,9 @@ pub(crate) async fn fence(driver: Arc<Driver>) {
             Err(error) => Err(error),
         };
         match fenced {
-            Ok(()) => return tracing::info!(epoch, "older JobTrackers are shut out"),
+            Ok(()) => return tracing::info!(epoch, "older JobTrackers are fenced"),
             Err(error) if error.is(Kind::Fenced) => return driver.fail(fenced_out(&error)),
-            Err(error) => tracing::warn!(%error, "cannot raise the fence yet"),
+            Err(error) => tracing::warn!(%error, "cannot fence older JobTrackers yet"),
         }
         pause.wait().await;
     }
@@ -146,23 +152,25 @@ fn fenced_out(error: &ClientError) -> String {
     format!("another JobTracker has taken over this journal, or this is an older copy of it: {error}")
 }
 
-/// Moves a job's output into place, and reports the result. Repeated after a restart, it is recognised.
+/// Commits the output of a job and reports the result. The NameNode recognises a commit that is
+/// repeated after a restart.
 pub(crate) async fn commit(driver: Arc<Driver>, id: JobId) {
     let scope = driver.files().scope.clone();
     let plan = driver.peek(|cluster| {
         let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
         Some((job.spec.user.clone(), Leftovers::of(job, true), plan(job, scope, cluster.epoch())))
     });
-    // If the journal lost the job's end, the job ran again: what its attempts wrote is not needed.
+    // If the journal has lost the end of the job, the job ran again and its new pieces are not
+    // needed.
     let mut not_needed = None;
     let result = match plan {
-        // Another answer came first.
+        // The job is no longer committing.
         None => return,
         Some((_, _, Ok(None))) => Ok(()),
         Some((user, left, Ok(Some(commit)))) => match carry_out(&driver, &user, commit).await {
             Err(error) if error.is(Kind::Fenced) => return driver.fail(fenced_out(&error)),
             Ok(true) => {
-                tracing::info!(job = %id, "the NameNode has this commit already: the output stays as it is");
+                tracing::info!(job = %id, "the NameNode has this commit already: the output does not change");
                 not_needed = Some(left);
                 Ok(())
             }
@@ -176,19 +184,20 @@ pub(crate) async fn commit(driver: Arc<Driver>, id: JobId) {
     }
 }
 
-/// Commits, however long the NameNode is down. True if this commit was carried out before.
+/// Sends the commit, and retries for as long as the NameNode is unreachable. Returns true if the
+/// commit was carried out before.
 async fn carry_out(driver: &Driver, user: &str, commit: Commit) -> Result<bool, ClientError> {
     let mut pause = Pause::new();
     loop {
         let result = match driver.files().client().await {
-            // What the job's user could not have done, its job cannot.
+            // With the permissions of the user who submitted the job.
             Ok(client) => client.acting_for(user).commit(commit.clone()).await,
             Err(error) => Err(error),
         };
         match result {
             Ok(already_done) => return Ok(already_done),
             Err(error) if is_transient(&error) => {
-                tracing::warn!(%error, commit = commit.commit_id, "commit waits");
+                tracing::warn!(%error, commit = commit.commit_id, "commit waits for the NameNode");
             }
             Err(error) => return Err(error),
         }
@@ -196,21 +205,23 @@ async fn carry_out(driver: &Driver, user: &str, commit: Commit) -> Result<bool, 
     }
 }
 
-/// Names the commit of one submission. It comes from the journal, so a commit that is repeated after a restart has the
-/// same id. The job's number alone would not do: a JobTracker that runs from an older copy of its journal assigns
-/// numbers again, and the NameNode would take a new job's commit for one that was carried out before.
+/// The ID of the commit of a submission. It comes from the journal, so a commit that is repeated
+/// after a restart has the same ID. The number of the job is not enough: a JobTracker with an older
+/// copy of its journal assigns numbers again, and the NameNode would take the commit of a new job
+/// for one that was carried out before.
 fn commit_id(job: &Job) -> String {
     format!("{}-{:032x}", job.id, job.request.0)
 }
 
-/// One step: each task's pieces become its part, `_SUCCESS` appears, the work folder goes.
+/// The commit: the pieces of each task become its part, `_SUCCESS` is created, the work folder is
+/// deleted.
 fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathError> {
     if job.spec.output.is_empty() {
         return Ok(None);
     }
     let output = DfsPath::parse(&job.spec.output)?;
     let phase = if job.spec.reduces > 0 { Phase::Reduce } else { Phase::Map };
-    // A map that was split is still one part: its ranges, in order.
+    // A map that was split still gives one part, made of its ranges in order.
     let mut parts: BTreeMap<(u32, u64), &Task> = BTreeMap::new();
     parts.extend(job.tasks[phase].iter().map(|task| ((task.root, task.start), task)));
     let mut moves: Vec<CommitMove> = Vec::with_capacity(parts.len() + 1);

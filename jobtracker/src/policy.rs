@@ -1,4 +1,4 @@
-//! The policy that the configuration names, the one in its shadow, and their parameters.
+//! The policy and the shadow policy from the configuration, with their parameters.
 
 use daemon::config::{Config, ConfigError, SchedulerConfig};
 use mrcore::Scheduler;
@@ -8,16 +8,16 @@ use schedulers::{
 };
 use std::{sync::Arc, time::Instant};
 
-/// What the configuration asks for.
+/// The configured policies.
 pub(crate) struct Policies {
     pub(crate) policy: Box<dyn Scheduler>,
     pub(crate) shadow: Option<Box<dyn Scheduler>>,
     pub(crate) params: Params,
-    /// How long the policy takes to decide.
+    /// Times that the policy takes to decide.
     pub(crate) decision_times: Arc<DecisionTimes>,
 }
 
-/// Whether there is a policy of the name that the configuration gives, and all parameters are sound.
+/// Checks that the configured policy exists and that all parameters are valid.
 pub fn check_scheduler(config: &Config) -> Result<(), ConfigError> {
     choose(&config.scheduler).map(drop)
 }

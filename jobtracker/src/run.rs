@@ -1,4 +1,4 @@
-//! A JobTracker from start to stop: open the folder, replay, serve, end in order.
+//! The life of a JobTracker: open the folder, replay the journal, serve, stop.
 
 use crate::{
     active_jobs,
@@ -32,29 +32,29 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// A tracker may report many attempts at once, but not without end.
+/// Maximum size of a message of a tracker, which may report many attempts.
 const TRACKER_MESSAGE_BYTES_MAX: usize = 8 << 20;
-/// How long a clean stop waits for the histories.
+/// How long a clean stop waits until the histories are written.
 const HISTORY_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the journal's size is looked at.
+/// Time between two checks of the size of the journal.
 const SNAPSHOT_PERIOD: Duration = Duration::from_secs(5);
 
 /// Why a JobTracker ended.
 #[derive(Debug, thiserror::Error)]
 pub enum JobTrackerError {
-    /// There is no such policy, or it cannot be tuned like this.
+    /// The policy does not exist, or a parameter is invalid.
     #[error(transparent)]
     Scheduler(#[from] ConfigError),
-    /// The folder is in use.
+    /// Another process uses the folder.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The folder cannot be used.
+    /// The folder or the journal cannot be used.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// What it asks of callers, or shows, cannot be used.
+    /// The credentials or the access policy cannot be used.
     #[error(transparent)]
     Security(#[from] SecurityError),
-    /// The address cannot be served on.
+    /// The address is not available.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The journal failed.
@@ -63,15 +63,16 @@ pub enum JobTrackerError {
     /// Serving failed.
     #[error("cannot serve: {0}")]
     Serve(#[from] tonic::transport::Error),
-    /// It cannot continue.
+    /// A state in which the process cannot continue.
     #[error("{0}")]
     Stopped(String),
-    /// The system would not.
+    /// An error of the operating system.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// A JobTracker in this process: serves from `start` until dropped. Needs a tokio runtime with I/O and time.
+/// A JobTracker in this process. It serves from `start` until it is dropped, and needs a tokio
+/// runtime with I/O and time.
 pub struct Daemon {
     addr: SocketAddr,
     driver: Arc<Driver>,
@@ -82,7 +83,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Opens the folder, replays the journal, and serves. Called within a runtime.
+    /// Opens the folder, replays the journal and serves. Must be called within a runtime.
     pub fn start(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
         let settings = config.jobtracker.clone();
         let Policies { policy, shadow, params, decision_times } = choose(&config.scheduler)?;
@@ -130,12 +131,13 @@ impl Daemon {
         Ok(Self { addr, driver, server, delivery, tasks, _lock: lock })
     }
 
-    /// Where it serves.
+    /// The address that it listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Ends it cleanly: nothing more is accepted, the journal is sealed and the histories are complete.
+    /// Stops cleanly: no more calls are accepted, the journal is sealed and the histories are
+    /// completed.
     async fn close(&self) {
         self.server.abort();
         self.tasks.iter().for_each(JoinHandle::abort);
@@ -152,7 +154,7 @@ impl Daemon {
     }
 
     fn stop(&self) {
-        // What was answered is durable; what is still in flight will be asked again.
+        // Replies that were sent are durable. Clients repeat the calls that had no reply yet.
         self.server.abort();
         self.delivery.abort();
         self.tasks.iter().for_each(JoinHandle::abort);
@@ -163,7 +165,7 @@ impl Daemon {
         &self.driver
     }
 
-    /// Returns when it cannot continue.
+    /// Returns the reason when the daemon cannot continue.
     pub async fn failed(&mut self) -> JobTrackerError {
         tokio::select! {
             ended = &mut self.server => match ended {
@@ -183,7 +185,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Runs a JobTracker until it is told to stop or cannot continue.
+/// Runs a JobTracker until it is stopped or cannot continue.
 pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result<(), JobTrackerError> {
     let started = Instant::now();
     let mut daemon = Daemon::start(config, recovery)?;
@@ -243,7 +245,7 @@ pub(crate) fn open(
         core.replay(&entry).map_err(|error| error.to_string())
     })?;
     histories.caught_up();
-    let lost = lost.map(|lost| format!("{lost}: what was written last may be lost"));
+    let lost = lost.map(|lost| format!("{lost}: the last records may be lost"));
     if let Some(lost) = &lost {
         tracing::error!("{lost}");
         let entry = storage::skip_numbers(&log, core.cluster(), newest, recovery_requested)?;
@@ -287,7 +289,7 @@ pub(crate) fn core_config(settings: &JobTrackerConfig) -> mrcore::Config {
     }
 }
 
-/// Has a snapshot made whenever the journal has grown by so much since the last.
+/// Makes a snapshot whenever the journal has grown by `snapshot_bytes` since the last one.
 async fn snapshot_loop(log: Arc<Log>, snapshot_bytes: u64, reserve: u64) {
     let mut snapshots = SnapshotPolicy::new(snapshot_bytes, reserve);
     loop {

@@ -1,4 +1,4 @@
-//! The JobTracker's service for people and programs: each method is a few lines around the driver.
+//! The gRPC service for clients. Each method is a few lines around the driver.
 
 use crate::{driver::Driver, error::Refusal, history, submit, wire};
 use daemon::serve::stream_chunks;
@@ -21,38 +21,38 @@ use tokio::{
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-/// At least this long between two messages of one watch, except before the last.
+/// Minimum time between two messages of a watch. The last message does not wait.
 const WATCH_PERIOD: Duration = Duration::from_millis(100);
-/// And this many times as long as the last one was in the making, up to a limit.
-const WATCH_DIVISOR: u32 = 10;
+/// The time between two messages is also at least this many times the time to build a status, up to
+/// [`WATCH_PERIOD_MAX`].
+const WATCH_COST_FACTOR: u32 = 10;
 const WATCH_PERIOD_MAX: Duration = Duration::from_secs(5);
-/// History goes in messages of about this size.
+/// Approximate size of a message with a part of a history.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Histories read at one time.
+/// Histories that may be read at the same time.
 pub(crate) const READERS_MAX: usize = 64;
-/// Jobs whose inputs are looked at and cut at one time.
+/// Submissions that may be processed at the same time.
 pub(crate) const SUBMISSIONS_MAX: usize = 256;
 
-/// Streams that follow a job at one time.
+/// Watches of jobs that may be open at the same time.
 pub(crate) const WATCHERS_MAX: usize = 4096;
 
 type Answer<T> = Result<Response<T>, Status>;
 type Chunks<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Serves clients.
 #[derive(Clone)]
 pub(crate) struct ClientService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) histories: PathBuf,
     pub(crate) params: Arc<Params>,
     pub(crate) decision_times: Arc<DecisionTimes>,
-    /// Histories that may yet be read at this time.
+    /// Permits for reading histories.
     pub(crate) readers: Arc<Semaphore>,
-    /// Jobs that may yet be taken in.
+    /// Permits for submissions.
     pub(crate) submitting: Arc<Semaphore>,
-    /// Streams that may yet follow a job.
+    /// Permits for watches.
     pub(crate) watchers: Arc<Semaphore>,
-    /// The queues that a job may name, if not any.
+    /// The queues that a job may name; None if any name is allowed.
     pub(crate) queues: Arc<Option<BTreeSet<String>>>,
 }
 
@@ -62,8 +62,8 @@ impl ClientService {
         found.ok_or_else(|| self.unknown(id))
     }
 
-    /// Whether the caller may do to the job what only its owner may. A job that is not remembered has its owner in its
-    /// history.
+    /// Checks that the caller owns the job or is an admin. If the job is no longer in memory, its
+    /// history has the owner.
     async fn permit(&self, who: &Identity, id: JobId) -> Result<(), Refusal> {
         if who.superuser {
             return Ok(());
@@ -73,10 +73,11 @@ impl ClientService {
         if who.owns(&owner) {
             return Ok(());
         }
-        Err(Refusal::denied(format!("{id} is {owner}'s: {} may not do this with it", who.name)))
+        Err(Refusal::denied(format!("{id} belongs to {owner}: {} may not do this", who.name)))
     }
 
-    /// A queue that nobody configured would share the default one and escape the caps of those that somebody did.
+    /// Checks that the queue is configured. A job in an unknown queue would share the default one
+    /// and avoid the limits of its own.
     fn check_queue(&self, name: &str) -> Result<(), Refusal> {
         let Some(queues) = self.queues.as_ref().as_ref().filter(|queues| !queues.contains(name)) else {
             return Ok(());
@@ -85,7 +86,7 @@ impl ClientService {
         Err(Refusal::invalid(format!("there is no queue {name:?}: the queues are {}", known.join(", "))))
     }
 
-    /// A job may be too old to be remembered.
+    /// The refusal for a job that is not in memory: it may have ended long ago, or never existed.
     fn unknown(&self, id: JobId) -> Refusal {
         let known = history::path_of(&self.histories, id).exists();
         Refusal::not_found(if known {
@@ -95,33 +96,35 @@ impl ClientService {
         })
     }
 
-    /// Status and whether the job has ended.
+    /// The status of a job, and whether it has ended.
     async fn status(&self, who: &Identity, id: JobId) -> Result<(pb::JobStatus, bool), Refusal> {
         self.of_job(id, |cluster, job| (wire::job_status(cluster, job, who, true), job.is_over())).await
     }
 
-    /// Sends a job's status whenever it has changed, until it is over or nobody listens.
+    /// Sends the status of a job whenever it has changed, until the job ends or the client
+    /// disconnects.
     async fn watch_job(self, who: Identity, id: JobId, to: mpsc::Sender<Result<pb::JobStatus, Status>>) {
-        let mut watch_job = self.driver.watch_job(id);
+        let mut changes = self.driver.watch_job(id);
         loop {
-            watch_job.mark_unchanged();
+            changes.mark_unchanged();
             let began = Instant::now();
             let status = self.status(&who, id).await;
             let over = !matches!(status, Ok((_, false)));
-            // Of a job with very many tasks a status is long in the making, and trackers wait meanwhile.
+            // The status of a job with very many tasks takes long to build, and trackers wait for
+            // the lock.
             let next =
-                Instant::now() + (began.elapsed() * WATCH_DIVISOR).clamp(WATCH_PERIOD, WATCH_PERIOD_MAX);
+                Instant::now() + (began.elapsed() * WATCH_COST_FACTOR).clamp(WATCH_PERIOD, WATCH_PERIOD_MAX);
             let message = status.map(|(status, _)| status).map_err(Status::from);
             if to.send(message).await.is_err() || over {
                 return;
             }
             tokio::select! {
-                changed = watch_job.changed() => if changed.is_err() { return },
+                changed = changes.changed() => if changed.is_err() { return },
                 () = to.closed() => return,
             }
-            // The end is told at once; anything else at its time. All who follow a job are woken by every word of it, so
-            // the condition variable itself says whether it is over: to ask would keep trackers waiting.
-            if timeout_at(next, watch_job.wait_for(|over| *over)).await.is_ok_and(|over| over.is_err()) {
+            // Wait for the next message, or less if the job ends. The watch channel has the answer;
+            // reading the cluster for every change would keep trackers waiting for the lock.
+            if timeout_at(next, changes.wait_for(|over| *over)).await.is_ok_and(|over| over.is_err()) {
                 return;
             }
         }
@@ -247,7 +250,7 @@ impl JobTracker for ClientService {
     }
 
     async fn schedulers(&self, _: Request<pb::SchedulersRequest>) -> Answer<pb::SchedulersReply> {
-        // They were checked at the start.
+        // The parameters were checked at the start.
         let described = schedulers::describe(&self.params).unwrap_or_default();
         let deciding = self.decision_times.snapshot();
         Ok(Response::new(self.driver.read_core(|core| wire::schedulers(core, described, deciding)).await?))
@@ -256,7 +259,7 @@ impl JobTracker for ClientService {
     async fn shadow(&self, _: Request<pb::ShadowRequest>) -> Answer<pb::ShadowReply> {
         let reply = self.driver.read_core(|core| wire::shadow(core, &self.params)).await?;
         let message =
-            "no policy runs in the shadow: start the jobtracker with --shadow NAME, or set scheduler.shadow";
+            "no shadow policy runs: start the jobtracker with --shadow NAME, or set scheduler.shadow";
         Ok(Response::new(reply.ok_or_else(|| Refusal::refused(message))?))
     }
 
@@ -270,9 +273,9 @@ impl JobTracker for ClientService {
         let file = match std::fs::File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let stored_checkpoint = self.driver.config().histories_kept;
+                let histories_kept = self.driver.config().histories_kept;
                 let message = format!(
-                    "there is no history of {id}: it never was, or is not of the newest {stored_checkpoint}"
+                    "there is no history of {id}: the job does not exist, or its history is not among the newest {histories_kept}"
                 );
                 return Err(Refusal::not_found(message).into());
             }
@@ -306,7 +309,7 @@ fn unreadable(id: JobId, error: &io::Error) -> Status {
     Refusal::unavailable(format!("history of {id} cannot be read: {error}")).into()
 }
 
-/// A file in pieces that end with a line where they can, and with a whole character always.
+/// Reads a file in chunks that end with a line if possible, and never within a character.
 struct Lines<R> {
     file: R,
     buffer: Vec<u8>,

@@ -1,13 +1,14 @@
-//! What a job carries that the core does not understand: its program, its side files, its inputs as they were
-//! named, and the secret of its shuffle.
+//! The parts of a job that the core does not interpret: its program, its side files, its inputs as
+//! submitted, and the token of its shuffle.
 //!
-//! The program is text (`builtin:wordcount`, `exec:/bin/my-job`); the rest are settings whose names begin with
-//! `fermata.`. Nobody can submit such a setting, and none is ever shown to a client or handed to a task.
+//! The program is encoded as text (`builtin:wordcount`, `exec:/bin/my-job`). The other parts are
+//! settings whose names begin with `fermata.`. Clients cannot submit such settings, and neither
+//! clients nor tasks ever see them.
 
 use mrcore::job::{JobSpec, Priority};
 use std::{collections::BTreeMap, fmt::Write as _};
 
-/// Settings with this prefix are the JobTracker's own.
+/// Prefix of settings that only the JobTracker may set.
 pub(crate) const RESERVED: &str = "fermata.";
 const INPUTS: &str = "fermata.inputs";
 const FILES: &str = "fermata.files";
@@ -16,12 +17,11 @@ const TOKEN: &str = "fermata.token";
 const BUILTIN: &str = "builtin:";
 const EXECUTABLE: &str = "exec:";
 
-/// What a job runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// One of Fermata's own.
+    /// A built-in program.
     Builtin(String),
-    /// A binary in the file system.
+    /// An executable in the file system.
     Executable(String),
 }
 
@@ -33,7 +33,8 @@ impl Program {
         }
     }
 
-    /// Of a job's text. One without a prefix (from a journal of another build) is a built-in.
+    /// The program of a job. Text without a prefix, from the journal of another version, is a
+    /// built-in program.
     pub(crate) fn of(spec: &JobSpec) -> Self {
         match spec.program.strip_prefix(EXECUTABLE) {
             Some(path) => Self::Executable(path.to_owned()),
@@ -42,7 +43,7 @@ impl Program {
     }
 }
 
-/// Puts away what clients do not see.
+/// Adds the settings that clients do not see.
 pub(crate) fn hide(conf: &mut BTreeMap<String, String>, inputs: &[String], files: &[String], token: &[u8]) {
     let list = |texts: &[String]| serde_json::to_string(texts).expect("a list of text");
     conf.insert(INPUTS.into(), list(inputs));
@@ -58,17 +59,17 @@ fn list(spec: &JobSpec, key: &str) -> Vec<String> {
     spec.conf.get(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// A job's inputs, as they were named.
+/// The inputs of a job, as submitted.
 pub(crate) fn inputs(spec: &JobSpec) -> Vec<String> {
     list(spec, INPUTS)
 }
 
-/// A job's side files.
+/// The side files of a job.
 pub(crate) fn files(spec: &JobSpec) -> Vec<String> {
     list(spec, FILES)
 }
 
-/// What a reduce shows to fetch this job's map output.
+/// The token with which reduces of the job fetch its map outputs.
 pub(crate) fn token(spec: &JobSpec) -> Vec<u8> {
     let hex = spec.conf.get(TOKEN).map_or("", String::as_str);
     hex.as_bytes()
@@ -77,7 +78,7 @@ pub(crate) fn token(spec: &JobSpec) -> Vec<u8> {
         .collect()
 }
 
-/// A job's settings, as they were given.
+/// The settings of a job, as submitted.
 pub(crate) fn settings(spec: &JobSpec) -> impl Iterator<Item = (&String, &String)> {
     spec.conf.iter().filter(|(key, _)| !key.starts_with(RESERVED))
 }
@@ -90,12 +91,11 @@ const PRIORITIES: [(Priority, &str); 5] = [
     (Priority::VeryHigh, "very-high"),
 ];
 
-/// How people write a priority.
 pub(crate) fn priority_name(priority: Priority) -> &'static str {
     PRIORITIES.iter().find(|(one, _)| *one == priority).map_or("normal", |(_, name)| name)
 }
 
-/// The priority of this name.
+/// Parses the name of a priority.
 pub(crate) fn priority(name: &str) -> Result<Priority, String> {
     let found = PRIORITIES.iter().find(|(_, one)| *one == name);
     found.map(|(priority, _)| *priority).ok_or_else(|| {

@@ -1,8 +1,8 @@
-//! From the names of a job's input to the ranges that its maps read.
+//! From the input paths of a job to the ranges that its maps read.
 //!
-//! What a name stands for is the client's to say ([`dfs::client::Client::find_inputs`]); folders are read with their
-//! subfolders unless the job says `input.recursive = false`. An empty file gives no split. A split names its file by id
-//! and length, so that no map reads another file that has taken its path.
+//! [`dfs::client::Client::find_inputs`] expands paths and patterns. Subfolders are included unless
+//! the job sets `input.recursive = false`. An empty file has no split. A split identifies its file
+//! by ID and length, so that a map never reads another file that has replaced it.
 
 use crate::error::Refusal;
 use dfs::client::{Client, FileStatus, InputError, Inputs, LocatedBlock};
@@ -14,32 +14,32 @@ use mrlib::{
 use std::{collections::BTreeMap, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 
-/// Hosts named with a split. More replicas than this do not help locality.
+/// Nodes listed for a split. More replicas than this do not improve locality.
 const NODES_MAX: usize = 3;
-/// Files whose first bytes are read at submission. Of the others the maps check them.
+/// Files whose first bytes are checked at submission. Maps check all files again.
 const STARTS_MAX: usize = 256;
 const STARTS_PARALLEL: usize = 16;
-/// All of them together may take this long; what has not been read by then is left to the maps.
-const STARTS_TIME: Duration = Duration::from_secs(5);
+/// Time limit for these checks. Maps check the files that were not read by then.
+const STARTS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How to cut.
+/// How input files are cut into splits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SplitOptions {
-    /// Bytes in a split; a file's block size if 0.
+    /// Bytes in a split; 0 for the block size of the file.
     pub(crate) size: u64,
-    /// How files are cut into records. Whole files are one split each.
+    /// The input format. With the format for whole files each file is one split.
     pub(crate) format: InputFormat,
-    /// How files are decoded. One that is gzip is one split.
+    /// The codec. A gzip file is one split.
     pub(crate) codec: Codec,
-    /// Whether a map may end before its split does.
+    /// Whether a map may be split when it is preempted.
     pub(crate) divisible: bool,
-    /// Look into folders in folders.
+    /// Whether to include subfolders.
     pub(crate) recursive: bool,
-    /// Most splits.
+    /// Maximum number of splits.
     pub(crate) splits_max: usize,
 }
 
-/// Finds every input file.
+/// Finds all input files.
 pub(crate) async fn find(
     client: &Client,
     inputs: &[String],
@@ -63,8 +63,9 @@ fn by_name(split_options: SplitOptions, file: &FileStatus) -> Result<Coding, Ref
     split_options.codec.by_name(file.path.as_str()).map_err(|error| Refusal::invalid(error.to_string()))
 }
 
-/// Refuses compressed input that no map could decode: every file by its name, and up to [`STARTS_MAX`] of them, evenly
-/// spread, by their first bytes. What cannot be read just now is no reason to refuse: the maps check again.
+/// Refuses compressed input that a map could not decode. All files are checked by name, and up to
+/// [`STARTS_MAX`], evenly spread, by their first bytes. A file that cannot be read now is accepted,
+/// because the map checks it again.
 pub(crate) async fn check_codecs(
     client: &Client,
     input: &Inputs,
@@ -105,10 +106,10 @@ pub(crate) async fn check_codecs(
             }
         }
     };
-    timeout(STARTS_TIME, check).await.unwrap_or(Ok(()))
+    timeout(STARTS_TIMEOUT, check).await.unwrap_or(Ok(()))
 }
 
-/// Cuts every file into splits.
+/// Cuts all files into splits.
 pub(crate) async fn split_inputs(
     client: &Client,
     input: &Inputs,
@@ -122,7 +123,7 @@ pub(crate) async fn split_inputs(
         let size = if whole { file.length } else { size };
         if splits.len() as u64 + file.length / size > split_options.splits_max as u64 {
             return Err(Refusal::refused(format!(
-                "job has more than {} maps (jobtracker.maps_max): use larger splits",
+                "job has more than {} maps (jobtracker.maps_max): set a larger split.size",
                 split_options.splits_max
             )));
         }
@@ -144,7 +145,8 @@ pub(crate) async fn split_inputs(
     Ok(splits)
 }
 
-/// Ranges of `size` bytes; the last may be a tenth longer, so that no map starts for a few bytes.
+/// Ranges of `size` bytes. The last may be up to a tenth longer, so that no map starts for a few
+/// bytes.
 fn ranges(length: u64, size: u64) -> impl Iterator<Item = (u64, u64)> {
     let mut start = 0;
     std::iter::from_fn(move || {
@@ -159,8 +161,9 @@ fn ranges(length: u64, size: u64) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// Who has most of a range, best first. A node is named by its own name and by its machine's: trackers give one
-/// or the other as their host, and in a cluster on one machine only the first tells nodes apart.
+/// The hosts with most bytes of a range, best first. Each node is listed with its own name and with
+/// the name of its machine. A tracker uses one of the two as its host, and only the name of the
+/// node is unique if a cluster runs on one machine.
 fn hosts(blocks: &[LocatedBlock], start: u64, end: u64) -> Vec<String> {
     let mut bytes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for block in blocks {

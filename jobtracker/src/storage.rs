@@ -1,7 +1,7 @@
-//! The JobTracker's folder: who it belongs to, its journal read back, and new snapshots of it.
+//! The folder of the JobTracker: ownership, replay of the journal, and snapshots.
 //!
-//! A snapshot is made from files, not from memory (ADR 0007), and holds facts like the journal itself: see
-//! `compact`.
+//! A snapshot is made from the journal files, not from memory (ADR 0007). It contains facts, like
+//! the journal: see `compact`.
 
 use crate::compact::compact;
 use journal::{
@@ -16,21 +16,21 @@ use std::{
 
 const OWNER: Owner = Owner { name: "JobTracker", log: "journal", folder: "journal" };
 
-/// Where job histories are.
+/// Folder of the job histories.
 pub(crate) const HISTORY_FOLDER: &str = "history";
 
 /// Why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// The system would not.
+    /// An error of the operating system.
     #[error("cannot use {path}: {source}")]
     Io {
-        /// What.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// The folder, or the journal in it.
+    /// The folder, or the journal in it, cannot be used.
     #[error(transparent)]
     Home(#[from] HomeError),
     /// The journal cannot be read.
@@ -39,31 +39,31 @@ pub enum StorageError {
     /// The journal failed while it was in use.
     #[error(transparent)]
     Failed(#[from] LogFailed),
-    /// A record reads well but makes no sense: another build's or another cluster's.
-    #[error("journal: record {seq} does not fit: {why}")]
+    /// A record can be decoded but is inconsistent: another version or another cluster wrote it.
+    #[error("journal: record {seq} is inconsistent with the records before it: {why}")]
     Record {
-        /// Its number; 0 for the snapshot.
+        /// Number of the record; 0 for the snapshot.
         seq: u64,
-        /// What is wrong.
+        /// What is inconsistent.
         why: String,
     },
 }
 
-/// A JobTracker's folder, opened; `replay` is still to be read.
+/// The opened folder of a JobTracker. The journal in `replay` is not read yet.
 pub(crate) struct Storage {
     pub(crate) log: Log,
     pub(crate) replay: Replay,
     pub(crate) cluster_id: String,
-    /// Records may be lost, and how: [`skip_numbers`] is due when the rest is replayed.
+    /// A message if records may be lost. Then [`skip_numbers`] must be called after the replay.
     pub(crate) lost: Option<String>,
-    /// An operator asked to drop what is damaged: any number of records may be lost.
+    /// The operator has asked to drop damaged records, so any number of records may be lost.
     pub(crate) recovery_requested: bool,
-    /// To be ended after that.
+    /// To be finished after the replay.
     pub(crate) recovering: Option<Recovering>,
 }
 
 impl Storage {
-    /// Opens the folder, making it ready if it is empty. The caller holds its lock.
+    /// Opens the folder and initialises an empty one. The caller holds the lock of the folder.
     pub(crate) fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
         let Home { log, replay, cluster_id, lost, recovery_requested, recovering } =
             Home::open(OWNER, folder, recovery)?;
@@ -85,16 +85,18 @@ impl Storage {
     }
 }
 
-/// How many job numbers are skipped after an unfinished batch was cut: more than the submissions that one batch can
-/// hold.
+/// Job numbers that are skipped after an incomplete batch was cut from the journal. One batch
+/// contains fewer submissions.
 const JOBS_SKIPPED: u32 = 10_000;
 
-/// Records may be lost, and with them which numbers they assigned. The NameNode persists the highest epoch that it has
-/// seen; trackers and output folders hold the names of jobs. New numbers must be above those.
+/// Skips epochs and job numbers that lost records may have assigned. The NameNode keeps the highest
+/// epoch that it has seen, and trackers and output folders use the names of jobs, so new numbers
+/// must be higher.
 ///
-/// An unfinished batch that was cut held a bounded number of submissions. If an operator dropped damaged records, any
-/// number may be missing, and the wall clock is above every number assigned before. The epoch always follows the clock,
-/// because nobody reads it. The skip is durable when this returns.
+/// An incomplete batch that was cut contained a limited number of submissions. If the operator
+/// dropped damaged records, any number may be missing. The wall clock is higher than every number
+/// assigned before. The epoch always follows the clock, because users never see it. The skip is
+/// durable when this returns.
 pub(crate) fn skip_numbers(
     log: &Log,
     cluster: &Cluster,
@@ -121,7 +123,7 @@ pub(crate) fn skip_numbers(
     Ok(entry)
 }
 
-/// Reads a journal entry by entry.
+/// Reads all entries of a journal.
 pub(crate) fn read(
     mut replay: Replay,
     mut take: impl FnMut(Entry) -> Result<(), String>,
@@ -137,7 +139,7 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Makes a snapshot of everything in the journal so far. Blocking, and meant for a thread of its own.
+/// Makes a snapshot of all records so far. Blocks, so it needs its own thread.
 pub(crate) fn snapshot(log: &Log) -> Result<(), StorageError> {
     let upto = log.rotate()?;
     if upto == 0 || log.bytes_since_snapshot() == 0 {

@@ -1,6 +1,6 @@
-//! A submission becomes a job: names are looked up, settings are checked, input is cut.
+//! Turns a submission into a job: checks paths and settings, and cuts the input into splits.
 //!
-//! All that can be wrong with a job is said here, in one line, before it is one.
+//! Every error of a job is reported here in one line, before the job is accepted.
 
 use crate::{
     driver::Driver,
@@ -34,15 +34,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Left free in a journal record beside the job's description.
+/// Bytes in a journal record that are kept free besides the job itself.
 const RECORD_SLACK: usize = 64 << 10;
 const TOKEN_BYTES: usize = 16;
-/// How long ago the output's place may have been checked when a job is taken in.
-const FREE_FOR: Duration = Duration::from_millis(100);
-/// What follows the output's own name in that of a piece, about.
+/// The output folder is checked again if the last check is older than this when the job is
+/// accepted.
+const OUTPUT_CHECK_AGE_MAX: Duration = Duration::from_millis(100);
+/// Approximate length of the path of a piece after the path of the output.
 const NAME_BYTES: usize = 48;
 
-/// What a client asks for, with its fields read.
+/// A submission with its fields decoded.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Submission {
     pub(crate) request: RequestId,
@@ -52,32 +53,33 @@ pub(crate) struct Submission {
     pub(crate) priority: Priority,
     pub(crate) program: Program,
     pub(crate) files: Vec<String>,
-    /// Names of settings that an executable declares.
+    /// Names of the settings that the executable declares.
     pub(crate) declared: Vec<String>,
     pub(crate) inputs: Vec<String>,
-    /// Empty for none.
+    /// Empty for a job without output.
     pub(crate) output: String,
     pub(crate) reduces: u32,
     pub(crate) conf: BTreeMap<String, String>,
 }
 
-/// The settings that the JobTracker understands.
+/// The settings that the JobTracker reads.
 #[derive(Debug, PartialEq)]
 struct Settings {
     slow_start: f64,
     speculation: bool,
-    /// Whether slow maps may be divided.
+    /// Whether slow maps may be split.
     split_slow: bool,
     attempts_max: u32,
     split_options: SplitOptions,
 }
 
-/// Makes a job of a submission; the job that is there already if it is a repeat.
+/// Creates a job from a submission. Returns the existing job if the request was sent before.
 pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Result<JobId, Refusal> {
     if let Some(job) = driver.job_of_request(submission.request).await? {
         return Ok(job);
     }
-    // Again when it is taken in: before that come lists of files and a million splits, perhaps.
+    // Checked again when the job is accepted. This first check avoids listing files and computing
+    // splits for nothing.
     driver.check_space(submission.request, &submission.user)?;
     check_settings(&mut submission)?;
     let settings = Settings::of(&submission.conf, driver.config())?;
@@ -86,12 +88,13 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
     let client = client.map_err(|error| Refusal::dfs("job cannot be submitted", &error))?;
     let client = client.acting_for(&submission.user);
     check_program(&client, &submission).await?;
-    // Looked for before and after the files: what ends or begins in between is in one of the two.
+    // Read before and after the files are listed, so that a job that starts or ends in between is
+    // in one of the two.
     let mut written = driver.pending_outputs();
     let input = splits::find(&client, &submission.inputs, settings.split_options).await?;
     written.extend(driver.pending_outputs());
     check_inputs_complete(&input, &written, settings.split_options.recursive)?;
-    // The first bytes of the input are read while the rest is looked up: this decides how soon a small job starts.
+    // Both run at the same time, because this latency decides how soon a small job starts.
     let checking = splits::check_codecs(&client, &input, settings.split_options);
     let planning = async {
         let splits = splits::split_inputs(&client, &input, settings.split_options).await?;
@@ -99,7 +102,7 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
         Ok((splits, output, Instant::now()))
     };
     let ((), (splits, output, checked)) = tokio::try_join!(checking, planning)?;
-    if checked.elapsed() > FREE_FOR {
+    if checked.elapsed() > OUTPUT_CHECK_AGE_MAX {
         check_free(driver, &client, &submission, &input, splits.len()).await?;
     }
     let request = submission.request;
@@ -116,8 +119,8 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
     driver.submit(request, spec).await
 }
 
-/// Checks the output's place, and returns its path. A job that writes there is looked for before the folder, and once
-/// more when this one is taken in: one that ends in between has been seen.
+/// Checks the output and returns its path. Active jobs that write there are checked before the
+/// folder and again when the job is accepted, so that a job that ends in between is seen.
 async fn check_free(
     driver: &Driver,
     client: &Client,
@@ -130,13 +133,14 @@ async fn check_free(
     check_output(client, &submission.output, input, parts as u64).await
 }
 
-/// Whether the commit will fit one record of the NameNode's log, with room for pieces that come of splits.
+/// Refuses a job whose commit does not fit in one record of the NameNode's log. A quarter of the
+/// record is kept for pieces of split maps.
 fn check_commit(spec: &JobSpec) -> Result<(), Refusal> {
     if spec.output.is_empty() {
         return Ok(());
     }
     let parts = if spec.reduces > 0 { spec.reduces as usize } else { spec.splits.len() };
-    // The names of a piece and of the part that it becomes.
+    // The names of a piece and of its part.
     let bytes = parts * 2 * (spec.output.len() + NAME_BYTES);
     if bytes <= RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4 {
         return Ok(());
@@ -179,7 +183,8 @@ fn describe(
 impl Settings {
     fn of(conf: &BTreeMap<String, String>, defaults: &JobTrackerConfig) -> Result<Self, Refusal> {
         let conf: Conf = conf.clone().into_iter().collect();
-        // Without the promise nobody knows whether a mapper counts its lines: preemption must not change the output.
+        // A mapper that is not divisible may, for example, number its lines, and preemption must
+        // not change the output.
         let divisible = setting(&conf, MAPPER_DIVISIBLE, false)?;
         let format = setting(&conf, "input.format", InputFormat::Lines)?;
         Ok(Self {
@@ -203,8 +208,8 @@ fn setting<T: FromStr<Err: Display>>(conf: &Conf, key: &str, default: T) -> Resu
     conf.parse(key, default).map_err(Refusal::invalid)
 }
 
-/// Refuses settings that are unknown or have values that they do not take. A built-in program says itself what it reads
-/// and whether its maps may be divided; an executable's settings are those that it declares.
+/// Refuses unknown settings and invalid values. A built-in program defines its settings and whether
+/// it is divisible; an executable declares its settings.
 fn check_settings(submission: &mut Submission) -> Result<(), Refusal> {
     let declared =
         |name: &String| Setting { name: name.clone().into(), kind: Values::Text, help: Cow::default() };
@@ -252,7 +257,7 @@ async fn check_program(client: &Client, submission: &Submission) -> Result<(), R
     Ok(())
 }
 
-/// The output of a job that still runs is no input: what is there is not whole, and may be nothing yet.
+/// Refuses the output of an active job as input, because it is not complete.
 fn check_inputs_complete(
     input: &Inputs,
     written: &[(JobId, DfsPath)],
@@ -271,8 +276,8 @@ fn check_inputs_complete(
     Ok(())
 }
 
-/// The output must be a place where nothing is, where its user may make something and quotas leave room for its parts,
-/// outside the input, and below folders only.
+/// The output must not exist. Its user must have permission to create it, the quotas must allow its
+/// parts, it must lie outside the input, and all its parents must be folders.
 async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -> Result<String, Refusal> {
     if text.is_empty() {
         return Ok(String::new());
@@ -284,10 +289,10 @@ async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -
     }
     if let Some(around) = input.named.iter().find(|named| output.is_within(named)) {
         return Err(Refusal::invalid(format!(
-            "output {output} is inside the input {around}: choose another"
+            "output {output} is inside the input {around}: choose another folder"
         )));
     }
-    // The folder itself and `_SUCCESS` come with the parts.
+    // The parts, the folder itself and `_SUCCESS`.
     match client.stat_for_create(&output, parts + 2).await {
         Ok(_) => {
             Err(Refusal::exists(format!("output {output} exists: choose another folder, or delete it first")))
@@ -346,7 +351,11 @@ mod tests {
         assert_eq!(of(own(), &[(MAPPER_DIVISIBLE, "true"), (SPLIT_SLOW, "false")]), Ok((false, true)));
         assert!(of(own(), &[(MAPPER_DIVISIBLE, "perhaps")]).is_err());
         let builtin = |name: &str| Program::Builtin(name.into());
-        assert_eq!(of(builtin("wordcount"), &[]), Ok((true, true)), "it says so itself");
+        assert_eq!(
+            of(builtin("wordcount"), &[]),
+            Ok((true, true)),
+            "wordcount declares that it is divisible"
+        );
         let (stream, mapper) = (|| builtin("streaming"), ("stream.mapper", "./number-lines"));
         assert_eq!(of(stream(), &[mapper]), Ok((false, false)));
         assert_eq!(of(stream(), &[mapper, (streaming::DIVISIBLE, "true")]), Ok((true, true)));

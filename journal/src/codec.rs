@@ -1,31 +1,32 @@
-//! Values to record bytes and back: a version byte, then bincode 2 (serde, standard configuration).
+//! Encodes values as record bytes: a version byte, then bincode 2 (serde, standard configuration).
 //!
-//! bincode is unmaintained (RUSTSEC-2025-0141: no known flaw, no more releases). It stays because these bytes are
-//! read only from our own disk, behind a CRC, never from the network; and decoding is bounded all the same: a
-//! hostile length cannot allocate more than [`VALUE_BYTES_MAX`], trailing bytes are an error. This file is all that
-//! knows of bincode: to replace it (by postcard, say), give [`VERSION`] another value and keep the old arm.
+//! bincode is unmaintained (RUSTSEC-2025-0141: no known flaw, no more releases). It is used here
+//! because these bytes are read only from local disks, protected by a CRC, and never from the
+//! network. Decoding is bounded: a wrong length cannot allocate more than [`VALUE_BYTES_MAX`], and
+//! trailing bytes are an error. Only this file uses bincode. To replace it (for example by
+//! postcard), increase [`VERSION`] and keep the code for the old version.
 
 use bincode::config::{self, Config};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// First byte of every encoded value.
 pub const VERSION: u8 = 1;
-/// A decoded value takes about this much memory at most.
+/// A decoded value takes at most about this much memory.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
 
-/// Why bytes are not a value.
+/// Why bytes cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
-    /// There is not even a version byte.
+    /// There is no version byte.
     #[error("record is empty")]
     Empty,
-    /// Written by a newer Fermata.
+    /// A newer Fermata wrote the record.
     #[error("record has encoding version {0}, this build knows {VERSION}: use the build that wrote it")]
     Version(u8),
-    /// They do not parse.
+    /// The bytes do not parse.
     #[error("record does not parse: {0}")]
     Malformed(#[from] bincode::error::DecodeError),
-    /// More bytes than the value takes.
+    /// There are bytes after the value.
     #[error("record has {0} bytes after its value")]
     Trailing(usize),
 }
@@ -34,7 +35,7 @@ fn settings() -> impl Config {
     config::standard().with_limit::<VALUE_BYTES_MAX>()
 }
 
-/// The bytes of `value`.
+/// Returns the bytes of `value`.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     encode_into(value, &mut out);
@@ -48,7 +49,7 @@ pub fn encode_into<T: Serialize>(value: &T, out: &mut Vec<u8>) {
         .expect("a Vec grows, and record types serialise without conditions");
 }
 
-/// The value that [`encode`] made into `bytes`.
+/// Returns the value that [`encode`] has encoded.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     let (version, body) = bytes.split_first().ok_or(CodecError::Empty)?;
     if *version != VERSION {
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_hostile_length_allocates_nothing() {
-        // Version, variant 0, then a string that claims 2^64 - 1 bytes.
+        // Version, variant 0, then a string with a length of 2^64 - 1 bytes.
         let bytes = [&[VERSION, 0, 253][..], &[255; 8], b"x"].concat();
         assert!(matches!(decode::<Sample>(&bytes), Err(CodecError::Malformed(_))));
         let bytes = [&[VERSION, 0, 0, 253][..], &[255; 8]].concat();

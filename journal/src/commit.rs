@@ -1,13 +1,14 @@
-//! The commit point: how far the log had been acknowledged, in a file apart from the log.
+//! The commit point: the last acknowledged record, in a file separate from the log.
 //!
-//! `COMMIT` has two slots, each in a sector of its own and checksummed; the valid one with the higher counter counts.
-//! A slot is written after its batch is durable, so it never claims too much. It is not synced with every batch: after
-//! a crash of the process it is exact, after a power loss it may be behind by what was written since it was last
-//! synced ([`crate::Log::settle`], rotation, close). What a sound slot claims must be in the log; if it is not, the log
-//! is damaged. A clean close seals both slots: then nothing was being written, and nothing can be torn.
+//! `COMMIT` has two slots in different sectors, each with a checksum. The valid slot with the
+//! higher counter counts. A slot is written after its batch is durable, so it never claims too
+//! much. It is not synced with every batch: after a crash of the process it is exact; after a power
+//! loss it may lack what was written since the last sync ([`crate::Log::settle`], rotation, close).
+//! The log must contain everything that a valid slot claims; otherwise the log is damaged. A clean
+//! close seals both slots: then no write was in progress, and no batch can be torn.
 //!
-//! A slot that is damaged or that the disk cannot read is done without; the file is then replaced by a new one, because
-//! a write to a part of an unreadable sector fails too.
+//! If one slot is damaged or unreadable, the other is used and the file is replaced by a new one,
+//! because a partial write to an unreadable sector fails too.
 
 use crate::{
     LogError, Seq,
@@ -16,34 +17,34 @@ use crate::{
     source::Source,
 };
 
-/// The file's name.
+/// Name of the file.
 pub(crate) const COMMIT_FILE: &str = "COMMIT";
 const TEMPORARY_FILE: &str = "COMMIT.tmp";
 const MAGIC: [u8; 4] = *b"FMTC";
 const SLOT_BYTES: usize = 32;
-/// Slots are so far apart that one bad sector hits one of them.
+/// Distance of the slots, so that one bad sector affects only one of them.
 const SLOT_STRIDE: usize = 4096;
 const FILE_BYTES: usize = 2 * SLOT_STRIDE;
 
-/// What a slot claims.
+/// Contents of a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Point {
-    /// The first record of the newest segment; 0 before there is one.
+    /// First record of the newest segment; 0 before there is one.
     pub(crate) newest: Seq,
-    /// The last record that was acknowledged.
+    /// Last acknowledged record.
     pub(crate) committed: Seq,
-    /// The log was closed cleanly, and not opened since.
+    /// Whether the log was closed cleanly and has not been opened since.
     pub(crate) sealed: bool,
 }
 
-/// What was read.
+/// Result of reading the file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Found {
-    /// There is no such file.
+    /// The file does not exist.
     Missing,
-    /// A sound slot, its counter, and whether the other slot is damaged.
+    /// A valid slot, its counter, and whether the other slot is damaged.
     Sound(Point, u64, bool),
-    /// There is no sound slot.
+    /// Both slots are damaged.
     Damaged,
 }
 
@@ -90,7 +91,7 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<Found, LogError> {
     })
 }
 
-/// One slot, read by itself; `None` if it is damaged or cannot be read.
+/// Reads one slot; `None` if it is damaged or unreadable.
 fn slot(source: &mut Source, at: u64) -> Result<Option<(Point, u64)>, LogError> {
     match source.bytes(at, SLOT_BYTES) {
         Ok(bytes) => Ok(Point::parse(bytes)),
@@ -107,8 +108,9 @@ pub(crate) struct CommitFile {
 }
 
 impl CommitFile {
-    /// Makes the file, durably, and opens it. Both slots claim `point`, counted after `counter`. There is one before
-    /// the first segment: a segment without it has lost it.
+    /// Creates the file durably and opens it. Both slots contain `point` with counters after
+    /// `counter`. The file is created before the first segment, so segments without it mean that it
+    /// was lost.
     pub(crate) fn create(disk: &dyn Disk, point: Point, counter: u64) -> Result<Self, LogError> {
         let mut content = vec![0; FILE_BYTES];
         for counter in [counter + 1, counter + 2] {
@@ -122,13 +124,13 @@ impl CommitFile {
         Self::open(disk, counter + 2)
     }
 
-    /// Opens it; the next slot is counted after `counter`.
+    /// Opens the file; the next slot gets the counter after `counter`.
     pub(crate) fn open(disk: &dyn Disk, counter: u64) -> Result<Self, LogError> {
         let file = disk.overwrite(COMMIT_FILE).map_err(LogError::io("open", COMMIT_FILE))?;
         Ok(Self { file, counter, unsynced: false })
     }
 
-    /// Writes a slot. Durable only after [`Self::sync`].
+    /// Writes a slot. It is durable only after [`Self::sync`].
     pub(crate) fn note(&mut self, point: Point) -> Result<(), LogError> {
         self.counter += 1;
         let slot = point.encode(self.counter);
@@ -138,7 +140,7 @@ impl CommitFile {
         Ok(())
     }
 
-    /// Writes both slots, durably: neither claims what an earlier life of the log did.
+    /// Writes both slots durably, so that neither has a claim from before.
     pub(crate) fn write_both(&mut self, point: Point) -> Result<(), LogError> {
         self.note(point)?;
         self.note(point)?;
@@ -156,7 +158,7 @@ impl CommitFile {
     }
 }
 
-/// Where the slot with this counter is.
+/// Returns the offset of the slot with this counter.
 fn slot_offset(counter: u64) -> usize {
     (counter % 2) as usize * SLOT_STRIDE
 }

@@ -1,18 +1,22 @@
-//! A disk in memory that crashes on command: the instrument for crash tests, here and in the daemons that keep
-//! a journal. `kill -9` shows nothing about durability, because the page cache survives it; this does.
+//! A disk in memory that crashes on command, for crash tests of the journal and its daemons.
+//! `kill -9` is not a test of durability, because the page cache survives it.
 //!
-//! How a crash test goes:
-//! 1. run the script once on a fresh [`CrashDisk`] and ask [`CrashDisk::operations`] how many changes it made;
-//! 2. for every n below that, run it again after [`CrashDisk::crash_after`]`(n)`, noting what was acknowledged;
-//! 3. for each [`Survive`], open the log on [`CrashDisk::survivor`] and check that everything acknowledged is there.
+//! Steps of a crash test:
+//! 1. run the script once on a new [`CrashDisk`] and get the number of changes from
+//!    [`CrashDisk::operations`];
+//! 2. for every n below that, run it again after [`CrashDisk::crash_after`]`(n)`, and record what
+//!    was acknowledged;
+//! 3. for each [`Survive`], open the log on [`CrashDisk::survivor`] and check that everything
+//!    acknowledged is there.
 //!
-//! The disk promises what POSIX promises and nothing more: bytes survive if their file was synced after they
-//! were written; names survive if the folder was synced after they changed. What was not synced survives or not,
-//! and with [`Survive::Seeded`] each piece decides by itself: files lose pages in the middle, renames and removals
-//! happen out of order. Only operations that change the disk are counted; reading costs nothing, but fails too
-//! once the disk has crashed.
+//! The disk guarantees what POSIX guarantees and nothing more: bytes survive if their file was
+//! synced after they were written; names survive if the folder was synced after they changed. With
+//! [`Survive::Seeded`], each unsynced piece survives or not independently: files lose pages in the
+//! middle, renames and removals happen out of order. Only operations that change the disk are
+//! counted. Reads are not counted, but fail too after the crash.
 //!
-//! A bad sector is one of [`CrashDisk::fail_reads`]: reads of it fail with EIO, and so do writes in place.
+//! [`CrashDisk::fail_reads`] makes bad sectors: reads of them fail with EIO, and so do writes in
+//! place.
 //!
 //! Deliberately absent: time, and bit rot (tests flip bits with [`CrashDisk::set_file`]).
 
@@ -25,21 +29,22 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Unsynced bytes are lost or kept in pieces of this size, aligned as in a file.
+/// Unsynced bytes are lost or kept in units of this size, aligned to the start of the file.
 pub const SECTOR_BYTES: usize = 64;
 
-/// What a restart finds.
+/// What survives a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survive {
     /// Everything written so far: the process died, the machine did not.
     Everything,
-    /// Only what was synced: power loss, the worst cache.
+    /// Only what was synced: power loss, worst case.
     SyncedOnly,
-    /// What was synced and a random part of the rest, the same for the same seed: power loss, a real cache.
+    /// What was synced and a random part of other writes, determined by the seed: power loss with a
+    /// real cache.
     Seeded(u64),
 }
 
-/// How often each kind of change was made.
+/// Number of changes by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// `create` of a file.
@@ -86,7 +91,7 @@ struct State {
 struct Inode {
     now: Vec<u8>,
     synced: Vec<u8>,
-    /// What the disk cannot read.
+    /// Unreadable byte ranges.
     bad: Vec<Range<usize>>,
 }
 
@@ -108,7 +113,7 @@ impl NameChange {
 }
 
 impl CrashDisk {
-    /// An empty disk that works until told otherwise.
+    /// An empty disk without failures.
     pub fn new() -> Self {
         Self::default()
     }
@@ -122,7 +127,7 @@ impl CrashDisk {
         disk
     }
 
-    /// Puts a file there behind the log's back, synced. Not counted.
+    /// Creates or replaces a file, synced and not counted.
     pub fn set_file(&self, name: &str, bytes: impl Into<Vec<u8>>) {
         let mut state = self.lock();
         let bytes = bytes.into();
@@ -131,55 +136,56 @@ impl CrashDisk {
         state.names_synced.insert(name.to_owned(), inode);
     }
 
-    /// The files as a running process sees them, crashed or not.
+    /// Returns the files as a running process sees them, also after a crash.
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let state = self.lock();
         state.names.iter().map(|(name, inode)| (name.clone(), state.inodes[inode].now.clone())).collect()
     }
 
-    /// Lets `n` more changes succeed; then every operation fails, for good.
+    /// Lets `n` more changes succeed; then every operation fails permanently.
     pub fn crash_after(&self, n: u64) {
         let mut state = self.lock();
         state.crash_after = Some(state.operations + n);
     }
 
-    /// Makes only the change after the next `n` fail, with an I/O error; the disk lives on.
+    /// Makes only the change after the next `n` fail, with an I/O error.
     pub fn fail_after(&self, n: u64) {
         let mut state = self.lock();
         state.fail_at = Some(state.operations + n);
     }
 
-    /// Makes these bytes of a file unreadable from now on, whatever its name, also after a crash of the process.
+    /// Makes these bytes of a file unreadable from now on, also after a rename or a crash of the
+    /// process.
     pub fn fail_reads(&self, name: &str, bytes: Range<usize>) {
         let mut state = self.lock();
         let inode = state.names[name];
         state.inode(inode).bad.push(bytes);
     }
 
-    /// What `free_bytes` says from now on.
+    /// Sets the result of `free_bytes`.
     pub fn set_free_bytes(&self, bytes: u64) {
         self.lock().free_bytes = Some(bytes);
     }
 
-    /// Whether an operation has met the crash.
+    /// Whether an operation has failed because of the crash.
     pub fn crashed(&self) -> bool {
         self.lock().crashed
     }
 
-    /// Changes made so far.
+    /// Returns the number of changes so far.
     pub fn operations(&self) -> u64 {
         self.lock().operations
     }
 
-    /// Changes made so far, by kind.
+    /// Returns the number of changes so far, by kind.
     pub fn counts(&self) -> Counts {
         self.lock().counts
     }
 
-    /// The disk that a restart finds if the crash is now. This one is left as it is.
+    /// Returns the disk that a restart finds if the crash is now. This disk is not changed.
     ///
-    /// After [`Survive::Everything`] what was unsynced still is: a restart that forgets to sync it can still lose
-    /// it to a second crash.
+    /// After [`Survive::Everything`], unsynced data is still unsynced: a restart that does not sync
+    /// it can lose it to a second crash.
     #[must_use]
     pub fn survivor(&self, survive: Survive) -> Self {
         let state = self.lock();
@@ -269,10 +275,10 @@ impl State {
 }
 
 impl Inode {
-    /// What was synced, and some of what was not.
+    /// Returns what was synced, and a random part of what was not.
     fn partly(&self, random: &mut SplitMix) -> Vec<u8> {
         if self.now.len() == self.synced.len() {
-            // Written in place: each sector by itself.
+            // Overwritten in place: each sector survives independently.
             let mut bytes = self.synced.clone();
             for (old, new) in bytes.chunks_mut(SECTOR_BYTES).zip(self.now.chunks(SECTOR_BYTES)) {
                 if old != new && random.coin() {
@@ -282,7 +288,8 @@ impl Inode {
             return bytes;
         }
         if self.now.len() < self.synced.len() || !self.now.starts_with(&self.synced) {
-            // Cut, perhaps written again after: the cut has reached the disk or nothing has.
+            // Truncated, and perhaps written again: either the truncation has reached the disk or
+            // nothing has.
             return if random.coin() { self.now.clone() } else { self.synced.clone() };
         }
         let unsynced = self.now.len() - self.synced.len();
@@ -385,7 +392,7 @@ impl WriteFile for OpenFile {
         let start = usize::try_from(offset).map_err(|_| beyond())?;
         let end = start + bytes.len();
         if inode.bad.iter().any(|bad| bad.start < end && start < bad.end) {
-            // To write a part of a sector the rest of it is read first.
+            // A write to a part of a sector reads the sector first.
             return Err(Errno::IO.into());
         }
         inode.now.get_mut(start..end).ok_or_else(beyond)?.copy_from_slice(bytes);

@@ -1,8 +1,8 @@
-//! The few folder operations a log needs, and their implementation over a real folder.
+//! The folder operations that a log needs, and their implementation for a real folder.
 //!
-//! They are a trait so that crash tests can run the same log on [`crate::crash::CrashDisk`]. The rules of POSIX
-//! hold and no more: bytes are durable after `sync` of their file; a name (created, renamed, removed) after
-//! `sync_folder`; a rename is atomic.
+//! They are a trait so that crash tests can run the log on [`crate::crash::CrashDisk`]. Only the
+//! guarantees of POSIX hold: bytes are durable after `sync` of their file; a name (created,
+//! renamed, removed) after `sync_folder`; a rename is atomic.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -11,11 +11,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One folder of files. Names are plain file names.
+/// A folder of files. Names are plain file names.
 pub trait Disk: Send + Sync + 'static {
     /// The names of all files in the folder, in any order.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Makes `name` anew and opens it for writing; a file of that name is drained.
+    /// Creates `name` and opens it for writing; an existing file is truncated.
     fn create(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;
     /// Opens an existing file for writing at its end.
     fn append(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;
@@ -25,13 +25,13 @@ pub trait Disk: Send + Sync + 'static {
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>>;
     /// Renames a file, replacing the target if there is one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Gives a file a second name, which is not in use.
+    /// Gives a file a second name. The name must not be in use.
     fn link(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Makes every name change so far durable.
+    /// Makes all name changes durable.
     fn sync_folder(&self) -> io::Result<()>;
-    /// Bytes that can still be written.
+    /// Returns the number of bytes that can still be written.
     fn free_bytes(&self) -> io::Result<u64>;
 }
 
@@ -39,11 +39,12 @@ pub trait Disk: Send + Sync + 'static {
 pub trait WriteFile: Send {
     /// Appends all of `bytes`.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Writes all of `bytes` at `offset`, within the file. Only of a file opened by [`Disk::overwrite`].
+    /// Writes all of `bytes` at `offset`, within the file. Only for files opened by
+    /// [`Disk::overwrite`].
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Cuts the file at `len`.
+    /// Truncates the file to `len` bytes.
     fn truncate(&mut self, len: u64) -> io::Result<()>;
-    /// Makes content and length durable.
+    /// Makes contents and length durable.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -51,30 +52,31 @@ pub trait WriteFile: Send {
 pub trait ReadFile: Send {
     /// Reads up to `buffer.len()` bytes at `offset`; 0 means the end.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
-    /// Its length now.
+    /// Returns the current length.
     fn length(&self) -> io::Result<u64>;
 }
 
-/// [`Disk`] over a folder of the operating system.
+/// A [`Disk`] for a folder of the operating system.
 #[derive(Debug)]
 pub struct RealDisk {
     folder: PathBuf,
 }
 
 impl RealDisk {
-    /// Uses `folder`; it and its parents are made, durably, if they are not there.
+    /// Uses `folder`. Creates it and its parents durably if they do not exist.
     pub fn open(folder: impl Into<PathBuf>) -> io::Result<Self> {
         let folder = std::path::absolute(folder.into())?;
         let missing: Vec<_> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
         fs::create_dir_all(&folder)?;
-        // A folder is a name in its parent: without this, power loss could take a log and all it acknowledged.
+        // A folder is a name in its parent: without this sync, power loss could remove a log with
+        // all its records.
         for parent in missing.iter().filter_map(|folder| folder.parent()) {
             File::open(parent)?.sync_all()?;
         }
         Ok(Self { folder })
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -84,7 +86,7 @@ impl Disk for RealDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
-            // A name that is not UTF-8 is not ours.
+            // All file names of the log are UTF-8; others are ignored.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
             }
@@ -105,7 +107,7 @@ impl Disk for RealDisk {
     }
 
     fn overwrite(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
-        // Not for appending: there Linux ignores the offset.
+        // Not opened for appending, because Linux then ignores the offset.
         let file = OpenOptions::new().write(true).open(self.folder.join(name))?;
         Ok(Box::new(RealFile(file)))
     }

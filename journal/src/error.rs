@@ -1,4 +1,4 @@
-//! What can go wrong with a log. Every error about a file names it and the byte offset.
+//! Errors of a log. Every error about a file contains its name and the byte offset.
 
 use crate::Seq;
 use std::{io, sync::Arc};
@@ -6,89 +6,90 @@ use std::{io, sync::Arc};
 /// Why a log could not be opened, read or maintained.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("cannot {action} {file}: {source}")]
     Io {
-        /// What was tried.
+        /// Attempted operation.
         action: &'static str,
-        /// On which file of the folder.
+        /// File in the journal folder.
         file: String,
-        /// What it said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The file is shorter than its header.
-    #[error("{file} is cut short in its header at offset {offset}: damaged")]
+    #[error("{file} ends within its header at offset {offset}: damaged")]
     ShortHeader {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// Where it ends.
+        /// Length of the file.
         offset: u64,
     },
-    /// The file does not start as one of ours does.
+    /// The file does not start with a known magic number.
     #[error("{file} has a bad magic at offset 0: damaged, or not a journal file")]
     BadMagic {
-        /// Which file.
+        /// Name of the file.
         file: String,
     },
-    /// Written by a newer Fermata. Never dropped, whatever the [`crate::Recovery`].
+    /// A newer Fermata wrote the file. It is never dropped, not even by
+    /// [`crate::Recovery::DropDamaged`].
     #[error("{file} has version {found} at offset 4, this build knows {known}: use the build that wrote it")]
     Version {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// The version it has.
+        /// Version of the file.
         found: u16,
-        /// The newest version this build reads.
+        /// Newest version that this build reads.
         known: u16,
     },
-    /// The bytes at `offset` are not what was written.
+    /// The bytes at `offset` are not those that were written.
     #[error("{file} is damaged at offset {offset}: {what}")]
     Damaged {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// Where the unreadable part begins.
+        /// Where the damaged part begins.
         offset: u64,
-        /// What does not add up.
+        /// What is wrong.
         what: &'static str,
     },
     /// Records are missing between files.
-    #[error("records {expected} and after are missing: {file} was to hold them{}", found_text(*.found))]
+    #[error("records from {expected} on are missing: expected in {file}{}", found_text(*.found))]
     Gap {
-        /// The file in which the record was looked for.
+        /// The file that should contain the record.
         file: String,
         /// The first missing record.
         expected: Seq,
-        /// The next record there is, if any.
+        /// The next existing record, if any.
         found: Option<Seq>,
     },
-    /// Acknowledged records are not there, and nothing else shows it.
+    /// Acknowledged records are missing, as only the commit point shows.
     #[error("records {from} to {upto} were acknowledged and are not in {file}: damaged")]
     Lost {
-        /// The newest segment there is.
+        /// The newest existing segment.
         file: String,
         /// The first missing record.
         from: Seq,
-        /// The last one that was acknowledged.
+        /// The last acknowledged record.
         upto: Seq,
     },
-    /// The file of the commit point is gone or has no sound slot.
+    /// The file of the commit point is missing or has no valid slot.
     #[error("{file} {what}: damaged")]
     CommitPoint {
-        /// The file.
+        /// Name of the file.
         file: &'static str,
-        /// What is wrong with it.
+        /// What is wrong.
         what: &'static str,
     },
-    /// The live log has failed.
+    /// The running log has failed.
     #[error(transparent)]
     Failed(#[from] LogFailed),
 }
 
 fn found_text(found: Option<Seq>) -> String {
-    found.map_or_else(String::new, |seq| format!(", the next there is is {seq}"))
+    found.map_or_else(String::new, |seq| format!(", the next record is {seq}"))
 }
 
 impl LogError {
-    /// Whether [`crate::Recovery::DropDamaged`] can get past this.
+    /// Whether [`crate::Recovery::DropDamaged`] can recover from this error.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -101,7 +102,7 @@ impl LogError {
         )
     }
 
-    /// Where in its file the trouble begins; 0 where that is the file as a whole.
+    /// Returns where in the file the damage begins; 0 if the whole file is affected.
     pub fn offset(&self) -> u64 {
         match self {
             Self::ShortHeader { offset, .. } | Self::Damaged { offset, .. } => *offset,
@@ -110,30 +111,30 @@ impl LogError {
         }
     }
 
-    /// For `map_err` on a disk operation.
+    /// Returns a function for `map_err` on a disk operation.
     pub(crate) fn io(action: &'static str, file: &str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, file: file.to_owned(), source }
     }
 }
 
-/// The log has failed for good: a write or sync did not succeed, so what is on disk is unknown. Nothing after
-/// it is acknowledged; the owner stops and starts again from disk.
+/// The log has failed permanently: a write or sync failed, so the contents of the disk are unknown.
+/// Nothing more is acknowledged; the daemon stops and starts again from disk.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the journal has failed and takes no more records, restart the daemon: {reason}")]
 pub struct LogFailed {
-    /// What happened, and on which file.
+    /// What happened, and to which file.
     pub reason: Arc<str>,
 }
 
-/// Why a record was not taken.
+/// Why a record was not accepted.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AppendError {
-    /// Longer than a record, or the records of one call together, may be.
+    /// The record, or all records of one call together, exceed the limit.
     #[error("record of {bytes} bytes is longer than the limit of {max}")]
     TooLarge {
-        /// Its length.
+        /// Length in bytes.
         bytes: usize,
-        /// The limit.
+        /// Limit in bytes.
         max: usize,
     },
     /// The log has failed.

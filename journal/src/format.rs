@@ -1,43 +1,47 @@
 //! File names and the fixed parts of the files, little endian.
 //!
 //! ```text
-//! every file   0 magic u32 | 4 version u16 | 6 zero u16 | 8 seq u64 | 16 salt u32 | 20 CRC of the 20 before
-//!              24 zeros up to 64
-//! batch        0 magic u32 | 4 count u32 | 8 first seq u64 | 16 payload bytes u32 | 20 CRC of all after the header
-//!              24 CRC of the 24 before, seeded with the salt | 28 payload: (length u32, bytes) * count,
-//!              zeros up to a multiple of 64; payload and zeros are masked
+//! every file   0 magic u32 | 4 version u16 | 6 zero u16 | 8 seq u64 | 16 salt u32
+//!              20 CRC of the 20 bytes before | 24 zeros up to 64
+//! batch        0 magic u32 | 4 count u32 | 8 first seq u64 | 16 payload bytes u32
+//!              20 CRC of all after the header | 24 CRC of the 24 before, seeded with the salt
+//!              28 payload: (length u32, bytes) * count, then zeros up to a multiple of 64;
+//!              payload and zeros are masked
 //! ```
-//! `seq` is the first record of a segment, or the last one that a snapshot contains. The file header keeps this
-//! layout in every version, so that a newer version is told from damage.
+//! `seq` is the first record of a segment, or the last record in a snapshot. The file header has
+//! this layout in every version, so that a newer version can be distinguished from damage.
 //!
-//! Why the salt: after a bad batch the reader looks for later batches, to tell a torn tail from damage. Without a
-//! salt, a record whose bytes happen (or are made) to look like a batch could turn the one into the other.
+//! Reason for the salt: after a bad batch the reader searches for later batches, to distinguish a
+//! torn tail from damage. Without a salt, a record whose bytes look like a batch, at random or by
+//! intent, could change the result.
 //!
-//! Why the mask and the alignment: no 64 bytes of a batch that was written are all zero, whatever the records hold. A
-//! sector that a crash kept from the disk reads as zeros or is beyond the end of the file, so a torn batch has such
-//! 64 bytes or is short, and a whole batch with a wrong bit in it does not and is not (ADR 0024).
+//! Reason for the mask and the alignment: no aligned 64 bytes of a written batch are all zero,
+//! whatever the records contain. A sector that a crash kept from the disk reads as zeros or is
+//! beyond the end of the file. So a torn batch has 64 such zero bytes or is short, and a complete
+//! batch with a wrong bit has neither property (ADR 0024).
 
 use crate::{LogError, Seq};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Bytes of the header of every file.
+/// Length of the header of every file.
 pub(crate) const FILE_HEADER_BYTES: usize = 64;
-/// The part of it that is the same in every version.
+/// The part of the header that is the same in every version.
 const FIXED_HEADER_BYTES: usize = 24;
-/// Batches begin and end at multiples of this; no sector of a disk is smaller.
+/// Batches begin and end at multiples of this; no disk has smaller sectors.
 pub(crate) const GRAIN_BYTES: usize = 64;
-/// Bytes of the header of every batch.
+/// Length of the header of every batch.
 pub(crate) const BATCH_HEADER_BYTES: usize = 28;
-/// A record is no longer than this.
+/// Maximum length of a record.
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
-/// A batch, and with it the memory of a reader and what may wait for the disk, is no longer than this.
+/// Maximum length of a batch. It limits the memory of a reader and the data that waits for the
+/// disk.
 pub const BATCH_BYTES_MAX: usize = 64 << 20;
-/// The newest version this build reads, and the one it writes.
+/// The version that this build writes, and the newest that it reads.
 pub(crate) const VERSION: u16 = 2;
 const BATCH_MAGIC: [u8; 4] = *b"\xF7FMB";
-/// Numbers end long before they overflow; a file name beyond is not ours.
+/// Sequence numbers never get this large; a file name with a larger one is not a file of the log.
 const SEQ_MAX: Seq = 1 << 63;
-/// Ending of files that are not finished.
+/// Suffix of unfinished files.
 pub(crate) const TEMPORARY: &str = ".tmp";
 
 /// The two kinds of file.
@@ -55,7 +59,7 @@ impl FileKind {
         }
     }
 
-    /// The name of the file of this kind for `seq`.
+    /// Returns the name of the file of this kind for `seq`.
     pub(crate) fn name(self, seq: Seq) -> String {
         match self {
             Self::Segment => format!("edits-{seq:020}.log"),
@@ -64,13 +68,13 @@ impl FileKind {
     }
 }
 
-/// What a file name says.
+/// Meaning of a file name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     File(FileKind, Seq),
-    /// One of ours that was never finished.
+    /// An unfinished file of the log.
     Temporary,
-    /// Not ours; left alone.
+    /// Not a file of the log; it is not touched.
     Other,
 }
 
@@ -90,7 +94,7 @@ impl Name {
     }
 }
 
-/// The start of every file.
+/// The header of every file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileHeader {
     pub(crate) kind: FileKind,
@@ -114,7 +118,8 @@ impl FileHeader {
         out
     }
 
-    /// Reads the header in `bytes`, the start of `file`, which by its name is of `kind` and `seq`.
+    /// Parses the header in `bytes`, the start of `file`. Kind and `seq` are those of the file
+    /// name.
     pub(crate) fn parse(file: &str, kind: FileKind, seq: Seq, bytes: &[u8]) -> Result<Self, LogError> {
         let file = file.to_owned();
         if bytes.len() < FIXED_HEADER_BYTES {
@@ -144,7 +149,7 @@ impl FileHeader {
     }
 }
 
-/// The start of every batch.
+/// The header of every batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     pub(crate) first: Seq,
@@ -166,7 +171,7 @@ impl BatchHeader {
         out
     }
 
-    /// The header in `bytes`, if it is sound. Nothing is said about its payload.
+    /// Returns the header in `bytes` if it is valid. Does not verify the payload.
     pub(crate) fn parse(bytes: &[u8], salt: u32) -> Option<Self> {
         let bytes = bytes.first_chunk::<BATCH_HEADER_BYTES>()?;
         let header = Self {
@@ -183,22 +188,22 @@ impl BatchHeader {
         sound.then_some(header)
     }
 
-    /// Bytes of the whole batch in its file.
+    /// Returns the length of the complete batch in its file.
     pub(crate) fn whole(&self) -> usize {
         (BATCH_HEADER_BYTES + self.payload_bytes as usize).next_multiple_of(GRAIN_BYTES)
     }
 
-    /// The record after the last of this batch.
+    /// Returns the number of the record after the last one of this batch.
     pub(crate) fn end(&self) -> Seq {
         self.first + u64::from(self.count)
     }
 }
 
-/// Masks or unmasks `bytes`, all of a batch after its header.
+/// Masks or unmasks `bytes`, which is all of a batch after its header.
 pub(crate) fn mask(salt: u32, bytes: &mut [u8]) {
     let mut pattern = [0; GRAIN_BYTES];
     for (index, word) in pattern.chunks_exact_mut(8).enumerate() {
-        // `SplitMix64`, from its `index`th state.
+        // The `index`th output of `SplitMix64`.
         let z = (u64::from(salt) + 1).wrapping_mul(index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -212,12 +217,12 @@ pub(crate) fn mask(salt: u32, bytes: &mut [u8]) {
     }
 }
 
-/// Four bytes of `bytes` as a number. The caller knows that they are there.
+/// Returns four bytes as a number. Panics if there are fewer.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-/// Eight bytes of `bytes` as a number. The caller knows that they are there.
+/// Returns eight bytes as a number. Panics if there are fewer.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
@@ -256,7 +261,7 @@ mod tests {
         bytes[20..24].copy_from_slice(&crc.to_le_bytes());
         assert!(matches!(parse(&bytes), Err(LogError::Version { found: 3, .. })));
         assert!(matches!(parse(&bytes[..9]), Err(LogError::ShortHeader { offset: 9, .. })));
-        // A version with a shorter header is told from damage too.
+        // A version with a shorter header is distinguished from damage too.
         assert!(matches!(parse(&bytes[..24]), Err(LogError::Version { found: 3, .. })));
     }
 

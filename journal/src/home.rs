@@ -1,10 +1,11 @@
-//! The folder of a daemon that keeps a journal: whose it is, and the journal in it, opened.
+//! The data folder of a daemon with a journal: its identity, and the journal in it.
 //!
-//! `VERSION` names the cluster and is written once, before the journal. From then on the journal must be there:
-//! one that has vanished is refused, for an empty one would pass for a cluster without files or jobs. `NEW` stands
-//! beside `VERSION` until the first journal exists, so that a crash between the two is told from a loss.
+//! `VERSION` contains the ID of the cluster and is written once, before the journal. From then on
+//! the journal must exist: a missing journal is an error, because an empty one would look like a
+//! cluster without files or jobs. A file `NEW` exists next to `VERSION` until the first journal
+//! exists, so that a crash between the two is not taken for a loss.
 //!
-//! Deliberately absent: the lock on the folder, which its daemon holds, and what the records mean.
+//! Deliberately absent: the lock on the folder, which the daemon has, and the meaning of records.
 
 use crate::{
     Log, LogError, Opened, Recovery, Replay,
@@ -18,104 +19,107 @@ use std::{
     sync::Arc,
 };
 
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 const VERSION_FILE: &str = "VERSION";
 const NEW_FILE: &str = "NEW";
-/// Written before anything is cut or dropped and removed when that is dealt with, so that a crash between the two is
-/// noticed by the next start.
+/// Written before anything is cut or dropped, and removed when the loss has been handled, so that
+/// the next start notices a crash in between.
 const RECOVERING_FILE: &str = "RECOVERING";
-/// Its content if an operator asked for the recovery; empty after an unfinished write was cut.
+/// Content of the file if an operator requested the recovery; the file is empty after an unfinished
+/// write was cut.
 const RECOVERY_REQUESTED: &str = "recover\n";
 
-/// What differs between the daemons that keep such a folder.
+/// Properties of a daemon with such a folder.
 #[derive(Debug, Clone, Copy)]
 pub struct Owner {
-    /// Its name, e.g. `NameNode`.
+    /// Name of the daemon, e.g. `NameNode`.
     pub name: &'static str,
-    /// What it calls its journal, e.g. `edit log`.
+    /// Name of its journal in messages, e.g. `edit log`.
     pub log: &'static str,
-    /// The journal's folder within its own.
+    /// Subfolder of the journal.
     pub folder: &'static str,
 }
 
 /// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
-    /// The system would not.
+    /// The operating system returned an error.
     #[error("cannot use {path}: {source}")]
     Io {
-        /// What.
+        /// File or folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// It holds something else.
-    #[error("folder {folder} is not empty and not a {owner}'s (it has no VERSION file): name an empty one")]
+    /// The folder contains other files.
+    #[error(
+        "folder {folder} is not empty and has no VERSION file, so it is not a folder of a {owner}: use an empty folder"
+    )]
     Foreign {
-        /// Who wanted it.
+        /// Name of the daemon.
         owner: &'static str,
-        /// Which.
+        /// Path of the folder.
         folder: PathBuf,
     },
-    /// It has a journal and does not say whose.
+    /// The folder has a journal but no `VERSION`.
     #[error(
-        "folder {folder} has a {log} in it, but its VERSION file, which says of which cluster, is gone: restore that \
+        "folder {folder} has a {log}, but its VERSION file with the ID of the cluster is missing: restore that \
          file from a copy"
     )]
     Nameless {
-        /// Which.
+        /// Path of the folder.
         folder: PathBuf,
-        /// What it has.
+        /// Name of the journal.
         log: &'static str,
     },
-    /// `VERSION` cannot be understood.
+    /// `VERSION` cannot be parsed.
     #[error("{path} is not readable: {why}")]
     Version {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong.
         why: String,
     },
-    /// Written by another version of Fermata.
+    /// Another version of Fermata wrote the folder.
     #[error("{path} has layout {found}, this build knows {LAYOUT}: use the build that wrote it")]
     Layout {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its layout.
+        /// Layout of the folder.
         found: u32,
     },
-    /// The journal is gone.
+    /// The journal is missing.
     #[error(
-        "{folder} has no {log} in it, though VERSION beside it says there was one (of cluster {cluster_id}): \
-         restore it from a copy, or start once with --recover to start empty (it drops all that the {log} held)"
+        "{folder} has no {log}, although its VERSION file belongs to cluster {cluster_id}, which had one: \
+         restore it from a copy, or start once with --recover to start empty (it drops all data of the {log})"
     )]
     Missing {
-        /// Where it should be.
+        /// Folder of the journal.
         folder: PathBuf,
-        /// What it is called.
+        /// Name of the journal.
         log: &'static str,
-        /// Whose it was.
+        /// ID of the cluster.
         cluster_id: String,
     },
     /// The journal is damaged.
     #[error(
-        "{log} in {folder}: {source}; to continue without what cannot be read, start once with --recover \
-         (it says what it drops, and keeps the damaged file)"
+        "{log} in {folder}: {source}; to continue without the unreadable part, start once with --recover \
+         (it logs what it drops, and keeps the damaged file)"
     )]
     Damaged {
-        /// Where.
+        /// Folder of the journal.
         folder: PathBuf,
-        /// What it is called.
+        /// Name of the journal.
         log: &'static str,
-        /// What, with file and offset.
+        /// The damage, with file and offset.
         source: LogError,
     },
     /// The journal cannot be opened for another reason.
     #[error("{log}: {source}")]
     Log {
-        /// What it is called.
+        /// Name of the journal.
         log: &'static str,
-        /// Why.
+        /// Cause.
         source: LogError,
     },
 }
@@ -127,36 +131,37 @@ struct Version {
     cluster_id: String,
 }
 
-/// A folder, opened; `replay` is still to be read.
+/// An open folder; `replay` is still to be read.
 pub struct Home {
-    /// Takes records at once.
+    /// The log; accepts records immediately.
     pub log: Log,
-    /// What was there.
+    /// Contents of the journal.
     pub replay: Replay,
-    /// Whose it is.
+    /// ID of the cluster.
     pub cluster_id: String,
-    /// Records may be lost, now or by a start that did not get to [`Recovering::done`]: what happened, for the
-    /// operator.
+    /// Describes a possible loss of records, now or at an earlier start that did not get to
+    /// [`Recovering::done`], for the operator.
     pub lost: Option<String>,
-    /// An operator asked for recovery, now or at a start that did not get to [`Recovering::done`].
+    /// Whether an operator requested recovery, now or at an earlier start that did not get to
+    /// [`Recovering::done`].
     pub recovery_requested: bool,
-    /// To be ended when what came of lost records has been dealt with, durably.
+    /// To be completed when the loss of records has been handled durably.
     pub recovering: Recovering,
 }
 
-/// The mark in a folder whose lost records have not been dealt with yet, if there is one.
-#[must_use = "without `done` the next start takes this one's loss for unsettled"]
+/// The marker of a loss of records that has not been handled yet.
+#[must_use = "without `done` the next start reports the loss again"]
 pub struct Recovering(PathBuf);
 
 impl Recovering {
-    /// They have.
+    /// Removes the marker, after the loss was handled.
     pub fn done(self) -> Result<(), HomeError> {
         remove(&self.0)
     }
 }
 
 impl Home {
-    /// Opens the folder, making it ready if it is empty. The caller holds its lock.
+    /// Opens the folder, and initialises it if it is empty. The caller has its lock.
     pub fn open(owner: Owner, folder: &Path, recovery: Recovery) -> Result<Self, HomeError> {
         let cluster_id = identity(owner, folder)?;
         let marker = folder.join(RECOVERING_FILE);
@@ -219,7 +224,7 @@ fn open_noting(
             offset = torn.offset,
             bytes = torn.bytes,
             saved_as = torn.saved_as,
-            "cut an unfinished write from the end of the {log}: a crash interrupted it, so it should not have been \
+            "cut an unfinished write from the end of the {log}: a crash interrupted it, so it was not \
              acknowledged; if the disk is not to be trusted, treat it as a loss"
         );
     }
@@ -248,7 +253,7 @@ fn open_noting(
 }
 
 impl Opened {
-    /// One line for the operator about what was cut or dropped from the `log`, if anything was.
+    /// Returns one line for the operator about what was cut or dropped, if anything was.
     pub fn loss(&self, log: &str) -> Option<String> {
         let saved = |name: Option<&str>| name.map_or(String::new(), |name| format!(", kept as {name}"));
         if let Some(part) = self.dropped.first() {
@@ -270,13 +275,13 @@ fn has_journal(disk: &dyn Disk) -> io::Result<bool> {
     Ok(disk.list()?.iter().any(|name| matches!(Name::parse(name), Name::File(..))))
 }
 
-/// The same of a folder that may not be there, and is not made.
+/// Like [`has_journal`], for a folder that may not exist.
 fn has_journal_in(folder: &Path) -> bool {
     let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.into_iter().any(|name| matches!(Name::parse(&name.to_string_lossy()), Name::File(..)))
 }
 
-/// The cluster that the folder belongs to; a new one for an empty folder.
+/// Returns the cluster ID of the folder; a new one for an empty folder.
 fn identity(owner: Owner, folder: &Path) -> Result<String, HomeError> {
     let path = folder.join(VERSION_FILE);
     match fs::read_to_string(&path) {
@@ -318,7 +323,8 @@ fn is_there(path: &Path) -> Result<bool, HomeError> {
 
 fn remove(path: &Path) -> Result<(), HomeError> {
     match fs::remove_file(path) {
-        // Durable at once: one that came back would tell of a first start or a loss that is long over.
+        // Durable immediately: a marker that reappeared would report a first start or a loss that
+        // was handled before.
         Ok(()) => sync_folder(path.parent().unwrap_or(path)).map_err(io_error(path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(io_error(path)(error)),
@@ -330,12 +336,12 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 fn write_durably(folder: &Path, name: &str, text: &str) -> Result<(), HomeError> {
-    let aside = folder.join(format!("{name}.tmp"));
+    let temporary = folder.join(format!("{name}.tmp"));
     let write = || {
-        let mut file = fs::File::create(&aside)?;
+        let mut file = fs::File::create(&temporary)?;
         io::Write::write_all(&mut file, text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&aside, folder.join(name))?;
+        fs::rename(&temporary, folder.join(name))?;
         sync_folder(folder)
     };
     write().map_err(io_error(&folder.join(name)))
@@ -345,13 +351,13 @@ fn write_durably(folder: &Path, name: &str, text: &str) -> Result<(), HomeError>
 mod tests {
     use super::*;
 
-    const OWNER: Owner = Owner { name: "Keeper", log: "ledger", folder: "pages" };
+    const OWNER: Owner = Owner { name: "TestDaemon", log: "ledger", folder: "pages" };
 
     fn open(folder: &Path, recovery: Recovery) -> Result<Home, HomeError> {
         Home::open(OWNER, folder, recovery)
     }
 
-    /// A folder in which something was logged.
+    /// A folder with a journal that has records.
     fn used() -> (tempfile::TempDir, String) {
         let folder = tempfile::tempdir().unwrap();
         let home = open(folder.path(), Recovery::Refuse).unwrap();
@@ -371,7 +377,7 @@ mod tests {
             assert!(refused.contains(word), "{refused}");
         }
         assert!(!refused.contains('\n'));
-        // The refusal must not have made what is missing.
+        // The refusal must not have created the missing journal.
         let again = open(folder.path(), Recovery::Refuse).err().unwrap();
         assert!(matches!(again, HomeError::Missing { .. }), "{again}");
 
@@ -380,7 +386,7 @@ mod tests {
         assert_eq!(home.cluster_id, cluster);
         drop(home);
         let home = open(folder.path(), Recovery::Refuse).unwrap();
-        assert!(home.lost.is_some(), "nobody has dealt with the loss yet");
+        assert!(home.lost.is_some(), "the loss was not handled yet");
         home.recovering.done().unwrap();
         drop(home.log);
         assert!(open(folder.path(), Recovery::Refuse).unwrap().lost.is_none());
@@ -390,7 +396,8 @@ mod tests {
     fn a_torn_tail_counts_as_a_possible_loss_until_it_is_dealt_with() {
         let (folder, _) = used();
         let pages = folder.path().join("pages");
-        // As after a power loss: the commit point of before the last batch, and half of that batch.
+        // As after a power loss: the commit point is from before the last batch, and only half of
+        // that batch is there.
         let commit = fs::read(pages.join("COMMIT")).unwrap();
         let home = open(folder.path(), Recovery::Refuse).unwrap();
         assert!(home.lost.is_none());
@@ -400,7 +407,7 @@ mod tests {
         let mut bytes = fs::read(&segment).unwrap();
         bytes.truncate(bytes.len() - 70);
         fs::write(&segment, &bytes).unwrap();
-        // The seal is on the sealed commit point; unseal it as the next start would.
+        // The commit point is sealed; the next start would unseal it.
         let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
         assert!(
             refused.contains("edits-00000000000000000001.log") && refused.contains("--recover"),
@@ -415,7 +422,7 @@ mod tests {
         fs::write(pages.join("COMMIT"), unsealed).unwrap();
         for _ in 0..2 {
             let home = open(folder.path(), Recovery::Refuse).unwrap();
-            let lost = home.lost.expect("a possible loss, until it is dealt with");
+            let lost = home.lost.expect("a possible loss, until it is handled");
             assert!(lost.contains("ledger"), "{lost}");
         }
         assert!(pages.join("edits-00000000000000000001.log.torn-1").exists());
@@ -429,7 +436,7 @@ mod tests {
         fs::remove_file(folder.path().join(VERSION_FILE)).unwrap();
         for recovery in [Recovery::Refuse, Recovery::DropDamaged] {
             let refused = open(folder.path(), recovery).err().unwrap().to_string();
-            assert!(refused.contains("has a ledger in it, but its VERSION file"), "{refused}");
+            assert!(refused.contains("has a ledger, but its VERSION file"), "{refused}");
         }
     }
 
@@ -446,7 +453,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("letter"), "").unwrap();
         let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
-        assert!(refused.contains("is not empty and not a Keeper's"), "{refused}");
+        assert!(refused.contains("is not empty and has no VERSION file"), "{refused}");
         let (folder, _) = used();
         fs::write(folder.path().join(VERSION_FILE), "layout = 9\ncluster_id = \"x\"\n").unwrap();
         let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();

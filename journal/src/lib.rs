@@ -1,15 +1,16 @@
-//! A durable append-only log with group commit, and snapshots beside it. The NameNode keeps its edits here and
+//! A durable append-only log with group commit and snapshots. The NameNode stores its edits in it,
 //! the JobTracker its facts.
 //!
-//! A record is bytes; what it means is its owner's affair. Records have sequence numbers from 1 without gaps.
+//! A record is a byte string; only the owner of the log knows its meaning. Records have consecutive
+//! sequence numbers from 1.
 //!
-//! - [`log`]: open, append, wait until durable, rotate; what an owner uses;
-//! - [`replay`]: streaming the newest snapshot and the records after it;
+//! - [`log`]: open, append, wait until durable, rotate; the interface for owners;
+//! - [`replay`]: streaming of the newest snapshot and the records after it;
 //! - [`snapshot`]: writing a snapshot;
-//! - [`codec`]: values to bytes and back;
-//! - [`home`]: a daemon's folder around it, with `VERSION`;
+//! - [`codec`]: encoding of values;
+//! - [`home`]: the folder of a daemon with its journal and `VERSION`;
 //! - [`snapshot_policy`]: when snapshots are made;
-//! - [`disk`]: the folder operations the log needs, on real files;
+//! - [`disk`]: the folder operations that the log needs, on real files;
 //! - [`crash`]: the same operations on an instrumented disk, for crash tests.
 //!
 //! ```no_run
@@ -29,8 +30,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Deliberately absent: replication, compression, random access by sequence number, a lock on the folder (the
-//! daemon that owns the folder holds it).
+//! Deliberately absent: replication, compression, random access by sequence number, a lock on the
+//! folder (the daemon has it).
 
 pub mod codec;
 mod commit;
@@ -58,5 +59,5 @@ pub use replay::{Item, Replay};
 pub use snapshot::SnapshotWriter;
 pub use snapshot_policy::SnapshotPolicy;
 
-/// The number of a record: from 1, without gaps. 0 stands for "before the first".
+/// The number of a record, from 1 without gaps. 0 means "before the first".
 pub type Seq = u64;

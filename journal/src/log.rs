@@ -1,14 +1,17 @@
-//! The live log: records in, numbers out, durable soon after.
+//! The running log: assigns numbers to records and makes them durable.
 //!
-//! Appending copies a record into the pending batch under a mutex; one thread writes and syncs batches (see
-//! `writer`). Nothing is to be acknowledged to anybody before [`Log::wait_durable`] has returned.
+//! Appending copies a record into the pending batch under a mutex. One thread writes and syncs
+//! batches (see `writer`). A record must not be acknowledged before [`Log::wait_durable`] has
+//! returned.
 //!
-//! The background snapshot, which never touches the live state:
-//! 1. [`Log::rotate`] closes the current segment and gives the last record of it, `upto`;
-//! 2. [`Log::replay_closed`]`(upto)` replays the previous snapshot and the closed segments into a second state;
+//! Background snapshots do not use the live state:
+//! 1. [`Log::rotate`] closes the current segment and returns its last record, `upto`;
+//! 2. [`Log::replay_closed`]`(upto)` replays the previous snapshot and the closed segments into a
+//!    second state;
 //! 3. [`Log::snapshot_writer`]`(upto)` writes that state; its `finish` makes it durable;
-//! 4. [`Log::snapshot_done`]`(upto)` removes what is no longer needed. The last two snapshots stay, and all records
-//!    after the older one, so that one damaged snapshot loses nothing.
+//! 4. [`Log::snapshot_done`]`(upto)` removes files that are no longer needed. The last two
+//!    snapshots are kept, and all records after the older one, so that one damaged snapshot loses
+//!    nothing.
 
 pub use crate::format::{BATCH_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::{
@@ -32,62 +35,67 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// What to do about damage when opening. A torn tail (the last batch, whose write was cut short) is not damage, and a
-/// damaged snapshot alone loses nothing: both are dealt with and reported, whatever this says.
+/// What to do about damage when a log is opened. A torn tail (the last batch, whose write was
+/// interrupted) is not damage, and a single damaged snapshot loses nothing. Both are handled and
+/// reported independently of this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
-    /// Refuse to open, with the file and the offset.
+    /// Fail, with the file and the offset.
     Refuse,
-    /// Drop everything from the damage on, keep copies of what is dropped, and report it in [`Opened::dropped`].
+    /// Drop everything after the start of the damage, keep copies of it, and report it in
+    /// [`Opened::dropped`].
     DropDamaged,
 }
 
-/// A batch that was cut from the end of the newest segment because its write had not been finished. It should not have
-/// been acknowledged, but a disk that lost a synced sector leaves the same: the owner treats it as a possible loss.
+/// A batch that was cut from the end of the newest segment because its write was not finished. It
+/// was not acknowledged. But a disk that lost a synced sector leaves the same state, so the owner
+/// treats it as a possible loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Torn {
-    /// Which file.
+    /// Name of the file.
     pub file: String,
-    /// Where it was cut.
+    /// Offset at which the file was cut.
     pub offset: u64,
-    /// How much was cut.
+    /// Number of bytes that were cut.
     pub bytes: u64,
-    /// The file that keeps the bytes that were cut.
+    /// Name of the file with the bytes that were cut.
     pub saved_as: String,
 }
 
-/// A damaged file or part of one that is not used, for the user.
+/// A damaged file, or part of one, that is not used. For messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped {
-    /// Which file.
+    /// Name of the file.
     pub file: String,
-    /// From which offset on it could not be used; the offset of the damage where a whole file went.
+    /// Offset from which on the file is not used; the offset of the damage if the whole file was
+    /// dropped.
     pub offset: u64,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Records that are known to have been in there; there may have been more.
+    /// Number of records that are known to be in the dropped part; there may be more.
     pub records_known: u64,
-    /// Where the file, as it was, is kept. `None` if there was no such file.
+    /// Name under which the original file is kept; `None` if there was no such file.
     pub saved_as: Option<String>,
     /// What was wrong.
     pub why: String,
 }
 
-/// A log just opened.
+/// A log that was just opened.
 pub struct Opened {
-    /// Takes records at once; the replay is not disturbed by them.
+    /// The log. It accepts records immediately; they do not affect the replay.
     pub log: Log,
-    /// The snapshot and every record that was there.
+    /// The snapshot and all records.
     pub replay: Replay,
     /// The torn tail, if there was one.
     pub torn: Option<Torn>,
-    /// Damaged snapshots that were renamed; an older one and the records after it replace them. Nothing is lost.
+    /// Damaged snapshots that were renamed. An older one and the records after it replace them;
+    /// nothing is lost.
     pub replaced: Vec<Dropped>,
-    /// Empty unless [`Recovery::DropDamaged`] found damage.
+    /// Dropped parts; empty unless [`Recovery::DropDamaged`] found damage.
     pub dropped: Vec<Dropped>,
 }
 
-/// Counts since the log was opened.
+/// Counters since the log was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Records made durable.
@@ -98,7 +106,7 @@ pub struct Stats {
     pub bytes: u64,
 }
 
-/// The live log. Share it by `Arc`. Dropping it flushes what is pending and ends its thread.
+/// The running log. Share it by `Arc`. Dropping it flushes pending records and ends its thread.
 pub struct Log {
     disk: Arc<dyn Disk>,
     shared: Arc<Shared>,
@@ -106,13 +114,14 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the log of a folder, or starts one. Everything that will be replayed is verified first, so that
-    /// damage is known before the first record is seen; and made durable, if a crash left it in the page cache.
+    /// Opens the log of a folder, or creates one. Everything that will be replayed is verified
+    /// first, so that damage is known before the first record is read. It is also made durable, in
+    /// case a crash left it only in the page cache.
     pub fn open(disk: Arc<dyn Disk>, recovery: Recovery) -> Result<Opened, LogError> {
         Self::open_noting(disk, recovery, || Ok(()))
     }
 
-    /// The same; `note` runs before anything is cut or dropped, and if it fails nothing is.
+    /// Like [`Self::open`]. `note` runs before anything is cut or dropped; if it fails, nothing is.
     pub fn open_noting(
         disk: Arc<dyn Disk>,
         recovery: Recovery,
@@ -167,14 +176,15 @@ impl Log {
         Ok(Opened { log, replay, torn, replaced, dropped })
     }
 
-    /// Adds a record. The order of calls is the order of numbers. Not durable yet: see [`Self::wait_durable`].
-    /// Blocks while [`BATCH_BYTES_MAX`] bytes wait for the disk.
+    /// Appends a record and returns its number. Numbers follow the order of calls. The record is
+    /// not durable yet: see [`Self::wait_durable`]. Blocks while [`BATCH_BYTES_MAX`] bytes wait for
+    /// the disk.
     pub fn append(&self, record: &[u8]) -> Result<Seq, AppendError> {
         self.append_many(&[record])
     }
 
-    /// Adds records with consecutive numbers in one batch: after a crash all are there or none. Returns the last
-    /// number; that of the newest record if there are none to add.
+    /// Appends records with consecutive numbers in one batch: after a crash all or none of them
+    /// exist. Returns the last number, or that of the newest record if `records` is empty.
     pub fn append_many<R: AsRef<[u8]>>(&self, records: &[R]) -> Result<Seq, AppendError> {
         let mut bytes = 0;
         for record in records {
@@ -220,18 +230,19 @@ impl Log {
         }
     }
 
-    /// Whether a record of up to `bytes` would be taken at once. It stays so until somebody appends.
+    /// Whether a record of up to `bytes` would be accepted without blocking. This holds until the
+    /// next append.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         let pending = self.shared.pending();
         pending.buffer.len() - BATCH_HEADER_BYTES + 4 + bytes <= BATCH_BYTES_MAX
     }
 
-    /// The number of the newest record, durable or not.
+    /// Returns the number of the newest record, durable or not.
     pub fn last_seq(&self) -> Seq {
         self.shared.last.load(Ordering::Acquire)
     }
 
-    /// Fails if the log has failed, even where all that was taken is durable.
+    /// Fails if the log has failed, even if all accepted records are durable.
     pub fn check(&self) -> Result<(), LogFailed> {
         if !self.shared.has_failed.load(Ordering::Acquire) {
             return Ok(());
@@ -239,12 +250,12 @@ impl Log {
         self.shared.pending().failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Everything up to here is durable.
+    /// Returns the last durable record.
     pub fn durable(&self) -> Seq {
         self.shared.durable.load(Ordering::Acquire)
     }
 
-    /// Returns when everything up to `seq` is durable, or the log has failed before it was.
+    /// Returns when everything up to `seq` is durable, or fails if the log has failed before.
     pub async fn wait_durable(&self, seq: Seq) -> Result<(), LogFailed> {
         if self.durable() >= seq {
             return Ok(());
@@ -260,7 +271,7 @@ impl Log {
         }
     }
 
-    /// The same, blocking the thread.
+    /// Like [`Self::wait_durable`], but blocks the thread.
     pub fn sync(&self, seq: Seq) -> Result<(), LogFailed> {
         if self.durable() >= seq {
             return Ok(());
@@ -285,8 +296,9 @@ impl Log {
         moved.failed.clone().expect("waited for it")
     }
 
-    /// Closes the current segment after everything appended so far and starts the next; blocks until that is
-    /// done. Returns the last record of the closed segments. If the current segment is empty, it stays.
+    /// Closes the current segment after everything appended so far, and starts the next. Blocks
+    /// until that is done. Returns the last record of the closed segments. An empty segment is not
+    /// closed.
     pub fn rotate(&self) -> Result<Seq, LogFailed> {
         let (reply, done) = mpsc::sync_channel(1);
         let mut pending = self.shared.pending();
@@ -296,31 +308,31 @@ impl Log {
         done.recv().unwrap_or_else(|_| Err(LogFailed { reason: "the journal's writer is gone".into() }))
     }
 
-    /// Bytes of the segments that a restart would read after the newest snapshot.
+    /// Returns the bytes of the segments that a restart would read after the newest snapshot.
     pub fn bytes_since_snapshot(&self) -> u64 {
         let files = self.shared.files();
         let base = files.snapshots.last().copied().unwrap_or(0);
         files.segments[files.first_after(base)..].iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Bytes of the newest snapshot; 0 if there is none.
+    /// Returns the bytes of the newest snapshot; 0 if there is none.
     pub fn snapshot_bytes(&self) -> io::Result<u64> {
         let newest = self.shared.files().snapshots.last().copied();
         newest.map_or(Ok(0), |seq| self.disk.open(&FileKind::Snapshot.name(seq))?.length())
     }
 
-    /// Bytes free where the log is.
+    /// Returns the free bytes on the disk of the log.
     pub fn free_bytes(&self) -> io::Result<u64> {
         self.disk.free_bytes()
     }
 
-    /// Counts since the log was opened.
+    /// Returns counters since the log was opened.
     pub fn stats(&self) -> Stats {
         self.shared.files().stats
     }
 
-    /// Reads the newest snapshot and the closed segments up to `upto` (from [`Self::rotate`]), while the log
-    /// lives on.
+    /// Reads the newest snapshot and the closed segments up to `upto` (from [`Self::rotate`]),
+    /// while the log is in use.
     pub fn replay_closed(&self, upto: Seq) -> Result<Replay, LogError> {
         assert!(upto <= self.durable(), "only what is durable can be replayed");
         let files = self.shared.files();
@@ -336,7 +348,7 @@ impl Log {
         SnapshotWriter::start(Arc::clone(&self.disk), seq)
     }
 
-    /// Tells the log that the snapshot at `seq` is finished. Removes all snapshots but the last two, and the
+    /// Registers the finished snapshot at `seq`. Removes all snapshots except the last two, and the
     /// segments that end before the older of them.
     pub fn snapshot_done(&self, seq: Seq) -> Result<(), LogError> {
         let name = FileKind::Snapshot.name(seq);
@@ -349,7 +361,8 @@ impl Log {
         let older = if saved.len() == 2 { saved[0] } else { 0 };
         self.shared.files().snapshots = saved;
         self.remove(FileKind::Snapshot, &snapshots)?;
-        // Removed in this order, and durably: a snapshot without the records after it must not be left.
+        // In this order and durably, because a snapshot must not be left without the records after
+        // it.
         let removed: Vec<_> = {
             let mut files = self.shared.files();
             let end = files.first_after(older);
@@ -369,21 +382,21 @@ impl Log {
         self.disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))
     }
 
-    /// Has the commit point synced, if it is not, without waiting for it: to be called now and then, so that also after
-    /// a power loss little of the log is not covered by it.
+    /// Requests a sync of the commit point without waiting for it. To be called regularly, so that
+    /// after a power loss the commit point covers most of the log.
     pub fn settle(&self) {
         let mut pending = self.shared.pending();
         pending.settling = true;
         self.wake_writer(pending);
     }
 
-    /// Flushes, seals and ends the log; takes no more records. Dropping it does the same, but does not report failure.
+    /// Flushes, seals and closes the log. Dropping it does the same, but does not report a failure.
     pub fn close(&self) -> Result<(), LogFailed> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {
             self.shared.pending().closing = true;
             self.shared.work.notify_one();
-            // A panic of the writer has been turned into a failure by itself.
+            // A panic of the writer has already been reported as a failure.
             let _panicked = writer.join();
         }
         self.shared.pending().failed.clone().map_or(Ok(()), Err)
@@ -392,13 +405,13 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // The writer has logged a failure.
+        // The writer has logged the failure.
         let _failed = self.close();
     }
 }
 
 impl Files {
-    /// Index of the first segment that holds, or will hold, a record after `seq`.
+    /// Returns the index of the first segment with a record after `seq`, now or in the future.
     fn first_after(&self, seq: Seq) -> usize {
         self.segments.partition_point(|segment| segment.first <= seq + 1).saturating_sub(1)
     }

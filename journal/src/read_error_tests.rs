@@ -1,5 +1,5 @@
-//! Sectors that the disk cannot read (EIO): one in the commit point or in a snapshot loses nothing, one in a segment is
-//! damage that `DropDamaged` gets past.
+//! Unreadable sectors (EIO): in the commit point or a snapshot they lose nothing; in a segment they
+//! are damage, which `DropDamaged` removes.
 
 use crate::{
     Item, Log, LogError, Opened, Recovery,
@@ -10,14 +10,14 @@ use crate::{
 use std::sync::Arc;
 
 const COMMIT: &str = "COMMIT";
-/// The header of a file; also a batch of one of the records here.
+/// Length of a file header, and of a batch with one record of these tests.
 const GRAIN: usize = 64;
 
 fn open(disk: &CrashDisk, recovery: Recovery) -> Result<Opened, LogError> {
     Log::open(Arc::new(disk.clone()), recovery)
 }
 
-/// Appends records up to number `last`, each its own number, in a batch of its own.
+/// Appends records up to number `last`, each containing its number, in separate batches.
 fn append(log: &Log, last: u64) {
     for seq in log.last_seq() + 1..=last {
         assert_eq!(log.append(&seq.to_le_bytes()).unwrap(), seq);
@@ -25,7 +25,7 @@ fn append(log: &Log, last: u64) {
     }
 }
 
-/// A snapshot of all records so far.
+/// Makes a snapshot of all records so far.
 fn snapshot(log: &Log) {
     let upto = log.rotate().unwrap();
     let mut writer = log.snapshot_writer(upto).unwrap();
@@ -36,7 +36,7 @@ fn snapshot(log: &Log) {
     log.snapshot_done(upto).unwrap();
 }
 
-/// Reads all records, of the snapshot and after it, and checks that none is missing or wrong: how many.
+/// Reads all records, checks that none is missing or wrong, and returns their number.
 fn count(opened: &mut Opened) -> u64 {
     let mut records = 0_u64;
     while let Some(Item::Snapshot(bytes) | Item::Record { bytes, .. }) = opened.replay.next().unwrap() {
@@ -141,7 +141,7 @@ fn a_damaged_snapshot_is_refused_if_the_segments_do_not_reach_its_records() {
     }
 }
 
-/// Eight records in one segment; `sector` of it cannot be read.
+/// Eight records in one segment with an unreadable sector.
 fn with_bad_sector(sector: std::ops::Range<usize>, closed: bool) -> CrashDisk {
     let disk = CrashDisk::new();
     let log = open(&disk, Recovery::Refuse).unwrap().log;
@@ -158,7 +158,7 @@ fn with_bad_sector(sector: std::ops::Range<usize>, closed: bool) -> CrashDisk {
 fn an_unreadable_sector_of_a_segment_is_damage_and_what_is_before_it_is_kept() {
     let segment = FileKind::Segment.name(1);
     for closed in [true, false] {
-        // Record 1 is in the grain after the header.
+        // Record 1 is in the 64 bytes after the header.
         for batch in 1..=8 {
             let disk = with_bad_sector(batch * GRAIN..(batch + 1) * GRAIN, closed);
             let error = open(&disk, Recovery::Refuse).err().unwrap();

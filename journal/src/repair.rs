@@ -1,9 +1,10 @@
-//! Carrying out what a survey found: cutting the torn tail, renaming damaged files, and making sure that what will be
-//! replayed is durable.
+//! Applies the result of a survey: cuts the torn tail, renames damaged files, and makes everything
+//! durable that will be replayed.
 //!
-//! Nothing is deleted but unfinished temporary files. A crash at any point leaves a folder that the next open treats
-//! the same way: the copy of what is cut is durable before the original is cut, and the commit point is written last.
-//! A damaged file is renamed, not copied: the disk may be unable to read it. Only its sound beginning is copied.
+//! Only unfinished temporary files are deleted. After a crash at any point the next open handles
+//! the folder in the same way: the copy of the cut part is durable before the original is cut, and
+//! the commit point is written last. A damaged file is renamed and not copied, because the disk may
+//! be unable to read it. Only its valid start is copied.
 
 use crate::{
     LogError, Seq,
@@ -17,7 +18,7 @@ use crate::{
 };
 use std::ops::Range;
 
-/// The folder in order, and the segment that takes the next batch.
+/// Result of a repair, with the segment for the next batch.
 pub(crate) struct Repaired {
     pub(crate) file: Box<dyn WriteFile>,
     pub(crate) salt: u32,
@@ -28,7 +29,7 @@ pub(crate) struct Repaired {
     pub(crate) dropped: Vec<Dropped>,
 }
 
-/// Brings the folder into order.
+/// Repairs the folder.
 pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, LogError> {
     for name in &survey.temporaries {
         disk.remove(name).map_err(LogError::io("remove", name))?;
@@ -48,7 +49,8 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, L
             dropped.extend(drop_damage(disk, survey, &damage)?);
         }
     }
-    // A name that this process sees may not be durable yet: the process before may have died in between.
+    // A name that is visible now may not be durable: the previous process may have died before its
+    // sync.
     disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))?;
     let (commit, lost) = open_commit(disk, survey)?;
     dropped.extend(lost);
@@ -60,7 +62,7 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, L
     Ok(Repaired { file, salt, commit, segments, torn, replaced, dropped })
 }
 
-/// Keeps a copy of the torn tail: it may hold something that was acknowledged after all.
+/// Saves a copy of the torn tail, because it may contain acknowledged records after all.
 fn save_torn(disk: &dyn Disk, survey: &mut Survey, bytes: u64) -> Result<Option<Torn>, LogError> {
     let Some(segment) = survey.sound.last() else { return Ok(None) };
     let (file, offset) = (FileKind::Segment.name(segment.first), segment.bytes);
@@ -70,7 +72,7 @@ fn save_torn(disk: &dyn Disk, survey: &mut Survey, bytes: u64) -> Result<Option<
     Ok(Some(Torn { file, offset, bytes, saved_as }))
 }
 
-/// Opens the commit point, making it anew if there is none that can be used or a slot of it is damaged.
+/// Opens the commit point. Creates a new one if it is missing or a slot is damaged.
 fn open_commit(disk: &dyn Disk, survey: &mut Survey) -> Result<(CommitFile, Option<Dropped>), LogError> {
     if let Some((point, counter)) = survey.commit {
         let slot_damaged = survey.commit_slot_damaged;
@@ -93,14 +95,14 @@ fn open_commit(disk: &dyn Disk, survey: &mut Survey) -> Result<(CommitFile, Opti
     Ok((CommitFile::create(disk, Point::default(), 0)?, dropped))
 }
 
-/// From here on the log is open: no seal, and what is about to be replayed is what there is.
+/// Marks the log as open: removes the seal, and sets the commit point to the last valid record.
 fn begin(mut commit: CommitFile, survey: &Survey) -> Result<CommitFile, LogError> {
     let newest = survey.sound.last().map_or(0, |segment| segment.first);
     commit.write_both(Point { newest, committed: survey.last, sealed: false })?;
     Ok(commit)
 }
 
-/// Opens the segment that takes the next batch: the last sound one, or a new one.
+/// Opens the segment for the next batch: the last valid one, or a new one.
 fn active_segment(
     disk: &dyn Disk,
     survey: &mut Survey,
@@ -112,8 +114,8 @@ fn active_segment(
         if cut {
             file.truncate(segment.bytes).map_err(LogError::io("cut", &name))?;
         }
-        // Even if nothing was cut: the last batch may be in the page cache only, if the process died before its
-        // sync, and it is about to be replayed as durable.
+        // Needed even if nothing was cut: if the last process died before its sync, the last batch
+        // may be only in the page cache, and it is about to be replayed as durable.
         file.sync().map_err(LogError::io("sync", &name))?;
         if let Some(salt) = survey.append_salt {
             return Ok((file, salt));
@@ -150,7 +152,7 @@ fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<
         dropped.push(rename_damaged(disk, &mut survey.names, &file, known, &damage.error)?);
     }
     if dropped.is_empty() {
-        // A file that should be there is not: there is nothing to keep.
+        // An expected file is missing: there is nothing to save.
         let file = FileKind::Segment.name(survey.last + 1);
         let why = damage.error.to_string();
         dropped.push(Dropped { file, offset: 0, bytes: 0, records_known: 0, saved_as: None, why });
@@ -158,8 +160,9 @@ fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<
     Ok(dropped)
 }
 
-/// Keeps a damaged segment under another name and leaves only its sound beginning, `bytes` long, under its own. The
-/// file has both names until it is replaced, so that a crash in between loses neither.
+/// Saves a damaged segment under another name, and keeps only its valid start, `bytes` long, under
+/// its own name. The file has both names until it is replaced, so that a crash in between loses
+/// nothing.
 fn cut_damaged(disk: &dyn Disk, file: &str, bytes: u64, saved_as: &str) -> Result<(), LogError> {
     let copied = copy(disk, file, 0..bytes)?;
     disk.link(file, saved_as).map_err(LogError::io("keep the damaged file as", saved_as))?;
@@ -178,7 +181,7 @@ fn rename_damaged(
     let bytes = Source::open(disk, file.to_owned())?.length();
     let saved_as = free_name(names, file, "damaged");
     disk.rename(file, &saved_as).map_err(LogError::io("rename the damaged file", file))?;
-    // The error is about the first of the files that go; only there does its offset mean anything.
+    // The error is about the first of the renamed files; its offset applies only to that file.
     let offset = if names_file(error, file) { error.offset() } else { 0 };
     let why = error.to_string();
     Ok(Dropped { file: file.to_owned(), offset, bytes, records_known, saved_as: Some(saved_as), why })
@@ -203,10 +206,10 @@ fn free_name(names: &mut Vec<String>, file: &str, what: &str) -> String {
     }
 }
 
-/// Copies a part of `from` to a temporary file, durably, and returns the name of that.
+/// Copies a part of `from` durably to a temporary file, and returns its name.
 fn copy(disk: &dyn Disk, from: &str, part: Range<u64>) -> Result<String, LogError> {
     const COPY_BYTES: u64 = 1 << 20;
-    // Ours by its ending, so that a copy that a crash cuts short is removed by the next open.
+    // The suffix makes the next open remove a copy that a crash interrupted.
     let temporary = format!("{from}{TEMPORARY}");
     let mut source = Source::open(disk, from.to_owned())?;
     let mut target = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;

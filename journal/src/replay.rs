@@ -1,28 +1,30 @@
-//! Reading: a snapshot, then the records after it, one at a time.
+//! Reads a snapshot, then the records after it, one at a time.
 //!
-//! Used twice: at start-up, and by the background snapshot, which replays the closed segments into a second state
-//! while the log lives on. At most one batch (or one snapshot record) and a read-ahead are in memory.
+//! Used at start, and by background snapshots, which replay the closed segments into a second state
+//! while the log is in use. At most one batch (or one snapshot record) and a read-ahead are in
+//! memory.
 
 use crate::{LogError, Seq, disk::Disk, format::FileKind, segment::SegmentReader, snapshot::SnapshotReader};
 use std::{collections::VecDeque, sync::Arc};
 
-/// One step of a replay.
+/// An item of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Item<'a> {
-    /// A record of the snapshot. All of these come first.
+    /// A record of the snapshot. These come first.
     Snapshot(&'a [u8]),
     /// A record of the log.
     Record {
-        /// Its number.
+        /// Number of the record.
         seq: Seq,
-        /// Its bytes.
+        /// Bytes of the record.
         bytes: &'a [u8],
     },
 }
 
 /// Streams a snapshot, then every record after it up to [`Self::last_seq`].
 ///
-/// Do not call [`crate::Log::snapshot_done`] while one is in use: it may remove files yet to be read.
+/// [`crate::Log::snapshot_done`] must not be called while a replay is in use, because it may remove
+/// files that are still to be read.
 pub struct Replay {
     disk: Arc<dyn Disk>,
     snapshot_seq: Seq,
@@ -40,7 +42,8 @@ enum At {
 }
 
 impl Replay {
-    /// `segments` are the first records of the segments to read, in order; the first may begin before the snapshot.
+    /// `segments` are the first records of the segments to read, in order; the first segment may
+    /// begin before the snapshot.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         snapshot_seq: Seq,
@@ -55,20 +58,20 @@ impl Replay {
         Ok(Self { disk, snapshot_seq, snapshot, segments, segment: None, next, last })
     }
 
-    /// The last record whose effect is in the snapshot; 0 if there is no snapshot.
+    /// Returns the last record that is part of the snapshot; 0 if there is no snapshot.
     pub fn snapshot_seq(&self) -> Seq {
         self.snapshot_seq
     }
 
-    /// The last record that will come.
+    /// Returns the last record of the replay.
     pub fn last_seq(&self) -> Seq {
         self.last
     }
 
-    /// The next piece; `None` at the end. After an error there is nothing more to be had.
+    /// Returns the next item; `None` at the end. The replay cannot be used after an error.
     #[expect(
         clippy::should_implement_trait,
-        reason = "what it returns borrows from it, an Iterator's cannot"
+        reason = "the returned item borrows from self, which Iterator does not allow"
     )]
     pub fn next(&mut self) -> Result<Option<Item<'_>>, LogError> {
         Ok(match self.advance()? {
@@ -107,7 +110,7 @@ impl Replay {
     }
 }
 
-/// The error for a missing record.
+/// Returns the error for a missing record.
 pub(crate) fn gap(expected: Seq, found: Option<Seq>) -> LogError {
     LogError::Gap { file: FileKind::Segment.name(expected), expected, found }
 }

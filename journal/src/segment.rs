@@ -1,7 +1,8 @@
-//! Reading and starting a segment file: a header, then batches.
+//! Reads and creates segment files: a header, then batches.
 //!
-//! The reader goes batch by batch and gives a record only after its whole batch has been verified. It does not
-//! judge what a bad batch means (torn tail or damage); `survey` does, with the help of [`SegmentReader::later`].
+//! The reader returns a record only after its complete batch was verified. It does not decide
+//! whether a bad batch is a torn tail or damage; `survey` does, with the help of
+//! [`SegmentReader::later`].
 
 use crate::{
     LogError, Seq,
@@ -13,36 +14,36 @@ use crate::{
     source::Source,
 };
 
-/// What a disk reads as a whole or not at all.
+/// A disk reads a sector completely or not at all.
 const SECTOR_BYTES: u64 = 4096;
 
-/// Reads one segment.
+/// Reader of one segment.
 pub(crate) struct SegmentReader {
     source: Source,
     salt: u32,
-    /// Where the next batch begins.
+    /// Offset of the next batch.
     offset: u64,
-    /// The record after the last verified batch.
+    /// Number of the record after the last verified batch.
     next: Seq,
-    /// Where in the current batch the next record begins, and its number.
+    /// Offset and number of the next record in the current batch.
     record_offset: u64,
     record_seq: Seq,
-    /// The current record: offset and length.
+    /// Offset and length of the current record.
     record: (u64, usize),
 }
 
-/// The next thing in a segment.
+/// Result of reading a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A sound batch; its records can be read.
+    /// A valid batch; its records can be read.
     Batch,
     /// The file ends here, between batches.
     End,
-    /// Neither.
+    /// The bytes are not a valid batch.
     Bad(&'static str),
 }
 
-/// What was found beyond a bad batch.
+/// Valid batches found after a bad one.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Later {
     pub(crate) batches: u64,
@@ -67,12 +68,12 @@ impl SegmentReader {
         })
     }
 
-    /// Where the verified part ends.
+    /// Returns the end of the verified part.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The record after the last verified one.
+    /// Returns the number of the record after the last verified one.
     pub(crate) fn next_seq(&self) -> Seq {
         self.next
     }
@@ -85,7 +86,7 @@ impl SegmentReader {
         &self.source
     }
 
-    /// Verifies the next batch. One that the disk cannot read is bad.
+    /// Verifies the next batch. An unreadable batch is bad.
     pub(crate) fn next_batch(&mut self) -> Result<Step, LogError> {
         match self.verify_batch() {
             Err(LogError::Damaged { what, .. }) => Ok(Step::Bad(what)),
@@ -100,7 +101,7 @@ impl SegmentReader {
         }
         let head = self.source.bytes(self.offset, BATCH_HEADER_BYTES)?;
         if head.len() < BATCH_HEADER_BYTES {
-            return Ok(Step::Bad("batch header is cut short"));
+            return Ok(Step::Bad("batch header is incomplete"));
         }
         let Some(header) = BatchHeader::parse(head, self.salt) else {
             return Ok(Step::Bad("batch header checksum mismatch"));
@@ -110,11 +111,11 @@ impl SegmentReader {
         }
         let whole = header.whole();
         if rest < whole as u64 {
-            return Ok(Step::Bad("batch is cut short"));
+            return Ok(Step::Bad("batch is incomplete"));
         }
         let bytes = self.source.bytes(self.offset, whole)?;
         let Some(masked) = bytes.get(BATCH_HEADER_BYTES..whole) else {
-            return Ok(Step::Bad("batch is cut short"));
+            return Ok(Step::Bad("batch is incomplete"));
         };
         if crc32c::crc32c(masked) != header.payload_crc {
             return Ok(Step::Bad("batch checksum mismatch"));
@@ -132,7 +133,7 @@ impl SegmentReader {
         Ok(Step::Batch)
     }
 
-    /// Goes to the next record, up to `last`; false at the end.
+    /// Advances to the next record, up to `last`; returns false at the end.
     pub(crate) fn advance(&mut self, last: Seq) -> Result<bool, LogError> {
         if self.record_seq > last {
             return Ok(false);
@@ -144,7 +145,8 @@ impl SegmentReader {
                 Step::Bad(what) => return Err(self.source.damaged(self.offset, what)),
             }
         }
-        // `next_batch` has verified the whole batch, and its window is in memory until the next one.
+        // `next_batch` has verified the whole batch, and its window stays in memory until the next
+        // one.
         let len = u32_at(self.source.window(self.record_offset, 4), 0) as usize;
         self.record = (self.record_offset + 4, len);
         self.record_offset += 4 + len as u64;
@@ -152,14 +154,14 @@ impl SegmentReader {
         Ok(true)
     }
 
-    /// The record that [`Self::advance`] went to.
+    /// Returns the current record, set by [`Self::advance`].
     pub(crate) fn record(&self) -> (Seq, &[u8]) {
         (self.record_seq - 1, self.source.window(self.record.0, self.record.1))
     }
 
-    /// Looks beyond a bad batch, to the end of the file, for batches with higher numbers. One sound header is proof
-    /// enough: a batch is written only after the one before it has been synced, so whatever came before it was once
-    /// whole.
+    /// Searches from a bad batch to the end of the file for batches with higher numbers. One valid
+    /// header is sufficient proof of damage: a batch is written only after the previous one was
+    /// synced, so the bad batch was once complete.
     pub(crate) fn later(&mut self) -> Result<Later, LogError> {
         let mut later = Later::default();
         let mut expected = self.next;
@@ -167,7 +169,8 @@ impl SegmentReader {
         while at < self.source.length() {
             let bytes = match self.source.bytes(at, BATCH_HEADER_BYTES) {
                 Err(error) if error.is_damage() => {
-                    // To the next sector: each try at a bad one can take the disk seconds.
+                    // Skip to the next sector, because each read of a bad one can take the disk
+                    // seconds.
                     at = (at / SECTOR_BYTES + 1) * SECTOR_BYTES;
                     continue;
                 }
@@ -186,8 +189,9 @@ impl SegmentReader {
         Ok(later)
     }
 
-    /// Whether the file from the bad batch on can be what is left of a write that a crash cut short: it ends within
-    /// the batch, or 64 bytes of it were never written. Bytes that were written and read back wrong are damage.
+    /// Whether the file from the bad batch on can be the result of an interrupted write: it ends
+    /// within the batch, or 64 bytes of it were never written. Bytes that were written but read
+    /// back wrong are damage.
     pub(crate) fn may_be_torn(&mut self) -> Result<bool, LogError> {
         let rest = self.source.length().saturating_sub(self.offset);
         if !rest.is_multiple_of(GRAIN_BYTES as u64) {
@@ -217,8 +221,8 @@ fn lengths_add_up(mut payload: &[u8], count: u32) -> bool {
     payload.is_empty()
 }
 
-/// Starts a segment. The header is durable before the file has its name, and the name before this returns:
-/// so a segment with a bad header is never a torn one.
+/// Creates a segment. The header is durable before the file gets its name, and the name before this
+/// returns. So a segment with a bad header is never a torn one.
 pub(crate) fn start_segment(disk: &dyn Disk, first: Seq) -> Result<(Box<dyn WriteFile>, u32), LogError> {
     let name = FileKind::Segment.name(first);
     let temporary = format!("{name}{TEMPORARY}");

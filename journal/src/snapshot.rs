@@ -1,12 +1,13 @@
-//! Snapshots: the state after some record, as a sequence of records that mean what their owner wants.
+//! Snapshots: the state after some record, as a sequence of records that only the owner interprets.
 //!
 //! ```text
 //! file header (see `format`)
 //! frame   length u32 | CRC u32 of length and bytes, seeded with the salt | bytes
-//! footer  0xFFFF_FFFF u32 | CRC u32 of the 12 after, seeded | count u64 | CRC u32 of everything before the footer
+//! footer  0xFFFF_FFFF u32 | CRC u32 of the 12 bytes after it, seeded | count u64
+//!         CRC u32 of everything before the footer
 //! ```
-//! A snapshot gets its name only when it is whole and durable. One without its footer, with a bad frame or with
-//! anything after the footer is damaged.
+//! A snapshot gets its name only when it is complete and durable. A snapshot without its footer,
+//! with a bad frame, or with bytes after the footer is damaged.
 
 use crate::{
     LogError, Seq,
@@ -21,8 +22,8 @@ const FOOTER_BYTES: usize = 20;
 const FOOTER_MARK: u32 = u32::MAX;
 const WRITE_BYTES: usize = 256 << 10;
 
-/// Writes one snapshot. Nothing is visible before [`Self::finish`]; dropped without it, it removes its temporary
-/// file (after a crash the next open does).
+/// Writer of one snapshot. Nothing is visible before [`Self::finish`]. Dropping it without `finish`
+/// removes its temporary file; after a crash the next open does.
 pub struct SnapshotWriter {
     disk: Arc<dyn Disk>,
     file: Box<dyn WriteFile>,
@@ -38,7 +39,8 @@ pub struct SnapshotWriter {
 impl Drop for SnapshotWriter {
     fn drop(&mut self) {
         if !self.named {
-            // It may hold the room that the log needs. If it cannot be removed, the next open will.
+            // The file may occupy space that the log needs. If it cannot be removed, the next open
+            // removes it.
             let _left = self.disk.remove(&self.temporary);
         }
     }
@@ -53,7 +55,7 @@ impl SnapshotWriter {
         Ok(Self { disk, file, header, temporary, buffer, written: 0, count: 0, crc: 0, named: false })
     }
 
-    /// Adds a record; what it means is the owner's affair. At most [`crate::log::RECORD_BYTES_MAX`] bytes.
+    /// Appends a record of at most [`crate::log::RECORD_BYTES_MAX`] bytes.
     pub fn push(&mut self, record: &[u8]) -> Result<(), LogError> {
         assert!(record.len() <= RECORD_BYTES_MAX, "a snapshot record within its limit");
         let len = (record.len() as u32).to_le_bytes();
@@ -65,7 +67,8 @@ impl SnapshotWriter {
         if self.buffer.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Makes the snapshot durable under its name; follow with [`crate::Log::snapshot_done`]. Returns its bytes.
+    /// Makes the snapshot durable under its name, and returns its length. Call
+    /// [`crate::Log::snapshot_done`] next.
     pub fn finish(mut self) -> Result<u64, LogError> {
         self.flush()?;
         let mut tail = self.count.to_le_bytes().to_vec();
@@ -82,7 +85,7 @@ impl SnapshotWriter {
         Ok(self.written)
     }
 
-    /// The last record whose effect the snapshot contains.
+    /// Returns the last record that is part of the snapshot.
     pub fn seq(&self) -> Seq {
         self.header.seq
     }
@@ -96,7 +99,7 @@ impl SnapshotWriter {
     }
 }
 
-/// Reads one snapshot, verifying as it goes.
+/// Reader of one snapshot. Verifies while it reads.
 pub(crate) struct SnapshotReader {
     source: Source,
     salt: u32,
@@ -117,14 +120,14 @@ impl SnapshotReader {
         Ok(Self { source, salt: header.salt, offset, count: 0, crc, record: (offset, 0) })
     }
 
-    /// Reads a snapshot to its end and throws it away: whether it is sound.
+    /// Verifies a snapshot by reading it to its end.
     pub(crate) fn verify(disk: &dyn Disk, seq: Seq) -> Result<(), LogError> {
         let mut reader = Self::open(disk, seq)?;
         while reader.advance()? {}
         Ok(())
     }
 
-    /// Goes to the next record; false after the footer.
+    /// Advances to the next record; returns false after the footer.
     pub(crate) fn advance(&mut self) -> Result<bool, LogError> {
         let at = self.offset;
         let rest = self.source.length().saturating_sub(at);
@@ -157,7 +160,7 @@ impl SnapshotReader {
         Ok(true)
     }
 
-    /// The record that [`Self::advance`] went to.
+    /// Returns the current record, set by [`Self::advance`].
     pub(crate) fn record(&self) -> &[u8] {
         self.source.window(self.record.0, self.record.1)
     }

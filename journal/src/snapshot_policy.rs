@@ -1,5 +1,5 @@
-//! When snapshots are made: after so many bytes of records, one at a time, and never into the room that the
-//! journal itself needs.
+//! Decides when snapshots are made: after a number of bytes of records, one at a time, and only if
+//! enough disk space remains for the journal.
 
 use crate::Log;
 use std::{
@@ -7,29 +7,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Free room that a snapshot needs, as a multiple of what it is made from: it may be larger than both.
+/// Free space that a snapshot needs, relative to the size of its sources. The result may be larger
+/// than these.
 const SPACE_FACTOR: f64 = 1.5;
-/// How often the commit point is synced: the next batch waits for that sync.
+/// Interval of syncs of the commit point. The next batch waits for the sync.
 const SYNC_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Has snapshots made, for one journal.
+/// Makes snapshots of one journal.
 pub struct SnapshotPolicy {
     every_bytes: u64,
     reserve: u64,
-    /// Bytes since the last one at which the next is due. After a failed attempt the next one waits for as many
-    /// again, so that it does not spin.
+    /// Bytes since the last snapshot at which the next is due. After a failure it is increased by
+    /// the same amount, so that attempts are not repeated at once.
     due: u64,
-    /// It has been said that there is no room.
+    /// Whether the lack of disk space was logged.
     warned: bool,
-    /// Tells whether it succeeded.
+    /// The running snapshot thread; returns whether it succeeded.
     making: Option<thread::JoinHandle<bool>>,
-    /// When the commit point was last synced, and how long it then stays as it is.
+    /// When the commit point was last synced, and the interval.
     synced_at: Instant,
     sync_every: Duration,
 }
 
 impl SnapshotPolicy {
-    /// A snapshot every `every_bytes` of records; each leaves the disk with at least `reserve` bytes.
+    /// A snapshot every `every_bytes` of records; each leaves at least `reserve` bytes on the disk.
     pub fn new(every_bytes: u64, reserve: u64) -> Self {
         Self {
             every_bytes,
@@ -42,8 +43,8 @@ impl SnapshotPolicy {
         }
     }
 
-    /// Looks whether a snapshot is due; if so `make` runs on a thread of its own. Also has the commit point synced
-    /// every few seconds. To be called at least as often.
+    /// Runs `make` in a separate thread if a snapshot is due. Also syncs the commit point every few
+    /// seconds. To be called at least that often.
     pub fn check<E: std::fmt::Display>(
         &mut self,
         log: &Log,
@@ -64,13 +65,13 @@ impl SnapshotPolicy {
             let made = thread::Builder::new().name("snapshot".into()).spawn(move || {
                 let made = make();
                 if let Err(error) = &made {
-                    tracing::error!(%error, "no snapshot: the journal keeps growing");
+                    tracing::error!(%error, "the snapshot failed: the journal keeps growing");
                 }
                 made.is_ok()
             });
             match made {
                 Ok(making) => self.making = Some(making),
-                Err(error) => tracing::error!(%error, "no snapshot: no thread for it"),
+                Err(error) => tracing::error!(%error, "the snapshot failed: cannot start a thread"),
             }
         }
     }
@@ -84,15 +85,15 @@ impl SnapshotPolicy {
         if let Some(why) = &shortage
             && !self.warned
         {
-            tracing::warn!(why, "no snapshot until there is room: the journal keeps growing");
+            tracing::warn!(why, "not enough disk space for a snapshot: the journal keeps growing");
         }
         self.warned = shortage.is_some();
         shortage.is_none()
     }
 }
 
-/// Whether a snapshot would leave the log's disk with at least `reserve` bytes; if not, what it needs and what
-/// there is.
+/// Checks that a snapshot would leave at least `reserve` bytes on the disk of the log. Otherwise
+/// returns the needed and the free bytes.
 fn space(log: &Log, reserve: u64) -> io::Result<Result<(), (u64, u64)>> {
     let from = log.snapshot_bytes()? + log.bytes_since_snapshot();
     let needed = ((from as f64 * SPACE_FACTOR) as u64).saturating_add(reserve);
@@ -136,7 +137,7 @@ mod tests {
             self.log.sync(seq).unwrap();
         }
 
-        /// How many attempts there have been after this look. None of them succeeds.
+        /// Returns the number of attempts after this check. Every attempt fails.
         fn check(&self, snapshots: &mut SnapshotPolicy) -> u32 {
             self.check_with(snapshots, Err("on purpose"))
         }
@@ -171,7 +172,7 @@ mod tests {
         let bench = Bench::new();
         let mut snapshots = SnapshotPolicy::new(1000, 0);
         bench.grow(1100);
-        // As if so much had come while it was made: nothing of this log goes.
+        // As if records had arrived during the snapshot: the log does not become shorter.
         assert_eq!(bench.check_with(&mut snapshots, Ok(())), 1);
         assert_eq!(bench.check_with(&mut snapshots, Ok(())), 2, "at once");
     }
@@ -187,7 +188,7 @@ mod tests {
             bench.grow(10);
             bench.check(&mut snapshots);
         }
-        // The writer has done all that was asked of it when this returns.
+        // When this returns, the writer has completed all earlier requests.
         bench.log.rotate().unwrap();
         let rotated = disk.counts().syncs;
         assert!(rotated - before <= 20 + 3, "one for each batch, and those of the rotation");

@@ -1,5 +1,5 @@
-//! A file being read: a window of it in memory, moved forward as asked. Never holds more than the file has or
-//! one request needs, whichever is less, and a read-ahead.
+//! A file being read, with a window of it in memory. The window is never larger than the file, or
+//! than a request plus the read-ahead.
 
 use crate::{
     LogError,
@@ -7,10 +7,10 @@ use crate::{
 };
 use rustix::io::Errno;
 
-/// Read ahead by this much, so that small records cost no system call each.
+/// Read-ahead, so that small records need no separate system calls.
 const READ_AHEAD_BYTES: usize = 256 << 10;
 
-/// One file and the window of it that is in memory.
+/// A file and the window of it that is in memory.
 pub(crate) struct Source {
     file: Box<dyn ReadFile>,
     name: String,
@@ -31,17 +31,18 @@ impl Source {
         &self.name
     }
 
-    /// Length of the file when it was opened.
+    /// Returns the length of the file when it was opened.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Whether a read has failed because the disk cannot read a sector (EIO).
+    /// Whether a read has failed because of a bad sector (EIO).
     pub(crate) fn unreadable(&self) -> bool {
         self.unreadable
     }
 
-    /// Up to `len` bytes at `offset`; fewer only where the file ends. A sector that the disk cannot read is damage.
+    /// Returns up to `len` bytes at `offset`; fewer only at the end of the file. A bad sector is
+    /// damage.
     pub(crate) fn bytes(&mut self, offset: u64, len: usize) -> Result<&[u8], LogError> {
         let in_window =
             offset >= self.window_at && offset + len as u64 <= self.window_at + self.window.len() as u64;
@@ -51,14 +52,14 @@ impl Source {
         Ok(self.window(offset, len))
     }
 
-    /// The same, of what the last `bytes` brought into memory.
+    /// Returns bytes that the last call of [`Self::bytes`] has read.
     pub(crate) fn window(&self, offset: u64, len: usize) -> &[u8] {
         let start = (offset - self.window_at) as usize;
         let end = start.saturating_add(len).min(self.window.len());
         &self.window[start.min(end)..end]
     }
 
-    /// The same, to be changed in memory. The file stays as it is.
+    /// Like [`Self::window`], but mutable. The file is not changed.
     pub(crate) fn window_mut(&mut self, offset: u64, len: usize) -> &mut [u8] {
         let start = (offset - self.window_at) as usize;
         let end = start.saturating_add(len).min(self.window.len());
@@ -87,7 +88,7 @@ impl Source {
                 Ok(0) => break,
                 Ok(n) => filled += n,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // Only the read-ahead has met a bad sector.
+                // Only the read-ahead includes a bad sector.
                 Err(error) if is_bad_sector(&error) && filled >= len => break,
                 Err(error) => {
                     self.window.clear();

@@ -1,10 +1,12 @@
-//! What is on disk and what of it can be used. Reads everything that a replay will read, changes nothing.
+//! Determines what is on disk and which part of it can be used. Reads everything that a replay will
+//! read, and changes nothing.
 //!
-//! The rule for a bad batch: batches are written one at a time, the next only after the last was synced. So only the
-//! last batch of the newest segment can be torn: the one that was being written when the process or the machine
-//! stopped, and was never acknowledged. Whether it is torn or damaged is told by three things (ADR 0024): the commit
-//! point (`commit`) covers it, the log was sealed, or all of its bytes were written. Each of them means damage.
-//! The commit point also names the newest segment, so that one that vanished is noticed.
+//! The rule for a bad batch: batches are written one at a time, the next only after the last was
+//! synced. So only the last batch of the newest segment can be torn: the one that was being written
+//! when the process or the machine stopped, and that was never acknowledged. It is damaged, not
+//! torn, if one of three conditions holds (ADR 0024): the commit point (`commit`) covers it, the
+//! log was sealed, or all of its bytes were written. The commit point also contains the number of
+//! the newest segment, so that a missing one is detected.
 
 use crate::{
     LogError, Recovery, Seq,
@@ -16,49 +18,50 @@ use crate::{
     snapshot::SnapshotReader,
 };
 
-/// One segment file.
+/// A segment file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) first: Seq,
     pub(crate) bytes: u64,
 }
 
-/// What was found.
+/// Result of a survey.
 pub(crate) struct Survey {
-    /// Every name in the folder.
+    /// Every file name in the folder.
     pub(crate) names: Vec<String>,
-    /// Files that were never finished.
+    /// Unfinished files.
     pub(crate) temporaries: Vec<String>,
     /// Snapshots, oldest first, without the damaged ones that were tried.
     pub(crate) snapshots: Vec<Seq>,
-    /// Snapshots that were tried and are damaged, newest first. Unless the log has damage too, the older snapshot and
-    /// the segments replace them: nothing is lost.
+    /// Damaged snapshots, newest first. Unless the log is damaged too, the older snapshot and the
+    /// segments replace them, and nothing is lost.
     pub(crate) damaged_snapshots: Vec<(Seq, LogError)>,
-    /// The segments before those that will be replayed.
+    /// Segments before those that will be replayed.
     pub(crate) older: Vec<Seq>,
-    /// The segments that will be replayed, as far as they are sound, oldest first.
+    /// Valid parts of the segments that will be replayed, oldest first.
     pub(crate) sound: Vec<Segment>,
-    /// The last sound record, or that of the snapshot.
+    /// The last valid record, or that of the snapshot.
     pub(crate) last: Seq,
-    /// How the sound part ends.
+    /// How the valid part ends.
     pub(crate) end: End,
-    /// The batch seed of the last of `sound`, if records can be appended to it.
+    /// Salt of the last segment in `sound`, if records can be appended to it.
     pub(crate) append_salt: Option<u32>,
-    /// What the commit point claims, and its counter; `None` if it is missing or damaged.
+    /// Contents of the commit point and its counter; `None` if it is missing or damaged.
     pub(crate) commit: Option<(Point, u64)>,
-    /// The commit point is unusable although there is a log.
+    /// Error if the commit point is unusable although there is a log.
     pub(crate) commit_lost: Option<LogError>,
-    /// One slot of the commit point is unusable: the file is to be replaced.
+    /// Whether one slot of the commit point is unusable, so that the file must be replaced.
     pub(crate) commit_slot_damaged: bool,
-    /// The last record that was durable once, by the commit point or the newest snapshot: it must be there.
+    /// The last record that was durable according to the commit point or the newest snapshot. It
+    /// must exist.
     pub(crate) claimed: Seq,
 }
 
-/// How the sound part of the log ends.
+/// How the valid part of the log ends.
 pub(crate) enum End {
     /// At the end of the newest segment.
     Sound,
-    /// In the newest segment, in a batch whose write was cut short: the last of `sound` is to be cut to its length.
+    /// In the newest segment, in a torn batch: the last of `sound` is to be cut to its length.
     Torn { bytes: u64 },
     /// At damage that is to be dropped.
     Damage(Damage),
@@ -67,19 +70,20 @@ pub(crate) enum End {
 /// Damage to be dropped.
 pub(crate) struct Damage {
     pub(crate) error: LogError,
-    /// Whether the last of `sound` is to be cut to its length; with how many bytes and known records go.
+    /// If the last of `sound` is to be cut to its length: the number of bytes and known records
+    /// that are lost.
     pub(crate) cut: Option<(u64, u64)>,
-    /// Segments to be renamed whole.
+    /// Segments to be renamed.
     pub(crate) renamed: Vec<Seq>,
 }
 
 impl Survey {
-    /// The snapshot to start from; 0 for none.
+    /// Returns the snapshot to start from; 0 for none.
     pub(crate) fn base(&self) -> Seq {
         self.snapshots.last().copied().unwrap_or(0)
     }
 
-    /// Looks at the folder. With [`Recovery::Refuse`] any damage is an error.
+    /// Examines the folder. With [`Recovery::Refuse`] any damage is an error.
     pub(crate) fn take(disk: &dyn Disk, recovery: Recovery) -> Result<Self, LogError> {
         let names = disk.list().map_err(LogError::io("list", "the journal folder"))?;
         let (mut segments, mut snapshots, mut temporaries) = (Vec::new(), Vec::new(), Vec::new());
@@ -105,7 +109,8 @@ impl Survey {
         };
         let point = commit.map(|(point, _)| point).unwrap_or_default();
         let fresh = base == 0 && damaged_snapshots.is_empty() && segments.is_empty() && point.newest == 0;
-        // The first segment to read is the last that begins at or before the record after the snapshot.
+        // The first segment to read is the last one that begins at or before the record after the
+        // snapshot.
         let start = segments.partition_point(|first| *first <= base + 1).saturating_sub(1);
         let needed = segments.split_off(start);
         let mut survey = Self {
@@ -130,12 +135,12 @@ impl Survey {
         if recovery == Recovery::Refuse
             && let End::Damage(damage) = survey.end
         {
-            // The snapshot is to blame if it held what the segments lack.
+            // The error of the snapshot is returned if it contained records that the segments lack.
             let snapshot = survey.damaged_snapshots.into_iter().next().filter(|(seq, _)| survey.last < *seq);
             return Err(snapshot.map_or(damage.error, |(_, error)| error));
         }
-        // With `DropDamaged` even if nothing is left, as for a journal that vanished (`home`): what is dropped is kept,
-        // and the loss is reported to the owner.
+        // With `DropDamaged` the log is opened even if nothing is left, as for a missing journal
+        // (`home`). The dropped files are saved, and the loss is reported to the owner.
         Ok(survey)
     }
 
@@ -197,7 +202,7 @@ impl Survey {
         self.damage(error, Some((bytes, later.records)), newer)
     }
 
-    /// Whether all is there that the commit point and the newest snapshot claim.
+    /// Checks that everything exists that the commit point and the newest snapshot claim.
     fn check_commit(&mut self, point: Point, needed: &[Seq]) {
         if !matches!(self.end, End::Sound) {
             return;
@@ -214,14 +219,14 @@ impl Survey {
         self.end = End::Damage(Damage { error, cut: None, renamed: Vec::new() });
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "the end of every path of `walk`")]
+    #[expect(clippy::unnecessary_wraps, reason = "returned on every path of `walk`")]
     fn damage(&mut self, error: LogError, cut: Option<(u64, u64)>, renamed: &[Seq]) -> Result<(), LogError> {
         self.end = End::Damage(Damage { error, cut, renamed: renamed.to_vec() });
         Ok(())
     }
 }
 
-/// What is known of the commit point. It is written before the first segment.
+/// State of the commit point. It is created before the first segment.
 #[derive(Default)]
 struct CommitPoint {
     commit: Option<(Point, u64)>,
@@ -241,13 +246,14 @@ fn commit_point(disk: &dyn Disk, has_files: bool) -> Result<CommitPoint, LogErro
             }
             CommitPoint { commit: Some((point, counter)), lost: None, slot_damaged }
         }
-        Found::Missing if has_files => lost("is missing beside the journal's other files"),
+        Found::Missing if has_files => lost("is missing although the journal has other files"),
         Found::Missing => CommitPoint::default(),
         Found::Damaged => lost("has no readable slot"),
     })
 }
 
-/// Takes damaged snapshots off the end of `snapshots` until the newest is sound.
+/// Removes damaged snapshots from the end of `snapshots` until the newest is valid. Returns the
+/// damaged ones.
 fn choose_snapshot(disk: &dyn Disk, snapshots: &mut Vec<Seq>) -> Result<Vec<(Seq, LogError)>, LogError> {
     let mut damaged = Vec::new();
     while let Some(&seq) = snapshots.last() {
@@ -263,7 +269,7 @@ fn choose_snapshot(disk: &dyn Disk, snapshots: &mut Vec<Seq>) -> Result<Vec<(Seq
     Ok(damaged)
 }
 
-/// Records that are known to be in a segment that is to be renamed.
+/// Returns the number of records that are known to be in a segment that is to be renamed.
 pub(crate) fn records_known(disk: &dyn Disk, first: Seq) -> u64 {
     let Ok(mut reader) = SegmentReader::open(disk, first) else { return 0 };
     while let Ok(Step::Batch) = reader.next_batch() {}
@@ -271,7 +277,7 @@ pub(crate) fn records_known(disk: &dyn Disk, first: Seq) -> u64 {
     sound + reader.later().map_or(0, |later| later.records)
 }
 
-/// Whether anything but the header of a segment is sound.
+/// Whether a segment has valid bytes after its header.
 pub(crate) fn has_records(segment: &Segment) -> bool {
     segment.bytes > FILE_HEADER_BYTES as u64
 }

@@ -1,8 +1,9 @@
-//! The thread that writes: takes whatever has gathered, writes it as one batch, syncs it, says so.
+//! The writer thread: takes all pending records, writes them as one batch, syncs it, and notifies
+//! waiters.
 //!
-//! While one batch is being synced the next one gathers: group commit without any delay added. After the first
-//! failure it ends. A failed sync is never tried again: the kernel may have dropped the dirty pages and report
-//! success the second time.
+//! New records collect while a batch is being synced, so group commit adds no delay. The thread
+//! ends at the first failure. A failed sync is never repeated: the kernel may have dropped the
+//! dirty pages and would report success the second time.
 
 use crate::{
     LogError, LogFailed, Seq,
@@ -22,38 +23,38 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// A buffer that has grown beyond this by a burst is given back.
+/// A buffer that has grown beyond this is freed after use.
 const SPARE_BYTES_MAX: usize = 4 << 20;
 
-/// What the log's users and its writer share.
+/// State shared by the writer and the users of the log.
 pub(crate) struct Shared {
     pub(crate) pending: Mutex<Pending>,
-    /// There is work for the writer.
+    /// Signalled when there is work for the writer.
     pub(crate) work: Condvar,
-    /// The writer has taken or finished a batch, or failed.
+    /// Signalled when the writer has taken or finished a batch, or failed.
     pub(crate) moved: Condvar,
     pub(crate) durable: AtomicU64,
-    /// The newest record, durable or not: `Pending::next` less one, to be read without the lock.
+    /// The newest record, durable or not: `Pending::next` minus one, readable without the lock.
     pub(crate) last: AtomicU64,
-    /// Whether `Pending::failed` is set, to be read without the lock.
+    /// Whether `Pending::failed` is set, readable without the lock.
     pub(crate) has_failed: AtomicBool,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) files: Mutex<Files>,
 }
 
-/// What waits for the writer.
+/// Work for the writer.
 pub(crate) struct Pending {
-    /// Room for the batch header, then the payload.
+    /// Space for the batch header, then the payload.
     pub(crate) buffer: Vec<u8>,
     pub(crate) count: u32,
-    /// The number of the next record.
+    /// Number of the next record.
     pub(crate) next: Seq,
     pub(crate) rotations: Vec<SyncSender<Result<Seq, LogFailed>>>,
-    /// Takes no more records; the writer ends when it has written what there is.
+    /// Set when the log accepts no more records; the writer ends after the pending ones.
     pub(crate) closing: bool,
-    /// The commit point is to be synced.
+    /// Set when the commit point is to be synced.
     pub(crate) settling: bool,
-    /// The writer sleeps and has to be woken.
+    /// Set while the writer sleeps and must be woken.
     pub(crate) idle: bool,
     pub(crate) failed: Option<LogFailed>,
 }
@@ -71,16 +72,16 @@ impl Pending {
     }
 }
 
-/// What waiters look at.
+/// State that waiters watch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
     pub(crate) durable: Seq,
     pub(crate) failed: Option<LogFailed>,
 }
 
-/// The files of the log, and counts.
+/// The files of the log, and counters.
 pub(crate) struct Files {
-    /// Oldest first; the last is the one being written.
+    /// Oldest first; the last one is being written.
     pub(crate) segments: Vec<Segment>,
     /// Oldest first.
     pub(crate) snapshots: Vec<Seq>,
@@ -104,7 +105,7 @@ impl Shared {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for work and takes all of it; `None` when the log is closing and nothing is left.
+    /// Waits for work and takes all of it; `None` when the log is closing and nothing is pending.
     fn take(&self, mut spare: Vec<u8>) -> Option<TakenBatch> {
         spare.clear();
         if spare.capacity() > SPARE_BYTES_MAX {
@@ -145,7 +146,7 @@ impl Shared {
         }
         self.durable.store(seq, Ordering::Release);
         self.progress.send_modify(|progress| progress.durable = seq);
-        // The lock orders this with a waiter that has looked at `durable` and is about to sleep.
+        // The lock orders this after a waiter that has read `durable` and is about to sleep.
         drop(self.pending());
         self.moved.notify_all();
     }
@@ -166,7 +167,7 @@ impl Shared {
     }
 }
 
-/// The writer's own part.
+/// State of the writer thread.
 pub(crate) struct Writer {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) shared: Arc<Shared>,
@@ -176,7 +177,7 @@ pub(crate) struct Writer {
     pub(crate) name: String,
 }
 
-/// Tells the waiters if the writer dies of a bug, instead of leaving them to wait forever.
+/// Reports a failure if the writer panics, so that waiters do not wait forever.
 struct PanicGuard(Arc<Shared>);
 
 impl Drop for PanicGuard {
@@ -191,7 +192,7 @@ impl Writer {
     /// Runs until the log is closed or fails.
     pub(crate) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        let _last_words = PanicGuard(Arc::clone(&shared));
+        let _guard = PanicGuard(Arc::clone(&shared));
         let mut spare = Vec::new();
         while let Some(mut batch) = shared.take(spare) {
             let mut done = if batch.count > 0 { self.write_batch(&mut batch) } else { Ok(()) };
@@ -215,7 +216,7 @@ impl Writer {
         }
     }
 
-    /// What the commit point claims when everything up to `committed` is durable.
+    /// Returns the commit point when everything up to `committed` is durable.
     fn point(&self, committed: Seq) -> Point {
         let newest = self.shared.files().segments.last().map_or(0, |segment| segment.first);
         Point { newest, committed, sealed: false }
@@ -234,14 +235,14 @@ impl Writer {
         batch.buffer[..BATCH_HEADER_BYTES].copy_from_slice(&header.encode(self.salt));
         self.file.write(&batch.buffer).map_err(LogError::io("write", &self.name))?;
         self.file.sync().map_err(LogError::io("sync", &self.name))?;
-        // After the sync, so that it claims nothing that is not durable; before anybody is told.
+        // After the sync, so that it claims only durable records, and before waiters are notified.
         self.commit.note(self.point(header.end() - 1))?;
         let bytes = batch.buffer.len() as u64;
         self.shared.mark_durable(header.end() - 1, bytes, u64::from(batch.count));
         Ok(())
     }
 
-    /// Starts the segment whose first record is `first`, unless that is the one being written.
+    /// Starts the segment with `first` as its first record, unless the current one is empty.
     fn rotate(&mut self, first: Seq) -> Result<(), LogError> {
         if !self.shared.files().segments.last().is_some_and(has_records) {
             return Ok(());
@@ -251,7 +252,8 @@ impl Writer {
         self.salt = salt;
         self.name = FileKind::Segment.name(first);
         self.shared.files().segments.push(Segment { first, bytes: FILE_HEADER_BYTES as u64 });
-        // Durable before the first record in it: a newest segment that vanishes is missed.
+        // Durable before the first record of the segment, so that a missing newest segment is
+        // detected.
         self.commit.write_both(self.point(first - 1))
     }
 }

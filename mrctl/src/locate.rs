@@ -1,4 +1,4 @@
-//! Which cluster a command is for.
+//! Finds the cluster that a command is for: by flags, environment variables, files, or folders.
 
 use crate::{
     cluster::{ClusterState, Daemon, Kind},
@@ -18,10 +18,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folder that `mrctl up` makes when not told otherwise.
+/// The default folder of `mrctl up`.
 pub(crate) const FOLDER: &str = ".fermata";
 
-/// Global flags that name a cluster.
+/// Global flags that select a cluster and the credentials for it.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct Target {
@@ -34,18 +34,18 @@ pub(crate) struct Target {
     /// Configuration file of the cluster
     #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", hide_env_values = true, value_parser = path())]
     config: Option<PathBuf>,
-    /// Folder with certificates, for a cluster that wants to know who calls
+    /// Folder with certificates, for a closed cluster
     #[arg(long, global = true, value_name = "DIR", env = "FERMATA_SECURITY_DIR", hide_env_values = true, value_parser = path())]
     security_dir: Option<PathBuf>,
-    /// Whose certificate in that folder to show
+    /// Name of the certificate in that folder to present
     #[arg(long, global = true, value_name = "NAME", env = "FERMATA_IDENTITY", hide_env_values = true)]
     identity: Option<String>,
-    /// File with a token to show instead
+    /// File with a token to present instead of a certificate
     #[arg(long, global = true, value_name = "FILE", env = "FERMATA_TOKEN_FILE", hide_env_values = true, value_parser = path())]
     token_file: Option<PathBuf>,
 }
 
-/// A cluster that was found.
+/// The addresses and settings of the cluster that `Target::find` has found.
 #[derive(Debug, PartialEq)]
 struct Found {
     namenode: String,
@@ -53,16 +53,17 @@ struct Found {
     client: ClientConfig,
     security: SecurityConfig,
     origin: Origin,
-    /// Whether somebody has said where the JobTracker is.
+    /// False if only the address of the NameNode was given, without a configuration file.
     has_jobtracker: bool,
 }
 
-/// The folder of `mrctl up` that a cluster was found by, if it was: what can be known of daemons that do not answer.
+/// The folder of `mrctl up` that the cluster was found by, if any. It has the process IDs and logs
+/// of the daemons, which explain why a daemon is not reachable.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Origin(Option<PathBuf>);
 
 impl Origin {
-    /// What to do about a master that does not answer.
+    /// Advice for an error message: what to do about a master that is not reachable.
     pub(crate) fn advice(&self, master: Kind) -> String {
         let name = master.program();
         let state = self.0.as_deref().and_then(|folder| ClusterState::load(folder).ok().flatten());
@@ -84,48 +85,48 @@ impl Origin {
                 format!("it has died (see {log}): start it again with `mrctl up{dir}`")
             }
             Err(_) => {
-                format!("the cluster in {} has none: start one that has, with `mrctl up`", folder.display())
+                format!("the cluster in {} has no {name}: start one with `mrctl up`", folder.display())
             }
         }
     }
 }
 
-/// Whether `folder` is the one that commands given here find by themselves.
+/// Whether `folder` is the one that commands find without `--dir` in the current folder.
 fn is_here(folder: &Path) -> bool {
     let here = std::path::absolute(FOLDER).ok();
     folder == Path::new(FOLDER) || std::path::absolute(folder).ok() == here
 }
 
 impl Target {
-    /// The cluster of this configuration file.
+    /// Selects the cluster by its configuration file.
     pub(crate) fn of_config(file: &Path) -> Self {
         Self { config: Some(file.to_owned()), ..Self::default() }
     }
 
-    /// The configuration file that a new cluster goes by: the one named, else `./fermata.toml`.
+    /// The configuration file for a new cluster: the value of `--config`, else `./fermata.toml`.
     pub(crate) fn config_for_up(&self) -> Option<PathBuf> {
         let here = PathBuf::from("fermata.toml");
         self.config_file().or_else(|| here.is_file().then_some(here))
     }
 
-    /// The configuration file, if one was named.
+    /// The value of `--config`, if it is not empty.
     pub(crate) fn config_file(&self) -> Option<PathBuf> {
         self.config.clone().filter(|file| !file.as_os_str().is_empty())
     }
 
-    /// Whether flags or variables say which cluster.
+    /// Whether flags or environment variables select the cluster.
     pub(crate) fn is_named(&self) -> bool {
         let named = [&self.namenode, &self.jobtracker].into_iter().flatten().any(|addr| !addr.is_empty());
         named || self.config_file().is_some()
     }
 
-    /// Connects to the cluster that is meant.
+    /// Connects to the NameNode of the selected cluster.
     pub(crate) async fn connect(&self) -> Result<Client> {
-        let tell = Listener::new(|line| eprintln!("mrctl: {line}"));
-        self.connect_with(|options| options.listener = Some(tell)).await
+        let listener = Listener::new(|line| eprintln!("mrctl: {line}"));
+        self.connect_with(|options| options.listener = Some(listener)).await
     }
 
-    /// The same for who asks again and again: a NameNode that does not answer is given up soon, and silently.
+    /// Connects with a short deadline and without messages about retries, for callers that poll.
     pub(crate) async fn connect_briefly(&self, timeout: Period) -> Result<Client> {
         self.connect_with(|options| {
             options.config.deadline = timeout;
@@ -148,19 +149,19 @@ impl Target {
         }
     }
 
-    /// The address of the namenode that is meant, how to talk with it, and where to find what to show to it.
+    /// The address of the NameNode, and the client and security settings for it.
     pub(crate) fn namenode(&self) -> Result<(String, ClientConfig, SecurityConfig)> {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         let found = self.find(&cwd)?;
         Ok((found.namenode, found.client, found.security))
     }
 
-    /// Connects to the JobTracker of the cluster that is meant.
+    /// Connects to the JobTracker of the selected cluster.
     pub(crate) async fn jobtracker(&self) -> Result<JobTracker> {
         self.jobtracker_as(None).await
     }
 
-    /// The same, as another user.
+    /// Connects to the JobTracker as another user.
     pub(crate) async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
         let (addr, origin, security) = self.find_jobtracker()?;
         check_addr("jobtracker", &addr)?;
@@ -174,7 +175,7 @@ impl Target {
         }
     }
 
-    /// Where the JobTracker is, how that is known, and where to find what to show to it.
+    /// The address of the JobTracker, how it was found, and the security settings for it.
     fn find_jobtracker(&self) -> Result<(String, Origin, SecurityConfig)> {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         if let Some(addr) = self.named_jobtracker() {
@@ -188,7 +189,7 @@ impl Target {
         Ok((found.jobtracker, found.origin, found.security))
     }
 
-    /// The address of the JobTracker that is meant, or else of the NameNode, and where to find what to show to it.
+    /// The address of the JobTracker or the NameNode, by role, and the security settings for it.
     pub(crate) fn master(&self, role: Role) -> Result<(String, SecurityConfig)> {
         if role == Role::JobTracker {
             return self.find_jobtracker().map(|(addr, _, security)| (addr, security));
@@ -196,18 +197,18 @@ impl Target {
         self.namenode().map(|(addr, _, security)| (addr, security))
     }
 
-    /// What is shown to the cluster that is meant.
+    /// The credentials for the selected cluster.
     pub(crate) fn credentials(&self) -> Result<Credentials> {
         let (_, _, security) = self.find_jobtracker()?;
         credentials(&security)
     }
 
-    /// As whom commands act, if that must be proved: the cluster is closed.
+    /// The authenticated name of the caller; None if the cluster is open.
     pub(crate) fn proved_name(&self) -> Result<Option<String>> {
         Ok(self.credentials()?.name().map(str::to_owned))
     }
 
-    /// Whether somebody has said where the JobTracker is, so that its silence means something.
+    /// Whether the cluster is known to have a JobTracker, so that an unreachable one is an error.
     pub(crate) fn has_jobtracker(&self) -> Result<bool> {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         Ok(self.named_jobtracker().is_some() || self.find(&cwd)?.has_jobtracker)
@@ -217,7 +218,7 @@ impl Target {
         self.jobtracker.as_deref().filter(|addr| !addr.is_empty())
     }
 
-    /// The configuration file that counts in a folder.
+    /// The value of `--config`, else the `fermata.toml` in `cwd`.
     fn file(&self, cwd: &Path) -> Option<PathBuf> {
         self.config_file().or_else(|| {
             let here = cwd.join("fermata.toml");
@@ -225,12 +226,13 @@ impl Target {
         })
     }
 
-    /// What goes with an address that was given: the file that was named, or the one here if the caller can use it.
+    /// The configuration file that goes with a given address: the value of `--config`, or the
+    /// `fermata.toml` in `cwd` if the caller trusts it.
     fn file_beside(&self, cwd: &Path) -> Option<PathBuf> {
         self.file(cwd).filter(|file| self.config_file().is_some() || trust::file(file).is_ok())
     }
 
-    /// What flags say to show, over what the file says.
+    /// Replaces settings of the file by the values of flags.
     fn over(&self, mut security: SecurityConfig) -> SecurityConfig {
         let set = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         security.dir = set(&self.security_dir).unwrap_or(security.dir);
@@ -246,10 +248,11 @@ impl Target {
         Ok(found)
     }
 
-    /// The cluster of the nearest folder, if the address that was given is its own: its credentials are there.
+    /// The cluster of the nearest folder, if `is_it` accepts it. Used when an address is given: if
+    /// it is the address of that cluster, the credentials in the folder apply.
     fn own_cluster(&self, cwd: &Path, is_it: impl Fn(&Found) -> bool) -> Result<Option<Found>> {
         let Some(folder) = nearest(cwd).filter(|_| self.config_file().is_none()) else { return Ok(None) };
-        // An address says which cluster is meant: a folder of another account does not matter then.
+        // The address selects the cluster, so a folder of another account is no error here.
         if trust::folder(&folder).is_err() {
             return Ok(None);
         }
@@ -258,7 +261,7 @@ impl Target {
     }
 
     fn find_cluster(&self, cwd: &Path) -> Result<Found> {
-        // A variable that is set to nothing is as good as none.
+        // An environment variable with an empty value counts as unset.
         if let Some(namenode) = self.namenode.as_ref().filter(|addr| !addr.is_empty()) {
             check_addr("namenode", namenode)?;
             if let Some(found) = self.own_cluster(cwd, |found| found.namenode == *namenode)? {
@@ -270,7 +273,8 @@ impl Target {
             found.has_jobtracker = file.is_some();
             return Ok(found);
         }
-        // A cluster that runs here has taken up the file beside it, with addresses of its own.
+        // A running cluster in the current folder has precedence over `fermata.toml` beside it: the
+        // cluster has copied these settings and has its own addresses.
         let here = cwd.join(FOLDER);
         let started = if self.config_file().is_some() {
             false
@@ -305,18 +309,19 @@ impl Found {
     }
 }
 
-/// A configuration file that its caller can rely on.
+/// Loads a configuration file after checking that the caller may trust it.
 fn load(file: Option<&Path>) -> Result<Config> {
     file.map_or(Ok(()), trust::file)?;
     Ok(Config::load(file)?)
 }
 
-/// What to show to a cluster with these settings.
+/// The credentials that these settings describe.
 pub(crate) fn credentials(security: &SecurityConfig) -> Result<Credentials> {
     Ok(Credentials::of_client(security, &daemon::account::user())?)
 }
 
-/// Any path, the empty one too: clap's own would refuse a variable that is set to nothing.
+/// Accepts every path. The parser of clap refuses an empty one, but an empty environment variable
+/// counts as unset.
 fn path() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     clap::builder::TypedValueParser::map(clap::builder::OsStringValueParser::new(), PathBuf::from)
 }
@@ -329,7 +334,8 @@ fn check_addr(what: &str, addr: &str) -> Result<()> {
     Ok(())
 }
 
-/// How a command line names `folder`: not at all if it is the one that is found anyhow.
+/// The `--dir` flag for `folder` in a suggested command; empty if the command finds it without the
+/// flag.
 pub(crate) fn dir_flag(folder: Option<&Path>) -> String {
     match folder {
         Some(folder) if !is_here(folder) => format!(" --dir {}", output::shell(folder)),
@@ -337,13 +343,15 @@ pub(crate) fn dir_flag(folder: Option<&Path>) -> String {
     }
 }
 
-/// Whether a daemon of the cluster that was started in `folder` still runs; its file outlives a crash of the machine.
+/// Whether a daemon of the cluster in `folder` runs. The state file alone proves nothing: it
+/// survives a crash of the machine.
 fn is_up(folder: &Path) -> bool {
     let state = ClusterState::load(folder).ok().flatten();
     state.is_some_and(|state| state.daemons.iter().any(Daemon::is_running))
 }
 
-/// The nearest state folder from `from` upwards that has a running cluster's file, or that only its owner may look into.
+/// The nearest state folder, from `from` upwards, with a state file or without access for the
+/// caller.
 fn nearest(from: &Path) -> Option<PathBuf> {
     folders(from).find(|folder| match fs::metadata(ClusterState::path(folder)) {
         Ok(about) => about.is_file(),
@@ -351,12 +359,12 @@ fn nearest(from: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Where one may be, from here upwards.
+/// The paths at which a state folder may be: in `from` and all its parents.
 fn folders(from: &Path) -> impl Iterator<Item = PathBuf> {
     from.ancestors().map(|folder| folder.join(FOLDER))
 }
 
-/// The state folder a local command is for: the one named, else the nearest, else where it would be.
+/// The state folder for a local command: `named`, else the nearest, else the default.
 pub(crate) fn state_folder(named: Option<&Path>) -> Result<PathBuf> {
     let folder = if let Some(named) = named {
         named.to_owned()
@@ -378,7 +386,7 @@ mod tests {
         fs::write(folder.join("fermata.toml"), format!("[cluster]\nnamenode = \"{namenode}\"\n")).unwrap();
     }
 
-    /// A daemon that runs: this test itself.
+    /// A daemon record that counts as running: its process is this test.
     fn this_process() -> Daemon {
         Daemon {
             name: "namenode".into(),
@@ -406,21 +414,21 @@ mod tests {
         let none = Target::default();
         let error = none.find(&deep).unwrap_err().to_string();
         assert!(error.starts_with("no cluster found: start one"), "{error}");
-        // One that is stopped is known by what stays of it.
+        // A stopped cluster is recognised by its `layout.json`.
         fs::create_dir_all(root.path().join(FOLDER)).unwrap();
         fs::write(root.path().join(FOLDER).join("layout.json"), "{}").unwrap();
         let error = Target::default().find(root.path()).unwrap_err().to_string();
         assert!(error.contains("is stopped: start it again with `mrctl up"), "{error}");
         fs::remove_file(root.path().join(FOLDER).join("layout.json")).unwrap();
 
-        // A folder whose cluster is down does not count.
+        // A folder whose cluster is stopped does not count.
         let folder = root.path().join(FOLDER);
         with_file(&folder, "up:1");
         assert!(none.find(&deep).is_err());
         ClusterState::default().save(&folder).unwrap();
         assert_eq!(found(&none, &deep), "up:1");
 
-        // An address that is that folder's means its cluster, with its credentials.
+        // The address of the cluster in that folder selects that cluster, with its credentials.
         let at = |addr: &str| Target { namenode: Some(addr.into()), ..Target::default() };
         assert_eq!(at("up:1").find(&deep).unwrap().origin, Origin(Some(folder.clone())));
         assert_eq!(at("other:1").find(&deep).unwrap().origin, Origin(None));
@@ -428,7 +436,7 @@ mod tests {
         with_file(&deep, "here:2");
         assert_eq!(found(&none, &deep), "here:2");
 
-        // A cluster that runs here goes over the file beside it: `mrctl up` took its settings from there.
+        // A running cluster in the current folder has precedence over the `fermata.toml` beside it.
         let local = deep.join(FOLDER);
         with_file(&local, "local:5");
         assert_eq!(found(&none, &deep), "here:2", "it does not run");

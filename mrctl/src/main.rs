@@ -1,8 +1,9 @@
-//! `mrctl`, Fermata's command line: local clusters, the file system, nodes, faults, benchmarks.
+//! `mrctl`, the command line of Fermata: local and remote clusters, the file system, jobs, nodes,
+//! faults, benchmarks.
 //!
-//! Exit codes: 0 done; 2 the words given cannot be right, whatever the cluster's state (`output::Usage`); 1 it failed.
-//! An error is one line on standard error: what, where, why, what to do. Deliberately absent: state of its own beyond
-//! the folder that `mrctl up` makes.
+//! Exit codes: 0 success; 1 failure; 2 usage error (`output::Usage`), which no state of the cluster
+//! can make valid. An error is one line on standard error: what, where, why, what to do. mrctl
+//! stores no state except in the cluster folder that `mrctl up` or `mrctl cluster` creates.
 
 mod bench;
 mod chaos;
@@ -23,40 +24,40 @@ use clap::{Parser, Subcommand};
 use std::{io, process::ExitCode};
 
 const BEGIN: &str = "\
-Begin here:
-  mrctl demo                          see it work; leaves nothing behind
-  mrctl up --detach                   a cluster that stays, in ./.fermata
-  mrctl fs put -r docs /docs          copy a folder of text in
+Get started:
+  mrctl demo                          run a demonstration, then remove it
+  mrctl up --detach                   start a cluster in ./.fermata
+  mrctl fs put -r docs /docs          copy a local folder into the cluster
   mrctl submit wordcount --input /docs --output /counts
-  mrctl fs cat '/counts/part-*'       look at the result
-  mrctl down                          stop it; the data stays
+  mrctl fs cat '/counts/part-*'       print the result
+  mrctl down                          stop the cluster; its data stays
 
 ";
 
 const FOOTER: &str = "\
 For experiments, faults and measurements:
-  bench       Measure, each value against its limit
-  chaos       Break things: one by one, by a scenario, or at random
-  sim         Compare policies in a simulated cluster
-  replay      Replay a cluster's job history under other policies
-  repro       Repeat a paper's experiments, and print its figures beside ours
+  bench       Run benchmarks and compare each value with its limit
+  chaos       Inject faults: one at a time, from a scenario, or at random
+  sim         Compare scheduling policies in a simulated cluster
+  replay      Replay the job history of a cluster under other policies
+  repro       Repeat the experiments of a paper and compare the results
 
-Each command has examples: mrctl COMMAND --help. What shows something takes
+`mrctl COMMAND --help` shows examples. Commands that print results accept
 --json.
 
-The cluster is found by --namenode and --jobtracker (or FERMATA_NAMENODE and
-FERMATA_JOBTRACKER), --config (or FERMATA_CONFIG), a cluster that runs in
-./.fermata, ./fermata.toml, or the nearest .fermata folder upwards.
+mrctl finds the cluster by the first of these that is given or exists:
+--namenode and --jobtracker (or FERMATA_NAMENODE and FERMATA_JOBTRACKER),
+--config (or FERMATA_CONFIG), a running cluster in ./.fermata, ./fermata.toml,
+the nearest .fermata folder in a parent folder.
 
-Exit codes: 0 done; 1 it failed; 2 the command cannot be right as it is
-written, whatever the cluster is like.";
+Exit codes: 0 success; 1 failure; 2 usage error.";
 
 const TEMPLATE: &str = "{about-with-newline}
 {before-help}{usage-heading} {usage}
 
 {all-args}{after-help}";
 
-/// Fermata: a MapReduce cluster in a handful of small programs
+/// Fermata: a MapReduce cluster and its distributed file system
 #[derive(Debug, Parser)]
 #[command(name = "mrctl", version, arg_required_else_help = true)]
 #[command(before_help = BEGIN, after_help = FOOTER, help_template = TEMPLATE)]
@@ -69,7 +70,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    // Each command's line and its description are on its arguments.
+    // The help text of each command is the doc comment of its `Args` type.
     Up(command::up::Args),
     Down(command::down::Args),
     Status(command::status::Args),
@@ -97,14 +98,14 @@ enum Command {
     Health(command::health::Args),
     Web(web::Args),
     Token(command::token::Args),
-    /// Make and run a cluster of many machines, and credentials for those who use it
+    /// Create and run a cluster on several machines; create credentials for its users
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(command::cluster::ClusterCommand),
-    // Those that follow are listed apart, in the footer.
-    /// Break things: one by one, by a scenario, or at random
+    // The help of `mrctl` lists the following commands in `FOOTER`.
+    /// Inject faults: one at a time, from a scenario, or at random
     #[command(subcommand, arg_required_else_help = true, hide = true)]
     Chaos(chaos::ChaosCommand),
-    /// Measure, each value against its limit
+    /// Run benchmarks and compare each value with its limit
     #[command(subcommand, arg_required_else_help = true, hide = true)]
     Bench(bench::BenchCommand),
     #[command(hide = true)]
@@ -122,7 +123,7 @@ fn main() -> ExitCode {
         Err(error) => return report(&anyhow::Error::new(error).context("cannot start threads")),
     };
     let result = runtime.block_on(run(cli));
-    // Standard input may be blocked in a thread of its own; nobody waits for that.
+    // A thread may be blocked in a read of standard input. Do not wait for it.
     runtime.shutdown_background();
     result.unwrap_or_else(|error| report(&error))
 }
@@ -163,7 +164,8 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// Says what went wrong. A reader of our output that has gone away is no failure: it saw what it wanted.
+/// Prints the error and returns the exit code. A broken pipe counts as success: the reader of the
+/// output has closed it, as `head` does.
 fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
@@ -182,7 +184,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Lines that people wrote and a terminal of 80 columns would break.
+    /// Collects the handwritten help lines that are wider than 80 columns.
     fn too_wide(command: &clap::Command, path: &str, found: &mut Vec<String>) {
         let pages = [command.get_before_help(), command.get_after_help()].into_iter().flatten();
         let text = pages.map(ToString::to_string).collect::<Vec<_>>().join("\n");
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn help_fits_a_terminal_and_says_how_to_begin() {
+    fn help_fits_80_columns_and_starts_with_examples() {
         let mut command = Cli::command();
         let mut wide = Vec::new();
         too_wide(&command, "mrctl", &mut wide);

@@ -1,5 +1,7 @@
-//! Asks the masters what `mrctl web` and `mrctl top` show, as the one who runs this, and remembers the answers for a moment:
-//! ten tabs ask no more than one. A master that is away is told as such, and all else is shown.
+//! Queries the masters for `mrctl web` and `mrctl top`, with the credentials of the user who runs
+//! them, and caches the answers briefly: ten browser tabs cause no more requests than one. If a
+//! master is unreachable, the error is part of the answer, and the data of the other master is
+//! still shown.
 
 use crate::{
     job::{
@@ -24,30 +26,31 @@ use std::{
 };
 use tonic::Code;
 
-/// A master that says nothing for so long is away.
+/// After this time without an answer, a master counts as unreachable.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
-/// A page with very many tasks, or a history.
+/// Timeout for a list of tasks, which may be long, and for a history.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// An answer counts for so long, and for four times as long as it took, so that a large job does not keep its master busy.
+/// A cached answer is valid for this time, or for four times the duration of the query if that is
+/// longer, so that queries about a large job do not keep its master busy.
 const FRESH: Duration = Duration::from_millis(900);
 const FRESH_MAX: Duration = Duration::from_secs(10);
-/// Different jobs that are remembered.
+/// The number of jobs in the cache.
 const CACHED_JOBS_MAX: usize = 32;
-/// Of so many jobs that wait, the reason is asked for.
+/// The number of waiting jobs for which an overview includes the reason.
 const REASONS_MAX: usize = 12;
-/// Of a history.
+/// A longer history is not shown.
 const HISTORY_BYTES_MAX: usize = 64 << 20;
-/// Of a log, its end.
+/// The number of bytes shown from the end of a log.
 pub(crate) const LOG_BYTES_MAX: u64 = 32 << 10;
 
-/// Why there is no answer, in words.
+/// Why a query has no answer, with the text for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum QueryError {
-    /// There is no such thing.
+    /// The job, task or attempt does not exist.
     Unknown(String),
-    /// It is somebody else's.
+    /// It belongs to another user.
     Forbidden(String),
-    /// Nobody answers.
+    /// The master is unreachable.
     Unavailable(String),
 }
 
@@ -55,10 +58,10 @@ impl QueryError {
     fn of(error: &anyhow::Error) -> Self {
         let reason_text = output::chain(error);
         match error.downcast_ref::<Refusal>() {
-            Some(Refusal::PaperFigures { code: Code::NotFound | Code::InvalidArgument, .. }) => {
+            Some(Refusal::Status { code: Code::NotFound | Code::InvalidArgument, .. }) => {
                 Self::Unknown(reason_text)
             }
-            Some(Refusal::PaperFigures { code: Code::PermissionDenied | Code::Unauthenticated, .. }) => {
+            Some(Refusal::Status { code: Code::PermissionDenied | Code::Unauthenticated, .. }) => {
                 Self::Forbidden(reason_text)
             }
             _ => Self::Unavailable(reason_text),
@@ -74,19 +77,19 @@ impl QueryError {
 
 pub(crate) type QueryResult<T> = Result<T, QueryError>;
 
-/// The cluster at a glance.
+/// The state of the cluster: jobs, trackers, schedulers, and the report of the NameNode.
 #[derive(Debug)]
 pub(crate) struct Overview {
     pub(crate) jobs: QueryResult<Vec<Job>>,
     pub(crate) trackers: QueryResult<Vec<Tracker>>,
     pub(crate) schedulers: QueryResult<Schedulers>,
     pub(crate) files: QueryResult<Report>,
-    /// What jobs that have no slot wait for.
+    /// The first reason why each waiting job has no slot, by job ID.
     pub(crate) reasons: BTreeMap<String, String>,
 }
 
 impl Overview {
-    /// Of those that take part: slots in use, and slots that there are.
+    /// The slots in use and in total, without those of lost and awaited trackers.
     pub(crate) fn slots(&self) -> Slots {
         let trackers = self.trackers.as_deref().unwrap_or_default();
         let here = trackers.iter().filter(|own| !matches!(own.state.as_str(), "lost" | "awaited"));
@@ -96,30 +99,30 @@ impl Overview {
         })
     }
 
-    /// Why masters do not answer, each once.
+    /// The error of each master that is unreachable.
     pub(crate) fn query_errors(&self) -> impl Iterator<Item = &QueryError> {
         [self.jobs.as_ref().err(), self.files.as_ref().err()].into_iter().flatten()
     }
 }
 
-/// Slots in use, of how many.
+/// Slots in use and in total, by phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Slots {
     pub(crate) maps: (u32, u32),
     pub(crate) reduces: (u32, u32),
 }
 
-/// A job and all about it.
+/// A job, its tasks, and the reasons for its scheduling.
 #[derive(Debug)]
 pub(crate) struct JobDetails {
     pub(crate) job: Job,
     pub(crate) tasks: QueryResult<Vec<Task>>,
     pub(crate) why: QueryResult<Why>,
-    /// What follows from its history, if that is all there is of it.
+    /// The statistics from its history, if the JobTracker knows the job only from there.
     pub(crate) past: Option<Vec<String>>,
 }
 
-/// Who asks, and whom.
+/// Connections to the masters, and the cached answers.
 pub(crate) struct StatusCache {
     target: Target,
     name: Option<String>,
@@ -130,7 +133,7 @@ pub(crate) struct StatusCache {
 }
 
 impl StatusCache {
-    /// Of this cluster; as this name, if it has to be proved.
+    /// `name` is the authenticated name of the user; None in an open cluster.
     pub(crate) fn new(target: Target, name: Option<String>) -> Self {
         Self {
             target,
@@ -142,7 +145,7 @@ impl StatusCache {
         }
     }
 
-    /// As whom it asks.
+    /// The user whose credentials the queries use.
     pub(crate) fn user(&self) -> String {
         self.name.clone().unwrap_or_else(daemon::account::user)
     }
@@ -155,13 +158,13 @@ impl StatusCache {
         self.jobs.get(id, Box::pin(self.query_job(id))).await
     }
 
-    /// What a task waits for, and what was decided for it.
+    /// Why a task waits, and the scheduling decisions about it.
     pub(crate) async fn why(&self, of: &str) -> QueryResult<Why> {
         let of = of.to_owned();
         self.query(REQUEST_TIMEOUT, |tracker| async move { tracker.why(&of).await }).await
     }
 
-    /// The end of what an attempt printed.
+    /// The end of the output of an attempt.
     pub(crate) async fn log(&self, attempt: &Attempt, stderr: bool) -> QueryResult<String> {
         let attempt = attempt.clone();
         let read = |tracker: JobTracker| async move {
@@ -179,9 +182,9 @@ impl StatusCache {
     async fn refresh(&self) -> Overview {
         let jobs = self.query(REQUEST_TIMEOUT, |tracker| async move { tracker.jobs(true).await });
         let (jobs, files) = tokio::join!(jobs, self.report());
-        let (trackers, schedulers) = if let Err(trouble) = &jobs {
-            // Who has just not answered is not asked again.
-            (Err(trouble.clone()), Err(trouble.clone()))
+        let (trackers, schedulers) = if let Err(error) = &jobs {
+            // The JobTracker is unreachable: do not query it again.
+            (Err(error.clone()), Err(error.clone()))
         } else {
             tokio::join!(
                 self.query(REQUEST_TIMEOUT, |tracker| async move { tracker.trackers().await }),
@@ -189,9 +192,9 @@ impl StatusCache {
             )
         };
         let mut reasons = BTreeMap::new();
-        let waiting = jobs.iter().flatten().filter(|job| job.waiting_for()).take(REASONS_MAX);
+        let waiting = jobs.iter().flatten().filter(|job| job.is_waiting()).take(REASONS_MAX);
         for id in waiting.map(|job| job.job.clone()).collect::<Vec<_>>() {
-            // What others wait for is their own.
+            // The JobTracker refuses this for jobs of other users. Their reasons are left out.
             if let Ok(why) = self.why(&id).await
                 && let Some(first) = why.waiting_for.into_iter().next()
             {
@@ -216,14 +219,15 @@ impl StatusCache {
         Ok(JobDetails { job, tasks, why, past: None })
     }
 
-    /// Out of its history, if there is one; `text` say why it comes to that.
+    /// Reads the job from its history. If there is none, the answer is `reason_text`, the reason
+    /// why the JobTracker does not have the job.
     async fn query_history(&self, id: &str, reason_text: String) -> QueryResult<JobDetails> {
         let of = id.to_owned();
         let read = |tracker: JobTracker| async move {
             let mut text = String::new();
             let add = |lines: &str| {
                 if text.len() + lines.len() > HISTORY_BYTES_MAX {
-                    bail!("the history of {of} is too long for a page: `mrctl history {of}` has it");
+                    bail!("the history of {of} is too long for a page: use `mrctl history {of}`");
                 }
                 text.push_str(lines);
                 Ok(())
@@ -255,22 +259,22 @@ impl StatusCache {
             Ok(Err(error)) => error,
             Err(_) => anyhow::anyhow!("the JobTracker has not answered for {} s", within.as_secs()),
         };
-        let trouble = QueryError::of(&error);
-        if matches!(trouble, QueryError::Unavailable(_)) {
-            // It may come back at another address.
+        let error = QueryError::of(&error);
+        if matches!(error, QueryError::Unavailable(_)) {
+            // The JobTracker may restart at another address.
             *self.jobtracker.lock().await = None;
         }
-        Err(trouble)
+        Err(error)
     }
 
     async fn jobtracker(&self) -> Result<JobTracker> {
-        let mut kept = self.jobtracker.lock().await;
-        if let Some(tracker) = &*kept {
+        let mut cached = self.jobtracker.lock().await;
+        if let Some(tracker) = &*cached {
             return Ok(tracker.clone());
         }
         self.check_same_access()?;
         let tracker = self.target.jobtracker().await?;
-        *kept = Some(tracker.clone());
+        *cached = Some(tracker.clone());
         Ok(tracker)
     }
 
@@ -292,28 +296,27 @@ impl StatusCache {
     }
 
     async fn namenode(&self) -> Result<Client> {
-        let mut kept = self.namenode.lock().await;
-        if let Some(client) = &*kept {
+        let mut cached = self.namenode.lock().await;
+        if let Some(client) = &*cached {
             return Ok(client.clone());
         }
         self.check_same_access()?;
         let client = self.target.connect_briefly(Period(REQUEST_TIMEOUT / 2)).await?;
-        *kept = Some(client.clone());
+        *cached = Some(client.clone());
         Ok(client)
     }
 
-    /// A cluster that has been closed, or is now shown to as another, is not shown to who was let in before.
+    /// Refuses to reconnect if the authenticated name has changed since the start: a browser that
+    /// was admitted before must not see the data of another identity.
     fn check_same_access(&self) -> Result<()> {
         if self.target.proved_name()? != self.name {
-            bail!(
-                "another name is shown to the cluster now than at the start: end `mrctl web` and start it again"
-            );
+            bail!("the identity for this cluster has changed since the start: restart `mrctl web`");
         }
         Ok(())
     }
 }
 
-/// Answers that are not asked for twice at a time.
+/// Cached answers by key. Concurrent requests for one key cause one query.
 struct CachedAnswers<T>(Mutex<HashMap<String, Arc<CacheSlot<T>>>>);
 
 type CacheSlot<T> = tokio::sync::Mutex<Option<(Instant, Arc<T>)>>;
@@ -326,15 +329,15 @@ impl<T> Default for CachedAnswers<T> {
 
 impl<T> CachedAnswers<T> {
     async fn get(&self, key: &str, make: impl Future<Output = T>) -> Arc<T> {
-        let place = {
-            let mut places = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if places.len() >= CACHED_JOBS_MAX && !places.contains_key(key) {
-                places.clear();
+        let slot = {
+            let mut slots = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if slots.len() >= CACHED_JOBS_MAX && !slots.contains_key(key) {
+                slots.clear();
             }
-            places.entry(key.to_owned()).or_default().clone()
+            slots.entry(key.to_owned()).or_default().clone()
         };
-        let mut kept = place.lock().await;
-        if let Some((until, value)) = &*kept
+        let mut cached = slot.lock().await;
+        if let Some((until, value)) = &*cached
             && Instant::now() < *until
         {
             return value.clone();
@@ -342,7 +345,7 @@ impl<T> CachedAnswers<T> {
         let began = Instant::now();
         let value = Arc::new(make.await);
         let fresh = FRESH.max(began.elapsed() * 4).min(FRESH_MAX);
-        *kept = Some((Instant::now() + fresh, value.clone()));
+        *cached = Some((Instant::now() + fresh, value.clone()));
         value
     }
 }
@@ -354,32 +357,29 @@ mod tests {
 
     #[tokio::test]
     async fn recent_answers_are_cached() {
-        let (kept, asked) = (CachedAnswers::<u32>::default(), AtomicU32::new(0));
+        let (cache, asked) = (CachedAnswers::<u32>::default(), AtomicU32::new(0));
         let query = || async { asked.fetch_add(1, Ordering::Relaxed) };
-        let (one, two) = tokio::join!(kept.get("a", query()), kept.get("a", query()));
-        assert_eq!((*one, *two, *kept.get("b", query()).await), (0, 0, 1));
+        let (one, two) = tokio::join!(cache.get("a", query()), cache.get("a", query()));
+        assert_eq!((*one, *two, *cache.get("b", query()).await), (0, 0, 1));
         for key in 0..2 * CACHED_JOBS_MAX {
-            kept.get(&key.to_string(), query()).await;
+            cache.get(&key.to_string(), query()).await;
         }
-        assert!(kept.0.lock().unwrap().len() <= CACHED_JOBS_MAX);
+        assert!(cache.0.lock().unwrap().len() <= CACHED_JOBS_MAX);
     }
 
     #[test]
     fn query_errors_are_distinguished() {
-        let paper_figures =
-            |code, message: &str| anyhow::Error::new(Refusal::PaperFigures { code, message: message.into() });
+        let status =
+            |code, message: &str| anyhow::Error::new(Refusal::Status { code, message: message.into() });
         assert_eq!(
-            QueryError::of(&paper_figures(Code::NotFound, "no job_9")),
+            QueryError::of(&status(Code::NotFound, "no job_9")),
             QueryError::Unknown("no job_9".into())
         );
         assert_eq!(
-            QueryError::of(&paper_figures(Code::PermissionDenied, "ann's")),
+            QueryError::of(&status(Code::PermissionDenied, "ann's")),
             QueryError::Forbidden("ann's".into())
         );
-        assert!(matches!(
-            QueryError::of(&paper_figures(Code::Unavailable, "later")),
-            QueryError::Unavailable(_)
-        ));
+        assert!(matches!(QueryError::of(&status(Code::Unavailable, "later")), QueryError::Unavailable(_)));
         assert_eq!(QueryError::of(&anyhow::anyhow!("gone")).describe(), "gone");
     }
 }

@@ -1,7 +1,8 @@
-//! Runs a trial of the simulator for real: a cluster of processes on this machine, jobs whose tasks are paced, nodes
-//! killed when the plan says so. What came of it is read from the jobs' histories.
+//! Runs a trial of the simulator on a real cluster: daemons on this machine, jobs whose tasks are
+//! slowed down to the planned rate, nodes killed at the planned times. The results are read from
+//! the histories of the jobs.
 //!
-//! Deliberately absent: faults other than a node's or a tracker's death.
+//! Only the faults "node dies" and "tracker dies" are supported.
 
 use crate::{
     cluster::{Kind, Launch, Layout, Overrides, temporary},
@@ -31,25 +32,25 @@ use std::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// No trial is planned to take longer.
+/// Longer than any planned trial.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// What is left of a trial that really ran.
+/// The result of a trial on a real cluster.
 pub(crate) struct Ran {
-    /// As the simulator would tell it.
+    /// In the format of the simulator, for comparison.
     pub(crate) outcome: Outcome,
-    /// When jobs came, and where their input lay.
+    /// When the jobs were submitted, and where their input was.
     pub(crate) history: History,
 }
 
-/// Runs it in a folder of its own, which is removed.
+/// Runs a trial in a temporary folder below `within`, which is removed afterwards.
 pub(crate) async fn run(trial: &Trial, within: &Path) -> Result<Ran> {
     let folder = temporary(within, "fermata-trial-")?;
     let ran = tokio::select! {
         ran = play(trial, folder.path()) => ran?,
-        () = crate::command::end_signal() => bail!("interrupted: what was started is stopped and removed"),
+        () = crate::command::end_signal() => bail!("interrupted: the cluster of the trial was stopped and removed"),
     };
-    folder.close().context("cannot remove the trial's folder")?;
+    folder.close().context("cannot remove the folder of the trial")?;
     Ok(ran)
 }
 
@@ -64,9 +65,9 @@ async fn play(trial: &Trial, folder: &Path) -> Result<Ran> {
     let began = Instant::now();
     let trackers = users(&launch, trial).await?;
     let submitting = submit_all(trial, &trackers, began);
-    let harming = inject_faults(&mut launch, &trial.setup.faults, began);
-    let (submitted, harmed) = tokio::join!(submitting, harming);
-    harmed?;
+    let injecting = inject_faults(&mut launch, &trial.setup.faults, began);
+    let (submitted, injected) = tokio::join!(submitting, injecting);
+    injected?;
     let ids = submitted?;
     let first = trackers.values().next().context("a trial has jobs")?;
     let deadline = began + TRIAL_TIMEOUT;
@@ -81,7 +82,7 @@ async fn play(trial: &Trial, folder: &Path) -> Result<Ran> {
         ensure!(Instant::now() < deadline, "{}: not done after {} s", trial.name, TRIAL_TIMEOUT.as_secs());
         tokio::time::sleep(POLL_INTERVAL).await;
     }
-    // Histories are whole once the JobTracker has ended.
+    // The histories are complete only after the JobTracker has ended.
     launch.stop()?;
     let mut history = history::read(&histories)?;
     ensure!(history.real.len() == ids.len(), "{} histories of {} jobs", history.real.len(), ids.len());
@@ -89,7 +90,7 @@ async fn play(trial: &Trial, folder: &Path) -> Result<Ran> {
     Ok(Ran { outcome, history })
 }
 
-/// The cluster that the trial's setup describes, of processes.
+/// The layout of a local cluster that corresponds to the setup of the trial.
 fn layout(setup: &Setup, folder: &Path) -> Result<Layout> {
     let Some(machine) = setup.machines.first() else { bail!("a trial has machines") };
     let overrides = Overrides {
@@ -123,7 +124,7 @@ fn input(number: usize) -> String {
     format!("/in/{number}")
 }
 
-/// Lines of random letters, so that every reduce gets about as many.
+/// Writes lines of random letters, so that all reduces get about the same number of lines.
 async fn put_input(files: &Client, number: usize, job: &JobPlan) -> Result<()> {
     let bytes: u64 = job.maps.iter().map(|map| map.bytes).sum();
     let mut random = SmallRng::seed_from_u64(number as u64);
@@ -138,7 +139,7 @@ async fn put_input(files: &Client, number: usize, job: &JobPlan) -> Result<()> {
     Ok(())
 }
 
-/// A connection for each user.
+/// One connection to the JobTracker per user of the workload.
 async fn users(launch: &Launch, trial: &Trial) -> Result<BTreeMap<String, JobTracker>> {
     let mut trackers = BTreeMap::new();
     for job in &trial.workload.jobs {
@@ -168,7 +169,7 @@ async fn until(began: Instant, seconds: f64) {
     tokio::time::sleep_until((began + Duration::from_secs_f64(seconds)).into()).await;
 }
 
-/// The job as planned: lines as they are, as slowly as the plan says; or scripts that sleep.
+/// The planned job: either the identity program at the planned rate, or scripts that sleep.
 fn submission(number: usize, job: &JobPlan, trial: &Trial) -> Submission {
     let map_s = job.maps.first().map_or(1.0, |map| f64::from(map.work_s));
     let mut conf = vec![
@@ -205,8 +206,9 @@ fn submission(number: usize, job: &JobPlan, trial: &Trial) -> Submission {
     }
 }
 
-/// A command that sleeps for so long, or as much longer as its node is slower, and then does something. A task's folder is
-/// below its node's.
+/// A shell command that sleeps for `seconds`, divided by the speed of its node, and then runs
+/// `then`. It finds its node by the working folder of the task, which is below the folder of the
+/// node.
 fn script(trial: &Trial, seconds: f64, then: &str) -> String {
     let slow = trial.setup.machines.iter().enumerate().filter(|(_, machine)| machine.speed < 1.0);
     let one = |(at, machine): (usize, &sim::setup::Machine)| {

@@ -1,9 +1,10 @@
-//! What mrctl reads and acts on must belong to its caller.
+//! Checks that files which mrctl acts on belong to the caller.
 //!
-//! A cluster folder or configuration says which programs, shells, folders and addresses mrctl uses. Found by a search
-//! upwards from a shared folder such as `/tmp`, it could be one that another account has put there for its caller to
-//! run into, as with git before `safe.directory`. So it must belong to the caller, or to root, and nobody else may be
-//! able to change it. `FERMATA_TRUST_OWNER` names one more account whose files are believed.
+//! A cluster folder or a configuration file names programs, shells, folders and addresses that
+//! mrctl uses. mrctl searches for it in all parent folders, so in a shared folder such as `/tmp`
+//! another account could plant one, as with git before `safe.directory`. Therefore it must belong
+//! to the caller or to root, and no other account may be able to write to it. `FERMATA_TRUST_OWNER`
+//! names one more account that mrctl trusts.
 
 use crate::output;
 use anyhow::{Result, bail};
@@ -15,10 +16,10 @@ use std::{
     path::Path,
 };
 
-/// What mrctl reads in a cluster's folder, local or of several machines.
+/// The files that mrctl reads in the folder of a local or remote cluster.
 const FILES: [&str; 6] = ["fermata.toml", "cluster.json", "layout.json", "launch.json", "hosts", "id"];
 
-/// Who reads.
+/// The account that runs mrctl.
 struct Caller {
     user: u32,
     group: u32,
@@ -34,19 +35,19 @@ impl Caller {
         }
     }
 
-    /// Why a file of this owner, group and mode is not believed.
+    /// Why a file with this owner, group and mode is not trusted.
     fn refusal(&self, path: &Path, (owner, group, mode): (u32, u32, u32)) -> Option<String> {
         let shown = output::shell(path);
         if owner != self.user && owner != 0 && Some(owner) != self.trusted {
             let (whose, own) = (daemon::account::name_of(owner), daemon::account::name_of(self.user));
             return Some(format!(
-                "{} belongs to {whose}, and mrctl runs as {own}: it uses no cluster folder or configuration of another \
-                 account; run it as {whose}, name your own with --dir or --config, or set {TRUST_VAR}={whose} if you \
-                 trust that account with yours",
+                "{} belongs to {whose}, but mrctl runs as {own} and does not use cluster folders or configuration \
+                 files of other accounts: run it as {whose}, name your own with --dir or --config, or set \
+                 {TRUST_VAR}={whose} if you trust that account",
                 path.display()
             ));
         }
-        // One's own group is no other account where each account has a group of its own.
+        // Many systems give each account its own group: write access for that group is harmless.
         let group_writes = mode & 0o020 != 0 && group != self.group && group != 0;
         let writable = mode & 0o002 != 0 || group_writes;
         writable.then(|| {
@@ -56,7 +57,7 @@ impl Caller {
     }
 
     fn check(&self, path: &Path) -> Result<()> {
-        // A link of somebody else's leads wherever that account likes.
+        // A symbolic link of another account can lead anywhere.
         let link = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_symlink);
         let link = link.map(|about| (about.uid(), about.gid(), 0));
         let target = fs::metadata(path).ok();
@@ -68,9 +69,11 @@ impl Caller {
     }
 }
 
-/// Refuses what its owner has closed to the caller. `file` is the one that is read, of a cluster or by itself.
+/// Refuses a path that the caller has no permission to read. `file` is the file that mrctl reads:
+/// `path` itself or a file in it.
 fn check_open(path: &Path, file: &Path) -> Result<()> {
-    // Nothing is opened before its owner is known: opening a named pipe of another account would block.
+    // Use `access`, do not open the file before its owner is known: opening a named pipe of another
+    // account would block.
     if rustix::fs::access(file, Access::READ_OK) != Err(Errno::ACCESS) {
         return Ok(());
     }
@@ -81,27 +84,28 @@ fn check_open(path: &Path, file: &Path) -> Result<()> {
     }
 }
 
-/// What is said to whom a cluster is closed.
+/// The error message for a cluster folder that the caller has no permission to read.
 fn closed(path: &Path, owner: u32, own: u32) -> String {
     let (whose, own) = (daemon::account::name_of(owner), daemon::account::name_of(own));
-    // Without TLS nothing is sent to daemons of an account that is not trusted. Root is.
+    // Without TLS, mrctl sends no token to daemons of an account that it does not trust. It trusts
+    // root.
     let trust = if owner == 0 { String::new() } else { format!(" and {TRUST_VAR}={whose}") };
     format!(
-        "{} belongs to {whose} and is closed to {own}: ask {whose} for a token (`mrctl token`; in a \
-         cluster with certificates for one, `mrctl cluster user`) and use it with --namenode, --jobtracker, \
-         --token-file{trust}, or start a cluster of your own with `mrctl up` in another folder",
+        "{} belongs to {whose} and is closed to {own}: ask {whose} for a token (`mrctl token`) and use it \
+         with --namenode, --jobtracker, --token-file{trust}; in a cluster with certificates, ask for a \
+         certificate (`mrctl cluster user`); or start your own cluster with `mrctl up` in another folder",
         path.display()
     )
 }
 
-/// Refuses a configuration file that another account owns or can change, or that the caller cannot read. One that is
-/// not there is nobody's.
+/// Refuses a configuration file that another account owns or can change, or that the caller cannot
+/// read. A file that does not exist is accepted.
 pub(crate) fn file(path: &Path) -> Result<()> {
     check_open(path, path)?;
     Caller::this().check(path)
 }
 
-/// The same for a cluster's folder, and for what mrctl reads in it.
+/// Applies the same checks to a cluster folder and to the files that mrctl reads in it.
 pub(crate) fn folder(path: &Path) -> Result<()> {
     check_open(path, &path.join("fermata.toml"))?;
     let caller = Caller::this();
@@ -114,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_shut_out_is_told_whose_it_is_and_what_to_do() {
+    fn message_for_a_closed_folder_names_its_owner_and_the_remedy() {
         let whose = daemon::account::name_of(77);
         let line = closed(Path::new("/a/.fermata"), 77, 5);
         assert!(line.starts_with(&format!("/a/.fermata belongs to {whose} and is closed to ")), "{line}");

@@ -1,4 +1,4 @@
-//! What a whole job costs in local mode: prints the seconds and the CPU seconds of a built-in program.
+//! Measures a built-in program in local mode: prints elapsed seconds and CPU seconds.
 //!
 //! `cargo run --release -p mrlib --example local_speed -- PROGRAM IN OUT [REDUCES] [KEY=VALUE ...]`
 
@@ -13,9 +13,9 @@ use std::{path::PathBuf, time::Instant};
 fn main() -> Result<(), TaskError> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [program, input, output, rest @ ..] = arguments.as_slice() else {
-        return Err("say PROGRAM IN OUT [REDUCES] [KEY=VALUE ...]".into());
+        return Err("usage: local_speed PROGRAM IN OUT [REDUCES] [KEY=VALUE ...]".into());
     };
-    let reduces = rest.first().map_or(Ok(2), |text| text.parse()).map_err(|_| "how many reduces?")?;
+    let reduces = rest.first().map_or(Ok(2), |text| text.parse()).map_err(|_| "REDUCES must be a number")?;
     let settings = rest.iter().skip(1).filter_map(|setting| setting.split_once('='));
     let conf: Conf = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     let job = registry::job(program, &conf)?;

@@ -1,4 +1,5 @@
-//! How fast one core maps: prints megabytes of input for each second of CPU time, for a wordcount and for a sort of 100-byte records.
+//! Measures the speed of maps on one core: prints megabytes of input per second of CPU time, for a
+//! wordcount and for a sort of 100-byte records.
 //!
 //! `cargo run --release -p mrlib --example map_speed -- FOLDER [MEBIBYTES]`
 
@@ -12,15 +13,15 @@ use mrlib::{
 use rustix::time::{ClockId, clock_gettime};
 use std::path::{Path, PathBuf};
 
-/// Of this process, in all its threads: other programs do not count.
+/// CPU time of all threads of this process. Other processes do not distort the result.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-struct Here(PathBuf);
+struct LocalFiles(PathBuf);
 
-impl TaskIo for Here {
+impl TaskIo for LocalFiles {
     fn progress(&mut self, _: &Progress) {}
 
     fn liveness(&self) -> Liveness {
@@ -44,7 +45,7 @@ impl TaskIo for Here {
     }
 
     fn open_output(&mut self, _: OutputFormat, _: Vec<String>) -> Result<Box<dyn OutputSink>, TaskError> {
-        Err("these jobs have reduces".into())
+        Err("jobs of this benchmark have reduces".into())
     }
 }
 
@@ -86,9 +87,9 @@ impl Reducer for Sum {
     }
 }
 
-struct Same;
+struct Identity;
 
-impl Mapper for Same {
+impl Mapper for Identity {
     fn map(
         &mut self,
         key: &[u8],
@@ -100,7 +101,7 @@ impl Mapper for Same {
     }
 }
 
-/// Numbers that look random.
+/// A pseudo-random number generator (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -111,7 +112,7 @@ impl Random {
     }
 }
 
-/// Words of which few are frequent and many are rare.
+/// Text in which few words are frequent and many are rare.
 fn text(bytes: usize) -> Vec<u8> {
     let mut random = Random(1);
     let mut text = Vec::with_capacity(bytes + 100);
@@ -145,7 +146,7 @@ fn measure(
     job: &Job,
     source: &Path,
     settings: &[(&str, &str)],
-    here: &mut Here,
+    here: &mut LocalFiles,
 ) -> Result<(), TaskError> {
     let mut conf = Conf::default();
     for (key, value) in settings {
@@ -187,14 +188,14 @@ fn measure(
 
 fn main() -> Result<(), TaskError> {
     let mut arguments = std::env::args().skip(1);
-    let folder = PathBuf::from(arguments.next().ok_or("name a folder for the files")?);
+    let folder = PathBuf::from(arguments.next().ok_or("usage: map_speed FOLDER [MEBIBYTES]")?);
     let mebibytes: usize = arguments.next().map_or(Ok(128), |text| text.parse()).map_err(|_| "mebibytes?")?;
     let (words, sorted) = (folder.join("text"), folder.join("records"));
     std::fs::write(&words, text(mebibytes << 20)).map_err(TaskError::io("write"))?;
     std::fs::write(&sorted, records(mebibytes << 20)).map_err(TaskError::io("write"))?;
-    let mut here = Here(folder);
+    let mut here = LocalFiles(folder);
     let count = |in_place| Job::map(|_| Ok(Words)).combine(move |_| Ok(Sum { in_place }));
-    let sort = Job::map(|_| Ok(Same)).read(InputFormat::Fixed { record: 100, key: 10 });
+    let sort = Job::map(|_| Ok(Identity)).read(InputFormat::Fixed { record: 100, key: 10 });
     for (name, job, source, settings) in [
         ("wordcount, folded", count(true), &words, &[][..]),
         ("wordcount, combined", count(false), &words, &[]),

@@ -1,37 +1,40 @@
-//! What a job author writes: a mapper, perhaps a combiner and a reducer, over raw bytes.
+//! The interface for job authors: a mapper, and optionally a combiner and a reducer, over raw
+//! bytes.
 //!
-//! Keys and values are byte strings. Serde types go on top in a module of their own. An implementation is made again
-//! for each task, so it may keep state; `finish` is called once, at the end of the task's input (also when a map is
-//! split: then the rest of the range is another task with a `finish` of its own).
+//! Keys and values are byte strings; [`crate::typed`] adds serde types on top. Each task creates
+//! its own instance, so an implementation may have state. `finish` is called once at the end of the
+//! input of the task. If a map is split, the remainder of the range is another task with its own
+//! instance and its own `finish`.
 
 use crate::{context::Context, error::TaskError};
 use std::cmp::Ordering;
 
-/// Where output goes.
+/// Receives output pairs.
 pub trait Emit {
-    /// Puts out one pair. The bytes are copied.
+    /// Emits a pair. The bytes are copied.
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError>;
 }
 
-/// A key and a value, lent.
+/// A borrowed key and value.
 pub type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// The values of one key group, one after the other.
+/// Iterates over the values of one key group.
 pub trait Values {
-    /// The next value; the bytes are lent until the next call.
+    /// The next value, valid until the next call.
     fn next(&mut self) -> Result<Option<&[u8]>, TaskError>;
 
-    /// The next value with the key that came with it.
+    /// The next value with its own key.
     fn next_pair(&mut self) -> Result<Option<Pair<'_>>, TaskError>;
 
-    /// The key that came with the value returned last: under a grouping comparator it may differ from the group's
-    /// first (secondary sort).
+    /// The key of the last value returned. With a grouping comparator (secondary sort) it may
+    /// differ from the key of the group.
     fn key(&self) -> &[u8];
 }
 
 /// Turns input records into pairs.
 pub trait Mapper: Send {
-    /// One record. For lines, `key` is the byte offset in the file as eight big-endian bytes.
+    /// Processes one record. For lines, `key` is the byte offset in the file as eight big-endian
+    /// bytes.
     fn map(
         &mut self,
         key: &[u8],
@@ -40,15 +43,16 @@ pub trait Mapper: Send {
         context: &mut Context,
     ) -> Result<(), TaskError>;
 
-    /// The end of the task's input.
+    /// Called at the end of the input.
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
         Ok(())
     }
 
-    /// Promises that its range may be divided between two tasks at any record: what it puts out for a record depends on
-    /// that record alone, and sums that it puts out at the end may come in parts. One that numbers records, samples them
-    /// or needs to see all of them must not promise it. Without the promise a map is never split: to get its slot back
-    /// it can only be killed, and a slow one is run a second time instead of being divided.
+    /// Promises that the range of a map may be divided between two tasks at any record: the output
+    /// for a record depends on that record alone, and sums emitted at the end may come in parts. A
+    /// mapper that numbers or samples records, or needs to see all of them, must return false. A
+    /// map that is not divisible is never split: it can only be preempted by a kill, and a slow one
+    /// is run a second time instead of being divided.
     fn divisible() -> bool
     where
         Self: Sized,
@@ -57,22 +61,23 @@ pub trait Mapper: Send {
     }
 }
 
-/// What a reducer keeps from one key group to the next. It decides how a reduce can be paused between two.
+/// The state that a reducer has between two key groups. It decides whether a reduce can be paused
+/// there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateBetweenKeys {
-    /// Nothing: another one, made again, goes on as well.
+    /// No state: a new reducer can continue.
     None,
-    /// Something that `save` gives out and `restore` takes in.
+    /// State that `save` returns and `restore` reads.
     Savable,
-    /// Something that it cannot give out, and why. Such a reduce is paused while it fetches and merges; in its last
-    /// stage it refuses and continues.
+    /// State that cannot be saved, with the reason. The reduce can be paused during shuffle and
+    /// merge; in its last stage it refuses and continues.
     NotSavable(&'static str),
 }
 
-/// Turns a key and its values into output. Also serves as combiner, which must then put out pairs of the kind
-/// that it takes in, and may run any number of times.
+/// Turns a key and its values into output. A combiner implements the same trait; it must emit pairs
+/// of the type that it reads, and may run any number of times.
 pub trait Reducer: Send {
-    /// One key group.
+    /// Processes one key group.
     fn reduce(
         &mut self,
         key: &[u8],
@@ -81,42 +86,45 @@ pub trait Reducer: Send {
         context: &mut Context,
     ) -> Result<(), TaskError>;
 
-    /// For a combiner that can work in place: puts `value` into `into`, the value kept so far for the same key
-    /// (a sum of eight bytes, say), and says true. False, with `into` as it was: `reduce` will be called with both.
+    /// For a combiner that can work in place: merges `value` into `into`, the value for the same
+    /// key so far (for example a sum in eight bytes), and returns true. If it returns false, it
+    /// must not change `into`; the engine then calls `reduce` with both values.
     #[inline]
     fn fold(&mut self, _into: &mut [u8], _value: &[u8]) -> bool {
         false
     }
 
-    /// For a combiner whose `fold` adds eight-byte little-endian numbers, wrapping around, and refuses all else: the
-    /// engine may then add by itself, which is faster.
+    /// For a combiner whose `fold` adds eight-byte little-endian numbers with wrap-around and
+    /// refuses all other values: the engine may then add the numbers itself, which is faster.
     fn adds(&self) -> bool {
         false
     }
 
-    /// The end of the task's input. Not called on a combiner.
+    /// Called at the end of the input. Not called on a combiner.
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
         Ok(())
     }
 
-    /// What it keeps from one key group to the next. One that keeps anything must say so.
+    /// The state between two key groups. A reducer with any state must override this.
     fn state_between_keys(&self) -> StateBetweenKeys {
         StateBetweenKeys::None
     }
 
-    /// For [`StateBetweenKeys::Savable`], between two key groups: what another one needs to continue. What it has held back for output
-    /// it may also put out now. It gets no more keys after that.
+    /// For [`StateBetweenKeys::Savable`], called between two key groups: returns the state that
+    /// another instance needs to continue. It may also emit output that it has buffered. It gets no
+    /// more keys after this call.
     fn save(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<Vec<u8>, TaskError> {
         Ok(Vec::new())
     }
 
-    /// For [`StateBetweenKeys::Savable`], before its first key: what `save` gave out, never changed.
+    /// For [`StateBetweenKeys::Savable`], called before the first key with the bytes that `save`
+    /// returned.
     fn restore(&mut self, _state: &[u8]) -> Result<(), TaskError> {
         Ok(())
     }
 }
 
-/// A reducer that puts every pair out as it came in. A job with reduces and no reducer has this one.
+/// A reducer that emits every pair unchanged: the default of a job with reduces and no reducer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct IdentityReducer;
 
@@ -135,26 +143,26 @@ impl Reducer for IdentityReducer {
     }
 }
 
-/// Chooses the reduce that gets a pair.
+/// Chooses the reduce for a pair.
 pub trait Partitioner: Send + Sync {
-    /// From 0 to `partitions - 1`.
+    /// The index of the reduce, less than `partitions`.
     fn partition(&self, key: &[u8], value: &[u8], partitions: u32) -> u32;
 }
 
-/// An order of keys.
+/// The order of keys.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum KeyOrder {
-    /// By bytes. The fastest: eight-byte prefixes are compared as numbers.
+    /// By bytes. The fastest, because prefixes of eight bytes are compared as numbers.
     #[default]
     Bytes,
-    /// By bytes, backwards.
+    /// By bytes, descending.
     Reverse,
-    /// By a function of the author's.
+    /// By a function of the job.
     By(fn(&[u8], &[u8]) -> Ordering),
 }
 
 impl KeyOrder {
-    /// Compares two keys.
+    /// Compares two keys in this order.
     #[inline]
     pub fn compare(self, a: &[u8], b: &[u8]) -> Ordering {
         match self {

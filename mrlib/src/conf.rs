@@ -1,4 +1,4 @@
-//! A job's settings: text by name, as given with `--conf k=v`, with typed access.
+//! The settings of a job: text by name, as given with `--conf name=value`, with typed access.
 
 use std::{collections::BTreeMap, fmt::Display, str::FromStr};
 
@@ -7,23 +7,23 @@ use std::{collections::BTreeMap, fmt::Display, str::FromStr};
 pub struct Conf(BTreeMap<String, String>);
 
 impl Conf {
-    /// One setting.
+    /// The value of a setting.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
     }
 
-    /// One setting as a number or the like; `default` where it is not set. Nonsense is an error that names it.
+    /// The parsed value of a setting, or `default` if it is not set. The error names the setting.
     pub fn parse<T: FromStr<Err: Display>>(&self, key: &str, default: T) -> Result<T, String> {
         let Some(text) = self.get(key) else { return Ok(default) };
         text.trim().parse().map_err(|error| format!("setting {key} = {text:?}: {error}"))
     }
 
-    /// Sets one.
+    /// Sets a value.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) {
         self.0.insert(key.into(), value.into());
     }
 
-    /// All, by name.
+    /// All settings, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }

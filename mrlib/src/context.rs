@@ -1,4 +1,4 @@
-//! What a task can tell: counters, a status line, and that it is alive.
+//! What a running task reports: counters, a status line, and that it is alive.
 
 use crate::{
     engine::{Liveness, TaskControl},
@@ -8,14 +8,14 @@ use crate::{
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
-/// A program's counters, at the most: the engine has a few of its own.
+/// Maximum number of counters of a program. The remaining ones are for the engine.
 const PROGRAM_COUNTERS_MAX: usize = limits::COUNTERS_MAX - 40;
 
-/// A counter, looked up once and added to cheaply.
+/// A handle of a counter, so that its name is looked up only once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter(usize);
 
-/// A running task's side of its conversation with the user.
+/// The interface of a running task for reports to its user.
 #[derive(Debug, Default)]
 pub struct Context {
     names: HashMap<String, usize>,
@@ -23,20 +23,19 @@ pub struct Context {
     status: Option<String>,
     source: String,
     start: u64,
-    /// What is wrong with a counter. The task fails with it.
+    /// The error of an invalid counter. The task fails with it.
     fault: Option<String>,
     liveness: Liveness,
     stop: TaskControl,
 }
 
 impl Context {
-    /// Of a task with these.
     pub(crate) fn new(liveness: Liveness, stop: TaskControl) -> Self {
         Self { liveness, stop, ..Self::default() }
     }
 
-    /// The counter of this name, made if it is new. A task may have some hundred, of which none has a long name: one
-    /// that has more fails.
+    /// The counter with this name, created if it is new. The task fails if it has too many counters
+    /// or a name is too long.
     pub fn counter(&mut self, name: &str) -> Counter {
         if let Some(&known) = self.names.get(name) {
             return Counter(known);
@@ -47,7 +46,7 @@ impl Context {
             Err(fault) => fault,
         };
         self.fault.get_or_insert(fault);
-        // Adding to it does no harm: the task will not end well.
+        // Additions to this counter are ignored, because the task fails anyway.
         self.add_counter("")
     }
 
@@ -66,45 +65,45 @@ impl Context {
         self.values[counter.0] = self.values[counter.0].saturating_add(n);
     }
 
-    /// One of the engine's own counters.
+    /// Adds to a counter of the engine.
     pub(crate) fn count(&mut self, name: &str, n: u64) {
         let counter = self.add_counter(name);
         self.add(counter, n);
     }
 
-    /// The file that a map's records come from; empty in a reduce.
+    /// The input file of a map; empty in a reduce.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Where in that file the map's range begins.
+    /// Where the range of the map begins in that file.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Told by the engine when a map begins.
+    /// Called by the engine when a map starts.
     pub fn set_source(&mut self, source: impl Into<String>, start: u64) {
         self.source = source.into();
         self.start = start;
     }
 
-    /// Says in a few words what the task is doing, and that it is alive.
+    /// Sets a short text that describes what the task is doing. Also marks the task as alive.
     pub fn set_status(&mut self, status: impl Into<String>) {
         self.status = Some(limits::truncate_status(status.into()));
         self.liveness.mark_alive();
     }
 
-    /// Says that the task is alive, from within a record that takes long.
+    /// Marks the task as alive. Call it while one record takes long.
     pub fn mark_alive(&self) {
         self.liveness.mark_alive();
     }
 
-    /// The status line, if it has changed since it was last taken.
+    /// The status line, if it has changed since the last call.
     pub fn take_status(&mut self) -> Option<String> {
         self.status.take()
     }
 
-    /// An error if the task has been told to stop, or has made counters that it may not have.
+    /// Fails if the task was killed or has an invalid counter.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), TaskError> {
         match &self.fault {
@@ -119,13 +118,13 @@ impl Context {
         named.filter(|(_, value)| *value > 0).collect()
     }
 
-    /// What all counters are at, for `put_back`.
+    /// The values of all counters, for `restore_values`.
     pub(crate) fn values(&self) -> Vec<u64> {
         self.values.clone()
     }
 
-    /// Sets counters back to what they were: work is done again from there.
-    pub(crate) fn put_back(&mut self, values: &[u64]) {
+    /// Resets the counters to earlier values before work is repeated.
+    pub(crate) fn restore_values(&mut self, values: &[u64]) {
         for (at, value) in self.values.iter_mut().enumerate() {
             *value = values.get(at).copied().unwrap_or(0);
         }
@@ -145,7 +144,7 @@ mod tests {
         }
         let again = context.counter("c7");
         context.add(again, u64::MAX);
-        context.check().expect("as many as there may be");
+        context.check().expect("the maximum number is allowed");
         assert_eq!(context.counters().len(), PROGRAM_COUNTERS_MAX);
         assert_eq!(context.counters()["c7"], u64::MAX);
         for n in 0..5000 {
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_refused_and_a_status_is_a_sign_of_life() {
+    fn long_name_is_refused_and_a_status_marks_the_task_alive() {
         let mut context = Context::default();
         context.counter(&"x".repeat(limits::COUNTER_NAME_BYTES_MAX + 1));
         assert!(context.check().is_err());
@@ -176,7 +175,7 @@ mod tests {
         let values = context.values();
         context.count("A", 2);
         context.count("B", 1);
-        context.put_back(&values);
+        context.restore_values(&values);
         context.count("A", 2);
         assert_eq!(context.counters(), BTreeMap::from([("A".to_owned(), 7)]));
     }

@@ -1,73 +1,73 @@
-//! Why a task failed, in words that its user can act on.
+//! Errors of tasks, with messages for users.
 
 use std::io;
 
-/// A task's end, when it is not a good one. Shown to the user as it is.
+/// Why a task ended without success. The message is shown to the user.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
-    /// The program's own words.
+    /// An error of the program.
     #[error("{0}")]
     Program(String),
-    /// A record could not be processed: where it is, and why.
-    #[error("record at {}: {why}", place(source_path, *offset, *line))]
+    /// A record could not be processed.
+    #[error("record at {}: {why}", location(source_path, *offset, *line))]
     Record {
-        /// The file.
+        /// The path of the file.
         source_path: String,
-        /// Of its first byte.
+        /// Offset of its first byte.
         offset: u64,
-        /// Its line, counted from 1, where the input has lines and they could be counted.
+        /// Line number, starting at 1, if the input has lines and they could be counted.
         line: Option<u64>,
         /// What is wrong.
         why: String,
     },
-    /// Every attempt would end like this one: the job fails at once.
+    /// An error that every attempt would have: the job fails at once.
     #[error("{0}")]
     Fatal(String),
-    /// A streaming program ended with a failure.
+    /// A streaming program crashed.
     #[error("{program}: {why}")]
     Crashed {
         /// The setting and its command.
         program: String,
-        /// Its exit status and its last lines.
+        /// Exit status and last lines of output.
         why: String,
     },
-    /// A local disk or socket.
+    /// An error of a local disk or socket.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried, and on what.
+        /// The operation and its object.
         what: String,
-        /// Why not.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The file system.
+    /// An error of the distributed file system.
     #[error(transparent)]
     Dfs(#[from] dfs::client::ClientError),
-    /// Bytes that are not what was written.
+    /// A file does not contain what was written.
     #[error("{file} is damaged at offset {offset}: {why}")]
     Damaged {
-        /// Which file.
+        /// The path of the file.
         file: String,
-        /// Where.
+        /// The offset of the damage.
         offset: u64,
-        /// What does not add up.
+        /// What is wrong.
         why: &'static str,
     },
-    /// The state of a paused attempt, to be taken up, is gone or not the checkpoint.
+    /// The checkpoint to resume from is missing or damaged.
     #[error("the checkpoint is corrupt: {0}")]
     CheckpointCorrupt(String),
-    /// The node that has the state of a paused attempt, to be taken up, does not answer; the state is as it was.
+    /// The node with the checkpoint to resume from does not answer. The checkpoint is unchanged.
     #[error("the checkpoint is unreachable: {0}")]
     CheckpointUnreachable(String),
-    /// Told to pause before it had begun: the state of the attempt before it is as it was.
-    #[error("it was asked to pause before it had resumed; the checkpoint is unchanged")]
+    /// A pause was requested before the checkpoint was restored. The checkpoint is unchanged.
+    #[error("a pause was requested before the attempt had resumed; the checkpoint is unchanged")]
     NotResumed,
-    /// The tracker said stop.
+    /// The tracker has killed the task.
     #[error("stopped: {0}")]
     Stopped(String),
 }
 
-/// The place of a record, as editors and compilers write it where there are lines.
-fn place(path: &str, offset: u64, line: Option<u64>) -> String {
+/// The location of a record, in the format of compilers if there are lines.
+fn location(path: &str, offset: u64, line: Option<u64>) -> String {
     match line {
         Some(line) => format!("{path}:{line}"),
         None => format!("{path} @ byte {offset}"),
@@ -93,12 +93,12 @@ impl From<&str> for TaskError {
     }
 }
 
-/// The last line that is not empty. A traceback ends with the exception.
+/// The last line that is not empty. In a traceback this is the exception.
 pub fn last_line(text: &str) -> &str {
     text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
 }
 
-/// Bytes as they are shown in an error: in quotes, escaped, and only the first of many.
+/// Quotes bytes for an error message: escaped, and shortened if there are many.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     const QUOTED_BYTES_MAX: usize = 64;
     match bytes.get(..QUOTED_BYTES_MAX) {

@@ -1,4 +1,4 @@
-//! A job as its author describes it: what is read, mapped, sorted, reduced and written.
+//! A job as its author defines it: input, map, sort, reduce and output.
 
 use crate::{
     api::{KeyOrder, Mapper, Partitioner, Reducer},
@@ -8,22 +8,24 @@ use crate::{
 };
 use std::{fmt, str::FromStr, sync::Arc};
 
-/// How input files are cut into records.
+/// How input files are divided into records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InputFormat {
-    /// Lines: key = offset of the line (eight big-endian bytes), value = the line without its end (`\n` or `\r\n`).
+    /// Lines. The key is the offset of the line (eight big-endian bytes), the value is the line
+    /// without its line ending (`\n` or `\r\n`).
     #[default]
     Lines,
-    /// Lines cut at the first tab: key before it, value after it (empty if there is none).
+    /// Lines divided at the first tab: the key is before it, the value after it. Without a tab the
+    /// value is empty.
     KeyValueLines,
-    /// Records of a fixed length, whose first bytes are the key.
+    /// Records of a fixed length, which begin with the key.
     Fixed {
         /// Bytes in a record.
         record: usize,
         /// Bytes of the key.
         key: usize,
     },
-    /// Whole files: key = path, value = contents. Never split.
+    /// Whole files: the key is the path, the value is the contents. Never split.
     WholeFile,
 }
 
@@ -40,7 +42,7 @@ impl FromStr for InputFormat {
             "lines" => Ok(Self::Lines),
             "keyvalue" => Ok(Self::KeyValueLines),
             "whole" => Ok(Self::WholeFile),
-            _ => fixed().ok_or_else(|| "write lines, keyvalue, whole or fixed:RECORD:KEY (bytes)".into()),
+            _ => fixed().ok_or_else(|| "use lines, keyvalue, whole or fixed:RECORD:KEY (bytes)".into()),
         }
     }
 }
@@ -59,43 +61,44 @@ impl fmt::Display for InputFormat {
 /// How output is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputFormat {
-    /// `key TAB value NEWLINE`; without the tab if the value is empty, without either if the key is.
+    /// `key TAB value NEWLINE`. The tab is left out if the key or the value is empty.
     #[default]
     Text,
-    /// For programs: length of the key and of the value as u32 little endian, then both.
+    /// For programs: the lengths of key and value as u32 little endian, then key and value.
     KeyValue,
-    /// Key and value as they are, with nothing between.
+    /// Key and value without separators.
     Raw,
 }
 
 type Make<T> = Arc<dyn Fn(&Conf) -> Result<Box<T>, TaskError> + Send + Sync>;
 
-/// A job's program. Build it with [`Job::map`] and the methods that follow.
+/// The program of a job. Create it with [`Job::map`] and the methods after it.
 #[derive(Clone)]
 pub struct Job {
-    /// Makes a mapper for a task.
+    /// Creates the mapper of a task.
     pub mapper: Make<dyn Mapper>,
-    /// Makes a combiner, if there is one.
+    /// Creates the combiner, if there is one.
     pub combiner: Option<Make<dyn Reducer>>,
-    /// Makes a reducer; None for a map-only job.
+    /// Creates the reducer; None for a map-only job.
     pub reducer: Option<Make<dyn Reducer>>,
-    /// Chooses reduces; by hash if none is given.
+    /// Creates the partitioner; None to partition by hash.
     pub partitioner: Option<Make<dyn Partitioner>>,
-    /// How keys are sorted.
+    /// The sort order of keys.
     pub order: KeyOrder,
-    /// How keys are grouped for the reducer; as sorted if none is given.
+    /// The order that defines key groups for the reducer; None for the sort order.
     pub grouping: Option<KeyOrder>,
-    /// How input is read.
+    /// The input format.
     pub input: InputFormat,
-    /// How output is written.
+    /// The output format.
     pub output: OutputFormat,
-    /// Whether reduces get ranges of keys, found by sampling the input, so that parts in order are sorted as a whole.
+    /// Whether reduces get ranges of keys, found by sampling the input, so that all parts together
+    /// are sorted (total order).
     pub total_order: bool,
-    /// Whether the values of a key come to the reducer in a fixed order (sorted by their bytes).
+    /// Whether the reducer gets the values of a key sorted by their bytes.
     pub sort_values: bool,
-    /// Settings that the program takes besides those of the engine.
+    /// Settings of the program, besides those of the engine.
     pub settings: Vec<Setting>,
-    /// Whether the mapper promises that its input may be divided at any record: see [`Mapper::divisible`].
+    /// Whether the input may be divided at any record: see [`Mapper::divisible`].
     pub divisible: bool,
 }
 
@@ -120,8 +123,8 @@ impl Job {
         }
     }
 
-    /// Declares a setting of the program, so that `--conf NAME=VALUE` is accepted and misspelled names are refused at
-    /// submission. Names that begin with `user.` need no declaration.
+    /// Declares a setting of the program. Then `--conf NAME=VALUE` is accepted and misspelled names
+    /// are refused at submission. Names that begin with `user.` need no declaration.
     #[must_use]
     pub fn declare_setting(mut self, name: impl Into<String>, kind: Kind, help: impl Into<String>) -> Self {
         let (name, help) = (name.into().into(), help.into().into());
@@ -129,7 +132,7 @@ impl Job {
         self
     }
 
-    /// Adds a reducer.
+    /// Sets the reducer.
     #[must_use]
     pub fn reduce<R: Reducer + 'static>(
         mut self,
@@ -139,7 +142,7 @@ impl Job {
         self
     }
 
-    /// Adds a combiner.
+    /// Sets the combiner.
     #[must_use]
     pub fn combine<R: Reducer + 'static>(
         mut self,
@@ -149,7 +152,7 @@ impl Job {
         self
     }
 
-    /// Chooses reduces in its own way.
+    /// Sets the partitioner.
     #[must_use]
     pub fn partition<P: Partitioner + 'static>(
         mut self,
@@ -159,42 +162,42 @@ impl Job {
         self
     }
 
-    /// Sorts keys in its own way.
+    /// Sets the sort order of keys.
     #[must_use]
     pub fn sort_by(mut self, order: KeyOrder) -> Self {
         self.order = order;
         self
     }
 
-    /// Groups keys in its own way (secondary sort).
+    /// Sets the order that defines key groups (secondary sort).
     #[must_use]
     pub fn group_by(mut self, grouping: KeyOrder) -> Self {
         self.grouping = Some(grouping);
         self
     }
 
-    /// Reads in this format.
+    /// Sets the input format.
     #[must_use]
     pub fn read(mut self, input: InputFormat) -> Self {
         self.input = input;
         self
     }
 
-    /// Writes in this format.
+    /// Sets the output format.
     #[must_use]
     pub fn write(mut self, output: OutputFormat) -> Self {
         self.output = output;
         self
     }
 
-    /// Sorts as a whole: see [`Job::total_order`].
+    /// Requests a total order: see [`Job::total_order`].
     #[must_use]
     pub fn totally_ordered(mut self) -> Self {
         self.total_order = true;
         self
     }
 
-    /// Gives the reducer each key's values sorted by their bytes.
+    /// Passes the values of each key to the reducer sorted by their bytes.
     #[must_use]
     pub fn sorted_values(mut self) -> Self {
         self.sort_values = true;

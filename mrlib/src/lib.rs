@@ -1,4 +1,4 @@
-//! What a job author uses ([`Mapper`], [`Reducer`], [`Job`]), and the engine that runs tasks.
+//! The API for job authors ([`Mapper`], [`Reducer`], [`Job`]), and the engine that runs tasks.
 
 pub mod api;
 pub mod checkpoint;

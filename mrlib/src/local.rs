@@ -1,7 +1,8 @@
-//! Local mode: a whole job in this process, on local files, for debugging. The engine, the sort and the merge are
-//! those of the cluster; what is missing is the cluster.
+//! Local mode: runs a job in this process on local files, for debugging. It uses the same engine,
+//! sort and merge as a cluster.
 //!
-//! The output folder appears at once, the parts in it only when all is done; after a failure it is gone again.
+//! The output folder is created at the start, and the parts appear in it when all tasks are done.
+//! After a failure the folder is removed.
 
 use crate::{
     conf::Conf,
@@ -29,39 +30,39 @@ use std::{
     thread,
 };
 
-/// For each task at work, unless `sort.memory` says otherwise.
+/// Memory of each running task, unless `sort.memory` is set.
 const MEMORY_BYTES: u64 = 256 << 20;
-/// Unless `split.size` says otherwise.
+/// Size of splits, unless `split.size` is set.
 const SPLIT_BYTES: u64 = 64 << 20;
 
-/// Keys sampled for each range of a job that is sorted as a whole.
+/// Number of keys sampled per reduce of a job with total order.
 const SAMPLES_PER_REDUCE: usize = 1000;
-/// The setting that names the file of split keys.
+/// The setting for the file of split keys.
 const SPLIT_KEYS: &str = "total.order.splits";
 
-/// What to run on.
+/// Input, output and options of a local run.
 #[derive(Debug, Clone)]
 pub struct LocalRun {
-    /// Files and folders.
+    /// Input files and folders.
     pub inputs: Vec<PathBuf>,
-    /// A folder that does not exist.
+    /// The output folder, which must not exist.
     pub output: PathBuf,
-    /// How many reduces; 0: map only.
+    /// Number of reduces; 0 for a map-only job.
     pub reduces: u32,
-    /// Tasks at work at the same time.
+    /// Number of tasks that run at the same time.
     pub threads: usize,
-    /// The job's settings.
+    /// The settings of the job.
     pub conf: Conf,
 }
 
-/// Runs a job to its end; returns its counters.
+/// Runs a job to its end. Returns its counters.
 pub fn run_local(job: &Job, run: &LocalRun) -> Result<BTreeMap<String, u64>, TaskError> {
     let splits = splits(job, run)?;
     let what = format!("create output folder {}", run.output.display());
     fs::create_dir(&run.output).map_err(TaskError::io(what))?;
     let ran = run_in(job, run, &splits);
     if ran.is_err() {
-        // The first error is the one to show.
+        // The first error is shown, so errors of the removal are ignored.
         let _ = fs::remove_dir_all(&run.output);
     }
     ran
@@ -74,9 +75,9 @@ fn run_in(job: &Job, run: &LocalRun, splits: &[Split]) -> Result<BTreeMap<String
     let mut work = Work { job, run, splits, conf, temporary, stop };
     work.find_ranges()?;
     let work = work;
-    let mut counters = work.all(splits.len(), &|index| work.map(index))?;
+    let mut counters = work.run_all(splits.len(), &|index| work.map(index))?;
     if run.reduces > 0 {
-        let reduced = work.all(run.reduces as usize, &|index| work.reduce(index))?;
+        let reduced = work.run_all(run.reduces as usize, &|index| work.reduce(index))?;
         add(&mut counters, reduced);
     }
     work.publish()?;
@@ -127,8 +128,8 @@ fn coding(codec: Codec, path: &Path) -> Result<Coding, TaskError> {
     codec.by_name(&path.display().to_string()).map_err(|error| TaskError::Fatal(error.to_string()))
 }
 
-/// Files as they are, folders by what is in them, with subfolders if `recursive`; names that start with `_` or `.` are
-/// not input.
+/// Lists the input files: files as given, and the files in folders, with subfolders if `recursive`.
+/// Names that begin with `_` or `.` are ignored.
 fn files(inputs: &[PathBuf], recursive: bool) -> Result<Vec<PathBuf>, TaskError> {
     let mut files = Vec::new();
     for input in inputs {
@@ -170,7 +171,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// For a job that is sorted as a whole: samples the input and writes the file of split keys.
+    /// For a job with total order: samples the input and writes the file of split keys.
     fn find_ranges(&mut self) -> Result<(), TaskError> {
         let wanted = self.job.total_order && self.job.partitioner.is_none() && self.run.reduces > 1;
         if !wanted || self.conf.get(SPLIT_KEYS).is_some() {
@@ -194,8 +195,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Runs so many tasks, some at a time; the first failure stops the others.
-    fn all(
+    /// Runs tasks in parallel. The first failure stops the others.
+    fn run_all(
         &self,
         tasks: usize,
         one: &(dyn Fn(usize) -> Result<TaskOutcome, TaskError> + Sync),
@@ -280,7 +281,7 @@ impl Work<'_> {
             conf: self.conf("reduce", index),
             feed,
             token: Vec::new(),
-            // Nobody runs the map again here.
+            // Local mode cannot run the map again.
             fetch_failed: Arc::new(move |fetch_failed| {
                 stop.set(format!("the output of {} is damaged", fetch_failed.attempt));
             }),
@@ -295,7 +296,7 @@ impl Work<'_> {
         }
     }
 
-    /// Moves the parts into place.
+    /// Moves the parts into the output folder.
     fn publish(&self) -> Result<(), TaskError> {
         let (letter, parts) = match self.run.reduces {
             0 => ('m', self.splits.len()),
@@ -304,7 +305,7 @@ impl Work<'_> {
         for index in 0..parts {
             let (from, to) =
                 (self.temporary.join(part(letter, index)), self.run.output.join(part(letter, index)));
-            // A task that has put out nothing has made no file.
+            // A task without output has created no file.
             if from.exists() {
                 fs::rename(&from, &to).map_err(disk("move output to", &to))?;
             } else {
@@ -332,7 +333,7 @@ impl TaskIo for LocalIo {
     fn progress(&mut self, _progress: &Progress) {}
 
     fn liveness(&self) -> Liveness {
-        // Nobody watches.
+        // Local mode has no watchdog.
         Liveness::default()
     }
 

@@ -1,8 +1,8 @@
-//! Merges sorted runs, and cuts the result into key groups.
+//! Merges sorted runs, and divides the result into key groups.
 //!
-//! A loser tree holds one record of each run; equal records come in the order of their runs, so a merge is stable,
-//! and with runs in a fixed order its result is too. Merging in several passes keeps that: only neighbours are
-//! merged.
+//! A loser tree has one record of each run. Equal records come in the order of their runs, so a
+//! merge is stable and its result depends only on the runs and their order. This also holds for
+//! several passes, because only adjacent runs are merged.
 
 use crate::{
     api::{KeyOrder, Pair, Values},
@@ -15,20 +15,21 @@ use std::{cmp::Ordering, ops::Range};
 #[cfg(test)]
 mod tests;
 
-/// Records between two calls of a `step`.
+/// Records between two calls of `step`.
 const STEP_RECORDS: u32 = if cfg!(test) { 3 } else { 4096 };
 
-/// How records are sorted: by key, perhaps then by the bytes of the value.
+/// The order of records: by key, optionally then by the bytes of the value.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SortOrder {
-    /// Of keys.
+    /// The order of keys.
     pub keys: KeyOrder,
-    /// Whether records of equal keys are sorted by value.
+    /// Whether records with equal keys are sorted by value.
     pub values: bool,
 }
 
 impl SortOrder {
-    /// A number that sorts as the key does, as far as it can tell: equal numbers say nothing.
+    /// A number with the same order as the key. If two numbers are equal, the keys must be
+    /// compared.
     #[inline]
     pub(crate) fn prefix(self, key: &[u8]) -> u64 {
         match self.keys {
@@ -45,13 +46,13 @@ impl SortOrder {
     }
 }
 
-/// The first eight bytes as a number, zeros for those that are not there.
+/// The first eight bytes as a number. Missing bytes are zeros.
 #[inline]
 pub(crate) fn prefix(key: &[u8]) -> u64 {
     let be32 = |four: &[u8]| u64::from(u32::from_be_bytes([four[0], four[1], four[2], four[3]]));
     match key.len() {
         0 => 0,
-        // Overlapping reads put a byte twice into the same place.
+        // Overlapping reads put the same byte into the same position.
         length @ 1..=3 => {
             let put = |at: usize| u64::from(key[at]) << (56 - 8 * at);
             put(0) | put(length / 2) | put(length - 1)
@@ -61,13 +62,13 @@ pub(crate) fn prefix(key: &[u8]) -> u64 {
     }
 }
 
-/// Records in order, one at a time, lent.
+/// Iterates over sorted records.
 pub trait Cursor {
-    /// Goes to the next record; false at the end.
+    /// Advances to the next record. Returns false at the end.
     fn next(&mut self) -> Result<bool, TaskError>;
-    /// The current record's key.
+    /// The key of the current record.
     fn key(&self) -> &[u8];
-    /// The current record's value.
+    /// The value of the current record.
     fn value(&self) -> &[u8];
 }
 
@@ -85,7 +86,7 @@ impl<C: Cursor + ?Sized> Cursor for &mut C {
     }
 }
 
-/// A merge of sorted runs by a loser tree. Equal records come in the order of their runs.
+/// A merge of sorted runs with a loser tree. Equal records come in the order of their runs.
 #[derive(Debug)]
 pub struct Merge {
     lanes: Vec<Lane>,
@@ -97,22 +98,22 @@ pub struct Merge {
 
 #[derive(Debug)]
 struct Lane {
-    /// What is read, and what comes after it.
+    /// The run that is read, with the parts after it.
     run: Run,
     reader: SegmentReader,
     prefix: u64,
-    over: bool,
+    at_end: bool,
 }
 
-/// In a tree that is being built: wins against all.
-const NOBODY: u32 = u32::MAX;
+/// A placeholder while the tree is built: it wins against every lane.
+const EMPTY: u32 = u32::MAX;
 
 impl Merge {
-    /// Over these runs.
+    /// Opens a merge of these runs.
     pub fn open(runs: &[Run], order: SortOrder) -> Result<Self, TaskError> {
-        let lane = |run: &Run| Ok(Lane { run: run.clone(), reader: run.open()?, prefix: 0, over: false });
+        let lane = |run: &Run| Ok(Lane { run: run.clone(), reader: run.open()?, prefix: 0, at_end: false });
         let lanes = runs.iter().map(lane).collect::<Result<Vec<_>, TaskError>>()?;
-        let tree = vec![NOBODY; lanes.len()];
+        let tree = vec![EMPTY; lanes.len()];
         let mut merge = Self { lanes, tree, order, started: false };
         for at in 0..merge.lanes.len() {
             merge.lanes[at].advance(order)?;
@@ -123,7 +124,7 @@ impl Merge {
         Ok(merge)
     }
 
-    /// Lets `lane` play from its leaf to the root.
+    /// Replays the matches of `lane` from its leaf to the root.
     #[inline]
     fn replay(&mut self, lane: usize) {
         let mut winner = lane as u32;
@@ -141,11 +142,11 @@ impl Merge {
 
     #[inline]
     fn beats(&self, a: u32, b: u32) -> bool {
-        if a == NOBODY || b == NOBODY {
-            return a == NOBODY;
+        if a == EMPTY || b == EMPTY {
+            return a == EMPTY;
         }
         let (left, right) = (&self.lanes[a as usize], &self.lanes[b as usize]);
-        match (left.over, right.over) {
+        match (left.at_end, right.at_end) {
             (false, false) => {}
             (false, true) => return true,
             (true, _) => return false,
@@ -157,11 +158,11 @@ impl Merge {
         order.then(a.cmp(&b)) == Ordering::Less
     }
 
-    /// What is left of each run; None for those that are at their end. The record that `key` and `value` lend counts as
-    /// not read yet.
+    /// The unread remainder of each run; None for those at their end. The current record counts as
+    /// unread.
     pub fn left(&self) -> Vec<Option<Run>> {
         let left = |lane: &Lane| Run { start: Some(lane.reader.place()), ..lane.run.clone() };
-        self.lanes.iter().map(|lane| (!lane.over).then(|| left(lane))).collect()
+        self.lanes.iter().map(|lane| (!lane.at_end).then(|| left(lane))).collect()
     }
 
     fn winner(&self) -> &SegmentReader {
@@ -172,14 +173,14 @@ impl Merge {
 impl Lane {
     #[inline]
     fn advance(&mut self, order: SortOrder) -> Result<(), TaskError> {
-        self.over = !self.reader.next()? && !self.next_part()?;
-        if !self.over {
+        self.at_end = !self.reader.next()? && !self.next_part()?;
+        if !self.at_end {
             self.prefix = order.prefix(self.reader.key());
         }
         Ok(())
     }
 
-    /// To the first record of the next part that has any.
+    /// Advances to the first record of the next part that has records.
     #[cold]
     fn next_part(&mut self) -> Result<bool, TaskError> {
         while !self.run.more.is_empty() {
@@ -203,12 +204,12 @@ impl Cursor for Merge {
     fn next(&mut self) -> Result<bool, TaskError> {
         let Some(&winner) = self.tree.first() else { return Ok(false) };
         let winner = winner as usize;
-        if self.started && !self.lanes[winner].over {
+        if self.started && !self.lanes[winner].at_end {
             self.lanes[winner].advance(self.order)?;
             self.replay(winner);
         }
         self.started = true;
-        Ok(!self.lanes[self.tree[0] as usize].over)
+        Ok(!self.lanes[self.tree[0] as usize].at_end)
     }
 
     #[inline]
@@ -222,25 +223,27 @@ impl Cursor for Merge {
     }
 }
 
-/// Memory for blocks of runs is taken to be at least this: merges of very few runs would only be slow.
+/// Minimum memory for the blocks of runs. With less, a merge of very few runs at a time would be
+/// slow.
 const BLOCKS_MIN: u64 = 1 << 20;
 
-/// How many runs to merge at a time: `max`, or as many as fit into `memory` even if they are those that need the most
-/// `rooms`; two, whatever they need.
-pub(crate) fn factor_for(mut rooms: Vec<u64>, memory: u64, max: usize) -> usize {
-    rooms.sort_unstable_by(|a, b| b.cmp(a));
+/// The number of runs to merge at a time: `max`, or as many as fit in `memory` if those with the
+/// largest `buffers` are merged. At least two.
+pub(crate) fn factor_for(mut buffers: Vec<u64>, memory: u64, max: usize) -> usize {
+    buffers.sort_unstable_by(|a, b| b.cmp(a));
     let mut left = memory.max(BLOCKS_MIN);
-    let fitting = rooms.iter().take_while(|room| {
-        let fits = **room <= left;
-        left = left.saturating_sub(**room);
+    let fitting = buffers.iter().take_while(|buffer| {
+        let fits = **buffer <= left;
+        left = left.saturating_sub(**buffer);
         fits
     });
     let fitting = fitting.count();
-    if fitting == rooms.len() { max.max(2) } else { fitting.clamp(2, max.max(2)) }
+    if fitting == buffers.len() { max.max(2) } else { fitting.clamp(2, max.max(2)) }
 }
 
-/// Which neighbours to merge next, so that not more than `factor` runs remain in the end; None if it is so already.
-/// The first pass takes just so many that all later ones are full.
+/// The adjacent runs to merge next, so that at most `factor` runs remain in the end. None if no
+/// merge is needed. The first pass merges only as many runs as needed to make all later passes
+/// full.
 pub(crate) fn next_pass(sizes: &[u64], factor: usize) -> Option<Range<usize>> {
     let factor = factor.max(2);
     if sizes.len() <= factor {
@@ -259,29 +262,31 @@ pub(crate) fn next_pass(sizes: &[u64], factor: usize) -> Option<Range<usize>> {
     Some(best.1..best.1 + width)
 }
 
-/// What `merge_down` came to.
+/// The result of [`merge_down`].
 #[derive(Debug)]
 pub struct Fewer {
-    /// In their old order.
+    /// The runs, in their order.
     pub runs: Vec<Run>,
-    /// The pass that was left off, if one was.
+    /// The unfinished pass, if there is one.
     pub open: Option<OpenPass>,
-    /// Whether they are few enough; if not, it was told to leave off.
+    /// Whether the runs are few enough. If not, `step` has interrupted the merge.
     pub enough: bool,
 }
 
-/// A pass that was left off: one run is what it has made so far, of so many that come right behind it.
+/// An unfinished pass: one run with its output so far, directly followed by the remainders of its
+/// inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenPass {
-    /// Which run it has made.
+    /// The index of the run with the output so far.
     pub made: usize,
-    /// How many it still reads.
+    /// The number of inputs after it.
     pub rest: usize,
 }
 
-/// Runs, made fewer: while there are more than `factor`, the smallest neighbours are merged into new ones in scratch
-/// folders. What a merge makes is removed when its last `Run` is gone. `step` is called now and then (stop flag,
-/// progress); if it says false, the pass at hand is left off. Given back, it is gone on with: nothing is done twice.
+/// Merges adjacent runs, smallest first, into new runs in scratch folders until at most `factor`
+/// are left. A merged run is removed when its last `Run` is dropped. `step` is called regularly, to
+/// check for kills and report progress. If it returns false, the current pass is interrupted. If
+/// the result is passed in again, that pass continues and no work is repeated.
 pub fn merge_down(
     mut runs: Vec<Run>,
     mut open: Option<OpenPass>,
@@ -317,7 +322,8 @@ pub fn merge_down(
     }
 }
 
-/// Merges runs into one, in a scratch folder; what is left of them if `step` says false.
+/// Merges runs into one in a scratch folder. Returns the new run, and the remainders if `step` has
+/// returned false.
 fn merge_pass(
     runs: &[Run],
     order: SortOrder,
@@ -343,46 +349,49 @@ fn merge_pass(
     Ok((Run::new(Stored::Scratch(file), index.extents[0], name), rest))
 }
 
-/// Cuts sorted records into groups of keys that are equal under `grouping`.
+/// Divides sorted records into groups of keys that are equal under `grouping`.
 #[derive(Debug)]
 pub struct Groups<C> {
     cursor: C,
     grouping: KeyOrder,
-    /// The current group's first key.
+    /// The first key of the current group.
     first: Vec<u8>,
     state: State,
     records: u64,
 }
 
-/// A group: its first key, and its values.
+/// The first key of a group, and its values.
 pub type Group<'a, C> = (&'a [u8], GroupedValues<'a, C>);
 
-/// Where the cursor stands.
+/// The position of the cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Before the first record.
-    Fresh,
-    /// At a group's first record, which has not been given out.
+    Start,
+    /// At the first record of a group, which was not returned yet.
     First,
-    /// At a record that has been given out.
+    /// At a record that was returned.
     Within,
     /// At the first record of the next group.
-    Past,
+    NextGroup,
     /// At the end.
-    Over,
+    End,
 }
 
 impl<C: Cursor> Groups<C> {
-    /// Over a cursor that has not been moved yet.
+    /// Groups the records of a cursor that was not moved yet.
     pub fn new(cursor: C, grouping: KeyOrder) -> Self {
-        Self { cursor, grouping, first: Vec::new(), state: State::Fresh, records: 0 }
+        Self { cursor, grouping, first: Vec::new(), state: State::Start, records: 0 }
     }
 
-    /// The next group: its first key and its values. What was left of the group before is passed over.
-    #[allow(clippy::should_implement_trait, reason = "lends from itself, which an Iterator cannot")]
+    /// The next group: its first key and its values. Unread values of the group before are skipped.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "returns references into itself, which an Iterator cannot"
+    )]
     pub fn next(&mut self) -> Result<Option<Group<'_, C>>, TaskError> {
-        if self.state == State::Fresh {
-            self.state = if self.cursor.next()? { State::Past } else { State::Over };
+        if self.state == State::Start {
+            self.state = if self.cursor.next()? { State::NextGroup } else { State::End };
         }
         if !self.settle()? {
             return Ok(None);
@@ -404,21 +413,21 @@ impl<C: Cursor> Groups<C> {
         }
     }
 
-    /// Records given out or passed over so far.
+    /// Records returned or skipped so far.
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// Passes over what is left of the group at hand; whether another one follows. If so, the cursor is at its first
-    /// record, which has not been given out.
+    /// Skips the unread values of the current group. Returns whether another group follows. If so,
+    /// the cursor is at its first record, which was not returned yet.
     pub fn settle(&mut self) -> Result<bool, TaskError> {
-        while !matches!(self.state, State::Past | State::Over) {
+        while !matches!(self.state, State::NextGroup | State::End) {
             self.values().advance()?;
         }
-        Ok(self.state == State::Past)
+        Ok(self.state == State::NextGroup)
     }
 
-    /// What is grouped.
+    /// The underlying cursor.
     pub fn cursor(&self) -> &C {
         &self.cursor
     }
@@ -435,15 +444,15 @@ pub struct GroupedValues<'a, C> {
 }
 
 impl<C: Cursor> GroupedValues<'_, C> {
-    /// To the group's next record; false behind its last.
+    /// Advances to the next record of the group. Returns false at its end.
     #[inline]
     fn advance(&mut self) -> Result<bool, TaskError> {
         *self.state = match *self.state {
             State::First => State::Within,
-            State::Within if !self.cursor.next()? => State::Over,
+            State::Within if !self.cursor.next()? => State::End,
             State::Within => match self.grouping.compare(self.first, self.cursor.key()) {
                 Ordering::Equal => State::Within,
-                _ => State::Past,
+                _ => State::NextGroup,
             },
             ended => ended,
         };
@@ -466,7 +475,7 @@ impl<C: Cursor> Values for GroupedValues<'_, C> {
 
     #[inline]
     fn key(&self) -> &[u8] {
-        // Behind the last value the cursor is at another group's key, or at none.
+        // After the last value the cursor is at the key of another group, or at the end.
         if *self.state == State::Within { self.cursor.key() } else { self.first }
     }
 }

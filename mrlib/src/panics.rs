@@ -1,4 +1,4 @@
-//! Panics of programs: caught, and remembered with their message and place.
+//! Catches panics of programs, with their message and location.
 
 use std::{
     cell::RefCell,
@@ -14,7 +14,8 @@ thread_local! {
 }
 static SEEN: AtomicBool = AtomicBool::new(false);
 
-/// Runs `work`; if it panics, what it said and where. Besides, the panic is printed as usual.
+/// Runs `work`. If it panics, returns the message and the location. The panic is also printed as
+/// usual.
 pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -30,15 +31,15 @@ pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Whether anything in this process has panicked and was caught.
+/// Whether a panic was caught in this process.
 pub(crate) fn seen() -> bool {
     SEEN.load(Ordering::Relaxed)
 }
 
 fn text(info: &PanicHookInfo<'_>) -> String {
-    let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
+    let location = info.location().map_or_else(String::new, |location| format!(" at {location}"));
     let payload = info.payload();
     let owned = || payload.downcast_ref::<String>().map(String::as_str);
     let message = payload.downcast_ref::<&str>().copied().or_else(owned).unwrap_or("no message");
-    format!("panicked{place}: {message}")
+    format!("panicked{location}: {message}")
 }

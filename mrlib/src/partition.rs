@@ -1,4 +1,4 @@
-//! Which reduce gets a pair: by hash, by ranges of keys, or as the job says.
+//! Chooses the reduce for a pair: by hash, by ranges of keys, or by a partitioner of the job.
 
 use crate::{
     api::{KeyOrder, Partitioner},
@@ -8,9 +8,9 @@ use crate::{
 use bytes::{Buf, BufMut};
 use std::cmp::Ordering;
 
-/// By a hash of the key. The hash is part of the specification: FNV-1a of 64 bits, whose halves are mixed (`h ^ h >> 32`
-/// times `0x9e3779b97f4a7c15`) because its upper bits alone hardly tell short keys apart; then the upper half is scaled
-/// to the number of partitions.
+/// Partitions by a hash of the key. The hash is part of the specification: FNV-1a with 64 bits,
+/// then mixed (`h ^ h >> 32` times `0x9e3779b97f4a7c15`), because the upper bits of FNV-1a hardly
+/// differ for short keys. The upper half is then scaled to the number of partitions.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HashPartitioner;
 
@@ -26,18 +26,18 @@ impl Partitioner for HashPartitioner {
     }
 }
 
-/// By ranges of keys, so that parts in order are sorted as a whole.
+/// Partitions by ranges of keys, so that all parts together are sorted.
 #[derive(Debug, Clone)]
 pub struct RangePartitioner {
-    /// The first keys of all partitions but the first, in order.
+    /// The first keys of all partitions except the first, in order.
     splits: Vec<Vec<u8>>,
-    /// Their first bytes as numbers that sort as they do: enough to tell where nearly every key belongs.
+    /// Their prefixes as numbers in the same order, which are enough to place nearly every key.
     prefixes: Vec<u64>,
     order: KeyOrder,
 }
 
 impl RangePartitioner {
-    /// From the contents of a file of split keys (see [`encode_splits`]).
+    /// Decodes a file of split keys (see [`encode_splits`]).
     pub fn decode(mut bytes: &[u8], order: KeyOrder) -> Result<Self, TaskError> {
         let total = bytes.len();
         let mut splits: Vec<Vec<u8>> = Vec::new();
@@ -58,7 +58,7 @@ impl RangePartitioner {
         Ok(Self { splits, prefixes, order })
     }
 
-    /// How many partitions it knows.
+    /// The number of partitions.
     pub fn partitions(&self) -> u32 {
         self.splits.len() as u32 + 1
     }
@@ -75,13 +75,14 @@ impl Partitioner for RangePartitioner {
     }
 }
 
-/// Chooses the `partitions - 1` split keys that cut a sample evenly, as the contents of a file for
-/// [`RangePartitioner::decode`]: each a u32 little-endian length and the key.
+/// Chooses the `partitions - 1` split keys that divide a sample evenly. Returns the contents of a
+/// file for [`RangePartitioner::decode`]: for each key its length as u32 little endian, and the
+/// key.
 pub fn encode_splits(mut sample: Vec<Vec<u8>>, partitions: u32, order: KeyOrder) -> Vec<u8> {
     sample.sort_unstable_by(|a, b| order.compare(a, b));
     let mut out = Vec::new();
     for cut in 1..partitions as usize {
-        // Without a sample all keys are as good: the last partition gets everything.
+        // Without a sample all split keys are empty, and the last partition gets all keys.
         let key = sample.get(cut * sample.len() / partitions as usize).map_or(&[][..], Vec::as_slice);
         out.put_u32_le(key.len() as u32);
         out.put_slice(key);
@@ -89,7 +90,7 @@ pub fn encode_splits(mut sample: Vec<Vec<u8>>, partitions: u32, order: KeyOrder)
     out
 }
 
-/// How a map chooses among its job's partitions.
+/// How a map partitions its output.
 pub(crate) enum Partitioning {
     Hash,
     Ranges(RangePartitioner),
@@ -97,7 +98,7 @@ pub(crate) enum Partitioning {
 }
 
 impl Partitioning {
-    /// Whether equal keys always go to the same partition, so that it need not be asked again.
+    /// Whether equal keys always get the same partition, so that one call per key is enough.
     pub(crate) fn by_key(&self) -> bool {
         !matches!(self, Self::Own(_))
     }
@@ -112,7 +113,9 @@ impl Partitioning {
         if chosen < partitions {
             return Ok(chosen);
         }
-        let words = format!("the partitioner chose {chosen} of {partitions} partitions: they count from 0");
+        let words = format!(
+            "the partitioner chose partition {chosen}, but the job has {partitions} partitions, numbered from 0"
+        );
         Err(TaskError::Program(words))
     }
 }

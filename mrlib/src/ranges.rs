@@ -1,8 +1,8 @@
-//! Ranges of keys for a job that is sorted as a whole: a sample of its input in the file system, mapped by the job's
-//! own mapper, cut into equal parts.
+//! Split keys for a job with total order: samples input in the file system with the mapper of the
+//! job, and divides the keys evenly.
 //!
-//! Done before the job is submitted: by `mrctl` for a built-in program, by the job binary itself (`--sample`) for
-//! any other, because only it has the mapper.
+//! This happens before the submission. `mrctl` does it for a built-in program; for other programs
+//! the job binary does it (`--sample`), because only it has the mapper.
 
 use crate::{
     conf::Conf, engine::sample_keys, error::TaskError, input::DfsFile, job::Job, partition::encode_splits,
@@ -17,35 +17,36 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokio::runtime::Builder;
 
-/// Keys looked at for each reduce: enough for parts of about the same size.
+/// Keys sampled per reduce: enough for parts of similar size.
 const KEYS_PER_REDUCE: usize = 1000;
 const KEYS_MAX: usize = 200_000;
 
-/// What a job binary started with `--sample` reads on its stdin, as JSON.
+/// The JSON that a job binary with `--sample` reads from stdin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SampleRequest {
-    /// Where the NameNode is, `host:port`.
+    /// Address of the NameNode, `host:port`.
     pub namenode: String,
-    /// How to talk with it.
+    /// Options of the file system client.
     #[serde(default)]
     pub client: ClientConfig,
-    /// The input's files and their lengths.
+    /// The input files and their lengths.
     pub files: Vec<(String, u64)>,
-    /// How many ranges.
+    /// Number of ranges.
     pub reduces: u32,
-    /// The job's settings.
+    /// The settings of the job.
     pub conf: BTreeMap<String, String>,
-    /// Where to find what to show to the file system.
+    /// Where to find the credentials for the file system.
     #[serde(default)]
     pub security: SecurityConfig,
 }
 
-/// The contents of a file of split keys for this job. Empty input gives empty ranges.
+/// The contents of a file of split keys for this job. If the input is empty, all but the last range
+/// are empty.
 pub fn split_keys(job: &Job, request: &SampleRequest) -> Result<Vec<u8>, TaskError> {
     let SampleRequest { namenode, client, files, reduces, conf, security } = request;
     let conf: Conf = conf.clone().into_iter().collect();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    let runtime = runtime.map_err(TaskError::io("start the client's threads"))?;
+    let runtime = runtime.map_err(TaskError::io("start the threads of the client"))?;
     let credentials = Credentials::of_client(security, &daemon::account::user())
         .map_err(|error| TaskError::Program(error.to_string()))?;
     let options = ClientOptions::new(namenode, client.clone()).with(credentials);

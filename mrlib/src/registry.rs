@@ -1,21 +1,21 @@
-//! The built-in programs, by name.
+//! The built-in programs by name.
 
 use crate::{conf::Conf, error::TaskError, job::Job, programs, settings::Setting, streaming};
 
 /// A built-in program.
 #[derive(Debug, Clone, Copy)]
 pub struct Builtin {
-    /// What it is called.
+    /// The name.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// A description in one line.
     pub about: &'static str,
-    /// Settings that it takes besides those of the engine.
+    /// Settings of the program, besides those of the engine.
     pub settings: &'static [Setting],
-    /// Makes it.
+    /// Creates the job.
     pub make: fn(&Conf) -> Result<Job, TaskError>,
 }
 
-/// The program that runs other people's.
+/// The name of the program that runs arbitrary executables.
 pub const STREAMING: &str = "streaming";
 
 const STREAMS: Builtin = Builtin {
@@ -25,12 +25,12 @@ const STREAMS: Builtin = Builtin {
     make: streaming::job,
 };
 
-/// All of them.
+/// All built-in programs.
 pub fn builtins() -> impl Iterator<Item = &'static Builtin> {
     programs::ALL.iter().chain([&STREAMS])
 }
 
-/// The program of this name.
+/// The program with this name.
 pub fn find(name: &str) -> Option<&'static Builtin> {
     builtins().find(|builtin| builtin.name == name)
 }
@@ -39,7 +39,9 @@ pub fn find(name: &str) -> Option<&'static Builtin> {
 pub fn job(name: &str, conf: &Conf) -> Result<Job, TaskError> {
     let Some(builtin) = find(name) else {
         let known: Vec<&str> = builtins().map(|builtin| builtin.name).collect();
-        return Err(format!("there is no built-in program {name:?}: there are {}", known.join(", ")).into());
+        return Err(
+            format!("there is no built-in program {name:?}: the programs are {}", known.join(", ")).into()
+        );
     };
     let mut job = (builtin.make)(conf)?;
     job.settings.extend_from_slice(builtin.settings);

@@ -1,7 +1,8 @@
-//! The main of a job binary.
+//! The main function of a job binary.
 //!
-//! Started by a tracker it is a task process; by hand it describes the job (`--describe`), runs it on local files
-//! (`--local`), or says how to submit it. For `mrctl submit` it also samples its input (`--sample`).
+//! Started by a tracker, the binary is a task process. Started by a user, it describes the job
+//! (`--describe`), runs it on local files (`--local`), or prints how to submit it. For `mrctl
+//! submit` it also samples its input (`--sample`).
 
 use crate::{
     conf::Conf,
@@ -23,9 +24,9 @@ use std::{
     sync::Arc,
 };
 
-/// What the function given to [`run`] may return: a job, or why there is none.
+/// What the function passed to [`run`] may return: a job or an error.
 pub trait IntoJob {
-    /// The job.
+    /// The job, or the error.
     fn into_job(self) -> Result<Job, TaskError>;
 }
 
@@ -41,7 +42,7 @@ impl IntoJob for Result<Job, TaskError> {
     }
 }
 
-/// What `--describe` prints, as JSON: what the cluster must know of a job before it runs.
+/// The JSON that `--describe` prints: what the cluster needs to know about a job before it runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// `lines`, `keyvalue`, `fixed:RECORD:KEY` or `whole`.
@@ -54,25 +55,25 @@ pub struct Description {
     pub combiner: bool,
     /// Whether reduces get ranges of keys.
     pub total_order: bool,
-    /// Whether the mapper promises that its input may be divided at any record.
+    /// Whether the input may be divided at any record.
     #[serde(default)]
     pub divisible: bool,
-    /// The version of mrlib that it was built with.
+    /// The version of mrlib that the binary was built with.
     pub mrlib: String,
-    /// Settings that it takes besides those of the engine.
+    /// Settings of the program, besides those of the engine.
     #[serde(default)]
     pub settings: Vec<Setting>,
 }
 
 impl Description {
-    /// Of a job whose settings, as far as the engine knows them, make sense: else a task would be the first to tell.
+    /// Describes a job after checking its settings, so that errors do not show first in a task.
     pub fn checked(job: &Job, conf: &Conf) -> Result<Self, TaskError> {
         settings::check(conf.iter(), &job.settings)?;
         Settings::new(job, conf)?;
         Ok(Self::of(job))
     }
 
-    /// Of a job.
+    /// Describes a job.
     pub fn of(job: &Job) -> Self {
         let output = match job.output {
             OutputFormat::Text => "text",
@@ -96,32 +97,34 @@ impl Description {
 #[derive(Debug, Parser)]
 #[command(max_term_width = 100)]
 struct Args {
-    /// Print what the job is, as JSON
+    /// Print a description of the job, as JSON
     #[arg(long, conflicts_with = "local")]
     describe: bool,
-    /// For mrctl: write the split keys of a job that is sorted as a whole; what to sample comes on stdin
+    /// For mrctl: write the split keys of a job with total order; the request comes on stdin
     #[arg(long, hide = true, conflicts_with_all = ["describe", "local"])]
     sample: bool,
-    /// Run in this process on local files: one input or more, then the output folder, which must not exist
+    /// Run in this process on local files: one or more inputs, then the output folder, which must
+    /// not exist
     #[arg(long, num_args = 2.., value_names = ["IN", "OUT"])]
     local: Option<Vec<PathBuf>>,
-    /// How many reduces; 0 for none [default: 1, or 0 for a job without a reducer]
+    /// Number of reduces; 0 for none [default: 1, or 0 for a job without a reducer]
     #[arg(long, value_name = "N")]
     reduces: Option<u32>,
-    /// Tasks that run at the same time [default: one for each core]
+    /// Number of tasks that run at the same time [default: number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// A setting of the job; repeat for several
+    /// Setting of the job; can be repeated
     #[arg(long = "conf", value_name = "KEY=VALUE", value_parser = setting)]
     conf: Vec<(String, String)>,
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// The main of a job binary: `fn main() { mrlib::run(|conf| Job::map(...)) }`. Does not return.
+/// The main function of a job binary: `fn main() { mrlib::run(|conf| Job::map(...)) }`. Does not
+/// return.
 pub fn run<J: IntoJob>(program: impl Fn(&Conf) -> J + Send + Sync + 'static) -> ! {
     task::shim::enter();
     let make = move |conf: &Conf| program(conf).into_job();
@@ -129,15 +132,15 @@ pub fn run<J: IntoJob>(program: impl Fn(&Conf) -> J + Send + Sync + 'static) -> 
         Some(socket) => task::serve(&socket, Arc::new(move |_, conf| make(conf))),
         None => run_locally(&Args::parse(), &make),
     };
-    // A tracker reads the code; threads that still run have nothing left to do.
+    // A tracker reads the exit code. Threads that still run have no work left.
     process::exit(i32::from(code != ExitCode::SUCCESS))
 }
 
 fn run_locally(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> ExitCode {
     match try_run_locally(args, make) {
-        Ok(words) => {
-            // Whoever closes the pipe has read enough.
-            let _ = std::io::stdout().write_all(&words);
+        Ok(text) => {
+            // Ignore a closed pipe.
+            let _ = std::io::stdout().write_all(&text);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -196,22 +199,22 @@ mod tests {
     use super::*;
     use crate::registry;
 
-    fn said(args: &[&str]) -> Result<String, TaskError> {
+    fn output_of(args: &[&str]) -> Result<String, TaskError> {
         let args = Args::try_parse_from([&["job"], args].concat()).map_err(|error| error.to_string())?;
-        let words =
+        let text =
             try_run_locally(&args, &|conf| registry::job(conf.get("program").unwrap_or("wordcount"), conf));
-        words.map(|words| String::from_utf8(words).expect("text"))
+        text.map(|text| String::from_utf8(text).expect("text"))
     }
 
     #[test]
     fn a_job_describes_itself() {
         let description: Description =
-            serde_json::from_str(&said(&["--describe"]).expect("a job")).expect("sound JSON");
+            serde_json::from_str(&output_of(&["--describe"]).expect("a job")).expect("sound JSON");
         assert_eq!((description.input.as_str(), description.output.as_str()), ("lines", "text"));
         assert!(description.reducer && description.combiner && !description.total_order);
-        assert!(said(&["--describe", "--conf", "program=none"]).is_err());
+        assert!(output_of(&["--describe", "--conf", "program=none"]).is_err());
         for setting in ["pace.map=xyz", "output.replication=0", "record.bytes.max=-1", "input.format=xml"] {
-            let why = said(&["--describe", "--conf", setting]).expect_err(setting).to_string();
+            let why = output_of(&["--describe", "--conf", setting]).expect_err(setting).to_string();
             assert!(why.contains(setting.split('=').next().expect("a key")), "{why}");
         }
     }
@@ -222,18 +225,19 @@ mod tests {
         let at = |name: &str| folder.path().join(name).display().to_string();
         std::fs::write(at("a"), "x y x\n").expect("a disk");
         std::fs::write(at("b"), "y x\n").expect("a disk");
-        let words = said(&["--local", &at("a"), &at("b"), &at("out"), "--threads", "2"]).expect("a good job");
-        assert!(words.lines().any(|line| line.split_whitespace().eq(["MAP_INPUT_RECORDS", "2"])), "{words}");
+        let text =
+            output_of(&["--local", &at("a"), &at("b"), &at("out"), "--threads", "2"]).expect("a good job");
+        assert!(text.lines().any(|line| line.split_whitespace().eq(["MAP_INPUT_RECORDS", "2"])), "{text}");
         let part = std::fs::read_to_string(at("out/part-r-00000")).expect("a part");
         assert_eq!(part, "x\t3\ny\t2\n");
     }
 
     #[test]
-    fn a_job_says_how_to_submit_it() {
-        assert!(said(&[]).expect("words").contains("mrctl submit"));
+    fn job_prints_how_to_submit_it() {
+        assert!(output_of(&[]).expect("text").contains("mrctl submit"));
         for bad in [["--local", "in"].as_slice(), &["--conf", "x"], &["--reduces", "-1"], &["--threads", "0"]]
         {
-            assert!(said(bad).is_err(), "{bad:?}");
+            assert!(output_of(bad).is_err(), "{bad:?}");
         }
     }
 }

@@ -1,36 +1,38 @@
-//! The settings of a job: one table, used to check them at submission, to parse them and to print help.
+//! The settings of a job: one table, used to check them at submission, to parse them and to print
+//! help.
 //!
-//! A setting is known if it is in [`ENGINE`], if the program declares it ([`crate::registry::Builtin::settings`],
-//! [`crate::Job::takes`]), or if its name begins with [`USER`]. Everything else is refused by name, with the nearest
-//! known one: a misspelled setting would otherwise have no effect and no message.
+//! A setting is known if it is in [`ENGINE`], if the program declares it
+//! ([`crate::registry::Builtin::settings`], [`crate::Job::declare_setting`]), or if its name begins
+//! with [`USER`]. Every other setting is refused, with the nearest known name, because a misspelled
+//! setting would have no effect and no message.
 
 use crate::input::Codec;
 use daemon::Bytes;
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::HashMap, str::FromStr};
 
-/// Names with this prefix are for the user's own program; nobody else reads them.
+/// Names with this prefix are free for the programs of users.
 pub const USER: &str = "user.";
 /// Names with this prefix are set by the JobTracker only.
 pub const RESERVED: &str = "fermata.";
-/// Records that `skip.bad.records=true` allows a task to skip.
+/// Number of records that `skip.bad.records=true` allows a task to skip.
 pub const SKIP_DEFAULT: u64 = 100;
-/// The largest replication that a job may ask for. A NameNode may allow less.
+/// Maximum replication that a job may request. A NameNode may allow less.
 pub const REPLICATION_MAX: u64 = 64;
 
-/// The largest `attempts.max`: the JobTracker stores the error of every failed attempt.
+/// Maximum of `attempts.max`: the JobTracker stores the error of every failed attempt.
 pub const ATTEMPTS_MAX: u64 = 100;
-/// The longest name of a setting, in bytes.
+/// Maximum length of the name of a setting, in bytes.
 pub const NAME_BYTES_MAX: usize = 256;
-/// The most settings that a program may declare.
+/// Maximum number of settings that a program may declare.
 pub const DECLARED_MAX: usize = 1000;
-/// Whether the mapper promises that its input may be divided at any record. Set at submission from what the program
-/// says of itself ([`crate::Job::divisible`]).
+/// Whether the mapper is divisible. Set at submission from the program ([`crate::Job::divisible`]).
 pub const MAPPER_DIVISIBLE: &str = "mapper.divisible";
-/// No similar name is looked for above this length: the search takes the product of both lengths.
+/// Maximum length of a name for which a similar one is searched, because the search takes the
+/// product of both lengths.
 const SUGGESTION_BYTES_MAX: usize = 64;
 
-/// The values that a setting takes.
+/// The values that a setting accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -57,59 +59,59 @@ pub enum Kind {
     Text,
 }
 
-/// One setting of the engine or of a program.
+/// A setting of the engine or of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// Its name, as in `--conf NAME=VALUE`.
+    /// The name, as in `--conf NAME=VALUE`.
     pub name: Cow<'static, str>,
-    /// The values that it takes.
+    /// The values that it accepts.
     pub kind: Kind,
-    /// What it means, in one line.
+    /// Its meaning, in one line.
     pub help: Cow<'static, str>,
 }
 
 impl Setting {
-    /// A row of a table.
+    /// An entry of a table.
     pub const fn new(name: &'static str, kind: Kind, help: &'static str) -> Self {
         Self { name: Cow::Borrowed(name), kind, help: Cow::Borrowed(help) }
     }
 }
 
-/// The settings that every job takes.
+/// The settings that every job accepts.
 pub const ENGINE: &[Setting] = &[
     Setting::new("split.size", Kind::Size, "bytes that one map reads [default: a block]"),
     Setting::new("input.format", Kind::Format, "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)"),
-    Setting::new("input.codec", Kind::Codec, "auto, gzip, or none: read compressed files as they are"),
-    Setting::new("input.recursive", Kind::Flag, "false: as --no-recursive [default: true]"),
+    Setting::new("input.codec", Kind::Codec, "auto, gzip, or none: read compressed files unchanged"),
+    Setting::new("input.recursive", Kind::Flag, "false: same as --no-recursive [default: true]"),
     Setting::new(
         "output.replication",
         Kind::Count { min: 1, max: REPLICATION_MAX },
-        "replicas of the result",
+        "replicas of the output files",
     ),
-    Setting::new("slow.start", Kind::Fraction, "part of the maps done before reduces begin, from 0 to 1"),
+    Setting::new("slow.start", Kind::Fraction, "fraction of maps done before reduces start, from 0 to 1"),
     Setting::new("speculation", Kind::Flag, "false: disable speculative execution"),
     Setting::new("speculation.split", Kind::Flag, "false: speculate on a slow map, never split it"),
     Setting::new(
         "attempts.max",
         Kind::Count { min: 1, max: ATTEMPTS_MAX },
-        "failures of a task that fail a job, max 100 [default: 4]",
+        "task failures that fail the job, max 100 [default: 4]",
     ),
     Setting::new("skip.bad.records", Kind::Skip, "bad records that a task may skip (true: 100; see below)"),
-    Setting::new("record.bytes.max", Kind::Size, "the longest record [default: 256MiB]"),
-    Setting::new("pace.map", Kind::Size, "bytes a second at most that a map reads, to try things"),
-    Setting::new("pace.reduce", Kind::Size, "bytes a second at most that a reduce reads"),
-    Setting::new("sort.memory", Kind::Size, "sort buffer of a task"),
+    Setting::new("record.bytes.max", Kind::Size, "maximum length of a record [default: 256MiB]"),
+    Setting::new("pace.map", Kind::Size, "bytes per second that a map reads at most, for tests"),
+    Setting::new("pace.reduce", Kind::Size, "bytes per second that a reduce reads at most"),
+    Setting::new("sort.memory", Kind::Size, "memory of a task for sorting"),
     Setting::new("merge.factor", Kind::Count { min: 2, max: 1 << 20 }, "runs merged at a time [default: 64]"),
     Setting::new("fetch.parallel", Kind::Count { min: 1, max: 1 << 10 }, "parallel fetches [default: 4]"),
     Setting::new("map.output.compress", Kind::Flag, "false: never compress map output"),
-    Setting::new("total.order.splits", Kind::Text, "file of split keys, for jobs that are sorted as a whole"),
+    Setting::new("total.order.splits", Kind::Text, "file of split keys, for jobs with total order"),
     Setting::new("group", Kind::Text, "group of jobs in `mrctl history --figures`"),
 ];
 
-/// Set by `mrctl submit` itself: the folder with the job's files, and what the program says of its mapper.
+/// Set by `mrctl submit`: the staging folder of the job, and whether the mapper is divisible.
 const INTERNAL: &[&str] = &["staging", MAPPER_DIVISIBLE];
 
-/// Hadoop's names and what to use here.
+/// Names of Hadoop settings, and what to use instead.
 const HADOOP: &[(&[&str], &str)] = &[
     (&["mapreduce.job.reduces", "mapred.reduce.tasks"], "use --reduces {}"),
     (&["mapreduce.job.name", "mapred.job.name"], "use --name {}"),
@@ -128,7 +130,7 @@ const HADOOP: &[(&[&str], &str)] = &[
     ),
     (
         &["mapreduce.input.fileinputformat.input.dir.recursive", "mapred.input.dir.recursive"],
-        "folders are read with their subfolders; --no-recursive reads a folder alone",
+        "folders are read with their subfolders; use --no-recursive to read only the folder itself",
     ),
     (
         &[
@@ -174,13 +176,13 @@ const HADOOP: &[(&[&str], &str)] = &[
             "mapreduce.partition.keypartitioner.options",
             "mapreduce.partition.keycomparator.options",
         ],
-        "here the key ends at the first tab of a line: have the mapper write a tab there",
+        "the key always ends at the first tab of a line: write a tab there in the mapper",
     ),
 ];
 const HADOOP_PREFIXES: &[&str] = &["mapreduce.", "mapred.", "stream.", "yarn.", "dfs.", "io.", "fs."];
 
 impl Kind {
-    /// What it accepts, in words for an error.
+    /// The accepted values, for error messages.
     fn wanted(self) -> String {
         match self {
             Self::Flag => "true or false".into(),
@@ -208,7 +210,7 @@ impl Kind {
     }
 }
 
-/// How many records a task may skip by this value of `skip.bad.records`.
+/// The number of records that a task may skip with this value of `skip.bad.records`.
 pub(crate) fn skip_records(text: &str) -> Option<u64> {
     match text {
         "true" => Some(SKIP_DEFAULT),
@@ -217,19 +219,19 @@ pub(crate) fn skip_records(text: &str) -> Option<u64> {
     }
 }
 
-/// The error for a value that a setting does not take.
+/// The error for a value that a setting does not accept.
 pub fn bad(name: &str, value: &str, wanted: &str) -> String {
     format!("setting {name} = {value:?}: it must be {wanted}")
 }
 
-/// Checks every setting of a job whose program declares `own`: a line for people about the first that is unknown or has
-/// a value that it does not take.
+/// Checks every setting of a job whose program declares `own`. The error is one line about the
+/// first setting that is unknown or has an invalid value.
 pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Setting]) -> Result<(), String> {
     let known: HashMap<&str, Kind> =
         ENGINE.iter().chain(own).rev().map(|setting| (&*setting.name, setting.kind)).collect();
     for (name, value) in conf {
         if name.starts_with(RESERVED) {
-            return Err(format!("setting {name}: names that begin with {RESERVED} are Fermata's own"));
+            return Err(format!("setting {name}: names that begin with {RESERVED} are reserved"));
         }
         if name.starts_with(USER) || INTERNAL.contains(&name) {
             continue;
@@ -244,7 +246,8 @@ pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Sett
     Ok(())
 }
 
-/// Checks the values of the engine's settings alone: a task's settings hold more than what its user gave.
+/// Checks only the values of engine settings, because the settings of a task contain more than its
+/// user has given.
 pub(crate) fn check_engine<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), String> {
     for (name, value) in conf {
         let known = ENGINE.iter().find(|setting| setting.name == name);
@@ -258,22 +261,22 @@ pub(crate) fn check_engine<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)
 fn unknown(name: &str, value: &str, own: &[Setting]) -> String {
     let start = format!("setting {name} is unknown");
     if let Some((_, instead)) = HADOOP.iter().find(|(names, _)| names.contains(&name)) {
-        return format!("setting {name} is Hadoop's: {}", instead.replace("{}", value));
+        return format!("setting {name} is a Hadoop setting: {}", instead.replace("{}", value));
     }
     if let Some(near) = nearest(name, ENGINE.iter().chain(own).map(|setting| &*setting.name)) {
         return format!("{start}: did you mean {near}?");
     }
     if HADOOP_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         return format!(
-            "setting {name} looks like Hadoop's and has no equivalent here (`mrctl submit --help`)"
+            "setting {name} looks like a Hadoop setting and has no equivalent (`mrctl submit --help` lists all settings)"
         );
     }
     format!(
-        "{start}: `mrctl submit --help` and `mrctl programs` list all; settings of your own program begin with {USER}"
+        "{start}: `mrctl submit --help` and `mrctl programs` list all settings; names for your own program begin with {USER}"
     )
 }
 
-/// The candidate with the smallest edit distance, if it is near enough to be meant.
+/// The candidate with the smallest edit distance, if it is near enough to be a misspelling.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() > SUGGESTION_BYTES_MAX {
         return None;
@@ -284,7 +287,7 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
     near.filter(|(distance, _)| *distance <= allowed).min().map(|(_, candidate)| candidate)
 }
 
-/// Insertions, deletions and substitutions that make one text of the other.
+/// The number of insertions, deletions and substitutions between two texts (Levenshtein distance).
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -300,7 +303,7 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The rows of a table as help text, indented and aligned.
+/// Renders a table as help text, indented and aligned.
 pub fn help(settings: &[Setting]) -> String {
     let width = settings.iter().map(|setting| setting.name.len()).max().unwrap_or(0);
     let lines: Vec<String> =
@@ -352,10 +355,10 @@ mod tests {
     #[test]
     fn names_of_hadoop_are_translated() {
         let reduces = refusal("mapreduce.job.reduces", "2").expect("Hadoop's");
-        assert_eq!(reduces, "setting mapreduce.job.reduces is Hadoop's: use --reduces 2");
+        assert_eq!(reduces, "setting mapreduce.job.reduces is a Hadoop setting: use --reduces 2");
         let separator = refusal("stream.map.output.field.separator", ",").expect("Hadoop's");
         assert!(separator.contains("first tab"), "{separator}");
-        assert!(refusal("mapreduce.map.memory.mb", "1").expect("Hadoop's").contains("no equivalent"));
+        assert!(refusal("mapreduce.map.memory.mb", "1").expect("a Hadoop setting").contains("no equivalent"));
     }
 
     #[test]
@@ -391,7 +394,7 @@ mod tests {
         assert_eq!(nearest(&long, [&*long].into_iter()), None);
         let endless = std::iter::repeat_n("y".repeat(1 << 20), 2).collect::<Vec<_>>();
         let names = endless.iter().map(String::as_str).chain(["pace.map"]);
-        assert_eq!(nearest("pace.mpa", names), Some("pace.map"), "other lengths are passed over");
+        assert_eq!(nearest("pace.mpa", names), Some("pace.map"), "names of other lengths are skipped");
     }
 
     #[test]
@@ -403,7 +406,10 @@ mod tests {
         let pairs = || conf.iter().map(|(name, value)| (name.as_str(), *value));
         assert_eq!(check(pairs(), &own), Ok(()));
         assert!(check(pairs().chain([("own.999", "1")]), &own).is_err_and(|why| why.contains("own.999")));
-        assert!(check([("attempts.max", "0")], &own).is_err(), "a program cannot redefine the engine's");
+        assert!(
+            check([("attempts.max", "0")], &own).is_err(),
+            "a program cannot redefine a setting of the engine"
+        );
     }
 
     #[test]

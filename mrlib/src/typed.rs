@@ -1,8 +1,9 @@
-//! Types instead of bytes, for those who like them.
+//! Typed keys and values instead of bytes.
 //!
-//! Keys are [`SortKey`]s: unsigned and signed integers, bools, strings, byte strings and tuples of these are encoded so
-//! that their bytes sort as they do. Any other serde type goes into [`Serde`], which groups right but sorts by its
-//! encoding (big-endian fixed integers; strings by length first). Values are any serde types, in bincode.
+//! Keys are [`SortKey`]s: integers, bools, strings, byte strings and tuples of these are encoded so
+//! that their bytes sort like the values. Any other serde type can be wrapped in [`Serde`]; it is
+//! grouped correctly, but sorted by its encoding (big-endian fixed integers; strings by length
+//! first). Values can be any serde types, encoded with bincode.
 //!
 //! ```
 //! use mrlib::{Context, Emit, Job, TaskError, typed::*};
@@ -12,8 +13,13 @@
 //! impl TypedMapper for Words {
 //!     type Key = (String, u16);
 //!     type Value = u64;
-//!     fn map(&mut self, _at: &[u8], line: &[u8], out: &mut TypedOut<'_, Self::Key, u64>, _: &mut Context)
-//!     -> Result<(), TaskError> {
+//!     fn map(
+//!         &mut self,
+//!         _offset: &[u8],
+//!         line: &[u8],
+//!         out: &mut TypedOut<'_, Self::Key, u64>,
+//!         _: &mut Context,
+//!     ) -> Result<(), TaskError> {
 //!         for word in String::from_utf8_lossy(line).split_whitespace() {
 //!             out.emit(&(word.to_owned(), 2024), &1)?;
 //!         }
@@ -34,8 +40,13 @@
 //! impl TypedReducer for Print {
 //!     type Key = (String, u16);
 //!     type Value = u64;
-//!     fn reduce(&mut self, (word, year): Self::Key, values: &mut TypedValues<'_, u64>, out: &mut dyn Emit, _: &mut Context)
-//!     -> Result<(), TaskError> {
+//!     fn reduce(
+//!         &mut self,
+//!         (word, year): Self::Key,
+//!         values: &mut TypedValues<'_, u64>,
+//!         out: &mut dyn Emit,
+//!         _: &mut Context,
+//!     ) -> Result<(), TaskError> {
 //!         let mut sum = 0;
 //!         while let Some(count) = values.next()? {
 //!             sum += count;
@@ -57,15 +68,15 @@ use crate::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::marker::PhantomData;
 
-/// A damaged length must not ask for more than this.
+/// Limit of memory for a damaged length.
 const DECODE_BYTES_MAX: usize = 256 << 20;
 
-/// A key whose bytes sort as it does.
+/// A key whose encoding sorts like the key.
 pub trait SortKey: Sized {
-    /// Puts its bytes at the end of `out`.
+    /// Appends its encoding to `out`.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Takes it from the front of `bytes`; None if they are not what `encode` made.
+    /// Decodes a key from the front of `bytes`. None if they are malformed.
     fn decode(bytes: &mut &[u8]) -> Option<Self>;
 }
 
@@ -84,7 +95,7 @@ macro_rules! integers {
         }
 
         impl SortKey for $signed {
-            // The sign turned around: negative numbers come first.
+            // The sign bit is inverted, so that negative numbers come first.
             fn encode(&self, out: &mut Vec<u8>) {
                 (self.cast_unsigned() ^ Self::MIN.cast_unsigned()).encode(out);
             }
@@ -108,7 +119,8 @@ impl SortKey for bool {
     }
 }
 
-/// Zero bytes are followed by 255, and two zeros end it: so the shorter comes first, also within a tuple.
+/// A zero byte is followed by 255, and two zeros end the string. So a prefix sorts first, also
+/// within a tuple.
 impl SortKey for Vec<u8> {
     fn encode(&self, out: &mut Vec<u8>) {
         for byte in self {
@@ -176,7 +188,7 @@ impl<A: SortKey, B: SortKey, C: SortKey> SortKey for (A, B, C) {
     }
 }
 
-/// Any serde type as a key. Equal keys meet; their order is that of the encoding, not of the type.
+/// Any serde type as a key. Equal keys are grouped; their order is that of the encoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Serde<T>(pub T);
 
@@ -184,7 +196,7 @@ impl<T: Serialize + DeserializeOwned> SortKey for Serde<T> {
     fn encode(&self, out: &mut Vec<u8>) {
         let config = bincode::config::standard().with_big_endian().with_fixed_int_encoding();
         bincode::serde::encode_into_std_write(&self.0, out, config)
-            .expect("memory takes it, and bincode all types");
+            .expect("bincode can encode all types to memory");
     }
 
     fn decode(bytes: &mut &[u8]) -> Option<Self> {
@@ -199,7 +211,7 @@ impl<T: Serialize + DeserializeOwned> SortKey for Serde<T> {
 fn decode_key<K: SortKey>(mut bytes: &[u8]) -> Result<K, TaskError> {
     let whole = bytes;
     let key = K::decode(&mut bytes).filter(|_| bytes.is_empty());
-    key.ok_or_else(|| TaskError::Program(format!("key {} is not of its type", quoted(whole))))
+    key.ok_or_else(|| TaskError::Program(format!("key {} cannot be decoded as its type", quoted(whole))))
 }
 
 fn decode_value<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, TaskError> {
@@ -207,17 +219,17 @@ fn decode_value<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, TaskError> {
     let decoded = bincode::serde::decode_from_slice(bytes, config);
     decoded
         .map(|(value, _)| value)
-        .map_err(|error| TaskError::Program(format!("a value is not of its type: {error}")))
+        .map_err(|error| TaskError::Program(format!("a value cannot be decoded as its type: {error}")))
 }
 
-/// A [`Mapper`] that puts out types.
+/// A [`Mapper`] that emits typed pairs.
 pub trait TypedMapper: Send {
-    /// Of the keys put out.
+    /// The type of its keys.
     type Key: SortKey;
-    /// Of the values put out.
+    /// The type of its values.
     type Value: Serialize;
 
-    /// One record, as the input format cuts it.
+    /// Processes one record of the input format.
     fn map(
         &mut self,
         key: &[u8],
@@ -226,7 +238,7 @@ pub trait TypedMapper: Send {
         context: &mut Context,
     ) -> Result<(), TaskError>;
 
-    /// The end of the task's input.
+    /// Called at the end of the input.
     fn finish(
         &mut self,
         _out: &mut TypedOut<'_, Self::Key, Self::Value>,
@@ -235,7 +247,7 @@ pub trait TypedMapper: Send {
         Ok(())
     }
 
-    /// As [`Mapper::divisible`].
+    /// See [`Mapper::divisible`].
     fn divisible() -> bool
     where
         Self: Sized,
@@ -244,14 +256,14 @@ pub trait TypedMapper: Send {
     }
 }
 
-/// A [`Reducer`] that gets types, and puts out bytes for the output format.
+/// A [`Reducer`] that gets typed pairs, and emits bytes for the output format.
 pub trait TypedReducer: Send {
-    /// As the mapper's.
+    /// The key type of the mapper.
     type Key: SortKey;
-    /// As the mapper's.
+    /// The value type of the mapper.
     type Value: DeserializeOwned;
 
-    /// One key group.
+    /// Processes one key group.
     fn reduce(
         &mut self,
         key: Self::Key,
@@ -260,39 +272,39 @@ pub trait TypedReducer: Send {
         context: &mut Context,
     ) -> Result<(), TaskError>;
 
-    /// The end of the task's input.
+    /// Called at the end of the input.
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
         Ok(())
     }
 
-    /// As [`Reducer::state_between_keys`].
+    /// See [`Reducer::state_between_keys`].
     fn state_between_keys(&self) -> StateBetweenKeys {
         StateBetweenKeys::None
     }
 
-    /// As [`Reducer::save`].
+    /// See [`Reducer::save`].
     fn save(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<Vec<u8>, TaskError> {
         Ok(Vec::new())
     }
 
-    /// As [`Reducer::restore`].
+    /// See [`Reducer::restore`].
     fn restore(&mut self, _state: &[u8]) -> Result<(), TaskError> {
         Ok(())
     }
 }
 
-/// A combiner that makes one value of two.
+/// A combiner that merges two values into one.
 pub trait TypedCombiner: Send {
-    /// As the mapper's.
+    /// The key type of the mapper.
     type Key: SortKey;
-    /// As the mapper's.
+    /// The value type of the mapper.
     type Value: Serialize + DeserializeOwned;
 
-    /// Puts `value` into `into`.
+    /// Merges `value` into `into`.
     fn combine(&mut self, into: &mut Self::Value, value: Self::Value);
 }
 
-/// Takes typed pairs.
+/// Receives typed pairs.
 pub struct TypedOut<'a, K, V> {
     out: &'a mut dyn Emit,
     buffers: &'a mut (Vec<u8>, Vec<u8>),
@@ -300,7 +312,7 @@ pub struct TypedOut<'a, K, V> {
 }
 
 impl<K: SortKey, V: Serialize> TypedOut<'_, K, V> {
-    /// Puts out one pair.
+    /// Emits a pair.
     pub fn emit(&mut self, key: &K, value: &V) -> Result<(), TaskError> {
         let (key_bytes, value_bytes) = &mut *self.buffers;
         key_bytes.clear();
@@ -316,7 +328,7 @@ fn encode_value(value: &impl Serialize, bytes: &mut Vec<u8>) -> Result<(), TaskE
     encoded.map(drop).map_err(|error| TaskError::Program(format!("a value cannot be encoded: {error}")))
 }
 
-/// Gives typed values.
+/// Iterates over typed values.
 pub struct TypedValues<'a, V> {
     values: &'a mut dyn Values,
     kind: PhantomData<V>,
@@ -324,23 +336,20 @@ pub struct TypedValues<'a, V> {
 
 impl<V: DeserializeOwned> TypedValues<'_, V> {
     /// The next value.
-    #[allow(
-        clippy::should_implement_trait,
-        reason = "an error ends it, which an Iterator's user would not see"
-    )]
+    #[allow(clippy::should_implement_trait, reason = "an Iterator could not return an error")]
     pub fn next(&mut self) -> Result<Option<V>, TaskError> {
         self.values.next()?.map(decode_value).transpose()
     }
 }
 
-/// A typed mapper or reducer as one of bytes.
+/// Adapts a typed mapper or reducer to bytes.
 pub struct Typed<T> {
     program: T,
     buffers: (Vec<u8>, Vec<u8>),
 }
 
 impl<T> Typed<T> {
-    /// Wraps it.
+    /// Wraps a typed mapper or reducer.
     pub fn new(program: T) -> Self {
         Self { program, buffers: <_>::default() }
     }
@@ -397,14 +406,14 @@ impl<T: TypedReducer> Reducer for Typed<T> {
     }
 }
 
-/// A typed combiner as one of bytes.
+/// Adapts a typed combiner to bytes.
 pub struct Combining<T> {
     program: T,
     buffer: Vec<u8>,
 }
 
 impl<T> Combining<T> {
-    /// Wraps it.
+    /// Wraps a typed combiner.
     pub fn new(program: T) -> Self {
         Self { program, buffer: Vec::new() }
     }
@@ -427,7 +436,7 @@ impl<T: TypedCombiner> Reducer for Combining<T> {
         out.emit(key, &self.buffer)
     }
 
-    /// In place if the result is as long as what it replaces.
+    /// In place if the result has the same length.
     fn fold(&mut self, into: &mut [u8], value: &[u8]) -> bool {
         let (Ok(mut sum), Ok(value)) = (decode_value(into), decode_value(value)) else { return false };
         self.program.combine(&mut sum, value);
@@ -535,6 +544,6 @@ mod tests {
         assert!(add.fold(&mut into, &[50]));
         assert_eq!(into, [250]);
         assert!(!add.fold(&mut into, &[50]), "300 takes three bytes");
-        assert_eq!(into, [250], "and is as it was");
+        assert_eq!(into, [250], "the value is unchanged");
     }
 }

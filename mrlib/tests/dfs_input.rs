@@ -1,5 +1,5 @@
-//! Splits of a file in the distributed file system, with the daemons in this process: mapped, over the network, and with
-//! a damaged replica on this machine.
+//! Splits of a file in the distributed file system, with its daemons in this process:
+//! memory-mapped, over the network, and with damaged local replicas.
 
 use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs};
 use dfs::{
@@ -27,7 +27,7 @@ struct Cluster {
 }
 
 /// One NameNode and two DataNodes; every block is on both.
-async fn up() -> Cluster {
+async fn start_cluster() -> Cluster {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default();
     config.namenode.listen = "127.0.0.1:0".into();
@@ -119,11 +119,11 @@ fn block_files(folder: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn lines_over_blocks_wherever_they_are() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let cluster = runtime.block_on(up());
+    let cluster = runtime.block_on(start_cluster());
     let mut text: Vec<u8> = (0..9000u32)
         .flat_map(|n| format!("line {n} {}\n", "x".repeat(n as usize % 71)).into_bytes())
         .collect();
-    // One that is longer than a block, and no newline at the end.
+    // One line is longer than a block, and the last has no newline.
     text.resize(text.len() + 150_000, b'y');
     text.extend_from_slice(b"\nlast");
     let (path, length) = (DfsPath::parse("/text").unwrap(), text.len() as u64);
@@ -143,7 +143,7 @@ fn lines_over_blocks_wherever_they_are() {
         assert!(splits(&near, size) == wanted, "mapped, splits of {size}");
         assert!(splits(&far, size) == wanted, "over the network, splits of {size}");
     }
-    // A byte in the middle of one replica of each block changes.
+    // A byte in the middle of one replica of each block is changed.
     let mut replicas = Vec::new();
     block_files(&cluster.dir.path().join("n1"), &mut replicas);
     assert!(replicas.len() as u64 >= length / BLOCK);
@@ -151,7 +151,7 @@ fn lines_over_blocks_wherever_they_are() {
         let mut bytes = std::fs::read(replica).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
-        // In place, as a disk would do it.
+        // In place, like a failing disk.
         std::fs::write(replica, bytes).unwrap();
     }
     assert!(splits(&near, BLOCK) == wanted, "with damaged replicas");

@@ -1,65 +1,69 @@
-//! Where the replicas of a block go: a pure function on plain data.
+//! Chooses DataNodes for the replicas of a block: a pure function on plain data.
 //!
-//! First replica on the writer's host, or a suggested one, or anywhere; second off the first's rack if there is
-//! another rack; third on the second's rack; the rest on racks with the fewest replicas so far. Among equals
-//! two are drawn, weighted by free space, and the less loaded one wins: full nodes fill slowly, and a burst of
-//! writes does not all go to the emptiest.
+//! The first replica goes to the host of the writer, else to a suggested host, else anywhere. The
+//! second goes to another rack if there is one, the third to the rack of the second, and further
+//! ones to racks with the fewest replicas. Among equal nodes, two are drawn at random, weighted by
+//! free space, and the one with the lower load is used. So full nodes fill slowly, and a burst of
+//! writes does not go to the emptiest node only.
 //!
-//! Invariants: no node twice; only candidates that are usable, not excluded, without the block, and with room.
-//! Fewer nodes than asked give fewer replicas. Deliberately absent: hidden randomness; the caller gives the seed.
+//! Invariants: no node is chosen twice, and chosen nodes are usable, not excluded, have no replica
+//! of the block, and have enough free space. If there are too few nodes, fewer replicas are placed.
+//!
+//! Deliberately absent: hidden randomness. The caller provides the seed.
 
 use std::collections::BTreeMap;
 
-/// A DataNode as placement sees it.
+/// A DataNode that may get a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate<'a> {
-    /// Its name.
+    /// The name of the node.
     pub name: &'a str,
-    /// Its host.
+    /// The host of the node.
     pub host: &'a str,
-    /// Its rack.
+    /// The rack of the node.
     pub rack: &'a str,
-    /// Room for blocks, bytes, less what is on its way there.
+    /// Free bytes for blocks, without those of writes in progress.
     pub free: u64,
-    /// Writes and copies on their way there.
+    /// Number of writes and copies to this node in progress.
     pub load: u32,
-    /// Live and not draining.
+    /// Whether it is live and not draining.
     pub usable: bool,
 }
 
-/// What is to be placed.
+/// A placement request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Placing<'a> {
-    /// New replicas wanted.
+    /// Number of new replicas.
     pub count: usize,
-    /// Where the writer is; empty if unknown.
+    /// The host of the writer; empty if unknown.
     pub writer_host: &'a str,
-    /// Nodes the writer saw fail, by name.
+    /// Names of nodes that failed for the writer.
     pub exclude: &'a [String],
-    /// A scheduler's wish, best first.
+    /// Preferred hosts of a scheduler, best first.
     pub suggested_hosts: &'a [String],
-    /// Candidates (by index) that have the block already.
+    /// Indexes of candidates that already have the block.
     pub existing: &'a [usize],
-    /// The block's size at most.
+    /// The maximum size of the block.
     pub block_bytes: u64,
-    /// Decides among equals.
+    /// Seed of the random choice among equal nodes.
     pub seed: u64,
 }
 
-/// Why a candidate cannot be taken, counted.
+/// Why candidates cannot be used: number of candidates by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shortage {
-    /// All candidates.
+    /// Number of candidates.
     pub nodes: usize,
     /// Not live, or draining.
     pub unusable: usize,
-    /// No room for the block.
+    /// Not enough free space for the block.
     pub full: usize,
-    /// The writer does not want them.
+    /// Excluded by the writer.
     pub excluded: usize,
 }
 
-/// The chosen candidates by index, in pipeline order: up to `count`, possibly none.
+/// Chooses up to `count` candidates. Returns their indexes in the order of the pipeline; possibly
+/// none.
 pub fn place(candidates: &[Candidate<'_>], placing: &Placing<'_>) -> Vec<usize> {
     let fits = |index: &usize| {
         let node = &candidates[*index];
@@ -82,7 +86,7 @@ pub fn place(candidates: &[Candidate<'_>], placing: &Placing<'_>) -> Vec<usize> 
     chosen
 }
 
-/// Why nothing could be placed.
+/// Counts the reasons why candidates cannot be used.
 pub fn shortage(candidates: &[Candidate<'_>], placing: &Placing<'_>) -> Shortage {
     let mut shortage = Shortage { nodes: candidates.len(), ..Shortage::default() };
     for node in candidates {
@@ -97,7 +101,7 @@ pub fn shortage(candidates: &[Candidate<'_>], placing: &Placing<'_>) -> Shortage
     shortage
 }
 
-/// The part of `left` that the next replica should come from; never empty if `left` is not.
+/// The part of `left` that the next replica should be chosen from. Not empty unless `left` is.
 fn preferred(
     candidates: &[Candidate<'_>],
     placing: &Placing<'_>,
@@ -131,14 +135,15 @@ fn fewest_on_rack(candidates: &[Candidate<'_>], holders: &[usize], left: &[usize
     left.iter().copied().filter(|index| count(index) == fewest).collect()
 }
 
-/// Draws by seed.
+/// Random choices from a seed.
 struct Draw<'a> {
     candidates: &'a [Candidate<'a>],
     seed: u64,
 }
 
 impl Draw<'_> {
-    /// Two draws weighted by free space; the less loaded wins, the emptier breaks a tie.
+    /// Draws two nodes, weighted by free space. The one with the lower load is used, or the one
+    /// with more free space if the loads are equal.
     fn one_of(&mut self, pool: &[usize]) -> usize {
         let (one, other) = (self.weighted(pool), self.weighted(pool));
         let key = |index: usize| (self.candidates[index].load, u64::MAX - self.candidates[index].free, index);
@@ -146,7 +151,7 @@ impl Draw<'_> {
     }
 
     fn weighted(&mut self, pool: &[usize]) -> usize {
-        // Plus one: nodes that are all full to the brim (blocks of 0 bytes) still have a chance each.
+        // Plus one, so that full nodes can be drawn for empty blocks.
         let weight = |index: &usize| u128::from(self.candidates[*index].free) + 1;
         let total: u128 = pool.iter().map(weight).sum();
         let mut at = (u128::from(self.next()) * total) >> 64;
@@ -160,7 +165,7 @@ impl Draw<'_> {
         pool[pool.len() - 1]
     }
 
-    /// `SplitMix64`.
+    /// The splitmix64 random number generator.
     fn next(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.seed;
@@ -245,7 +250,7 @@ mod tests {
         let big = (0..2000)
             .filter(|seed| place(&nodes, &Placing { count: 1, seed: *seed, ..Placing::default() }) == [0])
             .count();
-        assert!((1700..2000).contains(&big), "{big} of 2000 on the node with nine tenths of the room");
+        assert!((1700..2000).contains(&big), "{big} of 2000 on the node with nine tenths of the free space");
     }
 
     #[test]

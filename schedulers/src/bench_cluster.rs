@@ -1,7 +1,8 @@
-//! A large cluster under load, made of facts: what a policy is measured on.
+//! A large cluster under load, built from facts, to measure policies.
 //!
-//! Every slot is held but one of each kind on every tracker; every job has maps and reduces that wait, with input on
-//! three hosts each. Who has a clock asks the policy ([`BenchCluster::decide`]) and takes the time.
+//! On every tracker all slots but one of each phase are in use. Every job has pending maps and
+//! reduces, and each map has its input on three hosts. The caller has the clock and measures
+//! [`BenchCluster::decide`].
 
 use crate::{Params, PolicyError, make};
 use mrcore::{
@@ -17,18 +18,18 @@ use mrcore::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// How large.
+/// The size of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Trackers, of eight map and four reduce slots each, forty to a rack.
+    /// Trackers, each with eight map slots and four reduce slots, forty to a rack.
     pub trackers: u32,
     /// Running jobs.
     pub jobs: u32,
-    /// Maps that wait, over all jobs, besides one for every free slot.
+    /// Pending maps over all jobs, in addition to one for every free slot.
     pub waiting: u32,
 }
 
-/// The size that figures are wanted for.
+/// The size for which results are published.
 pub const LARGE: Size = Size { trackers: 1000, jobs: 200, waiting: 50_000 };
 
 const SLOTS: PerPhase<u32> = PerPhase { map: 8, reduce: 4 };
@@ -44,12 +45,12 @@ pub struct BenchCluster {
 }
 
 impl BenchCluster {
-    /// Sets it up.
+    /// Builds the cluster.
     pub fn new(spec: &str, params: &Params, size: Size) -> Result<Self, PolicyError> {
         Self::shadowed(spec, None, params, size)
     }
 
-    /// The same with another policy in its shadow.
+    /// Builds the cluster with a second policy as shadow.
     pub fn shadowed(
         spec: &str,
         shadow: Option<&str>,
@@ -60,9 +61,9 @@ impl BenchCluster {
         if let Some(shadow) = shadow {
             core = core.with_shadow(make(shadow, params)?);
         }
-        let mut stage = Self { core, size, now: BEGIN, seq: 0 };
+        let mut cluster = Self { core, size, now: BEGIN, seq: 0 };
         for tracker in 0..size.trackers {
-            stage.apply(Fact::TrackerJoined {
+            cluster.apply(Fact::TrackerJoined {
                 tracker: TrackerId(tracker),
                 name: format!("t{tracker}"),
                 incarnation: Incarnation(1),
@@ -77,27 +78,27 @@ impl BenchCluster {
             let fact = Fact::JobSubmitted {
                 job: JobId(job),
                 request: RequestId(u128::from(job)),
-                spec: stage.job(job),
+                spec: cluster.job(job),
             };
-            stage.apply(fact);
+            cluster.apply(fact);
         }
-        let last = Phase::BOTH.map(|phase| stage.fill(phase)).concat();
-        // Policies that think when time passes have thought, and what they wanted solved is. Some look at all free slots
-        // then: there is none before that.
-        stage.tick();
+        let last = Phase::BOTH.map(|phase| cluster.fill(phase)).concat();
+        // A tick lets policies compute their estimates and solve their problems. It comes before
+        // slots are freed, because some policies use free slots in it.
+        cluster.tick();
         for attempt in last {
-            stage.apply(Fact::AttemptKilled { attempt, why: "to make room".into(), bytes_in: 0 });
+            cluster.apply(Fact::AttemptKilled { attempt, why: "to free a slot".into(), bytes_in: 0 });
         }
-        Ok(stage)
+        Ok(cluster)
     }
 
-    /// A second later time is looked at.
+    /// Advances the time by a second and sends a tick.
     pub fn tick(&mut self) {
         self.now = self.now + Span::secs(1);
         self.handle(Event::Tick);
     }
 
-    /// What the core wants solved is solved at once; nothing else that it wants is done.
+    /// Sends an event. Computations are solved at once, other effects are ignored.
     fn handle(&mut self, event: Event) {
         let mut out = Vec::new();
         self.core.handle(self.now, event, &mut out);
@@ -109,16 +110,16 @@ impl BenchCluster {
         }
     }
 
-    /// Every tracker says how far its attempts are.
+    /// Every tracker reports the progress of its attempts.
     pub fn send_heartbeats(&mut self) {
         (0..self.size.trackers).for_each(|tracker| self.heartbeat(tracker));
     }
 
     fn apply(&mut self, fact: Fact) {
-        self.core.replay(&Entry { at: BEGIN, fact }).expect("made to fit");
+        self.core.replay(&Entry { at: BEGIN, fact }).expect("the facts are consistent");
     }
 
-    /// Slots of a kind.
+    /// All slots of a phase.
     fn slots(&self, phase: Phase) -> u32 {
         self.size.trackers * SLOTS[phase]
     }
@@ -155,7 +156,8 @@ impl BenchCluster {
         })
     }
 
-    /// Every slot is held, by all jobs in turn; who holds the last one of each tracker.
+    /// Fills every slot, with all jobs in turn. Returns the attempt in the last slot of each
+    /// tracker.
     fn fill(&mut self, phase: Phase) -> Vec<AttemptId> {
         let mut last = Vec::new();
         let slots = self.slots(phase);
@@ -164,7 +166,7 @@ impl BenchCluster {
             let tracker = TrackerId(slot % self.size.trackers);
             let why = Why::default();
             let (attempt, speculative) = (task.attempt(0), false);
-            self.apply(Fact::AttemptLaunched { attempt, tracker, speculative, from: None, why });
+            self.apply(Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from: None, why });
             if slot >= slots - self.size.trackers {
                 last.push(attempt);
             }
@@ -172,13 +174,13 @@ impl BenchCluster {
         last
     }
 
-    /// What the policy does with a tracker's two free slots. Nothing is carried out.
+    /// The decisions of the policy for the two free slots of a tracker. They are not carried out.
     pub fn decide(&mut self, tracker: u32) -> Vec<Decision> {
         self.core.consult(self.now, Cause::Offer(TrackerId(tracker % self.size.trackers)))
     }
 
-    /// A whole heartbeat of a tracker that says how far its attempts are, and that those that were told to release their slots
-    /// have; if it is offered anything, it is carried out.
+    /// A complete heartbeat of a tracker. It reports the progress of its attempts, and the end of
+    /// those that were preempted. Decisions of the policy are carried out.
     pub fn heartbeat(&mut self, tracker: u32) {
         let tracker = TrackerId(tracker % self.size.trackers);
         self.seq += 1;
@@ -207,13 +209,13 @@ fn report(attempt: &Attempt, cluster: &Cluster, activity: u64) -> AttemptReport 
             bytes_in: progress.bytes_in,
             records: 0,
         }),
-        AttemptState::Stopping => AttemptStatus::Killed("as it was told".into()),
+        AttemptState::Stopping => AttemptStatus::Killed("stopped by order".into()),
         _ => AttemptStatus::Running(progress),
     };
     AttemptReport { attempt: attempt.id, status }
 }
 
-/// A linear program of coshh's for so many classes and different nodes, made up.
+/// A synthetic linear program of coshh with this many classes and different nodes.
 pub fn program(classes: usize, nodes: usize) -> Problem {
     crate::coshh::synthetic_problem(classes, nodes)
 }
@@ -225,8 +227,8 @@ mod tests {
     #[test]
     fn bench_cluster_fits_many_trackers_and_few_jobs() {
         let size = Size { trackers: 200, jobs: 2, waiting: 10 };
-        let mut stage = BenchCluster::new("fifo", &Params::new(), size).unwrap();
-        assert_eq!(stage.decide(7).len(), 2, "one map and one reduce");
+        let mut cluster = BenchCluster::new("fifo", &Params::new(), size).unwrap();
+        assert_eq!(cluster.decide(7).len(), 2, "one map and one reduce");
     }
 
     #[test]
@@ -237,16 +239,16 @@ mod tests {
                 .map(|(key, value)| (key.to_owned(), value.to_owned())),
         );
         for spec in crate::specs() {
-            let mut stage = BenchCluster::new(&spec, &params, size).unwrap();
-            assert_eq!(stage.decide(7).len(), 2, "{spec}: one map and one reduce");
-            assert_eq!(stage.decide(7), stage.decide(7), "{spec}: asking changes nothing");
-            stage.heartbeat(7);
-            assert!(stage.decide(7).is_empty(), "{spec}: the slots are taken");
+            let mut cluster = BenchCluster::new(&spec, &params, size).unwrap();
+            assert_eq!(cluster.decide(7).len(), 2, "{spec}: one map and one reduce");
+            assert_eq!(cluster.decide(7), cluster.decide(7), "{spec}: asking changes nothing");
+            cluster.heartbeat(7);
+            assert!(cluster.decide(7).is_empty(), "{spec}: the slots are taken");
             for _ in 0..40 {
-                stage.send_heartbeats();
-                stage.tick();
+                cluster.send_heartbeats();
+                cluster.tick();
             }
-            assert_eq!(stage.core.refusals(), 0, "{spec}: in forty seconds");
+            assert_eq!(cluster.core.refusals(), 0, "{spec}: in forty seconds");
         }
     }
 }

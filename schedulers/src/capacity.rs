@@ -1,12 +1,17 @@
-//! Capacity: queues in queues with guarantees, first in first out within each.
+//! Capacity: a tree of queues with guarantees; first in, first out within a queue.
 //!
-//! Hadoop's, which the papers measure against. A queue is guaranteed a part of its parent and may hold more while others
-//! leave it unused, up to its maximum. A free slot goes to the queue that has least of its guarantee, level by level; in it
-//! to the first job, by priority and age, whose user is within his limit. A queue that has been below its guarantee for
-//! `reclaim_after`, and could use more, gets slots back from those above theirs, the youngest attempts first.
-//! Differs from Hadoop's: slots are preempted by splitting and pausing unless `preempt = kill`; a job for a queue that
-//! is not there goes to `default`, which has what is left over of 100 percent unless something else is said.
-//! Deliberately absent: delay scheduling (a job's nearest map goes first), memory as a resource.
+//! The capacity scheduler of Hadoop, which the papers compare with. A queue is guaranteed a part of
+//! its parent, and may hold more, up to its maximum, while other queues do not use theirs. At each
+//! level of the tree, a free slot goes to the queue that holds the smallest part of its guarantee,
+//! and within a leaf to the first job, by priority and age, whose user is within the user limit. A
+//! queue that has been below its guarantee for `reclaim_after` and could use more gets slots from
+//! queues above theirs; the youngest attempts are preempted first.
+//!
+//! Differs from Hadoop: attempts are split and paused unless `preempt = kill`. A job that names an
+//! unknown queue is in `default`, which gets the remainder of 100 percent unless it is configured.
+//!
+//! Deliberately absent: delay scheduling (the nearest map of a job goes first), memory as a
+//! resource.
 
 mod queues;
 
@@ -26,7 +31,7 @@ use mrcore::{
 use queues::{Queue, Queues};
 use std::cmp::Reverse;
 
-/// What its rules mean in words.
+/// The texts of its rules.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("queue-capacity", "queue {queue} held {held} of its guaranteed {guaranteed} slots"),
     (
@@ -56,9 +61,9 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// With these parameters.
+    /// Reads the parameters.
     pub fn new(section: &mut Section<'_>) -> Self {
-        let about = "how long a queue bears to be below its guarantee before it gets slots back";
+        let about = "how long a queue may be below its guarantee before it gets slots from others";
         Self {
             queues: Queues::new(section),
             preempt_mode: section.preempt_mode(),
@@ -67,7 +72,7 @@ impl Capacity {
         }
     }
 
-    /// Slots back for queues that have been below their guarantees for too long.
+    /// Preempts attempts for queues that have been below their guarantees for too long.
     fn reclaim(&mut self, phase: Phase, plan: &mut Plan<'_>) {
         let (cluster, now) = (plan.cluster(), plan.now());
         let mut claims = Vec::new();

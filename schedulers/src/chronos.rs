@@ -1,14 +1,19 @@
-//! Chronos: work lost with a machine gets slots back at once, near its data, under the ranking of any other policy.
+//! Chronos: tasks that were lost with a node get slots at once, near their input, under the ranking
+//! of any other policy.
 //!
-//! Yildiz et al. (2015). When a tracker is lost, what ran on it, and maps whose output went with it and is needed,
-//! are *recovery tasks*. Each is paired with a victim: a running attempt on a host of its input (for a reduce, on
-//! any), of a job that its own job outranks under the inner policy; of these the lowest-ranked job's, then the one that
-//! has done least. The victim's slot is preempted by split or pause and reserved. When no victim is outranked any more,
-//! the inner rule holds, and the rest waits its turn. Victims go on later like any waiting task.
-//! Differs from the paper: with `early = suspect` it acts when a tracker falls silent or its connection breaks, by
-//! duplicates that failed if the tracker is heard of again (only for jobs that allow duplicates). Input that is
-//! on no live host may have a victim anywhere.
-//! Deliberately absent: any ranking of its own.
+//! Yildiz et al. (2015). When a tracker is lost, its attempts, and maps whose output was lost with
+//! it and is needed, are *recovery tasks*. Each gets a victim: a running attempt on a host of its
+//! input (for a reduce, on any host) of a job that the job of the task outranks under the inner
+//! policy. Among these, an attempt of the lowest-ranked job is chosen, then the one with the least
+//! progress. The victim is split or paused, and its slot is reserved. When no victim is outranked
+//! any more, the remaining recovery tasks wait like other pending tasks. Victims continue later
+//! like other pending tasks.
+//!
+//! Differs from the paper: with `early = suspect`, it acts when a tracker becomes suspect, by
+//! launching duplicates (only for jobs that allow them), which end if the tracker recovers. If no
+//! live host has the input of a task, its victim may be anywhere.
+//!
+//! Deliberately absent: a ranking of its own.
 
 use mrcore::{
     Cluster, Fact, Phase, Plan, Refused, Scheduler, Span, Time, Why,
@@ -27,18 +32,18 @@ use std::{
 
 use crate::params::Section;
 
-/// Work that has found no slot is looked at this often.
+/// How often recovery tasks without a slot are tried again.
 const RETRY_INTERVAL: Span = Span::secs(1);
 
-/// What its rules mean in words.
+/// The texts of its rules.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     (
         "recovery",
-        "[the slot goes to work of {for_job:job} that was lost with a node][!for_job it was lost with a node and goes first]",
+        "[the slot goes to a task of {for_job:job} that was lost with its node][!for_job it was lost with its node and has precedence]",
     ),
     (
         "lost-with-tracker",
-        "{tasks task was|tasks were} lost with a node, and slots near the input are preempted",
+        "{tasks task was|tasks were} lost with a node: attempts near the input are preempted",
     ),
 ];
 
@@ -47,17 +52,17 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
 pub struct Chronos {
     inner: Box<dyn Scheduler>,
     name: String,
-    /// Whether a tracker that is only suspect counts.
+    /// Whether it acts when a tracker is suspect.
     acts_on_suspicion: bool,
     preempt_mode: PreemptMode,
-    /// Tasks whose work went with a machine, and that have not been launched since.
+    /// Recovery tasks that have not been launched since.
     lost: BTreeSet<TaskId>,
-    /// Some of them are new.
+    /// Whether there are new recovery tasks.
     has_new_work: bool,
 }
 
 impl Chronos {
-    /// Around a policy.
+    /// Wraps a policy.
     pub fn new(inner: Box<dyn Scheduler>, section: &mut Section<'_>) -> Self {
         let about = "act when a tracker is suspect, or only when it is lost";
         let acts_on_suspicion = section.choice("early", &[("suspect", true), ("lost", false)], about);
@@ -65,7 +70,7 @@ impl Chronos {
         Self { inner, name, acts_on_suspicion, preempt_mode, lost: BTreeSet::new(), has_new_work: false }
     }
 
-    /// Takes down what a fact says of work that went with a machine.
+    /// Updates the list of recovery tasks.
     fn note(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
             Fact::TrackerSuspected { tracker, .. } if self.acts_on_suspicion => {
@@ -77,7 +82,7 @@ impl Chronos {
                     self.add_lost_task(task);
                 }
             }
-            // What could not be fetched from a machine that is there is no loss of a machine.
+            // An output that could not be fetched from a live tracker is not a recovery task.
             Fact::AttemptKilled { attempt, .. } | Fact::MapOutputLost { attempt, .. }
                 if was_on_lost_tracker(*attempt, cluster) =>
             {
@@ -89,7 +94,7 @@ impl Chronos {
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.lost.retain(|task| task.job != *job);
             }
-            // What was lost before a restart has waited so long that the inner policy may have it.
+            // After a restart, the inner policy places tasks that were lost before it.
             Fact::JobTrackerStarted { .. } => self.lost.clear(),
             _ => {}
         }
@@ -99,17 +104,18 @@ impl Chronos {
         self.has_new_work |= self.lost.insert(task);
     }
 
-    /// Finds a slot for each recovery task, as far as the inner policy's ranking goes.
+    /// Finds slots for recovery tasks, as far as the ranking of the inner policy allows.
     fn recover(&mut self, plan: &mut Plan<'_>) {
         let cluster = plan.cluster();
         let urgency = |task: &TaskId| (Reverse(cluster.job(task.job).map(|job| job.spec.priority)), *task);
         let mut tasks: Vec<TaskId> = self.lost.iter().copied().collect();
         tasks.sort_by_key(urgency);
-        // Those for which one place is like another: where one of a job finds none, none of it does in this round.
-        let mut in_vain: BTreeSet<(JobId, Phase)> = BTreeSet::new();
+        // Jobs and phases whose tasks can run anywhere and for which no slot was found in this
+        // round.
+        let mut without_slot: BTreeSet<(JobId, Phase)> = BTreeSet::new();
         for task in tasks {
             let kind = (task.job, task.phase);
-            if plan.reserved_place(task).is_some() || in_vain.contains(&kind) {
+            if plan.reserved_place(task).is_some() || without_slot.contains(&kind) {
                 continue;
             }
             match self.place(task, plan) {
@@ -117,16 +123,16 @@ impl Chronos {
                     self.lost.remove(&task);
                 }
                 Placement::Impossible => {
-                    in_vain.insert(kind);
+                    without_slot.insert(kind);
                 }
                 Placement::Waiting => {}
             }
         }
     }
 
-    /// Finds a slot for one task, or has one given back for it.
+    /// Finds a slot for one task, or preempts an attempt for it.
     fn place(&self, task: TaskId, plan: &mut Plan<'_>) -> Placement {
-        // A maximum holds for work that was lost, too.
+        // A maximum applies to recovery tasks, too.
         if !self.inner.may_have_slot(task.job, task.phase, plan) {
             return Placement::Waiting;
         }
@@ -138,7 +144,7 @@ impl Chronos {
             let assigned = plan.assign(task, *tracker, recovery(task, *tracker, plan));
             return if assigned.is_ok() { Placement::Done } else { Placement::Waiting };
         }
-        // It runs already, or its tracker was heard of again.
+        // It already runs, or its tracker has recovered.
         if candidate_trackers
             .iter()
             .any(|tracker| matches!(plan.could_run(task, *tracker), Err(Refused::NotPending(_))))
@@ -150,13 +156,14 @@ impl Chronos {
         };
         let why = Why::rule("recovery").benefit(task.job);
         if plan.reserve(task, tracker, recovery(task, tracker, plan)).is_ok() {
-            // Known to be possible; and a promise without a victim would only lapse.
+            // This cannot fail. If it did, the reservation would lapse.
             let _ = plan.preempt_in_mode(victim, self.preempt_mode, why);
         }
         Placement::Waiting
     }
 
-    /// The attempt that should give its slot to a task: of the lowest-ranked job, then the one that has done least.
+    /// The attempt to preempt for a task: of the lowest-ranked job, then the one with the least
+    /// progress.
     fn victim(
         &self,
         task: TaskId,
@@ -164,7 +171,8 @@ impl Chronos {
         plan: &Plan<'_>,
     ) -> Option<(AttemptId, TrackerId)> {
         let cluster = plan.cluster();
-        // Of each job the one that has done least: jobs are ranked once, not for each attempt.
+        // The attempt with the least progress of each job, so that jobs are ranked once and not for
+        // each attempt.
         let mut least: BTreeMap<JobId, &Attempt> = BTreeMap::new();
         for tracker in candidate_trackers.iter().filter_map(|tracker| cluster.tracker(*tracker)) {
             if plan.could_run(task, tracker.id).is_err() {
@@ -208,22 +216,22 @@ impl Chronos {
     }
 }
 
-/// Of two that have done as much, the later one.
+/// Of two attempts with the same progress, the one with the higher ID.
 fn has_less_progress(a: &Attempt, b: &Attempt) -> bool {
     a.progress.done.total_cmp(&b.progress.done).then(b.id.cmp(&a.id)).is_lt()
 }
 
-/// What came of the search for a recovery task's slot.
+/// The result of the search for a slot.
 enum Placement {
-    /// There is nothing left to do for it.
+    /// Nothing more to do for the task.
     Done,
-    /// It is tried again.
+    /// To be tried again.
     Waiting,
-    /// No tracker at all has one, or a victim.
+    /// No tracker has a free slot or a victim.
     Impossible,
 }
 
-/// Live trackers where a task's victims are sought: on hosts of its input, if there are any; else all, which is said.
+/// Live trackers where a slot is searched: on hosts of the input, else all. `true` if all.
 fn candidate_trackers(task: TaskId, plan: &Plan<'_>) -> (Vec<TrackerId>, bool) {
     let cluster = plan.cluster();
     let hosts = cluster.task(task).map_or(&[][..], |task| &task.hosts);
@@ -258,7 +266,7 @@ impl Scheduler for Chronos {
     }
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
-        // A slot that is offered is the inner policy's to give.
+        // The inner policy decides about offered slots.
         if round.cause == Cause::Tick {
             self.has_new_work = false;
             self.recover(plan);

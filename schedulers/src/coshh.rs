@@ -1,15 +1,19 @@
-//! Classes of jobs matched with nodes: heterogeneous work on heterogeneous machines.
+//! COSHH: matches classes of jobs with nodes, for heterogeneous jobs on heterogeneous machines.
 //!
-//! Rasooli and Down (COSHH). Jobs of one user, program, size and priority are a kind; kinds that take about as long
-//! on every node are a class (`classes`). A linear program says which classes each node is best used for. A free
-//! slot goes, stage 1, to a suggested class's job of the user that is farthest below its minimum share, by weight;
-//! else, stage 2, to a suggested class's job of the user that holds least for its weight. Users' shares count what
-//! the round has given. Classes are computed beside the core, and only when a job fits none, nodes come or go, or
-//! what is learned of them has changed by more than the radius; meanwhile the last answer holds.
-//! Differs from the paper: a slot for which no suggested class has work goes to any (`literal = true` leaves it
-//! free); if asked for (`slowest`), no task is put where it would take many times as long as on its best node; maps and
-//! reduces have minimum shares and slots of their own.
-//! Deliberately absent: preemption; waiting for locality. A job's nearest map is taken.
+//! Rasooli and Down. Jobs with the same user, program, size and priority are a kind. Kinds that
+//! take about the same time on every node form a class (`classes`). A linear program suggests
+//! classes for each node. In stage 1, a free slot goes to a job of a suggested class whose user is
+//! farthest below its minimum share, by weight. In stage 2, it goes to a job of a suggested class
+//! whose user holds the fewest slots relative to its weight. Slots that the round has assigned
+//! count. Classes are computed outside of the core, and only when a job fits no class, when nodes
+//! join or leave, or when the predictions have changed by more than the radius. Until then the last
+//! solution is used.
+//!
+//! Differs from the paper: if no suggested class has a task, the slot goes to any job (`literal =
+//! true` leaves it free). With `slowest`, no task runs where it would take many times longer than
+//! on its best node. Maps and reduces have separate minimum shares and slots.
+//!
+//! Deliberately absent: preemption, and waiting for locality. The nearest map of a job is used.
 
 mod classes;
 mod kinds;
@@ -38,19 +42,19 @@ use predictor::Predictor;
 use std::collections::BTreeMap;
 use users::{User, Users};
 
-/// What its rules mean in words.
+/// The texts of its rules.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     (
         "below-min-share",
-        "user {user} held {held} of the {min slot|slots} that it is owed[, and the node suits its kind of job (class {class})]",
+        "user {user} held {held} of its minimum share of {min slot|slots}[, and this node is suggested for job class {class}]",
     ),
     (
         "smallest-share",
-        "user {user} held {held slot|slots} at weight {weight}, the least of all[, and the node suits its kind of job (class {class})]",
+        "user {user} held {held slot|slots} with weight {weight}, the smallest share of all users[, and this node is suggested for job class {class}]",
     ),
     (
         "any-class",
-        "no kind of job that the node suits best has tasks for it; user {user} held {held slot|slots} at weight {weight}",
+        "no job class that this node is suggested for has a task for it; user {user} held {held slot|slots} with weight {weight}",
     ),
     (
         "users-share-of-map-slots",
@@ -62,13 +66,13 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
     (
         "not-classified",
-        "which nodes suit its kind of job is not worked out yet: until then it may run on any",
+        "the nodes for its job class have not been computed yet: until then it may run on any node",
     ),
     (
         "class-suggested-nodes",
-        "{nodes node suits|nodes suit} its kind of job best[ (class {class})][!literal ; others are taken for it too if they would be idle]\
-         [; the cluster can do {lambda} times the jobs that have been coming]\
-         [; the lengths foretold for its tasks are off by {prediction_error:%}]",
+        "{nodes node is|nodes are} suggested for its job class[ {class}][!literal ; it also gets other nodes that would be idle]\
+         [; the cluster can run {lambda} times the current rate of jobs]\
+         [; predicted task durations are off by {prediction_error:%}]",
     ),
 ];
 
@@ -78,9 +82,9 @@ pub struct Coshh {
     users: Users,
     kinds: Kinds,
     predictor: Predictor,
-    /// Trackers that have slots to reckon with.
+    /// Trackers with slots that are divided among jobs.
     nodes: BTreeMap<TrackerId, PerPhase<u32>>,
-    /// The first job that used an input.
+    /// The first job that used each input.
     first_users: BTreeMap<String, JobId>,
     literal: bool,
     slowest: f64,
@@ -88,19 +92,19 @@ pub struct Coshh {
     now: Time,
 }
 
-/// Which rule gives a slot away.
+/// The rule that assigns a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShareStage {
-    /// A user below its minimum, a class suggested for minimum shares.
+    /// A user below its minimum share, and a class suggested for minimum shares.
     MinShare,
-    /// The user with the smallest share, a class suggested for all.
+    /// The user with the smallest share, and a class suggested for all.
     Share,
-    /// As no suggested class has work: any.
+    /// No suggested class has a task: any job.
     Any,
 }
 
 impl ShareStage {
-    /// Which classification it goes by.
+    /// The classification that it uses.
     fn number(self) -> Option<usize> {
         match self {
             ShareStage::MinShare => Some(0),
@@ -122,27 +126,38 @@ impl ShareStage {
 }
 
 impl Coshh {
-    /// With these parameters.
+    /// Reads the parameters.
     pub fn new(section: &mut Section<'_>) -> Self {
         let users = Users::new(section);
-        let window =
-            section.span("arrival_window", Span::secs(600), "how far back arrivals of jobs are counted");
+        let window = section.span(
+            "arrival_window",
+            Span::secs(600),
+            "period over which arrival rates of jobs are measured",
+        );
         let radius = section.number(
             "radius",
             0.5,
             0.0..=100.0,
-            "a job joins a class whose times differ by less than this (0.5: by a factor of 1.6)",
+            "a job joins a class if their times differ by less than this (0.5: by a factor of 1.6)",
         );
-        let about = "a job is not put on a node where it would take this many times as long as on its best one; 0: anywhere";
+        let about = "no task runs on a node where it would take this many times longer than on its best node; 0: no limit";
         let slowest = section.number("slowest", 0.0, 0.0..=1e6, about);
         let literal = section.flag("literal", false, "leave a slot free if no suggested class has work");
         let slowest = if literal { 0.0 } else { slowest };
-        let seed = section.count("seed", 1, "of the clustering, and of errors that are asked for");
-        let about = "for experiments: predictions of jobs on nodes are falsified by up to this part";
+        let seed = section.count("seed", 1, "seed of the clustering and of `error`");
+        let about = "for experiments: random error of predictions, as a part";
         let error = section.number("error", 0.0, 0.0..=0.9, about);
         let default = PerPhase {
-            map: section.span("default_map", Span::secs(30), "a map's length while none has been seen"),
-            reduce: section.span("default_reduce", Span::secs(60), "and a reduce's"),
+            map: section.span(
+                "default_map",
+                Span::secs(30),
+                "assumed duration of a map before any was measured",
+            ),
+            reduce: section.span(
+                "default_reduce",
+                Span::secs(60),
+                "assumed duration of a reduce before any was measured",
+            ),
         };
         Self {
             users,
@@ -155,13 +170,14 @@ impl Coshh {
             recheck: section.span(
                 "recheck",
                 Span::secs(10),
-                "how often classes are compared with what is known",
+                "how often classes are compared with new measurements",
             ),
             now: Time(0),
         }
     }
 
-    /// A tracker has come, has gone, or has other slots. One that is silent may be back in a moment: no reason to compute.
+    /// A tracker has joined, left, or changed its slots. A suspect tracker may be back soon, so it
+    /// does not start a computation.
     fn tracker_changed(&mut self, id: TrackerId, cluster: &Cluster) {
         let Some(tracker) = cluster.tracker(id).filter(|tracker| tracker.state != TrackerState::Suspect)
         else {
@@ -211,8 +227,8 @@ impl Coshh {
         }
     }
 
-    /// What runs tells something too: that it takes at least as long as it has taken. A node on which tasks take a hundred times as
-    /// long would otherwise be found out a hundred times too late.
+    /// Uses the elapsed time of running tasks as a lower bound of their duration. Without it, a
+    /// node on which tasks take a hundred times longer would be detected a hundred times later.
     fn watch(&mut self, now: Time, cluster: &Cluster) {
         self.predictor.forget_running();
         for tracker in cluster.trackers() {
@@ -229,7 +245,7 @@ impl Coshh {
         }
     }
 
-    /// What a user's first job of a suggested class would put there.
+    /// The task of the first job of a user and of a suggested class that could use a slot.
     fn slot_for(
         &self,
         number: usize,
@@ -269,7 +285,7 @@ impl Coshh {
 }
 
 impl SlotOrder for Coshh {
-    /// What is put into a slot: both stages, then whatever there is.
+    /// The task for a slot: by both stages, then any.
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let slot_for = |user: usize, stage: ShareStage| self.slot_for(user, stage, phase, tracker, plan);
         let below_minimum = self.users.below_minimum(phase);
@@ -293,14 +309,14 @@ impl SlotOrder for Coshh {
     }
 }
 
-/// The computation for so many classes, each of a rank of its own, on nodes that are all different.
+/// A synthetic problem with this many classes, each with its own rank, on nodes that all differ.
 pub(crate) fn synthetic_problem(classes: usize, nodes: usize) -> Problem {
     let mixed = |seed: usize| (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let time = |class: usize, node: usize| 1.0 + mixed(class * nodes + node + 1) as f64 / 1e4;
     let kind = |class: usize| classes::KindFacts {
         rank: class,
         user: class,
-        promised: false,
+        has_min_share: false,
         arrivals: 0.01 * (1.0 + class as f64),
         times: (0..nodes).map(|node| time(class, node)).collect(),
         fit: vec![true; nodes],

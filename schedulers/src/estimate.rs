@@ -1,4 +1,4 @@
-//! What is known of how long tasks take: measured, of running ones projected, of new jobs borrowed.
+//! Estimates of task durations: measured for tasks that are done, projected for running tasks.
 
 use mrcore::{
     Cluster, Fact, Phase, Time,
@@ -8,40 +8,40 @@ use mrcore::{
 };
 use std::collections::BTreeMap;
 
-/// A mean that is being gathered.
+/// A running mean.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Mean {
-    /// The sum.
+    /// The sum of the values.
     pub sum: f64,
-    /// Of so many.
+    /// The number of values.
     pub count: f64,
 }
 
 impl Mean {
-    /// One more.
+    /// Adds a value.
     pub fn add(&mut self, value: f64) {
         self.sum += value;
         self.count += 1.0;
     }
 
-    /// So many more of this mean.
+    /// Adds several values by their sum.
     pub fn add_many(&mut self, sum: f64, count: f64) {
         self.sum += sum;
         self.count += count;
     }
 
-    /// What it is, if there is any.
+    /// The mean, if there are values.
     pub fn value(self) -> Option<f64> {
         (self.count > 0.0).then(|| self.sum / self.count)
     }
 }
 
-/// A reduce that has come less far than this since the maps were done promises nothing: its progress counts thirds, and
-/// does not tell how long each takes.
+/// A reduce with less progress than this since the maps were done is ignored. Its progress consists
+/// of three equal parts for its stages, which do not take equal times.
 const PREDICTABLE: f64 = 0.1;
 
-/// Seconds that a job's maps take: of those that are done, and of those that run what their progress promises.
-/// Nothing before there is any.
+/// Mean duration of the maps of a job in seconds: measured for those that are done, projected from
+/// their progress for running ones. `None` if there are none.
 pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
     mean.add_many(job.task_time.map.as_secs_f64(), f64::from(job.succeeded.map));
@@ -54,8 +54,9 @@ pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     mean.value()
 }
 
-/// Seconds that a job's reduces take once all maps are done ([`Job::reduce_time`]): of those that are done, and of those that
-/// run what their progress since then promises. Nothing before there is any.
+/// Mean duration of the reduces of a job after all maps are done ([`Job::reduce_time`]): measured
+/// for those that are done, projected from their progress since then for running ones. `None` if
+/// there are none.
 pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
     mean.add_many(job.reduce_times.0.as_secs_f64(), f64::from(job.reduce_times.1));
@@ -69,8 +70,8 @@ pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     mean.value()
 }
 
-/// The part that a reduce has done of what it had to do once all maps were done. One that began before had fetched
-/// most by then: that is the first third of its progress.
+/// The part of the work after the end of the maps that a reduce has done. A reduce that started
+/// before that had already fetched most of its input, which is the first third of its progress.
 fn since_maps(job: &Job, attempt: &Attempt) -> f64 {
     let done = f64::from(attempt.progress.done);
     let began = chain_began(job, attempt);
@@ -80,11 +81,11 @@ fn since_maps(job: &Job, attempt: &Attempt) -> f64 {
     }
 }
 
-/// When the first of the attempts whose state it continues from was launched.
+/// When the first attempt in the chain of checkpoints was launched.
 fn chain_began(job: &Job, attempt: &Attempt) -> Time {
     let Some(task) = job.task(attempt.id.task) else { return attempt.launched };
     let mut first = attempt;
-    while let Some(before) = first.from.and_then(|from| task.attempts.get(from.number as usize)) {
+    while let Some(before) = first.resumed_from.and_then(|paused| task.attempts.get(paused.number as usize)) {
         first = before;
     }
     first.launched
@@ -95,7 +96,8 @@ fn running<'a>(job: &'a Job, phase: Phase, cluster: &'a Cluster) -> impl Iterato
     attempts.filter(|attempt| attempt.state == AttemptState::Running)
 }
 
-/// Bytes of each job's input, and those that its maps have read and written: how much comes to its reduces.
+/// Input bytes of each job, and bytes read and written by its maps: the basis for the input of its
+/// reduces.
 #[derive(Debug, Default)]
 pub struct Flow {
     jobs: BTreeMap<JobId, (f64, f64)>,
@@ -103,7 +105,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// To be told every fact.
+    /// Observes a fact. Must be called with every fact.
     pub fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
             Fact::JobSubmitted { job, spec, .. } => {
@@ -113,7 +115,7 @@ impl Flow {
             Fact::AttemptSucceeded { attempt, result } | Fact::MapSplit { attempt, result, .. }
                 if attempt.phase() == Phase::Map =>
             {
-                // A split's task ends where it stood, so its range is what was read.
+                // The range of a split task ends where it was split, so it is what was read.
                 let read = cluster.task(attempt.task).map_or(0, mrcore::task::Task::bytes);
                 let (bytes_in, bytes_out) = self.jobs.entry(attempt.job()).or_default();
                 *bytes_in += read as f64;
@@ -127,29 +129,30 @@ impl Flow {
         }
     }
 
-    /// Bytes of a job's input.
+    /// Input bytes of a job.
     pub fn input(&self, job: JobId) -> f64 {
         self.inputs.get(&job).copied().unwrap_or(0.0)
     }
 
-    /// Bytes out of a job's maps for each byte in; 1 before anything is known.
+    /// Output bytes of the maps of a job per input byte; 1 before any map is done.
     pub fn selectivity(&self, job: JobId) -> f64 {
         let known = self.jobs.get(&job).filter(|(bytes_in, _)| *bytes_in > 0.0);
         known.map_or(1.0, |(bytes_in, bytes_out)| bytes_out / bytes_in)
     }
 
-    /// Bytes that each reduce of a job will get, by what its maps have brought so far.
+    /// Bytes that each reduce of a job will get, estimated from the maps that are done.
     pub fn bytes_per_reduce(&self, job: &Job) -> f64 {
         self.input(job.id) * self.selectivity(job.id) / f64::from(job.spec.reduces.max(1))
     }
 }
 
-/// Tasks that are not done.
+/// Number of tasks that are not done.
 pub fn left(job: &Job, phase: Phase) -> f64 {
     (job.tasks[phase].len() - job.succeeded[phase] as usize) as f64
 }
 
-/// Slots of a phase that a job can use now: those it holds, and one for each task that may start.
+/// Slots of a phase that a job can use now: those that it holds, and one for each pending task that
+/// may start.
 pub fn demand(job: &Job, phase: Phase) -> f64 {
     let waiting = if job.may_start(phase) { job.pending[phase].len() } else { 0 };
     (job.running[phase].len() + waiting) as f64

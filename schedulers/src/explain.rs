@@ -1,17 +1,18 @@
-//! Reasons as sentences: from rules and numbers to words that people read.
+//! Formats reasons (rules and numbers) as sentences for users.
 //!
-//! A rule is `base` or `base,detail`: the base has a sentence in its policy's file, or in [`RULE_TEXTS`]; the detail one in
-//! [`RULE_DETAILS`]. A rule that is not there is shown by its name and numbers, so a new policy is readable before anybody has
-//! written a sentence; a test says which rules have none.
+//! A rule is `base` or `base,detail`. The text of the base is in the file of its policy or in
+//! [`RULE_TEXTS`], the text of the detail in [`RULE_DETAILS`]. A rule without a text is shown by
+//! its name and numbers, so that the reasons of a new policy are readable. A test lists rules
+//! without texts.
 //!
-//! | in a sentence | is shown as |
+//! | in a text | is replaced by |
 //! |---|---|
-//! | `{held}` | the number of that name, with one digit after the point if it has any |
+//! | `{held}` | the number with this name, with at most one digit after the point |
 //! | `{jobs job waits\|jobs wait}` | `1 job waits`, `3 jobs wait`, `no job waits` |
-//! | `{left:s}`, `{left:bytes}`, `{left:%}` | a length of time, a size, a percentage |
-//! | `{for:job}`, `{on:node}` | a job's or a tracker's name, from its number |
-//! | `{pool}`, `{user}`, `{queue}` | whose job it is about |
-//! | `[...]`, `[!held ...]` | left out if a number in it is missing; only if that number is missing |
+//! | `{left:s}`, `{left:bytes}`, `{left:%}` | a duration, a size, a percentage |
+//! | `{for:job}`, `{on:node}` | the name of a job or a tracker, from its number |
+//! | `{pool}`, `{user}`, `{queue}` | the pool, user or queue of the job |
+//! | `[...]`, `[!held ...]` | left out if a number in it is missing; left out unless the number `held` is missing |
 
 use crate::{POLICIES, WRAPPERS};
 use mrcore::{
@@ -19,40 +20,41 @@ use mrcore::{
     ids::{JobId, TrackerId},
 };
 
-/// Whom and what a sentence may name.
+/// Names that a text may contain.
 pub struct Names<'a> {
-    /// Of the job that it is about.
+    /// The user of the job.
     pub user: &'a str,
-    /// Its queue.
+    /// The queue of the job.
     pub queue: &'a str,
-    /// Its pool: the user or the queue.
+    /// The pool of the job: its user or its queue.
     pub pool: &'a str,
-    /// What people call a tracker.
+    /// The name of a tracker.
     pub tracker: &'a dyn Fn(TrackerId) -> String,
 }
 
-/// A sentence for each rule that any policy may give, or that the core does. A policy's own are in its file.
+/// The texts of rules of the core and of rules that several policies share. The other texts are in
+/// the files of the policies.
 pub const RULE_TEXTS: &[RuleText] = &[
     ("job-ended", "the job has ended"),
-    ("committing-output", "all its tasks are done and its output is being moved into place"),
-    ("task-is-done", "it is done"),
+    ("committing-output", "all its tasks are done and its output is being committed"),
+    ("task-is-done", "the task is done"),
     ("task-running", "it runs on {on_tracker:node}"),
     ("being-preempted", "its slot on {on_tracker:node} is being preempted"),
     ("on-hold", "[{tasks task is|tasks are}][!tasks it is] on hold until `mrctl resume`"),
     ("slot-reserved", "the next free slot of {on_tracker:node} is reserved for it"),
-    ("slots-reserved", "{tasks task has|tasks have} a slot reserved that is being preempted"),
-    ("paused", "it is paused, and its state lies on {state_on_tracker:node}"),
+    ("slots-reserved", "{tasks task waits|tasks wait} for a reserved slot, whose attempt is being preempted"),
+    ("paused", "it is paused, and its checkpoint is on {checkpoint_on_tracker:node}"),
     (
         "checkpoint-unreachable",
-        "its checkpoint is on {state_on_tracker:node}, which sends no heartbeats: it is waited for",
+        "its checkpoint is on {checkpoint_on_tracker:node}, which sends no heartbeats: it waits for that node",
     ),
     (
         "checkpoint-on-lost-tracker",
-        "its checkpoint is on {state_on_tracker:node}, which is lost: it resumes if that node comes back, and starts over if it is resumed before",
+        "its checkpoint is on {checkpoint_on_tracker:node}, which is lost: it resumes if that node comes back, and starts over if it is resumed before",
     ),
     (
         "suspect-tracker",
-        "{on_tracker:node} has sent no heartbeat for {silent_s:s}[ (and {others other|others})]: its tasks restart elsewhere in {given_up_s:s}",
+        "{on_tracker:node} has sent no heartbeat for {silent_s:s}[ (and {others other node|other nodes})]: its tasks restart elsewhere in {lost_in_s:s}",
     ),
     (
         "checkpoints-unreachable",
@@ -61,51 +63,51 @@ pub const RULE_TEXTS: &[RuleText] = &[
     ("avoids-trackers", "it avoids {trackers node where it|nodes where it} failed"),
     (
         "slow-start",
-        "{reduces_waiting reduce waits|reduces wait} for maps: {maps_done} of the {maps_wanted} that must be done are",
+        "{reduces_waiting reduce waits|reduces wait} for maps: {maps_done} of {maps_wanted} required maps are done",
     ),
     (
         "launches-suspended",
-        "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}]: no attempt is started while the \
-         JobTracker's disk is nearly full (`mrctl nodes`)",
+        "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}]: no attempt is launched while the \
+         disk of the JobTracker is nearly full (see `mrctl nodes`)",
     ),
     (
         "no-tracker",
-        "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}]: no node has slots for them",
+        "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}]: no live node has slots of this kind",
     ),
     (
         "no-free-slot",
         "[{maps_waiting map waits|maps wait}: {map_slots map slot is taken|map slots are all taken}]\
          [{reduces_waiting reduce waits|reduces wait}: {reduce_slots reduce slot is taken|reduce slots are all taken}], \
          {running} by this job\
-         [; it also holds {apart slot|slots} on nodes that are silent or being drained]",
+         [; it also holds {excluded slot|slots} on nodes that send no heartbeats or are being drained]",
     ),
     (
         "policy-keeps-slots",
         "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}] although \
-         {free slot is|slots are} free: the policy keeps them; this job holds {running}",
+         {free slot is|slots are} free: the policy does not give them to this job now; it holds {running}",
     ),
-    ("straggler", "a speculative attempt"),
-    ("straggler-split", "it is slow, and a slot is free elsewhere for what it has not read"),
-    ("straggler-remainder", "what a slow map had not read"),
+    ("straggler", "a speculative attempt of a slow task"),
+    ("straggler-split", "it is slow, and another node has a free slot for the remainder of its input"),
+    ("straggler-remainder", "the remainder of the input of a slow map"),
 ];
 
-/// What comes after the comma of a rule.
+/// The texts of details, which follow the comma of a rule.
 pub const RULE_DETAILS: &[RuleText] = &[
     ("node-local", "its input is on that node"),
-    ("rack-local", "its input is in that rack"),
-    ("off-rack", "its input is elsewhere"),
+    ("rack-local", "its input is in the rack of that node"),
+    ("off-rack", "its input is not in the rack of that node"),
     ("resumed", "it resumes where it was paused"),
-    ("migrated", "its checkpoint comes from another node"),
-    ("near-maps", "maps or input of its job are there"),
+    ("migrated", "its checkpoint is copied from another node"),
+    ("near-maps", "that node has maps or input of its job"),
 ];
 
-/// What a rule means in words.
+/// A rule and its text.
 pub type RuleText = (&'static str, &'static str);
 
-/// The sentence of a rule's base: any policy's, or the policy's own.
+/// The text of the base of a rule.
 fn rule_text(base: &str) -> Option<&'static str> {
-    let own = POLICIES.iter().map(|policy| policy.sentences);
-    let tables = own.chain(WRAPPERS.iter().map(|wrapper| wrapper.sentences));
+    let own = POLICIES.iter().map(|policy| policy.rule_texts);
+    let tables = own.chain(WRAPPERS.iter().map(|wrapper| wrapper.rule_texts));
     std::iter::once(RULE_TEXTS).chain(tables).find_map(|table| lookup(table, base))
 }
 
@@ -113,7 +115,7 @@ fn lookup(table: &[RuleText], rule: &str) -> Option<&'static str> {
     table.iter().find(|(known, _)| *known == rule).map(|(_, rule_text)| *rule_text)
 }
 
-/// Whether a rule has its sentence.
+/// Whether a rule has a text.
 pub fn has_rule_text(rule: &str) -> bool {
     let (base, detail) = rule.split_once(',').unzip();
     let base = base.unwrap_or(rule);
@@ -124,15 +126,15 @@ pub fn has_rule_text(rule: &str) -> bool {
 pub fn describe(why: &Why, names: &Names<'_>) -> String {
     let (base, detail) = why.rule.split_once(',').map_or((&*why.rule, ""), |(base, detail)| (base, detail));
     let Some(rule_text) = rule_text(base) else { return by_name(why) };
-    let mut said = fill(rule_text, why, names);
+    let mut text = fill(rule_text, why, names);
     if !detail.is_empty() {
-        said.push_str("; ");
-        said.push_str(lookup(RULE_DETAILS, detail).unwrap_or(detail));
+        text.push_str("; ");
+        text.push_str(lookup(RULE_DETAILS, detail).unwrap_or(detail));
     }
-    said
+    text
 }
 
-/// A reason that may have been kept as text: one with a sentence is said, anything else is left as it is.
+/// Formats a reason that was stored as text. If the text is not a rule, it is returned unchanged.
 pub fn describe_text(text: &str, names: &Names<'_>) -> String {
     match Why::parse(text).filter(|why| has_rule_text(&why.rule)) {
         Some(why) => describe(&why, names),
@@ -141,7 +143,7 @@ pub fn describe_text(text: &str, names: &Names<'_>) -> String {
 }
 
 fn by_name(why: &Why) -> String {
-    // Not a rule but somebody's own words.
+    // Not a rule, but a text from another source.
     if why.rule.contains(' ') || why.rule.is_empty() {
         return why.rule.to_string();
     }
@@ -152,41 +154,41 @@ fn by_name(why: &Why) -> String {
     if numbers.is_empty() { rule } else { format!("{rule} ({})", numbers.join(", ")) }
 }
 
-/// Fills a sentence in. Parts in brackets are left out if something in them is missing.
+/// Fills in a text. Parts in brackets are left out if a number in them is missing.
 fn fill(rule_text: &str, why: &Why, names: &Names<'_>) -> String {
-    let mut said = String::new();
+    let mut text = String::new();
     let mut rest = rule_text;
     while let Some((before, after)) = rest.split_once('[') {
         let (part, after) = after.split_once(']').unwrap_or((after, ""));
-        said.push_str(&fill_placeholders(before, why, names).0);
+        text.push_str(&fill_placeholders(before, why, names).0);
         match part.strip_prefix('!').and_then(|part| part.split_once(' ')) {
-            Some((missing, part)) if why.number(missing).is_none() => said.push_str(part),
+            Some((missing, part)) if why.number(missing).is_none() => text.push_str(part),
             Some(_) => {}
             None => {
-                let (part, is_whole) = fill_placeholders(part, why, names);
-                said.push_str(if is_whole { &part } else { "" });
+                let (part, is_complete) = fill_placeholders(part, why, names);
+                text.push_str(if is_complete { &part } else { "" });
             }
         }
         rest = after;
     }
-    said.push_str(&fill_placeholders(rest, why, names).0);
-    said
+    text.push_str(&fill_placeholders(rest, why, names).0);
+    text
 }
 
-/// The text with its places filled, and whether all could be.
+/// Fills in the placeholders of a text. Returns `false` if a value was missing.
 fn fill_placeholders(text: &str, why: &Why, names: &Names<'_>) -> (String, bool) {
-    let (mut said, mut is_whole) = (String::new(), true);
+    let (mut filled, mut is_complete) = (String::new(), true);
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
         let (place, after) = after.split_once('}').unwrap_or((after, ""));
-        said.push_str(before);
+        filled.push_str(before);
         let value = value(place, why, names);
-        is_whole &= value.is_some();
-        said.push_str(value.as_deref().unwrap_or("?"));
+        is_complete &= value.is_some();
+        filled.push_str(value.as_deref().unwrap_or("?"));
         rest = after;
     }
-    said.push_str(rest);
-    (said, is_whole)
+    filled.push_str(rest);
+    (filled, is_complete)
 }
 
 fn value(place: &str, why: &Why, names: &Names<'_>) -> Option<String> {
@@ -246,7 +248,7 @@ fn bytes(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn said(why: &Why) -> String {
+    fn describe_why(why: &Why) -> String {
         let tracker = |id: TrackerId| format!("node{}", id.0);
         describe(why, &Names { user: "ann", queue: "default", pool: "ann", tracker: &tracker })
     }
@@ -256,17 +258,17 @@ mod tests {
         let share = Why::rule("pool-share-of-map-slots").with("held", 12.0).with("share", 10.66);
         let share = share.with("weight", 1.0).with("min", 0.0).with("jobs_ahead", 2.0);
         assert_eq!(
-            said(&share),
+            describe_why(&share),
             "pool ann holds 12 of its fair share of 10.7 map slots (weight 1, minimum 0); 2 jobs go first"
         );
         let waits = Why::rule("no-free-slot").with("reduces_waiting", 1.0).with("running", 0.0);
         let waits = waits.with("free", 0.0).with("reduce_slots", 4.0);
-        assert_eq!(said(&waits), "1 reduce waits: 4 reduce slots are all taken, 0 by this job");
-        assert_eq!(said(&Why::rule("task-running").with("on_tracker", 3.0)), "it runs on node3");
+        assert_eq!(describe_why(&waits), "1 reduce waits: 4 reduce slots are all taken, 0 by this job");
+        assert_eq!(describe_why(&Why::rule("task-running").with("on_tracker", 3.0)), "it runs on node3");
         let back = Why::rule("longest-remaining-time").with("remaining", 754.0).with("shorter", 8.25);
         assert_eq!(
-            said(&back.benefit(JobId(7))),
-            "its job has about 12 min 34 s left, and the slot goes to job_7, which has 8.2 s"
+            describe_why(&back.benefit(JobId(7))),
+            "its job has about 12 min 34 s left, and the slot goes to job_7, which has about 8.2 s left"
         );
     }
 
@@ -275,17 +277,17 @@ mod tests {
         let suits = Why::rule("class-suggested-nodes").with("class", 3.0).with("nodes", 4.0);
         let suits = suits.with("lambda", 7.21).with("prediction_error", 0.2);
         assert_eq!(
-            said(&suits),
-            "4 nodes suit its kind of job best (class 3); others are taken for it too if they would be idle; \
-             the cluster can do 7.2 times the jobs that have been coming; the lengths foretold for its tasks are off by 20%"
+            describe_why(&suits),
+            "4 nodes are suggested for its job class 3; it also gets other nodes that would be idle; \
+             the cluster can run 7.2 times the current rate of jobs; predicted task durations are off by 20%"
         );
         let literal = Why::rule("class-suggested-nodes").with("nodes", 1.0).with("literal", 1.0);
-        assert_eq!(said(&literal), "1 node suits its kind of job best");
+        assert_eq!(describe_why(&literal), "1 node is suggested for its job class");
         let below_minimum =
             Why::rule("below-min-share,node-local").with("class", 0.0).with("held", 1.0).with("min", 4.0);
         assert_eq!(
-            said(&below_minimum),
-            "user ann held 1 of the 4 slots that it is owed, and the node suits its kind of job (class 0); \
+            describe_why(&below_minimum),
+            "user ann held 1 of its minimum share of 4 slots, and this node is suggested for job class 0; \
              its input is on that node"
         );
     }
@@ -294,41 +296,41 @@ mod tests {
     fn missing_preemption_is_explained() {
         let new = Why::rule("longer-jobs-just-launched").with("tasks", 4.0).with("at_most", 10.0);
         assert_eq!(
-            said(&new.with("next", 6.0)),
-            "4 tasks of longer jobs were launched less than 10 s ago, and none is preempted so soon: not for another 6 s"
+            describe_why(&new.with("next", 6.0)),
+            "4 tasks of longer jobs were launched less than 10 s ago: not preempted for another 6 s"
         );
         assert_eq!(
-            said(&Why::rule("no-longer-job").with("margin", 1.25)),
-            "no job that holds such slots has more left than 125% of what this one has: none is preempted"
+            describe_why(&Why::rule("no-longer-job").with("margin", 1.25)),
+            "no job with slots of this kind has more than 125% of the remaining time of this job: none is preempted"
         );
         let alone = Why::rule("reduces-protected").with("tasks", 3.0).with("new", 2.0).with("at_most", 10.0);
         assert_eq!(
-            said(&alone.with("nearly", 1.0).with("beyond", 0.7)),
-            "3 reduces of jobs with more left are left alone; launched less than 10 s ago: 2; beyond 70%: 1"
+            describe_why(&alone.with("nearly", 1.0).with("beyond", 0.7)),
+            "3 reduces of jobs with more remaining work are not paused; launched less than 10 s ago: 2; more than 70% done: 1"
         );
     }
 
     #[test]
     fn optional_parts_are_omitted_without_their_numbers() {
-        assert_eq!(said(&Why::rule("on-hold")), "it is on hold until `mrctl resume`");
+        assert_eq!(describe_why(&Why::rule("on-hold")), "it is on hold until `mrctl resume`");
         let held = Why::rule("on-hold").with("tasks", 1.0);
-        assert_eq!(said(&held), "1 task is on hold until `mrctl resume`");
+        assert_eq!(describe_why(&held), "1 task is on hold until `mrctl resume`");
         let pure = Why::rule("remaining-time,node-local").with("remaining", 5.0);
-        assert_eq!(said(&pure), "its job has about 5 s left; its input is on that node");
+        assert_eq!(describe_why(&pure), "its job has about 5 s left; its input is on that node");
     }
 
     #[test]
     fn rule_without_text_is_shown_by_name() {
         let new = Why::rule("my-own-rule,off-rack").with("jobs_ahead", 2.0).with("score", 0.25);
-        assert_eq!(said(&new), "my own rule, off rack (jobs ahead 2, score 0.2)");
-        assert_eq!(said(&Why::named("resumed by bob".into())), "resumed by bob");
+        assert_eq!(describe_why(&new), "my own rule, off rack (jobs ahead 2, score 0.2)");
+        assert_eq!(describe_why(&Why::named("resumed by bob".into())), "resumed by bob");
         let tracker = |id: TrackerId| id.to_string();
         let names = Names { user: "", queue: "", pool: "", tracker: &tracker };
         assert_eq!(
             describe_text("recovery for_job=3", &names),
-            "the slot goes to work of job_3 that was lost with a node"
+            "the slot goes to a task of job_3 that was lost with its node"
         );
-        for text in ["preempted by ann", "preempted", "unheard-of a=1"] {
+        for text in ["preempted by ann", "preempted", "unknown-rule a=1"] {
             assert_eq!(describe_text(text, &names), text);
         }
     }

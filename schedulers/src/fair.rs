@@ -1,13 +1,17 @@
-//! Fair sharing: every pool gets slots by weight, and every job of a pool in turn.
+//! Fair sharing: pools get slots by weight, and so do the jobs within a pool.
 //!
-//! The scheduler of Zaharia et al. that the papers measure against, with delay scheduling. A pool is a
-//! user or a queue. A free slot goes to a pool below its minimum share, the neediest first; else to the one that holds
-//! the least for its weight; within a pool to the job that holds the least for its weight (or the first, if the pool is
-//! `fifo`). Maps wait a while for slots near their input. A pool that has been below its minimum for
-//! `min_share_timeout`, or below half its fair share for `fair_share_timeout`, gets slots back from those above theirs,
-//! the youngest attempts first.
-//! Differs from Hadoop's: slots are preempted by splitting and pausing unless `preempt = kill`.
-//! Deliberately absent: pools in pools.
+//! The fair scheduler of Zaharia et al. with delay scheduling, which the papers compare with. A
+//! pool is a user or a queue. A free slot goes to a pool below its minimum share, the one with the
+//! smallest part of it first; otherwise to the pool with the fewest slots relative to its weight.
+//! Within a pool it goes to the job with the fewest slots relative to its weight, or to the first
+//! job if the pool is `fifo`. Maps wait for slots near their input for a limited time. A pool that
+//! has been below its minimum share for `min_share_timeout`, or below half its fair share for
+//! `fair_share_timeout`, gets slots from pools above their shares; the youngest attempts are
+//! preempted first.
+//!
+//! Differs from Hadoop: attempts are split and paused unless `preempt = kill`.
+//!
+//! Deliberately absent: nested pools.
 
 mod pools;
 mod reclaim;
@@ -28,24 +32,24 @@ use pools::{Pool, Pools};
 use reclaim::Reclaim;
 use std::cmp::Reverse;
 
-/// What its rules mean in words.
+/// The texts of its rules.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("fair-share", "pool {pool} held {held}[ of its fair share of {share}] slots"),
     (
         "pool-share-of-map-slots",
         "pool {pool} holds {held}[ of its fair share of {share}] map slots (weight {weight}, minimum {min}); \
-         {jobs_ahead job goes|jobs go} first[; it preempts others in {back_in:s}]",
+         {jobs_ahead job goes|jobs go} first[; it preempts others in {preempts_in:s}]",
     ),
     (
         "pool-share-of-reduce-slots",
         "pool {pool} holds {held}[ of its fair share of {share}] reduce slots (weight {weight}, minimum {min}); \
-         {jobs_ahead job goes|jobs go} first[; it preempts others in {back_in:s}]",
+         {jobs_ahead job goes|jobs go} first[; it preempts others in {preempts_in:s}]",
     ),
     (
         "pool-job-limit",
-        "pool {pool} runs {max_jobs job|jobs}, as many as it may, and this one waits for one of them to end",
+        "pool {pool} runs {max_jobs job|jobs}, its maximum: this job waits until one of them ends",
     ),
-    ("locality-wait", "its maps wait for slots near their input: {waited:s} so far, for at most {at_most:s}"),
+    ("locality-wait", "its maps wait for slots near their input: {waited:s} so far, at most {at_most:s}"),
     (
         "pool-below-share",
         "the slot goes to the pool[ of {for_job:job}] that held {held} of its fair share of {share}",
@@ -61,31 +65,29 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// With these parameters.
+    /// Reads the parameters.
     pub fn new(section: &mut Section<'_>) -> Self {
         let pools = Pools::new(section);
-        let node_wait = section.span(
-            "node_wait",
-            Span::secs(3),
-            "how long a job waits for a slot on a host of its input",
-        );
-        let rack_wait = section.span("rack_wait", Span::secs(3), "and then for one in a rack of it");
+        let node_wait =
+            section.span("node_wait", Span::secs(3), "how long a job waits for a node-local slot");
+        let rack_wait =
+            section.span("rack_wait", Span::secs(3), "how long it then waits for a rack-local slot");
         let (locality_delay, reclaim) = (LocalityDelay::new(node_wait, rack_wait), Reclaim::new(section));
         Self { pools, locality_delay, reclaim }
     }
 
-    /// Slots of these phases back for pools that have been below their shares for too long.
+    /// Preempts attempts of these phases for pools that have been below their shares for too long.
     pub(crate) fn reclaim(&mut self, phases: &[Phase], plan: &mut Plan<'_>) {
         self.pools.divide(plan.cluster());
         self.reclaim.run(phases, &self.pools, plan);
     }
 
-    /// How slots are preempted.
+    /// How attempts are preempted.
     pub(crate) fn preempt_mode(&self) -> PreemptMode {
         self.reclaim.preempt_mode()
     }
 
-    /// What a job's tasks of these phases wait for.
+    /// What the tasks of a job in these phases wait for.
     pub(crate) fn reasons(&self, phases: &[Phase], job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
         let Some(pool) = self.pools.of(job.id) else { return Vec::new() };
         if pool.is_waiting_for_pool(job.id) {
@@ -101,9 +103,10 @@ impl Fair {
             let why = numbers(Why::rule(rule), pool, phase).with("weight", pool.weight);
             let ahead = self.pools.ahead_of(job.id, phase);
             let why = why.with("min", f64::from(pool.min[phase])).with("jobs_ahead", ahead as f64);
-            let back_in = self.pools.number(job.id).and_then(|pool| self.reclaim.back_in(pool, phase, now));
-            reasons.push(match back_in {
-                Some(wait) => why.with("back_in", wait.as_secs_f64()),
+            let preempts_in =
+                self.pools.number(job.id).and_then(|pool| self.reclaim.preempts_in(pool, phase, now));
+            reasons.push(match preempts_in {
+                Some(wait) => why.with("preempts_in", wait.as_secs_f64()),
                 None => why,
             });
         }
@@ -151,7 +154,7 @@ impl SlotOrder for Fair {
     }
 }
 
-/// What a pool holds, and its share, if that has been divided since the pool could use any.
+/// Adds the slots and the share of a pool. The share is left out if it has not been computed yet.
 fn numbers(why: Why, pool: &Pool, phase: Phase) -> Why {
     let why = why.with("held", f64::from(pool.held[phase]));
     if pool.share[phase] > 0.0 { why.with("share", pool.share[phase]) } else { why }

@@ -1,14 +1,19 @@
 //! Fair completion: small jobs overtake large ones on reduce slots.
 //!
-//! Wang et al. (ICAC'13), algorithms 1 and 2. What a job has left is (`T_rs`, `R_left`): the seconds until its last
-//! map is done, and the bytes that are still to be reduced, compared in that order. A free reduce slot goes to the
-//! job with least left; a job that is short of reduce slots takes them from jobs with more left, by pausing. A paused
-//! reduce goes on where it was paused; after it has let more than D offers pass it migrates. One that has been put
-//! back to `slack_max` times its own length is not paused again.
-//! Differs from the paper: `T_rs` is `M_left / M_rate` (the printed formula has units of s²), and a reduce that has
-//! waited up to the bound goes first, so that the bound holds for those without a slot too; slack is what it will have been
-//! in the end; small differences of `T_rs` do not count. `literal = true` undoes all four.
-//! Deliberately absent: map scheduling. Maps go to `fair`, whose parameters are here too.
+//! Wang et al. (ICAC'13), algorithms 1 and 2. The remaining work of a job is (`T_rs`, `R_left`):
+//! the seconds until its last map is done and the bytes that are still to be reduced, compared in
+//! this order. A free reduce slot goes to the job with the least remaining work. A job with pending
+//! reduces gets slots from jobs with more remaining work, whose reduces are paused. A paused reduce
+//! resumes where it was paused; after it has skipped more than D offers it migrates. A reduce that
+//! was delayed to `slack_max` times its own duration is not paused again.
+//!
+//! Differs from the paper in four points: `T_rs` is `M_left / M_rate` (the printed formula has the
+//! unit s²); a pending reduce whose slack has reached the limit has precedence, so that the limit
+//! also holds for reduces without a slot; slack is projected to the end of the reduce; small
+//! differences of `T_rs` do not count. `literal = true` reverts all four.
+//!
+//! Deliberately absent: map scheduling. Map slots are assigned by `fair`, whose parameters are also
+//! in this section.
 
 mod paused;
 mod victims;
@@ -33,41 +38,41 @@ use paused::Paused;
 use std::collections::BTreeMap;
 use work::{Form, JobEstimate, OrderKey, Rank, RemainingWork};
 
-/// What its rules mean in words.
+/// The texts of its rules.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     (
         "least-remaining-work",
-        "its job has {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce left, least of all",
+        "its job has the least remaining work: {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce",
     ),
     (
         "overdue",
-        "its job has waited beyond its slack and goes first, with {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce left",
+        "its job has used up its slack and has precedence; remaining work: {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce",
     ),
     (
         "least-remaining-work-first",
-        "its reduces have {shuffle_left:s} of shuffling and {bytes_left:bytes} left; {jobs_ahead job goes|jobs go} first, with \
-         less left or overdue",
+        "its reduces have {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce left; {jobs_ahead job goes|jobs go} first, with \
+         less remaining work or without slack",
     ),
     (
         "overdue-first",
-        "the job has waited beyond its slack, and its reduces are next: {shuffle_left:s} of shuffling and {bytes_left:bytes} left; \
+        "the job has used up its slack and has precedence; remaining work: {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce; \
          {jobs_ahead job goes|jobs go} first",
     ),
     (
         "less-remaining-work",
         "its job has {victim_shuffle_left:s} of shuffling and {victim_bytes_left:bytes} left, and the slot goes to {for_job:job}, \
-         which has {shuffle_left:s} and {bytes_left:bytes}",
+         which has {shuffle_left:s} and {bytes_left:bytes} left",
     ),
     (
         "reduces-protected",
-        "{tasks reduce of a job with more left is|reduces of jobs with more left are} left alone\
-         [; launched less than {at_most:s} ago: {new}][; beyond {beyond:%}: {nearly}][; put back as far as may be: {late}]",
+        "{tasks reduce of a job with more remaining work is|reduces of jobs with more remaining work are} not paused\
+         [; launched less than {at_most:s} ago: {new}][; more than {beyond:%} done: {nearly}][; slack used up: {late}]",
     ),
-    ("no-job-with-more-work", "no job that holds reduce slots has more left: none is preempted"),
+    ("no-job-with-more-work", "no job with reduce slots has more remaining work: no reduce is paused"),
     (
         "paused-reduces-wait-for-nodes",
-        "{tasks paused reduce waits|paused reduces wait} for the node with its state: {offers_passed} offers of others passed, \
-         it migrates after {at_most}",
+        "{tasks paused reduce waits|paused reduces wait} for the node with its checkpoint: it has skipped {offers_skipped} offers of other nodes \
+         and migrates after {at_most}",
     ),
 ];
 
@@ -78,14 +83,14 @@ pub struct Fcs {
     settings: Settings,
     flow: Flow,
     jobs: BTreeMap<JobId, JobEstimate>,
-    /// Running jobs with reduces, the one with least left first.
+    /// Running jobs with reduces, ordered by remaining work.
     queue: RankedQueue<JobId, Rank>,
-    /// Those of them with reduces that wait and may start; overdue ones go before all others.
+    /// Those with pending reduces that may start. Overdue jobs come first.
     waiting: RankedQueue<JobId, OrderKey>,
     paused: Paused,
-    /// D.
+    /// The number of offers that a paused reduce skips before it migrates (D in the paper).
     skips: u64,
-    /// What maps and reduces take in other jobs, for jobs that nothing is known of.
+    /// Mean durations of maps and reduces of other jobs, for jobs without measurements.
     typical_map: f64,
     typical_reduce: Option<f64>,
 }
@@ -111,37 +116,47 @@ enum Skips {
 
 impl Settings {
     fn read(section: &mut Section<'_>) -> Self {
-        let about =
-            "as the paper prints it: T_rs, slack and tolerance unless they are set, and nobody goes first";
+        let about = "as the paper prints it: T_rs, slack and tolerance unless they are set, and no precedence for overdue jobs";
         let literal = section.flag("literal", false, about);
         let mut words = [("projected", Form::Projected), ("printed", Form::Printed)];
         if literal {
             words.reverse();
         }
-        let form = section.choice("slack", &words, "how slack is reckoned: when it ends, or up to now");
+        let form = section.choice(
+            "slack",
+            &words,
+            "how slack is computed: projected to the end of the reduce, or up to now",
+        );
         let slack_max = section.number(
             "slack_max",
             5.0,
             1.0..=1000.0,
-            "a reduce put back to so many times its own length is left alone, and goes first if it waits",
+            "a reduce delayed to this many times its own duration is not paused, and has precedence if it is pending",
         );
-        let newly_launched =
-            section.span("newly_launched", Span::secs(10), "a reduce is left alone for so long");
-        let nearly_done =
-            section.number("nearly_done", 0.7, 0.0..=1.0, "a reduce beyond this progress is left alone");
+        let newly_launched = section.span(
+            "newly_launched",
+            Span::secs(10),
+            "a reduce is not paused for this long after its launch",
+        );
+        let nearly_done = section.number(
+            "nearly_done",
+            0.7,
+            0.0..=1.0,
+            "a reduce with more progress than this is not paused",
+        );
         let tolerance = section.span(
             "tolerance",
             Span::secs(if literal { 0 } else { 5 }),
-            "remaining shuffle times that differ by less are equal; then remaining data decides",
+            "remaining shuffle times that differ by less are equal, and remaining data decides",
         );
         let fixed = section.count(
             "skips",
             60,
-            "D: offers that a paused reduce lets pass before it migrates; 0: migrates at once",
+            "D: number of offers that a paused reduce skips before it migrates; 0: it migrates at once",
         );
         let by_formula =
-            section.choice("skips_by", &[("count", false), ("formula", true)], "where D comes from");
-        let locality = section.number("locality", 0.95, 0.0..=0.9999, "L of the formula for D");
+            section.choice("skips_by", &[("count", false), ("formula", true)], "how D is determined");
+        let locality = section.number("locality", 0.95, 0.0..=0.9999, "L in the formula for D");
         Self {
             literal,
             form,
@@ -171,11 +186,11 @@ impl Settings {
 }
 
 impl Fcs {
-    /// With these parameters.
+    /// Reads the parameters.
     pub fn new(section: &mut Section<'_>) -> Self {
         let settings = Settings::read(section);
         let default_map =
-            section.span("default_map", Span::secs(30), "a map's length while none has been seen");
+            section.span("default_map", Span::secs(30), "assumed duration of a map before any was measured");
         Self {
             maps: Fair::new(section),
             settings,
@@ -190,7 +205,7 @@ impl Fcs {
         }
     }
 
-    /// Sets what is kept of a job to what the cluster shows.
+    /// Updates the data of a job from the cluster.
     fn refresh(&mut self, id: JobId, now: Time, cluster: &Cluster) {
         let job = cluster.job(id).filter(|job| job.is_running() && job.spec.reduces > 0);
         let (Some(job), Some(known)) = (job, self.jobs.get_mut(&id)) else {
@@ -205,7 +220,7 @@ impl Fcs {
         self.waiting.set(id, waits.then_some(order));
     }
 
-    /// Looks at every job anew.
+    /// Updates the estimates of all jobs.
     fn refresh_all(&mut self, now: Time, cluster: &Cluster) {
         let (mut maps, mut reduces) = (Mean::default(), Mean::default());
         for job in cluster.active_jobs() {
@@ -230,8 +245,8 @@ impl Fcs {
         }
     }
 
-    /// Whether a waiting reduce of a job has been put back, or has been waiting since all maps were done, up to the
-    /// bound.
+    /// Whether the slack of a pending reduce of a job is used up: of a paused one, or of one that
+    /// has waited since all maps were done.
     fn is_overdue(&self, job: &Job, now: Time, cluster: &Cluster) -> bool {
         if self.settings.literal || !job.may_start(Phase::Reduce) || job.pending.reduce.is_empty() {
             return false;
@@ -245,7 +260,8 @@ impl Fcs {
             })
         });
         let has_fresh = job.pending.reduce.len() > self.paused.count(job.id);
-        // With more reduces than there are slots the last ones wait for their own job, however long that takes.
+        // If a job has more reduces than there are slots, the last ones wait for reduces of their
+        // own job.
         let waves = f64::from(job.spec.reduces) / f64::from(cluster.slots(Phase::Reduce).max(1));
         paused
             || has_fresh
@@ -255,7 +271,7 @@ impl Fcs {
                 })
     }
 
-    /// Algorithm 2: what the job with least left puts into a reduce slot.
+    /// Algorithm 2: the reduce of the job with the least remaining work that gets a slot.
     fn next_reduce(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let Self { waiting, jobs, paused, skips, .. } = self;
         let cluster = plan.cluster();
@@ -297,7 +313,7 @@ impl SlotOrder for Fcs {
     }
 
     fn charge(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
-        // Whose turn it is at reduces does not depend on who holds them.
+        // The order of jobs for reduce slots does not depend on the slots that they hold.
         if phase == Phase::Map {
             self.maps.charge(job, phase, plan);
         }
@@ -308,7 +324,8 @@ impl SlotOrder for Fcs {
     }
 }
 
-/// The first of some paused reduces that can continue here, and not where its state lies.
+/// The first of some paused reduces that can resume here and cannot resume on the tracker of its
+/// checkpoint.
 fn migrant(
     job: &Job,
     skipped_more_than: impl Iterator<Item = u32>,
@@ -388,7 +405,7 @@ impl Scheduler for Fcs {
         if let Some(skipped) = self.paused.skipped(job.id) {
             let why = Why::rule("paused-reduces-wait-for-nodes");
             let why =
-                why.with("tasks", self.paused.count(job.id) as f64).with("offers_passed", skipped as f64);
+                why.with("tasks", self.paused.count(job.id) as f64).with("offers_skipped", skipped as f64);
             reasons.push(why.with("at_most", self.skips as f64));
         }
         reasons

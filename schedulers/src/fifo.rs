@@ -1,9 +1,10 @@
-//! First in, first out: the most urgent job takes every slot it can use, then the next.
+//! First in, first out: slots go to the job with the highest priority, then to the oldest one.
 //!
-//! Jobs go by priority, then by age. Each free map slot gets the first job's map whose input is nearest, wherever
-//! that is: no waiting for locality. Each free reduce slot gets the first job's next reduce, but not one that could
-//! only hold its slot: of a job whose maps wait behind those of a more urgent one. When nothing waits, a slot may
-//! duplicate a straggler.
+//! A free map slot gets the map of the first job whose input is nearest, without waiting for
+//! locality. A free reduce slot gets the next reduce of the first job. Exception: if the maps of a
+//! job have to wait behind those of a job ahead of it, its reduces are not launched, because they
+//! would only hold their slots. If no task is pending, a slot may get a duplicate of a straggler.
+//!
 //! Deliberately absent: preemption, shares, users, queues.
 
 use crate::fill::{fill, with_locality};
@@ -16,19 +17,19 @@ use mrcore::{
 };
 use std::{cmp::Reverse, collections::BTreeSet};
 
-/// What its rules mean in words.
+/// The texts of its rules.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
-    ("first-in-queue", "its job is the first in line that can use the slot"),
+    ("first-in-queue", "its job is the first in the queue that can use the slot"),
     (
         "jobs-ahead",
-        "{jobs job goes|jobs go} first by priority and age, {first_job:job} at the head, with {waiting_tasks task|tasks} waiting",
+        "{jobs job is|jobs are} ahead by priority and age, with {waiting_tasks pending task|pending tasks}; the first one is {first_job:job}",
     ),
 ];
 
 /// The policy.
 #[derive(Debug, Default)]
 pub struct Fifo {
-    /// Running jobs in the order in which they are served.
+    /// Running jobs in the order in which they get slots.
     queue: BTreeSet<(Reverse<Priority>, JobId)>,
 }
 
@@ -74,7 +75,7 @@ impl Scheduler for Fifo {
 }
 
 impl Fifo {
-    /// What the first job that can use a slot would put there.
+    /// The task that gets a slot: of the first job that can use it.
     fn next(&self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let mut jobs = self.queue.iter().filter_map(|(_, id)| plan.cluster().job(*id));
         let mut maps_wait = false;

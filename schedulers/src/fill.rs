@@ -1,4 +1,4 @@
-//! What policies do alike: fill a tracker's slots one by one, and wait a while for a better place.
+//! Code that policies share: filling the slots of a tracker one by one, and waiting for locality.
 
 use mrcore::{
     Cluster, Phase, Plan, Span, Time, Why,
@@ -8,8 +8,8 @@ use mrcore::{
 };
 use std::collections::BTreeMap;
 
-/// Fills a tracker's free slots with what `next` chooses; when that is nothing, with duplicates of stragglers.
-/// `next` is told what it has chosen through the plan.
+/// Fills the free slots of a tracker with the tasks that `next` returns, then with duplicates of
+/// stragglers. The plan that `next` gets contains its previous choices.
 pub fn fill(
     plan: &mut Plan<'_>,
     tracker: TrackerId,
@@ -27,26 +27,26 @@ pub fn fill(
     }
 }
 
-/// A policy whose turns move with every slot that a round gives away.
+/// A policy whose order of jobs changes with every slot that a round assigns.
 pub trait SlotOrder {
-    /// What is put into a slot.
+    /// The task that gets a slot.
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)>;
-    /// A slot that this round gives a job counts at once.
+    /// Counts a slot that this round gives to a job.
     fn charge(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>);
-    /// A job stands where the cluster shows it: what a round gave is seen there when it has become fact.
+    /// Reverts `charge`: updates the data of a job from the cluster.
     fn restore(&mut self, job: JobId, cluster: &Cluster);
 }
 
-/// Fills a tracker's free slots in turn.
+/// Fills the free slots of a tracker, updating the order after each slot.
 pub fn fill_in_order(policy: &mut impl SlotOrder, tracker: TrackerId, plan: &mut Plan<'_>) {
-    let mut lent = Vec::new();
+    let mut charged = Vec::new();
     fill(plan, tracker, |plan, phase| {
         let (task, why) = policy.choose(phase, tracker, plan)?;
-        lent.push(task.job);
+        charged.push(task.job);
         policy.charge(task.job, phase, plan);
         Some((task, why))
     });
-    for job in lent {
+    for job in charged {
         policy.restore(job, plan.cluster());
     }
 }
@@ -57,30 +57,30 @@ fn straggler(plan: &Plan<'_>, phase: Phase, tracker: TrackerId) -> Option<(TaskI
     jobs.find_map(|job| plan.next_straggler(job, phase, tracker)).map(|task| (task, Why::rule("straggler")))
 }
 
-/// A rule's name with how near a map's input is.
+/// The rule for a locality.
 pub fn with_locality(rules: [&'static str; 3], near: Locality) -> Why {
     Why::rule(rules[near as usize])
 }
 
-/// Delay scheduling (Zaharia et al., 2010), by time and a level at a time: a job whose turn it is and that has no
-/// map near a free slot lets others go first, for a while; then it takes one in the rack, and after another while
-/// any. One that gets a near one waits anew.
+/// Delay scheduling (Zaharia et al., 2010), by time and per level: a job without a map near the
+/// free slot skips its turn for `node_wait`, then accepts rack-local maps, and after `rack_wait`
+/// more any map. A job that gets a node-local map starts to wait again.
 #[derive(Debug, Default)]
 pub struct LocalityDelay {
-    /// How long for a slot on a host of the input, and then for one in a rack of it.
+    /// How long a job waits for a node-local slot.
     pub node_wait: Span,
-    /// See above.
+    /// How long it then waits for a rack-local slot.
     pub rack_wait: Span,
     since: BTreeMap<JobId, Time>,
 }
 
 impl LocalityDelay {
-    /// With these waits.
+    /// Creates it with these waiting times.
     pub fn new(node_wait: Span, rack_wait: Span) -> Self {
         Self { node_wait, rack_wait, since: BTreeMap::new() }
     }
 
-    /// How far a job's input may be by now.
+    /// The locality that a job accepts now.
     pub fn limit(&self, job: JobId, now: Time) -> Locality {
         let waited = self.since.get(&job).map_or(Span(0), |since| now.since(*since));
         if waited >= self.node_wait + self.rack_wait {
@@ -92,27 +92,29 @@ impl LocalityDelay {
         }
     }
 
-    /// Whether a job has waited long enough to go anywhere. If it has not waited at all, it begins to.
+    /// Whether a job has waited long enough to accept any tracker. If it has not waited yet, it
+    /// starts to wait.
     pub fn is_over(&mut self, job: JobId, now: Time) -> bool {
         self.since.entry(job).or_insert(now);
         self.limit(job, now) == Locality::OffRack
     }
 
-    /// The map that a job takes on a tracker now, if any is near enough. If none is, it has begun to wait; one in a hurry
-    /// takes any.
+    /// The map that a job launches on a tracker now, if its locality is accepted. Otherwise the job
+    /// starts to wait. With `ignore_locality`, any map is accepted.
     pub fn next_map(
         &mut self,
         job: &Job,
         tracker: TrackerId,
-        in_a_hurry: bool,
+        ignore_locality: bool,
         plan: &Plan<'_>,
     ) -> Option<(TaskId, Locality)> {
-        // Input that is nowhere in particular is as near as it will ever be.
-        let anywhere = in_a_hurry || job.pending.map.host_count() == 0;
+        // Maps without preferred hosts do not wait.
+        let anywhere = ignore_locality || job.pending.map.host_count() == 0;
         let limit = if anywhere { Locality::OffRack } else { self.limit(job.id, plan.now()) };
         let mut found = plan.next_map(job, tracker, limit);
         if found.is_none() && limit < Locality::OffRack {
-            // A map that failed where its input is, or whose nodes are silent or drained, has nothing to wait for.
+            // If a map has failed on the hosts of its input, or these are suspect or draining,
+            // waiting is useless.
             let possible = plan.best_possible_locality(job);
             if possible > limit {
                 found = plan.next_map(job, tracker, possible);
@@ -125,7 +127,7 @@ impl LocalityDelay {
             Some((_, Locality::NodeLocal)) => {
                 self.since.remove(&job.id);
             }
-            // It has waited long enough for a host, but may do so for a rack.
+            // It has waited for the node level and may wait again for the rack level.
             Some((_, Locality::RackLocal)) => {
                 let since = Time(plan.now().0.saturating_sub(self.node_wait.0));
                 self.since.insert(job.id, since);
@@ -140,12 +142,12 @@ impl LocalityDelay {
         self.since.get(&job).copied()
     }
 
-    /// It waits no longer.
+    /// Ends the wait of a job.
     pub fn forget(&mut self, job: JobId) {
         self.since.remove(&job);
     }
 
-    /// All waits begin again.
+    /// Restarts all waits.
     pub fn reset(&mut self) {
         self.since.clear();
     }

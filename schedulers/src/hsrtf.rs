@@ -1,13 +1,18 @@
 //! Shortest remaining time first, for jobs of many tasks.
 //!
-//! Antoine et al. (2015). A job's remaining time is estimated as if it were alone on the cluster ([`formulas`], equations
-//! 1 and 2), every ten seconds. `pu` gives every slot to the job with the shortest; `pr` divides slots in inverse
-//! proportion to remaining times, more for jobs that starve (equations 3 to 5). `pup` and `prp` also preempt slots: from
-//! the job with the longest remaining time, its task that has done least, for a job with a shorter one.
-//! Reduces wait a while for a tracker that has maps or input of their job. A slot that is taken back is reserved for the job
-//! it is taken for, which does not wait then.
-//! Differs from the paper: equation 2 in seconds (`literal` keeps it), slots are preempted by splitting and pausing
-//! (`preempt = kill` is the paper's), also at once when a job arrives. See README.md for the readings.
+//! Cheriere, Donat-Bouillud, Ibrahim and Simonin (SAC 2016). The remaining time of a job is
+//! estimated every ten seconds, as if the job were alone on the cluster ([`formulas`], equations 1
+//! and 2). `pu` gives every slot to the job with the shortest remaining time. `pr` divides slots in
+//! inverse proportion to remaining times, with more slots for jobs that starve (equations 3 to 5).
+//! `pup` and `prp` also preempt: the attempt with the least progress, of the job with the longest
+//! remaining time, for a job with a shorter one. A preempted slot is reserved for that job, which
+//! then does not wait for locality. Reduces wait a while for a tracker that has maps or input of
+//! their job.
+//!
+//! Differs from the paper: equation 2 is in seconds (`literal` keeps the printed form), preemption
+//! splits and pauses (`preempt = kill` is the paper's), and also happens at once when a job
+//! arrives. README.md explains how ambiguous parts of the paper are read.
+//!
 //! Deliberately absent: users, queues, priorities.
 
 mod estimator;
@@ -34,7 +39,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// What its rules mean in words.
+/// The texts of its rules.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("remaining-time", "its job has about {remaining:s} left[, and a share of {share slot|slots}]"),
     (
@@ -49,23 +54,23 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
     (
         "longest-remaining-time",
-        "its job has about {remaining:s} left, and the slot goes to {for_job:job}, which has {shorter:s}",
+        "its job has about {remaining:s} left, and the slot goes to {for_job:job}, which has about {shorter:s} left",
     ),
     (
         "longer-jobs-just-launched",
-        "{tasks task of a longer job was|tasks of longer jobs were} launched less than {at_most:s} ago, and is not preempted so soon: not for another {next:s}",
+        "{tasks task of a longer job was|tasks of longer jobs were} launched less than {at_most:s} ago: not preempted for another {next:s}",
     ),
     (
         "no-longer-job",
-        "no job that holds such slots has more left than {margin:%} of what this one has: none is preempted",
+        "no job with slots of this kind has more than {margin:%} of the remaining time of this job: none is preempted",
     ),
     (
         "reduces-wait-for-map-hosts",
-        "its reduces wait for slots where their maps ran: {waited:s} so far, for at most {at_most:s}",
+        "its reduces wait for nodes with maps or input of the job: {waited:s} so far, at most {at_most:s}",
     ),
 ];
 
-/// Who gets slots, and whether they are taken back.
+/// Who gets slots, and whether attempts are preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the paper's")]
 pub enum Mode {
@@ -81,33 +86,35 @@ pub struct Hsrtf {
     mode: Mode,
     estimator: Estimator,
     preempt_mode: PreemptMode,
-    /// How many times its remaining time a job without a slot lets shorter ones go first.
+    /// A job without a slot yields to shorter jobs for at most this many times its remaining time.
     starvation_factor: f64,
-    /// How much longer a victim's remaining time must be, as a factor, and how long it must have run.
+    /// How much longer the remaining time of a victim must be, as a factor.
     margin: f64,
+    /// How long a victim must have run.
     newly_launched: Span,
-    /// How long a job's reduces wait for a tracker near its input.
+    /// How long reduces wait for a tracker near the input of their job.
     colocation: LocalityDelay,
-    /// Hosts of each job's input.
+    /// Hosts of the input of each job.
     hosts: BTreeMap<JobId, BTreeSet<HostId>>,
-    /// Jobs that can use a slot, in turn.
+    /// Jobs that can use a slot, in order.
     order: PerPhase<RankedQueue<JobId, (Real, Real)>>,
-    /// Jobs that came since slots were last taken back.
+    /// Jobs that have arrived since the last preemption.
     arrivals: BTreeSet<JobId>,
     /// When remaining times were last estimated.
     last: Option<Time>,
 }
 
 impl Hsrtf {
-    /// With these parameters.
+    /// Reads the parameters.
     pub fn new(mode: Mode, section: &mut Section<'_>) -> Self {
-        let about = "pr: times its remaining time that a job without a slot lets shorter ones go first";
+        let about =
+            "pr: a job without a slot yields to shorter jobs for at most this many times its remaining time";
         let starvation_factor = section.number("starvation_factor", 10.0, 0.0..=1e6, about);
-        let about = "times the remaining time of a job that another's must be for its slots to be preempted";
+        let about = "a job is preempted only if its remaining time is longer than that of the other job by this factor";
         let margin = section.number("margin", 1.25, 1.0..=1000.0, about);
-        let about = "an attempt is left alone for so long";
+        let about = "an attempt is not preempted for this long after its launch";
         let newly_launched = section.span("newly_launched", Span::secs(10), about);
-        let about = "how long a job's reduces wait for a tracker that has maps or input of it";
+        let about = "how long reduces wait for a tracker that has maps or input of their job";
         Self {
             mode,
             estimator: Estimator::new(section),
@@ -131,13 +138,15 @@ impl Hsrtf {
         matches!(self.mode, Mode::PuP | Mode::PrP)
     }
 
-    /// A job's place: by its remaining time; or by how much of its share it would hold with one slot more.
+    /// The position of a job: by its remaining time, or by the part of its share that it would hold
+    /// with one more slot.
     fn key(&self, job: &Job, held: u32, phase: Phase) -> (Real, Real) {
         let Estimate { remaining, share, .. } = self.estimator.of(job.id);
         if self.is_pure() {
             return (Real(0.0), Real(remaining));
         }
-        // One for each job before more for any: the shortest first, but nobody waits for those that come much later.
+        // Jobs without a slot come first, the shortest first. The time of submission is added so
+        // that a job does not wait for jobs that arrive much later.
         if held == 0 {
             let submitted = Span(job.submitted.0).as_secs_f64();
             return (Real(0.0), Real(submitted + self.starvation_factor * remaining));
@@ -145,7 +154,7 @@ impl Hsrtf {
         (Real((f64::from(held) + 1.0) / share[phase].max(1e-6)), Real(remaining))
     }
 
-    /// Puts a job where it stands by what the cluster shows.
+    /// Updates the position of a job from the cluster.
     fn refresh(&mut self, id: JobId, cluster: &Cluster) {
         let job = cluster.job(id);
         for phase in Phase::BOTH {
@@ -161,7 +170,8 @@ impl Hsrtf {
         }
     }
 
-    /// Preempts slots for jobs with shorter remaining times, no more than they lack: for all of them, or for these.
+    /// Preempts attempts for jobs with shorter remaining times, at most for the slots that they
+    /// miss: for all jobs, or only for `only`.
     fn preempt(&self, phase: Phase, only: Option<&BTreeSet<JobId>>, plan: &mut Plan<'_>) {
         let remaining = |job: JobId| self.estimator.of(job).remaining;
         let asked = |job: &JobId| only.is_none_or(|only| only.contains(job));
@@ -173,7 +183,7 @@ impl Hsrtf {
         let done = |attempt: &Attempt| Reverse((f64::from(attempt.progress.done) * 1000.0) as u32);
         let key = |attempt: &Attempt| (Real(remaining(attempt.id.job())), done(attempt), attempt.id);
         let mut victims = Victims::greatest_first(phase, plan, key);
-        // What is promised to somebody is under way for nobody else.
+        // Reserved slots that are being released do not count for other jobs.
         let reserved_slots: u32 =
             plan.cluster().active_jobs().map(|job| plan.reserved_slots(job, phase)).sum();
         let mut being_freed = victims.slots_being_freed().saturating_sub(reserved_slots);
@@ -182,10 +192,11 @@ impl Hsrtf {
             let deficit = self.deficit(job, phase, plan);
             let spared = being_freed.min(deficit);
             being_freed -= spared;
-            // Whom it may not take from it may not later in this round either: with every slot both are nearer to their shares.
+            // If a job may not preempt another one, it may not later in this round: with every slot
+            // both get nearer to their shares.
             let (mut refused, mut passed) = (BTreeSet::<JobId>::new(), Skipped::default());
             for _ in spared..deficit {
-                let mut slot_for = None;
+                let mut slot = None;
                 let may = |victim: AttemptId| {
                     let from = victim.job();
                     if refused.contains(&from) {
@@ -195,25 +206,25 @@ impl Hsrtf {
                         refused.insert(from);
                         return false;
                     }
-                    slot_for =
+                    slot =
                         if self.is_protected(victim, plan) { None } else { self.slot_for(job, victim, plan) };
-                    slot_for.is_some()
+                    slot.is_some()
                 };
                 let Some(victim) = victims.next_after(&mut passed, may) else { break };
                 let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
                 let why = why.with("shorter", remaining(id)).benefit(id);
-                let Some((task, on, seated)) = slot_for else { break };
-                // One that has just been told, say by hand, is passed over.
+                let Some((task, on, reason)) = slot else { break };
+                // An attempt that has already been preempted, for example by a user, is skipped.
                 if plan.preempt_in_mode(victim, self.preempt_mode, why).is_ok() {
-                    // What is taken for a job goes to that job, wherever it is and whoever else's turn it is by then:
-                    // else it might go back to the one it was taken from, and the next one too.
-                    let _ = plan.reserve(task, on, seated);
+                    // The slot is reserved for the job that it was preempted for. Otherwise it
+                    // might go back to the job that it was taken from, and be preempted again.
+                    let _ = plan.reserve(task, on, reason);
                 }
             }
         }
     }
 
-    /// What a job would put into a victim's slot, where that is, and why.
+    /// The task that a job would run in the slot of a victim, the tracker, and the reason.
     fn slot_for(&self, job: &Job, victim: AttemptId, plan: &Plan<'_>) -> Option<(TaskId, TrackerId, Why)> {
         let on = plan.cluster().attempt(victim)?.tracker;
         let fit = fit(job, self.hosts.get(&job.id), victim.phase(), on, plan)?;
@@ -221,20 +232,21 @@ impl Hsrtf {
         Some((fit.task, on, why))
     }
 
-    /// Slots that a job should have and has not.
+    /// Number of slots that a job should have but does not have.
     fn deficit(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
         let waiting = plan.waiting(job, phase) as u32;
         if self.is_pure() {
             return waiting.min(plan.cluster().slots(phase));
         }
-        // Shares are sums of parts: 3.9999 is 4.
+        // Shares are sums of fractions: 3.9999 counts as 4.
         let share = (self.estimator.of(job.id).share[phase] + 1e-6).floor() as u32;
         waiting.min(share.saturating_sub(plan.retained_slots(job, phase)))
     }
 
-    /// What was launched just now is left alone: it has hardly begun, and to split it would be to kill it. So is a task whose
-    /// work has been thrown away for others once: two jobs whose remaining times cross again and again would kill
-    /// each other's tasks forever, or send the states of their reduces to and fro and never have one arrive.
+    /// Whether an attempt is protected: it was just launched, so a split would be like a kill; or
+    /// work of its task was already lost for another job. Otherwise two jobs whose remaining times
+    /// cross repeatedly would kill the tasks of each other forever, or copy the checkpoints of
+    /// their reduces forever.
     fn is_protected(&self, victim: AttemptId, plan: &Plan<'_>) -> bool {
         let is_new = |attempt: &Attempt| {
             plan.now().since(attempt.launched) < self.newly_launched || plan.has_just_resumed(attempt)
@@ -242,15 +254,15 @@ impl Hsrtf {
         if plan.cluster().attempt(victim).is_some_and(is_new) {
             return true;
         }
-        let in_vain = |attempt: &Attempt| match attempt.preempt_request {
+        let was_wasted = |attempt: &Attempt| match attempt.preempt_request {
             Some((PreemptKind::Kill, _)) => self.preempt_mode == PreemptMode::Kill,
             Some((PreemptKind::Pause, _)) => attempt.state == AttemptState::Killed,
             _ => false,
         };
-        plan.cluster().task(victim.task).is_some_and(|task| task.attempts.iter().any(in_vain))
+        plan.cluster().task(victim.task).is_some_and(|task| task.attempts.iter().any(was_wasted))
     }
 
-    /// Why no slot is preempted for a job that waits for one, other than that its time has not come.
+    /// Why no attempt is preempted for a job that waits for a slot, apart from the interval.
     fn explain_no_preemption(&self, job: &Job, phase: Phase, now: Time, cluster: &Cluster) -> Option<Why> {
         if !self.preempts() || !cluster.free_trackers(phase).is_empty() {
             return None;
@@ -316,17 +328,17 @@ impl SlotOrder for Hsrtf {
     }
 }
 
-/// What a job would put into a tracker's slot.
+/// The task that a job would run on a tracker.
 struct Fit {
     task: TaskId,
     rule: &'static str,
     near: NearInput,
 }
 
-/// Whether a tracker is near to what a task reads.
+/// Whether a tracker is near the input of a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NearInput {
-    /// Its own state lies there.
+    /// The checkpoint of the task is there.
     Resumed,
     Yes,
     No,
@@ -354,7 +366,7 @@ fn fit(
     Some(Fit { task, rule: "remaining-time", near: NearInput::No })
 }
 
-/// Whether a tracker runs maps of a job, serves their output, or is on a host of the job's input.
+/// Whether a tracker runs maps of a job, serves their output, or is on a host of the input.
 fn is_near(job: JobId, hosts: &BTreeSet<HostId>, tracker: TrackerId, plan: &Plan<'_>) -> bool {
     let Some(tracker) = plan.cluster().tracker(tracker) else { return false };
     let first = TaskId { job, phase: Phase::Map, index: 0 }.attempt(0);
@@ -380,7 +392,7 @@ impl Scheduler for Hsrtf {
                 self.arrivals.insert(*job);
                 let tasks = cluster.job(*job).into_iter().flat_map(|job| &job.tasks.map);
                 let hosts: BTreeSet<HostId> = tasks.flat_map(|task| task.hosts.iter().copied()).collect();
-                // Without any, all places are alike.
+                // Without hosts, all trackers are equal.
                 if !hosts.is_empty() {
                     self.hosts.insert(*job, hosts);
                 }
@@ -442,7 +454,7 @@ impl Scheduler for Hsrtf {
     }
 
     fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
-        let thought = self.estimator.of(job.id);
+        let estimate = self.estimator.of(job.id);
         let mut reasons = Vec::new();
         let waits = |phase: &Phase| job.may_start(*phase) && !job.pending[*phase].is_empty();
         for phase in Phase::BOTH.into_iter().filter(waits) {
@@ -451,7 +463,7 @@ impl Scheduler for Hsrtf {
                 Phase::Reduce => "shorter-jobs-take-reduce-slots",
             };
             let ahead = self.order[phase].ahead_of(job.id).count() as f64;
-            let why = thought.numbers(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead);
+            let why = estimate.numbers(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead);
             reasons.push(match self.last.filter(|_| self.preempts()) {
                 Some(last) => {
                     let passed = now.since(last);

@@ -1,6 +1,8 @@
-//! Every scheduling policy, pure and small: a cluster and its history in, decisions out.
+//! All scheduling policies. They are pure: the input is a cluster and its history, the output are
+//! decisions.
 //!
-//! A policy is one file here and one line in [`POLICIES`]; README.md states each as a problem. Read [`fifo`] first.
+//! A policy is one file here and one entry of [`POLICIES`]. README.md states the problem and the
+//! rule of each. Read [`fifo`] first.
 
 pub mod bench_cluster;
 pub mod capacity;
@@ -19,7 +21,7 @@ pub mod shares;
 pub mod timed;
 pub mod victims;
 
-/// The example in the guide is compiled and played.
+/// The example in the guide is compiled and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/research/write-a-scheduler.md")]
 struct Guide;
@@ -31,89 +33,89 @@ use hsrtf::{Hsrtf, Mode};
 use mrcore::Scheduler;
 use std::collections::BTreeSet;
 
-/// A policy that can be chosen.
+/// A policy that can be configured.
 pub struct Policy {
-    /// What it is chosen by.
+    /// The name in the configuration.
     pub name: &'static str,
-    /// The section that its parameters are in.
+    /// The section of its parameters.
     pub section: &'static str,
-    /// In a line.
+    /// A description in one line.
     pub about: &'static str,
-    /// What its rules mean in words.
-    pub sentences: &'static [RuleText],
+    /// The texts of its rules.
+    pub rule_texts: &'static [RuleText],
     build: fn(&mut Section<'_>) -> Box<dyn Scheduler>,
 }
 
-/// The policies.
+/// All policies.
 pub const POLICIES: &[Policy] = &[
     Policy {
         name: "fifo",
         section: "fifo",
-        about: "the most urgent job, then the oldest, takes every slot it can use",
-        sentences: fifo::RULE_TEXTS,
+        about: "slots go to the job with the highest priority, then to the oldest",
+        rule_texts: fifo::RULE_TEXTS,
         build: |_| Box::new(fifo::Fifo::default()),
     },
     Policy {
         name: "fair",
         section: "fair",
-        about: "slots by weight to users or queues, minimum shares, delay scheduling",
-        sentences: fair::RULE_TEXTS,
+        about: "slots are shared between users or queues by weight, with minimum shares and delay scheduling",
+        rule_texts: fair::RULE_TEXTS,
         build: |section| Box::new(fair::Fair::new(section)),
     },
     Policy {
         name: "capacity",
         section: "capacity",
-        about: "queues in queues with guaranteed and maximum capacity, user limits, first in first out within",
-        sentences: capacity::RULE_TEXTS,
+        about: "a tree of queues with guaranteed and maximum capacity and user limits; first in, first out within a queue",
+        rule_texts: capacity::RULE_TEXTS,
         build: |section| Box::new(capacity::Capacity::new(section)),
     },
     Policy {
         name: "hsrtf-pu",
         section: "hsrtf",
-        about: "every slot to the job with the shortest remaining time",
-        sentences: hsrtf::RULE_TEXTS,
+        about: "every slot goes to the job with the shortest remaining time",
+        rule_texts: hsrtf::RULE_TEXTS,
         build: |section| Box::new(Hsrtf::new(Mode::Pu, section)),
     },
     Policy {
         name: "hsrtf-pup",
         section: "hsrtf",
-        about: "the same, and the longest jobs are preempted",
-        sentences: hsrtf::RULE_TEXTS,
+        about: "like hsrtf-pu, and preempts jobs with longer remaining times",
+        rule_texts: hsrtf::RULE_TEXTS,
         build: |section| Box::new(Hsrtf::new(Mode::PuP, section)),
     },
     Policy {
         name: "hsrtf-pr",
         section: "hsrtf",
-        about: "slots in inverse proportion to remaining times, more for jobs that starve",
-        sentences: hsrtf::RULE_TEXTS,
+        about: "slots are shared in inverse proportion to remaining times, with more for jobs that starve",
+        rule_texts: hsrtf::RULE_TEXTS,
         build: |section| Box::new(Hsrtf::new(Mode::Pr, section)),
     },
     Policy {
         name: "hsrtf-prp",
         section: "hsrtf",
-        about: "the same, and the longest jobs are preempted",
-        sentences: hsrtf::RULE_TEXTS,
+        about: "like hsrtf-pr, and preempts jobs with longer remaining times",
+        rule_texts: hsrtf::RULE_TEXTS,
         build: |section| Box::new(Hsrtf::new(Mode::PrP, section)),
     },
     Policy {
         name: "fcs",
         section: "fcs",
-        about: "reduce slots to the job with least left, by pausing the reduces of larger ones; maps by fair",
-        sentences: fcs::RULE_TEXTS,
+        about: "reduce slots go to the job with the least remaining work, also by pausing reduces of others; map slots as in fair",
+        rule_texts: fcs::RULE_TEXTS,
         build: |section| Box::new(fcs::Fcs::new(section)),
     },
     Policy {
         name: "coshh",
         section: "coshh",
-        about: "classes of jobs to the nodes that a linear program suggests for them; minimum shares, then shares",
-        sentences: coshh::RULE_TEXTS,
+        about: "jobs of similar duration form classes, and a linear program suggests nodes for each class",
+        rule_texts: coshh::RULE_TEXTS,
         build: |section| Box::new(coshh::Coshh::new(section)),
     },
 ];
 
-/// The queues that a policy has settings for, if it has any: whatever else a job names would share the default one, out
-/// of its own caps. The last part of a queue's path stands for it where that is clear. `None` if every name is good: the
-/// policy knows no queues, or none are configured.
+/// The queues that the configuration of a policy names. A job that names another queue would get
+/// the default one. If the last part of a path is unique, it is included too. `None` if every name
+/// is allowed: the policy has no queues, or none are configured.
 pub fn queues(policy: &str, params: &Params) -> Option<BTreeSet<String>> {
     let below = |prefix: &str| -> BTreeSet<String> {
         let inner = params.keys().filter_map(|key| key.strip_prefix(prefix));
@@ -134,26 +136,26 @@ pub fn queues(policy: &str, params: &Params) -> Option<BTreeSet<String>> {
     let leaves: BTreeSet<String> = names.iter().filter(|name| !inner(name)).cloned().collect();
     let last = |name: &String| name.rsplit('.').next().map(str::to_owned);
     let ends: Vec<String> = leaves.iter().filter_map(last).collect();
-    let clear = ends.iter().filter(|end| ends.iter().filter(|other| other == end).count() == 1);
-    Some(leaves.iter().chain(clear).cloned().collect())
+    let unique = ends.iter().filter(|end| ends.iter().filter(|other| other == end).count() == 1);
+    Some(leaves.iter().chain(unique).cloned().collect())
 }
 
-/// What goes around a policy: `chronos(fair)`.
+/// Policies that wrap another one: `chronos(fair)`.
 const WRAPPERS: &[Wrapper] = &[Wrapper {
     name: "chronos",
-    about: "around any policy: work lost with a machine gets slots back at once, near its data",
-    sentences: chronos::RULE_TEXTS,
+    about: "wraps any policy: tasks that were lost with a node get slots at once, near their input",
+    rule_texts: chronos::RULE_TEXTS,
     build: |inner, section| Box::new(chronos::Chronos::new(inner, section)),
 }];
 
 struct Wrapper {
     name: &'static str,
     about: &'static str,
-    sentences: &'static [RuleText],
+    rule_texts: &'static [RuleText],
     build: fn(Box<dyn Scheduler>, &mut Section<'_>) -> Box<dyn Scheduler>,
 }
 
-/// Why there is no policy for what was asked.
+/// Why a policy could not be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum PolicyError {
@@ -163,7 +165,7 @@ pub enum PolicyError {
     Parameter(#[from] ParameterError),
 }
 
-/// A name with parameters in brackets is one for a list of policies.
+/// Parameters in brackets are only allowed in lists of policies, in the simulator.
 fn hint(name: &str) -> String {
     match name.split_once('[') {
         Some((policy, _)) => format!(
@@ -174,40 +176,40 @@ fn hint(name: &str) -> String {
     }
 }
 
-/// Whether parameters may begin with this name.
+/// Whether a section of parameters has this name.
 pub fn is_section(name: &str) -> bool {
     POLICIES.iter().any(|policy| policy.section == name)
         || WRAPPERS.iter().any(|wrapper| wrapper.name == name)
 }
 
-/// A policy, in words.
+/// The description of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// What it is chosen by.
+    /// The name in the configuration.
     pub name: &'static str,
-    /// In a line.
+    /// A description in one line.
     pub about: &'static str,
-    /// The section that its parameters are in.
+    /// The section of its parameters.
     pub section: &'static str,
     /// Its parameters and their values.
     pub parameters: Vec<Parameter>,
 }
 
-/// What can be chosen, for people.
+/// The names of all policies, for messages.
 pub fn names() -> Vec<String> {
     let policies = POLICIES.iter().map(|policy| policy.name.to_owned());
     policies.chain(WRAPPERS.iter().map(|wrapper| format!("{}(POLICY)", wrapper.name))).collect()
 }
 
-/// Everything that can be chosen, written out: each policy alone, and within each wrapper.
+/// All valid names: each policy alone and in each wrapper.
 pub fn specs() -> Vec<String> {
     let bare = || POLICIES.iter().map(|policy| policy.name.to_owned());
     let wrapped = WRAPPERS.iter().flat_map(|wrapper| bare().map(|name| format!("{}({name})", wrapper.name)));
     bare().chain(wrapped).collect()
 }
 
-/// The policy that a text such as `fair` or `chronos(fair)` names, tuned by these parameters. Parameters of policies that
-/// were not chosen are checked too.
+/// Creates the policy with a name such as `fair` or `chronos(fair)`. Parameters of other policies
+/// are checked too.
 pub fn make(spec: &str, params: &Params) -> Result<Box<dyn Scheduler>, PolicyError> {
     describe(params)?;
     build(spec.trim(), params).ok_or_else(|| PolicyError::Unknown { name: spec.to_owned() })
@@ -224,7 +226,7 @@ fn build(spec: &str, params: &Params) -> Option<Box<dyn Scheduler>> {
     Some((wrapper.build)(inner, &mut Section::of(wrapper.name, params)))
 }
 
-/// Every policy with its parameters as they are now.
+/// All policies, with their parameters and current values.
 pub fn describe(params: &Params) -> Result<Vec<Description>, ParameterError> {
     let wrappers = WRAPPERS.iter().map(|wrapper| wrapper.name);
     let sections: Vec<&'static str> = POLICIES.iter().map(|policy| policy.section).chain(wrappers).collect();
@@ -272,33 +274,34 @@ mod tests {
         for wrong in
             ["fare", "", "chronos", "chronos()", "chronos(fare)", "chronos(chronos(fair))", "fair(fifo)"]
         {
-            let told = refusal(wrong, &Params::new());
+            let error = refusal(wrong, &Params::new());
             assert!(
-                told.starts_with(&format!("there is no scheduler {wrong:?}: choose one of fifo, fair")),
-                "{told}"
+                error.starts_with(&format!("there is no scheduler {wrong:?}: choose one of fifo, fair")),
+                "{error}"
             );
-            assert!(told.ends_with("chronos(POLICY)"), "{told}");
+            assert!(error.ends_with("chronos(POLICY)"), "{error}");
         }
     }
 
     #[test]
     fn wrong_parameters_are_refused_also_of_policies_that_were_not_chosen() {
-        let told = refusal("fifo", &settings("fair.nod_wait", "1s"));
+        let error = refusal("fifo", &settings("fair.nod_wait", "1s"));
         assert!(
-            told.starts_with("there is no scheduler parameter fair.nod_wait: fair has pool_by, "),
-            "{told}"
+            error.starts_with("there is no scheduler parameter fair.nod_wait: fair has pool_by, "),
+            "{error}"
         );
-        let told = refusal("fifo", &settings("node_wait", "1s"));
+        let error = refusal("fifo", &settings("node_wait", "1s"));
         assert!(
-            told.starts_with("there is no scheduler parameter node_wait: they begin with fifo, fair, "),
-            "{told}"
+            error
+                .starts_with("there is no scheduler parameter node_wait: parameters begin with fifo, fair, "),
+            "{error}"
         );
-        let told = refusal("fifo", &settings("chronos.early", "now"));
-        assert_eq!(told, "scheduler parameter chronos.early = \"now\" is not suspect or lost");
-        let told = refusal("fifo", &settings("hsrtf-pr.margin", "2"));
-        assert_eq!(told.matches("hsrtf,").count(), 1, "each once: {told}");
-        let told = refusal("fcs[preempt=kill]", &Params::new());
-        assert!(told.ends_with("; parameters are in fermata.toml, under [scheduler.fcs]"), "{told}");
+        let error = refusal("fifo", &settings("chronos.early", "now"));
+        assert_eq!(error, "scheduler parameter chronos.early = \"now\" is not suspect or lost");
+        let error = refusal("fifo", &settings("hsrtf-pr.margin", "2"));
+        assert_eq!(error.matches("hsrtf,").count(), 1, "each once: {error}");
+        let error = refusal("fcs[preempt=kill]", &Params::new());
+        assert!(error.ends_with("; parameters are in fermata.toml, under [scheduler.fcs]"), "{error}");
     }
 
     #[test]

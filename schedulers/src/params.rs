@@ -1,8 +1,10 @@
-//! Parameters: plain text in, typed values out, each declared once with its default and what it is for.
+//! Parameters of policies: text as input, typed values as output. Each is declared once, with its
+//! default and a description.
 //!
-//! A policy reads its [`Section`] of the parameters (`fair.node_wait` is `node_wait` of the section `fair`). What it
-//! reads is thereby described, for `mrctl schedulers`; what nobody reads is refused, so that a slip of the pen is no
-//! silent default. Nothing here knows files or their formats.
+//! A policy reads its [`Section`] of the parameters (`fair.node_wait` is `node_wait` of the section
+//! `fair`). Reading a parameter also describes it for `mrctl schedulers`. A parameter that no
+//! policy reads is an error, so that a misspelt name is not ignored. This module does not read
+//! files.
 
 use mrcore::{Span, plan::PreemptMode};
 use std::{
@@ -11,23 +13,23 @@ use std::{
     ops::RangeInclusive,
 };
 
-/// All parameters, by dotted key such as `fair.pools.research.weight`.
+/// All parameters, by key such as `fair.pools.research.weight`.
 pub type Params = BTreeMap<String, String>;
 
-/// A parameter, its default, and what it is now.
+/// A parameter with its default and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
-    /// Within its section.
+    /// The key within its section.
     pub key: String,
-    /// Unless something else is said.
+    /// The default value.
     pub default: String,
-    /// Now.
+    /// The current value.
     pub value: String,
-    /// What it is for.
+    /// A description.
     pub about: String,
 }
 
-/// A parameter that cannot be taken.
+/// An invalid parameter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum ParameterError {
@@ -35,13 +37,13 @@ pub enum ParameterError {
     Value { key: String, value: String, wanted: String },
     #[error("there is no scheduler parameter {key}: {section} has {}", listed(known))]
     Unknown { key: String, section: &'static str, known: Vec<String> },
-    #[error("there is no scheduler parameter {key}: they begin with {}", listed(sections))]
+    #[error("there is no scheduler parameter {key}: parameters begin with {}", listed(sections))]
     Section { key: String, sections: Vec<&'static str> },
-    #[error("scheduler parameters of {section} do not fit each other: {why}")]
+    #[error("scheduler parameters of {section} contradict each other: {why}")]
     Conflict { section: &'static str, why: String },
 }
 
-/// Each once, in the order in which they come; `none` if there are none.
+/// Each name once, in order; `none` if there are none.
 fn listed<T: AsRef<str>>(names: &[T]) -> String {
     let mut each: Vec<&str> = Vec::new();
     for name in names.iter().map(AsRef::as_ref) {
@@ -53,7 +55,7 @@ fn listed<T: AsRef<str>>(names: &[T]) -> String {
 }
 
 impl ParameterError {
-    /// The key, or the section, that it is about.
+    /// The key or section of the error.
     pub fn place(&self) -> &str {
         match self {
             Self::Value { key, .. } | Self::Unknown { key, .. } | Self::Section { key, .. } => key,
@@ -62,7 +64,7 @@ impl ParameterError {
     }
 }
 
-/// One policy's parameters, as it reads them.
+/// The parameters of one policy.
 #[derive(Debug)]
 pub struct Section<'a> {
     name: &'static str,
@@ -72,7 +74,7 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The part of the parameters that begins with a policy's name.
+    /// The parameters that start with the name of a section.
     pub fn of(name: &'static str, params: &'a Params) -> Self {
         let own = params.iter().filter_map(|(key, value)| {
             let key = key.strip_prefix(name)?.strip_prefix('.')?;
@@ -81,7 +83,7 @@ impl<'a> Section<'a> {
         Self { name, settings: own.collect(), listed: Vec::new(), first_error: None }
     }
 
-    /// What was read, unless something could not be.
+    /// The parameters that were read, or the first error.
     pub fn finish(self) -> Result<Vec<Parameter>, ParameterError> {
         if let Some(error) = self.first_error {
             return Err(error);
@@ -96,13 +98,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Takes down that the parameters do not fit each other.
+    /// Reports that parameters contradict each other.
     pub fn refuse(&mut self, why: String) {
         let section = self.name;
         self.first_error.get_or_insert(ParameterError::Conflict { section, why });
     }
 
-    /// Reads one value; its default if it is not given or cannot be taken.
+    /// Reads a value; the default if it is missing or invalid.
     fn read<T: Clone>(
         &mut self,
         key: &str,
@@ -123,23 +125,23 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A length of time: `5s`, `250ms`, `2m`, or seconds as a number.
+    /// A duration: `5s`, `250ms`, `2m`, or a number of seconds.
     pub fn span(&mut self, key: &str, default: Span, about: &str) -> Span {
-        let wanted = "a length of time, such as 5s, 250ms or 2m";
+        let wanted = "a duration, such as 5s, 250ms or 2m";
         self.read(key, (default, show_span(default)), about, wanted, span)
     }
 
-    /// How often something is done: a length of time above 0.
+    /// An interval: a duration above 0.
     pub fn period(&mut self, key: &str, default: Span, about: &str) -> Span {
-        let wanted = "a length of time above 0, such as 5s, 250ms or 2m";
+        let wanted = "a duration above 0, such as 5s, 250ms or 2m";
         let above_0 = |text: &str| span(text).filter(|span| span.0 > 0);
         self.read(key, (default, show_span(default)), about, wanted, above_0)
     }
 
-    /// A length of time, or `never`.
+    /// A duration or `never`.
     pub fn span_or_never(&mut self, key: &str, default: Option<Span>, about: &str) -> Option<Span> {
         let shown = default.map_or_else(|| "never".to_owned(), show_span);
-        self.read(key, (default, shown), about, "a length of time, such as 5s, or never", |text| match text {
+        self.read(key, (default, shown), about, "a duration, such as 5s, or never", |text| match text {
             "never" => Some(None),
             text => span(text).map(Some),
         })
@@ -171,7 +173,7 @@ impl<'a> Section<'a> {
         self.read(key, (default, default.to_string()), about, "true or false", |text| text.parse().ok())
     }
 
-    /// One of some words; the first is the default.
+    /// One of several words; the first is the default.
     pub fn choice<T: Copy>(&mut self, key: &str, words: &[(&'static str, T)], about: &str) -> T {
         let (default, shown) = (words[0].1, words[0].0.to_owned());
         let wanted = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
@@ -179,19 +181,19 @@ impl<'a> Section<'a> {
         self.read(key, (default, shown), &format!("{about} ({wanted})"), &wanted, parse)
     }
 
-    /// `preempt`: how slots are preempted.
+    /// The parameter `preempt`: how attempts are preempted.
     pub fn preempt_mode(&mut self) -> PreemptMode {
         let words = [("lossless", PreemptMode::Lossless), ("kill", PreemptMode::Kill)];
-        self.choice("preempt", &words, "how slots are preempted: lossless splits maps and pauses reduces")
+        self.choice("preempt", &words, "how attempts are preempted: lossless splits maps and pauses reduces")
     }
 
-    /// A number as given, without reading it.
+    /// A number, without declaring the parameter.
     pub fn peek(&self, key: &str) -> Option<f64> {
         self.settings.get(key)?.trim().parse().ok()
     }
 
-    /// The names that are given something below a key: `pools.research.weight` names `research` below `pools`. A
-    /// name may have dots.
+    /// The names that have settings below a key: `pools.research.weight` has the name `research`
+    /// below `pools`. A name may contain dots.
     pub fn names(&self, below: &str) -> BTreeSet<String> {
         let inner = self.settings.keys().filter_map(|key| key.strip_prefix(below)?.strip_prefix('.'));
         inner.filter_map(|rest| rest.rsplit_once('.')).map(|(name, _)| name.to_owned()).collect()
@@ -266,7 +268,7 @@ mod tests {
         section.period("every", Span::secs(1), "how often");
         let error = section.finish().unwrap_err().to_string();
         assert!(
-            error.starts_with("scheduler parameter p.every = \"0s\" is not a length of time above 0"),
+            error.starts_with("scheduler parameter p.every = \"0s\" is not a duration above 0"),
             "{error}"
         );
     }

@@ -1,11 +1,11 @@
-//! Things in the order of a key that changes as facts come in: kept sorted, so that nobody sorts while deciding.
+//! A set of items sorted by a key that changes over time, so that no sorting is needed in a round.
 
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
 };
 
-/// A number that can be a key: ordered by `total_cmp`.
+/// A floating point number as a key, ordered by `total_cmp`.
 #[derive(Debug, Clone, Copy)]
 pub struct Real(pub f64);
 
@@ -26,7 +26,7 @@ impl Ord for Real {
     }
 }
 
-/// Items, each once, by key and then by themselves.
+/// Items sorted by key, then by themselves.
 #[derive(Debug, Clone)]
 pub struct RankedQueue<T, K> {
     keys: BTreeMap<T, K>,
@@ -34,7 +34,7 @@ pub struct RankedQueue<T, K> {
 }
 
 impl<T: Copy + Ord, K: Copy + Ord> RankedQueue<T, K> {
-    /// Puts an item where its key says, or takes it out of line.
+    /// Sets the key of an item, or removes the item.
     pub fn set(&mut self, item: T, key: Option<K>) {
         let before = match key {
             Some(key) => self.keys.insert(item, key),
@@ -51,22 +51,22 @@ impl<T: Copy + Ord, K: Copy + Ord> RankedQueue<T, K> {
         }
     }
 
-    /// First to last.
+    /// The items in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = T> + '_ {
         self.queue.iter().map(|(_, item)| *item)
     }
 
-    /// Those in front of an item; all, if it is not in line.
+    /// The items before an item; all items if it is not contained.
     pub fn ahead_of(&self, item: T) -> impl Iterator<Item = T> + '_ {
         self.iter().take_while(move |other| *other != item)
     }
 
-    /// An item's key.
+    /// The key of an item.
     pub fn key(&self, item: T) -> Option<K> {
         self.keys.get(&item).copied()
     }
 
-    /// Whether nothing is in line.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

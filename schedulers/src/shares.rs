@@ -1,19 +1,19 @@
-//! Dividing slots: each gets in proportion to its weight, but no less than its minimum and no more than it can use.
+//! Divides slots in proportion to weights, with a minimum and a maximum for each claim.
 
-/// One that wants slots.
+/// A claim to slots.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Claim {
-    /// Its part, relative to the others.
+    /// The weight relative to other claims.
     pub weight: f64,
-    /// At least this, if it can use it.
+    /// The minimum, unless the demand is lower.
     pub min: f64,
-    /// At most this.
+    /// The maximum.
     pub demand: f64,
 }
 
-/// Divides `total` by water-filling: a level is sought such that the shares `clamp(weight * level, min, demand)` add up
-/// to the total. If the minimums alone are more than there is, they shrink in proportion; if all demands are less, each
-/// gets its demand.
+/// Divides `total` by water-filling: finds a level such that the shares `clamp(weight * level, min,
+/// demand)` add up to the total. If the minimums exceed the total, they are reduced in proportion.
+/// If the total exceeds the demands, each share is the demand.
 pub fn divide(total: f64, claims: &[Claim]) -> Vec<f64> {
     let min = |claim: &Claim| claim.min.min(claim.demand);
     let mins: f64 = claims.iter().map(min).sum();
@@ -26,25 +26,26 @@ pub fn divide(total: f64, claims: &[Claim]) -> Vec<f64> {
     }
     let share = |claim: &Claim, level: f64| (claim.weight * level).max(min(claim)).min(claim.demand);
     let filled = |level: f64| claims.iter().map(|claim| share(claim, level)).sum::<f64>();
-    // The sum grows steadily with the level and bends where a claim meets its minimum or its demand: the level lies
-    // between two bends, and the line between them is straight.
-    let mut bends: Vec<f64> = claims
+    // The sum of the shares is a piecewise linear function of the level. It changes its slope where
+    // a claim reaches its minimum or its demand, so the level is found by interpolation between two
+    // such points.
+    let mut points: Vec<f64> = claims
         .iter()
         .filter(|claim| claim.weight > 0.0)
         .flat_map(|claim| [min(claim) / claim.weight, claim.demand / claim.weight])
         .collect();
-    bends.sort_by(f64::total_cmp);
-    let after = bends.partition_point(|bend| filled(*bend) < total);
-    let low = if after == 0 { 0.0 } else { bends[after - 1] };
-    let high = bends.get(after).copied().unwrap_or(low);
+    points.sort_by(f64::total_cmp);
+    let after = points.partition_point(|point| filled(*point) < total);
+    let low = if after == 0 { 0.0 } else { points[after - 1] };
+    let high = points.get(after).copied().unwrap_or(low);
     let (at_low, at_high) = (filled(low), filled(high));
     let level =
         if at_high > at_low { low + (high - low) * (total - at_low) / (at_high - at_low) } else { low };
     claims.iter().map(|claim| share(claim, level)).collect()
 }
 
-/// Whether moving one slot from one who holds more than its share to one who holds less brings the two together nearer to
-/// their shares. Never both ways at once.
+/// Whether moving one slot from a claim above its share to one below its share brings both nearer
+/// to their shares. Arguments are (held, share). Never true in both directions.
 pub fn should_move(to: (f64, f64), from: (f64, f64)) -> bool {
     let (deficit, excess) = (to.1 - to.0, from.0 - from.1);
     deficit > 0.0 && excess > 0.0 && deficit + excess > 1.0 + 1e-9
@@ -70,14 +71,14 @@ mod tests {
 
     #[test]
     fn unused_share_is_redistributed() {
-        // 10 slots; the first wants 2; the rest, 8, goes 1 to 3.
+        // 10 slots: the first claim needs 2, the other 8 are divided 1 to 3.
         let claims = [claim(1.0, 0.0, 2.0), claim(1.0, 0.0, 50.0), claim(3.0, 0.0, 50.0)];
         close(&divide(10.0, &claims), &[2.0, 2.0, 6.0]);
     }
 
     #[test]
     fn a_minimum_comes_first() {
-        // 10 slots; one is owed 6; the other two divide 4.
+        // 10 slots: one claim has a minimum of 6, the other two divide 4.
         let claims = [claim(1.0, 6.0, 50.0), claim(1.0, 0.0, 50.0), claim(1.0, 0.0, 50.0)];
         close(&divide(10.0, &claims), &[6.0, 2.0, 2.0]);
         // A minimum that cannot be used does not count.
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn a_slot_moves_only_towards_the_shares() {
         assert!(should_move((1.0, 3.0), (5.0, 3.0)));
-        // 10 slots for three: 3, 3, 4 against 3.33 each is as good as it gets.
+        // 10 slots for three claims: 3, 3 and 4 is the best integer division of 3.33 each.
         assert!(!should_move((3.0, 10.0 / 3.0), (4.0, 10.0 / 3.0)));
         assert!(!should_move((3.0, 3.0), (5.0, 3.0)));
         assert!(!should_move((1.0, 3.0), (2.0, 3.0)));

@@ -1,6 +1,7 @@
-//! How long a policy takes to decide, by the clock of who has one: the daemon and the simulator each bring theirs.
+//! Measures how long a policy takes to decide, with a clock that the daemon or the simulator passes
+//! in.
 //!
-//! The policy itself knows nothing of it, and its decisions are the same. Computations beside the core are not counted.
+//! The decisions of the policy do not change. Computations outside of the core are not measured.
 
 use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
@@ -18,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-/// Time that decisions took.
+/// Durations of decisions.
 #[derive(Debug, Default)]
 pub struct DecisionTimes {
     rounds: AtomicU64,
@@ -26,14 +27,14 @@ pub struct DecisionTimes {
     longest: AtomicU64,
 }
 
-/// The same at one moment.
+/// A copy of [`DecisionTimes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DecisionStats {
-    /// How often the policy was asked.
+    /// Number of rounds.
     pub rounds: u64,
-    /// Time in all.
+    /// Total duration.
     pub total: Duration,
-    /// The longest of all.
+    /// The longest duration.
     pub longest: Duration,
 }
 
@@ -45,7 +46,7 @@ impl DecisionTimes {
         self.longest.fetch_max(nanos, Relaxed);
     }
 
-    /// So far.
+    /// The durations so far.
     pub fn snapshot(&self) -> DecisionStats {
         DecisionStats {
             rounds: self.rounds.load(Relaxed),
@@ -56,16 +57,16 @@ impl DecisionTimes {
 }
 
 impl DecisionStats {
-    /// How long one decision took, on average.
+    /// The mean duration of a round.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.total.as_nanos() as u64 / self.rounds.max(1))
     }
 }
 
-/// Time that has passed since some moment.
+/// The time since a fixed point.
 pub type Clock = Box<dyn Fn() -> Duration + Send>;
 
-/// A policy, timed.
+/// A policy whose rounds are measured.
 pub struct Timed {
     inner: Box<dyn Scheduler>,
     clock: Clock,
@@ -73,7 +74,7 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// Around a policy.
+    /// Wraps a policy.
     pub fn new(inner: Box<dyn Scheduler>, clock: Clock, decision_times: Arc<DecisionTimes>) -> Self {
         Self { inner, clock, decision_times }
     }

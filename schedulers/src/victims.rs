@@ -1,4 +1,4 @@
-//! Whose slots can be taken back, in the order in which a policy would.
+//! Attempts that can be preempted, in the order of a policy.
 
 use mrcore::{
     Phase, Plan, Span, Time, Why,
@@ -8,49 +8,51 @@ use mrcore::{
 };
 use std::collections::BTreeMap;
 
-/// Attempts that run and have not been told to release their slots.
+/// Running attempts that have not been preempted.
 #[derive(Debug)]
 pub struct Victims {
-    /// The last goes first.
+    /// In reverse order: the last one is preempted first.
     candidates: Vec<AttemptId>,
-    /// Slots that are free, or about to be, where.
+    /// Number of slots that are free or being released, by tracker.
     being_freed: BTreeMap<TrackerId, u32>,
 }
 
-/// How many at the front of the line were passed over.
+/// Number of candidates at the front that were skipped.
 #[derive(Debug, Default)]
 pub struct Skipped(usize);
 
 impl Victims {
-    /// The one that was launched last first.
+    /// The youngest attempt first.
     pub fn youngest_first(phase: Phase, plan: &Plan<'_>) -> Self {
         Self::greatest_first(phase, plan, |attempt| (attempt.launched, attempt.id))
     }
 
-    /// The one with the greatest key first.
+    /// The attempt with the greatest key first.
     pub fn greatest_first<K: Ord>(phase: Phase, plan: &Plan<'_>, key: impl Fn(&Attempt) -> K) -> Self {
         let cluster = plan.cluster();
         let held = cluster.active_jobs().flat_map(|job| &job.running[phase]);
-        let (told, free): (Vec<AttemptId>, Vec<AttemptId>) = held.partition(|id| plan.is_preempted(**id));
-        let mut candidates: Vec<&Attempt> = free.iter().filter_map(|id| cluster.attempt(*id)).collect();
+        let (preempted, others): (Vec<AttemptId>, Vec<AttemptId>) =
+            held.partition(|id| plan.is_preempted(**id));
+        let mut candidates: Vec<&Attempt> = others.iter().filter_map(|id| cluster.attempt(*id)).collect();
         candidates.retain(|attempt| plan.is_live(attempt.tracker));
         candidates.sort_by_cached_key(|attempt| key(attempt));
         let mut being_freed: BTreeMap<TrackerId, u32> =
             plan.free_trackers(phase).map(|tracker| (tracker, plan.free(tracker, phase))).collect();
         let coming =
-            told.iter().filter(|id| plan.is_slot_expected(**id)).filter_map(|id| cluster.attempt(*id));
+            preempted.iter().filter(|id| plan.is_slot_expected(**id)).filter_map(|id| cluster.attempt(*id));
         for attempt in coming {
             *being_freed.entry(attempt.tracker).or_default() += 1;
         }
         Self { candidates: candidates.iter().map(|attempt| attempt.id).collect(), being_freed }
     }
 
-    /// Slots that are free, or will be as soon as attempts that were told so have given them back.
+    /// Number of slots that are free or being released by preempted attempts.
     pub fn slots_being_freed(&self) -> u32 {
         self.being_freed.values().sum()
     }
 
-    /// Has somebody who lacks so many slots count on those under way where they can be used; how many that are.
+    /// Reserves up to `deficit` slots that are free or being released on usable trackers. Returns
+    /// their number.
     fn count_on(&mut self, deficit: u32, mut usable: impl FnMut(TrackerId) -> bool) -> u32 {
         let mut left = deficit;
         for (tracker, slots) in &mut self.being_freed {
@@ -65,12 +67,12 @@ impl Victims {
         deficit - left
     }
 
-    /// The first that may be taken, once.
+    /// Removes and returns the first candidate that may be preempted.
     pub fn next(&mut self, may: impl FnMut(AttemptId) -> bool) -> Option<AttemptId> {
         self.next_after(&mut Skipped::default(), may)
     }
 
-    /// The same, if who was passed over is not asked again.
+    /// Like [`Self::next`], but does not ask again about candidates that were skipped.
     pub fn next_after(
         &mut self,
         passed: &mut Skipped,
@@ -83,22 +85,23 @@ impl Victims {
     }
 }
 
-/// Somebody who is to get slots back.
+/// A claim of a group of jobs to slots.
 #[derive(Debug)]
 pub struct Claim {
     /// Its running jobs.
     pub jobs: Vec<JobId>,
-    /// Of which kind.
+    /// The phase of the slots.
     pub phase: Phase,
-    /// How many.
+    /// The number of missing slots.
     pub deficit: u32,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
-/// Preempts slots for a claim from groups that hold more than their share: `excess` says by how much, and nobody is
-/// left with less than its share. What is under way already is not asked for again, and nothing is taken where none of the
-/// claim's tasks may run: it would go back to whom it was taken from, and be taken again.
+/// Preempts attempts for a claim, from groups with more slots than their share. `excess` is the
+/// difference for each group; no group is left with less than its share. Slots that are already
+/// being released count. No attempt is preempted on a tracker where no task of the claim may run:
+/// the slot would go back to its group and be preempted again.
 pub fn level<G: Copy + Ord>(
     claim: &Claim,
     victims: &mut Victims,
@@ -129,12 +132,12 @@ pub fn level<G: Copy + Ord>(
     }
 }
 
-/// Since when something that should not be has been.
+/// Since when a condition has held, by key.
 #[derive(Debug)]
 pub struct Overdue<K>(BTreeMap<K, Time>);
 
 impl<K: Ord> Overdue<K> {
-    /// Whether it has been so for this long, now that it is or is not.
+    /// Updates a condition and returns whether it has held for `limit`.
     pub fn is_over(&mut self, key: K, is_so: bool, now: Time, limit: Option<Span>) -> bool {
         if !is_so {
             self.0.remove(&key);
@@ -144,12 +147,12 @@ impl<K: Ord> Overdue<K> {
         limit.is_some_and(|limit| now.since(since) >= limit)
     }
 
-    /// Since when it has been so, as far as was last said.
+    /// Since when the condition has held, as of the last update.
     pub fn since(&self, key: &K) -> Option<Time> {
         self.0.get(key).copied()
     }
 
-    /// All begins again.
+    /// Restarts all times.
     pub fn reset(&mut self) {
         self.0.clear();
     }

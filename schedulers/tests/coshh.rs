@@ -1,4 +1,4 @@
-//! What `coshh` learns of nodes, and where it would have replicas.
+//! What `coshh` learns about nodes, and where it suggests replicas.
 
 use fermata_schedulers::{Params, make};
 use mrcore::{
@@ -51,7 +51,7 @@ fn submit(core: &mut JobTracker, seconds: u64, job: JobId, user: &str, source: &
     );
 }
 
-/// Two nodes, and a job of each of two users that has been run: four maps on each node.
+/// Two nodes, and a finished job of each of two users, with four maps on each node.
 fn history() -> JobTracker {
     let params = Params::from([("coshh.arrival_window".to_owned(), "1000000s".to_owned())]);
     let mut core = JobTracker::new(Config::default(), make("coshh", &params).unwrap());
@@ -71,14 +71,14 @@ fn history() -> JobTracker {
             },
         );
     }
-    // Seconds on the fast and on the slow node: the paper's rates, [[9, 5], [2, 1]].
+    // Seconds on the fast and on the slow node: the rates of the paper, [[9, 5], [2, 1]].
     for (job, user, times) in [(JobId(1), "ann", [10, 18]), (JobId(2), "bob", [45, 90])] {
         submit(&mut core, 0, job, user, &format!("/{user}"));
         for index in 0..8 {
             let attempt = TaskId { job, phase: Phase::Map, index }.attempt(0);
             let tracker = [FAST, SLOW][index as usize % 2];
-            let (speculative, from, why) = (false, None, Why::default());
-            take(&mut core, 0, Fact::AttemptLaunched { attempt, tracker, speculative, from, why });
+            let (speculative, resumed_from, why) = (false, None, Why::default());
+            take(&mut core, 0, Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why });
         }
         for node in 0..2 {
             for index in (node..8).step_by(2) {
@@ -93,7 +93,7 @@ fn history() -> JobTracker {
     core
 }
 
-/// The process begins, and what is to be computed is.
+/// Starts the JobTracker and runs its computations. Returns their number.
 fn start(core: &mut JobTracker) -> u32 {
     let (mut out, mut computed) = (Vec::new(), 0);
     core.handle(at(200), Event::Start, &mut out);
@@ -121,7 +121,8 @@ fn replicas_lie_where_the_class_is_suggested() {
     submit(&mut core, 150, JobId(3), "bob", "/bob");
     assert!(core.placement("/bob").is_empty(), "nothing has been computed");
     assert_eq!(start(&mut core), 1);
-    // As in the paper's example: the fast node whole and half of the slow one for bob, the other half for ann.
+    // As in the example of the paper: bob gets the fast node and half of the slow one, ann gets the
+    // other half.
     assert_eq!(core.placement("/bob"), [FAST, SLOW]);
     assert_eq!(core.placement("/ann"), [SLOW]);
     assert!(core.placement("/nobody").is_empty());

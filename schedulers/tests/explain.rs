@@ -1,9 +1,9 @@
-//! Every rule that the core or a policy gives as a reason has its sentence.
+//! Every rule of the core and of the policies has a text.
 
 use fermata_schedulers::{explain, specs};
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// Literals of the same look that are no rules.
+/// Literals that look like rules but are not.
 const NO_RULES: &[&str] = &["very-low", "very-high", "coshh-classes"];
 
 fn sources(folder: &Path, found: &mut Vec<String>) {
@@ -11,14 +11,15 @@ fn sources(folder: &Path, found: &mut Vec<String>) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             sources(&path, found);
-        } else if path.file_name().is_some_and(|name| name != "words.rs" && name != "tests.rs") {
+        } else if path.file_name().is_some_and(|name| name != "explain.rs" && name != "tests.rs") {
             let text = fs::read_to_string(&path).unwrap();
             found.push(text.split("#[cfg(test)]").next().unwrap_or_default().to_owned());
         }
     }
 }
 
-/// Rules look like `fair-share` or `fair-share,node-local`; those of one word are named where a `Why` is made.
+/// Rules look like `fair-share` or `fair-share,node-local`. Rules of one word are found where a
+/// `Why` is created.
 fn rules() -> BTreeSet<String> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut texts = Vec::new();
@@ -46,6 +47,6 @@ fn rules() -> BTreeSet<String> {
 fn every_rule_has_a_text() {
     let rules = rules();
     assert!(rules.contains("fair-share,rack-local") && rules.contains("recovery"), "{rules:?}");
-    let unsaid: Vec<&String> = rules.iter().filter(|rule| !explain::has_rule_text(rule)).collect();
-    assert!(unsaid.is_empty(), "add sentences for these rules to SENTENCES of their policy: {unsaid:?}");
+    let missing: Vec<&String> = rules.iter().filter(|rule| !explain::has_rule_text(rule)).collect();
+    assert!(missing.is_empty(), "add these rules to RULE_TEXTS of their policy: {missing:?}");
 }

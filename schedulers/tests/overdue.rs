@@ -1,8 +1,8 @@
-//! Under `fcs` small jobs overtake large ones, but not forever: what the bound on slack is for.
+//! Under `fcs` small jobs overtake large ones, but only up to the limit on slack.
 //!
-//! One tracker with two reduce slots. A job of one map and one reduce of three seconds comes every second and a half
-//! (as much as the slots can do, and then what the large one takes) or every second (half as much again). Before them
-//! came a job with one reduce of thirty seconds.
+//! There is one tracker with two reduce slots. First a job with one reduce of 30 seconds is
+//! submitted. Then a job with one map and one reduce of 3 seconds is submitted every 1.5 seconds
+//! (which uses all slots) or every second (which is 1.5 times as much as the slots can do).
 
 use fermata_schedulers::{Params, make};
 use mrcore::{
@@ -20,7 +20,7 @@ struct World {
     core: JobTracker,
     now: Time,
     running: BTreeMap<AttemptId, Option<PreemptKind>>,
-    /// Half seconds of work that each task has had.
+    /// Half seconds of work done for each task.
     worked: BTreeMap<TaskId, u32>,
     heartbeats: u64,
     acked: u64,
@@ -120,7 +120,7 @@ impl World {
         self.send(Event::Submission { request, spec: Arc::new(spec) });
     }
 
-    /// Half a second passes.
+    /// Advances the time by half a second.
     fn step(&mut self) {
         self.now = self.now + Span::millis(500);
         self.send(Event::Tick);
@@ -128,14 +128,14 @@ impl World {
         for (attempt, preempt) in std::mem::take(&mut self.running) {
             let worked = self.worked.entry(attempt.task).or_default();
             *worked += 1;
-            let (whole, bytes_out) = match (attempt.phase(), attempt.job()) {
+            let (steps, bytes_out) = match (attempt.phase(), attempt.job()) {
                 (Phase::Map, LARGE) => (2, 10_000),
                 (Phase::Map, _) => (2, 1000),
                 (Phase::Reduce, LARGE) => (60, 0),
                 (Phase::Reduce, _) => (6, 0),
             };
-            let done = *worked as f32 / whole as f32;
-            let status = if *worked >= whole {
+            let done = *worked as f32 / steps as f32;
+            let status = if *worked >= steps {
                 AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
             } else if preempt == Some(PreemptKind::Pause) {
                 AttemptStatus::Paused(CheckpointInfo {
@@ -161,7 +161,8 @@ impl World {
     }
 }
 
-/// Seconds until the large job has ended, if it is within ten minutes, and how often it was paused.
+/// Seconds until the large job has ended, if it ends within ten minutes, and the number of its
+/// pauses.
 fn play(params: &[(&str, &str)], steps_between: u32) -> (Option<f64>, u32) {
     let mut world = World::new(params);
     world.submit(1, 10_000);
@@ -179,10 +180,10 @@ fn play(params: &[(&str, &str)], steps_between: u32) -> (Option<f64>, u32) {
 
 #[test]
 fn a_large_job_is_overtaken_only_up_to_the_bound() {
-    // 30 s of its own, 5 times as long at the most, and the second or so until a slot is free.
+    // 30 s of its own, at most 5 times as long, plus about a second until a slot is free.
     let (took, pauses) = play(&[], 3);
     assert!(pauses > 0 && took.is_some_and(|took| took <= 5.0 * 30.0 + 10.0), "{took:?}, {pauses} pauses");
-    // More comes than can be done: it also waits for those that were overdue before it.
+    // With more work than the slots can do, it also waits for jobs that were overdue before it.
     let (took, pauses) = play(&[], 2);
     assert!(pauses > 0 && took.is_some_and(|took| took <= 220.0), "{took:?}, {pauses} pauses");
 }

@@ -1,5 +1,6 @@
-//! Every file in `scenarios/` is played with the policy that its name begins with, and must read as it does.
-//! `FERMATA_BLESS=1 cargo test -p fermata-schedulers` writes the files anew with what happens now.
+//! Runs every file in `scenarios/` with the policy that its name starts with, and compares the
+//! results. `FERMATA_BLESS=1 cargo test -p fermata-schedulers` rewrites the files with the actual
+//! results.
 
 use fermata_schedulers::Params;
 use mrcore::Scheduler;
@@ -19,7 +20,7 @@ fn scenarios_play_as_written() {
     for file in files {
         let name = file.file_stem().unwrap().to_string_lossy().into_owned();
         let policy = name.split('.').next().unwrap_or_default();
-        // A file is better off without brackets in its name.
+        // File names contain `chronos-fair` instead of `chronos(fair)`.
         let policy = match policy.split_once("chronos-") {
             Some((_, inner)) => format!("chronos({inner})"),
             None => policy.to_owned(),
@@ -30,7 +31,7 @@ fn scenarios_play_as_written() {
         if std::env::var_os("FERMATA_BLESS").is_some() {
             fs::write(&file, &played).unwrap();
         } else if played != written {
-            let _ = write!(wrong, "--- {name}, as it played:\n{played}");
+            let _ = write!(wrong, "--- {name}, actual results:\n{played}");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");

@@ -1,8 +1,10 @@
-//! How long a job can be kept waiting by a flood of others, for every policy: the bound is stated here and in README.md.
+//! How long a job waits for its first slot while many other jobs are submitted, for every policy.
+//! The limits are stated here and in README.md.
 //!
-//! Two trackers of two map slots each. Somebody submits a job of eight maps every four seconds, each map takes three:
-//! half as much again as the cluster can do, forever. After a minute of this, another user submits one job of one map. Or the
-//! flood is of two maps every second, and the one job is of forty.
+//! There are two trackers with two map slots each. A user submits a job of eight maps every four
+//! seconds, and each map takes three seconds: 1.5 times as much as the cluster can do. After a
+//! minute, another user submits a job of one map. In the second case, a job of two maps is
+//! submitted every second, and the other job has forty maps.
 
 use fermata_schedulers::{Params, make, specs};
 use mrcore::{
@@ -14,25 +16,29 @@ use mrcore::{
 };
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
-/// Seconds from submission to the first map's launch for a small job in a flood of larger ones, and for a large one in a
-/// flood of smaller ones (nothing for one that may wait forever), by the policy around which nothing or a wrapper is.
+/// Maximum seconds from submission to the launch of the first map, by policy: for a small job among
+/// larger ones, and for a large job among smaller ones (`None` if it may wait forever). A wrapper
+/// does not change them.
 const BOUNDS: &[(&str, u64, Option<u64>)] = &[
-    // Behind all that came earlier: after a minute of one and a half times what can be done, half a minute's worth.
+    // After all jobs submitted before: after a minute of 1.5 times the possible work, that is half
+    // a minute.
     ("fifo", 60, Some(60)),
     ("capacity", 60, Some(60)),
-    // The next slot that comes free: its user holds nothing.
+    // The next free slot, because its user holds none.
     ("fair", 6, Some(6)),
     ("fcs", 6, Some(6)),
     ("coshh", 6, Some(6)),
-    // Shortest first: a small job does not wait, and a large one for as long as smaller ones come. The paper's price.
+    // Shortest first: a small job does not wait, a large one waits as long as smaller ones are
+    // submitted.
     ("hsrtf-pu", 6, None),
     ("hsrtf-pup", 6, None),
-    // One slot for each before more for any. A job without lets shorter ones go first that come within ten times its own
-    // remaining time, here some 350 s as it is estimated; the flood that came by then takes half as long again.
+    // Jobs without a slot come first. Such a job yields to shorter jobs that are submitted within
+    // ten times its remaining time, here about 350 s. The jobs submitted until then take 1.5 times
+    // as long.
     ("hsrtf-pr", 6, Some(600)),
     ("hsrtf-prp", 6, Some(600)),
 ];
-/// For a policy of which nothing is said.
+/// The limits of other policies.
 const BOUND: (u64, Option<u64>) = (60, Some(60));
 
 struct Flood {
@@ -111,7 +117,7 @@ impl Flood {
                 Order::Launch(attempt) => {
                     self.running[at].insert(attempt, self.now);
                 }
-                // Whatever is asked for, it is done at once: as if it had been killed.
+                // Every preemption is treated as a kill.
                 Order::Preempt { attempt, .. } => {
                     self.running[at].insert(attempt, Time(0));
                 }
@@ -147,7 +153,8 @@ impl Flood {
         self.send(Event::Submission { request: RequestId(self.requests), spec: Arc::new(spec) });
     }
 
-    /// A second passes: both trackers speak, and maps that have run for three seconds are done.
+    /// Advances the time by a second: both trackers send heartbeats, and maps that have run for
+    /// three seconds succeed.
     fn second(&mut self) {
         self.now = self.now + Span::secs(1);
         self.send(Event::Tick);
@@ -156,7 +163,7 @@ impl Flood {
             for (attempt, since) in std::mem::take(&mut self.running[at]) {
                 let ran = self.now.since(since);
                 let status = if since == Time(0) {
-                    AttemptStatus::Killed("as told".into())
+                    AttemptStatus::Killed("stopped by order".into())
                 } else if ran >= Span::secs(3) {
                     AttemptStatus::Succeeded(AttemptResult { bytes_out: 100, ..AttemptResult::default() })
                 } else {
@@ -182,7 +189,8 @@ impl Flood {
     }
 }
 
-/// How long a job waits for its first slot in a flood of jobs of so many maps every so many seconds.
+/// How long a job waits for its first slot while a job of `flood_maps` maps is submitted every
+/// `every` seconds.
 fn wait(spec: &str, flood_maps: usize, every: u32, maps: usize) -> Option<f64> {
     let mut flood = Flood::new(spec);
     let mut one = None;

@@ -1,14 +1,16 @@
-//! Chronos acts on suspicion, over random full clusters and every policy within it: told by scenarios that are made up.
+//! Chronos acts when a tracker becomes suspect: tested with every policy in random clusters, using
+//! generated scenarios.
 //!
-//! Three users' jobs fill every slot; the connection of a tracker that runs some of the first one breaks. At once slots of live
-//! trackers are asked back, no more than it ran tasks, and nothing is killed. If it is heard of again, its attempts go
-//! on and nothing more is taken back.
+//! Jobs of three users fill every slot. Then the connection of a tracker with a task of the first
+//! job breaks. Attempts on live trackers are preempted at once, at most as many as it ran tasks,
+//! and none is killed. If the tracker recovers, its attempts continue, and no more attempts are
+//! preempted.
 
 use fermata_schedulers::{Params, make};
 use mrcore::{Scheduler, invariants};
 use std::{collections::BTreeMap, fmt::Write as _};
 
-/// Small and good enough to make up clusters with.
+/// A small random number generator.
 struct Rng(u64);
 
 impl Rng {
@@ -18,7 +20,8 @@ impl Rng {
     }
 }
 
-/// A cluster of `trackers`, two map slots each: what is submitted, and what was launched where (`j1.m0` on `t2`).
+/// A cluster of `trackers`, with two map slots each: the commands, and where each task was launched
+/// (`j1.m0` on `t2`).
 struct Full {
     commands: String,
     trackers: u64,
@@ -74,7 +77,7 @@ impl Full {
         self.runs.iter().filter(|(_, on)| *on == tracker).map(|(task, _)| task.as_str()).collect()
     }
 
-    /// Every tracker says how far what it runs is.
+    /// Heartbeats of all trackers that report the progress of their attempts.
     fn beat(&self, at: u64, done: f32) -> String {
         let mut text = String::new();
         for number in 1..=self.trackers {
@@ -86,7 +89,7 @@ impl Full {
     }
 }
 
-/// Attempts that were told to release their slots.
+/// Attempts that were preempted.
 fn preempted(played: &str) -> Vec<&str> {
     let lines = played.lines().filter_map(|line| line.strip_prefix("preempt-requested "));
     lines.filter_map(|line| line.split(".0 ").next()).collect()
@@ -124,13 +127,14 @@ fn suspect_tracker_triggers_lossless_recovery() {
             } else {
                 *acted.entry(policy).or_default() += 1;
             }
-            // A false alarm: nothing that ran there is stopped, and nothing more is taken back.
+            // A false alarm: no attempt of the tracker is stopped, and no more attempts are
+            // preempted.
             let healed = play(&spec, &format!("{broken}{}tick at=5s\n", full.beat(4, 0.4)));
-            assert_eq!(preempted(&healed), back, "{spec}, seed {seed}: goes on after a false alarm");
+            assert_eq!(preempted(&healed), back, "{spec}, seed {seed}: preempts after a false alarm");
             assert!(!healed.contains("\nstop "), "{spec}, seed {seed}: an attempt is stopped\n{healed}");
         }
     }
-    println!("acted: {acted:?}; nobody to take from: {quiet}");
+    println!("acted: {acted:?}; no victim: {quiet}");
     for policy in POLICIES {
         assert!(
             acted.get(policy).is_some_and(|count| *count >= 5),

@@ -1,4 +1,4 @@
-//! Who a tracker is: the JobTracker numbers its processes and forgets those that stay away, whatever their clocks say.
+//! Identity of trackers: the JobTracker assigns incarnations, and forgets trackers that stay lost.
 
 use fermata_schedulers::{Params, make};
 use mrcore::{
@@ -36,7 +36,7 @@ impl TestCluster {
         RequestId(self.requests)
     }
 
-    /// The number and the incarnation that it gets; `None` if it is refused.
+    /// The number and incarnation that the tracker gets; `None` if it is refused.
     fn register(&mut self, name: &str, claims: u64) -> Option<(TrackerId, u64)> {
         let request = self.request();
         let tracker = Registration {
@@ -64,14 +64,14 @@ impl TestCluster {
         self.send(Event::Forget { request, tracker, by: "ann".into() }).unwrap()
     }
 
-    /// So many seconds, in which only this tracker is heard.
-    fn pass(&mut self, seconds: u64, applied: (TrackerId, u64)) {
+    /// Advances the time by this many seconds, in which only this tracker sends heartbeats.
+    fn pass(&mut self, seconds: u64, registered: (TrackerId, u64)) {
         for _ in 0..seconds {
             self.now = self.now + Span::secs(1);
             self.requests += 1;
             self.send(Event::Heartbeat(Heartbeat {
-                tracker: applied.0,
-                incarnation: Incarnation(applied.1),
+                tracker: registered.0,
+                incarnation: Incarnation(registered.1),
                 seq: self.requests as u64,
                 acked: 0,
                 attempts: Vec::new(),
@@ -94,7 +94,7 @@ fn jobtracker_assigns_incarnations_and_any_process_may_reuse_a_name() {
     assert_eq!(run.register("a", 1), Some((id, 1)), "the same process again");
     assert_eq!(run.register("a", 0), Some((id, 2)), "a new one");
     assert_eq!(run.register("a", 1), None, "the old one has been replaced");
-    // A number that was never given, as of a clock far ahead or of a journal that was lost.
+    // A number that was never assigned, for example because the journal was lost.
     assert_eq!(run.register("a", u64::MAX), Some((id, 3)));
     assert_eq!(run.register("a", 0), Some((id, 4)));
     assert_eq!(run.register("b", 7).map(|(_, incarnation)| incarnation), Some(1));
@@ -103,10 +103,10 @@ fn jobtracker_assigns_incarnations_and_any_process_may_reuse_a_name() {
 #[test]
 fn lost_trackers_are_forgotten_when_asked_or_after_a_time_and_their_numbers_are_not_used_again() {
     let mut run = TestCluster::new();
-    let applied = run.register("a", 0).unwrap();
+    let registered = run.register("a", 0).unwrap();
     let (lost, _) = run.register("b", 0).unwrap();
     assert!(matches!(run.forget(lost), Reply::Refused(why) if why.contains("not lost")));
-    run.pass(15, applied);
+    run.pass(15, registered);
     assert!(run.knows("b"), "lost, and not forgotten");
     assert_eq!(run.forget(lost), Reply::Accepted);
     assert!(!run.knows("b"));
@@ -114,9 +114,9 @@ fn lost_trackers_are_forgotten_when_asked_or_after_a_time_and_their_numbers_are_
     let (again, incarnation) = run.register("b", 1).unwrap();
     assert!(again > lost, "{again} is not {lost}");
     assert_eq!(incarnation, 1);
-    run.pass(50, applied);
+    run.pass(50, registered);
     assert!(run.knows("b"));
-    run.pass(30, applied);
+    run.pass(30, registered);
     assert!(!run.knows("b") && run.knows("a"));
     assert_eq!(run.core.cluster().trackers().count(), 1);
 }

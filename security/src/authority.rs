@@ -1,4 +1,4 @@
-//! The cluster's own certificate authority, and the files that `mrctl cluster init` makes.
+//! The certificate authority of a cluster, and the files that `mrctl cluster init` makes.
 
 use crate::{
     NameError, SecurityError,
@@ -11,27 +11,28 @@ use rcgen::{
 };
 use std::{fs, path::Path};
 
-/// The authority's own key. It stays where the cluster was made.
+/// File of the private key of the authority. It stays on the machine where the cluster was
+/// initialised.
 const KEY_FILE: &str = "ca.key";
 const NAME_FILE: &str = "name";
-/// How long the authority itself lasts.
+/// Lifetime of the certificate of the authority.
 const YEARS: i16 = 20;
 
 /// Why a certificate was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// The name is no name.
+    /// The name is not valid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// It could not be made.
+    /// The certificate could not be made.
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
-    /// A file.
+    /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] SecurityError),
 }
 
-/// Makes certificates for one cluster.
+/// Issues the certificates of one cluster.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     name: String,
@@ -39,7 +40,7 @@ pub struct Authority {
     certificate: String,
 }
 
-/// A day, so many days from today.
+/// Returns the date that is this many days from today.
 fn day(from_today: i64) -> jiff::civil::Date {
     let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
     today.saturating_add(jiff::Span::new().days(from_today))
@@ -52,7 +53,8 @@ fn valid(params: &mut CertificateParams, from: jiff::civil::Date, to: jiff::civi
     (params.not_before, params.not_after) = (date(from), date(to));
 }
 
-/// The same for the same cluster, so that certificates made later are of the same authority.
+/// Parameters of the certificate of the authority. They depend only on the name of the cluster, so
+/// that the authority can be loaded again.
 fn own_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -63,7 +65,7 @@ fn own_params(name: &str) -> CertificateParams {
 }
 
 impl Authority {
-    /// A new one for the cluster of this name.
+    /// Creates an authority for the cluster of this name.
     pub fn new(name: &str) -> Result<Self, AuthorityError> {
         check_name(name)?;
         let key = KeyPair::generate()?;
@@ -79,7 +81,7 @@ impl Authority {
         Self { issuer: Issuer::new(own_params(name), key), name: name.into(), key: text, certificate }
     }
 
-    /// Keeps it: its key in `folder`, its certificate in `public`.
+    /// Saves the private key in `folder` and the certificate in `public`.
     pub fn save(&self, folder: &Path, public: &Path) -> Result<(), AuthorityError> {
         write_private(&folder.join(KEY_FILE), self.key.as_bytes())?;
         for (path, text) in
@@ -90,7 +92,7 @@ impl Authority {
         Ok(())
     }
 
-    /// The one that was kept.
+    /// Loads a saved authority.
     pub fn load(folder: &Path, public: &Path) -> Result<Self, AuthorityError> {
         let read = |path: std::path::PathBuf| {
             fs::read_to_string(&path).map_err(|source| SecurityError::Read { path, source })
@@ -101,17 +103,18 @@ impl Authority {
         Ok(Self::of(name.trim(), key, certificate))
     }
 
-    /// Its certificate.
+    /// Returns the certificate of the authority.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// Certificate and key of a daemon, for so many days.
+    /// Returns the certificate and key of a daemon, valid for this many days.
     pub fn daemon(&self, role: Role, days: i64) -> Result<String, AuthorityError> {
         self.issue(vec![role.server_name(), subject(role, role.name())], true, days)
     }
 
-    /// Certificate and key of a person, for so many days. None or less: one that has expired.
+    /// Returns the certificate and key of a user, valid for this many days. With 0 or less it has
+    /// expired already.
     pub fn person(&self, role: Role, name: &str, days: i64) -> Result<String, AuthorityError> {
         check_name(name)?;
         self.issue(vec![subject(role, name)], false, days)

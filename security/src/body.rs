@@ -1,9 +1,11 @@
-//! Bodies of calls: a request's is checked as it arrives, a response's holds what its call uses until it has been sent.
+//! Bodies of calls. The body of a request is checked as it arrives. The body of a response keeps
+//! the resources of its call until it has been sent.
 //!
-//! gRPC sends messages with a prefix of five bytes: a flag and the length. Knowing the length, the gate charges a long
-//! message before anybody makes room for it, and knows whether a body is late: one request must arrive whole; a stream
-//! may be silent between two messages, but not before the first and not within one. One request stays charged until its
-//! call ends, a message of a stream until the service asks for the next.
+//! gRPC messages have a prefix of five bytes: a flag and the length. The gate uses the length to
+//! charge a long message before memory is allocated for it, and to detect late bodies. A unary
+//! request must arrive completely in time. A stream may be silent between messages, but not before
+//! the first one and not within one. A unary request is charged until its call ends, a message of a
+//! stream until the service asks for the next.
 
 use crate::{
     health::{self, Ticket},
@@ -26,28 +28,28 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 const PREFIX_BYTES: usize = 5;
 
-/// Where in its sequence of messages a body is.
+/// Position of a body in its sequence of messages.
 #[derive(Debug, Default)]
 struct Framing {
     prefix: [u8; PREFIX_BYTES],
-    /// Bytes of the prefix that have come.
+    /// Received bytes of the prefix.
     prefix_received: usize,
     length: usize,
-    /// Bytes of the message that have not come.
+    /// Bytes of the message that have not arrived.
     left: usize,
-    /// Messages that have come whole.
+    /// Number of complete messages.
     messages: u64,
 }
 
 impl Framing {
-    /// Takes in a piece of the body: the length of the longest message that begins in it.
+    /// Processes a piece of the body. Returns the length of the longest message that begins in it.
     fn take(&mut self, mut piece: &[u8], streams: bool, max: usize) -> Result<usize, Status> {
         let mut longest = 0;
         while !piece.is_empty() {
             if self.prefix_received < PREFIX_BYTES {
                 if !streams && self.messages > 0 {
                     return Err(Status::invalid_argument(
-                        "a request of this method is one message: more came",
+                        "a request of this method must be one message, but more arrived",
                     ));
                 }
                 let count = piece.len().min(PREFIX_BYTES - self.prefix_received);
@@ -62,7 +64,7 @@ impl Framing {
                 if self.length > max {
                     let length = self.length;
                     let why =
-                        format!("a request of {length} bytes is too long: {max} bytes are the most here");
+                        format!("a request of {length} bytes is too long: the maximum here is {max} bytes");
                     return Err(Status::out_of_range(why));
                 }
                 self.left = self.length;
@@ -86,18 +88,18 @@ struct Timer {
     sleep: Pin<Box<Sleep>>,
 }
 
-/// The body of a request behind the gate.
+/// The body of a request after the gate.
 pub struct RequestBody<B> {
     inner: B,
-    /// None for health calls: what these may take is limited by their ticket.
+    /// `None` for health calls, which their ticket limits.
     call: Option<Arc<Call>>,
     streams: bool,
     message_max: usize,
     framing: Framing,
-    /// A piece that has come and is not charged yet, and what it waits for.
+    /// A piece that has arrived but is not charged yet, and the future that charges it.
     pending_frame: Option<Frame<Bytes>>,
     charging: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// None as long as nobody has had to wait.
+    /// Set when a poll had to wait.
     timer: Option<Timer>,
     over: bool,
 }
@@ -126,13 +128,13 @@ impl<B> RequestBody<B> {
         Self::new(inner, None, false, health::MESSAGE_BYTES_MAX)
     }
 
-    /// A piece has come: passed on, or held until it is charged for.
+    /// Handles a piece of the body: returns it, or keeps it until it is charged.
     fn arrived(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, (Kind, Status)> {
         let Some(data) = frame.data_ref() else { return Ok(Some(frame)) };
         let longest =
             self.framing.take(data, self.streams, self.message_max).map_err(|status| (Kind::Body, status))?;
         if self.streams && self.framing.prefix_received == 0 {
-            // Nothing is owed until the next message begins.
+            // No deadline applies until the next message begins.
             self.timer = None;
         }
         if let Some(timer) = &mut self.timer {
@@ -148,7 +150,7 @@ impl<B> RequestBody<B> {
         Ok(Some(frame))
     }
 
-    /// Ready when the body has taken too long.
+    /// Ready when the body is late.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<(Kind, Status)> {
         let Some(call) = &self.call else { return Poll::Pending };
         let owes = !self.streams || self.framing.messages == 0 || self.framing.prefix_received > 0;
@@ -173,14 +175,14 @@ impl<B> RequestBody<B> {
                 return Poll::Ready((Kind::Body, Status::deadline_exceeded(why)));
             }
             if self.charging.is_none() && now >= timer.last_received + STALL && call.blocks_others() {
-                let why = "nothing of the request came for 1 s, and others wait for the memory that it holds: try again later";
+                let why = "no data of the request arrived for 1 s, and other requests wait for its memory: try again later";
                 return Poll::Ready((Kind::Body, Status::unavailable(why)));
             }
             timer.sleep.as_mut().reset((timer.due + more).min(now + STALL));
         }
     }
 
-    /// The body has failed: nothing more of it is read, and what it holds is given back.
+    /// Fails the body: nothing more is read, and its resources are released.
     fn fail(&mut self, (kind, status): (Kind, Status)) -> Status {
         self.over = true;
         (self.pending_frame, self.charging, self.timer) = (None, None, None);
@@ -208,8 +210,7 @@ where
             return Poll::Ready(None);
         }
         if this.streams && this.framing.prefix_received == 0 && this.charging.is_none() {
-            // Whoever asks for more has taken over the messages so far: a stream that lasts holds no bytes between
-            // them.
+            // The service has consumed all messages so far, so the stream releases their bytes.
             this.call.iter().for_each(|call| call.release());
         }
         loop {
@@ -246,7 +247,7 @@ where
     }
 }
 
-/// The body of a response behind the gate.
+/// The body of a response after the gate.
 pub struct ResponseBody<R> {
     inner: R,
     _call: Option<Arc<Call>>,
@@ -279,7 +280,7 @@ impl<R: Body<Data = Bytes> + Unpin> Body for ResponseBody<R> {
         let status = ready!(ticket.poll_end(context));
         this.over = true;
         let mut trailers = HeaderMap::new();
-        // Its text is plain: it can be a header.
+        // The text is plain, so it is valid in a header.
         status.add_header(&mut trailers).ok();
         Poll::Ready(Some(Ok(Frame::trailers(trailers))))
     }

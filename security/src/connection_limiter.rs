@@ -1,7 +1,7 @@
-//! The connections of a server. Whoever has shown nothing yet is a stranger: of these there are few, they get little
-//! time, and when there are too many the oldest of the address that has most makes room for the next, so that nobody
-//! without a token keeps others out. Whoever has shown a good token is known, and has one of the server's places until
-//! it goes.
+//! Limits the connections of a server. A connection without a valid credential is unauthenticated.
+//! There are few of these, with a short timeout. When there are too many, the oldest one of the
+//! address with the most is closed, so that clients without credentials cannot block others. An
+//! authenticated connection has a slot until it ends.
 
 use parking_lot::Mutex;
 use rustix::net::{SocketAddrAny, getpeername};
@@ -16,18 +16,19 @@ use std::{
     time::Duration,
 };
 
-/// Strangers at one time.
+/// Maximum number of unauthenticated connections.
 pub(crate) const UNAUTHENTICATED_MAX: usize = 256;
-/// A stranger that is silent for this long is dropped.
+/// An unauthenticated connection without data for this long is closed.
 pub const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// All of them.
+/// All connections of a server.
 #[derive(Debug)]
 pub struct ConnectionLimiter {
     slots: usize,
-    /// The most that one address may have of the places.
+    /// Maximum number of authenticated connections of one address.
     each: usize,
-    /// Whether [`Self::close`] must reach those who are known.
+    /// Whether to keep a handle to authenticated connections, so that [`Self::close`] can close
+    /// them.
     holds: bool,
     table: Mutex<ConnectionTable>,
 }
@@ -37,11 +38,11 @@ struct ConnectionTable {
     next: u64,
     unauthenticated: BTreeMap<u64, Unauthenticated>,
     known: BTreeMap<u64, (From, Option<OwnedFd>)>,
-    /// How many are known of an address.
+    /// Number of authenticated connections by address.
     of: BTreeMap<From, usize>,
 }
 
-/// An address; none for what is no network.
+/// IP address; `None` for Unix sockets.
 type From = Option<IpAddr>;
 
 #[derive(Debug)]
@@ -51,18 +52,18 @@ struct Unauthenticated {
 }
 
 impl ConnectionLimiter {
-    /// None yet; so many may be known at a time.
+    /// A limiter for this many authenticated connections.
     pub fn new(slots: usize) -> Arc<Self> {
         Arc::new(Self { slots, each: slots, holds: true, table: Mutex::default() })
     }
 
-    /// The same, with no more than `each` of one address, and without a handle to those who are known: each costs one
-    /// open file and not two.
+    /// Like [`Self::new`], with at most `each` connections of one address, and without handles to
+    /// authenticated connections, so that each uses one file descriptor instead of two.
     pub(crate) fn by_address(slots: usize, each: usize) -> Arc<Self> {
         Arc::new(Self { slots, each, holds: false, table: Mutex::default() })
     }
 
-    /// One more, a stranger, by another handle to its socket.
+    /// Adds an unauthenticated connection. `socket` is another handle to its socket.
     pub fn enter(self: &Arc<Self>, socket: impl Into<OwnedFd>) -> ConnectionSlot {
         let socket = socket.into();
         let from = address_of(&socket);
@@ -76,40 +77,37 @@ impl ConnectionLimiter {
         ConnectionSlot { connection_limiter: self.clone(), id, known: AtomicBool::new(false) }
     }
 
-    /// How many may be known at a time, in all and of one address.
+    /// Returns the maximum number of authenticated connections, in total and of one address.
     pub(crate) fn limits(&self) -> (usize, usize) {
         (self.slots, self.each)
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     pub fn count(&self) -> usize {
         let table = self.table.lock();
         table.unauthenticated.len() + table.known.len()
     }
 
-    /// Ends them all, as far as there are handles to them.
+    /// Closes all connections that have a handle.
     pub fn close(&self) {
         let table = self.table.lock();
-        table.unauthenticated.values().map(|connection_slot| &connection_slot.socket).for_each(close);
+        table.unauthenticated.values().map(|connection| &connection.socket).for_each(close);
         table.known.values().filter_map(|(_, socket)| socket.as_ref()).for_each(close);
     }
 }
 
 impl ConnectionTable {
-    /// The oldest of the address that has most of the strangers goes.
+    /// Closes the oldest unauthenticated connection of the address that has the most.
     fn make_room(&mut self) {
         let mut count: BTreeMap<From, usize> = BTreeMap::new();
-        for connection_slot in self.unauthenticated.values() {
-            *count.entry(connection_slot.from).or_default() += 1;
+        for connection in self.unauthenticated.values() {
+            *count.entry(connection.from).or_default() += 1;
         }
         let Some((max, _)) = count.into_iter().max_by_key(|(_, count)| *count) else { return };
-        let oldest = self
-            .unauthenticated
-            .iter()
-            .find(|(_, connection_slot)| connection_slot.from == max)
-            .map(|(id, _)| *id);
-        if let Some(connection_slot) = oldest.and_then(|id| self.unauthenticated.remove(&id)) {
-            close(&connection_slot.socket);
+        let oldest =
+            self.unauthenticated.iter().find(|(_, connection)| connection.from == max).map(|(id, _)| *id);
+        if let Some(connection) = oldest.and_then(|id| self.unauthenticated.remove(&id)) {
+            close(&connection.socket);
         }
     }
 }
@@ -120,16 +118,16 @@ fn address_of(socket: &OwnedFd) -> From {
 }
 
 fn close(socket: &OwnedFd) {
-    // One that is gone has ended by itself.
+    // An error means that the connection has ended already.
     rustix::net::shutdown(socket, rustix::net::Shutdown::Both).ok();
 }
 
-/// One connection; it has gone when this is dropped.
+/// A connection; dropping it frees its slot.
 #[derive(Debug)]
 pub struct ConnectionSlot {
     connection_limiter: Arc<ConnectionLimiter>,
     id: u64,
-    /// As in `connection_limiter`, for those who ask at every call.
+    /// Copy of the state in `connection_limiter`, for a fast check at every call.
     known: AtomicBool,
 }
 
@@ -139,7 +137,7 @@ impl ConnectionSlot {
         self.connection_limiter.limits()
     }
 
-    /// It has shown that it may be here. False if all places are taken.
+    /// Marks the connection as authenticated. Returns false if no slot is free.
     pub fn authenticate(&self) -> bool {
         if self.known.load(Ordering::Relaxed) {
             return true;
@@ -149,8 +147,8 @@ impl ConnectionSlot {
             return true;
         }
         let from = match table.unauthenticated.get(&self.id) {
-            Some(connection_slot) => connection_slot.from,
-            // It had to make room a moment ago.
+            Some(connection) => connection.from,
+            // It was closed a moment ago in favour of a newer one.
             None => return false,
         };
         let of = table.of.get(&from).copied().unwrap_or(0);
@@ -190,27 +188,27 @@ mod tests {
     fn unauthenticated_connections_only_displace_each_other() {
         let connection_limiter = ConnectionLimiter::new(1);
         let mut ends = Vec::new();
-        let mut visits = Vec::new();
-        let mut come = || {
+        let mut slots = Vec::new();
+        let mut connect = || {
             let (ours, theirs) = UnixStream::pair().unwrap();
             ends.push(theirs);
-            visits.push(connection_limiter.enter(ours));
+            slots.push(connection_limiter.enter(ours));
         };
-        come();
-        (0..UNAUTHENTICATED_MAX).for_each(|_| come());
+        connect();
+        (0..UNAUTHENTICATED_MAX).for_each(|_| connect());
         assert_eq!(connection_limiter.count(), UNAUTHENTICATED_MAX);
-        // The first had to go, and sees the end.
+        // The first connection was closed.
         assert_eq!(ends[0].read(&mut [0]).unwrap(), 0);
-        assert!(!visits[0].authenticate());
-        assert!(visits[1].authenticate() && visits[1].authenticate());
-        assert!(!visits[2].authenticate(), "there is one place");
-        visits.remove(1);
-        assert!(visits[1].authenticate());
-        drop(visits);
+        assert!(!slots[0].authenticate());
+        assert!(slots[1].authenticate() && slots[1].authenticate());
+        assert!(!slots[2].authenticate(), "there is one slot");
+        slots.remove(1);
+        assert!(slots[1].authenticate());
+        drop(slots);
         assert_eq!(connection_limiter.count(), 0);
     }
 
-    /// A connection from this address of the loopback network to us.
+    /// Connects from this address of the loopback network to the listener.
     fn connection(to: &std::net::TcpListener, from: [u8; 4]) -> (OwnedFd, OwnedFd) {
         use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
         let theirs = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -232,7 +230,7 @@ mod tests {
             })
             .collect();
         assert_eq!(connection_limiter.count(), UNAUTHENTICATED_MAX);
-        // It came before all of them and has not lost its place to any.
+        // It is older than all of them and was not closed.
         assert!(quiet.authenticate());
         let known = crowd.iter().filter(|(slot, _)| slot.authenticate()).count();
         assert_eq!(known, 2, "of one address");

@@ -1,4 +1,4 @@
-//! The client's side: what a daemon, a person or a task shows to those whom it calls.
+//! Credentials of clients: what a daemon, a user or a task sends with its calls.
 
 use crate::{
     SecurityError,
@@ -17,12 +17,12 @@ use tonic::{
     transport::{self, Certificate, ClientTlsConfig},
 };
 
-/// Tokens that are made for one call.
+/// Lifetime of a token that is made for one call.
 const CALL_LIFETIME: Duration = Duration::from_mins(10);
-/// A task may run long. Its token is good no longer than its job lasts: see `jobs`.
+/// Lifetime of the token of a task, which may run long. The token ends with its job: see `jobs`.
 const TASK_LIFETIME: Duration = Duration::from_hours(7 * 24);
 
-/// What to show. Nothing in an open cluster. Cheap to clone.
+/// The credentials of a client; empty in an open cluster. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials(Option<Arc<CredentialSet>>);
 
@@ -32,21 +32,21 @@ struct CredentialSet {
     proof: Proof,
     tls: Option<(Pem, Arc<rustls::ClientConfig>)>,
     keys: Keyring,
-    /// Whose programs on this machine are sent a token without TLS.
+    /// Accounts of this machine whose programs may get a token without TLS.
     accounts: Arc<Accounts>,
 }
 
 #[derive(Debug)]
 enum Proof {
-    /// It is in the TLS session.
+    /// The certificate of the TLS session.
     Certificate,
     Token(MetadataValue<Ascii>),
-    /// Made for each call.
+    /// A token that is signed for each call.
     Own(Role),
 }
 
 impl Credentials {
-    /// A daemon's.
+    /// The credentials of a daemon.
     pub fn of_daemon(config: &Config, role: Role) -> Result<Self, SecurityError> {
         let settings = &config.security;
         if !settings.is_closed() {
@@ -69,7 +69,8 @@ impl Credentials {
         Ok(Self::new(role.name(), Proof::Certificate, Some((pem, client)), keys, accounts))
     }
 
-    /// A person's: a certificate, a token, or, for whoever has the cluster's secret, any name.
+    /// The credentials of a user: a certificate, a token, or any name with the secret of the
+    /// cluster.
     pub fn of_client(settings: &SecurityConfig, user: &str) -> Result<Self, SecurityError> {
         if !settings.is_closed() && settings.token.as_os_str().is_empty() {
             return Ok(Self::default());
@@ -98,15 +99,16 @@ impl Credentials {
             return Ok(Self::new(user, Proof::Own(Role::Admin), tls, keys, accounts(&settings.secret)));
         }
         let name = tls.as_ref().and_then(|(pem, _)| pem.subject()).map(|(_, name)| name);
-        let why = "is no certificate of this cluster: make one with `mrctl cluster user`";
+        let why = "is not a certificate of this cluster: make one with `mrctl cluster user`";
         let path = dir.join(format!("{}.pem", settings.identity));
         let name = name.ok_or_else(|| SecurityError::Content { path, why: why.into() })?;
         Ok(Self::new(&name, Proof::Certificate, tls, Keyring::default(), Accounts::of_file(None)))
     }
 
-    /// A task's: the token of its job, and the authority that servers must be of, if they speak TLS. If they do not,
-    /// those on this machine must be programs of `account`, the tracker's, or of root: other tasks have the task's own
-    /// account.
+    /// The credentials of a task: the token of its job, and the certificate authority of the
+    /// servers if they use TLS. Without TLS, servers on this machine must run as `account`, which
+    /// is that of the tracker, or as root. The account of the task is not trusted, because other
+    /// tasks have it too.
     pub fn of_task(token: &str, authority: &[u8], account: u32) -> Result<Self, SecurityError> {
         if token.is_empty() {
             return Ok(Self::default());
@@ -141,21 +143,21 @@ impl Credentials {
         })))
     }
 
-    /// The name that is proved; None where none has to be.
+    /// Returns the proven name; `None` in an open cluster.
     pub fn name(&self) -> Option<&str> {
         self.0.as_deref().map(|shown| shown.name.as_str())
     }
 
-    /// Whether the identity is proved by a token, which cannot make another.
+    /// Whether the identity is proven by a token file, from which no other token can be made.
     pub fn is_token(&self) -> bool {
         self.0.as_deref().is_some_and(|shown| matches!(shown.proof, Proof::Token(_)))
     }
 
-    /// A token that proves the same identity for `lifetime`, for clients that cannot sign their own: the text, and what
-    /// it says. With a token file it is that token, which keeps its own end.
+    /// Returns a token with the same identity for `lifetime`, for clients that cannot sign, and its
+    /// contents. With a token file it is that token, with its own expiry.
     pub fn token(&self, lifetime: Duration) -> Result<(String, Token), SecurityError> {
         let Some(shown) = &self.0 else {
-            let why = "this cluster is open: its clients show no token, only a user name";
+            let why = "this cluster is open: its clients need no token, only a user name";
             return Err(SecurityError::Missing(why.into()));
         };
         let made = match &shown.proof {
@@ -177,18 +179,20 @@ impl Credentials {
         })
     }
 
-    /// The certificate of the cluster's authority, where servers speak TLS.
+    /// Returns the certificate of the authority of the cluster, if servers use TLS.
     pub fn authority(&self) -> &[u8] {
         self.0.as_deref().and_then(|shown| shown.tls.as_ref()).map_or(&[], |(pem, _)| &pem.authority)
     }
 
-    /// The token that tasks of a job, as [`crate::job_name_of`] names it, show; empty in an open cluster.
+    /// Returns the token of the tasks of a job, which is named as in [`crate::job_name_of`]; empty
+    /// in an open cluster.
     pub fn task_token(&self, user: &str, job: &str) -> String {
         let Some(shown) = &self.0 else { return String::new() };
         Token::new(Role::Task, user, Some(job), TASK_LIFETIME).sign(&shown.keys).unwrap_or_default()
     }
 
-    /// An endpoint for `addr` (`host:port`), which must be of this role. None if it is no address.
+    /// Returns an endpoint for `addr` (`host:port`), which must have this role. `None` if the
+    /// address is malformed.
     pub fn endpoint(&self, addr: &str, server: Role) -> Option<Endpoint> {
         let Some((pem, _)) = self.0.as_deref().and_then(|shown| shown.tls.as_ref()) else {
             let endpoint = transport::Endpoint::from_shared(format!("http://{addr}")).ok()?;
@@ -205,12 +209,13 @@ impl Credentials {
         Some(Endpoint::new(endpoint, None))
     }
 
-    /// Whose programs on this machine are shown something; None if TLS tells, or nothing is shown.
+    /// Returns the accounts that are trusted without TLS; `None` if TLS is used or no token is
+    /// sent.
     fn accounts(&self) -> Option<Arc<Accounts>> {
         self.0.as_deref().filter(|shown| shown.tls.is_none()).map(|shown| shown.accounts.clone())
     }
 
-    /// Whether a program of this account on this machine is trusted to serve what a daemon of the cluster serves.
+    /// Whether a program of this account on this machine is trusted to be a daemon of the cluster.
     pub fn trusts(&self, account: u32) -> bool {
         match &self.0 {
             Some(shown) => shown.accounts.contains(account),
@@ -218,7 +223,8 @@ impl Credentials {
         }
     }
 
-    /// Puts into a call who calls: as `user`, which only an open cluster believes without more.
+    /// Adds the identity of the caller to a call. `user` is a mere claim, which only an open
+    /// cluster accepts.
     pub fn sign(&self, call: &mut MetadataMap, user: &MetadataValue<Ascii>) {
         let Some(shown) = &self.0 else {
             call.insert(USER_KEY, user.clone());
@@ -239,7 +245,7 @@ impl Credentials {
         }
     }
 
-    /// What turns connections to servers of this role into streams.
+    /// Returns a connector for servers of this role.
     pub fn connector(&self, server: Role) -> Connector {
         let tls = self.0.as_deref().and_then(|shown| shown.tls.as_ref());
         let tls = tls.map(|(_, config)| {
@@ -258,9 +264,10 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// The client's end of a connection for bytes. `within` is the limit on each step of a handshake, and stays set. A
-    /// plain connection of a closed cluster to a program of another account on this machine is refused: blocks and map
-    /// output go over it, and the tokens that open them.
+    /// Returns the client side of a bulk connection. `within` limits each step of the handshake,
+    /// and stays set. In a closed cluster without TLS, a connection to a program of another account
+    /// on this machine is refused, because blocks, map outputs and their tokens would be sent over
+    /// it.
     pub fn secure(&self, socket: TcpStream, within: Duration) -> io::Result<Stream> {
         if let Some(accounts) = &self.accounts {
             accounts.check(socket.local_addr()?, socket.peer_addr()?)?;
@@ -274,7 +281,7 @@ impl Connector {
     }
 }
 
-/// Accounts that may see what is in this file: its owner among them.
+/// Returns the accounts that may read this file, including its owner.
 fn accounts(file: &Path) -> Accounts {
     Accounts::of_file(fs::metadata(file).ok().map(|about| about.uid()))
 }
@@ -297,20 +304,20 @@ mod tests {
 
     const ROOT: u32 = 0;
     const NOBODY: u32 = 65_534;
-    /// The owner of a credential's file.
+    /// The owner of the credential file.
     const OWNER: u32 = 54_321;
     const TRACKER: u32 = 54_322;
-    /// Has nothing to do with the cluster.
-    const STRANGER: u32 = 54_323;
-    const SECRET: &[u8] = b"a secret that nobody can guess";
+    /// An account that has nothing to do with the cluster.
+    const OTHER: u32 = 54_323;
+    const SECRET: &[u8] = b"a secret that cannot be guessed";
 
-    /// Which of the accounts of these tests are trusted.
+    /// Returns the accounts of these tests that are trusted.
     fn trusted(credentials: &Credentials) -> BTreeSet<u32> {
-        let all = [ROOT, NOBODY, OWNER, TRACKER, STRANGER, geteuid().as_raw()];
+        let all = [ROOT, NOBODY, OWNER, TRACKER, OTHER, geteuid().as_raw()];
         all.into_iter().filter(|account| credentials.trusts(*account)).collect()
     }
 
-    /// Runs `act` in a thread of an account that is not root, and tells it which.
+    /// Runs `act` in a thread with an account that is not root, and passes the account.
     fn as_ordinary_account(act: impl FnOnce(u32) + Send) {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -336,7 +343,7 @@ mod tests {
         as_ordinary_account(|own| assert_eq!(trusted(&Credentials::default()), [ROOT, own].into()));
     }
 
-    /// Other tasks have the task's own account.
+    /// Other tasks have the account of the task.
     #[test]
     fn task_trusts_root_and_its_tracker_and_not_its_own_account() {
         as_ordinary_account(|_| assert_eq!(trusted(&of_task()), [ROOT, TRACKER].into()));
@@ -403,12 +410,12 @@ mod tests {
         }
     }
 
-    /// Runs this very test again in a process of its own, in which the account is named.
+    /// Runs this test again in a separate process with the variable that names the account.
     #[test]
     fn account_that_is_named_is_trusted_by_people_and_daemons_and_not_by_tasks() {
-        let named = STRANGER.to_string();
+        let named = OTHER.to_string();
         if std::env::var(TRUST_VAR).is_ok_and(|value| value == named) {
-            assert!(Credentials::default().trusts(STRANGER) && !of_task().trusts(STRANGER));
+            assert!(Credentials::default().trusts(OTHER) && !of_task().trusts(OTHER));
             println!("looked");
             return;
         }

@@ -1,12 +1,13 @@
-//! The gate: every call passes it before any service sees it.
+//! The gate: every call passes it before a service gets it.
 //!
-//! Open: the caller is who it says, and may do everything. Closed: a certificate or a token says who it is, the
-//! table of rules says whether it may, and all else is refused. Either way the request continues with an [`Identity`]
-//! in its extensions.
+//! Open cluster: the caller is whom it claims to be, and may do everything. Closed cluster: a
+//! certificate or a token proves its identity, and the table of rules decides; everything else is
+//! refused. In both cases the request continues with an [`Identity`] in its extensions.
 //!
-//! The gate also limits what callers use (`limits.rs`), checks request bodies as they arrive (`body.rs`), and counts
-//! and logs refusals (`refusals.rs`), its own and those of the services. Health calls take another way: nobody has to
-//! prove anything, and they use nothing that others need (`health.rs`).
+//! The gate also limits the resources of callers (`limits.rs`), checks request bodies as they
+//! arrive (`body.rs`), and counts and logs refusals (`refusals.rs`), its own and those of the
+//! services. Health calls are handled separately: they need no credential, and use none of the
+//! resources of other calls (`health.rs`).
 
 use crate::{
     body::{RequestBody, ResponseBody},
@@ -31,9 +32,9 @@ use tonic::{Status, transport::server::TlsConnectInfo};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// As much of a name as is believed without proof.
+/// Maximum length of a user name that is accepted without proof.
 const USER_BYTES_MAX: usize = 64;
-/// What the log calls a method that does not exist.
+/// Name of an unknown method in the log.
 const UNKNOWN: &str = "(unknown method)";
 
 /// A layer around the services of a server.
@@ -54,7 +55,7 @@ impl Gate {
         self.limits.is_unused() && self.health.is_unused()
     }
 
-    /// Who calls, and what the call uses until it is over.
+    /// Identifies the caller, and counts the resources of the call.
     fn enter<B>(&self, request: &Request<B>, rule: Option<&'static Rule>) -> Result<Call, Status> {
         let connection = connection_of(request);
         let method = rule.map_or(UNKNOWN, |rule| rule.method);
@@ -67,7 +68,8 @@ impl Gate {
             let Denied { caller, status } = *denied;
             refused(Kind::of_access(status.code()).unwrap_or(Kind::Request), caller.as_ref(), status)
         })?;
-        // Who may call keeps its connection, if there is a place. A server in a test may have no such connections.
+        // An authorised caller gets a connection slot, if there is one. Servers in tests may have
+        // no such connections.
         if let Some(connection) = connection.filter(|connection| !connection.authenticate()) {
             return Err(refused(
                 Kind::Connection,
@@ -92,7 +94,7 @@ impl<S> Layer<S> for Gate {
     }
 }
 
-/// Services behind the gate.
+/// Services after the gate.
 #[derive(Debug, Clone)]
 pub struct Gated<S> {
     gate: Gate,
@@ -142,7 +144,7 @@ where
     }
 }
 
-/// The answer to a call: the service's, or a refusal.
+/// The response to a call: that of the service, or a refusal.
 #[derive(Debug)]
 pub struct GatedFuture<F>(Progress<F>);
 
@@ -166,7 +168,7 @@ where
             Progress::Call(answer, call) => {
                 let response = ready!(Pin::new(answer).poll(context))?;
                 let call = call.take();
-                // A service refuses what its owners do not allow.
+                // A service refuses calls that owners do not permit.
                 let status = response.extensions().get::<Status>();
                 if let (Some(status), Some(call)) = (status, &call)
                     && let Some(kind) = Kind::of_access(status.code())
@@ -201,7 +203,7 @@ fn refusal<R: Default>(status: Option<Status>) -> Response<ResponseBody<R>> {
     status.into_http::<R>().map(|body| ResponseBody::new(body, None, None))
 }
 
-/// A call that is not admitted, and who made it, as far as that was proven.
+/// A call that is refused, and its caller if proven.
 struct Denied {
     caller: Option<Identity>,
     status: Status,
@@ -213,7 +215,7 @@ impl From<Status> for Box<Denied> {
     }
 }
 
-/// A method's name as words: `SetQuota` is "set quota".
+/// Returns the name of a method as words: `SetQuota` is "set quota".
 fn method_text(method: &str) -> String {
     let mut words = String::new();
     for letter in method.chars() {
@@ -226,13 +228,13 @@ fn method_text(method: &str) -> String {
 }
 
 impl AccessPolicy {
-    /// Who calls, if it may call this.
+    /// Identifies the caller, and checks that it may call this method.
     fn admit<B>(&self, request: &Request<B>, rule: Option<&Rule>) -> Result<Identity, Box<Denied>> {
         let user = user_in(request.headers())?;
         let Some(closed) = &self.closed else { return Ok(self.accept_claim(user)?) };
         let Some((role, name)) = closed.credential(request)? else {
             return Err(Box::from(Status::unauthenticated(
-                "this cluster wants a credential: name its configuration with --config, or a credential with \
+                "this cluster requires a credential: give its configuration with --config, or a credential with \
                  --security-dir or --token-file (security.dir, security.token in fermata.toml)",
             )));
         };
@@ -242,7 +244,7 @@ impl AccessPolicy {
             Box::new(Denied { caller: Some(caller), status })
         };
         let Some(rule) = rule else {
-            return Err(proven(Status::permission_denied("no rule allows this method to anybody")));
+            return Err(proven(Status::permission_denied("this method does not exist or no rule allows it")));
         };
         if !rule.allows(role) {
             let method = rule.method.rsplit_once('/').map_or(rule.method, |(_, name)| name);
@@ -254,10 +256,12 @@ impl AccessPolicy {
         self.identify(role, &name, user).map_err(proven)
     }
 
-    /// Those who act for others: the JobTracker for the users of its jobs, an admin for anybody.
+    /// Determines the effective identity. The JobTracker acts for the users of its jobs, an admin
+    /// for any user.
     fn identify(&self, role: Role, name: &str, acts_for: Option<&str>) -> Result<Identity, Status> {
         let (name, role, superuser) = match acts_for.filter(|user| *user != name) {
-            // One in `security.admins` is an admin as a person; a task in that person's name runs anybody's code.
+            // A user in `security.admins` is an admin in person. A task with the name of that user
+            // is not, because it may run code of others.
             None => {
                 let person = role == Role::User && self.admins.contains(name);
                 (name, role, person || matches!(role, Role::Admin | Role::JobTracker))
@@ -274,7 +278,7 @@ impl AccessPolicy {
         Ok(Identity { role: Some(role), name: name.into(), groups: self.groups_of(name), superuser })
     }
 
-    /// Where nobody proves anything.
+    /// Accepts the claimed name in an open cluster.
     fn accept_claim(&self, user: Option<&str>) -> Result<Identity, Status> {
         let name = user.unwrap_or("anonymous");
         if name.is_empty() || name.len() > USER_BYTES_MAX || name.chars().any(char::is_control) {
@@ -288,7 +292,7 @@ impl AccessPolicy {
 }
 
 impl Closed {
-    /// What the caller has proved to be; none if it shows nothing.
+    /// Returns the proven role and name; `None` if there is no credential.
     fn credential<B>(&self, request: &Request<B>) -> Result<Option<(Role, String)>, Status> {
         let session = request.extensions().get::<TlsConnectInfo<CallerInfo>>();
         let chain = session.and_then(TlsConnectInfo::peer_certs);
@@ -316,7 +320,7 @@ impl Closed {
     }
 }
 
-/// The connection that a request came over. A server in a test may have others than ours.
+/// Returns the connection of a request. Servers in tests may have other connections.
 fn connection_of<B>(request: &Request<B>) -> Option<&Arc<Connection>> {
     let all = request.extensions();
     let secured = all.get::<TlsConnectInfo<CallerInfo>>().map(TlsConnectInfo::get_ref);

@@ -1,4 +1,4 @@
-//! The server's side: what a daemon asks of those who call it.
+//! The server side: how a daemon authenticates its callers.
 
 use crate::{
     SecurityError,
@@ -23,23 +23,23 @@ use std::{
 use tonic::transport::{Certificate, Server, ServerTlsConfig};
 use tower_layer::Stack;
 
-/// A caller has this long to prove itself.
+/// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server with its gate.
 pub type Layered = Server<Stack<Gate, tower_layer::Identity>>;
 
-/// What a daemon asks of its callers. Cheap to clone.
+/// The requirements of a daemon on its callers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Guard {
     access_policy: Arc<AccessPolicy>,
 }
 
-/// What the gate needs to know.
+/// The access policy of the gate.
 #[derive(Debug)]
 pub(crate) struct AccessPolicy {
     pub(crate) closed: Option<Closed>,
-    /// Whether owners and modes bind those who are not superusers.
+    /// Whether owners and permissions are enforced for callers who are not superusers.
     pub(crate) enforces: bool,
     pub(crate) admins: BTreeSet<String>,
     groups: BTreeMap<String, Arc<[String]>>,
@@ -49,7 +49,7 @@ pub(crate) struct AccessPolicy {
 pub(crate) struct Closed {
     pub(crate) keys: Keyring,
     pub(crate) revoked: Revoked,
-    /// Whose tasks' tokens are good no more.
+    /// Active jobs; tokens of tasks of other jobs are rejected.
     pub(crate) jobs: Arc<Jobs>,
     tls: Option<(Pem, Arc<rustls::ServerConfig>)>,
 }
@@ -61,7 +61,7 @@ impl AccessPolicy {
 }
 
 impl Guard {
-    /// By the settings of a daemon of this role.
+    /// A guard by the settings of a daemon of this role.
     pub fn new(config: &Config, role: Role) -> Result<Self, SecurityError> {
         let settings = &config.security;
         let mut keys = Keyring::default();
@@ -86,7 +86,7 @@ impl Guard {
         let mut admins: BTreeSet<String> = settings.admins.iter().cloned().collect();
         let enforces = settings.permissions.is_on(closed.is_some());
         if closed.is_none() && enforces {
-            // Whoever runs the daemon can do everything to it anyhow.
+            // The account that runs the daemon has full control of it anyway.
             admins.insert(daemon::account::user());
         }
         let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -99,7 +99,7 @@ impl Guard {
         Ok(Self { access_policy: Arc::new(AccessPolicy { closed, enforces, admins, groups }) })
     }
 
-    /// One that asks nothing.
+    /// A guard without requirements.
     pub fn open() -> Self {
         let access_policy =
             AccessPolicy { closed: None, enforces: false, admins: BTreeSet::new(), groups: BTreeMap::new() };
@@ -111,17 +111,18 @@ impl Guard {
         &self.access_policy
     }
 
-    /// Whether owners and modes of files bind callers who are not superusers.
+    /// Whether owners and permissions of files are enforced for callers who are not superusers.
     pub fn enforces(&self) -> bool {
         self.access_policy.enforces
     }
 
-    /// Whether callers must prove who they are.
+    /// Whether callers must prove their identity.
     pub fn is_closed(&self) -> bool {
         self.access_policy.closed.is_some()
     }
 
-    /// A server with the limits of the house, TLS if there is a certificate, and the gate before its services.
+    /// Returns a server with the common limits, TLS if there is a certificate, and the gate before
+    /// its services.
     pub fn server(&self) -> Result<Layered, tonic::transport::Error> {
         let mut server = daemon::serve::builder();
         if let Some(Closed { tls: Some((pem, _)), .. }) = &self.access_policy.closed {
@@ -135,17 +136,18 @@ impl Guard {
         Ok(server.layer(Gate::new(self.access_policy.clone())))
     }
 
-    /// The connections to a bound address, for [`Self::server`]. Called within a runtime.
+    /// Returns the connections to a bound address, for [`Self::server`]. Must be called within a
+    /// runtime.
     pub fn incoming(&self, listener: TcpListener) -> io::Result<Incoming> {
         incoming::accept(listener, incoming::slots())
     }
 
-    /// Where is noted which jobs have ended; of no use in an open cluster.
+    /// Returns the table of active jobs; not used in an open cluster.
     pub fn jobs(&self) -> Arc<Jobs> {
         self.access_policy.closed.as_ref().map_or_else(Arc::default, |closed| closed.jobs.clone())
     }
 
-    /// The server's end of a connection for bytes.
+    /// Returns the server side of a bulk connection.
     pub fn accept(&self, socket: TcpStream) -> io::Result<Stream> {
         match &self.access_policy.closed {
             Some(Closed { tls: Some((_, config)), revoked, .. }) => {
@@ -162,7 +164,7 @@ impl Guard {
         }
     }
 
-    /// Signs and checks access to blocks.
+    /// Returns the key that signs and checks access to blocks.
     pub fn blocks(&self) -> BlockKey {
         let key = self.access_policy.closed.as_ref().and_then(|closed| closed.keys.get(Purpose::Block));
         BlockKey::new(key.cloned())

@@ -1,8 +1,8 @@
-//! Health checks: calls that need no credential, and therefore get very little.
+//! Health checks: calls without credentials, which therefore get few resources.
 //!
-//! They have places of their own. When these are taken, the oldest call makes room for the next: a check whose request
-//! has arrived is answered at once, so whoever is still there after a while is not a supervisor. A watch ends after a
-//! while, and its caller watches again.
+//! They have their own slots. When these are in use, the oldest call is evicted: a check whose
+//! request has arrived is answered at once, so a call that stays open is not that of a supervisor.
+//! A watch ends after a while, and its caller watches again.
 
 use crate::incoming::Connection;
 use parking_lot::Mutex;
@@ -20,20 +20,20 @@ use tokio::{
 };
 use tonic::Status;
 
-/// What methods of the health service begin with.
+/// Prefix of the methods of the health service.
 pub(crate) const SERVICE: &str = "/grpc.health.v1.Health/";
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
-/// Checks under way in a server.
+/// Maximum number of concurrent checks of a server.
 const CHECKS_MAX: usize = 32;
-/// Watches under way in a server.
+/// Maximum number of concurrent watches of a server.
 const WATCHES_MAX: usize = 16;
-/// Health calls of either kind on one connection.
+/// Maximum number of health calls per connection.
 pub(crate) const OF_CONNECTION_MAX: usize = 8;
-/// The longest request: it holds the name of a service.
+/// Maximum length of a request, which contains the name of a service.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 10;
-/// A check is answered, and a watch begun, within this.
+/// Timeout of a check, and of the start of a watch.
 const CHECK_TIMEOUT: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(2) };
-/// A watch ends after this.
+/// Maximum duration of a watch.
 const WATCH_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_mins(5) };
 
 /// The health calls of one server.
@@ -46,16 +46,16 @@ pub(crate) struct Health {
 #[derive(Debug, Default)]
 struct HealthSlots {
     next: u64,
-    /// From the oldest on. Dropping a sender ends its call.
+    /// Oldest first. Dropping a sender ends its call.
     occupied: VecDeque<(u64, oneshot::Sender<()>)>,
 }
 
 impl Health {
-    /// A place, if need be that of the oldest; the reason if the connection has enough of them.
+    /// Returns a slot, if necessary that of the oldest call; fails if the connection has too many.
     pub(crate) fn enter(&self, method: &str, connection: Option<Arc<Connection>>) -> Result<Ticket, Status> {
         let count = Count::new(connection).ok_or_else(|| {
             Status::unavailable(format!(
-                "{OF_CONNECTION_MAX} health calls are under way on this connection, the most: wait for their answers"
+                "this connection has {OF_CONNECTION_MAX} health calls in progress, which is the maximum: wait for their answers"
             ))
         })?;
         let watches = method == WATCH;
@@ -79,7 +79,7 @@ impl Health {
     }
 }
 
-/// One of a connection's health calls, until dropped.
+/// Counts a health call of a connection until dropped.
 #[derive(Debug)]
 struct Count(Option<Arc<Connection>>);
 
@@ -99,7 +99,7 @@ impl Drop for Count {
     }
 }
 
-/// A place for one health call, until dropped.
+/// A slot for one health call until dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     slots: Arc<Mutex<HealthSlots>>,
@@ -107,7 +107,7 @@ pub(crate) struct Ticket {
     watches: bool,
     answered: bool,
     evicted: oneshot::Receiver<()>,
-    /// None as long as nobody has had to wait.
+    /// Set when a poll had to wait.
     until: Option<Pin<Box<Sleep>>>,
     count: Count,
 }
@@ -117,26 +117,26 @@ impl Ticket {
     pub(crate) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Status> {
         let why = if Pin::new(&mut self.evicted).poll(context).is_ready() {
             Status::unavailable(
-                "this server has places for few health calls, and others came after this one: try again",
+                "this server accepts few health calls at a time, and newer ones replaced this one: try again",
             )
         } else {
             let until = self.until.get_or_insert_with(|| Box::pin(sleep(CHECK_TIMEOUT)));
             ready!(until.as_mut().poll(context));
-            Status::deadline_exceeded("a health check may take 2 s, and a watch 5 min: call again")
+            Status::deadline_exceeded("a health check is limited to 2 s and a watch to 5 min: call again")
         };
         if let Some(connection) = self.count.0.as_ref().filter(|_| !self.answered) {
-            // Its request had not even arrived.
+            // Its request had not arrived.
             connection.late();
         }
         Poll::Ready(why)
     }
 
-    /// Who waits.
+    /// Returns the address of the caller.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.count.0.as_ref().and_then(|connection| connection.address())
     }
 
-    /// The call has an answer: a watch has its whole time from now on.
+    /// Marks the call as answered: a watch has its full time from now on.
     pub(crate) fn answered(&mut self) {
         self.answered = true;
         if self.watches {
@@ -170,13 +170,13 @@ mod tests {
         let mut first = check();
         let mut watch = health.enter(WATCH, None).unwrap();
         let mut others: Vec<_> = (1..CHECKS_MAX).map(|_| check()).collect();
-        assert!(poll_fn(|cx| Poll::Ready(first.poll_end(cx).is_pending())).await, "it has its place");
+        assert!(poll_fn(|cx| Poll::Ready(first.poll_end(cx).is_pending())).await, "it has its slot");
         others.push(check());
         let why = poll_fn(|cx| first.poll_end(cx)).await;
-        assert!(why.message().contains("others came after"), "{why}");
-        // Watches have places of their own.
+        assert!(why.message().contains("newer ones replaced"), "{why}");
+        // Watches have separate slots.
         watch.answered();
-        assert!(poll_fn(|cx| Poll::Ready(watch.poll_end(cx).is_pending())).await, "it has its place");
+        assert!(poll_fn(|cx| Poll::Ready(watch.poll_end(cx).is_pending())).await, "it has its slot");
         assert_eq!(poll_fn(|cx| watch.poll_end(cx)).await.code(), tonic::Code::DeadlineExceeded);
         drop((first, others, watch));
         assert!(health.is_unused());

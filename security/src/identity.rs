@@ -1,31 +1,31 @@
-//! Roles, and who a caller is.
+//! Roles and identities of callers.
 
 use sha2::{Digest, Sha256};
 use std::{fmt, str::FromStr, sync::Arc};
 
-/// The metadata key with the caller's name, where names are believed.
+/// Metadata key of the name of the caller in an open cluster.
 pub const USER_KEY: &str = "fermata-user";
 
-/// What names of the cluster's own certificates end with.
+/// Suffix of the names in certificates of a cluster.
 const DOMAIN: &str = "fermata.internal";
 const NAME_BYTES_MAX: usize = 64;
 
-/// What a caller is.
+/// Role of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// The daemon.
+    /// The NameNode daemon.
     NameNode,
-    /// The daemon.
+    /// A DataNode daemon.
     DataNode,
-    /// The daemon.
+    /// The JobTracker daemon.
     JobTracker,
-    /// The daemon.
+    /// A TaskTracker daemon.
     TaskTracker,
-    /// A task, on behalf of its job's user.
+    /// A task, on behalf of the user of its job.
     Task,
-    /// A person, or a program of one.
+    /// A user, or a program of a user.
     User,
-    /// A person who runs the cluster.
+    /// An administrator of the cluster.
     Admin,
 }
 
@@ -40,7 +40,7 @@ const NAMES: [(Role, &str); 7] = [
 ];
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 7] = [
         Self::NameNode,
         Self::DataNode,
@@ -50,20 +50,20 @@ impl Role {
         Self::User,
         Self::Admin,
     ];
-    /// Those that serve, and have a certificate for it.
+    /// Roles of daemons, which have server certificates.
     pub const DAEMONS: [Self; 4] = [Self::NameNode, Self::DataNode, Self::JobTracker, Self::TaskTracker];
 
-    /// Whether it is one of [`Self::DAEMONS`].
+    /// Whether the role is one of [`Self::DAEMONS`].
     pub fn is_daemon(self) -> bool {
         Self::DAEMONS.contains(&self)
     }
 
-    /// As files and tokens name it.
+    /// Name in files and tokens.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(role, _)| *role == self).expect("NAMES lists every role").1
     }
 
-    /// As messages for people write it.
+    /// Name in messages.
     pub fn title(self) -> &'static str {
         match self {
             Self::NameNode => "NameNode",
@@ -76,7 +76,8 @@ impl Role {
         }
     }
 
-    /// The name that a server of this role proves by its certificate. Addresses change; what a server is does not.
+    /// Name in the server certificates of this role. It contains the role and not the address,
+    /// because addresses change.
     pub fn server_name(self) -> String {
         format!("{}.{DOMAIN}", self.name())
     }
@@ -95,14 +96,14 @@ impl FromStr for Role {
     }
 }
 
-/// Why a name cannot be in a credential.
+/// Why a name is not valid in a credential.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "name {0:?} cannot be in a credential: use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-', not beginning or ending with a sign"
 )]
 pub struct NameError(pub String);
 
-/// Checks a name that goes into a certificate or a token.
+/// Checks a name for a certificate or a token.
 pub fn check_name(name: &str) -> Result<(), NameError> {
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     let fits = name.len() <= NAME_BYTES_MAX
@@ -113,44 +114,44 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     if fits { Ok(()) } else { Err(NameError(name.into())) }
 }
 
-/// Who calls. Put into every request by the gate.
+/// The identity of a caller, which the gate adds to every request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// What it has proved to be; None where nobody has to.
+    /// The proven role; `None` in an open cluster.
     pub role: Option<Role>,
-    /// Its name: a user's, or a daemon's role. A task has the name of its job's user.
+    /// Name of the user, or the role of a daemon. A task has the name of the user of its job.
     pub name: Arc<str>,
-    /// Groups that the user is in.
+    /// Groups of the user.
     pub groups: Arc<[String]>,
-    /// Owners and modes do not bind it.
+    /// Whether owners and permissions do not apply.
     pub superuser: bool,
 }
 
 impl Identity {
-    /// Who the gate says that calls. A service that is served without a gate answers nobody.
+    /// Returns the identity that the gate has added. Fails for a service without a gate.
     pub fn of(extensions: &tonic::Extensions) -> Result<&Self, tonic::Status> {
         let missing = || tonic::Status::permission_denied("the caller did not identify itself");
         extensions.get::<Self>().ok_or_else(missing)
     }
 
-    /// Whether it may do to something of `owner`'s what only its owner may.
+    /// Whether the caller has the rights of `owner`.
     pub fn owns(&self, owner: &str) -> bool {
         self.superuser || *self.name == *owner
     }
 }
 
-/// The number of a user's request: the same id of somebody else's is another request.
+/// Returns the number of a request of a user. The same ID of another user is a different request.
 pub fn request_of(user: &str, id: [u8; 16]) -> u128 {
     let digest = Sha256::new().chain_update(id).chain_update(user).finalize();
     u128::from_be_bytes(std::array::from_fn(|at| digest[at]))
 }
 
-/// The name in a certificate that says who it is of.
+/// Returns the subject name in a certificate.
 pub(crate) fn subject(role: Role, name: &str) -> String {
     format!("{name}.{role}.id.{DOMAIN}")
 }
 
-/// Who a certificate's name says that it is of.
+/// Returns the role and name of a subject name.
 pub(crate) fn of_subject(text: &str) -> Option<(Role, String)> {
     let who = text.strip_suffix(DOMAIN)?.strip_suffix(".id.")?;
     let (name, role) = who.rsplit_once('.')?;
@@ -173,12 +174,12 @@ mod tests {
         {
             assert_eq!(of_subject(bad), None, "{bad}");
         }
-        // A server's name says nothing of who it is as a client.
+        // The server name of a certificate is not a client identity.
         assert_eq!(of_subject(&Role::NameNode.server_name()), None);
     }
 
     #[test]
-    fn names_that_could_be_read_otherwise_are_refused() {
+    fn ambiguous_names_are_refused() {
         for good in ["a", "ann", "Ann.Lee", "x_1-y"] {
             assert_eq!(check_name(good), Ok(()), "{good}");
         }

@@ -1,5 +1,5 @@
-//! The connections for calls: few of those who have shown nothing, each address a part of the rest, and none that ends
-//! the daemon because the system has no more open files to give.
+//! Accepts connections for calls: few unauthenticated ones, a maximum per address, and a total that
+//! stays below the limit of open files.
 
 use crate::{
     connection_limiter::{ConnectionLimiter, ConnectionSlot, UNAUTHENTICATED_MAX},
@@ -26,58 +26,62 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-/// Connections for calls at one time, at the most; fewer if the system lets the daemon open fewer files.
+/// Maximum number of connections for calls; fewer if the limit of open files is low.
 const CONNECTIONS_MAX: u64 = 16_384;
-/// However few those are.
+/// Lower bound of the limit on connections, whatever the limit of open files.
 const CONNECTIONS_MIN: u64 = 64;
-/// With fewer files to open than this the operator is told.
+/// With a lower limit of open files than this, a warning is logged.
 const FILES_FEW: u64 = 4096;
-/// One address has no more than this part of them.
+/// One address may have at most this fraction of the connections.
 const ADDRESS_DIVISOR: usize = 4;
-/// After a refusal of the system's, until some of its means have come free.
+/// Pause after `accept` has failed, until resources are free again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// So many requests of a connection may fail to arrive in time; then it is closed.
+/// Number of late requests after which a connection is closed.
 const LATE_MAX: usize = 16;
 
-/// Whoever connects, one after the other.
+/// Accepted connections.
 pub type Incoming = ReceiverStream<io::Result<Caller>>;
 
-/// Places for calls, as many as fit beside the files that a daemon needs. Says how many, and warns if that is little.
+/// Creates the connection slots, as many as the limit of open files allows. Logs the number, and a
+/// warning if it is low.
 pub(crate) fn slots() -> Arc<ConnectionLimiter> {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let (slots, each) = connection_limits(files);
-    tracing::info!(connections = slots, of_one_address = each, open_files = files, "room for calls");
+    tracing::info!(connections = slots, of_one_address = each, open_files = files, "limits of connections");
     if files < FILES_FEW {
         tracing::warn!(
             open_files = files,
             connections = slots,
-            "the system lets this daemon open few files, and so it takes few connections: raise nofile where it is \
+            "the limit of open files of this daemon is low, so it accepts few connections: raise nofile where it is \
              started (ulimit -n, LimitNOFILE=, --ulimit nofile=) to {FILES_FEW} or more"
         );
     }
     ConnectionLimiter::by_address(slots, each)
 }
 
-/// Connections for calls, in all and of one address, of a daemon that may open so many files.
+/// Returns the maximum number of connections, in total and of one address, for a limit of open
+/// files.
 fn connection_limits(files: u64) -> (usize, usize) {
-    // A quarter is for the rest; a stranger takes two.
+    // A quarter is reserved for other files; an unauthenticated connection uses two.
     let free = (files - files / 4).saturating_sub(2 * UNAUTHENTICATED_MAX as u64);
     let slots = free.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX) as usize;
     (slots, (slots / ADDRESS_DIVISOR).max(CONNECTIONS_MIN as usize))
 }
 
-/// What somebody is told for whom there is no place.
+/// Returns the message for a caller that gets no slot.
 fn crowded((slots, each): (usize, usize)) -> String {
     let why = if (slots as u64) < CONNECTIONS_MAX {
-        ": as many as its limit of open files (nofile) leaves, which its operator can raise"
+        ": the limit of open files (nofile) allows no more, which the operator can raise"
     } else {
         ""
     };
-    format!("the {slots} connections of this daemon, or the {each} of one address, are taken{why}; try later")
+    format!(
+        "the {slots} connections of this daemon, or the {each} of one address, are in use{why}; try again later"
+    )
 }
 
-/// Takes connections until nobody takes them from here. Called within a runtime.
+/// Accepts connections until the receiver is dropped. Must be called within a runtime.
 pub(crate) fn accept(
     listener: std::net::TcpListener,
     connection_limiter: Arc<ConnectionLimiter>,
@@ -98,7 +102,7 @@ pub(crate) fn accept(
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "a connection was not taken");
+                    tracing::debug!(%error, "a connection was not accepted");
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -118,18 +122,18 @@ pub struct Caller {
 #[derive(Debug, Clone)]
 pub struct CallerInfo(pub(crate) Arc<Connection>);
 
-/// A connection, and what its calls use.
+/// A connection and the resources of its calls.
 #[derive(Debug)]
 pub(crate) struct Connection {
     address: Option<SocketAddr>,
     slot: ConnectionSlot,
-    /// Calls under way, health calls apart.
+    /// Calls in progress, without health calls.
     pub(crate) calls: AtomicUsize,
     pub(crate) health: AtomicUsize,
     /// Requests that did not arrive in time.
     late: AtomicUsize,
     ended: AtomicBool,
-    /// The share of the caller that was here first: mostly there is no other.
+    /// The share of the first caller of this connection; usually there is no other.
     pub(crate) share: OnceLock<Arc<Share>>,
 }
 
@@ -146,17 +150,17 @@ impl Connection {
         }
     }
 
-    /// It has shown that it may be here. False if all places are taken.
+    /// Marks the connection as authenticated. Returns false if no slot is free.
     pub(crate) fn authenticate(&self) -> bool {
         self.slot.authenticate()
     }
 
-    /// What it is told if they are.
+    /// Returns the message for that case.
     pub(crate) fn crowded(&self) -> String {
         crowded(self.slot.limits())
     }
 
-    /// Where it comes from.
+    /// Returns the remote address.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.address
     }
@@ -165,8 +169,8 @@ impl Connection {
         self.address.map(|address| address.ip().to_canonical())
     }
 
-    /// A request did not arrive in time. One on which that happens often is closed: it can write the reason no more,
-    /// and reads and writes fail from then on.
+    /// Counts a request that did not arrive in time. A connection with many of them is closed:
+    /// reads and writes fail from then on, so the reason cannot be sent.
     pub(crate) fn late(&self) {
         if self.late.fetch_add(1, Ordering::Relaxed) + 1 >= LATE_MAX {
             self.ended.store(true, Ordering::Relaxed);
@@ -261,7 +265,7 @@ mod tests {
         assert_eq!(connection_limits(u64::MAX), (16_384, 4096));
         let few = crowded(connection_limits(1024));
         assert!(few.starts_with("the 256 connections") && few.contains("(nofile)"), "{few}");
-        assert!(few.ends_with("try later"), "{few}");
+        assert!(few.ends_with("try again later"), "{few}");
         let many = crowded(connection_limits(1 << 20));
         assert!(many.starts_with("the 16384 connections") && !many.contains("nofile"), "{many}");
     }

@@ -1,8 +1,8 @@
-//! The cluster's keys, each for one purpose, and the files that hold them.
+//! The keys of a cluster, each for one purpose, and their files.
 //!
-//! A *secret file* is any text that nobody can guess; all keys follow from it. Whoever has it may be anybody in the
-//! cluster. A *key file* holds only the keys that a role needs: `PURPOSE HEX`, one a line. Both must be readable by
-//! their owner alone.
+//! A *secret file* contains any text that cannot be guessed; all keys are derived from it. A client
+//! that has it can act as any user or daemon. A *key file* contains only the keys that a role
+//! needs: `PURPOSE HEX`, one per line. Both must be readable only by their owner.
 
 use crate::{SecurityError, identity::Role};
 use hmac::{Hmac, KeyInit, Mac};
@@ -17,13 +17,13 @@ use std::{
     path::Path,
 };
 
-/// A secret shorter than this can be guessed.
+/// A shorter secret can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 
 /// What a key signs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// Tokens of daemons, users and admins, where there are no certificates.
+    /// Tokens of daemons, users and admins, in clusters without certificates.
     Login,
     /// Tokens of tasks: signed by the JobTracker, checked by the NameNode.
     Task,
@@ -39,7 +39,7 @@ impl Purpose {
         PURPOSES.iter().find(|(purpose, _)| *purpose == self).expect("PURPOSES lists every purpose").1
     }
 
-    /// What a daemon with a certificate needs.
+    /// Returns the purposes that a daemon with a certificate needs.
     fn of_role(role: Role) -> &'static [Self] {
         match role {
             Role::NameNode => &[Self::Task, Self::Block],
@@ -50,7 +50,7 @@ impl Purpose {
     }
 }
 
-/// A key. Never shown.
+/// A key. Its bytes are never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
@@ -65,24 +65,24 @@ impl Key {
         Hmac::new_from_slice(&self.0).expect("a key of any length will do")
     }
 
-    /// Its signature of `text`.
+    /// Returns the signature of `text`.
     pub(crate) fn sign(&self, text: &[u8]) -> [u8; 32] {
         self.mac().chain_update(text).finalize().into_bytes().into()
     }
 
-    /// Whether `signature`, or the beginning of it that is given, is its signature of `text`. Takes as long whether or
-    /// not.
+    /// Whether `signature`, which may be truncated, is the signature of `text`. Runs in constant
+    /// time.
     pub(crate) fn verifies(&self, text: &[u8], signature: &[u8]) -> bool {
         signature.len() >= 16 && self.mac().chain_update(text).verify_truncated_left(signature).is_ok()
     }
 }
 
-/// The keys at hand.
+/// The available keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keyring(BTreeMap<Purpose, Key>);
 
 impl Keyring {
-    /// All keys, from a secret.
+    /// Derives all keys from a secret.
     pub fn from_secret(secret: &[u8]) -> Self {
         let mut root = Hmac::<Sha256>::new_from_slice(b"fermata cluster secret").expect("any length");
         root.update(secret);
@@ -90,7 +90,7 @@ impl Keyring {
         Self(PURPOSES.iter().map(|(purpose, name)| (*purpose, Key(root.sign(name.as_bytes())))).collect())
     }
 
-    /// The keys in a secret file.
+    /// Reads a secret file.
     pub fn of_secret_file(path: &Path) -> Result<Self, SecurityError> {
         let text = read_private(path)?;
         let secret = text.trim_ascii();
@@ -102,7 +102,7 @@ impl Keyring {
         Ok(Self::from_secret(secret))
     }
 
-    /// The keys in a key file.
+    /// Reads a key file.
     pub fn of_key_file(path: &Path) -> Result<Self, SecurityError> {
         let text = read_private(path)?;
         let text = String::from_utf8_lossy(&text);
@@ -121,7 +121,8 @@ impl Keyring {
         Ok(Self(keys))
     }
 
-    /// The keys in the key file of a role that has a certificate: all that it needs.
+    /// Reads the key file of a role that has a certificate, and checks that it has all keys of the
+    /// role.
     pub fn of_role(dir: &Path, role: Role) -> Result<Self, SecurityError> {
         let path = dir.join(format!("{role}.keys"));
         let keys = Self::of_key_file(&path)?;
@@ -135,7 +136,7 @@ impl Keyring {
         }
     }
 
-    /// The contents of the key file of a role that has a certificate.
+    /// Returns the contents of the key file of a role that has a certificate.
     pub fn file_for(&self, role: Role) -> String {
         let wanted =
             Purpose::of_role(role).iter().filter_map(|purpose| Some((purpose, self.0.get(purpose)?)));
@@ -143,19 +144,19 @@ impl Keyring {
         lines.collect()
     }
 
-    /// The key for this.
+    /// Returns the key for a purpose.
     pub fn get(&self, purpose: Purpose) -> Option<&Key> {
         self.0.get(&purpose)
     }
 
-    /// Whether there is none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Reads a file that only its owner may read; or that root has handed to our own group, for reading alone, as a kubelet
-/// hands out secrets.
+/// Reads a file that only its owner may read, or that root has made readable for the group of this
+/// process, as Kubernetes does with secrets.
 pub fn read_private(path: &Path) -> Result<Vec<u8>, SecurityError> {
     let failed = |source| SecurityError::Read { path: path.into(), source };
     let about = fs::metadata(path).map_err(failed)?;
@@ -167,21 +168,21 @@ pub fn read_private(path: &Path) -> Result<Vec<u8>, SecurityError> {
 }
 
 fn is_shared_by_owner(mode: u32, owner: u32, group: u32, own_group: u32) -> bool {
-    // Nobody else reads it, and nobody but root changes it.
+    // Others cannot read it, and only root can change it.
     let closed = matches!(mode, 0o400 | 0o440 | 0o600 | 0o640);
     closed && owner == 0 && group == own_group && own_group != 0
 }
 
-/// Writes a new file that only its owner may read.
+/// Creates a file that only its owner may read.
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), SecurityError> {
     let failed = |source| SecurityError::Write { path: path.into(), source };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    // Whatever the umask.
+    // Independent of the umask.
     file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(failed)?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed)
 }
 
-/// SHA-256 of some bytes, in hex.
+/// Returns the SHA-256 of bytes, in hex.
 pub fn digest(bytes: &[u8]) -> String {
     to_hex(&Sha256::digest(bytes))
 }
@@ -194,7 +195,7 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// What [`to_hex`] writes, and nothing else: no two texts are the same bytes.
+/// Parses exactly what [`to_hex`] writes, so that every byte string has only one text.
 pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

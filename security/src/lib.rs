@@ -1,17 +1,18 @@
-//! Who may do what: credentials, the gate before every server, TLS on every connection.
+//! Authentication and authorisation: credentials, the gate before every server, TLS on every
+//! connection.
 //!
 //! ```text
-//! client ─ Credentials ─► TLS ─► gate (rules: method → roles) ─► Identity in the request ─► the service
+//! client ─ Credentials ─► TLS ─► gate (rules: method → roles) ─► Identity in request ─► service
 //! reader ─ block token ─► TLS ─► DataNode            reduce ─ shuffle token ─► TLS ─► TaskTracker
 //! ```
 //!
-//! A daemon is *open* or *closed*. Open: it has no keys, listens on loopback only (or was told otherwise in as many
-//! words), believes the name that a caller gives, and lets everybody do everything. Closed: a caller proves who it
-//! is by a certificate of the cluster's own authority or by a token signed with one of the cluster's keys; what is
-//! not in the table of rules is refused. What a caller may do with a file or a job is for its owner to say, and is
-//! decided where the file or the job is.
+//! A daemon is *open* or *closed*. An open daemon has no keys and listens only on loopback (unless
+//! `--insecure` is set). It accepts the name that a caller claims, and allows everything. In a
+//! closed cluster a caller proves its identity by a certificate of the cluster's authority or by a
+//! token signed with a key of the cluster; methods that are not in the table of rules are refused.
+//! The services decide what a caller may do with a file or a job, by its owner.
 //!
-//! Deliberately absent: any knowledge of files, jobs and tasks beyond their ids.
+//! Deliberately absent: any knowledge of files, jobs and tasks except their IDs.
 
 mod authority;
 mod body;
@@ -59,36 +60,36 @@ pub enum SecurityError {
     /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// A file cannot be written.
     #[error("cannot write {path}: {source}")]
     Write {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// Others can read it.
+    /// Others can read a secret file.
     #[error("{path} is a secret and others can read it (mode {mode:o}): chmod 600 {path}")]
     Exposed {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// A file does not hold what it should.
+    /// A file has invalid contents.
     #[error("{path}: {why}")]
     Content {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong.
         why: String,
     },
-    /// Something that this role cannot do without is missing.
+    /// Something that this role requires is missing.
     #[error("{0}")]
     Missing(String),
 }

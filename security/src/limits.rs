@@ -1,15 +1,16 @@
-//! How much of a server its callers may use at one time: calls, and bytes of request bodies.
+//! Limits of the resources that callers may use at one time: calls, and bytes of request bodies.
 //!
-//! There are two pools that do not lend to each other: one for daemons, one for clients. (Health checks use neither,
-//! see `health.rs`.) Within the pool of the clients each identity has a share of both. Every connection may have
-//! [`GUARANTEED`] calls under way whatever the others use, so that a full pool delays nobody's heartbeat and keeps no
-//! admin out.
+//! There are two separate pools: one for daemons, one for clients. (Health checks use neither, see
+//! `health.rs`.) In the pool of clients each identity has a share. Every connection may always have
+//! [`GUARANTEED`] calls in progress, so that a full pool does not delay heartbeats or lock out an
+//! admin.
 //!
-//! A request body of up to [`FREE_BYTES`] is covered by the limit on calls. A longer message is charged with its whole
-//! declared length before its bytes are read; until the pool has that many bytes the body is not read, and HTTP/2 flow
-//! control stops the sender. Whoever holds a [`Call`] holds all that it uses; dropping it gives everything back.
+//! A request body of up to [`FREE_BYTES`] is covered by the limit on calls. A longer message is
+//! charged with its declared length before its bytes are read. Until the pool has that many bytes,
+//! the body is not read, and HTTP/2 flow control stops the sender. A [`Call`] owns all that it
+//! uses; dropping it releases everything.
 //!
-//! Counters are atomics: a usual call takes no lock.
+//! Counters are atomics: a typical call takes no lock.
 
 use crate::{
     identity::{Identity, Role},
@@ -29,53 +30,55 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
-/// Calls of clients under way in one server.
+/// Maximum number of concurrent calls of clients.
 pub(crate) const CLIENT_CALLS_MAX: usize = 8192;
-/// Calls of one identity: half of them.
+/// Maximum number of concurrent calls of one identity: half of them.
 pub(crate) const IDENTITY_CALLS_MAX: usize = 4096;
-/// Calls of daemons: as many trackers as there are connections hold a stream each, and there is room for more.
+/// Maximum number of concurrent calls of daemons: one stream per tracker for the maximum number of
+/// connections, plus a reserve.
 pub(crate) const DAEMON_CALLS_MAX: usize = 20_480;
-/// Calls that a connection may always have under way.
+/// Number of calls that a connection may always have in progress.
 pub(crate) const GUARANTEED: usize = 2;
-/// Bytes of long requests that clients may have in memory.
-pub(crate) const CLIENT_BYTES_MAX: usize = 24 << 20;
-/// The same of one identity: half of them. A single message that is longer takes the whole share.
+/// Maximum bytes of long requests of clients in memory.
+pub(crate) const CLIENT_BYTES_MAX: usize = 16 << 20;
+/// Maximum bytes of one identity: half of them. A single longer message takes the whole share.
 pub(crate) const IDENTITY_BYTES_MAX: usize = CLIENT_BYTES_MAX / 2;
-/// Bytes of long requests that daemons may have in memory.
+/// Maximum bytes of long requests of daemons in memory.
 pub(crate) const DAEMON_BYTES_MAX: usize = 16 << 20;
-/// The longest message of any call; services allow most methods less.
+/// Maximum length of a message of any call; services have lower limits for most methods.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// A message of up to this many bytes is not charged.
+/// A message up to this length is not charged.
 pub(crate) const FREE_BYTES: usize = 4 << 10;
-/// A request body must arrive within this, and a second more for each MiB.
+/// Timeout of a request body, plus one second per MiB.
 pub(crate) const BODY_TIMEOUT: Duration =
     if cfg!(test) { Duration::from_millis(400) } else { Duration::from_secs(10) };
-/// While others wait for bytes of the pool, a charged body of which nothing has come for so long gives its bytes back.
+/// While other bodies wait for bytes, a charged body without new data for this long releases its
+/// bytes.
 pub(crate) const STALL: Duration =
     if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
 
-/// Identities for which the map is first swept.
+/// Number of identities at which the map is first cleaned.
 const SWEEP_AT: usize = 1024;
 
-/// Whose capacity a call uses.
+/// The pool of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// A DataNode, a TaskTracker, the JobTracker or the NameNode; in an open cluster, whoever calls a method of theirs.
+    /// A daemon; in an open cluster, any caller of a method for daemons.
     Daemon,
-    /// Everybody else.
+    /// All other callers.
     Client,
 }
 
-/// Whose share a call counts for.
+/// Key of a share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
-    /// Proved by a credential.
+    /// An identity proven by a credential.
     Named(Role, Arc<str>),
-    /// Where nobody proves anything.
+    /// An address, in an open cluster.
     Address(Option<IpAddr>),
 }
 
-/// What one identity uses.
+/// Resources that one identity uses.
 #[derive(Debug)]
 pub(crate) struct Share {
     key: Key,
@@ -88,7 +91,7 @@ pub(crate) struct Share {
 struct Bytes {
     free: Arc<Semaphore>,
     max: usize,
-    /// Bodies that wait for some.
+    /// Number of bodies that wait for bytes.
     waiting: AtomicUsize,
 }
 
@@ -105,16 +108,16 @@ impl Bytes {
         self.free.clone().try_acquire_many_owned(self.wanted(bytes)).ok()
     }
 
-    /// First come, first served.
+    /// Waits for bytes, in order of arrival.
     async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         self.waiting.fetch_add(1, Relaxed);
         let _waiting = Waiting(&self.waiting);
-        // It is never closed.
+        // The semaphore is never closed.
         self.free.clone().acquire_many_owned(self.wanted(bytes)).await.ok()
     }
 }
 
-/// A body that waits for bytes is counted among the waiting until this is dropped.
+/// Counts a waiting body until dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -136,7 +139,7 @@ impl Pool {
     }
 }
 
-/// What the calls of one server use.
+/// Resources that the calls of one server use.
 #[derive(Debug)]
 pub(crate) struct Limits {
     daemons: Pool,
@@ -170,7 +173,7 @@ impl Limits {
         }
     }
 
-    /// Counts a call in, or says which limit it would exceed.
+    /// Counts a call, or returns the exceeded limit.
     pub(crate) fn begin(
         self: &Arc<Self>,
         class: Class,
@@ -184,7 +187,7 @@ impl Limits {
         let of_identity = share.as_ref().map_or(0, |share| share.calls.fetch_add(1, Relaxed));
         let pool = self.pool(class);
         let in_all = pool.calls.fetch_add(1, Relaxed);
-        // From here on whatever was counted is given back when the call is dropped.
+        // From here on, dropping the call releases what was counted.
         let call = Call {
             limits: self.clone(),
             class,
@@ -199,14 +202,14 @@ impl Limits {
         if of_identity >= IDENTITY_CALLS_MAX && (proven || !guaranteed) {
             let whose = if proven { call.identity.name.to_string() } else { "your address".into() };
             let why = format!(
-                "{IDENTITY_CALLS_MAX} calls of {whose} are under way, the most for one caller: wait for some to end, then try again"
+                "{whose} has {IDENTITY_CALLS_MAX} calls in progress, the maximum for one caller: wait for some to end, then try again"
             );
             return Err((Kind::Identity, Status::unavailable(why)));
         }
         if in_all >= pool.calls_max && !guaranteed {
             let whose = if class == Class::Daemon { "daemons" } else { "clients" };
             let why = format!(
-                "{} calls of {whose} are under way, the most for this server: try again later",
+                "{} calls of {whose} are in progress, the maximum for this server: try again later",
                 pool.calls_max
             );
             return Err((Kind::Calls, Status::unavailable(why)));
@@ -214,7 +217,7 @@ impl Limits {
         Ok(call)
     }
 
-    /// The share of a caller. A connection remembers that of its first call.
+    /// Returns the share of a caller. A connection caches that of its first call.
     fn share(&self, identity: &Identity, connection: Option<&Connection>) -> Arc<Share> {
         let key = match identity.role {
             Some(role) => Key::Named(role, identity.name.clone()),
@@ -236,14 +239,14 @@ impl Limits {
             share
         });
         if let Some(remembered) = remembered {
-            // Another call of this connection may have been quicker.
+            // Another call of this connection may have set it first.
             remembered.set(share.clone()).ok();
         }
         share
     }
 }
 
-/// One call under way and all that it uses, until it is dropped.
+/// A call in progress and all that it uses, until dropped.
 #[derive(Debug)]
 pub(crate) struct Call {
     limits: Arc<Limits>,
@@ -255,7 +258,7 @@ pub(crate) struct Call {
     bytes: Mutex<Option<Charge>>,
 }
 
-/// Bytes of the pool, and of the caller's share if it has one.
+/// Bytes of the pool, and of the share of the caller if it has one.
 type Charge = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 impl Drop for Call {
@@ -275,7 +278,8 @@ impl Call {
         self.share.as_deref().map(|share| &share.bytes)
     }
 
-    /// Charges a message of so many bytes in place of the one before. False if they are not free now.
+    /// Charges a message instead of the previous one. Returns false if the bytes are not available
+    /// now.
     pub(crate) fn charge(&self, bytes: usize) -> bool {
         let mut held = self.bytes.lock();
         *held = None;
@@ -288,7 +292,7 @@ impl Call {
         held.is_some()
     }
 
-    /// The same, as soon as they are free.
+    /// Like [`Self::charge`], but waits for the bytes.
     pub(crate) async fn charged(self: Arc<Self>, bytes: usize) {
         let of_share = match self.share_bytes() {
             Some(share) => share.take(bytes).await,
@@ -298,25 +302,25 @@ impl Call {
         *self.bytes.lock() = of_pool.map(|of_pool| (of_pool, of_share));
     }
 
-    /// Its messages so far have been taken over: they are not charged any more.
+    /// Releases the bytes of messages that the service has consumed.
     pub(crate) fn release(&self) {
         *self.bytes.lock() = None;
     }
 
-    /// Whether this call holds bytes that others wait for.
+    /// Whether this call has bytes that others wait for.
     pub(crate) fn blocks_others(&self) -> bool {
         let waiting = |bytes: &Bytes| bytes.waiting.load(Relaxed) > 0;
         let wanted = waiting(&self.limits.pool(self.class).bytes) || self.share_bytes().is_some_and(waiting);
         wanted && self.bytes.lock().is_some()
     }
 
-    /// Why it got no bytes in time.
+    /// Returns the error for a call that got no bytes in time.
     pub(crate) fn no_bytes(&self) -> Status {
         if let Some(share) = self.share_bytes().filter(|share| share.waiting.load(Relaxed) > 0) {
             let proven = self.identity.role.is_some();
             let whose = if proven { self.identity.name.to_string() } else { "your address".into() };
             return Status::unavailable(format!(
-                "requests of {whose} use {} MiB of memory, the most for one caller: wait for some to end, then try again",
+                "requests of {whose} use {} MiB of memory, the maximum for one caller: wait for some to end, then try again",
                 share.max >> 20
             ));
         }
@@ -327,7 +331,7 @@ impl Call {
         ))
     }
 
-    /// Its body was too slow: once more, and again, and the connection ends.
+    /// Counts a late body; a connection with many of them is closed.
     pub(crate) fn late(&self, kind: Kind, status: &Status) {
         let connection = self.connection.as_deref();
         self.refused(kind, status);
@@ -336,7 +340,7 @@ impl Call {
         }
     }
 
-    /// Counts and logs that it is refused.
+    /// Counts and logs a refusal.
     pub(crate) fn refused(&self, kind: Kind, status: &Status) {
         let address = self.connection.as_ref().and_then(|connection| connection.address());
         self.limits.refusals.log(kind, self.method, Some(&self.identity), address, status);

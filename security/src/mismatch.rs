@@ -1,31 +1,30 @@
-//! Two ends that do not agree on TLS, in words for people. It never gets better by asking again.
+//! Explains TLS errors between client and server that do not match. Such errors are permanent.
 
-/// What the transport says, and what it means.
+/// Text in errors of the transport, and its explanation.
 const TRANSPORT_ERRORS: [(&str, &str); 8] = [
     ("UnknownIssuer", OTHER_CLUSTER),
     ("BadSignature", OTHER_CLUSTER),
-    ("NotValidForName", "another daemon answers there: check the address"),
-    ("Expired", "its certificate has expired: `mrctl cluster renew` makes new ones"),
-    ("NotValidYet", "its certificate is not valid yet: check the clocks"),
-    ("received fatal alert", "it does not take your certificate: that is of another cluster, or has expired"),
+    ("NotValidForName", "another daemon listens at this address: check the address"),
+    ("Expired", "the certificate of the server has expired: renew it with `mrctl cluster renew`"),
+    ("NotValidYet", "the certificate of the server is not valid yet: check the clocks"),
+    ("received fatal alert", "the server rejects your certificate: it is of another cluster, or has expired"),
     ("InvalidContentType", NO_TLS),
     ("corrupt message", NO_TLS),
 ];
 
-const OTHER_CLUSTER: &str =
-    "it runs, and is of another cluster than your certificates: name the right settings with --config";
-const NO_TLS: &str =
-    "it runs, and speaks no TLS: it is of another cluster than your certificates, or of one without";
+const OTHER_CLUSTER: &str = "the server belongs to another cluster than your certificates: give the right configuration with --config";
+const NO_TLS: &str = "the server does not use TLS: it belongs to another cluster than your certificates, or to one without certificates";
 
-/// What to make of the transport's reason for a call that failed; None if it is not about TLS.
+/// Returns the explanation of a transport error; `None` if it is not about TLS.
 pub fn tls_mismatch(reason: &str) -> Option<&'static str> {
     TRANSPORT_ERRORS.iter().find(|(saying, _)| reason.contains(saying)).map(|(_, meaning)| *meaning)
 }
 
-/// What a server that wants TLS makes of one who speaks none.
+/// Errors of a client without TLS at a server that requires it.
 const PLAIN: [&str; 2] = ["frame with invalid size", "protocol error"];
 
-/// Why a connection failed, for the log of a daemon: the innermost cause, and what it means.
+/// Returns why a connection failed, for the log of a daemon: the innermost cause and its
+/// explanation.
 pub fn why(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
@@ -34,14 +33,14 @@ pub fn why(error: &dyn std::error::Error) -> String {
     explained(cause.to_string())
 }
 
-/// The same of a call: in its own words if it was answered.
+/// Returns why a call failed: the message of the server if it has answered, else the cause.
 pub fn call_failure(status: &tonic::Status) -> String {
     std::error::Error::source(status).map_or_else(|| status.message().to_owned(), why)
 }
 
 fn explained(cause: String) -> String {
     let plain = PLAIN.iter().any(|saying| cause.contains(saying));
-    let plain = plain.then_some("does it want TLS? then security.dir must be set here, too");
+    let plain = plain.then_some("if the server requires TLS, set security.dir here too");
     match tls_mismatch(&cause).or(plain) {
         Some(meaning) => format!("{cause}: {meaning}"),
         None => cause,
@@ -59,7 +58,7 @@ mod tests {
         assert_eq!(meaning(CertificateError::UnknownIssuer.into()), Some(OTHER_CLUSTER));
         assert_eq!(meaning(InvalidMessage::InvalidContentType.into()), Some(NO_TLS));
         let alert = meaning(Error::AlertReceived(AlertDescription::UnknownCA)).unwrap();
-        assert!(alert.starts_with("it does not take your certificate"));
+        assert!(alert.starts_with("the server rejects your certificate"));
         assert!(meaning(CertificateError::Expired.into()).unwrap().contains("cluster renew"));
         assert!(meaning(CertificateError::NotValidForName.into()).unwrap().contains("another daemon"));
         assert_eq!(tls_mismatch("connection refused"), None);

@@ -1,12 +1,13 @@
-//! Whose program is at the other end of a connection on this machine.
+//! Determines the account of the program at the other end of a local connection.
 //!
-//! Without TLS a server proves nothing, and any account can listen on the port that a dead daemon has left. Before a
-//! token is sent over a plain connection to this machine, the kernel is asked which account owns the peer's socket. It
-//! must be an account that has the credential anyway, or root. The check is made on the connection itself, after it was
-//! established, so nobody can take the port between check and use. If the owner cannot be found, the connection is
-//! refused.
+//! Without TLS a server proves nothing, and any account can listen on the port of a dead daemon.
+//! Before a token is sent over a plain connection to this machine, the kernel is asked which
+//! account owns the socket of the peer. It must be an account that has the credential anyway, or
+//! root. The check uses the established connection, so the port cannot change its owner between
+//! check and use. If the owner cannot be found, the connection is refused.
 //!
-//! Deliberately absent: connections to other machines, where the kernel cannot tell. Use certificates there.
+//! Deliberately absent: connections to other machines, for which the kernel has no information. Use
+//! certificates there.
 
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use rustix::net::{
@@ -28,32 +29,35 @@ use tonic::{
 };
 use tower_service::Service;
 
-/// Names one more account, by name or number, that is trusted like the caller's own.
+/// Environment variable with one more account, by name or number, that is trusted like that of the
+/// caller.
 pub const TRUST_VAR: &str = "FERMATA_TRUST_OWNER";
 
-/// Where the kernel lists the sockets of this network namespace, if it cannot be asked for single ones. The second is
-/// absent where IPv6 is off.
+/// Tables of the sockets of this network namespace, used if single sockets cannot be queried. The
+/// second does not exist if IPv6 is disabled.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
-/// The state of a socket that listens.
+/// Code of the state of a listening socket.
 const LISTEN: &str = "0A";
-/// How often the tables are read, and how long to wait in between, while they do not tell.
+/// How often the tables are read, and the delay in between, while they do not contain the
+/// connection.
 const TABLE_READS: u32 = 10;
 const TABLE_READ_DELAY: Duration = Duration::from_millis(20);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The account that [`TRUST_VAR`] names.
+/// Returns the account in [`TRUST_VAR`].
 pub fn trusted_owner() -> Option<u32> {
     let name = std::env::var(TRUST_VAR).ok().filter(|name| !name.is_empty())?;
     name.parse().ok().or_else(|| Some(daemon::account::find(&name)?.0))
 }
 
-/// Accounts whose programs may be sent a token.
+/// Accounts whose programs may get a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Accounts(Vec<u32>);
 
 impl Accounts {
-    /// For a credential that is in a file of `owner`: that account, this process's, root, and the one of [`TRUST_VAR`].
+    /// For a credential in a file of `owner`: that account, the own one, root, and the one in
+    /// [`TRUST_VAR`].
     pub(crate) fn of_file(owner: Option<u32>) -> Self {
         let own = rustix::process::geteuid().as_raw();
         Self([0, own].into_iter().chain(owner).chain(trusted_owner()).collect())
@@ -112,12 +116,13 @@ impl Accounts {
     }
 }
 
-/// Whose the peer's socket is, as far as the kernel tells.
+/// Owner of the socket of the peer, according to the kernel.
 #[derive(Debug, PartialEq, Eq)]
 enum Owner {
     /// A process has accepted the connection.
     Accepted(u32),
-    /// Nobody has: whoever listens there may. Older kernels show root as the owner of such a connection.
+    /// No process has accepted the connection yet; any listener of the port may. Older kernels
+    /// report root as the owner of such a connection.
     Listening(Vec<u32>),
 }
 
@@ -125,8 +130,9 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// Asks the kernel for these sockets alone. None if it does not answer: a sandbox may forbid it, or there is none. Who
-/// listens is asked first: a connection that nobody has accepted after that is still that listener's.
+/// Queries the kernel for these sockets. `None` if it does not answer, for example in a sandbox.
+/// The listener is queried first: a connection that is not accepted after that still belongs to
+/// that listener.
 fn query_kernel(near_end: SocketAddr, far_end: SocketAddr) -> Option<Owner> {
     let any =
         if far_end.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
@@ -138,15 +144,15 @@ fn query_kernel(near_end: SocketAddr, far_end: SocketAddr) -> Option<Owner> {
     listener.map(|found| Owner::Listening(vec![found.owner]))
 }
 
-/// What the kernel says of a socket.
+/// Information of the kernel about a socket.
 struct Found {
     listens: bool,
     owner: u32,
-    /// 0 if no process has it.
+    /// 0 if no process has the socket.
     inode: u32,
 }
 
-/// Looks a TCP socket up by its addresses: `sock_diag(7)`, one request and one answer.
+/// Queries a TCP socket by its addresses: `sock_diag(7)`, one request and one answer.
 fn diag(local: SocketAddr, remote: SocketAddr) -> Option<Found> {
     const BY_FAMILY: u16 = 20;
     const REQUEST: u16 = 1;
@@ -165,7 +171,7 @@ fn diag(local: SocketAddr, remote: SocketAddr) -> Option<Found> {
             IpAddr::V6(ip) => body.extend(ip.octets()),
         }
     }
-    // On any interface, with any cookie.
+    // Any interface, any cookie.
     body.extend(0_u32.to_ne_bytes());
     body.extend(u64::MAX.to_ne_bytes());
     let mut request = (16 + body.len() as u32).to_ne_bytes().to_vec();
@@ -177,13 +183,13 @@ fn diag(local: SocketAddr, remote: SocketAddr) -> Option<Found> {
     let (_, length) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT).ok()?;
     let answer = answer.get(..length)?;
     let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
-    // An error is another kind of message.
+    // An error has another message type.
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let state = *answer.get(17)?;
     (kind == BY_FAMILY).then_some(Found { listens: state == LISTEN, owner: number(80)?, inode: number(84)? })
 }
 
-/// Reads the kernel's tables. The second is not needed if the first has the connection.
+/// Reads the tables of the kernel. The second is not needed if the first has the connection.
 fn read_tables(near_end: SocketAddr, far_end: SocketAddr) -> io::Result<Owner> {
     let mut all = String::new();
     for path in TABLES {
@@ -204,7 +210,7 @@ fn read_tables(near_end: SocketAddr, far_end: SocketAddr) -> io::Result<Owner> {
     Ok(owner(&all, near_end, far_end))
 }
 
-/// Parses `0100007F:2710`: an address as 32-bit integers in the machine's byte order, and a port.
+/// Parses `0100007F:2710`: an address as 32-bit integers in native byte order, and a port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -221,7 +227,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(canonical(SocketAddr::new(ip, port)))
 }
 
-/// Looks for the peer of a connection from `near_end` to `far_end` in the kernel's tables.
+/// Searches the peer of a connection from `near_end` to `far_end` in the tables of the kernel.
 fn owner(tables: &str, near_end: SocketAddr, far_end: SocketAddr) -> Owner {
     let mut listening = Vec::new();
     for line in tables.lines() {
@@ -242,7 +248,8 @@ fn owner(tables: &str, near_end: SocketAddr, far_end: SocketAddr) -> Owner {
     Owner::Listening(listening)
 }
 
-/// A server to connect to: tonic's endpoint, which checks whose program answers if a token would be readable there.
+/// A server to connect to: an endpoint of tonic that checks the account of a local server if it
+/// would get a token without TLS.
 #[derive(Clone)]
 pub struct Endpoint {
     inner: transport::Endpoint,
@@ -260,13 +267,13 @@ impl Endpoint {
         Self { inner, accounts }
     }
 
-    /// The same with other settings.
+    /// Changes settings of the endpoint.
     #[must_use]
     pub fn with(self, set: impl FnOnce(transport::Endpoint) -> transport::Endpoint) -> Self {
         Self { inner: set(self.inner), ..self }
     }
 
-    /// Connects now.
+    /// Connects immediately.
     pub async fn connect(&self) -> Result<Channel, transport::Error> {
         match self.checked() {
             Some(connector) => self.inner.connect_with_connector(connector).await,
@@ -293,7 +300,7 @@ impl Endpoint {
     }
 }
 
-/// Connects, then looks whose program has answered.
+/// Connects, then checks the account of the server.
 #[derive(Clone)]
 struct Checked {
     http: HttpConnector,
@@ -349,7 +356,7 @@ mod tests {
     #[test]
     fn owner_of_an_accepted_connection_is_found_in_both_tables() {
         let (v4, v6) = (loopback(), mapped());
-        // Our own end, and a connection of somebody else to the same server.
+        // The own end, and a connection of another client to the same server.
         let ours = line(&format!("{v4}:9C40"), &format!("{v4}:2710"), "01", 5, 9);
         let other = line(&format!("{v4}:2710"), &format!("{v4}:9C41"), "01", 6, 9);
         for at in [v4, v6] {
@@ -360,9 +367,9 @@ mod tests {
     }
 
     #[test]
-    fn connection_that_nobody_has_accepted_is_for_whoever_listens() {
+    fn connection_that_is_not_accepted_belongs_to_the_listener() {
         let v4 = loopback();
-        // Older kernels say that it is root's.
+        // Older kernels report root as its owner.
         let queued = line(&format!("{v4}:2710"), &format!("{v4}:9C40"), "01", 0, 0);
         for at in [v4.clone(), "0".repeat(8), "0".repeat(32), mapped()] {
             let none = format!("{}:0000", "0".repeat(at.len()));
@@ -393,11 +400,11 @@ mod tests {
                 assert!(line.contains("belongs to") && line.contains(TRUST_VAR), "{line}");
             }
         }
-        // What is not listed belongs to nobody who is trusted.
+        // An unlisted socket has no trusted owner.
         let nowhere = "127.0.0.1:1".parse().unwrap();
         let refused = Accounts::of(own).check("127.0.0.1:2".parse().unwrap(), nowhere).unwrap_err();
-        assert!(refused.to_string().contains("cannot tell which account"), "{refused}");
-        // Another machine is not looked up.
+        assert!(refused.to_string().contains("cannot determine which account"), "{refused}");
+        // Connections to other machines are not checked.
         let (near_end, far_end) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
         Accounts::of(own).check(near_end, far_end).unwrap();
     }
@@ -409,7 +416,7 @@ mod tests {
                 eprintln!("skipped: this machine has no {at}");
                 continue;
             };
-            // By way of IPv4 in any case: a listener on all addresses takes both.
+            // Always over IPv4: a listener on all addresses accepts both.
             let far_end =
                 SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), listener.local_addr().unwrap().port());
             let Ok(stream) = std::net::TcpStream::connect(far_end) else {

@@ -1,4 +1,5 @@
-//! Refused calls: counted by kind, and logged so that nobody can fill the disk with them.
+//! Counts refused calls by kind, and logs them with a rate limit, so that callers cannot fill the
+//! disk.
 
 use crate::identity::Identity;
 use daemon::logging::RateLimit;
@@ -6,30 +7,30 @@ use parking_lot::Mutex;
 use std::{net::SocketAddr, time::Duration};
 use tonic::{Code, Status};
 
-/// How often a refusal by what somebody may do is logged, and one by a limit.
+/// Intervals of log lines for refusals by access rules, and by limits.
 const ACCESS_EVERY: Duration = Duration::from_secs(1);
 const LIMIT_EVERY: Duration = Duration::from_secs(10);
 
-/// Why a call is refused.
+/// Why a call was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It shows no credential, or one that is not valid.
+    /// It has no credential, or an invalid one.
     Credential,
-    /// Its caller may not do this.
+    /// The caller has no permission.
     Permission,
-    /// Its request is malformed.
+    /// The request is malformed.
     Request,
-    /// No place for the connection.
+    /// There is no slot for the connection.
     Connection,
-    /// Too many calls of the identity.
+    /// The identity has too many calls.
     Identity,
-    /// Too many calls in all.
+    /// There are too many calls in total.
     Calls,
-    /// Too many health checks, or one that takes too long.
+    /// There are too many health checks, or one took too long.
     Health,
     /// The request body is late or too long.
     Body,
-    /// No memory left for request bodies.
+    /// There is no memory left for request bodies.
     Bytes,
 }
 
@@ -49,7 +50,7 @@ impl Default for Refusals {
 }
 
 impl Kind {
-    /// The kind of what a service has refused by itself; None if it is no refusal of access.
+    /// Returns the kind of a refusal by a service; `None` if the status is not a refusal of access.
     pub(crate) fn of_access(code: Code) -> Option<Self> {
         match code {
             Code::Unauthenticated => Some(Self::Credential),
@@ -60,7 +61,8 @@ impl Kind {
 }
 
 impl Refusals {
-    /// One more. The line says how many of its kind there were since the last.
+    /// Counts a refusal. The log line contains the number of refusals of this kind since the last
+    /// line.
     pub(crate) fn log(
         &self,
         kind: Kind,
@@ -73,7 +75,8 @@ impl Refusals {
         let name = identity.map_or("", |identity| &*identity.name);
         let role = identity.and_then(|identity| identity.role).map_or("", |role| role.name());
         let address = address.map(|address| address.to_string()).unwrap_or_default();
-        // Names and paths are the caller's: quoted, so that they cannot pass for a line of ours.
+        // Names and paths come from the caller and are quoted, so that they cannot imitate log
+        // lines.
         tracing::warn!(?kind, ?name, role, address, ?method, why = ?status.message(), times, "refused a call");
     }
 }

@@ -1,13 +1,14 @@
-//! Credentials that are good and shall not be any more: a file in the cluster's folder, which daemons read again when
-//! it changes.
+//! Revoked credentials: a file in the folder of the cluster, which daemons read again when it
+//! changes.
 //!
 //! ```text
-//! name ann                 whoever proves to be ann, as a user, an admin, or a task of hers
+//! name ann                 the user ann, also as an admin and in tasks
 //! credential 1f8a...       one certificate or token, by its fingerprint
 //! ```
 //!
-//! The file is read by a thread of its own: a disk that hangs keeps no call waiting. Whoever is refused stays so until
-//! a list that can be read says otherwise: one that is gone, empty or half written changes nothing.
+//! A separate thread reads the file, so that a hanging disk does not delay calls. A revocation
+//! stays in force until a valid list without it is read: a missing, empty or partial file changes
+//! nothing.
 
 use crate::{
     SecurityError, Token,
@@ -30,24 +31,25 @@ use std::{
     time::Duration,
 };
 
-/// Its name, beside the certificates, or beside the secret where there are none.
+/// Name of the file, next to the certificates, or next to the secret if there are none.
 pub const REVOKED_FILE: &str = "revoked";
-/// How often it is looked at.
+/// Interval of checks for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const HASH_BYTES: usize = 32;
-/// Makes a list of nobody something else than a file that is about to be written.
-const HEADER: &str = "# Shut out, until the line is gone: mrctl cluster revoke\n";
+/// First line of the file. It distinguishes an empty list from a file that is about to be written.
+const HEADER: &str =
+    "# Revoked users and credentials (mrctl cluster revoke). Remove a line to allow it again.\n";
 
-/// What the file holds.
+/// Contents of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Revocations {
-    /// People.
+    /// Revoked user names.
     pub names: BTreeSet<String>,
-    /// Single credentials, by [`fingerprint_of_file`].
+    /// Revoked single credentials, by [`fingerprint_of_file`].
     pub credentials: BTreeSet<String>,
 }
 
-/// What somebody has shown.
+/// A credential of a caller.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Credential<'a> {
     Token(&'a str),
@@ -55,8 +57,9 @@ pub(crate) enum Credential<'a> {
 }
 
 impl Credential<'_> {
-    /// What tells it from all others, and stays however its holder writes it: of a token the words that are signed, of
-    /// a certificate its public key. Not the signature: that of a certificate can be written in two ways.
+    /// Returns a hash that identifies the credential in every encoding: of the signed part of a
+    /// token, or of the public key of a certificate. The signature is not used, because that of a
+    /// certificate has two encodings.
     fn fingerprint(self) -> Option<String> {
         match self {
             Self::Token(text) => Some(digest(Token::parted(text).ok()?.0.as_bytes())),
@@ -68,7 +71,7 @@ impl Credential<'_> {
     }
 }
 
-/// What tells the credential in a file that `mrctl cluster user` made from all others.
+/// Returns the fingerprint of the credential in a file of `mrctl cluster user`.
 pub fn fingerprint_of_file(path: &Path) -> Result<String, SecurityError> {
     let bytes = fs::read(path).map_err(|source| SecurityError::Read { path: path.into(), source })?;
     let text = String::from_utf8_lossy(&bytes);
@@ -82,7 +85,7 @@ pub fn fingerprint_of_file(path: &Path) -> Result<String, SecurityError> {
 }
 
 impl Revocations {
-    /// Those in a file; none if it is not there.
+    /// Reads a file; returns an empty list if it does not exist.
     pub fn read(path: &Path) -> Result<Self, SecurityError> {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(path, &text),
@@ -109,7 +112,7 @@ impl Revocations {
         Ok(all)
     }
 
-    /// Writes them; who reads meanwhile sees the old or the new.
+    /// Writes the file atomically.
     pub fn write(&self, path: &Path) -> Result<(), SecurityError> {
         let names = self.names.iter().map(|name| format!("name {name}\n"));
         let credentials = self.credentials.iter().map(|one| format!("credential {one}\n"));
@@ -120,20 +123,20 @@ impl Revocations {
 
     fn refuse(&self, role: Role, name: &str, shown: Credential<'_>) -> bool {
         let person = matches!(role, Role::User | Role::Admin | Role::Task);
-        // What has no fingerprint has not been verified either.
+        // A credential without fingerprint has not been verified either.
         let one = || shown.fingerprint().is_none_or(|fingerprint| self.credentials.contains(&fingerprint));
         (person && self.names.contains(name)) || (!self.credentials.is_empty() && one())
     }
 }
 
-/// What the file of a daemon said when it was last looked at.
+/// The last valid list of a daemon.
 #[derive(Debug)]
 pub(crate) struct Revoked {
     all: Arc<RwLock<Arc<Revocations>>>,
 }
 
 impl Revoked {
-    /// Of a closed cluster; looked at for as long as this is there.
+    /// Starts to watch the list of a closed cluster, until dropped.
     pub(crate) fn new(settings: &SecurityConfig) -> Result<Self, SecurityError> {
         let (mut list, all) = List::open(settings)?;
         let all = Arc::new(RwLock::new(Arc::new(all)));
@@ -148,28 +151,30 @@ impl Revoked {
             }
         };
         let started = thread::Builder::new().name("revoked".into()).spawn(watch);
-        started.map_err(|error| SecurityError::Missing(format!("cannot watch what is revoked: {error}")))?;
+        started.map_err(|error| {
+            SecurityError::Missing(format!("cannot watch the list of revoked credentials: {error}"))
+        })?;
         Ok(Self { all })
     }
 
-    /// Whether somebody who has proved to be this, by showing that, is not to be let in.
+    /// Whether a credential with this role and name is revoked.
     pub(crate) fn refuses(&self, role: Role, name: &str, shown: Credential<'_>) -> bool {
         let all = self.all.read().clone();
         all.refuse(role, name, shown)
     }
 }
 
-/// The file.
+/// The watched file.
 #[derive(Debug)]
 struct List {
     path: PathBuf,
-    /// As it was when it was read.
+    /// State of the file when it was read.
     stamp: Stamp,
-    /// Why it could not be read since, as the log has it.
+    /// The last logged error of reading it.
     logged_error: Option<String>,
 }
 
-/// What changes with a file: its number, when it was changed, its length.
+/// Changes with the file: inode, time of change, length.
 type Stamp = Option<(u64, i64, i64, u64)>;
 
 fn stamp(path: &Path) -> Stamp {
@@ -190,7 +195,7 @@ impl List {
         Ok((Self { path, stamp, logged_error: None }, all))
     }
 
-    /// What it says now, if it has changed and says something.
+    /// Returns the new list, if the file has changed and is valid.
     fn check(&mut self) -> Option<Revocations> {
         let stamp = stamp(&self.path);
         if stamp == self.stamp {
@@ -205,7 +210,10 @@ impl List {
             Err(error) => {
                 let error = error.to_string();
                 if self.logged_error.as_ref() != Some(&error) {
-                    tracing::error!(error, "what was revoked before still is");
+                    tracing::error!(
+                        error,
+                        "cannot read the list of revoked credentials: earlier revocations stay in force"
+                    );
                 }
                 self.logged_error = Some(error);
                 None
@@ -213,13 +221,13 @@ impl List {
         }
     }
 
-    /// It must be there, and hold something.
+    /// Reads the file. It must exist and not be empty.
     fn read(&self) -> Result<Revocations, SecurityError> {
         let path = &self.path;
         let text = fs::read_to_string(path);
         let text = text.map_err(|source| SecurityError::Read { path: path.clone(), source })?;
         if text.is_empty() {
-            let why = "is empty: a list of nobody is a line that begins with #";
+            let why = "is empty: an empty list must have a line that begins with #";
             return Err(SecurityError::Content { path: path.clone(), why: why.into() });
         }
         Revocations::parse(path, &text)

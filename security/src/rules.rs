@@ -1,18 +1,18 @@
-//! The one table: which roles may call which method. What is not here is refused.
+//! The table of rules: which roles may call which method. Methods that are not in it are refused.
 
 use crate::identity::Role::{self, Admin, DataNode, JobTracker, Task, TaskTracker, User};
 use std::{collections::HashMap, sync::LazyLock};
 
-/// Who may call a method.
+/// The roles that may call a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// As in the address of a call: `/package.Service/Method`.
+    /// Path of the method: `/package.Service/Method`.
     pub method: &'static str,
-    /// None: anybody, without a credential.
+    /// `None`: any caller, without a credential.
     pub roles: Option<&'static [Role]>,
-    /// It touches something that belongs to somebody: the service asks whose it is, and refuses others.
+    /// Whether the method accesses something with an owner, which the service then checks.
     pub owned: bool,
-    /// Its caller sends a stream of messages.
+    /// Whether the caller sends a stream of messages.
     pub streams: bool,
 }
 
@@ -36,7 +36,7 @@ const fn open(method: &'static str) -> Rule {
 
 /// All rules.
 pub const RULES: &[Rule] = &[
-    // Whether a daemon lives is no secret, and those who ask (a supervisor, a load balancer) have no credentials.
+    // Health is not a secret, and supervisors and load balancers have no credentials.
     open("/grpc.health.v1.Health/Check"),
     open("/grpc.health.v1.Health/Watch"),
     owned("/fermata.dfs.v1.NameNode/Create", FILES),
@@ -44,10 +44,10 @@ pub const RULES: &[Rule] = &[
     owned("/fermata.dfs.v1.NameNode/AddBlock", FILES),
     owned("/fermata.dfs.v1.NameNode/AbandonBlock", FILES),
     owned("/fermata.dfs.v1.NameNode/Close", FILES),
-    // A holder's name cannot be guessed, and all that it brings is time.
+    // The name of a lease holder cannot be guessed, and a renewal only extends the lease.
     of("/fermata.dfs.v1.NameNode/RenewLease", FILES),
     owned("/fermata.dfs.v1.NameNode/Locate", FILES),
-    // All that comes of it is that a DataNode looks.
+    // The only effect is that a DataNode checks its replica.
     of("/fermata.dfs.v1.NameNode/ReportBadReplica", FILES),
     owned("/fermata.dfs.v1.NameNode/Mkdir", FILES),
     owned("/fermata.dfs.v1.NameNode/Stat", FILES),
@@ -88,7 +88,7 @@ pub const RULES: &[Rule] = &[
     owned("/fermata.mr.v1.TrackerLogs/Log", USERS),
 ];
 
-/// The rule of a method, if there is one.
+/// Returns the rule of a method, if there is one.
 pub fn rule_of(method: &str) -> Option<&'static Rule> {
     static BY_METHOD: LazyLock<HashMap<&str, &Rule>> =
         LazyLock::new(|| RULES.iter().map(|rule| (rule.method, rule)).collect());
@@ -96,12 +96,12 @@ pub fn rule_of(method: &str) -> Option<&'static Rule> {
 }
 
 impl Rule {
-    /// Whether this role may call it.
+    /// Whether this role may call the method.
     pub fn allows(&self, role: Role) -> bool {
         self.roles.is_none_or(|roles| roles.contains(&role))
     }
 
-    /// Whether daemons call it, and neither users nor tasks.
+    /// Whether daemons call the method, but neither users nor tasks.
     pub(crate) fn is_for_daemons(&self) -> bool {
         let roles = self.roles.unwrap_or_default();
         roles.iter().any(|role| role.is_daemon()) && !roles.iter().any(|role| matches!(role, User | Task))

@@ -1,9 +1,10 @@
-//! A connection for bytes: plain, or TLS. Blocking, and usable from two threads, one for each direction, like the
-//! socket it is.
+//! A bulk connection, plain or with TLS. It is blocking, and can be used from two threads, one per
+//! direction, like a socket.
 //!
-//! The plain one adds nothing: the same calls on the same socket, sendfile included. In the TLS one the session is
-//! locked only while bytes are turned into others, never while the socket is waited for, so that neither direction
-//! waits for the other. The protocols above say how long everything is, so an end without TLS's goodbye is an end.
+//! A plain stream adds nothing: it makes the same system calls, including sendfile. A TLS stream
+//! locks its session only while bytes are encrypted or decrypted, never while it waits for the
+//! socket, so that the directions do not block each other. The protocols above contain all lengths,
+//! so a connection that ends without a TLS close message is a normal end.
 
 use parking_lot::Mutex;
 use rustix::{
@@ -20,12 +21,12 @@ use std::{
     time::Duration,
 };
 
-/// Taken from the socket at a time.
+/// Bytes read from the socket at a time.
 const INCOMING_BYTES: usize = 64 << 10;
-/// Turned into TLS at a time.
+/// Bytes encrypted at a time.
 const OUTGOING_BYTES: usize = 256 << 10;
 
-/// A connection.
+/// A bulk connection.
 #[derive(Debug)]
 pub struct Stream(Kind);
 
@@ -43,7 +44,7 @@ struct Tls {
     outgoing: Mutex<Vec<u8>>,
 }
 
-/// Bytes that have come and that the session has not taken.
+/// Received bytes that the session has not processed.
 #[derive(Debug)]
 struct Incoming {
     bytes: Box<[u8]>,
@@ -58,7 +59,7 @@ impl From<TcpStream> for Stream {
 }
 
 impl Stream {
-    /// Shakes hands, within the socket's time limits.
+    /// Performs the handshake, within the timeouts of the socket.
     pub(crate) fn secured(socket: TcpStream, mut session: Connection) -> io::Result<Self> {
         session.set_buffer_limit(None);
         while session.is_handshaking() {
@@ -76,13 +77,13 @@ impl Stream {
         }))))
     }
 
-    /// What the other end has shown, if anything.
+    /// Returns the certificate of the peer, if it has sent one.
     pub(crate) fn certificate(&self) -> Option<CertificateDer<'static>> {
         let Kind::Tls(tls) = &self.0 else { return None };
         Some(tls.session.lock().peer_certificates()?.first()?.clone().into_owned())
     }
 
-    /// The socket, for its settings. Bytes go through the stream.
+    /// Returns the socket, for its settings. Bytes must be sent through the stream.
     pub fn socket(&self) -> &TcpStream {
         match &self.0 {
             Kind::Plain(socket) => socket,
@@ -90,7 +91,7 @@ impl Stream {
         }
     }
 
-    /// Another handle to the same connection.
+    /// Returns another handle to the same connection.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self(match &self.0 {
             Kind::Plain(socket) => Kind::Plain(socket.try_clone()?),
@@ -98,27 +99,27 @@ impl Stream {
         }))
     }
 
-    /// As of the socket.
+    /// Like [`TcpStream::set_read_timeout`].
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.socket().set_read_timeout(limit)
     }
 
-    /// As of the socket.
+    /// Like [`TcpStream::set_write_timeout`].
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.socket().set_write_timeout(limit)
     }
 
-    /// As of the socket.
+    /// Like [`TcpStream::shutdown`].
     pub fn shutdown(&self, flags: Shutdown) -> io::Result<()> {
         self.socket().shutdown(flags)
     }
 
-    /// Whether a read would find something, or the end, without waiting for the peer.
+    /// Whether a read would return data, or the end, without waiting for the peer.
     pub fn has_input(&self) -> io::Result<bool> {
         self.peek(RecvFlags::DONTWAIT)
     }
 
-    /// The same, after waiting for as long as a read would.
+    /// Like [`Self::has_input`], but waits as long as a read would.
     pub fn await_input(&self) -> io::Result<bool> {
         self.peek(RecvFlags::empty())
     }
@@ -137,8 +138,8 @@ impl Stream {
         }
     }
 
-    /// What is there now; [`Errno::AGAIN`] if that is nothing yet. Nothing is left behind in the stream then, so that
-    /// the socket itself may be watched for more.
+    /// Reads what has arrived; [`Errno::AGAIN`] if there is nothing yet. In that case no data is
+    /// buffered in the stream, so the caller may poll the socket.
     pub fn receive_now(&self, into: &mut [u8]) -> Result<usize, Errno> {
         match &self.0 {
             Kind::Plain(socket) => recv(socket, into, RecvFlags::DONTWAIT).map(|(_, read)| read),
@@ -148,7 +149,8 @@ impl Stream {
         }
     }
 
-    /// Sends up to `count` bytes of a file from `at`, and moves `at`. 0: the file ends there.
+    /// Sends up to `count` bytes of a file from `at`, and advances `at`. Returns 0 at the end of
+    /// the file.
     pub fn send_file(&self, file: &File, at: &mut u64, count: usize) -> Result<usize, Errno> {
         let tls = match &self.0 {
             Kind::Plain(socket) => return rustix::fs::sendfile(socket, file, Some(at), count),
@@ -156,7 +158,7 @@ impl Stream {
         };
         let mut buffer = vec![0; count.min(OUTGOING_BYTES)];
         let read = file.read_at(&mut buffer, *at).map_err(|error| errno(&error, Errno::IO))?;
-        // What the socket says must not pass for what the disk says.
+        // Errors of the socket must not look like errors of the disk.
         let lost = |error: io::Error| match errno(&error, Errno::PIPE) {
             Errno::IO => Errno::PIPE,
             other => other,
@@ -199,7 +201,7 @@ impl Tls {
         }
     }
 
-    /// What has been decrypted; None if nothing has.
+    /// Returns decrypted data; `None` if there is none.
     fn read_decrypted(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match self.session.lock().reader().read(into) {
             Ok(read) => Ok(Some(read)),
@@ -209,7 +211,7 @@ impl Tls {
         }
     }
 
-    /// Gives the session some of what has come; false if there is nothing.
+    /// Passes received bytes to the session; false if there are none.
     fn decrypt(&self, incoming: &mut Incoming) -> io::Result<bool> {
         if incoming.start == incoming.end {
             return Ok(false);
@@ -262,7 +264,7 @@ impl Incoming {
     }
 }
 
-/// The system's word, or another for what is not of the system.
+/// Returns the error code of the system, or `otherwise` for other errors.
 fn errno(error: &io::Error, otherwise: Errno) -> Errno {
     Errno::from_io_error(error).unwrap_or(otherwise)
 }

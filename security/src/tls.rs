@@ -1,8 +1,8 @@
-//! Certificates as files, and what rustls makes of them.
+//! Certificate files, and the configurations of rustls.
 //!
-//! A server proves its *role* by a name that all servers of the role share: addresses come and go, and a DataNode's
-//! certificate must not pass for the NameNode's. A client proves who it is by another name. Both are in one
-//! certificate for daemons, which are both.
+//! A server proves its *role* by a name that all servers of the role share: addresses change, and
+//! the certificate of a DataNode must not be valid for the NameNode. A client proves its identity
+//! by another name. Daemons are both, so their certificate has both names.
 
 use crate::{
     SecurityError,
@@ -16,13 +16,13 @@ use rustls::{
 };
 use std::{fs, path::Path, sync::Arc};
 
-/// The file with the authority's certificate.
+/// File with the certificate of the authority.
 pub(crate) const AUTHORITY: &str = "ca.pem";
 
-/// What files hold.
+/// Contents of certificate files.
 #[derive(Clone)]
 pub(crate) struct Pem {
-    /// The authority's certificate.
+    /// Certificate of the authority.
     pub(crate) authority: Vec<u8>,
     /// Own certificate and key; empty if there is none.
     pub(crate) own: Vec<u8>,
@@ -40,19 +40,19 @@ impl Pem {
         let why = match pem.subject() {
             Some((found, _)) if found == role => return Ok(pem),
             Some((found, _)) => format!("is the certificate of a {found}, and this is a {role}"),
-            None => "is no certificate of a cluster's daemons: `mrctl cluster init` makes them".into(),
+            None => "is not a certificate of a daemon: make one with `mrctl cluster init`".into(),
         };
         Err(SecurityError::Content { path: dir.join(format!("{role}.pem")), why })
     }
 
     pub(crate) fn of_client(dir: &Path, name: &str) -> Result<Self, SecurityError> {
         if name.is_empty() {
-            let why = "say whose certificate to show: set security.identity, or security.token";
+            let why = "the name of the certificate is missing: set security.identity, or security.token";
             return Err(SecurityError::Missing(why.into()));
         }
         let path = dir.join(format!("{name}.pem"));
         let pem = Self { own: read_private(&path)?, ..Self::authority_in(dir)? };
-        // Looked at here, where it is known which file it is.
+        // Checked here, where the path of the file is known.
         pem.chain(&path)?;
         Ok(pem)
     }
@@ -63,12 +63,12 @@ impl Pem {
         let authority = read.map_err(|source| SecurityError::Read { path: path.clone(), source })?;
         let pem = Self { authority, own: Vec::new() };
         if pem.roots(&path)?.is_empty() {
-            return Err(SecurityError::Content { path, why: "holds no certificate".into() });
+            return Err(SecurityError::Content { path, why: "contains no certificate".into() });
         }
         Ok(pem)
     }
 
-    /// Who the own certificate is of.
+    /// Returns the role and name in the own certificate.
     pub(crate) fn subject(&self) -> Option<(Role, String)> {
         subject_of(&CertificateDer::from_pem_slice(&self.own).ok()?)
     }
@@ -89,7 +89,7 @@ impl Pem {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.own).collect();
         let chain = chain.map_err(|error| content(path, "certificate", error))?;
         if chain.is_empty() {
-            return Err(content(path, "certificate", "there is none in it"));
+            return Err(content(path, "certificate", "the file contains none"));
         }
         let key = PrivateKeyDer::from_pem_slice(&self.own);
         Ok((chain, key.map_err(|error| content(path, "private key", error))?))
@@ -100,7 +100,8 @@ fn content(path: &Path, what: &str, why: impl std::fmt::Display) -> SecurityErro
     SecurityError::Content { path: path.into(), why: format!("{what} cannot be used: {why}") }
 }
 
-/// What a server asks for and shows. A client without a certificate may connect: its tokens speak for it.
+/// The TLS configuration of a server. Clients without a certificate may connect, because they use
+/// tokens.
 pub(crate) fn server_config(pem: &Pem, path: &Path) -> Result<Arc<rustls::ServerConfig>, SecurityError> {
     let verifier = WebPkiClientVerifier::builder(pem.roots(path)?).allow_unauthenticated().build();
     let verifier = verifier.map_err(|error| content(path, AUTHORITY, error))?;
@@ -110,7 +111,7 @@ pub(crate) fn server_config(pem: &Pem, path: &Path) -> Result<Arc<rustls::Server
     Ok(Arc::new(config.map_err(|error| content(path, "certificate", error))?))
 }
 
-/// What a client asks for and shows.
+/// The TLS configuration of a client.
 pub(crate) fn client_config(pem: &Pem, path: &Path) -> Result<Arc<rustls::ClientConfig>, SecurityError> {
     let builder = rustls::ClientConfig::builder().with_root_certificates(pem.roots(path)?);
     if pem.own.is_empty() {
@@ -121,7 +122,7 @@ pub(crate) fn client_config(pem: &Pem, path: &Path) -> Result<Arc<rustls::Client
     Ok(Arc::new(config.map_err(|error| content(path, "certificate", error))?))
 }
 
-/// Who a certificate is of. It must have been verified.
+/// Returns the role and name in a certificate, which must have been verified.
 pub(crate) fn subject_of(certificate: &CertificateDer<'_>) -> Option<(Role, String)> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     certificate.valid_dns_names().find_map(of_subject)

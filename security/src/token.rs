@@ -1,8 +1,8 @@
-//! Tokens: words signed with a key of the cluster.
+//! Tokens: text signed with a key of the cluster.
 //!
-//! A [`Token`] says who somebody is: `f1:ROLE:NAME:JOB:EXPIRES:SIGNATURE`, for people to look at and nobody to change.
-//! A [`BlockToken`] opens one block to whoever has it, for a while. A partition token opens one partition of a job's
-//! map outputs to the reduce that it is of.
+//! A [`Token`] is an identity: `f1:ROLE:NAME:JOB:EXPIRES:SIGNATURE`, readable but not modifiable. A
+//! [`BlockToken`] gives its holder access to one block for some time. A partition token gives a
+//! reduce access to one partition of the map outputs of a job.
 
 use crate::{
     identity::{Role, check_name},
@@ -12,50 +12,50 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The metadata key that tokens travel under.
+/// Metadata key of tokens.
 pub const TOKEN_KEY: &str = "fermata-token";
 
 const VERSION: &str = "f1";
-/// Stands for no job.
+/// Placeholder for no job.
 const NONE: &str = "-";
 
-/// Why a token is not taken.
+/// Why a token is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It is not one.
+    /// The text is not a token.
     #[error("the token cannot be read")]
     Malformed,
-    /// It is signed with another key, or changed.
+    /// It is signed with another key, or was changed.
     #[error("the token is not of this cluster")]
     Foreign,
-    /// Its time is over.
+    /// The token has expired.
     #[error("the token has expired")]
     Expired,
     /// This daemon has no key for such tokens.
-    #[error("this daemon takes no token of that role")]
+    #[error("this daemon accepts no token of that role")]
     NoKey,
 }
 
-/// Seconds since the epoch.
+/// Returns the seconds since the Unix epoch.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Who somebody is, until when.
+/// An identity with an expiry time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// What it is.
+    /// Role of the holder.
     pub role: Role,
-    /// Its name.
+    /// Name of the holder.
     pub name: String,
-    /// The job, of a task.
+    /// Job of a task.
     pub job: Option<String>,
-    /// Seconds since the epoch.
+    /// Expiry in seconds since the Unix epoch.
     pub expires: u64,
 }
 
 impl Token {
-    /// One that is good for `lifetime` from now.
+    /// A token that is valid for `lifetime` from now.
     pub fn new(role: Role, name: &str, job: Option<&str>, lifetime: Duration) -> Self {
         Self { role, name: name.into(), job: job.map(str::to_owned), expires: now() + lifetime.as_secs() }
     }
@@ -64,7 +64,7 @@ impl Token {
         if role == Role::Task { Purpose::Task } else { Purpose::Login }
     }
 
-    /// The token as it travels, if there is a key for it.
+    /// Returns the signed text, if there is a key for it.
     pub fn sign(&self, keys: &Keyring) -> Option<String> {
         let key = keys.get(Self::purpose(self.role))?;
         let job = self.job.as_deref().unwrap_or(NONE);
@@ -73,7 +73,7 @@ impl Token {
         Some(format!("{signed_bytes}:{signature}"))
     }
 
-    /// Reads a token without asking whether it is genuine.
+    /// Parses a token without verifying its signature.
     pub fn read(text: &str) -> Result<Self, Refused> {
         let mut signed_bytes = text.split(':');
         let mut next = || signed_bytes.next().ok_or(Refused::Malformed);
@@ -88,12 +88,12 @@ impl Token {
         Ok(Self { role, name: name.into(), job, expires })
     }
 
-    /// What is signed, and the signature.
+    /// Splits a token into the signed part and the signature.
     pub(crate) fn parted(text: &str) -> Result<(&str, &str), Refused> {
         text.rsplit_once(':').ok_or(Refused::Malformed)
     }
 
-    /// What a genuine token says.
+    /// Parses and verifies a token.
     pub fn verify(text: &str, keys: &Keyring) -> Result<Self, Refused> {
         let token = Self::read(text)?;
         let key = keys.get(Self::purpose(token.role)).ok_or(Refused::NoKey)?;
@@ -106,51 +106,53 @@ impl Token {
     }
 }
 
-/// What a block token allows.
+/// What a block token permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reading it.
+    /// To read the block.
     Read,
-    /// Writing a replica of a block that is not closed.
+    /// To write a replica of a block that is not closed.
     Write,
-    /// Writing one of a block that is: a copy that the NameNode wants. Only DataNodes get such.
+    /// To write a replica of a closed block: a copy that the NameNode has ordered. Only DataNodes
+    /// get such tokens.
     Copy,
 }
 
 const SEAL_BYTES: usize = 16;
 const BLOCK_TOKEN_BYTES: usize = 8 + 8 + SEAL_BYTES;
-/// How long a token for reading is good. A reader that outlives it asks the NameNode again.
+/// Lifetime of a token for reading. A reader that needs more time asks the NameNode again.
 const READ_LIFETIME: Duration = Duration::from_hours(12);
-/// How long one for writing is. Looked at when a pipeline is set up; a block is filled long before.
+/// Lifetime of a token for writing. It is checked only when a pipeline is set up.
 const WRITE_LIFETIME: Duration = Duration::from_hours(2);
 
-/// Opens one block: time of expiry, most bytes to be written, signature. Empty where blocks are open to all.
+/// Access to one block: time of expiry, maximum bytes to write, signature. Empty in an open
+/// cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockToken(Option<[u8; BLOCK_TOKEN_BYTES]>);
 
 impl BlockToken {
-    /// As it travels.
+    /// Returns the encoded token.
     pub fn to_bytes(self) -> Vec<u8> {
         self.0.map_or_else(Vec::new, |bytes| bytes.to_vec())
     }
 
-    /// From the wire. What is no token opens nothing.
+    /// Decodes a token. Invalid bytes give a token without access.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(bytes.try_into().ok())
     }
 }
 
-/// Signs and checks block tokens; with no key, blocks are open to all.
+/// Signs and checks block tokens; without a key, access to blocks is not restricted.
 #[derive(Debug, Clone, Default)]
 pub struct BlockKey(Option<Key>);
 
 impl BlockKey {
-    /// With the key for access to blocks; without one, blocks are open to all.
+    /// With the key for access to blocks, or without access control.
     pub fn new(key: Option<Key>) -> Self {
         Self(key)
     }
 
-    /// What is signed: never as long as what [`Self::seal`] signs begins.
+    /// Returns the signed bytes. Their length differs from all inputs of [`Self::seal`].
     fn signed_bytes((block, nonce): (u64, u64), access: Access, expires: [u8; 8], max: [u8; 8]) -> [u8; 33] {
         let mut signed_bytes = [0; 33];
         signed_bytes[..8].copy_from_slice(&block.to_le_bytes());
@@ -161,17 +163,17 @@ impl BlockKey {
         signed_bytes
     }
 
-    /// A token for reading `block`.
+    /// Returns a token for reading `block`.
     pub fn to_read(&self, block: u64, nonce: u64) -> BlockToken {
         self.sign((block, nonce), Access::Read, now() + READ_LIFETIME.as_secs(), 0)
     }
 
-    /// A token for writing `block`, of no more than `max` bytes.
+    /// Returns a token for writing at most `max` bytes of `block`.
     pub fn to_write(&self, block: u64, nonce: u64, max: u64) -> BlockToken {
         self.sign((block, nonce), Access::Write, now() + WRITE_LIFETIME.as_secs(), max)
     }
 
-    /// A token for copying `block`, of `length` bytes, to another DataNode.
+    /// Returns a token for copying `block`, of `length` bytes, to another DataNode.
     pub fn to_copy(&self, block: u64, nonce: u64, length: u64) -> BlockToken {
         self.sign((block, nonce), Access::Copy, now() + WRITE_LIFETIME.as_secs(), length)
     }
@@ -187,7 +189,8 @@ impl BlockKey {
         BlockToken(Some(bytes))
     }
 
-    /// Whether the token opens `block` with this nonce for this; how many bytes may be written.
+    /// Checks that the token permits this access to `block` with this nonce. Returns the maximum
+    /// bytes to write.
     pub fn check(&self, token: BlockToken, block: u64, nonce: u64, access: Access) -> Result<u64, Refused> {
         let Some(key) = &self.0 else { return Ok(u64::MAX) };
         let bytes = token.0.ok_or(Refused::Malformed)?;
@@ -202,19 +205,20 @@ impl BlockKey {
         Ok(u64::from_le_bytes(max))
     }
 
-    /// Says that a DataNode is at this address, so that another connects there. Empty where blocks are open to all.
+    /// Returns a proof that a DataNode has this address, so that other DataNodes may connect to it.
+    /// Empty in an open cluster.
     pub fn seal(&self, addr: &str) -> Vec<u8> {
         self.0.as_ref().map_or_else(Vec::new, |key| key.sign(&Self::seal_input(addr))[..SEAL_BYTES].to_vec())
     }
 
-    /// Whether the NameNode has said so.
+    /// Whether the NameNode has issued this proof.
     pub fn is_sealed(&self, addr: &str, seal: &[u8]) -> bool {
         self.0
             .as_ref()
             .is_none_or(|key| seal.len() == SEAL_BYTES && key.verifies(&Self::seal_input(addr), seal))
     }
 
-    /// Longer than the words of a token, whatever the address.
+    /// Always longer than the signed bytes of a token.
     fn seal_input(addr: &str) -> Vec<u8> {
         [b"the address of a DataNode: ", addr.as_bytes()].concat()
     }
@@ -225,12 +229,13 @@ fn partition_mac(job_secret: &[u8], job: &str, partition: u32) -> Hmac<Sha256> {
     mac.chain_update(partition.to_le_bytes()).chain_update(job)
 }
 
-/// What the reduce of `partition` shows to fetch its part of map outputs, and what an earlier attempt of it checkpointed.
+/// Returns the token with which the reduce of `partition` fetches its map outputs and the
+/// checkpoints of its earlier attempts.
 pub fn partition_token(job_secret: &[u8], job: &str, partition: u32) -> Vec<u8> {
     partition_mac(job_secret, job, partition).finalize().into_bytes().to_vec()
 }
 
-/// Whether it is that. Takes as long whether or not.
+/// Whether the token is valid for this partition. Runs in constant time.
 pub fn opens_partition(token: &[u8], job_secret: &[u8], job: &str, partition: u32) -> bool {
     partition_mac(job_secret, job, partition).verify_slice(token).is_ok()
 }
@@ -265,7 +270,7 @@ mod tests {
             text.replace(":user:", ":admin:"),
             text.replace(":ann:", ":bob:"),
             text.replace(":-:", ":job_1:"),
-            // A task's token is of another key.
+            // The token of a task needs another key.
             text.replace(":user:", ":task:"),
         ];
         for bad in changed {
@@ -295,7 +300,7 @@ mod tests {
         let mut later = old.to_bytes();
         later[..8].copy_from_slice(&u64::MAX.to_le_bytes());
         assert_eq!(ours.check(BlockToken::from_bytes(&later), 7, 1, Access::Read), Err(Refused::Foreign));
-        // For writing it says how much.
+        // A token for writing contains the maximum length.
         let token = ours.to_write(7, 1, 1000);
         assert_eq!(ours.check(token, 7, 1, Access::Write), Ok(1000));
         assert_eq!(ours.check(token, 7, 1, Access::Copy), Err(Refused::Foreign));
@@ -304,9 +309,9 @@ mod tests {
         let mut more = token.to_bytes();
         more[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
         assert_eq!(ours.check(BlockToken::from_bytes(&more), 7, 1, Access::Write), Err(Refused::Foreign));
-        // Without a key nothing is asked for.
+        // Without a key access is not restricted.
         assert_eq!(BlockKey::default().check(BlockToken::default(), 7, 1, Access::Write), Ok(u64::MAX));
-        // Where a DataNode is, nobody but the NameNode says.
+        // Only the NameNode can issue the proof of an address.
         let seal = ours.seal("n1:9401");
         assert!(ours.is_sealed("n1:9401", &seal));
         assert!(!ours.is_sealed("n1:22", &seal) && !theirs.is_sealed("n1:9401", &seal));

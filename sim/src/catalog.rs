@@ -1,4 +1,4 @@
-//! Workloads by name or file, and the cluster that goes with each unless another is asked for.
+//! Finds a workload by name or file, together with the default cluster of the workload.
 
 use crate::{
     Setup, Workload, clusters,
@@ -14,56 +14,57 @@ use mrcore::{PerPhase, metrics::shares::MinShare};
 use schedulers::Params;
 use std::path::{Path, PathBuf};
 
-/// What can be asked for by name, and what it is.
+/// Names and descriptions of the built-in workloads.
 pub const NAMES: [(&str, &str); 10] = [
     ("hsrtf", "hSRTF's 31 jobs on 58 nodes"),
     ("chronos-wordcount", "Chronos's two jobs on 8 nodes"),
-    ("chronos-sort", "the same with sort"),
+    ("chronos-sort", "Chronos's two jobs with sort, on 8 nodes"),
     ("fcs-map-heavy", "FCS's table 1 on 45 nodes"),
     ("fcs-reduce-heavy", "FCS's table 3 on 45 nodes"),
     ("coshh-facebook", "COSHH's Facebook classes on six unequal resources"),
     ("coshh-yahoo", "COSHH's Yahoo! classes on six unequal resources"),
-    ("gridmix", "small, medium and large jobs like GridMix's, Poisson arrivals"),
-    ("bursty", "the same, ten at a time"),
-    ("mixed", "wordcount, grep and sort with sizes of a heavy tail"),
+    ("gridmix", "small, medium and large GridMix-like jobs, Poisson arrivals"),
+    ("bursty", "GridMix-like jobs in bursts of ten"),
+    ("mixed", "wordcount, grep and sort with heavy-tailed sizes"),
 ];
 
-/// What is asked for.
+/// Options of a simulation, as given on the command line.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// A name, or a file: `.tsv` (SWIM), `.json` (Rumen), `.jsonl` or a folder (job history); `.gz` too.
+    /// A name of [`NAMES`], or a file: `.tsv` (SWIM), `.json` (Rumen), `.jsonl` or a folder (job
+    /// histories). Files may be compressed (`.gz`).
     pub workload: String,
-    /// Machines.
+    /// Number of nodes.
     pub nodes: Option<u32>,
-    /// Map slots of each.
+    /// Map slots per node.
     pub map_slots: Option<u32>,
-    /// Reduce slots of each.
+    /// Reduce slots per node.
     pub reduce_slots: Option<u32>,
-    /// How many jobs, where that can be chosen.
+    /// Number of jobs, for generated workloads.
     pub jobs: Option<u32>,
-    /// Mean seconds between jobs, where that can be chosen.
+    /// Mean seconds between submissions, for generated workloads.
     pub gap_s: Option<f64>,
-    /// What a trace's bytes are multiplied by.
+    /// Factor for the bytes of a SWIM trace.
     pub scale: Option<f64>,
-    /// A file of profiles.
+    /// File with profiles of programs.
     pub profiles: Option<PathBuf>,
-    /// A file of faults.
+    /// File with faults.
     pub faults: Option<PathBuf>,
 }
 
-/// Why it cannot be had.
+/// Why a workload cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum CatalogError {
     #[error(
-        "there is no workload {name:?}: name a file (.tsv, .json, .jsonl, or a folder of histories) or one of {}",
+        "unknown workload {name:?}: give a file (.tsv, .json, .jsonl, or a folder of histories) or one of {}",
         names()
     )]
     Unknown { name: String },
     #[error("{path}: there is no such file")]
     NoFile { path: String },
     #[error(
-        "{path}: what kind of workload is it? Name it .tsv (SWIM), .json (Rumen) or .jsonl (job history), each also with .gz"
+        "{path}: unknown kind of workload: the name must end in .tsv (SWIM), .json (Rumen) or .jsonl (job history), each also with .gz"
     )]
     Kind { path: String },
     #[error("{workload} takes no --{flag}: {why}")]
@@ -76,7 +77,7 @@ pub enum CatalogError {
     Profiles { path: String, bad: ProfileError },
     #[error("{path}:{bad}")]
     Scenario { path: String, bad: ScenarioFileError },
-    #[error("{what} of {value} makes no sense: it must be {wanted}")]
+    #[error("{what} of {value} is not valid: it must be {wanted}")]
     Number { what: &'static str, value: String, wanted: &'static str },
 }
 
@@ -84,24 +85,27 @@ fn names() -> String {
     NAMES.map(|(name, _)| name).join(", ")
 }
 
-/// A cluster and the jobs that come to it.
+/// A cluster and its workload.
 pub struct Case {
-    /// The cluster.
+    /// The simulated cluster.
     pub setup: Setup,
-    /// The jobs of a seed.
+    /// Returns the jobs of a seed.
     pub workload: Box<dyn Fn(u64) -> Workload + Sync>,
-    /// Users and what they were promised.
+    /// Users and their minimum shares.
     pub users: Vec<(String, MinShare)>,
-    /// What policies are told of that, unless they are told otherwise.
+    /// Minimum shares and weights of the users as policy parameters. Parameters of a variant
+    /// override them.
     pub params: Params,
-    /// Whether jobs of a group are alike, so that one of them alone tells what slowdown is.
+    /// Whether the jobs of a group are identical, so that the run time of one of them alone is the
+    /// base of the slowdown of all.
     pub groups_identical: bool,
-    /// What was left out on reading it.
+    /// Message about jobs that the reader skipped.
     pub skipped_jobs: Option<String>,
 }
 
 impl Case {
-    /// What is simulated, in a line: cluster, jobs and what their times come from.
+    /// Returns one line with the cluster, the number of jobs and tasks, and the source of task
+    /// times.
     pub fn describe(&self, request: &Request, seeds: u64) -> String {
         let (slots, workload) = (self.setup.slots(), (self.workload)(1));
         let profiles = match &request.profiles {
@@ -122,7 +126,7 @@ impl Case {
     }
 }
 
-/// The profiles that a request names, over the built-in ones.
+/// Returns the built-in profiles, overridden by those of the file, if any.
 pub fn profiles(path: Option<&Path>) -> Result<Profiles, CatalogError> {
     let mut profiles = profile::built_in();
     if let Some(path) = path {
@@ -147,7 +151,7 @@ fn even(nodes: u32, map: u32, reduce: u32) -> Setup {
     Setup::even(nodes, PerPhase { map, reduce }, "fifo")
 }
 
-/// Finds what is asked for.
+/// Opens the requested workload.
 pub fn open(request: &Request) -> Result<Case, CatalogError> {
     check(request)?;
     let profiles = profiles(request.profiles.as_deref())?;
@@ -195,22 +199,22 @@ fn check(request: &Request) -> Result<(), CatalogError> {
             return Err(CatalogError::Number { what, value: value.to_string(), wanted: "above 0" });
         }
     }
-    of_use(request)
+    check_options_apply(request)
 }
 
-/// What a workload has no use for is a mistake, not to be passed over.
-fn of_use(request: &Request) -> Result<(), CatalogError> {
+/// An option that does not apply to the workload is an error and is not ignored.
+fn check_options_apply(request: &Request) -> Result<(), CatalogError> {
     let name = request.workload.as_str();
     let is_named = NAMES.iter().any(|(known, _)| *known == name);
     let plain = Path::new(name.strip_suffix(".gz").unwrap_or(name));
     let is_swim = !is_named && plain.extension().is_some_and(|extension| extension == "tsv");
-    let is_made_up = is_named && !matches!(name, "hsrtf" | "chronos-wordcount" | "chronos-sort");
+    let is_generated = is_named && !matches!(name, "hsrtf" | "chronos-wordcount" | "chronos-sort");
     let used = [
-        ("jobs", request.jobs.is_some(), is_made_up, "its jobs are given"),
-        ("gap", request.gap_s.is_some(), is_made_up, "it is given when its jobs come"),
-        ("scale", request.scale.is_some(), is_swim, "it is for the bytes of SWIM traces"),
+        ("jobs", request.jobs.is_some(), is_generated, "its jobs are fixed"),
+        ("gap", request.gap_s.is_some(), is_generated, "its submission times are fixed"),
+        ("scale", request.scale.is_some(), is_swim, "only SWIM traces can be scaled"),
     ];
-    match used.iter().find(|(_, paper_figures, takes, _)| *paper_figures && !takes) {
+    match used.iter().find(|(_, given, takes, _)| *given && !takes) {
         Some((flag, .., why)) => Err(CatalogError::NoUse { workload: name.to_owned(), flag, why }),
         None => Ok(()),
     }
@@ -281,7 +285,7 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
         if !without_tasks.is_empty() {
             let count = without_tasks.len();
             skipped_jobs = Some(format!(
-                "{count} of the trace's jobs left out, for they have no tasks: {}",
+                "skipped {count} jobs of the trace that have no tasks: {}",
                 without_tasks.join(", ")
             ));
         }
@@ -321,7 +325,7 @@ mod tests {
         assert!(refused(&request("fsc")).contains("fcs-map-heavy"));
         assert_eq!(refused(&request("fsc.tsv")), "fsc.tsv: there is no such file");
         let asked = Request { jobs: Some(5), ..request("hsrtf") };
-        assert_eq!(refused(&asked), "hsrtf takes no --jobs: its jobs are given");
+        assert_eq!(refused(&asked), "hsrtf takes no --jobs: its jobs are fixed");
         let asked = Request { scale: Some(3.0), ..request("gridmix") };
         assert!(refused(&asked).starts_with("gridmix takes no --scale"));
     }

@@ -1,6 +1,8 @@
-//! The papers' clusters, each defined once: for `mrctl repro`, for `mrctl sim --workload` and for measurements.
+//! The clusters of the papers, each defined once, for `mrctl repro`, `mrctl sim --workload` and
+//! measurements.
 //!
-//! Hadoop of their time: heartbeats of three seconds, and a tracker whose slot comes free says so with the next one.
+//! They use the timing of Hadoop 1: a heartbeat every three seconds, and a tracker reports a free
+//! slot with its next heartbeat.
 
 use crate::{Setup, workload::coshh};
 use mrcore::{PerPhase, Span, metrics::shares::MinShare};
@@ -13,12 +15,12 @@ fn hadoop(nodes: u32, map: u32, reduce: u32) -> Setup {
     setup
 }
 
-/// hSRTF's: 58 nodes.
+/// The hSRTF paper: 58 nodes.
 pub fn hsrtf() -> Setup {
     hadoop(58, 8, 2)
 }
 
-/// Chronos's: 8 nodes, two copies of each block, a silent node is lost after 25 s.
+/// The Chronos paper: 8 nodes, two replicas per block, a silent node is lost after 25 s.
 pub fn chronos() -> Setup {
     let mut setup = hadoop(8, 8, 4);
     setup.replication = 2;
@@ -26,23 +28,25 @@ pub fn chronos() -> Setup {
     setup
 }
 
-/// FCS's: 45 workers.
+/// The FCS paper: 45 workers.
 pub fn fcs() -> Setup {
     hadoop(45, 8, 4)
 }
 
-/// COSHH's: so many unequal resources, six of them in table 3. Its runs are of weeks, and heartbeats do not matter to them.
+/// The COSHH paper: `resources` unequal machines, six of them in its table 3. Its runs take weeks,
+/// so the heartbeat interval does not matter.
 pub fn coshh(resources: u32) -> Setup {
     coshh::resources(resources, "fifo")
 }
 
-/// COSHH's where the number of resources grows (section 6.2.2): those of table 10, two slots each.
+/// The COSHH paper, section 6.2.2 (growing number of resources): the machines of table 10, with two
+/// slots each.
 pub fn coshh_growing(resources: u32) -> Setup {
     coshh::resources_of_two_slots(resources, "fifo")
 }
 
-/// What policies are told of users and what these were promised: minimum shares, in the proportion of map and reduce slots
-/// of COSHH's six resources, and weights.
+/// Policy parameters for users: minimum shares, divided between map and reduce slots as on the six
+/// machines of COSHH, and weights.
 pub fn with_params(users: &[(String, MinShare)]) -> Params {
     let mut params = Params::new();
     for (user, min_share_of) in users {

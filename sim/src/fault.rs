@@ -1,55 +1,57 @@
-//! What goes wrong in a simulated cluster, and when. Plain data, drawn by the fuzzer, written in scenario files, and what
-//! their steps become (`crate::scenario`).
+//! Faults of a simulated cluster, as plain data. The fuzzer generates them, and scenario files
+//! contain them directly or as steps (`crate::scenario`).
 
 use mrcore::Span;
 use serde::Deserialize;
 
-/// One fault.
+/// A fault with its time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fault {
-    /// Seconds after the start.
+    /// Start, in seconds of simulated time.
     pub at_s: f64,
-    /// How long; forever if it is not said.
+    /// Duration in seconds; `None` for a permanent fault.
     pub for_s: Option<f64>,
-    /// What.
+    /// Kind and target.
     pub what: FaultKind,
 }
 
-/// What goes wrong. Nodes and racks are counted from 0.
+/// Kinds of faults. Nodes and racks are counted from 0.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the fields are what their names say")]
 pub enum FaultKind {
-    /// The tracker's process dies; its files and the DataNode stay.
+    /// The process of the tracker dies. Its files and the DataNode remain.
     Tracker { node: u32 },
-    /// The DataNode's process dies; its blocks and the tracker stay.
+    /// The process of the DataNode dies. Its blocks and the tracker remain.
     Datanode { node: u32 },
-    /// The machine dies: tracker, DataNode, and all files of jobs.
+    /// The machine dies: tracker, DataNode and all files of jobs are lost.
     Node { node: u32 },
     /// Every machine of a rack is unreachable.
     Rack { rack: u32 },
-    /// A machine stands still: nobody hears of it, and nobody reaches it.
+    /// A machine is frozen: it sends nothing and is unreachable.
     Frozen { node: u32 },
-    /// The tracker's process stands still; its tasks and the DataNode go on. Of scenarios alone.
+    /// The process of the tracker is frozen. Its tasks and the DataNode continue. Used only by
+    /// scenarios.
     FrozenTracker { node: u32 },
-    /// The DataNode's process stands still. Of scenarios alone.
+    /// The process of the DataNode is frozen. Used only by scenarios.
     FrozenDatanode { node: u32 },
     /// A machine computes slower by this factor.
     Slow { node: u32, factor: f64 },
-    /// A tracker and the JobTracker do not hear each other; others reach it.
+    /// Messages between a tracker and the JobTracker are lost in both directions. Others reach the
+    /// tracker.
     Partition { node: u32 },
-    /// A tracker does not hear the JobTracker, which hears it.
+    /// Messages from the JobTracker to a tracker are lost. The other direction works.
     NoOrders { node: u32 },
-    /// Somebody takes back the slots of a machine; what they paused may continue when this is over.
+    /// A user preempts all attempts on a machine. Paused tasks may resume when the fault ends.
     PreemptAll { node: u32 },
-    /// Somebody stops the oldest job that runs.
+    /// A user kills the oldest active job.
     KillOldestJob,
-    /// The JobTracker's process dies and replays its journal when it is back.
+    /// The process of the JobTracker dies, and replays its journal when it starts again.
     JobTracker,
-    /// The JobTracker's process stands still, and forgets nothing. Of scenarios alone.
+    /// The process of the JobTracker is frozen and keeps its state. Used only by scenarios.
     FrozenJobTracker,
 }
 
-/// A fault as it is written.
+/// A fault as written in a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FaultRecord {
@@ -62,14 +64,14 @@ pub(crate) struct FaultRecord {
 }
 
 impl FaultRecord {
-    /// The fault, or why it is none.
+    /// Returns the fault, or why the record is not valid.
     pub(crate) fn read(&self) -> Result<Fault, String> {
         let sound = |value: f64| value.is_finite() && value >= 0.0;
         if !sound(self.at_s) || !self.for_s.is_none_or(sound) {
-            return Err("at_s and for_s are seconds from 0 on".into());
+            return Err("at_s and for_s must be seconds, not below 0".into());
         }
         let kind = self.what.as_str();
-        let missing = |key: &str| format!("{kind}: which? say {key} = 1");
+        let missing = |key: &str| format!("{kind}: {key} is missing, for example {key} = 1");
         let node = || self.node.ok_or_else(|| missing("node"));
         let what = match kind {
             "tracker" => FaultKind::Tracker { node: node()? },
@@ -85,7 +87,7 @@ impl FaultRecord {
             "job-tracker" => FaultKind::JobTracker,
             other => {
                 return Err(format!(
-                    "what = {other:?}: tracker, datanode, node, rack, frozen, slow, partition, no-orders, preempt, stop or job-tracker"
+                    "what = {other:?}: must be tracker, datanode, node, rack, frozen, slow, partition, no-orders, preempt, stop or job-tracker"
                 ));
             }
         };
@@ -96,28 +98,28 @@ impl FaultRecord {
             ("rack", self.rack.is_some(), matches!(what, FaultKind::Rack { .. })),
             ("factor", self.factor.is_some(), matches!(what, FaultKind::Slow { .. })),
         ];
-        match used.iter().find(|(_, paper_figures, takes)| *paper_figures && !takes) {
+        match used.iter().find(|(_, given, takes)| *given && !takes) {
             Some((key, ..)) => Err(format!("{kind} takes no {key}")),
             None => Ok(Fault { at_s: self.at_s, for_s: self.for_s, what }),
         }
     }
 
     fn factor(&self) -> Result<f64, String> {
-        let factor = self.factor.ok_or("slow: how much? say factor = 3.0")?;
+        let factor = self.factor.ok_or("slow: factor is missing, for example factor = 3.0")?;
         if factor.is_finite() && factor > 0.0 {
             return Ok(factor);
         }
-        Err(format!("slow: a factor of {factor} is not above 0"))
+        Err(format!("slow: factor = {factor} is not above 0"))
     }
 }
 
 impl Fault {
-    /// When it begins.
+    /// Returns when the fault begins.
     pub fn at(&self) -> Span {
         Span((self.at_s * 1e6) as u64)
     }
 
-    /// When it is over.
+    /// Returns when the fault ends; `None` for a permanent fault.
     pub fn until(&self) -> Option<Span> {
         self.for_s.map(|lasts| Span(((self.at_s + lasts) * 1e6) as u64))
     }

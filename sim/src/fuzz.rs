@@ -1,8 +1,9 @@
-//! Random lives: any workload, policy, faults and preempted slots, with every rule checked after every event.
+//! Random runs: a random workload, policy, faults and preemptions, with every invariant checked
+//! after every event.
 //!
-//! In the first part things go wrong; then all is healed, and every job must end, every slot be free, and the journal
-//! give back the cluster. A seed is a life: the same seed is the same life, forever, as long as the code decides the
-//! same.
+//! Faults occur in the first part of a run. Then all faults end, and every job must end, every slot
+//! become free, and replay of the journal give the same cluster. The seed determines the run, as
+//! long as the code makes the same decisions.
 
 use crate::{
     Outcome, RuleViolation, Setup, Workload, World,
@@ -15,10 +16,10 @@ use mrcore::{PerPhase, Span, job::Priority};
 use schedulers::{Params, PolicyError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Within this time every healed world must have come to rest.
+/// After the end of all faults, all jobs must end within this time.
 const QUIET_WITHIN: Span = Span::secs(40_000);
 
-/// How often things happened, over many lives.
+/// How often each kind of event occurred, over many runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct EventCounts {
@@ -36,23 +37,23 @@ pub struct EventCounts {
     pub recovered: u64,
     pub faults: u64,
     pub restarts: u64,
-    /// All hashes folded: the same for the same lives.
+    /// Combined hash of all runs, equal for equal runs.
     pub hash: u64,
 }
 
-/// A life that broke a rule.
+/// A run that violated a rule.
 #[derive(Debug, thiserror::Error)]
 #[error("seed {seed} ({scheduler}): {broken}\nrun it again: mrctl sim fuzz --seed {seed}")]
 pub struct FailedRun {
-    /// Which.
+    /// Seed of the run.
     pub seed: u64,
-    /// Under what policy.
+    /// Policy of the run.
     pub scheduler: String,
-    /// What went wrong.
+    /// The violated rule.
     pub broken: RuleViolation,
 }
 
-/// The world of a seed.
+/// Generates the cluster and the workload of a seed.
 pub fn generate(seed: u64) -> (Setup, Workload) {
     let mut rng = Rng::of(seed, "fuzz");
     let policies = schedulers::specs();
@@ -65,9 +66,9 @@ pub fn generate(seed: u64) -> (Setup, Workload) {
         machine.speed = [0.3, 1.0, 1.0, 2.0][rng.index(4)];
         machine.rack = rng.below(2) as u32;
     }
-    setup.params = tuned(&mut rng);
+    setup.params = random_params(&mut rng);
     if kills {
-        setup.params.extend(killing());
+        setup.params.extend(kill_params());
     }
     setup.seed = seed;
     setup.checked = true;
@@ -83,7 +84,8 @@ pub fn generate(seed: u64) -> (Setup, Workload) {
     (setup, jobs(&mut rng))
 }
 
-/// Parameters that a life of a minute or two needs for something to happen, and what users and queues are promised.
+/// Parameters with short times, so that preemption and waiting occur in runs of a minute or two,
+/// and shares of users and queues.
 const FUZZ_PARAMS: &[(&str, &[&str])] = &[
     ("fair.node_wait", &["0s", "1s", "3s"]),
     ("fair.rack_wait", &["0s", "2s"]),
@@ -117,8 +119,8 @@ const FUZZ_PARAMS: &[(&str, &[&str])] = &[
     ("chronos.early", &["suspect", "lost"]),
 ];
 
-/// Each of these by chance, in every other life.
-fn tuned(rng: &mut Rng) -> Params {
+/// Chooses random parameters in every other run.
+fn random_params(rng: &mut Rng) -> Params {
     if rng.one_in(2) {
         return Params::new();
     }
@@ -128,8 +130,8 @@ fn tuned(rng: &mut Rng) -> Params {
         .collect()
 }
 
-/// Every policy that preempts slots does so by killing.
-fn killing() -> Params {
+/// Parameters that make every preempting policy kill.
+fn kill_params() -> Params {
     let described = schedulers::describe(&Params::new()).unwrap_or_default();
     let can = described.into_iter().filter(|policy| policy.parameters.iter().any(|one| one.key == "preempt"));
     can.map(|policy| (format!("{}.preempt", policy.section), "kill".to_owned())).collect()
@@ -185,9 +187,9 @@ fn jobs(rng: &mut Rng) -> Workload {
     Workload { name: "fuzz".into(), jobs: jobs.collect() }.sorted()
 }
 
-/// Plays one life.
+/// Runs one seed.
 pub fn run_seed(seed: u64) -> Result<Outcome, FailedRun> {
-    caught(seed, |scheduler| {
+    report_panic(seed, |scheduler| {
         let (setup, workload) = generate(seed);
         scheduler.clone_from(&setup.scheduler);
         let bad = |error: PolicyError| RuleViolation { at: "0".into(), what: error.to_string() };
@@ -195,22 +197,23 @@ pub fn run_seed(seed: u64) -> Result<Outcome, FailedRun> {
     })
 }
 
-/// A life that panics has broken a rule like any other, and is to be told by its seed. Nothing of it is used afterwards.
-fn caught(
+/// Reports a panic as a rule violation with the seed of the run. The result of the run is
+/// discarded.
+fn report_panic(
     seed: u64,
-    live: impl FnOnce(&mut String) -> Result<Outcome, RuleViolation>,
+    run: impl FnOnce(&mut String) -> Result<Outcome, RuleViolation>,
 ) -> Result<Outcome, FailedRun> {
     let mut scheduler = String::new();
-    let lived = catch_unwind(AssertUnwindSafe(|| live(&mut scheduler))).unwrap_or_else(|payload| {
+    let result = catch_unwind(AssertUnwindSafe(|| run(&mut scheduler))).unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
         let what = format!("it panicked: {}", text.unwrap_or("silently"));
-        Err(RuleViolation { at: "a moment unknown".into(), what })
+        Err(RuleViolation { at: "an unknown time".into(), what })
     });
-    lived.map_err(|broken| FailedRun { seed, scheduler, broken })
+    result.map_err(|broken| FailedRun { seed, scheduler, broken })
 }
 
-/// Plays many, and says how often what happened.
+/// Runs many seeds, and counts events.
 pub fn run_seeds(seeds: impl IntoIterator<Item = u64>) -> Result<EventCounts, FailedRun> {
     let mut seen = EventCounts::default();
     for seed in seeds {
@@ -221,7 +224,7 @@ pub fn run_seeds(seeds: impl IntoIterator<Item = u64>) -> Result<EventCounts, Fa
 }
 
 impl EventCounts {
-    /// One life more.
+    /// Adds the events of one run.
     pub fn add(&mut self, seed: u64, outcome: &Outcome) {
         let (setup, _) = generate(seed);
         self.runs += 1;
@@ -244,7 +247,7 @@ impl EventCounts {
         }
     }
 
-    /// Of two parts played apart.
+    /// Returns the sum of two counts.
     #[must_use]
     pub fn with(mut self, other: &Self) -> Self {
         let pairs = [
@@ -277,12 +280,12 @@ mod tests {
 
     #[test]
     fn panicking_run_reports_its_seed() {
-        let bad = caught(7, |scheduler| {
+        let bad = report_panic(7, |scheduler| {
             scheduler.push_str("fifo");
             panic!("index {} of nothing", scheduler.len())
         });
         let text = bad.map(|_| ()).expect_err("it panicked").to_string();
-        let told = "seed 7 (fifo): at a moment unknown: it panicked: index 4 of nothing\nrun it again: mrctl sim fuzz --seed 7";
-        assert_eq!(text, told);
+        let expected = "seed 7 (fifo): at an unknown time: it panicked: index 4 of nothing\nrun it again: mrctl sim fuzz --seed 7";
+        assert_eq!(text, expected);
     }
 }

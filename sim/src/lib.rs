@@ -1,8 +1,9 @@
-//! The same core and schedulers in a simulated world.
+//! A simulator that runs the core and the schedulers of Fermata on simulated machines.
 //!
-//! A [`World`] is made of a [`Setup`] (machines, network, costs, faults, policy, seed) and a [`Workload`] (jobs and
-//! when they come); it runs to an [`Outcome`] (figures and a hash of all facts). Pure but for the files it reads and
-//! writes, and the clock that policies are timed by. Read [`world`] first.
+//! A [`World`] is made of a [`Setup`] (machines, network, costs, faults, policy, seed) and a
+//! [`Workload`] (jobs and their submission times). It runs to an [`Outcome`] (figures and a hash of
+//! all facts). The crate is pure except for reading and writing files, and for the clock that
+//! measures the run time of policies. Read [`world`] first.
 
 pub mod catalog;
 pub mod clusters;
@@ -28,7 +29,7 @@ pub use setup::Setup;
 pub use workload::Workload;
 pub use world::{Outcome, RuleViolation, World};
 
-/// `1 job`, `2 jobs`: of things whose names take an s.
+/// `1 job`, `2 jobs`: for nouns with a plural in s.
 pub(crate) fn count(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

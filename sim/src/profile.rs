@@ -1,39 +1,39 @@
-//! What a program does to its input: rates and selectivities, measured or from a paper's time.
+//! Profiles of programs: rates and selectivities, measured or taken from a paper.
 //!
-//! A profile is what turns a job's bytes into times. The built-in ones are in `profiles.toml`; a user's file has the
-//! same form and wins over them by name.
+//! A profile gives the run time of a task from its bytes. The built-in profiles are in
+//! `profiles.toml`. A file of the user has the same form and overrides them by name.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// One program.
+/// Rates and selectivities of one program.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Profile {
-    /// Input a map reads, MB a second, on a machine of speed 1.
+    /// Input rate of a map, MB per second, on a machine of speed 1.
     pub map_mbps: f64,
-    /// Map output for each byte of input, after combining.
+    /// Bytes of map output per byte of input, after the combiner.
     pub map_out: f64,
-    /// Input a reduce reads, MB a second, on a machine of speed 1.
+    /// Input rate of a reduce, MB per second, on a machine of speed 1.
     pub reduce_mbps: f64,
-    /// Reduce output for each byte of its input.
+    /// Bytes of reduce output per byte of its input.
     pub reduce_out: f64,
-    /// What merging takes before reducing, MB a second.
+    /// Rate of the merge before the reduce, MB per second.
     pub merge_mbps: f64,
-    /// From launch to the first record.
+    /// Seconds from launch to the first record.
     pub start_s: f64,
-    /// How much task times scatter: the sigma of a log-normal.
+    /// Variation of task times: the sigma of a log-normal distribution.
     pub spread: f64,
 }
 
-/// Programs by name.
+/// Profiles by name of the program.
 pub type Profiles = BTreeMap<String, Profile>;
 
-/// A file of profiles that cannot be used.
+/// Why a file of profiles cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("profiles: {0}")]
 pub struct ProfileError(String);
 
-/// One program as a file has it: what it does not say is as it is built in.
+/// A profile as written in a file. Missing fields are taken from the built-in profile.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProfileRecord {
@@ -64,12 +64,12 @@ impl ProfileRecord {
     }
 }
 
-/// Those that come with Fermata.
+/// Returns the built-in profiles.
 pub fn built_in() -> Profiles {
     parse_over(include_str!("profiles.toml"), &Profiles::new()).expect("a test reads it")
 }
 
-/// Reads TOML: a table for each program, over the built-in ones.
+/// Parses TOML with one table per program. Missing fields are taken from the built-in profiles.
 pub fn parse(text: &str) -> Result<Profiles, ProfileError> {
     parse_over(text, &built_in())
 }
@@ -93,21 +93,21 @@ impl Profile {
         let rates = [("map_mbps", map_mbps), ("reduce_mbps", reduce_mbps), ("merge_mbps", merge_mbps)];
         for (field, value) in rates {
             if !(value.is_finite() && value > 0.0) {
-                return Err(format!("{field} = {value} is not a rate above 0"));
+                return Err(format!("{field} = {value} is not valid: it must be a rate above 0"));
             }
         }
         let others =
             [("map_out", map_out), ("reduce_out", reduce_out), ("start_s", start_s), ("spread", spread)];
         for (field, value) in others {
             if !(value.is_finite() && value >= 0.0) {
-                return Err(format!("{field} = {value} is not a number from 0 on"));
+                return Err(format!("{field} = {value} is not valid: it must not be below 0"));
             }
         }
         Ok(())
     }
 }
 
-/// As a file.
+/// Writes profiles as TOML.
 pub fn render(profiles: &Profiles) -> String {
     toml::to_string(profiles).expect("numbers and names can be written")
 }

@@ -1,4 +1,5 @@
-//! "What if?" over a finished history: the policy that really ran first, to see how far the model is off; then others.
+//! Replays a finished history under other policies. The policy that really ran is simulated first,
+//! to measure the error of the model.
 
 use crate::{
     Setup,
@@ -15,50 +16,51 @@ use crate::{
 use mrcore::{PerPhase, Span, ids::JobId};
 use std::fmt::Write as _;
 
-/// What is to be tried.
+/// What to replay, and with which changes.
 #[derive(Debug, Clone)]
 pub struct ReplayRequest {
     /// The policy that really ran.
     pub ran: Variant,
-    /// Those to try instead.
+    /// Policies to try instead.
     pub others: Vec<Variant>,
-    /// Slots of each node, where others are asked for than the history says. Where it does not say, they are what there was.
+    /// Slots per node that the user asks for. If the history does not record slots, these are taken
+    /// as the real ones.
     pub slots: PerPhase<Option<u32>>,
-    /// Nodes more or less.
+    /// Nodes to add (positive) or remove (negative).
     pub nodes: i32,
-    /// What goes wrong in the alternatives.
+    /// Additional faults.
     pub faults: Vec<Fault>,
 }
 
-/// What came of it.
+/// Result of a replay.
 #[derive(Debug)]
 pub struct Replay {
-    /// How far the model is off under the policy that really ran.
+    /// Error of the model under the policy that really ran.
     pub fidelity: Fidelity,
-    /// The policy that ran on the nodes that there were.
+    /// The policy that ran, on the cluster of the history.
     pub before: Comparison,
-    /// The policy that ran, and the others.
+    /// The policy that ran and the others, on the changed cluster.
     pub comparison: Comparison,
 }
 
-/// Why it cannot be said which policy ran.
+/// Why the policy that ran is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum NoPolicy {
-    #[error("the history does not say which policy ran, as those of older versions: name it with --ran")]
+    #[error("the history of an older version does not contain the policy: give it with --ran")]
     UnknownShares,
     #[error(
-        "jobs ran under different policies ({0}): replay a part of the histories, or name one policy with --ran"
+        "jobs ran under different policies ({0}): replay only histories of one policy, or give a policy with --ran"
     )]
     Several(String),
 }
 
-/// What a policy that ran is called beside those that are tried.
+/// Labels the policy that ran, to distinguish it from variants with the same name.
 pub fn as_it_ran(variant: Variant) -> Variant {
     Variant { label: format!("{} as it ran", variant.label), ..variant }
 }
 
-/// The policy that ran and its parameters, if the history says so of all its jobs alike.
+/// Returns the policy of the history and its parameters, if all jobs ran under the same one.
 pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
     match &history.policies[..] {
         [] => Err(NoPolicy::UnknownShares),
@@ -82,9 +84,9 @@ pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
     }
 }
 
-/// A node that is to die and is none of those that there would be.
+/// A fault kills a node that the changed cluster does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name} would not be there to die: of {were} nodes the first {are} by name are left")]
+#[error("{name} cannot die: the replayed cluster has only the first {are} of {were} nodes by name")]
 pub struct UnknownNode {
     name: String,
     were: usize,
@@ -92,12 +94,12 @@ pub struct UnknownNode {
 }
 
 impl ReplayRequest {
-    /// How many nodes there would be.
+    /// Returns the number of nodes of the changed cluster.
     fn count(&self, history: &History) -> usize {
         (history.trackers.len() as u32).saturating_add_signed(self.nodes).max(1) as usize
     }
 
-    /// Whether all that is to go wrong can.
+    /// Checks that the nodes of all faults exist.
     pub fn validate(&self, history: &History) -> Result<(), UnknownNode> {
         let (were, are) = (history.trackers.len(), self.count(history));
         let gone = |fault: &&Fault| matches!(fault.what, FaultKind::Node { node } if node as usize >= are);
@@ -110,12 +112,12 @@ impl ReplayRequest {
         }
     }
 
-    /// The slots that nodes really had, as far as whoever asks knows more than the history.
+    /// Returns the slots given by the user if the history does not record them.
     fn slots_as_they_were(&self, history: &History) -> PerPhase<Option<u32>> {
         if history.under.is_none() { self.slots } else { PerPhase::default() }
     }
 
-    /// What is other than it was, beside the policy; none if nothing is.
+    /// Describes how the cluster differs from that of the history; `None` if it does not.
     pub fn changes(&self, history: &History) -> Option<String> {
         let mut words = Vec::new();
         if self.nodes != 0 {
@@ -131,7 +133,7 @@ impl ReplayRequest {
             let of = |kind: &str, slots: Option<u32>| slots.map(|slots| format!("{slots} {kind}"));
             let kinds = [of("map", self.slots.map), of("reduce", self.slots.reduce)];
             let kinds: Vec<String> = kinds.into_iter().flatten().collect();
-            words.push(format!("{} slots a node", kinds.join(" and ")));
+            words.push(format!("{} slots per node", kinds.join(" and ")));
         }
         for fault in &self.faults {
             let mut word = String::new();
@@ -146,22 +148,22 @@ impl ReplayRequest {
     }
 }
 
-/// What really ran, as a comparison of one policy: slowdowns are against each job that succeeded, alone and
-/// simulated from its own history.
+/// Returns the real run as a comparison with one policy. The base of the slowdown of each job that
+/// succeeded is a simulation of that job alone from its own history.
 pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, ExperimentError> {
     let machines = machines(&history, PerPhase::default(), 0);
     let setup = setup(history.slots, machines, Vec::new());
     let (workload, _) = history.succeeded();
     let ids: Vec<JobId> = history.real.iter().filter(|real| real.succeeded).map(|real| real.id).collect();
     let alone = vec![each_alone(&setup, &workload, &ids)?];
-    // Also those of which no job succeeded.
+    // Also groups in which no job succeeded.
     let groups = history.workload.groups();
     let variants = vec![Variant::plain(scheduler)];
     let runs = vec![vec![history.outcome(scheduler)]];
     Ok(Comparison { variants, runs, alone, groups, slots: setup.slots() })
 }
 
-/// Replays a history, for somebody who is told of every run that is done.
+/// Replays a history. Calls `watch` after every run.
 pub fn replay(
     history: &History,
     what: &ReplayRequest,
@@ -178,14 +180,15 @@ pub fn replay(
     let fidelity = Fidelity { jobs: both.map(|((name, real), simulated)| (name, real, simulated)).collect() };
     let variants = std::iter::once(&what.ran).chain(&what.others).cloned().collect();
     let machines = machines(history, what.slots, what.nodes);
-    // What went wrong goes wrong again, as far as the nodes are there.
+    // Lost trackers of the history are lost again if the changed cluster has them.
     let lost = losses(history).into_iter().chain(what.faults.iter().cloned()).collect();
     let comparison = experiment(&workload, setup(slots, machines, lost), variants, watch)?;
     Ok(Replay { fidelity, before, comparison })
 }
 
-/// The nodes of a history in the order of their names, with so many more like the last one, or the last ones left out.
-/// Slots are those that are asked for; else as the history says of each; else as many as were ever used at a time.
+/// Returns the machines of a history in the order of their names. `more` adds copies of the last
+/// one or removes the last ones. Slots are those that the user asks for, else those of the history,
+/// else the largest number that was used at a time.
 pub(crate) fn machines(history: &History, slots: PerPhase<Option<u32>>, more: i32) -> Vec<Machine> {
     let usual = Setup::even(1, history.slots, "fifo").machines[0].clone();
     let places: &[TrackerRow] = history.under.as_ref().map_or(&[], |under| &under.trackers);
@@ -195,13 +198,13 @@ pub(crate) fn machines(history: &History, slots: PerPhase<Option<u32>>, more: i3
     let machine = |name: &String| {
         let place = places.iter().find(|place| place.name == *name);
         let rack = place.and_then(|place| racks.iter().position(|rack| *rack == place.rack)).unwrap_or(0);
-        let paper_figures = place.map(|place| PerPhase { map: place.map_slots, reduce: place.reduce_slots });
-        let paper_figures = paper_figures.unwrap_or(history.slots);
+        let recorded = place.map(|place| PerPhase { map: place.map_slots, reduce: place.reduce_slots });
+        let recorded = recorded.unwrap_or(history.slots);
         let slots = PerPhase {
-            map: slots.map.unwrap_or(paper_figures.map),
-            reduce: slots.reduce.unwrap_or(paper_figures.reduce),
+            map: slots.map.unwrap_or(recorded.map),
+            reduce: slots.reduce.unwrap_or(recorded.reduce),
         };
-        // What a task took is known: it is the machine that it took it on.
+        // Task times come from the history, so the rates of disk and network must not limit them.
         Machine { rack: rack as u32, slots, disk: 1e12, nic: 1e10, ..usual.clone() }
     };
     let mut machines: Vec<Machine> = history.trackers.iter().map(machine).collect();
@@ -211,7 +214,7 @@ pub(crate) fn machines(history: &History, slots: PerPhase<Option<u32>>, more: i3
     machines
 }
 
-/// Trackers that were lost, dead from when they must have fallen silent.
+/// Returns a fault for each tracker that was lost, from the time of its last heartbeat.
 fn losses(history: &History) -> Vec<Fault> {
     let silent = mrcore::Config::default().lost_after.as_secs_f64();
     let fault = |(node, at, back): &(u32, Span, Option<Span>)| {
@@ -222,7 +225,7 @@ fn losses(history: &History) -> Vec<Fault> {
     history.losses.iter().map(fault).collect()
 }
 
-/// What tasks took is known, their start included.
+/// Returns a setup without start time, because task times of the history include it.
 fn setup(slots: PerPhase<u32>, machines: Vec<Machine>, faults: Vec<Fault>) -> Setup {
     let mut setup = Setup::even(machines.len() as u32, slots, "fifo");
     (setup.machines, setup.faults) = (machines, faults);
@@ -250,7 +253,8 @@ fn experiment(
 }
 
 impl Replay {
-    /// The mean on the cluster as it was against that on the one that is asked about, under the policy that ran.
+    /// Compares mean completion under the policy that ran, on the cluster of the history and on the
+    /// changed one.
     pub fn against_before(&self) -> String {
         let mean =
             |comparison: &Comparison| show(comparison.mean_over(0, None, crate::experiment::makespan_s));
@@ -262,10 +266,11 @@ impl Replay {
         )
     }
 
-    /// The policy with the least mean completion, what it gains against the one that ran, and what that costs.
+    /// Returns the policy with the lowest mean completion, its gain over the policy that ran, and
+    /// the cost of the change.
     pub fn advice(&self) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
-        // One under which more jobs fail or do not end is no advice, whatever its mean.
+        // A policy under which more jobs fail or do not end is not considered.
         let unfinished = |at: usize| self.comparison.unfinished(at, None);
         let best = (0..self.comparison.variants.len())
             .filter(|at| unfinished(*at).0 <= unfinished(0).0 && unfinished(*at).1 <= unfinished(0).1)
@@ -273,10 +278,7 @@ impl Replay {
         let best = best.unwrap_or(0);
         let (ran, label) = (&self.comparison.variants[0].label, &self.comparison.variants[best].label);
         if best == 0 {
-            return format!(
-                "keep {ran}: none of the others has a lower mean completion ({} s)",
-                show(mean(0))
-            );
+            return format!("keep {ran}: no other policy has a lower mean completion ({} s)", show(mean(0)));
         }
         let gain = mean(best).less_than(mean(0));
         let worst = self.comparison.groups.iter().map(|group| {
@@ -286,14 +288,14 @@ impl Replay {
         let worst = worst.max_by(|one, other| one.0.total_cmp(&other.0));
         let cost = match worst {
             Some((more, group)) if more > 0.0 => format!("; {group} jobs take {} longer", percent(more)),
-            _ => "; no group of jobs is worse off".into(),
+            _ => "; no group of jobs takes longer".into(),
         };
         let off = self.fidelity.error();
-        // A gain that is less than what the model is off by may not be one.
+        // A gain smaller than the error of the model is not certain.
         let advice = if gain > off { format!("use {label}") } else { format!("{label} may be better") };
         let note = if gain > off { "" } else { ", which is more than the gain" };
         format!(
-            "{advice}: mean completion {} s instead of {} s ({} less){cost}; the model was {} off on what really ran{note}",
+            "{advice}: mean completion {} s instead of {} s ({} less){cost}; the error of the model on the real run was {}{note}",
             show(mean(best)),
             show(mean(0)),
             percent(gain),
@@ -345,7 +347,7 @@ mod tests {
         assert_eq!(what.validate(&history), Ok(()));
         what.nodes = -1;
         let error = what.validate(&history).expect_err("b is left out").to_string();
-        assert_eq!(error, "b would not be there to die: of 2 nodes the first 1 by name are left");
+        assert_eq!(error, "b cannot die: the replayed cluster has only the first 1 of 2 nodes by name");
         what.faults.clear();
         assert_eq!(
             what.changes(&history).as_deref(),
@@ -355,9 +357,9 @@ mod tests {
         what.slots.map = Some(8);
         assert_eq!(what.changes(&history), None, "the history does not say: that is what there was");
         history.under = Some(crate::workload::history::Under::default());
-        assert_eq!(what.changes(&history).as_deref(), Some("8 map slots a node"));
+        assert_eq!(what.changes(&history).as_deref(), Some("8 map slots per node"));
         what.slots.reduce = Some(2);
-        assert_eq!(what.changes(&history).as_deref(), Some("8 map and 2 reduce slots a node"));
+        assert_eq!(what.changes(&history).as_deref(), Some("8 map and 2 reduce slots per node"));
     }
 
     #[test]
@@ -403,10 +405,10 @@ mod tests {
         assert_eq!(slots(&history, asked), Some(PerPhase { map: 4, reduce: 1 }), "{reduces}");
     }
 
-    /// Two maps of 10 s on a node that had one slot for them.
+    /// Two maps of 10 s on a node with one map slot.
     fn narrow() -> History {
         let lines = [
-            r#"{"format":1,"cluster":"c","job":"job_1","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"normal","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{"start":0,"end":100},{"start":100,"end":200}]}}"#,
+            r#"{"format":3,"cluster":"c","job":"job_1","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"normal","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{"start":0,"end":100},{"start":100,"end":200}]}}"#,
             r#"{"at_us":1000000,"fact":{"submitted-to":{"policy":"fifo","params":{},"trackers":[{"name":"node1","host":"node1","rack":"/r","map_slots":1,"reduce_slots":1}]}}}"#,
             r#"{"at_us":1000000,"fact":{"attempt-launched":{"attempt":"job_1.m0.0","tracker":"node1"}}}"#,
             r#"{"at_us":11000000,"fact":{"attempt-succeeded":{"attempt":"job_1.m0.0","bytes_out":1}}}"#,

@@ -1,7 +1,9 @@
-//! Chance from a seed: the same numbers on every machine and with every version of every crate.
+//! Random numbers from a seed, the same on every machine and with every version of every
+//! dependency.
 //!
-//! Results are compared over years and seeds are kept as tests, so the generator is part of the format:
-//! `SplitMix64`, and distributions by inversion or Box-Muller. Deliberately absent: security.
+//! Results are compared over years and seeds are kept as tests, so the generator must never change:
+//! `SplitMix64`, and distributions by inversion or Box-Muller. Deliberately absent: cryptographic
+//! security.
 
 /// A stream of random numbers.
 #[derive(Debug, Clone)]
@@ -13,61 +15,61 @@ impl Rng {
         Self(mix(seed ^ 0x5851_f42d_4c95_7f2d))
     }
 
-    /// A stream of its own for a purpose: drawing more of one does not shift another.
+    /// A separate stream for a purpose: drawing from one stream does not change another.
     pub fn of(seed: u64, purpose: &str) -> Self {
         let folded = purpose.bytes().fold(seed, |sum, byte| mix(sum ^ u64::from(byte)));
         Self::new(folded)
     }
 
-    /// A stream of its own for the `number`-th of many.
+    /// A separate stream for the item with this number.
     #[must_use]
     pub fn forked(&self, number: u64) -> Self {
         Self(mix(self.0 ^ mix(number)))
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// A whole number below a limit; 0 for a limit of 0.
+    /// Returns an integer below `limit`; 0 for a limit of 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// An index of a list that is not empty.
+    /// Returns an index of a list that is not empty.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// True once in so many times.
+    /// Returns true with probability 1/`times`.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// From 0 to 1, without the 1.
+    /// Returns a number in `0.0..1.0`.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Between two limits.
+    /// Returns a number in `low..high`.
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// Exponential: the gaps of a Poisson process.
+    /// Returns an exponentially distributed number: the gap of a Poisson process.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// Standard normal.
+    /// Returns a number with standard normal distribution.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// Log-normal with mean 1 and this spread: task times.
+    /// Returns a log-normal factor with mean 1, for task times.
     pub fn spread(&mut self, sigma: f64) -> f64 {
         if sigma <= 0.0 {
             return 1.0;
@@ -75,7 +77,7 @@ impl Rng {
         (sigma * self.normal() - sigma * sigma / 2.0).exp()
     }
 
-    /// Puts a list in a random order.
+    /// Puts a list in random order.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, self.index(last + 1));

@@ -1,4 +1,4 @@
-//! What a world is made of: machines, network, costs, faults, the policy. Plain data.
+//! Description of a simulated cluster: machines, network, costs, faults, policy. Plain data.
 
 use crate::{fault::Fault, scenario::Step};
 use mrcore::{Config, PerPhase, Scheduler, Span};
@@ -8,53 +8,54 @@ use schedulers::{
 };
 use std::{sync::Arc, time::Instant};
 
-/// One machine: a TaskTracker and a DataNode.
+/// A machine with a TaskTracker and a DataNode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
-    /// Its rack's number.
+    /// Number of its rack.
     pub rack: u32,
-    /// Attempts at a time.
+    /// Slots of its tracker.
     pub slots: PerPhase<u32>,
-    /// How fast it computes; 1 is what profiles were measured on.
+    /// Computing speed relative to the machine that profiles were measured on.
     pub speed: f64,
-    /// Bytes a second that one reader gets from its disks.
+    /// Bytes per second that one reader gets from its disks.
     pub disk: f64,
-    /// Bytes a second in and out of it.
+    /// Bytes per second in each direction of its network interface.
     pub nic: f64,
-    /// Bytes of blocks it can keep.
+    /// Capacity of its DataNode in bytes.
     pub disk_bytes: u64,
 }
 
-/// What things cost beside the work itself.
+/// Costs of operations in addition to the work of tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Costs {
-    /// From a launch order to the first record, on top of the program's own.
+    /// Time from a launch order to the first record, in addition to that of the program.
     pub start: Span,
-    /// Up to so much more, by chance.
+    /// Maximum of a random addition to `start`.
     pub start_spread: Span,
-    /// From a recall to an empty slot.
+    /// Time from a kill to a free slot.
     pub kill: Span,
-    /// The same for a split, without writing what the map has.
+    /// Time from a split to a free slot, without writing the map output.
     pub split: Span,
-    /// The same for a pause, without writing what the reduce has in memory.
+    /// Time from a pause to a free slot, without writing the memory of the reduce.
     pub pause: Span,
-    /// Bytes a second at which maps spill and reduces save their checkpoints.
+    /// Bytes per second at which maps write output and reduces write checkpoints.
     pub write: f64,
-    /// Bytes of a reduce's state that are in memory at most: the rest is on disk already.
+    /// Largest part of the data of a reduce that is in memory, in bytes. The remaining data is on
+    /// disk already.
     pub memory: u64,
-    /// Moving a job's output into place.
+    /// Time of the commit of a job.
     pub commit: Span,
-    /// Between two tries to fetch the same output.
+    /// Time between two attempts to fetch the same map output.
     pub fetch_retry: Span,
-    /// Bytes a second that one reduce fetches at most.
+    /// Bytes per second that one reduce fetches at most.
     pub fetch: f64,
-    /// A tracker that has had no answer for this long stops what it runs.
+    /// A tracker without an answer of the JobTracker for this long stops its tasks.
     pub fence: Span,
-    /// After this long the file system has made up for the blocks of a lost node.
+    /// Time until the blocks of a lost node are replicated again.
     pub repair: Span,
-    /// Solving a policy's problem beside the core.
+    /// Time to solve the optimisation problem of a policy, outside the core.
     pub solve: Span,
-    /// Rates of flows are found anew no more often than this.
+    /// Minimum time between two computations of the rates of flows.
     pub net_epoch: Span,
 }
 
@@ -79,47 +80,48 @@ impl Default for Costs {
     }
 }
 
-/// Everything a run depends on beside its workload.
+/// Everything that a run depends on, except its workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
     /// The machines.
     pub machines: Vec<Machine>,
-    /// Bytes a second in and out of a rack.
+    /// Bytes per second in each direction of the link of a rack.
     pub rack_uplink: f64,
-    /// Bytes a second of all shuffles together; what all machines could send if not said.
+    /// Bytes per second of all shuffles together; `None` for the sum of all machines.
     pub fabric: Option<f64>,
-    /// Copies of each block.
+    /// Replicas per block.
     pub replication: usize,
-    /// Between two heartbeats of a tracker.
+    /// Interval of the heartbeats of a tracker.
     pub heartbeat: Span,
-    /// Whether a tracker speaks at once when a slot is free.
+    /// Whether a tracker sends a heartbeat as soon as a slot becomes free.
     pub out_of_band: bool,
-    /// The JobTracker looks at the time no more often than this: for runs of weeks, whose seconds do not matter.
+    /// Minimum interval of the timer of the JobTracker. Large in runs of weeks, in which seconds do
+    /// not matter.
     pub tick: Span,
-    /// The JobTracker's numbers.
+    /// Configuration of the JobTracker core.
     pub config: Config,
-    /// What things cost.
+    /// Costs of operations.
     pub costs: Costs,
-    /// The policy, as `schedulers::make` takes it.
+    /// Name of the policy for `schedulers::make`.
     pub scheduler: String,
-    /// Its parameters, by dotted key.
+    /// Parameters of the policy, by dotted key.
     pub params: Params,
-    /// Decides where blocks lie, and everything else that is left to chance.
+    /// Seed of block placement and all other random choices.
     pub seed: u64,
-    /// What goes wrong.
+    /// Faults with fixed times.
     pub faults: Vec<Fault>,
-    /// What a scenario does to it.
+    /// Steps of a scenario.
     pub steps: Vec<Step>,
-    /// One attempt in so many fails by itself; 0 for none.
+    /// One of so many attempts fails; 0 for none.
     pub failing: u64,
-    /// Check every invariant after every event.
+    /// Whether to check every invariant after every event.
     pub checked: bool,
 }
 
 impl Setup {
-    /// `nodes` equal machines in racks of 40, as most clusters of the papers' time: gigabit, one disk stream of
-    /// 80 MB/s for each reader. The heartbeat follows Hadoop's rule of a second for each hundred nodes, at least
-    /// one second and at most ten.
+    /// `nodes` equal machines in racks of 40, as in most clusters of the papers: gigabit network,
+    /// one disk stream of 80 MB/s per reader. The heartbeat interval follows the rule of Hadoop:
+    /// one second per hundred nodes, at least one and at most ten.
     pub fn even(nodes: u32, slots: PerPhase<u32>, scheduler: &str) -> Self {
         let machine = |at: u32| Machine {
             rack: at / 40,
@@ -151,8 +153,9 @@ impl Setup {
         setup
     }
 
-    /// Sets the heartbeat, and with it when silence counts: suspect after three, lost after ten, and an attempt that is
-    /// not spoken of after three was never started, or is stuck; but never sooner than by default.
+    /// Sets the heartbeat interval and the timeouts that depend on it. A tracker is suspect after
+    /// three intervals and lost after ten. An attempt that is missing in reports for three
+    /// intervals counts as not started or stuck. Timeouts are never below their defaults.
     pub fn beat_every(&mut self, heartbeat: Span) {
         let usual = Config::default();
         self.heartbeat = heartbeat;
@@ -162,14 +165,14 @@ impl Setup {
         self.config.task_timeout = Span(3 * heartbeat.0 + 500_000).max(usual.task_timeout);
     }
 
-    /// The policy, timed.
+    /// Creates the policy, with measurement of its run time.
     pub(crate) fn policy(&self, spent: &Arc<DecisionTimes>) -> Result<Box<dyn Scheduler>, PolicyError> {
         let policy = schedulers::make(&self.scheduler, &self.params)?;
         let began = Instant::now();
         Ok(Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone())))
     }
 
-    /// Slots of all machines.
+    /// Returns the slots of all machines.
     pub fn slots(&self) -> PerPhase<u32> {
         let mut sum = PerPhase { map: 0, reduce: 0 };
         for machine in &self.machines {

@@ -1,9 +1,9 @@
-//! Clusters and jobs that are small enough to be run for real on one machine, and are simulated as well.
+//! Clusters and jobs that can both be simulated and run for real on one machine.
 //!
-//! A [`Trial`] is a [`Setup`] and a [`Workload`] like any other. What makes it fit for one machine is that its tasks
-//! sleep most of the time. Paced ones read 64 KiB each, as slowly as the plan says. Scripted ones sleep, longer where the
-//! node is slow, and then write as much as the plan says. Who has real processes runs it with them and gives back an
-//! [`Outcome`] like the simulator's, from the jobs' histories.
+//! A [`Trial`] is a [`Setup`] and a [`Workload`] whose tasks mostly sleep, so that one machine can
+//! run it. Paced tasks read 64 KiB each, as slowly as the plan requires. Scripted tasks sleep,
+//! longer on a slow node, and then write the planned output. The caller runs the trial with real
+//! processes and makes an [`Outcome`] like that of the simulator from the histories of the jobs.
 
 use crate::{
     Outcome, Setup, Workload,
@@ -14,64 +14,65 @@ use crate::{
 };
 use mrcore::{PerPhase, Span, ids::JobId, job::Priority, metrics::stats::mean};
 
-/// What one map reads.
+/// Input of one map, in bytes.
 pub const BLOCK: u64 = 64 << 10;
-/// The nodes, and the slots of each: those of the Chronos paper.
+/// Number of nodes and slots per node, as in the Chronos paper.
 const NODES: u32 = 8;
 const SLOTS: PerPhase<u32> = PerPhase { map: 8, reduce: 4 };
 
-/// A cluster under one policy, and the jobs that come to it.
+/// A cluster under one policy, with its jobs.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// What it is called.
+    /// Name of the trial.
     pub name: String,
-    /// The cluster, its policy, and what goes wrong.
+    /// The cluster, its policy and faults.
     pub setup: Setup,
     /// The jobs.
     pub workload: Workload,
-    /// What its tasks are when they are real.
+    /// Kind of the real tasks.
     pub tasks: Tasks,
 }
 
-/// What tasks of a trial are when they are real.
+/// Kind of the tasks of a trial when it runs for real.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tasks {
-    /// The engine reads and reduces as slowly as the plan says.
+    /// Built-in programs that read and reduce at the planned pace.
     Paced,
-    /// Scripts that sleep for as long as the plan and the node's speed say; maps then write each line so many times.
+    /// Scripts that sleep for the planned time, scaled by the speed of the node. Maps then write
+    /// each line several times.
     Scripts {
-        /// Copies of each line.
+        /// How many times a map writes each line.
         copies: u32,
     },
 }
 
-/// Bytes of a line of input, its end included.
+/// Bytes of a line of input, including its end.
 pub const LINE: usize = 64;
-/// What a line weighs as a record of map output: a number before it, and its lengths.
+/// Bytes of a line as a record of map output, with a number and the lengths.
 const RECORD: f64 = 66.4;
 
-/// A job of paced tasks.
+/// A job with paced tasks.
 #[derive(Debug, Clone, Copy)]
 pub struct Paced<'a> {
-    /// When it comes, seconds after the first.
+    /// Submission, in seconds after the first job.
     pub at_s: f64,
-    /// Its group and the beginning of its name.
+    /// Group, and prefix of the name.
     pub group: &'a str,
-    /// Whose.
+    /// User of the job.
     pub user: &'a str,
-    /// How many maps, and seconds of each.
+    /// Number of maps, and seconds per map.
     pub maps: (u32, f64),
-    /// How many reduces, and seconds of each once it has its input.
+    /// Number of reduces, and seconds per reduce after the shuffle.
     pub reduces: (u32, f64),
 }
 
-/// A job that comes then, of so many maps and reduces, and seconds of each.
+/// Shorthand for a [`Paced`] job.
 fn job<'a>(at_s: f64, group: &'a str, user: &'a str, maps: (u32, f64), reduces: (u32, f64)) -> Paced<'a> {
     Paced { at_s, group, user, maps, reduces }
 }
 
 impl Paced<'_> {
-    /// The job.
+    /// Returns the plan of the job.
     pub fn plan(&self, number: usize) -> JobPlan {
         let (maps, map_s) = self.maps;
         let (reduces, reduce_s) = self.reduces;
@@ -98,13 +99,13 @@ impl Paced<'_> {
     }
 }
 
-/// A workload of such jobs.
+/// Returns a workload of paced jobs.
 pub fn workload(name: &str, jobs: &[Paced<'_>]) -> Workload {
     let jobs = jobs.iter().enumerate().map(|(number, job)| job.plan(number)).collect();
     Workload { name: name.to_owned(), jobs }.sorted()
 }
 
-/// What policies wait for, as short as everything else here: tasks take seconds, not minutes.
+/// Short waiting times for policies, because tasks take seconds and not minutes.
 const BRISK: [(&str, &str); 6] = [
     ("fair.node_wait", "500ms"),
     ("fair.rack_wait", "500ms"),
@@ -114,8 +115,8 @@ const BRISK: [(&str, &str); 6] = [
     ("hsrtf.every", "2s"),
 ];
 
-/// Eight nodes on one machine: disks and links are as fast as memory, silence is noticed within seconds, and it takes
-/// a process some time to begin, sometimes more.
+/// Eight nodes on one machine: disks and links are as fast as memory, lost nodes are detected
+/// within seconds, and the start of a process takes a random time.
 pub fn setup(variant: &Variant) -> Setup {
     let mut setup = Setup::even(NODES, SLOTS, &variant.scheduler);
     setup.params = BRISK.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
@@ -135,13 +136,14 @@ pub fn setup(variant: &Variant) -> Setup {
 }
 
 impl Trial {
-    /// Jobs under a policy.
+    /// A trial with paced tasks.
     pub fn new(name: &str, variant: &Variant, workload: Workload, faults: Vec<Fault>) -> Self {
         let setup = Setup { faults, ..setup(variant) };
         Self { name: name.to_owned(), setup, workload, tasks: Tasks::Paced }
     }
 
-    /// The same with scripts for tasks: how long reduces take does not depend on their bytes, and they write next to nothing.
+    /// The same trial with scripts as tasks: the time of reduces does not depend on their bytes,
+    /// and they write almost nothing.
     #[must_use]
     fn scripted(mut self, copies: u32) -> Self {
         for job in &mut self.workload.jobs {
@@ -157,8 +159,9 @@ impl Trial {
         self
     }
 
-    /// The same with what was up to the real cluster: when jobs came, and where their input lay. How long tasks take
-    /// stays as it was planned. Everything is a second later, when all trackers have come.
+    /// The same trial with the submission times and block locations of a real run. Task times
+    /// remain as planned. All times are a second later, because the trackers need that long to
+    /// register.
     #[must_use]
     pub fn as_it_was(&self, history: &History) -> Self {
         let mut same = self.clone();
@@ -175,15 +178,15 @@ impl Trial {
     }
 }
 
-/// How well a simulation foretold what really came: each job's seconds.
+/// Compares a simulation with the real run: the duration of each job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fidelity {
-    /// Name, real, simulated.
+    /// Name, real seconds, simulated seconds.
     pub jobs: Vec<(String, f64, f64)>,
 }
 
 impl Fidelity {
-    /// Of one run and its simulation.
+    /// Compares a run with its simulation.
     pub fn of(real: &Outcome, simulated: &Outcome) -> Self {
         let seconds =
             |outcome: &Outcome, id: JobId| outcome.metrics.job(id).and_then(makespan_s).unwrap_or(0.0);
@@ -194,13 +197,13 @@ impl Fidelity {
         Self { jobs: jobs.collect() }
     }
 
-    /// Mean over jobs of how far the simulated time is from the real one, as a part of it.
+    /// Returns the mean relative error of the simulated durations.
     pub fn error(&self) -> f64 {
         let off = self.jobs.iter().map(|(_, real, simulated)| (simulated - real).abs() / real.max(1e-6));
         mean(&off.collect::<Vec<_>>())
     }
 
-    /// Each job.
+    /// A table with one row per job.
     pub fn table(&self) -> Table {
         let mut table = Table::new(&["job", "real s", "simulated s", "off"]);
         for (name, real, simulated) in &self.jobs {
@@ -217,10 +220,11 @@ impl Fidelity {
     }
 }
 
-/// The trials by which the simulator is measured: mixes of sizes under different policies, preempted slots from
-/// maps and reduces, and a node that dies.
+/// The trials that measure the accuracy of the simulator: mixes of sizes under different policies,
+/// preemption of maps and reduces, and a lost node.
 pub fn all() -> Vec<Trial> {
-    // Jobs come in the middle of others' waves: which of two things at the same moment comes first is nobody's merit.
+    // Jobs are submitted during the waves of other jobs, so that the result does not depend on the
+    // order of simultaneous events.
     let mix = workload(
         "mix",
         &[
@@ -243,7 +247,7 @@ pub fn all() -> Vec<Trial> {
     let reduces = workload(
         "reduces",
         &[
-            // Its reduces hold every slot while its maps go on.
+            // Its reduces occupy every slot while its maps run.
             job(0.0, "large", "ann", (190, 4.0), (40, 4.0)),
             job(1.7, "small", "bob", (8, 2.0), (4, 2.0)),
             job(5.9, "medium", "bob", (32, 2.0), (12, 3.0)),
@@ -257,13 +261,13 @@ pub fn all() -> Vec<Trial> {
     );
     let dies = || vec![Fault { at_s: 3.0, for_s: None, what: FaultKind::Node { node: 3 } }];
     let soon = [("min_share_timeout", "1s"), ("fair_share_timeout", "1s")];
-    let back = Variant::tuned("fair, slots back", "fair", &soon);
+    let preempting = Variant::tuned("fair, preemption", "fair", &soon);
     let fcs = Variant::tuned("fcs", "fcs", &[("newly_launched", "2s")]);
     let prp = Variant::tuned("hsrtf-prp", "hsrtf-prp", &[("newly_launched", "1s")]);
     vec![
         Trial::new("fifo", &Variant::plain("fifo"), mix.clone(), Vec::new()),
         Trial::new("fair", &Variant::plain("fair"), mix.clone(), Vec::new()),
-        Trial::new("fair, slots back", &back, long, Vec::new()),
+        Trial::new("fair, preemption", &preempting, long, Vec::new()),
         Trial::new("hsrtf-prp", &prp, mix, Vec::new()),
         Trial::new("fcs", &fcs, reduces, Vec::new()),
         Trial::new("chronos(fifo), a node dies", &Variant::plain("chronos(fifo)"), two.clone(), dies()),
@@ -272,7 +276,7 @@ pub fn all() -> Vec<Trial> {
     ]
 }
 
-/// One node takes three times as long over everything.
+/// One node is three times slower.
 fn slow_node() -> Trial {
     let jobs = [
         job(0.0, "large", "ann", (100, 3.0), (10, 3.0)),
@@ -286,8 +290,8 @@ fn slow_node() -> Trial {
     trial
 }
 
-/// One in which bytes take longer than anything else: every shuffle goes over one link of so many bytes a second. Who
-/// runs it has to see to that link; each map's output is sixteen times its input.
+/// A trial that is limited by bytes: every shuffle uses one link with this rate. The caller has to
+/// provide that link. The output of a map is sixteen times its input.
 pub fn narrow_link(bytes_per_s: f64) -> Trial {
     let jobs = [
         job(0.0, "large", "ann", (48, 2.0), (8, 1.5)),
@@ -299,12 +303,12 @@ pub fn narrow_link(bytes_per_s: f64) -> Trial {
     let mut trial =
         Trial::new("fair, a narrow link", &fair, workload("link", &jobs), Vec::new()).scripted(16);
     trial.setup.fabric = Some(bytes_per_s);
-    // Every node has every block: what goes over the link is shuffled.
+    // Every node has every block, so the link carries only shuffle traffic.
     trial.setup.replication = trial.setup.machines.len();
     trial
 }
 
-/// One that takes some seconds.
+/// A trial of a few seconds.
 pub fn short() -> Trial {
     let jobs = [
         job(0.0, "large", "ann", (80, 4.0), (8, 2.0)),
@@ -344,9 +348,9 @@ mod tests {
         assert!(sum.iter().all(|count| *count > 0), "splits, pauses, tasks recovered: {sum:?}");
     }
 
-    /// Else it would say nothing of how bytes are shared.
+    /// Otherwise the trial would not measure how bandwidth is shared.
     #[test]
-    fn a_narrow_link_is_what_its_trial_is_about() {
+    fn narrow_link_dominates_its_trial() {
         let first = |rate: f64| {
             let Trial { setup, workload, .. } = narrow_link(rate);
             let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");

@@ -1,5 +1,6 @@
-//! The papers' experiments without the command line. `FERMATA_REPRO=DIR cargo test --release -p fermata-sim --test repro
-//! -- --ignored` writes a page and tables for each paper to that folder; `FERMATA_PAPERS=hsrtf,fcs` chooses.
+//! Runs the experiments of the papers without the command line. `FERMATA_REPRO=DIR cargo test
+//! --release -p fermata-sim --test repro -- --ignored` writes a page and tables per paper to that
+//! folder; `FERMATA_PAPERS=hsrtf,fcs` selects papers.
 
 use fermata_sim::{
     profile,
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 
 #[test]
 #[ignore = "minutes of work, for release builds"]
-fn every_paper() {
+fn papers_are_reproduced() {
     let Some(folder) = std::env::var_os("FERMATA_REPRO").map(PathBuf::from) else { return };
     let chosen = std::env::var("FERMATA_PAPERS").unwrap_or_default();
     let seeds = std::env::var("FERMATA_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);

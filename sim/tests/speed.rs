@@ -1,5 +1,6 @@
-//! How fast the world turns. `cargo test --release -p fermata-sim --test speed -- --ignored --nocapture --test-threads 1`
-//! prints events a second and the peak of memory; `FERMATA_TRACES` names the folder of traces.
+//! Measures the speed of the simulator. `cargo test --release -p fermata-sim --test speed --
+//! --ignored --nocapture --test-threads 1` prints events per second and peak memory;
+//! `FERMATA_TRACES` is the folder of traces.
 
 use fermata_sim::{
     Setup, Workload, World, profile,
@@ -22,7 +23,7 @@ fn peak_mib() -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
-/// Seconds of CPU time of this process: others use the machine too.
+/// CPU seconds of this process, because other processes use the machine too.
 fn cpu_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = stat.rsplit(')').next().unwrap_or("");
@@ -52,7 +53,7 @@ fn measure(name: &str, setup: Setup, workload: Workload, limit_s: f64) {
 
 #[test]
 #[ignore = "a measurement, for release builds"]
-fn a_fcs() {
+fn speed_of_the_fcs_workload() {
     for (name, kinds) in [("map-heavy", papers::FCS_MAP_HEAVY), ("reduce-heavy", papers::FCS_REDUCE_HEAVY)] {
         let setup = Setup::even(45, PerPhase { map: 8, reduce: 4 }, &scheduler());
         measure(name, setup, papers::fcs(&profile::built_in(), &kinds, 30.0, 171, 1), 20.0);
@@ -61,7 +62,7 @@ fn a_fcs() {
 
 #[test]
 #[ignore = "a measurement, for release builds"]
-fn b_facebook() {
+fn speed_of_the_facebook_trace() {
     let Some(traces) = std::env::var_os("FERMATA_TRACES").map(PathBuf::from) else { return };
     let path = traces.join(Path::new("swim/FB-2009_samples_24_times_1hr_0.tsv"));
     let scaling = swim::Scaling { bytes: 1.0, block: 128 << 20, reduces_max: 600 };
@@ -71,7 +72,7 @@ fn b_facebook() {
 
 #[test]
 #[ignore = "a measurement, for release builds"]
-fn c_ten_thousand_nodes() {
+fn speed_with_ten_thousand_nodes() {
     let (profiles, mut rng) = (profile::built_in(), Rng::new(1));
     let job = |number: u32, rng: &mut Rng| {
         Outline {

@@ -1,4 +1,4 @@
-//! A world in which nothing can continue any more ends, and says what did not.
+//! A run that has stalled ends, and reports the unfinished jobs.
 
 use fermata_sim::{
     Outcome, PerPhase, Setup, World,
@@ -21,7 +21,7 @@ fn unfinishable_jobs_end_the_run() {
         setup.machines.iter_mut().for_each(|machine| machine.slots = PerPhase { map: 4, reduce: 0 });
     });
     assert!(no_reduces.unfinished > 0);
-    let left = no_reduces.metrics.jobs().filter(|(_, job)| job.last_looked_at.is_some()).count();
+    let left = no_reduces.metrics.jobs().filter(|(_, job)| job.observed_until.is_some()).count();
     assert_eq!(left, no_reduces.unfinished, "they count up to when they were left");
     let dead = played(|setup| {
         setup.faults =
@@ -31,7 +31,7 @@ fn unfinishable_jobs_end_the_run() {
     assert!(dead.unfinished > 0);
 }
 
-/// A long silence that will end is no standstill: everything is down for two hours, and then goes on.
+/// A long outage that will end is not a stall: everything is down for two hours and then continues.
 #[test]
 fn pending_heals_are_waited_for() {
     let away = played(|setup| {

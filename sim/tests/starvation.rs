@@ -1,9 +1,12 @@
-//! How soon a job with reduces *ends* in a flood of others, for every policy, with preempted slots and given again: a job that
-//! is launched once and preempted forever would pass where only the first launch is looked at.
+//! Bounds on the completion of a job with reduces under a flood of other jobs, for every policy
+//! with preemption. Completion is measured instead of the first launch, because a job could be
+//! launched once and then be preempted forever.
 //!
-//! Two nodes of two map slots and one reduce slot. Half as much again as they can do comes for ten minutes: jobs of eight
-//! maps and two reduces every eight seconds, and after a minute one of one map and one reduce; or jobs of one map and one
-//! reduce every two seconds, and one of twenty maps and four reduces. Maps and reduces take three seconds.
+//! The cluster has two nodes with two map slots and one reduce slot each, and gets 1.5 times the
+//! load that it can process for ten minutes. Either jobs of eight maps and two reduces arrive every
+//! eight seconds, and after a minute a job with one map and one reduce. Or jobs of one map and one
+//! reduce arrive every two seconds, and then a job with twenty maps and four reduces. Maps and
+//! reduces take three seconds.
 
 use fermata_sim::{
     Setup, Workload, World, experiment::makespan_s, profile::Profile, rng::Rng, workload::Outline,
@@ -11,18 +14,21 @@ use fermata_sim::{
 use mrcore::{PerPhase, Span};
 use std::fmt::Write as _;
 
-/// Seconds within which the one job ends: a small one among larger ones, a large one among smaller ones (nothing for one that
-/// may wait as long as they come), by the policy around which nothing or a wrapper is.
+/// Maximum seconds to completion, by policy: for a small job among larger ones, and for a large job
+/// among smaller ones (`None` if it may wait as long as smaller jobs arrive). They hold for the
+/// policy alone and for a wrapped one.
 const BOUNDS: &[(&str, u64, Option<u64>)] = &[
-    // Behind all that came earlier.
+    // After all earlier jobs.
     ("fifo", 90, Some(120)),
     ("capacity", 90, Some(120)),
-    // Its part of the slots, from the next one that comes free.
+    // Its share of the slots, from the next free one.
     ("fair", 30, Some(150)),
     ("coshh", 30, Some(150)),
-    // Its reduces go first once they have waited for five times their own length, one after the other.
+    // Its reduces come first after they have waited for five times their own duration, one after
+    // the other.
     ("fcs", 30, Some(300)),
-    // Shortest first: a large one does not end while smaller ones come, also under pr, where it has a slot now and then.
+    // Shortest first: a large job does not end while smaller ones arrive. Under pr it gets a slot
+    // only now and then.
     ("hsrtf-pu", 30, None),
     ("hsrtf-pup", 30, None),
     ("hsrtf-pr", 30, None),
@@ -44,7 +50,7 @@ fn job(at_s: f64, who: &str, maps: u32, reduces: u32) -> Outline<'static> {
     Outline { at_s, name, group, user, maps, block: 30_000_000, reduces, profile: &THREE_SECONDS }
 }
 
-/// Seconds from submission to end of the one job, or so far.
+/// Returns the seconds from submission to the end of the job, or to the end of the run.
 fn takes(spec: &str, flood: (u32, u32, f64), one: (u32, u32)) -> (f64, bool) {
     let mut rng = Rng::new(1);
     let count = (600.0 / flood.2) as u32;

@@ -1,4 +1,4 @@
-//! Real traces, where they are at hand: set `FERMATA_TRACES` to the folder that holds `swim/` and `rumen/`.
+//! Runs real traces if available: `FERMATA_TRACES` is the folder with `swim/` and `rumen/`.
 
 use fermata_sim::{
     Setup, World,
@@ -10,7 +10,7 @@ use fermata_sim::{
 use mrcore::{PerPhase, Span};
 use std::path::PathBuf;
 
-/// The folder, or a word that there is none.
+/// Returns the folder of traces. Prints a message if there is none.
 fn traces() -> Option<PathBuf> {
     let folder = std::env::var_os("FERMATA_TRACES").map(PathBuf::from).filter(|folder| folder.is_dir());
     if folder.is_none() {

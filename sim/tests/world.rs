@@ -1,4 +1,4 @@
-//! Lives of small worlds: times that can be worked out by hand, and the same seed giving the same facts.
+//! Runs of small simulated clusters: durations that can be computed by hand, and reproducibility.
 
 use fermata_sim as sim;
 use mrcore::{PerPhase, Span, ids::JobId, metrics::JobFigures};
@@ -12,7 +12,7 @@ use sim::{
 
 const MB: u64 = 1_000_000;
 
-/// 10 MB/s in maps, 20 MB/s in reduces, 100 MB/s in merges; half of the input comes out of maps.
+/// 10 MB/s in maps, 20 MB/s in reduces, 100 MB/s in merges; map output is half of the input.
 const PLAIN: Profile = Profile {
     map_mbps: 10.0,
     map_out: 0.5,
@@ -62,7 +62,7 @@ fn near(value: f64, expected: f64, tolerance: f64) {
 
 #[test]
 fn local_map_time_follows_its_bytes() {
-    // Two nodes with all the data, four slots, eight maps of 10 s and a start of 1 s: two waves.
+    // Two nodes with all the data, four slots, eight maps of 10 s with a start of 1 s: two waves.
     let outcome = play(setup(2), workload(vec![job(5.0, 8, 0)]));
     near(makespan_s(&outcome, 1), 22.1, 0.3);
     assert_eq!(figures(&outcome, 1).near, [8, 0, 0]);
@@ -70,8 +70,8 @@ fn local_map_time_follows_its_bytes() {
 
 #[test]
 fn a_shuffle_overlaps_the_maps_and_the_rest_follows() {
-    // Eight maps give 400 MB; two reduces of 200 MB each: the last wave's part is fetched in about 3 s at 80 MB/s
-    // less what was fetched before, merged in 2 s and reduced in 10 s.
+    // Eight maps give 400 MB, so each of two reduces gets 200 MB. Most of it is fetched during the
+    // maps. The output of the last wave is fetched at 80 MB/s, merged in 2 s and reduced in 10 s.
     let outcome = play(setup(2), workload(vec![job(5.0, 8, 2)]));
     near(makespan_s(&outcome, 1), 22.1 + 100.0 / 80.0 + 2.0 + 10.0, 1.0);
     let mut late = workload(vec![job(5.0, 8, 2)]);
@@ -82,7 +82,8 @@ fn a_shuffle_overlaps_the_maps_and_the_rest_follows() {
 
 #[test]
 fn remote_maps_share_the_link() {
-    // All data on node 0, which has no slots; node 1 reads four streams of up to 10 MB/s through 20 MB/s.
+    // All data is on node 0, which has no slots. Node 1 reads four streams of up to 10 MB/s through
+    // a link of 20 MB/s.
     let mut setup = setup(2);
     setup.machines[0].slots = PerPhase { map: 0, reduce: 0 };
     setup.machines[1].slots.map = 4;
@@ -101,12 +102,13 @@ fn slow_machine_recovers_after_the_fault() {
     setup.faults =
         vec![Fault { at_s: 8.0, for_s: Some(10.0), what: FaultKind::Slow { node: 0, factor: 10.0 } }];
     let outcome = play(setup, workload(vec![job(5.0, 1, 0)]));
-    // From 6.03 to 8 two seconds' work, one in the next ten, seven more after that.
+    // From 6.03 to 8 s two seconds of work are done, in the next ten seconds one, after that the
+    // remaining seven.
     near(makespan_s(&outcome, 1), 13.0 + 7.05, 0.3);
 }
 
 #[test]
-fn a_lost_node_is_noticed_and_its_maps_run_again() {
+fn lost_node_is_detected_and_its_maps_run_again() {
     let mut setup = setup(3);
     setup.faults = vec![Fault { at_s: 20.0, for_s: None, what: FaultKind::Node { node: 1 } }];
     let outcome = play(setup, workload(vec![job(2.0, 12, 2)]));
@@ -116,7 +118,7 @@ fn a_lost_node_is_noticed_and_its_maps_run_again() {
 }
 
 #[test]
-fn the_jobtracker_comes_back_to_where_it_was() {
+fn restarted_jobtracker_resumes_its_state() {
     let mut setup = setup(3);
     setup.faults = vec![Fault { at_s: 12.0, for_s: Some(5.0), what: FaultKind::JobTracker }];
     let outcome = play(setup, workload(vec![job(2.0, 12, 2), job(14.0, 3, 1)]));
@@ -125,7 +127,7 @@ fn the_jobtracker_comes_back_to_where_it_was() {
 }
 
 #[test]
-fn a_partition_is_survived_by_both_sides() {
+fn jobs_survive_a_partition() {
     let mut setup = setup(3);
     setup.faults = vec![
         Fault { at_s: 8.0, for_s: Some(30.0), what: FaultKind::Partition { node: 0 } },
@@ -152,13 +154,14 @@ fn the_same_seed_gives_the_same_facts() {
 }
 
 #[test]
-fn an_idle_day_costs_nothing() {
+fn idle_time_is_skipped() {
     let outcome = play(setup(4), workload(vec![job(1.0, 2, 1), job(86_400.0, 2, 1)]));
     assert!(outcome.events < 5_000, "{} events", outcome.events);
     near(makespan_s(&outcome, 1), makespan_s(&outcome, 2), 1.5);
 }
 
-/// One node with a slot of each kind; somebody takes its slots back at a moment, and lets go three seconds later.
+/// One node with a slot of each kind. A user preempts its attempts at `at_s`, and releases them
+/// three seconds later.
 fn disturbed(jobs: Vec<Outline<'static>>, at_s: f64) -> Outcome {
     let mut setup = Setup::even(1, PerPhase { map: 1, reduce: 1 }, "fifo");
     setup.checked = true;
@@ -167,10 +170,11 @@ fn disturbed(jobs: Vec<Outline<'static>>, at_s: f64) -> Outcome {
 }
 
 #[test]
-fn a_split_stops_the_work_and_starting_again_takes_time() {
+fn split_costs_the_write_and_a_new_start() {
     let (job, calm) = (|| job(5.0, 1, 0), play(setup(1), workload(vec![job(5.0, 1, 0)])));
     let outcome = disturbed(vec![job()], 11.0);
-    // Half done: 25 MB of output are written in 0.25 s after 0.05 s, in which nothing else is done; the rest starts in 1.03 s.
+    // Half of the map is done: 0.05 s, then 25 MB of output are written in 0.25 s without other
+    // work. The remainder starts after 1.03 s.
     let cost = 0.05 + 0.25 + 1.03;
     near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), cost, 0.05);
     let job = figures(&outcome, 1);
@@ -179,24 +183,26 @@ fn a_split_stops_the_work_and_starting_again_takes_time() {
 }
 
 #[test]
-fn a_pause_writes_what_is_in_memory_and_reads_it_back() {
-    // Four maps one after the other are done after 44.1 s. After 40 s the reduce has 150 MB, of which 134 MB are in memory.
+fn pause_writes_and_reads_the_data_in_memory() {
+    // Four maps one after the other are done after 44.1 s. After 40 s the reduce has 150 MB, of
+    // which 134 MB are in memory.
     let calm = disturbed(vec![job(0.0, 4, 1)], 500.0);
     let outcome = disturbed(vec![job(0.0, 4, 1)], 40.0);
     let job = figures(&outcome, 1);
     assert_eq!((job.preemption.pauses, job.preemption.resumes, job.lost), (1, 1, Span(0)));
     let memory = f64::from(128 << 20);
     let (split, write, read) = (0.05 + 35e6 / 100e6, 0.1 + memory / 100e6, memory / 80e6);
-    // The map that ran beside it was split, and its rest started again.
+    // The map that ran at the same time was split, and its remainder was started again.
     near(job.overhead().as_secs_f64(), write + 1.03 + read + split + 1.03, 0.1);
-    // Held for 3 s, then 1.03 s of starting and 1.7 s of reading; the last map is done by then.
+    // On hold for 3 s, then 1.03 s to start and 1.7 s to read; the last map is done by then.
     near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), 43.0 + 1.03 + read - 44.1, 0.2);
 }
 
 #[test]
 fn checkpoint_transfer_shares_the_link() {
-    // A long job's only reduce is paused for small ones that take both reduce slots. The nodes are not equally fast, so that the
-    // other one is sometimes free first, and the state comes there through 20 MB/s or 125 MB/s.
+    // The only reduce of a long job is paused for small jobs that take both reduce slots. The nodes
+    // have different speeds, so that the other node is sometimes free first. The checkpoint is
+    // transferred there over a link of 20 MB/s or 125 MB/s.
     let run = |nic: f64| {
         let mut setup = Setup::even(2, PerPhase { map: 2, reduce: 1 }, "fcs");
         setup.checked = true;

@@ -1,5 +1,5 @@
-//! A task process for the tracker's tests: speaks the umbilical and does what the setting `fake` of its job says.
-//! Ends at once when nobody started it as a task.
+//! A task process for tests of the tracker: it uses the umbilical protocol and does what the
+//! setting `fake` of its job requests. Exits immediately if it was not started as a task.
 
 use mrlib::{
     segment::{Extent, Index},
@@ -32,7 +32,7 @@ fn receive(stream: &mut UnixStream) -> Option<to_task::Kind> {
 
 fn main() {
     let Some(path) = std::env::var_os(UMBILICAL_VAR) else { return };
-    // As mrlib does, first thing: die with the tracker.
+    // Like mrlib, first request to die with the tracker.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     assert_eq!(std::env::var(TRACKER_PID_VAR).unwrap(), std::os::unix::process::parent_id().to_string());
     assert_eq!(std::env::var(LIMIT_NOFILE_VAR).unwrap(), "4096");
@@ -45,7 +45,7 @@ fn main() {
     println!("oom_score_adj {}", fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim());
     let here = fs::canonicalize(std::env::current_dir().unwrap()).unwrap();
     assert_eq!(here, Path::new(&start.work_dir), "its folder is the attempt's");
-    fs::write("scrap", "left lying about").unwrap();
+    fs::write("scrap", "left behind").unwrap();
     let progress = Progress { done: 0.5, stage: "map".into(), ..Progress::default() };
     send(&mut stream, Kind::Progress(progress));
     let what = spec.conf.get("fake").cloned().unwrap_or_default();
@@ -74,7 +74,7 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             send(stream, Kind::Failed(text.into()));
             exit(1);
         }
-        // In a group of its own, and soon without a parent.
+        // In a separate process group, and soon without a parent.
         ("escape", then) => {
             let mut shell = Command::new("sh");
             let script = "sleep 1000 <&- >&- 2>&- & echo grandchild $!";
@@ -96,7 +96,7 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             send(stream, Kind::FetchFailed(FetchFailed { attempt: map.into(), addr: "node2:7000".into() }));
             sleep();
         }
-        // As if there were no room where it should go.
+        // As if the first disk were full.
         ("elsewhere", _) => {
             fs::write(&start.map_output, "half").unwrap();
             let other = TaskStart { map_output: start.other_map_outputs[0].clone(), ..start.clone() };
@@ -114,7 +114,7 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
     }
 }
 
-/// Says, takes or prints too much, or is simply done.
+/// Sends, uses or prints too much, or succeeds.
 fn overdo(stream: &mut UnixStream, start: &TaskStart, what: &str, how_much: &str) {
     match (what, how_much) {
         ("long", bytes) => {
@@ -145,15 +145,15 @@ fn overdo(stream: &mut UnixStream, start: &TaskStart, what: &str, how_much: &str
     }
 }
 
-/// Says each map event back as a piece, and how many maps there are as a counter.
+/// Returns each map event as a piece, and the number of maps as a counter.
 fn wait_for_events(stream: &mut UnixStream, count: usize) {
     let mut pieces = Vec::new();
     let mut counters = HashMap::new();
     while pieces.len() < count {
-        let Some(to_task::Kind::MapEvents(news)) = receive(stream) else { exit(4) };
-        assert_eq!(news.first, pieces.len() as u64);
-        counters.insert("MAPS".to_string(), u64::from(news.maps));
-        for event in news.events {
+        let Some(to_task::Kind::MapEvents(map_events)) = receive(stream) else { exit(4) };
+        assert_eq!(map_events.first, pieces.len() as u64);
+        counters.insert("MAPS".to_string(), u64::from(map_events.maps));
+        for event in map_events.events {
             pieces.push(match event.kind.unwrap() {
                 map_event::Kind::Available(map) => format!("{}={}", map.attempt, map.local_path),
                 map_event::Kind::Withdrawn(map) => format!("-{map}"),

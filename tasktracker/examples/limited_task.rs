@@ -1,5 +1,5 @@
-//! A task process on mrlib, as a job author's is, whose job does nothing but reach for its limits: it says what
-//! they are, or takes memory without end if the job's setting `eat` is set.
+//! A task process on mrlib, like that of a job author, whose job reports its resource limits, or
+//! allocates memory without end if the setting `eat` is set.
 
 use mrlib::{TaskError, task};
 use rustix::process::{Resource, getrlimit};
@@ -11,7 +11,7 @@ fn main() -> ExitCode {
         if conf.get("eat").is_some() {
             let mut eaten = Vec::new();
             loop {
-                // Reserved and not used, so that it is the address space that ends.
+                // Reserved and not used, so that the limit of the address space is reached.
                 eaten.push(Vec::<u8>::with_capacity(64 << 20));
                 std::hint::black_box(&eaten);
             }

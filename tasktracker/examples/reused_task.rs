@@ -1,5 +1,5 @@
-//! A task process on mrlib whose job says which process it is, where it is, and does nothing else; with the setting
-//! `panic` it panics.
+//! A task process on mrlib whose job prints its process ID and folder; with the setting `panic` it
+//! panics.
 
 use mrlib::task;
 use std::{process::ExitCode, sync::Arc};
@@ -8,10 +8,10 @@ fn main() -> ExitCode {
     let Some(socket) = task::umbilical_path() else { return ExitCode::from(2) };
     let make: Arc<task::MakeJob> = Arc::new(|_, conf| {
         let here = std::env::current_dir().unwrap_or_default();
-        // No end of line: what is buffered must not become the next attempt's.
+        // No line end: buffered output must not appear in the log of the next attempt.
         print!("{} {}", std::process::id(), here.display());
         eprintln!("process {}", std::process::id());
-        assert!(conf.get("panic").is_none(), "as it was told");
+        assert!(conf.get("panic").is_none(), "panic requested");
         mrlib::registry::job("sort", conf)
     });
     task::serve(&socket, make)

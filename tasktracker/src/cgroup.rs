@@ -1,8 +1,9 @@
-//! Control groups: the kernel itself holds a task process, with all that it starts, to its memory and its number of
-//! processes. Versions 1 and 2. Best effort: a tracker that may not make groups says so once, and its warden still
-//! looks.
+//! Control groups, versions 1 and 2: the kernel limits the memory and the number of processes of a
+//! task process including its children. If the tracker cannot create groups, it logs this once, and
+//! only the process monitor enforces the limits.
 //!
-//! A group a process, beside the tracker's own, named by the tracker's incarnation and the process's number.
+//! There is a group per task process, next to that of the tracker, named by the incarnation of the
+//! tracker and the number of the process.
 
 use rustix::process::Pid;
 use std::{
@@ -14,21 +15,21 @@ use std::{
 
 const MOUNTED: &str = "/sys/fs/cgroup";
 const PREFIX: &str = "fermata-task-";
-/// Where the tracker itself goes.
+/// Group of the tracker itself.
 const TRACKER: &str = "fermata-tracker";
-/// A group has its process long before this.
+/// Age after which a new group must have a process.
 const SETTLED: Duration = Duration::from_mins(1);
 
-/// What a group holds its processes to.
+/// Limits of a group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Bytes.
+    /// Memory in bytes.
     pub(crate) memory: u64,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub(crate) processes: u64,
 }
 
-/// Where groups are made: a folder for each controller, or one for both.
+/// Parent folders of the groups: one per controller, or one for both.
 #[derive(Debug, Clone)]
 pub(crate) struct Groups {
     parents: Vec<(PathBuf, Vec<(&'static str, u64)>)>,
@@ -36,7 +37,8 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Where this process may make groups; none if it may not, which is said.
+    /// Returns where this process may create groups; logs a warning and returns `None` if it may
+    /// not.
     pub(crate) fn open(bounds: Bounds, incarnation: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         match Self::open_in(Path::new(MOUNTED), &own, bounds, incarnation) {
@@ -44,7 +46,7 @@ impl Groups {
             Err(why) => {
                 tracing::warn!(
                     why,
-                    "no control groups: the kernel does not hold tasks to task_memory_max and task_processes_max, the tracker checks every half second"
+                    "no control groups: the kernel does not enforce task_memory_max and task_processes_max, only the tracker checks them, every half second"
                 );
                 None
             }
@@ -59,13 +61,13 @@ impl Groups {
         };
         let groups = Self { parents, incarnation };
         groups.sweep();
-        // Tried now, so that a task does not meet the error.
+        // Tested now, so that the error does not occur in a task.
         let tried = groups.make(0);
         groups.remove(0).ok();
-        tried.map(|()| groups).map_err(|error| format!("this account may make none: {error}"))
+        tried.map(|()| groups).map_err(|error| format!("this account may not create control groups: {error}"))
     }
 
-    /// Removes what a tracker that was killed has left. A group with a process in it stays, and so does a new one.
+    /// Removes groups of a killed tracker. Groups with processes, and new groups, are kept.
     fn sweep(&self) {
         let entries = self.parents.iter().flat_map(|(parent, _)| fs::read_dir(parent)).flatten().flatten();
         for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)) {
@@ -82,7 +84,7 @@ impl Groups {
         self.parents.iter().map(move |(parent, limits)| (parent.join(&name), &limits[..]))
     }
 
-    /// Makes the group of the process of this number.
+    /// Creates the group of the process with this number.
     pub(crate) fn make(&self, number: u64) -> io::Result<()> {
         for (folder, limits) in self.folders(number) {
             fs::create_dir(&folder)?;
@@ -93,7 +95,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Puts a process into its group.
+    /// Moves a process into its group.
     pub(crate) fn enter(&self, number: u64, pid: Pid) -> io::Result<()> {
         for (folder, _) in self.folders(number) {
             fs::write(folder.join("cgroup.procs"), pid.as_raw_nonzero().to_string())?;
@@ -101,7 +103,7 @@ impl Groups {
         Ok(())
     }
 
-    /// How often the kernel has refused the group of this number one more process.
+    /// Returns how often the kernel has refused the group of this number another process.
     pub(crate) fn refusals(&self, number: u64) -> u64 {
         let events = self.folders(number).filter_map(|(folder, _)| {
             let text = fs::read_to_string(folder.join("pids.events")).ok()?;
@@ -122,16 +124,17 @@ impl Groups {
 
 type Parents = Vec<(PathBuf, Vec<(&'static str, u64)>)>;
 
-/// Version 1: a tree for each controller.
+/// Version 1: a tree per controller.
 fn first(mounted: &Path, own: &str, bounds: Bounds) -> Result<Parents, String> {
     let of = |controller: &str, limit: (&'static str, u64)| {
         let path = own.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
             fields.next()?.split(',').any(|name| name == controller).then(|| fields.next())?
         });
-        let path = path.ok_or_else(|| format!("this process is in none of {controller}"))?;
+        let path =
+            path.ok_or_else(|| format!("this process is in no group of the controller {controller}"))?;
         let folder = mounted.join(controller).join(path.trim_start_matches('/'));
-        let missing = || format!("{} is not there", folder.display());
+        let missing = || format!("{} does not exist", folder.display());
         if folder.is_dir() { Ok((folder.clone(), vec![limit])) } else { Err(missing()) }
     };
     Ok(vec![
@@ -140,42 +143,49 @@ fn first(mounted: &Path, own: &str, bounds: Bounds) -> Result<Parents, String> {
     ])
 }
 
-/// Version 2: one tree. A group with processes of its own cannot hand controllers down, so the tracker moves into a
-/// group beside those of its tasks. Whatever it starts after that is in there with it; what it has started before is not.
+/// Version 2: one tree. A group with processes cannot delegate controllers, so the tracker moves
+/// into a group next to those of its tasks. Its later child processes start there; earlier ones do
+/// not move.
 fn second(mounted: &Path, own: &str, bounds: Bounds) -> Result<Parents, String> {
-    let path = own.lines().find_map(|line| line.strip_prefix("0::")).ok_or("this process is in none")?;
+    let path =
+        own.lines().find_map(|line| line.strip_prefix("0::")).ok_or("this process is in no control group")?;
     let base = mounted.join(path.trim_start_matches('/'));
     let here = members(&base);
     let first = first_process().filter(|first| here.contains(first));
     let movers: Vec<u32> = first.into_iter().chain([std::process::id()]).collect();
     divide(&base, &movers, "+memory +pids").map_err(|error| {
         let left: Vec<String> = members(&base).iter().map(u32::to_string).collect();
-        let left = if left.is_empty() { String::new() } else { format!(" (in it: {})", left.join(", ")) };
-        format!("{} cannot be divided: {error}{left}", base.display())
+        let left = if left.is_empty() {
+            String::new()
+        } else {
+            format!(" (it has the processes {})", left.join(", "))
+        };
+        format!("cannot create groups below {}: {error}{left}", base.display())
     })?;
     Ok(vec![(base, vec![("memory.max", bounds.memory), ("pids.max", bounds.processes)])])
 }
 
-/// Moves these processes out of a group into one below it, and has it hand these controllers down: in this order, for the
-/// kernel divides no group that has processes of its own.
+/// Moves these processes from a group into one below it, then delegates controllers: in this order,
+/// because the kernel refuses it for a group with processes.
 fn divide(base: &Path, movers: &[u32], controllers: &str) -> io::Result<()> {
     let tracker = base.join(TRACKER);
     fs::create_dir_all(&tracker)?;
     for pid in movers {
-        // One a write.
+        // One PID per write.
         let mut procs = OpenOptions::new().append(true).create(true).open(tracker.join("cgroup.procs"))?;
         procs.write_all(format!("{pid}\n").as_bytes())?;
     }
     fs::write(base.join("cgroup.subtree_control"), controllers)
 }
 
-/// The processes of a group.
+/// Returns the processes of a group.
 fn members(group: &Path) -> Vec<u32> {
     let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.trim().parse().ok()).collect()
 }
 
-/// The first process of a container, if that is one of ours that has stepped aside (daemon's `init_process`).
+/// Returns process 1 of a container if it is the init process of this daemon (`init_process` of the
+/// crate daemon).
 fn first_process() -> Option<u32> {
     let program = |pid: &str| fs::read_link(format!("/proc/{pid}/exe")).ok();
     let parent = rustix::process::getppid().filter(|parent| *parent == Pid::INIT)?;
@@ -194,7 +204,7 @@ mod tests {
             return eprintln!("skipped: no control groups for this account");
         };
         groups.make(1).unwrap();
-        // It waits to be put into its group, then wants five processes at a time.
+        // The script waits until it is in its group, then starts five processes at a time.
         let script = "read go; for i in 1 2 3 4 5; do sleep 5 & done; wait";
         let mut child = Command::new("sh");
         child.args(["-c", script]).stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
@@ -202,8 +212,8 @@ mod tests {
         groups.enter(1, Pid::from_child(&child)).unwrap();
         child.stdin.take().unwrap().write_all(b"go\n").unwrap();
         let ended = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stderr).to_lowercase();
-        assert!(said.contains("fork"), "{said}");
+        let errors = String::from_utf8_lossy(&ended.stderr).to_lowercase();
+        assert!(errors.contains("fork"), "{errors}");
         assert!(groups.refusals(1) > 0);
         assert_eq!(groups.refusals(2), 0);
         while groups.remove(1).is_err() {
@@ -216,16 +226,16 @@ mod tests {
         let bounds = Bounds { memory: 1, processes: 2 };
         let dir = tempfile::tempdir().unwrap();
         let why = |own: &str| Groups::open_in(dir.path(), own, bounds, 1).unwrap_err();
-        assert_eq!(why("3:nonesuch:/a\n0::/\n"), "this process is in none of memory");
-        // As where `ip netns exec` hides them.
-        assert!(why("3:memory:/a\n4:pids:/a\n").ends_with("memory/a is not there"));
+        assert_eq!(why("3:nonesuch:/a\n0::/\n"), "this process is in no group of the controller memory");
+        // As under `ip netns exec`, which hides them.
+        assert!(why("3:memory:/a\n4:pids:/a\n").ends_with("memory/a does not exist"));
         fs::create_dir_all(dir.path().join("memory/a")).unwrap();
-        assert!(why("3:memory:/a\n4:pids:/a\n").ends_with("pids/a is not there"));
+        assert!(why("3:memory:/a\n4:pids:/a\n").ends_with("pids/a does not exist"));
         fs::write(dir.path().join("cgroup.controllers"), "memory pids").unwrap();
-        assert_eq!(why("3:memory:/a\n"), "this process is in none");
+        assert_eq!(why("3:memory:/a\n"), "this process is in no control group");
     }
 
-    /// On plain folders: who is moved, and that nothing is handed down before.
+    /// On plain folders: which processes are moved, and that nothing is delegated before.
     #[test]
     fn a_group_is_divided_when_the_tracker_has_left_it() {
         let bounds = Bounds { memory: 64, processes: 3 };
@@ -236,11 +246,12 @@ mod tests {
         fs::write(dir.path().join("cgroup.controllers"), "memory pids").unwrap();
         let own = std::process::id();
         fs::write(base.join("cgroup.procs"), format!("{own}\n7\n")).unwrap();
-        // Where the tracker cannot go, nothing is divided; and who is in the way is said.
+        // If the tracker cannot move, nothing is delegated, and the error lists the processes.
         fs::create_dir_all(base.join(TRACKER).join("cgroup.procs")).unwrap();
         let why = Groups::open_in(dir.path(), "0::/unit\n", bounds, 1).unwrap_err();
         assert!(
-            why.contains("unit cannot be divided") && why.ends_with(&format!("(in it: {own}, 7)")),
+            why.contains("cannot create groups below")
+                && why.ends_with(&format!("(it has the processes {own}, 7)")),
             "{why}"
         );
         assert!(!base.join("cgroup.subtree_control").exists());
@@ -251,9 +262,9 @@ mod tests {
         assert_eq!(read("cgroup.subtree_control"), "+memory +pids");
     }
 
-    /// What `second` rests on, asked of a kernel that has version 2, with any controller that it has there.
+    /// The assumption of `second`, tested on a kernel with version 2 and any available controller.
     #[test]
-    fn the_kernel_divides_a_group_only_when_nobody_is_left_in_it() {
+    fn kernel_delegates_controllers_only_of_a_group_without_processes() {
         let skipped = |why: &str| eprintln!("skipped: {why}");
         let mounts = [MOUNTED, "/sys/fs/cgroup/unified"].map(Path::new);
         let Some(mount) = mounts.into_iter().find(|mount| mount.join("cgroup.controllers").exists()) else {
@@ -274,7 +285,7 @@ mod tests {
         for pid in [tracker, reaper] {
             fs::write(base.join("cgroup.procs"), pid.to_string()).unwrap();
         }
-        // As it was while the keeper was started first.
+        // As if the reaper were started first.
         let refused = divide(&base, &[tracker], &format!("+{controller}"));
         let left = members(&base);
         let divided = divide(&base, &[reaper], &format!("+{controller}"));

@@ -1,7 +1,7 @@
-//! Checkpoints of attempts on this tracker's disks, and take up from there.
+//! Checkpoints of attempts on the disks of this tracker, and resuming from them.
 //!
-//! A checkpoint belongs to the attempt that made it. Its folders live on after the attempt, through sweeps and restarts of
-//! the tracker, until the JobTracker has it dropped or its job has ended.
+//! A checkpoint belongs to the attempt that made it. Its folders remain after the attempt, and
+//! after restarts of the tracker, until the JobTracker orders its deletion or its job has ended.
 
 use crate::{
     agent::{AttemptEnd, CheckpointSource},
@@ -13,12 +13,13 @@ use mrlib::{TaskError, checkpoint};
 use proto::mr::TaskStart;
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// Folders above one of an attempt's that were made along with it: `checkpoints`, the job's, and `jobs`.
+/// Number of parent folders created with a checkpoint folder: `checkpoints`, that of the job, and
+/// `jobs`.
 const PARENT_FOLDERS: usize = 3;
-/// Above a token: the job's, and `jobs`.
+/// Number of parent folders of a token: that of the job, and `jobs`.
 const PARENT_FOLDERS_OF_TOKEN: usize = 2;
 
-/// Tells a reduce where to save its checkpoint, and which one to take up.
+/// Sets where a reduce saves its checkpoint, and from which one it resumes.
 pub(crate) fn prepare(
     start: &mut TaskStart,
     work: &AttemptFolders,
@@ -28,14 +29,15 @@ pub(crate) fn prepare(
     let texts = |paths: &[PathBuf]| paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     start.checkpoint_dirs = texts(&work.checkpoint_dirs);
     let Some(CheckpointSource { attempt, addr }) = from else { return };
-    start.from = attempt.to_string();
+    start.resumed_from = attempt.to_string();
     match shuffle_store.checkpoint(*attempt) {
         Some(dirs) => start.resume_dirs = texts(&dirs),
         None => start.resume_addr.clone_from(addr),
     }
 }
 
-/// What a task says that it has checkpointed must be there, whole and its own: others are told that it is.
+/// Verifies the checkpoint that a task has reported, because others rely on the report: it must be
+/// complete and belong to the attempt.
 pub(crate) fn conclude(
     attempt: Attempt,
     work: &AttemptFolders,
@@ -49,16 +51,16 @@ pub(crate) fn conclude(
                     shuffle_store.add_checkpoint(attempt, work.checkpoint_dirs.clone());
                     AttemptEnd::Paused(checkpoint::info(&found))
                 }
-                Err(error) => AttemptEnd::Failed(format!("its checkpoint is not durable: {error}")),
+                Err(error) => AttemptEnd::Failed(format!("the checkpoint is not durable: {error}")),
             }
         }
-        Ok(found) => AttemptEnd::Failed(format!("it saved the checkpoint of {}", found.attempt)),
-        Err(error) => AttemptEnd::Failed(format!("its checkpoint cannot be used: {error}")),
+        Ok(found) => AttemptEnd::Failed(format!("the task saved the checkpoint of {}", found.attempt)),
+        Err(error) => AttemptEnd::Failed(format!("the checkpoint cannot be used: {error}")),
     }
 }
 
-/// What is in the folders of a state is synced; so now are the names of these, which the tracker made, and the token
-/// without which the next start could not serve it: a failure of power must take nothing of what is said to be safe.
+/// Makes a checkpoint durable. The task has synced the contents of its folders; this syncs their
+/// names, and the token without which the next start could not serve it.
 pub(crate) fn settle(
     attempt: Attempt,
     dirs: &[PathBuf],
@@ -67,7 +69,7 @@ pub(crate) fn settle(
 ) -> Result<(), TaskError> {
     let job = attempt.job;
     let token =
-        shuffle_store.keep_token(job, disks).map_err(TaskError::io(format!("keep the token of {job}")))?;
+        shuffle_store.keep_token(job, disks).map_err(TaskError::io(format!("store the token of {job}")))?;
     let above = dirs.iter().flat_map(|dir| dir.ancestors().skip(1).take(PARENT_FOLDERS));
     let above = above.chain(token.ancestors().skip(1).take(PARENT_FOLDERS_OF_TOKEN));
     let names: BTreeSet<PathBuf> = above.map(PathBuf::from).collect();

@@ -1,10 +1,10 @@
-//! What tasks may be and touch: the account they run as, and the folders of a confined one.
+//! The account of tasks, and the folders that a confined task may access.
 //!
-//! A tracker that runs as root gives its tasks another account (`nobody` unless the configuration names one), unless the
-//! configuration says that they run as root. Folders that
-//! a task writes in are handed over to that account; all others stay the tracker's. Nothing is handed over by its path
-//! below what has been: somebody could have put a link there. What a process is told to keep to
-//! is the same for all attempts of a job that it may serve, because it cannot be widened later.
+//! A tracker that runs as root gives its tasks another account (`nobody` by default), unless the
+//! configuration lets them run as root. Folders that a task writes to belong to that account; all
+//! others belong to the tracker. Ownership is never changed by path below such a folder, because a
+//! task could have created a link there. The restrictions of a process are the same for all
+//! attempts of a job that it may run, because they cannot be relaxed later.
 
 use crate::{
     disks::{AttemptFolders, Disks},
@@ -19,20 +19,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The account of tasks if the tracker runs as root and the configuration names none.
+/// Default account of tasks if the tracker runs as root.
 const NOBODY: &str = "nobody";
 
-/// An account of the system, as numbers.
+/// An account of the system by its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Account {
-    /// The user.
+    /// User number.
     pub(crate) user: u32,
-    /// Its group.
+    /// Group number.
     pub(crate) group: u32,
 }
 
 impl Account {
-    /// The one that tasks get, if it is not the tracker's own.
+    /// Returns the account of tasks, if it is not that of the tracker.
     pub(crate) fn of_tasks(settings: &TaskTrackerConfig) -> Result<Option<Self>, TrackerError> {
         Self::choose(settings, rustix::process::geteuid().is_root())
     }
@@ -52,13 +52,13 @@ impl Account {
                 ))
             }),
             (true, _) => Self::find(name).map(Some).ok_or_else(|| {
-                let why = "there is no such account, or it is root's";
+                let why = "this account does not exist, or is root";
                 TrackerError::Account(format!("tasktracker.task_user = {name:?}: {why}"))
             }),
         }
     }
 
-    /// An account that is not root's.
+    /// Finds an account other than root.
     fn find(name: &str) -> Option<Self> {
         let (user, group) = daemon::account::find(name).filter(|(user, _)| *user != 0)?;
         Some(Self { user, group })
@@ -66,13 +66,14 @@ impl Account {
 }
 
 impl Account {
-    /// Fails if it cannot reach this folder, and says where it is stopped.
+    /// Fails if the account cannot reach this folder, with the first folder that it cannot enter.
     pub(crate) fn check_reachable(self, path: &Path) -> Result<(), TrackerError> {
         self.blocked_at(path)?.map_or(Ok(()), |step| Err(self.refused(path, &step)))
     }
 
-    /// The path by which processes of this account can start the tracker's program. Where they cannot enter a folder on
-    /// the way, it is a descriptor of the file, which stays open for as long as the tracker runs.
+    /// Returns the path by which processes of this account can start the program of the tracker. If
+    /// they cannot enter a parent folder, it is the path of a descriptor, which reuse open while
+    /// the tracker runs.
     pub(crate) fn startable(self, program: PathBuf) -> Result<PathBuf, TrackerError> {
         match self.blocked_at(&program)? {
             None => Ok(program),
@@ -93,7 +94,7 @@ impl Account {
 
     fn refused(self, path: &Path, step: &Path) -> TrackerError {
         TrackerError::Account(format!(
-            "tasks run as account {}, which cannot come to {}: {} is closed to it (chmod o+x, or keep the tracker's \
+            "tasks run as account {}, which cannot reach {}: it may not enter {} (chmod o+x, or move the tracker's \
              folders and programs elsewhere)",
             daemon::account::name_of(self.user),
             path.display(),
@@ -102,33 +103,34 @@ impl Account {
     }
 }
 
-/// Gives what is at this path to the account of tasks, if they have one. The folder that it lies in is the tracker's.
+/// Gives the file or folder at this path to the account of tasks, if there is one. Its parent
+/// folder must belong to the tracker.
 pub(crate) fn hand_over(path: &Path, to: Option<Account>) -> io::Result<()> {
     to.map_or(Ok(()), |to| lchown(path, Some(to.user), Some(to.group)))
 }
 
-/// What a confined process may touch: its attempt's folders; of one that may serve other attempts of the job, the
-/// job's. `from` is what an earlier attempt has checkpointed for it.
+/// Returns what a confined process may access: the folders of its attempt, or those of its job if
+/// it may run several attempts of the job. `from` is the checkpoint to resume from.
 pub(crate) fn confinement(
     disks: &Disks,
     job: Job,
     work: &AttemptFolders,
     from: &[String],
-    stays: bool,
+    reuse: bool,
     reads: &[PathBuf],
 ) -> Confinement {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let of_job = |part: &'static str| disks.job_parts(job, part);
-    // A rule needs its folder to be there; a disk that will not have it gets no attempt either.
+    // A rule requires that its folder exists. A disk without the folder gets no attempt either.
     let make = |part| (0..disks.count()).filter_map(move |disk| disks.make_part(disk, job, part).ok());
-    let writes: Vec<PathBuf> = if stays {
+    let writes: Vec<PathBuf> = if reuse {
         ["work", "output", "checkpoints"].into_iter().flat_map(make).collect()
     } else {
         let outputs = work.outputs.iter().filter_map(|output| output.parent()).map(Path::to_owned);
         work.scratch.iter().chain(&work.checkpoint_dirs).cloned().chain(outputs).collect()
     };
     let writes = writes.into_iter().map(text).chain(from.iter().cloned());
-    // A reduce reads output of its job's maps that is here in its place.
+    // A reduce reads the outputs of its job's maps on this machine directly.
     let own = of_job("program").chain(of_job("files")).chain(make("output"));
     let reads = own.chain(reads.iter().cloned());
     Confinement { writes: writes.collect(), reads: reads.map(text).collect() }
@@ -152,7 +154,12 @@ mod tests {
         assert!(Account::choose(&settings, false).unwrap_err().to_string().contains("only a tracker"));
         for wrong in ["root", "no-such-account"] {
             settings.task_user = wrong.into();
-            assert!(Account::choose(&settings, true).unwrap_err().to_string().contains("no such account"));
+            assert!(
+                Account::choose(&settings, true)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("this account does not exist")
+            );
         }
     }
 }

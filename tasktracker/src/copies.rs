@@ -1,7 +1,9 @@
-//! Copies what an attempt left on a draining tracker: a map's output, or the checkpoint of a paused reduce.
+//! Copies the files of an attempt from a tracker that is being drained: a map output, or the
+//! checkpoint of a paused reduce.
 //!
-//! It comes by the shuffle protocol, verified, and lies here as if it had been made here: found again after a restart,
-//! served, and deleted with its job. A copy is whole or not there.
+//! They are fetched by the shuffle protocol and verified. Afterwards they are treated as if made
+//! here: found after a restart, served, and deleted with their job. A copy is complete or does not
+//! exist.
 
 use crate::{
     agent::{Copied, CopySource, Event},
@@ -24,7 +26,7 @@ use std::sync::Arc;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 impl TaskRunner {
-    /// Begins a copy, when the name that it gets is free; the sender stops it.
+    /// Starts a copy as soon as its name is free; dropping the sender stops it.
     pub(crate) fn take(
         self: &Arc<Self>,
         attempt: Attempt,
@@ -59,7 +61,7 @@ impl TaskRunner {
         stop: TaskControl,
         after: Vec<JoinHandle<()>>,
     ) -> Result<Copied, String> {
-        let bug = |error: &dyn std::error::Error| format!("a bug of the tracker: {error}");
+        let bug = |error: &dyn std::error::Error| format!("internal error of the tracker: {error}");
         for dropping in after {
             dropping.await.map_err(|error| bug(&error))?;
         }
@@ -73,7 +75,7 @@ impl TaskRunner {
     }
 }
 
-/// Copies it, if it is not here already.
+/// Copies the files, unless they are here already.
 fn copy_from(
     attempt: Attempt,
     source: &CopySource,
@@ -97,14 +99,14 @@ fn copy_from(
     let name = attempt.to_string();
     let job = attempt.job.to_string();
     let token = |partition: u32| security::partition_token(&source.token, &job, partition);
-    let mut ship =
+    let mut remote =
         RemoteCheckpoint::new(&source.addr, &token(attempt.index), &name, stop, Liveness::default());
-    ship.connector = connector;
-    // Once it is said to be here, and safe, where it came from is deleted.
+    remote.connector = connector;
+    // The copy must be durable now, because its source is deleted after it was reported.
     let in_place = || disks.hand_over_copy(&places).map_err(TaskError::io("hand over a copy"));
     let brought = match attempt.phase {
         Phase::Map => {
-            copy_output(&mut ship, source.partitions, &token, &places.outputs()).and_then(|copied| {
+            copy_output(&mut remote, source.partitions, &token, &places.outputs()).and_then(|copied| {
                 in_place()?;
                 let dir = copied.0.parent().unwrap_or(&copied.0).to_path_buf();
                 checkpoints::settle(attempt, &[dir], disks, shuffle_store)?;
@@ -117,7 +119,7 @@ fn copy_from(
             let scratch = Scratch::new(places.scratch.clone());
             let origin =
                 CheckpointSource { attempt: name.clone(), dirs: Vec::new(), addr: source.addr.clone() };
-            let state = checkpoint::restore(&origin, attempt.index, &scratch, &mut ship);
+            let state = checkpoint::restore(&origin, attempt.index, &scratch, &mut remote);
             let kept =
                 state.and_then(|state| checkpoint::save(&places.results, &name, attempt.index, &state));
             let safe = || checkpoints::settle(attempt, &places.results, disks, shuffle_store);

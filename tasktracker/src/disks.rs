@@ -1,24 +1,28 @@
-//! The tracker's folders, best one a disk, and what lies where in them:
+//! The folders of the tracker, ideally one per disk, and their contents:
 //!
 //! ```text
 //! LOCK
-//! incarnation                    of the tracker's last start, in each folder
+//! incarnation                    of the last start of the tracker, in each folder
 //! VOLUMES                        all folders of the tracker (daemon::data_dirs)
-//! warm/N/                        of an idle process: becomes its attempt's folder, by a rename
-//! printed/N/{stdout,stderr}      of an idle process: becomes `logs/ATTEMPT`, by a rename
-//! jobs/JOB/work/ATTEMPT/         current folder, spills
+//! warm/N/                        working folder of an idle process; renamed for its attempt
+//! process-logs/N/{stdout,stderr} of an idle process; renamed to `logs/ATTEMPT`
+//! jobs/JOB/work/ATTEMPT/         working folder, spills
 //! jobs/JOB/output/ATTEMPT/out    map output, and its .index
-//! jobs/JOB/checkpoints/ATTEMPT/        the checkpoint of a paused reduce (mrlib's `checkpoint`), perhaps on several disks
-//! jobs/JOB/program, jobs/JOB/files/    fetched once a job, in one of the folders
-//! jobs/JOB/token                 the job's shuffle token, in one of the folders
-//! logs/ATTEMPT/{stdout,stderr}, and owner where owners bind
+//! jobs/JOB/checkpoints/ATTEMPT/  checkpoint of a paused reduce, perhaps on several disks
+//! jobs/JOB/program, jobs/JOB/files/  fetched once per job, in one of the folders
+//! jobs/JOB/token                 shuffle token of the job, in one of the folders
+//! logs/ATTEMPT/{stdout,stderr}   and `owner`, if owners are enforced
 //! ```
 //!
-//! What holds: names come from typed ids; what we did not make is not touched; `warm/N` and the folders of attempts in
-//! `work`, `output` and `checkpoints` are the task's to write in, and only by careful opening do we read there; all folders
-//! above them, and what else lies here, are the tracker's, so no task can put a link in our way; a full or failing folder is left
-//! alone for a while, and one that cannot be used when the tracker starts is left out, if there is another; nothing that a
-//! task left keeps the tracker from starting. Deliberately absent: fsync, but for the incarnation and what tasks checkpointed. What else a power cut takes is made again by running the map again.
+//! Invariants: names are made from typed IDs. Files that the tracker did not make are not touched.
+//! Tasks may write to `warm/N` and to the folders of attempts in `work`, `output` and
+//! `checkpoints`; the tracker reads there only with `safe_open`. All parent folders and other files
+//! belong to the tracker, so that no task can create links there. A full or failing folder is not
+//! used for a while. A folder that cannot be used at start is skipped if there is another. Files of
+//! tasks cannot prevent the start of the tracker.
+//!
+//! Deliberately absent: fsync, except for the incarnation and checkpoints. Other data that is lost
+//! in a power failure is made again by running the map again.
 
 mod copy_targets;
 mod free_space;
@@ -56,26 +60,26 @@ use std::{
 
 /// A folder that was full or failed gets no new attempt for this long, if there is another.
 const AVOID_FOR: Duration = Duration::from_mins(1);
-/// Of a folder that another account walks through and cannot list.
+/// Mode of a folder that other accounts may traverse but not list.
 const TRAVERSABLE: u32 = 0o711;
-/// Map output in its attempt's folder.
+/// Name of the map output in the folder of its attempt.
 const OUTPUT: &str = "out";
-/// A job's token, in its folder.
+/// Name of the token file in the folder of a job.
 const TOKEN: &str = "token";
-/// The same while it is being written.
+/// Name of the token file while it is being written.
 const TOKEN_TEMPORARY: &str = "token.new";
-/// With less than this, the disk of a process that ended silently was full.
+/// If less is free, the silent end of a process is attributed to a full disk.
 const FULL_BELOW: u64 = 1 << 20;
 
-/// What follows an attempt's name where its checkpoint is being deleted, with a number behind it.
+/// Infix of the name of a checkpoint that is being deleted, between the attempt and a number.
 const DROPPED: &str = ".dropped-";
 static DELETIONS: AtomicU64 = AtomicU64::new(0);
 
-/// How often a job's folder is tried to be removed: an escaped process may still write there.
+/// How often the removal of the folder of a job is tried: an escaped process may still write to it.
 const CLEAN_ATTEMPTS_MAX: u32 = 10;
 const CLEAN_PAUSE: Duration = Duration::from_millis(100);
 
-/// All folders.
+/// All folders of the tracker.
 #[derive(Debug)]
 pub(crate) struct Disks {
     all: Vec<Disk>,
@@ -90,7 +94,7 @@ pub(crate) struct Disks {
 struct Disk {
     root: PathBuf,
     gauge: Arc<Gauge>,
-    /// Attempts that have their folder here.
+    /// Number of attempts with their folder here.
     load: AtomicU64,
     avoided_since: Mutex<Option<Instant>>,
     _lock: FolderLock,
@@ -99,21 +103,21 @@ struct Disk {
 /// Why there is no folder for an attempt.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DiskError {
-    /// Nowhere is room.
+    /// No folder has enough space.
     #[error("no space on {0}")]
     NoSpace(String),
     /// A folder failed.
     #[error("cannot use {path}: {source}")]
     Io {
-        /// Which.
+        /// Path of the folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
 }
 
 impl Disks {
-    /// The same for tasks that run as this account, which must be able to come to its folders.
+    /// Sets the account of tasks, which must be able to reach the folders.
     pub(crate) fn for_tasks_of(self, account: Option<Account>) -> Result<Self, TrackerError> {
         if let Some(account) = account {
             for disk in &self.all {
@@ -127,27 +131,27 @@ impl Disks {
         Ok(Self { account, ..self })
     }
 
-    /// The account of tasks, if it is not the tracker's.
+    /// Returns the account of tasks, if it is not that of the tracker.
     pub(crate) fn account(&self) -> Option<Account> {
         self.account
     }
 
-    /// How many there are.
+    /// Returns the number of folders.
     pub(crate) fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// A part of a job's folder, on each disk.
+    /// Returns a subfolder of the folder of a job, on each disk.
     pub(crate) fn job_parts(&self, job: Job, part: &'static str) -> impl Iterator<Item = PathBuf> {
         (0..self.all.len()).map(move |disk| self.job_folder(disk, job).join(part))
     }
 
-    /// The folders, in the order of the configuration.
+    /// Returns the folders in the order of the configuration.
     pub(crate) fn roots(&self) -> impl Iterator<Item = &Path> {
         self.all.iter().map(|disk| disk.root.as_path())
     }
 
-    /// What is fetched once a job goes here, if it goes to this disk.
+    /// Returns the folder of a job on a disk.
     pub(crate) fn job_folder(&self, disk: usize, job: Job) -> PathBuf {
         self.all[disk].root.join("jobs").join(job.to_string())
     }
@@ -156,14 +160,15 @@ impl Disks {
         (0..self.all.len()).map(move |disk| self.job_folder(disk, job))
     }
 
-    /// Makes a part of a job's folder, which stays the tracker's own.
+    /// Creates a subfolder of the folder of a job, which belongs to the tracker.
     pub(crate) fn make_part(&self, disk: usize, job: Job, part: &str) -> io::Result<PathBuf> {
         let folder = self.job_folder(disk, job);
         let path = folder.join(part);
         make_tracker_folder(&folder).and_then(|()| make_tracker_folder(&path)).map(|()| path)
     }
 
-    /// Makes an attempt's own folder in a part of its job's, and hands it over.
+    /// Creates the folder of an attempt in a subfolder of its job, and gives it to the account of
+    /// tasks.
     fn make_attempt_part(&self, disk: usize, attempt: Attempt, part: &str) -> Result<PathBuf, DiskError> {
         let path = self.job_folder(disk, attempt.job).join(part).join(attempt.to_string());
         let made = self.make_part(disk, attempt.job, part).and_then(|_| remove_tree(&path));
@@ -173,12 +178,13 @@ impl Disks {
         Ok(path)
     }
 
-    /// A number that no folder of this start has had.
+    /// Returns a number that no folder of this start has had.
     fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Keeps a job's token for the next start, readable by us alone, on the first disk that will; where. One writer at a time.
+    /// Stores the token of a job for the next start, readable only by the tracker, on the first
+    /// disk that works. Returns its path. Only one writer at a time.
     pub(crate) fn keep_token(&self, job: Job, token: &[u8]) -> io::Result<PathBuf> {
         let mut last = Err(io::ErrorKind::NotFound.into());
         for folder in self.job_folders(job) {
@@ -193,41 +199,42 @@ impl Disks {
         last
     }
 
-    /// Where a job's token is kept.
+    /// Returns the path of the stored token of a job.
     pub(crate) fn token(&self, job: Job) -> Option<PathBuf> {
         self.job_folders(job).map(|folder| folder.join(TOKEN)).find(|path| path.exists())
     }
 
-    /// Whether a new attempt may go to this folder.
+    /// Whether a new attempt may use this folder.
     pub(crate) fn usable(&self, disk: usize) -> bool {
         let Disk { gauge, avoided_since, .. } = &self.all[disk];
         let avoided_since = avoided_since.lock().is_some_and(|until| Instant::now() < until);
         !avoided_since && gauge.answers() && self.has_space(disk)
     }
 
-    /// Whether there was room when last it was asked.
+    /// Whether there was enough space at the last measurement.
     fn has_space(&self, disk: usize) -> bool {
         self.all[disk].gauge.figure().is_some_and(|free_space| free_space > self.reserve)
     }
 
-    /// The folder with the most room for each attempt in it; equals take turns. By the last figures: no disk is asked.
+    /// Returns the folder with the most space per attempt; equal ones alternate. Uses the last
+    /// measurements and does not access disks.
     pub(crate) fn choose(&self) -> Result<usize, DiskError> {
         self.choose_except(&[])
     }
 
-    /// The same, but none of these.
+    /// Like [`Self::choose`], excluding these folders.
     pub(crate) fn choose_except(&self, not: &[usize]) -> Result<usize, DiskError> {
         let count = self.all.len();
         let next_disk = self.next_disk.fetch_add(1, Ordering::Relaxed) as usize;
         let share = |disk: usize| {
             let Disk { gauge, load, .. } = &self.all[disk];
-            // Equal disks must count as equal although their room changes a little all the time.
+            // Rounded, so that disks with slightly different free space count as equal.
             (gauge.figure().unwrap_or(0) / (load.load(Ordering::Relaxed) + 1)) >> 26
         };
         let order = (0..count).map(|step| (next_disk + step) % count).filter(|disk| !not.contains(disk));
         let order = order.filter(|disk| self.usable(*disk));
         let best = order.rev().max_by_key(|disk| share(*disk));
-        // Rather a folder that failed lately than none.
+        // A folder that failed recently is better than none.
         let left = |disk: &usize| !not.contains(disk) && self.has_space(*disk);
         best.or_else(|| (0..count).find(left)).ok_or_else(|| {
             let names: Vec<String> = self.roots().map(|root| root.display().to_string()).collect();
@@ -235,12 +242,12 @@ impl Disks {
         })
     }
 
-    /// No new attempts here for a while.
+    /// Uses the folder for no new attempts for a while.
     pub(crate) fn avoid(&self, disk: usize) {
         *self.all[disk].avoided_since.lock() = Some(Instant::now() + AVOID_FOR);
     }
 
-    /// If one of an attempt's disks has no room at all now: which.
+    /// Returns a disk of the attempt that has no space at all, if any.
     pub(crate) fn full(&self, work: &AttemptFolders) -> Option<usize> {
         let bound = FULL_BELOW.min(self.reserve.max(1));
         let used = |disk: &usize| work.scratch.iter().any(|path| path.starts_with(&self.all[*disk].root));
@@ -250,19 +257,19 @@ impl Disks {
         (0..self.all.len()).find(|disk| used(disk) && full(disk))
     }
 
-    /// The folder of ours that these words tell of, the longest path if there are several.
+    /// Returns the folder whose path is part of the text; the longest if there are several.
     pub(crate) fn folder_named_in(&self, text: &str) -> Option<usize> {
         let path = |disk: &usize| self.all[*disk].root.to_string_lossy();
         let named = (0..self.all.len()).filter(|disk| text.contains(&*path(disk)));
         named.max_by_key(|disk| path(disk).len())
     }
 
-    /// The folder's path.
+    /// Returns the path of the folder.
     pub(crate) fn root(&self, disk: usize) -> &Path {
         &self.all[disk].root
     }
 
-    /// New folders for a process without an attempt, on the best disk.
+    /// Creates folders for a process without an attempt, on the best disk.
     pub(crate) fn make_process_folders(&self) -> Result<ProcessFolders, DiskError> {
         let disk = self.choose()?;
         let folder = self.make_folder(disk)?;
@@ -271,7 +278,7 @@ impl Disks {
         Ok(ProcessFolders { disk, folder, process_logs })
     }
 
-    /// The same for a process that has its files already.
+    /// Like [`Self::make_process_folders`], for a process that has its log files already.
     pub(crate) fn make_process_folders_with(
         &self,
         process_logs: ProcessLogs,
@@ -287,7 +294,8 @@ impl Disks {
         Ok(path)
     }
 
-    /// The folders of an attempt: its own, made of its process's, and one on each other disk for spills.
+    /// Creates the folders of an attempt: the main one from that of its process, and one on each
+    /// other disk for spills.
     pub(crate) fn make_attempt_folders(
         &self,
         attempt: Attempt,
@@ -313,7 +321,7 @@ impl Disks {
             return Err(error);
         }
         for other in (0..self.all.len()).filter(|other| *other != disk && self.usable(*other)) {
-            // A disk that will not is done without.
+            // A disk on which this fails is not used.
             if let Ok(path) = self.make_attempt_part(other, attempt, "work") {
                 work.scratch.push(path);
                 self.make_result_folders(other, &mut work).ok();
@@ -322,7 +330,7 @@ impl Disks {
         Ok(work)
     }
 
-    /// Where a map puts its output, or a reduce its state.
+    /// Creates the folder for the map output, or for the checkpoint of a reduce.
     fn make_result_folders(&self, disk: usize, work: &mut AttemptFolders) -> Result<(), DiskError> {
         match work.attempt.phase {
             Phase::Map => {
@@ -335,20 +343,20 @@ impl Disks {
         Ok(())
     }
 
-    /// Where an attempt saves its checkpoint on a disk.
+    /// Returns the folder of the checkpoint of an attempt on a disk.
     fn checkpoint_dir(&self, disk: usize, attempt: Attempt) -> PathBuf {
         self.job_folder(disk, attempt.job).join("checkpoints").join(attempt.to_string())
     }
 
-    /// Deletes the checkpoint of an attempt, whole or not.
+    /// Deletes the checkpoint of an attempt, complete or not.
     pub(crate) fn delete_checkpoint(&self, attempt: Attempt) {
         for path in self.rename_for_deletion(attempt) {
             warn(&path, "remove", remove_tree(&path));
         }
     }
 
-    /// Takes the name from the checkpoint of an attempt, so that another may come to lie there while this is deleted; the
-    /// folders to delete.
+    /// Renames the checkpoint of an attempt, so that a new one may be created while it is deleted.
+    /// Returns the folders to delete.
     pub(crate) fn rename_for_deletion(&self, attempt: Attempt) -> Vec<PathBuf> {
         let unname = |disk| {
             let path = self.checkpoint_dir(disk, attempt);
@@ -372,8 +380,8 @@ impl Disks {
         }
     }
 
-    /// Removes an attempt's folders and outputs, keeping its logs up to `log_max` bytes each (0: all), and the output
-    /// that is good.
+    /// Removes the folders and outputs of an attempt, except its logs up to `log_max` bytes each
+    /// (0: all) and the output `good`.
     pub(crate) fn remove_attempt_folders(&self, work: &AttemptFolders, good: Option<&Path>, log_max: u64) {
         work.cut_logs(log_max);
         for path in &work.scratch {
@@ -386,13 +394,13 @@ impl Disks {
         self.all[work.disk].load.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Removes an attempt's folders and its logs: it has never begun.
+    /// Removes the folders and logs of an attempt that has never started.
     pub(crate) fn abandon(&self, work: &AttemptFolders) {
         self.remove_attempt_folders(work, None, 0);
         self.remove_log(work.attempt);
     }
 
-    /// Deletes everything of a job but its logs; false if something is left.
+    /// Deletes all files of a job except its logs; returns false if some are left.
     pub(crate) fn clean(&self, job: Job) -> bool {
         let mut whole = true;
         for path in self.job_folders(job) {
@@ -414,16 +422,16 @@ impl Disks {
 /// The folders of a process without an attempt.
 #[derive(Debug)]
 pub(crate) struct ProcessFolders {
-    /// Which disk its current folder is on.
+    /// Disk of its working folder.
     pub(crate) disk: usize,
-    /// Its current folder.
+    /// Its working folder.
     pub(crate) folder: PathBuf,
-    /// What it prints into.
+    /// Its stdout and stderr files.
     pub(crate) process_logs: ProcessLogs,
 }
 
 impl ProcessFolders {
-    /// Removes them. There is no attempt yet, so there is nothing in them.
+    /// Removes the folders. They are empty, because there was no attempt.
     pub(crate) fn discard(self) {
         warn(&self.folder, "remove", remove_tree(&self.folder));
     }
@@ -433,21 +441,21 @@ impl ProcessFolders {
 #[derive(Debug)]
 pub(crate) struct AttemptFolders {
     attempt: Attempt,
-    /// Which disk its own folder is on.
+    /// Disk of its working folder.
     pub(crate) disk: usize,
-    /// Its current folder.
+    /// Its working folder.
     pub(crate) own: PathBuf,
-    /// The tracker's folder of what it prints.
+    /// Folder of its logs, which belongs to the tracker.
     pub(crate) logs: PathBuf,
-    /// For spills, its own folder first.
+    /// Folders for spills; the working folder is the first.
     pub(crate) scratch: Vec<PathBuf>,
-    /// Where a map may put its output, best first. Each in a folder of its own.
+    /// Paths where a map may put its output, best first, each in a separate folder.
     pub(crate) outputs: Vec<PathBuf>,
-    /// Where a reduce may save its checkpoint, one a disk.
+    /// Folders where a reduce may save its checkpoint, one per disk.
     pub(crate) checkpoint_dirs: Vec<PathBuf>,
 }
 
-/// Makes a folder of the tracker's own, if it is not there.
+/// Creates a folder that belongs to the tracker, unless it exists.
 fn make_tracker_folder(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
         .or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })

@@ -1,5 +1,5 @@
-//! The driver around the agent: brings it what happens, and does what it says. Waits for nothing else: whatever
-//! takes time runs in tasks of its own, and whatever touches a disk on threads that may wait for it.
+//! The driver of the agent: passes events to it, and executes its actions. It never blocks: slow
+//! work runs in separate tasks, and disk access on blocking threads.
 
 use crate::{
     agent::{Action, Agent, Event},
@@ -17,26 +17,26 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// The loop's belongings.
+/// State of the driver loop.
 #[derive(Debug)]
 pub(crate) struct Driver {
     /// The state machine.
     pub(crate) agent: Agent,
-    /// Who we are.
+    /// Identity of this tracker.
     pub(crate) identity: Identity,
-    /// Where the JobTracker is, for messages.
+    /// Address of the JobTracker, for messages.
     pub(crate) jobtracker: String,
     /// Runs attempts.
     pub(crate) task_runner: Arc<TaskRunner>,
-    /// Set at the first registration.
+    /// Set to true at the first registration.
     pub(crate) ready: watch::Sender<bool>,
-    /// What ends the tracker.
+    /// Errors that end the tracker.
     pub(crate) alarm: mpsc::UnboundedSender<TrackerError>,
-    /// The way to each attempt.
+    /// Channels to the running attempts.
     pub(crate) children: HashMap<Attempt, mpsc::UnboundedSender<Command>>,
-    /// What is being taken from under its name.
+    /// Checkpoints that are being renamed for deletion.
     pub(crate) dropping: HashMap<Attempt, Vec<JoinHandle<()>>>,
-    /// The way to the JobTracker, while there is one.
+    /// Channel to the JobTracker, while connected.
     pub(crate) out: Option<mpsc::Sender<FromTracker>>,
 }
 
@@ -79,7 +79,7 @@ impl Driver {
             }
             Event::Copied(attempt, result) => {
                 self.children.remove(attempt);
-                tracing::info!(%attempt, ?result, "copied what it left on another tracker");
+                tracing::info!(%attempt, ?result, "copied files of the attempt from another tracker");
             }
             _ => {}
         }
@@ -103,9 +103,11 @@ impl Driver {
                         tracing::info!(jobtracker = self.jobtracker, "registered");
                         self.ready.send_replace(true);
                     }
-                    Some(Event::RegisterAgain) => tracing::info!("asked to register again"),
+                    Some(Event::RegisterAgain) => {
+                        tracing::info!("the jobtracker requests a new registration")
+                    }
                     Some(_) => {}
-                    None => tracing::warn!("a message that this build does not know: ignored"),
+                    None => tracing::warn!("ignored a message that this build does not know"),
                 }
                 event
             }
@@ -124,7 +126,7 @@ impl Driver {
                 self.command(attempt, Command::Kill(why));
             }
             Action::Preempt(attempt, kind, why) => {
-                tracing::debug!(%attempt, ?kind, why, "asking for its slot");
+                tracing::debug!(%attempt, ?kind, why, "preempting an attempt");
                 self.command(attempt, Command::Preempt(kind, why));
             }
             Action::MapEvents(reduce, mut link_events) => {
@@ -134,7 +136,7 @@ impl Driver {
             }
             Action::DropCheckpoint(attempt) => self.drop_checkpoint(attempt),
             Action::CopyFiles(attempt, source) => {
-                // What is copied may be of the same name as what is being dropped.
+                // The copy may have the same name as a checkpoint that is being dropped.
                 let dropping = self.dropping.remove(&attempt).unwrap_or_default();
                 let copying = self.task_runner.take(attempt, source, dropping);
                 self.children.insert(attempt, copying);
@@ -160,21 +162,21 @@ impl Driver {
 
     fn command(&self, attempt: Attempt, command: Command) {
         if let Some(child) = self.children.get(&attempt) {
-            // Fails when it is ending already.
+            // Fails if the attempt is ending already.
             child.send(command).ok();
         }
     }
 
-    /// A message that finds no room is lost, as on any line: the agent says it again.
+    /// Sends a message. It is dropped if the channel is full; the agent repeats it.
     fn send(&self, message: FromTracker) {
         if let Some(out) = &self.out
             && out.try_send(message).is_err()
         {
-            tracing::debug!("the line to the jobtracker is full or broken");
+            tracing::debug!("the connection to the jobtracker is full or closed");
         }
     }
 
-    /// With the path of the file, if it is here.
+    /// Adds the local path of a map output, if it is on this tracker.
     fn with_local_path(&self, mut event: MapEvent) -> MapEvent {
         if let Some(map_event::Kind::Available(map)) = &mut event.kind
             && map.tracker == self.identity.name
@@ -192,7 +194,7 @@ impl Driver {
         let disks = self.task_runner.disks.clone();
         let dropping = tokio::task::spawn_blocking(move || {
             let dropped = disks.rename_for_deletion(attempt);
-            // Whoever waits for the name does not wait for this.
+            // Deletion runs separately, because others wait only for the rename.
             tokio::task::spawn_blocking(move || {
                 for path in &dropped {
                     warn(path, "remove", remove_tree(path));

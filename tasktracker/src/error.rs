@@ -1,58 +1,58 @@
-//! What ends a tracker.
+//! Errors that end a tracker.
 
 use std::path::PathBuf;
 
-/// Why a tracker cannot begin or go on.
+/// Why a tracker cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackerError {
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error(transparent)]
     Config(#[from] daemon::config::ConfigError),
-    /// What it has to show or to ask for cannot be used.
+    /// The credentials cannot be used.
     #[error(transparent)]
     Security(#[from] security::SecurityError),
-    /// An address cannot be served on.
+    /// The tracker cannot listen on an address.
     #[error(transparent)]
     Listen(#[from] daemon::listen::ListenError),
-    /// A folder is in use, or cannot be.
+    /// A folder is locked, or cannot be locked.
     #[error(transparent)]
     Lock(#[from] daemon::lock::LockError),
     /// A folder cannot be used.
     #[error("cannot {what} {path}: {source}")]
     Folder {
-        /// To do what.
+        /// Attempted operation.
         what: &'static str,
-        /// Which.
+        /// Path of the folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
-    /// The JobTracker's address is none.
+    /// The address of the JobTracker is invalid.
     #[error("jobtracker address {0:?} is not host:port")]
     JobTracker(String),
-    /// The JobTracker will not have this tracker.
+    /// The JobTracker has refused this tracker.
     #[error("refused by the jobtracker at {jobtracker}: {text}")]
     Refused {
-        /// Where it is.
+        /// Address of the JobTracker.
         jobtracker: String,
-        /// What it said.
+        /// Reason.
         text: String,
     },
-    /// There is no account that tasks may run as.
+    /// There is no account for tasks.
     #[error("{0}")]
     Account(String),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
-    /// The program that runs tasks is not there.
-    #[error("{0} is not there or not a file: build it, or name it with --mrtask")]
+    /// The program that runs tasks does not exist.
+    #[error("{0} does not exist or is not a file: build it, or give its path with --mrtask")]
     Program(PathBuf),
     /// The ready file cannot be written.
     #[error("cannot write the ready file: {0}")]
     Ready(std::io::Error),
 }
 
-/// For `map_err`: names what was tried, and where.
+/// For `map_err`: adds the operation and the path.
 pub(crate) fn folder<'a>(
     what: &'static str,
     path: &'a std::path::Path,

@@ -1,8 +1,8 @@
-//! What a job brings along, fetched from the file system once a job: its executable and its side files.
+//! Fetches the executable and the side files of a job from the file system, once per job.
 //!
-//! A fetch that fails is tried again by the next attempt. Attempts of one job wait for the same fetch. It goes to
-//! the disk with the most room, and to another if that is full. The files are one job's, shared by its attempts,
-//! so nobody may write to them, and no other account than that of tasks may read them.
+//! A failed fetch is repeated by the next attempt. Attempts of one job wait for the same fetch.
+//! Files go to the disk with the most space, and to another if that is full. All attempts of the
+//! job share them, so they are read-only, and readable only by the account of tasks.
 
 use crate::{
     confine::Account,
@@ -27,58 +27,58 @@ use std::{
 };
 use tokio::sync::OnceCell;
 
-/// Why a job's files are not here.
+/// Why the files of a job are not available.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// Not a path.
+    /// The path is not valid.
     #[error("{path:?} is not a file of the job: {why}")]
     Path {
-        /// As the job says.
+        /// Path in the job.
         path: String,
         /// What is wrong.
         why: PathError,
     },
-    /// The file system would not.
+    /// The file system returned an error.
     #[error("cannot fetch {path}: {source}")]
     Dfs {
-        /// What.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// Cause.
         source: ClientError,
     },
-    /// Our disk would not.
+    /// The local disk returned an error.
     #[error("cannot put {path} in place: {source}")]
     Local {
-        /// What.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// There is no disk for it.
+    /// No disk has enough space.
     #[error("cannot fetch the files of {job}: {source}")]
     Disk {
-        /// Whose files.
+        /// The job.
         job: Job,
-        /// Why.
+        /// Cause.
         source: DiskError,
     },
-    /// What the job shows to the file system cannot be used.
+    /// The token of the job cannot be used.
     #[error(transparent)]
     Security(#[from] SecurityError),
-    /// Two files want the same place.
+    /// Two files have the same name.
     #[error("two side files are called {0:?}: rename one")]
     Twice(String),
-    /// The program is of a kind that this build does not know.
-    #[error("the task names no program")]
+    /// The program has a kind that this build does not know.
+    #[error("the task has no program")]
     NoProgram,
 }
 
-/// A job's files on this machine.
+/// The local files of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct JobFiles {
-    /// None for a program that is built in.
+    /// `None` for a built-in program.
     pub(crate) executable: Option<PathBuf>,
-    /// Name in the attempt's folder, and where the file is.
+    /// Name in the folder of the attempt, and path of the file.
     pub(crate) side: Vec<(String, PathBuf)>,
 }
 
@@ -87,18 +87,18 @@ pub(crate) struct JobFiles {
 pub(crate) struct Fetcher {
     disks: Arc<Disks>,
     config: ClientConfig,
-    /// That servers must be of; empty where they speak no TLS.
+    /// Certificate authority of servers; empty without TLS.
     authority: Vec<u8>,
     jobs: Mutex<HashMap<Job, Arc<OnceCell<JobFiles>>>>,
 }
 
 impl Fetcher {
-    /// Nothing is fetched yet.
+    /// A fetcher without files.
     pub(crate) fn new(disks: Arc<Disks>, config: ClientConfig, authority: Vec<u8>) -> Self {
         Self { disks, config, authority, jobs: Mutex::default() }
     }
 
-    /// The files of the job that `spec` is of.
+    /// Returns the files of the job of `spec`.
     pub(crate) async fn files(&self, job: Job, spec: &TaskSpec) -> Result<JobFiles, FetchError> {
         let program = spec.program.as_ref().ok_or(FetchError::NoProgram)?;
         match &program.kind {
@@ -112,7 +112,7 @@ impl Fetcher {
         cell.get_or_try_init(|| self.fetch(job, spec, program)).await.cloned()
     }
 
-    /// How tasks are to talk with the file system: as we do.
+    /// Returns the client settings for tasks, which are those of the tracker.
     pub(crate) fn client_settings(&self) -> ClientSettings {
         let ms = |period: Period| period.0.as_millis() as u64;
         let ClientConfig { deadline, connect_timeout, parallel_blocks, short_circuit } = self.config;
@@ -124,16 +124,17 @@ impl Fetcher {
         }
     }
 
-    /// The job's files are going to be deleted.
+    /// Forgets the files of a job, which are going to be deleted.
     pub(crate) fn forget(&self, job: Job) {
         self.jobs.lock().remove(&job);
     }
 
     async fn fetch(&self, job: Job, spec: &TaskSpec, program: &Program) -> Result<JobFiles, FetchError> {
-        // As the job's user, like its tasks.
+        // As the user of the job, like its tasks.
         let credentials =
             Credentials::of_task(&spec.token, &self.authority, rustix::process::geteuid().as_raw())?;
-        // A mapped block that cannot be read ends the process: here that would be all attempts.
+        // Without short-circuit reads: a read error in a mapped block would kill the tracker, and
+        // with it all attempts.
         let config = ClientConfig { short_circuit: false, ..self.config.clone() };
         let mut options = ClientOptions::new(spec.namenode.clone(), config).with(credentials);
         if !spec.user.is_empty() {
@@ -146,10 +147,10 @@ impl Fetcher {
     }
 }
 
-/// Of a job's folder, what is fetched.
+/// Subfolders of a job for fetched files.
 const PARTS: [&str; 2] = ["program", "files"];
 
-/// Does it on the best disk, and on the others if that is full.
+/// Runs `fetch` on the best disk, and on others if that is full.
 async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
     disks: &Arc<Disks>,
     job: Job,
@@ -168,10 +169,10 @@ async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
         };
         match done {
             Err(error) if error.is_full() => {
-                tracing::warn!(disk = %disks.root(disk).display(), %error, "full: another disk is tried");
+                tracing::warn!(disk = %disks.root(disk).display(), %error, "the disk is full: trying another disk");
                 disks.avoid(disk);
                 full.push(disk);
-                // What is left there is found by the clean-up of the job.
+                // Remaining files are removed by the clean-up of the job.
                 let left = PARTS.map(|part| folder.join(part));
                 in_background(move || left.iter().try_for_each(|part| remove_tree(part))).await.ok();
             }
@@ -203,16 +204,16 @@ async fn fetch_to(
 }
 
 impl FetchError {
-    /// Whether the file system does not answer.
+    /// Whether the file system is unavailable.
     pub(crate) fn is_unavailable(&self) -> bool {
         matches!(self, Self::Dfs { source, .. } if source.is_unavailable())
     }
 
-    /// Whether it says that our disk is full.
+    /// Whether the local disk is full.
     fn is_full(&self) -> bool {
         match self {
             Self::Local { source, .. } => is_full(source),
-            // The client reports a local file in words.
+            // The client reports errors of a local file as text.
             Self::Dfs { source: ClientError::Local { reason, .. }, .. } => {
                 ["os error 28", "os error 122"].iter().any(|text| reason.contains(text))
             }
@@ -235,8 +236,9 @@ async fn get(
     Ok((from.name().into(), to))
 }
 
-/// Lets tasks read and execute it (scripts are side files too). Others can pass through its folder if tasks have another
-/// account: then it is for their group alone.
+/// Makes a file readable and executable for tasks (side files may be scripts). If tasks have
+/// another account, other accounts can enter the folder, so the file is readable only for the group
+/// of that account.
 fn make_readable_for_tasks(file: &Path, account: Option<Account>) -> io::Result<()> {
     if let Some(account) = account {
         chown(file, None, Some(account.group))?;
@@ -244,7 +246,7 @@ fn make_readable_for_tasks(file: &Path, account: Option<Account>) -> io::Result<
     fs::set_permissions(file, Permissions::from_mode(if account.is_some() { 0o550 } else { 0o555 }))
 }
 
-/// Does what may wait for a disk.
+/// Runs a function that may block on a disk.
 async fn in_background(act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
     tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
@@ -271,7 +273,7 @@ mod tests {
         let dirs = [dir.path().join("one"), dir.path().join("two")];
         let disks = Arc::new(Disks::open(&dirs, 0).unwrap().0);
         let bad = std::sync::Mutex::new(None);
-        // Whichever comes first is full.
+        // The disk that is chosen first is full.
         let fetched = on_some_disk(&disks, Job(1), |folder| {
             let first = bad.lock().unwrap().get_or_insert_with(|| folder.clone()).clone();
             std::future::ready(if first == folder { Err(full(&folder)) } else { Ok(folder) })
@@ -284,7 +286,7 @@ mod tests {
         let error = failed.await.unwrap_err().to_string();
         assert!(error.starts_with("cannot fetch the files of job_1: no space on "), "{error}");
         assert!(dirs.iter().all(|dir| error.contains(&*dir.to_string_lossy())), "{error}");
-        // Anything else is not tried again.
+        // Other errors are not repeated.
         let tries = std::sync::atomic::AtomicU32::new(0);
         let failed = on_some_disk(&disks, Job(1), |_| {
             tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The readers of what tasks say, for the fuzz targets: the same code without a socket.
+//! The parsers of messages of tasks, for fuzz targets: the same code without a socket.
 
 use crate::{ids::Job, task_session, umbilical};
 use proto::mr::FromTask;
@@ -7,8 +7,8 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-/// Every message in `bytes`, as the umbilical reads them and `task_session` checks them for a task of `job_1`. An error if one
-/// would have ended the attempt.
+/// Parses every message in `bytes` as the umbilical reads them and `task_session` checks them for a
+/// task of `job_1`. Returns an error if one would have ended the attempt.
 pub fn messages_of_a_task(mut bytes: &[u8]) -> Result<Vec<FromTask>, String> {
     let mut messages = Vec::new();
     loop {

@@ -1,7 +1,9 @@
-//! Task processes between two attempts of one job: starting and ending a process is most of what a small task costs.
+//! Idle task processes between two attempts of a job. Starting and ending a process is most of the
+//! cost of a small task.
 //!
-//! Never of two jobs: what one left in memory is not another's affair. One that its job does not come back for soon
-//! is ended. Its folder goes on a thread of its own: nobody here waits for a disk, least of all with the line locked.
+//! A process is never reused for another job, because its memory may contain data of the first one.
+//! A process that is not reused soon is ended. Its folder is removed by a separate thread, so that
+//! nothing waits for a disk while the queue is locked.
 
 use crate::{disks::ProcessLogs, ids::Job, process::Process};
 use parking_lot::Mutex;
@@ -12,37 +14,37 @@ use tokio::{
     time::Instant,
 };
 
-/// A job whose slots are in use comes back within milliseconds.
+/// A job that uses its slots needs the process again within milliseconds.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A process that waits for an attempt, and the way to it.
+/// An idle process and the channel to it.
 #[derive(Debug)]
 pub(crate) struct IdleProcess {
-    /// Itself.
+    /// The process.
     pub(crate) process: Process,
-    /// The way to it.
+    /// Channel to the process.
     pub(crate) to_task: mpsc::Sender<ToTask>,
 }
 
-/// Since when, for whom, who, and what it prints into.
+/// Time since when it is idle, its job, the process, and its logs.
 type Entry = (Instant, Job, IdleProcess, ProcessLogs);
 
-/// Those that wait, the longest first.
+/// Idle processes, the oldest first.
 #[derive(Debug)]
 pub(crate) struct IdleProcesses {
-    /// No more than these wait.
+    /// Maximum number of idle processes.
     max: usize,
     queue: Mutex<VecDeque<Entry>>,
     arrived: Notify,
 }
 
 impl IdleProcesses {
-    /// None yet.
+    /// An empty queue.
     pub(crate) fn new(max: usize) -> Self {
         Self { max, queue: Mutex::default(), arrived: Notify::new() }
     }
 
-    /// Lets one wait for this job, in place of the one that has waited longest if there are too many.
+    /// Adds an idle process of this job; removes the oldest one if there are too many.
     pub(crate) fn put(&self, job: Job, waiting: IdleProcess, logs: ProcessLogs) {
         let mut queue = self.queue.lock();
         queue.push_back((Instant::now(), job, waiting, logs));
@@ -53,7 +55,7 @@ impl IdleProcesses {
         end(gone);
     }
 
-    /// Ends those of a job: it is over.
+    /// Ends the processes of a job that has ended.
     pub(crate) fn forget(&self, job: Job) {
         let mut queue = self.queue.lock();
         let (gone, left) = queue.drain(..).partition(|(_, of, ..)| *of == job);
@@ -62,7 +64,7 @@ impl IdleProcesses {
         end(gone);
     }
 
-    /// One that waits for this job: the last to come, whose memory is warmest.
+    /// Takes an idle process of this job: the newest, whose memory is most likely cached.
     pub(crate) fn take(&self, job: Job) -> Option<(IdleProcess, ProcessLogs)> {
         let mut gone = VecDeque::new();
         let found = loop {
@@ -79,13 +81,13 @@ impl IdleProcesses {
         found
     }
 
-    /// Ends all, and waits until their folders are gone.
+    /// Ends all processes, and waits until their folders are removed.
     pub(crate) fn clear(&self) {
         let all = std::mem::take(&mut *self.queue.lock());
         drop(all);
     }
 
-    /// Ends those that have waited too long, until dropped.
+    /// Ends processes that have been idle for too long, until dropped.
     pub(crate) async fn expire(&self) {
         loop {
             let oldest = self.queue.lock().front().map(|(since, ..)| *since);
@@ -104,7 +106,7 @@ impl IdleProcesses {
     }
 }
 
-/// Kills them at once; their folders go when the disks will.
+/// Kills processes at once; their folders are removed in the background.
 fn end(gone: VecDeque<Entry>) {
     for (.., waiting, _) in &gone {
         waiting.process.handle.kill();

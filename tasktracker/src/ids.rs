@@ -1,10 +1,10 @@
-//! The names of jobs and attempts as they travel: `job_7`, `job_7.m3.1`.
+//! IDs of jobs and attempts in their text form: `job_7`, `job_7.m3.1`.
 //!
-//! Whatever becomes part of a path on disk has been through here, so that a name cannot lead out of its folder.
+//! Every ID in a path on disk is parsed here first, so that a name cannot lead out of its folder.
 
 use std::{fmt, str::FromStr};
 
-/// A job.
+/// ID of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Job(pub u32);
 
@@ -17,20 +17,20 @@ pub enum Phase {
     Reduce,
 }
 
-/// One try at a task.
+/// ID of an attempt of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt {
-    /// Whose.
+    /// Job of the task.
     pub job: Job,
     /// Map or reduce.
     pub phase: Phase,
-    /// Which task of that phase.
+    /// Index of the task in its phase.
     pub index: u32,
-    /// Which try.
+    /// Number of the attempt of the task.
     pub number: u32,
 }
 
-/// A text that is not an id.
+/// A text that is not an ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {wanted}")]
 pub struct IdError {
@@ -60,7 +60,7 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Only what `Display` writes: no signs, no leading zeros, so that one thing has one name.
+/// Accepts only what `Display` writes: no signs, no leading zeros, so that each ID has one text.
 fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }

@@ -1,23 +1,26 @@
 //! The TaskTracker daemon: slots, task processes, shuffle server.
 //!
 //! ```text
-//! JobTracker ◄─► link ◄─► driver ◄─► agent             pure: orders in, reports out
+//! JobTracker ◄─► link ◄─► driver ◄─► agent         pure: orders in, reports out
 //!                           │
-//!                         child ─ fetch                 one task an attempt
-//!                           │  └─ pool ─ process        warm processes, new and kept; start, kill, reap
-//!                         talk             └─ warden    memory, logs, escaped processes
+//!                      task_runner ─ fetch          one asynchronous task per attempt
+//!                           │      └─ pool ─ process      start, kill, reap; idle processes
+//!                      task_session      └─ process_monitor  memory, logs, escaped processes
 //!                           │
 //!                       umbilical ◄─► task processes
 //!
-//! reduces ◄── shuffle ── held ── disks                  map output, and where everything lies
+//! reduces ◄── shuffle ── shuffle_store ── disks     map outputs, checkpoints, folders
 //! mrctl logs ◄── logs
 //! ```
 //!
-//! What holds: an attempt's process is one of ours until it has its limits and its walls; the tracker reads what tasks
-//! made by careful opening alone; an attempt touches only its own folders, one of our own programs those of its job;
-//! its end is reported when its process group is dead, or waits for another attempt of the job; killing the tracker
-//! kills its tasks and all they have started; nothing runs that the JobTracker has not ordered; nothing a task says
-//! ends more than its attempt. Deliberately absent: any opinion on what should run.
+//! Invariants: a process runs code of the user only after its limits and restrictions are set. The
+//! tracker reads files of tasks only with `safe_open`. An attempt accesses only its own folders; a
+//! built-in program those of its job. The end of an attempt is reported when its process group is
+//! dead, or when its process is idle for another attempt of the job. Killing the tracker kills its
+//! tasks and all their child processes. Nothing runs that the JobTracker has not ordered. A message
+//! of a task can end at most its own attempt.
+//!
+//! Deliberately absent: decisions about what should run.
 
 pub mod agent;
 mod cgroup;
@@ -81,13 +84,13 @@ use tokio::{
 };
 use wire::Identity;
 
-/// How long killed processes may take to go when the tracker stops.
+/// Maximum time for killed processes to end when the tracker stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// Events that wait for the driver; whoever has more waits.
+/// Maximum number of events that wait for the driver; further senders wait.
 const EVENTS_MAX: usize = 1024;
 
-/// A TaskTracker in this process: serves from `start` until `stop`, or until dropped. Needs a tokio runtime with
-/// I/O and time.
+/// A TaskTracker in this process: serves from `start` until `stop`, or until dropped. Needs a tokio
+/// runtime with I/O and time.
 #[derive(Debug)]
 pub struct TaskTracker {
     identity: Identity,
@@ -97,7 +100,7 @@ pub struct TaskTracker {
     spawner: Spawner,
     pool: Arc<Pool>,
     shuffle: Arc<shuffle::Shuffle>,
-    /// There while an attempt is.
+    /// Upgradable while an attempt exists.
     task_runner: Weak<task_runner::TaskRunner>,
     _disks: Arc<Disks>,
     _socket: umbilical::Socket,
@@ -105,13 +108,15 @@ pub struct TaskTracker {
 }
 
 impl TaskTracker {
-    /// Opens the folders, binds the addresses, serves, and begins to look for the JobTracker. `mrtask` is the
-    /// program that holds the built-in jobs; without it, the one beside this executable.
+    /// Opens the folders, binds the addresses, starts serving, and connects to the JobTracker in
+    /// the background. `mrtask` is the program of the built-in jobs; by default the one next to
+    /// this executable.
     pub async fn start(config: &Config, mrtask: Option<&Path>) -> Result<Self, TrackerError> {
         Self::begin(config, mrtask, false).await
     }
 
-    /// With `alone`, all children of this process are the tracker's: it takes over what escapes its parent.
+    /// With `alone`, all children of this process belong to the tracker, and it becomes the parent
+    /// of orphaned ones.
     async fn begin(config: &Config, mrtask: Option<&Path>, alone: bool) -> Result<Self, TrackerError> {
         config.check()?;
         let settings = &config.tasktracker;
@@ -185,7 +190,7 @@ impl TaskTracker {
         })
     }
 
-    /// Waits until the JobTracker has taken the registration.
+    /// Waits until the JobTracker has accepted the registration.
     pub async fn ready(&self) -> Result<(), TrackerError> {
         let mut ready = self.ready.clone();
         tokio::select! {
@@ -194,46 +199,46 @@ impl TaskTracker {
         }
     }
 
-    /// Where map output is fetched, as others are told: `host:port`.
+    /// Returns the address of the shuffle server for others: `host:port`.
     pub fn shuffle_addr(&self) -> &str {
         &self.identity.shuffle_addr
     }
 
-    /// Where logs are read, as others are told: `host:port`.
+    /// Returns the address of the log server for others: `host:port`.
     pub fn logs_addr(&self) -> &str {
         &self.identity.logs_addr
     }
 
-    /// Task processes that live, idle ones included.
+    /// Returns the number of task processes, including idle ones.
     pub fn processes(&self) -> usize {
         self.spawner.count()
     }
 
-    /// Idle task processes that wait for an attempt.
+    /// Returns the number of idle task processes.
     pub fn idle(&self) -> usize {
         self.pool.idle()
     }
 
-    /// Waits for an error that ends the tracker: refused by the JobTracker.
+    /// Waits for an error that ends the tracker, such as a refusal by the JobTracker.
     pub async fn failed(&self) -> TrackerError {
         match self.alarm.lock().await.recv().await {
             Some(error) => error,
-            // The sender lives as long as the driver.
+            // The sender exists as long as the driver.
             None => std::future::pending().await,
         }
     }
 
-    /// Kills everything that runs, waits until it is gone with its folders, and ends.
+    /// Kills all attempts, waits until their processes and folders are gone, and stops.
     pub async fn stop(mut self) {
         self.end();
-        let patience = Instant::now() + STOP_GRACE;
+        let deadline = Instant::now() + STOP_GRACE;
         let busy = |tracker: &Self| tracker.spawner.count() > 0 || tracker.task_runner.strong_count() > 0;
-        while busy(&self) && Instant::now() < patience {
+        while busy(&self) && Instant::now() < deadline {
             self.spawner.kill_all();
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         if let Some(mut reaper) = self.reaper.take() {
-            // It ends what is left, and itself, when this is gone.
+            // Closing the pipe makes the reaper kill the remaining processes and exit.
             drop(reaper.stdin.take());
             let waiting = tokio::task::spawn_blocking(move || reaper.wait());
             tokio::time::timeout(STOP_GRACE, waiting).await.ok();
@@ -256,8 +261,8 @@ impl Drop for TaskTracker {
     }
 }
 
-/// Runs a TaskTracker until it is asked to stop (SIGTERM, SIGINT) or cannot continue. Writes the ready file, with
-/// the shuffle address, once registered.
+/// Runs a TaskTracker until it gets SIGTERM or SIGINT, or cannot continue. Writes the ready file,
+/// with the shuffle address, after the registration.
 pub async fn run(config: &Config, args: &DaemonArgs, mrtask: Option<&Path>) -> Result<(), TrackerError> {
     let tracker = TaskTracker::begin(config, mrtask, true).await?;
     let serve = async {
@@ -336,7 +341,7 @@ async fn serve_logs(guard: Guard, listener: TcpListener, disks: Arc<Disks>) {
         server.serve_with_incoming(incoming).await.map_err(io::Error::other)
     };
     if let Err(error) = server.await {
-        tracing::error!(%error, "logs are not served any more");
+        tracing::error!(%error, "the log server has stopped");
     }
 }
 
@@ -348,21 +353,21 @@ fn listen(addr: &str, config: &Config) -> Result<(TcpListener, SocketAddr), Trac
     Ok((listener, bound))
 }
 
-/// The account of tasks, if it is not the tracker's, which is then made ready for it.
+/// Returns the account of tasks, if it is not that of the tracker, and prepares the tracker for it.
 fn account(settings: &TaskTrackerConfig) -> Result<Option<Account>, TrackerError> {
     let Some(account) = Account::of_tasks(settings)? else { return Ok(None) };
     daemon::safe_open::belongs_to(account.user);
-    // Its tasks walk through its folders and read none of its files.
+    // Tasks may enter the folders of the tracker but not read its files.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o066));
     Ok(Some(account))
 }
 
-/// Whether tasks may run, where the kernel may be unable to confine them.
+/// Whether tasks may run if the kernel cannot confine them.
 #[derive(Debug, PartialEq, Eq)]
 enum Confinement {
-    /// They are confined, or the settings want them not to be.
+    /// They are confined, or the settings disable it.
     AsConfigured,
-    /// They are not, but have an account of their own, which cannot read the tracker's keys.
+    /// They are not confined, but have another account, which cannot read the keys of the tracker.
     OwnAccount,
     Refused(&'static str),
 }
@@ -399,7 +404,7 @@ fn check_landlock(config: &Config, account: Option<Account>) -> Result<(), Track
     }
 }
 
-/// In the first folder, or in another if that is full.
+/// Binds the socket in the first folder, or in another if that is full.
 fn bind_umbilical(
     disks: &Disks,
     account: Option<Account>,
@@ -409,11 +414,11 @@ fn bind_umbilical(
     bind(disks.root(0)).or_else(elsewhere).map_err(folder("make a socket in", disks.root(0)))
 }
 
-/// From now on, whatever loses its parent below this process becomes its child, and whatever outlives it is ended.
-/// Returns the keeper. Comes when the control groups are open: this process has then left the group that is divided,
-/// and the keeper is born outside it.
+/// Makes this process the parent of all its orphaned descendants, and starts the reaper, which
+/// kills what outlives the tracker. Called after the control groups are set up: this process has
+/// then left the group that is divided, and the reaper starts outside of it.
 fn become_subreaper(environment: &mut ProcessEnvironment) -> Result<Child, TrackerError> {
-    // Those of whoever became this program: not ours to end.
+    // Children of the program that was replaced by this one do not belong to the tracker.
     let mut others = system::children(rustix::process::getpid());
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| TrackerError::Thread(error.into()))?;
@@ -424,7 +429,8 @@ fn become_subreaper(environment: &mut ProcessEnvironment) -> Result<Child, Track
     Ok(reaper)
 }
 
-/// Address space is bounded far above memory: many programs reserve much and use little of it.
+/// The limit of the address space is far above that of memory, because many programs reserve much
+/// more than they use.
 fn environment(
     settings: &TaskTrackerConfig,
     root: &Path,
@@ -457,7 +463,7 @@ fn program(mrtask: Option<&Path>) -> Result<PathBuf, TrackerError> {
             .map_err(|source| TrackerError::Folder { what: "find", path: "this program".into(), source })?
             .with_file_name("mrtask"),
     };
-    // Children have other current folders.
+    // Absolute, because children have other working folders.
     let found = std::fs::canonicalize(&path).ok().filter(|path| path.is_file());
     found.ok_or(TrackerError::Program(path))
 }
@@ -469,20 +475,21 @@ fn identity(
     disks: &Disks,
 ) -> Result<Identity, TrackerError> {
     let host = daemon::host_name();
-    let told = |bound: SocketAddr| {
+    let advertised = |bound: SocketAddr| {
         if bound.ip().is_unspecified() { format!("{host}:{}", bound.port()) } else { bound.to_string() }
     };
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let start = disks.next_incarnation(started.as_micros() as u64);
     let name = if config.node.is_empty() { host.clone() } else { config.node.clone() };
     Ok(Identity {
-        // A DataNode gives its own name and its machine's, and the first tells nodes apart that share a machine.
+        // The host is the name of the node. A DataNode registers its own name too, which
+        // distinguishes nodes on the same machine.
         host: name.clone(),
         name,
-        start: start.map_err(folder("keep the number of this start in", disks.root(0)))?,
+        start: start.map_err(folder("store the number of this start in", disks.root(0)))?,
         rack: config.rack.clone(),
-        shuffle_addr: told(shuffle),
-        logs_addr: told(logs),
+        shuffle_addr: advertised(shuffle),
+        logs_addr: advertised(logs),
         slots: Slots { map: config.map_slots, reduce: config.reduce_slots },
     })
 }
@@ -496,7 +503,7 @@ mod tests {
         let refused = |choice, closed, own_account, landlock| {
             matches!(confinement(choice, closed, own_account, landlock), Confinement::Refused(_))
         };
-        // Tasks with the tracker's own account, in a closed cluster: they could read its keys.
+        // In a closed cluster, tasks with the account of the tracker could read its keys.
         assert!(refused(Choice::Auto, true, false, false));
         assert_eq!(confinement(Choice::Auto, true, true, false), Confinement::OwnAccount);
         for own_account in [false, true] {

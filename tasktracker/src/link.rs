@@ -1,7 +1,7 @@
-//! The line to the JobTracker: one stream for as long as it holds, then another.
+//! The connection to the JobTracker: one stream as long as it works, then a new one.
 //!
-//! Carries messages and knows nothing of them. Pauses between tries grow, with jitter, so that a thousand
-//! trackers do not come back in one instant.
+//! It transports messages without interpreting them. Delays between attempts grow, with jitter, so
+//! that a thousand trackers do not reconnect at the same time.
 
 use crate::error::TrackerError;
 use proto::mr::{FromTracker, ToTracker, tracker_link_client::TrackerLinkClient};
@@ -13,23 +13,23 @@ use tonic::{Request, metadata::MetadataValue};
 
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// Messages on their way out; the agent has at most a few.
-const PREFETCH_DISTANCE: usize = 16;
-/// The map events of a large job come in one message.
+/// Maximum number of outgoing messages in the channel; the agent needs only a few.
+const OUTGOING_MAX: usize = 16;
+/// The map events of a large job are in one message.
 const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
-/// What happens on the line.
+/// An event of the connection.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
-    /// It is up; this is the way out. A registration must come first.
+    /// The connection is up; messages are sent over this channel. The first must be a registration.
     Up(mpsc::Sender<FromTracker>),
-    /// A message.
+    /// A message of the JobTracker.
     Message(ToTracker),
-    /// It is down.
+    /// The connection is down.
     Down,
 }
 
-/// The line.
+/// The connection to the JobTracker.
 #[derive(Debug)]
 pub(crate) struct Link {
     endpoint: Endpoint,
@@ -39,7 +39,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Nothing is sent before `run`.
+    /// Prepares a connection; `run` opens it.
     pub(crate) fn new(
         jobtracker: &str,
         credentials: Credentials,
@@ -61,7 +61,7 @@ impl Link {
         Ok(Self { endpoint, credentials, jobtracker: jobtracker.into(), link_events })
     }
 
-    /// Runs until nobody listens any more.
+    /// Runs until the receiver of events is dropped.
     pub(crate) async fn run(self) {
         let mut pause = RETRY_FIRST;
         while !self.link_events.is_closed() {
@@ -70,21 +70,23 @@ impl Link {
                     if received {
                         pause = RETRY_FIRST;
                     }
-                    tracing::info!(jobtracker = self.jobtracker, "the line to the jobtracker ended");
+                    tracing::info!(jobtracker = self.jobtracker, "the connection to the jobtracker ended");
                 }
-                Err(why) => tracing::warn!(jobtracker = self.jobtracker, why, "no line to the jobtracker"),
+                Err(why) => {
+                    tracing::warn!(jobtracker = self.jobtracker, why, "cannot connect to the jobtracker")
+                }
             }
             tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             pause = (pause * 2).min(RETRY_MAX);
         }
     }
 
-    /// One stream, from its beginning to its end; whether anything was heard on it.
+    /// Runs one stream to its end. Returns whether a message was received.
     async fn attach(&self) -> Result<bool, String> {
         let channel = self.endpoint.connect().await.map_err(|error| security::why(&error))?;
-        let (out, outgoing) = mpsc::channel(PREFETCH_DISTANCE);
-        // The registration must be on its way before the JobTracker answers the call.
-        self.link_events.send(LinkEvent::Up(out)).await.map_err(|_| "nobody listens".to_string())?;
+        let (out, outgoing) = mpsc::channel(OUTGOING_MAX);
+        // The registration must be sent before the JobTracker answers the call.
+        self.link_events.send(LinkEvent::Up(out)).await.map_err(|_| "the tracker is stopping".to_string())?;
         let mut request = Request::new(ReceiverStream::new(outgoing));
         self.credentials.sign(request.metadata_mut(), &MetadataValue::from_static("tasktracker"));
         let mut client = TrackerLinkClient::new(channel)

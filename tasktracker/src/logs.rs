@@ -1,4 +1,4 @@
-//! What attempts wrote on stdout and stderr: kept for the newest, and served to whoever asks.
+//! Stores the stdout and stderr of the newest attempts, and serves them.
 
 use crate::{
     disks::Disks,
@@ -20,12 +20,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 const CHUNK_BYTES: u64 = 64 << 10;
-/// Chunks read ahead of a slow reader.
+/// Number of chunks read ahead of a slow reader.
 const PREFETCH_DISTANCE: usize = 4;
-/// Logs read at one time.
+/// Maximum number of concurrent readers.
 const READERS_MAX: usize = 64;
 
-/// The last `bytes` of a file.
+/// Returns the last `bytes` of a file.
 pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -35,8 +35,8 @@ pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(read)
 }
 
-/// Keeps the logs of so many attempts. Where there are more, the oldest of the job that has the most goes: a large job
-/// does not take those of others.
+/// Keeps the logs of a limited number of attempts. If there are more, the oldest log of the job
+/// with the most is removed, so that a large job does not displace those of others.
 #[derive(Debug, Clone)]
 pub(crate) struct Retention {
     retained: usize,
@@ -44,14 +44,14 @@ pub(crate) struct Retention {
 }
 
 impl Retention {
-    /// With the logs that an earlier start left.
+    /// Starts with the logs of an earlier start.
     pub(crate) fn new(retained: usize, disks: &Disks) -> Self {
         let retention = Self { retained, ended: Arc::new(Mutex::new(disks.logs().into())) };
         retention.trim(disks);
         retention
     }
 
-    /// One more has ended.
+    /// Adds an attempt that has ended.
     pub(crate) fn add(&self, attempt: Attempt, disks: &Disks) {
         self.ended.lock().push_back(attempt);
         self.trim(disks);
@@ -72,7 +72,8 @@ impl Retention {
     }
 }
 
-/// The first attempt of the job with the most; of several such jobs, the one that comes first.
+/// Returns the first attempt of the job with the most attempts; of several such jobs, the first
+/// one.
 fn surplus(ended: &VecDeque<Attempt>) -> Option<usize> {
     let mut jobs: BTreeMap<Job, (usize, usize)> = BTreeMap::new();
     for (at, attempt) in ended.iter().enumerate() {
@@ -83,7 +84,7 @@ fn surplus(ended: &VecDeque<Attempt>) -> Option<usize> {
         .map(|(_, first)| first)
 }
 
-/// The service.
+/// The log service.
 #[derive(Debug)]
 pub(crate) struct Logs {
     disks: Arc<Disks>,
@@ -91,7 +92,7 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    /// Of what is on these disks.
+    /// A service for the logs on these disks.
     pub(crate) fn new(disks: Arc<Disks>) -> Self {
         Self { disks, readers: Arc::new(Semaphore::new(READERS_MAX)) }
     }
@@ -116,7 +117,7 @@ impl TrackerLogs for Logs {
             let path = disks.log(id, name)?;
             if !who.superuser && disks.log_owner(id).is_none_or(|owner| !who.owns(&owner)) {
                 return Some(Err(Status::permission_denied(format!(
-                    "the logs of {id} are not {}'s",
+                    "the logs of {id} do not belong to {}",
                     who.name
                 ))));
             }
@@ -125,7 +126,7 @@ impl TrackerLogs for Logs {
         let file = opening.await.map_err(|error| Status::internal(error.to_string()))?;
         let file = file.ok_or_else(|| {
             Status::not_found(format!(
-                "no logs of {id} here: it did not run on this tracker, or its logs had to make room for others \
+                "this tracker has no logs of {id}: it did not run here, or its logs were removed for newer ones \
                  (tasktracker.logs_kept)"
             ))
         })??;
@@ -141,7 +142,8 @@ impl TrackerLogs for Logs {
     }
 }
 
-/// What is to be sent of a file: as far as it had been written when we began. A running task may write faster than we read.
+/// The part of a file to be sent: up to its length at the start, because a running task may write
+/// faster than a client reads.
 struct Rest {
     file: File,
     left: u64,

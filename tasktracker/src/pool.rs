@@ -1,9 +1,9 @@
-//! Idle task processes, kept warm so that a small task starts in milliseconds: new ones for any job, and ones that
-//! have done an attempt for another of the same job (`idle_processes`).
+//! Idle task processes, so that a small task starts in milliseconds: new ones for any job, and used
+//! ones for the same job (`idle_processes`).
 //!
-//! Refilled one at a time, behind the backs of running attempts. A pool that cannot be filled harms nobody:
-//! attempts then start processes of their own, and meet the error themselves. Folders are made and removed on threads that
-//! may wait for a disk.
+//! The pool is refilled in the background, one process at a time. If it cannot be filled, attempts
+//! start their own processes and report the error. Folders are created and removed on blocking
+//! threads.
 
 use crate::{
     disks::{AttemptFolders, DiskError, Disks, ProcessFolders, ProcessLogs, log_files},
@@ -26,53 +26,53 @@ use tokio::{
     task::JoinError,
 };
 
-/// A process that has not said hello by then is broken.
+/// A process that has not sent its first message by then is broken.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between tries to fill a pool that cannot be filled.
+/// Delay after a failed attempt to fill the pool.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Why there is no process.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// No folder for it.
+    /// There is no folder for it.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The system would not.
+    /// The system returned an error.
     #[error("cannot start {program}: {source}")]
     Spawn {
-        /// What.
+        /// Program to start.
         program: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// A thread that made folders ended before it was done.
-    #[error("a bug of the tracker: {0}")]
+    /// The thread that creates folders has panicked.
+    #[error("internal error of the tracker: {0}")]
     Bug(#[from] JoinError),
 }
 
-/// A process without an attempt, in folders that will be its attempt's.
+/// A process without an attempt, in folders that will become those of its attempt.
 #[derive(Debug)]
 pub(crate) struct NewProcess {
-    /// Itself.
+    /// The process.
     pub(crate) process: Process,
-    /// The way to it, once it has said hello.
+    /// Channel to the process, after its first message.
     pub(crate) to_task: Option<mpsc::Sender<ToTask>>,
-    /// The folders.
+    /// Its folders.
     pub(crate) place: ProcessFolders,
 }
 
-/// How much is kept in hand.
+/// Limits of the pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
-    /// New processes.
+    /// Number of new processes.
     pub(crate) idle: usize,
-    /// Processes between two attempts of their jobs.
+    /// Maximum number of idle processes between two attempts.
     pub(crate) idle_processes: usize,
-    /// Bytes of memory that one of those may hold.
+    /// Maximum memory of such a process, in bytes.
     pub(crate) reused_memory: u64,
 }
 
-/// The idle ones.
+/// The idle processes.
 #[derive(Debug)]
 pub(crate) struct Pool {
     disks: Arc<Disks>,
@@ -85,19 +85,20 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Empty; `fill` fills it.
+    /// An empty pool; `fill` fills it.
     pub(crate) fn new(disks: Arc<Disks>, spawner: Spawner, program: PathBuf, sizes: Sizes) -> Self {
         let (idle, idle_processes) = (Mutex::default(), IdleProcesses::new(sizes.idle_processes));
         Self { disks, spawner, program, sizes, idle, idle_processes, wanted: Notify::new() }
     }
 
-    /// A process of the built-in programs: one that has worked for the job, an idle one, or a new one.
+    /// Returns a process of the built-in programs: one that has run attempts of the job, an idle
+    /// one, or a new one.
     pub(crate) async fn take(&self, job: Job) -> Result<NewProcess, StartError> {
         while let Some((IdleProcess { process, to_task }, process_logs)) = self.idle_processes.take(job) {
             let disks = self.disks.clone();
-            match checkpoint_dir(move || Ok(disks.make_process_folders_with(process_logs)?)).await {
+            match in_background(move || Ok(disks.make_process_folders_with(process_logs)?)).await {
                 Ok(place) => return Ok(NewProcess { process, to_task: Some(to_task), place }),
-                Err(error) => tracing::warn!(%error, "a process that worked for the job is of no use"),
+                Err(error) => tracing::warn!(%error, "cannot reuse an idle process of the job"),
             }
         }
         loop {
@@ -111,22 +112,23 @@ impl Pool {
         self.start().await
     }
 
-    /// Keeps a process for the job's next attempt, unless it holds memory that the next would be blamed for.
+    /// Keeps a process for the next attempt of the job, unless it uses too much memory, which the
+    /// next attempt would be charged for.
     pub(crate) fn keep_idle(&self, job: Job, waiting: IdleProcess, process_logs: ProcessLogs) {
         if system::memory(waiting.process.handle.pid()) <= self.sizes.reused_memory {
             self.idle_processes.put(job, waiting, process_logs);
         }
     }
 
-    /// Ends what is kept for a job: it is over.
+    /// Ends the idle processes of a job that has ended.
     pub(crate) fn forget(&self, job: Job) {
         self.idle_processes.forget(job);
     }
 
-    /// A new process of the built-in programs.
+    /// Starts a process of the built-in programs.
     async fn start(&self) -> Result<NewProcess, StartError> {
         let (disks, account, program) = (self.disks.clone(), self.spawner.account(), self.program.clone());
-        let making = checkpoint_dir(move || {
+        let making = in_background(move || {
             let place = disks.make_process_folders()?;
             match place.process_logs.files(account) {
                 Ok(logs) => Ok((place, logs)),
@@ -146,7 +148,8 @@ impl Pool {
         }
     }
 
-    /// A new process that becomes a job's executable, in the folders of its attempt, once it has the attempt's limits.
+    /// Starts a process that becomes the executable of a job, in the folders of its attempt, after
+    /// the limits are set.
     pub(crate) async fn launch(
         &self,
         program: &Path,
@@ -155,7 +158,7 @@ impl Pool {
     ) -> Result<Process, StartError> {
         let launch = Some(LaunchProgram { program: program.to_string_lossy().into_owned(), confinement });
         let (logs, account, own) = (work.logs.clone(), self.spawner.account(), self.program.clone());
-        let logs = checkpoint_dir(move || {
+        let logs = in_background(move || {
             log_files(&logs, account).map_err(|source| StartError::Spawn { program: own, source })
         });
         self.spawn(Start { folder: work.own.clone(), logs: logs.await?, launch }).await
@@ -167,19 +170,19 @@ impl Pool {
         started.map_err(|source| StartError::Spawn { program, source })
     }
 
-    /// Ends the idle ones, and waits until their folders are gone: the tracker stops.
+    /// Ends the idle processes, and waits until their folders are removed, when the tracker stops.
     pub(crate) fn empty(&self) {
         self.idle_processes.clear();
         let idle = std::mem::take(&mut *self.idle.lock());
         idle.into_iter().for_each(NewProcess::discard);
     }
 
-    /// How many are idle.
+    /// Returns the number of idle processes.
     pub(crate) fn idle(&self) -> usize {
         self.idle.lock().len()
     }
 
-    /// Ends processes that have waited too long for their job, until dropped.
+    /// Ends processes that have been idle for too long, until dropped.
     pub(crate) async fn expire(self: Arc<Self>) {
         self.idle_processes.expire().await;
     }
@@ -194,7 +197,7 @@ impl Pool {
             match self.warm_up().await {
                 Ok(fresh) => self.idle.lock().push_back(fresh),
                 Err(why) => {
-                    tracing::warn!(program = %self.program.display(), why, "no idle task process");
+                    tracing::warn!(program = %self.program.display(), why, "cannot start an idle task process");
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
@@ -209,37 +212,37 @@ impl Pool {
                 Ok(fresh)
             }
             Ok(other) => {
-                let why = format!("{other:?} instead of hello");
-                let warned = checkpoint_dir(move || {
+                let why = format!("the first message was {other:?} instead of Hello");
+                let error = in_background(move || {
                     let why = crate::process::with_stderr(why, fresh.place.process_logs.path());
                     fresh.discard();
                     Ok(why)
                 });
-                Err(warned.await.unwrap_or_else(|error| error.to_string()))
+                Err(error.await.unwrap_or_else(|error| error.to_string()))
             }
             Err(_) => {
                 put_away(fresh);
-                Err(format!("it did not say hello within {HELLO_TIMEOUT:?}"))
+                Err(format!("the task did not send its first message (Hello) within {HELLO_TIMEOUT:?}"))
             }
         }
     }
 }
 
-/// Does what may wait for a disk.
-async fn checkpoint_dir<T: Send + 'static>(
+/// Runs a function that may block on a disk.
+async fn in_background<T: Send + 'static>(
     act: impl FnOnce() -> Result<T, StartError> + Send + 'static,
 ) -> Result<T, StartError> {
     tokio::task::spawn_blocking(act).await?
 }
 
-/// Ends one, and removes its folders when the disk will.
+/// Kills a process, and removes its folders in the background.
 fn put_away(fresh: NewProcess) {
     fresh.process.handle.kill();
     tokio::task::spawn_blocking(move || fresh.discard());
 }
 
 impl NewProcess {
-    /// Ends it and removes its folders. It has no attempt yet, so it has nothing to write there.
+    /// Kills the process and removes its folders, which are empty because it had no attempt.
     pub(crate) fn discard(self) {
         self.process.handle.kill();
         self.place.discard();

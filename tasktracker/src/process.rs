@@ -1,12 +1,14 @@
-//! Task processes as the system sees them: start, kill, know when they are gone.
+//! Task processes of the operating system: start, kill, and detection of their end.
 //!
-//! Each is the leader of a process group of its own, and a kill takes the whole group; so does the leader's end.
-//! What leaves the group is `process_monitor`'s. The number of a process is not used after it has been reaped: it may be
-//! another's by then. Children ask the kernel to be killed with their parent *thread*, so all are started by one
-//! thread that lives as long as the tracker. The change to the tasks' account, that request and the limits are made by
-//! the child itself, first thing (mrlib's variables in its environment): doing it between fork and exec takes unsafe
-//! code, and a fork copies the tracker's page tables. So every child is a program of ours: the executable of a job
-//! comes after that, by a launcher (mrlib's `shim`), which waits until it is in its control group.
+//! Each process is the leader of a process group. A kill ends the whole group, and so does the end
+//! of the leader. `process_monitor` handles processes that leave the group. A PID is not used after
+//! the process was reaped, because it may belong to another process by then. Children request to be
+//! killed with their parent *thread*, so all are started by one thread that lives as long as the
+//! tracker. The child itself changes its account, makes that request and sets its limits first (by
+//! variables of mrlib in its environment): doing this between fork and exec needs unsafe code, and
+//! a fork copies the page tables of the tracker. Therefore every child is a program of Fermata. The
+//! executable of a job is started by a launcher (`shim` of mrlib), which waits until it is in its
+//! control group.
 
 use crate::{
     cgroup::Groups,
@@ -35,70 +37,70 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// Messages of one child that wait to be read; a child that says more waits itself.
+/// Maximum number of unread messages of a child; then the child waits.
 const MESSAGES_MAX: usize = 8;
-/// Where tasks of another account than the tracker's find programs.
+/// PATH of tasks with another account than the tracker.
 const TASK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Of a thread that only waits.
+/// Stack size of a thread that only waits.
 const WAITER_STACK: usize = 64 << 10;
 
-/// What is needed to start any process.
+/// Parameters of a new process.
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
-    /// Its current folder.
+    /// Working folder.
     pub(crate) folder: PathBuf,
-    /// Its stdout and stderr.
+    /// Files for stdout and stderr.
     pub(crate) logs: Arc<[File; 2]>,
-    /// What it is to become.
+    /// Program to be started by the launcher.
     pub(crate) launch: Option<LaunchProgram>,
 }
 
-/// What all processes get.
+/// Common settings of all processes.
 #[derive(Debug, Clone)]
 pub(crate) struct ProcessEnvironment {
-    /// Path of the umbilical's socket.
+    /// Path of the socket of the umbilical.
     pub(crate) umbilical: PathBuf,
-    /// The tracker's first folder, by which its processes are known.
+    /// First folder of the tracker, which is part of the mark of its processes.
     pub(crate) root: PathBuf,
-    /// This start of the tracker.
+    /// Incarnation of the tracker.
     pub(crate) incarnation: u64,
-    /// What they may take together with all that they start.
+    /// Limits of a process including its children.
     pub(crate) limits: Limits,
-    /// Address space that each process may take; 0 for no limit.
+    /// Maximum address space of each process; 0 for no limit.
     pub(crate) address_space_max: u64,
-    /// Files that each may have open; 0 for no limit.
+    /// Maximum number of open files of each process; 0 for no limit.
     pub(crate) files_max: u64,
-    /// The account that they get, if it is not the tracker's.
+    /// Account of the processes, if it is not that of the tracker.
     pub(crate) account: Option<Account>,
-    /// Groups that hold them to their limits, if there are any.
+    /// Control groups that enforce the limits, if available.
     pub(crate) groups: Option<Groups>,
-    /// If this process takes over what escapes: its children that are no tasks.
+    /// If this process is the subreaper: its children that are not tasks.
     pub(crate) others: Option<Vec<Pid>>,
 }
 
-/// What comes from a process over its umbilical.
+/// A message of a process over its umbilical.
 #[derive(Debug)]
 pub(crate) enum ProcessMessage {
-    /// It is there; this is the way to it.
+    /// The process has connected; orders are sent over this channel.
     Hello(mpsc::Sender<proto::mr::ToTask>),
-    /// A message.
+    /// Any later message.
     Message(proto::mr::FromTask),
-    /// It hung up, or said something that makes no sense.
+    /// The connection was closed, or a message was invalid.
     Closed(Option<String>),
 }
 
-/// A process, and all that is heard of it.
+/// A process with its messages.
 #[derive(Debug)]
 pub(crate) struct Process {
-    /// To end it.
+    /// Kills the process.
     pub(crate) handle: Arc<Handle>,
-    /// What it says.
+    /// Messages of the process.
     pub(crate) messages: mpsc::Receiver<ProcessMessage>,
-    /// How it ended; by then it has been reaped, and its group killed.
+    /// Exit status; by then it was reaped, and its group killed.
     pub(crate) ended: oneshot::Receiver<ExitStatus>,
 }
 
-/// Ends a process.
+/// Kills a process.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pid: Pid,
@@ -106,29 +108,29 @@ pub(crate) struct Handle {
     /// False once it may have been reaped.
     is_running: Mutex<bool>,
     kill_reason: Mutex<Option<String>>,
-    /// The processes that it may have, and the groups that hold it to them.
+    /// Maximum number of processes, and the groups that enforce it.
     bound: Option<(u64, Groups)>,
-    /// Whether the kernel has refused it one more; known for good when it has ended.
+    /// Whether the kernel has refused it another process; set when it has ended.
     refused: OnceLock<bool>,
 }
 
 impl Handle {
-    /// If it was refused a process: what is said of that.
+    /// Returns the error message if it was refused a process.
     pub(crate) fn refusal(&self) -> Option<String> {
         let (max, groups) = self.bound.as_ref()?;
         let refused = self.refused.get().copied().unwrap_or_else(|| groups.refusals(self.number) > 0);
         refused.then(|| process_limit_message(*max))
     }
 
-    /// Kills the group, if its leader is still there.
+    /// Kills the group, if its leader still runs.
     pub(crate) fn kill(&self) {
         if *self.is_running.lock() {
-            // An error means that there is nobody left to kill.
+            // An error means that there is no process left.
             rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
         }
     }
 
-    /// Kills it for something that it has done, if its leader is still there.
+    /// Kills it with a reason for the user, if its leader still runs.
     pub(crate) fn kill_with_reason(&self, why: String) {
         if *self.is_running.lock() {
             self.kill_reason.lock().get_or_insert(why);
@@ -136,24 +138,24 @@ impl Handle {
         self.kill();
     }
 
-    /// What it was killed for.
+    /// Returns why it was killed.
     pub(crate) fn kill_reason(&self) -> Option<String> {
         self.kill_reason.lock().clone()
     }
 
-    /// Its number in the system; another's once it has been reaped.
+    /// Returns its PID; invalid after it was reaped.
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Its number in its mark.
+    /// Returns its number in its mark.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 }
 
 impl Process {
-    /// Whether it waits: has not ended, hung up, or been condemned.
+    /// Whether it is still usable: it has not ended, disconnected, or been killed.
     pub(crate) fn alive(&mut self) -> bool {
         matches!(self.ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
             && self.messages.is_empty()
@@ -162,13 +164,13 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// A process that nobody listens to any more has no reason to live.
+    /// A process without a listener is killed.
     fn drop(&mut self) {
         self.handle.kill();
     }
 }
 
-/// Starts processes and knows all that live.
+/// Starts processes, and has a table of all that run.
 #[derive(Debug, Clone)]
 pub(crate) struct Spawner {
     requests: threads::Sender<Request>,
@@ -178,7 +180,7 @@ pub(crate) struct Spawner {
 
 type Request = (PathBuf, Start, oneshot::Sender<io::Result<Process>>);
 
-/// The processes that live.
+/// The running processes.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessTable {
     table: Mutex<Table>,
@@ -189,9 +191,9 @@ pub(crate) struct ProcessTable {
 #[derive(Debug, Default)]
 struct Table {
     all: HashMap<i32, Entry>,
-    /// How many were started.
+    /// Number of processes started so far.
     number: u64,
-    /// Something has ended since the warden looked.
+    /// Whether a process has ended since the last check of the monitor.
     ended: bool,
     closing: bool,
 }
@@ -204,8 +206,9 @@ struct Entry {
 }
 
 impl ProcessTable {
-    /// Waits until there is something to look at: when a process has ended, after `period` while one lives, and
-    /// after `period` in any case if the warden is `busy`. False when the tracker ends.
+    /// Waits until there is something to check: when a process has ended, after `period` while one
+    /// runs, and always after `period` if the monitor is `busy`. Returns false when the tracker
+    /// ends.
     pub(crate) fn wait_for_work(&self, period: Duration, busy: bool) -> bool {
         let mut table = self.table.lock();
         let mut until = None;
@@ -223,17 +226,18 @@ impl ProcessTable {
         !table.closing
     }
 
-    /// All of them.
+    /// Returns all processes.
     pub(crate) fn watched(&self) -> Vec<MonitoredProcess> {
         self.table.lock().all.values().map(|entry| entry.watched.clone()).collect()
     }
 
-    /// Whether the start of this number lives.
+    /// Whether the process with this number runs.
     pub(crate) fn has(&self, number: u64) -> bool {
         self.table.lock().all.values().any(|entry| entry.watched.handle.number == number)
     }
 
-    /// This process's children that are neither tasks nor among `others`. Nothing is started meanwhile.
+    /// Returns the children of this process that are neither tasks nor in `others`. No process is
+    /// started meanwhile.
     pub(crate) fn unknown_children(&self, others: &[Pid]) -> Vec<Pid> {
         let table = self.table.lock();
         let mut found = system::children(rustix::process::getpid());
@@ -241,11 +245,11 @@ impl ProcessTable {
         found
     }
 
-    /// Puts a new process into a group of its own: it is one of ours, and has started nothing yet.
+    /// Puts a new process into its control group, before it has started anything.
     fn group(&self, number: u64, pid: Pid) {
         let Some(groups) = &self.groups else { return };
         if let Err(error) = groups.make(number).and_then(|()| groups.enter(number, pid)) {
-            tracing::warn!(%error, "a task process without a control group");
+            tracing::warn!(%error, "cannot put a task process into a control group");
         }
     }
 
@@ -254,7 +258,8 @@ impl ProcessTable {
         self.changed.notify_all();
     }
 
-    /// Reaps a process that has ended, and forgets it: in one step, because its number is free after that.
+    /// Reaps a process that has ended, and removes it from the table, in one step, because its PID
+    /// is free afterwards.
     fn reap(&self, pid: Pid) -> ExitStatus {
         let mut table = self.table.lock();
         let reaped = rustix::process::waitpid(Some(pid), WaitOptions::empty());
@@ -269,7 +274,7 @@ impl ProcessTable {
 }
 
 impl Spawner {
-    /// Begins the thread that all processes are started from, and the one that watches them.
+    /// Starts the thread that starts all processes, and the one that monitors them.
     pub(crate) fn start(environment: ProcessEnvironment) -> io::Result<Self> {
         Self::start_with(environment, WAITER_STACK)
     }
@@ -280,7 +285,7 @@ impl Spawner {
         let processes =
             Arc::new(ProcessTable { groups: environment.groups.clone(), ..ProcessTable::default() });
         let for_thread = processes.clone();
-        let warden = ProcessMonitor {
+        let monitor = ProcessMonitor {
             processes: processes.clone(),
             limits: environment.limits.clone(),
             root: environment.root.clone(),
@@ -289,12 +294,12 @@ impl Spawner {
         };
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             for (program, start, reply) in incoming {
-                // If nobody waits for it any more, dropping it kills it.
+                // If the caller is gone, dropping the process kills it.
                 reply.send(spawn(&program, start, &environment, &for_thread, waiter_stack)).ok();
             }
             for_thread.close();
         })?;
-        std::thread::Builder::new().name("warden".into()).spawn(move || warden.watch())?;
+        std::thread::Builder::new().name("monitor".into()).spawn(move || monitor.watch())?;
         Ok(Self { requests, processes, account })
     }
 
@@ -306,24 +311,24 @@ impl Spawner {
         started.await.map_err(|_| over())?
     }
 
-    /// The way to the owner of the living process `pid`, once.
+    /// Returns the channel to the owner of the process `pid`, once.
     pub(crate) fn claim(&self, pid: i32) -> Option<mpsc::Sender<ProcessMessage>> {
         self.processes.table.lock().all.get_mut(&pid)?.messages.take()
     }
 
-    /// The account that processes get, if it is not the tracker's.
+    /// Returns the account of processes, if it is not that of the tracker.
     pub(crate) fn account(&self) -> Option<Account> {
         self.account
     }
 
-    /// Kills all.
+    /// Kills all processes.
     pub(crate) fn kill_all(&self) {
         for one in self.processes.watched() {
             one.handle.kill();
         }
     }
 
-    /// How many live.
+    /// Returns the number of running processes.
     pub(crate) fn count(&self) -> usize {
         self.processes.table.lock().all.len()
     }
@@ -343,8 +348,8 @@ fn spawn(
     }
     command.stdout(logs[0].try_clone()?).stderr(logs[1].try_clone()?);
     let (message_sender, messages) = mpsc::channel(MESSAGES_MAX);
-    let (tell_end, ended) = oneshot::channel();
-    // Held until the entry is in: the process may connect before `spawn` returns.
+    let (report_end, ended) = oneshot::channel();
+    // Locked until the entry exists: the process may connect before `spawn` returns.
     let mut table = processes.table.lock();
     table.number += 1;
     let number = table.number;
@@ -356,7 +361,7 @@ fn spawn(
     system::prefer_for_oom_kill(pid);
     processes.group(number, pid);
     if let (Some(launch), Some(mut stdin)) = (launch, child.stdin.take()) {
-        // One that does not read it has died, and its end says why.
+        // If it does not read this it has died, and its exit status shows why.
         write_frame(&mut stdin, &launch).ok();
     }
     let handle = Arc::new(Handle {
@@ -374,10 +379,10 @@ fn spawn(
     let (for_wait, for_table) = (handle.clone(), processes.clone());
     let waiter = std::thread::Builder::new().name("waiter".into()).stack_size(waiter_stack);
     let waiting = waiter.spawn(move || {
-        tell_end.send(wait(&for_wait, &for_table)).ok();
+        report_end.send(wait(&for_wait, &for_table)).ok();
     });
     if let Err(error) = waiting {
-        // Nobody would notice its end.
+        // Its end would not be detected.
         handle.kill();
         wait(&handle, processes);
         return Err(error);
@@ -385,7 +390,7 @@ fn spawn(
     Ok(Process { handle, messages, ended })
 }
 
-/// Waits for the leader's end, kills what is left of its group, and only then reaps it.
+/// Waits for the end of the leader, kills the rest of its group, and only then reaps it.
 fn wait(handle: &Handle, processes: &ProcessTable) -> ExitStatus {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(rustix::io::Errno::INTR) = rustix::process::waitid(WaitId::Pid(handle.pid), look) {}
@@ -398,7 +403,8 @@ fn wait(handle: &Handle, processes: &ProcessTable) -> ExitStatus {
         .refused
         .get_or_init(|| handle.bound.as_ref().is_some_and(|(_, groups)| groups.refusals(handle.number) > 0));
     if let Some(groups) = &processes.groups {
-        // What has escaped the group of processes may still be in it: the warden ends that, and the folder stays.
+        // Escaped processes may still be in the control group. The monitor kills them, and the
+        // folder stays.
         groups.remove(handle.number).ok();
     }
     status
@@ -406,11 +412,11 @@ fn wait(handle: &Handle, processes: &ProcessTable) -> ExitStatus {
 
 fn command(program: &Path, folder: &Path, environment: &ProcessEnvironment) -> Command {
     let mut command = Command::new(program);
-    // Its path may be that of a descriptor.
+    // The path may be that of a descriptor.
     command.arg0("mrtask").current_dir(folder).stdin(Stdio::null()).process_group(0).env_clear();
     let mut passed = vec!["LANG", "FERMATA_LOG", daemon::HOST_VAR];
     match environment.account {
-        // The tracker's home and programs are of another account.
+        // Home and programs of the tracker belong to another account.
         Some(account) => {
             command.env(ACCOUNT_VAR, format!("{}:{}", account.user, account.group));
             command.env("PATH", TASK_PATH).env("HOME", folder);
@@ -433,7 +439,7 @@ fn command(program: &Path, folder: &Path, environment: &ProcessEnvironment) -> C
     command
 }
 
-/// What a process's end says when the process itself said nothing, with the last lines of its stderr.
+/// Describes the end of a process that sent no result, with the last lines of its stderr.
 pub(crate) fn describe_exit(status: ExitStatus, logs: &Path) -> String {
     let how = match (status.signal(), status.code()) {
         (Some(9), _) => "killed by signal 9 (out of memory? its limit is tasktracker.task_memory_max)".into(),
@@ -444,7 +450,7 @@ pub(crate) fn describe_exit(status: ExitStatus, logs: &Path) -> String {
     with_stderr(how, logs)
 }
 
-/// `how`, with the last lines of a process's stderr.
+/// Appends the last lines of the stderr of a process to `how`.
 pub(crate) fn with_stderr(how: String, logs: &Path) -> String {
     const LINES: usize = 10;
     const BYTES: u64 = 4 << 10;

@@ -1,11 +1,10 @@
-//! Watches over task processes while they run: what memory they take, how many they are, how much they print, and who has
-//! escaped.
+//! Monitors running task processes: memory, number of processes, output, and escaped processes.
 //!
-//! A thread of its own, that sleeps while there is no process. What it cannot allow it ends with words that become
-//! the attempt's error. Looks come at a period, so a limit can be passed by what a process does in one; the
-//! address space, which the kernel limits at once, has a bound of its own. Escaped: a child that this tracker has
-//! come to by the death of the parent in between. It belongs to the start that it bears the mark of, and dies
-//! after that.
+//! It runs in a separate thread, which sleeps while there is no process. A process that exceeds a
+//! limit is killed with a message that becomes the error of the attempt. Checks are periodic, so a
+//! limit can be exceeded for one period; the address space, which the kernel limits immediately,
+//! has its own limit. An escaped process is a descendant that became a child of the tracker when
+//! its parent died. It belongs to the task process in its mark, and is killed when that has ended.
 
 use crate::{
     process::{Handle, ProcessTable},
@@ -20,53 +19,53 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between two looks at what processes take and print.
+/// Interval of checks of memory and output.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Between two looks for escaped processes, when something has ended or one of them is dying.
+/// Interval of checks for escaped processes, when a process has ended or one of them is dying.
 const PERIOD_MIN: Duration = Duration::from_millis(50);
 
-/// What is allowed.
+/// Limits of a task process.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
-    /// Memory of a process and all below it; 0 for no limit.
+    /// Memory of a process and its descendants; 0 for no limit.
     pub(crate) memory: u64,
-    /// Bytes on stdout or stderr; 0 for no limit.
+    /// Bytes of stdout or stderr; 0 for no limit.
     pub(crate) log: u64,
-    /// Processes and threads; 0 for no limit.
+    /// Number of processes and threads; 0 for no limit.
     pub(crate) processes: u64,
 }
 
-/// The watch.
+/// The monitor thread.
 #[derive(Debug)]
 pub(crate) struct ProcessMonitor {
-    /// Who is watched.
+    /// The monitored processes.
     pub(crate) processes: Arc<ProcessTable>,
-    /// What is allowed.
+    /// Their limits.
     pub(crate) limits: Limits,
-    /// The folder in the marks of this tracker's processes.
+    /// Folder in the marks of the processes of this tracker.
     pub(crate) root: PathBuf,
-    /// The incarnation in them.
+    /// Incarnation in the marks.
     pub(crate) incarnation: u64,
-    /// If this process takes over what escapes: its children that are no tasks, of which none is touched.
+    /// If this process is the subreaper: its children that are not tasks, which are never killed.
     pub(crate) others: Option<Vec<Pid>>,
 }
 
-/// A process that is watched.
+/// A monitored process.
 #[derive(Debug, Clone)]
 pub(crate) struct MonitoredProcess {
-    /// To end it.
+    /// Kills the process.
     pub(crate) handle: Arc<Handle>,
     /// Its stdout and stderr.
     pub(crate) logs: Arc<[File; 2]>,
 }
 
-/// What is said of a task that has, or wanted, more than this.
+/// Returns the error of a task that exceeds the number of processes.
 pub(crate) fn process_limit_message(max: u64) -> String {
-    format!("it wanted more than {max} processes and threads (task_processes_max)")
+    format!("the task started more than {max} processes and threads (task_processes_max)")
 }
 
 impl ProcessMonitor {
-    /// Watches until the tracker ends.
+    /// Runs until the tracker ends.
     pub(crate) fn watch(self) {
         let mut busy = false;
         let mut looked = None;
@@ -77,19 +76,20 @@ impl ProcessMonitor {
                 looked = Some(Instant::now());
                 let escaped = escaped.unwrap_or_default();
                 for one in self.processes.watched() {
-                    self.look(&one, &escaped);
+                    self.check(&one, &escaped);
                 }
             }
             std::thread::sleep(PERIOD_MIN);
         }
     }
 
-    fn look(&self, one: &MonitoredProcess, escaped: &[(Pid, u64)]) {
+    fn check(&self, one: &MonitoredProcess, escaped: &[(Pid, u64)]) {
         for (file, name) in one.logs.iter().zip(["stdout", "stderr"]) {
             let length = file.metadata().map_or(0, |about| about.len());
             if self.limits.log > 0 && length > self.limits.log {
                 let limit = Bytes(self.limits.log);
-                one.handle.kill_with_reason(format!("it printed more than {limit} to {name} (task_log_max)"));
+                one.handle
+                    .kill_with_reason(format!("the task printed more than {limit} to {name} (task_log_max)"));
             }
         }
         if self.limits.memory == 0 && self.limits.processes == 0 {
@@ -98,7 +98,7 @@ impl ProcessMonitor {
         let mut tree = system::tree(one.handle.pid());
         tree.extend(escaped.iter().filter(|(_, number)| *number == one.handle.number()).map(|(pid, _)| *pid));
         let sum = |measure: fn(Pid) -> u64| tree.iter().map(|pid| measure(*pid)).sum::<u64>();
-        // Where there are control groups, the kernel has seen to it that there are no more.
+        // With control groups, the kernel enforces this limit already.
         let max = self.limits.processes;
         if max > 0 && sum(system::threads) > max {
             one.handle.kill_with_reason(process_limit_message(max));
@@ -108,18 +108,18 @@ impl ProcessMonitor {
             if used > limit {
                 let (used, limit) = (used >> 20, limit >> 20);
                 one.handle.kill_with_reason(format!(
-                    "out of memory: it used {used} MiB of {limit} MiB (task_memory_max), processes: {}",
+                    "out of memory: the task used {used} MiB of {limit} MiB (task_memory_max), processes: {}",
                     tree.len()
                 ));
             }
         }
     }
 
-    /// Children that escaped and belong to a start that lives, with its number; others are ended. None if some of
-    /// them have yet to go.
+    /// Returns escaped children that belong to a running process, with its number; others are
+    /// killed. `None` if some of them have not ended yet.
     fn escaped(&self) -> Option<Vec<(Pid, u64)>> {
         let Some(others) = &self.others else { return Some(Vec::new()) };
-        let mut remote_error = Vec::new();
+        let mut belonging = Vec::new();
         let mut dying = false;
         for pid in self.processes.unknown_children(others) {
             if system::is_zombie(pid) {
@@ -130,15 +130,15 @@ impl ProcessMonitor {
                 Some(Mark { number, incarnation })
                     if incarnation == self.incarnation && self.processes.has(number) =>
                 {
-                    remote_error.push((pid, number));
+                    belonging.push((pid, number));
                 }
                 _ => {
-                    // A child's number stays its own until it is reaped, which only this thread does.
+                    // The PID of a child is valid until it is reaped, which only this thread does.
                     rustix::process::kill_process(pid, Signal::KILL).ok();
                     dying = true;
                 }
             }
         }
-        (!dying).then_some(remote_error)
+        (!dying).then_some(belonging)
     }
 }

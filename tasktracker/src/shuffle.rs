@@ -1,11 +1,12 @@
-//! The shuffle server: reduces fetch their partitions of map output from here, and parts of the checkpoint of a paused reduce
-//! (a reduce's attempt, and the number of a part).
+//! The shuffle server: reduces fetch their partitions of map outputs, and parts of the checkpoint
+//! of a paused reduce (addressed by its attempt and the number of the part).
 //!
-//! The protocol is mrlib's (`fetch::wire`); the stored bytes go out by sendfile. Several requests may follow one
-//! another on a connection, which has a thread of its own. Bounded: over the limit a connection whose first request is
-//! good is told "busy", as is one that this tracker's own lack of files or memory hits: that is no fault of the output.
-//! Whoever has not shown a good token has little time and one of few places. The index is
-//! verified here; the bytes are by the reader, against the crc it was given.
+//! The protocol is that of mrlib (`fetch::wire`). Stored bytes are sent by sendfile. A connection
+//! has a thread and may carry several requests. The number of connections is limited: beyond it a
+//! connection whose first request is valid gets "busy". So does one that fails because this tracker
+//! lacks files or memory, which is not an error of the map output. Connections without a valid
+//! token have a short timeout and few slots. The server verifies the index; the reader verifies the
+//! bytes by their CRC.
 
 use crate::{
     ids::{Attempt, Phase},
@@ -25,13 +26,13 @@ use std::{
     time::Duration,
 };
 
-/// Connections served at one time.
+/// Maximum number of concurrent connections.
 const CONNECTIONS_MAX: usize = 512;
-/// A connection silent for this long is dropped.
+/// A connection without traffic for this long is closed.
 const TIMEOUT: Duration = Duration::from_mins(1);
 const STACK_BYTES: usize = 256 << 10;
 
-/// The server.
+/// The shuffle server.
 #[derive(Debug)]
 pub(crate) struct Shuffle {
     shuffle_store: Arc<ShuffleStore>,
@@ -40,7 +41,7 @@ pub(crate) struct Shuffle {
 }
 
 impl Shuffle {
-    /// Serves what is held.
+    /// Serves the contents of the shuffle store.
     pub(crate) fn new(shuffle_store: Arc<ShuffleStore>, guard: Guard) -> Self {
         Self { shuffle_store, guard, connection_limiter: ConnectionLimiter::new(CONNECTIONS_MAX) }
     }
@@ -49,17 +50,17 @@ impl Shuffle {
     pub(crate) async fn accept(self: Arc<Self>, listener: tokio::net::TcpListener) {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
-                // Out of descriptors, most likely: some will come free.
+                // Probably out of descriptors: wait until some are free.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
             if let Err(error) = stream.into_std().and_then(|stream| self.clone().begin(stream)) {
-                tracing::warn!(%error, "shuffle connection dropped at once");
+                tracing::warn!(%error, "cannot serve a shuffle connection");
             }
         }
     }
 
-    /// Ends all connections.
+    /// Closes all connections.
     pub(crate) fn close(&self) {
         self.connection_limiter.close();
     }
@@ -87,15 +88,15 @@ impl Shuffle {
             stream.read_exact(&mut length)?;
             let length = u32::from_le_bytes(length) as usize;
             let Some(body) = body.get_mut(..length) else {
-                // Where the next request begins cannot be told any more.
-                return stream.write_all(&refusal(REFUSED, "a request longer than any can be"));
+                // The start of the next request cannot be found any more.
+                return stream.write_all(&refusal(REFUSED, "the request is too long"));
             };
             stream.read_exact(body)?;
             let request = Request::parse(body).ok_or((REFUSED, "not a request of this protocol".into()));
             let found = request.and_then(|request| {
                 let attempt = self.admit(&request)?;
                 if !slot_guard.authenticate() {
-                    return Err((BUSY, "all connections of this tracker are taken".into()));
+                    return Err((BUSY, "all connections of this tracker are in use".into()));
                 }
                 self.find(attempt, request.partition)
             });
@@ -109,7 +110,7 @@ impl Shuffle {
         }
     }
 
-    /// Whether the token opens what is asked for.
+    /// Checks that the token permits the request.
     fn admit(&self, request: &Request<'_>) -> Result<Attempt, (u8, String)> {
         let Request { token, attempt, partition } = *request;
         let attempt: Attempt = attempt.parse().map_err(|error| (REFUSED, format!("{error}")))?;
@@ -117,11 +118,11 @@ impl Shuffle {
         if self.shuffle_store.opens(attempt.job, whose, token) {
             return Ok(attempt);
         }
-        Err((REFUSED, format!("the token does not open partition {whose} of {}", attempt.job)))
+        Err((REFUSED, format!("the token is not valid for partition {whose} of {}", attempt.job)))
     }
 
     fn find(&self, attempt: Attempt, partition: u32) -> Result<(File, Extent), (u8, String)> {
-        let missing = || (NOT_FOUND, format!("no output of {attempt} here"));
+        let missing = || (NOT_FOUND, format!("this tracker has no map output of {attempt}"));
         let unreadable = |error: &io::Error, text: String| match error.kind() {
             io::ErrorKind::NotFound => missing(),
             _ if is_local_error(error) => (BUSY, text),
@@ -140,7 +141,10 @@ impl Shuffle {
             let path = self.shuffle_store.output(attempt).ok_or_else(missing)?;
             let extents = self.shuffle_store.extents(attempt, &path).map_err(unusable)?;
             let extent = extents.get(partition as usize).copied().ok_or_else(|| {
-                (NOT_FOUND, format!("output of {attempt} has {} partitions, not {partition}", extents.len()))
+                (
+                    NOT_FOUND,
+                    format!("the map output of {attempt} has {} partitions, not {partition}", extents.len()),
+                )
             })?;
             (path, extent)
         };
@@ -154,7 +158,7 @@ impl Shuffle {
     }
 }
 
-/// Whether it will pass: no more files or memory for this process just now.
+/// Whether the error is temporary: this process lacks files or memory.
 fn is_local_error(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let own = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::INTR];
@@ -168,7 +172,7 @@ fn send(mut stream: &Stream, file: &File, extent: Extent) -> io::Result<()> {
     while at < end {
         let count = (end - at).min(1 << 30) as usize;
         match stream.send_file(file, &mut at, count) {
-            // The file became shorter under our hands; the reader sees an early end.
+            // The file became shorter; the reader sees an early end.
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

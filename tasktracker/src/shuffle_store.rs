@@ -1,7 +1,8 @@
-//! Which map outputs and checkpoints are here, where each partition lies in them, and the tokens that open them.
+//! Map outputs and checkpoints on this tracker, the positions of their partitions, and the tokens
+//! for access.
 //!
-//! Indexes, and the lists of parts of checkpoints, are read once and kept, up to a bound: of a large job there may be more
-//! than memory should hold.
+//! Indexes, and the lists of parts of checkpoints, are read once and cached up to a limit, because
+//! those of a large job may need too much memory.
 
 use crate::{
     disks::{Disks, Found},
@@ -20,32 +21,34 @@ use std::{
     sync::Arc,
 };
 
-/// Partitions in all indexes kept in memory, of about 50 bytes each; and parts of checkpoints, of about 80.
+/// Maximum number of cached partitions, of about 50 bytes each, and of cached parts of checkpoints,
+/// of about 80.
 const ENTRIES_MAX: usize = 128 << 10;
 
-/// What the shuffle server serves.
+/// Contents that the shuffle server serves.
 #[derive(Debug, Default)]
 pub(crate) struct ShuffleStore {
     inner: RwLock<Inner>,
     indexes: Mutex<Read<Extent>>,
     parts: Mutex<Read<CheckpointPart>>,
-    /// Held while a state is read: apart from what was, which others need who wait for no disk.
+    /// Locked while a checkpoint is read. Separate from the cache, so that cached ones can be used
+    /// without waiting for a disk.
     reading: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     outputs: HashMap<Attempt, PathBuf>,
-    /// States checkpointed, and the folders of each.
+    /// Checkpoints and their folders.
     checkpoints: HashMap<Attempt, Vec<PathBuf>>,
     tokens: HashMap<Job, Token>,
 }
 
-/// A job's token.
+/// The token of a job.
 #[derive(Debug, Clone)]
 struct Token {
     bytes: Vec<u8>,
-    /// Whether it is on disk. Locked while it is being written: two writers would be in each other's way.
+    /// Whether it is on disk. Locked while it is being written, so that there is only one writer.
     is_stored: Arc<Mutex<bool>>,
 }
 
@@ -55,7 +58,7 @@ impl Token {
     }
 }
 
-/// What was read last.
+/// A cache of entries read from disk.
 #[derive(Debug)]
 struct Read<T> {
     known: HashMap<Attempt, Arc<[T]>>,
@@ -77,7 +80,7 @@ impl<T> Read<T> {
         } else {
             self.oldest.push_back(attempt);
         }
-        // The newest stays: it is about to be asked for again.
+        // The newest is kept, because it is about to be used again.
         while self.entries > ENTRIES_MAX
             && self.oldest.len() > 1
             && let Some(oldest) = self.oldest.pop_front()
@@ -94,7 +97,7 @@ impl<T> Read<T> {
 }
 
 impl ShuffleStore {
-    /// With what an earlier start left.
+    /// Starts with the files of an earlier start.
     pub(crate) fn new(found: Found) -> Self {
         let inner = Inner {
             outputs: found.outputs.into_iter().collect(),
@@ -104,24 +107,24 @@ impl ShuffleStore {
         Self { inner: RwLock::new(inner), ..Self::default() }
     }
 
-    /// The folders of an attempt's state.
+    /// Returns the folders of the checkpoint of an attempt.
     pub(crate) fn checkpoint(&self, attempt: Attempt) -> Option<Vec<PathBuf>> {
         self.inner.read().checkpoints.get(&attempt).cloned()
     }
 
-    /// One more.
+    /// Adds a checkpoint.
     pub(crate) fn add_checkpoint(&self, attempt: Attempt, dirs: Vec<PathBuf>) {
         self.inner.write().checkpoints.insert(attempt, dirs);
     }
 
-    /// It is not to be used any more.
+    /// Removes a checkpoint.
     pub(crate) fn drop_checkpoint(&self, attempt: Attempt) {
         self.inner.write().checkpoints.remove(&attempt);
         self.parts.lock().forget(|other| other == attempt);
     }
 
-    /// The parts of an attempt's state, which lies in `dirs`. One state is read at a time: programs may have made them as
-    /// large as they could.
+    /// Returns the parts of the checkpoint of an attempt in `dirs`. Only one checkpoint is read at
+    /// a time, because programs may have made them very large.
     pub(crate) fn parts(
         &self,
         attempt: Attempt,
@@ -136,7 +139,7 @@ impl ShuffleStore {
             return Ok(known);
         }
         let parts: Arc<[CheckpointPart]> = checkpoint::parts(dirs)?.into();
-        // It may have been dropped meanwhile.
+        // It may have been dropped in the meantime.
         let mut read = self.parts.lock();
         if self.checkpoint(attempt).is_some() {
             read.add(attempt, parts.clone());
@@ -144,36 +147,36 @@ impl ShuffleStore {
         Ok(parts)
     }
 
-    /// All map outputs.
+    /// Returns the attempts with map outputs.
     pub(crate) fn attempts(&self) -> BTreeSet<Attempt> {
         self.inner.read().outputs.keys().copied().collect()
     }
 
-    /// Where an attempt's output is.
+    /// Returns the path of the map output of an attempt.
     pub(crate) fn output(&self, attempt: Attempt) -> Option<PathBuf> {
         self.inner.read().outputs.get(&attempt).cloned()
     }
 
-    /// One more.
+    /// Adds a map output.
     pub(crate) fn add(&self, attempt: Attempt, path: PathBuf, index: Index) {
         self.indexes.lock().add(attempt, index.extents.into());
         self.inner.write().outputs.insert(attempt, path);
     }
 
-    /// Where the partitions lie in an attempt's output, which is at `path`.
+    /// Returns the extents of the partitions in the map output of an attempt at `path`.
     pub(crate) fn extents(&self, attempt: Attempt, path: &Path) -> Result<Arc<[Extent]>, TaskError> {
         if let Some(known) = self.indexes.lock().known.get(&attempt) {
             return Ok(known.clone());
         }
         let extents: Arc<[Extent]> = Index::read(path)?.extents.into();
-        // The job may have been forgotten meanwhile.
+        // The job may have been removed in the meantime.
         if self.output(attempt).is_some() {
             self.indexes.lock().add(attempt, extents.clone());
         }
         Ok(extents)
     }
 
-    /// Learns a job's token, and keeps it on disk for the next start.
+    /// Adds the token of a job, and stores it on disk for the next start.
     pub(crate) fn add_token(&self, job: Job, token: &[u8], disks: &Disks) {
         let mut inner = self.inner.write();
         if inner.tokens.get(&job).is_none_or(|known| known.bytes != token) {
@@ -181,14 +184,17 @@ impl ShuffleStore {
         }
         drop(inner);
         if let Err(error) = self.keep_token(job, disks) {
-            tracing::warn!(%job, %error, "cannot keep its token: a restart of this tracker loses its output");
+            tracing::warn!(%job, %error, "cannot store the token of the job: a restart of this tracker loses its map outputs");
         }
     }
 
-    /// Sees to it that a job's token is on disk, also if it could not be kept before; where it is.
+    /// Ensures that the token of a job is on disk, also if storing it failed before. Returns its
+    /// path.
     pub(crate) fn keep_token(&self, job: Job, disks: &Disks) -> io::Result<PathBuf> {
         let known = self.inner.read().tokens.get(&job).cloned();
-        let Some(Token { bytes, is_stored }) = known else { return Err(io::Error::other("it is over")) };
+        let Some(Token { bytes, is_stored }) = known else {
+            return Err(io::Error::other("the job has ended"));
+        };
         let mut is_stored = is_stored.lock();
         if let Some(path) = disks.token(job).filter(|_| *is_stored) {
             return Ok(path);
@@ -198,8 +204,8 @@ impl ShuffleStore {
         Ok(path)
     }
 
-    /// Whether this token opens a partition of the job's outputs, or what a reduce of it has checkpointed. Takes as long for
-    /// a wrong one as for the right one.
+    /// Whether this token gives access to a partition of the map outputs or checkpoints of the job.
+    /// Runs in constant time.
     pub(crate) fn opens(&self, job: Job, partition: u32, token: &[u8]) -> bool {
         let inner = self.inner.read();
         let Some(known) = inner.tokens.get(&job).filter(|known| !known.bytes.is_empty()) else {
@@ -208,7 +214,7 @@ impl ShuffleStore {
         security::opens_partition(token, &known.bytes, &job.to_string(), partition)
     }
 
-    /// The job has ended.
+    /// Removes everything of a job that has ended.
     pub(crate) fn forget(&self, job: Job) {
         let mut inner = self.inner.write();
         inner.outputs.retain(|attempt, _| attempt.job != job);
@@ -246,8 +252,8 @@ mod tests {
         let disks = Disks::open(&[dir.path().to_owned()], 0).unwrap().0;
         let path = dir.path().join("jobs/job_1/token");
         let shuffle_store = ShuffleStore::default();
-        assert!(shuffle_store.keep_token(Job(1), &disks).is_err(), "nobody knows it");
-        // No folder can be made there now, as on a full disk.
+        assert!(shuffle_store.keep_token(Job(1), &disks).is_err(), "the token is unknown");
+        // No folder can be created there now, as on a full disk.
         std::fs::write(path.parent().unwrap(), "").unwrap();
         shuffle_store.add_token(Job(1), b"secret", &disks);
         let state = vec![dir.path().join("jobs")];
@@ -257,7 +263,7 @@ mod tests {
         std::fs::remove_file(path.parent().unwrap()).unwrap();
         crate::checkpoints::settle(id, &state, &disks, &shuffle_store).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"secret");
-        // Many at once are not in each other's way.
+        // Concurrent writers do not conflict.
         for job in 2..50 {
             std::thread::scope(|scope| {
                 for _ in 0..4 {
@@ -280,8 +286,8 @@ mod tests {
             let index = Index { extents: vec![Extent::default(); partitions] };
             shuffle_store.add(id(1 + number % 2, number), "/nowhere".into(), index);
         }
-        let is_stored = shuffle_store.indexes.lock().known.len();
-        assert_eq!(is_stored, ENTRIES_MAX / partitions);
+        let known = shuffle_store.indexes.lock().known.len();
+        assert_eq!(known, ENTRIES_MAX / partitions);
         assert!(shuffle_store.extents(id(2, 29), Path::new("/nowhere")).is_ok());
         assert!(shuffle_store.extents(id(1, 0), Path::new("/nowhere")).is_err());
         for job in [1, 2] {

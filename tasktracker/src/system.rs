@@ -1,9 +1,10 @@
-//! What the system says of processes, and how those of a tracker are known among all.
+//! Information of the system about processes, and how those of a tracker are identified.
 //!
-//! Each task process is started with a mark in its environment, which whatever it starts inherits: the number of
-//! the process, the incarnation of its tracker, and the tracker's first folder. So descendants are found that have left their group, and those that
-//! a tracker which was killed has left behind. One that clears its environment as well is found only while its
-//! tracker, which then becomes its parent, lives.
+//! Each task process is started with a mark in its environment, which its children inherit: the
+//! number of the process, the incarnation of its tracker, and the first folder of the tracker. So
+//! descendants are found that have left their process group, and those that a killed tracker has
+//! left behind. A process that clears its environment too is found only while its tracker, which
+//! then becomes its parent, runs.
 
 use mrlib::task::process::MARK_VAR;
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -16,25 +17,25 @@ use std::{
 };
 
 const PAGE_BYTES: u64 = 4096;
-/// Between two looks for processes that have been killed.
+/// Interval of checks whether killed processes have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What a mark says besides the folder.
+/// Contents of a mark, without the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Of the task process among those of its tracker.
+    /// Number of the task process of its tracker.
     pub(crate) number: u64,
-    /// Of the tracker.
+    /// Incarnation of the tracker.
     pub(crate) incarnation: u64,
 }
 
-/// A mark of the tracker whose first folder is `root`.
+/// Returns the mark of a tracker with the first folder `root`.
 pub(crate) fn mark(mark: Mark, root: &Path) -> OsString {
     let Mark { number, incarnation } = mark;
     OsString::from_vec([format!("{number}.{incarnation}:").as_bytes(), root.as_os_str().as_bytes()].concat())
 }
 
-/// The mark of a process, if it is of a tracker of this folder.
+/// Returns the mark of a process, if it is of a tracker with this folder.
 pub(crate) fn mark_of(pid: Pid, root: &Path) -> Option<Mark> {
     let environment = fs::read(path(pid, "environ")).ok()?;
     let mut variables = environment.split(|byte| *byte == 0);
@@ -46,8 +47,8 @@ pub(crate) fn mark_of(pid: Pid, root: &Path) -> Option<Mark> {
     (folder == root.as_os_str().as_bytes()).then_some(mark)
 }
 
-/// Kills every process with a mark of this folder, and of this incarnation if one is given, until there is none or
-/// `timeout` ends.
+/// Kills every process with a mark of this folder, and of this incarnation if given, until there is
+/// none or `timeout` has passed.
 pub(crate) fn kill_marked(root: &Path, incarnation: Option<u64>, timeout: Duration) {
     let until = Instant::now() + timeout;
     let own = rustix::process::getpid();
@@ -59,8 +60,11 @@ pub(crate) fn kill_marked(root: &Path, incarnation: Option<u64>, timeout: Durati
             return;
         }
         for pid in left {
-            tracing::warn!(pid = pid.as_raw_nonzero().get(), "left by a tracker that was killed: ended");
-            // The number could be another's by now: looked at again once it is held on to.
+            tracing::warn!(
+                pid = pid.as_raw_nonzero().get(),
+                "killing a process that a killed tracker has left"
+            );
+            // The PID may belong to another process by now: checked again after it was opened.
             if let Ok(held) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
                 && mark_of(pid, root).is_some_and(meant)
             {
@@ -71,7 +75,7 @@ pub(crate) fn kill_marked(root: &Path, incarnation: Option<u64>, timeout: Durati
     }
 }
 
-/// The children of a process, as far as the system tells.
+/// Returns the children of a process, as far as known.
 pub(crate) fn children(pid: Pid) -> Vec<Pid> {
     let folder = path(pid, "task");
     let mut found = Vec::new();
@@ -83,7 +87,7 @@ pub(crate) fn children(pid: Pid) -> Vec<Pid> {
     found
 }
 
-/// A process and all below it.
+/// Returns a process and all its descendants.
 pub(crate) fn tree(root: Pid) -> Vec<Pid> {
     let mut found = vec![root];
     let mut at = 0;
@@ -94,13 +98,13 @@ pub(crate) fn tree(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// Threads of a process; one that is gone has none.
+/// Returns the number of threads of a process; 0 if it has ended.
 pub(crate) fn threads(pid: Pid) -> u64 {
     numbered(Path::new(&path(pid, "task"))).len() as u64
 }
 
-/// Memory of its own that a process has, mapped files not counted. What it shares with its children counts for
-/// each of them.
+/// Returns the private memory of a process, without mapped files. Memory that it shares with its
+/// children counts for each of them.
 pub(crate) fn memory(pid: Pid) -> u64 {
     let pages = || {
         let text = fs::read_to_string(path(pid, "statm")).ok()?;
@@ -111,7 +115,7 @@ pub(crate) fn memory(pid: Pid) -> u64 {
     pages().unwrap_or(0) * PAGE_BYTES
 }
 
-/// The same with a fair part of what is shared. Takes the system longer to find out.
+/// Like [`memory`], with a proportional share of shared memory. Slower.
 pub(crate) fn proportional_memory(pid: Pid) -> u64 {
     let text = fs::read_to_string(path(pid, "smaps_rollup")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"));
@@ -119,16 +123,16 @@ pub(crate) fn proportional_memory(pid: Pid) -> u64 {
     kib.map_or_else(|| memory(pid), |kib| kib << 10)
 }
 
-/// Has the kernel end this process rather than a daemon when there is no memory left.
+/// Makes the kernel prefer this process to daemons when it runs out of memory.
 pub(crate) fn prefer_for_oom_kill(pid: Pid) {
     if let Err(error) = fs::write(path(pid, "oom_score_adj"), "1000") {
-        tracing::debug!(%error, "cannot offer a task process to the out-of-memory killer");
+        tracing::debug!(%error, "cannot make the out-of-memory killer prefer a task process");
     }
 }
 
-/// Whether a process has ended and waits to be reaped.
+/// Whether a process has ended but is not reaped yet.
 pub(crate) fn is_zombie(pid: Pid) -> bool {
-    // The name before it, in brackets, may hold anything.
+    // The name before it, in brackets, may contain anything.
     let stat = fs::read_to_string(path(pid, "stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
 }

@@ -1,8 +1,9 @@
-//! The life of an attempt: its files fetched, a process found for it, what that says and how it ends.
+//! The life cycle of an attempt: fetch its files, find a process, run it, and report its end.
 //!
-//! One task an attempt, told straight through. What holds: an attempt's ending is reported after its process
-//! group is dead, or has nothing more to do with it, and its folders are gone; the error is the real one: the task's own words, else how its process
-//! ended, with the last lines of its stderr.
+//! There is one asynchronous task per attempt. Invariants: the end of an attempt is reported after
+//! its process group is dead, or its process is idle, and its folders are removed. The reported
+//! error is the original one: the message of the task, else how its process ended, with the last
+//! lines of its stderr.
 
 use crate::{
     agent::{AttemptEnd, CheckpointSource, Event, MapEventBatch},
@@ -22,58 +23,58 @@ use security::Connector;
 use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinError};
 
-/// Between two signs of life of an attempt whose files are being fetched.
+/// Interval of progress reports of an attempt whose files are being fetched.
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(1);
 
-/// What a running attempt is told.
+/// Commands to a running attempt.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Entries of its job's map events.
+    /// Map events of its job.
     MapEvents(MapEventBatch),
-    /// End at once.
+    /// Kill it.
     Kill(String),
-    /// End by itself, in this way.
+    /// Preempt it in this way.
     Preempt(PreemptKind, String),
 }
 
-/// What attempts need.
+/// Resources of attempts.
 #[derive(Debug)]
 pub(crate) struct TaskRunner {
-    /// Folders.
+    /// Folders of the tracker.
     pub(crate) disks: Arc<Disks>,
-    /// Their jobs' files.
+    /// Files of jobs.
     pub(crate) fetcher: Fetcher,
     /// Idle processes.
     pub(crate) pool: Arc<Pool>,
-    /// Where map output goes.
+    /// Map outputs and checkpoints.
     pub(crate) shuffle_store: Arc<ShuffleStore>,
-    /// Logs.
+    /// Logs of ended attempts.
     pub(crate) retention: Retention,
-    /// Bytes of each log that are kept; 0 for all.
+    /// Maximum bytes of each log; 0 for no limit.
     pub(crate) log_max: u64,
-    /// Memory that a task plans for.
+    /// Memory that a task uses for its buffers.
     pub(crate) memory_bytes: u64,
-    /// Copies from other trackers are made one at a time.
+    /// Only one copy from another tracker is made at a time.
     pub(crate) copying: tokio::sync::Semaphore,
-    /// Turns connections to other trackers into streams.
+    /// Connections to other trackers.
     pub(crate) connector: Connector,
-    /// The certificate that servers must be signed by; empty where they speak no TLS.
+    /// Certificate authority of servers; empty without TLS.
     pub(crate) authority: Vec<u8>,
-    /// Whether owners bind: then logs are kept with whose they are.
+    /// Whether owners are enforced; then the owner of logs is stored.
     pub(crate) enforce_owners: bool,
-    /// Whether tasks are kept to their folders,
+    /// Whether tasks are confined to their folders.
     pub(crate) confine: bool,
-    /// and to these, for reading.
+    /// Additional folders that confined tasks may read.
     pub(crate) reads: Vec<PathBuf>,
-    /// Where what happens is told.
+    /// Channel for events to the agent.
     pub(crate) events: mpsc::Sender<Event>,
 }
 
-/// What an attempt is told.
+/// Receiver of commands.
 pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
 
 impl TaskRunner {
-    /// Begins an attempt; the sender reaches it.
+    /// Starts an attempt. The returned sender passes commands to it.
     pub(crate) fn start(
         self: &Arc<Self>,
         attempt: Attempt,
@@ -121,7 +122,8 @@ impl TaskRunner {
         self.conclude(attempt, session, work).await
     }
 
-    /// The job's files; meanwhile, what is said to the attempt is kept for it. An error is the attempt's end.
+    /// Fetches the files of the job; commands that arrive meanwhile are stored. An error is the end
+    /// of the attempt.
     async fn fetch(
         &self,
         attempt: Attempt,
@@ -131,7 +133,7 @@ impl TaskRunner {
     ) -> Result<JobFiles, AttemptEnd> {
         let fetching = self.fetcher.files(attempt.job, spec);
         tokio::pin!(fetching);
-        // Large files take their time. The client gives up by itself when nothing comes.
+        // Large files take time. The client fails by itself when no data arrives.
         let mut beats = tokio::time::interval(KEEP_ALIVE_PERIOD);
         let mut activity = 0;
         let files = loop {
@@ -141,7 +143,7 @@ impl TaskRunner {
                 _ = beats.tick() => {
                     if activity > 0 {
                         let fetching = Progress { activity, stage: "files".into(), ..Progress::default() };
-                        // Not waited for: the next will do as well.
+                        // Not awaited: the next report is as good.
                         self.events.try_send(Event::Progressed(attempt, fetching)).ok();
                     }
                     activity += 1;
@@ -156,13 +158,14 @@ impl TaskRunner {
         };
         match files {
             Ok(files) => Ok(files),
-            // It counts against nobody, and another attempt waits for the file system as this one did.
+            // Not counted as a failure: another attempt would wait for the file system too.
             Err(error) if error.is_unavailable() => Err(AttemptEnd::Killed(error.to_string())),
             Err(error) => Err(AttemptEnd::Failed(error.to_string())),
         }
     }
 
-    /// What its process is told first. Waits for disks: a rule needs its folder to be there.
+    /// Returns the first message to the process. Blocks on disks, because a rule requires that its
+    /// folder exists.
     fn task_start(
         &self,
         attempt: Attempt,
@@ -172,7 +175,7 @@ impl TaskRunner {
     ) -> TaskStart {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let outputs = if makes_output(attempt, &spec) { &work.outputs[..] } else { &[] };
-        // A task opens its own partition and no other. A map opens none.
+        // A reduce gets a token for its own partition only. A map gets none.
         spec.shuffle_token = match &spec.input {
             Some(task_spec::Input::Partition(own)) => {
                 security::partition_token(&spec.shuffle_token, &attempt.job.to_string(), own.index)
@@ -201,8 +204,8 @@ impl TaskRunner {
         start
     }
 
-    /// Finds it a process, and makes the process's folders the attempt's. An executable is started when they are made:
-    /// it is locked into them from its beginning.
+    /// Finds a process, and turns its folders into those of the attempt. An executable is started
+    /// after the folders exist, because it is confined to them from its start.
     async fn assign_process(
         self: &Arc<Self>,
         attempt: Attempt,
@@ -223,7 +226,7 @@ impl TaskRunner {
             let start = task_runner.task_start(attempt, spec, from.as_ref(), &work);
             Ok((work, start))
         };
-        let (work, mut start) = checkpoint_dir(making).await?;
+        let (work, mut start) = in_background(making).await?;
         let (process, to_task) = match (waiting, executable) {
             (Some(waiting), _) => waiting,
             (None, program) => {
@@ -232,7 +235,7 @@ impl TaskRunner {
                     Ok(process) => (process, None),
                     Err(error) => {
                         let disks = self.disks.clone();
-                        return checkpoint_dir(move || {
+                        return in_background(move || {
                             disks.abandon(&work);
                             Err(error.to_string())
                         })
@@ -244,7 +247,7 @@ impl TaskRunner {
         Ok(AssignedProcess { process, to_task, work, start })
     }
 
-    /// Makes the folders, with the job's files in them. Waits for disks.
+    /// Creates the folders, with the files of the job. Blocks on disks.
     fn make_folders(
         &self,
         attempt: Attempt,
@@ -275,7 +278,7 @@ impl TaskRunner {
         Ok(work)
     }
 
-    /// What it came to, and the end of its folders.
+    /// Determines the end of the attempt, and removes its folders.
     async fn conclude(&self, attempt: Attempt, session: TaskSession, work: AttemptFolders) -> AttemptEnd {
         let (disks, shuffle_store, retention) =
             (self.disks.clone(), self.shuffle_store.clone(), self.retention.clone());
@@ -307,7 +310,7 @@ impl TaskRunner {
             let reuse =
                 waiting.is_some() && matches!(ending, AttemptEnd::Succeeded { .. } | AttemptEnd::Paused(_));
             let process_logs = reuse.then(|| disks.detach_logs(&work)).transpose().unwrap_or_else(|error| {
-                tracing::warn!(%attempt, %error, "its logs cannot be separated: its process ends");
+                tracing::warn!(%attempt, %error, "cannot separate the logs of the attempt: its process is not reused");
                 None
             });
             disks.remove_attempt_folders(&work, output.as_ref().map(|(path, _)| path.as_path()), log_max);
@@ -325,11 +328,11 @@ impl TaskRunner {
 }
 
 fn bug(error: &JoinError) -> String {
-    format!("a bug of the tracker: {error}")
+    format!("internal error of the tracker: {error}")
 }
 
-/// Does what may wait for a disk.
-async fn checkpoint_dir<T: Send + 'static>(
+/// Runs a function that may block on a disk.
+async fn in_background<T: Send + 'static>(
     act: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(bug(&error)))
@@ -339,14 +342,14 @@ fn makes_output(attempt: Attempt, spec: &TaskSpec) -> bool {
     attempt.phase == Phase::Map && spec.reduces > 0
 }
 
-/// Whether a process may serve one attempt of the job after another. A program of ours leaves nothing behind when it
-/// is done; anybody else's may: a process that it started, a static.
+/// Whether a process may run several attempts of the job. A built-in program leaves nothing behind;
+/// another program may leave a child process or changed statics.
 fn may_reuse(spec: &TaskSpec) -> bool {
     let program = spec.program.as_ref().and_then(|program| program.kind.as_ref());
     matches!(program, Some(program::Kind::Builtin(name)) if name != mrlib::registry::STREAMING)
 }
 
-/// Map output is wherever there is a good one: the task takes the first disk that has room for it.
+/// Finds the map output: the task writes it to the first disk with enough space.
 fn succeed(
     result: TaskResult,
     makes_output: bool,
@@ -363,39 +366,41 @@ fn succeed(
     match found {
         Ok(output) => (AttemptEnd::Succeeded { result, output: true }, Some(output)),
         Err(error) => {
-            let why = format!("its map output cannot be used: {error}");
+            let why = format!("the map output cannot be used: {error}");
             (AttemptEnd::Failed(why), None)
         }
     }
 }
 
-/// A full disk of ours is not the task's fault: says so, and lets the next attempt go elsewhere. The words must
-/// tell of one of our folders: it may be the file system of the cluster that is full.
+/// If a disk of the tracker is full, which is not a fault of the task, names it and avoids it for
+/// the next attempt. The error must contain one of our folders, because the cluster's file system
+/// may be full instead.
 fn name_full_disk(words: String, disks: &Disks) -> String {
     const FULL: [&str; 4] = ["No space left on device", "os error 28", "Disk quota exceeded", "os error 122"];
     if !FULL.iter().any(|text| words.contains(text)) {
         return words;
     }
     match disks.folder_named_in(&words) {
-        Some(disk) => blame_disk(words, disks, disk),
+        Some(disk) => avoid_full_disk(words, disks, disk),
         None => words,
     }
 }
 
-/// The end of a process that could not say why. If a disk that it wrote to is full, that is the likely reason.
+/// Describes the end of a process without a message. If one of its disks is full, that is the
+/// likely reason.
 fn describe_silent_exit(words: String, disks: &Disks, work: &AttemptFolders) -> AttemptEnd {
     AttemptEnd::Failed(match disks.full(work) {
-        Some(disk) => blame_disk(words, disks, disk),
+        Some(disk) => avoid_full_disk(words, disks, disk),
         None => words,
     })
 }
 
-fn blame_disk(words: String, disks: &Disks, disk: usize) -> String {
+fn avoid_full_disk(words: String, disks: &Disks, disk: usize) -> String {
     disks.avoid(disk);
     format!("no space on {}: {words}", disks.root(disk).display())
 }
 
-/// A process in its attempt's folder.
+/// A process in the folder of its attempt.
 struct AssignedProcess {
     process: Process,
     to_task: Option<mpsc::Sender<ToTask>>,
@@ -403,7 +408,7 @@ struct AssignedProcess {
     start: TaskStart,
 }
 
-/// What an attempt was told before it had a process.
+/// Commands that arrived before the attempt had a process.
 #[derive(Default)]
 struct EarlyCommands {
     map_events: Vec<MapEventBatch>,

@@ -1,7 +1,8 @@
-//! The talk with one task process: what it says is checked and cut to size before anybody else sees it.
+//! The session with one task process. Its messages are checked and truncated before they are passed
+//! on.
 //!
-//! A task may be anybody's program. What holds: nothing of what it says is longer, or more, than the JobTracker
-//! takes; whoever breaks a rule is ended, and the words say which.
+//! A task may be any program. Invariants: no message or result is longer than the JobTracker
+//! accepts; a process that violates the protocol is killed, and the error names the violation.
 
 use crate::{
     agent::{ENDED_BYTES, Event, FetchFailure, MapEventBatch},
@@ -20,72 +21,72 @@ use proto::mr::{
 use std::{process::ExitStatus, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 
-/// How long a process may take to end after its last word, and how long one that hung up.
+/// Maximum time of a process to exit after its last message, or after it has disconnected.
 const GRACE: Duration = Duration::from_secs(5);
-/// Map events in one message, so that it stays far below the longest.
+/// Maximum number of map events in one message to a task.
 const MAP_EVENTS_MAX: usize = 20_000;
-/// Bytes of a task's result; a message to the JobTracker has room for one such.
+/// Maximum bytes of the result of a task; a message to the JobTracker has space for one such.
 const RESULT_BYTES_MAX: usize = ENDED_BYTES - 1024;
-/// Letters of a stage's name.
+/// Maximum number of characters of the name of a stage.
 const NAME_CHARS: usize = 64;
-/// As long as the JobTracker takes a tracker's shuffle address to be.
+/// Maximum length of a shuffle address, as in the JobTracker.
 const ADDR_BYTES_MAX: usize = 256;
 
-/// How the talk with a process ended.
+/// How a session ended.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// All its work is done.
+    /// The task has succeeded.
     Done(TaskResult),
-    /// It has saved its checkpoint.
+    /// The task has saved a checkpoint.
     Paused,
-    /// It could not take up the checkpoint of another attempt.
+    /// The checkpoint to resume from is damaged.
     CheckpointCorrupt(String),
-    /// It could not get at it.
+    /// The checkpoint to resume from is unreachable.
     CheckpointUnreachable(String),
-    /// It was asked to pause before it had begun.
+    /// The task was paused before it had resumed.
     NotResumed(String),
-    /// Its own words.
+    /// The task failed with this message.
     Failed(String),
-    /// Its own words, and every attempt would fail like it.
+    /// The task failed with this message, and every other attempt would fail too.
     Fatal(String),
-    /// The file system did not answer it.
+    /// The file system was unavailable for the task.
     DfsUnavailable(String),
-    /// We ended it, because it did not keep to the rules.
+    /// The process was killed because it violated the protocol or a limit.
     ProtocolError(String),
-    /// It ended silently.
+    /// The process ended without a result.
     Ended(ExitStatus),
-    /// It was told to.
+    /// The task was killed or preempted as requested.
     Stopped(String),
 }
 
-/// The talk with one process about one attempt, until it is gone and has been heard out, or waits for another.
+/// The session with one process for one attempt, until the process has ended or is idle.
 #[derive(Debug)]
 pub(crate) struct TaskSession {
     events: mpsc::Sender<Event>,
     attempt: Attempt,
     start: Option<TaskStart>,
     makes_output: bool,
-    /// The process was told to wait for another attempt when it is done.
+    /// Whether the process waits for another attempt after this one.
     reuse: bool,
-    /// It waits.
+    /// Whether it waits.
     is_idle: bool,
-    /// As far as it is known here.
+    /// Number of maps, as far as known.
     maps: u32,
     process: Process,
     to_task: Option<mpsc::Sender<ToTask>>,
-    /// For when it has said hello.
+    /// Messages to be sent after the first message of the process.
     waiting: Vec<ToTask>,
     last_message: Option<from_task::Kind>,
     stopped: Option<String>,
     broken: Option<String>,
     status: Option<ExitStatus>,
     hung_up: bool,
-    /// When patience ends, and what is wrong then.
+    /// Deadline, and the error if it passes.
     limit: Option<(Instant, String)>,
 }
 
 impl TaskSession {
-    /// Nothing is said before `run`.
+    /// Prepares a session; `run` starts it.
     pub(crate) fn new(
         events: mpsc::Sender<Event>,
         attempt: Attempt,
@@ -97,7 +98,7 @@ impl TaskSession {
             Some(task_spec::Input::Partition(partition)) => partition.maps,
             _ => 0,
         };
-        let late = format!("it did not say hello within {HELLO_TIMEOUT:?}");
+        let late = format!("the task did not send its first message (Hello) within {HELLO_TIMEOUT:?}");
         Self {
             events,
             attempt,
@@ -118,12 +119,12 @@ impl TaskSession {
         }
     }
 
-    /// Whether it was asked for map output.
+    /// Whether the attempt has a map output.
     pub(crate) fn makes_output(&self) -> bool {
         self.makes_output
     }
 
-    /// Talks until the process is gone, or waits for another attempt.
+    /// Runs until the process has ended, or is idle.
     pub(crate) async fn run(&mut self, commands: &mut Commands) {
         if self.to_task.is_some() && self.broken.is_none() {
             self.begin().await;
@@ -145,7 +146,8 @@ impl TaskSession {
                 Some(command) = commands.recv() => self.handle_command(command),
                 () = timeout => {
                     if self.status.is_some() {
-                        // Somebody outside its group holds the umbilical: there is nothing more to hear.
+                        // A process outside of its group has the umbilical open; no more messages
+                        // will come.
                         return;
                     }
                     self.give_up();
@@ -173,11 +175,12 @@ impl TaskSession {
         if let Some(why) = why {
             self.terminate(why);
         } else if self.status.is_none() && self.last_message.is_none() {
-            self.limit = Some((Instant::now() + GRACE, "it closed its umbilical without a result".into()));
+            self.limit =
+                Some((Instant::now() + GRACE, "the task closed its umbilical without a result".into()));
         }
     }
 
-    /// Ends it because of this.
+    /// Kills the process because of this error.
     pub(crate) fn terminate(&mut self, why: String) {
         self.broken.get_or_insert(why);
         self.process.handle.kill();
@@ -205,7 +208,7 @@ impl TaskSession {
                 }
                 Err(why) => self.terminate(why),
             },
-            // What comes after the last message is none.
+            // Messages after the last one are ignored.
             Some(
                 from_task::Kind::Done(_)
                 | from_task::Kind::Failed(_)
@@ -249,12 +252,12 @@ impl TaskSession {
         }
     }
 
-    /// Asks it to end by itself.
+    /// Preempts the task.
     pub(crate) fn preempt(&mut self, kind: PreemptKind, why: String) {
         self.send(to_task::Kind::Preempt(TaskPreempt { why, kind: kind.into() }));
     }
 
-    /// Tells it of maps, in messages of a moderate length.
+    /// Sends map events, in messages of limited length.
     pub(crate) fn send_map_events(&mut self, map_events: MapEventBatch) {
         let MapEventBatch { first, events, maps } = map_events;
         if maps > 0 {
@@ -262,7 +265,7 @@ impl TaskSession {
         }
         let mut pieces: Vec<&[MapEvent]> = events.chunks(MAP_EVENTS_MAX).collect();
         if pieces.is_empty() {
-            // The number of maps is news by itself.
+            // The number of maps may change without new events.
             pieces.push(&[]);
         }
         for (piece, events) in pieces.into_iter().enumerate() {
@@ -281,11 +284,11 @@ impl TaskSession {
     }
 
     fn enqueue(&mut self, message: ToTask) {
-        // A send fails when it is gone, and how it went says the rest; or when it does not read.
+        // Fails if the process has ended, which is handled elsewhere, or if it does not read.
         if let Some(to_task) = &self.to_task
             && matches!(to_task.try_send(message), Err(mpsc::error::TrySendError::Full(_)))
         {
-            self.terminate("it does not read its messages".into());
+            self.terminate("the task does not read its messages".into());
         }
     }
 
@@ -298,7 +301,7 @@ impl TaskSession {
         self.process.handle.kill();
     }
 
-    /// What it came to, and the process if it waits for another attempt.
+    /// Returns the outcome, and the process if it is idle.
     pub(crate) fn outcome(self) -> (Outcome, Option<IdleProcess>) {
         let refusal = self.process.handle.refusal();
         let broken = self.broken.or_else(|| self.process.handle.kill_reason()).or_else(|| refusal.clone());
@@ -325,28 +328,30 @@ impl TaskSession {
     }
 }
 
-/// The map that could not be fetched from. Names and addresses come from us, so others are no mistake that a task of ours
-/// could make.
+/// Returns the map of a fetch failure. The tracker itself has sent all names and addresses, so an
+/// unknown one is a violation of the protocol.
 fn map_of(job: Job, FetchFailed { attempt: name, addr }: &FetchFailed) -> Result<Attempt, String> {
     if addr.len() > ADDR_BYTES_MAX {
         let bytes = addr.len();
-        return Err(format!("its fetch failure names an address of {bytes} bytes: no tracker has that"));
+        return Err(format!(
+            "a fetch failure of the task has an address of {bytes} bytes, which no tracker has"
+        ));
     }
     let map = name.parse::<Attempt>().ok().filter(|map| map.job == job && map.phase == Phase::Map);
     map.ok_or_else(|| {
         let name: String = name.chars().take(NAME_CHARS).collect();
-        format!("its fetch failure names {name:?}, which is not a map of its job")
+        format!("a fetch failure of the task names {name:?}, which is not a map of its job")
     })
 }
 
-/// With words short enough to be told every second.
+/// Shortens the texts of progress, which is reported every second.
 fn shorten(mut progress: Progress) -> Progress {
     progress.status = truncate_status(progress.status);
     progress.stage = progress.stage.chars().take(NAME_CHARS).collect();
     progress
 }
 
-/// What a task of `job` said, as it is passed on; the reason if its attempt is ended for it. The checks alone.
+/// Checks a message of a task of `job`. Returns it as it is passed on, or why the attempt is ended.
 pub(crate) fn check_message(job: Job, kind: from_task::Kind) -> Result<from_task::Kind, String> {
     match kind {
         from_task::Kind::Progress(progress) => Ok(from_task::Kind::Progress(shorten(progress))),
@@ -368,15 +373,19 @@ pub(crate) fn check_message(job: Job, kind: from_task::Kind) -> Result<from_task
     }
 }
 
-/// A result that the JobTracker would not take is the task's own failure, not the tracker's.
+/// Checks a result. One that the JobTracker would not accept is a failure of the task, not of the
+/// tracker.
 fn check(result: &TaskResult) -> Result<(), String> {
     check_counters(result.counters.keys().map(String::as_str))?;
     if result.pieces.len() > PIECES_MAX {
-        return Err(format!("it wrote {} output files: {PIECES_MAX} at most", result.pieces.len()));
+        return Err(format!(
+            "the task wrote {} output files: the maximum is {PIECES_MAX}",
+            result.pieces.len()
+        ));
     }
     let bytes = result.encoded_len();
     if bytes > RESULT_BYTES_MAX {
-        return Err(format!("its result has {bytes} bytes: {RESULT_BYTES_MAX} at most"));
+        return Err(format!("the result of the task has {bytes} bytes: the maximum is {RESULT_BYTES_MAX}"));
     }
     Ok(())
 }
@@ -393,7 +402,7 @@ mod tests {
         assert_eq!(map_of("job_1.m3.0", "node2:7000").unwrap().to_string(), "job_1.m3.0");
         for other in ["x", "job_2.m3.0", "job_1.r3.0", &"\n".repeat(1 << 20)] {
             let why = map_of(other, "node2:7000").unwrap_err();
-            assert!(why.ends_with("which is no map of its job") && why.len() < 300, "{why}");
+            assert!(why.ends_with("which is not a map of its job") && why.len() < 300, "{why}");
         }
         let why = map_of("job_1.m3.0", &"x".repeat(1 << 20)).unwrap_err();
         assert!(why.contains("an address of 1048576 bytes"), "{why}");

@@ -1,9 +1,10 @@
-//! The Unix socket between the tracker and its task processes: mrlib's frames, of a u32 little-endian length and
-//! one message. To a task 16 MiB at the most; from one as much as the JobTracker is told of an attempt.
+//! The Unix socket between the tracker and its task processes: frames of mrlib with a little-endian
+//! u32 length and one message. The limit is 16 MiB to a task; from a task, the maximum that the
+//! JobTracker accepts for an attempt.
 //!
-//! A process is known by the number that the kernel gives for its end of the connection, so that no process that
-//! was not started here can speak; it connects once. Whatever it sends, the worst is the end of its own attempt:
-//! what is too long is refused here, what is too much in `task_session`.
+//! A process is identified by the PID that the kernel reports for its end of the connection, so
+//! that no other process can connect; it may connect once. Invalid input can end at most its own
+//! attempt: messages that are too long are rejected here, invalid contents in `task_session`.
 
 use crate::{
     agent::ENDED_BYTES,
@@ -33,25 +34,26 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Longest message from a task: one that the JobTracker can be told of.
+/// Maximum length of a message from a task, so that it can be reported to the JobTracker.
 const MESSAGE_BYTES_MAX: u32 = ENDED_BYTES as u32;
-/// Messages that wait for a task to read them: more than come in an hour of news. One that lets more wait does not read.
+/// Maximum number of messages that a task has not read, which is more than an hour of map events. A
+/// task with more does not read.
 const UNREAD_MAX: usize = 4096;
-/// A socket address holds 108 bytes; a little is left for the system.
+/// A socket address has 108 bytes, some of them reserved for the system.
 const PATH_BYTES_MAX: usize = 100;
 
-/// The listening socket; its file is removed with it.
+/// The listening socket; its file is removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    /// Where it is.
+    /// Path of the socket.
     pub(crate) path: PathBuf,
-    /// A folder made for it alone.
+    /// A folder created only for the socket.
     made: Option<PathBuf>,
 }
 
 impl Socket {
-    /// Binds in `folder`, or, if that path is too long, below the system's folder for temporary files. The lock
-    /// on `folder` must be held. Processes of `account` can connect.
+    /// Binds in `folder`, or, if that path is too long, in the temporary folder of the system. The
+    /// caller has the lock on `folder`. Processes of `account` can connect.
     pub(crate) fn bind(folder: &Path, account: Option<Account>) -> io::Result<(StdListener, Self)> {
         let mut path = folder.join("umbilical.sock");
         let mut made = None;
@@ -85,7 +87,7 @@ impl Drop for Socket {
     }
 }
 
-/// Any task can knock as often as it likes.
+/// Rate limit of log lines, because a task can connect as often as it likes.
 const UNKNOWN_LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Accepts connections until dropped.
@@ -93,13 +95,13 @@ pub(crate) async fn serve(listener: UnixListener, spawner: Spawner) {
     let mut unknown = RateLimit::new(UNKNOWN_LOG_INTERVAL);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: some will come free.
+            // Probably out of descriptors: wait until some are free.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
         let peer = stream.peer_cred().ok();
         let (pid, user) = (peer.and_then(|peer| peer.pid()), peer.map(|peer| peer.uid()));
-        // A task process changes to its account before it connects. One that has not gets no task.
+        // A task process changes its account before it connects. Otherwise it gets no task.
         let has_account = spawner.account().is_none_or(|account| user == Some(account.user));
         let Some(message_sender) = pid.filter(|_| has_account).and_then(|pid| spawner.claim(pid)) else {
             if let Some(times) = unknown.due() {
@@ -128,17 +130,17 @@ async fn exchange(
         Some(from_task::Kind::Hello(hello)) if hello.protocol == PROTOCOL => {}
         Some(from_task::Kind::Hello(hello)) => {
             return Err(format!(
-                "it speaks protocol {} (mrlib {}), this tracker {PROTOCOL}: build it with this release",
+                "the task uses protocol {} (mrlib {}), this tracker uses {PROTOCOL}: build it with this release",
                 hello.protocol, hello.version
             ));
         }
-        _ => return Err("it did not say hello first".into()),
+        _ => return Err("the first message of the task was not Hello".into()),
     }
     let (to_task, orders) = mpsc::channel(UNREAD_MAX);
     if message_sender.send(ProcessMessage::Hello(to_task)).await.is_err() {
         return Ok(());
     }
-    // Ends when the owner drops its sender, or the process its end.
+    // Ends when the owner drops its sender, or the process closes its end.
     tokio::spawn(write_all(output, orders));
     while let Some(message) = read(input).await? {
         if message_sender.send(ProcessMessage::Message(message)).await.is_err() {
@@ -148,24 +150,25 @@ async fn exchange(
     Ok(())
 }
 
-/// One message; none at the end, also at an abrupt one: how the process ended says more.
+/// Reads one message; `None` at the end, also at an abrupt one, because the exit status is more
+/// informative.
 pub(crate) async fn read(input: &mut (impl AsyncRead + Unpin)) -> Result<Option<FromTask>, String> {
     let Ok(length) = input.read_u32_le().await else { return Ok(None) };
     if length > MESSAGE_BYTES_MAX {
-        return Err(format!("it sent a message of {length} bytes, {MESSAGE_BYTES_MAX} are the most"));
+        return Err(format!("the task sent a message of {length} bytes, the maximum is {MESSAGE_BYTES_MAX}"));
     }
     let mut body = vec![0; length as usize];
     if input.read_exact(&mut body).await.is_err() {
         return Ok(None);
     }
     let message = FromTask::decode(&body[..]);
-    message.map(Some).map_err(|error| format!("it sent a message that makes no sense: {error}"))
+    message.map(Some).map_err(|error| format!("the task sent an invalid message: {error}"))
 }
 
 async fn write_all(mut output: OwnedWriteHalf, mut orders: mpsc::Receiver<ToTask>) {
     while let Some(message) = orders.recv().await {
         let mut frame = Vec::new();
-        // Too long for the task to read: hung up, and it ends.
+        // Too long for the task to read: the connection is closed, and the task ends.
         if let Err(error) = write_frame(&mut frame, &message) {
             tracing::warn!(%error, "cannot send a message to a task");
             return;

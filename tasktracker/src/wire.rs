@@ -1,4 +1,4 @@
-//! From the wire's types to ours and back.
+//! Conversion between protobuf types and those of the agent.
 
 use crate::{
     agent::{
@@ -13,27 +13,27 @@ use proto::mr::{
 };
 use std::time::Duration;
 
-/// What the JobTracker is told of this tracker.
+/// The identity of this tracker for the JobTracker.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
-    /// Its name.
+    /// Name of the tracker.
     pub(crate) name: String,
-    /// The number of this start on this machine: its processes and control groups carry it. What the JobTracker goes by
-    /// is the incarnation that it gives itself.
+    /// Number of this start on this machine, used in marks of processes and names of control
+    /// groups. The JobTracker uses the incarnation that it assigns instead.
     pub(crate) start: u64,
-    /// Its host, as its DataNode calls it.
+    /// Host name, as used by its DataNode.
     pub(crate) host: String,
-    /// Its rack.
+    /// Rack of the node.
     pub(crate) rack: String,
-    /// Where map output is fetched.
+    /// Address of the shuffle server.
     pub(crate) shuffle_addr: String,
-    /// Where logs are read.
+    /// Address of the log server.
     pub(crate) logs_addr: String,
-    /// Attempts at a time.
+    /// Maximum number of concurrent attempts.
     pub(crate) slots: Slots,
 }
 
-/// A registration.
+/// Builds a registration.
 pub(crate) fn register(
     identity: &Identity,
     incarnation: u64,
@@ -65,7 +65,7 @@ fn stored_checkpoint((attempt, state): (Attempt, CheckpointInfo)) -> StoredCheck
     StoredCheckpoint { attempt: attempt.to_string(), state: Some(state) }
 }
 
-/// A heartbeat.
+/// Builds a heartbeat.
 pub(crate) fn heartbeat(heartbeat: Heartbeat) -> FromTracker {
     let Heartbeat { seq, acked, attempts, fetch_failures } = heartbeat;
     let failure = |failure: FetchFailure| mr::FetchFailure {
@@ -103,7 +103,7 @@ fn report(report: Report) -> AttemptReport {
     AttemptReport { attempt: report.attempt.to_string(), status: Some(status) }
 }
 
-/// What the JobTracker said; None if this build does not know it.
+/// Converts a message of the JobTracker; `None` if this build does not know it.
 pub(crate) fn event(message: ToTracker) -> Option<Event> {
     Some(match message.kind? {
         to_tracker::Kind::Registered(registered) => {
@@ -129,21 +129,21 @@ pub(crate) fn event(message: ToTracker) -> Option<Event> {
 
 fn order_or_unknown(kind: Option<order::Kind>) -> Order {
     order_from(kind).unwrap_or_else(|why| {
-        tracing::warn!(why, "an order that makes no sense: skipped");
+        tracing::warn!(why, "skipped an invalid order");
         Order::Unknown
     })
 }
 
 fn order_from(kind: Option<order::Kind>) -> Result<Order, String> {
     let of_attempt = |text: &str| text.parse::<Attempt>().map_err(|error| error.to_string());
-    Ok(match kind.ok_or("empty, or of a newer JobTracker")? {
+    Ok(match kind.ok_or("it is empty, or of a newer JobTracker")? {
         order::Kind::Launch(launch) => {
-            let spec = launch.task.ok_or("a launch of nothing")?;
-            let from = Some(launch.from).filter(|from| !from.is_empty());
-            let origin = |from: String| {
-                Ok::<_, String>(CheckpointSource { attempt: of_attempt(&from)?, addr: launch.resume_addr })
+            let spec = launch.task.ok_or("a launch without a task")?;
+            let resumed_from = Some(launch.resumed_from).filter(|paused| !paused.is_empty());
+            let source = |paused: String| {
+                Ok::<_, String>(CheckpointSource { attempt: of_attempt(&paused)?, addr: launch.resume_addr })
             };
-            Order::Launch(of_attempt(&spec.attempt)?, Box::new(spec), from.map(origin).transpose()?)
+            Order::Launch(of_attempt(&spec.attempt)?, Box::new(spec), resumed_from.map(source).transpose()?)
         }
         order::Kind::Preempt(stop) => match stop.kind() {
             PreemptKind::Unspecified => {

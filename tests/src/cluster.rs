@@ -1,4 +1,4 @@
-//! One local cluster, driven through `mrctl` as a user would.
+//! A local cluster, driven through `mrctl` like a user would.
 
 use crate::{binaries, eventually};
 use daemon::config::Config;
@@ -12,20 +12,20 @@ use std::{
     time::Duration,
 };
 
-/// How to start a cluster.
+/// Options of a new cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Up<'a> {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Racks they are spread over.
+    /// Number of racks.
     pub racks: u32,
     /// Default replication.
     pub replication: u32,
     /// Default block size.
     pub block_size: &'a str,
-    /// More of `fermata.toml`.
+    /// Additional contents of `fermata.toml`.
     pub settings: &'a str,
-    /// Every local account may use it (`--open`), for clients that show no credentials.
+    /// Whether every local account may use it (`--open`), for clients without credentials.
     pub open: bool,
 }
 
@@ -35,7 +35,7 @@ impl Default for Up<'_> {
     }
 }
 
-/// Settings under which a dead node is noticed within two seconds.
+/// Settings with which a dead node is detected within two seconds.
 pub const QUICK: &str = "[namenode]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\ndead_after = \"2s\"\n";
 
 /// A running cluster and its folder. Dropping it stops the daemons and removes the folder.
@@ -43,9 +43,9 @@ pub struct Cluster {
     folder: tempfile::TempDir,
 }
 
-/// What a command did.
+/// Result of a command.
 pub struct Ran {
-    /// Its exit code; -1 when a signal ended it.
+    /// Exit code; -1 if a signal ended the command.
     pub code: i32,
     /// Standard output.
     pub stdout: String,
@@ -63,13 +63,14 @@ impl From<Output> for Ran {
     }
 }
 
-/// The setting that gives tasks of a tracker that runs as root another account. Its programs may lie where that account
-/// cannot go; its folders may not.
+/// Setting that gives tasks of a tracker that runs as root another account. That account must be
+/// able to reach the folders of the tracker, but not its programs.
 pub fn task_account() -> &'static str {
     "task_user = \"nobody\""
 }
 
-/// Whether this test may look into daemons by way of /proc, which is for root alone. Says so if not.
+/// Whether this test may inspect daemons through /proc, which only root may. Prints a message if
+/// not.
 pub fn may_inspect_daemons() -> bool {
     let root = is_root();
     if !root {
@@ -85,14 +86,14 @@ pub fn is_root() -> bool {
 }
 
 impl Cluster {
-    /// Starts one and waits until it is ready.
+    /// Starts a cluster and waits until it is ready.
     pub fn up(up: Up<'_>) -> Self {
-        // Below the build folder: a gigabyte of blocks should not land in a tmpfs.
+        // In the build folder, because a gigabyte of blocks should not be in a tmpfs.
         let space = binaries().with_file_name("tmp");
         fs::create_dir_all(&space).expect("a writable build folder");
         let folder =
             tempfile::Builder::new().prefix("cluster-").tempdir_in(space).expect("a temporary folder");
-        // Tasks may have another account, and must come to their folders.
+        // Tasks may have another account, and must be able to reach their folders.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).expect("a folder of our own");
         let cluster = Self { folder };
         fs::write(cluster.path("base.toml"), up.settings).expect("a writable folder");
@@ -107,23 +108,23 @@ impl Cluster {
         cluster
     }
 
-    /// A path in the test's own folder (the cluster's state is in `.fermata` there).
+    /// Returns a path in the folder of the test (the state of the cluster is in `.fermata` there).
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The configuration that its clients use.
+    /// Returns the configuration of clients.
     pub fn config(&self) -> Config {
         Config::load(Some(&self.path(".fermata/fermata.toml"))).expect("the cluster's own configuration")
     }
 
-    /// What the account of this test shows to it.
+    /// Returns the credentials of the account of this test.
     pub fn credentials(&self) -> Credentials {
         let security = self.config().security;
         Credentials::of_client(&security, &daemon::account::user()).expect("the cluster's own secret")
     }
 
-    /// `mrctl ARGS`, not yet started, in the test's folder so that it finds the cluster there.
+    /// Returns the command `mrctl ARGS`, in the folder of the test so that it finds the cluster.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binaries().join("mrctl"));
         command.args(args).current_dir(self.folder.path()).stdin(Stdio::null());
@@ -138,7 +139,7 @@ impl Cluster {
         self.command(args).output().expect("mrctl starts").into()
     }
 
-    /// Runs `mrctl ARGS`, which must succeed; its standard output.
+    /// Runs `mrctl ARGS`, which must succeed, and returns its standard output.
     #[track_caller]
     pub fn mrctl(&self, args: &[&str]) -> String {
         let ran = self.try_mrctl(args);
@@ -146,24 +147,25 @@ impl Cluster {
         ran.stdout
     }
 
-    /// Runs `mrctl ARGS --json`; what it printed.
+    /// Runs `mrctl ARGS --json` and returns its output.
     #[track_caller]
     pub fn json(&self, args: &[&str]) -> Value {
         let out = self.mrctl(&[args, &["--json"]].concat());
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("mrctl {args:?} --json: {error}: {out}"))
     }
 
-    /// Runs `mrctl ARGS`, which must fail with `code` and one line on standard error; that line.
+    /// Runs `mrctl ARGS`, which must fail with `code` and one line on standard error, and returns
+    /// that line.
     #[track_caller]
     pub fn refused(&self, code: i32, args: &[&str]) -> String {
         let ran = self.try_mrctl(args);
         assert_eq!(ran.code, code, "mrctl {args:?}: {}{}", ran.stdout, ran.stderr);
         let lines: Vec<&str> = ran.stderr.lines().collect();
-        assert!(code == 2 || lines.len() == 1, "mrctl {args:?}: one line was due: {}", ran.stderr);
+        assert!(code == 2 || lines.len() == 1, "mrctl {args:?}: expected one line: {}", ran.stderr);
         ran.stderr
     }
 
-    /// Submits a job and follows it to its end; its state as JSON, whatever it is.
+    /// Submits a job, follows it to its end, and returns its state as JSON.
     #[track_caller]
     pub fn submit(&self, args: &[&str]) -> Value {
         let ran = self.try_mrctl(&[&["submit"], args, &["--json"]].concat());
@@ -179,14 +181,14 @@ impl Cluster {
         job
     }
 
-    /// Submits a job and comes back; its id.
+    /// Submits a job without waiting, and returns its ID.
     #[track_caller]
     pub fn detach(&self, args: &[&str]) -> String {
         let job = self.json(&[&["submit"], args, &["--detach"]].concat());
         job["job"].as_str().expect("an id").to_owned()
     }
 
-    /// The bytes of all parts of a job's output, in order.
+    /// Returns the bytes of all parts of the output of a job, in order.
     pub fn output(&self, folder: &str) -> Vec<u8> {
         let parts = format!("{folder}/part-*");
         let ran = self.command(&["fs", "cat", &parts]).output().expect("mrctl starts");
@@ -194,7 +196,8 @@ impl Cluster {
         ran.stdout
     }
 
-    /// Processes that work in a folder of the cluster: tasks, and whatever they have started.
+    /// Returns the processes whose working folder is in a folder of the cluster: tasks and their
+    /// children.
     pub fn processes_in(&self, folder: &str) -> Vec<u32> {
         let folder = fs::canonicalize(self.folder.path()).expect("our folder").join(folder);
         let pids = fs::read_dir("/proc").expect("proc").flatten();
@@ -207,7 +210,7 @@ impl Cluster {
         .collect()
     }
 
-    /// Daemons of this cluster that run this program, by process number.
+    /// Returns the PIDs of the daemons of this cluster that run this program.
     pub fn processes_named(&self, program: &str) -> Vec<String> {
         let folder = fs::canonicalize(self.folder.path()).expect("our folder");
         let pids = fs::read_dir("/proc").expect("proc").flatten();
@@ -224,7 +227,8 @@ impl Cluster {
         ours.map(|pid| pid.to_string()).collect()
     }
 
-    /// The process id of a daemon: that of `kind` on the node `name`; a master is called the same in both.
+    /// Returns the PID of a daemon: that of `kind` on the node `name`. For a master both are the
+    /// same.
     pub fn pid_of(&self, name: &str, kind: &str) -> String {
         let text = fs::read_to_string(self.path(".fermata/cluster.json")).expect("a cluster that is up");
         let state: Value = serde_json::from_str(&text).expect("JSON");
@@ -233,7 +237,7 @@ impl Cluster {
         found.unwrap_or_else(|| panic!("no {kind} on {name}: {text}"))["pid"].to_string()
     }
 
-    /// The log of a daemon so far: of `namenode`, `node1-datanode`, and so on.
+    /// Returns the log of a daemon so far: `namenode`, `node1-datanode`, and so on.
     pub fn log(&self, daemon: &str) -> String {
         fs::read_to_string(self.log_path(daemon)).unwrap_or_default()
     }
@@ -242,14 +246,15 @@ impl Cluster {
         self.path(&format!(".fermata/logs/{daemon}.log"))
     }
 
-    /// What an operator does with a master that refuses to start: one start with `--recover`. The master is ended when
-    /// `look` has seen it at its address. What it logged, which is in its log too.
+    /// Starts a master that refuses to start once with `--recover`, as an operator would. Calls
+    /// `look` with its address, stops the master, and returns its log, which is also in its log
+    /// file.
     #[track_caller]
     pub fn recover(&self, master: &str, look: impl FnOnce(&str)) -> String {
         self.recover_by(Command::new(binaries().join(master)), master, look)
     }
 
-    /// The same with a command that starts the master.
+    /// Like [`Self::recover`], with a command that starts the master.
     #[track_caller]
     pub fn recover_by(&self, mut command: Command, master: &str, look: impl FnOnce(&str)) -> String {
         let ready = self.path("recovered");
@@ -281,7 +286,7 @@ impl Cluster {
         self.log(master)[before..].to_owned()
     }
 
-    /// Starts the NameNode again and waits until it accepts changes.
+    /// Restarts the NameNode and waits until it accepts changes.
     #[track_caller]
     pub fn restart_namenode(&self) {
         self.mrctl(&["chaos", "restart", "namenode"]);
@@ -292,8 +297,8 @@ impl Cluster {
         });
     }
 
-    /// What jobs have left that are all over: slots in use, files of trackers, files in the DFS. Empty when all is
-    /// well.
+    /// Returns what is left of ended jobs: slots in use, files of trackers, files in the DFS. Empty
+    /// if everything is clean.
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         for node in self.json(&["nodes"]).as_array().expect("nodes") {
@@ -314,7 +319,7 @@ impl Cluster {
         left
     }
 
-    /// Waits until jobs have left nothing.
+    /// Waits until nothing is left of ended jobs.
     #[track_caller]
     pub fn wait_clean(&self) {
         let start = std::time::Instant::now();
@@ -328,12 +333,12 @@ impl Cluster {
         }
     }
 
-    /// The data file of each replica on a node's disks.
+    /// Returns the data file of each replica on the disks of a node.
     pub fn replicas_on(&self, node: &str) -> Vec<PathBuf> {
         self.blocks_on(node, "current")
     }
 
-    /// The same of those that are being written.
+    /// Like [`Self::replicas_on`], for replicas that are being written.
     pub fn partial_blocks_on(&self, node: &str) -> Vec<PathBuf> {
         self.blocks_on(node, "tmp")
     }
@@ -348,7 +353,7 @@ impl Cluster {
 
 fn files_in(folder: &Path, found: &mut Vec<String>) {
     for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-        // Nothing of a job: not even its empty folder.
+        // Not even the empty folder of a job may be left.
         found.push(path.display().to_string());
         files_in(&path, found);
     }

@@ -1,5 +1,6 @@
-//! A real cluster for tests: the real binaries, started by `mrctl up` in a folder of its own and stopped when
-//! the test ends, however it ends. Nothing here sleeps for luck: [`eventually`] waits for a condition.
+//! A real cluster for tests: the real binaries, started by `mrctl up` in a separate folder, and
+//! stopped when the test ends in any way. Tests do not use fixed sleeps: [`eventually`] waits for a
+//! condition.
 
 mod cluster;
 mod machines;
@@ -16,11 +17,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The folder with the binaries under test, built once a run with the profile of the test itself.
+/// Returns the folder of the binaries under test, built once per run with the profile of the test
+/// itself.
 ///
-/// `cargo test` builds the binaries of other packages only by accident, so this asks for them by name.
-/// `FERMATA_TEST_BINARIES=DIR` runs the tests on binaries built elsewhere, for instance those of an earlier
-/// commit, to show that a regression test fails there.
+/// `cargo test` does not always build the binaries of other packages, so this builds them
+/// explicitly. `FERMATA_TEST_BINARIES=DIR` runs the tests with other binaries, for example those of
+/// an earlier commit, to show that a regression test fails there.
 pub fn binaries() -> &'static PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -30,7 +32,8 @@ pub fn binaries() -> &'static PathBuf {
         let this = std::env::current_exe().expect("a test has a path");
         let folder = this.ancestors().nth(2).expect("target/PROFILE/deps/test").to_path_buf();
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        build.args(["build", "--workspace", "--bins", "--locked", "--quiet"]);
+        // With a test among the targets the features are those of `cargo test`, so that nothing is compiled twice.
+        build.args(["build", "--workspace", "--bins", "--test", "suite", "--locked", "--quiet"]);
         if folder.ends_with("release") {
             build.arg("--release");
         }
@@ -40,8 +43,8 @@ pub fn binaries() -> &'static PathBuf {
     })
 }
 
-/// A folder with copies of the binaries without debugging information, for tests that copy them to machines or into
-/// images; the binaries themselves where there is no `strip`.
+/// Returns a folder with copies of the binaries without debug information, for tests that copy them
+/// to machines or into images; the binaries themselves if `strip` is missing.
 pub fn stripped_binaries() -> PathBuf {
     use std::{fs, time::UNIX_EPOCH};
     const PROGRAMS: [&str; 7] =
@@ -65,30 +68,32 @@ pub fn stripped_binaries() -> PathBuf {
             return binaries().clone();
         }
     }
-    // Another test may have been quicker.
+    // Another test may have been faster.
     let _ = fs::rename(new.path(), &folder);
     if folder.is_dir() { folder } else { binaries().clone() }
 }
 
-/// Waits until `condition` yields a value; fails the test after `limit`, saying `what` never came true.
+/// Waits until `condition` returns a value. Fails the test after `limit` with the description
+/// `what`.
 pub fn eventually<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = condition() {
             return value;
         }
-        assert!(start.elapsed() < limit, "waited {limit:?} for nothing: {what}");
+        assert!(start.elapsed() < limit, "timeout after {limit:?}: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Copies a folder with all that is in it.
+/// Copies a folder with its contents.
 pub fn copy_folder(from: &Path, to: &Path) {
     let ran = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp runs");
     assert!(ran.success(), "cp -a {} {}", from.display(), to.display());
 }
 
-/// How soon a fault is noticed, and got over: printed, for the table in docs/operate/fault-matrix.md.
+/// Measures how soon a fault is detected and recovered, and prints it for the table in
+/// docs/operate/fault-matrix.md.
 pub struct Row {
     name: &'static str,
     since: Instant,
@@ -96,30 +101,30 @@ pub struct Row {
 }
 
 impl Row {
-    /// It happens now.
+    /// Starts the measurement at the time of the fault.
     pub fn begin(name: &'static str) -> Self {
         Self { name, since: Instant::now(), detected: None }
     }
 
-    /// It has been noticed.
+    /// The fault has been detected.
     pub fn detected(&mut self) {
         self.detected.get_or_insert(self.since.elapsed());
     }
 
-    /// What was wrong has been fixed from outside: how long it takes from now on is of interest.
-    pub fn links_healed(&mut self) {
+    /// Restarts the clock after the cause was removed from outside, to measure only the recovery.
+    pub fn restart_clock(&mut self) {
         self.since = Instant::now();
     }
 
-    /// All is well.
+    /// The cluster has recovered.
     pub fn recovered(self) {
         let shown = |time: Duration| format!("{:.1} s", time.as_secs_f64());
         let detected = self.detected.map_or("-".to_owned(), shown);
-        println!("{}: noticed after {detected}, whole after {}", self.name, shown(self.since.elapsed()));
+        println!("{}: detected after {detected}, recovered after {}", self.name, shown(self.since.elapsed()));
     }
 }
 
-/// SHA-256 of a file, in hex.
+/// Returns the SHA-256 of a file, in hex.
 pub fn sha256_of(path: &Path) -> String {
     use sha2::Digest;
     let mut file = std::fs::File::open(path).expect("a file to hash");
@@ -135,7 +140,7 @@ pub fn sha256_of(path: &Path) -> String {
     hasher.finalize().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Writes `bytes` bytes that do not compress and depend on `seed` alone.
+/// Writes `bytes` incompressible bytes that depend only on `seed`.
 pub fn random_file(path: &Path, bytes: u64, seed: u64) {
     use std::io::Write;
     let mut file = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(path).expect("a file"));

@@ -1,5 +1,6 @@
-//! Machines for tests: network namespaces with addresses of their own, and a closed cluster on them, started by
-//! `mrctl cluster`. Where namespaces cannot be made there are none, and a word says so.
+//! Machines for tests: network namespaces with their own addresses, and a closed cluster on them,
+//! started by `mrctl cluster`. If namespaces cannot be created, a message is printed and tests are
+//! skipped.
 
 use crate::{Ran, binaries, eventually, sha256_of, task_account};
 use serde_json::Value;
@@ -14,12 +15,12 @@ use std::{
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Numbered namespaces; the first is the master. Dropped, everything is stopped and taken away.
+/// Numbered namespaces; the first is the master. Dropping it stops and removes everything.
 pub struct Machines {
     folder: tempfile::TempDir,
     name: &'static str,
     disks: RefCell<Vec<PathBuf>>,
-    /// Nobody else has machines of this name as long as it lives.
+    /// Lock on the names of the machines.
     _alone: fs::File,
 }
 
@@ -28,20 +29,20 @@ fn net() -> PathBuf {
 }
 
 impl Machines {
-    /// Started. None where the right to make namespaces is missing.
+    /// Creates machines with a running cluster. `None` if namespaces cannot be created.
     pub fn make(name: &'static str, subnet: u8, racks: &[&str]) -> Option<Self> {
         let machines = Self::prepare(name, subnet, racks, racks.len())?;
         machines.up();
         Some(machines)
     }
 
-    /// The same, with nothing started yet, and a cluster of the first `nodes` of its nodes alone.
+    /// Like [`Self::make`], but the cluster is not started, and uses only the first `nodes` nodes.
     pub fn prepare(name: &'static str, subnet: u8, racks: &[&str], nodes: usize) -> Option<Self> {
         let count = (racks.len() + 1).to_string();
         let run = |args: &[&str]| {
             Command::new(net()).args(args).env("SUBNET", subnet.to_string()).output().unwrap()
         };
-        // Another run of these tests may have them; the lock is that of `net alone`.
+        // Another run of these tests may use the names; the lock is that of `net alone`.
         let lock = fs::File::create(format!("/run/fermata-net-{name}.lock"));
         let alone = match lock.and_then(|lock| lock.lock().map(|()| lock)) {
             Ok(lock) => lock,
@@ -50,13 +51,13 @@ impl Machines {
                 return None;
             }
         };
-        // What a run before this one may have left.
+        // Remove what an earlier run may have left.
         run(&["down", name]);
         let made = run(&["up", name, &count]);
         if !made.status.success() {
             run(&["down", name]);
             let why = String::from_utf8_lossy(&made.stderr);
-            // The machines are there, and a packet filter is between them: every test would wait for nothing.
+            // The machines exist, but a packet filter blocks them: every test would time out.
             assert_ne!(made.status.code(), Some(3), "{}", why.trim());
             eprintln!("skipped: no network namespaces here: {}", why.trim());
             return None;
@@ -64,7 +65,7 @@ impl Machines {
         let space = binaries().with_file_name("tmp");
         fs::create_dir_all(&space).unwrap();
         let folder = tempfile::Builder::new().prefix("machines-").tempdir_in(space).unwrap();
-        // Tasks have another account, and must come to their folders.
+        // Tasks have another account, and must be able to reach their folders.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let machines = Self { folder, name, disks: RefCell::default(), _alone: alone };
         let master = format!("{name}1=10.77.{subnet}.1");
@@ -82,7 +83,7 @@ impl Machines {
         Some(machines)
     }
 
-    /// Starts it.
+    /// Starts the cluster.
     pub fn up(&self) {
         let dir = format!("{}/{{host}}", self.folder.path().display());
         let programs = binaries().display().to_string();
@@ -90,11 +91,12 @@ impl Machines {
         self.cluster(&["up", "--shell", shell, "--remote-dir", &dir, "--programs", &programs]);
     }
 
-    /// Puts a machine's folder on a small disk of its own, before it is started; false where that cannot be.
+    /// Mounts a small disk at the folder of a machine, before it is started; false if that is not
+    /// possible.
     pub fn small_disk(&self, at: u32, size: &str) -> bool {
         let folder = self.path(&self.node(at));
         fs::create_dir_all(&folder).unwrap();
-        // Ours alone to write in, or nothing is copied there.
+        // Only the owner may write there; otherwise `mrctl cluster` refuses to copy files.
         let options = format!("size={size},mode=711");
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&folder).stderr(Stdio::null());
@@ -105,12 +107,12 @@ impl Machines {
         done
     }
 
-    /// A path in the test's own folder; a machine's folder is there, by its name.
+    /// Returns a path in the folder of the test; the folder of a machine has its name.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Adds to a section of the settings.
+    /// Adds settings to a section.
     pub fn set(&self, section: &str, settings: &str) {
         let file = self.folder.path().join("lab/fermata.toml");
         let text = fs::read_to_string(&file).unwrap();
@@ -119,7 +121,7 @@ impl Machines {
         fs::write(file, text.replace(&head, &format!("{head}{settings}\n"))).unwrap();
     }
 
-    /// The name of a machine, from 1 on.
+    /// Returns the name of a machine, counted from 1.
     pub fn node(&self, at: u32) -> String {
         format!("{}{at}", self.name)
     }
@@ -131,7 +133,7 @@ impl Machines {
         command.output().unwrap().into()
     }
 
-    /// Runs `mrctl ARGS`, which must succeed; its standard output.
+    /// Runs `mrctl ARGS`, which must succeed, and returns its standard output.
     #[track_caller]
     pub fn mrctl(&self, args: &[&str]) -> String {
         let ran = self.try_mrctl(args);
@@ -145,7 +147,7 @@ impl Machines {
         self.mrctl(&[&["cluster"], args, &["--cluster", "lab"]].concat())
     }
 
-    /// Runs `mrctl ARGS --json`; what it printed.
+    /// Runs `mrctl ARGS --json` and returns its output.
     #[track_caller]
     pub fn json(&self, args: &[&str]) -> Value {
         serde_json::from_str(&self.mrctl(&[args, &["--json"]].concat())).unwrap()
@@ -161,7 +163,7 @@ impl Machines {
         });
     }
 
-    /// Checksums of the four parts of a job's output.
+    /// Returns checksums of the four parts of the output of a job.
     pub fn sums(&self, folder: &str) -> Vec<String> {
         let parts = self.mrctl(&["fs", "ls", folder]);
         assert!(parts.contains("part-r-00003"), "{parts}");
@@ -180,7 +182,7 @@ impl Machines {
             .collect()
     }
 
-    /// Processes of ours.
+    /// Returns the processes of this cluster.
     pub fn processes(&self) -> Vec<String> {
         let folder = self.folder.path().display().to_string();
         let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);

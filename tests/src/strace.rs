@@ -11,27 +11,28 @@ use std::{
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// An strace that has not detached by then is killed.
 const DETACH_WITHIN: Duration = Duration::from_secs(10);
-/// The system calls that make something durable.
+/// System calls that make data durable.
 pub const SYNCS: &str = "fsync,fdatasync";
-/// The system calls that read the bytes of a file.
+/// System calls that read the bytes of a file.
 pub const READS: &str = "pread64,preadv,preadv2,read,readv,sendfile";
 
-/// Injects a fault into a daemon until it is dropped.
+/// Injects a fault into a daemon until dropped.
 pub struct Strace(Child);
 
 impl Strace {
-    /// `what` happens whenever the daemon makes something durable. None, with a message, where strace cannot be used.
+    /// Injects `what` into every sync of the daemon. Prints a message and returns `None` if strace
+    /// cannot be used.
     pub fn hold(cluster: &Cluster, name: &str, kind: &str, what: &str) -> Option<Self> {
         Self::hold_at(cluster, &cluster.pid_of(name, kind), &[], SYNCS, what)
     }
 
-    /// `what` happens whenever the process, or one of the others, makes one of these calls.
+    /// Injects `what` into these calls of a process and of the others.
     pub fn hold_at(cluster: &Cluster, pid: &str, others: &[String], calls: &str, what: &str) -> Option<Self> {
         let others = others.iter().flat_map(|other| ["-p".into(), other.into()]).collect();
         Self::attach(cluster.path("strace.log"), pid, calls, what, others)
     }
 
-    /// The same for calls on these files alone; on any if there are none.
+    /// Like [`Self::hold_at`], for calls on these files only; on all if there are none.
     pub fn hold_files(
         cluster: &Cluster,
         pid: &str,
@@ -43,16 +44,17 @@ impl Strace {
         Self::attach(cluster.path(&format!("strace-{pid}.log")), pid, calls, what, files)
     }
 
-    /// The command that starts a program, with `what` for those of its calls from the start that are on this file. The
-    /// process is the program's own. None, with a message, where strace cannot be used.
+    /// Returns a command that starts a program and injects `what` into its calls on this file from
+    /// the start. The process is that of the program. Prints a message and returns `None` if strace
+    /// cannot be used.
     pub fn starting(program: &Path, calls: &str, what: &str, file: &Path) -> Option<Command> {
-        // strace finds out which file a call is on by looking into the process.
+        // strace finds the file of a call by inspecting the process.
         if !may_inspect_daemons() {
             return None;
         }
         let traced = || {
             let mut command = Command::new("strace");
-            // The tracer runs beside the program, not as its parent.
+            // The tracer is not the parent of the program.
             command.args(["-D", "-f", "-q", "-o", "/dev/null"]);
             command
         };
@@ -93,14 +95,14 @@ impl Strace {
 
 impl Drop for Strace {
     fn drop(&mut self) {
-        // Asked to end, it detaches first. One that has ended has no process id any more.
+        // On SIGTERM strace detaches first. A strace that has ended has no PID any more.
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
             let since = Instant::now();
             while matches!(self.0.try_wait(), Ok(None)) && since.elapsed() < DETACH_WITHIN {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            // It never ends by itself if the process ended during a call that was being delayed.
+            // It never ends by itself if the process ended during a delayed call.
             let _ = self.0.kill();
             let _ = self.0.wait();
         }

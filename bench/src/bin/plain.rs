@@ -1,4 +1,5 @@
-//! The plain programs by themselves: `plain wordcount FILE OUT`, `plain sort FILE OUT`, and their inputs.
+//! Command line of the plain programs (`plain wordcount FILE OUT`, `plain sort FILE OUT`) and of
+//! the generators of their inputs.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,9 @@
-//! Facts change the cluster here and nowhere else, whether they are new or replayed.
+//! Applies facts to the cluster, both new ones and those replayed from the journal. Durable state
+//! changes only here.
 //!
-//! A fact that does not fit (an attempt of an unknown job, say) can only come from a damaged or foreign journal:
-//! it is refused, and the cluster is as it was.
+//! A fact that contradicts the state (an attempt of an unknown job, for example) can only come from
+//! a damaged journal or from the journal of another cluster. It is refused, and the cluster does
+//! not change.
 
 use super::Cluster;
 use crate::{
@@ -15,9 +17,9 @@ use crate::{
 };
 use std::{collections::BTreeSet, sync::Arc};
 
-/// A fact that does not fit what went before.
+/// A fact that contradicts the facts before it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("fact does not fit: {0}")]
+#[error("inconsistent fact: {0}")]
 pub struct ApplyError(pub String);
 
 pub(super) fn apply_error<T>(what: impl std::fmt::Display) -> Result<T, ApplyError> {
@@ -25,7 +27,7 @@ pub(super) fn apply_error<T>(what: impl std::fmt::Display) -> Result<T, ApplyErr
 }
 
 impl Cluster {
-    /// Takes one fact.
+    /// Applies one fact.
     pub fn apply(&mut self, at: Time, fact: &Fact) -> Result<(), ApplyError> {
         match fact {
             Fact::JobTrackerStarted { epoch, .. } => {
@@ -54,18 +56,14 @@ impl Cluster {
             Fact::AttemptPaused { attempt, stage, bytes, bytes_in } => {
                 self.attempt_paused(at, *attempt, (*stage, *bytes), *bytes_in)
             }
-            Fact::StageLost { attempt, why, .. } => {
-                self.set_error(*attempt, why);
-                Ok(())
-            }
             Fact::TaskReleased { task } => {
                 let released = self.task_mut(*task)?;
                 released.on_hold = false;
-                // Whoever asked for that has taken it back: who asks once more is heard.
+                // A later request to pause with a hold counts as new.
                 for attempt in &mut released.attempts {
                     attempt.hold_requested = false;
                 }
-                self.finish_event(*task)
+                self.update_pending(*task)
             }
             Fact::CheckpointLost { attempt, .. } => self.checkpoint_lost(*attempt),
             Fact::AttemptSucceeded { attempt, result } => self.attempt_succeeded(at, *attempt, result),
@@ -85,10 +83,7 @@ impl Cluster {
             }
             Fact::TrackerDraining { tracker, by, until } => self.tracker_draining(at, *tracker, by, *until),
             Fact::DrainCancelled { tracker, .. } => self.tracker_returned(*tracker),
-            Fact::PauseRefused { attempt } => self.preemption_refused(*attempt, None),
-            Fact::PreemptionRefused { attempt, refusals, .. } => {
-                self.preemption_refused(*attempt, Some(*refusals))
-            }
+            Fact::PreemptionRefused { attempt, refusals, .. } => self.preemption_refused(*attempt, *refusals),
             Fact::TrackerForgotten { tracker, .. } => self.tracker_forgotten(*tracker),
             Fact::PreemptionDeadlineSet { attempt, until } => self.set_preemption_deadline(*attempt, *until),
             Fact::TrackerBlacklisted { job, tracker } => {
@@ -107,10 +102,10 @@ impl Cluster {
         task.ok_or_else(|| ApplyError(format!("{id} is not known")))
     }
 
-    /// After a restart nothing has been heard yet, and everybody gets the full time to come back.
+    /// After a restart of the JobTracker, every tracker gets the full timeout to register again.
     fn await_trackers(&mut self, at: Time) {
-        let saved_work = self.trackers.values().filter(|tracker| tracker.state != TrackerState::Lost);
-        for id in saved_work.map(|tracker| tracker.id).collect::<Vec<_>>() {
+        let not_lost = self.trackers.values().filter(|tracker| tracker.state != TrackerState::Lost);
+        for id in not_lost.map(|tracker| tracker.id).collect::<Vec<_>>() {
             self.change_tracker(id, |tracker| {
                 tracker.state = TrackerState::Awaited;
                 tracker.last_seen = at;
@@ -191,15 +186,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// A tracker that was removed is no longer on its host. The host has the rack of a tracker that is left there.
+    /// Removes a tracker from its host. The host gets the rack of a tracker that remains there.
     fn leave_host(&mut self, tracker: &Tracker) {
         let there = self.trackers_on.entry(tracker.host).or_default();
         there.remove(&tracker.id);
-        let left = there.last().copied();
-        if left.is_none() {
+        let remaining = there.last().copied();
+        if remaining.is_none() {
             self.trackers_on.remove(&tracker.host);
         }
-        let rack = left.and_then(|id| self.trackers.get(&id)).map(|tracker| tracker.rack);
+        let rack = remaining.and_then(|id| self.trackers.get(&id)).map(|tracker| tracker.rack);
         self.set_rack(tracker.host, rack);
         self.hosts.release(tracker.host.0);
         self.racks.release(tracker.rack.0);
@@ -228,7 +223,7 @@ impl Cluster {
         spec: &Arc<JobSpec>,
     ) -> Result<(), ApplyError> {
         if self.jobs.contains_key(&id) {
-            return apply_error(format!("{id} is there already"));
+            return apply_error(format!("{id} already exists"));
         }
         let id_of = |phase, index| TaskId { job: id, phase, index };
         let mut maps = Vec::with_capacity(spec.splits.len());
@@ -329,7 +324,7 @@ impl Cluster {
         let Some(job) = self.jobs.remove(&id) else { return apply_error(format!("{id} is not known")) };
         self.by_request.remove(&job.request);
         self.active.remove(&id);
-        // Tasks that came of a split share the hosts of the task that was split.
+        // The remainder of a split map shares the hosts of the task that was split.
         for host in job.tasks.map[..job.spec.splits.len()].iter().flat_map(|task| &task.hosts) {
             self.hosts.release(host.0);
         }
@@ -337,10 +332,10 @@ impl Cluster {
     }
 
     fn attempt_launched(&mut self, at: Time, fact: &Fact) -> Result<(), ApplyError> {
-        let Fact::AttemptLaunched { attempt: id, tracker: on, speculative, from, why } = fact else {
+        let Fact::AttemptLaunched { attempt: id, tracker: on, speculative, resumed_from, why } = fact else {
             return apply_error("not a launch");
         };
-        let (id, on, speculative, from) = (*id, *on, *speculative, *from);
+        let (id, on, speculative, resumed_from) = (*id, *on, *speculative, *resumed_from);
         if !self.trackers.contains_key(&on) {
             return apply_error(format!("{on} is not known"));
         }
@@ -348,12 +343,14 @@ impl Cluster {
         if task.attempts.len() != id.number as usize {
             return apply_error(format!("{id} is not the next attempt"));
         }
-        let checkpoint = task.checkpoint.filter(|checkpoint| Some(checkpoint.attempt) == from);
-        if checkpoint.is_some() != from.is_some() {
+        let checkpoint = task.checkpoint.filter(|checkpoint| Some(checkpoint.attempt) == resumed_from);
+        if checkpoint.is_some() != resumed_from.is_some() {
             return apply_error(format!("{id} resumes from a checkpoint that does not exist"));
         }
-        // Not where its state lies: that may have been moved since.
-        let paused_on = from.and_then(|from| task.attempts.get(from.number as usize)).map(|at| at.tracker);
+        // The tracker where the attempt was paused. The checkpoint may have been copied to another
+        // tracker since.
+        let paused = resumed_from.and_then(|paused| task.attempts.get(paused.number as usize));
+        let paused_on = paused.map(|attempt| attempt.tracker);
         let stage = match id.phase() {
             Phase::Map => Stage::Map,
             Phase::Reduce => checkpoint.map_or(Stage::Shuffle, |checkpoint| checkpoint.stage),
@@ -362,7 +359,7 @@ impl Cluster {
             id,
             tracker: on,
             end: task.end,
-            from,
+            resumed_from,
             checkpoint_on: checkpoint.map(|checkpoint| checkpoint.tracker),
             prior_work: checkpoint.map(|checkpoint| checkpoint.work).unwrap_or_default(),
             output_on: on,
@@ -393,12 +390,13 @@ impl Cluster {
         if let Some(tracker) = self.trackers.get_mut(&on) {
             tracker.running[id.phase()].insert(id);
         }
-        self.finish_event(id.task)?;
+        self.update_pending(id.task)?;
         self.refresh_free(on);
         Ok(())
     }
 
-    /// An attempt is to stop: it keeps its slot until it is gone, but its task need not wait for that.
+    /// Marks an attempt as stopping: it holds its slot until its process has ended, but its task
+    /// may be launched again before that.
     pub(super) fn mark_stopping(
         &mut self,
         at: Time,
@@ -410,10 +408,10 @@ impl Cluster {
             attempt.last_reported = at;
             attempt.fault = fault.cloned();
         }
-        self.finish_event(id.task)
+        self.update_pending(id.task)
     }
 
-    /// An attempt ends and its slot is free.
+    /// Ends an attempt and frees its slot.
     pub(super) fn release(&mut self, at: Time, id: AttemptId, state: AttemptState) -> Result<(), ApplyError> {
         let Some(attempt) = self.attempt_mut(id) else { return apply_error(format!("{id} is not known")) };
         if !attempt.state.holds_slot() {
@@ -427,7 +425,7 @@ impl Cluster {
             tracker.running[id.phase()].remove(&id);
         }
         self.refresh_free(on);
-        self.finish_event(id.task)
+        self.update_pending(id.task)
     }
 
     pub(super) fn attempt_succeeded(
@@ -450,11 +448,12 @@ impl Cluster {
         let duplicates: Vec<AttemptId> = task.viable().map(|attempt| attempt.id).collect();
         let attempt = &task.attempts[id.number as usize];
         let (on, prior_work) = (attempt.tracker, attempt.prior_work);
-        // One that continues from another's state took as long as both.
+        // The time of an attempt that resumed from a checkpoint includes the attempts before it.
         let time = |attempt: &Attempt| attempt.ended.unwrap_or(at).since(attempt.launched).0;
         let task_time = Span(task.chain(id.number).map(time).sum());
         let bytes = task.bytes();
-        // What it took up has not been for nothing, and whatever else was checkpointed has.
+        // Only the work in the checkpoint that this attempt resumed from is saved. Work in other
+        // checkpoints of the task is lost.
         self.update_saved_work(id.task, prior_work)?;
         let job = self.job_mut(id.job())?;
         job.succeeded[id.phase()] += 1;
@@ -478,13 +477,13 @@ impl Cluster {
                 }
             }
         }
-        for twin in duplicates {
-            self.mark_stopping(at, twin, None)?;
+        for duplicate in duplicates {
+            self.mark_stopping(at, duplicate, None)?;
         }
         if let Some(checkpoint) = checkpoint {
             self.forget_checkpoint(checkpoint);
         }
-        self.finish_event(id.task)
+        self.update_pending(id.task)
     }
 
     fn set_error(&mut self, id: AttemptId, error: &str) {
@@ -504,8 +503,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// A task waits exactly when its job runs, it is not done, nobody holds it, and no attempt of it tries.
-    pub(super) fn finish_event(&mut self, id: TaskId) -> Result<(), ApplyError> {
+    /// Updates the list of pending tasks. A task is pending if its job is running, it is not done
+    /// and not on hold, and it has no viable attempt.
+    pub(super) fn update_pending(&mut self, id: TaskId) -> Result<(), ApplyError> {
         let job = self.job_mut(id.job)?;
         let Some(task) = job.tasks[id.phase].get(id.index as usize) else {
             return apply_error(format!("{id} is not known"));

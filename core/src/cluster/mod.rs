@@ -1,7 +1,8 @@
-//! The whole cluster as plain data: what policies look at.
+//! The state of the cluster as plain data. Policies read it.
 //!
-//! Durable facts change it through [`Cluster::apply`] alone, live or replayed from the journal. What is not a
-//! fact (progress, when a tracker was last heard of) is set directly and lost with the process.
+//! Durable facts change it only through [`Cluster::apply`], live or replayed from the journal.
+//! Values that no fact covers (progress, the time of the last heartbeat) are set directly and are
+//! lost with the process.
 
 mod apply;
 mod outputs;
@@ -22,19 +23,19 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Numbered text with a count of its uses: names of hosts and racks are few and compared often. A number stays the same
-/// while the text is in use, and is given to another text afterwards, so the table is as long as the most that were in
-/// use at once, however many names come and go.
+/// A table of reference-counted strings. Names of hosts and racks are few and compared often, so
+/// the cluster stores numbers. A string keeps its number while it is in use; then the number is
+/// reused, so the table grows only with the number of strings in use at the same time.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     numbers: BTreeMap<String, u32>,
-    /// By number: the text, and how often it is in use. Unused numbers have no text.
+    /// By number: the string and its reference count. Unused numbers have an empty string.
     texts: Vec<(String, u64)>,
     unused: Vec<u32>,
 }
 
 impl Names {
-    /// The number of a text, which is in use once more.
+    /// Returns the number of a string and increments its reference count.
     fn acquire(&mut self, text: &str) -> u32 {
         if let Some(number) = self.numbers.get(text) {
             self.texts[*number as usize].1 += 1;
@@ -49,7 +50,7 @@ impl Names {
         number
     }
 
-    /// Ends one use of a number.
+    /// Decrements the reference count of a number.
     fn release(&mut self, number: u32) {
         let (text, uses) = &mut self.texts[number as usize];
         *uses -= 1;
@@ -59,18 +60,18 @@ impl Names {
         }
     }
 
-    /// The text of a number that is in use.
+    /// The string of a number that is in use.
     pub fn text(&self, number: u32) -> &str {
         &self.texts[number as usize].0
     }
 
-    /// How often each text is in use.
+    /// The reference count of every string.
     pub(crate) fn uses(&self) -> BTreeMap<&str, u64> {
         self.numbers.iter().map(|(text, number)| (text.as_str(), self.texts[*number as usize].1)).collect()
     }
 }
 
-/// Trackers, jobs, tasks, attempts.
+/// All trackers, jobs, tasks and attempts.
 #[derive(Debug, Clone, Default)]
 pub struct Cluster {
     pub(crate) trackers: BTreeMap<TrackerId, Tracker>,
@@ -81,43 +82,44 @@ pub struct Cluster {
     pub(crate) by_request: BTreeMap<RequestId, JobId>,
     pub(crate) hosts: Names,
     pub(crate) racks: Names,
-    /// The rack of a host, as its trackers said.
+    /// The rack of a host, as reported by its trackers.
     pub(crate) rack_of: BTreeMap<HostId, RackId>,
     pub(crate) hosts_in: BTreeMap<RackId, BTreeSet<HostId>>,
     pub(crate) trackers_on: BTreeMap<HostId, BTreeSet<TrackerId>>,
     /// Trackers with a free slot.
     pub(crate) free: PerPhase<BTreeSet<TrackerId>>,
-    /// Slots of all trackers that can be relied on and are not being drained.
+    /// Slots of all trackers that are live or awaited and not being drained.
     pub(crate) slots: PerPhase<u32>,
-    /// Trackers that are not lost and whose slots are not in that sum.
+    /// Trackers that are not lost and whose slots are not part of `slots`.
     pub(crate) excluded: BTreeSet<TrackerId>,
-    /// Trackers that are suspect or awaited: what lies on their disks cannot be had now, and may be soon.
+    /// Trackers that are suspect or awaited: their files cannot be read now, but perhaps soon.
     pub(crate) unreachable_trackers: BTreeSet<TrackerId>,
     /// Trackers that are being drained.
     pub(crate) draining: BTreeSet<TrackerId>,
     pub(crate) next_job: u32,
-    /// The number of the next tracker with a new name. None is given twice, though trackers are forgotten.
+    /// The number of the next tracker with a new name. Numbers of forgotten trackers are not
+    /// reused.
     pub(crate) next_tracker: u32,
     pub(crate) epoch: u64,
 }
 
 impl Cluster {
-    /// Goes up with every start of the JobTracker.
+    /// The number of starts of the JobTracker.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The highest number that a job has had, or that was skipped.
+    /// The highest job number that was assigned or skipped.
     pub fn newest_job(&self) -> JobId {
         JobId(self.next_job)
     }
 
-    /// A tracker.
+    /// The tracker with this number.
     pub fn tracker(&self, id: TrackerId) -> Option<&Tracker> {
         self.trackers.get(&id)
     }
 
-    /// Every tracker that is known, by number.
+    /// All known trackers, ordered by number.
     pub fn trackers(&self) -> impl Iterator<Item = &Tracker> {
         self.trackers.values()
     }
@@ -127,38 +129,40 @@ impl Cluster {
         self.by_name.get(name).and_then(|id| self.trackers.get(id))
     }
 
-    /// Trackers on a host.
+    /// The trackers on a host.
     pub fn trackers_on(&self, host: HostId) -> impl Iterator<Item = TrackerId> + '_ {
         self.trackers_on.get(&host).into_iter().flatten().copied()
     }
 
-    /// Hosts in a rack, as trackers said.
+    /// The hosts in a rack, as reported by trackers.
     pub fn hosts_in(&self, rack: RackId) -> Option<&BTreeSet<HostId>> {
         self.hosts_in.get(&rack)
     }
 
-    /// Trackers with a free slot, by number.
+    /// Trackers with a free slot, ordered by number.
     pub fn free_trackers(&self, phase: Phase) -> &BTreeSet<TrackerId> {
         &self.free[phase]
     }
 
-    /// Slots of all trackers that can be relied on and are not being drained: what there is to divide among jobs.
+    /// Slots that are divided among jobs: those of all trackers that are live or awaited and not
+    /// being drained.
     pub fn slots(&self, phase: Phase) -> u32 {
         self.slots[phase]
     }
 
-    /// Slots beside these that attempts still hold, on trackers that are suspect or being drained.
+    /// Slots not counted in [`Cluster::slots`] that attempts still hold, on trackers that are
+    /// suspect or being drained.
     pub fn held_elsewhere(&self, phase: Phase) -> u32 {
         let excluded = self.excluded.iter().filter_map(|id| self.trackers.get(id));
         excluded.map(|tracker| tracker.running[phase].len() as u32).sum()
     }
 
-    /// A job.
+    /// The job with this number, if it has not been forgotten.
     pub fn job(&self, id: JobId) -> Option<&Job> {
         self.jobs.get(&id)
     }
 
-    /// Every job that is still remembered, oldest first.
+    /// All jobs that have not been forgotten, oldest first.
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
         self.jobs.values()
     }
@@ -168,7 +172,7 @@ impl Cluster {
         self.active.iter().filter_map(|id| self.jobs.get(id))
     }
 
-    /// The job that a submission made, while it is remembered.
+    /// The job that a submission created, if it has not been forgotten.
     pub fn job_of_request(&self, request: RequestId) -> Option<JobId> {
         self.by_request.get(&request).copied()
     }
@@ -184,27 +188,27 @@ impl Cluster {
         }
     }
 
-    /// A task.
+    /// The task with this ID.
     pub fn task(&self, id: TaskId) -> Option<&Task> {
         self.jobs.get(&id.job).and_then(|job| job.task(id))
     }
 
-    /// An attempt.
+    /// The attempt with this ID.
     pub fn attempt(&self, id: AttemptId) -> Option<&Attempt> {
         self.task(id.task).and_then(|task| task.attempts.get(id.number as usize))
     }
 
-    /// A host's name.
+    /// The name of a host.
     pub fn host_name(&self, host: HostId) -> &str {
         self.hosts.text(host.0)
     }
 
-    /// A rack's name.
+    /// The name of a rack.
     pub fn rack_name(&self, rack: RackId) -> &str {
         self.racks.text(rack.0)
     }
 
-    /// The rack of a host, if a tracker there has said.
+    /// The rack of a host, if a tracker on it has reported one.
     pub fn rack_of(&self, host: HostId) -> Option<RackId> {
         self.rack_of.get(&host).copied()
     }
@@ -214,7 +218,8 @@ impl Cluster {
         job.tasks[id.phase()].get_mut(id.task.index as usize)?.attempts.get_mut(id.number as usize)
     }
 
-    /// Changes a tracker, if it is known, and keeps the sum of all slots and the list of free ones right.
+    /// Changes a tracker, if it is known, and updates the number of slots and the list of free
+    /// trackers.
     pub(crate) fn change_tracker<T>(
         &mut self,
         id: TrackerId,
@@ -228,7 +233,8 @@ impl Cluster {
         Some(changed)
     }
 
-    /// A tracker counted for so many slots before, and counts now for as many as it says.
+    /// Updates the number of slots after a tracker has changed. `before` is its capacity before the
+    /// change.
     pub(crate) fn count_slots(&mut self, id: TrackerId, before: PerPhase<u32>) {
         let Some(tracker) = self.trackers.get(&id) else { return };
         let after = tracker.capacity();
@@ -247,7 +253,7 @@ impl Cluster {
         }
     }
 
-    /// Keeps the list of trackers with free slots right after one has changed.
+    /// Updates the list of trackers with free slots after a tracker has changed.
     pub(crate) fn refresh_free(&mut self, id: TrackerId) {
         let Some(tracker) = self.trackers.get(&id) else { return };
         for phase in Phase::BOTH {
@@ -336,9 +342,9 @@ mod tests {
         for number in 1..1000 {
             let (host, rack) = (format!("h{number}"), format!("r{number}"));
             join(&mut cluster, number, &host, &rack);
-            // A host is named twice where two DataNodes share it.
+            // Two DataNodes can share a host, so a host can occur twice.
             submit(&mut cluster, number, &[&host, &host, &format!("data{number}")]);
-            // On another host in another rack, with the same name.
+            // The tracker registers again with the same name, on another host in another rack.
             join(&mut cluster, number, &format!("moved{number}"), &format!("new{number}"));
             forget(&mut cluster, number);
             end(&mut cluster, number);

@@ -1,4 +1,5 @@
-//! Map output: lost, served at another address, taken by another tracker; and draining trackers.
+//! Facts about map outputs (lost, served at another address, copied to another tracker) and about
+//! draining.
 
 use super::{
     Cluster,
@@ -48,7 +49,7 @@ impl Cluster {
         }
         self.count_drain(on, |cost| cost.redone += 1);
         self.update_saved_work(id.task, Work::default())?;
-        self.finish_event(id.task)
+        self.update_pending(id.task)
     }
 
     pub(super) fn map_output_moved(&mut self, id: AttemptId) -> Result<(), ApplyError> {
@@ -75,7 +76,7 @@ impl Cluster {
         if let Some(tracker) = self.trackers.get_mut(&from) {
             tracker.outputs.remove(&id);
         }
-        self.tracker_with_files(by)?.outputs.insert(id);
+        self.tracker_mut(by)?.outputs.insert(id);
         self.count_drain(from, |cost| {
             cost.outputs += 1;
             cost.output_bytes += bytes;
@@ -97,7 +98,7 @@ impl Cluster {
         if let Some(tracker) = self.trackers.get_mut(&from) {
             tracker.checkpoints.remove(&id);
         }
-        self.tracker_with_files(by)?.checkpoints.insert(id);
+        self.tracker_mut(by)?.checkpoints.insert(id);
         self.count_drain(from, |cost| {
             cost.checkpoints += 1;
             cost.checkpoint_bytes += bytes;
@@ -105,11 +106,11 @@ impl Cluster {
         Ok(())
     }
 
-    fn tracker_with_files(&mut self, id: TrackerId) -> Result<&mut crate::tracker::Tracker, ApplyError> {
+    fn tracker_mut(&mut self, id: TrackerId) -> Result<&mut crate::tracker::Tracker, ApplyError> {
         self.trackers.get_mut(&id).ok_or_else(|| ApplyError(format!("{id} is not known")))
     }
 
-    /// Asked for again, it has another end and continues.
+    /// A repeated request only changes the deadline.
     pub(super) fn tracker_draining(
         &mut self,
         at: Time,
@@ -131,7 +132,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Adds to what a tracker's drain has cost, if there is one.
+    /// Adds to the cost of a drain, if the tracker is being drained.
     pub(super) fn count_drain(&mut self, id: TrackerId, add: impl FnOnce(&mut DrainCost)) {
         if let Some(drain) = self.trackers.get_mut(&id).and_then(|tracker| tracker.drain.as_mut()) {
             add(&mut drain.cost);

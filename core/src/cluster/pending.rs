@@ -1,11 +1,12 @@
-//! Tasks of one job and phase that wait for a slot, found by place.
+//! Pending tasks of one job and phase, indexed by host.
 //!
-//! A task without preferred hosts (a reduce, or a map of a file that no tracker's host holds) is only in `all`.
+//! A task without preferred hosts (a reduce, or a map whose input is on no host of a tracker) is
+//! only in `all`.
 
 use crate::ids::HostId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The waiting tasks, by index.
+/// Pending tasks, by index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PendingTasks {
     all: BTreeSet<u32>,
@@ -36,42 +37,42 @@ impl PendingTasks {
         *self = Self::default();
     }
 
-    /// How many wait.
+    /// Number of pending tasks.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether none waits.
+    /// Whether no task is pending.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Whether this one waits.
+    /// Whether the task with this index is pending.
     pub fn contains(&self, index: u32) -> bool {
         self.all.contains(&index)
     }
 
-    /// All, by index.
+    /// All pending tasks, ordered by index.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.all.iter().copied()
     }
 
-    /// Those that are not below an index.
+    /// Pending tasks from an index on.
     pub(crate) fn from(&self, index: u32) -> impl Iterator<Item = u32> + use<'_> {
         self.all.range(index..).copied()
     }
 
-    /// Those whose input is on a host, by index.
+    /// Pending tasks whose input is on a host, ordered by index.
     pub fn on_host(&self, host: HostId) -> impl Iterator<Item = u32> + '_ {
         self.by_host.get(&host).into_iter().flatten().copied()
     }
 
-    /// How many hosts hold input of some.
+    /// Number of hosts that have input of a pending task.
     pub fn host_count(&self) -> usize {
         self.by_host.len()
     }
 
-    /// Hosts that hold input of some.
+    /// Hosts that have input of a pending task.
     pub fn hosts(&self) -> impl Iterator<Item = HostId> + '_ {
         self.by_host.keys().copied()
     }

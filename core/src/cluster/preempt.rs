@@ -1,4 +1,4 @@
-//! Preemption: what may be asked of an attempt, and the facts that follow.
+//! Preemption: when an attempt may be preempted, and the facts that follow.
 
 use super::{
     Cluster,
@@ -12,7 +12,7 @@ use crate::{
     time::{Span, Time},
 };
 
-/// Why an attempt cannot be preempted in this way.
+/// Why an attempt cannot be preempted with a certain [`PreemptKind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum NotPreemptible {
@@ -20,7 +20,7 @@ pub enum NotPreemptible {
     Unknown(AttemptId),
     #[error("{0} holds no slot: it has ended")]
     Ended(AttemptId),
-    #[error("{0} is done, its job's output is being moved into place or its job has ended")]
+    #[error("too late to preempt {0}: its job has ended or is committing its output")]
     TooLate(AttemptId),
     #[error("{0} is being preempted already")]
     Already(AttemptId),
@@ -35,11 +35,12 @@ pub enum NotPreemptible {
     Indivisible(AttemptId),
 }
 
-/// A map of which less is left, of its whole range, is not split for being slow: the last few records are not worth a task.
+/// A slow map with less than this part of its range left is not split: the remainder would not be
+/// worth a task.
 const REMAINDER_MIN: f32 = 0.05;
 
 impl Cluster {
-    /// Whether the rest of a map that is slow is better taken from it than read by another as well.
+    /// Whether a slow map should be split instead of duplicated.
     pub fn is_better_split(&self, job: &Job, slow: &Attempt) -> bool {
         job.spec.splits_slow_maps()
             && self.may_preempt(slow.id, PreemptKind::Split).is_ok()
@@ -47,7 +48,7 @@ impl Cluster {
             && slow.progress.done <= 1.0 - REMAINDER_MIN
     }
 
-    /// Whether an attempt may be preempted in this way.
+    /// Whether an attempt may be preempted with this kind.
     pub fn may_preempt(&self, id: AttemptId, kind: PreemptKind) -> Result<(), NotPreemptible> {
         let attempt = self.attempt(id).ok_or(NotPreemptible::Unknown(id))?;
         let job = self.job(id.job()).ok_or(NotPreemptible::Unknown(id))?;
@@ -59,7 +60,7 @@ impl Cluster {
         }
         match (attempt.state, kind) {
             (AttemptState::Launching | AttemptState::Running, _)
-            // What was asked for gently may be asked for again, and at once.
+            // An attempt that is being split or paused may be killed.
             | (AttemptState::Splitting | AttemptState::Pausing, PreemptKind::Kill) => {}
             _ => return Err(NotPreemptible::Already(id)),
         }
@@ -84,9 +85,9 @@ impl Cluster {
         hold: bool,
     ) -> Result<(), ApplyError> {
         let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_viable()) else {
-            return apply_error(format!("{id} does not try"));
+            return apply_error(format!("{id} is not running"));
         };
-        // Asked again in the same way, it was asked when it was asked first.
+        // A repeated request of the same kind keeps the time of the first one.
         let before = attempt.preempt_request.filter(|(was, _)| *was == kind);
         attempt.preempt_request = Some((kind, before.map_or(at, |(_, asked)| asked)));
         attempt.hold_requested |= hold;
@@ -97,42 +98,39 @@ impl Cluster {
             PreemptKind::Pause => attempt.state = AttemptState::Pausing,
         }
         self.task_mut(id.task)?.on_hold |= hold;
-        self.finish_event(id.task)
+        self.update_pending(id.task)
     }
 
-    /// Somebody waits for its slot until then.
+    /// Sets the time at which the attempt is killed if it still holds its slot.
     pub(super) fn set_preemption_deadline(&mut self, id: AttemptId, until: Time) -> Result<(), ApplyError> {
         let Some(attempt) = self.attempt_mut(id) else { return apply_error(format!("{id} is not known")) };
         attempt.preempt_deadline = Some(until);
         Ok(())
     }
 
-    /// It continues as if nobody had asked.
-    pub(super) fn preemption_refused(
-        &mut self,
-        id: AttemptId,
-        refusals: Option<u32>,
-    ) -> Result<(), ApplyError> {
-        let asked =
+    /// The attempt has refused the preemption and continues.
+    pub(super) fn preemption_refused(&mut self, id: AttemptId, refusals: u32) -> Result<(), ApplyError> {
+        let preempted =
             |attempt: &&mut Attempt| matches!(attempt.state, AttemptState::Pausing | AttemptState::Splitting);
-        let Some(attempt) = self.attempt_mut(id).filter(asked) else {
+        let Some(attempt) = self.attempt_mut(id).filter(preempted) else {
             return apply_error(format!("{id} was not preempted"));
         };
         (attempt.state, attempt.preempt_request) = (AttemptState::Running, None);
-        (attempt.preempt_deadline, attempt.refusals) = (None, refusals.unwrap_or(attempt.refusals + 1));
+        (attempt.preempt_deadline, attempt.refusals) = (None, refusals);
         if std::mem::take(&mut attempt.hold_requested) {
-            // Another of its attempts may have been asked as well, and may have save its checkpoint already.
+            // Another attempt of the task may also have been paused with a hold, and may already
+            // have saved its checkpoint.
             let task = self.task_mut(id.task)?;
-            let state = task.checkpoint.map(|checkpoint| checkpoint.attempt);
-            task.on_hold = task
-                .attempts
-                .iter()
-                .any(|other| other.hold_requested && (other.state.holds_slot() || state == Some(other.id)));
+            let checkpointed = task.checkpoint.map(|checkpoint| checkpoint.attempt);
+            task.on_hold = task.attempts.iter().any(|other| {
+                other.hold_requested && (other.state.holds_slot() || checkpointed == Some(other.id))
+            });
         }
-        self.finish_event(id.task)
+        self.update_pending(id.task)
     }
 
-    /// The attempt's task ends where it stood; a new one has the rest.
+    /// Ends the task at the position where the attempt stopped. A new task gets the remainder of
+    /// the range.
     pub(super) fn map_split(
         &mut self,
         at: Time,
@@ -152,13 +150,13 @@ impl Cluster {
         let (launched, preempt_request, on) = (attempt.launched, attempt.preempt_request, attempt.tracker);
         task.end = position;
         let job = self.job_mut(id.job())?;
-        let tail = TaskId { index: job.tasks.map.len() as u32, ..id.task };
-        job.tasks.map.push(Task::new(tail, root, position, end, hosts));
+        let remainder = TaskId { index: job.tasks.map.len() as u32, ..id.task };
+        job.tasks.map.push(Task::new(remainder, root, position, end, hosts));
         let stats = &mut job.preemption;
         stats.splits += 1;
         add(&mut stats.latency, preempt_request.map_or(Span(0), |(_, asked)| at.since(asked)));
         self.count_drain(on, |cost| cost.splits += 1);
-        self.finish_event(tail)?;
+        self.update_pending(remainder)?;
         self.attempt_succeeded(at, id, result)?;
         let work = Work { bytes: position - start, time: at.since(launched) };
         self.count_work(id, work)?;
@@ -180,7 +178,7 @@ impl Cluster {
         let prior_work = attempt.prior_work;
         self.release(at, id, AttemptState::Paused)?;
         if let Some(attempt) = self.attempt_mut(id) {
-            // What it said last may be older.
+            // The stage of the last progress report may be older.
             attempt.progress.stage = stage;
         }
         let own = Work { bytes: bytes_in.saturating_sub(prior_work.bytes), time: at.since(launched) };
@@ -202,7 +200,8 @@ impl Cluster {
         self.update_saved_work(id.task, prior_work + own)
     }
 
-    /// An attempt that ended because its slot was wanted has done so much. It is lost, but for what is kept of it.
+    /// Counts the work of an attempt that was preempted. It counts as lost until
+    /// [`Self::update_saved_work`] marks a part of it as saved.
     fn count_work(&mut self, id: AttemptId, work: Work) -> Result<(), ApplyError> {
         if let Some(attempt) = self.attempt_mut(id) {
             attempt.work_done = Some(work);
@@ -211,7 +210,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What a task's result or checkpoint is made of, of what such attempts have done, is this much now.
+    /// Sets how much work of preempted attempts is part of the result or the checkpoint of a task.
     pub(super) fn update_saved_work(&mut self, id: TaskId, now: Work) -> Result<(), ApplyError> {
         let was = std::mem::replace(&mut self.task_mut(id)?.saved_work, now);
         self.job_mut(id.job)?.preemption.update_saved(was, now);
@@ -235,8 +234,8 @@ impl Cluster {
         }
     }
 
-    /// An attempt that was killed for its slot, or was asked for it and failed, has done work that is lost. One that was
-    /// asked and had read nothing yet had nothing to lose.
+    /// Counts the work of an attempt that was preempted and then killed or failed as lost. An
+    /// attempt that was to be split or paused and had not read anything is not counted.
     pub(super) fn count_kill(&mut self, at: Time, id: AttemptId, bytes_in: u64) -> Result<(), ApplyError> {
         let Some(attempt) = self.attempt(id).filter(|attempt| attempt.fault.is_none()) else { return Ok(()) };
         let Some((kind, _)) = attempt.preempt_request else { return Ok(()) };

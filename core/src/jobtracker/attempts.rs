@@ -1,4 +1,4 @@
-//! What trackers say of attempts, and what follows.
+//! Reports of trackers about attempts, fetch failures, and blacklists.
 
 use super::JobTracker;
 use crate::{
@@ -13,11 +13,11 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// One reduce alone is believed after this many failures to fetch the same output.
+/// After this many failed fetches of the same output by one reduce, the output is given up.
 const FAILURES_OF_ONE_REDUCE: u32 = 3;
-/// This many reduces together are believed at once.
+/// When this many reduces cannot fetch the same output, it is given up at once.
 const REDUCES_BELIEVED: usize = 2;
-/// One reduce alone that says so of this many trackers has a broken network of its own.
+/// A reduce that alone cannot fetch from this many trackers has a network problem of its own.
 const TRACKERS_REPORTED_BY_ONE: usize = 2;
 
 impl JobTracker {
@@ -38,7 +38,7 @@ impl JobTracker {
         if known.is_none_or(|attempt| !attempt.state.holds_slot()) {
             if matches!(status, AttemptStatus::Paused(_)) && !self.checkpoints(id.task).contains(&(id, from))
             {
-                // Nobody waits for it any more.
+                // The checkpoint is no longer needed.
                 self.order(from, Order::DropCheckpoint(id));
             }
             return self.unknown_attempt(from, id, Self::is_final(&status));
@@ -58,13 +58,13 @@ impl JobTracker {
                     None => self.killed(now, id, &why, out),
                 }
             }
-            // Of those that run nowhere here.
+            // Handled at the start of this function.
             AttemptStatus::Copied(_) | AttemptStatus::CopyFailed(_) => {}
         }
     }
 
-    /// An attempt that was given up or never heard of: whatever it says has no effect, it must not run, and while it
-    /// does it takes up a slot.
+    /// Handles a report about an attempt that was given up or is unknown. The report has no effect.
+    /// A running attempt takes a slot and is ordered to stop.
     fn unknown_attempt(&mut self, from: TrackerId, id: AttemptId, is_gone: bool) {
         let Some(tracker) = self.cluster.trackers.get_mut(&from) else { return };
         let there = &mut tracker.unknown_attempts[id.phase()];
@@ -77,7 +77,8 @@ impl JobTracker {
         self.cluster.refresh_free(from);
     }
 
-    /// Each word of a tracker names everything that runs there: a stranger that it no longer names is gone.
+    /// A heartbeat lists all attempts that run on the tracker. Unknown attempts that are not listed
+    /// have ended.
     pub(super) fn forget_unknown_attempts(&mut self, from: TrackerId, running: &BTreeSet<AttemptId>) {
         let Some(tracker) = self.cluster.trackers.get_mut(&from) else { return };
         for phase in Phase::BOTH {
@@ -86,8 +87,8 @@ impl JobTracker {
         self.cluster.refresh_free(from);
     }
 
-    /// Whether what an attempt brings can still count: its job runs, its task is not done, and its range is still
-    /// its task's.
+    /// Whether the result of an attempt can still count: its job is running, its task is not done,
+    /// and the range of the task has not changed.
     pub(super) fn is_wanted(&self, id: AttemptId) -> bool {
         let job = self.cluster.job(id.job()).filter(|job| job.is_running());
         let Some(task) = job.and_then(|job| job.task(id.task)) else { return false };
@@ -98,7 +99,7 @@ impl JobTracker {
     fn progressed(&mut self, now: Time, id: AttemptId, progress: Progress, out: &mut Vec<Effect>) {
         let Some(attempt) = self.cluster.attempt_mut(id) else { return };
         attempt.last_reported = now;
-        // What it refused before it was asked this time does not count.
+        // Only refusals since the last preemption request count.
         let refused = progress.refusals > attempt.refusals;
         if attempt.state == AttemptState::Launching {
             attempt.state = AttemptState::Running;
@@ -113,8 +114,8 @@ impl JobTracker {
         }
     }
 
-    /// A tracker that has registered anew does not know what it was told before, or was never told: what was to be given
-    /// back by a certain time has the whole of it once more.
+    /// Sends preemption orders again after a tracker has registered. Its earlier orders are void,
+    /// or it may not have received them. Deadlines are extended to the full timeout.
     pub(super) fn repeat_preemptions(&mut self, now: Time, from: TrackerId, out: &mut Vec<Effect>) {
         let Some(tracker) = self.cluster.tracker(from) else { return };
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
@@ -124,9 +125,9 @@ impl JobTracker {
             AttemptState::Pausing => Some(PreemptKind::Pause),
             _ => None,
         };
-        let preempt_request: Vec<(AttemptId, PreemptKind)> =
+        let requested: Vec<(AttemptId, PreemptKind)> =
             running.filter_map(|id| Some((id, kind(&id)?))).collect();
-        for (attempt, kind) in preempt_request {
+        for (attempt, kind) in requested {
             let why = "preemption requested before the tracker registered again".into();
             self.order(from, Order::Preempt { attempt, kind, why });
             let until = now + self.config.preemption_timeout;
@@ -142,8 +143,9 @@ impl JobTracker {
         }
     }
 
-    /// The first to finish counts. Tasks never rename, so this is the whole of a task's commit: one entry in the
-    /// journal names the attempt whose pieces will be moved when the job is done.
+    /// The first attempt that succeeds counts. This fact is the commit of the task: attempts do not
+    /// rename files, and the pieces of the attempt in the journal are moved when the job is
+    /// committed.
     pub(super) fn succeeded(
         &mut self,
         now: Time,
@@ -152,14 +154,20 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         if !self.is_wanted(id) {
-            return self.killed(now, id, "it was done after another attempt, or after its job", out);
+            return self.killed(
+                now,
+                id,
+                "it finished after another attempt of its task, or after its job",
+                out,
+            );
         }
         self.single_reporter.remove(&id);
         let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::viable);
-        let twins: Vec<AttemptId> = others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
+        let duplicates: Vec<AttemptId> =
+            others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         self.record(now, Fact::AttemptSucceeded { attempt: id, result }, out);
-        for twin in twins {
-            self.order_stop(twin, "another attempt was first");
+        for duplicate in duplicates {
+            self.order_stop(duplicate, "another attempt of the task has succeeded");
         }
         self.advance(now, id.job(), out);
     }
@@ -168,7 +176,7 @@ impl JobTracker {
         let Some(attempt) = self.cluster.attempt(id) else { return };
         let error = attempt.fault.clone().unwrap_or(error);
         let unwanted = attempt.state == AttemptState::Stopping && attempt.fault.is_none();
-        // Once its task is done by another, how an attempt ends is nobody's business.
+        // If the task is already done, this does not count as a failure.
         if unwanted || self.cluster.task(id.task).is_some_and(crate::task::Task::is_done) {
             return self.killed(now, id, &error, out);
         }
@@ -190,7 +198,7 @@ impl JobTracker {
         self.reduce_ended(now, id, out);
     }
 
-    /// No further attempt can succeed, so the job ends with this one.
+    /// Fails the job at once, because every other attempt would fail too.
     fn failed_fatally(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
         if !self.is_wanted(id) {
             return self.killed(now, id, &error, out);
@@ -213,8 +221,8 @@ impl JobTracker {
         }
     }
 
-    /// A job leaves a tracker alone on which it keeps failing; but only so many, or a job with a bug of its own
-    /// would blacklist the whole cluster before it is found out.
+    /// Blacklists a tracker on which a job keeps failing. The number of blacklisted trackers is
+    /// limited, because a job with a bug fails everywhere.
     fn consider_blacklist(&mut self, now: Time, id: JobId, tracker: TrackerId, out: &mut Vec<Effect>) {
         let Some(job) = self.cluster.job(id) else { return };
         let failures = job.failures.get(&tracker).copied().unwrap_or(0);
@@ -229,8 +237,9 @@ impl JobTracker {
         }
     }
 
-    /// A reduce says that it cannot fetch a map's output. One may be mistaken or have a broken network of its own;
-    /// two, or one that says so again and again, are believed, and so is anyone about a tracker that is suspect.
+    /// Handles the report of a reduce that it cannot fetch a map output. One report can be due to a
+    /// network problem of the reduce. The output is given up when two reduces report it, when one
+    /// reduce reports it repeatedly, or when the tracker of the output is suspect.
     pub(super) fn fetch_failed(
         &mut self,
         now: Time,
@@ -242,7 +251,8 @@ impl JobTracker {
         let FetchFailure { reduce, map, addr } = failure;
         let tracker = self.cluster.tracker(on);
         let state = tracker.map(|tracker| tracker.state);
-        // An awaited tracker may have another address when it registers. If it has, the reduce is told.
+        // An awaited tracker may register with another address. The reduce then gets the new
+        // address.
         let outdated = tracker.is_some_and(|tracker| tracker.shuffle_addr != addr);
         if outdated || state == Some(TrackerState::Awaited) {
             return;
@@ -255,11 +265,10 @@ impl JobTracker {
             if counts[&reduce] < FAILURES_OF_ONE_REDUCE {
                 return;
             }
-            let suspected_tracker = self.single_reporter.entry(reduce).or_default();
-            suspected_tracker.insert(on);
-            if suspected_tracker.len() >= TRACKERS_REPORTED_BY_ONE {
-                let why =
-                    format!("it alone could not fetch map output from {} trackers", suspected_tracker.len());
+            let reported = self.single_reporter.entry(reduce).or_default();
+            reported.insert(on);
+            if reported.len() >= TRACKERS_REPORTED_BY_ONE {
+                let why = format!("it alone could not fetch map output from {} trackers", reported.len());
                 return self.fault(now, reduce, why, out);
             }
         }
@@ -267,8 +276,9 @@ impl JobTracker {
         self.output_not_fetchable(now, reduce, map, on, out);
     }
 
-    /// The tracker that a failure to fetch accuses, if the word is to be heard: it comes from where the reduce
-    /// runs, is about a map of its own running job, and about output that still counts.
+    /// The tracker of the output that could not be fetched. `None` if the report does not count: it
+    /// must come from the tracker of the reduce, be about a map of the same running job, and be
+    /// about an output that still counts.
     fn suspected_tracker(&self, from: TrackerId, failure: &FetchFailure) -> Option<TrackerId> {
         let FetchFailure { reduce, map, .. } = *failure;
         let job = self.cluster.job(map.job()).filter(|job| job.is_running())?;
@@ -281,7 +291,8 @@ impl JobTracker {
         (fits && winner.id == map).then_some(winner.output_on)
     }
 
-    /// The map runs again, elsewhere if that is possible. One that never can be fetched ends its job.
+    /// Runs the map again, if possible on another tracker. If this happens too often, the job
+    /// fails.
     fn output_not_fetchable(
         &mut self,
         now: Time,
@@ -308,7 +319,8 @@ impl JobTracker {
         self.consider_blacklist(now, map.job(), on, out);
     }
 
-    /// Tells an attempt to stop for a fault of its own: it counts as failed once it is gone.
+    /// Orders an attempt to stop because of an error of its own. It counts as failed when it has
+    /// ended.
     pub(super) fn fault(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
         let (kind, why) = (PreemptKind::Kill, error.clone());
         self.record(now, Fact::PreemptionRequested { attempt: id, kind, why, fault: true, hold: false }, out);

@@ -1,9 +1,11 @@
-//! Trackers are drained: nothing new goes there, what they run ends where it stands and continues elsewhere, and what jobs
-//! still need of what they keep is copied by other trackers.
+//! Draining of trackers. A draining tracker gets no new work, its attempts are preempted and
+//! continue elsewhere, and other trackers copy the map outputs and checkpoints that jobs still
+//! need.
 //!
-//! A copy is of the same attempt: reducers are told another address, and a paused reduce continues from another place.
-//! What cannot be copied, tried several times, is given up: the map runs again, the reduce starts over. Copies under
-//! way are not durable; after a restart they are asked for again, and one that is there already is told at once.
+//! A copy belongs to the same attempt: reduces get another address, and a paused reduce resumes
+//! from another tracker. A file that cannot be copied after several attempts is given up: the map
+//! runs again, or the reduce starts over. Copies in progress are not durable. After a restart they
+//! are ordered again, and a tracker that already has the copy reports it at once.
 
 use super::JobTracker;
 use crate::{
@@ -19,27 +21,28 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Copies on their way to one tracker; it makes one at a time.
+/// Maximum number of copies that are ordered from one tracker at the same time. The tracker makes
+/// one at a time.
 const COPIES_PER_TRACKER: usize = 4;
-/// How often something is tried to be copied before it is given up.
+/// How often a copy is tried before the file is given up.
 const COPY_ATTEMPTS_MAX: u32 = 3;
 
-/// Copies under way.
+/// Copies in progress.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     to: BTreeMap<AttemptId, TrackerId>,
     failed: BTreeMap<AttemptId, u32>,
-    /// Something has happened since it was last looked what there is to move.
+    /// Something has changed since the draining trackers were last checked.
     recheck: bool,
 }
 
 impl Copies {
-    /// Whatever a tracker was told to copy it will not.
+    /// Forgets the copies that a tracker was ordered to make.
     pub(super) fn forget(&mut self, to: TrackerId) {
         self.to.retain(|_, on| *on != to);
     }
 
-    /// Whether a fact makes it worth a look. What happens on trackers that nobody empties does not.
+    /// Whether a fact requires a new check. Facts about trackers that are not being drained do not.
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         if self.recheck || cluster.draining.is_empty() {
             return;
@@ -57,48 +60,50 @@ impl Copies {
     }
 }
 
-/// Trackers that could take copies: the one that has least to copy first, and then that which keeps least.
+/// Trackers that can make copies: first those with the fewest copies in progress, then those with
+/// the fewest files.
 struct CopyTargets(BTreeSet<(usize, usize, TrackerId)>);
 
 impl CopyTargets {
-    fn of(cluster: &Cluster, moves: &Copies) -> Self {
+    fn of(cluster: &Cluster, copies: &Copies) -> Self {
         let mut busy = BTreeMap::<TrackerId, usize>::new();
-        for to in moves.to.values() {
+        for to in copies.to.values() {
             *busy.entry(*to).or_default() += 1;
         }
         let targets = cluster.trackers().filter(|tracker| tracker.accepts_work());
-        let burden = |tracker: &Tracker| {
-            let copies = busy.get(&tracker.id).copied().unwrap_or(0);
-            (copies, tracker.outputs.len() + tracker.checkpoints.len(), tracker.id)
+        let load = |tracker: &Tracker| {
+            let in_progress = busy.get(&tracker.id).copied().unwrap_or(0);
+            (in_progress, tracker.outputs.len() + tracker.checkpoints.len(), tracker.id)
         };
-        Self(targets.map(burden).collect())
+        Self(targets.map(load).collect())
     }
 
     fn next(&mut self) -> Option<TrackerId> {
-        let (copies, keeps, id) = *self.0.first().filter(|(copies, ..)| *copies < COPIES_PER_TRACKER)?;
-        self.0.remove(&(copies, keeps, id));
-        self.0.insert((copies + 1, keeps, id));
+        let (in_progress, files, id) =
+            *self.0.first().filter(|(in_progress, ..)| *in_progress < COPIES_PER_TRACKER)?;
+        self.0.remove(&(in_progress, files, id));
+        self.0.insert((in_progress + 1, files, id));
         Some(id)
     }
 }
 
-/// How far a drain is.
+/// The progress of a drain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DrainStatus {
-    /// None if the tracker is in use.
+    /// The user, the start time and the cost; `None` if the tracker is not being drained.
     pub drain: Option<(String, Time, DrainCost)>,
     /// Attempts that hold its slots.
     pub running: PerPhase<u32>,
-    /// Map outputs that some job needs and nobody else has, and their bytes.
+    /// Map outputs that jobs still need and no other tracker has, and their bytes.
     pub outputs: (u32, u64),
-    /// States of paused reduces that nobody else has, and their bytes.
+    /// Checkpoints of paused reduces that no other tracker has, and their bytes.
     pub checkpoints: (u32, u64),
-    /// Other trackers that take work.
+    /// Number of other trackers that accept work.
     pub others: u32,
 }
 
 impl DrainStatus {
-    /// Whether nothing on the tracker is of use to anybody.
+    /// Whether the tracker runs nothing and has no file that a job needs.
     pub fn is_empty(&self) -> bool {
         let running = self.running.map + self.running.reduce;
         running + self.outputs.0 + self.checkpoints.0 == 0
@@ -106,7 +111,7 @@ impl DrainStatus {
 }
 
 impl JobTracker {
-    /// Somebody wants a tracker emptied, or used again.
+    /// A user drains a tracker or cancels the drain.
     pub(super) fn drain(
         &mut self,
         now: Time,
@@ -140,7 +145,7 @@ impl JobTracker {
         if begins && tracker.state == TrackerState::Lost {
             return Some(format!("{name} is lost: what it ran runs elsewhere; start it again first"));
         }
-        // One that is at it continues: whoever asks again may only set another deadline.
+        // A repeated request only sets another deadline.
         if !begins || tracker.drain.is_some() {
             return None;
         }
@@ -157,7 +162,8 @@ impl JobTracker {
         Some(format!("{name} cannot be drained, no other tracker takes work: {advice}"))
     }
 
-    /// How far a drain is; of a tracker in use, what one would have to do.
+    /// The progress of a drain. For a tracker that is not being drained: what a drain would have to
+    /// do.
     pub fn drain_status(&self, id: TrackerId) -> DrainStatus {
         let Some(tracker) = self.cluster.tracker(id) else { return DrainStatus::default() };
         let running =
@@ -175,9 +181,9 @@ impl JobTracker {
                 .map_or(0, |checkpoint| checkpoint.bytes)
         };
         let outputs = self.needed_outputs(tracker);
-        let ordered = |drain: &Drain| (drain.by.clone(), drain.since, drain.cost);
+        let summary = |drain: &Drain| (drain.by.clone(), drain.since, drain.cost);
         DrainStatus {
-            drain: tracker.drain.as_ref().map(ordered),
+            drain: tracker.drain.as_ref().map(summary),
             running: PerPhase { map: running(Phase::Map), reduce: running(Phase::Reduce) },
             outputs: (outputs.len() as u32, outputs.iter().map(bytes_out).sum()),
             checkpoints: (tracker.checkpoints.len() as u32, tracker.checkpoints.iter().map(checkpoint).sum()),
@@ -186,7 +192,7 @@ impl JobTracker {
         }
     }
 
-    /// Map outputs of a tracker that reduces still need.
+    /// Map outputs on a tracker that reduces still need.
     fn needed_outputs(&self, tracker: &Tracker) -> Vec<AttemptId> {
         let mut needed: BTreeMap<JobId, bool> = BTreeMap::new();
         let mut is_needed = |id: JobId| {
@@ -195,42 +201,43 @@ impl JobTracker {
         tracker.outputs.iter().copied().filter(|attempt| is_needed(attempt.job())).collect()
     }
 
-    /// Takes from trackers that are to be drained what they run, and has copied what they keep.
+    /// Preempts the attempts on draining trackers and orders copies of their files.
     pub(super) fn advance_drains(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if !std::mem::take(&mut self.moves.recheck) || self.cluster.draining.is_empty() {
+        if !std::mem::take(&mut self.copies.recheck) || self.cluster.draining.is_empty() {
             return;
         }
-        // Made once for all that is to be moved: this is in the way of every heartbeat.
-        let mut targets = CopyTargets::of(&self.cluster, &self.moves);
+        // Computed once for all draining trackers: this function is called for every heartbeat.
+        let mut targets = CopyTargets::of(&self.cluster, &self.copies);
         for id in self.cluster.draining.clone() {
             let Some(tracker) = self.cluster.tracker(id) else { continue };
             if tracker.state == TrackerState::Lost {
                 continue;
             }
             let late = tracker.drain.as_ref().is_some_and(|drain| now >= drain.until);
-            let saved_work: Vec<AttemptId> =
+            let files: Vec<AttemptId> =
                 tracker.checkpoints.iter().copied().chain(self.needed_outputs(tracker)).collect();
             self.preempt_all(now, id, late, out);
-            for attempt in saved_work {
+            for attempt in files {
                 self.copy_elsewhere(now, id, attempt, &mut targets, out);
             }
         }
     }
 
-    /// Time has passed: what is left is looked at again.
+    /// Called with every tick: draining trackers are checked again.
     pub(super) fn recheck_drains(&mut self) {
-        self.moves.recheck = true;
+        self.copies.recheck = true;
         if self.cluster.draining.is_empty() {
-            // The next drain tries anew.
-            self.moves.failed.clear();
+            // The next drain tries all copies again.
+            self.copies.failed.clear();
         }
     }
 
-    /// Everything ends where it stands. What cannot may continue while there is time.
+    /// Preempts all attempts without loss; after the deadline, kills them. Attempts that cannot be
+    /// preempted without loss continue until the deadline.
     fn preempt_all(&mut self, now: Time, id: TrackerId, late: bool, out: &mut Vec<Effect>) {
         let Some(tracker) = self.cluster.tracker(id) else { return };
         let by = tracker.drain.as_ref().map_or("", |drain| &drain.by);
-        let why = format!("{} is drained for {by}", tracker.name);
+        let why = format!("{} is being drained by {by}", tracker.name);
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
         for attempt in running.collect::<Vec<_>>() {
             let lossless = match attempt.phase() {
@@ -238,7 +245,7 @@ impl JobTracker {
                 Phase::Reduce => PreemptKind::Pause,
             };
             let kind = if late { PreemptKind::Kill } else { lossless };
-            // One that has refused is not asked every second.
+            // An attempt that has refused is not asked again.
             let refuses = self.cluster.attempt(attempt).is_some_and(|attempt| attempt.refusals > 0);
             if !late && refuses {
                 continue;
@@ -249,7 +256,7 @@ impl JobTracker {
         }
     }
 
-    /// Has something copied by another tracker, or gives it up.
+    /// Orders another tracker to copy the files of an attempt, or gives them up.
     fn copy_elsewhere(
         &mut self,
         now: Time,
@@ -258,11 +265,11 @@ impl JobTracker {
         targets: &mut CopyTargets,
         out: &mut Vec<Effect>,
     ) {
-        if self.moves.to.contains_key(&attempt) {
+        if self.copies.to.contains_key(&attempt) {
             return;
         }
-        if self.moves.failed.get(&attempt).is_some_and(|failed| *failed >= COPY_ATTEMPTS_MAX) {
-            self.moves.failed.remove(&attempt);
+        if self.copies.failed.get(&attempt).is_some_and(|failed| *failed >= COPY_ATTEMPTS_MAX) {
+            self.copies.failed.remove(&attempt);
             let why =
                 format!("it could not be moved from a draining tracker, tried {COPY_ATTEMPTS_MAX} times");
             let fact = match attempt.phase() {
@@ -274,14 +281,14 @@ impl JobTracker {
             return self.require_outputs(now, attempt.job(), out);
         }
         let Some(to) = targets.next() else { return };
-        self.moves.to.insert(attempt, to);
+        self.copies.to.insert(attempt, to);
         if let Some(job) = self.cluster.jobs.get_mut(&attempt.job()) {
             job.extra_trackers.insert(to);
         }
         self.order(to, Order::CopyFiles { attempt, from });
     }
 
-    /// A tracker has copied something, or could not.
+    /// A tracker has made a copy, or failed to.
     pub(super) fn copied(
         &mut self,
         now: Time,
@@ -290,13 +297,13 @@ impl JobTracker {
         result: Result<u64, String>,
         out: &mut Vec<Effect>,
     ) {
-        self.moves.to.remove(&id);
-        self.moves.recheck = true;
+        self.copies.to.remove(&id);
+        self.copies.recheck = true;
         let Ok(bytes) = result else {
-            *self.moves.failed.entry(id).or_default() += 1;
+            *self.copies.failed.entry(id).or_default() += 1;
             return;
         };
-        self.moves.failed.remove(&id);
+        self.copies.failed.remove(&id);
         let leaves = |from: TrackerId| from != by && self.cluster.draining.contains(&from);
         let task =
             self.cluster.job(id.job()).filter(|job| job.is_running()).and_then(|job| job.task(id.task));
@@ -311,7 +318,7 @@ impl JobTracker {
                 let checkpoint =
                     task.and_then(|task| task.checkpoint).filter(|checkpoint| checkpoint.attempt == id);
                 match checkpoint.map(|checkpoint| checkpoint.tracker) {
-                    // Whoever is taking it up there is not disturbed.
+                    // An attempt that already reads the other copy is not disturbed.
                     Some(from) if leaves(from) => {
                         self.record(now, Fact::CheckpointCopied { attempt: id, tracker: by, bytes }, out);
                     }

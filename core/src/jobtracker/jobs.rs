@@ -1,4 +1,4 @@
-//! Jobs come, are done, are moved into place, or are stopped.
+//! Submission, commit, kill and end of jobs.
 
 use super::JobTracker;
 use crate::{
@@ -70,8 +70,7 @@ impl JobTracker {
             None => Self::reply(request, Reply::Refused(format!("there is no {job}")), out),
             Some(JobState::Ended(_)) => Self::reply(request, Reply::Stopped, out),
             Some(JobState::Committing) => {
-                let why =
-                    format!("{job} is done and its output is being moved into place: too late to stop it");
+                let why = format!("{job} is committing its output: too late to stop it");
                 Self::reply(request, Reply::Refused(why), out);
             }
             Some(JobState::Running) => {
@@ -81,7 +80,7 @@ impl JobTracker {
         }
     }
 
-    /// If all its tasks are done, a job's output is moved into place.
+    /// Commits the output of a job if all its tasks are done.
     pub(super) fn advance(&mut self, now: Time, id: JobId, out: &mut Vec<Effect>) {
         let Some(job) = self.cluster.job(id).filter(|job| job.is_running()) else { return };
         if job.is_done(Phase::Map) && job.is_done(Phase::Reduce) {
@@ -103,12 +102,12 @@ impl JobTracker {
         }
         let outcome = match result {
             Ok(()) => JobOutcome::Succeeded,
-            Err(why) => JobOutcome::Failed(format!("its output could not be moved into place: {why}")),
+            Err(why) => JobOutcome::Failed(format!("its output could not be committed: {why}")),
         };
         self.end(now, id, outcome, out);
     }
 
-    /// Ends a job: what still runs is told to stop, what it left is cleaned away.
+    /// Ends a job: running attempts are ordered to stop, and its files are deleted.
     pub(super) fn end(&mut self, now: Time, id: JobId, outcome: JobOutcome, out: &mut Vec<Effect>) {
         let discard = outcome != JobOutcome::Succeeded;
         let why = format!("{id} {outcome}");
@@ -143,19 +142,20 @@ impl JobTracker {
         let tasks = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
         let ran = tasks.flat_map(|task| &task.attempts).map(|attempt| attempt.tracker);
         let used = ran.chain(job.extra_trackers.iter().copied());
-        // One that is lost lists what it has when it comes back.
+        // A lost tracker reports its files when it registers again.
         used.filter(|id| self.cluster.tracker(*id).is_some_and(|tracker| tracker.state != TrackerState::Lost))
             .collect()
     }
 
-    /// Tells a tracker to stop an attempt that was recalled. Its slot is free when the tracker says so.
+    /// Orders a tracker to stop an attempt. The slot is free when the tracker reports the end of
+    /// the attempt.
     pub(super) fn order_stop(&mut self, id: AttemptId, why: &str) {
         if let Some(tracker) = self.cluster.attempt(id).map(|attempt| attempt.tracker) {
             self.order(tracker, Order::Preempt { attempt: id, kind: PreemptKind::Kill, why: why.to_owned() });
         }
     }
 
-    /// After a restart: commits that were under way are asked for again (they are idempotent).
+    /// After a restart: repeats commits that were in progress. They are idempotent.
     pub(super) fn resume_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
         let committing = self.cluster.jobs().filter(|job| job.state == JobState::Committing);
         let committing: Vec<JobId> = committing.map(|job| job.id).collect();
@@ -166,9 +166,10 @@ impl JobTracker {
         }
     }
 
-    /// Remembers only so many finished jobs, the newest, and so many tasks of theirs: where there are more, the largest
-    /// job goes first, because it would take many others with it. The newest is kept however large it is: somebody is
-    /// about to ask for it. One whose attempts still stop is kept until they have.
+    /// Removes old finished jobs from memory: all but the newest `jobs_kept`, and then the largest
+    /// ones until at most `tasks_kept` tasks remain. Removing the largest job keeps the most other
+    /// jobs. The newest finished job always stays, because users are likely to ask for it. A job
+    /// with attempts that have not ended stays until they have.
     fn forget_old_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
         let is_idle = |job: &&Job| Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
         let over = self.cluster.jobs().filter(|job| job.is_over()).filter(is_idle);

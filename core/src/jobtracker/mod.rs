@@ -1,20 +1,21 @@
-//! How it all moves: one event at a time, each to its end.
+//! The state machine. It handles one event at a time.
 //!
-//! Whatever happened is *recorded*: applied to the cluster, shown to the scheduler, and sent to the journal, in one
-//! place ([`JobTracker::record`]). Orders to trackers wait in an outbox until the tracker says it has them; a
-//! heartbeat that is repeated is answered the same and changes nothing.
+//! Everything durable is *recorded* in one place, [`JobTracker::record`]: applied to the cluster,
+//! passed to the scheduler, and appended to the journal. Orders to trackers wait in an outbox until
+//! the tracker has acknowledged them. A repeated heartbeat gets the same answer and changes
+//! nothing.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `jobs.rs` | submission, completion, commit, kill |
 //! | `trackers.rs` | registration, heartbeats, suspicion, loss |
-//! | `attempts.rs` | what trackers report of attempts; fetch failures; blacklists |
-//! | `preempt.rs` | preempted slots, and paused work resumed |
-//! | `drain.rs` | trackers emptied |
-//! | `rounds.rs` | offers to the scheduler, and carrying out its plan |
+//! | `attempts.rs` | reports about attempts; fetch failures; blacklists |
+//! | `preempt.rs` | preemption, checkpoints, resuming |
+//! | `drain.rs` | draining of trackers |
+//! | `rounds.rs` | offers to the scheduler, and execution of its plan |
 //! | `reasons.rs` | why a job waits |
 //! | `stragglers.rs` | slow tasks, found and split |
-//! | `timers.rs` | what time brings |
+//! | `timers.rs` | timeouts |
 
 mod attempts;
 mod drain;
@@ -45,23 +46,23 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How often time is looked at when nothing else happens.
+/// The interval of ticks.
 const TICK: Span = Span::secs(1);
-/// A policy is not asked more often than this because time passes.
+/// The minimum interval of periodic rounds of a policy.
 const POLICY_TICK_MIN: Span = Span::millis(100);
 
-/// Orders on their way to one tracker.
+/// Orders to one tracker that it has not acknowledged.
 #[derive(Debug, Default)]
 struct Outbox {
-    /// The last heartbeat that was taken in.
+    /// The sequence number of the last heartbeat that was handled.
     seq: u64,
     next: u64,
     waiting: VecDeque<Numbered>,
-    /// How many of each job's map events it has been sent.
+    /// How many map events of each job have been sent to the tracker.
     map_events: BTreeMap<JobId, usize>,
 }
 
-/// The state machine.
+/// The state machine of the JobTracker.
 #[derive(Debug)]
 pub struct JobTracker {
     config: Config,
@@ -69,24 +70,25 @@ pub struct JobTracker {
     scheduler: Box<dyn Scheduler>,
     shadow: Option<Shadow>,
     outboxes: BTreeMap<TrackerId, Outbox>,
-    /// Trackers with orders that they have not been told.
+    /// Trackers with orders that have not been sent.
     unsent: BTreeSet<TrackerId>,
-    /// Reduces that could not fetch a map's output, and how often.
+    /// For each map output: the reduces that could not fetch it, and how often.
     fetch_failures: BTreeMap<AttemptId, BTreeMap<AttemptId, u32>>,
-    /// Trackers whose outputs were given up on the word of one reduce alone.
+    /// For each reduce: trackers whose outputs were given up because this reduce alone could not
+    /// fetch them.
     single_reporter: BTreeMap<AttemptId, BTreeSet<TrackerId>>,
-    /// How often a state could not be reached, although its tracker is there.
+    /// How often a checkpoint could not be read although its tracker was live.
     checkpoint_unreachable: BTreeMap<AttemptId, u32>,
-    /// Jobs of which map outputs may have gone while no reduce needed them.
+    /// Jobs of which map outputs may have been lost while no reduce needed them.
     lost_unneeded_outputs: BTreeSet<JobId>,
     /// No attempt is launched, and the policy is not asked.
     launches_suspended: bool,
-    /// Something came up that a tracker with a free slot could take at once.
+    /// A tracker with a free slot may be able to use it now.
     work_arrived: bool,
-    /// Jobs whose reducers have news.
+    /// Jobs with map events that have not been sent.
     pending_map_events: BTreeSet<JobId>,
-    /// What is being copied from draining trackers.
-    moves: drain::Copies,
+    /// Copies in progress from draining trackers.
+    copies: drain::Copies,
     /// Where the next round of offers begins, so that no tracker is always last.
     next_offer: TrackerId,
     reserved: Reservations,
@@ -94,7 +96,8 @@ pub struct JobTracker {
     refusals: u64,
     recent: Recent,
     speeds: Speeds,
-    /// The policy's computation that is under way, and how many there have been.
+    /// The number of the computation of the policy that is in progress.
+    /// Number of computations so far.
     computing: Option<u64>,
     computations: u64,
     last_tick: Time,
@@ -103,7 +106,7 @@ pub struct JobTracker {
 }
 
 impl JobTracker {
-    /// An empty state machine.
+    /// A state machine with an empty cluster.
     pub fn new(config: Config, scheduler: Box<dyn Scheduler>) -> Self {
         Self {
             config,
@@ -119,7 +122,7 @@ impl JobTracker {
             launches_suspended: false,
             work_arrived: false,
             pending_map_events: BTreeSet::new(),
-            moves: drain::Copies::default(),
+            copies: drain::Copies::default(),
             next_offer: TrackerId(0),
             reserved: Reservations::default(),
             rounds: 0,
@@ -134,19 +137,19 @@ impl JobTracker {
         }
     }
 
-    /// Asks a second policy too, without effect. To be said before anything else.
+    /// Adds a second policy without effect. To be called before any event or replay.
     #[must_use]
     pub fn with_shadow(mut self, scheduler: Box<dyn Scheduler>) -> Self {
         self.shadow = Some(Shadow::new(scheduler));
         self
     }
 
-    /// The second policy, and how it compares.
+    /// The second policy and how it compares.
     pub fn shadow(&self) -> Option<&Shadow> {
         self.shadow.as_ref()
     }
 
-    /// Takes one entry of the journal, before the `Start` event.
+    /// Applies an entry of the journal. To be called before the `Start` event.
     pub fn replay(&mut self, entry: &Entry) -> Result<(), ApplyError> {
         self.cluster.apply(entry.at, &entry.fact)?;
         self.notify_policies(entry.at, &entry.fact);
@@ -155,7 +158,7 @@ impl JobTracker {
         Ok(())
     }
 
-    /// Takes one event in; what is to be done about it is added to `out`.
+    /// Handles one event and adds the effects to `out`.
     pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
         self.excuse_own_pause(now, out);
         match event {
@@ -186,7 +189,7 @@ impl JobTracker {
         self.finish_event(now, out);
     }
 
-    /// When to send a `Tick` if nothing else happens first.
+    /// When to send a `Tick` if no other event arrives before.
     pub fn next_deadline(&self) -> Option<Time> {
         let policy = self.policy_tick().map(|every| self.last_policy_tick + every);
         let shadow = self.shadow.as_ref().and_then(|shadow| shadow.next_tick(POLICY_TICK_MIN));
@@ -197,32 +200,33 @@ impl JobTracker {
         self.scheduler.tick_every().map(|every| every.max(POLICY_TICK_MIN))
     }
 
-    /// The cluster, to look at.
+    /// The current state of the cluster.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Whether no attempt is launched, see [`Event::Launches`].
+    /// Whether launches are suspended, see [`Event::Launches`].
     pub fn launches_suspended(&self) -> bool {
         self.launches_suspended
     }
 
-    /// The policy's name.
+    /// The name of the policy.
     pub fn scheduler_name(&self) -> &str {
         self.scheduler.name()
     }
 
-    /// Trackers near which replicas of an input would best lie, if the policy says so: the best first.
+    /// Trackers near which replicas of an input should be placed, best first. Empty if the policy
+    /// has no preference.
     pub fn placement(&self, source: &str) -> Vec<TrackerId> {
         self.scheduler.placement(source)
     }
 
-    /// How fast a tracker has been.
+    /// The throughput of a tracker.
     pub fn pace(&self, tracker: TrackerId) -> PerPhase<Throughput> {
         self.speeds.of(tracker)
     }
 
-    /// The process began again: whatever was under way is taken up.
+    /// Starts a new epoch and continues jobs that were being committed.
     fn start(&mut self, now: Time, out: &mut Vec<Effect>) {
         let epoch = self.cluster.epoch() + 1;
         let scheduler = self.scheduler.name().to_owned();
@@ -232,16 +236,17 @@ impl JobTracker {
         self.resume_jobs(now, out);
     }
 
-    /// Everything that follows from an event: offers for new work, news for reducers, orders on their way.
+    /// The last step of every event: offers free slots, sends map events and orders.
     fn finish_event(&mut self, now: Time, out: &mut Vec<Effect>) {
-        // What a policy takes back may be work for others; but one that takes back forever is not asked forever.
+        // A preemption may free work for other slots, so there are two passes. The number is
+        // limited in case a policy preempts in every round.
         for _ in 0..2 {
             if std::mem::take(&mut self.work_arrived) {
                 self.offer_free_slots(now, out);
             }
             self.requested_round(now, out);
         }
-        // After the policy, which may have taken what would else be moved.
+        // After the policy, because it may already have preempted attempts on draining trackers.
         self.advance_drains(now, out);
         if std::mem::take(&mut self.work_arrived) {
             self.offer_free_slots(now, out);
@@ -261,10 +266,10 @@ impl JobTracker {
         }
     }
 
-    /// The one place where something becomes a fact.
+    /// Records a fact: the only place where durable state changes.
     fn record(&mut self, now: Time, fact: Fact, out: &mut Vec<Effect>) {
         let checkpoints = fact.reduce().map(|task| (task, self.checkpoints(task)));
-        self.cluster.apply(now, &fact).expect("only facts that fit are recorded");
+        self.cluster.apply(now, &fact).expect("only consistent facts are recorded");
         self.notify_policies(now, &fact);
         self.reserved.observe(&fact);
         match &fact {
@@ -280,15 +285,15 @@ impl JobTracker {
             Fact::MapOutputMoved { attempt } | Fact::MapOutputCopied { attempt, .. } => {
                 self.pending_map_events.insert(attempt.job());
             }
-            // It has free slots again.
+            // The tracker has free slots again.
             Fact::DrainCancelled { .. } => self.work_arrived = true,
             Fact::MapOutputLost { attempt, .. } | Fact::MapSplit { attempt, .. } => {
                 self.work_arrived = true;
                 self.pending_map_events.insert(attempt.job());
             }
             Fact::AttemptSucceeded { attempt, .. } => {
-                // Its own slot is offered with the heartbeat that reports it; but it may be the map that lets
-                // reduces start on slots that have been free all along.
+                // The slot of the attempt is offered with the heartbeat that reports it. But this
+                // may be the map after which reduces may start, on slots that were free before.
                 let job = self.cluster.job(attempt.job());
                 self.work_arrived |= attempt.phase() == Phase::Map
                     && job.is_some_and(|job| job.succeeded.map == job.maps_before_reduces());
@@ -296,7 +301,7 @@ impl JobTracker {
             }
             _ => {}
         }
-        self.moves.observe(&fact, &self.cluster);
+        self.copies.observe(&fact, &self.cluster);
         if let Some((task, before)) = checkpoints {
             self.drop_unused_checkpoints(task, before);
         }

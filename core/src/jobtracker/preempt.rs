@@ -1,12 +1,13 @@
-//! Preemption, and paused work resumed: one way for policies, drains and people.
+//! Preemption, and resuming of paused tasks. Policies, drains and users share this code.
 //!
-//! An attempt that is recalled holds its slot until its tracker says what came of it. However a recall and what an
-//! attempt does by itself cross each other, the first word of the tracker settles it: a map that was to be split and
-//! is done is done; a reduce that was to be paused and is done is done; one that was to be killed and says where it
-//! was split has lost nothing.
+//! A preempted attempt holds its slot until its tracker reports how it ended. If the request and
+//! the end of the attempt cross, the first report decides: a map or a reduce that had already
+//! succeeded counts as succeeded, and a map that was to be killed but reports a split counts as
+//! split.
 //!
-//! A state on a disk is deleted when the last who may read it has ended ([`JobTracker::drop_unused_checkpoints`]): whoever takes it up,
-//! also a duplicate, only reads it. Of two states of a task the further one is kept.
+//! A checkpoint is deleted when no attempt can read it any more
+//! ([`JobTracker::drop_unused_checkpoints`]). Several attempts, also duplicates, may read the same
+//! checkpoint. Of two checkpoints of a task, the one with more progress is kept.
 
 use super::JobTracker;
 use crate::{
@@ -22,14 +23,14 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// A state that attempts could not reach so often, although its tracker is there, is given up.
+/// A checkpoint is given up after it could not be read this often although its tracker was live.
 const UNREACHABLE_MAX: u32 = 3;
-/// A state that so many attempts took up and failed with is given up.
+/// A checkpoint is given up after this many attempts that resumed from it have failed.
 const FAILED_MAX: usize = 2;
 
 impl JobTracker {
-    /// Somebody wants an attempt's slot back. A task that they pause waits until they say otherwise; not if they kill what
-    /// was to be paused.
+    /// A user preempts an attempt. A task that is paused this way is on hold until it is resumed.
+    /// If the user then kills the attempt that is being paused, the hold ends.
     pub(super) fn preempt(
         &mut self,
         now: Time,
@@ -39,27 +40,27 @@ impl JobTracker {
         by: &str,
         out: &mut Vec<Effect>,
     ) {
-        let (why, hold) = (format!("{by} wants its slot"), kind == PreemptKind::Pause);
+        let (why, hold) = (format!("preempted by {by}"), kind == PreemptKind::Pause);
         let known = self.cluster.attempt(id);
         let same = known.and_then(|known| known.preempt_request).is_some_and(|(was, _)| was == kind);
-        let was_to_wait = known.is_some_and(|known| known.hold_requested);
+        let had_hold = known.is_some_and(|known| known.hold_requested);
         let is_pausing = known.is_some_and(|known| known.state == AttemptState::Pausing);
         let reply = match self.cluster.may_preempt(id, kind) {
             Ok(()) => {
                 self.request_preemption(now, id, kind, &why, hold, out);
                 Reply::Accepted
             }
-            // Asked twice, done once; but that its task is to wait may be new.
+            // A repeated request has no effect, except that the hold may be new.
             Err(NotPreemptible::Already(_)) if same => {
-                if is_pausing && !was_to_wait {
+                if is_pausing && !had_hold {
                     let fact = Fact::PreemptionRequested { attempt: id, kind, why, fault: false, hold };
                     self.record(now, fact, out);
                 }
                 Reply::Accepted
             }
-            Err(unfit) => Reply::Refused(unfit.to_string()),
+            Err(error) => Reply::Refused(error.to_string()),
         };
-        if kind == PreemptKind::Kill && was_to_wait && reply == Reply::Accepted {
+        if kind == PreemptKind::Kill && had_hold && reply == Reply::Accepted {
             self.release(now, id.task, out);
         }
         Self::reply(request, reply, out);
@@ -71,7 +72,7 @@ impl JobTracker {
         }
     }
 
-    /// Tells an attempt to release its slot. It is known that it may be asked.
+    /// Orders an attempt to release its slot. The caller has checked that it may be preempted.
     pub(super) fn request_preemption(
         &mut self,
         now: Time,
@@ -88,7 +89,8 @@ impl JobTracker {
         }
     }
 
-    /// A map has ended where it stood. At the start of its range it has done nothing, at the end it is done.
+    /// A map ended at a position because it was preempted. At the start of its range it has done
+    /// nothing, at the end of its range it has succeeded.
     pub(super) fn split(
         &mut self,
         now: Time,
@@ -100,7 +102,12 @@ impl JobTracker {
         let range = self.cluster.task(id.task).map(|task| (task.start, task.end));
         let asked = self.cluster.attempt(id).and_then(|attempt| attempt.preempt_request).is_some();
         let Some((start, end)) = range.filter(|_| self.is_wanted(id) && id.phase() == Phase::Map) else {
-            return self.killed(now, id, "it ended after another attempt, or after its job", out);
+            return self.killed(
+                now,
+                id,
+                "it finished after another attempt of its task, or after its job",
+                out,
+            );
         };
         if position >= end {
             return self.succeeded(now, id, result, out);
@@ -114,19 +121,20 @@ impl JobTracker {
             return self.killed(now, id, "it had read nothing yet", out);
         }
         let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::viable);
-        let twins: Vec<AttemptId> = others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
+        let duplicates: Vec<AttemptId> =
+            others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         let (was_slow, on) = (self.was_slow(id), self.cluster.attempt(id).map(|attempt| attempt.tracker));
         self.record(now, Fact::MapSplit { attempt: id, position, result }, out);
-        if let Some((on, rest)) = on.filter(|_| was_slow).zip(self.remainder_of(id, position)) {
-            self.place_remainder(now, rest, on);
+        if let Some((on, remainder)) = on.filter(|_| was_slow).zip(self.remainder_of(id, position)) {
+            self.place_remainder(now, remainder, on);
         }
-        for twin in twins {
-            self.order_stop(twin, "its range was divided");
+        for duplicate in duplicates {
+            self.order_stop(duplicate, "another attempt of the task was split");
         }
         self.advance(now, id.job(), out);
     }
 
-    /// The task that has the rest of an attempt's range, from where it was split.
+    /// The task with the remainder of the range of an attempt that was split.
     fn remainder_of(&self, id: AttemptId, position: u64) -> Option<TaskId> {
         let job = self.cluster.job(id.job())?;
         let root = job.task(id.task)?.root;
@@ -134,7 +142,8 @@ impl JobTracker {
         tasks.find(|task| (task.root, task.start) == (root, position)).map(|task| task.id)
     }
 
-    /// A reduce has saved its checkpoint, asked or not: a state is of use unless another is further.
+    /// A reduce has saved a checkpoint, with or without a request. It is used unless another
+    /// checkpoint of the task has more progress.
     pub(super) fn paused(
         &mut self,
         now: Time,
@@ -164,24 +173,26 @@ impl JobTracker {
         self.require_outputs(now, id.job(), out);
     }
 
-    /// What is no fact of a state that a tracker has.
+    /// Updates the part of a checkpoint that no fact covers.
     pub(super) fn update_checkpoint(&mut self, on: TrackerId, id: AttemptId, checkpoint: CheckpointInfo) {
         let job = self.cluster.jobs.get_mut(&id.job());
         let task = job.and_then(|job| job.tasks[id.phase()].get_mut(id.task.index as usize));
-        let its = |known: &&mut Checkpoint| (known.attempt, known.tracker) == (id, on);
-        if let Some(known) = task.and_then(|task| task.checkpoint.as_mut()).filter(its) {
+        let same = |known: &&mut Checkpoint| (known.attempt, known.tracker) == (id, on);
+        if let Some(known) = task.and_then(|task| task.checkpoint.as_mut()).filter(same) {
             known.records = checkpoint.records;
         }
     }
 
-    /// What an attempt was to take up is gone or damaged: no fault of the task, and its task starts over.
+    /// The checkpoint that an attempt should resume from is missing or damaged. The attempt has not
+    /// failed, and its task starts over.
     pub(super) fn checkpoint_corrupt(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
         self.reject_checkpoint(now, id, why, out);
         self.killed(now, id, why, out);
     }
 
-    /// What an attempt was to take up could not be reached. If its tracker is away, nothing is known of it; if it is
-    /// there, and that happens again and again, the state is of no use.
+    /// The checkpoint that an attempt should resume from could not be read. If its tracker is not
+    /// live, it may be readable later. If its tracker is live and this happens repeatedly, the
+    /// checkpoint is given up.
     pub(super) fn checkpoint_unreachable(
         &mut self,
         now: Time,
@@ -189,28 +200,29 @@ impl JobTracker {
         why: &str,
         out: &mut Vec<Effect>,
     ) {
-        if let Some((from, checkpoint_on)) = self.resumed_checkpoint(id)
+        if let Some((paused, checkpoint_on)) = self.resumed_checkpoint(id)
             && self.cluster.tracker(checkpoint_on).is_some_and(|tracker| tracker.state == TrackerState::Live)
         {
-            let times = self.checkpoint_unreachable.entry(from).or_default();
+            let times = self.checkpoint_unreachable.entry(paused).or_default();
             *times += 1;
             if *times >= UNREACHABLE_MAX {
-                self.checkpoint_unreachable.remove(&from);
+                self.checkpoint_unreachable.remove(&paused);
                 self.reject_checkpoint(now, id, why, out);
             }
         }
         self.killed(now, id, why, out);
     }
 
-    /// A failure says little of the state that the attempt took up. If another fails with it, or the next would be the
-    /// last, the task starts over.
+    /// An attempt that resumed from a checkpoint has failed. The checkpoint is given up if another
+    /// attempt also failed with it, or if only one more attempt is left.
     pub(super) fn suspect_checkpoint(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
-        let Some((from, _)) = self.resumed_checkpoint(id) else { return };
+        let Some((paused, _)) = self.resumed_checkpoint(id) else { return };
         let Some(job) = self.cluster.job(id.job()) else { return };
         let Some(task) = job.task(id.task) else { return };
-        let with_it =
-            |attempt: &&Attempt| attempt.from == Some(from) && attempt.state == AttemptState::Failed;
-        let failed = task.attempts.iter().filter(with_it).count();
+        let failed_with_it = |attempt: &&Attempt| {
+            attempt.resumed_from == Some(paused) && attempt.state == AttemptState::Failed
+        };
+        let failed = task.attempts.iter().filter(failed_with_it).count();
         if failed >= FAILED_MAX || task.failures + 1 >= job.spec.attempts_max {
             let why = match failed {
                 1 => "an attempt that resumed from it failed, and only one attempt is left".to_owned(),
@@ -222,12 +234,13 @@ impl JobTracker {
 
     fn resumed_checkpoint(&self, id: AttemptId) -> Option<(AttemptId, TrackerId)> {
         let attempt = self.cluster.attempt(id)?;
-        attempt.from.zip(attempt.checkpoint_on)
+        attempt.resumed_from.zip(attempt.checkpoint_on)
     }
 
-    /// The state that an attempt took up is not used again. A copy that was made elsewhere since is another matter.
+    /// Gives up the checkpoint that an attempt resumed from. A copy on another tracker is not
+    /// affected.
     fn reject_checkpoint(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
-        // Of a finished job nothing is used again, and its figures stay as they are.
+        // Checkpoints of a finished job are not counted as lost.
         let job = self.cluster.job(id.job()).filter(|job| job.is_running());
         let checkpoint = job.and_then(|job| job.task(id.task)?.checkpoint);
         let checkpoint = checkpoint.map(|checkpoint| (checkpoint.attempt, checkpoint.tracker));
@@ -238,12 +251,13 @@ impl JobTracker {
         }
     }
 
-    /// States of a task on disks that somebody may still read.
+    /// Checkpoints of a task that an attempt may still read, with their trackers.
     pub(super) fn checkpoints(&self, id: TaskId) -> BTreeSet<(AttemptId, TrackerId)> {
         self.cluster.task(id).into_iter().flat_map(Task::checkpoints).collect()
     }
 
-    /// Has states deleted that were wanted before, and are not now. With its job all of it goes.
+    /// Orders the deletion of checkpoints that are no longer needed. The files of a finished job
+    /// are deleted with it.
     pub(super) fn drop_unused_checkpoints(
         &mut self,
         id: TaskId,
@@ -253,7 +267,7 @@ impl JobTracker {
             return;
         }
         let wanted = self.checkpoints(id);
-        before.retain(|state| !wanted.contains(state));
+        before.retain(|checkpoint| !wanted.contains(checkpoint));
         for (attempt, tracker) in before {
             self.checkpoint_unreachable.remove(&attempt);
             if self.cluster.tracker(tracker).is_some_and(|at| at.state != TrackerState::Lost) {
@@ -262,7 +276,7 @@ impl JobTracker {
         }
     }
 
-    /// States that a tracker should have and has not are gone.
+    /// Gives up checkpoints that a tracker should have but does not have.
     pub(super) fn give_up_checkpoints(
         &mut self,
         now: Time,
@@ -279,8 +293,8 @@ impl JobTracker {
         }
     }
 
-    /// States on a tracker that nobody will take up before somebody says so: it may come back until then. One that is drained
-    /// is not to be used again.
+    /// Checkpoints of tasks on hold on a tracker. The tracker may come back until the tasks are
+    /// resumed. A tracker that is being drained will not come back.
     pub(super) fn checkpoints_on_hold(&self, id: TrackerId) -> BTreeSet<AttemptId> {
         let Some(tracker) = self.cluster.tracker(id).filter(|tracker| tracker.drain.is_none()) else {
             return BTreeSet::new();
@@ -289,7 +303,8 @@ impl JobTracker {
         tracker.checkpoints.iter().filter(is_on_hold).copied().collect()
     }
 
-    /// A task that is to continue, and whose state went with its tracker, starts over.
+    /// If the checkpoint of a task that is to resume was lost with its tracker, the task starts
+    /// over.
     fn give_up_lost_checkpoint(&mut self, now: Time, id: TaskId, out: &mut Vec<Effect>) {
         let Some(checkpoint) = self.cluster.task(id).and_then(|task| task.checkpoint) else { return };
         if self.cluster.tracker(checkpoint.tracker).is_some_and(|at| at.state == TrackerState::Lost) {
@@ -299,7 +314,7 @@ impl JobTracker {
         }
     }
 
-    /// States that a tracker has and that nobody will take up, or is reading, can go.
+    /// Orders the deletion of checkpoints that a tracker has reported and that no attempt needs.
     pub(super) fn drop_unknown_checkpoints(&mut self, id: TrackerId, has: &BTreeSet<AttemptId>) {
         for attempt in has {
             if !self.checkpoints(attempt.task).contains(&(*attempt, id)) {
@@ -308,7 +323,8 @@ impl JobTracker {
         }
     }
 
-    /// Somebody wants a paused task to continue: at once where its state lies, or where they say, if there is room.
+    /// A user resumes a paused task: at once on the tracker that has its checkpoint, or on the
+    /// tracker that the user has chosen, if it has a free slot. Otherwise the policy places it.
     pub(super) fn resume(
         &mut self,
         now: Time,
@@ -321,7 +337,7 @@ impl JobTracker {
         let reply = match self.check_resume(now, id, on) {
             Ok(place) => {
                 self.give_up_lost_checkpoint(now, id, out);
-                // Without its state it may have to wait for maps.
+                // If the checkpoint was lost, the task may have to wait for maps.
                 let place = place.filter(|_| {
                     let job = self.cluster.job(id.job);
                     !self.launches_suspended
@@ -339,7 +355,7 @@ impl JobTracker {
         Self::reply(request, reply, out);
     }
 
-    /// Where a task goes on at once; None if that is left to the policy.
+    /// The tracker on which a task resumes at once; `None` if the policy decides.
     fn check_resume(
         &self,
         now: Time,
@@ -353,7 +369,7 @@ impl JobTracker {
             return Err(format!("{id} is done"));
         }
         match task.viable().next() {
-            // It continues when its state is checkpointed.
+            // It continues when its checkpoint has been saved.
             Some(attempt) if task.on_hold && attempt.state == AttemptState::Pausing => {
                 return match on {
                     None => Ok(None),
@@ -362,7 +378,7 @@ impl JobTracker {
                     }
                 };
             }
-            Some(attempt) => return Err(format!("{id} is not paused: {} is at it", attempt.id)),
+            Some(attempt) => return Err(format!("{id} is not paused: {} is running", attempt.id)),
             None if !task.on_hold && task.checkpoint.is_none() => {
                 return Err(format!("{id} is not paused: it waits for a slot"));
             }
@@ -388,7 +404,7 @@ impl JobTracker {
             Err(Refused::Draining(_)) => {
                 Err(format!("{name} is being drained: name another, or `mrctl drain {name} --cancel`"))
             }
-            Err(refused) => Err(format!("{name} cannot take it: {refused}")),
+            Err(refused) => Err(format!("{name} cannot run it: {refused}")),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Why a job waits, in rules and numbers: what any policy would say, then what this one does.
+//! Why a job waits: first the reasons that are the same for every policy, then those of the current
+//! policy.
 
 use super::JobTracker;
 use crate::{
@@ -13,12 +14,12 @@ use crate::{
 };
 
 impl JobTracker {
-    /// What was decided and what befell a job lately, oldest first.
+    /// Recent decisions and events of a job, oldest first.
     pub fn recent(&self, job: JobId) -> Vec<Entry> {
         self.recent.of(job)
     }
 
-    /// What a job waits for. Nothing if it is unknown.
+    /// What a job waits for. Empty if the job is unknown.
     pub fn explain(&self, now: Time, job: JobId) -> Vec<Why> {
         let Some(job) = self.cluster.job(job) else { return Vec::new() };
         if !job.is_running() {
@@ -26,19 +27,22 @@ impl JobTracker {
         }
         let mut reasons: Vec<Why> =
             Phase::BOTH.into_iter().flat_map(|phase| self.explain_phase(job, phase)).collect();
-        let away = |id: &AttemptId| {
+        let is_unreachable = |id: &AttemptId| {
             self.cluster
                 .attempt(*id)
                 .is_some_and(|attempt| self.cluster.unreachable_trackers.contains(&attempt.tracker))
         };
-        if !reasons.is_empty() || Phase::BOTH.iter().any(|phase| job.running[*phase].iter().any(away)) {
+        if !reasons.is_empty()
+            || Phase::BOTH.iter().any(|phase| job.running[*phase].iter().any(is_unreachable))
+        {
             reasons.extend(self.explain_silent_trackers(now));
         }
         reasons.extend(self.scheduler.explain(job, now, &self.cluster));
         reasons
     }
 
-    /// Trackers whose slots nobody can have, and whose tasks wait for them: they come back, or are given up.
+    /// Trackers without heartbeats: their slots cannot be used, and tasks wait until they come back
+    /// or are given up.
     fn explain_silent_trackers(&self, now: Time) -> Option<Why> {
         let silent = self.cluster.unreachable_trackers.iter().filter_map(|id| self.cluster.tracker(*id));
         let longest = silent.max_by_key(|tracker| now.since(tracker.last_seen))?;
@@ -46,11 +50,11 @@ impl JobTracker {
         let lost_in_s = (self.config.lost_after.as_secs_f64() - silent_s).max(0.0);
         let others = self.cluster.unreachable_trackers.len() as f64 - 1.0;
         let why = Why::rule("suspect-tracker").with("on_tracker", f64::from(longest.id.0));
-        let why = why.with("silent_s", silent_s).with("given_up_s", lost_in_s);
+        let why = why.with("silent_s", silent_s).with("lost_in_s", lost_in_s);
         Some(if others > 0.0 { why.with("others", others) } else { why })
     }
 
-    /// What one task waits for. Nothing if it is unknown.
+    /// What a task waits for. Empty if the task is unknown.
     pub fn explain_task(&self, now: Time, id: TaskId) -> Vec<Why> {
         let Some(job) = self.cluster.job(id.job) else { return Vec::new() };
         let Some(task) = job.task(id) else { return Vec::new() };
@@ -91,7 +95,7 @@ impl JobTracker {
             TrackerState::Suspect | TrackerState::Awaited => "checkpoint-unreachable",
             TrackerState::Lost => "checkpoint-on-lost-tracker",
         };
-        Some(Why::rule(rule).with("state_on_tracker", f64::from(tracker.id.0)))
+        Some(Why::rule(rule).with("checkpoint_on_tracker", f64::from(tracker.id.0)))
     }
 
     fn explain_phase(&self, job: &Job, phase: Phase) -> Vec<Why> {
@@ -116,14 +120,14 @@ impl JobTracker {
         }
         let all = f64::from(self.cluster.slots(phase));
         let free: u32 = self.cluster.free_trackers(phase).iter().map(|id| self.free_on(*id, phase)).sum();
-        let away = |index: u32| {
+        let is_unreachable = |index: u32| {
             let checkpoint = job.tasks[phase].get(index as usize).and_then(|task| task.checkpoint);
             checkpoint
                 .is_some_and(|checkpoint| self.cluster.unreachable_trackers.contains(&checkpoint.tracker))
         };
         let rule = if self.launches_suspended {
             "launches-suspended"
-        } else if job.pending[phase].iter().all(away) {
+        } else if job.pending[phase].iter().all(is_unreachable) {
             "checkpoints-unreachable"
         } else if all == 0.0 {
             "no-tracker"
@@ -132,7 +136,7 @@ impl JobTracker {
         } else {
             "policy-keeps-slots"
         };
-        // Slots of nodes that are silent or being drained are not among `all`.
+        // `all` does not include slots of trackers that are suspect or being drained.
         let counted = |id: &&AttemptId| {
             let tracker =
                 self.cluster.attempt(**id).and_then(|attempt| self.cluster.tracker(attempt.tracker));
@@ -141,10 +145,10 @@ impl JobTracker {
         let here = job.running[phase].iter().filter(counted).count();
         let excluded = job.running[phase].len() - here;
         let why = waits(rule).with("running", here as f64).with("free", f64::from(free)).with(slots, all);
-        reasons.push(if excluded > 0 { why.with("apart", excluded as f64) } else { why });
-        let saved_work = self.reserved.of(job.id, phase).count();
-        if saved_work > 0 {
-            reasons.push(Why::rule("slots-reserved").with("tasks", saved_work as f64));
+        reasons.push(if excluded > 0 { why.with("excluded", excluded as f64) } else { why });
+        let reserved = self.reserved.of(job.id, phase).count();
+        if reserved > 0 {
+            reasons.push(Why::rule("slots-reserved").with("tasks", reserved as f64));
         }
         if !job.blacklist.is_empty() {
             reasons.push(Why::rule("avoids-trackers").with("trackers", job.blacklist.len() as f64));

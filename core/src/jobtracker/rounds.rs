@@ -1,4 +1,4 @@
-//! Offers to the scheduler, and carrying out what it decides.
+//! Offers to the scheduler, and execution of its plans.
 
 use super::{JobTracker, POLICY_TICK_MIN};
 use crate::{
@@ -16,19 +16,20 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// When work arrives, this many trackers are offered it at once; the rest come by with their heartbeats.
+/// When work arrives, this many trackers are offered it at once. The others are offered it with
+/// their next heartbeat.
 const OFFERS_MAX: usize = 64;
 
 impl JobTracker {
-    /// Offers a tracker's free slots.
+    /// Offers the free slots of a tracker to the policy.
     pub(super) fn offer(&mut self, now: Time, tracker: TrackerId, out: &mut Vec<Effect>) {
-        let has_room = Phase::BOTH.into_iter().any(|phase| self.cluster.free[phase].contains(&tracker));
-        if has_room && !self.cluster.active.is_empty() {
+        let has_free_slot = Phase::BOTH.into_iter().any(|phase| self.cluster.free[phase].contains(&tracker));
+        if has_free_slot && !self.cluster.active.is_empty() {
             self.round(now, Cause::Offer(tracker), out);
         }
     }
 
-    /// What the policy would do now. Nothing is carried out.
+    /// Lets the policy decide, without carrying out its decisions.
     pub fn consult(&mut self, now: Time, cause: Cause) -> Vec<Decision> {
         self.rounds += 1;
         let mut plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
@@ -41,17 +42,18 @@ impl JobTracker {
         decisions
     }
 
-    /// How often the policy was asked.
+    /// Number of rounds so far.
     pub fn rounds(&self) -> u64 {
         self.rounds
     }
 
-    /// Decisions of the policy that were refused: a sound policy has none.
+    /// Number of decisions of the policy that the plan refused. A correct policy has none.
     pub fn refusals(&self) -> u64 {
         self.refusals
     }
 
-    /// A waiting task that could run on a tracker's free slot now, whatever the policy thinks of it.
+    /// A pending task that could run on a free slot of a tracker now, regardless of the policy. For
+    /// tests.
     pub fn runnable_task(&self, now: Time, tracker: TrackerId, phase: Phase) -> Option<TaskId> {
         let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
         if plan.free(tracker, phase) == 0 {
@@ -63,8 +65,8 @@ impl JobTracker {
         })
     }
 
-    /// Asks the scheduler, and carries out its plan. Nothing while launches are suspended: a slot that is preempted
-    /// would stay free.
+    /// Lets the policy decide and carries out its plan. Does nothing while launches are suspended:
+    /// the slot of a preempted attempt would stay free.
     pub(super) fn round(&mut self, now: Time, cause: Cause, out: &mut Vec<Effect>) {
         if self.launches_suspended {
             return;
@@ -93,12 +95,12 @@ impl JobTracker {
         }
     }
 
-    /// When what is reserved now lapses.
+    /// When a reservation that is made now lapses.
     pub(super) fn reserved_until(&self, now: Time) -> Time {
         now + self.config.preemption_timeout + self.config.reserve_for
     }
 
-    /// A round because time has passed, if the policy wants one by now. What was reserved for too long is free again.
+    /// Removes lapsed reservations, and holds a periodic round if it is due.
     pub(super) fn policy_tick_round(&mut self, now: Time, out: &mut Vec<Effect>) {
         self.work_arrived |= self.reserved.expire(now);
         let is_due = self.policy_tick().is_some_and(|every| now.since(self.last_policy_tick) >= every);
@@ -112,7 +114,7 @@ impl JobTracker {
         }
     }
 
-    /// A round because the policy wants one at once.
+    /// Holds a round if the policy has requested one.
     pub(super) fn requested_round(&mut self, now: Time, out: &mut Vec<Effect>) {
         if self.scheduler.needs_round() {
             self.round(now, Cause::Tick, out);
@@ -121,7 +123,7 @@ impl JobTracker {
         }
     }
 
-    /// A round that only the shadow wants.
+    /// Holds a round for the shadow alone.
     fn shadow_round(&mut self, now: Time, wants: impl Fn(&Shadow) -> bool) {
         if let Some(shadow) = self.shadow.as_mut().filter(|shadow| wants(shadow)) {
             let seen = (&self.cluster, &self.config, &self.reserved);
@@ -129,7 +131,7 @@ impl JobTracker {
         }
     }
 
-    /// Sends a policy's long work on its way, one piece at a time.
+    /// Starts a computation that a policy has requested, at most one at a time for each policy.
     pub(super) fn compute(&mut self, out: &mut Vec<Effect>) {
         let shadow = self.shadow.as_mut().map(|shadow| (&mut shadow.scheduler, &mut shadow.computing));
         for (policy, computing) in [(&mut self.scheduler, &mut self.computing)].into_iter().chain(shadow) {
@@ -143,7 +145,8 @@ impl JobTracker {
         }
     }
 
-    /// It is back. An answer that nobody waits for is from before a restart.
+    /// Passes the solution of a computation to its policy. A solution with another number is from
+    /// before a restart.
     pub(super) fn computed(&mut self, now: Time, number: u64, answer: &Numbers) {
         if self.computing.take_if(|waited| *waited == number).is_some() {
             self.scheduler.solved(now, answer, &self.cluster);
@@ -156,7 +159,8 @@ impl JobTracker {
         }
     }
 
-    /// A paused task's next attempt takes up where it stood, wherever it runs, and so does a duplicate: a state is only read.
+    /// Launches an attempt. If the task has a checkpoint, the attempt resumes from it, and so does
+    /// a duplicate: checkpoints are only read.
     pub(super) fn launch(
         &mut self,
         now: Time,
@@ -168,16 +172,17 @@ impl JobTracker {
     ) {
         let Some(task) = self.cluster.task(id) else { return };
         let attempt = id.attempt(task.attempts.len() as u32);
-        let from = task.checkpoint.map(|checkpoint| checkpoint.attempt);
-        self.record(now, Fact::AttemptLaunched { attempt, tracker: on, speculative, from, why }, out);
+        let resumed_from = task.checkpoint.map(|checkpoint| checkpoint.attempt);
+        let launched = Fact::AttemptLaunched { attempt, tracker: on, speculative, resumed_from, why };
+        self.record(now, launched, out);
         self.order(on, Order::Launch(attempt));
         if id.phase == Phase::Reduce {
             self.pending_map_events.insert(id.job);
         }
     }
 
-    /// Work has arrived while slots are free: no need to wait for heartbeats. Trackers that hold the input of
-    /// waiting maps are asked first, so that haste costs no locality.
+    /// Offers free slots at once when work has arrived, instead of waiting for heartbeats. Trackers
+    /// that have input of pending maps are asked first, to keep locality.
     pub(super) fn offer_free_slots(&mut self, now: Time, out: &mut Vec<Effect>) {
         let free =
             |id: &TrackerId| Phase::BOTH.into_iter().any(|phase| self.cluster.free[phase].contains(id));

@@ -1,8 +1,9 @@
-//! Tasks that take much longer than others of their kind.
+//! Stragglers: tasks that take much longer than others of their phase.
 //!
-//! A slow map that can be divided is split, when a slot is free on another tracker: what it has read is kept, and the
-//! rest is read there instead of twice. Only one that does not end when it is asked, or cannot, or whose job says that it
-//! may not, is duplicated, and so are reduces; that is left to the policy.
+//! A slow map that is divisible is split when another tracker has a free slot: its work so far is
+//! saved, and no input is read twice. Reduces are duplicated, and so are maps that cannot be split,
+//! do not react to the request, or whose job disables splitting. The policy decides about
+//! duplicates.
 
 use super::JobTracker;
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
 use std::collections::BTreeSet;
 
 impl JobTracker {
-    /// Notes the stragglers of every job that wants them found.
+    /// Updates the list of stragglers of every job with speculative execution.
     pub(super) fn find_stragglers(&mut self, now: Time) {
         let jobs: Vec<JobId> =
             self.cluster.active_jobs().filter(|job| job.spec.speculation).map(|job| job.id).collect();
@@ -35,11 +36,11 @@ impl JobTracker {
 
     fn stragglers(&self, now: Time, id: JobId, phase: Phase) -> BTreeSet<u32> {
         let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
-        // One that was to be split and is not, after so long, does not hear.
+        // An attempt that has not been split after this time is considered unreachable.
         let unreachable = |at: &Attempt| {
             at.preempt_request.is_some_and(|(_, at)| now.since(at) >= self.config.straggler_after)
         };
-        let goes_on = |attempt: &&Attempt| match attempt.state {
+        let continues = |attempt: &&Attempt| match attempt.state {
             AttemptState::Running => true,
             AttemptState::Splitting => unreachable(attempt),
             _ => false,
@@ -48,14 +49,14 @@ impl JobTracker {
         let alone =
             |attempt: &&Attempt| job.task(attempt.id.task).is_some_and(|task| task.viable().count() == 1);
         running
-            .filter(goes_on)
+            .filter(continues)
             .filter(|attempt| self.is_slow(job, attempt, now))
             .filter(alone)
             .map(|attempt| attempt.id.task.index)
             .collect()
     }
 
-    /// Whether an attempt has run much longer than others took for as much, and was not nearly done.
+    /// Whether an attempt has run much longer than expected for its input and is not nearly done.
     fn is_slow(&self, job: &Job, attempt: &Attempt, at: Time) -> bool {
         let expected = job.task(attempt.id.task).and_then(|task| job.expected_time(task));
         let Some(expected) = expected.map(Span::as_secs_f64) else { return false };
@@ -67,12 +68,12 @@ impl JobTracker {
             && left_s > expected / 2.0
     }
 
-    /// Splits slow maps, as many as there are slots for the rest.
+    /// Splits slow maps, at most as many as there are free slots for the remainders.
     pub(super) fn split_stragglers(&mut self, now: Time, out: &mut Vec<Effect>) {
         let mut slow: Vec<AttemptId> = Vec::new();
         let mut free = self.cluster.free.map.clone();
         let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
-        // Whatever waits comes first.
+        // Pending tasks have precedence.
         for job in self.cluster.active_jobs().filter(|job| job.pending.map.is_empty()) {
             let tasks = job.stragglers.map.iter().filter_map(|index| job.tasks.map.get(*index as usize));
             for attempt in tasks.filter_map(|task| task.viable().next()) {
@@ -93,25 +94,25 @@ impl JobTracker {
         }
     }
 
-    /// Whether an attempt was slow when it was preempted.
+    /// Whether an attempt was a straggler when it was preempted.
     pub(super) fn was_slow(&self, id: AttemptId) -> bool {
         let job = self.cluster.job(id.job()).filter(|job| job.spec.speculation);
         let (Some(job), Some(attempt)) = (job, self.cluster.attempt(id)) else { return false };
         attempt.preempt_request.is_some_and(|(_, asked)| self.is_slow(job, attempt, asked))
     }
 
-    /// The rest of a map that was slow on a tracker goes elsewhere, if another that may run it has a slot: near its input
-    /// best.
-    pub(super) fn place_remainder(&mut self, now: Time, rest: TaskId, slow_on: TrackerId) {
-        let Some(task) = self.cluster.task(rest) else { return };
+    /// Reserves a slot on another tracker for the remainder of a slow map, as near to its input as
+    /// possible.
+    pub(super) fn place_remainder(&mut self, now: Time, remainder: TaskId, slow_on: TrackerId) {
+        let Some(task) = self.cluster.task(remainder) else { return };
         let distance =
             |id: &TrackerId| self.cluster.tracker(*id).map(|tracker| self.cluster.locality(task, tracker));
         let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
-        let fits = |on: &TrackerId| *on != slow_on && plan.could_run(rest, *on).is_ok();
+        let fits = |on: &TrackerId| *on != slow_on && plan.could_run(remainder, *on).is_ok();
         let elsewhere = self.cluster.free.map.iter().copied().filter(fits);
         if let Some(on) = elsewhere.min_by_key(distance) {
             self.reserved.insert(
-                rest,
+                remainder,
                 (on, ReservedFor::ThisTracker),
                 self.reserved_until(now),
                 Why::rule("straggler-remainder"),

@@ -1,7 +1,7 @@
-//! What time brings: silence turns into suspicion and loss, stuck attempts are ended, stragglers are looked for.
+//! Timeouts: trackers become suspect and lost, stuck attempts are stopped, stragglers are found.
 //!
-//! Everything is looked at once a second. That is cheap (a few comparisons a tracker and attempt), and needs no
-//! queue of alarms to keep right.
+//! Every tick, once a second, checks everything. This is cheap (a few comparisons for each tracker
+//! and attempt) and needs no queue of timers.
 
 use super::JobTracker;
 use crate::{
@@ -16,7 +16,8 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// Of one tick, if trackers are lost: a record of the journal holds many times as many.
+/// Limit on the effects of one tick when trackers are lost. The journal record of an event can hold
+/// many times as many.
 const EFFECTS_MAX: usize = 100_000;
 
 impl JobTracker {
@@ -32,30 +33,32 @@ impl JobTracker {
         self.policy_tick_round(now, out);
     }
 
-    /// If nothing was heard for long, not even a tick, the JobTracker itself stood still (stopped, or its machine
-    /// paused): what was not heard meanwhile is nobody's silence, and what was to be given back by now has so much longer.
+    /// Handles a pause of the JobTracker itself. If no event arrived for long, not even a tick, the
+    /// process or its machine was paused. Heartbeats that were missed in this time do not count,
+    /// and deadlines are extended.
     pub(super) fn excuse_own_pause(&mut self, now: Time, out: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.last_event, now);
-        let away = now.since(before);
-        if away < self.config.absence {
+        let paused_for = now.since(before);
+        if paused_for < self.config.absence {
             return;
         }
         for tracker in self.cluster.trackers.values_mut() {
-            tracker.last_seen = (tracker.last_seen + away).min(now);
+            tracker.last_seen = (tracker.last_seen + paused_for).min(now);
         }
         for job in self.cluster.jobs.values_mut() {
             for phase in Phase::BOTH {
                 for id in &job.running[phase] {
                     let attempt = &mut job.tasks[phase][id.task.index as usize].attempts[id.number as usize];
-                    attempt.last_reported = (attempt.last_reported + away).min(now);
-                    attempt.last_progress = (attempt.last_progress + away).min(now);
+                    attempt.last_reported = (attempt.last_reported + paused_for).min(now);
+                    attempt.last_progress = (attempt.last_progress + paused_for).min(now);
                 }
             }
         }
-        // After a restart nobody knows how long it was; and a deadline is one of the clock on the wall.
+        // After a restart the length of the pause is unknown. Deadlines are wall-clock times and
+        // stay as they are.
         if before > Time(0) {
-            self.reserved.extend(away);
-            self.extend_deadlines(now, away, out);
+            self.reserved.extend(paused_for);
+            self.extend_deadlines(now, paused_for, out);
         }
     }
 
@@ -77,8 +80,8 @@ impl JobTracker {
         }
     }
 
-    /// A tracker that was silent may not have been told yet what it was ordered meanwhile: its attempts get the full
-    /// time to be mentioned.
+    /// A suspect tracker is back. It may not have received orders yet, so its attempts get the full
+    /// timeout again.
     pub(super) fn extend_deadlines_of(&mut self, now: Time, id: TrackerId) {
         let Some(tracker) = self.cluster.tracker(id) else { return };
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
@@ -90,8 +93,8 @@ impl JobTracker {
     }
 
     fn check_trackers(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let silent = |limit: Span, checkpoints: &[TrackerState]| -> BTreeSet<TrackerId> {
-            let trackers = self.cluster.trackers().filter(|tracker| checkpoints.contains(&tracker.state));
+        let silent = |limit: Span, states: &[TrackerState]| -> BTreeSet<TrackerId> {
+            let trackers = self.cluster.trackers().filter(|tracker| states.contains(&tracker.state));
             trackers
                 .filter(|tracker| now.since(tracker.last_seen) >= limit)
                 .map(|tracker| tracker.id)
@@ -101,7 +104,8 @@ impl JobTracker {
         let lost = silent(self.config.lost_after, &all);
         let suspect = silent(self.config.suspect_after, &[TrackerState::Live]);
         for id in &lost {
-            // All that happens at a time is one record of the journal, whose length has a limit: the rest with the next tick.
+            // The facts of one event are one record of the journal, whose size is limited. The next
+            // tick handles the remaining trackers.
             if out.len() >= EFFECTS_MAX {
                 break;
             }
@@ -113,15 +117,16 @@ impl JobTracker {
         }
     }
 
-    /// An attempt that is late is told to stop and keeps its slot until its tracker says that it is gone. It then
-    /// uses the budget: a task that gets stuck every time must not run forever.
+    /// Stops attempts that are late. An attempt holds its slot until its tracker reports its end.
+    /// It then counts as failed, so that a task that always gets stuck does not run forever.
     fn check_attempts(&mut self, now: Time, out: &mut Vec<Effect>) {
         let mut late: Vec<(AttemptId, String)> = Vec::new();
         let mut gone: Vec<AttemptId> = Vec::new();
         let mut overdue: Vec<AttemptId> = Vec::new();
         let running = self.cluster.jobs().flat_map(|job| job.running.map.iter().chain(&job.running.reduce));
         for attempt in running.filter_map(|id| self.cluster.attempt(*id)) {
-            // A tracker that is not live has its own clock running; its attempts are judged with it.
+            // Attempts on a tracker that is suspect or awaited are handled when it comes back or is
+            // lost.
             let on = self.cluster.tracker(attempt.tracker);
             if on.is_none_or(|tracker| tracker.state != TrackerState::Live) {
                 continue;
@@ -140,7 +145,8 @@ impl JobTracker {
                 {
                     late.push((attempt.id, format!("no progress for {task_timeout}")));
                 }
-                // Told to stop, and a tracker that is well has not mentioned it since: it never knew it.
+                // A live tracker that has not reported the attempt since the order to stop it does
+                // not run it.
                 AttemptState::Stopping if now.since(attempt.last_reported) >= launch_timeout => {
                     gone.push(attempt.id)
                 }
@@ -154,11 +160,12 @@ impl JobTracker {
             self.kill_past_deadline(now, id, out);
         }
         for id in gone {
-            self.failed(now, id, "its tracker has not reported it since it was told to stop".into(), out);
+            self.failed(now, id, "its tracker has not reported it since the order to stop it".into(), out);
         }
     }
 
-    /// Whoever waits for a slot does not wait forever: a program may be long at one record or one key.
+    /// Kills an attempt that still holds its slot at the deadline of its preemption. A program may
+    /// process one record or one key for a long time.
     fn kill_past_deadline(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
         if self.cluster.may_preempt(id, PreemptKind::Kill).is_ok()
             && let Some((kind, asked)) = self.cluster.attempt(id).and_then(|attempt| attempt.preempt_request)
@@ -168,7 +175,7 @@ impl JobTracker {
         }
     }
 
-    /// A reduce that has fetched all there is can only wait for the rest.
+    /// A reduce in its shuffle stage makes no progress while maps are missing.
     fn waits_for_maps(&self, attempt: &Attempt) -> bool {
         attempt.progress.stage == Stage::Shuffle
             && self.cluster.job(attempt.id.job()).is_some_and(|job| !job.is_done(Phase::Map))

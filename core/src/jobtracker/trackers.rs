@@ -1,9 +1,10 @@
-//! Trackers come, speak, fall silent, and are given up.
+//! Registration, heartbeats and loss of trackers.
 //!
-//! A tracker is known by name. Each process that registers under it gets the next incarnation, and only the newest
-//! counts: no clock of a tracker is relied on. A tracker that stays lost is forgotten. After a silence, a
-//! restart of the JobTracker or a lost answer it registers again and says what it runs and what it has; the two
-//! pictures are then made one.
+//! A tracker is identified by its name. Each process that registers with the name gets the next
+//! incarnation, and only the newest is accepted, so no clock of a tracker matters. A tracker
+//! registers again after it was lost, after a restart of the JobTracker, and after a lost answer.
+//! It then reports its attempts and files, and the JobTracker reconciles its state with the report.
+//! A tracker that stays lost is forgotten.
 
 use super::JobTracker;
 use crate::{
@@ -18,16 +19,17 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most map events in one order, so that it fits into a message.
+/// Maximum number of map events in one order, so that it fits into a message.
 const MAP_EVENTS_MAX: usize = 4096;
-/// A job with more running reduces than this hears of its maps by heartbeat.
+/// If a job has more running reduces than this, they get map events only in replies to heartbeats.
 const REDUCES_NOTIFIED_AT_ONCE: usize = 64;
-/// A tracker with so many orders that it has not acknowledged hears of maps by heartbeat, too.
+/// A tracker with this many unacknowledged orders gets map events only in replies to heartbeats.
 const UNACKED_ORDERS_MAX: usize = 32;
 
-/// The incarnation of a process that says it was given `claimed`, where the newest one of its name is `newest`; None if
-/// another process has taken the name since. A number that was never given counts as none: after a loss of the journal,
-/// or of another cluster.
+/// The incarnation of a process that claims to have `claimed`, if the newest process with its name
+/// has `newest`. `None` if another process has registered with the name since. A claimed number
+/// that was never assigned (the journal was lost, or it is from another cluster) counts as no
+/// claim.
 fn incarnation_of(claimed: Incarnation, newest: Incarnation) -> Option<Incarnation> {
     match claimed.0 {
         0 => Some(Incarnation(newest.0 + 1)),
@@ -55,7 +57,7 @@ impl JobTracker {
         let before = known.and_then(|(id, _)| self.cluster.tracker(id));
         let moved = before.is_some_and(|before| before.shuffle_addr != new.shuffle_addr);
         let checkpoint_infos: BTreeMap<AttemptId, CheckpointInfo> = new.checkpoints.into_iter().collect();
-        new.attempts.extend(self.unsent(id, &new.attempts, &checkpoint_infos));
+        new.attempts.extend(self.unreported_pauses(id, &new.attempts, &checkpoint_infos));
         let reported: BTreeSet<AttemptId> = new.attempts.iter().map(|report| report.attempt).collect();
         self.give_up_attempts(now, id, &reported, "its tracker no longer knows it", out);
         self.record(
@@ -72,13 +74,14 @@ impl JobTracker {
             },
             out,
         );
-        // Orders of an earlier registration are void: what they asked for shows, or does not, in what it reports.
+        // Orders of the previous registration are void. The reports show which of them were carried
+        // out.
         self.outboxes.insert(id, super::Outbox::default());
-        self.moves.forget(id);
+        self.copies.forget(id);
         let outputs: BTreeSet<AttemptId> = new.outputs.into_iter().collect();
         self.give_up_outputs(now, id, &outputs, "its tracker no longer has it", out);
         if let Some(tracker) = self.cluster.trackers.get_mut(&id) {
-            // What is gone and not needed now may be needed later: then it must be known to be gone.
+            // Outputs that are gone but not needed now may be needed later.
             tracker.outputs.retain(|attempt| outputs.contains(attempt));
         }
         if moved {
@@ -95,7 +98,7 @@ impl JobTracker {
         for (attempt, checkpoint) in checkpoint_infos {
             self.update_checkpoint(id, attempt, checkpoint);
         }
-        // Not before: what it has just checkpointed is known from its reports.
+        // Only now, because the reports above may have added checkpoints.
         self.drop_unknown_checkpoints(id, &checkpoints);
         self.repeat_preemptions(now, id, out);
         let epoch = self.cluster.epoch();
@@ -106,28 +109,29 @@ impl JobTracker {
         }
     }
 
-    /// Reduces that had saved their checkpoints when their tracker died, before it could tell: the state tells.
-    fn unsent(
+    /// Pauses that the tracker did not report because it died after a reduce had saved its
+    /// checkpoint. The checkpoint that it registers with shows the pause.
+    fn unreported_pauses(
         &self,
         id: TrackerId,
         reports: &[AttemptReport],
         checkpoint_infos: &BTreeMap<AttemptId, CheckpointInfo>,
     ) -> Vec<AttemptReport> {
         let Some(tracker) = self.cluster.tracker(id) else { return Vec::new() };
-        let ordered = |attempt: &AttemptId| reports.iter().any(|report| report.attempt == *attempt);
-        let unsent = tracker.running.reduce.iter().filter(|attempt| !ordered(attempt));
+        let reported = |attempt: &AttemptId| reports.iter().any(|report| report.attempt == *attempt);
+        let unreported = tracker.running.reduce.iter().filter(|attempt| !reported(attempt));
         let paused = |attempt: &AttemptId| {
             let status = AttemptStatus::Paused(*checkpoint_infos.get(attempt)?);
             Some(AttemptReport { attempt: *attempt, status })
         };
-        unsent.filter_map(paused).collect()
+        unreported.filter_map(paused).collect()
     }
 
-    /// A tracker serves what it has at another address: reducers that know the old one are told the new.
+    /// A tracker serves its map outputs at a new address, which reduces must get.
     fn reannounce_outputs(&mut self, now: Time, id: TrackerId, out: &mut Vec<Effect>) {
         let cluster = &self.cluster;
-        let saved_work = |map: &AttemptId| cluster.attempt(*map).is_some_and(|map| map.output_on == id);
-        self.fetch_failures.retain(|map, _| !saved_work(map));
+        let is_output_on = |map: &AttemptId| cluster.attempt(*map).is_some_and(|map| map.output_on == id);
+        self.fetch_failures.retain(|map, _| !is_output_on(map));
         let outputs = self.cluster.tracker(id).into_iter().flat_map(|tracker| &tracker.outputs);
         let counts = |attempt: &&AttemptId| {
             let job = self.cluster.job(attempt.job()).filter(|job| job.is_running());
@@ -138,7 +142,7 @@ impl JobTracker {
         }
     }
 
-    /// What a tracker has of finished jobs or unknown can go.
+    /// Orders the deletion of files of jobs that are finished or unknown.
     fn clean_unknown_jobs(&mut self, tracker: TrackerId, jobs: BTreeSet<JobId>) {
         for job in jobs {
             match self.cluster.jobs.get_mut(&job).filter(|job| !job.is_over()) {
@@ -167,7 +171,7 @@ impl JobTracker {
         while outbox.waiting.front().is_some_and(|(number, _)| *number <= acked) {
             outbox.waiting.pop_front();
         }
-        // A repeat gets the same answer and changes nothing.
+        // A repeated heartbeat gets the same answer and changes nothing.
         if seq > outbox.seq {
             outbox.seq = seq;
             let running = attempts.iter().filter(|report| !Self::is_final(&report.status));
@@ -203,18 +207,19 @@ impl JobTracker {
         self.record(now, Fact::TrackerSuspected { tracker: id, why: why.into() }, out);
     }
 
-    /// Given up: what it ran runs elsewhere, and maps whose output reduces still need run again.
+    /// Gives up a tracker: its attempts run elsewhere, and maps whose output is still needed run
+    /// again.
     pub(super) fn lose(&mut self, now: Time, id: TrackerId, why: &str, out: &mut Vec<Effect>) {
         self.record(now, Fact::TrackerLost { tracker: id, why: why.into() }, out);
         self.outboxes.remove(&id);
-        self.moves.forget(id);
+        self.copies.forget(id);
         self.give_up_attempts(now, id, &BTreeSet::new(), TRACKER_LOST, out);
         let on_hold = self.checkpoints_on_hold(id);
         self.give_up_checkpoints(now, id, &on_hold, TRACKER_LOST, out);
         self.give_up_outputs(now, id, &BTreeSet::new(), TRACKER_LOST, out);
     }
 
-    /// A person wants a lost tracker forgotten.
+    /// A user removes a lost tracker from the list of known trackers.
     pub(super) fn forget(
         &mut self,
         now: Time,
@@ -232,7 +237,7 @@ impl JobTracker {
         Self::reply(request, reply, out);
     }
 
-    /// Trackers that have been lost for long, as far as no job counts on anything of theirs.
+    /// Forgets trackers that have been lost for long and have no file that a job needs.
     pub(super) fn forget_lost(&mut self, now: Time, out: &mut Vec<Effect>) {
         let lost = self.cluster.trackers().filter(|tracker| {
             tracker.state == TrackerState::Lost && now.since(tracker.last_seen) >= self.config.forget_after
@@ -257,11 +262,13 @@ impl JobTracker {
         };
         let name = &tracker.name;
         if tracker.state != TrackerState::Lost {
-            return Some(format!("{name} is not lost: stop it, and wait until it is"));
+            return Some(format!("{name} is not lost: stop it, and wait until it is lost"));
         }
         let active = |attempt: &&AttemptId| self.cluster.job(attempt.job()).is_some_and(|job| !job.is_over());
-        let on_hold = tracker.outputs.iter().chain(&tracker.checkpoints).find(active);
-        on_hold.map(|attempt| format!("{} still counts on output of {name}: forget it later", attempt.job()))
+        let needed = tracker.outputs.iter().chain(&tracker.checkpoints).find(active);
+        needed.map(|attempt| {
+            format!("{} still needs files on {name}: try again when the job has ended", attempt.job())
+        })
     }
 
     fn give_up_attempts(
@@ -304,8 +311,9 @@ impl JobTracker {
         }
     }
 
-    /// A reduce has to start over, so that output nobody needed any more may be needed again. All maps are looked at only
-    /// if some may have gone meanwhile: reduces are paused by the thousand.
+    /// Checks whether map outputs that were lost while no reduce needed them are needed again,
+    /// because a reduce has to start over. All maps are checked only if outputs may have been lost:
+    /// a job can have thousands of paused reduces.
     pub(super) fn require_outputs(&mut self, now: Time, job: JobId, out: &mut Vec<Effect>) {
         if !self.lost_unneeded_outputs.contains(&job) {
             return;
@@ -327,8 +335,9 @@ impl JobTracker {
         }
     }
 
-    /// Sends what is new in a job's map events to the trackers that run its reduces. With many of them that would be
-    /// much work for each map: they get it with their next heartbeat, unless it is what they all wait for.
+    /// Sends new map events of jobs to the trackers that run their reduces. A job with many running
+    /// reduces would cause many orders for each map, so its trackers get the events with the next
+    /// heartbeat, unless all maps are done.
     pub(super) fn send_map_events(&mut self) {
         for id in std::mem::take(&mut self.pending_map_events) {
             let Some(job) = self.cluster.job(id) else { continue };
@@ -339,8 +348,8 @@ impl JobTracker {
             let trackers: BTreeSet<TrackerId> = reduces.map(|attempt| attempt.tracker).collect();
             let is_last = job.is_done(Phase::Map);
             for tracker in trackers {
-                // Whatever a tracker has not acknowledged is told again with each word: one that is behind gets the rest
-                // with its next heartbeat.
+                // Unacknowledged orders are sent again with every message. A tracker that is behind
+                // gets the events with its next heartbeat.
                 let behind = self.outboxes.get(&tracker).map_or(0, |outbox| outbox.waiting.len());
                 if is_last || behind < UNACKED_ORDERS_MAX {
                     self.send_map_events_of(tracker, id);
@@ -357,15 +366,15 @@ impl JobTracker {
         }
     }
 
-    /// Whatever a tracker does not know yet of a job's map events, up to the first that names a tracker which has not
-    /// registered since the JobTracker started: its address is not known before it does. If it is lost instead, the
-    /// output is withdrawn.
+    /// Sends a tracker the map events of a job that it has not received, up to the first one that
+    /// names an awaited tracker: its address is unknown until it registers. If that tracker is lost
+    /// instead, the output is withdrawn.
     fn send_map_events_of(&mut self, tracker: TrackerId, id: JobId) {
-        // Reduces of a finished job may take a while to die, and need nothing any more.
+        // Reduces of a finished job may take a while to end and need nothing any more.
         let Some(job) = self.cluster.job(id).filter(|job| job.is_running()) else { return };
         let outbox = self.outboxes.entry(tracker).or_default();
         let first = outbox.map_events.get(&id).copied().unwrap_or(0);
-        // An output that was withdrawn or copied since holds nothing back.
+        // An output that was withdrawn or copied since does not delay later events.
         let counts = |map: AttemptId, on: TrackerId| {
             let winner = job.task(map.task).and_then(Task::winner);
             winner.is_some_and(|winner| winner.id == map && winner.output_on == on)
@@ -388,7 +397,7 @@ impl JobTracker {
         }
     }
 
-    /// Whether a report says that the process is gone.
+    /// Whether the process of the attempt has ended.
     pub(super) fn is_final(status: &AttemptStatus) -> bool {
         !matches!(status, AttemptStatus::Running(_))
     }

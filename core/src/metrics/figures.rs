@@ -1,4 +1,4 @@
-//! What is told of one job.
+//! The metrics of one job.
 
 use crate::{
     phase::PerPhase,
@@ -6,7 +6,7 @@ use crate::{
     time::{Span, Time},
 };
 
-/// Preemption from a job, by what came of it.
+/// Preemptions of a job, by result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct PreemptionCounts {
@@ -15,31 +15,32 @@ pub struct PreemptionCounts {
     pub kills: u32,
     pub resumes: u32,
     pub migrations: u32,
-    /// Splits, pauses and kills for the job's own sake or the machine's: of stragglers, of nodes that are drained.
+    /// Splits, pauses and kills that were not for another job: of stragglers, and on draining
+    /// nodes.
     pub internal: u32,
 }
 
 impl PreemptionCounts {
-    /// How often a slot was preempted for others.
+    /// Number of preemptions for other jobs.
     pub fn preemptions(&self) -> u32 {
         self.splits + self.pauses + self.kills
     }
 }
 
-/// How the work of lost trackers was resumed.
+/// How fast work of lost trackers was launched again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovery {
-    /// Tasks that had to run again and did.
+    /// Tasks that had to run again and were launched.
     pub tasks: u32,
     /// Maps among them.
     pub maps: u32,
-    /// Maps that ran where their input is.
+    /// Maps among them that were node-local.
     pub local: u32,
-    /// From the loss to the launch, over all.
+    /// Time from the loss to the launch, summed over all tasks.
     pub waited: Span,
-    /// The same of maps.
+    /// The same for maps.
     pub maps_waited: Span,
-    /// The longest of these.
+    /// The longest of these times.
     pub longest: Span,
 }
 
@@ -55,102 +56,104 @@ impl Recovery {
         self.longest = self.longest.max(waited);
     }
 
-    /// How long a task waited, on average; none if none was lost: nobody's wait is not a short one.
+    /// Mean time from loss to launch; `None` if no task was lost.
     pub fn mean_wait(&self) -> Option<Span> {
         self.waited.0.checked_div(u64::from(self.tasks)).map(Span)
     }
 
-    /// How long a map waited, on average; none if none was lost.
+    /// Mean time from loss to launch of a map; `None` if no map was lost.
     pub fn mean_map_wait(&self) -> Option<Span> {
         self.maps_waited.0.checked_div(u64::from(self.maps)).map(Span)
     }
 
-    /// Part of the maps that ran again where their input is; none if none was lost.
+    /// Part of the lost maps that ran again node-local; `None` if no map was lost.
     pub fn locality(&self) -> Option<f64> {
         (self.maps > 0).then(|| f64::from(self.local) / f64::from(self.maps))
     }
 }
 
-/// One job's figures.
+/// The metrics of one job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobFigures {
-    /// Its name.
+    /// The name of the job.
     pub name: String,
-    /// Whose.
+    /// Its user.
     pub user: String,
-    /// What it is compared with; its name if its settings do not say.
+    /// The group of jobs that it is compared with: the setting `group`, else its name.
     pub group: String,
-    /// Tasks as submitted.
+    /// Number of tasks at submission.
     pub tasks: PerPhase<u32>,
-    /// When it came.
+    /// When it was submitted.
     pub submitted: Time,
     /// When its first map was launched.
     pub first_map: Option<Time>,
     /// When its last map was done.
     pub maps_done: Option<Time>,
-    /// When it was over.
+    /// When it ended.
     pub ended: Option<Time>,
-    /// When it was looked at last, if it was not over then.
-    pub last_looked_at: Option<Time>,
+    /// The end of the observation, if the job had not ended by then.
+    pub observed_until: Option<Time>,
     /// Whether it succeeded.
     pub succeeded: bool,
-    /// Maps launched node-local, rack-local, elsewhere.
+    /// Number of maps launched node-local, rack-local and off-rack.
     pub near: [u32; 3],
-    /// Preemption.
+    /// Preemptions.
     pub preemption: PreemptionCounts,
-    /// Duplicates launched.
+    /// Number of duplicates launched.
     pub duplicates: u32,
-    /// Slot time of attempts that failed, or whose output or state is gone.
+    /// Slot time of attempts that failed, or whose output or checkpoint was lost.
     pub lost: Span,
-    /// Slot time from being told to release a slot by splitting or pausing until it was free.
+    /// Slot time from a request to split or pause until the slot was free.
     pub preemption_latency: Span,
-    /// Slot time until attempts that are there only because a slot was preempted had begun: starting, reading a state
-    /// back, having it come from elsewhere. In no fact: who knows it says so (`Metrics::restarted`).
+    /// Slot time that attempts after a preemption needed to start: process start, reading or
+    /// copying the checkpoint. No fact contains it; a simulator reports it with
+    /// `Metrics::restarted`.
     pub restarting: Span,
-    /// Bytes read for nothing.
+    /// Bytes that were read by attempts that were killed.
     pub lost_bytes: u64,
-    /// Slot time in all.
+    /// Total slot time.
     pub held: PerPhase<Span>,
-    /// Time that its reduces waited for slots after its maps were done, over all; while somebody holds one by hand it waits for none.
+    /// Time that its reduces waited for slots after its maps were done, summed over the reduces. A
+    /// reduce on hold does not wait for a slot.
     pub reduce_waited: Span,
-    /// How its work that was lost with a tracker was resumed.
+    /// How fast its work on lost trackers was launched again.
     pub recovery: Recovery,
 }
 
 impl JobFigures {
-    /// From submission to end.
+    /// Time from submission to end.
     pub fn makespan(&self) -> Option<Span> {
         self.ended.map(|ended| ended.since(self.submitted))
     }
 
-    /// From submission to the first map; to its end for a job that ended without one, which waited all its life. So
-    /// waiting and execution add up to the makespan, job by job and on average.
+    /// Time from submission to the launch of the first map, or to the end if no map was launched.
+    /// Waiting and execution add up to the makespan.
     pub fn waiting(&self) -> Option<Span> {
         self.first_map.or(self.ended).map(|first| first.since(self.submitted))
     }
 
-    /// From the first map to the end; nothing if there was no map.
+    /// Time from the launch of the first map to the end; 0 if no map was launched.
     pub fn execution(&self) -> Option<Span> {
         let ended = self.ended?;
         Some(ended.since(self.first_map.unwrap_or(ended)))
     }
 
-    /// How many times longer than alone.
+    /// Makespan relative to that of the same job alone on the cluster.
     pub fn slowdown(&self, alone: Span) -> Option<f64> {
         self.makespan().map(|elapsed| elapsed.as_secs_f64() / alone.as_secs_f64().max(1e-6))
     }
 
-    /// How long one of its reduces waited for slots after its maps were done, on average; none if it has no reduces.
+    /// Mean time that a reduce waited for slots after the maps were done; `None` without reduces.
     pub fn reduce_wait(&self) -> Option<Span> {
         self.reduce_waited.0.checked_div(u64::from(self.tasks.reduce)).map(Span)
     }
 
-    /// Slot time that preemption has cost beside work that was lost.
+    /// Slot time that preemption cost, without lost work.
     pub fn overhead(&self) -> Span {
         self.preemption_latency + self.restarting
     }
 
-    /// Part of its maps that ran where their input is; none if none was launched.
+    /// Part of its maps that were launched node-local; `None` if none was launched.
     pub fn locality(&self) -> Option<f64> {
         let all: u32 = self.near.iter().sum();
         (all > 0).then(|| f64::from(self.near[0]) / f64::from(all))

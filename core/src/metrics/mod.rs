@@ -1,16 +1,16 @@
-//! The papers' metrics, from facts and nothing else: the daemon, the simulator and a history file give the same
-//! figures for the same facts.
+//! The metrics of the papers, computed only from facts. The daemon, the simulator and a history
+//! file give the same metrics for the same facts.
 //!
-//! | figure | paper | here |
+//! | metric | paper | here |
 //! |---|---|---|
 //! | makespan, waiting, execution | hSRTF | [`JobFigures::makespan`] = waiting (to the first map) + execution |
 //! | slowdown | FCS | [`JobFigures::slowdown`]: makespan over that of the same job alone |
-//! | wait of reduces | FCS | [`JobFigures::reduce_wait`]: for a slot, after the job's maps are done |
-//! | preemptions, work lost | FCS, Chronos | [`JobFigures::preemption`], [`JobFigures::lost`]; what they cost beside it: [`JobFigures::overhead`] |
+//! | wait of reduces | FCS | [`JobFigures::reduce_wait`]: for a slot, after the maps of the job are done |
+//! | preemptions, lost work | FCS, Chronos | [`JobFigures::preemption`], [`JobFigures::lost`]; other cost: [`JobFigures::overhead`] |
 //! | locality | all | [`JobFigures::near`] |
-//! | wait and locality of recovery | Chronos | [`Recovery`], of each job and of all |
+//! | wait and locality of recovery | Chronos | [`Recovery`], for each job and in total |
 //! | dissatisfaction, fairness | COSHH | [`shares::Shares`] |
-//! | scheduling time | COSHH | `schedulers::timed`, by the clock of who asks: it is in no fact |
+//! | scheduling time | COSHH | `schedulers::timed`, measured with the clock of the caller: no fact contains it |
 
 mod figures;
 pub mod shares;
@@ -34,44 +34,44 @@ use std::{
 };
 use timeline::Timeline;
 
-/// How the core's reason for splitting a slow map begins.
+/// The start of the reason of a split of a slow map.
 const STRAGGLER: &str = "straggler-split";
 
-/// The key of a job's settings that names what it is compared with.
+/// The setting of a job that names the group that it is compared with.
 pub const GROUP: &str = "group";
 
-/// What a job is compared with: what its settings say, or jobs of its name.
+/// The group of a job: the setting `group`, else the name of the job.
 pub fn group(spec: &JobSpec) -> &str {
     spec.conf.get(GROUP).unwrap_or(&spec.name)
 }
 
-/// So many jobs' use of slots can still be told apart.
+/// Number of jobs whose slot use is recorded separately.
 pub const JOBS_SHOWN_MAX: usize = 40;
 
-/// What is kept of a job while it runs.
+/// State of a job while it runs.
 #[derive(Debug)]
 struct Live {
     spec: Arc<JobSpec>,
-    /// The split of each map; more after splits.
+    /// The root split of each map. Splits of maps add entries.
     roots: Vec<u32>,
     maps_done: u32,
-    /// How long each map that is done took.
+    /// The duration of each map that is done.
     elapsed: Vec<Span>,
     reduces: Vec<ReduceProgress>,
 }
 
-/// A reduce, as far as its waiting goes.
+/// State of a reduce, to measure its waiting time.
 #[derive(Debug, Clone, Copy)]
 struct ReduceProgress {
-    /// Since when it waits for a slot, if nothing of it runs and nobody holds it.
+    /// Since when it waits for a slot, if no attempt is running and it is not on hold.
     since: Time,
     running: u32,
     is_done: bool,
-    /// Somebody holds it by hand: it waits for that somebody, and for no slot.
+    /// It is on hold: it does not wait for a slot.
     is_on_hold: bool,
-    /// Slot time that is in the state it has checkpointed.
+    /// Slot time of the work in its checkpoint.
     checkpointed: Span,
-    /// Where it was paused last. Several attempts may take up the same state, one after the other.
+    /// The tracker where it was paused last. Several attempts may resume from the same checkpoint.
     paused_on: Option<TrackerId>,
 }
 
@@ -80,7 +80,7 @@ impl ReduceProgress {
         Self { since, running: 0, is_done: false, is_on_hold: false, checkpointed: Span(0), paused_on: None }
     }
 
-    /// Whether it waits for a slot, if its maps are done.
+    /// Whether it waits for a slot, provided that the maps are done.
     fn waits(&self) -> bool {
         !self.is_done && !self.is_on_hold && self.running == 0
     }
@@ -97,13 +97,13 @@ struct HeldSlot {
 struct PreemptRequest {
     kind: PreemptKind,
     at: Time,
-    /// For the slot's sake, not for the task's or the node's.
+    /// For another job, not because of a straggler or a drain.
     for_others: bool,
-    /// And its task is held from then on.
+    /// Whether the task is on hold from then on.
     holds: bool,
 }
 
-/// All figures.
+/// The metrics of all jobs.
 #[derive(Debug, Default)]
 pub struct Metrics {
     figures: BTreeMap<JobId, JobFigures>,
@@ -114,38 +114,38 @@ pub struct Metrics {
     lost_trackers: BTreeMap<TrackerId, Time>,
     draining: BTreeSet<TrackerId>,
     to_recover: BTreeMap<TaskId, Time>,
-    /// How lost work was resumed.
+    /// How fast lost work was launched again, over all jobs.
     pub recovery: Recovery,
     /// Slot use by group.
     pub timeline: Timeline,
-    /// Slot use by job, of the first [`JOBS_SHOWN_MAX`].
+    /// Slot use by job, for the first [`JOBS_SHOWN_MAX`] jobs.
     pub by_job: Timeline,
-    /// Who has what they were promised; counted if users are set.
+    /// Slots of users compared with their minimum shares, if users were configured.
     pub shares: Shares,
 }
 
 impl Metrics {
-    /// For users with promises.
+    /// Metrics with the minimum shares of users.
     pub fn with_users(users: impl IntoIterator<Item = (String, shares::MinShare)>) -> Self {
         Self { shares: Shares::new(users), ..Self::default() }
     }
 
-    /// Every job's figures, oldest first.
+    /// The metrics of all jobs, oldest first.
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, &JobFigures)> {
         self.figures.iter().map(|(id, figures)| (*id, figures))
     }
 
-    /// One job's.
+    /// The metrics of one job.
     pub fn job(&self, id: JobId) -> Option<&JobFigures> {
         self.figures.get(&id)
     }
 
-    /// When it was first known that a tracker is lost, of those that have not come back.
+    /// When the first of the trackers that are still lost was lost.
     pub fn first_loss(&self) -> Option<Time> {
         self.lost_trackers.values().copied().min()
     }
 
-    /// Takes one fact in.
+    /// Adds one fact.
     pub fn observe(&mut self, at: Time, fact: &Fact) {
         match fact {
             Fact::TrackerJoined { tracker, host, rack, .. } => {
@@ -158,8 +158,8 @@ impl Metrics {
             }
             Fact::JobSubmitted { job, spec, .. } => self.submitted(at, *job, spec),
             Fact::JobEnded { job, outcome } => self.ended(at, *job, outcome),
-            Fact::AttemptLaunched { attempt, tracker, speculative, from, .. } => {
-                self.launched(at, *attempt, *tracker, *speculative, *from);
+            Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, .. } => {
+                self.launched(at, *attempt, *tracker, *speculative, *resumed_from);
             }
             Fact::TrackerDraining { tracker, .. } => {
                 self.draining.insert(*tracker);
@@ -170,9 +170,7 @@ impl Metrics {
             Fact::PreemptionRequested { attempt, kind, fault: false, why, hold } => {
                 self.preempted(at, *attempt, *kind, why, *hold);
             }
-            Fact::PauseRefused { attempt } | Fact::PreemptionRefused { attempt, .. } => {
-                self.refused(*attempt)
-            }
+            Fact::PreemptionRefused { attempt, .. } => self.refused(*attempt),
             Fact::TaskReleased { task } => {
                 if let Some(reduce) = self.reduce(*task) {
                     (reduce.is_on_hold, reduce.since) = (false, at);
@@ -184,8 +182,7 @@ impl Metrics {
             Fact::AttemptFailed { attempt, .. } => self.wasted(at, *attempt, 0),
             Fact::AttemptKilled { attempt, bytes_in, .. } => self.wasted(at, *attempt, *bytes_in),
             Fact::MapOutputLost { attempt, .. } => self.output_lost(at, *attempt),
-            Fact::CheckpointLost { attempt, .. } => self.checkpoint_lost(*attempt, None),
-            Fact::StageLost { attempt, time, .. } => self.checkpoint_lost(*attempt, Some(*time)),
+            Fact::CheckpointLost { attempt, .. } => self.checkpoint_lost(*attempt),
             _ => {}
         }
     }
@@ -201,7 +198,7 @@ impl Metrics {
             first_map: None,
             maps_done: None,
             ended: None,
-            last_looked_at: None,
+            observed_until: None,
             succeeded: false,
             near: [0; 3],
             preemption: PreemptionCounts::default(),
@@ -252,7 +249,7 @@ impl Metrics {
         id: AttemptId,
         on: TrackerId,
         speculative: bool,
-        from: Option<AttemptId>,
+        resumed_from: Option<AttemptId>,
     ) {
         self.held.insert(id, HeldSlot { since: at, on, preempted: None });
         let near = (id.phase() == Phase::Map).then(|| self.near(id.task, on)).flatten();
@@ -269,7 +266,7 @@ impl Metrics {
         }
         let live = self.live.get_mut(&id.job()).filter(|_| id.phase() == Phase::Reduce);
         if let Some(reduce) = live.and_then(|live| live.reduces.get_mut(id.task.index as usize)) {
-            if from.is_some() {
+            if resumed_from.is_some() {
                 figures.preemption.resumes += 1;
                 figures.preemption.migrations +=
                     u32::from(reduce.paused_on.is_some_and(|before| before != on));
@@ -283,36 +280,37 @@ impl Metrics {
         self.shares.holds(at, &user, 1);
     }
 
-    /// What is kept of a reduce of a job that runs.
+    /// State of a reduce of a running job.
     fn reduce(&mut self, id: TaskId) -> Option<&mut ReduceProgress> {
         let live = self.live.get_mut(&id.job).filter(|_| id.phase == Phase::Reduce)?;
         live.reduces.get_mut(id.index as usize)
     }
 
-    /// It is to release its slot. Asked again in the same way, it was asked when it was asked first.
+    /// An attempt was preempted. A repeated request of the same kind keeps the time of the first
+    /// one.
     fn preempted(&mut self, at: Time, id: AttemptId, kind: PreemptKind, why: &str, holds: bool) {
         let Some(held) = self.held.get_mut(&id) else { return };
         let for_others = !self.draining.contains(&held.on) && !why.starts_with(STRAGGLER);
-        let before = held.preempted.filter(|preempt_record| preempt_record.kind == kind);
-        let holds = holds || held.preempted.is_some_and(|preempt_record| preempt_record.holds);
-        let at = before.map_or(at, |preempt_record| preempt_record.at);
+        let before = held.preempted.filter(|request| request.kind == kind);
+        let holds = holds || held.preempted.is_some_and(|request| request.holds);
+        let at = before.map_or(at, |request| request.at);
         held.preempted = Some(PreemptRequest { kind, at, for_others, holds });
         if let Some(reduce) = self.reduce(id.task) {
             reduce.is_on_hold |= holds;
         }
     }
 
-    /// It continues as if nobody had asked.
+    /// The attempt refused and continues.
     fn refused(&mut self, id: AttemptId) {
-        let preempt_record = self.held.get_mut(&id).and_then(|held| held.preempted.take());
-        if preempt_record.is_some_and(|preempt_record| preempt_record.holds)
+        let request = self.held.get_mut(&id).and_then(|held| held.preempted.take());
+        if request.is_some_and(|request| request.holds)
             && let Some(reduce) = self.reduce(id.task)
         {
             reduce.is_on_hold = false;
         }
     }
 
-    /// Its slot is free.
+    /// The slot of an attempt is free.
     fn released(&mut self, at: Time, id: AttemptId) -> Option<HeldSlot> {
         let held = self.held.remove(&id)?;
         if let Some(reduce) = self.reduce(id.task) {
@@ -345,7 +343,7 @@ impl Metrics {
         self.map_done(at, id);
     }
 
-    /// A slot was given back with nothing lost.
+    /// An attempt was split or paused.
     fn released_losslessly(
         &mut self,
         at: Time,
@@ -353,13 +351,13 @@ impl Metrics {
         held: Option<HeldSlot>,
         count: fn(&mut PreemptionCounts) -> &mut u32,
     ) {
-        let preempt_record = held.and_then(|held| held.preempted);
+        let request = held.and_then(|held| held.preempted);
         if let Some(figures) = self.figures.get_mut(&id.job()) {
-            let for_others = preempt_record.is_none_or(|preempt_record| preempt_record.for_others);
+            let for_others = request.is_none_or(|request| request.for_others);
             *(if for_others { count(&mut figures.preemption) } else { &mut figures.preemption.internal }) +=
                 1;
-            figures.preemption_latency = figures.preemption_latency
-                + preempt_record.map_or(Span(0), |preempt_record| at.since(preempt_record.at));
+            figures.preemption_latency =
+                figures.preemption_latency + request.map_or(Span(0), |request| at.since(request.at));
         }
     }
 
@@ -387,28 +385,27 @@ impl Metrics {
         }
     }
 
-    /// What a reduce had checkpointed is gone, or so much of it.
-    fn checkpoint_lost(&mut self, id: AttemptId, part: Option<Span>) {
+    /// The checkpoint of a reduce is lost, and with it the slot time that went into it.
+    fn checkpoint_lost(&mut self, id: AttemptId) {
         let Some(reduce) = self.reduce(id.task) else { return };
-        let lost = part.unwrap_or(reduce.checkpointed).min(reduce.checkpointed);
-        reduce.checkpointed = Span(reduce.checkpointed.0 - lost.0);
+        let lost = std::mem::take(&mut reduce.checkpointed);
         if let Some(figures) = self.figures.get_mut(&id.job()) {
             figures.lost = figures.lost + lost;
         }
     }
 
-    /// An attempt has failed.
+    /// An attempt failed or was killed.
     fn wasted(&mut self, at: Time, id: AttemptId, bytes: u64) {
         let Some(held) = self.released(at, id) else { return };
         let running = self.live.contains_key(&id.job());
         if let Some(figures) = self.figures.get_mut(&id.job()) {
             figures.lost = figures.lost + at.since(held.since);
             figures.lost_bytes += bytes;
-            if let Some(preempt_record) =
-                held.preempted.filter(|preempt_record| running && preempt_record.kind == PreemptKind::Kill)
+            if let Some(request) =
+                held.preempted.filter(|request| running && request.kind == PreemptKind::Kill)
             {
-                figures.preemption.kills += u32::from(preempt_record.for_others);
-                figures.preemption.internal += u32::from(!preempt_record.for_others);
+                figures.preemption.kills += u32::from(request.for_others);
+                figures.preemption.internal += u32::from(!request.for_others);
             }
         }
         if running && let Some(lost) = self.lost_trackers.get(&held.on) {
@@ -434,24 +431,24 @@ impl Metrics {
         let elapsed = live.elapsed.get_mut(id.task.index as usize).map(std::mem::take);
         figures.lost = figures.lost + elapsed.unwrap_or_default();
         if let Some(done) = figures.maps_done.take() {
-            // From here on its reduces wait for a map, not for a slot.
+            // From now on the reduces wait for a map, not for a slot.
             for reduce in live.reduces.iter().filter(|reduce| reduce.waits()) {
                 figures.reduce_waited = figures.reduce_waited + at.since(done.max(reduce.since));
             }
         }
     }
 
-    /// An attempt that is there only because a slot was preempted took so long to begin.
+    /// Adds the time that an attempt after a preemption needed to start.
     pub fn restarted(&mut self, job: JobId, elapsed: Span) {
         if let Some(figures) = self.figures.get_mut(&job) {
             figures.restarting = figures.restarting + elapsed;
         }
     }
 
-    /// Nobody looks any further: active jobs count as they stand.
+    /// Ends the observation: active jobs count in their current state.
     pub fn leave(&mut self, at: Time) {
         for figures in self.figures.values_mut().filter(|figures| figures.ended.is_none()) {
-            figures.last_looked_at = Some(at);
+            figures.observed_until = Some(at);
         }
     }
 }

@@ -1,20 +1,22 @@
-//! Who holds how many slots against what they were promised: dissatisfaction and fairness, over time.
+//! Slots of users compared with their minimum shares: dissatisfaction and fairness, over time.
 //!
 //! COSHH (Rasooli and Down), section 5.1. Dissatisfaction(t) is the sum over users with work of
-//! `(min_share - slots) / min_share * weight` where that is above 0; Fairness(t) the sum over users of how far what they
-//! have beyond their minimum share is from the mean of users of their weight. Both are lower for better.
-//! Differs from the paper: it gives one number for a run and does not say of which moment; ours is the mean over the
-//! time in which anybody has work. A user without work is in neither sum: he lacks nothing.
+//! `(min_share - slots) / min_share * weight` where this is positive. Fairness(t) is the sum over
+//! users of the difference between their slots beyond the minimum share and the mean of this value
+//! over users of the same weight. For both, lower is better.
+//!
+//! Differs from the paper, which gives one number for a run and does not say for which time: ours
+//! is the mean over the time in which any user has work. Users without work are in neither sum.
 
 use crate::time::Time;
 use std::collections::BTreeMap;
 
-/// What a user was promised.
+/// The minimum share of a user.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MinShare {
-    /// Slots.
+    /// Number of slots.
     pub min_share: f64,
-    /// What he counts for.
+    /// The weight of the user.
     pub weight: f64,
 }
 
@@ -25,29 +27,29 @@ struct User {
     slots: i64,
 }
 
-/// All users.
+/// The shares of all users, over time.
 #[derive(Debug, Clone, Default)]
 pub struct Shares {
     users: BTreeMap<String, User>,
     since: Time,
-    /// Seconds with work, and the two figures times seconds.
+    /// Seconds with work, and both metrics multiplied by seconds.
     sums: [f64; 3],
 }
 
 impl Shares {
-    /// Users and what they were promised.
+    /// Starts with the minimum shares of all users.
     pub fn new(users: impl IntoIterator<Item = (String, MinShare)>) -> Self {
         let users =
             users.into_iter().map(|(name, min_share_of)| (name, User { min_share_of, jobs: 0, slots: 0 }));
         Self { users: users.collect(), ..Self::default() }
     }
 
-    /// A user has one job more, or one less.
+    /// The number of active jobs of a user has changed.
     pub(super) fn demands(&mut self, at: Time, user: &str, jobs: i64) {
         self.change(at, user, |user| user.jobs += jobs);
     }
 
-    /// A user has one slot more, or one less.
+    /// The number of slots of a user has changed.
     pub(super) fn holds(&mut self, at: Time, user: &str, slots: i64) {
         self.change(at, user, |user| user.slots += slots);
     }
@@ -68,7 +70,7 @@ impl Shares {
         }
     }
 
-    /// The two figures at this moment.
+    /// Dissatisfaction and fairness now.
     pub fn now(&self) -> (f64, f64) {
         let with_work = || self.users.values().filter(|user| user.jobs > 0);
         let lacks = |user: &User| {
@@ -88,12 +90,12 @@ impl Shares {
         (with_work().map(lacks).sum(), unfair)
     }
 
-    /// Dissatisfaction, mean over time.
+    /// Dissatisfaction, the mean over time.
     pub fn dissatisfaction(&self) -> f64 {
         self.sums[1] / self.sums[0].max(1e-9)
     }
 
-    /// Fairness, mean over time.
+    /// Fairness, the mean over time.
     pub fn fairness(&self) -> f64 {
         self.sums[2] / self.sums[0].max(1e-9)
     }
@@ -117,7 +119,8 @@ mod tests {
         }
         shares.holds(Time(0), "a", 1);
         shares.holds(Time(0), "b", 1);
-        // a lacks 3 of 4, times 2; c has no work. a has -3 beyond, b has 1: their mean is -1.
+        // a lacks 3 of 4 slots, with weight 2. c has no work. a has -3 slots beyond its minimum
+        // share, b has 1: the mean is -1.
         let (dissatisfaction, fairness) = shares.now();
         assert!((dissatisfaction - 1.5).abs() < 1e-12 && (fairness - 4.0).abs() < 1e-12);
         shares.holds(Time(10_000_000), "a", 3);

@@ -1,4 +1,4 @@
-//! Figures of a small life, worked out by hand.
+//! The metrics of small histories, compared with values computed by hand.
 
 use super::*;
 use crate::{
@@ -52,9 +52,9 @@ fn attempt(phase: Phase, index: u32, number: u32) -> AttemptId {
     TaskId { job: JobId(1), phase, index }.attempt(number)
 }
 
-fn launched(attempt: AttemptId, tracker: u32, from: Option<AttemptId>) -> Fact {
+fn launched(attempt: AttemptId, tracker: u32, resumed_from: Option<AttemptId>) -> Fact {
     let (tracker, why) = (TrackerId(tracker), Why::rule("test"));
-    Fact::AttemptLaunched { attempt, tracker, speculative: false, from, why }
+    Fact::AttemptLaunched { attempt, tracker, speculative: false, resumed_from, why }
 }
 
 fn succeeded(attempt: AttemptId) -> Fact {
@@ -98,9 +98,9 @@ fn a_job_that_is_split_paused_and_moved() {
     assert_eq!(job.waiting().zip(job.execution()).map(|(a, b)| a + b), job.makespan());
     assert_eq!(job.execution(), Some(Span::secs(38)));
     assert_eq!(job.maps_done, Some(Time(30_000_000)));
-    // 30 to 34 at first, 41 to 47 after the pause.
+    // From 30 s to 34 s at first, from 41 s to 47 s after the pause.
     assert_eq!(job.reduce_wait(), Some(Span::secs(10)));
-    assert_eq!(job.near, [2, 1, 0], "m0 and the tail are where their input is, m1 is in the rack");
+    assert_eq!(job.near, [2, 1, 0], "m0 and the remainder are node-local, m1 is rack-local");
     assert_eq!(job.locality(), Some(2.0 / 3.0));
     let recovery = (job.recovery.mean_wait(), job.recovery.mean_map_wait(), job.recovery.locality());
     assert_eq!(recovery, (None, None, None), "nothing was lost: that is no wait of nothing");
@@ -111,7 +111,7 @@ fn a_job_that_is_split_paused_and_moved() {
     assert_eq!(job.held, PerPhase { map: Span::secs(9 + 7 + 5), reduce: Span::secs(7 + 3) });
     assert_eq!(job.slowdown(Span::secs(20)), Some(2.05));
     assert_eq!(job.lost, Span(0));
-    // 20 to 21 and 40 to 41; what starting anew took is in no fact.
+    // From 20 s to 21 s and from 40 s to 41 s. No fact contains the time to start again.
     assert_eq!(job.overhead(), Span::secs(2));
 }
 
@@ -157,7 +157,7 @@ fn work_of_a_lost_tracker() {
     let expected = Recovery { tasks: 2, maps: 2, local: 1, waited, maps_waited: waited, longest };
     assert_eq!(metrics.recovery, expected);
     let job = metrics.job(JobId(1)).expect("it is known");
-    // m0 from 1 to 20, and m1, whose output went with the node, from 1 to 5.
+    // m0 from 1 s to 20 s, and m1, whose output was lost with the node, from 1 s to 5 s.
     assert_eq!((job.lost, job.lost_bytes, job.preemption.kills), (Span::secs(19 + 4), 60, 0));
     assert_eq!(job.near, [2, 0, 2]);
     assert_eq!(job.recovery, metrics.recovery, "all of it is this job's");
@@ -171,7 +171,7 @@ fn play(events: Vec<(u64, Fact)>) -> JobFigures {
     metrics.job(JobId(1)).expect("it is known").clone()
 }
 
-/// Both maps, from 1 to 10 s.
+/// Both maps run from 1 s to 10 s.
 fn maps() -> Vec<(u64, Fact)> {
     let maps = [0, 1].map(|index| attempt(Phase::Map, index, 0));
     let mut events = vec![(0, joined(0, "a")), (0, joined(1, "a")), (1, submitted())];
@@ -182,13 +182,16 @@ fn maps() -> Vec<(u64, Fact)> {
 
 #[test]
 fn duplicate_attempt_has_no_waiting_time() {
-    let (r0, twin) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
+    let (r0, duplicate) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
     let mut events = maps();
     let (tracker, why) = (TrackerId(1), Why::rule("straggler"));
     events.extend([
         (13, launched(r0, 0, None)),
-        (60, Fact::AttemptLaunched { attempt: twin, tracker, speculative: true, from: None, why }),
-        (70, Fact::AttemptKilled { attempt: twin, why: String::new(), bytes_in: 0 }),
+        (
+            60,
+            Fact::AttemptLaunched { attempt: duplicate, tracker, speculative: true, resumed_from: None, why },
+        ),
+        (70, Fact::AttemptKilled { attempt: duplicate, why: String::new(), bytes_in: 0 }),
         (80, succeeded(r0)),
     ]);
     assert_eq!(play(events).reduce_wait(), Some(Span::secs(3)));
@@ -221,10 +224,9 @@ fn lost_checkpoint_counts_as_lost_work() {
         (30, launched(r1, 0, Some(r0))),
         (35, preempted(r1, PreemptKind::Pause)),
         (36, paused(r1)),
-        (36, Fact::StageLost { attempt: r1, why: String::new(), time: Span::secs(2) }),
         (40, Fact::CheckpointLost { attempt: r1, why: String::new() }),
     ]);
-    // 10 to 21 and 30 to 36, of which two are counted once.
+    // From 10 s to 21 s and from 30 s to 36 s.
     assert_eq!(play(events).lost, Span::secs(11 + 6));
 }
 
@@ -282,7 +284,7 @@ fn reduce_on_hold_has_no_slot_wait() {
         Some(Span::secs(2 + 4)),
         "10 to 12, and 121 to 125: not the 100 s between"
     );
-    // One that goes on, for it cannot be paused, is not held; nor is its next wait.
+    // A reduce that refuses to pause is not on hold, and neither is its next wait.
     let mut events = maps();
     events.extend([
         (12, launched(r0, 0, None)),
@@ -294,7 +296,7 @@ fn reduce_on_hold_has_no_slot_wait() {
     ]);
     let job = play(events);
     assert_eq!(job.reduce_wait(), Some(Span::secs(2 + 7)), "10 to 12, and 33 to 40");
-    assert_eq!(job.preemption_latency, Span::secs(3), "asked at 30: the first time failed");
+    assert_eq!(job.preemption_latency, Span::secs(3), "requested at 30 s: the first request was refused");
 }
 
 #[test]

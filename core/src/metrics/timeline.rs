@@ -1,4 +1,5 @@
-//! Who held how many slots when, in a bounded number of steps: when there are too many, each becomes twice as long.
+//! Slot use over time, in a bounded number of steps. When there are too many steps, their length is
+//! doubled.
 
 use crate::{
     phase::{PerPhase, Phase},
@@ -6,14 +7,14 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Steps at most.
+/// Maximum number of steps.
 const STEPS: usize = 512;
 
 /// Slot use over time, by group of jobs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
     step: Span,
-    /// Slot-seconds in each step.
+    /// Slot seconds in each step.
     used: PerPhase<BTreeMap<String, Vec<f64>>>,
 }
 
@@ -24,7 +25,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// A slot was held from one moment to another.
+    /// Adds the use of a slot between two times.
     pub fn add(&mut self, group: &str, phase: Phase, from: Time, to: Time) {
         while to.0 >= self.step.0 * STEPS as u64 {
             self.coarsen();
@@ -52,7 +53,7 @@ impl Timeline {
         }
     }
 
-    /// How long a step is.
+    /// The length of a step.
     pub fn step(&self) -> Span {
         self.step
     }

@@ -1,4 +1,4 @@
-//! What speaks against a task on a tracker.
+//! Whether a task may run on a tracker.
 
 use super::{Plan, Refused};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Plan<'_> {
-    /// Whether `assign` would take it; says whether it would be a duplicate.
+    /// Whether `assign` would accept the task; `true` if it would be a duplicate.
     pub(super) fn check(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
         let duplicate = self.could_run(id, on)?;
         if self.free(on, id.phase) == 0 {
@@ -19,7 +19,7 @@ impl Plan<'_> {
         Ok(duplicate)
     }
 
-    /// Whether a tracker could take a task if it had a slot; says whether it would be a duplicate.
+    /// Whether a tracker could run a task if it had a free slot; `true` if it would be a duplicate.
     pub fn could_run(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
         let Some(job) = self.cluster.job(id.job).filter(|job| job.is_running()) else {
             return Err(Refused::NotPending(id));
@@ -40,7 +40,8 @@ impl Plan<'_> {
         if may_duplicate { Ok(true) } else { Err(Refused::NotPending(id)) }
     }
 
-    /// Whether a tracker could take a task that somebody holds, and has a slot for it that nobody else is promised.
+    /// Whether a tracker could resume a task that is on hold and has a free slot that is not
+    /// reserved for another task.
     pub(crate) fn could_resume(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
         self.fits(job, task, on)?;
         self.may_start_new(job, task, on)?;
@@ -54,7 +55,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Whether anything at all speaks against a task on a tracker.
+    /// Whether a task may run on a tracker, apart from slots.
     fn fits(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
         if self.cluster.draining.contains(&on) {
             return Err(Refused::Draining(on));
@@ -76,7 +77,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Whether a slot here is as good as the one that a task has reserved: as near to what it reads.
+    /// Whether a tracker is as near to the input or checkpoint of a task as the one where a slot is
+    /// reserved for it.
     fn is_equally_near(&self, task: &Task, here: TrackerId, reserved: TrackerId) -> bool {
         if here == reserved || self.reserved.is_exact(task.id) {
             return here == reserved;
@@ -87,7 +89,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Whether a task of which nothing runs may begin on a tracker.
+    /// Whether a task without a running attempt may start on a tracker.
     fn may_start_new(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
         if !job.may_start_task(task) {
             return Err(Refused::SlowStart { job: job.id });
@@ -106,7 +108,7 @@ impl Plan<'_> {
             && self.duplicates(job, phase) < self.duplicates_max(job, phase)
     }
 
-    /// Whether all that try at a task are on trackers that are suspect: it is about to be lost, or is slow to hear of.
+    /// Whether all viable attempts of a task are on suspect trackers.
     fn is_orphaned(&self, task: &Task) -> bool {
         let suspect = |at: &Tracker| at.state == TrackerState::Suspect;
         task.viable().all(|attempt| self.cluster.tracker(attempt.tracker).is_some_and(suspect))

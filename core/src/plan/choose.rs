@@ -1,4 +1,4 @@
-//! What a policy asks a plan: which task of a job fits a tracker best.
+//! Queries of a policy: which task of a job fits a tracker best.
 
 use super::{CheckpointPlace, Locality, Plan};
 use crate::{
@@ -9,8 +9,9 @@ use crate::{
 };
 
 impl Plan<'_> {
-    /// The first of some waiting tasks that this round has not given away and that may run on a tracker. One that has a slot
-    /// reserved gets that, before a policy is asked.
+    /// The first of some pending tasks that this round has not assigned and that may run on a
+    /// tracker. Tasks with a reservation are skipped: they get their slot before the policy
+    /// decides.
     fn first_runnable(
         &self,
         job: &Job,
@@ -30,20 +31,21 @@ impl Plan<'_> {
         })
     }
 
-    /// A job's waiting tasks, without those at the front that are spoken for.
+    /// The pending tasks of a job, without those at the front that are assigned or reserved.
     fn unreserved<'p>(&self, job: &'p Job, phase: Phase) -> impl Iterator<Item = u32> + use<'p> {
-        let is_spoken_for = |index: u32| {
+        let is_taken = |index: u32| {
             let id = TaskId { job: job.id, phase, index };
             self.assigned_tasks.contains(&id) || self.reserved_place(id).is_some()
         };
         let pending = &job.pending[phase];
         let mut below = self.reserved_below.borrow_mut();
         let below = below.entry((job.id, phase)).or_default();
-        *below = pending.from(*below).find(|index| !is_spoken_for(*index)).unwrap_or(u32::MAX);
+        *below = pending.from(*below).find(|index| !is_taken(*index)).unwrap_or(u32::MAX);
         pending.from(*below)
     }
 
-    /// A job's waiting map whose input is nearest to a tracker, no farther than `limit`.
+    /// The pending map of a job whose input is nearest to a tracker, at most as far away as
+    /// `limit`.
     pub fn next_map(&self, job: &Job, tracker: TrackerId, limit: Locality) -> Option<(TaskId, Locality)> {
         if self.open(job, Phase::Map) == 0 || !self.may_use(job, tracker) {
             return None;
@@ -65,8 +67,8 @@ impl Plan<'_> {
         Some((task, Locality::OffRack))
     }
 
-    /// The nearest to its input that any waiting map of a job could run: on trackers that take work, and that neither the
-    /// job nor the map avoids. To wait for anything nearer would be for nothing.
+    /// The best locality that any pending map of a job can get, on trackers that accept work and
+    /// that neither the job nor the map avoids. Waiting for a better one would be useless.
     pub fn best_possible_locality(&self, job: &Job) -> Locality {
         let pending = &job.pending.map;
         let usable = |id: &TrackerId| self.is_live(*id) && self.may_use(job, *id);
@@ -85,7 +87,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Walks whichever is shorter: the hosts of the rack, or the hosts that the job wants.
+    /// Iterates over the shorter of two lists: the hosts of the rack, or the hosts that have input
+    /// of the job.
     fn in_rack(&self, job: &Job, at: &Tracker) -> Option<TaskId> {
         let hosts = self.cluster.hosts_in(at.rack)?;
         let pending = &job.pending.map;
@@ -97,8 +100,8 @@ impl Plan<'_> {
         }
     }
 
-    /// A job's next waiting reduce for a tracker: one whose state lies there; else the first, but not one that could
-    /// go on where its state lies.
+    /// The next pending reduce of a job for a tracker: one whose checkpoint is there, else the
+    /// first one that could not resume on the tracker of its checkpoint.
     pub fn next_reduce(&self, job: &Job, tracker: TrackerId) -> Option<TaskId> {
         if let Some((task, _)) = self.next_reduce_at(job, tracker, CheckpointPlace::Local) {
             return Some(task);
@@ -119,8 +122,8 @@ impl Plan<'_> {
         self.first_runnable(job, Phase::Reduce, tracker, others)
     }
 
-    /// A job's next waiting reduce for a tracker, by where its state is, and no farther than `limit`: with
-    /// [`CheckpointPlace::None`] nothing migrates.
+    /// The next pending reduce of a job for a tracker, by the place of its checkpoint, at most as
+    /// far away as `limit`. With [`CheckpointPlace::None`], no reduce migrates.
     pub fn next_reduce_at(
         &self,
         job: &Job,
@@ -141,19 +144,19 @@ impl Plan<'_> {
         if limit < CheckpointPlace::None {
             return None;
         }
-        let has_state = |index: u32| job.tasks.reduce[index as usize].checkpoint.is_some();
-        let fresh = self.unreserved(job, Phase::Reduce).filter(|index| !has_state(*index));
+        let has_checkpoint = |index: u32| job.tasks.reduce[index as usize].checkpoint.is_some();
+        let fresh = self.unreserved(job, Phase::Reduce).filter(|index| !has_checkpoint(*index));
         if let Some(task) = self.first_runnable(job, Phase::Reduce, tracker, fresh) {
             return Some((task, CheckpointPlace::None));
         }
         if limit < CheckpointPlace::Remote {
             return None;
         }
-        let moved = self.unreserved(job, Phase::Reduce).filter(|index| has_state(*index));
+        let moved = self.unreserved(job, Phase::Reduce).filter(|index| has_checkpoint(*index));
         self.first_runnable(job, Phase::Reduce, tracker, moved).map(|task| (task, CheckpointPlace::Remote))
     }
 
-    /// Whether a job has a waiting task for a tracker, if that had a slot.
+    /// Whether a job has a pending task that a tracker could run if it had a free slot.
     pub fn has_work_for(&self, job: &Job, phase: Phase, tracker: TrackerId) -> bool {
         match phase {
             Phase::Map => self.next_map(job, tracker, Locality::OffRack).is_some(),
@@ -175,12 +178,12 @@ impl Plan<'_> {
         self.cluster.locality(task, tracker)
     }
 
-    /// Trackers that could take a task of this phase, by number.
+    /// Trackers with a free slot of this phase, ordered by number.
     pub fn free_trackers(&self, phase: Phase) -> impl Iterator<Item = TrackerId> + '_ {
         self.cluster.free_trackers(phase).iter().copied().filter(move |id| self.free(*id, phase) > 0)
     }
 
-    /// Whether a tracker can be relied on, and takes work.
+    /// Whether a tracker is live and not being drained.
     pub fn is_live(&self, tracker: TrackerId) -> bool {
         self.cluster.tracker(tracker).is_some_and(Tracker::accepts_work)
     }

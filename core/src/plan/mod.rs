@@ -1,8 +1,9 @@
-//! One round's decisions, checked as they are made.
+//! The decisions of one round.
 //!
-//! A plan is the policy's view and its list of decisions in one. It lays what this round has decided over the
-//! cluster (slots taken, tasks no longer waiting) and refuses what is illegal at the door, so that carrying it out
-//! cannot fail. Questions cost at most a few look-ups: policies ask many.
+//! A plan is both the view of the cluster that a policy gets and the list of its decisions. The
+//! view includes the decisions of this round (used slots, assigned tasks). An illegal decision is
+//! refused when it is made, so applying a plan cannot fail. Queries cost at most a few look-ups,
+//! because policies make many.
 
 mod check;
 mod choose;
@@ -26,10 +27,11 @@ use std::{
     fmt,
 };
 
-/// Reserved tasks that are tried on a slot that came free elsewhere: with each offer, so not thousands.
+/// Maximum number of reserved tasks that are tried on a free slot of another tracker, in each
+/// offer.
 const RESERVATIONS_TRIED_MAX: usize = 64;
 
-/// How near a map's input is to a tracker.
+/// How near the input of a map is to a tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Locality {
@@ -37,7 +39,7 @@ pub enum Locality {
     NodeLocal,
     /// In the same rack.
     RackLocal,
-    /// Elsewhere, or nowhere in particular.
+    /// In another rack, or the input has no known hosts.
     OffRack,
 }
 
@@ -51,32 +53,33 @@ impl fmt::Display for Locality {
     }
 }
 
-/// Where a waiting reduce's state is, seen from a tracker.
+/// Where the checkpoint of a pending reduce is, relative to a tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckpointPlace {
-    /// It was paused here and can continue.
+    /// On this tracker.
     Local,
-    /// Nowhere: it begins.
+    /// The reduce has no checkpoint and starts from the beginning.
     None,
-    /// On another tracker: to run here, it migrates.
+    /// On another tracker: the reduce would migrate.
     Remote,
 }
 
-/// How a policy preempts slots.
+/// How a policy preempts attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreemptMode {
-    /// Maps are split and reduces paused, so that nothing is lost; what can be neither is killed.
+    /// Splits maps and pauses reduces, so that no work is lost. Attempts that cannot be split or
+    /// paused are killed.
     #[default]
     Lossless,
-    /// Whatever it has done is thrown away.
+    /// Kills attempts. Their work is lost.
     Kill,
 }
 
-/// Why a plan would not take a decision. Nothing has changed; the policy may continue.
+/// Why a plan refused a decision. Nothing has changed, and the policy may continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum Refused {
-    #[error("task {0} neither waits nor may be duplicated")]
+    #[error("task {0} is not pending and may not be duplicated")]
     NotPending(TaskId),
     #[error("{job} has too few maps done to start reduces")]
     SlowStart { job: JobId },
@@ -98,41 +101,41 @@ pub enum Refused {
     NotPreemptible(#[from] NotPreemptible),
 }
 
-/// A decision.
+/// A decision of a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
     /// Run a task on a tracker.
     Assign {
-        /// Which.
+        /// The task.
         task: TaskId,
-        /// Where.
+        /// The tracker.
         on: TrackerId,
-        /// It duplicates one that runs.
+        /// Whether it duplicates a running attempt.
         speculative: bool,
-        /// Why.
+        /// The reason.
         why: Why,
     },
-    /// Take an attempt's slot back.
+    /// Preempt an attempt.
     Preempt {
-        /// Whose.
+        /// The attempt.
         attempt: AttemptId,
-        /// How.
+        /// How to preempt it.
         kind: PreemptKind,
-        /// Why.
+        /// The reason.
         why: Why,
     },
-    /// The next free slot of a tracker is this task's.
+    /// Reserve the next free slot of a tracker for a task.
     Reserve {
-        /// Which.
+        /// The task.
         task: TaskId,
-        /// Where.
+        /// The tracker.
         on: TrackerId,
-        /// Why.
+        /// The reason.
         why: Why,
     },
 }
 
-/// One round's view and decisions.
+/// The view and the decisions of one round.
 #[derive(Debug)]
 pub struct Plan<'a> {
     cluster: &'a Cluster,
@@ -141,18 +144,20 @@ pub struct Plan<'a> {
     now: Time,
     decisions: Vec<Decision>,
     used_slots: BTreeMap<TrackerId, PerPhase<u32>>,
-    /// Slots that this round gave to each job, for tasks that waited and for duplicates.
+    /// Slots that this round gave to each job, for pending tasks and for duplicates.
     granted: BTreeMap<JobId, PerPhase<Granted>>,
     assigned_tasks: BTreeSet<TaskId>,
     preempted: BTreeSet<AttemptId>,
-    /// Of each job that was asked about: slots that it held before this round and did not count on; and those that
-    /// this round takes back. Policies ask again and again.
+    /// Cache: slots of each job that were being released, or were on suspect trackers, before this
+    /// round.
     leaving: RefCell<BTreeMap<JobId, PerPhase<u32>>>,
+    /// Slots of each job that this round preempts.
     preempted_slots: BTreeMap<JobId, PerPhase<u32>>,
     new_reservations: BTreeMap<TaskId, TrackerId>,
-    /// Of each job that was asked about: its tasks that have a slot reserved, and below which number all that wait are
-    /// spoken for. A round that takes thousands of slots back walks past each of them once.
+    /// Cache: number of tasks of each job that have a reservation.
     reserved_slots: RefCell<BTreeMap<JobId, PerPhase<u32>>>,
+    /// Cache: all pending tasks of a job with a lower index are assigned or reserved. A round that
+    /// preempts thousands of slots visits each of them once.
     reserved_below: RefCell<BTreeMap<(JobId, Phase), u32>>,
     refusals: u64,
 }
@@ -189,7 +194,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The decisions, and how many were refused.
+    /// The decisions, and the number of refused decisions.
     pub(crate) fn finish(self) -> (Vec<Decision>, u64) {
         (self.decisions, self.refusals)
     }
@@ -199,28 +204,28 @@ impl<'a> Plan<'a> {
         result
     }
 
-    /// When.
+    /// The time of the round.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// The cluster as it was before this round.
+    /// The cluster before this round.
     pub fn cluster(&self) -> &'a Cluster {
         self.cluster
     }
 
-    /// Decisions so far.
+    /// The decisions so far.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }
 
-    /// Slots that are free after what this round has decided.
+    /// Free slots of a tracker, after the decisions of this round.
     pub fn free(&self, tracker: TrackerId, phase: Phase) -> u32 {
         let used_slots = self.used_slots.get(&tracker).map_or(0, |used_slots| used_slots[phase]);
         self.cluster.tracker(tracker).map_or(0, |tracker| tracker.free(phase)).saturating_sub(used_slots)
     }
 
-    /// Slots that a job holds, with what this round gave it.
+    /// Slots that a job holds, including those that this round gave to it.
     pub fn held_slots(&self, job: &Job, phase: Phase) -> u32 {
         let granted = self.granted_to(job, phase);
         job.running[phase].len() as u32 + granted.waiting + granted.duplicates
@@ -230,8 +235,8 @@ impl<'a> Plan<'a> {
         self.granted.get(&job.id).map_or(Granted::default(), |granted| granted[phase])
     }
 
-    /// Slots that a job holds and has not been told to give back, and those reserved for it, this round included. What it
-    /// holds on a tracker that is suspect it does not count on.
+    /// Slots that a job holds without those being preempted, plus those reserved for it, after the
+    /// decisions of this round. Slots on suspect trackers do not count.
     pub fn retained_slots(&self, job: &Job, phase: Phase) -> u32 {
         let used_slots = self.preempted_slots.get(&job.id).map_or(0, |used_slots| used_slots[phase]);
         let before =
@@ -240,19 +245,19 @@ impl<'a> Plan<'a> {
     }
 
     fn leaving_slots(&self, job: &Job) -> PerPhase<u32> {
-        let goes = |phase: Phase| {
+        let leaves = |phase: Phase| {
             job.running[phase]
                 .iter()
                 .filter(|id| self.preempt_requested(**id) || self.is_uncertain(**id))
                 .count() as u32
         };
-        PerPhase { map: goes(Phase::Map), reduce: goes(Phase::Reduce) }
+        PerPhase { map: leaves(Phase::Map), reduce: leaves(Phase::Reduce) }
     }
 
     fn preempt_requested(&self, id: AttemptId) -> bool {
-        let preempt_requested_at =
+        let was_preempted =
             |attempt: &Attempt| attempt.preempt_request.is_some() || attempt.state == AttemptState::Stopping;
-        self.cluster.attempt(id).is_some_and(preempt_requested_at)
+        self.cluster.attempt(id).is_some_and(was_preempted)
     }
 
     fn is_uncertain(&self, id: AttemptId) -> bool {
@@ -260,20 +265,21 @@ impl<'a> Plan<'a> {
         on.is_some_and(|tracker| tracker.state == TrackerState::Suspect)
     }
 
-    /// Slots that are reserved for a job's tasks, this round included.
+    /// Slots that are reserved for tasks of a job, after the decisions of this round.
     pub fn reserved_slots(&self, job: &Job, phase: Phase) -> u32 {
         let count = |phase| self.reserved.of(job.id, phase).count() as u32;
         let before = || PerPhase { map: count(Phase::Map), reduce: count(Phase::Reduce) };
         self.reserved_slots.borrow_mut().entry(job.id).or_insert_with(before)[phase]
     }
 
-    /// Whether an attempt has been told to release its slot, this round included.
+    /// Whether an attempt has been preempted, also in this round.
     pub fn is_preempted(&self, id: AttemptId) -> bool {
         self.preempted.contains(&id) || self.preempt_requested(id)
     }
 
-    /// Whether the slot of an attempt that has been told to give it back can be counted on: its tracker takes work, and it
-    /// has not been long about it. Who asked by hand waits for as long as it takes; a process may not die.
+    /// Whether the slot of a preempted attempt will be free soon: its tracker accepts work, and the
+    /// preemption was requested less than `preemption_timeout` ago. A preemption by a user has no
+    /// deadline, and a process may fail to end.
     pub fn is_slot_expected(&self, id: AttemptId) -> bool {
         let Some(attempt) = self.cluster.attempt(id).filter(|_| self.is_preempted(id)) else { return false };
         let late = |preempt_requested_at: Time| {
@@ -283,19 +289,20 @@ impl<'a> Plan<'a> {
             && !attempt.preempt_request.is_some_and(|(_, preempt_requested_at)| late(preempt_requested_at))
     }
 
-    /// Whether an attempt has taken up a state and has come no further yet. To put it aside again would be to no purpose: two
-    /// jobs that take each other's slots would do nothing else.
+    /// Whether an attempt has resumed from a checkpoint and made no progress since. Pausing it
+    /// again would be useless: two jobs could preempt each other forever.
     pub fn has_just_resumed(&self, attempt: &Attempt) -> bool {
-        let from = attempt.from.and_then(|from| self.cluster.attempt(from));
-        from.is_some_and(|from| attempt.progress.done <= from.progress.done)
+        let paused = attempt.resumed_from.and_then(|paused| self.cluster.attempt(paused));
+        paused.is_some_and(|paused| attempt.progress.done <= paused.progress.done)
     }
 
-    /// Whether a job has a task that waits and may start now. Reduces wait for enough maps to be done.
+    /// Whether a job has a pending task without a reservation that may start now. Reduces wait
+    /// until enough maps are done.
     pub fn has_pending(&self, job: &Job, phase: Phase) -> bool {
         self.waiting(job, phase) > 0
     }
 
-    /// Tasks of a job that wait and may start now, and this round has not given away.
+    /// Number of pending tasks of a job that may start now and that this round has not assigned.
     fn open(&self, job: &Job, phase: Phase) -> usize {
         if !job.may_start(phase) {
             return 0;
@@ -305,47 +312,47 @@ impl<'a> Plan<'a> {
         pending.saturating_sub(self.granted_to(job, phase).waiting as usize)
     }
 
-    /// Tasks of a job that wait, may start now, and have no slot reserved.
+    /// Number of pending tasks of a job that may start now and have no reservation.
     pub fn waiting(&self, job: &Job, phase: Phase) -> usize {
         let open = self.open(job, phase);
         if open == 0 {
             return 0;
         }
         let waits = |id: TaskId| job.pending[phase].contains(id.index) && !self.assigned_tasks.contains(&id);
-        let mut spoken_for = 0;
+        let mut taken = 0;
         if !self.reserved.is_empty() || !self.new_reservations.is_empty() {
             let before = self.reserved.of(job.id, phase).filter(|id| !self.new_reservations.contains_key(id));
             let now =
                 self.new_reservations.keys().copied().filter(|id| (id.job, id.phase) == (job.id, phase));
-            spoken_for += before.chain(now).filter(|id| waits(*id)).count();
+            taken += before.chain(now).filter(|id| waits(*id)).count();
         }
         if phase == Phase::Reduce {
-            spoken_for += self.waiting_for_checkpoint(job);
+            taken += self.waiting_for_checkpoint(job);
         }
-        open.saturating_sub(spoken_for)
+        open.saturating_sub(taken)
     }
 
-    /// Reduces of a job that wait for a tracker to come back with their state.
+    /// Number of pending reduces of a job whose checkpoint is on an unreachable tracker.
     fn waiting_for_checkpoint(&self, job: &Job) -> usize {
         let away = self.cluster.unreachable_trackers.iter().filter_map(|id| self.cluster.tracker(*id));
         let its = away.flat_map(|tracker| &tracker.checkpoints).filter(|attempt| attempt.job() == job.id);
         its.filter(|attempt| job.pending.reduce.contains(attempt.task.index)).count()
     }
 
-    /// The tracker that has the state a task continues from, if that is expected back: the task waits for it.
+    /// The unreachable tracker that has the checkpoint of a task. The task waits for it.
     fn unavailable_checkpoint(&self, task: &Task) -> Option<TrackerId> {
         task.checkpoint
             .map(|checkpoint| checkpoint.tracker)
             .filter(|on| self.cluster.unreachable_trackers.contains(on))
     }
 
-    /// Where a task has a slot reserved, this round included.
+    /// The tracker where a slot is reserved for a task, also in this round.
     pub fn reserved_place(&self, task: TaskId) -> Option<TrackerId> {
         self.new_reservations.get(&task).copied().or_else(|| self.reserved.place(task))
     }
 
-    /// Whether a job would use a tracker at all. A job that has turned away more of the live trackers than it may
-    /// (for others have gone since) uses them all again, rather than wait forever.
+    /// Whether a job may use a tracker. If the job has blacklisted a larger part of the live
+    /// trackers than allowed (because others were lost since), it uses all of them again.
     pub fn may_use(&self, job: &Job, tracker: TrackerId) -> bool {
         if !job.blacklist.contains(&tracker) {
             return true;
@@ -359,22 +366,22 @@ impl<'a> Plan<'a> {
         avoided == all || avoided as f64 > all as f64 * self.config.blacklist_share
     }
 
-    /// Whether a task has failed on a tracker, or has an attempt there that will not end, while some
-    /// other tracker could take it.
+    /// Whether a task has failed on a tracker, or still has an attempt there that does not end, and
+    /// another tracker could run it.
     fn is_avoided(&self, job: &Job, task: &Task, on: TrackerId) -> bool {
-        let avoided_trackers = |tracker: TrackerId| {
+        let avoids = |tracker: TrackerId| {
             task.avoided_trackers.contains(&tracker) || task.live().any(|attempt| attempt.tracker == tracker)
         };
         let could = |tracker: &Tracker| {
             tracker.accepts_work()
                 && tracker.slots[task.id.phase] > 0
-                && !avoided_trackers(tracker.id)
+                && !avoids(tracker.id)
                 && self.may_use(job, tracker.id)
         };
-        avoided_trackers(on) && self.cluster.trackers().any(could)
+        avoids(on) && self.cluster.trackers().any(could)
     }
 
-    /// Preempts an attempt. It is free when the attempt has ended in the way it was told: not in this round.
+    /// Preempts an attempt. Its slot becomes free later, not in this round.
     pub fn preempt(&mut self, attempt: AttemptId, kind: PreemptKind, why: Why) -> Result<(), Refused> {
         let mut may = self.cluster.may_preempt(attempt, kind);
         if self.preempted.contains(&attempt) {
@@ -389,7 +396,8 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Preempts an attempt in the way that its phase and input allow; says which that was.
+    /// Preempts an attempt in the way that its phase and input allow, and returns which one that
+    /// is.
     pub fn preempt_in_mode(
         &mut self,
         attempt: AttemptId,
@@ -403,17 +411,18 @@ impl<'a> Plan<'a> {
             Phase::Map => PreemptKind::Split,
             Phase::Reduce => PreemptKind::Pause,
         };
-        // One that has refused would again.
+        // An attempt that has refused before would refuse again.
         let willing = self.cluster.attempt(attempt).is_some_and(|attempt| attempt.refusals == 0);
-        let conserves = preempt_mode == PreemptMode::Lossless
+        let without_loss = preempt_mode == PreemptMode::Lossless
             && willing
             && self.cluster.may_preempt(attempt, lossless).is_ok();
-        let kind = if conserves { lossless } else { PreemptKind::Kill };
+        let kind = if without_loss { lossless } else { PreemptKind::Kill };
         self.preempt(attempt, kind, why).map(|()| kind)
     }
 
-    /// Keeps the next free slot of a tracker for a task that waits, or that runs on a tracker that is suspect. Until it
-    /// is launched policies are offered it nowhere, and other tasks wait behind it there.
+    /// Reserves the next free slot of a tracker for a task that is pending, or whose attempt is on
+    /// a suspect tracker. Until the task is launched, queries do not return it, and other tasks
+    /// cannot use the slot.
     pub fn reserve(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
         let could = self.could_run(task, on);
         self.count(could)?;
@@ -428,25 +437,26 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Gives a tracker's free slots to the tasks that they are reserved for; and what is left to those that wait for a slot
-    /// elsewhere, if they are as well off here: it may be long in coming. Done before the policy is asked.
+    /// Gives free slots of a tracker to the tasks that have reserved them. Remaining slots go to
+    /// tasks with a reservation elsewhere for which this tracker is equally good. Called before the
+    /// policy decides.
     pub(crate) fn fill_reservations(&mut self, tracker: TrackerId) {
         let elsewhere = self.reserved.elsewhere(tracker).take(RESERVATIONS_TRIED_MAX);
         for (task, why) in self.reserved.on(tracker).chain(elsewhere) {
-            // What can no longer be launched there lapses with time.
+            // A reservation whose task cannot be launched lapses later.
             if self.check(task, tracker).is_ok() {
                 let _ = self.assign(task, tracker, why.clone());
             }
         }
     }
 
-    /// Slots of a tracker that attempts have been told to give back, this round included, and still hold.
+    /// Slots of a tracker that preempted attempts still hold, including those of this round.
     pub fn slots_being_freed(&self, tracker: TrackerId, phase: Phase) -> u32 {
         let running = self.cluster.tracker(tracker).into_iter().flat_map(|tracker| &tracker.running[phase]);
         running.filter(|id| self.is_preempted(**id)).count() as u32
     }
 
-    /// Runs a task that waits, or duplicates a straggler.
+    /// Runs a pending task, or duplicates a straggler.
     pub fn assign(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
         let checked = self.check(task, on);
         let speculative = self.count(checked)?;
@@ -463,7 +473,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Reduces of a job that wait and need no more maps.
+/// Number of pending reduces of a job that need no more map output.
 fn with_all_map_output(job: &Job) -> usize {
     let waiting = job.pending.reduce.iter().map(|index| &job.tasks.reduce[index as usize]);
     waiting.filter(|task| job.may_start_task(task)).count()

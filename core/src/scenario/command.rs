@@ -1,4 +1,4 @@
-//! The commands of a scenario file, as events.
+//! The commands of a scenario file.
 
 use super::Player;
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A command's words: what, whom, and `key=value`s.
+/// The words of a command: the command, its subject, and `key=value` arguments.
 struct Arguments<'a> {
     plain: Vec<&'a str>,
     named: Vec<(&'a str, &'a str)>,
@@ -33,7 +33,7 @@ impl<'a> Arguments<'a> {
     }
 
     fn subject(&self) -> Result<&'a str, String> {
-        self.plain.get(1).copied().ok_or_else(|| "whom?".to_owned())
+        self.plain.get(1).copied().ok_or_else(|| "the command needs an argument".to_owned())
     }
 
     fn list(&self, key: &str) -> impl Iterator<Item = &'a str> {
@@ -50,7 +50,7 @@ fn span(text: &str) -> Result<Span, String> {
     digits.parse::<u64>().map(|number| Span(number * scale)).map_err(|_| wrong())
 }
 
-/// `j1.m0.0`: the core's ids, with `j` for `job_`.
+/// Parses `j1.m0.0`: an ID with `j` instead of `job_`.
 fn attempt(text: &str) -> Result<AttemptId, String> {
     let full = text.replacen('j', "job_", 1);
     full.parse().map_err(|_| format!("{text:?} is not an attempt: write j1.m0.0"))
@@ -81,11 +81,14 @@ fn stage(text: &str) -> Result<Stage, String> {
 fn running(text: &str) -> Result<AttemptReport, String> {
     let mut parts = text.split(':');
     let attempt = attempt(parts.next().unwrap_or_default())?;
-    let done = parts.next().unwrap_or("0").parse().map_err(|_| format!("{text:?}: what progress?"))?;
+    let done =
+        parts.next().unwrap_or("0").parse().map_err(|_| format!("{text:?}: the progress is not a number"))?;
     let stage = stage(parts.next().unwrap_or("map"))?;
     let number = |text: Option<&str>| text.map_or(Ok(0), str::parse);
-    let refusals = number(parts.next()).map_err(|_| format!("{text:?}: how many refusals?"))?;
-    let bytes_in = number(parts.next()).map_err(|_| format!("{text:?}: how many bytes?"))?.into();
+    let refusals =
+        number(parts.next()).map_err(|_| format!("{text:?}: the number of refusals is not a number"))?;
+    let bytes_in =
+        number(parts.next()).map_err(|_| format!("{text:?}: the number of bytes is not a number"))?.into();
     let refused = (refusals > 0).then_some(match stage {
         Stage::Map => PreemptRefusal::MapperNotDivisible,
         Stage::Reduce => PreemptRefusal::ReducerNotSavable,
@@ -95,13 +98,13 @@ fn running(text: &str) -> Result<AttemptReport, String> {
     Ok(AttemptReport { attempt, status: AttemptStatus::Running(progress) })
 }
 
-/// `j1.r0.0:merge`, with what was fetched and how many records were reduced if that matters.
+/// Parses `j1.r0.0:merge`, optionally followed by the bytes fetched and the records reduced.
 fn checkpoint(text: &str) -> Result<(AttemptId, CheckpointInfo), String> {
     let mut parts = text.split(':');
     let attempt = attempt(parts.next().unwrap_or_default())?;
     let stage = stage(parts.next().ok_or_else(|| format!("{text}: write j1.r0.0:merge"))?)?;
     let mut number =
-        || parts.next().map_or(Ok(0), |text| text.parse().map_err(|_| format!("{text:?}: a number?")));
+        || parts.next().map_or(Ok(0), |text| text.parse().map_err(|_| format!("{text:?} is not a number")));
     Ok((attempt, CheckpointInfo { stage, bytes: 1000, bytes_in: number()?, records: number()? }))
 }
 
@@ -133,25 +136,26 @@ fn reports(arguments: &Arguments<'_>) -> Result<Vec<AttemptReport>, String> {
         reports.push(AttemptReport { attempt, status: AttemptStatus::Paused(checkpoint) });
     }
     for text in arguments.list("checkpoint-unreachable") {
-        reports.push(ended(text, AttemptStatus::CheckpointUnreachable("nobody answers".into()))?);
+        reports
+            .push(ended(text, AttemptStatus::CheckpointUnreachable("its tracker does not answer".into()))?);
     }
     for text in arguments.list("checkpoint-corrupt") {
-        reports.push(ended(text, AttemptStatus::CheckpointCorrupt("its state is damaged".into()))?);
+        reports.push(ended(text, AttemptStatus::CheckpointCorrupt("its checkpoint is damaged".into()))?);
     }
     for text in arguments.list("copied") {
         reports.push(ended(text, AttemptStatus::Copied(1000))?);
     }
     for text in arguments.list("copy-failed") {
-        reports.push(ended(text, AttemptStatus::CopyFailed("it is not there".into()))?);
+        reports.push(ended(text, AttemptStatus::CopyFailed("file not found".into()))?);
     }
     for text in arguments.list("killed") {
-        reports.push(ended(text, AttemptStatus::Killed("as told".into()))?);
+        reports.push(ended(text, AttemptStatus::Killed("stopped by order".into()))?);
     }
     Ok(reports)
 }
 
 impl Player<'_> {
-    /// Plays one command.
+    /// Executes one command.
     pub(super) fn play(&mut self, command: &str) -> Result<Vec<Effect>, String> {
         let arguments = Arguments::parse(command);
         if let Some(at) = arguments.get("at") {
@@ -209,7 +213,7 @@ impl Player<'_> {
             "launches" => Ok(self.send(Event::Launches { allowed: arguments.subject()? == "on" })),
             "kill" => {
                 let (request, job) = (self.request(), job(arguments.subject()?)?);
-                Ok(self.send(Event::Kill { request, job, by: "somebody".into() }))
+                Ok(self.send(Event::Kill { request, job, by: "ann".into() }))
             }
             "commit" => {
                 let result = arguments.get("error").map_or(Ok(()), |why| Err(why.to_owned()));
@@ -220,9 +224,9 @@ impl Player<'_> {
         }
     }
 
-    /// What somebody wants of an attempt, a task or a tracker.
+    /// A request of a user about an attempt, a task or a tracker.
     fn request_event(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
-        let (request, by) = (self.request(), "somebody".to_owned());
+        let (request, by) = (self.request(), "ann".to_owned());
         let subject = arguments.subject()?;
         match arguments.plain[0] {
             "preempt" => {
@@ -310,7 +314,7 @@ impl Player<'_> {
             let request = self.request();
             effects.extend(self.send(Event::Registration { request, tracker }));
         }
-        // Setting the stage is not part of the play.
+        // The results of registrations are not shown.
         effects.clear();
         Ok(effects)
     }
@@ -379,7 +383,7 @@ impl Player<'_> {
             let addr = addr.map_or_else(|| self.addr_of(map), str::to_owned);
             fetch_failures.push(FetchFailure { reduce, map, addr });
         }
-        let (seq, acked) = self.spoken.entry(tracker.0).or_default();
+        let (seq, acked) = self.heartbeats.entry(tracker.0).or_default();
         *seq += 1;
         let event = Event::Heartbeat(Heartbeat {
             tracker,
@@ -393,7 +397,7 @@ impl Player<'_> {
         Ok(self.send(event))
     }
 
-    /// Where a map's output is fetched now; empty if it is not known.
+    /// The address of the tracker that has a map output; empty if it is unknown.
     fn addr_of(&self, map: AttemptId) -> String {
         let cluster = self.tracker.cluster();
         let output_on = cluster.attempt(map).and_then(|map| cluster.tracker(map.output_on));
@@ -417,7 +421,7 @@ impl Player<'_> {
             checkpoints: arguments.list("checkpoints").map(checkpoint).collect::<Result<_, _>>()?,
             jobs: arguments.list("jobs").map(job).collect::<Result<_, _>>()?,
         };
-        self.spoken.remove(&id.0);
+        self.heartbeats.remove(&id.0);
         let request = self.request();
         Ok(self.send(Event::Registration { request, tracker }))
     }

@@ -1,4 +1,4 @@
-//! Scenario files: a small cluster, events, and what is expected to come of them, as text.
+//! Scenario files: a small cluster, events and the expected results, as text.
 //!
 //! ```text
 //! # a comment
@@ -13,25 +13,26 @@
 //! succeeded j1.m0.0
 //! ```
 //!
-//! Blocks are separated by blank lines; each is some commands, `----`, and what they lead to. [`run`] gives the text
-//! back with what really happened, so a test compares the two and can write the file anew.
+//! Blocks are separated by blank lines. Each has commands, `----`, and the expected results.
+//! [`run`] returns the text with the actual results, so a test can compare the two or rewrite the
+//! file.
 //!
 //! | command | arguments |
 //! |---|---|
-//! | `cluster NAME:HOST[/RACK]...` | `slots=2m1r`; registers each |
+//! | `cluster NAME:HOST[/RACK]...` | `slots=2m1r`; registers each tracker |
 //! | `scheduler SPEC` | its parameters, such as `fair.node_wait=5s` (before `cluster`) |
 //! | `shadow SPEC` | a second policy without effect, with the same parameters (before `cluster`) |
-//! | `compare` | shows how the shadow's decisions differ, and forgets nothing |
-//! | `forget TRACKER` | |
+//! | `compare` | shows how the decisions of the shadow differ |
+//! | `forget TRACKER` | removes a lost tracker |
 //! | `config` | `lost_after=10s`, `task_timeout=`, `jobs_kept=`, ... (before `cluster`) |
 //! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `split_slow=false`, `attempts=`, `user=`, `queue=`, `priority=` |
-//! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE[:REFUSALS[:BYTES]]]`, `done=ATTEMPT[:BYTES]`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `spoilt=`, `unreached=`, `taken=`, `not-taken=`, `unfetched=REDUCE<MAP[@ADDRESS]` (if not said, the one that its tracker has now), `again` (repeats the last) |
+//! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE[:REFUSALS[:BYTES]]]`, `done=ATTEMPT[:BYTES]`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `checkpoint-corrupt=`, `checkpoint-unreachable=`, `copied=`, `copy-failed=`, `fetch-failed=REDUCE<MAP[@ADDRESS]` (if not said, the one that its tracker has now), `again` (repeats the last) |
 //! | `register TRACKER` | `at=`, `incarnation=`, `shuffle=ADDRESS`, `running=`, `outputs=`, `checkpoints=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `jobs=` |
 //! | `preempt ATTEMPT`, `resume TASK` | `kind=split`, `pause` or `kill`; `on=TRACKER` |
-//! | `drain TRACKER`, `undrain TRACKER`, `drained TRACKER` | `within=120s`; the last shows how far it is |
-//! | `why JOB`, `why TASK`, `cost JOB` | shows what it waits for; what preemption has cost it |
-//! | `launches off`, `launches on` | forbids and allows launches, as a driver whose disk is nearly full does |
-//! | `show news` | from here on, what reducers are told of maps is shown too |
+//! | `drain TRACKER`, `undrain TRACKER`, `drained TRACKER` | `within=120s`; the last one shows the progress of the drain |
+//! | `why JOB`, `why TASK`, `cost JOB` | shows what it waits for; shows what preemption has cost |
+//! | `launches off`, `launches on` | suspends or allows launches, as a driver does whose disk is nearly full |
+//! | `show map-events` | from here on, map events sent to reduces are shown too |
 //! | `disconnect TRACKER`, `tick`, `kill JOB`, `commit JOB [error=WHY]`, `restart` | `at=` |
 
 mod command;
@@ -48,20 +49,20 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Something in a scenario file that cannot be understood.
+/// An invalid line of a scenario file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct ScenarioError {
-    /// Counted from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// What is wrong.
     pub what: String,
 }
 
-/// Makes the policy of this name with these parameters, or says why not.
+/// Creates the policy with this name and these parameters, or returns an error.
 pub type Make<'a> = &'a dyn Fn(&str, &BTreeMap<String, String>) -> Result<Box<dyn Scheduler>, String>;
 
-/// A scenario being played.
+/// A scenario that is being run.
 struct Player<'a> {
     make: Make<'a>,
     policy: (String, BTreeMap<String, String>),
@@ -71,24 +72,26 @@ struct Player<'a> {
     journal: Vec<Entry>,
     now: Time,
     requests: u128,
-    /// Heartbeats sent by each tracker, and the newest order it has seen.
-    spoken: BTreeMap<u32, (u64, u64)>,
+    /// For each tracker: number of heartbeats sent, and the newest order received.
+    heartbeats: BTreeMap<u32, (u64, u64)>,
     last_heartbeat: Option<Event>,
-    /// What a job waits for, or how the shadow compares, as just asked.
+    /// Output of a command that only shows something.
     answers: Vec<String>,
-    /// Whether news for reducers is shown.
+    /// Whether map events are shown.
     shows_map_events: bool,
 }
 
-/// Plays a scenario and returns its text with what really happened below each `----`. `policy` is used unless the
-/// text names another. `check` looks at the cluster after every event, for invariants.
+/// Runs a scenario and returns its text with the actual results below each `----`. `policy` is used
+/// unless the text names another one. `check` is called with the cluster after every event, for
+/// invariants.
 pub fn run(
     text: &str,
     policy: &str,
     make: Make<'_>,
     check: &dyn Fn(&Cluster) -> Result<(), String>,
 ) -> Result<String, ScenarioError> {
-    // Files jump over hours in a line; that the JobTracker stood still is something to be said.
+    // Scenarios skip hours in one line. A pause of the JobTracker is only detected if a scenario
+    // sets `absence`.
     let config = Config { absence: Span(u64::MAX), ..Config::default() };
     let policy = (policy.to_owned(), BTreeMap::new());
     let made = make(&policy.0, &policy.1).map_err(|what| ScenarioError { line: 1, what })?;
@@ -102,7 +105,7 @@ pub fn run(
         journal: Vec::new(),
         now: Time(0),
         requests: 0,
-        spoken: BTreeMap::new(),
+        heartbeats: BTreeMap::new(),
         last_heartbeat: None,
         answers: Vec::new(),
         shows_map_events: false,
@@ -144,11 +147,11 @@ pub fn run(
 }
 
 impl Player<'_> {
-    /// Sends one event and takes its effects down.
+    /// Sends one event and records its effects.
     fn send(&mut self, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.tracker.handle(self.now, event, &mut effects);
-        // Computations take no time here; what they lead to belongs to the same event.
+        // Computations finish at once. Their effects belong to the same event.
         let mut at = 0;
         while at < effects.len() {
             if let Effect::Compute { number, problem } = &effects[at] {
@@ -162,7 +165,7 @@ impl Player<'_> {
                 Effect::Append(entry) => self.journal.push(entry.clone()),
                 Effect::SendOrders { tracker, orders, .. } => {
                     let newest = orders.iter().map(|(number, _)| *number).max().unwrap_or(0);
-                    let seen = &mut self.spoken.entry(tracker.0).or_default().1;
+                    let seen = &mut self.heartbeats.entry(tracker.0).or_default().1;
                     *seen = newest.max(*seen);
                 }
                 _ => {}
@@ -171,7 +174,7 @@ impl Player<'_> {
         effects
     }
 
-    /// An empty state machine.
+    /// A state machine with an empty cluster.
     fn core(&self) -> Result<JobTracker, String> {
         let make = |name: &str| (self.make)(name, &self.policy.1);
         let core = JobTracker::new(self.config.clone(), make(&self.policy.0)?);
@@ -182,14 +185,14 @@ impl Player<'_> {
         })
     }
 
-    /// The process dies and comes back with its journal.
+    /// The process dies and starts again with its journal.
     fn restart(&mut self) -> Result<Vec<Effect>, String> {
         let mut tracker = self.core()?;
         for entry in &self.journal {
             tracker.replay(entry).map_err(|error| error.to_string())?;
         }
         self.tracker = tracker;
-        self.spoken.clear();
+        self.heartbeats.clear();
         Ok(self.send(Event::Start))
     }
 }

@@ -1,4 +1,5 @@
-//! What happened, as lines of a scenario file. Set-up and bookkeeping that every scenario shares is left out.
+//! Effects as lines of a scenario file. Facts that every scenario contains (submissions,
+//! registrations) are left out.
 
 use super::Player;
 use crate::{
@@ -17,7 +18,7 @@ fn short(id: impl std::fmt::Display) -> String {
 }
 
 impl Player<'_> {
-    /// How the shadow's decisions differ.
+    /// How the decisions of the shadow differ.
     pub(super) fn comparison(&self) -> Vec<String> {
         let Some(shadow) = self.tracker.shadow() else { return vec!["no shadow".to_owned()] };
         let tally = shadow.tally();
@@ -25,7 +26,7 @@ impl Player<'_> {
             "slots: same={} other={} left-free={} sooner={}",
             tally.same, tally.other, tally.left_free, tally.sooner
         );
-        let back = format!(
+        let preempted = format!(
             "preempted: both={} policy={} shadow={}",
             tally.both_preempted, tally.policy_preempted, tally.shadow_preempted
         );
@@ -43,7 +44,7 @@ impl Player<'_> {
             }
         };
         let differences = shadow.differences().map(|(_, difference)| line(difference));
-        [slots, back].into_iter().chain(differences).collect()
+        [slots, preempted].into_iter().chain(differences).collect()
     }
 
     pub(super) fn render(&self, effects: &[Effect]) -> Vec<String> {
@@ -86,7 +87,7 @@ impl Player<'_> {
         )
     }
 
-    /// How far a drain is.
+    /// The progress of a drain.
     pub(super) fn drained(&self, id: TrackerId) -> String {
         let status = self.tracker.drain_status(id);
         let state = match (&status.drain, status.is_empty()) {
@@ -96,7 +97,7 @@ impl Player<'_> {
         };
         let cost = status.drain.as_ref().map(|(_, _, cost)| *cost).unwrap_or_default();
         format!(
-            "{} is {state}: maps={} reduces={} outputs={} states={}; splits={} pauses={} kills={} moved={}+{} redone={}",
+            "{} is {state}: maps={} reduces={} outputs={} checkpoints={}; splits={} pauses={} kills={} moved={}+{} redone={}",
             self.name(id),
             status.running.map,
             status.running.reduce,
@@ -128,13 +129,13 @@ impl Player<'_> {
             }
             Fact::JobEnded { job, outcome } => short(format!("ended {job} {outcome}")),
             Fact::JobForgotten { job } => format!("forgot {}", short(job)),
-            Fact::AttemptLaunched { attempt, tracker, speculative, from, why } => {
-                let twin = if *speculative { " speculative" } else { "" };
-                let from = from.map_or_else(String::new, |from| format!(" from={}", short(from)));
+            Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why } => {
+                let speculative = if *speculative { " speculative" } else { "" };
+                let from = resumed_from.map_or_else(String::new, |paused| format!(" from={}", short(paused)));
                 let again =
                     if attempt.number > 0 { format!(" again={}", attempt.number) } else { String::new() };
                 format!(
-                    "assign {} on {}{again}{twin}{from} why={why}",
+                    "assign {} on {}{again}{speculative}{from} why={why}",
                     short(attempt.task),
                     self.name(*tracker)
                 )
@@ -147,7 +148,6 @@ impl Player<'_> {
             Fact::AttemptPaused { attempt, stage, bytes, .. } => {
                 format!("paused {} stage={stage:?} bytes={bytes}", short(attempt))
             }
-            Fact::StageLost { attempt, why, .. } => format!("stage-lost {} ({why})", short(attempt)),
             Fact::TaskReleased { task } => format!("released {}", short(task)),
             Fact::CheckpointLost { attempt, why } => format!("checkpoint-lost {} ({why})", short(attempt)),
             Fact::AttemptSucceeded { attempt, .. } => format!("succeeded {}", short(attempt)),
@@ -159,7 +159,6 @@ impl Player<'_> {
             | Fact::CheckpointCopied { attempt, tracker, .. } => {
                 format!("copied {} by {}", short(attempt), self.name(*tracker))
             }
-            Fact::PauseRefused { attempt } => format!("pause-refused {}", short(attempt)),
             Fact::PreemptionRefused { attempt, why, .. } => {
                 format!("preemption-refused {} ({why})", short(attempt))
             }
@@ -172,7 +171,7 @@ impl Player<'_> {
         })
     }
 
-    /// Launches show as facts, and map events only where they are asked for.
+    /// Launches are shown as facts. Map events are shown only after `show map-events`.
     fn order(&self, tracker: TrackerId, order: &Order) -> Option<String> {
         match order {
             Order::Launch(_) => None,

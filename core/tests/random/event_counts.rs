@@ -1,8 +1,8 @@
-//! What happened in a life, for the proof that something did.
+//! Counts of events in a random run.
 
 use mrcore::PerPhase;
 
-/// How often each rare case was hit: what never happens is not tested.
+/// How often each rare case occurred: a case that never occurs is not tested.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EventCounts {
     pub(crate) jobs: u32,
@@ -19,7 +19,7 @@ pub(crate) struct EventCounts {
     pub(crate) forgotten: u32,
     pub(crate) cleaned: u32,
     pub(crate) splits: u32,
-    pub(crate) splits_of_tails: u32,
+    pub(crate) splits_of_remainders: u32,
     pub(crate) pauses: u32,
     pub(crate) pauses_again: u32,
     pub(crate) resumes: u32,
@@ -35,19 +35,19 @@ pub(crate) struct EventCounts {
     pub(crate) restarts_while_pausing: u32,
     pub(crate) pauses_unreported: u32,
     pub(crate) replaced_after_pause: u32,
-    pub(crate) tails_lost: u32,
+    pub(crate) remainders_lost: u32,
     pub(crate) resumes_while_pausing: u32,
     pub(crate) duplicates_paused: u32,
     pub(crate) duplicates_resumed: u32,
     pub(crate) kills_after_pause: u32,
     pub(crate) refused: u32,
-    pub(crate) less_far: u32,
-    pub(crate) unreached: u32,
-    pub(crate) kills_by_hand: u32,
+    pub(crate) behind_other_checkpoint: u32,
+    pub(crate) unreachable: u32,
+    pub(crate) kills_by_user: u32,
     pub(crate) overdue: u32,
     /// Decisions that the plan refused.
     pub(crate) refusals: u32,
-    /// Heartbeats after which a slot was free that a waiting task could have used.
+    /// Heartbeats after which a slot was free that a pending task could have used.
     pub(crate) idle: PerPhase<u32>,
 }
 
@@ -67,7 +67,7 @@ impl std::ops::AddAssign for EventCounts {
         self.forgotten += other.forgotten;
         self.cleaned += other.cleaned;
         self.splits += other.splits;
-        self.splits_of_tails += other.splits_of_tails;
+        self.splits_of_remainders += other.splits_of_remainders;
         self.pauses += other.pauses;
         self.pauses_again += other.pauses_again;
         self.resumes += other.resumes;
@@ -83,15 +83,15 @@ impl std::ops::AddAssign for EventCounts {
         self.restarts_while_pausing += other.restarts_while_pausing;
         self.pauses_unreported += other.pauses_unreported;
         self.replaced_after_pause += other.replaced_after_pause;
-        self.tails_lost += other.tails_lost;
+        self.remainders_lost += other.remainders_lost;
         self.resumes_while_pausing += other.resumes_while_pausing;
         self.duplicates_paused += other.duplicates_paused;
         self.duplicates_resumed += other.duplicates_resumed;
         self.kills_after_pause += other.kills_after_pause;
         self.refused += other.refused;
-        self.less_far += other.less_far;
-        self.unreached += other.unreached;
-        self.kills_by_hand += other.kills_by_hand;
+        self.behind_other_checkpoint += other.behind_other_checkpoint;
+        self.unreachable += other.unreachable;
+        self.kills_by_user += other.kills_by_user;
         self.overdue += other.overdue;
         self.refusals += other.refusals;
         self.idle.map += other.idle.map;

@@ -1,4 +1,5 @@
-//! What reduces are told of maps: each range of the input from one attempt, all ranges once all are there.
+//! Checks the map events that reduces get: each range of the input comes from one attempt, and
+//! together the ranges are the input.
 
 use mrcore::{
     Cluster, Phase,
@@ -9,12 +10,12 @@ use mrcore::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The split and the range that each map output is of.
+/// The split and the range of each map output.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges(BTreeMap<AttemptId, (u32, u64, u64)>);
 
 impl Ranges {
-    /// An attempt has just brought its output.
+    /// An attempt has just succeeded.
     pub(crate) fn note(&mut self, attempt: AttemptId, cluster: &Cluster) {
         if let Some(task) = cluster.task(attempt.task).filter(|task| task.id.phase == Phase::Map) {
             self.0.insert(attempt, (task.root, task.start, task.end));
@@ -22,7 +23,7 @@ impl Ranges {
     }
 }
 
-/// The list of a job's map outputs as its reduces on one tracker have it.
+/// The map outputs of a job that its reduces on one tracker know.
 #[derive(Debug, Default)]
 pub(crate) struct MapEventLog {
     applied: usize,
@@ -30,7 +31,7 @@ pub(crate) struct MapEventLog {
 }
 
 impl MapEventLog {
-    /// Takes in what is new; says what is wrong.
+    /// Applies new events. The error describes what is wrong.
     pub(crate) fn apply(
         &mut self,
         first: usize,
@@ -40,7 +41,7 @@ impl MapEventLog {
         cluster: &Cluster,
     ) -> Result<(), String> {
         if first > self.applied {
-            return Err(format!("news from {first} on, but only {} were told", self.applied));
+            return Err(format!("events start at {first}, but only {} were sent before", self.applied));
         }
         for event in events.iter().skip(self.applied - first) {
             match event {
@@ -49,9 +50,7 @@ impl MapEventLog {
                     let task = cluster.job(attempt.job()).and_then(|job| job.task(attempt.task));
                     let counts = |winner: &Attempt| winner.id == *attempt && winner.output_on == *on;
                     if awaited && task.and_then(Task::winner).is_some_and(counts) {
-                        return Err(format!(
-                            "{attempt} is to be fetched from {on}, which has not registered"
-                        ));
+                        return Err(format!("{attempt} is announced on {on}, which has not registered"));
                     }
                     self.here.insert(*attempt)
                 }
@@ -61,7 +60,7 @@ impl MapEventLog {
         self.applied = self.applied.max(first + events.len());
         let mut consumed: Vec<(u32, u64, u64)> = Vec::new();
         for attempt in &self.here {
-            consumed.push(*ranges.0.get(attempt).ok_or_else(|| format!("{attempt} has brought nothing"))?);
+            consumed.push(*ranges.0.get(attempt).ok_or_else(|| format!("{attempt} has no output"))?);
         }
         consumed.sort_unstable();
         let twice = |pair: &&[(u32, u64, u64)]| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1;
@@ -70,20 +69,20 @@ impl MapEventLog {
         }
         let job = self.here.first().and_then(|attempt| cluster.job(attempt.job()));
         match job.filter(|_| consumed.len() == maps as usize) {
-            Some(job) => is_whole(job, &consumed),
+            Some(job) => check_complete(job, &consumed),
             None => Ok(()),
         }
     }
 }
 
-/// A reduce with as many outputs as there are maps thinks that it has everything.
-fn is_whole(job: &Job, consumed: &[(u32, u64, u64)]) -> Result<(), String> {
+/// A reduce with as many outputs as there are maps assumes that it has everything.
+fn check_complete(job: &Job, consumed: &[(u32, u64, u64)]) -> Result<(), String> {
     for (root, split) in job.spec.splits.iter().enumerate() {
         let its = consumed.iter().filter(|(of, ..)| *of == root as u32);
         let bytes: u64 = its.map(|(_, start, end)| end - start).sum();
         if bytes != split.end - split.start {
             return Err(format!(
-                "a reduce that thinks it has all has {bytes} bytes of split {root}: {split:?}"
+                "a reduce with all map outputs has {bytes} bytes of split {root}: {split:?}"
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! A policy that goes by nothing but chance.
+//! A policy that decides at random.
 
 use crate::rng::Rng;
 use mrcore::{
@@ -8,13 +8,13 @@ use mrcore::{
     task::PreemptKind,
 };
 
-/// Takes any job that can use a slot, in a random order; duplicates stragglers.
+/// Gives slots to jobs in a random order, and duplicates stragglers.
 #[derive(Debug)]
 pub(crate) struct RandomPolicy(pub(crate) Rng);
 
 impl Scheduler for RandomPolicy {
     fn name(&self) -> &'static str {
-        "anyhow"
+        "random"
     }
 
     fn outranks(&self, a: JobId, b: JobId, _phase: Phase, _plan: &Plan<'_>) -> bool {
@@ -29,7 +29,7 @@ impl Scheduler for RandomPolicy {
         let Cause::Offer(tracker) = round.cause else { return };
         let cluster = plan.cluster();
         if self.0.one_in(6) {
-            self.preempt_in_mode(plan, tracker);
+            self.preempt_randomly(plan, tracker);
         }
         for phase in Phase::BOTH {
             let mut jobs: Vec<_> = cluster.active_jobs().collect();
@@ -43,7 +43,7 @@ impl Scheduler for RandomPolicy {
                     Phase::Reduce => plan.next_reduce(job, tracker),
                 };
                 let task = waiting.or_else(|| plan.next_straggler(job, phase, tracker));
-                if task.is_none_or(|task| plan.assign(task, tracker, Why::rule("anyhow")).is_err()) {
+                if task.is_none_or(|task| plan.assign(task, tracker, Why::rule("random")).is_err()) {
                     jobs.remove(at);
                 }
             }
@@ -52,8 +52,8 @@ impl Scheduler for RandomPolicy {
 }
 
 impl RandomPolicy {
-    /// Takes some slot of a tracker back, by any means; whether that may be is the plan's to say.
-    fn preempt_in_mode(&mut self, plan: &mut Plan<'_>, tracker: TrackerId) {
+    /// Preempts a random attempt on a tracker in a random way. The plan may refuse this.
+    fn preempt_randomly(&mut self, plan: &mut Plan<'_>, tracker: TrackerId) {
         let running =
             plan.cluster().tracker(tracker).map(|tracker| tracker.running.clone()).unwrap_or_default();
         let attempts: Vec<AttemptId> = running.map.into_iter().chain(running.reduce).collect();
@@ -69,7 +69,7 @@ impl RandomPolicy {
             PreemptKind::Kill,
         ];
         let before = plan.slots_being_freed(tracker, attempt.phase());
-        if plan.preempt(attempt, kind[self.0.below(5) as usize], Why::rule("anyhow")).is_ok() {
+        if plan.preempt(attempt, kind[self.0.below(5) as usize], Why::rule("random")).is_ok() {
             assert!(plan.preempt(attempt, PreemptKind::Kill, Why::rule("twice")).is_err());
             assert!(plan.slots_being_freed(tracker, attempt.phase()) >= before);
         }

@@ -1,4 +1,4 @@
-//! The races that the core settles, as they are seen to happen.
+//! Counts the races between requests and reports that occur.
 
 use crate::world::World;
 use mrcore::{
@@ -9,18 +9,18 @@ use mrcore::{
 };
 use std::collections::BTreeSet;
 
-/// What was so before an event.
+/// The state before an event.
 #[derive(Debug, Default)]
 pub(crate) struct Before {
-    /// An attempt that somebody wants the slot of, and where it stood.
+    /// The state of the attempt that a user preempts.
     asked: Option<AttemptState>,
-    /// A task that somebody wants to continue was being paused.
+    /// Whether the task that a user resumes was being paused.
     resumes_pausing: bool,
     /// Attempts that were being paused.
     pausing: BTreeSet<AttemptId>,
-    /// Reduces that two attempts tried at.
-    doubled: BTreeSet<TaskId>,
-    /// Attempts that a tracker reports as it registers; none with any other event.
+    /// Reduces with two viable attempts.
+    duplicated: BTreeSet<TaskId>,
+    /// The attempts that a tracker reports when it registers; `None` for other events.
     registers: Option<BTreeSet<AttemptId>>,
 }
 
@@ -46,15 +46,15 @@ impl World {
         let is_pausing =
             |id: &&AttemptId| cluster.attempt(**id).is_some_and(|at| at.state == AttemptState::Pausing);
         before.pausing = running.iter().copied().filter(is_pausing).copied().collect();
-        let doubled = |task: &&mrcore::task::Task| task.viable().count() > 1;
+        let duplicated = |task: &&mrcore::task::Task| task.viable().count() > 1;
         let tasks = running.into_iter().filter_map(|id| cluster.task(id.task));
-        before.doubled = tasks.filter(doubled).map(|task| task.id).collect();
+        before.duplicated = tasks.filter(duplicated).map(|task| task.id).collect();
         before
     }
 
     pub(crate) fn note_reply(&mut self, before: &Before, reply: &Reply) {
         match (before.asked, reply) {
-            (Some(_), Reply::Refused(why)) if why.contains("is being moved into place") => {
+            (Some(_), Reply::Refused(why)) if why.contains("too late to preempt") => {
                 self.counts.preemptions_too_late += 1;
             }
             (Some(_), Reply::Refused(why)) if why.contains("it has ended") => {
@@ -76,13 +76,14 @@ impl World {
                 self.counts.kills_after_pause += u32::from(before.pausing.contains(attempt));
             }
             Fact::AttemptPaused { attempt, .. } => {
-                self.counts.duplicates_paused += u32::from(before.doubled.contains(&attempt.task));
-                let unsent = before.registers.as_ref().is_some_and(|sent| !sent.contains(attempt));
-                self.counts.pauses_unreported += u32::from(unsent);
+                self.counts.duplicates_paused += u32::from(before.duplicated.contains(&attempt.task));
+                let unreported = before.registers.as_ref().is_some_and(|sent| !sent.contains(attempt));
+                self.counts.pauses_unreported += u32::from(unreported);
             }
             Fact::AttemptKilled { attempt, why, .. } => {
-                self.counts.less_far += u32::from(why.contains("another attempt's state is further"));
-                self.counts.tails_lost += u32::from(self.is_tail(attempt.task));
+                self.counts.behind_other_checkpoint +=
+                    u32::from(why.contains("a checkpoint with more progress"));
+                self.counts.remainders_lost += u32::from(self.is_remainder(attempt.task));
             }
             Fact::MapOutputLost { attempt, .. } => {
                 let waits = |task: &mrcore::task::Task| {
@@ -91,7 +92,7 @@ impl World {
                 let job = cluster.job(attempt.job());
                 let paused = job.is_some_and(|job| job.tasks.reduce.iter().any(waits));
                 self.counts.replaced_after_pause += u32::from(paused);
-                self.counts.tails_lost += u32::from(self.is_tail(attempt.task));
+                self.counts.remainders_lost += u32::from(self.is_remainder(attempt.task));
             }
             Fact::PreemptionRefused { .. } => self.counts.refused += 1,
             Fact::JobTrackerStarted { .. } => {
@@ -101,7 +102,7 @@ impl World {
         }
     }
 
-    fn is_tail(&self, id: TaskId) -> bool {
+    fn is_remainder(&self, id: TaskId) -> bool {
         self.core
             .cluster()
             .task(id)

@@ -1,4 +1,4 @@
-//! What befalls a world: work, people, faults, time.
+//! Random events of a world: work, requests of users, faults.
 
 use crate::{
     rng::Rng,
@@ -19,58 +19,58 @@ use std::{collections::BTreeMap, sync::Arc};
 pub(crate) const OUTDATED: &str = "outdated:1";
 
 impl World {
-    /// Its attempts come further or end.
+    /// Attempts of a tracker make progress or end.
     pub(crate) fn work(&mut self, at: usize) {
         self.copy(at);
         let ids: Vec<AttemptId> = self.trackers[at].running.keys().copied().collect();
         for attempt in ids {
-            let end_attempt = self.rng.below(if self.faults { 100 } else { 20 });
+            let random = self.rng.below(if self.faults { 100 } else { 20 });
             let dies = self.rng.one_in(if self.faults { 12 } else { 2 });
             let refuses = self.faults && self.rng.one_in(60);
-            let body = &mut self.trackers[at];
-            if let Some(kind) = body.dying.get(&attempt).copied().filter(|_| dies || refuses) {
-                body.dying.remove(&attempt);
+            let sim = &mut self.trackers[at];
+            if let Some(kind) = sim.dying.get(&attempt).copied().filter(|_| dies || refuses) {
+                sim.dying.remove(&attempt);
                 if refuses && kind != PreemptKind::Kill {
-                    body.running.entry(attempt).and_modify(|run| run.refusals += 1);
+                    sim.running.entry(attempt).and_modify(|run| run.refusals += 1);
                     continue;
                 }
-                let status = self.yielded(at, attempt, kind);
+                let status = self.end_preempted(at, attempt, kind);
                 self.trackers[at].running.remove(&attempt);
                 self.trackers[at].ended.push(AttemptReport { attempt, status });
                 continue;
             }
-            let Some(status) = self.end_attempt(at, attempt, end_attempt) else { continue };
-            let body = &mut self.trackers[at];
-            body.running.remove(&attempt);
-            body.dying.remove(&attempt);
-            body.ended.push(AttemptReport { attempt, status });
+            let Some(status) = self.end_attempt(at, attempt, random) else { continue };
+            let sim = &mut self.trackers[at];
+            sim.running.remove(&attempt);
+            sim.dying.remove(&attempt);
+            sim.ended.push(AttemptReport { attempt, status });
         }
     }
 
-    /// How an attempt ends by itself; None if it continues.
-    fn end_attempt(&mut self, at: usize, attempt: AttemptId, end_attempt: u64) -> Option<AttemptStatus> {
+    /// How an attempt ends by itself; `None` if it continues.
+    fn end_attempt(&mut self, at: usize, attempt: AttemptId, random: u64) -> Option<AttemptStatus> {
         let known = self.core.cluster().attempt(attempt);
-        let took = known.is_some_and(|known| known.from.is_some());
-        let elsewhere = took && known.is_some_and(|known| known.checkpoint_on != Some(known.tracker));
-        let body = &mut self.trackers[at];
-        let run = body.running.get_mut(&attempt)?;
-        Some(match end_attempt {
-            _ if run.will_fail => AttemptStatus::CheckpointCorrupt("it is not there".into()),
+        let resumed = known.is_some_and(|known| known.resumed_from.is_some());
+        let elsewhere = resumed && known.is_some_and(|known| known.checkpoint_on != Some(known.tracker));
+        let sim = &mut self.trackers[at];
+        let run = sim.running.get_mut(&attempt)?;
+        Some(match random {
+            _ if run.will_fail => AttemptStatus::CheckpointCorrupt("file not found".into()),
             0..8 => {
                 if attempt.phase() == Phase::Map {
-                    body.outputs.insert(attempt);
+                    sim.outputs.insert(attempt);
                 }
                 let counters = vec![("RECORDS".to_owned(), 1 + u64::from(attempt.task.index))];
                 AttemptStatus::Succeeded(AttemptResult { counters, ..AttemptResult::default() })
             }
             94 | 95 if elsewhere => {
-                self.counts.unreached += 1;
-                AttemptStatus::CheckpointUnreachable("nobody answers".into())
+                self.counts.unreachable += 1;
+                AttemptStatus::CheckpointUnreachable("its tracker does not answer".into())
             }
-            96 if took => AttemptStatus::CheckpointCorrupt("bits have rotted".into()),
-            96..98 => AttemptStatus::Failed("it broke".into()),
+            96 if resumed => AttemptStatus::CheckpointCorrupt("its checkpoint is damaged".into()),
+            96..98 => AttemptStatus::Failed("it failed".into()),
             98 => AttemptStatus::Killed("out of memory".into()),
-            // It is stuck.
+            // It makes no progress.
             99 => return None,
             _ => {
                 run.done = (run.done + 0.1).min(0.99);
@@ -81,27 +81,27 @@ impl World {
         })
     }
 
-    /// What it was to take from others is here, if it is still there, or is not.
+    /// Copies the files that a tracker was ordered to copy, if another tracker still has them.
     fn copy(&mut self, at: usize) {
         for attempt in std::mem::take(&mut self.trackers[at].copying) {
             let fails = self.faults && self.rng.one_in(6);
-            let checkpoint = self.trackers.iter().find_map(|body| body.checkpoints.get(&attempt).copied());
-            let output = self.trackers.iter().any(|body| body.outputs.contains(&attempt));
+            let checkpoint = self.trackers.iter().find_map(|sim| sim.checkpoints.get(&attempt).copied());
+            let output = self.trackers.iter().any(|sim| sim.outputs.contains(&attempt));
             let status = if !fails && (output || checkpoint.is_some()) {
-                let body = &mut self.trackers[at];
+                let sim = &mut self.trackers[at];
                 match checkpoint {
-                    None => drop(body.outputs.insert(attempt)),
-                    Some(checkpoint) => drop(body.checkpoints.insert(attempt, checkpoint)),
+                    None => drop(sim.outputs.insert(attempt)),
+                    Some(checkpoint) => drop(sim.checkpoints.insert(attempt, checkpoint)),
                 }
                 AttemptStatus::Copied(1)
             } else {
-                AttemptStatus::CopyFailed("it is not there".into())
+                AttemptStatus::CopyFailed("file not found".into())
             };
             self.trackers[at].ended.push(AttemptReport { attempt, status });
         }
     }
 
-    /// Somebody has a tracker emptied, or used again.
+    /// A user drains a tracker or cancels the drain.
     fn drain(&mut self, at: usize) {
         let Some(tracker) = self.trackers[at].number else { return };
         self.requests += 1;
@@ -111,7 +111,7 @@ impl World {
         self.send(Event::Drain { request, tracker, within, by });
     }
 
-    /// Nothing is on a tracker that is drained, and all are used again.
+    /// Checks that drained trackers are empty, and cancels all drains.
     pub(crate) fn return_drained(&mut self) {
         let trackers: Vec<_> = self.core.cluster().trackers().map(|tracker| tracker.id).collect();
         for tracker in trackers {
@@ -123,8 +123,13 @@ impl World {
         }
     }
 
-    /// What comes of an attempt that releases its slot: at times it has done nothing, or all.
-    pub(crate) fn yielded(&mut self, at: usize, attempt: AttemptId, kind: PreemptKind) -> AttemptStatus {
+    /// How a preempted attempt ends. It may have done nothing, or everything.
+    pub(crate) fn end_preempted(
+        &mut self,
+        at: usize,
+        attempt: AttemptId,
+        kind: PreemptKind,
+    ) -> AttemptStatus {
         let task = self.core.cluster().task(attempt.task);
         let known =
             task.and_then(|task| task.attempts.get(attempt.number as usize).map(|known| (task, known)));
@@ -135,13 +140,13 @@ impl World {
             ..AttemptResult::default()
         };
         match kind {
-            PreemptKind::Kill => AttemptStatus::Killed("as told".into()),
+            PreemptKind::Kill => AttemptStatus::Killed("stopped by order".into()),
             PreemptKind::Split => {
                 self.trackers[at].outputs.insert(attempt);
                 AttemptStatus::Split(start + self.rng.below(end.saturating_sub(start) + 1), result)
             }
-            // It had not begun.
-            PreemptKind::Pause if run.will_fail => AttemptStatus::Killed("it had not begun".into()),
+            // It has not started.
+            PreemptKind::Pause if run.will_fail => AttemptStatus::Killed("it had not started".into()),
             PreemptKind::Pause => {
                 let stage = crate::world::stage(attempt.phase(), run.done);
                 let bytes = self.rng.below(1000);
@@ -159,7 +164,7 @@ impl World {
         }
         let reduces = self.trackers[at].running.keys().filter(|attempt| attempt.phase() == Phase::Reduce);
         let reduces: Vec<AttemptId> = reduces.copied().collect();
-        // At times all of them have been told an address that nobody has any more.
+        // In some cases, all reduces have an outdated address.
         let outdated = self.rng.one_in(3);
         let mut failures = Vec::new();
         for reduce in reduces {
@@ -175,7 +180,7 @@ impl World {
         failures
     }
 
-    /// Where a map's output is fetched, as the core knows.
+    /// The address of the tracker that has a map output.
     fn addr_of(&self, map: AttemptId) -> String {
         let cluster = self.core.cluster();
         let output_on = cluster.attempt(map).and_then(|map| cluster.tracker(map.output_on));
@@ -213,13 +218,13 @@ impl World {
         assert_eq!(first, self.send(Event::Submission { request, spec }), "seed {}", self.seed);
     }
 
-    /// Something goes wrong.
+    /// Injects a random fault.
     pub(crate) fn fault(&mut self) {
         let at = self.rng.below(self.trackers.len() as u64) as usize;
         match self.rng.below(10) {
             6 | 7 => {
-                // Where something is being checkpointed, if that is anywhere.
-                let pausing = |body: &SimTracker| body.dying.values().any(|kind| *kind == PreemptKind::Pause);
+                // Prefers a tracker where a reduce is being paused.
+                let pausing = |sim: &SimTracker| sim.dying.values().any(|kind| *kind == PreemptKind::Pause);
                 let at = self.trackers.iter().position(pausing).unwrap_or(at);
                 self.die(at);
             }
@@ -240,26 +245,27 @@ impl World {
                     self.send(Event::Disconnection { tracker, incarnation });
                 }
             }
-            _ => self.trackers[at].away_until = self.now + Span::secs(self.rng.below(20)),
+            _ => self.trackers[at].down_until = self.now + Span::secs(self.rng.below(20)),
         }
     }
 
     fn die(&mut self, at: usize) {
-        // The process dies and is started again; what was just checkpointed is there, and nobody has been told.
+        // The process dies and is started again. Checkpoints that were just saved are on disk but
+        // have not been reported.
         let pausing = self.trackers[at].dying.iter().filter(|(_, kind)| **kind == PreemptKind::Pause);
         for attempt in pausing.map(|(attempt, _)| *attempt).collect::<Vec<_>>() {
             if self.rng.one_in(2) {
-                let _ = self.yielded(at, attempt, PreemptKind::Pause);
+                let _ = self.end_preempted(at, attempt, PreemptKind::Pause);
             }
         }
-        let body = &mut self.trackers[at];
-        body.incarnation = 0;
-        body.starts += 1;
-        (body.number, body.seq, body.acked) = (None, 0, 0);
-        body.running.clear();
-        body.dying.clear();
-        body.ended.clear();
-        body.copying.clear();
+        let sim = &mut self.trackers[at];
+        sim.incarnation = 0;
+        sim.starts += 1;
+        (sim.number, sim.seq, sim.acked) = (None, 0, 0);
+        sim.running.clear();
+        sim.dying.clear();
+        sim.ended.clear();
+        sim.copying.clear();
         if self.rng.one_in(2) {
             self.trackers[at].outputs.clear();
         }
@@ -267,10 +273,10 @@ impl World {
             let gone = std::mem::take(&mut self.trackers[at].checkpoints);
             self.destroyed.extend(gone.into_keys());
         }
-        self.trackers[at].away_until = self.now + Span::secs(self.rng.below(15));
+        self.trackers[at].down_until = self.now + Span::secs(self.rng.below(15));
     }
 
-    /// Somebody preempts a slot by hand, or has something go on.
+    /// A user preempts an attempt or resumes a task.
     pub(crate) fn random_request(&mut self, at: usize) {
         self.requests += 1;
         let (request, by) = (RequestId(self.requests), "u".to_owned());
@@ -283,27 +289,27 @@ impl World {
         }
         let running: Vec<AttemptId> = self.trackers[at].running.keys().copied().collect();
         let ended = self.trackers[at].ended.iter().map(|report| report.attempt);
-        // What is ending, or has ended and the core does not know or has just heard.
+        // Includes attempts whose end the core does not know yet.
         let known: Vec<AttemptId> = running.into_iter().chain(ended).collect();
         if known.is_empty() {
             return;
         }
-        let doubled = |id: &AttemptId| {
+        let duplicated = |id: &AttemptId| {
             id.phase() == Phase::Reduce
                 && self.core.cluster().task(id.task).is_some_and(|task| task.viable().count() > 1)
         };
-        let duplicates: Vec<AttemptId> = known.iter().copied().filter(doubled).collect();
+        let duplicates: Vec<AttemptId> = known.iter().copied().filter(duplicated).collect();
         let known = if duplicates.is_empty() { known } else { duplicates };
         let attempt = known[self.rng.below(known.len() as u64) as usize];
-        let gentle = if attempt.phase() == Phase::Map { PreemptKind::Split } else { PreemptKind::Pause };
-        let kind = if self.rng.one_in(4) { PreemptKind::Kill } else { gentle };
+        let lossless = if attempt.phase() == Phase::Map { PreemptKind::Split } else { PreemptKind::Pause };
+        let kind = if self.rng.one_in(4) { PreemptKind::Kill } else { lossless };
         let first = self.send(Event::Preemption { request, attempt, kind, by: by.clone() });
         let again = self.send(Event::Preemption { request, attempt, kind, by });
         assert_eq!(first, again, "seed {}", self.seed);
-        self.counts.kills_by_hand += u32::from(kind == PreemptKind::Kill && first == Some(Reply::Accepted));
+        self.counts.kills_by_user += u32::from(kind == PreemptKind::Kill && first == Some(Reply::Accepted));
     }
 
-    /// The JobTracker dies and comes back.
+    /// The JobTracker dies and restarts.
     pub(crate) fn restart(&mut self) {
         let mut core = (self.make)(self.seed);
         for entry in &self.journal {
@@ -315,8 +321,8 @@ impl World {
         self.core = core;
         self.counts.restarts += 1;
         self.commits.clear();
-        self.sums.clear();
-        self.trackers.iter_mut().for_each(|body| body.number = None);
+        self.solutions.clear();
+        self.trackers.iter_mut().for_each(|sim| sim.number = None);
         self.send(Event::Start);
     }
 
@@ -330,30 +336,30 @@ impl World {
             self.fault();
         }
         if self.faults && self.rng.one_in(15) {
-            let doubled = |id: &AttemptId| {
+            let duplicated = |id: &AttemptId| {
                 id.phase() == Phase::Reduce
                     && self.core.cluster().task(id.task).is_some_and(|task| task.viable().count() > 1)
             };
             let at = self.rng.below(self.trackers.len() as u64) as usize;
-            let busy = self.trackers.iter().position(|body| body.running.keys().any(doubled));
+            let busy = self.trackers.iter().position(|sim| sim.running.keys().any(duplicated));
             self.random_request(busy.unwrap_or(at));
         }
         for job in std::mem::take(&mut self.commits) {
             let fails = self.faults && self.rng.one_in(10);
-            let result = if fails { Err("no room".into()) } else { Ok(()) };
+            let result = if fails { Err("no space".into()) } else { Ok(()) };
             self.send(Event::CommitResult { job, result });
         }
-        for (number, answer) in std::mem::take(&mut self.sums) {
+        for (number, answer) in std::mem::take(&mut self.solutions) {
             self.send(Event::Computed { number, answer });
         }
         for at in 0..self.trackers.len() {
-            if self.trackers[at].away_until <= self.now && self.rng.one_in(2) {
+            if self.trackers[at].down_until <= self.now && self.rng.one_in(2) {
                 self.heartbeat(at);
             }
         }
     }
 
-    /// Nothing is held any more.
+    /// Resumes all tasks that are on hold.
     pub(crate) fn release(&mut self) {
         let on_hold =
             self.core.cluster().active_jobs().flat_map(|job| &job.tasks.reduce).filter(|task| task.on_hold);
@@ -370,15 +376,14 @@ impl World {
 
     pub(crate) fn is_idle(&self) -> bool {
         let cluster = self.core.cluster();
-        // Of what was given up, a tracker's next word says that it is gone.
+        // Attempts that were given up may still run until the next heartbeat of their tracker.
         let is_idle = |tracker: &Tracker, phase: Phase| {
             tracker.running[phase].is_empty() && tracker.unknown_attempts[phase].is_empty()
         };
         let idle =
             cluster.trackers().all(|tracker| Phase::BOTH.into_iter().all(|phase| is_idle(tracker, phase)));
-        let at_rest = |body: &SimTracker| {
-            body.running.is_empty() && body.ended.is_empty() && body.away_until <= self.now
-        };
+        let at_rest =
+            |sim: &SimTracker| sim.running.is_empty() && sim.ended.is_empty() && sim.down_until <= self.now;
         idle && self.trackers.iter().all(at_rest) && cluster.jobs().all(mrcore::job::Job::is_over)
     }
 }

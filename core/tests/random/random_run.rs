@@ -1,4 +1,4 @@
-//! A whole life: faults for a while, then peace until every job has ended.
+//! A complete random run: faults for a while, then no faults until every job has ended.
 
 use crate::{
     event_counts::EventCounts,
@@ -7,15 +7,15 @@ use crate::{
 use mrcore::{Event, Phase, Span, digest::digest};
 use std::panic::{self, AssertUnwindSafe};
 
-/// Plays a life to its end. Whatever goes wrong in the core itself, the seed is told.
+/// Runs a seed. If the core panics, the seed is printed.
 pub(crate) fn play(seed: u64, make: Make) -> EventCounts {
-    panic::catch_unwind(AssertUnwindSafe(|| live(seed, make))).unwrap_or_else(|trouble| {
-        eprintln!("it was seed {seed}");
-        panic::resume_unwind(trouble)
+    panic::catch_unwind(AssertUnwindSafe(|| run(seed, make))).unwrap_or_else(|panic_payload| {
+        eprintln!("the failing seed is {seed}");
+        panic::resume_unwind(panic_payload)
     })
 }
 
-fn live(seed: u64, make: Make) -> EventCounts {
+fn run(seed: u64, make: Make) -> EventCounts {
     let mut world = World::new(seed, make);
     for _ in 0..800 {
         world.step();
@@ -26,10 +26,11 @@ fn live(seed: u64, make: Make) -> EventCounts {
         world.release();
         world.step();
         steps += 1;
-        assert!(steps < 20_000, "seed {seed}: not at rest\n{}", digest(world.core.cluster()));
+        assert!(steps < 20_000, "seed {seed}: not idle\n{}", digest(world.core.cluster()));
     }
     world.return_drained();
-    // Every slot is free again, and nothing is kept of a finished job once its tracker has spoken.
+    // Every slot is free again, and trackers have no files of finished jobs after they have
+    // registered.
     for at in 0..world.trackers.len() {
         world.register(at);
     }
@@ -38,16 +39,16 @@ fn live(seed: u64, make: Make) -> EventCounts {
             assert_eq!(tracker.free(phase), tracker.slots[phase], "seed {seed}: {} leaks", tracker.name);
         }
     }
-    let nothing_left = |body: &SimTracker| body.jobs.is_empty() && body.checkpoints.is_empty();
+    let nothing_left = |sim: &SimTracker| sim.jobs.is_empty() && sim.checkpoints.is_empty();
     assert!(world.trackers.iter().all(nothing_left), "seed {seed}: files are left");
-    // A policy with nothing to do is not asked all the time.
+    // A policy without work is not asked all the time.
     let before = world.core.rounds();
     for _ in 0..20 {
         world.now = world.now + Span::millis(200);
         world.send(Event::Tick);
     }
     let asked = world.core.rounds() - before;
-    assert!(asked <= 5, "seed {seed}: asked {asked} times in 4 s of peace");
+    assert!(asked <= 5, "seed {seed}: {asked} rounds in 4 s without events");
     world.restart();
     world.counts.jobs = world.submitted;
     world.counts

@@ -1,6 +1,6 @@
-//! Chance, from a seed.
+//! A seeded random number generator.
 
-/// splitmix64: small, and the same everywhere.
+/// splitmix64: small and portable.
 #[derive(Debug, Clone)]
 pub(crate) struct Rng(pub(crate) u64);
 

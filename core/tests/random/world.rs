@@ -1,4 +1,4 @@
-//! The JobTracker's state machine, trackers' bodies, and what they say to each other.
+//! The state machine, simulated trackers, and the messages between them.
 
 use crate::{
     event_counts::EventCounts,
@@ -22,43 +22,43 @@ use std::{
     rc::Rc,
 };
 
-/// An attempt that runs.
+/// A running attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Run {
     pub(crate) done: f32,
     pub(crate) bytes_in: u64,
     pub(crate) records: u64,
     pub(crate) refusals: u32,
-    /// The checkpoint that it was to resume from is not there.
+    /// The checkpoint that it should resume from does not exist.
     pub(crate) will_fail: bool,
 }
 
-/// A tracker's own picture.
+/// The state of a simulated tracker.
 #[derive(Debug, Default)]
 pub(crate) struct SimTracker {
     pub(crate) number: Option<TrackerId>,
     pub(crate) incarnation: u64,
-    /// How often its process was started; each start has another address.
+    /// How often its process was started. Each start has another address.
     pub(crate) starts: u32,
     pub(crate) slots: PerPhase<u32>,
     pub(crate) seq: u64,
     pub(crate) acked: u64,
     pub(crate) running: BTreeMap<AttemptId, Run>,
-    /// Told to stop, and not gone yet: processes take their time.
+    /// Attempts that were preempted and have not ended yet.
     pub(crate) dying: BTreeMap<AttemptId, PreemptKind>,
-    /// States checkpointed.
+    /// Its checkpoints.
     pub(crate) checkpoints: BTreeMap<AttemptId, CheckpointInfo>,
-    /// Ended, and not yet told with an answered heartbeat.
+    /// Reports of ended attempts that have not been acknowledged.
     pub(crate) ended: Vec<AttemptReport>,
     pub(crate) outputs: BTreeSet<AttemptId>,
-    /// Jobs that it has a folder of.
+    /// Jobs of which it has a folder.
     pub(crate) jobs: BTreeSet<JobId>,
-    /// What it is to copy from others.
+    /// Attempts whose files it should copy.
     pub(crate) copying: BTreeSet<AttemptId>,
-    /// What its reduces know of maps.
+    /// The map events that its reduces have received.
     pub(crate) map_events: BTreeMap<JobId, MapEventLog>,
-    /// Its process is gone or cut off until then.
-    pub(crate) away_until: Time,
+    /// Its process is down or disconnected until this time.
+    pub(crate) down_until: Time,
 }
 
 pub(crate) struct World {
@@ -71,14 +71,14 @@ pub(crate) struct World {
     pub(crate) trackers: Vec<SimTracker>,
     pub(crate) requests: u128,
     pub(crate) commits: Vec<JobId>,
-    /// Computations that are done and not yet told.
-    pub(crate) sums: Vec<(u64, Numbers)>,
+    /// Solutions of computations that have not been sent.
+    pub(crate) solutions: Vec<(u64, Numbers)>,
     pub(crate) faults: bool,
     pub(crate) submitted: u32,
     pub(crate) counts: EventCounts,
     /// The ranges of all map outputs that ever counted.
     pub(crate) ranges: Ranges,
-    /// States that died with a disk.
+    /// Checkpoints that were lost with a disk.
     pub(crate) destroyed: BTreeSet<AttemptId>,
     trace_checker: TraceChecker,
 }
@@ -94,10 +94,10 @@ pub(crate) fn config() -> Config {
     }
 }
 
-/// Makes the core of a world from its seed.
+/// Creates the state machine of a world from its seed.
 pub(crate) type Make = Rc<dyn Fn(u64) -> JobTracker>;
 
-/// A mind with this policy.
+/// A state machine with this policy.
 pub(crate) fn core(scheduler: Box<dyn Scheduler>) -> JobTracker {
     JobTracker::new(config(), scheduler)
 }
@@ -121,7 +121,7 @@ impl World {
             trackers,
             requests: 0,
             commits: Vec::new(),
-            sums: Vec::new(),
+            solutions: Vec::new(),
             faults: true,
             submitted: 0,
             counts: EventCounts::default(),
@@ -155,13 +155,13 @@ impl World {
                 }
                 Effect::SendOrders { tracker, answer, orders } => self.sent(tracker, answer, orders),
                 Effect::RequestRegistration { tracker, .. } => {
-                    if let Some(body) = self.trackers.iter_mut().find(|body| body.number == Some(tracker)) {
-                        body.number = None;
+                    if let Some(sim) = self.trackers.iter_mut().find(|sim| sim.number == Some(tracker)) {
+                        sim.number = None;
                     }
                 }
                 Effect::CommitJob { job } => self.commits.push(job),
                 Effect::DiscardOutput { .. } => {}
-                Effect::Compute { number, problem } => self.sums.push((number, problem.solve())),
+                Effect::Compute { number, problem } => self.solutions.push((number, problem.solve())),
             }
         }
         if let Err(what) = invariants::check(self.core.cluster()) {
@@ -174,10 +174,10 @@ impl World {
         match fact {
             Fact::JobEnded { outcome: JobOutcome::Succeeded, .. } => self.counts.succeeded += 1,
             Fact::JobEnded { outcome: JobOutcome::Failed(_), .. } => self.counts.failed += 1,
-            Fact::AttemptLaunched { speculative: true, from, .. } => {
+            Fact::AttemptLaunched { speculative: true, resumed_from, .. } => {
                 self.counts.duplicates += 1;
-                self.counts.resumes += u32::from(from.is_some());
-                self.counts.duplicates_resumed += u32::from(from.is_some());
+                self.counts.resumes += u32::from(resumed_from.is_some());
+                self.counts.duplicates_resumed += u32::from(resumed_from.is_some());
             }
             Fact::MapOutputLost { unfetched: true, .. } => self.counts.unfetched += 1,
             Fact::MapOutputLost { .. } => self.counts.outputs_lost += 1,
@@ -189,14 +189,16 @@ impl World {
                 self.ranges.note(*attempt, self.core.cluster());
                 self.counts.splits += 1;
                 let task = self.core.cluster().task(attempt.task);
-                self.counts.splits_of_tails += u32::from(task.is_some_and(|task| task.root != task.id.index));
+                self.counts.splits_of_remainders +=
+                    u32::from(task.is_some_and(|task| task.root != task.id.index));
             }
             Fact::AttemptPaused { attempt, .. } => {
                 self.counts.pauses += 1;
                 let paused = self.core.cluster().attempt(*attempt);
-                self.counts.pauses_again += u32::from(paused.is_some_and(|paused| paused.from.is_some()));
+                self.counts.pauses_again +=
+                    u32::from(paused.is_some_and(|paused| paused.resumed_from.is_some()));
             }
-            Fact::AttemptLaunched { from: Some(_), .. } => self.counts.resumes += 1,
+            Fact::AttemptLaunched { resumed_from: Some(_), .. } => self.counts.resumes += 1,
             Fact::TaskReleased { .. } => self.counts.released += 1,
             Fact::CheckpointLost { .. } => self.counts.checkpoints_lost += 1,
             Fact::TrackerDraining { .. } => self.counts.drains += 1,
@@ -206,32 +208,32 @@ impl World {
         }
     }
 
-    /// A tracker takes its orders, unless it is away: then they are lost.
+    /// A tracker receives orders. If it is down, they are lost.
     pub(crate) fn sent(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<(u64, Order)>) {
         let now = self.now;
         let lazy = self.faults && self.rng.one_in(40);
-        let Some(at) = self.trackers.iter().position(|body| body.number == Some(tracker)) else { return };
-        let body = &mut self.trackers[at];
-        if body.away_until > now {
+        let Some(at) = self.trackers.iter().position(|sim| sim.number == Some(tracker)) else { return };
+        let sim = &mut self.trackers[at];
+        if sim.down_until > now {
             return;
         }
-        if answer == Some(body.seq) {
-            body.ended.clear();
+        if answer == Some(sim.seq) {
+            sim.ended.clear();
         }
         for (number, order) in orders {
             if number <= self.trackers[at].acked {
                 continue;
             }
             self.trackers[at].acked = number;
-            // A launch that goes nowhere: the tracker never speaks of it.
+            // A launch that the tracker loses and never reports.
             if !(lazy && matches!(order, Order::Launch(_))) {
                 self.execute(at, tracker, order);
             }
         }
-        let body = &self.trackers[at];
+        let sim = &self.trackers[at];
         for phase in Phase::BOTH {
-            let on_hold = body.running.keys().filter(|attempt| attempt.phase() == phase).count();
-            assert!(on_hold <= body.slots[phase] as usize, "seed {}: {tracker} has no room", self.seed);
+            let running = sim.running.keys().filter(|attempt| attempt.phase() == phase).count();
+            assert!(running <= sim.slots[phase] as usize, "seed {}: {tracker} has too few slots", self.seed);
         }
     }
 
@@ -239,32 +241,32 @@ impl World {
         if let Order::DropCheckpoint(attempt) = order {
             self.assert_unwanted(tracker, attempt);
         }
-        let body = &mut self.trackers[at];
+        let sim = &mut self.trackers[at];
         match order {
             Order::Launch(attempt) => self.launched(at, attempt),
             Order::Preempt { attempt, kind, .. } => {
-                if body.running.contains_key(&attempt) {
-                    body.dying.insert(attempt, kind);
+                if sim.running.contains_key(&attempt) {
+                    sim.dying.insert(attempt, kind);
                 }
             }
             Order::DropCheckpoint(attempt) => {
-                self.counts.dropped += u32::from(body.checkpoints.remove(&attempt).is_some());
+                self.counts.dropped += u32::from(sim.checkpoints.remove(&attempt).is_some());
             }
             Order::Clean(job) => {
-                self.counts.cleaned += u32::from(body.jobs.remove(&job));
-                body.outputs.retain(|attempt| attempt.job() != job);
-                body.copying.retain(|attempt| attempt.job() != job);
-                let its = body.running.keys().filter(|attempt| attempt.job() == job);
-                body.dying.extend(its.map(|attempt| (*attempt, PreemptKind::Kill)));
-                body.checkpoints.retain(|attempt, _| attempt.job() != job);
-                body.map_events.remove(&job);
+                self.counts.cleaned += u32::from(sim.jobs.remove(&job));
+                sim.outputs.retain(|attempt| attempt.job() != job);
+                sim.copying.retain(|attempt| attempt.job() != job);
+                let its = sim.running.keys().filter(|attempt| attempt.job() == job);
+                sim.dying.extend(its.map(|attempt| (*attempt, PreemptKind::Kill)));
+                sim.checkpoints.retain(|attempt, _| attempt.job() != job);
+                sim.map_events.remove(&job);
             }
             Order::CopyFiles { attempt, .. } => {
-                body.copying.insert(attempt);
-                body.jobs.insert(attempt.job());
+                sim.copying.insert(attempt);
+                sim.jobs.insert(attempt.job());
             }
             Order::MapEvents { job, first, maps, events } => {
-                let map_events = body.map_events.entry(job).or_default();
+                let map_events = sim.map_events.entry(job).or_default();
                 if let Err(what) = map_events.apply(first, maps, &events, &self.ranges, self.core.cluster()) {
                     panic!("seed {}: {job} on {tracker}: {what}", self.seed);
                 }
@@ -272,79 +274,83 @@ impl World {
         }
     }
 
-    /// Nobody who runs reads what is dropped, and nobody will take it up.
+    /// A dropped checkpoint is not being read and will not be resumed from.
     fn assert_unwanted(&self, tracker: TrackerId, dropped: AttemptId) {
         let cluster = self.core.cluster();
         let Some(job) = cluster.job(dropped.job()).filter(|job| job.is_running()) else { return };
         let checkpoint = job.task(dropped.task).and_then(|task| task.checkpoint);
         let wanted = checkpoint
             .is_some_and(|checkpoint| (checkpoint.attempt, checkpoint.tracker) == (dropped, tracker));
-        assert!(!wanted, "seed {}: {dropped} is dropped although it is to be taken up", self.seed);
+        assert!(!wanted, "seed {}: {dropped} is dropped although its task will resume from it", self.seed);
         let reads = |attempt: &AttemptId| {
             cluster.attempt(*attempt).is_some_and(|attempt| {
                 attempt.state.holds_slot()
-                    && (attempt.from, attempt.checkpoint_on) == (Some(dropped), Some(tracker))
+                    && (attempt.resumed_from, attempt.checkpoint_on) == (Some(dropped), Some(tracker))
             })
         };
-        let reader = self.trackers.iter().flat_map(|body| body.running.keys()).find(|attempt| reads(attempt));
+        let reader = self.trackers.iter().flat_map(|sim| sim.running.keys()).find(|attempt| reads(attempt));
         assert!(reader.is_none(), "seed {}: {dropped} is dropped while {reader:?} reads it", self.seed);
     }
 
-    /// It begins, from where the order says that its state lies.
+    /// An attempt starts, from the checkpoint that the order names.
     fn launched(&mut self, at: usize, attempt: AttemptId) {
         let known = self.core.cluster().attempt(attempt);
-        let took = known.and_then(|known| known.from.zip(known.checkpoint_on));
+        let resumed = known.and_then(|known| known.resumed_from.zip(known.checkpoint_on));
         let wanted = known.is_some_and(|known| known.state.is_viable());
         let mut run = Run::default();
-        if let Some((from, checkpoint_on)) = took {
+        if let Some((paused, checkpoint_on)) = resumed {
             let checkpoint = self.core.cluster().task(attempt.task).and_then(|task| task.checkpoint);
-            // It may have been moved since.
+            // It may have been copied to another tracker since.
             let now = checkpoint
-                .filter(|checkpoint| checkpoint.attempt == from)
+                .filter(|checkpoint| checkpoint.attempt == paused)
                 .map_or(checkpoint_on, |checkpoint| checkpoint.tracker);
-            let has = |body: &&SimTracker| body.number == Some(now) || body.number.is_none();
-            let there = self.trackers.iter().filter(has).find_map(|body| body.checkpoints.get(&from));
+            let has = |sim: &&SimTracker| sim.number == Some(now) || sim.number.is_none();
+            let there = self.trackers.iter().filter(has).find_map(|sim| sim.checkpoints.get(&paused));
             if let Some(checkpoint) = there {
                 (run.bytes_in, run.records) = (checkpoint.bytes_in, checkpoint.records);
             } else {
-                // An order may come when the attempt has been given up.
-                let excused = self.destroyed.contains(&from) || !wanted;
-                assert!(excused, "seed {}: {from}, for {attempt}, is not where the order says", self.seed);
+                // An order may arrive after the attempt was given up.
+                let excused = self.destroyed.contains(&paused) || !wanted;
+                assert!(
+                    excused,
+                    "seed {}: the checkpoint of {paused}, for {attempt}, is not where the order says",
+                    self.seed
+                );
                 run.will_fail = true;
             }
         }
-        let body = &mut self.trackers[at];
-        body.running.insert(attempt, run);
-        body.jobs.insert(attempt.job());
+        let sim = &mut self.trackers[at];
+        sim.running.insert(attempt, run);
+        sim.jobs.insert(attempt.job());
     }
 
     pub(crate) fn register(&mut self, at: usize) {
         self.requests += 1;
         let request = RequestId(self.requests);
-        let body = &mut self.trackers[at];
-        let mut attempts = std::mem::take(&mut body.ended);
-        attempts.extend(body.running.iter().map(|(attempt, run)| leaving(*attempt, *run)));
+        let sim = &mut self.trackers[at];
+        let mut attempts = std::mem::take(&mut sim.ended);
+        attempts.extend(sim.running.iter().map(|(attempt, run)| running_report(*attempt, *run)));
         let tracker = Registration {
             name: format!("t{at}"),
-            incarnation: Incarnation(body.incarnation),
+            incarnation: Incarnation(sim.incarnation),
             host: format!("h{at}"),
             rack: format!("r{}", at % 2),
-            shuffle_addr: format!("h{at}:{}", body.starts),
+            shuffle_addr: format!("h{at}:{}", sim.starts),
             logs_addr: "l".into(),
-            slots: body.slots,
+            slots: sim.slots,
             attempts,
-            outputs: body.outputs.iter().copied().collect(),
-            checkpoints: body.checkpoints.clone().into_iter().collect(),
-            jobs: body.jobs.iter().copied().collect(),
+            outputs: sim.outputs.iter().copied().collect(),
+            checkpoints: sim.checkpoints.clone().into_iter().collect(),
+            jobs: sim.jobs.iter().copied().collect(),
         };
         let is_zombie = |report: &AttemptReport| {
             let known = self.core.cluster().attempt(report.attempt);
             known.is_none_or(|attempt| !attempt.state.holds_slot())
         };
         self.counts.zombies += tracker.attempts.iter().filter(|report| is_zombie(report)).count() as u32;
-        (body.seq, body.acked) = (0, 0);
-        body.map_events.clear();
-        // The number is known from before or is the next one; orders may come with the welcome.
+        (sim.seq, sim.acked) = (0, 0);
+        sim.map_events.clear();
+        // The number of the tracker is known or is the next one. Orders may arrive with the reply.
         let known = self.core.cluster().tracker_named(&tracker.name).map(|tracker| tracker.id);
         let next = TrackerId(self.core.cluster().trackers().count() as u32);
         self.trackers[at].number = Some(known.unwrap_or(next));
@@ -359,15 +365,15 @@ impl World {
         let Some(tracker) = self.trackers[at].number else { return self.register(at) };
         self.work(at);
         let failures = self.unfetched(at);
-        let body = &mut self.trackers[at];
-        body.seq += 1;
-        let mut attempts = body.ended.clone();
-        attempts.extend(body.running.iter().map(|(attempt, run)| leaving(*attempt, *run)));
+        let sim = &mut self.trackers[at];
+        sim.seq += 1;
+        let mut attempts = sim.ended.clone();
+        attempts.extend(sim.running.iter().map(|(attempt, run)| running_report(*attempt, *run)));
         let heartbeat = Heartbeat {
             tracker,
-            incarnation: Incarnation(body.incarnation),
-            seq: body.seq,
-            acked: body.acked,
+            incarnation: Incarnation(sim.incarnation),
+            seq: sim.seq,
+            acked: sim.acked,
             attempts,
             fetch_failures: failures,
         };
@@ -393,23 +399,28 @@ impl World {
         }
     }
 
-    /// Something that the process before this one said arrives only now.
+    /// A heartbeat of the previous process arrives late.
     pub(crate) fn late_report(&mut self, mut heartbeat: Heartbeat) {
         heartbeat.incarnation.0 -= 1;
         heartbeat.seq += 100;
         let (before, numbers) = (self.journal.len(), self.numbers());
         self.send(Event::Heartbeat(heartbeat));
-        assert_eq!(before, self.journal.len(), "seed {}: an older process was heard", self.seed);
-        // The one that is there now is not the one that was asked to register.
-        self.trackers.iter_mut().zip(numbers).for_each(|(body, number)| body.number = number);
+        assert_eq!(
+            before,
+            self.journal.len(),
+            "seed {}: a heartbeat of an older process was accepted",
+            self.seed
+        );
+        // The request to register was for the older process.
+        self.trackers.iter_mut().zip(numbers).for_each(|(sim, number)| sim.number = number);
         self.counts.late_reports += 1;
     }
 
     pub(crate) fn numbers(&self) -> Vec<Option<TrackerId>> {
-        self.trackers.iter().map(|body| body.number).collect()
+        self.trackers.iter().map(|sim| sim.number).collect()
     }
 }
-/// What it is doing, by how far it is.
+/// The stage that corresponds to a progress.
 pub(crate) fn stage(phase: Phase, done: f32) -> Stage {
     match phase {
         Phase::Map => Stage::Map,
@@ -418,7 +429,7 @@ pub(crate) fn stage(phase: Phase, done: f32) -> Stage {
     }
 }
 
-pub(crate) fn leaving(attempt: AttemptId, run: Run) -> AttemptReport {
+pub(crate) fn running_report(attempt: AttemptId, run: Run) -> AttemptReport {
     let progress = Progress {
         done: run.done,
         stage: stage(attempt.phase(), run.done),

@@ -1,4 +1,4 @@
-//! What types cannot check: numbers that make no sense, or not beside each other.
+//! Checks of values that types cannot express: ranges, and relations between settings.
 
 use super::{
     BLOCK_BYTES_MAX, Config, ConfigError, DataNodeConfig, JobTrackerConfig, NameNodeConfig, TaskTrackerConfig,
@@ -7,7 +7,7 @@ use crate::{Bytes, Period};
 use std::borrow::Cow;
 
 impl Config {
-    /// Checks what types cannot: run after flags have gone over the file.
+    /// Checks all values. Called after flags have overridden the file.
     pub fn check(&self) -> Result<(), ConfigError> {
         for (key, addr) in [
             ("namenode.listen", &self.namenode.listen),
@@ -99,7 +99,7 @@ impl JobTrackerConfig {
                 return refuse(key, value, "must be more than 0");
             }
         }
-        // Else trackers that are well would be given up between two words of theirs.
+        // Otherwise healthy trackers would be lost between two heartbeats.
         if suspect_after <= heartbeat {
             let why = format!("must be longer than jobtracker.heartbeat, {heartbeat}");
             return refuse("jobtracker.suspect_after", suspect_after.to_string(), why);
@@ -126,7 +126,7 @@ impl JobTrackerConfig {
 impl DataNodeConfig {
     fn check(&self) -> Result<(), ConfigError> {
         if self.dirs.is_empty() {
-            return refuse("datanode.dirs", "[]".into(), "name at least one folder");
+            return refuse("datanode.dirs", "[]".into(), "must have at least one folder");
         }
         if self.transfers_max == 0 {
             return refuse("datanode.transfers_max", "0".into(), "must be at least 1");
@@ -142,10 +142,10 @@ impl DataNodeConfig {
 impl TaskTrackerConfig {
     fn check(&self) -> Result<(), ConfigError> {
         if self.dirs.is_empty() {
-            return refuse("tasktracker.dirs", "[]".into(), "name at least one folder");
+            return refuse("tasktracker.dirs", "[]".into(), "must have at least one folder");
         }
         if self.map_slots == 0 && self.reduce_slots == 0 {
-            return refuse("tasktracker.map_slots", "0".into(), "and no reduce slots: it could run nothing");
+            return refuse("tasktracker.map_slots", "0".into(), "a tracker needs map slots or reduce slots");
         }
         if self.task_memory.0 < 1 << 20 {
             let value = self.task_memory.to_string();

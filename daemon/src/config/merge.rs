@@ -1,12 +1,13 @@
-//! Settings laid over others as text, for programs that write a `fermata.toml`.
+//! Merges the texts of two configurations, for programs that write a `fermata.toml`.
 
 use super::{Config, ConfigError};
 use std::path::Path;
 use toml::{Table, Value};
 
 impl Config {
-    /// The settings of `base` with those of `over` in their place, as a file. `path` is where `over` comes from; its settings
-    /// are checked as those of a daemon are. What `base` sets and `fixed` names (`section.key`) may not be set by `over`.
+    /// Returns `base` with the settings of `over` as a file. `path` is the file of `over`; its
+    /// settings are checked like those of a daemon. `over` must not set keys that `base` sets and
+    /// `fixed` contains (`section.key`).
     pub fn merge(base: &str, over: &str, path: &Path, fixed: &[&str]) -> Result<String, ConfigError> {
         Self::parse(over, path)?;
         let parse = |text: &str| -> Table { text.parse().expect("both have been parsed before") };
@@ -15,7 +16,7 @@ impl Config {
             let (section, name) = key.split_once('.').expect("section.key");
             let set = |table: &Table| table.get(section).and_then(|section| section.get(name)).cloned();
             if let (Some(_), Some(value)) = (set(&all), set(&over)) {
-                let why = format!("{}: {key} = {value}: it is not for this file to set", path.display());
+                let why = format!("{}: {key} = {value}: this file must not set it", path.display());
                 return Err(ConfigError::Setting { key: (*key).into(), value: None, why });
             }
         }
@@ -59,7 +60,7 @@ mod tests {
     #[test]
     fn invalid_or_foreign_settings_are_rejected_by_name() {
         let error = merge("[cluster]\nnamenode = \"b:2\"\n").unwrap_err();
-        assert_eq!(error, "more.toml: cluster.namenode = \"b:2\": it is not for this file to set");
+        assert_eq!(error, "more.toml: cluster.namenode = \"b:2\": this file must not set it");
         let error = merge("\n[tasktracker]\nmap_slot = 8\n").unwrap_err();
         assert!(error.starts_with("more.toml:3: unknown field `map_slot`"), "{error}");
         let error = merge("[jobtracker]\nsuspect_after = \"1s\"\n").unwrap_err();

@@ -1,46 +1,47 @@
-//! The `datanode` daemon: flags over `fermata.toml`, then `fermata_dfs::datanode::run`.
+//! The `datanode` daemon: parses flags, which override `fermata.toml`, and calls
+//! `fermata_dfs::datanode::run`.
 
 use clap::Parser;
 use daemon::{Bytes, Period, lifecycle::DaemonArgs};
 use std::{path::PathBuf, process::ExitCode};
 
-/// Keeps blocks of Fermata's file system on this machine's disks and serves them
+/// Stores blocks of the file system on the disks of this machine and serves them
 #[derive(Debug, Parser)]
 #[command(name = "datanode", version, max_term_width = 100)]
 struct Args {
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// The node's name, unique in the cluster [default: the host name]
+    /// Name of the node, unique in the cluster [default: the host name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// The rack it stands in
+    /// Rack of the node
     #[arg(long, value_name = "RACK")]
     rack: Option<String>,
-    /// Address to serve blocks on; port 0 takes a free one
+    /// Address to serve blocks on; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Address that others are told, if it is not the one it listens on
+    /// Address that clients and other nodes connect to, if it differs from the listen address
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// Folder for blocks, best one a disk; repeat for several
+    /// Data folder for blocks, preferably one per disk; may be given several times
     #[arg(long = "dir", value_name = "FOLDER")]
     dirs: Vec<PathBuf>,
-    /// Where the NameNode is
+    /// Address of the NameNode
     #[arg(long, value_name = "HOST:PORT")]
     namenode: Option<String>,
-    /// Room left free on each disk, e.g. 1GiB
+    /// Free space to leave on each disk, e.g. 1GiB
     #[arg(long, value_name = "SIZE")]
     reserve: Option<Bytes>,
-    /// Bulk connections served at one time
+    /// Maximum number of concurrent bulk connections
     #[arg(long, value_name = "N")]
     transfers_max: Option<u32>,
-    /// A connection silent for this long is dropped, e.g. 30s
+    /// Close a connection that is silent for this long, e.g. 30s
     #[arg(long, value_name = "TIME")]
     transfer_timeout: Option<Period>,
-    /// Bytes a second that the scrubber reads, e.g. 8MiB; 0 turns it off
+    /// Bytes per second that the scrubber reads, e.g. 8MiB; 0 turns it off
     #[arg(long, value_name = "SIZE")]
     scrub_rate: Option<Bytes>,
-    /// Each block is scrubbed once in this time, e.g. 7d
+    /// Time in which the scrubber reads every block once, e.g. 7d
     #[arg(long, value_name = "TIME")]
     scrub_period: Option<Period>,
 }
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
         Err(error) => return daemon::lifecycle::exit_usage("datanode", &error),
     };
     daemon.begin_log();
-    // The heartbeats are all that runs here; blocks move on threads of their own.
+    // This runtime serves only the heartbeats. Blocks are transferred on separate threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let result = match runtime {
         Ok(runtime) => {

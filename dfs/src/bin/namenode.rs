@@ -1,30 +1,32 @@
-//! The NameNode's process: flags over `fermata.toml`, then serve until told to stop.
+//! The `namenode` daemon: parses flags, which override `fermata.toml`, and serves until it is
+//! stopped.
 
 use clap::Parser;
 use daemon::{Bytes, config::Config, lifecycle::DaemonArgs};
 use journal::Recovery;
 use std::{path::PathBuf, process::ExitCode};
 
-/// Keeps the names, the block map and the leases of a Fermata file system.
+/// Has the namespace, the block map and the leases of the file system.
 #[derive(Debug, Parser)]
 #[command(name = "namenode", version)]
 struct Args {
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// Address to serve on, host:port; port 0 takes a free one
+    /// Address to serve on, host:port; port 0 selects a free port
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
     /// Folder for the edit log and snapshots
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Replicas of a new file that does not ask for a number
+    /// Default number of replicas of a new file
     #[arg(long, value_name = "N")]
     replication: Option<u32>,
-    /// Block size of a new file that does not ask for one
+    /// Default block size of a new file
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Bytes>,
-    /// Drop what cannot be read of a damaged edit log, say what, and continue; the damaged files are kept. Also accepts an
-    /// older copy of the folder: DataNodes that have seen a later start register again
+    /// Drop the unreadable records of a damaged edit log, report them, and continue; the damaged
+    /// files are kept. Also accept an older copy of the folder: DataNodes that have registered with
+    /// a later start register again
     #[arg(long)]
     recover: bool,
 }

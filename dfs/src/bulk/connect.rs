@@ -1,4 +1,4 @@
-//! A connection to a DataNode, made within a time limit.
+//! Connects to a DataNode with a timeout.
 
 use security::{Connector, Stream};
 use std::{
@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
-/// Connects to the first address of `addr` (`host:port`) that answers, each within `timeout`. Frames are written
-/// whole, so none waits for the next. A TLS handshake has the same limit for each of its steps.
+/// Connects to the first address of `addr` (`host:port`) that accepts within `timeout`. Sets
+/// `TCP_NODELAY`, because every write is a complete frame. Each step of a TLS handshake has the
+/// same timeout.
 pub fn connect(addr: &str, timeout: Duration, connector: &Connector) -> io::Result<Stream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
     let timeout = timeout.max(Duration::from_millis(1));
     for one in addr.to_socket_addrs()? {
         match TcpStream::connect_timeout(&one, timeout) {

@@ -1,32 +1,33 @@
-//! One frame: encode, and decode from a blocking stream. Sizes are checked before anything is
-//! allocated, so hostile input costs nothing.
+//! Encodes a frame, and decodes one from a blocking stream. The decoder checks sizes before it
+//! allocates, so that a hostile peer cannot make it use much memory.
 
 use bytes::BytesMut;
 use prost::Message;
 use std::io::{self, Read};
 
-/// Length of the fixed part.
+/// Length of the header.
 pub const FRAME_HEADER_BYTES: usize = 16;
 const MAGIC: [u8; 2] = *b"FB";
 const VERSION: u8 = 2;
-/// A `ReadReply` of a 4 GiB block carries 256 KiB of sums.
+/// Limit of a frame body. The `ReadReply` for a 4 GiB block has 256 KiB of checksums.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// A request names a block, a token and a few nodes. It is read before anybody has shown a token, so it is short.
+/// Limit of a request. A request contains a block, a token and a few nodes. The limit is low
+/// because the server reads the request before it can check the token.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 const DATA_BYTES_MAX: usize = super::PACKET_BYTES;
 
-/// What the body is.
+/// The type of a frame, which determines the type of the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
-    /// `BulkRequest`
+    /// The body is a `BulkRequest`.
     Request,
-    /// `Packet`, with data
+    /// The body is a `Packet`; data follows.
     Packet,
-    /// `WriteStatus`
+    /// The body is a `WriteStatus`.
     Status,
-    /// `ReadReply`
+    /// The body is a `ReadReply`.
     ReadReply,
-    /// `BulkError`
+    /// The body is a `BulkError`.
     Error,
 }
 
@@ -36,32 +37,33 @@ const KINDS: [FrameKind; 5] =
 /// Why a frame could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The stream ended between frames: the peer is done.
+    /// The peer closed the stream between two frames.
     #[error("connection closed")]
     Closed,
-    /// The stream failed or ended inside a frame.
+    /// The stream failed, or ended inside a frame.
     #[error("{}", lost(.0))]
     Io(#[from] io::Error),
-    /// Not this protocol, or damaged.
+    /// The bytes are damaged or not of this protocol.
     #[error("not a valid frame: {0}")]
     Malformed(&'static str),
-    /// The other end speaks another version.
-    #[error("peer speaks bulk protocol version {0}, this build speaks {VERSION}")]
+    /// The peer uses another version of the protocol.
+    #[error("the peer uses bulk protocol version {0}, this build uses {VERSION}")]
     Version(u8),
-    /// The other end refused.
+    /// The peer refused the request.
     #[error("{message}")]
     Refused {
-        /// For programs.
+        /// The kind of the refusal, for programs.
         kind: String,
-        /// For people.
+        /// The message, for people.
         message: String,
     },
-    /// A frame of another kind was due.
+    /// The peer sent a frame of another kind than the expected one.
     #[error("unexpected frame: {0:?}")]
     Unexpected(FrameKind),
 }
 
-/// Whether a time limit of the socket has run out: to the system it is "resource temporarily unavailable".
+/// Whether a socket timeout has expired. The operating system reports that as `EAGAIN`, "resource
+/// temporarily unavailable".
 pub fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -70,18 +72,18 @@ fn lost(error: &io::Error) -> String {
     if is_timeout(error) { "no answer in time".into() } else { format!("connection lost: {error}") }
 }
 
-/// A frame as read. `data` starts at a chunk boundary of its block.
+/// A frame that was read. `data` starts at a chunk boundary of its block.
 #[derive(Debug)]
 pub struct Frame {
-    /// What the body is.
+    /// The type of the frame.
     pub kind: FrameKind,
     body: BytesMut,
-    /// The raw bytes after the body; empty but for packets.
+    /// The raw bytes after the body. Empty except in packets.
     pub data: BytesMut,
 }
 
 impl Frame {
-    /// The body, if the frame is of `kind`. An `Error` frame becomes `FrameError::Refused`.
+    /// Decodes the body if the frame is of `kind`. An `Error` frame becomes `FrameError::Refused`.
     pub fn expect<M: Message + Default>(&self, kind: FrameKind) -> Result<M, FrameError> {
         if self.kind == FrameKind::Error && kind != FrameKind::Error {
             let error: proto::dfs::BulkError = self.decode()?;
@@ -98,12 +100,13 @@ impl Frame {
     }
 }
 
-/// Header and body of a frame whose `data_len` bytes of data follow.
+/// Appends the header and the body of a frame to `out`. The caller sends `data_len` bytes of data
+/// after them.
 pub fn encode_frame(kind: FrameKind, body: &impl Message, data_len: usize, out: &mut Vec<u8>) {
     let body_len = body.encoded_len();
     debug_assert!(
         body_len <= body_bytes_max(kind) && data_len <= DATA_BYTES_MAX,
-        "a frame within its limits"
+        "the frame is within its limits"
     );
     let start = out.len();
     out.extend_from_slice(&MAGIC);
@@ -112,7 +115,7 @@ pub fn encode_frame(kind: FrameKind, body: &impl Message, data_len: usize, out: 
     out.extend_from_slice(&(body_len as u32).to_le_bytes());
     out.extend_from_slice(&(data_len as u32).to_le_bytes());
     out.extend_from_slice(&[0; 4]);
-    body.encode(out).expect("a Vec grows");
+    body.encode(out).expect("encoding into a Vec cannot fail");
     let crc = frame_crc(&out[start..start + 12], &out[start + FRAME_HEADER_BYTES..]);
     out[start + 12..start + 16].copy_from_slice(&crc.to_le_bytes());
 }
@@ -149,7 +152,7 @@ impl Header {
             return Err(FrameError::Malformed("longer than the limit"));
         }
         if header.data_len > 0 && kind != FrameKind::Packet {
-            return Err(FrameError::Malformed("data in a frame that takes none"));
+            return Err(FrameError::Malformed("data in a frame that is not a packet"));
         }
         Ok(header)
     }
@@ -163,13 +166,15 @@ impl Header {
     }
 }
 
-/// Reads one frame from a blocking stream. `has_other_replica` lends its memory to the frame's data; see [`recycle`].
-pub fn read_frame(stream: &mut impl Read, has_other_replica: BytesMut) -> Result<Frame, FrameError> {
+/// Reads one frame from a blocking stream. The data of the frame is read into `buffer`, which is
+/// resized; see [`recycle`].
+pub fn read_frame(stream: &mut impl Read, buffer: BytesMut) -> Result<Frame, FrameError> {
     let (raw, header) = read_header(stream)?;
-    read_rest(stream, &raw, &header, has_other_replica)
+    read_rest(stream, &raw, &header, buffer)
 }
 
-/// Reads a request. A frame of another kind is refused by its header: no memory is used for what it announces.
+/// Reads a request. A frame of another kind is refused by its header, before memory for its body is
+/// allocated.
 pub fn read_request(stream: &mut impl Read) -> Result<proto::dfs::BulkRequest, FrameError> {
     let (raw, header) = read_header(stream)?;
     if header.kind != FrameKind::Request {
@@ -180,7 +185,8 @@ pub fn read_request(stream: &mut impl Read) -> Result<proto::dfs::BulkRequest, F
 
 fn read_header(stream: &mut impl Read) -> Result<([u8; FRAME_HEADER_BYTES], Header), FrameError> {
     let mut raw = [0; FRAME_HEADER_BYTES];
-    // Between two frames an end is no error. What a stopped process is told when it continues is none either.
+    // A stream may end between two frames. `read_exact` retries an interrupted read, which happens
+    // when a stopped process continues.
     match stream.read_exact(&mut raw[..1]) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(FrameError::Closed),
         first => first?,
@@ -194,18 +200,18 @@ fn read_rest(
     stream: &mut impl Read,
     raw: &[u8],
     header: &Header,
-    has_other_replica: BytesMut,
+    buffer: BytesMut,
 ) -> Result<Frame, FrameError> {
     let mut body = BytesMut::zeroed(header.body_len);
     stream.read_exact(&mut body)?;
     header.check(raw, &body)?;
-    let mut data = has_other_replica;
+    let mut data = buffer;
     data.resize(header.data_len, 0);
     stream.read_exact(&mut data)?;
     Ok(Frame { kind: header.kind, body, data })
 }
 
-/// Takes a frame's data memory back for the next [`read_frame`].
+/// Returns the data buffer of a frame, for the next [`read_frame`].
 pub fn recycle(frame: Frame) -> BytesMut {
     frame.data
 }
@@ -234,7 +240,7 @@ mod tests {
 
     #[test]
     fn request_is_refused_by_its_header_alone() {
-        // Of a kind that is not due, and longer than any request.
+        // A frame of another kind, and a frame that is longer than any request.
         let packet = packet_frame(&[0; 100]);
         let read = read_request(&mut &packet[..FRAME_HEADER_BYTES]);
         assert!(matches!(read, Err(FrameError::Unexpected(FrameKind::Packet))), "{read:?}");
@@ -246,7 +252,7 @@ mod tests {
         assert!(matches!(read, Err(FrameError::Malformed("longer than the limit"))), "{read:?}");
     }
 
-    /// Every read is interrupted once.
+    /// A reader that interrupts every other read.
     struct Interrupted<'a>(&'a [u8], bool);
 
     impl Read for Interrupted<'_> {
@@ -265,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_frame_is_a_refusal_wherever_it_comes() {
+    fn error_frame_is_always_a_refusal() {
         let mut raw = Vec::new();
         let body = BulkError { kind: "not-found".into(), message: "no such block".into() };
         encode_frame(FrameKind::Error, &body, 0, &mut raw);
@@ -275,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_header_or_body_bit_is_noticed() {
+    fn flipped_header_or_body_bit_is_detected() {
         let good = packet_frame(b"");
         for at in 0..good.len() {
             for bit in 0..8 {
@@ -297,12 +303,12 @@ mod tests {
 
     use proptest::prelude::*;
 
-    /// Counts what is taken from it: no more may be asked for than the largest frame.
+    /// A reader that counts bytes and fails if more than the largest frame is requested at once.
     struct Counted<'a>(&'a [u8], usize);
 
     impl Read for Counted<'_> {
         fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-            assert!(into.len() <= BODY_BYTES_MAX.max(DATA_BYTES_MAX), "memory for more than a frame");
+            assert!(into.len() <= BODY_BYTES_MAX.max(DATA_BYTES_MAX), "requests more than the largest frame");
             let read = self.0.read(into)?;
             self.1 += read;
             Ok(read)
@@ -320,7 +326,7 @@ mod tests {
         Ok(frame)
     }
 
-    /// A frame around any body, sound but for what the body says.
+    /// A frame with a valid header and checksum around an arbitrary body.
     fn around(kind: u8, body: &[u8], data: &[u8]) -> Vec<u8> {
         let mut out = [&MAGIC[..], &[VERSION, kind]].concat();
         out.extend_from_slice(&(body.len() as u32).to_le_bytes());

@@ -1,7 +1,9 @@
-//! The bulk protocol: blocks between clients and DataNodes, over framed TCP.
 //!
-//! A frame is a 16-byte header, a small protobuf body and raw data. The header's CRC covers header and body;
-//! the data is covered by the chunk checksums in the body, so that it is read only once.
+//! The bulk protocol: transfers blocks between clients and DataNodes, in frames over TCP.
+//!
+//! A frame is a 16-byte header, a small protobuf body and raw data. The CRC in the header covers
+//! the header and the body. The chunk checksums in the body cover the data, so that no second pass
+//! over the data is needed.
 //!
 //! ```text
 //! offset  0  magic  u16   "FB"
@@ -13,28 +15,38 @@
 //!        16  body, then data
 //! ```
 //!
-//! **Write.** `Request(WriteBlock)` → each node connects to its first mirror and passes the rest on; then a
-//! `Status` comes back up with the nodes that are ready. `Packet`s follow, in order, whole chunks but for the
-//! last; each node checks the sums, writes, forwards. Cumulative `Status`es come up as all nodes below have
-//! taken the bytes. After the `last` packet each node makes its replica durable (fsync, rename, folder fsync)
-//! and one `Status { done }` names the nodes that hold it. A mirror that dies is dropped: the rest go on, and
-//! `faults` says who and why. If the *first* node dies, the writer goes to the next one named in the last
-//! status with `resume_at` = the start of the first packet it still keeps (a writer keeps what is not acked,
-//! and the last packet until `done`): the node cuts its partial replica there and takes over from the old
-//! connection. A node that has finalised the block already answers `done` at once.
 //!
-//! A writer whose source gives nothing sends a keep-alive, a `Packet` without data that is not the last, every
-//! quarter of the `timeout_ms` that the statuses name. It goes down the pipeline and is answered like any other
-//! packet, so silence always means that a node (or the writer) is dead, in either direction, however slow the
-//! source is. The writer itself gives the first node up after `timeout_ms` without an answer that is due.
+//! **Write.** The client sends `Request(WriteBlock)` to the first node. Each node connects to the
+//! next node of the pipeline (its mirror) and forwards the remaining list; then a `Status` with the
+//! nodes that are ready returns to the client. `Packet`s follow in order, each with complete chunks
+//! except the last. Each node verifies the checksums, writes the data and forwards the packet. It
+//! acknowledges with a cumulative `Status` when all nodes after it have received the bytes. After
+//! the `last` packet each node makes its replica durable (fsync, rename, fsync of the folder), and
+//! one `Status { done }` names the nodes that have the replica.
 //!
-//! **Read.** `Request(ReadBlock)` → `ReadReply` with all checksums of the range, then the raw bytes (sendfile).
+//! A mirror that fails is removed from the pipeline: the other nodes continue, and `faults`
+//! contains the failed node and the reason. If the *first* node fails, the client connects to the
+//! next node of the last status. It sets `resume_at` to the start of the first packet that it still
+//! has: a client keeps all unacknowledged packets, and the last packet until `done`. The node
+//! truncates its partial replica there and takes it over from the old connection. A node that has
+//! already finalised the block answers `done` at once.
 //!
-//! **Local.** `Request(OpenLocal)` over the node's Unix socket → `ReadReply` with two descriptors (data file,
-//! checksum file) as ancillary data, `length` 0 bytes following.
+//! A client without data to send sends a keep-alive every quarter of the `timeout_ms` in the
+//! statuses: a `Packet` without data that is not the last. A keep-alive is forwarded and
+//! acknowledged like any other packet. Silence in either direction therefore means that a node or
+//! the client has failed, even if the source of the data is slow. The client gives up the first
+//! node if an acknowledgement is late by `timeout_ms`.
 //!
-//! Any request may be answered by `Error` instead. Deliberately absent: compression and multiplexing; a
-//! transfer owns its connection. A connection may carry several requests, one after the other.
+//! **Read.** `Request(ReadBlock)` is answered with a `ReadReply` that has all checksums of the
+//! range, followed by the raw bytes (`sendfile`).
+//!
+//! **Local.** `Request(OpenLocal)` over the Unix socket of the node is answered with a `ReadReply`
+//! that has two file descriptors (data file, checksum file) as ancillary data. Its `length` is 0,
+//! and no bytes follow.
+//!
+//! Any request may be answered with `Error`. A connection may be used for several requests, one
+//! after the other. Deliberately absent: compression and multiplexing; each transfer has its own
+//! connection.
 
 mod connect;
 mod frame;
@@ -45,18 +57,20 @@ pub use frame::{
     recycle,
 };
 
-/// How long the set-up of a pipeline of `nodes` is waited for while others could do without its first: twice as long as
-/// for one node less, so that whoever stands before a silent node notices first and can still say so. A set-up moves
-/// no data; a node that takes longer is frozen or cut off.
+/// The timeout for setting up a pipeline of `nodes` nodes if the pipeline could also continue
+/// without its first node. The timeout doubles with each node. The node before a silent node
+/// therefore times out first, and can still report the silent node. A set-up transfers no data; a
+/// node that takes longer is stopped or unreachable.
 pub fn set_up_within(nodes: usize) -> std::time::Duration {
     std::time::Duration::from_secs(3) * (1 << nodes.clamp(1, 6)) / 2
 }
 
-/// The kind of a refusal that is no fault of the node: the NameNode, which it must ask, does not answer.
+/// The kind of a refusal that is not a fault of the DataNode: the DataNode needs the NameNode,
+/// which does not answer.
 pub(crate) const NAMENODE_UNAVAILABLE: &str = "namenode-unavailable";
 
-/// Data bytes in a full packet: a whole number of chunks.
+/// Data bytes in a full packet. A multiple of the chunk size.
 pub const PACKET_BYTES: usize = 8 * crate::checksum::CHUNK_BYTES;
 
-/// What a writer sends ahead of the acknowledgements, at the most.
+/// Maximum number of unacknowledged bytes that a writer sends.
 pub const WINDOW_BYTES: usize = 16 * PACKET_BYTES;

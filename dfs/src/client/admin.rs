@@ -1,4 +1,4 @@
-//! What operators ask: fsck, report, safemode, drain.
+//! Calls of operators: fsck, report, safemode, drain.
 
 use super::call::What;
 use super::namespace::request_id;
@@ -7,11 +7,11 @@ use super::{Client, DrainStatus, Fsck, Report, Result, SafemodeStatus};
 use crate::{ids::BlockId, path::DfsPath};
 use proto::dfs as pb;
 
-/// Files looked at for one page of a check.
+/// Number of files that one fsck call checks.
 const PAGE_FILES: u32 = 1000;
 
 impl Client {
-    /// Checks everything below `path`.
+    /// Checks all files below `path`.
     pub async fn fsck(&self, path: &DfsPath) -> Result<Fsck> {
         let what = What("check", path.as_str());
         let mut total = Fsck::new();
@@ -30,12 +30,13 @@ impl Client {
                 return Ok(total);
             }
             if start_after == before {
-                return Err(what.bad_reply("a page does not follow on the one before"));
+                return Err(what.bad_reply("a page does not continue after the previous one"));
             }
         }
     }
 
-    /// Has a node re-read its replica of a block, and set it aside if it is damaged. Does not wait for that.
+    /// Asks a node to verify its replica of a block and to quarantine the replica if it is damaged.
+    /// Returns before that is done.
     pub async fn check_replica(&self, block: BlockId, node_uuid: &str, reason: &str) -> Result<()> {
         let request = pb::ReportBadReplicaRequest {
             block_id: block.0,
@@ -43,11 +44,11 @@ impl Client {
             reason: reason.to_owned(),
         };
         let send = |mut rpc: super::call::Rpc, r| async move { rpc.report_bad_replica(r).await };
-        self.call(What("have a replica checked on", node_uuid), request, send).await?;
+        self.call(What("request a check of a replica on", node_uuid), request, send).await?;
         Ok(())
     }
 
-    /// The whole file system at a glance.
+    /// Returns a summary of the file system.
     pub async fn report(&self) -> Result<Report> {
         let what = What("report", "");
         let request = pb::ReportRequest {};
@@ -63,12 +64,13 @@ impl Client {
         wire::safemode(reply.safemode).map_err(|reason| what.bad_reply(reason))
     }
 
-    /// Starts, or with `cancel` stops, emptying a node.
+    /// Starts to drain a node, or stops the drain if `cancel` is set.
     pub async fn drain(&self, node: &str, cancel: bool) -> Result<DrainStatus> {
         self.call_drain(node, cancel, false).await
     }
 
-    /// How far that is. Changes nothing: somebody else may have stopped it.
+    /// Returns the progress of a drain and changes nothing. Another client may have stopped the
+    /// drain.
     pub async fn drain_status(&self, node: &str) -> Result<DrainStatus> {
         self.call_drain(node, false, true).await
     }

@@ -1,7 +1,8 @@
-//! One call to the NameNode, asked again until it is answered or the deadline is over.
 //!
-//! Asking again is safe because every mutating request carries its id: the caller builds the request once, and
-//! each attempt sends the same.
+//! A call to the NameNode, retried until it is answered or the deadline has passed.
+//!
+//! A retry is safe because every mutating request has an ID. The caller creates the request once,
+//! and every attempt sends the same request.
 
 use super::wait::Wait;
 use super::{Client, ClientError};
@@ -13,7 +14,7 @@ use tonic::{Code, Request, Response, Status, transport::Channel};
 
 pub(super) type Rpc = NameNodeClient<Channel>;
 
-/// What is being done, for messages: a verb and its object.
+/// The operation, for messages: a verb and its object.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct What<'a>(pub(super) &'a str, pub(super) &'a str);
 
@@ -30,7 +31,8 @@ impl What<'_> {
     }
 }
 
-/// Waits between attempts: doubling, with jitter so that many clients do not come back at once.
+/// Waits between attempts. The wait doubles, with jitter, so that many clients do not retry at the
+/// same time.
 pub(super) struct Backoff {
     next: Duration,
 }
@@ -43,7 +45,7 @@ impl Backoff {
         Self { next: Self::FIRST }
     }
 
-    /// Sleeps, at most until `end`; false if that is over already.
+    /// Sleeps, but not past `end`. Returns false if `end` has already passed.
     pub(super) async fn sleep_until(&mut self, end: Instant) -> bool {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -56,13 +58,17 @@ impl Backoff {
     }
 }
 
+/// How an attempt failed.
 enum Failed {
-    For(ClientError),
-    Now { reason: String, kind: Option<Kind> },
+    /// Final: a retry would not help.
+    Finally(ClientError),
+    /// Transient: the call may be retried.
+    Transiently { reason: String, kind: Option<Kind> },
 }
 
 impl Client {
-    /// Sends `request` by `send` until it is answered, refused for good, or the deadline is over.
+    /// Sends `request` with `send` until it is answered, is refused finally, or the deadline has
+    /// passed.
     pub(super) async fn call<Req, Rep, F, Fut>(
         &self,
         what: What<'_>,
@@ -77,7 +83,8 @@ impl Client {
         let deadline = self.inner.options.config.deadline.0;
         let started = Instant::now();
         let end = started + deadline;
-        // A call that hangs must leave time to ask again.
+        // The timeout of one attempt is a part of the deadline, so that a call that hangs can be
+        // retried.
         let one = (deadline / 4).clamp(Duration::from_secs(1), Duration::from_secs(15));
         let mut backoff = Backoff::new();
         let namenode = format!("the NameNode at {}", self.inner.options.namenode);
@@ -94,17 +101,17 @@ impl Client {
             let failed = match answer {
                 Ok(Ok(reply)) => return Ok(reply.into_inner()),
                 Ok(Err(status)) => self.classify(&status),
-                // Cut off by the deadline: what it said before is the reason.
+                // The deadline cut this attempt short. Report the reason of the previous attempt.
                 Err(_) if left < one && received.is_some() => {
                     let (reason, kind) = received.take().unwrap_or_default();
-                    Failed::Now { reason, kind }
+                    Failed::Transiently { reason, kind }
                 }
-                Err(_) => Failed::Now { reason: format!("{namenode} does not answer"), kind: None },
+                Err(_) => Failed::Transiently { reason: format!("{namenode} does not answer"), kind: None },
             };
             match failed {
-                Failed::For(error) => return Err(error),
-                Failed::Now { reason: last, kind } => {
-                    tracing::debug!(%what, last, "asking again");
+                Failed::Finally(error) => return Err(error),
+                Failed::Transiently { reason: last, kind } => {
+                    tracing::debug!(%what, last, "retrying");
                     why = last.strip_prefix(&format!("{namenode} ")).unwrap_or(&last).to_owned();
                     received = Some((last.clone(), kind));
                     if !wait.during(&namenode, &why, backoff.sleep_until(end)).await {
@@ -116,25 +123,29 @@ impl Client {
         }
     }
 
-    /// Somebody sits and watches, and waiting would not help.
-    fn is_hopeless(&self, error: &Error) -> bool {
+    /// Whether to fail instead of waiting: a person waits for the result, and only an operator can
+    /// end this safemode.
+    fn is_final(&self, error: &Error) -> bool {
         self.inner.options.listener.is_some() && error.kind == Kind::ManualSafemode
     }
 
     fn classify(&self, status: &Status) -> Failed {
         match from_status(status) {
-            Some(error) if error.is_transient() && !self.is_hopeless(&error) => {
-                return Failed::Now { reason: error.message, kind: Some(error.kind) };
+            Some(error) if error.is_transient() && !self.is_final(&error) => {
+                return Failed::Transiently { reason: error.message, kind: Some(error.kind) };
             }
-            Some(error) => return Failed::For(ClientError::Refused(error)),
+            Some(error) => return Failed::Finally(ClientError::Refused(error)),
             None => {}
         }
-        // No kind: not the NameNode's own words but the transport's. Requests carry ids, so whatever may be
-        // a lost connection is asked again; one to something else than a NameNode does not get better.
+        // A status without a kind comes from the transport and not from the NameNode. Requests have
+        // IDs, so every error that may be a lost connection is retried. A wrong peer is not
+        // retried.
         let cause = cause_of(status);
         match status.code() {
-            Code::Unimplemented => return self.wrong_peer("it does not know what NameNodes are asked"),
-            _ if security::tls_mismatch(&cause).is_some() => return Failed::For(self.tls_mismatch(&cause)),
+            Code::Unimplemented => return self.wrong_peer("it does not implement the NameNode service"),
+            _ if security::tls_mismatch(&cause).is_some() => {
+                return Failed::Finally(self.tls_mismatch(&cause));
+            }
             _ if WRONG_PROTOCOL.iter().any(|text| cause.contains(text)) => return self.wrong_peer(&cause),
             _ => {}
         }
@@ -147,21 +158,21 @@ impl Client {
             | Code::DeadlineExceeded => {
                 let addr = &self.inner.options.namenode;
                 let reason = format!("cannot reach the NameNode at {addr}: {cause}");
-                Failed::Now { reason, kind: None }
+                Failed::Transiently { reason, kind: None }
             }
             Code::Unauthenticated | Code::PermissionDenied => {
-                Failed::For(ClientError::Refused(Error::new(Kind::Denied, status.message())))
+                Failed::Finally(ClientError::Refused(Error::new(Kind::Denied, status.message())))
             }
             code => {
                 let message = format!("{} ({code:?})", status.message());
-                Failed::For(ClientError::Refused(Error::new(Kind::Refused, message)))
+                Failed::Finally(ClientError::Refused(Error::new(Kind::Refused, message)))
             }
         }
     }
 }
 
 impl Client {
-    /// It runs, and the two do not agree on TLS.
+    /// The error for a NameNode that is reachable, but has another TLS setting than this client.
     fn tls_mismatch(&self, cause: &str) -> ClientError {
         tls_mismatch(&self.inner.options.namenode, cause)
     }
@@ -169,25 +180,25 @@ impl Client {
     fn wrong_peer(&self, why: &str) -> Failed {
         let addr = &self.inner.options.namenode;
         let message = format!(
-            "what answers at {addr} is not a Fermata NameNode, or one that wants TLS ({why}): name another with \
+            "the server at {addr} is not a Fermata NameNode, or it requires TLS ({why}): give another address with \
              --namenode, or set security.dir"
         );
-        Failed::For(ClientError::Refused(Error::new(Kind::Refused, message)))
+        Failed::Finally(ClientError::Refused(Error::new(Kind::Refused, message)))
     }
 }
 
-/// The error for a NameNode with which there is no agreement on TLS.
+/// The error for a NameNode with another TLS setting than this client.
 pub(super) fn tls_mismatch(addr: &str, cause: &str) -> ClientError {
-    let meaning = security::tls_mismatch(cause).unwrap_or("the two do not agree");
-    let message = format!("no TLS with the NameNode at {addr} ({cause}): {meaning}");
+    let meaning = security::tls_mismatch(cause).unwrap_or("client and server have different TLS settings");
+    let message = format!("cannot use TLS with the NameNode at {addr} ({cause}): {meaning}");
     ClientError::Refused(Error::new(Kind::Denied, message))
 }
 
-/// What the transport says of a peer that does not speak its protocol.
+/// Error texts of the transport for a peer that does not use HTTP/2 or gRPC.
 const WRONG_PROTOCOL: [&str; 3] =
     ["frame with invalid size", "unspecific protocol error", "invalid compression flag"];
 
-/// The innermost reason: "connection refused" rather than "transport error".
+/// Returns the innermost cause, for example "connection refused" instead of "transport error".
 pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -196,7 +207,8 @@ pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// A status prints its metadata too; people need its message, or what is behind it.
+/// Returns the message of a status or its cause, without the metadata that `Display` of a status
+/// adds.
 fn cause_of(status: &Status) -> String {
     std::error::Error::source(status).map_or_else(|| status.message().to_owned(), root_cause)
 }

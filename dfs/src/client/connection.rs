@@ -1,7 +1,9 @@
-//! Blocking connections to DataNodes: made with a time limit, kept for the next request, hung up from outside.
 //!
-//! Writers own their connection on a thread that does nothing but move bytes. Readers ask for a block in the same
-//! blocking way, and then receive it themselves.
+//! Blocking connections to DataNodes. They have timeouts, are reused for the next request, and can
+//! be closed by another thread.
+//!
+//! Writers use their connection on a separate thread. Readers send the request in a blocking task,
+//! and then receive the data themselves.
 
 use crate::bulk::{self, FrameKind, PACKET_BYTES, encode_frame, is_timeout};
 use parking_lot::Mutex;
@@ -12,7 +14,8 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ends a transfer from outside: the thread in it sees its connection closed.
+/// Ends a transfer from another thread: the thread of the transfer gets an error from its
+/// connection.
 #[derive(Clone, Default)]
 pub(super) struct Hangup(Arc<Mutex<HangupState>>);
 
@@ -23,17 +26,18 @@ struct HangupState {
 }
 
 impl Hangup {
-    /// Watches this connection from now on, in place of the one before; refuses if already hung up.
+    /// Associates this connection with the handle, in place of the previous one. Fails if the
+    /// transfer is already cancelled.
     fn watch(&self, stream: &Stream) -> io::Result<()> {
         let mut state = self.0.lock();
         if state.gone {
-            return Err(io::Error::other("given up by the caller"));
+            return Err(io::Error::other("cancelled by the caller"));
         }
         state.stream = Some(stream.try_clone()?);
         Ok(())
     }
 
-    /// The connection is no longer this transfer's.
+    /// Dissociates the connection from this transfer.
     pub(super) fn release(&self) {
         self.0.lock().stream = None;
     }
@@ -46,22 +50,22 @@ impl Hangup {
         let mut state = self.0.lock();
         state.gone = true;
         if let Some(stream) = state.stream.take() {
-            // It may be closed already, which is what is wanted.
+            // An error means that the connection is closed already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// How long to wait for what, and what to show.
+/// Timeouts of a connection, and its TLS settings.
 #[derive(Debug, Clone)]
 pub(super) struct Timeouts {
     pub(super) connect: Duration,
-    /// A peer silent for this long is given up.
+    /// A peer that is silent for this long is given up.
     pub(super) silence: Duration,
     pub(super) connector: Connector,
 }
 
-/// A new connection to `addr`, watched by `hangup`.
+/// Opens a connection to `addr`, which `hangup` can close.
 pub(super) fn connect(addr: &str, timeouts: &Timeouts, hangup: &Hangup) -> io::Result<Stream> {
     let stream = bulk::connect(addr, timeouts.connect, &timeouts.connector)?;
     prepare(&stream, timeouts, hangup)?;
@@ -81,7 +85,7 @@ pub(super) fn send_frame(stream: &mut impl Write, kind: FrameKind, body: &impl M
     stream.write_all(&out)
 }
 
-/// An error of the socket in words.
+/// Describes a socket error.
 pub(super) fn reason(error: &io::Error) -> String {
     match error.kind() {
         _ if is_timeout(error) => "no answer in time".into(),
@@ -90,16 +94,17 @@ pub(super) fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Connections that ended a request cleanly, for the next one to the same node.
+/// Idle connections, for the next request to the same node.
 #[derive(Default)]
 pub(super) struct Idle(Mutex<Vec<(String, Stream, Instant)>>);
 
 impl Idle {
     const IDLE_MAX: usize = 16;
-    /// Shorter than any sensible DataNode's own limit on silence.
+    /// Less than the timeout after which a DataNode closes an idle connection.
     const AGE_MAX: Duration = Duration::from_secs(5);
 
-    /// A connection to `addr` that may still be good: if it fails before an answer, make a new one.
+    /// Returns an idle connection to `addr`. The node may have closed it: if it fails before an
+    /// answer, the caller opens a new one.
     pub(super) fn take(&self, addr: &str, timeouts: &Timeouts, hangup: &Hangup) -> Option<Stream> {
         let mut kept = self.0.lock();
         kept.retain(|(_, _, since)| since.elapsed() < Self::AGE_MAX);
@@ -109,7 +114,7 @@ impl Idle {
         Some(stream)
     }
 
-    /// Closes those to `addr`.
+    /// Closes the idle connections to `addr`.
     pub(super) fn forget(&self, addr: &str) {
         self.0.lock().retain(|(known, ..)| known != addr);
     }
@@ -122,21 +127,23 @@ impl Idle {
     }
 }
 
-/// Buffers of a packet's size, used again and again: fresh memory costs more than the copy into it.
+/// A pool of buffers of packet size. Reuse is faster, because the first access to new memory costs
+/// more than the copy into it.
 #[derive(Default)]
 pub(super) struct Buffers(Mutex<Vec<Vec<u8>>>);
 
 impl Buffers {
     const IDLE_MAX: usize = 32;
 
-    /// An empty buffer with room for a packet.
+    /// Returns an empty buffer with the capacity of a packet.
     pub(super) fn take_empty(&self) -> Vec<u8> {
         let mut buffer = self.0.lock().pop().unwrap_or_else(|| Vec::with_capacity(PACKET_BYTES));
         buffer.clear();
         buffer
     }
 
-    /// A buffer of a packet's length with anything in it: clearing it would cost a pass over memory.
+    /// Returns a buffer of packet length with arbitrary contents. Clearing it would take another
+    /// pass over the memory.
     pub(super) fn take_full(&self) -> Vec<u8> {
         let mut buffer = self.0.lock().pop().unwrap_or_default();
         buffer.resize(PACKET_BYTES, 0);

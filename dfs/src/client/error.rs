@@ -1,4 +1,4 @@
-//! What can go wrong for a program that uses the file system, each with the words a person needs.
+//! Errors of the client, with messages for people.
 
 use crate::error::{Error, Kind};
 use crate::ids::BlockId;
@@ -8,67 +8,67 @@ use std::path::PathBuf;
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The NameNode refused; its words as they are.
+    /// The NameNode refused. The message is that of the NameNode.
     #[error(transparent)]
     Refused(#[from] Error),
-    /// Not a path.
+    /// The text is not a valid path.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// A glob pattern that does not parse.
+    /// A glob pattern cannot be parsed.
     #[error("pattern {pattern:?}: {reason}")]
     Pattern {
-        /// As given.
+        /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// What is wrong with the pattern.
         reason: &'static str,
     },
-    /// Nobody answers at the NameNode's address.
+    /// No server accepts connections at the address of the NameNode.
     #[error("cannot reach the NameNode at {addr}: {reason}")]
     Unreachable {
         /// `host:port`.
         addr: String,
-        /// What the last attempt said.
+        /// The error of the last attempt.
         reason: String,
     },
-    /// A DataNode had to ask the NameNode, which did not answer it.
-    #[error("the namenode does not answer the datanodes: {reason}")]
+    /// A DataNode needed the NameNode, which did not answer.
+    #[error("the NameNode does not answer the DataNodes: {reason}")]
     NameNodeUnreachableFromNodes {
-        /// What the DataNode said.
+        /// The message of the DataNode.
         reason: String,
     },
-    /// It was retried until the deadline.
+    /// The operation was retried until the deadline.
     #[error("{what} did not succeed within {seconds:.1} s: {last}")]
     Deadline {
         /// The operation.
         what: String,
-        /// How long it was tried.
+        /// For how long the operation was retried.
         seconds: f64,
-        /// What the last attempt said.
+        /// The error of the last attempt.
         last: String,
-        /// The last refusal's kind, if it was one.
+        /// The kind of the last refusal, if the last error was a refusal.
         kind: Option<Kind>,
     },
-    /// The NameNode answered with something this client cannot use.
-    #[error("{what}: the NameNode's answer makes no sense: {reason}")]
+    /// The reply of the NameNode is invalid.
+    #[error("{what}: invalid reply of the NameNode: {reason}")]
     BadReply {
         /// The operation.
         what: String,
-        /// What is wrong with it.
+        /// What is wrong with the reply.
         reason: String,
     },
-    /// No replica of a block could be read.
+    /// No replica of a block can be read.
     #[error("cannot read {path} at byte {offset}: no good replica of {block}: {tried}")]
     Read {
         /// The file.
         path: DfsPath,
-        /// Where reading stopped.
+        /// The offset in the file where reading stopped.
         offset: u64,
-        /// The block there.
+        /// The block at that offset.
         block: BlockId,
-        /// Every host tried, and why not.
+        /// Every host that was tried, with the reason why it failed.
         tried: String,
     },
-    /// A block could not be written.
+    /// A block cannot be written.
     #[error("cannot write {path}: {block} on {node}: {reason}")]
     Write {
         /// The file.
@@ -77,41 +77,41 @@ pub enum ClientError {
         block: BlockId,
         /// The node that failed last.
         node: String,
-        /// Why.
+        /// The reason of the failure.
         reason: String,
     },
-    /// The writer cannot continue.
-    #[error("cannot write {path}: the writer failed or was aborted before")]
+    /// The writer failed earlier or was aborted.
+    #[error("cannot write {path}: the writer has failed earlier or was aborted")]
     WriterFailed {
         /// The file.
         path: DfsPath,
     },
-    /// This process has as many transfers open as it may or can.
+    /// This process has reached a limit on open transfers.
     #[error("cannot start another transfer: {reason}: close some files first")]
     TooManyTransfers {
-        /// Which limit.
+        /// The limit that was reached.
         reason: String,
     },
-    /// A local file failed.
+    /// An operation on a local file failed.
     #[error("{path}: {reason}", path = .path.display())]
     Local {
         /// The local file.
         path: PathBuf,
-        /// Why.
+        /// The reason of the failure.
         reason: String,
     },
-    /// The stream given to `put` failed.
+    /// The input stream of `put` failed.
     #[error("reading the input for {path}: {source}")]
     Input {
         /// The file being written.
         path: DfsPath,
-        /// Why.
+        /// The error of the stream.
         source: std::io::Error,
     },
 }
 
 impl ClientError {
-    /// The NameNode's kind of refusal, if it was one (also behind a deadline).
+    /// Returns the kind of the refusal, also if the refusal was retried until the deadline.
     pub fn kind(&self) -> Option<Kind> {
         match self {
             Self::Refused(error) => Some(error.kind),
@@ -121,7 +121,8 @@ impl ClientError {
         }
     }
 
-    /// Whether the file system as a whole does not answer or is not ready: no fault of who asks, and it may pass.
+    /// Whether the file system does not answer or is not ready. This is not a fault of the request,
+    /// and may be temporary.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::NameNodeUnreachableFromNodes { .. } => true,
@@ -132,7 +133,7 @@ impl ClientError {
         }
     }
 
-    /// The same with `to` named where `hidden` was: people know nothing of the name a file has on its way.
+    /// Replaces the temporary name `hidden` of a file by its final name `to`, which the user knows.
     #[must_use]
     pub(super) fn naming(self, hidden: &DfsPath, to: &DfsPath) -> Self {
         let text = |text: String| text.replace(hidden.name(), to.name());
@@ -151,7 +152,7 @@ impl ClientError {
         }
     }
 
-    /// Whether it is a refusal of `kind`.
+    /// Whether this is a refusal of `kind`.
     pub fn is(&self, kind: Kind) -> bool {
         self.kind() == Some(kind)
     }
@@ -164,8 +165,8 @@ mod tests {
     #[test]
     fn temporary_name_is_not_shown_in_errors() {
         let [hidden, to] = ["/a/.b.put-1", "/a/b"].map(|path| DfsPath::parse(path).unwrap());
-        let refused = ClientError::Refused(Error::new(Kind::NoNodes, "no room for /a/.b.put-1"));
-        assert_eq!(refused.naming(&hidden, &to).to_string(), "no room for /a/b");
+        let refused = ClientError::Refused(Error::new(Kind::NoNodes, "no space for /a/.b.put-1"));
+        assert_eq!(refused.naming(&hidden, &to).to_string(), "no space for /a/b");
         let failed = ClientError::WriterFailed { path: hidden.clone() };
         assert!(failed.naming(&hidden, &to).to_string().starts_with("cannot write /a/b:"));
     }

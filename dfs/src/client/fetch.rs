@@ -1,10 +1,13 @@
-//! Fetches parts of blocks, in order and checked.
 //!
-//! Invariant: no byte leaves a run before its chunk's checksum has been checked. Over TCP the consumer receives for
-//! itself and checks each chunk as it comes, while it is in the cache: the socket's own buffers are what is fetched
-//! ahead, and a thread between the two would cost a quarter of the speed. Blocks on this machine, which may have to
-//! come from the disk first, are read and checked one packet ahead on a blocking thread. The first failure ends the
-//! run; what to do about it is the reader's business.
+//! Fetches ranges of blocks in order and verifies them.
+//!
+//! Invariant: no byte is returned before the checksum of its chunk has been verified.
+//!
+//! Over TCP the consumer receives the data itself and verifies each chunk while it is in the CPU
+//! cache. The socket buffers are the only prefetch: an additional thread between socket and
+//! consumer would reduce the throughput by a quarter. A block on this machine may have to be read
+//! from disk, so a blocking thread reads and verifies it one packet ahead. The first failure ends
+//! the run; the reader decides how to continue.
 
 use super::connection::{Buffers, Hangup, Idle, Timeouts, connect, reason, send_frame};
 use super::local::{self, LocalReplica, ReadError};
@@ -24,44 +27,47 @@ use std::time::Duration;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{JoinHandle, block_in_place, spawn_blocking};
 
-/// How long a consumer waits on its own thread. Long beside the gaps of a busy local link, short beside anything else.
-const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// How long a consumer waits on its own thread: longer than the gaps between packets on a busy
+/// local link, but too short to delay other tasks.
+const BRIEF_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// How long a node may give nothing while another has the block too.
+/// How long a node may send nothing if another node has a replica of the block.
 const STALL: Duration = Duration::from_secs(1);
 
-const BROKEN: &str = "the thread that read it broke down";
+const BROKEN: &str = "the reading thread panicked";
 
-/// Bytes in one request: keeps the checksums of its answer within a frame, and is a whole number of packets.
+/// Bytes per request. The checksums of the reply must fit into a frame. A multiple of the packet
+/// size.
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes `from..to` of a block, from one of its nodes.
+/// Bytes `from..to` of a block, to be read from one of its nodes.
 pub(super) struct BlockRange {
     pub(super) block: LocatedBlock,
     pub(super) node: NodeAddress,
     pub(super) from: u64,
     pub(super) to: u64,
-    /// Another node has it too: this one need not be waited for long.
+    /// Whether another node has a replica too. If so, this node gets a short timeout.
     pub(super) has_other_replica: bool,
 }
 
-/// Why a part could not be fetched.
+/// Why a range could not be fetched.
 pub(super) struct Failure {
     pub(super) block: LocatedBlock,
     pub(super) node: NodeAddress,
     pub(super) reason: String,
-    /// The replica itself is bad, not only the way to it.
+    /// Whether the replica is damaged or missing. Otherwise only the node or the connection failed.
     pub(super) damaged: bool,
 }
 
-/// Bytes and their place in the file. They may begin before and end after what was asked, at chunk boundaries.
+/// Bytes and their offset in the file. They start and end at chunk boundaries, so they may start
+/// before and end after the requested range.
 pub(super) type Item = Result<(u64, Bytes), Box<Failure>>;
 
-/// Parts being fetched. Dropped, it is hung up.
+/// Ranges that are being fetched. Dropping the run closes its connection.
 pub(super) struct Run {
-    /// What is still to be asked for.
+    /// Requests that are not complete.
     requests: VecDeque<Request>,
-    /// What comes in now: the first of `requests`.
+    /// The source of the data of the first request.
     source: Option<Source>,
     read_path: ReadPath,
     buffers: Arc<Buffers>,
@@ -69,8 +75,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// What comes next, checked. Nothing after the last part, or after a failure. May be dropped in the middle and
-    /// called again: nothing is lost.
+    /// Returns the next verified bytes, or `None` after the last range or a failure. Cancel safe:
+    /// no data is lost if the future is dropped.
     pub(super) async fn next(&mut self) -> Option<Item> {
         loop {
             let request = self.requests.front().filter(|_| !self.failed)?;
@@ -83,11 +89,11 @@ impl Run {
             };
             let next = match source {
                 Source::File(file) => file.next().await,
-                Source::Stream(stream) => stream.next(self.read_path.timeout(&request.range_of)).await,
+                Source::Stream(stream) => stream.next(self.read_path.timeout(&request.block_range)).await,
             };
             match next {
                 Ok(Some((offset, bytes))) => {
-                    return Some(Ok((request.range_of.block.offset + offset, bytes)));
+                    return Some(Ok((request.block_range.block.offset + offset, bytes)));
                 }
                 Ok(None) => self.finish(),
                 Err(bad) => return Some(self.fail(&bad)),
@@ -95,13 +101,13 @@ impl Run {
         }
     }
 
-    /// The first request has been answered in full: its connection can serve another.
+    /// The first request is complete: its connection can be reused.
     fn finish(&mut self) {
         let request = self.requests.pop_front();
         if let (Some(Source::Stream(stream)), Some(request)) = (self.source.take(), request) {
             self.read_path.hangup.release();
             if stream.socket.socket().set_nonblocking(false).is_ok() {
-                self.read_path.idle.put_back(&request.range_of.node.data_addr, stream.socket);
+                self.read_path.idle.put_back(&request.block_range.node.data_addr, stream.socket);
             }
         }
     }
@@ -110,11 +116,17 @@ impl Run {
         self.failed = true;
         self.source = None;
         self.read_path.hangup.hang_up();
-        let range_of = &self.requests[0].range_of;
-        // A connection that brought bad bytes may be out of step.
-        self.read_path.idle.forget(&range_of.node.data_addr);
+        let block_range = &self.requests[0].block_range;
+        // After an invalid reply, the position in the stream is unknown. Do not reuse connections
+        // to this node.
+        self.read_path.idle.forget(&block_range.node.data_addr);
         let (reason, damaged) = bad.classify();
-        Err(Box::new(Failure { block: range_of.block.clone(), node: range_of.node.clone(), reason, damaged }))
+        Err(Box::new(Failure {
+            block: block_range.block.clone(),
+            node: block_range.node.clone(),
+            reason,
+            damaged,
+        }))
     }
 }
 
@@ -124,7 +136,7 @@ impl Drop for Run {
     }
 }
 
-/// Will fetch `parts`, in order.
+/// Creates a run that fetches `parts` in order.
 pub(super) fn start(client: &Client, parts: Vec<BlockRange>) -> Run {
     let read_path = ReadPath {
         hangup: Hangup::default(),
@@ -137,32 +149,32 @@ pub(super) fn start(client: &Client, parts: Vec<BlockRange>) -> Run {
     Run { requests, source: None, read_path, buffers: client.inner.buffers.clone(), failed: false }
 }
 
-/// Bytes of a part that are asked for at once.
+/// A part of a block range that is requested at once.
 #[derive(Clone)]
 struct Request {
-    range_of: Arc<BlockRange>,
+    block_range: Arc<BlockRange>,
     range: Range<u64>,
 }
 
 impl Request {
-    fn all_of(range_of: Arc<BlockRange>) -> impl Iterator<Item = Self> {
-        let starts = (range_of.from / REQUEST_BYTES_MAX..range_of.to.div_ceil(REQUEST_BYTES_MAX))
+    fn all_of(block_range: Arc<BlockRange>) -> impl Iterator<Item = Self> {
+        let starts = (block_range.from / REQUEST_BYTES_MAX..block_range.to.div_ceil(REQUEST_BYTES_MAX))
             .map(|n| n * REQUEST_BYTES_MAX);
         starts.map(move |start| {
-            let range = range_of.from.max(start)..range_of.to.min(start + REQUEST_BYTES_MAX);
-            Self { range_of: range_of.clone(), range }
+            let range = block_range.from.max(start)..block_range.to.min(start + REQUEST_BYTES_MAX);
+            Self { block_range: block_range.clone(), range }
         })
     }
 
-    /// The chunks that hold the range.
+    /// The range, extended to chunk boundaries.
     fn chunks(&self) -> Range<u64> {
         let chunk = CHUNK_BYTES as u64;
         let end = self.range.end.checked_next_multiple_of(chunk).unwrap_or(u64::MAX);
-        self.range.start / chunk * chunk..end.min(self.range_of.block.length)
+        self.range.start / chunk * chunk..end.min(self.block_range.block.length)
     }
 }
 
-/// How to get at a block's bytes.
+/// What is needed to read a block: connections, timeouts, credentials.
 #[derive(Clone)]
 struct ReadPath {
     hangup: Hangup,
@@ -195,69 +207,74 @@ impl ReadPath {
     }
 
     fn open_blocking(&self, request: &Request) -> Result<Opened, ReadFailure> {
-        let range_of = &request.range_of;
+        let block_range = &request.block_range;
         if self.short_circuit {
             match local::open_if_local(
-                &range_of.block,
-                &range_of.node,
+                &block_range.block,
+                &block_range.node,
                 &self.credentials,
-                self.timeout(range_of),
+                self.timeout(block_range),
             ) {
                 Ok(Some(local)) => return Ok(Opened::Local(local)),
-                // Over TCP it would be as silent.
-                Err(silent) if range_of.has_other_replica => return Err(silent.into()),
+                // The node is silent on its Unix socket. It would be silent over TCP too.
+                Err(silent) if block_range.has_other_replica => return Err(silent.into()),
                 Ok(None) | Err(_) => {}
             }
         }
-        let (socket, sums) = self.request(range_of, request.chunks())?;
+        let (socket, sums) = self.request(block_range, request.chunks())?;
         Ok(Opened::Remote(socket, sums.into()))
     }
 
-    /// Sends the request, over a kept connection if there is a good one; the stream stands at the data.
-    fn request(&self, range_of: &BlockRange, range: Range<u64>) -> Result<(Stream, Vec<u32>), ReadFailure> {
-        let addr = &range_of.node.data_addr;
-        let silence = self.timeout(range_of);
+    /// Sends the request, over an idle connection if there is a working one. The returned stream is
+    /// positioned at the data.
+    fn request(
+        &self,
+        block_range: &BlockRange,
+        range: Range<u64>,
+    ) -> Result<(Stream, Vec<u32>), ReadFailure> {
+        let addr = &block_range.node.data_addr;
+        let silence = self.timeout(block_range);
         let timeouts =
             Timeouts { silence, connect: self.timeouts.connect.min(silence), ..self.timeouts.clone() };
         if let Some(stream) = self.idle.take(addr, &timeouts, &self.hangup) {
-            match request_over(stream, range_of, range.clone()) {
+            match request_over(stream, block_range, range.clone()) {
                 Err(ReadFailure::Frame(FrameError::Io(error))) if is_timeout(&error) => {
                     return Err(error.into());
                 }
-                // It was closed while nobody looked.
+                // The node had closed the idle connection.
                 Err(ReadFailure::Frame(FrameError::Io(_) | FrameError::Closed)) => {}
                 other => return other,
             }
         }
-        request_over(connect(addr, &timeouts, &self.hangup)?, range_of, range)
+        request_over(connect(addr, &timeouts, &self.hangup)?, block_range, range)
     }
 
-    fn timeout(&self, range_of: &BlockRange) -> Duration {
-        if range_of.has_other_replica { self.timeouts.silence.min(STALL) } else { self.timeouts.silence }
+    fn timeout(&self, block_range: &BlockRange) -> Duration {
+        if block_range.has_other_replica { self.timeouts.silence.min(STALL) } else { self.timeouts.silence }
     }
 }
 
 enum Opened {
     Local(LocalReplica),
-    /// Stands at the data; with the checksums.
+    /// A stream positioned at the data, and the checksums.
     Remote(Stream, VecDeque<u32>),
 }
 
-/// Where the bytes of one request come from.
+/// The source of the bytes of one request.
 enum Source {
     File(FileSource),
     Stream(StreamSource),
 }
 
-/// What comes next of a source and its place in the block; nothing at the end.
+/// The next bytes of a source and their offset in the block; `None` at the end.
 type Next = Result<Option<(u64, Bytes)>, ReadFailure>;
 
-/// A block on this machine.
+/// A block on this machine, read through file descriptors.
 struct FileSource {
     replica: Arc<LocalReplica>,
-    /// What is to come, in whole chunks.
+    /// The range that is not returned yet, in complete chunks.
     left: Range<u64>,
-    /// The next packet.
+    /// The read of the next packet.
     prefetched: Option<JoinHandle<Result<Pooled, ReadError>>>,
     buffers: Arc<Buffers>,
 }
@@ -288,23 +305,23 @@ impl FileSource {
     }
 }
 
-/// Of the first packet of a range.
+/// Length of the first packet of a range.
 fn packet_length(range: &Range<u64>) -> usize {
     (range.end - range.start).min(PACKET_BYTES as u64) as usize
 }
 
-/// A connection that stands at the data of an answer.
+/// A connection that is positioned at the data of a reply.
 struct StreamSource {
     socket: Stream,
-    /// What is to come, from the packet that is being filled on.
+    /// The range that is not returned yet. It starts at the packet that is being filled.
     left: Range<u64>,
-    /// Of the chunks not checked yet.
+    /// Checksums of the chunks that are not verified yet.
     sums: VecDeque<u32>,
     partial_packet: Option<PartialPacket>,
     buffers: Arc<Buffers>,
 }
 
-/// A packet of which a part is there.
+/// A packet that is not completely received.
 struct PartialPacket {
     packet: Pooled,
     filled: usize,
@@ -316,7 +333,8 @@ impl StreamSource {
         if self.left.is_empty() {
             return Ok(None);
         }
-        // A consumer that never waits for anything else would keep others from running.
+        // Yield to the runtime from time to time: data that arrives quickly never makes this loop
+        // wait.
         tokio::task::consume_budget().await;
         while !self.fill()? {
             if !self.wait_readable_briefly() {
@@ -330,25 +348,28 @@ impl StreamSource {
         Ok(Some((start, Bytes::from_owner(packet))))
     }
 
-    /// The runtime watches the connection only while nothing comes: it would wake a thread of its own at each arrival.
+    /// Waits for data with the runtime. The socket is registered only for this wait: otherwise the
+    /// runtime would wake one of its threads whenever data arrives.
     async fn wait_readable(&self) -> io::Result<()> {
         let socket = self.socket.socket();
         socket.set_nonblocking(true)?;
         tokio::net::TcpStream::from_std(socket.try_clone()?)?.readable().await
     }
 
-    /// Waits a moment for more, on this thread: on a fast link it is there sooner than the runtime could notice it and
-    /// wake us. Only where others can continue meanwhile.
+    /// Waits for data on this thread for a short time. On a fast link the data arrives sooner than
+    /// the runtime could wake this task. Only on a multi-thread runtime, where other tasks continue
+    /// meanwhile.
     fn wait_readable_briefly(&self) -> bool {
-        let others_go_on = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
-        others_go_on
+        let multi_thread = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
+        multi_thread
             && block_in_place(|| {
                 let mut socket = [PollFd::new(self.socket.socket(), PollFlags::IN)];
-                poll(&mut socket, Some(&MOMENT)).is_ok_and(|ready| ready > 0)
+                poll(&mut socket, Some(&BRIEF_WAIT)).is_ok_and(|ready| ready > 0)
             })
     }
 
-    /// Takes what has come; whether that makes a whole packet, all of it checked.
+    /// Receives the data that has arrived and verifies complete chunks. Returns true if the packet
+    /// is complete and verified.
     fn fill(&mut self) -> Result<bool, ReadFailure> {
         let length = packet_length(&self.left);
         let partial_packet = self.partial_packet.get_or_insert_with(|| {
@@ -356,8 +377,8 @@ impl StreamSource {
             PartialPacket { packet, filled: 0, checked: 0 }
         });
         while partial_packet.filled < length {
-            let room = &mut partial_packet.packet.buffer[partial_packet.filled..length];
-            match self.socket.receive_now(room) {
+            let remaining = &mut partial_packet.packet.buffer[partial_packet.filled..length];
+            match self.socket.receive_now(remaining) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(read) => partial_packet.filled += read,
                 Err(Errno::AGAIN) => return Ok(false),
@@ -371,7 +392,7 @@ impl StreamSource {
 }
 
 impl PartialPacket {
-    /// Checks the chunks that are there. The packet begins at `start` of its block.
+    /// Verifies the chunks that are complete. The packet starts at offset `start` of its block.
     fn check(&mut self, sums: &mut VecDeque<u32>, start: u64) -> Result<(), ChecksumError> {
         while self.checked < self.filled {
             let end = (self.checked + CHUNK_BYTES).min(self.packet.length);
@@ -401,7 +422,7 @@ impl<E: Into<FrameError>> From<E> for ReadFailure {
 }
 
 impl ReadFailure {
-    /// In words, and whether the replica is to blame.
+    /// Describes the failure. The second value is true if the replica is damaged or missing.
     fn classify(&self) -> (String, bool) {
         match self {
             Self::Frame(FrameError::Io(error)) => (reason(error), false),
@@ -418,38 +439,41 @@ impl ReadFailure {
 
 fn request_over(
     mut stream: Stream,
-    range_of: &BlockRange,
+    block_range: &BlockRange,
     Range { start: from, end: to }: Range<u64>,
 ) -> Result<(Stream, Vec<u32>), ReadFailure> {
     let read = pb::ReadBlock {
-        block_id: range_of.block.block.0,
+        block_id: block_range.block.block.0,
         offset: from,
         length: to - from,
-        block_length: range_of.block.length,
-        nonce: range_of.block.nonce.0,
+        block_length: block_range.block.length,
+        nonce: block_range.block.nonce.0,
     };
     let request = pb::BulkRequest {
         op: Some(pb::bulk_request::Op::Read(read)),
-        token: range_of.block.token.to_bytes(),
+        token: block_range.block.token.to_bytes(),
     };
     send_frame(&mut stream, FrameKind::Request, &request)?;
     let reply: pb::ReadReply = read_frame(&mut stream, BytesMut::new())?.expect(FrameKind::ReadReply)?;
     if reply.chunk_size as usize != CHUNK_BYTES {
-        return Err(ReadFailure::Reply(format!("it sums chunks of {} bytes", reply.chunk_size)));
+        return Err(ReadFailure::Reply(format!(
+            "the node uses checksum chunks of {} bytes",
+            reply.chunk_size
+        )));
     }
     if (reply.offset, reply.length) != (from, to - from) {
         let pb::ReadReply { offset, length, .. } = reply;
         let asked = format!("{} bytes at {from}", to - from);
-        return Err(ReadFailure::Reply(format!("asked for {asked}, it offers {length} at {offset}")));
+        return Err(ReadFailure::Reply(format!("requested {asked}, the node sent {length} at {offset}")));
     }
     let sums = checksum::from_bytes(&reply.checksums);
     if sums.len() as u64 != (to - from).div_ceil(CHUNK_BYTES as u64) {
-        return Err(ReadFailure::Reply("it sent too many or too few checksums".into()));
+        return Err(ReadFailure::Reply("the node sent too many or too few checksums".into()));
     }
     Ok((stream, sums))
 }
 
-/// A buffer that goes back where it came from.
+/// A buffer that returns to its pool when it is dropped.
 struct Pooled {
     buffer: Vec<u8>,
     length: usize,

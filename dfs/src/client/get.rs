@@ -1,6 +1,7 @@
-//! Copies a file out to a local one. It is written under a hidden name beside it and moved into place at the
-//! end, so that it appears whole or not at all. Only a regular file is ever replaced, and keeps its mode; of a
-//! link, what it leads to is replaced.
+//! Copies a file to a local file. The data is written to a temporary file in the target folder and
+//! renamed at the end, so that the local file appears completely or not at all. Only a regular file
+//! can be replaced; the new file gets its mode. If the target is a symbolic link, the file that it
+//! points to is replaced.
 
 use super::{Client, ClientError, FileReader, GetOptions, GetReport, Progress, Result};
 use crate::path::DfsPath;
@@ -12,11 +13,11 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
-/// Packets on their way to the disk.
+/// Number of packets in the queue to the thread that writes them to disk.
 const AHEAD: usize = 4;
 
 impl Client {
-    /// Copies a file out to the local file `to`; it appears whole or not at all.
+    /// Copies a file to the local file `to`, which appears completely or not at all.
     pub async fn get(
         &self,
         from: &DfsPath,
@@ -28,7 +29,8 @@ impl Client {
         get_from(reader, to, options, progress).await
     }
 
-    /// The same, with zeros where no good replica of a block is left; the report says where.
+    /// Like [`Client::get`], but writes zeros for blocks without a good replica. The report
+    /// contains their ranges.
     pub async fn get_skipping_lost(
         &self,
         from: &DfsPath,
@@ -70,12 +72,12 @@ fn local(path: &Path, error: &io::Error) -> ClientError {
     ClientError::Local { path: path.to_owned(), reason: error.to_string() }
 }
 
-/// Where the file is to stand.
+/// The local path to write to.
 #[derive(Debug)]
 struct Target {
-    /// Behind any links.
+    /// The path after symbolic links are resolved.
     path: PathBuf,
-    /// The permission bits of the file that is replaced, if one is.
+    /// The permission bits of the existing file, if there is one.
     mode: Option<u32>,
 }
 
@@ -90,7 +92,9 @@ impl Target {
         };
         let (path, about) = if about.is_symlink() {
             let path = std::fs::canonicalize(to).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => io::Error::other("is a link to nothing: choose another name"),
+                io::ErrorKind::NotFound => {
+                    io::Error::other("is a symbolic link to a file that does not exist: choose another name")
+                }
                 _ => error,
             })?;
             let about = std::fs::metadata(&path)?;
@@ -99,10 +103,10 @@ impl Target {
             (to.to_owned(), about)
         };
         if about.is_dir() {
-            return Err(io::Error::other("is a folder: name the file in it"));
+            return Err(io::Error::other("is a folder: give the name of a file"));
         }
         if !about.is_file() {
-            return Err(io::Error::other("is not a regular file: only such a one can be replaced"));
+            return Err(io::Error::other("is not a regular file: only a regular file can be replaced"));
         }
         if !overwrite {
             return Err(exists());
@@ -119,11 +123,12 @@ fn write_all(mut file: File, mut packets: mpsc::Receiver<Bytes>) -> io::Result<(
     while let Some(bytes) = packets.blocking_recv() {
         file.write_all(&bytes)?;
     }
-    // Before the rename: after a crash the name must not stand for an empty or half-written file.
+    // Sync before the rename. Otherwise the final name could point to an incomplete file after a
+    // crash.
     file.sync_all()
 }
 
-/// The file under its hidden name; goes when dropped.
+/// The temporary file. It is deleted on drop.
 struct Hidden(PathBuf);
 
 impl Hidden {
@@ -132,14 +137,15 @@ impl Hidden {
         let path = target.path.with_file_name(name);
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
-        // From the first byte on: what was private must not be public while it is written.
+        // Set the mode at creation, so that the contents of a private file are never readable by
+        // others.
         if let Some(mode) = target.mode {
             options.mode(mode);
         }
         let file = options.open(&path)?;
         let hidden = Self(path);
         if let Some(mode) = target.mode {
-            // Also the bits that the umask takes away.
+            // Set the bits that the umask has cleared.
             file.set_permissions(Permissions::from_mode(mode))?;
         }
         Ok((hidden, file))
@@ -151,7 +157,8 @@ impl Hidden {
         }
         match renameat_with(CWD, &self.0, CWD, to, RenameFlags::NOREPLACE) {
             Err(rustix::io::Errno::EXIST) => Err(exists()),
-            // Some file systems do not know the flag; the target was looked at before.
+            // Some file systems do not support the flag. `Target::find` has already checked that
+            // the target does not exist.
             Err(rustix::io::Errno::INVAL) => std::fs::rename(&self.0, to),
             other => Ok(other?),
         }
@@ -160,7 +167,7 @@ impl Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        // Not there any more when it was renamed.
+        // Fails if the file has been renamed, which is expected.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -183,7 +190,7 @@ mod tests {
         symlink(at("absent"), at("to-nothing")).unwrap();
         assert!(refusal(&at("socket")).starts_with("is not a regular file"));
         assert!(refusal(&at("to-socket")).starts_with("is not a regular file"));
-        assert!(refusal(&at("to-nothing")).starts_with("is a link to nothing"));
+        assert!(refusal(&at("to-nothing")).starts_with("is a symbolic link to a file that does not exist"));
         assert!(refusal(folder.path()).starts_with("is a folder"));
         assert_eq!(Target::find(&at("absent"), false).unwrap().mode, None);
     }
@@ -206,6 +213,6 @@ mod tests {
         assert!(link.is_symlink());
         assert_eq!(std::fs::read(&link).unwrap(), b"new");
         assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o626);
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing hidden is left");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left");
     }
 }

@@ -1,14 +1,18 @@
-//! Patterns over paths: `*`, `?`, `[a-z]`, `[!x]`, `{a,b}`. Nothing but `{}` crosses a slash.
 //!
-//! A pattern is first opened into plain ones without braces, then matched name by name, so that only folders
-//! that can match are listed. Names starting with a dot match like any other: the file system hides nothing.
+//! Glob patterns over paths: `*`, `?`, `[a-z]`, `[!x]`, `{a,b}`. Only `{}` can match across a
+//! slash.
+//!
+//! A pattern is first expanded into patterns without braces. These are matched name by name, so
+//! that only folders that can match are listed. Names that start with a dot match like any other
+//! name.
 
 use super::ClientError;
 
-/// More alternatives than this are refused: braces multiply.
+/// Maximum number of patterns after expansion. The number is the product of the alternatives of all
+/// braces.
 const ALTERNATIVES_MAX: usize = 4096;
 
-/// One piece of a name's pattern.
+/// An element of the pattern of one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Piece {
     Char(char),
@@ -17,23 +21,23 @@ enum Piece {
     Set { negated: bool, ranges: Vec<(char, char)> },
 }
 
-/// One name between slashes.
+/// The pattern of one name between slashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Segment {
-    /// No pattern in it: the name itself.
+    /// The segment has no wildcards: it is the name itself.
     Literal(String),
-    /// To be matched against a listing.
+    /// The segment must be matched against the entries of a folder.
     Pattern(NamePattern),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamePattern(Vec<Piece>);
 
-/// Parses a whole pattern: one list of segments for each way through its braces.
+/// Parses a pattern. Returns one list of segments for each expansion of its braces.
 pub(super) fn parse(pattern: &str) -> Result<Vec<Vec<Segment>>, ClientError> {
     let fail = |reason| ClientError::Pattern { pattern: pattern.to_owned(), reason };
     if !pattern.starts_with('/') && !pattern.starts_with('{') {
-        return Err(fail("it is relative: paths in the file system start with /"));
+        return Err(fail("the pattern is relative: paths in the file system start with /"));
     }
     let mut plain = Vec::new();
     expand(String::new(), pattern, &mut plain).map_err(fail)?;
@@ -44,21 +48,21 @@ pub(super) fn parse(pattern: &str) -> Result<Vec<Vec<Segment>>, ClientError> {
 
 fn expand(done: String, rest: &str, out: &mut Vec<String>) -> Result<(), &'static str> {
     if out.len() >= ALTERNATIVES_MAX {
-        return Err("its braces have too many combinations");
+        return Err("the braces have too many combinations");
     }
     let Some(open) = find_open(rest) else {
         if has_stray_close(rest) {
-            return Err("a } without its {");
+            return Err("a } without a {");
         }
         out.push(done + rest);
         return Ok(());
     };
-    let (close, commas) = find_close(rest, open).ok_or("a { without its }")?;
+    let (close, commas) = find_close(rest, open).ok_or("a { without a }")?;
     let done = done + &rest[..open];
     let mut start = open + 1;
     for end in commas.into_iter().chain([close]) {
-        let whole = format!("{}{}", &rest[start..end], &rest[close + 1..]);
-        expand(done.clone(), &whole, out)?;
+        let expanded = format!("{}{}", &rest[start..end], &rest[close + 1..]);
+        expand(done.clone(), &expanded, out)?;
         start = end + 1;
     }
     Ok(())
@@ -72,7 +76,7 @@ fn has_stray_close(text: &str) -> bool {
     unescaped(text).any(|(_, c)| c == '}')
 }
 
-/// Characters with their place, without those behind a backslash.
+/// Returns the characters with their offsets, without backslashes and escaped characters.
 fn unescaped(text: &str) -> impl Iterator<Item = (usize, char)> {
     let mut escaped = false;
     text.char_indices().filter(move |(_, c)| {
@@ -82,7 +86,7 @@ fn unescaped(text: &str) -> impl Iterator<Item = (usize, char)> {
     })
 }
 
-/// The brace that closes the one at `open`, and the commas between at that depth.
+/// Finds the brace that closes the one at `open`, and the commas at the same depth between them.
 fn find_close(text: &str, open: usize) -> Option<(usize, Vec<usize>)> {
     let (mut depth, mut commas) = (0, Vec::new());
     for (at, c) in unescaped(&text[open..]).map(|(at, c)| (at + open, c)) {
@@ -99,7 +103,7 @@ fn find_close(text: &str, open: usize) -> Option<(usize, Vec<usize>)> {
 
 fn segments(plain: &str) -> Result<Vec<Segment>, &'static str> {
     if !plain.starts_with('/') {
-        return Err("one of its alternatives is relative: paths start with /");
+        return Err("an alternative in braces is relative: paths start with /");
     }
     plain.split('/').filter(|name| !name.is_empty()).map(segment).collect()
 }
@@ -122,14 +126,14 @@ fn segment(name: &str) -> Result<Segment, &'static str> {
 }
 
 fn set(chars: &mut std::str::Chars<'_>) -> Result<Piece, &'static str> {
-    const OPEN: &str = "a [ without its ]";
+    const OPEN: &str = "a [ without a ]";
     let mut ranges = Vec::new();
     let mut c = chars.next().ok_or(OPEN)?;
     let negated = c == '!' || c == '^';
     if negated {
         c = chars.next().ok_or(OPEN)?;
     }
-    // A ] right after the opening is itself meant.
+    // A `]` directly after the opening bracket is a member of the set and does not close it.
     loop {
         let low = if c == '\\' { chars.next().ok_or(OPEN)? } else { c };
         let mut ahead = chars.clone();
@@ -141,7 +145,7 @@ fn set(chars: &mut std::str::Chars<'_>) -> Result<Piece, &'static str> {
             _ => low,
         };
         if high < low {
-            return Err("a range in [ ] that runs backwards");
+            return Err("a range in [ ] with its end before its start");
         }
         ranges.push((low, high));
         c = chars.next().ok_or(OPEN)?;
@@ -152,7 +156,8 @@ fn set(chars: &mut std::str::Chars<'_>) -> Result<Piece, &'static str> {
 }
 
 impl NamePattern {
-    /// Whether `name` matches, in time proportional to pattern times name.
+    /// Whether `name` matches. The time is at most proportional to the length of the pattern times
+    /// the length of the name.
     pub(super) fn matches(&self, name: &str) -> bool {
         let name: Vec<char> = name.chars().collect();
         let (mut at, mut piece) = (0, 0);
@@ -167,7 +172,7 @@ impl NamePattern {
                     (at, piece) = (at + 1, piece + 1);
                 }
                 _ => {
-                    // Let the last star take one more character, and continue behind it.
+                    // Backtrack: the last star matches one more character.
                     let Some((after, taken)) = star else { return false };
                     star = Some((after, taken + 1));
                     (at, piece) = (taken + 1, after);
@@ -228,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_may_hold_slashes() {
+    fn braces_may_contain_slashes() {
         let parsed = parse("/{a/b,c}/d").unwrap();
         assert_eq!(parsed.len(), 2);
         assert_eq!(parsed[0].len(), 3);
@@ -236,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_patterns_say_why() {
+    fn invalid_patterns_are_refused_with_a_reason() {
         for pattern in ["a*", "/[a", "/{a,b", "/a}", "/[z-a]", "/a\\"] {
             assert!(matches!(parse(pattern), Err(ClientError::Pattern { .. })), "{pattern}");
         }

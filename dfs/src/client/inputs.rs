@@ -1,35 +1,37 @@
-//! What the names of a job's input stand for. Whoever samples the input and whoever cuts it must agree on that.
 //!
-//! A folder stands for the files in it, without those whose names begin with `_` or `.` (output that is not
-//! finished, hidden files); folders in it only if that is asked for. A file that is named is taken whatever it is
-//! called.
+//! Finds the input files of a job. The JobTracker and the programs that sample the input use this
+//! code, so that they select the same files.
+//!
+//! A folder stands for the files in it, except files whose names start with `_` or `.` (unfinished
+//! output, hidden files). Subfolders are included only on request. A file that is given by name is
+//! always included.
 
 use super::{Client, ClientError, FileStatus};
 use crate::error::Kind;
 use crate::path::{DfsPath, PathError};
 
-/// What the names stand for: as found, and every file to read.
+/// The input of a job: the given files and folders, and all files to read.
 #[derive(Debug, Default)]
 pub struct Inputs {
-    /// Files and folders, after patterns have been expanded.
+    /// Files and folders, with patterns expanded.
     pub named: Vec<DfsPath>,
-    /// In the order of the names, and in a folder by name.
+    /// In the order of the given names; the files of a folder are sorted by name.
     pub files: Vec<FileStatus>,
 }
 
-/// Why a name stands for nothing.
+/// Why an input cannot be found.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// Not a path.
+    /// The input is not a valid path.
     #[error("input {0:?}: {1}")]
     Path(String, PathError),
-    /// There is no such file or folder.
+    /// The file or folder does not exist.
     #[error("input {0} does not exist in the file system")]
     Missing(String),
-    /// A pattern that matches nothing.
-    #[error("input pattern {0} matches nothing in the file system")]
+    /// The pattern matches no file.
+    #[error("input pattern {0} matches no file in the file system")]
     NoMatch(String),
-    /// The file system would not say.
+    /// A call to the file system failed.
     #[error("input {0}: {1}")]
     Dfs(String, ClientError),
 }
@@ -39,7 +41,7 @@ fn is_hidden(name: &str) -> bool {
 }
 
 impl Client {
-    /// Finds every file of a job's input.
+    /// Finds all input files of a job.
     pub async fn find_inputs(&self, inputs: &[String], recursive: bool) -> Result<Inputs, InputError> {
         let mut found = Inputs::default();
         for text in inputs {
@@ -55,7 +57,7 @@ impl Client {
         Ok(found)
     }
 
-    /// The file or folder of this name, or what matches it as a pattern.
+    /// Returns the file or folder with this name, or all matches of the pattern.
     async fn named_input(&self, text: &str) -> Result<Vec<FileStatus>, InputError> {
         let path = DfsPath::parse(text).map_err(|error| InputError::Path(text.into(), error))?;
         match self.stat(&path).await {
@@ -86,15 +88,15 @@ impl Client {
         while let Some(folder) = folders.pop() {
             let entries = self.list(&folder).await;
             let entries = entries.map_err(|error| InputError::Dfs(folder.to_string(), error))?;
-            let mut downstream = Vec::new();
+            let mut subfolders = Vec::new();
             for entry in entries.into_iter().filter(|entry| !is_hidden(entry.path.name())) {
                 if !entry.is_dir {
                     files.push(entry);
                 } else if recursive {
-                    downstream.push(entry.path);
+                    subfolders.push(entry.path);
                 }
             }
-            folders.extend(downstream.into_iter().rev());
+            folders.extend(subfolders.into_iter().rev());
         }
         Ok(())
     }

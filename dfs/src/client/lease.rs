@@ -1,4 +1,5 @@
-//! Keeps the lease on this client's open files: one task for all of them, as the NameNode counts by holder.
+//! Renews the lease of this client while it has files open for writing. One task renews for all
+//! files, because the NameNode has one lease per client.
 
 use super::call::What;
 use super::{Client, Inner};
@@ -21,8 +22,9 @@ impl Leases {
 }
 
 impl Client {
-    /// Waits, at most `limit`, until this client has no file open to write: those given up are gone by then.
-    /// For programs about to end; what is still open then goes when its lease ends.
+    /// Waits until this client has no file open for writing, but at most for `limit`. Discarded
+    /// files are deleted by then. A program calls this before it exits. The NameNode recovers files
+    /// that are still open when their lease expires.
     pub async fn wait_closed(&self, limit: Duration) {
         let end = Instant::now() + limit;
         while self.inner.leases.lock().open > 0 && Instant::now() < end {
@@ -31,19 +33,19 @@ impl Client {
     }
 }
 
-/// While one is alive, the lease is renewed.
+/// The lease is renewed while a guard exists.
 pub(super) struct LeaseGuard {
     inner: Arc<Inner>,
 }
 
 impl LeaseGuard {
-    /// Starts renewing every third of `lease_ms`, the answer of Create or Append.
+    /// Starts to renew every third of `lease_ms`, which is in the reply of Create and Append.
     pub(super) fn new(client: &Client, lease_ms: u64) -> Self {
         let inner = client.inner.clone();
         let mut leases = inner.leases.lock();
         leases.open += 1;
         leases.period = Duration::from_millis((lease_ms / 3).clamp(10, 3_600_000));
-        // A finished task may also be one whose runtime went away.
+        // The task is also finished if its runtime was shut down.
         if leases.renewing.as_ref().is_none_or(JoinHandle::is_finished) {
             leases.renewing = Some(tokio::spawn(renew(Arc::downgrade(&inner))));
         }
@@ -77,7 +79,7 @@ async fn renew(inner: Weak<Inner>) {
             })
             .await;
         if let Err(error) = answer {
-            // The writers learn of a lost lease from their next call; nothing to do here but go on.
+            // A writer notices a lost lease in its next call. Keep trying.
             tracing::warn!("renewing the lease failed: {error}");
         }
     }

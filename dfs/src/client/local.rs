@@ -1,16 +1,20 @@
-//! Short circuit: a DataNode on this machine hands over the descriptors of a block's two files, and the block
-//! is read from there, or mapped, instead of sent.
 //!
-//! The server of the socket supplies both the data and the checksums, so it must be a program of an account that the
-//! client trusts. The path in a block's location is valid on the DataNode's machine; on this one, any account may have
-//! created it.
+//! Short-circuit reads. A DataNode on this machine passes the file descriptors of the two files of
+//! a block. The client reads or maps the block itself, and no data is sent over a socket.
 //!
-//! Finalised block files never change, so a descriptor stays good even after the DataNode deletes the file. The
-//! length is checked against the file first.
+//! The server of the Unix socket supplies both the data and the checksums. The client must
+//! therefore trust the account of the server. The socket path in the location of a block is a path
+//! on the machine of the DataNode. On this machine, any account may have created a socket with the
+//! same path.
 //!
-//! An access to a mapped page that the disk cannot read ends the process with SIGBUS, where a read returns an error. So
-//! [`LocalBlock::verify`] has the kernel populate the pages first, which returns an error too. A page that is evicted
-//! after that and cannot be read again still ends the process. So only task processes map: at worst one attempt fails.
+//! Finalised block files never change, so a descriptor stays valid after the DataNode deletes the
+//! file. The length of the file is checked first.
+//!
+//! An access to a mapped page that cannot be read from disk ends the process with SIGBUS, where a
+//! read would return an error. [`LocalBlock::verify`] therefore asks the kernel to populate the
+//! pages first, which returns an error too. A page that is evicted after that and cannot be read
+//! again still ends the process. For this reason only task processes map blocks: at worst one
+//! attempt fails.
 
 use super::connection::{reason, send_frame};
 use super::{Client, LocatedBlock, NodeAddress, Result};
@@ -31,12 +35,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// The node is on this machine: it answers at once or not at all.
+/// Timeout for the answer of a DataNode. The DataNode is on this machine, so a healthy one answers
+/// at once.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// A checksum file is four bytes for each 64 KiB; no block is larger than this allows.
+/// Maximum size of a checksum file. It has four bytes per 64 KiB chunk; no block is large enough to
+/// exceed this limit.
 const SUMS_BYTES_MAX: u64 = 64 << 20;
 
-/// The files of a block on this machine.
+/// The two files of a block on this machine.
 pub(super) struct LocalReplica {
     data: File,
     length: u64,
@@ -44,7 +50,8 @@ pub(super) struct LocalReplica {
 }
 
 impl LocalReplica {
-    /// Fills `buffer` from `offset`, a chunk's boundary, and checks it: as much as it holds, or up to the block's end.
+    /// Fills `buffer` with data from `offset`, which is a chunk boundary, and verifies it. The
+    /// buffer ends at a chunk boundary or at the end of the block.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> std::result::Result<(), ReadError> {
         self.data.read_exact_at(buffer, offset).map_err(ReadError::Unread)?;
         let first = offset as usize / CHUNK_BYTES;
@@ -55,38 +62,40 @@ impl LocalReplica {
     fn map(self) -> io::Result<LocalBlock> {
         let map = if self.length == 0 { None } else { Some(map_file(&self.data)?) };
         if let Some(map) = &map {
-            // Of no bytes: fails where the kernel has no such advice (Linux before 5.14). The block is read then.
+            // Advise an empty range to test for support. The call fails on Linux before 5.14; the
+            // block is then read instead of mapped.
             map.advise_range(Advice::PopulateRead, 0, 0)?;
         }
         Ok(LocalBlock { map, sums: self.sums })
     }
 }
 
-/// Why a replica on this machine does not give its bytes. Either way it is bad.
+/// Why a local replica cannot be read. In both cases the replica is damaged.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The disk does not return them.
+    /// The disk returned an error.
     #[error("cannot be read: {0}")]
     Unread(io::Error),
-    /// They are not what was written.
+    /// The data does not match its checksums.
     #[error(transparent)]
     Damaged(ChecksumError),
 }
 
-/// A block on this machine, mapped.
+/// A mapped block on this machine.
 pub struct LocalBlock {
-    /// None for an empty block: there is nothing to map.
+    /// `None` for an empty block, which cannot be mapped.
     map: Option<Mmap>,
     sums: Vec<u32>,
 }
 
 impl LocalBlock {
-    /// The block's bytes, not yet verified.
+    /// Returns the bytes of the block, which are not verified.
     pub fn bytes(&self) -> &[u8] {
         self.map.as_deref().unwrap_or(&[])
     }
 
-    /// Reads the chunks that `range` (of the block, cut at its end) touches, and checks them.
+    /// Reads and verifies all chunks that overlap `range`. The range is limited to the length of
+    /// the block.
     pub fn verify(&self, range: Range<u64>) -> std::result::Result<(), ReadError> {
         let end = (self.bytes().len()).min(usize::try_from(range.end).unwrap_or(usize::MAX));
         let start = usize::try_from(range.start).unwrap_or(usize::MAX).min(end) / CHUNK_BYTES * CHUNK_BYTES;
@@ -100,13 +109,14 @@ impl LocalBlock {
 }
 
 impl Client {
-    /// Maps a replica on this machine, if there is one and `short_circuit` is on. None: read it over TCP.
+    /// Maps a replica on this machine, if there is one and `short_circuit` is on. `None` means that
+    /// the block must be read over TCP.
     pub async fn open_local_block(&self, block: &LocatedBlock) -> Result<Option<LocalBlock>> {
         if !self.inner.options.config.short_circuit {
             return Ok(None);
         }
         let block = block.clone();
-        // With others to turn to, one that is silent is soon left alone.
+        // If other nodes have a replica, give up a silent node sooner.
         let within = if block.nodes.len() > 1 { ANSWER_WITHIN / 5 } else { ANSWER_WITHIN };
         let credentials = self.inner.options.credentials.clone();
         let open = move || {
@@ -117,7 +127,8 @@ impl Client {
     }
 }
 
-/// Opens `node`'s replica if it is on this machine. Whatever goes wrong, TCP remains; an error is its silence.
+/// Opens the replica of `node` if the node is on this machine. `None` means that the caller should
+/// use TCP. An error means that the node is silent.
 pub(super) fn open_if_local(
     block: &LocatedBlock,
     node: &NodeAddress,
@@ -130,7 +141,7 @@ pub(super) fn open_if_local(
         Err(FrameError::Io(error)) if is_timeout(&error) => Err(error),
         Err(error) => {
             let why = if let FrameError::Io(error) = &error { reason(error) } else { error.to_string() };
-            tracing::debug!(block = %block.block, node = node.node, why, "no short circuit");
+            tracing::debug!(block = %block.block, node = node.node, why, "short-circuit read not possible");
             Ok(None)
         }
     }
@@ -164,13 +175,14 @@ fn open(
     let frame = read_frame(&mut receiver, BytesMut::new())?;
     let _: pb::ReadReply = frame.expect(FrameKind::ReadReply)?;
     let Ok([data, sums]) = <[OwnedFd; 2]>::try_from(receiver.descriptors) else {
-        return Err(FrameError::Malformed("it did not come with two descriptors"));
+        return Err(FrameError::Malformed("the reply does not have two file descriptors"));
     };
     compare(data.into(), sums.into(), block).map_err(FrameError::Io)
 }
 
 fn compare(data: File, sums: File, block: &LocatedBlock) -> io::Result<LocalReplica> {
-    // By place: the descriptor may share its position with others that the node handed out.
+    // Use positioned reads: the descriptor may share its file position with descriptors that the
+    // node has passed to other clients.
     let mut raw = vec![0; sums.metadata()?.len().min(SUMS_BYTES_MAX) as usize];
     sums.read_exact_at(&mut raw, 0)?;
     let sums = Checksums::decode(&raw, block.block)
@@ -185,15 +197,15 @@ fn compare(data: File, sums: File, block: &LocatedBlock) -> io::Result<LocalRepl
     Ok(LocalReplica { data, length: found, sums: sums.sums })
 }
 
-#[allow(unsafe_code, reason = "a mapping cannot be made without")]
+#[allow(unsafe_code, reason = "creating a memory map is unsafe")]
 fn map_file(data: &File) -> io::Result<Mmap> {
-    // SAFETY: finalised block files are never written to or cut by a DataNode, which replaces them whole, and
-    // no other process has business in its folders. Bytes that change by damage are caught by `verify`.
+    // SAFETY: a DataNode never writes to or truncates a finalised block file, and no other process
+    // uses its folders. Bytes that change because of disk errors are detected by `verify`.
     let map = unsafe { Mmap::map(data)? };
     Ok(map)
 }
 
-/// Reads a stream and collects the descriptors that come along.
+/// Reads from a stream and collects the file descriptors that are passed with the data.
 struct Receiver {
     stream: UnixStream,
     descriptors: Vec<OwnedFd>,
@@ -218,8 +230,8 @@ impl Read for Receiver {
 mod tests {
     use super::*;
 
-    /// A file that was cut is the one bad disk that a test can have: the kernel answers an access behind its end as it
-    /// answers an unreadable sector, with SIGBUS.
+    /// A truncated file stands for a bad disk: the kernel handles an access beyond the end of the
+    /// file like an access to an unreadable sector, with SIGBUS.
     #[test]
     fn unreadable_page_of_a_mapped_block_is_an_error_and_no_signal() {
         let content: Vec<u8> = (0..3 * CHUNK_BYTES + 100).map(|at| at as u8).collect();

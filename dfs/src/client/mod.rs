@@ -1,9 +1,12 @@
-//! What programs use to read and write the file system.
 //!
-//! [`Client`] is a cheap handle: clone it freely. Namespace calls are retried until the configured deadline with
-//! the same request id. Data goes straight to and from DataNodes over the bulk protocol.
+//! The client API to read and write files.
 //!
-//! Deliberately absent: caching of metadata or data. Every call asks the NameNode; every byte is verified.
+//! [`Client`] is a handle that is cheap to clone. Namespace calls are retried with the same request
+//! ID until the configured deadline. Data is transferred directly to and from DataNodes with the
+//! bulk protocol.
+//!
+//! Deliberately absent: caching of metadata or data. Every call goes to the NameNode, and every
+//! byte is verified.
 
 mod admin;
 mod call;
@@ -47,36 +50,39 @@ use tonic::metadata::{Ascii, MetadataValue};
 
 type Result<T> = std::result::Result<T, ClientError>;
 
-/// A page of a large folder or file may be long, but not without end.
+/// Maximum size of a reply, large enough for a page of a large folder or file.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
-/// What a client needs to know.
+/// Options of a client.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// `host:port`.
+    /// Address of the NameNode, `host:port`.
     pub namenode: String,
-    /// Who calls, where names are believed; else for whom, if that is another.
+    /// The user name. Open clusters accept it without proof. In closed clusters it is the user that
+    /// the caller acts for, if that is not the user of the credentials.
     pub user: String,
-    /// What is shown to prove it.
+    /// The credentials of the caller.
     pub credentials: Credentials,
-    /// This machine's name, as DataNodes give theirs.
+    /// The name of this machine, in the form that DataNodes report theirs.
     pub host: String,
-    /// The `[client]` section.
+    /// The `[client]` section of the configuration.
     pub config: daemon::config::ClientConfig,
-    /// Told when an operation waits for more than a moment. Where there is one, what only an operator can end (a
-    /// safemode turned on by hand) is not waited for.
+    /// Is called when an operation waits for longer than a moment. If there is a listener, the
+    /// client does not wait for conditions that only an operator can end (a safemode that was
+    /// turned on by command).
     pub listener: Option<Listener>,
 }
 
 impl ClientOptions {
-    /// The user from `FERMATA_USER`, else the account; the host name from the system. Nothing to show.
+    /// The user is `FERMATA_USER` or else the account, and the host name is that of the system. No
+    /// credentials.
     pub fn new(namenode: impl Into<String>, config: daemon::config::ClientConfig) -> Self {
         let host = daemon::host_name();
         let (user, credentials) = (daemon::account::user(), Credentials::default());
         Self { namenode: namenode.into(), user, credentials, host, config, listener: None }
     }
 
-    /// The same with something to show, as whoever it is of.
+    /// Sets the credentials, and the user name to that of the credentials.
     #[must_use]
     pub fn with(mut self, credentials: Credentials) -> Self {
         if let Some(name) = credentials.name() {
@@ -91,7 +97,7 @@ impl ClientOptions {
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
-    /// For whom, if not for whom the client was made.
+    /// The user that this handle acts for, if it differs from the user of the client.
     acts_for: Option<MetadataValue<Ascii>>,
 }
 
@@ -100,18 +106,19 @@ struct Inner {
     rpc: call::Rpc,
     user: MetadataValue<Ascii>,
     connector: Connector,
-    /// Names this client to the NameNode as the writer of its files.
+    /// Identifies this client as the writer of its files.
     holder: String,
     leases: Mutex<lease::Leases>,
     threads: Arc<threads::Threads>,
     idle: Arc<Idle>,
     buffers: Arc<Buffers>,
-    /// A reader that may skip has waited the whole time for a block for nothing.
+    /// A reader that may skip lost blocks has waited for a block until its timeout without success.
+    /// Later waits are short.
     has_given_up: AtomicBool,
 }
 
 impl Client {
-    /// Connects; fails within `connect_timeout`, naming `host:port`.
+    /// Connects. Fails after `connect_timeout`; the error contains `host:port`.
     pub async fn connect(options: ClientOptions) -> Result<Client> {
         let addr = options.namenode.clone();
         let unreachable = |reason: String| ClientError::Unreachable { addr: addr.clone(), reason };
@@ -161,52 +168,52 @@ impl Client {
         Ok(Client { inner: Arc::new(inner), acts_for: None })
     }
 
-    /// The same client on behalf of `user`, which only daemons and admins may be. A name that cannot travel is left
-    /// out.
+    /// Returns a client that acts on behalf of `user`. Only daemons and admins may do this. A name
+    /// that is not valid in gRPC metadata is ignored.
     #[must_use]
     pub fn acting_for(&self, user: &str) -> Client {
         Client { inner: self.inner.clone(), acts_for: user.parse().ok() }
     }
 
-    /// Connects like [`Client::connect`], again and again until the `deadline`: for those who can wait for a NameNode
-    /// that is just being started again.
+    /// Like [`Client::connect`], but retries until the `deadline`, for callers that can wait for a
+    /// restart of the NameNode.
     pub async fn connect_with_retry(options: ClientOptions) -> Result<Client> {
         let end = Instant::now() + options.config.deadline.0;
         let mut backoff = call::Backoff::new();
         loop {
             match Self::connect(options.clone()).await {
                 Err(error @ ClientError::Unreachable { .. }) if backoff.sleep_until(end).await => {
-                    tracing::debug!(%error, "connecting again");
+                    tracing::debug!(%error, "retrying to connect");
                 }
                 other => return other,
             }
         }
     }
 
-    /// Creates a file to write.
+    /// Creates a file and opens it for writing.
     pub async fn create(&self, path: &DfsPath, options: CreateOptions) -> Result<FileWriter> {
         FileWriter::create(self, path, options).await
     }
 
-    /// Opens a closed file to write more at its end.
+    /// Opens a closed file to append to it.
     pub async fn append(&self, path: &DfsPath) -> Result<FileWriter> {
         FileWriter::append(self, path).await
     }
 
-    /// Opens a file to read; its length is that at opening.
+    /// Opens a file for reading. The reader uses the length that the file has now.
     pub async fn open(&self, path: &DfsPath) -> Result<FileReader> {
         FileReader::open(self, path).await
     }
 
-    /// A reader has other replicas to turn to, so it does not wait long for one.
+    /// Timeouts of a reader. They are short, because a reader can try other replicas.
     fn read_timeouts(&self) -> Timeouts {
         let config = &self.inner.options.config;
         let silence = (config.deadline.0 / 4).clamp(Duration::from_millis(250), Duration::from_secs(15));
         Timeouts { connect: config.connect_timeout.0, silence, connector: self.inner.connector.clone() }
     }
 
-    /// How long a writer waits for a pipeline to be set up: the first node may itself be waiting for a mirror.
-    /// How long it waits after that, it is told by the nodes.
+    /// Timeouts for setting up a pipeline: the first node may itself wait for its mirror. Once the
+    /// pipeline is set up, the nodes send their timeout to the writer.
     fn write_timeouts(&self) -> Timeouts {
         let config = &self.inner.options.config;
         let silence = (config.deadline.0 / 2).max(Duration::from_secs(1));

@@ -1,6 +1,8 @@
-//! What the client hands out: plain data with its own words, printed as they are by `--json`.
 //!
-//! Invariant: nothing here is a wire type; `wire.rs` checks what a server sent before it becomes one of these.
+//! The data types of the client API. `--json` prints them as they are.
+//!
+//! Invariant: none of them is a wire type. `wire.rs` validates the messages of a server before it
+//! converts them.
 
 use crate::ids::{BlockId, FileId, Nonce};
 use crate::path::DfsPath;
@@ -11,124 +13,125 @@ use tokio::io::AsyncRead;
 /// A file or folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FileStatus {
-    /// Where it is.
+    /// The path of the file.
     pub path: DfsPath,
-    /// Whether it is a folder.
+    /// Whether this is a folder.
     pub is_dir: bool,
-    /// Its id, whatever it is called.
+    /// The ID, which does not change when the file is renamed.
     pub file_id: FileId,
-    /// Bytes; 0 for a folder.
+    /// Length in bytes; 0 for a folder.
     pub length: u64,
-    /// Replicas wanted; 0 for a folder.
+    /// Wanted number of replicas; 0 for a folder.
     pub replication: u32,
     /// Bytes in a full block; 0 for a folder.
     pub block_size: u64,
-    /// Who owns it.
+    /// The user that owns the file.
     pub owner: String,
-    /// Its group.
+    /// The group of the file.
     pub group: String,
     /// Permission bits.
     pub mode: u32,
-    /// Last change, milliseconds since the epoch.
+    /// Time of the last modification, milliseconds since the Unix epoch.
     pub modified_ms: u64,
-    /// Last use, milliseconds since the epoch.
+    /// Time of the last access, milliseconds since the Unix epoch.
     pub accessed_ms: u64,
-    /// Whether a writer holds it.
+    /// Whether the file is open for writing.
     pub open: bool,
-    /// How many blocks it has.
+    /// Number of blocks.
     pub blocks: u32,
-    /// A folder's quota, if it has one.
+    /// The quota of a folder, if it has one.
     pub quota: Option<Quota>,
 }
 
-/// Limits on what is below a folder.
+/// Limits on the contents of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Quota {
-    /// Files and folders, itself included.
+    /// Maximum number of files and folders, including the folder itself.
     pub files: Option<u64>,
-    /// Bytes times replication.
+    /// Maximum of the sum of length times replication, in bytes.
     pub space: Option<u64>,
 }
 
-/// One page of a folder.
+/// A page of a listing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ListPage {
     /// Entries, sorted by name.
     pub entries: Vec<FileStatus>,
-    /// Whether there are more after the last one.
+    /// Whether the folder has entries after the last one.
     pub more: bool,
 }
 
-/// What to change of a file or folder; `None` leaves as is.
+/// Attributes to change. `None` leaves an attribute unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attributes {
-    /// Replicas wanted.
+    /// Wanted number of replicas.
     pub replication: Option<u32>,
     /// Permission bits.
     pub mode: Option<u32>,
-    /// Owner.
+    /// The user that owns the file.
     pub owner: Option<String>,
-    /// Group.
+    /// The group of the file.
     pub group: Option<String>,
-    /// Last change, milliseconds since the epoch.
+    /// Time of the last modification, milliseconds since the Unix epoch.
     pub modified_ms: Option<u64>,
 }
 
-/// What lies in a file or below a folder.
+/// The size of a file or of the contents of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Folders.
+    /// Number of folders.
     pub dirs: u64,
-    /// Bytes.
+    /// Sum of the lengths in bytes.
     pub bytes: u64,
-    /// Bytes times replication.
+    /// Sum of length times replication, in bytes.
     pub space: u64,
-    /// The folder's quota, if it has one.
+    /// The quota of the folder, if it has one.
     pub quota: Option<Quota>,
 }
 
-/// A fenced commit: one atomic step; each move's pieces become one file, then the deletes go.
+/// A fenced commit. In one atomic step, the pieces of each move become one file, and then the
+/// deletes are done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
-    /// What the fence guards, e.g. a job id.
+    /// What the fence protects, for example a job ID.
     pub scope: String,
-    /// Which holder of the scope commits; an older one than the fence is refused.
+    /// The epoch of the caller. A commit with a lower epoch than the fence is refused.
     pub epoch: u64,
-    /// Names the commit; a repeat has no effect.
+    /// Identifies the commit. A repeated commit has no effect.
     pub commit_id: String,
-    /// What to move where.
+    /// The moves, done first.
     pub moves: Vec<CommitMove>,
-    /// What to delete afterwards, recursively; absent is fine.
+    /// Paths to delete recursively after the moves. A path that does not exist is ignored.
     pub deletes: Vec<DfsPath>,
 }
 
-/// Files that become one.
+/// Files that become one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitMove {
-    /// In order.
+    /// The source files, in order.
     pub pieces: Vec<DfsPath>,
-    /// Where the whole goes.
+    /// The path of the resulting file.
     pub to: DfsPath,
 }
 
-/// Where a DataNode is.
+/// The address of a DataNode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeAddress {
-    /// Its name.
+    /// The name of the node.
     pub node: String,
-    /// Its identity, as the NameNode gave it.
+    /// The ID of the DataNode, as sent by the NameNode.
     pub uuid: String,
-    /// `host:port` of the bulk protocol.
+    /// Address of the bulk protocol, `host:port`.
     pub data_addr: String,
-    /// Its rack.
+    /// The rack of the node.
     pub rack: String,
-    /// Unix socket for short-circuit reads, if any.
+    /// Path of the Unix socket for short-circuit reads, if there is one.
     pub local_socket: Option<PathBuf>,
-    /// Its machine.
+    /// The host name of the node.
     pub host: String,
-    /// The NameNode's word for where it is, of one that is to be written to.
+    /// A signature of the NameNode over the address, for nodes that are to be written to.
     #[serde(skip)]
     pub seal: Vec<u8>,
 }
@@ -136,45 +139,46 @@ pub struct NodeAddress {
 /// A block of a file and where its replicas are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LocatedBlock {
-    /// The block.
+    /// The ID of the block.
     pub block: BlockId,
-    /// Its nonce, which a replica must have.
+    /// The nonce that a replica must have.
     #[serde(skip)]
     pub nonce: Nonce,
-    /// Of its first byte in the file.
+    /// Offset of the block in the file.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Its replicas, nearest to the reader first.
+    /// Nodes with a replica, nearest to the reader first.
     pub nodes: Vec<NodeAddress>,
-    /// To be shown to them.
+    /// The token to send to the nodes.
     #[serde(skip)]
     pub token: security::BlockToken,
-    /// Nodes that are there and have a damaged one.
+    /// Live nodes that have a damaged replica.
     pub damaged_on: Vec<String>,
 }
 
-/// The verdict of a check.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// Every block has its replicas.
+    /// Every block has the wanted number of replicas.
     Healthy,
-    /// Every block can be read, some have too few replicas.
+    /// Every block can be read, but some blocks have too few replicas.
     Degraded,
-    /// At least one block is on no node that is there; it may come back with one.
+    /// At least one block has no replica on a live node. It is available again when a node with a
+    /// replica returns.
     Missing,
-    /// At least one block has damaged replicas only.
+    /// At least one block has only damaged replicas.
     Corrupt,
 }
 
 impl Fsck {
-    /// Of nothing.
+    /// The result of a check of no files.
     pub fn new() -> Self {
         Self { status: Health::Healthy, files: 0, blocks: 0, bytes: 0, problems: Vec::new() }
     }
 
-    /// Adds what another check found.
+    /// Adds the result of another check.
     pub fn add(&mut self, other: Self) {
         self.status = self.status.max(other.status);
         self.files = self.files.saturating_add(other.files);
@@ -190,119 +194,122 @@ impl Default for Fsck {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fsck {
-    /// The verdict over all.
+    /// The worst status of all files.
     pub status: Health,
-    /// Files looked at.
+    /// Number of checked files.
     pub files: u64,
-    /// Their blocks.
+    /// Number of blocks of these files.
     pub blocks: u64,
-    /// Their bytes.
+    /// Total length of these files in bytes.
     pub bytes: u64,
-    /// Only files that are not healthy.
+    /// The files that are not healthy.
     pub problems: Vec<FsckFile>,
 }
 
 /// A file with a problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FsckFile {
-    /// Where.
+    /// The path of the file.
     pub path: DfsPath,
-    /// The verdict over its blocks.
+    /// The worst status of its blocks.
     pub status: Health,
-    /// Whether a writer holds it.
+    /// Whether the file is open for writing.
     pub open: bool,
-    /// Only blocks with a problem.
+    /// The blocks that have a problem.
     pub blocks: Vec<FsckBlock>,
 }
 
 /// A block with a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FsckBlock {
-    /// The block.
+    /// The ID of the block.
     pub block: BlockId,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// The verdict.
+    /// The status of the block.
     pub status: Health,
-    /// Replicas wanted.
+    /// Wanted number of replicas.
     pub wanted: u32,
-    /// Good replicas on live nodes that are not draining.
+    /// Number of good replicas on live nodes that are not draining.
     pub live: u32,
-    /// Damaged replicas.
+    /// Number of damaged replicas.
     pub corrupt: u32,
-    /// Good replicas on nodes being drained.
+    /// Number of good replicas on draining nodes.
     pub draining: u32,
 }
 
-/// The whole file system at a glance.
+/// A summary of the file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The cluster's identity.
+    /// The ID of the cluster.
     pub cluster_id: String,
-    /// The NameNode's version.
+    /// The version of the NameNode.
     pub version: String,
-    /// When it started, milliseconds since the epoch.
+    /// Start time of the NameNode, milliseconds since the Unix epoch.
     pub started_ms: u64,
-    /// Safemode.
+    /// The state of safemode.
     pub safemode: SafemodeStatus,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Folders.
+    /// Number of folders.
     pub dirs: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Bytes in files.
+    /// Total length of all files in bytes.
     pub bytes: u64,
-    /// Bytes taken by blocks, and left.
+    /// Bytes used by blocks plus free bytes.
     pub capacity: u64,
-    /// Bytes taken by blocks.
+    /// Bytes used by blocks.
     pub used: u64,
-    /// Bytes left; a file system that several nodes of a host share counts once.
+    /// Free bytes. A file system that several nodes of a host share is counted once.
     pub free: u64,
-    /// File systems, each once.
+    /// Number of distinct file systems of the nodes.
     pub disks: u64,
-    /// Blocks with too few replicas.
+    /// Number of blocks with too few replicas.
     pub under_replicated: u64,
-    /// Blocks with too many.
+    /// Number of blocks with too many replicas.
     pub over_replicated: u64,
-    /// Blocks of which no node that is there has a replica.
+    /// Number of blocks without a replica on a live node.
     pub missing: u64,
-    /// Blocks of which only damaged replicas are there.
+    /// Number of blocks that have only damaged replicas.
     pub corrupt: u64,
-    /// Replicas known damaged and not yet replaced.
+    /// Number of known damaged replicas that are not replaced yet.
     pub corrupt_replicas: u64,
-    /// Damaged replicas found since the NameNode started.
+    /// Number of damaged replicas found since the start of the NameNode.
     pub corrupt_found_total: u64,
-    /// Damaged replicas replaced since then.
+    /// Number of damaged replicas replaced since the start of the NameNode.
     pub corrupt_replaced_total: u64,
-    /// Copies under way or waiting.
+    /// Number of copies that are waiting or running.
     pub copies_pending: u64,
-    /// Copies made since the NameNode started.
+    /// Number of copies completed since the start of the NameNode.
     pub copies_done_total: u64,
-    /// Files that a writer holds.
+    /// Number of files that are open for writing.
     pub open_files: u64,
-    /// Number of the newest edit.
+    /// Sequence number of the newest edit.
     pub last_edit: u64,
-    /// Replicas of blocks that the NameNode never gave out: its log is not the newest. They are kept.
+    /// Number of replicas of blocks that this NameNode never assigned, which means that its log is
+    /// not the newest. The replicas are kept.
     pub future_blocks: u64,
-    /// Replicas with the id of a known block and another nonce. They are never served.
+    /// Number of replicas with the ID of a known block but another nonce. They are never served.
     pub stale_replicas: u64,
-    /// DataNodes that were refused because they have seen a newer NameNode, and why.
+    /// DataNodes that were refused because they have registered with a later start of the NameNode,
+    /// with the reason.
     pub refused_nodes: Vec<String>,
-    /// Rises at each start of the NameNode.
+    /// The number of this start of the NameNode.
     pub epoch: u64,
-    /// Replicas that DataNodes were asked to re-read and have not reported on.
+    /// Number of replicas whose check was requested and is not complete.
     pub checks_pending: u64,
-    /// Replicas that were re-read on request and are sound, since this NameNode started.
+    /// Number of replicas that were checked on request and are good, since the start of the
+    /// NameNode.
     pub checks_good_total: u64,
-    /// Their bytes.
+    /// Total length of these replicas in bytes.
     pub checks_good_bytes_total: u64,
-    /// Replicas that were re-read on request and are damaged.
+    /// Number of replicas that were checked on request and are damaged.
     pub checks_bad_total: u64,
-    /// What the NameNode cut or dropped from its edit log at this start; empty if nothing.
+    /// The edits that the NameNode dropped from its log at this start; empty if none.
     pub lost_edits: String,
     /// The DataNodes.
     pub nodes: Vec<NodeReport>,
@@ -311,189 +318,192 @@ pub struct Report {
 /// One DataNode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeReport {
-    /// Where it is.
+    /// The address of the node.
     #[serde(flatten)]
     pub address: NodeAddress,
-    /// How it is.
+    /// The state of the node.
     pub state: NodeState,
-    /// Bytes its disks hold.
+    /// Capacity of its disks in bytes.
     pub capacity: u64,
-    /// Bytes taken by blocks.
+    /// Bytes used by blocks.
     pub used: u64,
-    /// Bytes left.
+    /// Free bytes.
     pub free: u64,
-    /// Replicas.
+    /// Number of replicas.
     pub blocks: u64,
-    /// Milliseconds since it was last heard of.
+    /// Milliseconds since the last heartbeat.
     pub last_heartbeat_ms_ago: u64,
-    /// Folders in use.
+    /// Number of data folders in use.
     pub volumes: u32,
-    /// Folders retired.
+    /// Number of retired data folders.
     pub failed_volumes: u32,
-    /// Blocks that must still be copied before it is drained.
+    /// Number of blocks that must be copied before the node is drained.
     pub blocks_left_to_drain: u64,
-    /// Its version.
+    /// The version of the DataNode.
     pub version: String,
 }
 
-/// How a DataNode is.
+/// The state of a DataNode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
-    /// In use.
+    /// Heartbeats arrive.
     Live,
-    /// Not heard of for a while; no new blocks.
+    /// Heartbeats are late. The node gets no new blocks.
     Suspect,
-    /// Given up.
+    /// Heartbeats have been missing for too long. The node is given up.
     Dead,
-    /// Being emptied.
+    /// The blocks of the node are being copied to other nodes.
     Draining,
-    /// Empty; may be stopped.
+    /// All blocks are on other nodes. The node may be stopped.
     Drained,
 }
 
-/// Safemode: nothing may change.
+/// The state of safemode, in which the NameNode refuses changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SafemodeStatus {
-    /// Whether it is on.
+    /// Whether safemode is on.
     pub on: bool,
-    /// Why; empty when off.
+    /// Why safemode is on; empty when it is off.
     pub reason: String,
-    /// Blocks reported so far.
+    /// Number of blocks that DataNodes have reported.
     pub blocks_seen: u64,
-    /// Blocks to be reported before it ends.
+    /// Number of blocks that must be reported before safemode ends.
     pub blocks_needed: u64,
 }
 
-/// How far a drain is.
+/// The progress of a drain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DrainStatus {
-    /// The node's state.
+    /// The state of the node.
     pub state: NodeState,
-    /// Blocks that want more replicas on nodes that stay.
+    /// Number of blocks that need more replicas on the staying nodes.
     pub blocks_left: u64,
-    /// All of them have as many as the nodes that stay can hold: it will not get further.
+    /// Whether the drain cannot continue: all of these blocks have as many replicas as the staying
+    /// nodes can store.
     pub stuck: bool,
-    /// DataNodes that are neither dead nor draining.
+    /// Number of DataNodes that are neither dead nor draining.
     pub staying: u32,
-    /// Some of the blocks left.
+    /// Some of the blocks that are not done.
     pub examples: Vec<DrainBlock>,
 }
 
-/// A block that keeps a node from being drained.
+/// A block that prevents a node from being drained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DrainBlock {
-    /// Which.
+    /// The ID of the block.
     pub block: BlockId,
-    /// Of which file.
+    /// The file that the block belongs to.
     pub path: String,
-    /// Replicas wanted; 0 while it is being written.
+    /// Wanted number of replicas; 0 while the block is being written.
     pub wanted: u32,
-    /// Good replicas on nodes that stay.
+    /// Number of good replicas on the staying nodes.
     pub have: u32,
-    /// Why there are no more.
+    /// Why there are not more replicas.
     pub why: String,
 }
 
-/// What becomes of a file whose writer disappears.
+/// What the NameNode does with a file whose writer disappears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnAbandon {
-    /// Keep what was committed and close it.
+    /// Close the file with the blocks that were committed.
     #[default]
     Close,
-    /// Delete it, as if it had never been.
+    /// Delete the file.
     Delete,
 }
 
-/// How to create a file; the default takes the NameNode's settings.
+/// Options for a new file. The default uses the settings of the NameNode.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CreateOptions {
-    /// Replicas; `None`: the NameNode's default.
+    /// Wanted number of replicas. `None` is the default of the NameNode.
     pub replication: Option<u32>,
-    /// Bytes in a block; `None`: the NameNode's default.
+    /// Block size in bytes. `None` is the default of the NameNode.
     pub block_size: Option<u64>,
-    /// Replace a file already there.
+    /// Whether to replace an existing file.
     pub overwrite: bool,
-    /// Make missing folders above it.
+    /// Whether to create missing parent folders.
     pub make_parents: bool,
-    /// Permission bits; `None`: the NameNode's default.
+    /// Permission bits. `None` is the default of the NameNode.
     pub mode: Option<u32>,
-    /// What becomes of it when this writer disappears.
+    /// What the NameNode does with the file if this writer disappears.
     pub on_abandon: OnAbandon,
-    /// Hosts a scheduler would like the blocks on.
+    /// Hosts that should store the blocks, if possible.
     pub suggested_hosts: Vec<String>,
 }
 
-/// Where `put` takes the bytes from.
+/// The source of the data of a `put`.
 pub enum PutSource {
-    /// A local file; its blocks are written in parallel.
+    /// A local file. Its blocks are written in parallel.
     File(PathBuf),
-    /// A stream, e.g. standard input; written block after block.
+    /// A stream, for example standard input. Its blocks are written one after the other.
     Reader(Box<dyn AsyncRead + Send + Unpin>),
 }
 
-/// How to put.
+/// Options of `put`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PutOptions {
-    /// Replicas; `None`: the NameNode's default.
+    /// Wanted number of replicas. `None` is the default of the NameNode.
     pub replication: Option<u32>,
-    /// Bytes in a block; `None`: the NameNode's default.
+    /// Block size in bytes. `None` is the default of the NameNode.
     pub block_size: Option<u64>,
-    /// Replace a file already there.
+    /// Whether to replace an existing file.
     pub overwrite: bool,
-    /// Make missing folders above it.
+    /// Whether to create missing parent folders.
     pub make_parents: bool,
-    /// Permission bits; `None`: the NameNode's default.
+    /// Permission bits. `None` is the default of the NameNode.
     pub mode: Option<u32>,
 }
 
-/// What a put did.
+/// The result of a `put`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PutReport {
-    /// The file as it is now.
+    /// The status of the new file.
     pub status: FileStatus,
-    /// Nodes that failed on the way and were left out, with the reason.
+    /// Nodes that failed and were excluded, with the reason.
     pub faults: Vec<NodeFault>,
-    /// How many replicas the block with the fewest had when it was written; `None` without blocks.
+    /// The lowest number of replicas of a block when it was written. `None` for a file without
+    /// blocks.
     pub replicas: Option<u32>,
 }
 
-/// How to get.
+/// Options of `get`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GetOptions {
-    /// Replace a local file already there.
+    /// Whether to replace an existing local file.
     pub overwrite: bool,
 }
 
-/// What a get did.
+/// The result of a `get`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GetReport {
-    /// The file as it was at opening.
+    /// The status of the file when it was opened.
     pub status: FileStatus,
     /// The local file.
     pub to: PathBuf,
-    /// Replicas that failed on the way, with the reason.
+    /// Replicas that failed, with the reason.
     pub faults: Vec<NodeFault>,
-    /// Where zeros stand for bytes of which no good replica was found; nothing unless that was asked for.
+    /// Ranges without a good replica, which are filled with zeros. Empty unless the caller asked to
+    /// skip lost blocks.
     pub lost: Vec<super::Lost>,
 }
 
-/// A node that failed and was left out.
+/// A node that failed and was excluded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeFault {
-    /// Its name.
+    /// The name of the node.
     pub node: String,
-    /// Why.
+    /// Why the node failed.
     pub reason: String,
 }
 
-/// Told of bytes as they arrive; each byte once, replays left out.
+/// Receives the progress of a transfer. Each byte is counted once, also if it is sent again.
 pub trait Progress: Send + Sync {
-    /// `bytes` more have been taken over.
+    /// `bytes` more bytes were transferred.
     fn advance(&self, bytes: u64);
 }
 
-/// Nobody is watching.
+/// Ignores the progress.
 impl Progress for () {
     fn advance(&self, _bytes: u64) {}
 }

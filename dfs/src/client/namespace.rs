@@ -1,4 +1,5 @@
-//! Names: stat, list, glob, walk, mkdir, rename, delete, attributes, quotas, concat, fenced commits.
+//! Calls on the namespace: stat, list, glob, walk, mkdir, rename, delete, attributes, quotas,
+//! concat, fenced commits.
 
 use super::call::What;
 use super::glob::{self, Segment};
@@ -11,22 +12,23 @@ use crate::ids::RequestId;
 use crate::path::DfsPath;
 use proto::dfs as pb;
 
-/// Entries asked for at a time.
+/// Number of entries per page.
 const PAGE_ENTRIES: u32 = 1000;
 
-/// A fresh request id as it travels.
+/// Returns a new random request ID, encoded for a message.
 pub(super) fn request_id() -> Vec<u8> {
     RequestId::random().0.to_be_bytes().to_vec()
 }
 
 impl Client {
-    /// One file or folder.
+    /// Returns the status of a file or folder.
     pub async fn stat(&self, path: &DfsPath) -> Result<FileStatus> {
         self.stat_inner(path, None).await
     }
 
-    /// The status of a path where something is to be made. If nothing is there: an error of kind `Denied` if this user
-    /// may not make it, and `Quota` if a quota leaves no room for `entries` files and folders.
+    /// Returns the status of a path at which the caller is going to create files. If the path does
+    /// not exist, the error is of kind `Denied` if this user may not create it, and of kind `Quota`
+    /// if a quota does not allow `entries` more files and folders.
     pub async fn stat_for_create(&self, path: &DfsPath, entries: u64) -> Result<FileStatus> {
         self.stat_inner(path, Some(entries)).await
     }
@@ -39,7 +41,7 @@ impl Client {
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }
 
-    /// Whether there is something at `path`.
+    /// Whether a file or folder exists at `path`.
     pub async fn exists(&self, path: &DfsPath) -> Result<bool> {
         Ok(self.stat_opt(path).await?.is_some())
     }
@@ -47,13 +49,13 @@ impl Client {
     pub(super) async fn stat_opt(&self, path: &DfsPath) -> Result<Option<FileStatus>> {
         match self.stat(path).await {
             Ok(status) => Ok(Some(status)),
-            // Below a file there is nothing.
+            // A path below a file does not exist.
             Err(error) if error.is(Kind::NotFound) || error.is(Kind::NotDirectory) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Everything in a folder, sorted by name; of a file, the file itself.
+    /// Returns the entries of a folder, sorted by name. For a file, returns the file itself.
     pub async fn list(&self, path: &DfsPath) -> Result<Vec<FileStatus>> {
         let mut entries: Vec<FileStatus> = Vec::new();
         loop {
@@ -65,12 +67,15 @@ impl Client {
                 return Ok(entries);
             }
             if !advanced {
-                return Err(What("list", path.as_str()).bad_reply("a page does not follow on the one before"));
+                return Err(
+                    What("list", path.as_str()).bad_reply("a page does not continue after the previous one")
+                );
             }
         }
     }
 
-    /// One page of a folder: at most `limit` entries (0: the server's choice) after the name `start_after`.
+    /// Returns a page of a folder: at most `limit` entries after the name `start_after`. A limit of
+    /// 0 is the default of the server.
     pub async fn list_page(&self, path: &DfsPath, start_after: &str, limit: u32) -> Result<ListPage> {
         let what = What("list", path.as_str());
         let request = pb::ListRequest { path: path.to_string(), start_after: start_after.to_owned(), limit };
@@ -80,7 +85,8 @@ impl Client {
         Ok(ListPage { entries, more: reply.more })
     }
 
-    /// What matches a pattern with `*`, `?`, `[..]`, `{a,b}`, sorted; nothing is an empty list.
+    /// Returns the sorted matches of a pattern with `*`, `?`, `[..]`, `{a,b}`. The list is empty if
+    /// nothing matches.
     pub async fn glob(&self, pattern: &str) -> Result<Vec<FileStatus>> {
         let mut found = Vec::new();
         for segments in glob::parse(pattern)? {
@@ -120,7 +126,7 @@ impl Client {
     async fn list_if_folder(&self, path: &DfsPath) -> Result<Vec<FileStatus>> {
         match self.stat_opt(path).await? {
             Some(status) if status.is_dir => match self.list(path).await {
-                // Gone between the two calls.
+                // The folder was deleted between the two calls.
                 Err(error) if error.is(Kind::NotFound) => Ok(Vec::new()),
                 other => other,
             },
@@ -128,20 +134,20 @@ impl Client {
         }
     }
 
-    /// All files below `path` (or `path` itself, if a file), depth first, sorted.
+    /// Returns all files below `path`, depth first and sorted. For a file, returns the file itself.
     pub async fn walk(&self, path: &DfsPath) -> Result<Vec<FileStatus>> {
         let status = self.stat(path).await?;
         if !status.is_dir {
             return Ok(vec![status]);
         }
         let mut files = Vec::new();
-        // Entries still to visit, the next one last.
+        // Entries that are not visited yet, in reverse order.
         let mut stack = self.list(path).await?;
         stack.reverse();
         while let Some(entry) = stack.pop() {
             if entry.is_dir {
-                let downstream = self.list(&entry.path).await?;
-                stack.extend(downstream.into_iter().rev());
+                let children = self.list(&entry.path).await?;
+                stack.extend(children.into_iter().rev());
             } else {
                 files.push(entry);
             }
@@ -149,12 +155,14 @@ impl Client {
         Ok(files)
     }
 
-    /// Makes a folder; with `parents`, also those above it, and one already there is fine.
+    /// Creates a folder. With `parents`, also creates missing parents, and accepts a folder that
+    /// exists.
     pub async fn mkdir(&self, path: &DfsPath, parents: bool) -> Result<()> {
         self.mkdir_with(path, parents, 0).await
     }
 
-    /// The same with these permission bits; 0 for those of any folder.
+    /// Like [`Client::mkdir`], with these permission bits. A mode of 0 is the default of the
+    /// NameNode.
     pub async fn mkdir_with(&self, path: &DfsPath, parents: bool, mode: u32) -> Result<()> {
         let request = pb::MkdirRequest { request_id: request_id(), path: path.to_string(), parents, mode };
         let what = What("mkdir", path.as_str());
@@ -162,7 +170,7 @@ impl Client {
         Ok(())
     }
 
-    /// Moves a file or folder.
+    /// Moves a file or folder to another path.
     pub async fn rename(&self, from: &DfsPath, to: &DfsPath, overwrite: bool) -> Result<()> {
         let request = pb::RenameRequest {
             request_id: request_id(),
@@ -175,7 +183,7 @@ impl Client {
         Ok(())
     }
 
-    /// Deletes; says whether there was anything.
+    /// Deletes a file or folder. Returns whether it existed.
     pub async fn delete(&self, path: &DfsPath, recursive: bool) -> Result<bool> {
         let request = pb::DeleteRequest { request_id: request_id(), path: path.to_string(), recursive };
         let what = What("delete", path.as_str());
@@ -189,7 +197,7 @@ impl Client {
         self.set_attributes(path, attributes).await
     }
 
-    /// Sets attributes.
+    /// Changes the attributes that are given.
     pub async fn set_attributes(&self, path: &DfsPath, attributes: Attributes) -> Result<()> {
         let Attributes { replication, mode, owner, group, modified_ms } = attributes;
         let request = pb::SetAttributesRequest {
@@ -206,7 +214,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sets a folder's quota; `None` in it lifts that limit.
+    /// Sets the quota of a folder. A `None` removes that limit.
     pub async fn set_quota(&self, path: &DfsPath, quota: Quota) -> Result<()> {
         let quota = Some(pb::Quota { files: quota.files, space: quota.space });
         let request = pb::SetQuotaRequest { request_id: request_id(), path: path.to_string(), quota };
@@ -215,7 +223,7 @@ impl Client {
         Ok(())
     }
 
-    /// What lies at and below `path`.
+    /// Returns the size of the file or of the contents of the folder.
     pub async fn usage(&self, path: &DfsPath) -> Result<Usage> {
         let request = pb::UsageRequest { path: path.to_string() };
         let what = What("measure", path.as_str());
@@ -223,7 +231,8 @@ impl Client {
         Ok(wire::usage(&reply))
     }
 
-    /// Appends `sources` to `target` by metadata only; the sources go.
+    /// Appends the blocks of `sources` to `target`. This changes only metadata; the sources are
+    /// removed.
     pub async fn concat(&self, target: &DfsPath, sources: &[DfsPath]) -> Result<FileStatus> {
         let request = pb::ConcatRequest {
             request_id: request_id(),
@@ -235,27 +244,25 @@ impl Client {
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }
 
-    /// No commit of `scope` with a lower epoch is accepted from now on.
+    /// Sets a fence: commits of `scope` with a lower epoch are refused from now on.
     pub async fn fence(&self, scope: &str, epoch: u64) -> Result<()> {
         let request = pb::FenceRequest { request_id: request_id(), scope: scope.to_owned(), epoch };
         self.call(What("fence", scope), request, |mut rpc, r| async move { rpc.fence(r).await }).await?;
         Ok(())
     }
 
-    /// Says which jobs of a scope are not over: the tokens of others' tasks open nothing any more. `next` is the number
-    /// that the next job will have.
+    /// Reports the active jobs of a scope. The tokens of tasks of other jobs become invalid. `next`
+    /// is the number of the next job.
     pub async fn report_active_jobs(&self, scope: &str, epoch: u64, next: u64, live: Vec<u64>) -> Result<()> {
         let request = pb::ReportActiveJobsRequest { scope: scope.to_owned(), epoch, next, live };
-        self.call(
-            What("tell jobs", scope),
-            request,
-            |mut rpc, r| async move { rpc.report_active_jobs(r).await },
-        )
+        self.call(What("report the active jobs of", scope), request, |mut rpc, r| async move {
+            rpc.report_active_jobs(r).await
+        })
         .await?;
         Ok(())
     }
 
-    /// One atomic commit; says whether it had been done already.
+    /// Does an atomic commit. Returns whether it had been done already.
     pub async fn commit(&self, commit: Commit) -> Result<bool> {
         let texts = |paths: &[DfsPath]| paths.iter().map(ToString::to_string).collect();
         let moves = commit.moves.iter();
@@ -274,8 +281,8 @@ impl Client {
         Ok(reply.already_done)
     }
 
-    /// The file and its blocks that hold `offset..offset + length`, all of them: a reply holds only so many, so
-    /// it may take several.
+    /// Returns the status of a file and all of its blocks in `offset..offset + length`. The number
+    /// of blocks per reply is limited, so this may take several calls.
     pub async fn locate(
         &self,
         path: &DfsPath,
@@ -289,7 +296,7 @@ impl Client {
         {
             let (now, more) = self.locate_range(path, at, end - at).await?;
             if now.file_id != status.file_id || more.is_empty() {
-                let message = format!("{path} was replaced or cut short while it was located: ask again");
+                let message = format!("{path} was replaced or truncated during the call: try again");
                 return Err(Error::new(Kind::NotFound, message).into());
             }
             blocks.extend(more);

@@ -1,4 +1,5 @@
-//! A file open for writing, as the NameNode sees it: its lease, its blocks, what is still to be committed.
+//! A file that is open for writing: its lease, its blocks, and the blocks that are not committed
+//! yet.
 
 use super::call::{Backoff, What};
 use super::lease::LeaseGuard;
@@ -15,19 +16,20 @@ pub(super) struct OpenFile {
     pub(super) client: Client,
     pub(super) path: DfsPath,
     pub(super) block_size: u64,
-    /// Bytes that were there before this writer.
+    /// Length of the file before this writer opened it.
     pub(super) length_before: u64,
-    /// Nodes that failed this writer.
+    /// Nodes that failed during this write.
     pub(super) faults: Vec<NodeFault>,
     file: FileId,
     created: bool,
     suggested_hosts: Vec<String>,
-    /// Written blocks that the NameNode has not been told of.
+    /// Written blocks that are not reported to the NameNode yet.
     commits: Vec<pb::BlockLength>,
     /// Allocated blocks that are neither committed nor abandoned, in order.
     in_flight: Vec<BlockId>,
-    /// Of each written block.
+    /// The number of replicas of each written block.
     replicas: Vec<(BlockId, u32)>,
+    /// Names of nodes that the NameNode must not choose.
     exclude: Vec<String>,
     _lease: LeaseGuard,
 }
@@ -75,7 +77,7 @@ impl OpenFile {
     ) -> Result<Self> {
         let status = wire::file_status(status).map_err(|reason| what.bad_reply(reason))?;
         if status.is_dir {
-            return Err(what.bad_reply("it names a folder"));
+            return Err(what.bad_reply("it is the status of a folder"));
         }
         Ok(Self {
             client: client.clone(),
@@ -94,13 +96,15 @@ impl OpenFile {
         })
     }
 
-    /// Allocates the next block, telling of those written since. `expected` bytes will come, if that is known.
+    /// Allocates the next block, and reports the blocks that were written since the last call.
+    /// `expected` is the length of the new block, if it is known.
     pub(super) async fn add_block(&mut self, expected: Option<u64>) -> Result<LocatedBlock> {
         let end = Instant::now() + self.client.inner.options.config.deadline.0;
         let mut backoff = Backoff::new();
         loop {
             match self.add_block_once(expected.unwrap_or(0)).await {
-                // Every node is excluded: those that failed may have come back, and waiting beats giving up.
+                // All nodes are excluded. Wait, because a failed node may have recovered, and try
+                // all nodes again.
                 Err(error) if error.is(Kind::NoNodes) && !self.exclude.is_empty() => {
                     if !backoff.sleep_until(end).await {
                         return Err(error);
@@ -126,21 +130,21 @@ impl OpenFile {
         };
         let send = |mut rpc: super::call::Rpc, r| async move { rpc.add_block(r).await };
         let reply = self.client.call(what, request, send).await?;
-        let block = reply.block.ok_or_else(|| what.bad_reply("it has no block"))?;
+        let block = reply.block.ok_or_else(|| what.bad_reply("the reply has no block"))?;
         let block = wire::located_block(block).map_err(|reason| what.bad_reply(reason))?;
-        let told = std::mem::take(&mut self.commits);
-        self.in_flight.retain(|block| told.iter().all(|commit| commit.block_id != block.0));
+        let reported = std::mem::take(&mut self.commits);
+        self.in_flight.retain(|block| reported.iter().all(|commit| commit.block_id != block.0));
         self.in_flight.push(block.block);
         Ok(block)
     }
 
-    /// `block` is written; the NameNode hears of it with the next call.
+    /// Records that `block` is written. The next call reports it to the NameNode.
     pub(super) fn written(&mut self, block: BlockId, Written { length, replicas }: Written) {
         self.replicas.push((block, replicas));
         self.commits.push(pb::BlockLength { block_id: block.0, length });
     }
 
-    /// Nodes that failed: no block of this file goes there again.
+    /// Excludes nodes that failed: they get no more blocks of this file.
     pub(super) fn exclude(&mut self, faults: Vec<NodeFault>) {
         for fault in faults {
             if !self.exclude.contains(&fault.node) {
@@ -150,7 +154,8 @@ impl OpenFile {
         }
     }
 
-    /// Gives up the blocks from `init_process` on, the newest first, so that what is left is always a prefix.
+    /// Abandons the blocks from `first` on, the newest first, so that the remaining blocks are
+    /// always a prefix of the file.
     pub(super) async fn abandon_from(&mut self, first: BlockId) -> Result<()> {
         let Some(at) = self.in_flight.iter().position(|block| *block == first) else { return Ok(()) };
         while self.in_flight.len() > at
@@ -172,14 +177,14 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Closes the file, at another place if `rename_to` says so, and says how it went.
+    /// Closes the file and returns the report. With `rename_to`, also moves the file to that path.
     pub(super) async fn finish(&mut self, rename_to: Option<&DfsPath>, overwrite: bool) -> Result<PutReport> {
         let status = self.close(rename_to, overwrite).await?;
         let replicas = self.replicas.iter().map(|(_, replicas)| *replicas).min();
         Ok(PutReport { status, faults: std::mem::take(&mut self.faults), replicas })
     }
 
-    /// Closes the file, at another place if `rename_to` says so.
+    /// Closes the file. With `rename_to`, also moves the file to that path.
     async fn close(&self, rename_to: Option<&DfsPath>, overwrite: bool) -> Result<FileStatus> {
         let what = What("close", self.path.as_str());
         let request = pb::CloseRequest {
@@ -195,12 +200,13 @@ impl OpenFile {
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }
 
-    /// Gives up the whole file: a created one is deleted, an appended one closed with what was committed.
+    /// Discards the write: a created file is deleted, an appended file is closed with the blocks
+    /// that were committed.
     pub(super) async fn discard(mut self) -> Result<()> {
         if self.created {
-            // If the lease was lost, another file may stand there by now.
-            let there = self.client.stat_opt(&self.path).await?;
-            if there.is_some_and(|there| there.file_id == self.file) {
+            // If the lease was lost, another file may exist at this path now.
+            let found = self.client.stat_opt(&self.path).await?;
+            if found.is_some_and(|found| found.file_id == self.file) {
                 self.client.delete(&self.path, false).await?;
             }
             return Ok(());
@@ -213,7 +219,7 @@ impl OpenFile {
             Err(error) if error.is(Kind::Quota) => {}
             closed => return closed.map(|_| ()),
         }
-        // There is no room for what was written: the file stays as it was.
+        // The quota does not allow the new blocks: restore the previous length of the file.
         if let Some(first) = self.in_flight.first().copied() {
             self.abandon_from(first).await?;
         }
@@ -222,18 +228,19 @@ impl OpenFile {
     }
 }
 
-/// Gives the file up in the background. Best effort: without a runtime the lease runs out and the NameNode does
-/// the same.
+/// Discards the write in the background. Without a runtime nothing is done: the lease expires, and
+/// the NameNode does the same.
 pub(super) fn discard_later(open: Box<OpenFile>) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(discard(open));
     }
 }
 
-/// Gives the file up; a failure is only noted, for the caller has a better one to tell.
+/// Discards the write. A failure is only logged, because the caller already returns the error that
+/// caused the discard.
 pub(super) async fn discard(open: Box<OpenFile>) {
     let path = open.path.clone();
     if let Err(error) = open.discard().await {
-        tracing::debug!(%path, "giving it up failed, the lease will run out: {error}");
+        tracing::debug!(%path, "discarding the file failed, its lease will expire: {error}");
     }
 }

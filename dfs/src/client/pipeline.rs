@@ -1,12 +1,17 @@
-//! Writes one block down its pipeline, and continues with the survivors when nodes fail.
 //!
-//! Invariants: packets that are not acknowledged, and the last one until the block is done, are kept; so a
-//! survivor can always be told to resume at the first kept packet. At most a window of bytes is kept.
-//! Runs on a thread of its own, which does both directions: acknowledgements are small and at most a window of
-//! packets is unanswered, so they never fill the socket while we send. While the source gives nothing, empty
-//! packets keep the pipeline alive and show that it is.
+//! Writes one block through its pipeline, and continues with the remaining nodes when nodes fail.
 //!
-//! Deliberately absent: talking to the NameNode. When every target is lost, the caller decides.
+//! Invariants: the writer keeps the packets that are not acknowledged, and the last packet until
+//! the block is done. A remaining node can therefore always resume at the first kept packet. At
+//! most `WINDOW_BYTES` are kept.
+//!
+//! Each block has its own thread, which sends and receives. Acknowledgements are small, and the
+//! number of unacknowledged packets is bounded, so acknowledgements never fill the socket while the
+//! thread sends. While the source has no data, empty packets keep the pipeline alive and show that
+//! it works.
+//!
+//! Deliberately absent: calls to the NameNode. When all targets have failed, the caller decides
+//! what to do.
 
 use super::connection::{Buffers, Hangup, Timeouts, connect, reason, send_frame};
 use super::{ClientError, LocatedBlock, NodeAddress, NodeFault, wire};
@@ -24,46 +29,48 @@ use std::io::{self, BufReader, IoSlice, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What nodes may say of their patience: less would be a flood of keep-alives, more a wait without end.
+/// Limits of the timeout that nodes report. A lower timeout would cause too many keep-alives; a
+/// higher one would make the writer wait too long.
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_mins(10);
-/// How long nodes that cannot ask the NameNode are tried again: as long as the NameNode itself is by default.
+/// How long to retry while the nodes cannot reach the NameNode. The same as the default deadline of
+/// calls to the NameNode.
 const NAMENODE_UNREACHABLE_MAX: Duration = Duration::from_mins(1);
 
-/// What a source has.
+/// The state of a source.
 pub(super) enum Next {
-    /// A piece, and whether the block ends with it.
+    /// The data of the next packet, and whether it is the last of the block.
     Piece { data: Vec<u8>, last: bool },
-    /// Nothing for now.
+    /// No data is available now.
     Pending,
-    /// The writer has given up.
+    /// The writer is closed without finishing the block.
     Abandoned,
 }
 
-/// Where a block's bytes come from: pieces of a packet's size, but for the last.
+/// The source of the data of a block. Every piece has the size of a packet, except the last.
 pub(super) trait Source: Send {
-    /// The next piece, if there is one within `wait`.
+    /// Returns the next piece, or `Pending` if there is none within `wait`.
     fn next(&mut self, wait: Duration) -> Result<Next, ClientError>;
-    /// The first `bytes` of the block are safe with every node left.
+    /// All remaining nodes have received the first `bytes` of the block.
     fn acked(&mut self, _bytes: u64) {}
 }
 
 /// Why a block was not written.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// Every target failed; this one last.
+    /// All targets failed. This is the last failure.
     Lost(NodeFault),
-    /// The source failed.
+    /// The source returned an error.
     Source(ClientError),
-    /// The writer gave up.
+    /// The writer is closed without finishing the block.
     Abandoned,
 }
 
-/// A block that is durable with its nodes.
+/// A block whose replicas are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) length: u64,
-    /// How many nodes.
+    /// Number of replicas.
     pub(super) replicas: u32,
 }
 
@@ -80,24 +87,25 @@ impl Packet {
     }
 }
 
-/// One block on its way.
+/// A block that is being written.
 pub(super) struct BlockWriter {
     block: BlockId,
     nonce: Nonce,
     token: BlockToken,
     expected_length: u64,
-    /// Nodes that are still good, in pipeline order.
+    /// Nodes that have not failed, in pipeline order.
     survivors: Vec<NodeAddress>,
-    /// Nodes that had to ask the NameNode and could not, what the last of them said, and since when there are any.
+    /// Nodes that needed the NameNode and could not reach it; the last error of such a node; and
+    /// since when there have been such nodes.
     isolated_nodes: Vec<NodeAddress>,
     isolation_reason: String,
     isolated_since: Option<Instant>,
     faults: Vec<NodeFault>,
     unacked: VecDeque<Packet>,
     unacked_bytes: usize,
-    /// How many of `unacked` went out on the present connection.
+    /// The number of packets in `unacked` that were sent on the present connection.
     sent: usize,
-    /// Bytes taken from the source.
+    /// Number of bytes that the source has returned.
     produced: u64,
     acked: u64,
     done: bool,
@@ -110,21 +118,22 @@ struct Link {
     replies: BufReader<Stream>,
     head: Vec<u8>,
     acked_at_start: u64,
-    /// The shortest silence that one of the nodes takes for death.
+    /// The shortest timeout of the nodes: a peer that is silent for longer is considered dead.
     timeout: Duration,
-    /// Since when an answer is due.
+    /// Since when an unacknowledged packet has been waiting for a status.
     reply_due_since: Option<Instant>,
 }
 
 impl Link {
-    /// A little more than the patience of any node, so that each has the time to blame the one behind it.
+    /// A little longer than the timeout of every node, so that a node can still report that the
+    /// node after it is silent.
     fn timeout(&self) -> Duration {
         self.timeout * 5 / 4
     }
 
     fn take_timeout(&mut self, status: &pb::WriteStatus) -> io::Result<()> {
-        let told = Duration::from_millis(status.timeout_ms).clamp(TIMEOUT_MIN, TIMEOUT_MAX);
-        if status.timeout_ms > 0 && told != self.timeout { self.set_timeout(told) } else { Ok(()) }
+        let reported = Duration::from_millis(status.timeout_ms).clamp(TIMEOUT_MIN, TIMEOUT_MAX);
+        if status.timeout_ms > 0 && reported != self.timeout { self.set_timeout(reported) } else { Ok(()) }
     }
 
     fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
@@ -182,17 +191,18 @@ impl BlockWriter {
         }
     }
 
-    /// Who failed so far.
+    /// Returns the nodes that have failed so far.
     pub(super) fn take_faults(&mut self) -> Vec<NodeFault> {
         std::mem::take(&mut self.faults)
     }
 
-    /// Whether everything so far is still kept, so that it can go to a new block.
+    /// Whether all data of the block is still kept, so that the block can be written again as a new
+    /// block.
     pub(super) fn can_start_over(&self) -> bool {
         self.unacked.front().map_or(self.produced == 0, |first| first.offset == 0)
     }
 
-    /// Starts over on another block, with what is kept.
+    /// Starts again with a new block and the kept packets.
     pub(super) fn start_over(&mut self, target: &LocatedBlock) {
         (self.block, self.nonce, self.token) = (target.block, target.nonce, target.token);
         self.survivors.clone_from(&target.nodes);
@@ -200,35 +210,36 @@ impl BlockWriter {
         (self.sent, self.acked, self.done) = (0, 0, false);
     }
 
-    /// Writes the block to its end.
+    /// Writes the complete block.
     pub(super) fn run(&mut self, source: &mut dyn Source) -> Result<Written, Stop> {
         loop {
             let mut link = self.connect_first()?;
             match self.drive(&mut link, source) {
                 Ok(()) => {
                     let reason = &self.isolation_reason;
-                    let left_out = |node: NodeAddress| NodeFault { node: node.node, reason: reason.clone() };
-                    self.faults.extend(self.isolated_nodes.drain(..).map(left_out));
+                    let fault = |node: NodeAddress| NodeFault { node: node.node, reason: reason.clone() };
+                    self.faults.extend(self.isolated_nodes.drain(..).map(fault));
                     let (length, replicas) = (self.produced, self.survivors.len() as u32);
                     return Ok(Written { length, replicas });
                 }
                 Err(Broken::Stop(stop)) => return Err(stop),
                 Err(Broken::Link(_)) if self.hangup.is_gone() => return Err(Stop::Abandoned),
-                // It may be cut off alone: the others are asked.
+                // This node cannot reach the NameNode. Try the other nodes.
                 Err(Broken::Link(FrameError::Refused { kind, message })) if kind == NAMENODE_UNAVAILABLE => {
                     self.isolated_nodes.push(self.survivors.remove(0));
                     self.isolation_reason = message;
                     self.isolated_since.get_or_insert_with(Instant::now);
                 }
                 Err(Broken::Link(error)) => {
-                    // A node that took bytes and then lost the connection may only have found us silent for
-                    // too long: it gets one more chance. It is dropped if it will not set up again.
-                    let passing = match &error {
+                    // The node accepted bytes, and then the connection was lost. The node may have
+                    // closed the connection because this writer was silent for too long. Try it
+                    // once more; it is removed if the set-up fails.
+                    let transient = match &error {
                         FrameError::Closed => true,
                         FrameError::Io(error) => !is_timeout(error),
                         _ => false,
                     };
-                    if !(passing && self.acked > link.acked_at_start) {
+                    if !(transient && self.acked > link.acked_at_start) {
                         self.drop_first(&error);
                     }
                 }
@@ -236,10 +247,11 @@ impl BlockWriter {
         }
     }
 
-    /// A pipeline through the first node that will have it.
+    /// Sets up a pipeline through the first node that accepts it.
     fn connect_first(&mut self) -> Result<Link, Stop> {
         if self.survivors.is_empty() && !self.isolated_nodes.is_empty() {
-            // All say the same: the NameNode is away, and what they have is kept for a while.
+            // No node can reach the NameNode. The nodes keep their partial replicas for some time,
+            // so try again.
             if self.isolated_since.is_some_and(|since| since.elapsed() > NAMENODE_UNREACHABLE_MAX) {
                 let reason = std::mem::take(&mut self.isolation_reason);
                 return Err(Stop::Source(ClientError::NameNodeUnreachableFromNodes { reason }));
@@ -253,8 +265,8 @@ impl BlockWriter {
                 Err(error) => self.drop_first(&error),
             }
         }
-        let nobody = || NodeFault { node: "no node".into(), reason: "the NameNode named no target".into() };
-        Err(Stop::Lost(self.faults.last().cloned().unwrap_or_else(nobody)))
+        let no_target = || NodeFault { node: "no node".into(), reason: "the NameNode gave no target".into() };
+        Err(Stop::Lost(self.faults.last().cloned().unwrap_or_else(no_target)))
     }
 
     fn set_up(&mut self, first: &NodeAddress) -> Result<Link, FrameError> {
@@ -276,14 +288,14 @@ impl BlockWriter {
         let mut link =
             Link { replies, head: Vec::new(), acked_at_start: self.acked, timeout, reply_due_since: None };
         self.take_status(&mut link)?;
-        // The set-up's own limit is over.
+        // The timeout of the set-up does not apply any more.
         if link.timeout.is_zero() {
             link.set_timeout(self.timeouts.silence)?;
         }
         Ok(link)
     }
 
-    /// The last node left is given all the time there is.
+    /// The last remaining node gets the full timeout.
     fn set_up_timeouts(&self) -> Timeouts {
         let Timeouts { connect, silence, connector } = self.timeouts.clone();
         let within = if self.survivors.len() > 1 { set_up_within(self.survivors.len()) } else { silence };
@@ -297,7 +309,7 @@ impl BlockWriter {
             FrameError::Io(error) => reason(error),
             other => other.to_string(),
         };
-        tracing::debug!(block = %self.block, node, reason, "left out of the pipeline");
+        tracing::debug!(block = %self.block, node, reason, "node removed from the pipeline");
         self.faults.push(NodeFault { node, reason });
     }
 
@@ -337,7 +349,7 @@ impl BlockWriter {
         }
     }
 
-    /// Takes in the statuses that are there, without waiting.
+    /// Processes the statuses that have arrived, without waiting.
     fn take_replies(&mut self, link: &mut Link, source: &mut dyn Source) -> Result<(), Broken> {
         while has_reply(link)? {
             self.take_status(link)?;
@@ -346,7 +358,8 @@ impl BlockWriter {
         Ok(())
     }
 
-    /// A node that refuses says why before it closes: better than "broken pipe".
+    /// A node that refuses sends the reason before it closes the connection. Returns that reason,
+    /// which is better than "broken pipe".
     fn final_error(&mut self, link: &mut Link) -> Option<FrameError> {
         while has_reply(link).ok()? {
             match self.take_status(link) {
@@ -366,7 +379,7 @@ impl BlockWriter {
         self.unacked.push_back(packet);
     }
 
-    /// Waits for one status and takes it in.
+    /// Waits for a status and processes it.
     fn take_status(&mut self, link: &mut Link) -> Result<(), FrameError> {
         let frame = read_frame(&mut link.replies, BytesMut::new())?;
         let status: pb::WriteStatus = frame.expect(FrameKind::Status)?;
@@ -374,49 +387,53 @@ impl BlockWriter {
             0 => self.first_unacked(),
             sent => self.unacked.get(sent - 1).map_or(self.produced, Packet::end),
         };
-        // At set-up a node may hold more than we are about to send again.
+        // At set-up, a node may already have more bytes than this writer is about to send again.
         if status.acked > sent_to.max(self.produced) {
-            return Err(FrameError::Malformed("it acknowledges bytes that were never sent"));
+            return Err(FrameError::Malformed("the node acknowledges bytes that were never sent"));
         }
         let first = self.survivors.first().map(|node| node.uuid.as_str());
         if status.nodes.first().map(String::as_str) != first {
-            return Err(FrameError::Malformed("its status does not name itself"));
+            return Err(FrameError::Malformed("the status does not list the node that sent it"));
         }
         if status.done && !self.unacked.back().is_some_and(|packet| packet.last) {
-            return Err(FrameError::Malformed("it says the block is done before its end"));
+            return Err(FrameError::Malformed("the node reports the block as done before its last packet"));
         }
         if status.done && status.acked != self.produced {
-            return Err(FrameError::Malformed("its replica is done with another length"));
+            return Err(FrameError::Malformed("the node reports the block as done with another length"));
         }
         link.take_timeout(&status)?;
         link.reply_due_since = (status.acked < sent_to).then(Instant::now);
-        self.leave_out(&status);
-        // The set-up status of a resumed pipeline says where it resumes, which is not beyond what was acked.
+        self.remove_failed(&status);
+        // The first status of a resumed pipeline contains the offset at which it resumes. That
+        // offset is not greater than the acknowledged length.
         self.acked = self.acked.max(status.acked.min(sent_to));
         self.done = status.done;
         self.drop_acked();
         Ok(())
     }
 
-    fn leave_out(&mut self, status: &pb::WriteStatus) {
+    fn remove_failed(&mut self, status: &pb::WriteStatus) {
         let faults = &mut self.faults;
         self.survivors.retain(|node| {
             let good = status.nodes.contains(&node.uuid);
-            // Nodes behind a failed one are cut off with it and not to blame: only those named are shunned.
-            let told = status.faults.iter().find(|fault| fault.node == node.uuid || fault.node == node.node);
-            if let Some(fault) = told.filter(|_| !good) {
+            // Nodes after a failed node lose their connection too, but have not failed. Only the
+            // nodes in `faults` are excluded.
+            let reported =
+                status.faults.iter().find(|fault| fault.node == node.uuid || fault.node == node.node);
+            if let Some(fault) = reported.filter(|_| !good) {
                 faults.push(NodeFault { node: node.node.clone(), reason: fault.reason.clone() });
             }
             good
         });
     }
 
-    /// Where a survivor has to resume: with everything acknowledged, where the next packet starts.
+    /// The offset at which a node must resume. If everything is acknowledged, this is the start of
+    /// the next packet.
     fn first_unacked(&self) -> u64 {
         self.unacked.front().map_or(self.produced, |packet| packet.offset)
     }
 
-    /// Forgets packets that every node has, but never the last one.
+    /// Drops the packets that all nodes have received, except the last packet of the block.
     fn drop_acked(&mut self) {
         while self.sent > 0
             && self.unacked.front().is_some_and(|packet| packet.end() <= self.acked && !packet.last)
@@ -429,16 +446,16 @@ impl BlockWriter {
     }
 }
 
-/// Whether something of a reply has come in.
+/// Whether a part of a reply has arrived.
 fn has_reply(link: &Link) -> io::Result<bool> {
     if !link.replies.buffer().is_empty() {
         return Ok(true);
     }
-    // The end of the stream counts: reading it tells.
+    // The end of the stream also counts as input: the next read reports it.
     link.replies.get_ref().has_input()
 }
 
-/// One packet by one system call, unless the socket takes less.
+/// Sends a packet with one system call, if the socket buffer has enough space.
 fn send_packet(link: &mut Link, packet: &Packet) -> io::Result<()> {
     let body = pb::Packet { offset: packet.offset, last: packet.last, checksums: packet.sums.clone() };
     link.reply_due_since.get_or_insert_with(Instant::now);

@@ -1,13 +1,15 @@
-//! Copies a local file or a stream in. It is written under a hidden name and moved into place when closed, so
-//! that it appears whole or not at all; a put that is killed leaves a hidden file that goes with its lease.
 //!
-//! Blocks of a regular file are written at the same time, allocated in order. The file is read by `pread`, not
-//! mapped: a file that shrinks under a mapping would kill the process. One that says it has no length (as those in
-//! /proc do) is read as a stream. One that becomes shorter while it is read is refused; one that grows is put as long
-//! as it was.
+//! Copies a local file or a stream into the file system. The data is written to a file with a
+//! hidden temporary name, which is renamed when it is closed. The file therefore appears completely
+//! or not at all. If a put is killed, the NameNode deletes the hidden file when its lease expires.
 //!
-//! When a block loses all its nodes, it and the blocks allocated after it are abandoned and written again:
-//! the NameNode appends blocks, so a new one can only stand at the end.
+//! The blocks of a regular file are allocated in order and written in parallel. The file is read
+//! with `pread` and not mapped, because a mapped file that is truncated would end the process with
+//! a signal. A file with length 0 (for example in `/proc`) is read as a stream. A file that becomes
+//! shorter while it is read is an error. A file that grows is copied with its initial length.
+//!
+//! When all nodes of a block fail, this block and all blocks allocated after it are abandoned and
+//! written again: the NameNode can only append a new block at the end of the file.
 
 use super::connection::{Buffers, Hangup};
 use super::open_file::{OpenFile, discard, discard_later};
@@ -29,7 +31,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, oneshot};
 
 impl Client {
-    /// Copies a local file or a stream in; it appears whole or not at all.
+    /// Copies a local file or a stream into the file system. The file appears completely or not at
+    /// all.
     pub async fn put(
         &self,
         source: PutSource,
@@ -71,7 +74,8 @@ impl Client {
                     put_file(open, LocalFile { file, path }, length, to, overwrite, progress).await
                 }
                 (file, None) => {
-                    let file = Arc::into_inner(file).ok_or_else(|| local(&path, "is in use"))?;
+                    let file = Arc::into_inner(file)
+                        .ok_or_else(|| local(&path, "is still in use by another transfer"))?;
                     let reader = Box::new(tokio::fs::File::from_std(file));
                     let writer = self.create(hidden, create).await?;
                     put_stream(writer, reader, to, overwrite, progress).await
@@ -80,11 +84,12 @@ impl Client {
         }
     }
 
-    /// Better said before gigabytes are sent; the NameNode decides again at the end.
+    /// Checks the target before data is sent. The NameNode checks it again when the file is closed.
     async fn check_target(&self, to: &DfsPath, overwrite: bool) -> Result<()> {
         match self.stat_opt(to).await? {
-            Some(there) if there.is_dir => {
-                Err(Error::new(Kind::IsDirectory, format!("{to} is a folder: name the file in it")).into())
+            Some(found) if found.is_dir => {
+                Err(Error::new(Kind::IsDirectory, format!("{to} is a folder: give the name of a file"))
+                    .into())
             }
             Some(_) if !overwrite => {
                 let message = format!("{to} exists already: overwrite it or choose another name");
@@ -97,11 +102,11 @@ impl Client {
 
 fn hidden_name(to: &DfsPath) -> Result<DfsPath> {
     let Some((folder, name)) = to.split_last() else {
-        return Err(Error::new(Kind::IsDirectory, "/ is a folder: name the file in it").into());
+        return Err(Error::new(Kind::IsDirectory, "/ is a folder: give the name of a file").into());
     };
     let end = format!(".put-{}", uuid::Uuid::new_v4().simple());
-    let room = NAME_BYTES_MAX - 1 - end.len();
-    let cut = (0..=room.min(name.len())).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
+    let max = NAME_BYTES_MAX - 1 - end.len();
+    let cut = (0..=max.min(name.len())).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
     let name = &name[..cut];
     Ok(folder.join(&format!(".{name}{end}"))?)
 }
@@ -110,7 +115,7 @@ fn local(path: &Path, reason: impl ToString) -> ClientError {
     ClientError::Local { path: path.to_owned(), reason: reason.to_string() }
 }
 
-/// The file, and its length if it is a regular one that says how long it is.
+/// Opens a local file. Returns its length if it is a regular file with a length greater than 0.
 async fn open_local(path: PathBuf) -> Result<(Arc<File>, Option<u64>)> {
     let open = move || {
         let file = File::open(&path).map_err(|error| local(&path, error))?;
@@ -136,7 +141,8 @@ async fn put_stream(
             Ok(0) => return writer.finish(Some(to), overwrite).await,
             Ok(taken) => taken,
             Err(source) => {
-                // The hidden file goes before the caller hears of it, or with its lease.
+                // Delete the hidden file before returning the error. If that fails, it is deleted
+                // when its lease expires.
                 let _ = writer.abort().await;
                 return Err(ClientError::Input { path: to.clone(), source });
             }
@@ -151,7 +157,7 @@ struct LocalFile {
     path: PathBuf,
 }
 
-/// Gives the file up if the put is dropped on its way.
+/// Discards the file if the put is dropped before it has finished.
 struct Unfinished(Option<Box<OpenFile>>);
 
 impl Drop for Unfinished {
@@ -171,39 +177,39 @@ async fn put_file(
     progress: &dyn Progress,
 ) -> Result<PutReport> {
     let mut unfinished = Unfinished(Some(Box::new(open)));
-    let open = unfinished.0.as_mut().expect("put there a line above");
+    let open = unfinished.0.as_mut().expect("it was set one line above");
     let result = match put_blocks(open, &from, length, progress).await {
         Ok(()) => open.finish(Some(to), overwrite).await,
         Err(error) => Err(error),
     };
-    let open = unfinished.0.take().expect("nobody else takes it");
+    let open = unfinished.0.take().expect("only this line takes it");
     if result.is_err() {
         discard(open).await;
     }
     result
 }
 
-/// A block being written. Dropped, it is hung up.
-struct Flight {
+/// A block that is being written. Dropping it closes its connection.
+struct PendingBlock {
     index: usize,
     block: BlockId,
     hangup: Hangup,
     task: oneshot::Receiver<(Vec<NodeFault>, std::result::Result<Written, Stop>)>,
 }
 
-impl Drop for Flight {
+impl Drop for PendingBlock {
     fn drop(&mut self) {
         self.hangup.hang_up();
     }
 }
 
-/// What is acknowledged of each block; a byte that is sent twice counts once.
-struct Credit<'a> {
+/// The number of acknowledged bytes of each block. Bytes that are sent again are counted once.
+struct AckedBytes<'a> {
     bytes: Vec<u64>,
     progress: &'a dyn Progress,
 }
 
-impl Credit<'_> {
+impl AckedBytes<'_> {
     fn take(&mut self, (index, acked): (usize, u64)) {
         let more = acked.saturating_sub(self.bytes[index]);
         if more > 0 {
@@ -221,24 +227,24 @@ async fn put_blocks(
 ) -> Result<()> {
     let total = length.div_ceil(open.block_size) as usize;
     let parallel = open.client.inner.options.config.parallel_blocks.max(1);
-    let mut credit = Credit { bytes: vec![0; total], progress };
+    let mut acked_bytes = AckedBytes { bytes: vec![0; total], progress };
     let (acks, mut acked) = mpsc::unbounded_channel();
-    let mut flights: VecDeque<Flight> = VecDeque::new();
+    let mut pending: VecDeque<PendingBlock> = VecDeque::new();
     let (mut next, mut losses) = (0, 0);
     loop {
-        while flights.len() < parallel && next < total {
-            flights.push_back(launch(open, from, length, next, acks.clone()).await?);
+        while pending.len() < parallel && next < total {
+            pending.push_back(start_block(open, from, length, next, acks.clone()).await?);
             next += 1;
         }
-        let Some(oldest) = flights.front_mut() else { break };
+        let Some(oldest) = pending.front_mut() else { break };
         let ended = tokio::select! {
             ended = &mut oldest.task => ended,
             Some(one) = acked.recv() => {
-                credit.take(one);
+                acked_bytes.take(one);
                 continue;
             }
         };
-        let oldest = flights.pop_front().expect("it is the one just awaited");
+        let oldest = pending.pop_front().expect("the queue was not empty when its front was awaited");
         let (faults, result) = ended.map_err(|_| local(&from.path, "the writing thread failed"))?;
         open.exclude(faults);
         match result {
@@ -253,37 +259,37 @@ async fn put_blocks(
                 if losses == BLOCK_ATTEMPTS_MAX {
                     return Err(lost(open, oldest.block, fault));
                 }
-                call_back(open, &mut flights).await;
+                cancel_all(open, &mut pending).await;
                 open.abandon_from(oldest.block).await?;
                 next = oldest.index;
             }
         }
     }
     while let Ok(one) = acked.try_recv() {
-        credit.take(one);
+        acked_bytes.take(one);
     }
     Ok(())
 }
 
-/// Hangs up every block on its way and waits until none is.
-async fn call_back(open: &mut OpenFile, flights: &mut VecDeque<Flight>) {
-    for flight in &*flights {
-        flight.hangup.hang_up();
+/// Cancels all blocks that are being written and waits until their threads have ended.
+async fn cancel_all(open: &mut OpenFile, pending: &mut VecDeque<PendingBlock>) {
+    for block in &*pending {
+        block.hangup.hang_up();
     }
-    while let Some(mut flight) = flights.pop_front() {
-        if let Ok((faults, _)) = (&mut flight.task).await {
+    while let Some(mut block) = pending.pop_front() {
+        if let Ok((faults, _)) = (&mut block.task).await {
             open.exclude(faults);
         }
     }
 }
 
-async fn launch(
+async fn start_block(
     open: &mut OpenFile,
     from: &LocalFile,
     length: u64,
     index: usize,
     acks: mpsc::UnboundedSender<(usize, u64)>,
-) -> Result<Flight> {
+) -> Result<PendingBlock> {
     let start = index as u64 * open.block_size;
     let end = start.saturating_add(open.block_size).min(length);
     let target = open.add_block(Some(end - start)).await?;
@@ -304,7 +310,7 @@ async fn launch(
         let result = writer.run(&mut source);
         (writer.take_faults(), result)
     })?;
-    Ok(Flight { index, block: target.block, hangup, task })
+    Ok(PendingBlock { index, block: target.block, hangup, task })
 }
 
 struct FileSource {
@@ -333,7 +339,7 @@ impl Source for FileSource {
     }
 
     fn acked(&mut self, bytes: u64) {
-        // Nobody is listening when the put is over: fine.
+        // The receiver is dropped when the put has ended.
         let _ = self.acks.send((self.index, bytes));
     }
 }

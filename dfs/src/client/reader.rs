@@ -1,8 +1,12 @@
-//! Reads one file, verified, going on with another replica from the byte reached when one fails.
 //!
-//! The length is that at opening. Blocks are located a stretch at a time; when every known replica of a block
-//! has failed they are located anew, until the deadline. A node that stalls is left for another after a moment, and
-//! asked last from then on; who else has nothing is waited for. What is damaged wherever it is is not waited for.
+//! Reads a file with verification. When a replica fails, the reader continues with another replica
+//! at the same offset.
+//!
+//! The length of the file is its length when it was opened. Blocks are located in parts. When all
+//! known replicas of a block have failed, the reader locates the block again, until the deadline.
+//! If a node stalls and another node has a replica, the reader changes to the other node after a
+//! short time, and uses the stalled node only as the last choice from then on. If no other node has
+//! a replica, the reader waits. If all replicas are damaged, the reader does not wait.
 
 use super::call::{Backoff, What};
 use super::fetch::{self, BlockRange, Failure, Run};
@@ -17,29 +21,30 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How much of a file is located at a time.
+/// Number of bytes whose blocks are located with one call.
 const LOCATE_BYTES: u64 = 1 << 30;
-/// Blocks that are fetched in a row.
+/// Maximum number of blocks in one run.
 const RUN_BLOCKS_MAX: usize = 16;
-/// A report of damage is worth this wait, not more.
+/// Timeout for reporting a damaged replica.
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long a reader that may skip looks for a replica of a block, once its client has waited the whole time for one:
-/// whatever was only away would be back.
+/// How long to look for a replica of a block if the reader may skip lost blocks and this client has
+/// already waited for a block until the deadline: a node that was only temporarily unreachable
+/// would have returned by then.
 const LOST_AFTER: Duration = Duration::from_millis(1500);
-/// Zeros handed out at a time in place of lost bytes.
+/// Zeros that are returned in place of lost bytes, at most this many at a time.
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
-/// Bytes of which no good replica could be found; zeros were handed out in their place.
+/// Bytes without a good replica. Zeros were returned in their place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// The block they were in.
+    /// The block that contains the bytes.
     pub block: BlockId,
-    /// Of the first one in the file.
+    /// Offset of the first lost byte in the file.
     pub offset: u64,
-    /// How many.
+    /// Number of lost bytes.
     pub length: u64,
-    /// Every host tried, and why not.
+    /// Every host that was tried, with the reason why it failed.
     pub why: String,
 }
 
@@ -53,9 +58,11 @@ impl FileReader {
     pub(super) async fn open(client: &Client, path: &DfsPath) -> Result<Self> {
         let (status, blocks) = client.locate(path, 0, LOCATE_BYTES).await?;
         if status.is_dir {
-            return Err(
-                Error::new(Kind::IsDirectory, format!("{path} is a folder: name a file in it")).into()
-            );
+            return Err(Error::new(
+                Kind::IsDirectory,
+                format!("{path} is a folder: give the name of a file"),
+            )
+            .into());
         }
         let cursor = Cursor::new(0, status.length);
         let file = ReadFile {
@@ -73,37 +80,38 @@ impl FileReader {
         Ok(Self { file, cursor })
     }
 
-    /// From now on a block without a good replica does not end the reading: zeros are handed out in its place.
+    /// From now on, a block without a good replica is not an error: zeros are returned in its
+    /// place.
     pub fn skip_lost(&mut self) {
         self.file.skip_lost = true;
     }
 
-    /// What was skipped so far.
+    /// Returns the ranges that were skipped so far.
     pub fn lost(&self) -> &[Lost] {
         &self.file.lost
     }
 
-    /// The file as it was at opening.
+    /// Returns the status of the file when it was opened.
     pub fn status(&self) -> &FileStatus {
         &self.file.status
     }
 
-    /// Its length at opening.
+    /// Returns the length of the file when it was opened.
     pub fn len(&self) -> u64 {
         self.file.status.length
     }
 
-    /// Whether nothing is in it.
+    /// Whether the file has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where `next` goes on.
+    /// Returns the offset at which `next` continues.
     pub fn position(&self) -> u64 {
         self.cursor.at
     }
 
-    /// Moves `next` to `offset` (beyond the end: the end).
+    /// Sets the offset at which `next` continues. An offset beyond the end is set to the end.
     pub fn seek(&mut self, offset: u64) {
         let at = offset.min(self.len());
         if at != self.cursor.at {
@@ -111,12 +119,12 @@ impl FileReader {
         }
     }
 
-    /// The next bytes, verified; `None` at the end. Never empty.
+    /// Returns the next verified bytes, which are never empty, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         self.cursor.step(&mut self.file).await
     }
 
-    /// Fills `buffer` from `offset`; fewer bytes only at the end of the file.
+    /// Fills `buffer` from `offset`. Returns fewer bytes only at the end of the file.
     pub async fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let end = offset.saturating_add(buffer.len() as u64).min(self.len());
         let mut cursor = Cursor::new(offset, end);
@@ -128,7 +136,7 @@ impl FileReader {
         Ok(filled)
     }
 
-    /// Replicas that failed so far, with the reason.
+    /// Returns the replicas that have failed so far, with the reason.
     pub fn faults(&self) -> &[NodeFault] {
         &self.file.faults
     }
@@ -138,12 +146,12 @@ impl FileReader {
     }
 }
 
-/// Bytes `at..end`, handed out in order.
+/// Returns the bytes `at..end` in order.
 struct Cursor {
     at: u64,
     end: u64,
     run: Option<Run>,
-    /// Zeros are handed out up to here.
+    /// Zeros are returned up to this offset.
     hole_end: u64,
 }
 
@@ -160,7 +168,7 @@ impl Cursor {
     }
 
     async fn step(&mut self, file: &mut ReadFile) -> Result<Option<Bytes>> {
-        let mut fruitless = false;
+        let mut run_ended = false;
         while self.at < self.end {
             if let Some(zeros) = self.zeros() {
                 return Ok(Some(zeros));
@@ -177,8 +185,8 @@ impl Cursor {
                 },
             };
             match run.next().await {
-                // Packets come in order and without a gap.
-                Some(Ok((offset, _))) if offset > self.at => return Err(file.broken_off(self.at)),
+                // The packets of a run are consecutive, so this is a bug.
+                Some(Ok((offset, _))) if offset > self.at => return Err(file.incomplete_read(self.at)),
                 Some(Ok((offset, bytes))) => {
                     let skip = self.at.saturating_sub(offset) as usize;
                     let left = (self.end - self.at).min(usize::MAX as u64) as usize;
@@ -193,10 +201,10 @@ impl Cursor {
                     self.run = None;
                     file.failed(*failure).await;
                 }
-                None if fruitless => return Err(file.broken_off(self.at)),
+                None if run_ended => return Err(file.incomplete_read(self.at)),
                 None => {
                     self.run = None;
-                    fruitless = true;
+                    run_ended = true;
                 }
             }
         }
@@ -205,13 +213,14 @@ impl Cursor {
     }
 }
 
-/// A block that does not come: who was tried, and since when nobody is left.
+/// A block that cannot be read: the replicas that were tried, and since when there has been no
+/// other replica to try.
 struct FailedBlock {
     block: BlockId,
     tried: Vec<(NodeAddress, String)>,
-    /// Uuids tried since the block was last located.
+    /// UUIDs of the nodes tried since the block was last located.
     this_round: HashSet<String>,
-    out_since: Option<Instant>,
+    exhausted_since: Option<Instant>,
     backoff: Backoff,
     wait: Option<Wait>,
 }
@@ -219,11 +228,12 @@ struct FailedBlock {
 impl FailedBlock {
     fn with(block: BlockId) -> Self {
         let (tried, this_round) = (Vec::new(), HashSet::new());
-        Self { block, tried, this_round, out_since: None, backoff: Backoff::new(), wait: None }
+        Self { block, tried, this_round, exhausted_since: None, backoff: Backoff::new(), wait: None }
     }
 }
 
-/// Who was tried, and what came of it; and who has set a damaged one aside.
+/// Describes the nodes that were tried with the reason of each failure, and the nodes with a
+/// damaged replica.
 fn describe_failures(tried: &[(NodeAddress, String)], damaged_on: &[String]) -> String {
     let one =
         |(node, reason): &(NodeAddress, String)| format!("{} ({}): {reason}", node.node, node.data_addr);
@@ -239,20 +249,21 @@ struct ReadFile {
     client: Client,
     path: DfsPath,
     status: FileStatus,
-    /// A stretch of the file's blocks, in order and without a gap.
+    /// A part of the blocks of the file, consecutive.
     blocks: Vec<LocatedBlock>,
     failed_block: Option<FailedBlock>,
-    /// Uuids of nodes that failed once: asked last from then on.
+    /// UUIDs of nodes that have failed. They are used only as the last choice.
     avoid: HashSet<String>,
     reported: HashSet<(BlockId, String)>,
     faults: Vec<NodeFault>,
-    /// Whether zeros stand in for lost blocks.
+    /// Whether to return zeros in place of lost blocks.
     skip_lost: bool,
     lost: Vec<Lost>,
 }
 
 impl ReadFile {
-    /// The rest of the block at `at`, as far as it was asked for, is lost; where that ends.
+    /// Marks the block at `at` as lost, from `at` to its end but not beyond `end`. Returns the end
+    /// of the lost range.
     fn skip_block(&mut self, at: u64, end: u64, block: BlockId, why: String) -> u64 {
         let here = self.index_of(at).map(|index| &self.blocks[index]);
         let hole_end = here.map_or(end, |block| (block.offset + block.length).min(end));
@@ -261,7 +272,8 @@ impl ReadFile {
         hole_end
     }
 
-    /// What to fetch from whom to continue at `at`; never empty, and the first part holds `at`.
+    /// Returns the ranges to fetch next, and from which node. The list is never empty, and its
+    /// first range contains `at`.
     async fn plan(&mut self, at: u64, end: u64) -> Result<Vec<BlockRange>> {
         let mut index = match self.index_of(at) {
             Some(index) => index,
@@ -277,7 +289,7 @@ impl ReadFile {
         let mut parts = Vec::new();
         for block in &self.blocks[index..] {
             let found = if parts.is_empty() { Some(first.clone()) } else { self.replica_of(block) };
-            // A later block without a replica is looked into when its turn comes.
+            // A later block without a replica is handled when the reader reaches it.
             let Some((node, has_other_replica)) =
                 found.filter(|_| block.offset < end && parts.len() < RUN_BLOCKS_MAX)
             else {
@@ -285,7 +297,7 @@ impl ReadFile {
             };
             let from = at.saturating_sub(block.offset);
             let to = block.length.min(end - block.offset);
-            // An empty block holds nothing to ask for.
+            // An empty block needs no request.
             if from < to {
                 parts.push(BlockRange { block: block.clone(), node, from, to, has_other_replica });
             }
@@ -298,8 +310,9 @@ impl ReadFile {
         (self.blocks.get(index)?.offset <= at).then_some(index)
     }
 
-    /// The best replica that has not failed in this round, those on nodes that failed before last; and whether another
-    /// is as good. The NameNode names the nearest first, and those it has not heard of lately last.
+    /// Returns the best replica that has not failed in this round, and whether another good one
+    /// exists. Replicas on nodes that have failed before come last. The NameNode sorts the nodes:
+    /// the nearest first, nodes with late heartbeats last.
     fn replica_of(&self, block: &LocatedBlock) -> Option<(NodeAddress, bool)> {
         let tried = self.failed_block.as_ref().filter(|failed_block| failed_block.block == block.block);
         let fresh = |node: &&NodeAddress| tried.is_none_or(|t| !t.this_round.contains(&node.uuid));
@@ -309,7 +322,7 @@ impl ReadFile {
         Some((best.clone(), others.into_iter().any(|node| !avoided(&node))))
     }
 
-    /// Locates the stretch from `at` on; the index of the block that holds `at`.
+    /// Locates the blocks from `at` on. Returns the index of the block that contains `at`.
     async fn locate(&mut self, at: u64) -> Result<usize> {
         let what = What("locate", self.path.as_str());
         let (status, blocks) = self.client.locate(&self.path, at, LOCATE_BYTES).await?;
@@ -318,30 +331,31 @@ impl ReadFile {
             return Err(Error::new(Kind::NotFound, message).into());
         }
         self.blocks = blocks;
-        self.index_of(at).ok_or_else(|| what.bad_reply(format!("no block holds byte {at}")))
+        self.index_of(at).ok_or_else(|| what.bad_reply(format!("no block contains byte {at}")))
     }
 
-    /// Every known replica of the block at `at` has failed: waits a little and locates anew.
+    /// All known replicas of the block at `at` have failed: waits for a short time and locates the
+    /// blocks again.
     async fn wait_and_locate(&mut self, at: u64) -> Result<usize> {
         let index = self.index_of(at).unwrap_or(0);
         let LocatedBlock { block, damaged_on, nodes, .. } = &self.blocks[index];
         let block = *block;
-        // Nobody is missing who could come back with a good one.
-        let hopeless = nodes.is_empty() && damaged_on.len() >= self.status.replication.max(1) as usize;
+        // All replicas are damaged: no node is missing that could return with a good replica.
+        let all_damaged = nodes.is_empty() && damaged_on.len() >= self.status.replication.max(1) as usize;
         let deadline = self.client.inner.options.config.deadline.0;
-        let hurried = self.skip_lost && self.client.inner.has_given_up.load(Ordering::Relaxed);
-        let deadline = if hurried { deadline.min(LOST_AFTER) } else { deadline };
+        let short_wait = self.skip_lost && self.client.inner.has_given_up.load(Ordering::Relaxed);
+        let deadline = if short_wait { deadline.min(LOST_AFTER) } else { deadline };
         let fresh = self.failed_block.take().filter(|failed_block| failed_block.block == block);
         let failed_block = self.failed_block.insert(fresh.unwrap_or_else(|| FailedBlock::with(block)));
-        let since = *failed_block.out_since.get_or_insert_with(Instant::now);
+        let since = *failed_block.exhausted_since.get_or_insert_with(Instant::now);
         let listener = self.client.inner.options.listener.as_ref();
         let wait = failed_block.wait.get_or_insert_with(|| Wait::until(since + deadline, listener));
         let what = format!("a good replica of {block} of {}, at byte {at}", self.path);
         let why = describe_failures(&failed_block.tried, damaged_on);
-        let over =
-            hopeless || !wait.during(&what, &why, failed_block.backoff.sleep_until(since + deadline)).await;
+        let over = all_damaged
+            || !wait.during(&what, &why, failed_block.backoff.sleep_until(since + deadline)).await;
         if over {
-            if self.skip_lost && !hopeless {
+            if self.skip_lost && !all_damaged {
                 self.client.inner.has_given_up.store(true, Ordering::Relaxed);
             }
             let (path, tried) = (self.path.clone(), why);
@@ -353,7 +367,7 @@ impl ReadFile {
 
     fn progress(&mut self) {
         if let Some(failed_block) = &mut self.failed_block {
-            (failed_block.out_since, failed_block.wait) = (None, None);
+            (failed_block.exhausted_since, failed_block.wait) = (None, None);
         }
     }
 
@@ -377,19 +391,19 @@ impl ReadFile {
         }
     }
 
-    /// Tells the NameNode of a bad replica, once, and does not wait long for it.
+    /// Reports a damaged replica to the NameNode, once per replica and with a short timeout.
     async fn report(&mut self, block: BlockId, node_uuid: String, reason: String) {
         if !self.reported.insert((block, node_uuid.clone())) {
             return;
         }
         let report = self.client.check_replica(block, &node_uuid, &reason);
-        let told = tokio::time::timeout(REPORT_WITHIN, report).await;
-        if !matches!(told, Ok(Ok(()))) {
+        let result = tokio::time::timeout(REPORT_WITHIN, report).await;
+        if !matches!(result, Ok(Ok(()))) {
             tracing::warn!(path = %self.path, %block, "could not report a bad replica");
         }
     }
 
-    fn broken_off(&self, at: u64) -> ClientError {
+    fn incomplete_read(&self, at: u64) -> ClientError {
         let block = self.index_of(at).map_or(BlockId(0), |index| self.blocks[index].block);
         let tried = "the read ended without an error message".into();
         ClientError::Read { path: self.path.clone(), offset: at, block, tried }

@@ -1,7 +1,10 @@
-//! Threads for transfers. A transfer waits for its user (a reader that pauses, a writer whose source is slow), so
-//! it must not hold a thread of the runtime's pool: with all of them waiting, nobody could make them go on.
 //!
-//! Bounded; over the limit the next transfer is refused at once, since waiting for others might be forever.
+//! Threads for transfers. A transfer waits for its user (a reader that pauses, a writer whose
+//! source is slow), so it must not block a thread of the runtime. If all threads of the runtime
+//! were blocked, no task could make the transfers continue.
+//!
+//! The number of threads is limited. At the limit a new transfer is refused at once, because
+//! waiting for the other transfers could take forever.
 
 use super::{ClientError, Result};
 use std::io;
@@ -9,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
 
-/// The threads of one client.
+/// Counts the transfer threads of one client.
 pub(super) struct Threads {
     running: AtomicUsize,
     max: usize,
@@ -21,7 +24,7 @@ impl Default for Threads {
     }
 }
 
-/// A place taken, until dropped.
+/// Counts one thread until it is dropped.
 struct ThreadPermit(Arc<Threads>);
 
 impl Drop for ThreadPermit {
@@ -31,14 +34,14 @@ impl Drop for ThreadPermit {
 }
 
 impl Threads {
-    /// Transfers hold their buffers on the heap.
+    /// The stack can be small: transfers have their buffers on the heap.
     const STACK_BYTES: usize = 512 << 10;
 
     pub(super) fn new(max: usize) -> Self {
         Self { running: AtomicUsize::new(0), max }
     }
 
-    /// Starts a thread; its result comes by the receiver, which fails if the thread panics.
+    /// Starts a thread. The receiver returns the result, or an error if the thread panics.
     pub(super) fn start<T: Send + 'static>(
         self: &Arc<Self>,
         name: &str,
@@ -46,7 +49,7 @@ impl Threads {
     ) -> Result<oneshot::Receiver<T>> {
         let refused = |reason: String| ClientError::TooManyTransfers { reason };
         let before = self.running.fetch_add(1, Ordering::SeqCst);
-        let place = ThreadPermit(self.clone());
+        let permit = ThreadPermit(self.clone());
         if before >= self.max {
             return Err(refused(format!("{before} are open already")));
         }
@@ -54,9 +57,10 @@ impl Threads {
         let builder = std::thread::Builder::new().name(name.into()).stack_size(Self::STACK_BYTES);
         let started = builder.spawn(move || {
             let end = run();
-            // Whoever hears of the end may count on the place.
-            drop(place);
-            // Nobody may be waiting for it any more.
+            // Drop the permit before sending the result, so that the receiver of the result can
+            // start another thread.
+            drop(permit);
+            // The receiver may be dropped.
             let _ = result.send(end);
         });
         started.map(|_| receiver).map_err(|error: io::Error| refused(error.to_string()))
@@ -73,7 +77,7 @@ mod tests {
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let one = threads.start("one", move || wait.recv().is_err()).unwrap();
         let two = threads.start("two", || panic!("a bug")).map(|two: oneshot::Receiver<()>| two).unwrap();
-        assert!(two.await.is_err(), "a panic is told");
+        assert!(two.await.is_err(), "a panic is reported");
         while threads.running.load(Ordering::SeqCst) > 1 {
             tokio::task::yield_now().await;
         }

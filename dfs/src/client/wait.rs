@@ -1,4 +1,5 @@
-//! Telling somebody why nothing happens: an operation that is still waiting after a moment says what for, once.
+//! Reports once to a listener if an operation is still waiting after a short time, with what it
+//! waits for.
 
 use std::{
     fmt,
@@ -6,17 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an operation may wait in silence.
+/// How long an operation waits before the listener is called.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
 
-/// Who is told of waits, in one line each.
+/// Receives one line for each operation that waits.
 #[derive(Clone)]
 pub struct Listener(Arc<dyn Fn(&str) + Send + Sync>);
 
 impl Listener {
-    /// `tell` gets the line.
-    pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
+    /// Creates a listener that calls `notify` with the line.
+    pub fn new(notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(notify))
     }
 }
 
@@ -26,7 +27,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// One wait, told at most once.
+/// A wait that is reported at most once.
 pub(super) struct Wait {
     listener: Option<Listener>,
     notify_at: Instant,
@@ -34,12 +35,12 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// A wait that gives up at `end`.
+    /// Creates a wait that ends at `end`.
     pub(super) fn until(end: Instant, listener: Option<&Listener>) -> Self {
         Self { listener: listener.cloned(), notify_at: Instant::now() + NOTICE_AFTER, end }
     }
 
-    /// Does `work`; if the moment comes meanwhile, tells that it waits for `what`, and why.
+    /// Awaits `work`. If it takes too long, reports that the operation waits for `what`, and why.
     pub(super) async fn during<T>(&mut self, what: &str, why: &str, work: impl Future<Output = T>) -> T {
         if self.listener.is_none() {
             return work.await;

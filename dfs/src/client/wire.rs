@@ -1,6 +1,9 @@
-//! Between the generated types and the client's own: what a server sent is checked here and nowhere else.
 //!
-//! Invariant: a missing field, an unknown enum value or an absurd number is a reason in words, never a panic.
+//! Converts between the generated types and the types of the client. All replies of servers are
+//! validated here.
+//!
+//! Invariant: a missing field, an unknown enum value or an impossible number gives an error message
+//! and never a panic.
 
 use super::model::{
     DrainBlock, DrainStatus, FileStatus, Fsck, FsckBlock, FsckFile, Health, LocatedBlock, NodeAddress,
@@ -11,11 +14,11 @@ use crate::path::DfsPath;
 use proto::dfs as pb;
 use security::BlockToken;
 
-/// What is wrong with an answer.
+/// A value, or what is wrong with the reply.
 pub(super) type Wire<T> = Result<T, String>;
 
 pub(super) fn file_status(status: Option<pb::FileStatus>) -> Wire<FileStatus> {
-    let status = status.ok_or("it has no file status")?;
+    let status = status.ok_or("the reply has no file status")?;
     let path = DfsPath::parse(&status.path).map_err(|error| error.to_string())?;
     if !status.is_dir && status.block_size == 0 {
         return Err(format!("{path} has block size 0"));
@@ -73,7 +76,7 @@ pub(super) fn to_pb_address(address: &NodeAddress) -> pb::DataNodeAddress {
 pub(super) fn located_block(block: pb::LocatedBlock) -> Wire<LocatedBlock> {
     let id = BlockId(block.block_id);
     if block.offset.checked_add(block.length).is_none() {
-        return Err(format!("{id} ends beyond any file"));
+        return Err(format!("{id} has an impossible offset or length"));
     }
     let nodes = block.nodes.into_iter().map(node_address).collect::<Wire<Vec<_>>>()?;
     let token = BlockToken::from_bytes(&block.token);
@@ -81,12 +84,12 @@ pub(super) fn located_block(block: pb::LocatedBlock) -> Wire<LocatedBlock> {
     Ok(LocatedBlock { block: id, nonce: Nonce(nonce), offset, length, nodes, token, damaged_on })
 }
 
-/// The blocks of a file, in order and without a gap.
+/// Converts the blocks of a file and checks that they are consecutive.
 pub(super) fn located_blocks(blocks: Vec<pb::LocatedBlock>) -> Wire<Vec<LocatedBlock>> {
     let blocks = blocks.into_iter().map(located_block).collect::<Wire<Vec<_>>>()?;
     for pair in blocks.windows(2) {
         if pair[0].offset + pair[0].length != pair[1].offset {
-            return Err(format!("{} does not follow on {}", pair[1].block, pair[0].block));
+            return Err(format!("{} does not start at the end of {}", pair[1].block, pair[0].block));
         }
     }
     Ok(blocks)
@@ -99,7 +102,7 @@ pub(super) fn usage(reply: &pb::UsageReply) -> Usage {
 
 pub(super) fn safemode(safemode: Option<pb::Safemode>) -> Wire<SafemodeStatus> {
     let pb::Safemode { on, reason, blocks_seen, blocks_needed } =
-        safemode.ok_or("it has no safemode status")?;
+        safemode.ok_or("the reply has no safemode status")?;
     Ok(SafemodeStatus { on, reason, blocks_seen, blocks_needed })
 }
 
@@ -179,7 +182,7 @@ pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
 }
 
 fn fsck_block(block: &pb::FsckBlock) -> FsckBlock {
-    // A replica on a draining node still serves readers.
+    // A replica on a draining node can still be read.
     let status = match block.live.saturating_add(block.draining) {
         0 if block.corrupt > 0 => Health::Corrupt,
         0 => Health::Missing,
@@ -192,20 +195,20 @@ fn fsck_block(block: &pb::FsckBlock) -> FsckBlock {
 
 fn fsck_file(file: pb::FsckFile) -> Wire<FsckFile> {
     let blocks: Vec<_> = file.blocks.iter().map(fsck_block).collect();
-    // Listed without a block: not healthy for a reason this client does not know.
+    // A file without a listed block has a problem that this version of the client does not know.
     let status = blocks.iter().map(|block| block.status).max().unwrap_or(Health::Degraded);
     let path = DfsPath::parse(&file.path).map_err(|error| error.to_string())?;
     Ok(FsckFile { path, status, open: file.open, blocks })
 }
 
-/// Adds one page to what was found so far.
+/// Adds a page to the result.
 pub(super) fn fsck_page(total: &mut Fsck, page: pb::FsckReply) -> Wire<()> {
     total.files = total.files.saturating_add(page.files);
     total.blocks = total.blocks.saturating_add(page.blocks);
     total.bytes = total.bytes.saturating_add(page.bytes);
     for file in page.problems {
         let file = fsck_file(file)?;
-        // A block being written has no finished replica yet: that is no damage.
+        // A block that is being written has no finalised replica yet. This is not an error.
         if !file.open {
             total.status = total.status.max(file.status);
         }

@@ -1,8 +1,10 @@
-//! Writes one file from start to end, as a stream.
 //!
-//! Bytes are cut into packets here; a task for each block sends them on a thread of its own. The task owns the
-//! open file while it runs and hands it back with its result, so nothing is shared. One packet is held back
-//! until more bytes come, so that the last packet of a block is never empty.
+//! Writes a file sequentially.
+//!
+//! The data is divided into packets. For each block, a task sends the packets on its own thread.
+//! The task owns the open file while it runs and returns it with its result, so no state is shared.
+//! The writer sends a packet only when more data follows, so that the last packet of a block is
+//! never empty.
 
 use super::connection::{Buffers, Hangup};
 use super::open_file::{OpenFile, discard, discard_later};
@@ -15,15 +17,16 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// Blocks tried before a write fails, when each loses all its nodes.
+/// Number of attempts to write a block before the write fails, if all nodes fail in each attempt.
 pub(super) const BLOCK_ATTEMPTS_MAX: usize = 5;
 
-/// Writes one file from start to end. Dropped without `close`, it gives the file up in the background.
+/// Writes a file sequentially. If it is dropped without `close`, the file is discarded in the
+/// background.
 pub struct FileWriter {
     path: DfsPath,
     length: u64,
     block_size: u64,
-    /// Bytes of the present block that were taken, those in `packet` included.
+    /// Number of bytes of the present block, including those in `packet`.
     in_block: u64,
     packet: Vec<u8>,
     buffers: Arc<Buffers>,
@@ -57,7 +60,7 @@ impl FileWriter {
         }
     }
 
-    /// Appends `data`. Waits while a window of bytes is unacknowledged.
+    /// Appends `data`. Waits while `WINDOW_BYTES` bytes are unacknowledged.
     pub async fn write(&mut self, mut data: &[u8]) -> Result<()> {
         while !data.is_empty() {
             if self.in_block == self.block_size {
@@ -69,8 +72,8 @@ impl FileWriter {
             if self.packet.capacity() == 0 {
                 self.packet = self.buffers.take_empty();
             }
-            let room = (PACKET_BYTES - self.packet.len()) as u64;
-            let taken = room.min(self.block_size - self.in_block).min(data.len() as u64) as usize;
+            let free = (PACKET_BYTES - self.packet.len()) as u64;
+            let taken = free.min(self.block_size - self.in_block).min(data.len() as u64) as usize;
             self.packet.extend_from_slice(&data[..taken]);
             self.in_block += taken as u64;
             self.length += taken as u64;
@@ -79,27 +82,28 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Bytes written so far, those before an append included.
+    /// Returns the length of the file so far, including the bytes before an append.
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Whether nothing is in it.
+    /// Whether the file has no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Finishes the file; when it returns, each block has a durable, reported replica.
+    /// Closes the file. When this returns, each block has a durable replica that is reported to the
+    /// NameNode.
     pub async fn close(self) -> Result<FileStatus> {
         Ok(self.finish(None, false).await?.status)
     }
 
-    /// Finishes it and moves it to `to` in the same atomic step.
+    /// Closes the file and moves it to `to` in one atomic step.
     pub async fn close_as(self, to: &DfsPath, overwrite: bool) -> Result<FileStatus> {
         Ok(self.finish(Some(to), overwrite).await?.status)
     }
 
-    /// Finishes it, at another place if `to` says so, and says how it went.
+    /// Closes the file and returns the report. With `to`, also moves the file to that path.
     pub(super) async fn finish(mut self, to: Option<&DfsPath>, overwrite: bool) -> Result<PutReport> {
         if self.in_block > 0 {
             self.finish_block().await?;
@@ -110,7 +114,8 @@ impl FileWriter {
         Ok(report)
     }
 
-    /// Gives up: a created file is deleted, an appended one keeps the blocks that were committed.
+    /// Discards the write: a created file is deleted, an appended file keeps the blocks that were
+    /// committed.
     pub async fn abort(mut self) -> Result<()> {
         match std::mem::replace(&mut self.state, State::Failed) {
             State::Failed => Ok(()),
@@ -129,7 +134,7 @@ impl FileWriter {
         ClientError::WriterFailed { path: self.path.clone() }
     }
 
-    /// Sends the packet in hand, starting the block if it is the first.
+    /// Sends the current packet, and starts a block if it is the first packet of the block.
     async fn send(&mut self, last: bool) -> Result<()> {
         let packet = std::mem::take(&mut self.packet);
         self.state = match std::mem::replace(&mut self.state, State::Failed) {
@@ -153,7 +158,7 @@ impl FileWriter {
         self.join().await
     }
 
-    /// Waits for the block's task and takes the open file back.
+    /// Waits for the task of the block and gets the open file back.
     async fn join(&mut self) -> Result<()> {
         let State::InBlock { packets, task } = std::mem::replace(&mut self.state, State::Failed) else {
             return Err(self.failed_before());
@@ -178,7 +183,7 @@ impl Drop for FileWriter {
         match std::mem::replace(&mut self.state, State::Failed) {
             State::Between(open) => discard_later(open),
             State::InBlock { packets, task } => {
-                // The task sees its packets end early, gives up, and hands the file back.
+                // The task gets a closed channel, ends, and returns the open file.
                 drop(packets);
                 if let Ok(runtime) = tokio::runtime::Handle::try_current() {
                     runtime.spawn(async move {
@@ -193,23 +198,23 @@ impl Drop for FileWriter {
     }
 }
 
-/// One packet at a time to a thread. The sender waits as a task does, the thread with a time limit, which no
-/// channel offers in one.
+/// A channel for one packet at a time. The sender awaits, and the receiver is a thread that waits
+/// with a timeout. No standard channel offers both.
 fn packet_channel() -> (PacketSender, StreamSource) {
     let (packets, receiver) = mpsc::channel();
-    let room = Arc::new(Semaphore::new(1));
-    (PacketSender { packets, room: room.clone() }, StreamSource { packets: receiver, room })
+    let capacity = Arc::new(Semaphore::new(1));
+    (PacketSender { packets, capacity: capacity.clone() }, StreamSource { packets: receiver, capacity })
 }
 
 struct PacketSender {
     packets: mpsc::Sender<(Vec<u8>, bool)>,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
 }
 
 impl PacketSender {
-    /// False if the block's task has ended.
+    /// Returns false if the task of the block has ended.
     async fn send(&self, packet: Vec<u8>, last: bool) -> bool {
-        match self.room.acquire().await {
+        match self.capacity.acquire().await {
             Ok(permit) => {
                 permit.forget();
                 self.packets.send((packet, last)).is_ok()
@@ -221,14 +226,14 @@ impl PacketSender {
 
 struct StreamSource {
     packets: mpsc::Receiver<(Vec<u8>, bool)>,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
 }
 
 impl Source for StreamSource {
     fn next(&mut self, wait: Duration) -> Result<Next> {
         Ok(match self.packets.recv_timeout(wait) {
             Ok((data, last)) => {
-                self.room.add_permits(1);
+                self.capacity.add_permits(1);
                 Next::Piece { data, last }
             }
             Err(mpsc::RecvTimeoutError::Timeout) => Next::Pending,
@@ -239,11 +244,12 @@ impl Source for StreamSource {
 
 impl Drop for StreamSource {
     fn drop(&mut self) {
-        self.room.close();
+        self.capacity.close();
     }
 }
 
-/// Writes one block of a stream; starts over on new nodes for as long as all its bytes are still at hand.
+/// Writes one block of a stream. Starts again on new nodes as long as all data of the block is
+/// still kept.
 async fn stream_block(mut open: Box<OpenFile>, source: StreamSource) -> (Box<OpenFile>, Result<()>) {
     let result = stream_block_attempts(&mut open, source).await;
     (open, result)

@@ -1,7 +1,10 @@
-//! What the NameNode asks for: copies, deletions, checks. Queued, and done by a few threads.
 //!
-//! Bounded: what does not fit is dropped with a word in the log, for the NameNode asks again. Deletions
-//! queued before a new registration are forgotten: the NameNode that gave them may have thought better.
+//! Commands of the NameNode: copies, deletions, checks. They are queued and executed by a few
+//! threads.
+//!
+//! The queues are bounded. A command that does not fit is dropped and logged, because the NameNode
+//! sends it again. Deletions that were queued before a new registration are dropped, because the
+//! NameNode may have changed its decision.
 
 use super::{
     mirror::{self, Mirror, MirrorRequest},
@@ -30,36 +33,37 @@ use std::{
 const QUEUE_MAX: usize = 10_000;
 const COPY_THREADS: usize = 4;
 
-/// One thing to do.
+/// A command.
 #[derive(Debug)]
 pub(super) enum BlockCommand {
-    /// Send a replica to other nodes.
+    /// Copy a replica to other nodes.
     Copy {
-        /// Which.
+        /// The ID of the block.
         block: BlockId,
-        /// Its nonce.
+        /// The nonce of the block.
         nonce: Nonce,
-        /// As the NameNode knows it.
+        /// The length of the block according to the NameNode.
         length: u64,
-        /// A pipeline.
+        /// The nodes of the pipeline, in order.
         targets: Vec<DataNodeAddress>,
-        /// Opens the block to be written there.
+        /// The token for writing the block to these nodes.
         token: BlockToken,
     },
-    /// Delete replicas, sound or quarantined.
+    /// Delete replicas, including quarantined ones.
     Delete(Vec<(BlockId, Nonce)>),
-    /// Re-read a replica.
+    /// Read and verify a replica.
     Check(BlockId),
 }
 
-/// Copies wait for the network, the rest for the disk: two queues, so that neither holds up the other.
+/// The queues of commands. Copies wait for the network and the other commands for the disk, so they
+/// have separate queues.
 #[derive(Debug, Default)]
 pub(super) struct CommandQueues {
     copies: Queue,
     others: Queue,
-    /// Deletions of an older registration are void.
+    /// The number of the present registration. Deletions of an older registration are dropped.
     registration: AtomicU64,
-    /// A copy has ended and none is waiting.
+    /// A copy has ended and no copy is waiting.
     idle: AtomicBool,
 }
 
@@ -70,44 +74,44 @@ struct Queue {
 }
 
 impl CommandQueues {
-    /// Adds a chore.
-    pub(super) fn add(&self, chore: BlockCommand) {
-        let queue = if matches!(chore, BlockCommand::Copy { .. }) { &self.copies } else { &self.others };
+    pub(super) fn add(&self, command: BlockCommand) {
+        let queue = if matches!(command, BlockCommand::Copy { .. }) { &self.copies } else { &self.others };
         let mut waiting = queue.waiting.lock();
-        // The NameNode repeats a check that it has had no report on.
-        let same = |(_, queued): &(u64, BlockCommand)| matches!((queued, &chore), (BlockCommand::Check(a), BlockCommand::Check(b)) if a == b);
+        // The NameNode sends a check again if it gets no report.
+        let same = |(_, queued): &(u64, BlockCommand)| matches!((queued, &command), (BlockCommand::Check(a), BlockCommand::Check(b)) if a == b);
         if waiting.iter().any(same) {
             return;
         }
         if waiting.len() >= QUEUE_MAX {
-            tracing::warn!(?chore, "too much to do: command dropped");
+            tracing::warn!(?command, "command queue full: command dropped");
             return;
         }
-        waiting.push_back((self.registration.load(Ordering::SeqCst), chore));
+        waiting.push_back((self.registration.load(Ordering::SeqCst), command));
         queue.changed.notify_one();
     }
 
-    /// Whether copies have run out since it was last asked.
+    /// Whether the last copy has ended since the previous call.
     pub(super) fn ran_out(&self) -> bool {
         self.idle.swap(false, Ordering::SeqCst)
     }
 
-    /// The node stops: nobody waits for chores any more.
+    /// Wakes the worker threads, so that they notice that the node is stopping.
     pub(super) fn wake(&self) {
         for queue in [&self.copies, &self.others] {
-            // Whoever holds the lock has not looked yet, or waits already.
+            // With the lock held, every worker either has not checked `is_stopping` yet or is
+            // already waiting.
             let _waiting = queue.waiting.lock();
             queue.changed.notify_all();
         }
     }
 
-    /// Voids the deletions queued and under way.
+    /// Drops the deletions that are queued or running.
     pub(super) fn forget_deletions(&self) {
         self.registration.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// Starts the threads.
+/// Starts the worker threads.
 pub(super) fn start(node: &Arc<Node>) -> io::Result<()> {
     for index in 0..=COPY_THREADS {
         let node = node.clone();
@@ -115,7 +119,7 @@ pub(super) fn start(node: &Arc<Node>) -> io::Result<()> {
             let queue = if index == 0 { &node.command_queues.others } else { &node.command_queues.copies };
             run_worker(&node, queue);
         };
-        std::thread::Builder::new().name("chores".into()).spawn(run)?;
+        std::thread::Builder::new().name("commands".into()).spawn(run)?;
     }
     Ok(())
 }
@@ -126,12 +130,12 @@ fn run_worker(node: &Node, queue: &Queue) {
         if node.stop.is_stopping() {
             return;
         }
-        let Some((given, chore)) = waiting.pop_front() else {
+        let Some((given, command)) = waiting.pop_front() else {
             queue.changed.wait(&mut waiting);
             continue;
         };
         drop(waiting);
-        match chore {
+        match command {
             BlockCommand::Copy { block, nonce, length, targets, token } => {
                 copy(node, (block, nonce), length, &targets, token);
                 if queue.waiting.lock().is_empty() {
@@ -143,7 +147,8 @@ fn run_worker(node: &Node, queue: &Queue) {
                 let registration = &node.command_queues.registration;
                 node.store.delete(&blocks, || registration.load(Ordering::SeqCst) == given);
             }
-            // A damaged replica is posted as such. After an error that proves nothing, the NameNode asks again.
+            // `check` reports a damaged replica itself. After a transient error nothing is
+            // reported, and the NameNode asks again.
             BlockCommand::Check(block) => match node.store.find(block) {
                 Some(_) if scrub::check(&node.store, block, |_| !node.stop.is_stopping()) => {
                     node.store.pending_reports.post_if_absent(block, Item::Checked);
@@ -155,7 +160,7 @@ fn run_worker(node: &Node, queue: &Queue) {
     }
 }
 
-/// Sends a replica down a pipeline, as a client would; each byte is verified before it leaves.
+/// Copies a replica through a pipeline, as a client does. Each byte is verified before it is sent.
 fn copy(
     node: &Node,
     (block, nonce): (BlockId, Nonce),
@@ -168,7 +173,7 @@ fn copy(
     let opened = opened.and_then(|opened| check_length(&node.store, &opened, length).map(|()| opened));
     let opened = match opened {
         Ok(opened) => opened,
-        Err(refusal) => return tracing::warn!(%block, %refusal, "no copy made"),
+        Err(refusal) => return tracing::warn!(%block, %refusal, "replica not copied"),
     };
     let timeout = node.config.transfer_timeout.0;
     let order = MirrorRequest { block, nonce, resume_at: 0, expected: length, timeout, token };
@@ -204,9 +209,9 @@ fn send_all(node: &Node, opened: Opened, mut mirror: Mirror, mut faults: Vec<Nod
 
 fn log_copy(block: BlockId, copies: usize, faults: &[NodeFault]) {
     if faults.is_empty() {
-        tracing::info!(%block, copies, "copied on command");
+        tracing::info!(%block, copies, "replica copied");
     } else {
         let why: Vec<_> = faults.iter().map(|fault| format!("{}: {}", fault.node, fault.reason)).collect();
-        tracing::warn!(%block, copies, faults = why.join("; "), "copy went wrong in part");
+        tracing::warn!(%block, copies, faults = why.join("; "), "copy incomplete");
     }
 }

@@ -1,35 +1,38 @@
-//! The places where a disk can lie to us or leave us waiting: making things durable, opening what is there, its
-//! room, and errors. A seam for tests, and the rules on what an error means.
 //!
-//! An error of a read is about one replica: a bad sector does not condemn the disk ([`is_transient`] errors are about
-//! this process). After a failed fsync the kernel may have dropped the dirty pages and a second fsync would succeed
-//! with the bytes lost: so a failing folder is retired, never tried again.
+//! The disk operations that can fail or block: fsync, open, free space. Tests replace them. Also
+//! defines what an error means for a data folder.
+//!
+//! A read error concerns one replica: a bad sector does not make the whole disk unusable.
+//! ([`is_transient`] errors concern this process.) After a failed fsync the kernel may have dropped
+//! the dirty pages. A second fsync would then succeed although the data is lost, so a folder that
+//! fails to sync is retired and never used again.
 
 use rustix::io::Errno;
 use std::{fmt, fs::File, io, path::Path};
 
-/// Room on a disk.
+/// Free space of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DiskSpace {
-    /// For blocks: what is available less the reserve.
+    /// Bytes that are free for blocks: the available space minus the reserve.
     pub(super) free: u64,
-    /// Names the file system: folders on one disk share its room.
+    /// Identifies the file system. Folders on the same file system share its free space.
     pub(super) device: u64,
 }
 
-/// What can fail on a disk. Tests put one in that does.
+/// The disk operations. Tests use an implementation that fails.
 pub(super) trait Disk: Send + Sync + fmt::Debug {
-    /// The data of `file`, which lies at `path`.
+    /// Syncs the data of `file`, which has the path `path`.
     fn sync_file(&self, file: &File, path: &Path) -> io::Result<()>;
-    /// The entries of a folder.
+    /// Syncs the entries of a folder.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
-    /// Opens a file to read it.
+    /// Opens a file for reading.
     fn open(&self, path: &Path) -> io::Result<File>;
-    /// What the file system of `path` says of its room. May take forever when the disk is ill.
+    /// Returns the free space of the file system of `path`. May block forever if the disk is
+    /// broken.
     fn space(&self, path: &Path) -> io::Result<DiskSpace>;
 }
 
-/// The real thing.
+/// The operations of the operating system.
 #[derive(Debug)]
 pub(super) struct RealDisk;
 
@@ -52,23 +55,24 @@ impl Disk for RealDisk {
     }
 }
 
-/// What an error says of the folder it came from.
+/// What an error means for the data folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DiskFault {
-    /// It is full: this write fails, the folder stays.
+    /// The disk is full: this write fails, and the folder stays in use.
     Full,
-    /// The process lacks something (descriptors, memory): this write fails, the folder stays.
+    /// The process lacks a resource (descriptors, memory): this write fails, and the folder stays
+    /// in use.
     Transient,
-    /// It cannot be trusted with another byte.
+    /// The folder must not be used any more.
     Broken,
 }
 
-/// Whether an error is about this process (descriptors, memory, a signal) and not about the disk.
+/// Whether an error concerns this process (descriptors, memory, a signal) and not the disk.
 pub(super) fn is_transient(error: &io::Error) -> bool {
     classify(error) == DiskFault::Transient
 }
 
-/// Judges an error of a write, a sync or another change to a folder.
+/// Classifies an error of a write, a sync or another change of a folder.
 pub(super) fn classify(error: &io::Error) -> DiskFault {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT) => DiskFault::Full,

@@ -1,99 +1,103 @@
-//! What can go wrong: for the whole node ([`DataNodeError`]) and for one transfer ([`Refusal`]).
+//! Errors of the DataNode ([`DataNodeError`]) and refusals of single requests ([`Refusal`]).
 
 use crate::{bulk::NAMENODE_UNAVAILABLE, ids::BlockId};
 use std::{fmt, path::PathBuf};
 
-/// Ends the DataNode.
+/// An error that ends the DataNode.
 #[derive(Debug, thiserror::Error)]
 pub enum DataNodeError {
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error(transparent)]
     Config(#[from] daemon::config::ConfigError),
-    /// A folder is in use, or cannot be made.
+    /// A folder is in use by another process, or cannot be created.
     #[error(transparent)]
     Lock(#[from] daemon::lock::LockError),
-    /// What it has to show or to ask for cannot be used.
+    /// A credential, key or certificate cannot be used.
     #[error(transparent)]
     Security(#[from] security::SecurityError),
-    /// The address cannot be served on.
+    /// The address cannot be bound.
     #[error(transparent)]
     Listen(#[from] daemon::listen::ListenError),
-    /// A file or folder of a data folder cannot be used.
+    /// A file or folder in a data folder cannot be used.
     #[error("cannot {what} {path}: {source}")]
     Folder {
-        /// What was tried, e.g. `read`.
+        /// The operation that failed, for example `read`.
         what: &'static str,
-        /// On what.
+        /// The path of the file or folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A folder was written by another Fermata.
-    #[error("folder {path} has layout {found}, this build knows {known}: run the Fermata that wrote it")]
+    /// A folder has a layout that this build does not support.
+    #[error(
+        "folder {path} has layout {found}, this build supports {known}: use the version of Fermata that wrote it"
+    )]
     Layout {
         /// The folder.
         path: PathBuf,
-        /// As its `VERSION` says.
+        /// The layout in its `VERSION` file.
         found: u32,
-        /// What this build reads.
+        /// The layout that this build supports.
         known: u32,
     },
-    /// A `VERSION` file cannot be read as one.
+    /// A `VERSION` file cannot be parsed.
     #[error("{path} is damaged: {why}; restore it from another data folder of this node")]
     Version {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         why: String,
     },
-    /// Blocks of nobody knows which cluster.
+    /// A folder contains blocks, but no `VERSION` file that identifies their cluster and node.
     #[error(
-        "folder {path} holds blocks ({block}) but no VERSION file that says whose they are: restore VERSION from \
+        "folder {path} contains blocks ({block}) but no VERSION file that identifies their node: restore VERSION from \
          another data folder of this node, or give an empty folder"
     )]
     NoVersion {
         /// The folder.
         path: PathBuf,
-        /// One of its blocks.
+        /// The path of one of its blocks.
         block: PathBuf,
     },
-    /// Two folders do not belong together.
-    #[error("folders {first} and {second} are not of one DataNode: {what} {first_has} and {second_has}")]
+    /// Two folders belong to different DataNodes or clusters.
+    #[error(
+        "folders {first} and {second} do not belong to the same DataNode: {what} {first_has} and {second_has}"
+    )]
     Mismatch {
-        /// One folder.
+        /// The first folder.
         first: PathBuf,
-        /// The other.
+        /// The second folder.
         second: PathBuf,
-        /// In what they differ.
+        /// The property in which they differ.
         what: &'static str,
-        /// What the first says.
+        /// The value of the first folder.
         first_has: String,
-        /// What the other says.
+        /// The value of the second folder.
         second_has: String,
     },
-    /// The same folder is given twice.
+    /// The same folder is configured twice.
     #[error("folder {0} is given twice")]
     Twice(PathBuf),
-    /// Every folder has failed.
-    #[error("no data folder is left: {0}")]
+    /// All folders have failed.
+    #[error("all data folders have failed: {0}")]
     NoFolders(String),
-    /// The NameNode will not have it.
-    #[error("namenode {namenode} refuses this datanode: {message}")]
+    /// The NameNode refuses this DataNode.
+    #[error("the NameNode at {namenode} refuses this DataNode: {message}")]
     Refused {
-        /// Where it is.
+        /// The address of the NameNode.
         namenode: String,
-        /// Its words.
+        /// The message of the NameNode.
         message: String,
     },
-    /// The NameNode's address is not one.
-    #[error("namenode address {0:?} is not host:port")]
+    /// The configured address of the NameNode is invalid.
+    #[error("NameNode address {0:?} is not host:port")]
     NameNode(String),
-    /// The address is bound but cannot be served on.
+    /// The address is bound, but the server cannot use the socket.
     #[error("cannot serve on {addr}: {source}")]
     Serve {
-        /// As configured.
+        /// The configured address.
         addr: String,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// A thread cannot be started.
@@ -102,40 +106,40 @@ pub enum DataNodeError {
     /// The ready file cannot be written.
     #[error("cannot write the ready file: {source}")]
     Ready {
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
-/// Why a request on the bulk port is not served. Crosses the wire as an `Error` frame.
+/// Why a request on the bulk port is refused. It is sent to the peer as an `Error` frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) kind: RefusalKind,
     pub(super) message: String,
 }
 
-/// For programs; the names are part of the protocol.
+/// The kind of a refusal, for programs. The names are part of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RefusalKind {
-    /// Too many connections: try another node, or later.
+    /// Too many connections. The client should use another node or retry later.
     Busy,
-    /// No finalised replica, or no partial one to resume.
+    /// There is no finalised replica, or no partial replica to resume.
     NotFound,
-    /// The replica is not what was written; it has been quarantined or reported.
+    /// The replica is damaged. It has been quarantined or reported.
     Damaged,
-    /// A request that makes no sense.
+    /// The request is invalid.
     Invalid,
-    /// No folder has room.
+    /// No data folder has enough free space.
     NoSpace,
-    /// A packet's bytes do not match its checksums.
+    /// The data of a packet does not match its checksums.
     Checksum,
     /// A newer connection writes this block.
     Superseded,
-    /// The caller may not.
+    /// The caller has no permission.
     Denied,
-    /// The NameNode, which must be asked, does not answer.
+    /// The DataNode needs the NameNode, which does not answer.
     NameNodeUnavailable,
-    /// A disk failed, or the node stops.
+    /// A disk failed, or the node is stopping.
     Failed,
 }
 
@@ -162,7 +166,7 @@ impl Refusal {
     }
 
     pub(super) fn not_found(block: BlockId) -> Self {
-        Self::new(RefusalKind::NotFound, format!("no replica of {block} here"))
+        Self::new(RefusalKind::NotFound, format!("this node has no replica of {block}"))
     }
 }
 

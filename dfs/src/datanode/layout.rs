@@ -1,27 +1,29 @@
-//! What lies in a data folder, by name. Pure: nothing here touches a disk.
+//! The names of the files in a data folder. Pure: this module does not access the disk.
 //!
 //! ```text
-//! LOCK                    held by the daemon
-//! VERSION                 layout number, cluster, node, its last start, the NameNode's last start (toml)
+//! LOCK                    locked by the daemon
+//! VERSION                 layout, cluster, node, its last start, last start of the NameNode (toml)
 //! VOLUMES                 all data folders of the node (daemon::data_dirs)
-//! NEW                     made by an operator: this folder is meant to be empty; removed at start
+//! NEW                     created by an operator for a folder that is expected to be empty;
+//!                         removed at start
 //! CLUSTER                 written by `mrctl cluster`: the cluster that it started here
-//! local.sock              for readers on this machine
-//! current/2a/blk_298      a finalised block: xx is the low byte of its id
-//! current/2a/blk_298.crc  its checksums
-//! tmp/                    blocks being written; emptied at start
-//! bad/                    damaged blocks, quarantined
+//! local.sock              socket for readers on this machine
+//! current/2a/blk_298      a finalised block; the folder is the low byte of the block ID
+//! current/2a/blk_298.crc  its checksum file
+//! tmp/                    blocks that are being written; emptied at start
+//! bad/                    quarantined blocks
 //! ```
 //!
-//! A name is ours only if it is exactly what we would write: `blk_007` is somebody else's file.
+//! A file belongs to the DataNode only if its name is exactly what the DataNode would write.
+//! `blk_007` is therefore a foreign file.
 
 use crate::ids::{BlockId, NodeUuid};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The layout this build writes and reads.
+/// The layout that this build reads and writes.
 pub(super) const LAYOUT: u32 = 2;
-/// Folders below `current/`.
+/// Number of folders in `current/`.
 pub(super) const SHARDS: u64 = 256;
 
 /// The contents of `VERSION`.
@@ -30,16 +32,16 @@ pub(super) struct Version {
     pub(super) layout: u32,
     pub(super) cluster_id: String,
     pub(super) node_uuid: NodeUuid,
-    /// The last start's: the next one counts on from it, whatever the clock says.
+    /// The incarnation of the last start. The next one is higher, even if the clock was set back.
     #[serde(default)]
     pub(super) incarnation: u64,
-    /// The start of the NameNode that the node last registered with.
+    /// The start of the NameNode that the DataNode last registered with.
     #[serde(default)]
     pub(super) namenode_start: NameNodeStart,
 }
 
-/// A start of the NameNode: its epoch (0 for none yet) and its id, in hexadecimal because toml has no unsigned
-/// integers.
+/// A start of the NameNode: its epoch (0 for none yet) and its ID. The ID is a hexadecimal string
+/// because TOML has no unsigned 64-bit integers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct NameNodeStart {
     pub(super) epoch: u64,
@@ -51,22 +53,22 @@ impl NameNodeStart {
         Self { epoch, start: format!("{start:016x}") }
     }
 
-    /// The id of the start. One that does not parse matches no start.
+    /// Returns the ID of the start. An invalid ID matches no start.
     pub(super) fn start(&self) -> u64 {
         u64::from_str_radix(&self.start, 16).unwrap_or(0)
     }
 }
 
-/// Only the layout number: read first, for a newer layout may have other keys.
+/// Only the layout. It is parsed first, because another layout may have other keys.
 #[derive(Debug, Deserialize)]
 struct LayoutOnly {
     layout: u32,
 }
 
-/// Why `VERSION` is of no use.
+/// Why a `VERSION` file cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum VersionError {
-    Newer(u32),
+    OtherLayout(u32),
     Malformed(String),
 }
 
@@ -75,24 +77,24 @@ impl Version {
         let malformed = |error: toml::de::Error| VersionError::Malformed(error.message().replace('\n', "; "));
         let LayoutOnly { layout } = toml::from_str(text).map_err(malformed)?;
         if layout != LAYOUT {
-            return Err(VersionError::Newer(layout));
+            return Err(VersionError::OtherLayout(layout));
         }
         toml::from_str(text).map_err(malformed)
     }
 
     pub(super) fn print(&self) -> String {
-        toml::to_string(self).expect("plain values")
+        toml::to_string(self).expect("plain values can be serialised")
     }
 }
 
-/// Which file of a block.
+/// Which of the two files of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Data,
     Sums,
 }
 
-/// A block's file name.
+/// Returns the name of a file of a block.
 pub(super) fn name(block: BlockId, part: Part) -> String {
     match part {
         Part::Data => format!("blk_{}", block.0),
@@ -100,7 +102,7 @@ pub(super) fn name(block: BlockId, part: Part) -> String {
     }
 }
 
-/// The reverse of [`name`]; None for any other name.
+/// The reverse of [`name`]. Returns `None` for any other name.
 pub(super) fn parse_name(text: &str) -> Option<(BlockId, Part)> {
     let digits = text.strip_prefix("blk_")?;
     let (digits, part) = match digits.strip_suffix(".crc") {
@@ -111,12 +113,12 @@ pub(super) fn parse_name(text: &str) -> Option<(BlockId, Part)> {
     (name(block, part) == text).then_some((block, part))
 }
 
-/// The folder of `current/` that holds `block`.
+/// Returns the name of the folder in `current/` that contains `block`.
 pub(super) fn shard(block: BlockId) -> String {
     format!("{:02x}", block.0 % SHARDS)
 }
 
-/// Paths of a data folder.
+/// Paths in a data folder.
 #[derive(Debug, Clone)]
 pub(super) struct Paths {
     pub(super) root: PathBuf,
@@ -186,8 +188,8 @@ mod tests {
         let version =
             Version { layout: LAYOUT, cluster_id: "c".into(), node_uuid, incarnation: 7, namenode_start };
         assert_eq!(Version::parse(&version.print()), Ok(version));
-        assert_eq!(Version::parse("layout = 3\nshape = \"new\"\n"), Err(VersionError::Newer(3)));
-        assert_eq!(Version::parse("layout = 1\n"), Err(VersionError::Newer(1)));
+        assert_eq!(Version::parse("layout = 3\nshape = \"new\"\n"), Err(VersionError::OtherLayout(3)));
+        assert_eq!(Version::parse("layout = 1\n"), Err(VersionError::OtherLayout(1)));
         assert!(matches!(Version::parse("layout = \"x\""), Err(VersionError::Malformed(_))));
         assert!(matches!(Version::parse("layout = 2\n"), Err(VersionError::Malformed(_))));
     }

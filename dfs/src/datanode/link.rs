@@ -1,8 +1,9 @@
-//! The talk with the NameNode: register, report everything, then heartbeats with the news.
 //!
-//! The data path never waits for it. While the NameNode is away, news gather and are told when it is back; it
-//! may then not know us any more, and we begin again with a registration. A refusal of the registration is the
-//! NameNode's last word and ends the node.
+//! The connection to the NameNode: registration, full report, then heartbeats with new reports.
+//!
+//! The data path never waits for this connection. While the NameNode is unreachable, reports are
+//! collected and sent later. A restarted NameNode does not know the node, and the node then
+//! registers again. If the NameNode refuses the registration, the DataNode ends.
 
 use super::{
     commands::BlockCommand,
@@ -27,22 +28,22 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
 
-/// Replicas in one piece of a full report.
+/// Number of replicas per message of a full report.
 const REPORT_REPLICAS_MAX: usize = 50_000;
-/// News that come this close together share a heartbeat.
-const GAP: Duration = Duration::from_millis(5);
-/// A node that has run out of copies to make asks for more so often and at such intervals: the NameNode may hear of
-/// the last one's end from its target only a moment later.
+/// Minimum time between two heartbeats. Reports within this time share a heartbeat.
+const HEARTBEAT_GAP: Duration = Duration::from_millis(5);
+/// How often and at which interval a node asks for more copies after its last copy has ended. The
+/// NameNode may get the report of the target of that copy a little later.
 const POLL_TIMES: u32 = 10;
 const POLL_GAP: Duration = Duration::from_millis(20);
-/// A NameNode that must be asked is waited for this part of what writers wait for us.
+/// Timeout for a call to the NameNode in the data path, as a fraction of the timeout of writers.
 const ASK_TIMEOUT_DIVISOR: u32 = 6;
-/// How long a node that stops waits for its goodbye to be heard.
+/// How long a stopping node waits for the reply to its last message.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// One node's end of the line.
+/// The connection of one node to the NameNode.
 #[derive(Debug)]
 pub(super) struct Link {
     node: Arc<Node>,
@@ -56,7 +57,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Nothing is sent before `run`.
+    /// Creates the connection. Nothing is sent before `run`.
     pub(super) fn new(
         node: Arc<Node>,
         namenode: &str,
@@ -82,11 +83,11 @@ impl Link {
                     self.node.command_queues.forget_deletions();
                 }
                 Err(RegistrationError::Transient(why)) => {
-                    tracing::warn!(namenode = self.namenode, why, "not registered yet; trying again");
+                    tracing::warn!(namenode = self.namenode, why, "not registered yet; retrying");
                     retry.pause().await;
                 }
                 Err(RegistrationError::Older(why)) => {
-                    // Not the end of the node: it registers as soon as the right NameNode runs.
+                    // The DataNode does not end: it can register when the newest NameNode runs.
                     if refused.replace(why.clone()).as_ref() != Some(&why) {
                         tracing::error!(
                             namenode = self.namenode,
@@ -104,7 +105,7 @@ impl Link {
         }
     }
 
-    /// Registers and reports everything; returns the heartbeat interval.
+    /// Registers and sends a full report. Returns the heartbeat interval.
     async fn join(&mut self) -> Result<Duration, RegistrationError> {
         let (known, namenode_start) = (self.node.store.cluster_id(), self.node.store.namenode_start());
         let register = RegisterRequest {
@@ -119,7 +120,10 @@ impl Link {
         let reply = self.client.register(self.node.call(register)).await;
         let reply = reply.map_err(|status| self.registration_error(&status))?.into_inner();
         if !known.is_empty() && known != reply.cluster_id {
-            let message = format!("its cluster is {}, these folders are of {known}", reply.cluster_id);
+            let message = format!(
+                "its cluster is {}, but these data folders belong to cluster {known}",
+                reply.cluster_id
+            );
             return Err(RegistrationError::Final(DataNodeError::Refused {
                 namenode: self.namenode.clone(),
                 message,
@@ -127,13 +131,14 @@ impl Link {
         }
         if reply.epoch < namenode_start.epoch {
             let message = format!(
-                "it is start {} of the NameNode and this datanode has registered with start {}: it runs from an older \
+                "it is start {} of the NameNode, but this DataNode has registered with start {}: it runs from an older \
                  copy of its folder",
                 reply.epoch, namenode_start.epoch
             );
             return Err(RegistrationError::Older(message));
         }
-        // Durable before anything is reported: a node that has shown its replicas to a NameNode accepts no older one.
+        // Store the start before reporting: a node that has reported its replicas to a NameNode
+        // must not accept an older one.
         let now = NameNodeStart::new(reply.epoch, reply.start);
         if known.is_empty() || now != namenode_start {
             let (node, cluster) = (self.node.clone(), reply.cluster_id.clone());
@@ -167,29 +172,31 @@ impl Link {
                     .map(|(block, one)| replica(*block, one.nonce, one.length))
                     .collect(),
             };
-            // Whatever the trouble, a registration comes before the next try, and has the last message.
+            // After any error the node registers again. The NameNode can then refuse the
+            // registration.
             let sent = self.client.full_report(self.node.call(request)).await;
             sent.map_err(|status| RegistrationError::Transient(security::call_failure(&status)))?;
         }
         Ok(all.len())
     }
 
-    /// A NameNode that does not know of a damaged replica never orders its deletion, and it would lie there for
-    /// good. One that is there twice is not bad: the other is read, and if it is sound this one goes.
+    /// Reports the quarantined replicas. The NameNode orders the deletion only of replicas that it
+    /// knows. If another folder has a second replica of the block, that replica is checked first;
+    /// if it is good, the quarantined one is deleted.
     async fn report_quarantined(&self) {
         let node = self.node.clone();
-        let twice = tokio::task::spawn_blocking(move || node.store.post_quarantined()).await;
-        for block in twice.unwrap_or_default() {
+        let duplicates = tokio::task::spawn_blocking(move || node.store.post_quarantined()).await;
+        for block in duplicates.unwrap_or_default() {
             self.node.command_queues.add(BlockCommand::Check(block));
         }
     }
 
-    /// Heartbeats until the NameNode wants a new registration.
+    /// Sends heartbeats until the NameNode requests a new registration.
     async fn beat(&mut self, interval: Duration) {
         let node = self.node.clone();
         let mut retry = Retry::default();
-        // Sent again as it is until it is answered: the NameNode may have taken it, and gives a repeat the same
-        // answer, so that no command is lost with one.
+        // A heartbeat is sent again unchanged until it is answered. The NameNode may have processed
+        // it, and then repeats the same reply, so that no command is lost with a reply.
         let mut unanswered = None;
         let mut queries = 0;
         loop {
@@ -206,7 +213,7 @@ impl Link {
                     retry = Retry::default();
                     let reply = reply.into_inner();
                     if reply.register_again {
-                        tracing::info!("the namenode does not know this datanode: registering again");
+                        tracing::info!("the NameNode does not know this DataNode: registering again");
                         return;
                     }
                     node.store.pending_reports.acknowledge(batch);
@@ -230,7 +237,7 @@ impl Link {
             }
             let wait = if queries > 0 { POLL_GAP.min(interval) } else { interval };
             queries = queries.saturating_sub(1);
-            tokio::time::sleep_until(sent_at + GAP).await;
+            tokio::time::sleep_until(sent_at + HEARTBEAT_GAP).await;
             tokio::select! {
                 () = node.store.pending_reports.wait_woken() => {}
                 () = tokio::time::sleep_until(sent_at + wait) => {}
@@ -260,7 +267,7 @@ impl Link {
                 Item::Deleted => request.deleted.push(block.0),
                 Item::Lost => request.lost.push(block.0),
                 Item::Checked => request.checked.push(block.0),
-                Item::ReadFailure(reason) => {
+                Item::Corrupt(reason) => {
                     request.bad.push(BadReplica { block_id: block.0, reason: reason.clone() });
                 }
             }
@@ -268,11 +275,11 @@ impl Link {
         request
     }
 
-    /// Takes the commands; whether a copy is among them.
+    /// Queues the commands. Returns whether one of them is a copy.
     fn enqueue_commands(&self, reply: HeartbeatReply) -> bool {
         let mut copies = false;
         for Command { kind } in reply.commands {
-            let chore = match kind {
+            let block_command = match kind {
                 Some(command::Kind::Copy(copy)) => {
                     let token = BlockToken::from_bytes(&copy.token);
                     copies = true;
@@ -292,19 +299,19 @@ impl Link {
                     BlockCommand::Check(BlockId(block.block_id))
                 }
                 _ => {
-                    tracing::warn!("a command this build does not know: ignored");
+                    tracing::warn!("unknown command of the NameNode ignored");
                     continue;
                 }
             };
-            self.node.command_queues.add(chore);
+            self.node.command_queues.add(block_command);
         }
         copies
     }
 
-    /// What a failed registration means.
+    /// Classifies a failed registration.
     fn registration_error(&self, status: &Status) -> RegistrationError {
         let message = security::call_failure(status);
-        let passing = match from_status(status) {
+        let transient = match from_status(status) {
             Some(error) if error.kind == Kind::OlderNameNode => return RegistrationError::Older(message),
             Some(error) => error.is_transient(),
             None => matches!(
@@ -318,7 +325,7 @@ impl Link {
                     | Code::ResourceExhausted
             ),
         };
-        if passing {
+        if transient {
             RegistrationError::Transient(message)
         } else {
             RegistrationError::Final(DataNodeError::Refused { namenode: self.namenode.clone(), message })
@@ -326,8 +333,8 @@ impl Link {
     }
 }
 
-/// Tells the NameNode that this node stops, so that nobody waits for its silence to grow long. Best effort: it is
-/// missed soon enough. The link must have ended.
+/// Reports to the NameNode that this node stops, so that the NameNode does not have to wait for
+/// missing heartbeats. Best effort. The heartbeats must have ended before.
 pub(super) async fn goodbye(node: &Node, namenode: &str, uuid: &str) {
     let Ok(mut client) = client_of(&node.credentials, namenode, GOODBYE_TIMEOUT, GOODBYE_TIMEOUT) else {
         return;
@@ -339,7 +346,7 @@ pub(super) async fn goodbye(node: &Node, namenode: &str, uuid: &str) {
         ..HeartbeatRequest::default()
     };
     if let Err(status) = client.heartbeat(node.call(request)).await {
-        tracing::warn!(namenode, why = status.message(), "could not say goodbye");
+        tracing::warn!(namenode, why = status.message(), "could not report the stop to the NameNode");
     }
 }
 
@@ -362,12 +369,12 @@ fn client_of(
 
 enum RegistrationError {
     Transient(String),
-    /// The NameNode runs from an older copy of its folder than this node has seen.
+    /// The NameNode runs from an older copy of its folder than this node has registered with.
     Older(String),
     Final(DataNodeError),
 }
 
-/// Pauses that grow, with jitter, so that a thousand nodes do not come back in one instant.
+/// Waits that grow, with jitter, so that many nodes do not retry at the same time.
 struct Retry(Duration);
 
 impl Default for Retry {
@@ -387,7 +394,7 @@ fn replica(block: BlockId, nonce: Nonce, length: u64) -> Replica {
     Replica { block_id: block.0, length, nonce: nonce.0 }
 }
 
-/// Questions of threads of the data path.
+/// Calls to the NameNode from threads of the data path.
 #[derive(Debug)]
 pub(super) struct NameNodeQueries {
     client: BlockReportsClient<Channel>,
@@ -395,7 +402,7 @@ pub(super) struct NameNodeQueries {
 }
 
 impl NameNodeQueries {
-    /// Called within a runtime.
+    /// Must be called within a runtime.
     pub(super) fn new(credentials: &Credentials, namenode: &str) -> Result<Self, DataNodeError> {
         let client = client_of(credentials, namenode, Duration::from_secs(2), Duration::from_secs(5))?;
         Ok(Self { client, runtime: tokio::runtime::Handle::current() })
@@ -403,11 +410,12 @@ impl NameNodeQueries {
 }
 
 impl Node {
-    /// Whether what a writer has sent may become a replica: tokens outlive the writing of their block, and a block
-    /// that is closed has the bytes that it has. A NameNode that is away is waited for a while; whether it is away for
-    /// all or for this node alone the writer finds out by asking the others.
+    /// Asks the NameNode whether the block is still open, so that the received bytes may become a
+    /// replica. This is needed because a token is valid for longer than the write, and a closed
+    /// block must not change. Retries for a while if the NameNode does not answer. The writer then
+    /// tries the other nodes, and so finds out whether only this node cannot reach the NameNode.
     pub(super) fn may_finalise(&self, block: BlockId, nonce: Nonce) -> Result<(), Refusal> {
-        let asking = async {
+        let query = async {
             let mut retry = Retry::default();
             loop {
                 let request = self.call(MayFinaliseRequest { block_id: block.0, nonce: nonce.0 });
@@ -425,14 +433,14 @@ impl Node {
             }
         };
         let within = self.config.transfer_timeout.0 / ASK_TIMEOUT_DIVISOR;
-        let answer = self.queries.runtime.block_on(async { tokio::time::timeout(within, asking).await });
+        let answer = self.queries.runtime.block_on(async { tokio::time::timeout(within, query).await });
         answer.unwrap_or_else(|_| {
-            let message = format!("cannot ask the namenode whether {block} may be written");
+            let message = format!("cannot reach the NameNode to check that {block} may be written");
             Err(Refusal::new(RefusalKind::NameNodeUnavailable, message))
         })
     }
 
-    /// A message with what shows who sends it.
+    /// Creates a request with the credentials of this node.
     fn call<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         self.credentials.sign(request.metadata_mut(), &MetadataValue::from_static("datanode"));

@@ -1,8 +1,9 @@
-//! Short-circuit reads: a reader on this machine gets the open files themselves, over a Unix socket.
 //!
-//! The descriptors stay valid when the block is deleted meanwhile, and are read-only. Every account of the machine may
-//! connect: tasks have accounts of their own. A request must show the same as one over TCP, the block's nonce and, in a
-//! closed cluster, its token.
+//! Short-circuit reads: a reader on this machine gets the open file descriptors over a Unix socket.
+//!
+//! The descriptors are read-only and stay valid if the block is deleted. Every account of the
+//! machine may connect, because tasks run in their own accounts. A request needs the same proof as
+//! over TCP: the nonce of the block and, in a closed cluster, its token.
 
 use super::{
     error::{Refusal, RefusalKind},
@@ -34,15 +35,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A socket address holds 108 bytes; a little is left for the system.
+/// Maximum length of the socket path. The limit of the operating system is 108 bytes.
 const PATH_BYTES_MAX: usize = 100;
-/// Every account may connect.
+/// Mode of the socket: every account may connect.
 const SOCKET_MODE: u32 = 0o666;
-/// Every account may pass through the folder made for the socket, and only its owner may change it.
+/// Mode of the folder of the socket: every account may traverse it, and only its owner may change
+/// it.
 const FOLDER_MODE: u32 = 0o711;
 
-/// Binds the node's socket: in `within` if that is set, else in its first data folder that is in service, or, if that
-/// path is too long, below the system's folder for temporary files.
+/// Binds the socket of the node. Its folder is `within` if that is set. Otherwise it is the first
+/// working data folder, or the system folder for temporary files if the path would be too long.
 pub(super) fn bind(folder: &Path, within: &Path, uuid: NodeUuid) -> io::Result<(UnixListener, PathBuf)> {
     let mut path = folder.join("local.sock");
     let long = path.as_os_str().len() > PATH_BYTES_MAX;
@@ -52,16 +54,17 @@ pub(super) fn bind(folder: &Path, within: &Path, uuid: NodeUuid) -> io::Result<(
         let named = |error: io::Error| {
             io::Error::new(error.kind(), format!("datanode.socket_dir = {}: {error}", within.display()))
         };
-        // Readers have other current folders.
+        // The path must be absolute: readers have other current folders.
         let own = within.canonicalize().map_err(named)?.join(format!("fermata-{}", uuid.0.simple()));
         path = own.join("local.sock");
         if path.as_os_str().len() > PATH_BYTES_MAX {
             let max = PATH_BYTES_MAX;
-            return Err(named(io::Error::other(format!("the socket's path has more than {max} bytes"))));
+            return Err(named(io::Error::other(format!("the path of the socket has more than {max} bytes"))));
         }
         make_own(&own).map_err(named)?;
     }
-    // Left by an earlier start: the folder's lock says that nobody else serves it.
+    // A socket from an earlier start. The lock of the data folder ensures that no other DataNode
+    // uses it.
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -72,7 +75,8 @@ pub(super) fn bind(folder: &Path, within: &Path, uuid: NodeUuid) -> io::Result<(
     Ok((listener, path))
 }
 
-/// Removes the socket, and the folder made for it, if it is none of the data folders. Their locks must still be held.
+/// Removes the socket, and its folder unless it is a data folder. The data folders must still be
+/// locked.
 pub(super) fn remove(socket: &Path, folders: &[&Path]) {
     fs::remove_file(socket).ok();
     if let Some(parent) = socket.parent().filter(|parent| !folders.contains(parent)) {
@@ -80,7 +84,7 @@ pub(super) fn remove(socket: &Path, folders: &[&Path]) {
     }
 }
 
-/// Makes a folder that no other account can have put there or can change.
+/// Creates a folder, or uses an existing one if it belongs to this account and is not a link.
 fn make_own(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -95,7 +99,7 @@ fn make_own(folder: &Path) -> io::Result<()> {
     opened.set_permissions(Permissions::from_mode(FOLDER_MODE))
 }
 
-/// Serves one `OpenLocal`. The outer error is the connection's.
+/// Serves an `OpenLocal` request. The outer error is an error of the connection.
 pub(super) fn open_local(
     node: &Node,
     stream: &UnixStream,
@@ -110,7 +114,7 @@ pub(super) fn open_local(
 fn open(node: &Node, request: &OpenLocal) -> Result<(Opened, File), Refusal> {
     let uuid = node.uuid();
     if request.node_uuid != uuid {
-        let message = format!("this is datanode {uuid}, not {}", request.node_uuid);
+        let message = format!("this is DataNode {uuid}, not {}", request.node_uuid);
         return Err(Refusal::new(RefusalKind::Invalid, message));
     }
     let block = BlockId(request.block_id);
@@ -128,14 +132,17 @@ fn reply(mut stream: &UnixStream, opened: &Opened, sums_file: &File) -> io::Resu
         offset: 0,
         length: 0, // no bytes follow
         chunk_size: CHUNK_BYTES as u32,
-        checksums: Vec::new(), // in the second file, and of a large block too long for a frame
+        checksums: Vec::new(), // sent as the second file: too long for a frame if the block is large
     };
     let mut out = Vec::new();
     encode_frame(FrameKind::ReadReply, &body, 0, &mut out);
     let files = [opened.data.as_fd(), sums_file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)), "room for two descriptors");
+    assert!(
+        ancillary.push(SendAncillaryMessage::ScmRights(&files)),
+        "the buffer has space for two descriptors"
+    );
     let sent = rustix::net::sendmsg(stream, &[IoSlice::new(&out)], &mut ancillary, SendFlags::NOSIGNAL)?;
     stream.write_all(&out[sent..])
 }

@@ -1,10 +1,13 @@
-//! The sending end of a write: from a DataNode to the next one of a pipeline, or to the target of a copy.
 //!
-//! Packets go out on the caller's thread; a thread of the mirror's own reads the statuses, so that neither
-//! waits for the other. A mirror that fails says why once and is then out; it never fails its caller.
+//! The sending side of a write: from a DataNode to the next node of a pipeline, or to the target of
+//! a copy. The next node is called the mirror.
 //!
-//! Waiting times shrink down the pipeline, so that the node next to a silent one notices first and the nodes
-//! above it (and the client) still listen when it tells them.
+//! The thread of the caller sends the packets. Another thread reads the statuses, so that neither
+//! waits for the other. A mirror that fails reports the reason once and is then ignored. It never
+//! makes its caller fail.
+//!
+//! Timeouts decrease along the pipeline. The node before a silent node therefore times out first,
+//! and can still report the failure to the nodes before it and to the client.
 
 use super::node::Node;
 use crate::{
@@ -23,33 +26,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is to be written below.
+/// What the mirrors are asked to write.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MirrorRequest {
     pub(super) block: BlockId,
     pub(super) nonce: Nonce,
     pub(super) resume_at: u64,
     pub(super) expected: u64,
-    /// How long a silent connection is kept.
+    /// A connection that is silent for longer has failed.
     pub(super) timeout: Duration,
-    /// Shown to them.
+    /// The token to send to the mirrors.
     pub(super) token: BlockToken,
 }
 
-/// What is known of the nodes below.
+/// The state of the nodes after this one in the pipeline.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Downstream {
-    /// Bytes that all of `nodes` have taken; everything once they are done.
+    /// Number of bytes that all of `nodes` have received; the complete length when they are done.
     pub(super) acked: u64,
-    /// Uuids, in pipeline order.
+    /// UUIDs in pipeline order.
     pub(super) nodes: Vec<String>,
-    /// Who dropped out, by name.
+    /// Nodes that failed, with their names.
     pub(super) faults: Vec<NodeFault>,
-    /// The replicas of `nodes` are durable, this long.
+    /// The length of the replicas, when the replicas of all `nodes` are durable.
     pub(super) done: Option<u64>,
-    /// The shortest silence that one of `nodes` takes for death.
+    /// The shortest timeout of `nodes`: a peer that is silent for longer has failed.
     pub(super) timeout: Option<Duration>,
-    /// No more will come from it.
+    /// No more statuses will arrive.
     pub(super) ended: bool,
 }
 
@@ -63,13 +66,13 @@ struct Shared {
 struct State {
     downstream: Downstream,
     sent: u64,
-    /// The last packet is out: `done` is owed.
+    /// The last packet is sent: a status with `done` is expected.
     last_sent: bool,
-    /// Since when an answer is owed.
+    /// Since when a status has been expected.
     waiting_since: Option<Instant>,
 }
 
-/// An open mirror.
+/// A connection to a mirror with a running status reader.
 #[derive(Debug)]
 pub(super) struct Mirror {
     stream: Stream,
@@ -78,7 +81,7 @@ pub(super) struct Mirror {
     header: Vec<u8>,
 }
 
-/// A mirror that has answered the set-up and whose statuses nobody reads yet.
+/// A mirror that has answered the set-up. Its status reader is not started yet.
 #[derive(Debug)]
 pub(super) struct ConnectedMirror {
     stream: Stream,
@@ -87,8 +90,8 @@ pub(super) struct ConnectedMirror {
     timeout: Duration,
 }
 
-/// Connects to the first of `mirrors` that answers; those before it are faults. Who asks may be anybody: only where the
-/// NameNode says that a DataNode is does this one connect.
+/// Connects to the first of `mirrors` that answers; those before it become faults. A client
+/// supplies the addresses, so the node connects only to addresses that the NameNode has signed.
 pub(super) fn connect(
     order: MirrorRequest,
     mirrors: &[DataNodeAddress],
@@ -100,7 +103,7 @@ pub(super) fn connect(
         match set_up(order, chain, node) {
             Ok(ready) => return (Some(ready), faults),
             Err(error) => {
-                tracing::warn!(block = %order.block, node = chain[0].node, %error, "mirror left out at set-up");
+                tracing::warn!(block = %order.block, node = chain[0].node, %error, "mirror removed from the pipeline at set-up");
                 faults.push(NodeFault { node: name_of(&chain[0]), reason: error.to_string() });
             }
         }
@@ -114,11 +117,12 @@ fn set_up(
     node: &Node,
 ) -> Result<ConnectedMirror, FrameError> {
     let count = chain.len() as u32;
-    // Even if every node below is silent, the sum of these waits stays below the one above.
+    // Even if all nodes after this one are silent, the sum of their timeouts is less than the
+    // timeout of the node before.
     let wait = (order.timeout * count / (2 * (count + 1))).min(bulk::set_up_within(chain.len()));
     let addr = &chain[0].data_addr;
     if !node.blocks.is_sealed(addr, &chain[0].seal) {
-        let why = "the NameNode has not said that a DataNode is there";
+        let why = "the NameNode has not signed the address of this DataNode";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why).into());
     }
     let mut stream = bulk::connect(addr, wait / 2, &node.connector)
@@ -160,8 +164,8 @@ impl Downstream {
         }
     }
 
-    /// The mirror is out, and with it all that it led to. Only the mirror itself is blamed: a writer may shun
-    /// the nodes named, and those behind it have done nothing wrong.
+    /// Removes the mirror and all nodes after it. Only the mirror is a fault: the writer excludes
+    /// faulty nodes, and the nodes after the mirror have not failed.
     fn fail(&mut self, mirror: &DataNodeAddress, reason: &str) {
         if !self.ended {
             self.ended = true;
@@ -172,12 +176,12 @@ impl Downstream {
 }
 
 impl ConnectedMirror {
-    /// What the set-up told.
+    /// Returns the state that the mirror reported at set-up.
     pub(super) fn downstream(&self) -> &Downstream {
         &self.downstream
     }
 
-    /// Begins to read statuses; `on_change` is called after each.
+    /// Starts to read statuses. Calls `on_change` after each status.
     pub(super) fn start(
         self,
         order: MirrorRequest,
@@ -199,7 +203,7 @@ impl ConnectedMirror {
 }
 
 impl Mirror {
-    /// Passes a packet on, if the mirror is still in.
+    /// Forwards a packet, if the mirror has not failed.
     pub(super) fn send(&mut self, packet: &Packet, data: &[u8]) {
         {
             let mut state = self.shared.state.lock();
@@ -214,7 +218,8 @@ impl Mirror {
         encode_frame(FrameKind::Packet, packet, data.len(), &mut self.header);
         let sent = self.stream.write_all(&self.header).and_then(|()| self.stream.write_all(data));
         if sent.is_err() {
-            // The reader learns why: an Error frame may have come before the connection broke.
+            // The status reader determines the reason: the mirror may have sent an `Error` frame
+            // before the connection broke.
             self.stream.shutdown(Shutdown::Write).ok();
             self.wait_ended(Duration::from_millis(500));
             self.stream.shutdown(Shutdown::Both).ok();
@@ -222,12 +227,12 @@ impl Mirror {
         }
     }
 
-    /// Whether it is out: there is no point in sending more.
+    /// Whether the mirror is done or has failed.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.state.lock().downstream.ended
     }
 
-    /// Waits for the end: `done`, or why not.
+    /// Waits until the mirror is done or has failed.
     pub(super) fn finish(mut self) -> Downstream {
         if let Some(reader) = self.reader.take() {
             reader.join().ok();
@@ -268,8 +273,8 @@ impl StatusReader {
             match got {
                 Ok(Some(status)) => {
                     state.downstream.take(status);
-                    let owed = state.last_sent || state.sent > state.downstream.acked;
-                    state.waiting_since = owed.then(Instant::now);
+                    let expected = state.last_sent || state.sent > state.downstream.acked;
+                    state.waiting_since = expected.then(Instant::now);
                 }
                 Ok(None) if !state.overdue(self.timeout) => continue,
                 Ok(None) => {
@@ -286,9 +291,9 @@ impl StatusReader {
 }
 
 impl StatusReader {
-    /// None if nothing came for a while.
+    /// Returns `None` if no status arrives for an eighth of the timeout.
     fn next_status(&mut self) -> Result<Option<WriteStatus>, FrameError> {
-        // Looks up often enough to notice soon after the patience is over.
+        // Wake often, so that an expired timeout is noticed soon.
         self.stream.set_read_timeout(Some(self.timeout / 8))?;
         if !self.stream.await_input()? {
             return Ok(None);

@@ -1,18 +1,22 @@
-//! The DataNode: block files on disk, served over the bulk protocol, told to the NameNode.
+//! The DataNode: stores block files, serves them with the bulk protocol, and reports them to the
+//! NameNode.
 //!
 //! ```text
-//! server ─ receive ─ mirror      a thread a connection, plain blocking code
+//! server ─ receive ─ mirror             one thread per connection, blocking code
 //!    │  └─ send, local
 //!    ▼
-//!  store ─ partial ─ volume ─ disk     which replica lies where; the files themselves
-//!    │  └─ open, space                  start-up; the room on the disks, measured aside
-//!  news ─► link ─► NameNode            heartbeats, on a small runtime; the data path never waits for it
-//!            └───► chores, scrub       copies, deletions, checks; re-reading everything slowly
+//!  store ─ partial ─ volume ─ disk      which replica is in which folder; the files themselves
+//!    │  └─ open, space                  start; measuring free space on its own thread
+//! pending_reports ─► link ─► NameNode   heartbeats on a small runtime; the data path does not wait
+//!                     └─► commands      copies, deletions, checks
+//!                         scrub         reads all replicas slowly and verifies them
 //! ```
 //!
-//! What holds: a finalised block never changes; nothing is acknowledged before it is durable; a replica that is
-//! known to be damaged is never served; a folder that failed once is not used again; files that are not ours
-//! are not touched. Deliberately absent: any opinion on where replicas should be; that is the NameNode's.
+//! Invariants: a finalised block never changes. Nothing is acknowledged before it is durable. A
+//! replica that is known to be damaged is never served. A folder that has failed is not used again.
+//! Foreign files are not touched.
+//!
+//! Deliberately absent: decisions on where replicas are stored. The NameNode makes them.
 
 mod commands;
 mod disk;
@@ -59,13 +63,13 @@ use tokio::{
     time::Instant,
 };
 
-/// How long transfers under way may continue when the node stops.
+/// How long running transfers may continue when the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(2);
-/// How long a node that stops tries to tell of its newest replicas.
+/// How long a stopping node tries to report its newest replicas.
 const REPORT_GRACE: Duration = Duration::from_secs(1);
 
-/// A DataNode in this process: serves from `start` until `stop`, or until dropped. Needs a tokio runtime with
-/// I/O and time.
+/// A DataNode in this process. It serves from `start` until `stop` or until it is dropped. Needs a
+/// tokio runtime with I/O and time.
 #[derive(Debug)]
 pub struct DataNode {
     node: Arc<Node>,
@@ -78,7 +82,8 @@ pub struct DataNode {
 }
 
 impl DataNode {
-    /// Opens the folders, binds the address, serves, and begins to look for the NameNode.
+    /// Opens the data folders, binds the address, starts to serve, and starts to register with the
+    /// NameNode.
     pub async fn start(config: &Config) -> Result<Self, DataNodeError> {
         Self::start_on(config, Arc::new(RealDisk)).await
     }
@@ -93,12 +98,14 @@ impl DataNode {
         let (dirs, for_store) = (settings.dirs.clone(), alarm.clone());
         let of_store = open::Settings::from(&settings);
         let opening = tokio::task::spawn_blocking(move || Store::open(&dirs, &of_store, disk, for_store));
-        let store = opening.await.expect("opening does not panic")?;
+        let store = opening.await.expect("opening the store does not panic")?;
         let bound = listener.local_addr().map_err(cannot_serve(&settings.listen))?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot_serve(&settings.listen))?;
         let local = local::bind(store.first_folder(), &settings.socket_dir, store.uuid)
             .and_then(|(listener, path)| Ok((tokio::net::UnixListener::from_std(listener)?, path)))
-            .inspect_err(|error| tracing::warn!(%error, "no local socket: readers here go over the network"))
+            .inspect_err(
+                |error| tracing::warn!(%error, "no socket for short-circuit reads: local readers use TCP"),
+            )
             .ok();
         let (local, socket) = local.map_or((None, None), |(listener, path)| (Some(listener), Some(path)));
         let address = address_of(&settings, bound, store.uuid, socket);
@@ -129,7 +136,7 @@ impl DataNode {
         Ok(Self { node, address, namenode, ready: is_ready, alarm: Mutex::new(alarms), accepting, link })
     }
 
-    /// Waits until the NameNode has taken the registration and the first full report.
+    /// Waits until the NameNode has accepted the registration and the first full report.
     pub async fn ready(&self) -> Result<(), DataNodeError> {
         let mut ready = self.ready.clone();
         tokio::select! {
@@ -138,32 +145,32 @@ impl DataNode {
         }
     }
 
-    /// Where the bulk protocol is served, as others are told: `host:port`.
+    /// Returns the advertised address of the bulk protocol, `host:port`.
     pub fn data_addr(&self) -> &str {
         &self.address.data_addr
     }
 
-    /// Everything others are told of it.
+    /// Returns the address that clients and other nodes get.
     pub fn address(&self) -> &DataNodeAddress {
         &self.address
     }
 
-    /// The node's lasting identity.
+    /// Returns the ID of the node, which is stored in its data folders.
     pub fn uuid(&self) -> NodeUuid {
         self.node.store.uuid
     }
 
-    /// Waits for an error that ends the node: refused by the NameNode, or no folder left.
+    /// Waits for an error that ends the node: the NameNode refuses it, or all folders have failed.
     pub async fn failed(&self) -> DataNodeError {
         match self.alarm.lock().await.recv().await {
             Some(error) => error,
-            // The senders live as long as the node.
+            // Not reachable: the senders live as long as the node.
             None => std::future::pending().await,
         }
     }
 
-    /// Stops accepting, gives running transfers a moment, tells the NameNode what came of them and that it goes,
-    /// and ends.
+    /// Stops. Accepts no more connections, gives running transfers a short time, reports the new
+    /// replicas and the stop to the NameNode, and ends.
     pub async fn stop(mut self) {
         for task in self.accepting.drain(..) {
             task.abort();
@@ -174,7 +181,8 @@ impl DataNode {
         if known {
             until(REPORT_GRACE, || self.node.store.pending_reports.is_empty()).await;
         }
-        // Only when it is gone for certain: a heartbeat after the goodbye would take it back.
+        // Wait until the link has ended: a heartbeat after the last message would make the node
+        // live again.
         self.link.abort();
         (&mut self.link).await.ok();
         if known {
@@ -183,15 +191,15 @@ impl DataNode {
         self.node.stop.wake();
         self.node.command_queues.wake();
         self.node.connections.close();
-        // The folders' locks go with the last thread.
+        // The locks of the data folders are released with the last thread.
         until(STOP_GRACE, || Arc::strong_count(&self.node) == 1).await;
     }
 }
 
-/// Waits until it holds, but no longer than that.
+/// Waits until `holds` returns true, but at most for `limit`.
 async fn until(limit: Duration, holds: impl Fn() -> bool) {
-    let timeout = Instant::now() + limit;
-    while !holds() && Instant::now() < timeout {
+    let deadline = Instant::now() + limit;
+    while !holds() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -208,8 +216,8 @@ impl Drop for DataNode {
     }
 }
 
-/// Runs a DataNode until it is asked to stop (SIGTERM, SIGINT) or cannot continue. Writes the ready file, with the
-/// bulk address, once registered and reported.
+/// Runs a DataNode until it is stopped (SIGTERM, SIGINT) or fails. Writes the ready file with the
+/// bulk address when the node is registered and has reported its replicas.
 pub async fn run(config: &Config, args: &DaemonArgs) -> Result<(), DataNodeError> {
     let node = DataNode::start(config).await?;
     let serve = async {

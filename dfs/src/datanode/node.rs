@@ -1,4 +1,4 @@
-//! What the threads of a DataNode share.
+//! The state that the threads of a DataNode share.
 
 use super::{commands::CommandQueues, link::NameNodeQueries, server::Connections, store::Store};
 use daemon::config::DataNodeConfig;
@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 use security::{BlockKey, Connector, Credentials, Guard};
 use std::time::{Duration, Instant};
 
-/// One running DataNode.
+/// A running DataNode.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) config: DataNodeConfig,
@@ -14,26 +14,26 @@ pub(super) struct Node {
     pub(super) connections: Connections,
     pub(super) command_queues: CommandQueues,
     pub(super) stop: Stop,
-    /// What is asked of those who connect,
+    /// The access policy for callers.
     pub(super) guard: Guard,
-    /// and checked of what they show.
+    /// The key to verify the tokens of callers.
     pub(super) blocks: BlockKey,
-    /// What is shown to the NameNode,
+    /// The credentials for calls to the NameNode.
     pub(super) credentials: Credentials,
-    /// and asked of other DataNodes.
+    /// The TLS settings for connections to other DataNodes.
     pub(super) connector: Connector,
-    /// Where threads ask the NameNode.
+    /// Calls to the NameNode from blocking threads.
     pub(super) queries: NameNodeQueries,
 }
 
 impl Node {
-    /// Its identity, as it travels.
+    /// Returns the ID of the node as text.
     pub(super) fn uuid(&self) -> String {
         self.store.uuid.to_string()
     }
 }
 
-/// The end of the node, for threads that mostly sleep.
+/// Signals the stop of the node to threads that sleep.
 #[derive(Debug, Default)]
 pub(super) struct Stop {
     stopping: Mutex<bool>,
@@ -41,13 +41,13 @@ pub(super) struct Stop {
 }
 
 impl Stop {
-    /// Wakes all who wait, for good.
+    /// Wakes all waiting threads. The node stays in the stopping state.
     pub(super) fn wake(&self) {
         *self.stopping.lock() = true;
         self.changed.notify_all();
     }
 
-    /// Sleeps; true, at once, if the node stops.
+    /// Sleeps for `time`. Returns true at once if the node stops.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut stopping = self.stopping.lock();
@@ -55,7 +55,7 @@ impl Stop {
         *stopping
     }
 
-    /// Whether the node stops.
+    /// Whether the node is stopping.
     pub(super) fn is_stopping(&self) -> bool {
         *self.stopping.lock()
     }

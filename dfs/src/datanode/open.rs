@@ -1,10 +1,13 @@
-//! Start-up: takes the folders into service, whose they are and what is in them.
 //!
-//! Invariant: before anything else lies in a folder, its `VERSION` says whose it is; a folder with blocks and
-//! without `VERSION` is refused. An error of the process (no memory, no descriptors) refuses the start; one of a
-//! folder, also of one that cannot be locked or written to any more, retires that folder, unless no other says whose
-//! the node is, and so does a folder that was in use and is empty now: its disk is not mounted. A block that cannot be
-//! read costs that replica alone.
+//! Start-up: opens the data folders, identifies the node, and scans the replicas.
+//!
+//! Invariant: `VERSION` is the first file that is written to a folder. It identifies the node and
+//! its cluster. A folder with blocks but without `VERSION` is refused.
+//!
+//! A resource error of the process (memory, descriptors) ends the start. An error of a folder
+//! retires the folder, unless no other folder identifies the node. This includes a folder that
+//! cannot be locked or written, and a folder that was in use and is now empty, because its disk is
+//! probably not mounted. A block that cannot be read costs only that replica.
 
 use super::{
     disk::{Disk, DiskFault, classify},
@@ -24,7 +27,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// What the store must know of the configuration.
+/// The part of the configuration that the store uses.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Settings {
     pub(super) reserve: u64,
@@ -38,7 +41,7 @@ impl From<&DataNodeConfig> for Settings {
 }
 
 impl Store {
-    /// Opens and scans the folders. Damaged replicas are quarantined and posted.
+    /// Opens and scans the folders. Damaged replicas are quarantined and reported.
     pub(super) fn open(
         dirs: &[PathBuf],
         settings: &Settings,
@@ -61,7 +64,7 @@ impl Store {
                 Volume::open(dir, reserve, disk.clone())
             };
             let (volume, version) = match opened {
-                Err(error) if is_of_the_folder(&error) => {
+                Err(error) if is_folder_error(&error) => {
                     broken.push((volumes.len(), error));
                     (Volume::unopened(dir, reserve, disk.clone()), None)
                 }
@@ -69,11 +72,12 @@ impl Store {
             };
             new.push(version.is_none());
             if let Some(version) = version {
-                agree(&mut known, volume.paths.root.clone(), version)?;
+                check_same_node(&mut known, volume.paths.root.clone(), version)?;
             }
             volumes.push(volume);
         }
-        // Whose the node is may be written there alone: without that it would come back as another.
+        // Only a broken folder may identify the node. Without this check the node would get a new
+        // ID.
         if known.is_none() && !broken.is_empty() {
             return Err(broken.swap_remove(0).1);
         }
@@ -111,12 +115,13 @@ impl Store {
         Ok(store)
     }
 
-    /// Writes `VERSION`. A full disk still serves what it has; only the count of starts is then a little behind.
+    /// Writes `VERSION`. If the disk is full, its replicas are still served; only the incarnation
+    /// in `VERSION` is then too old.
     fn stamp_folder(&self, index: usize, version: &Version, new: bool) -> Result<(), DataNodeError> {
         let volume = &self.volumes[index];
         match volume.write_version(version) {
             Err(error) if !new && classify(&error) == DiskFault::Full => {
-                tracing::warn!(folder = %volume.paths.root.display(), %error, "VERSION not brought up to date");
+                tracing::warn!(folder = %volume.paths.root.display(), %error, "cannot update VERSION");
                 Ok(())
             }
             other => other.map_err(|source| {
@@ -126,10 +131,11 @@ impl Store {
         }
     }
 
-    /// An error of the folder itself costs the folder, if there are others; any other is passed on.
+    /// Retires the folder if the error is one of the folder and other folders work. Returns all
+    /// other errors.
     fn retire_if_broken(&self, index: usize, error: DataNodeError) -> Result<(), DataNodeError> {
         let others = (0..self.volumes.len()).any(|other| other != index && !self.is_failed(other));
-        if !is_of_the_folder(&error) || !others {
+        if !is_folder_error(&error) || !others {
             return Err(error);
         }
         self.retire(index, &error.to_string());
@@ -139,19 +145,19 @@ impl Store {
     fn load_volume(&self, index: usize) -> Result<(), DataNodeError> {
         let volume = &self.volumes[index];
         let scan = volume.scan()?;
-        let mut doubles = Vec::new();
+        let mut duplicates = Vec::new();
         let mut state = self.state.lock();
         for (block, nonce, length) in scan.replicas {
             if state.replicas.contains_key(&block) {
-                doubles.push(block);
+                duplicates.push(block);
             } else {
                 state.insert(block, nonce, index, length);
             }
         }
         let count = state.replicas.len();
         drop(state);
-        for block in doubles {
-            tracing::warn!(%block, folder = %volume.paths.root.display(), "second replica in another folder: quarantined");
+        for block in duplicates {
+            tracing::warn!(%block, folder = %volume.paths.root.display(), "another folder has a replica of this block: quarantined");
             self.or_retire(index, volume.move_to_bad(block)).ok();
         }
         for (block, why) in scan.damaged {
@@ -161,8 +167,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes whose the node is, and the NameNode's start that it registers with, into every folder. One folder that
-    /// has stored it is enough: the next start goes by the newest. If none has, nothing has changed.
+    /// Writes the cluster and the start of the NameNode into every folder. One successful write is
+    /// enough, because the next start uses the newest. If all writes fail, nothing changes.
     pub(super) fn join_cluster(
         &self,
         cluster_id: &str,
@@ -175,7 +181,7 @@ impl Store {
             incarnation: self.incarnation,
             namenode_start,
         };
-        let mut stored = Err(Refusal::new(RefusalKind::Failed, "no data folder is in service"));
+        let mut stored = Err(Refusal::new(RefusalKind::Failed, "no data folder is in use"));
         for (index, volume) in self.volumes.iter().enumerate() {
             if self.is_failed(index) {
                 continue;
@@ -183,7 +189,7 @@ impl Store {
             match self.or_retire(index, volume.write_version(&version)) {
                 Ok(()) => stored = Ok(()),
                 Err(why) => {
-                    tracing::warn!(folder = %volume.paths.root.display(), %why, "VERSION not brought up to date");
+                    tracing::warn!(folder = %volume.paths.root.display(), %why, "cannot update VERSION");
                     if stored.is_err() {
                         stored = Err(why);
                     }
@@ -198,9 +204,9 @@ impl Store {
     }
 }
 
-/// Whether an error is that of a folder which fails or has no room for what a folder must have: neither of the
-/// process, nor one by which somebody has to say what is meant.
-fn is_of_the_folder(error: &DataNodeError) -> bool {
+/// Whether the folder itself fails or is full. Other errors are resource errors of the process, or
+/// need a decision of the operator.
+fn is_folder_error(error: &DataNodeError) -> bool {
     match error {
         DataNodeError::Folder { source, .. } | DataNodeError::Lock(LockError::Io { source, .. }) => {
             classify(source) != DiskFault::Transient
@@ -209,7 +215,7 @@ fn is_of_the_folder(error: &DataNodeError) -> bool {
     }
 }
 
-/// Of a node that has joined no cluster yet.
+/// The `VERSION` of a node that has not joined a cluster.
 fn first_version() -> Version {
     let node_uuid = NodeUuid(uuid::Uuid::new_v4());
     Version {
@@ -221,14 +227,15 @@ fn first_version() -> Version {
     }
 }
 
-/// By the clock, unless it was set back since the last start.
+/// The time in microseconds, or one more than the last incarnation if the clock was set back.
 fn next_incarnation(last: u64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (now.as_micros() as u64).max(last + 1)
 }
 
-/// Checks that a folder belongs with those before it. One that was added last may not have joined yet.
-fn agree(
+/// Checks that a folder belongs to the same node and cluster as the folders before it. A folder
+/// that was added since the last start may have no cluster yet.
+fn check_same_node(
     known: &mut Option<(PathBuf, Version)>,
     path: PathBuf,
     version: Version,

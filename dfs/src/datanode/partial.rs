@@ -1,8 +1,10 @@
-//! A replica being written: who writes it, how far it is, and how it becomes a finalised one.
 //!
-//! One writer at a time. A newer connection takes a partial replica over from an older one, which may still be
-//! alive: from then on each step of the older is refused, because every step runs under the partial's lock
-//! and checks the owner first. A partial without a writer waits a while for one, then goes.
+//! A replica that is being written: its writer, its length, and how it is finalised.
+//!
+//! A partial replica has one writer at a time. A newer connection takes the partial replica over
+//! from an older one, which may still be alive. Each step runs under the lock of the partial
+//! replica and checks the owner first, so that all further steps of the older connection are
+//! refused. A partial replica without a writer is dropped after a timeout.
 
 use super::{
     error::{Refusal, RefusalKind},
@@ -25,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A block's partial replica.
+/// The partial replica of a block.
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) volume: usize,
@@ -35,43 +37,43 @@ pub(super) struct Partial {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// None until the first writer has made it.
+    /// `None` until the first writer has created the file.
     data: Option<File>,
     sums: Vec<u32>,
     length: u64,
-    /// The most it may become.
+    /// Maximum length.
     expected: u64,
-    /// Bytes promised by the folder and not yet written.
+    /// Bytes that are reserved in the folder and not yet written.
     reserved: u64,
     owner: u64,
     connection: Option<Stream>,
-    /// When its writer went.
-    last_looked_at: Option<Instant>,
-    /// Finalised or dropped: not in the map any more.
+    /// Since when there has been no writer.
+    disconnected_at: Option<Instant>,
+    /// Finalised or dropped, and not in the map any more.
     ended: bool,
 }
 
-/// What a writer asks for.
+/// The request of a writer.
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     pub(super) block: BlockId,
     pub(super) nonce: Nonce,
     pub(super) resume_at: u64,
     pub(super) expected: u64,
-    /// Ended when another takes over.
+    /// The connection to close when another writer takes over.
     pub(super) connection: &'a Stream,
 }
 
-/// What it gets.
+/// The answer to a claim.
 #[derive(Debug)]
 pub(super) enum Begin<'a> {
-    /// The block is here already, this long.
+    /// The block is already finalised, with this length.
     Finalised(u64),
-    /// Go on from `resume_at`.
+    /// The writer may continue at `resume_at`.
     Write(Writer<'a>),
 }
 
-/// The right to write one partial replica, until dropped or superseded.
+/// The right to write a partial replica, until it is dropped or another writer takes over.
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
     store: &'a Store,
@@ -81,7 +83,7 @@ pub(super) struct Writer<'a> {
 }
 
 impl Store {
-    /// Begins or takes over the writing of a block.
+    /// Starts to write a block, or takes over its partial replica.
     pub(super) fn begin(&self, claim: &Claim<'_>) -> Result<Begin<'_>, Refusal> {
         static TOKENS: AtomicU64 = AtomicU64::new(1);
         let &Claim { block, nonce, resume_at, .. } = claim;
@@ -128,7 +130,8 @@ impl Store {
         Refusal::new(RefusalKind::NoSpace, format!("no space on {}", dirs.join(", ")))
     }
 
-    /// Makes `token` the owner and cuts the partial to `resume_at`. False if it has ended meanwhile.
+    /// Makes `token` the owner and truncates the partial replica to `resume_at`. Returns false if
+    /// the partial replica has ended in the meantime.
     fn take_over(&self, partial: &Partial, claim: &Claim<'_>, token: u64) -> Result<bool, Refusal> {
         let mut inner = partial.inner.lock();
         if inner.ended {
@@ -141,9 +144,10 @@ impl Store {
             );
             return Err(Refusal::new(RefusalKind::NotFound, message));
         }
-        // The folder was chosen for the claim that came first; no writer of ours asks for more later, but anybody can.
+        // The folder was chosen for the length in the first claim. A correct client never claims
+        // more later, but a faulty one may.
         let more = claim.expected.saturating_sub(inner.expected);
-        if more > 0 && !self.state.lock().has_room(partial.volume, more) {
+        if more > 0 && !self.state.lock().has_space(partial.volume, more) {
             if inner.data.is_none() {
                 self.drop_partial(partial, &mut inner, claim.block);
             }
@@ -166,7 +170,7 @@ impl Store {
         inner.sums.truncate((claim.resume_at / CHUNK_BYTES as u64) as usize);
         inner.expected = claim.expected;
         inner.owner = token;
-        inner.last_looked_at = None;
+        inner.disconnected_at = None;
         inner.connection = claim.connection.try_clone().ok();
         self.set_reserved(partial, &mut inner, claim.expected - claim.resume_at);
         Ok(true)
@@ -182,8 +186,8 @@ impl Store {
         inner.ended = true;
         self.set_reserved(partial, inner, 0);
         let mut state = self.state.lock();
-        // Another of the same block may stand there by now, and the file is then that one's.
-        let ours = state.partials.get(&block).is_some_and(|there| std::ptr::eq(&raw const **there, partial));
+        // The map may contain a newer partial replica of the same block, which then owns the file.
+        let ours = state.partials.get(&block).is_some_and(|found| std::ptr::eq(&raw const **found, partial));
         if ours {
             state.partials.remove(&block);
         }
@@ -194,40 +198,40 @@ impl Store {
         }
     }
 
-    /// Drops the partial replicas whose writers have been gone for `timeout`.
+    /// Drops partial replicas that have had no writer for `timeout`.
     pub(super) fn drop_abandoned(&self, timeout: Duration) {
         let partials: Vec<_> =
             self.state.lock().partials.iter().map(|(block, partial)| (*block, partial.clone())).collect();
         for (block, partial) in partials {
-            // Locked means in use.
+            // A locked partial replica is in use.
             let Some(mut inner) = partial.inner.try_lock() else { continue };
-            if !inner.ended && inner.last_looked_at.is_some_and(|left| left.elapsed() >= timeout) {
-                tracing::info!(%block, bytes = inner.length, "partial replica dropped: its writer is gone");
+            if !inner.ended && inner.disconnected_at.is_some_and(|since| since.elapsed() >= timeout) {
+                tracing::info!(%block, bytes = inner.length, "partial replica dropped: it has had no writer for too long");
                 self.drop_partial(&partial, &mut inner, block);
             }
         }
     }
 }
 
-/// A writer's block has the id of another block that is here, which stays: it may be all that is left of another
-/// history of the namespace.
+/// The refusal for a block whose ID is in use by another block on this node. The other block is
+/// kept: it may be the only copy from another history of the namespace.
 fn other_block(block: BlockId, found: Nonce) -> Refusal {
     let message =
-        format!("another block of the id {block} is here (nonce {found}): this one must go elsewhere");
+        format!("this node has another block with the ID {block} (nonce {found}): use another node");
     Refusal::new(RefusalKind::Failed, message)
 }
 
 impl Writer<'_> {
-    /// Adds a packet's verified bytes.
+    /// Appends the verified data of a packet.
     pub(super) fn append(&mut self, data: &[u8], sums: &[u32]) -> Result<(), Refusal> {
         let mut inner = self.partial.inner.lock();
         self.check_owner(&inner)?;
         let end = inner.length + data.len() as u64;
         if end > inner.expected {
-            let message = format!("{} grows past the {} bytes announced", self.block, inner.expected);
+            let message = format!("{} exceeds its announced length of {} bytes", self.block, inner.expected);
             return Err(Refusal::new(RefusalKind::Invalid, message));
         }
-        let file = inner.data.as_ref().expect("made when the writer began");
+        let file = inner.data.as_ref().expect("created when the writer started");
         let written = file.write_all_at(data, inner.length);
         if let Err(refusal) = self.store.or_retire(self.partial.volume, written) {
             self.store.drop_partial(&self.partial, &mut inner, self.block);
@@ -241,13 +245,13 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Makes the replica durable and puts it in its place; returns its length.
+    /// Makes the replica durable and moves it to `current/`. Returns its length.
     pub(super) fn finalise(&mut self) -> Result<u64, Refusal> {
         let mut inner = self.partial.inner.lock();
         self.check_owner(&inner)?;
         let (block, nonce) = (self.block, self.partial.nonce);
         let sums = Checksums { block, nonce, length: inner.length, sums: std::mem::take(&mut inner.sums) };
-        let file = inner.data.as_ref().expect("made when the writer began");
+        let file = inner.data.as_ref().expect("created when the writer started");
         let _lock = self.store.locks.lock(self.block);
         let done = self.store.volumes[self.partial.volume].finalise(file, &sums);
         if let Err(refusal) = self.store.or_retire(self.partial.volume, done) {
@@ -258,7 +262,7 @@ impl Writer<'_> {
         self.store.set_reserved(&self.partial, &mut inner, 0);
         let mut state = self.store.state.lock();
         if state.volumes[self.partial.volume].failed {
-            return Err(Refusal::new(RefusalKind::Failed, "the folder failed meanwhile"));
+            return Err(Refusal::new(RefusalKind::Failed, "the data folder failed during the write"));
         }
         state.partials.remove(&self.block);
         state.insert(self.block, nonce, self.partial.volume, sums.length);
@@ -275,7 +279,7 @@ impl Writer<'_> {
             return Err(Refusal::new(RefusalKind::Superseded, message));
         }
         if inner.ended || self.store.is_failed(self.partial.volume) {
-            return Err(Refusal::new(RefusalKind::Failed, "the folder failed meanwhile"));
+            return Err(Refusal::new(RefusalKind::Failed, "the data folder failed during the write"));
         }
         Ok(())
     }
@@ -285,7 +289,7 @@ impl Drop for Writer<'_> {
     fn drop(&mut self) {
         let mut inner = self.partial.inner.lock();
         if inner.owner == self.token {
-            inner.last_looked_at = Some(Instant::now());
+            inner.disconnected_at = Some(Instant::now());
             inner.connection = None;
         }
     }
@@ -313,12 +317,14 @@ mod tests {
             Claim { block, nonce, resume_at: 0, expected, connection: &connection }
         };
         let pending = || store.state.lock().volumes[0].pending;
-        let Begin::Write(first) = store.begin(&claim(1)).unwrap() else { panic!("nothing is there yet") };
+        let Begin::Write(first) = store.begin(&claim(1)).unwrap() else {
+            panic!("the block does not exist yet")
+        };
         for expected in [1 << 63, u64::MAX] {
             assert_eq!(store.begin(&claim(expected)).unwrap_err().kind, RefusalKind::NoSpace);
             assert_eq!(pending(), 1);
         }
-        // Whoever was there continues, and one who asks for what there is gets it.
+        // The first writer still owns the partial replica, and a claim that fits is granted.
         first.check_owner(&first.partial.inner.lock()).unwrap();
         let Begin::Write(_second) = store.begin(&claim(4096)).unwrap() else { panic!("not finalised") };
         assert_eq!(pending(), 4096);
@@ -326,13 +332,13 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_old_partial_leaves_a_newer_one_of_the_block_alone() {
+    fn dropping_an_old_partial_keeps_a_newer_one() {
         let home = tempfile::tempdir().unwrap();
         let dirs = [home.path().join("a"), home.path().join("b")];
         let (store, connection) = opened(&dirs);
         let (block, nonce, expected) = (BlockId(1), Nonce(1), CHUNK_BYTES as u64);
         let claim = Claim { block, nonce, resume_at: 0, expected, connection: &connection };
-        let Begin::Write(old) = store.begin(&claim).unwrap() else { panic!("nothing is there yet") };
+        let Begin::Write(old) = store.begin(&claim).unwrap() else { panic!("the block does not exist yet") };
         store.retire(old.partial.volume, "for the test");
         let Begin::Write(new) = store.begin(&claim).unwrap() else { panic!("nothing is finalised") };
         assert_ne!(old.partial.volume, new.partial.volume);

@@ -1,5 +1,6 @@
-//! What the NameNode has yet to be told: at most one item a block, the newest, kept until a heartbeat that
-//! carried it has succeeded. Bounded by the number of blocks on the disks.
+//! Reports that the NameNode has not received yet. There is at most one per block, the newest. It
+//! is kept until a heartbeat that contains it has succeeded. The number is bounded by the number of
+//! blocks on the disks.
 
 use crate::ids::{BlockId, Nonce};
 use parking_lot::Mutex;
@@ -9,22 +10,22 @@ use tokio::sync::Notify;
 /// What happened to a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Item {
-    /// It is durable and in place, with this nonce and length.
+    /// The replica is durable, with this nonce and length.
     Received(Nonce, u64),
-    /// It was deleted on command.
+    /// The replica was deleted on command.
     Deleted,
-    /// It is damaged and was quarantined.
-    ReadFailure(String),
-    /// It went with its folder.
+    /// The replica is damaged and was quarantined.
+    Corrupt(String),
+    /// The replica was in a data folder that has failed.
     Lost,
-    /// It was re-read on command and is sound.
+    /// The replica was verified on command and is good.
     Checked,
 }
 
-/// Items in one heartbeat, at the most: keeps the message well under gRPC's limit.
+/// Maximum number of items per heartbeat. Keeps the message well below the size limit of gRPC.
 const BATCH_MAX: usize = 10_000;
 
-/// The items waiting, and a bell for the link.
+/// The pending items, and a notification that wakes the link.
 #[derive(Debug, Default)]
 pub(super) struct PendingReports {
     waiting: Mutex<Waiting>,
@@ -37,11 +38,11 @@ struct Waiting {
     items: BTreeMap<BlockId, (u64, Item)>,
 }
 
-/// Some of the items, as they were when taken.
+/// A copy of some items. The number is the stamp of the item.
 pub(super) type Batch = Vec<(BlockId, u64, Item)>;
 
 impl PendingReports {
-    /// Adds items and rings once.
+    /// Adds items and wakes the link.
     pub(super) fn post(&self, items: impl IntoIterator<Item = (BlockId, Item)>) {
         let mut waiting = self.waiting.lock();
         for (block, item) in items {
@@ -53,32 +54,33 @@ impl PendingReports {
         self.changed.notify_one();
     }
 
-    /// Nothing to tell, but something to ask: a heartbeat is due.
+    /// Wakes the link to send a heartbeat without new items, so that the node gets more commands.
     pub(super) fn wake(&self) {
         self.changed.notify_one();
     }
 
-    /// Adds an item unless something newer is waiting to be told of the block.
+    /// Adds an item unless an item of this block is pending.
     pub(super) fn post_if_absent(&self, block: BlockId, item: Item) {
-        let silent = !self.waiting.lock().items.contains_key(&block);
-        if silent {
+        let absent = !self.waiting.lock().items.contains_key(&block);
+        if absent {
             self.post([(block, item)]);
         }
     }
 
-    /// Whether all has been told.
+    /// Whether all items have been sent.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.lock().items.is_empty()
     }
 
-    /// A copy of what is waiting, or of a part of it.
+    /// Returns a copy of the pending items, or of the first ones if there are too many.
     pub(super) fn batch(&self) -> Batch {
         let waiting = self.waiting.lock();
         let items = waiting.items.iter().take(BATCH_MAX);
         items.map(|(block, (stamp, item))| (*block, *stamp, item.clone())).collect()
     }
 
-    /// The NameNode has been told; items that have changed since stay.
+    /// Removes the items of a batch that the NameNode has received. Items that have changed since
+    /// then stay.
     pub(super) fn acknowledge(&self, batch: &Batch) {
         let mut waiting = self.waiting.lock();
         for (block, stamp, _) in batch {
@@ -91,7 +93,7 @@ impl PendingReports {
         }
     }
 
-    /// Waits for something to tell.
+    /// Waits until there is something to send.
     pub(super) async fn wait_woken(&self) {
         self.changed.notified().await;
     }

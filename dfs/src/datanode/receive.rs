@@ -1,8 +1,11 @@
-//! A block comes in: from a client, from the node before us in a pipeline, or from a node that copies it.
 //!
-//! Each packet is verified, passed on, then written; while the next node works on it, we take the following
-//! one. The `last` packet is passed on before our own sync, so that the syncs of all nodes overlap. Statuses go
-//! up from two threads: ours after each packet, the mirror's after each status from below.
+//! Receives a block from a client, from the previous node of a pipeline, or from a node that copies
+//! it.
+//!
+//! Each packet is verified, forwarded and then written. While the next node processes a packet,
+//! this node receives the following one. The `last` packet is forwarded before the local sync, so
+//! that the syncs of all nodes overlap. Two threads send statuses upstream: this one after each
+//! packet, and the status reader of the mirror after each status of the mirror.
 
 use super::{
     error::{Refusal, RefusalKind},
@@ -25,24 +28,25 @@ use std::{
     time::Duration,
 };
 
-/// How a write ended for its connection.
+/// Why a write failed, and what this means for its connection.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Tell the peer; it may ask for something else on this connection.
+    /// Send the refusal. The peer may send another request on this connection.
     Refused(Refusal),
-    /// Tell the peer; packets may be under way, so the connection is of no more use.
+    /// Send the refusal and close the connection, because more packets may be in transit.
     Broken(Refusal),
-    /// There is nobody to tell.
+    /// The connection is broken.
     Gone(FrameError),
 }
 
-/// Serves one `WriteBlock`. `queries`: the NameNode decides, when it is filled, whether it may still be written.
+/// Serves a `WriteBlock` request. With `ask_namenode`, the NameNode is asked after the last packet
+/// whether the block may still be written.
 pub(super) fn receive(
     node: &Node,
     stream: &Stream,
     request: WriteBlock,
     token: BlockToken,
-    queries: bool,
+    ask_namenode: bool,
 ) -> Result<(), Failure> {
     let block = BlockId(request.block_id);
     let nonce = Nonce(request.nonce);
@@ -68,13 +72,14 @@ pub(super) fn receive(
         state: Mutex::new(Progress::default()),
     });
     upstream.begin(request.resume_at, downstream);
-    // Before the mirror's thread starts: the first status must be the answer to the set-up.
+    // Send the first status before the thread of the mirror starts: it must be the reply to the
+    // set-up.
     upstream.report().map_err(closed)?;
     let up = upstream.clone();
     let mirror = ready.map(|ready| ready.start(order, move |downstream| up.downstream_changed(downstream)));
     let mirror = mirror.transpose().map_err(closed)?;
-    let queries = queries.then_some(node);
-    Incoming { stream, block, nonce, position: resume_at, writer, mirror, upstream, queries }.run()
+    let ask_namenode = ask_namenode.then_some(node);
+    Incoming { stream, block, nonce, position: resume_at, writer, mirror, upstream, ask_namenode }.run()
 }
 
 struct Incoming<'a> {
@@ -85,23 +90,24 @@ struct Incoming<'a> {
     writer: Writer<'a>,
     mirror: Option<Mirror>,
     upstream: Arc<Upstream>,
-    queries: Option<&'a Node>,
+    ask_namenode: Option<&'a Node>,
 }
 
 impl Incoming<'_> {
     fn run(mut self) -> Result<(), Failure> {
-        let kept = self.take_packets().and_then(|()| {
-            let may = self.queries.map_or(Ok(()), |node| node.may_finalise(self.block, self.nonce));
+        let finalised = self.take_packets().and_then(|()| {
+            let may = self.ask_namenode.map_or(Ok(()), |node| node.may_finalise(self.block, self.nonce));
             may.and_then(|()| self.writer.finalise()).map_err(Failure::Broken)
         });
-        match kept {
+        match finalised {
             Ok(length) => {
-                // The nodes below have been at it all the while.
+                // The nodes downstream have been finalising their replicas at the same time.
                 let downstream = self.mirror.take().map(Mirror::finish);
                 self.upstream.done(length, downstream).map_err(closed)
             }
             Err(failure) => {
-                // The mirror's end comes from us then, and is no fault of its own to be told.
+                // This node is going to close the connection to the mirror. That is not a fault of
+                // the mirror and must not be reported.
                 self.upstream.state.lock().closed = true;
                 Err(failure)
             }
@@ -109,10 +115,10 @@ impl Incoming<'_> {
     }
 
     fn take_packets(&mut self) -> Result<(), Failure> {
-        let mut has_other_replica = BytesMut::new();
+        let mut buffer = BytesMut::new();
         let mut input = self.stream;
         loop {
-            let frame = read_frame(&mut input, has_other_replica).map_err(Failure::Gone)?;
+            let frame = read_frame(&mut input, buffer).map_err(Failure::Gone)?;
             let packet: Packet = frame
                 .expect(FrameKind::Packet)
                 .map_err(|error| Failure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string())))?;
@@ -128,17 +134,17 @@ impl Incoming<'_> {
                 return Ok(());
             }
             self.upstream.local_changed(self.position).map_err(closed)?;
-            has_other_replica = recycle(frame);
+            buffer = recycle(frame);
         }
     }
 
-    /// Checks that a packet is the next one and is what was sent; returns its sums. One without data only
-    /// keeps the connection alive, or ends the block.
+    /// Checks that a packet is the expected one and matches its checksums, which are returned. A
+    /// packet without data is a keep-alive or ends the block.
     fn check(&self, packet: &Packet, data: &[u8]) -> Result<Vec<u32>, Refusal> {
-        let whole = data.len().is_multiple_of(CHUNK_BYTES);
-        if packet.offset != self.position || !(whole || packet.last) {
+        let complete = data.len().is_multiple_of(CHUNK_BYTES);
+        if packet.offset != self.position || !(complete || packet.last) {
             let message = format!(
-                "packet of {} bytes at {} of {}: {} is next, in whole chunks",
+                "packet of {} bytes at offset {} of {}: expected offset {} and complete chunks",
                 data.len(),
                 packet.offset,
                 self.block,
@@ -155,11 +161,11 @@ impl Incoming<'_> {
     }
 }
 
-/// The way back up: what is known here and below, told as one.
+/// The connection to the previous node. It sends one status for this node and all nodes downstream.
 struct Upstream {
     stream: Stream,
     uuid: String,
-    /// Who was left out at set-up.
+    /// Nodes that were removed at set-up.
     faults: Vec<NodeFault>,
     timeout: Duration,
     state: Mutex<Progress>,
@@ -168,11 +174,13 @@ struct Upstream {
 #[derive(Default)]
 struct Progress {
     local: u64,
-    /// What the nodes below have taken, while they are in.
+    /// Number of bytes that the nodes downstream have received; `None` if they are done or have
+    /// failed.
     downstream: Option<u64>,
-    /// The names in it change only with a word from below; the rest is set as it is sent.
+    /// Nodes and faults change only when the mirror sends a status. The other fields are set when
+    /// the status is sent.
     status: WriteStatus,
-    /// The write has failed: no more statuses.
+    /// The write has failed: no more statuses are sent.
     closed: bool,
 }
 
@@ -191,11 +199,11 @@ impl Upstream {
 
     fn downstream_changed(&self, downstream: Downstream) {
         let mut state = self.state.lock();
-        // Done is told by `done`, once our own copy is too.
-        let tell = downstream.done.is_none();
+        // `done` sends the last status, when the local replica is durable too.
+        let report = downstream.done.is_none();
         self.merge(&mut state, downstream);
-        if tell {
-            // A lost upstream is noticed by the thread that reads it.
+        if report {
+            // The thread that reads from the upstream connection notices if it is lost.
             self.send(&mut state, false).ok();
         }
     }
@@ -209,7 +217,7 @@ impl Upstream {
         state.local = length;
         if let Some(mut downstream) = downstream {
             if let Some(theirs) = downstream.done.filter(|theirs| *theirs != length) {
-                let reason = format!("holds {theirs} bytes, not {length}");
+                let reason = format!("has {theirs} bytes, not {length}");
                 for node in downstream.nodes.drain(..) {
                     downstream.faults.push(NodeFault { node, reason: reason.clone() });
                 }
@@ -231,7 +239,7 @@ impl Upstream {
         };
     }
 
-    /// One cumulative status. Under the lock, so that statuses go up in order.
+    /// Sends a cumulative status. The caller has the lock, so that statuses are sent in order.
     fn send(&self, state: &mut Progress, done: bool) -> io::Result<()> {
         if state.closed {
             return Ok(());

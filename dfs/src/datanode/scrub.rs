@@ -1,8 +1,10 @@
-//! Re-reading replicas: on the NameNode's word, and all of them, slowly, round after round.
 //!
-//! Disks lose bits silently; a damaged replica found while good ones exist elsewhere is a small matter.
-//! The same thread clears away partial replicas whose writers are gone. Where the scrubber was is not kept
-//! over a restart: it starts over.
+//! Verifies replicas: single replicas on command of the NameNode, and all replicas slowly, in
+//! rounds.
+//!
+//! Disks lose data silently. A damaged replica is easy to replace if it is found while good
+//! replicas exist on other nodes. The same thread drops partial replicas without a writer. The
+//! position of the scrubber is not stored: it starts from the beginning after a restart.
 
 use super::{
     node::Node,
@@ -20,13 +22,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Abandoned partial replicas are looked for no more often than this; also the shortest pause between two rounds.
+/// Minimum interval between two searches for abandoned partial replicas, and minimum pause between
+/// two rounds.
 const TICK: Duration = Duration::from_millis(100);
-/// And no less often than this.
+/// Maximum interval between two searches for abandoned partial replicas.
 const TICK_MAX: Duration = Duration::from_secs(2);
 
-/// Bytes of an opened replica, verified: `piece` gets them in order, at most a packet at a time, with their
-/// sums, and says whether to continue. An empty block has one empty piece. True if all was read.
+/// Reads an opened replica and verifies it. Calls `piece` with the data in order, at most a packet
+/// at a time, and with its checksums; `piece` returns whether to continue. An empty block has one
+/// empty piece. Returns true if the complete replica was read.
 pub(super) fn read_verified(
     opened: &Opened,
     mut piece: impl FnMut(u64, &[u8], &[u32]) -> bool,
@@ -37,7 +41,9 @@ pub(super) fn read_verified(
     loop {
         let bytes = &mut buffer[..(PACKET_BYTES as u64).min(length - offset) as usize];
         opened.data.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), format!("ends after {offset}")),
+            io::ErrorKind::UnexpectedEof => {
+                io::Error::new(error.kind(), format!("the file ends after offset {offset}"))
+            }
             _ => error,
         })?;
         let first = offset as usize / CHUNK_BYTES;
@@ -45,15 +51,16 @@ pub(super) fn read_verified(
         verify(bytes, offset, sums)?;
         let at = offset;
         offset += bytes.len() as u64;
-        let go_on = piece(at, bytes, sums);
-        if !go_on || offset == length {
+        let proceed = piece(at, bytes, sums);
+        if !proceed || offset == length {
             return Ok(offset == length);
         }
     }
 }
 
-/// Re-reads one replica; whether it is sound. A damaged one is quarantined and posted; of a sound one, what was
-/// quarantined before is deleted. `pace` gets the number of bytes read and returns whether to continue.
+/// Verifies one replica and returns whether it is good. A damaged replica is quarantined and
+/// reported. If the replica is good, quarantined replicas of the same block are deleted. `pace`
+/// gets the number of bytes read and returns whether to continue.
 pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -> bool) -> bool {
     let Some(replica) = store.find(block) else { return false };
     let Ok(opened) = store.open_replica(block, replica) else { return false };
@@ -70,40 +77,40 @@ pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -
     }
 }
 
-/// Walks all replicas, forever, until the node stops.
+/// Verifies all replicas again and again until the node stops.
 pub(super) fn run(node: &Node) {
     let rate = node.config.scrub_rate.0;
     let interval = node.config.transfer_timeout.0 * 2;
     let tick = (interval / 4).clamp(TICK, TICK_MAX);
-    let mut walk = Walk { node, interval, tick, cleared: Instant::now() };
+    let mut pacer = Pacer { node, interval, tick, cleared: Instant::now() };
     let mut last = None;
     let mut round = Instant::now();
     while !node.stop.is_stopping() {
         let next = if rate == 0 { None } else { node.store.after(last) };
         let Some(block) = next else {
             let left = node.config.scrub_period.0.saturating_sub(round.elapsed());
-            let off = rate == 0 && !walk.sleep(Duration::MAX);
-            if off || !walk.sleep(left.max(TICK)) {
+            let off = rate == 0 && !pacer.sleep(Duration::MAX);
+            if off || !pacer.sleep(left.max(TICK)) {
                 return;
             }
             (last, round) = (None, Instant::now());
             continue;
         };
-        check(&node.store, block, |bytes| walk.sleep(Duration::from_secs_f64(bytes as f64 / rate as f64)));
+        check(&node.store, block, |bytes| pacer.sleep(Duration::from_secs_f64(bytes as f64 / rate as f64)));
         last = Some(block);
     }
 }
 
-/// A sleep that clears away partial replicas now and then.
-struct Walk<'a> {
+/// Sleeps between reads, and drops abandoned partial replicas from time to time.
+struct Pacer<'a> {
     node: &'a Node,
     interval: Duration,
     tick: Duration,
     cleared: Instant,
 }
 
-impl Walk<'_> {
-    /// False if the node stops.
+impl Pacer<'_> {
+    /// Returns false if the node stops.
     fn sleep(&mut self, time: Duration) -> bool {
         let begin = Instant::now();
         loop {

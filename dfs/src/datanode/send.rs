@@ -1,7 +1,10 @@
-//! A block goes out: checksums in the reply, the bytes by sendfile, straight from the page cache.
 //!
-//! The bytes are not verified here: the reader does that, end to end, and tells the NameNode, which asks us to
-//! check. What can be seen without reading them (a missing, short or foreign file) is seen here.
+//! Sends a block: the checksums in the reply, then the data with `sendfile` directly from the page
+//! cache.
+//!
+//! The data is not verified here. The reader verifies it end to end and reports damage to the
+//! NameNode, which then sends a command to check the replica. Errors that are visible without
+//! reading the data (a missing, truncated or foreign file) are detected here.
 
 use super::{
     error::{Refusal, RefusalKind},
@@ -21,14 +24,15 @@ use std::{
     ops::Range,
 };
 
-/// Most bytes in one answer: keeps its checksums within a frame. Longer ranges are asked for in parts.
+/// Maximum number of bytes in a reply, so that its checksums fit into a frame. Readers request
+/// longer ranges in parts.
 const RANGE_BYTES_MAX: u64 = 8 << 30;
 
-/// The block that a connection read last, kept open for its next request.
+/// The last block that a connection has read. It is kept open for the next request.
 #[derive(Debug, Default)]
 pub(super) struct LastRead(Option<Opened>);
 
-/// Serves one `ReadBlock`.
+/// Serves a `ReadBlock` request.
 pub(super) fn send(
     store: &Store,
     mut stream: &Stream,
@@ -54,7 +58,7 @@ pub(super) fn send(
         let count = (range.end - at).min(1 << 30) as usize;
         match stream.send_file(&opened.data, &mut at, count) {
             Ok(0) => {
-                let why = format!("ends at {at}, before its {} bytes", opened.replica.length);
+                let why = format!("ends at byte {at}, but should have {} bytes", opened.replica.length);
                 store.damaged(opened.block, opened.replica, why);
                 return Err(gone(io::ErrorKind::UnexpectedEof.into()));
             }
@@ -69,11 +73,11 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Opens the block, or takes the one still open, if it is the very same replica.
+/// Opens the replica, or reuses the open one if it is the same replica.
 fn open<'a>(store: &Store, request: ReadBlock, last: &'a mut LastRead) -> Result<&'a Opened, Refusal> {
     let block = BlockId(request.block_id);
     let now = store.find_nonce(block, Nonce(request.nonce))?;
-    let same = last.0.as_ref().is_some_and(|kept| kept.block == block && kept.replica == now);
+    let same = last.0.as_ref().is_some_and(|open| open.block == block && open.replica == now);
     if !same {
         last.0 = None;
         last.0 = Some(store.open_replica(block, now)?);
@@ -84,8 +88,8 @@ fn open<'a>(store: &Store, request: ReadBlock, last: &'a mut LastRead) -> Result
     Ok(opened)
 }
 
-/// A sound replica of another length than the reader expects. The NameNode knows which is right: it is told
-/// ours again. The replica stays: one reader's word is not enough to give it up.
+/// Refuses a replica with another length than the reader expects, and reports it to the NameNode
+/// again, which knows the correct length. The replica is kept, because the reader may be wrong.
 pub(super) fn check_length(store: &Store, opened: &Opened, wanted: u64) -> Result<(), Refusal> {
     let length = opened.replica.length;
     if length == wanted {
@@ -108,7 +112,7 @@ fn check_size(store: &Store, opened: &Opened) -> Result<(), Refusal> {
     }
 }
 
-/// The whole chunks that cover what is asked for.
+/// Returns the requested range, extended to complete chunks.
 fn cover(request: &ReadBlock, length: u64) -> Result<Range<u64>, Refusal> {
     if request.offset > length {
         let message = format!("offset {} is past the {length} bytes of the block", request.offset);
@@ -117,7 +121,7 @@ fn cover(request: &ReadBlock, length: u64) -> Result<Range<u64>, Refusal> {
     let chunk = CHUNK_BYTES as u64;
     let start = request.offset - request.offset % chunk;
     let end = request.offset.saturating_add(request.length).min(length).min(start + RANGE_BYTES_MAX);
-    // At most the block's last chunk is not whole.
+    // Only the last chunk of the block can be incomplete.
     Ok(start..end.div_ceil(chunk).saturating_mul(chunk).min(length))
 }
 
@@ -126,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_cover_what_is_asked_in_whole_chunks() {
+    fn range_is_extended_to_complete_chunks() {
         let chunk = CHUNK_BYTES as u64;
         let length = 3 * chunk + 7;
         let cover = |offset, bytes| cover(&ReadBlock { offset, length: bytes, ..Default::default() }, length);

@@ -1,8 +1,11 @@
-//! The bulk port: accepts connections, gives each a thread, and serves its requests one after the other.
 //!
-//! Bounded: with `transfers_max` connections that have shown a good token, the next one that does is told `busy` and
-//! closed; a silent connection is dropped after `transfer_timeout`, and one that has shown nothing yet much sooner.
-//! Whatever a peer sends, the worst for us is the end of its connection.
+//! The server of the bulk port. Each connection has a thread, which serves its requests one after
+//! the other.
+//!
+//! Limits: at most `transfers_max` connections with a valid token are served; a further one is
+//! refused as `busy` and closed. A silent connection is closed after `transfer_timeout`, and a
+//! connection without a valid token much sooner. Invalid input of a peer can only end its own
+//! connection.
 
 use super::{
     error::{Refusal, RefusalKind},
@@ -25,31 +28,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The connections being served.
+/// The open connections.
 #[derive(Debug)]
 pub(super) struct Connections {
     connection_limiter: Arc<ConnectionLimiter>,
-    /// Requests under way; a connection between two requests does not count.
+    /// Number of running requests. A connection between two requests is not counted.
     busy: AtomicUsize,
 }
 
 impl Connections {
-    /// None yet; so many may have shown a good token at a time.
+    /// `max` is the limit of connections with a valid token.
     pub(super) fn new(max: usize) -> Self {
         Self { connection_limiter: ConnectionLimiter::new(max), busy: AtomicUsize::new(0) }
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     pub(super) fn count(&self) -> usize {
         self.connection_limiter.count()
     }
 
-    /// Requests under way.
+    /// Returns the number of running requests.
     pub(super) fn busy(&self) -> usize {
         self.busy.load(Ordering::SeqCst)
     }
 
-    /// Ends them all.
+    /// Closes all connections.
     pub(super) fn close(&self) {
         self.connection_limiter.close();
     }
@@ -61,7 +64,7 @@ impl Connections {
     }
 }
 
-/// Runs on every way out, also a panic's.
+/// Calls a function on drop, also if the thread panics.
 struct OnDrop<T, F: FnMut() -> T>(F);
 
 impl<T, F: FnMut() -> T> Drop for OnDrop<T, F> {
@@ -70,22 +73,22 @@ impl<T, F: FnMut() -> T> Drop for OnDrop<T, F> {
     }
 }
 
-/// Accepts bulk connections until dropped.
+/// Accepts bulk connections until it is dropped.
 pub(super) async fn accept_bulk(node: Arc<Node>, listener: tokio::net::TcpListener) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: some will come free.
+            // Probably no free file descriptors: wait until some are released.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
         let started = stream.into_std().and_then(|stream| start_bulk(&node, stream));
         if let Err(error) = started {
-            tracing::warn!(%error, "bulk connection dropped at once");
+            tracing::warn!(%error, "cannot serve a bulk connection");
         }
     }
 }
 
-/// Accepts local readers until dropped.
+/// Accepts connections of local readers until it is dropped.
 pub(super) async fn accept_local(node: Arc<Node>, listener: tokio::net::UnixListener) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -94,7 +97,7 @@ pub(super) async fn accept_local(node: Arc<Node>, listener: tokio::net::UnixList
         };
         let started = stream.into_std().and_then(|stream| start_local(&node, stream));
         if let Err(error) = started {
-            tracing::warn!(%error, "local connection dropped at once");
+            tracing::warn!(%error, "cannot serve a local connection");
         }
     }
 }
@@ -107,7 +110,7 @@ fn start_bulk(node: &Arc<Node>, stream: TcpStream) -> io::Result<()> {
     let slot_guard = node.connections.connection_limiter.enter(stream.try_clone()?);
     start(node, "bulk", move |node| match node.guard.accept(stream) {
         Ok(stream) => serve_bulk(node, &stream, &slot_guard),
-        Err(error) => tracing::debug!(%error, "no handshake"),
+        Err(error) => tracing::debug!(%error, "TLS handshake failed"),
     })
 }
 
@@ -124,13 +127,13 @@ fn start(node: &Arc<Node>, name: &str, serve: impl FnOnce(&Node) + Send + 'stati
     std::thread::Builder::new().name(name.into()).spawn(move || serve(&served)).map(drop)
 }
 
-/// Its token is good: it has a place, if there is one.
+/// Counts a connection with a valid token. Fails if there are too many.
 fn admit(node: &Node, slot_guard: &ConnectionSlot) -> Result<(), Refusal> {
     if slot_guard.authenticate() {
         return Ok(());
     }
     let max = node.config.transfers_max;
-    Err(Refusal::new(RefusalKind::Busy, format!("all {max} transfers of this datanode are taken")))
+    Err(Refusal::new(RefusalKind::Busy, format!("this DataNode already serves {max} transfers, its limit")))
 }
 
 fn serve_bulk(node: &Node, stream: &Stream, slot_guard: &ConnectionSlot) {
@@ -151,7 +154,7 @@ fn serve_bulk(node: &Node, stream: &Stream, slot_guard: &ConnectionSlot) {
                 }
             }
             Err(Failure::Broken(refusal)) => {
-                tracing::warn!(%refusal, "transfer broken off");
+                tracing::warn!(%refusal, "transfer aborted");
                 return refuse_and_close(stream, &refusal);
             }
             Err(Failure::Gone(error)) => {
@@ -162,7 +165,7 @@ fn serve_bulk(node: &Node, stream: &Stream, slot_guard: &ConnectionSlot) {
     }
 }
 
-/// One request, if what is shown allows it.
+/// Serves one request, if its token allows it.
 fn serve(
     node: &Node,
     stream: &Stream,
@@ -180,13 +183,14 @@ fn serve(
     };
     match request.op {
         Some(Op::Write(request)) => {
-            // A copy that the NameNode wants, also where nobody asks for tokens; or a writer's.
+            // A token of the NameNode for a copy is accepted also in an open cluster. Otherwise
+            // this is the write of a client.
             let copied = node.blocks.check(token, request.block_id, request.nonce, Access::Copy).is_ok();
             let max =
                 check(request.block_id, request.nonce, if copied { Access::Copy } else { Access::Write })?;
             if request.expected_length > max {
                 let (block, length) = (request.block_id, request.expected_length);
-                let message = format!("block {block} of {length} bytes: its token is for {max}");
+                let message = format!("block {block} of {length} bytes: its token allows {max}");
                 return Err(Failure::Refused(Refusal::new(RefusalKind::Denied, message)));
             }
             receive(node, stream, request, token, !copied)
@@ -200,10 +204,10 @@ fn serve(
     }
 }
 
-/// Whether the token opens the block for this; how many bytes may be written.
+/// Checks that the token allows the access. Returns the maximum length for a write.
 fn check(node: &Node, token: BlockToken, block: u64, nonce: u64, access: Access) -> Result<u64, Refusal> {
     node.blocks.check(token, block, nonce, access).map_err(|why| {
-        let message = format!("block {block} is not open to this caller: {why}");
+        let message = format!("access to block {block} is denied: {why}");
         Refusal::new(RefusalKind::Denied, message)
     })
 }
@@ -230,10 +234,10 @@ fn serve_local(node: &Node, stream: &UnixStream, slot_guard: &ConnectionSlot) {
                     },
                 }
             }
-            Ok(_) => Refusal::new(RefusalKind::Invalid, "only open_local is served here"),
+            Ok(_) => Refusal::new(RefusalKind::Invalid, "only OpenLocal is served on this socket"),
             Err(error) => {
-                // Where the next request begins cannot be told any more. If the caller has gone, nobody needs the
-                // reason.
+                // The start of the next request is unknown after an invalid frame, so close. The
+                // caller may have closed the connection, so ignore errors.
                 send_refusal(stream, &Refusal::new(RefusalKind::Invalid, error.to_string())).ok();
                 return;
             }
@@ -259,14 +263,15 @@ fn send_refusal(mut stream: impl Write, refusal: &Refusal) -> io::Result<()> {
     stream.write_all(&error_frame(refusal))
 }
 
-/// Tells the peer and closes. What it still sends is read for a while: closing over unread bytes would reset
-/// the connection, and the peer might lose the answer.
+/// Sends the refusal and closes the connection. First reads and discards input for a short time:
+/// closing a socket with unread input would reset the connection, and the peer could lose the
+/// refusal.
 fn refuse_and_close(mut stream: &Stream, refusal: &Refusal) {
     if send_refusal(stream, refusal).is_err() || stream.shutdown(Shutdown::Write).is_err() {
         return;
     }
     let until = Instant::now() + Duration::from_secs(1);
-    let mut scrap = vec![0; 64 << 10];
+    let mut discarded = vec![0; 64 << 10];
     stream.set_read_timeout(Some(Duration::from_millis(200))).ok();
-    while Instant::now() < until && matches!(stream.read(&mut scrap), Ok(n) if n > 0) {}
+    while Instant::now() < until && matches!(stream.read(&mut discarded), Ok(n) if n > 0) {}
 }

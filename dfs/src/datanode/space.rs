@@ -1,12 +1,14 @@
-//! Measures the room on the disks, a thread a folder: a disk that hangs holds up its own figure and nothing else.
+//! Measures the free space of the disks. Each folder has its own thread, so that a disk that hangs
+//! affects only itself.
 
 use super::node::Node;
 use std::{io, sync::Arc, time::Duration};
 
-/// Between two measurements what is written is counted, so this need not be short.
+/// Interval of the measurements. It can be long, because written bytes are counted between two
+/// measurements.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Starts the threads.
+/// Starts one thread per folder.
 pub(super) fn start(node: &Arc<Node>) -> io::Result<()> {
     for volume in 0..node.store.volumes.len() {
         let node = node.clone();

@@ -1,10 +1,15 @@
-//! All data folders of the node as one store: which replica lies where, where a new one goes, and what
-//! becomes of a folder that fails.
 //!
-//! Invariants: a block is in the map exactly if its files are durable in `current/` of a folder in service;
-//! whatever enters or leaves the map is posted to `pending_reports`. The files in `current/` and `bad/`, the map entry and
-//! the news of a block change together, under that block's own lock. Locks are taken in this order: a partial
-//! replica's, the block's, the map's; no network wait under any, no disk wait under the map's.
+//! All data folders of the node as one store: where replicas are, where a new one is stored, and
+//! what happens when a folder fails.
+//!
+//! Invariants: a block is in the map exactly if its files are durable in `current/` of a working
+//! folder. Each change of the map is posted to `pending_reports`. The files of a block in
+//! `current/` and `bad/`, its map entry and its pending report change together under the lock of
+//! the block.
+//!
+//! Lock order: the lock of a partial replica, then the lock of a block, then the lock of the map.
+//! No thread waits for the network while it has one of these locks, or for a disk while it has the
+//! lock of the map.
 
 use super::{
     disk::{DiskFault, DiskSpace, classify},
@@ -30,35 +35,35 @@ use std::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-/// How often a full disk is logged.
+/// Minimum interval between two log messages about a full disk.
 const LOG_FULL_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Where errors go that end the node.
+/// The channel for errors that end the node.
 pub(super) type Alarm = UnboundedSender<DataNodeError>;
 
-/// The data folders and what is in them.
+/// The data folders and their contents.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) uuid: NodeUuid,
-    /// This start, higher than any before.
+    /// The number of this start, higher than all before.
     pub(super) incarnation: u64,
     pub(super) pending_reports: PendingReports,
     pub(super) volumes: Vec<Volume>,
     pub(super) state: Mutex<State>,
     pub(super) locks: BlockLocks,
     pub(super) alarm: Alarm,
-    /// Bad blocks that condemn a folder; 0 for no limit.
+    /// Number of bad blocks after which a folder is retired; 0 for no limit.
     pub(super) bad_blocks_max: u32,
 }
 
-/// A lock a block: who holds one may change its files.
+/// One lock per block, needed to change the files of the block.
 #[derive(Debug, Default)]
 pub(super) struct BlockLocks {
     locked: Mutex<HashSet<BlockId>>,
     released: Condvar,
 }
 
-/// Held until dropped.
+/// A locked block. It is unlocked on drop.
 #[derive(Debug)]
 pub(super) struct BlockLock<'a> {
     locks: &'a BlockLocks,
@@ -66,7 +71,7 @@ pub(super) struct BlockLock<'a> {
 }
 
 impl BlockLocks {
-    /// Waits for the lock of `block`.
+    /// Locks `block`. Waits until it is unlocked.
     pub(super) fn lock(&self, block: BlockId) -> BlockLock<'_> {
         let mut locked = self.locked.lock();
         while !locked.insert(block) {
@@ -83,42 +88,42 @@ impl Drop for BlockLock<'_> {
     }
 }
 
-/// The map. `replicas` is ordered so that the scrubber can walk it.
+/// The map of replicas. `replicas` is ordered, so that the scrubber can iterate over it.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) replicas: BTreeMap<BlockId, Replica>,
     pub(super) partials: HashMap<BlockId, Arc<Partial>>,
     pub(super) volumes: Vec<VolumeState>,
     pub(super) cluster_id: String,
-    /// The NameNode's start that the node last registered with.
+    /// The start of the NameNode that the node last registered with.
     pub(super) namenode_start: NameNodeStart,
     pub(super) next_volume: usize,
     pub(super) serial: u64,
 }
 
-/// A folder in the map.
+/// The state of a data folder.
 #[derive(Debug, Clone, Default)]
 pub(super) struct VolumeState {
-    /// Out of service for good.
+    /// The folder is retired.
     pub(super) failed: bool,
-    /// Distinct bad blocks found on it since the start.
+    /// Number of bad blocks found in this folder since the start.
     pub(super) bad: u32,
-    /// Takes no new blocks.
+    /// The folder gets no new blocks.
     pub(super) read_only: bool,
-    /// Bytes of finalised replicas.
+    /// Total length of the finalised replicas in bytes.
     pub(super) used: u64,
-    /// Bytes promised to partial replicas and not yet written.
+    /// Bytes that are reserved for partial replicas and not yet written.
     pub(super) pending: u64,
-    /// Room on its disk when last measured; none before, and when that failed.
+    /// The free space at the last measurement. `None` before the first one, and if it failed.
     pub(super) space: Option<DiskSpace>,
-    /// Bytes written since then.
+    /// Number of bytes written since the measurement.
     pub(super) written: u64,
-    /// When it was last logged that a write failed because the disk was full.
+    /// Time of the last log message about a write that failed because the disk was full.
     pub(super) full_logged: Option<Instant>,
 }
 
 impl VolumeState {
-    /// Whether the caller must log that the disk is full. False for a while after it was true.
+    /// Whether to log that the disk is full. Returns true at most once per `LOG_FULL_INTERVAL`.
     fn must_log_full(&mut self) -> bool {
         let due = self.full_logged.is_none_or(|at| at.elapsed() >= LOG_FULL_INTERVAL);
         if due {
@@ -137,13 +142,13 @@ impl VolumeState {
 pub(super) struct Replica {
     pub(super) volume: usize,
     pub(super) length: u64,
-    /// Its block's nonce.
+    /// The nonce of its block.
     pub(super) nonce: Nonce,
-    /// Tells this replica from an earlier or later one of the same block.
+    /// Distinguishes this replica from earlier and later ones of the same block.
     pub(super) serial: u64,
 }
 
-/// A replica opened to be read.
+/// A replica that is open for reading.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) block: BlockId,
@@ -152,68 +157,66 @@ pub(super) struct Opened {
     pub(super) sums: Checksums,
 }
 
-/// What a heartbeat says of the disks.
+/// The disk usage that heartbeats report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) capacity: u64,
     pub(super) used: u64,
     pub(super) free: u64,
-    /// What is free on each file system, by device.
+    /// Free bytes of each file system, by device.
     pub(super) disks: HashMap<u64, u64>,
-    /// Folders in service,
+    /// Number of folders in use.
     pub(super) volumes: u32,
-    /// and those that are not.
+    /// Number of retired folders.
     pub(super) failed: u32,
 }
 
 impl Store {
-    /// The cluster the folders belong to; empty before the first registration.
+    /// Returns the cluster of the folders; empty before the first registration.
     pub(super) fn cluster_id(&self) -> String {
         self.state.lock().cluster_id.clone()
     }
 
-    /// The NameNode's start that the node last registered with.
+    /// Returns the start of the NameNode that the node last registered with.
     pub(super) fn namenode_start(&self) -> NameNodeStart {
         self.state.lock().namenode_start.clone()
     }
 
-    /// The first folder in service.
+    /// Returns the first folder that is in use.
     pub(super) fn first_folder(&self) -> &Path {
         let state = self.state.lock();
         let first = state.volumes.iter().position(|volume| !volume.failed).unwrap_or(0);
         self.volumes[first].paths.root()
     }
 
-    /// All finalised replicas, by id.
+    /// Returns all finalised replicas, sorted by block ID.
     pub(super) fn replicas(&self) -> Vec<(BlockId, Replica)> {
         self.state.lock().replicas.iter().map(|(block, replica)| (*block, *replica)).collect()
     }
 
-    /// The first replica after `block`, round to the first of all when there is none.
+    /// Returns the first block after `block`, or the first of all if `block` is `None`.
     pub(super) fn after(&self, block: Option<BlockId>) -> Option<BlockId> {
         let from = block.map_or(Bound::Unbounded, Bound::Excluded);
         self.state.lock().replicas.range((from, Bound::Unbounded)).next().map(|(block, _)| *block)
     }
 
-    /// The replica of `block`, if there is one.
+    /// Returns the replica of `block`, if there is one.
     pub(super) fn find(&self, block: BlockId) -> Option<Replica> {
         self.state.lock().replicas.get(&block).copied()
     }
 
-    /// The replica of `block`, if it has this nonce.
+    /// Returns the replica of `block` if it has this nonce.
     pub(super) fn find_nonce(&self, block: BlockId, nonce: Nonce) -> Result<Replica, Refusal> {
         let replica = self.find(block).ok_or_else(|| Refusal::not_found(block))?;
         if replica.nonce == nonce {
             return Ok(replica);
         }
         let found = replica.nonce;
-        let message = format!(
-            "no replica of {block} with nonce {nonce} here: another block of this id has nonce {found}"
-        );
+        let message = format!("this node has no replica of {block} with nonce {nonce}: its nonce is {found}");
         Err(Refusal::new(RefusalKind::NotFound, message))
     }
 
-    /// Opens a replica to read it. One that is not sound is quarantined, posted, and refused as damaged.
+    /// Opens a replica for reading. A damaged replica is quarantined, reported and refused.
     pub(super) fn open_replica(&self, block: BlockId, replica: Replica) -> Result<Opened, Refusal> {
         match self.volumes[replica.volume].open_block(block) {
             Ok((data, sums)) if (sums.length, sums.nonce) == (replica.length, replica.nonce) => {
@@ -230,7 +233,8 @@ impl Store {
         }
     }
 
-    /// Acts on what is wrong with a replica. An error of this process is not held against it.
+    /// Handles a read error of a replica. A transient error of this process does not make the
+    /// replica damaged.
     pub(super) fn found_damage(&self, block: BlockId, replica: Replica, damage: Damage) -> Refusal {
         match damage {
             Damage::Transient(error) => {
@@ -240,7 +244,7 @@ impl Store {
         }
     }
 
-    /// Quarantines a damaged replica and posts it, unless it is gone already.
+    /// Quarantines and reports a damaged replica, unless it has been removed already.
     pub(super) fn damaged(&self, block: BlockId, replica: Replica, why: String) -> Refusal {
         let _lock = self.locks.lock(block);
         let mut state = self.state.lock();
@@ -253,13 +257,13 @@ impl Store {
         Refusal::new(RefusalKind::Damaged, format!("replica of {block} {why}"))
     }
 
-    /// Moves a damaged replica, which is not in the map, to `bad/`, posts it, and counts it against its folder. One
-    /// that cannot be moved stays where it is and out of the map: it is neither served nor reported by this process
-    /// again. A failed rename or sync condemns the folder, as that of any other write.
+    /// Moves a damaged replica, which is not in the map, to `bad/`, reports it, and counts it for
+    /// its folder. A replica that cannot be moved is neither served nor reported by this process
+    /// again. A failed rename or sync retires the folder, like the failure of any other write.
     pub(super) fn quarantine(&self, block: BlockId, volume: usize, why: &str) {
         tracing::warn!(%block, folder = %self.volumes[volume].paths.root.display(), why, "damaged replica quarantined");
         let moved = self.volumes[volume].move_to_bad(block);
-        self.pending_reports.post([(block, Item::ReadFailure(why.into()))]);
+        self.pending_reports.post([(block, Item::Corrupt(why.into()))]);
         if let Err(error) = moved {
             tracing::error!(%block, %error, "a damaged replica cannot be moved to bad/: it is not served any more");
             if classify(&error) == DiskFault::Broken {
@@ -272,7 +276,7 @@ impl Store {
         self.count_bad(volume);
     }
 
-    /// A folder with too many bad blocks is retired.
+    /// Counts a bad block. A folder with too many bad blocks is retired.
     fn count_bad(&self, volume: usize) {
         let bad = {
             let mut state = self.state.lock();
@@ -287,8 +291,8 @@ impl Store {
         }
     }
 
-    /// Retires a folder. The last one in service stays for what it still can read, and takes no new blocks: a node
-    /// never ends because of reads.
+    /// Retires a folder. The last working folder stays in use for reading and gets no new blocks:
+    /// read errors never end a node.
     fn retire_unless_last(&self, volume: usize, why: &str) {
         let mut state = self.state.lock();
         if !state.volumes[volume].accepts_blocks() {
@@ -309,13 +313,14 @@ impl Store {
         );
     }
 
-    /// Deletes replicas, sound or quarantined. Goes on until done or until `go_on` says no.
-    pub(super) fn delete(&self, blocks: &[(BlockId, Nonce)], go_on: impl Fn() -> bool) {
+    /// Deletes replicas, including quarantined ones, as long as `should_continue` returns true.
+    pub(super) fn delete(&self, blocks: &[(BlockId, Nonce)], should_continue: impl Fn() -> bool) {
         let mut count = 0;
-        for (block, nonce) in blocks.iter().copied().take_while(|_| go_on()) {
+        for (block, nonce) in blocks.iter().copied().take_while(|_| should_continue()) {
             let _lock = self.locks.lock(block);
             if self.find(block).is_some_and(|replica| replica.nonce != nonce) {
-                // What is meant is gone; another block of this id stays.
+                // The replica to delete does not exist. The replica with this ID belongs to another
+                // block and is kept.
                 self.pending_reports.post_if_absent(block, Item::Deleted);
                 continue;
             }
@@ -332,18 +337,19 @@ impl Store {
         tracing::info!(blocks = count, "replicas deleted on command");
     }
 
-    /// Posts a replica that is not in the map. One in quarantine is bad rather than lost: the NameNode deletes it when
-    /// it is replaced.
+    /// Reports a replica that is not in the map. A quarantined replica is reported as damaged and
+    /// not as lost, because the NameNode orders its deletion when it is replaced.
     pub(super) fn post_absent(&self, block: BlockId) {
         let is_quarantined = self.volumes.iter().any(|volume| volume.paths.bad(block, Part::Data).exists());
-        let item = if is_quarantined { Item::ReadFailure("quarantined before".into()) } else { Item::Lost };
+        let item = if is_quarantined { Item::Corrupt("quarantined before".into()) } else { Item::Lost };
         self.pending_reports.post_if_absent(block, item);
     }
 
-    /// Posts the replicas quarantined, by this start or one before, that the NameNode may not know of; returns those
-    /// that have a sound replica here too, for these are not bad, only there twice.
+    /// Reports the quarantined replicas of this and earlier starts, which the NameNode may not
+    /// know. Returns the blocks that also have a replica in the map: they may be good, and their
+    /// quarantined replica only a duplicate.
     pub(super) fn post_quarantined(&self) -> Vec<BlockId> {
-        let mut twice = Vec::new();
+        let mut duplicates = Vec::new();
         for (index, volume) in self.volumes.iter().enumerate() {
             if self.is_failed(index) {
                 continue;
@@ -355,19 +361,18 @@ impl Store {
             for block in quarantined.unwrap_or_default() {
                 let _lock = self.locks.lock(block);
                 if self.find(block).is_some() {
-                    twice.push(block);
+                    duplicates.push(block);
                 } else {
-                    self.pending_reports
-                        .post_if_absent(block, Item::ReadFailure("quarantined earlier".into()));
+                    self.pending_reports.post_if_absent(block, Item::Corrupt("quarantined earlier".into()));
                 }
             }
         }
-        twice.sort_unstable();
-        twice.dedup();
-        twice
+        duplicates.sort_unstable();
+        duplicates.dedup();
+        duplicates
     }
 
-    /// Deletes what was quarantined of a block whose replica in the map has just been read and found sound.
+    /// Deletes the quarantined replicas of a block whose replica in the map was verified just now.
     pub(super) fn forget_quarantined(&self, block: BlockId, replica: Replica) {
         let _lock = self.locks.lock(block);
         if self.find(block) != Some(replica) {
@@ -380,7 +385,7 @@ impl Store {
         }
     }
 
-    /// Tells the NameNode of a replica once more, if it is still there.
+    /// Reports a replica to the NameNode again, if it still exists.
     pub(super) fn repost(&self, block: BlockId, replica: Replica) {
         let _lock = self.locks.lock(block);
         if self.find(block) == Some(replica) {
@@ -388,7 +393,7 @@ impl Store {
         }
     }
 
-    /// Room and use over all folders in service; what one disk offers is counted once.
+    /// Returns the usage of all working folders. The free space of a shared disk is counted once.
     pub(super) fn usage(&self) -> Usage {
         let state = self.state.lock();
         let mut disks: HashMap<u64, u64> = HashMap::new();
@@ -410,8 +415,8 @@ impl Store {
         }
     }
 
-    /// Asks a folder's disk for its room. May take forever when the disk is ill, so nobody waits for it: all
-    /// others go by what was last measured.
+    /// Measures the free space of a folder. May block forever if the disk is broken. All other
+    /// threads use the last result and do not wait.
     pub(super) fn measure(&self, volume: usize) {
         if self.is_failed(volume) {
             return;
@@ -424,7 +429,7 @@ impl Store {
         self.state.lock().volumes[volume].failed
     }
 
-    /// Turns a failed operation into a refusal, and takes the folder out of service if the error says so.
+    /// Converts a failed operation into a refusal, and retires the folder if the error requires it.
     pub(super) fn or_retire<T>(&self, volume: usize, result: io::Result<T>) -> Result<T, Refusal> {
         result.map_err(|error| self.refusal_for(volume, &error))
     }
@@ -448,7 +453,7 @@ impl Store {
         }
     }
 
-    /// Takes a folder out of service for good: nothing on it is used or touched again.
+    /// Retires a folder permanently: nothing in it is used or changed again.
     pub(super) fn retire(&self, volume: usize, why: &str) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.volumes[volume].failed, true) {
@@ -487,7 +492,7 @@ impl State {
         }
     }
 
-    /// What one folder's disk says counts for all folders on it.
+    /// Sets the free space of a folder and of all other folders on the same disk.
     fn set_space(&mut self, volume: usize, space: Option<DiskSpace>) {
         self.volumes[volume].space = space;
         for other in &mut self.volumes {
@@ -497,7 +502,8 @@ impl State {
         }
     }
 
-    /// What is left of a disk's room, less what was promised or written since it was measured.
+    /// Returns the free space of a disk, minus the bytes that were reserved or written since the
+    /// measurement.
     fn free_on(&self, space: DiskSpace) -> u64 {
         let here =
             self.volumes.iter().filter(|volume| volume.space.is_some_and(|r| r.device == space.device));
@@ -505,13 +511,14 @@ impl State {
         here.fold(space.free, |free, volume| free.saturating_sub(taken(volume)))
     }
 
-    /// Whether a folder has room for this much more.
-    pub(super) fn has_room(&self, volume: usize, more: u64) -> bool {
+    /// Whether a folder has free space for `more` bytes.
+    pub(super) fn has_space(&self, volume: usize, more: u64) -> bool {
         let space = self.volumes[volume].space.filter(|_| self.volumes[volume].accepts_blocks());
         space.is_some_and(|space| self.free_on(space) >= more)
     }
 
-    /// The folder with the most room, if it has enough for `length`; of equals, the next in turn.
+    /// Returns the folder with the most free space, if it is enough for `length`. Folders with
+    /// equal space are used in turn.
     pub(super) fn choose(&mut self, length: u64) -> Option<usize> {
         let count = self.volumes.len();
         let mut best: Option<(usize, u64)> = None;

@@ -1,7 +1,8 @@
-//! One data folder: opening and scanning it, and the few file operations on it.
 //!
-//! Nothing here decides: errors go up, and `store` says what becomes of the folder. Files whose names are not
-//! ours are left alone everywhere.
+//! A data folder: opening, scanning, and the file operations.
+//!
+//! This module makes no decisions: errors are returned, and `store` decides whether the folder
+//! stays in use. Files with unknown names are never touched.
 
 use super::{
     disk::{Disk, DiskFault, DiskSpace, classify, is_transient},
@@ -20,7 +21,7 @@ use std::{
     sync::Arc,
 };
 
-/// A data folder, locked unless it failed before it could be.
+/// A data folder. It is locked, unless it failed before.
 #[derive(Debug)]
 pub(super) struct Volume {
     pub(super) paths: Paths,
@@ -29,24 +30,25 @@ pub(super) struct Volume {
     _lock: Option<FolderLock>,
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// Sound by name, size and checksum file.
+    /// Replicas with a valid name, size and checksum file.
     pub(super) replicas: Vec<(BlockId, Nonce, u64)>,
-    /// Not sound, and why.
+    /// Damaged replicas, with the reason.
     pub(super) damaged: Vec<(BlockId, String)>,
 }
 
 impl Volume {
-    /// Makes the folder if need be, locks it, and reads its `VERSION`, if it has one.
+    /// Creates the folder if necessary, locks it, and reads its `VERSION` if there is one.
     pub(super) fn open(
         dir: &Path,
         reserve: u64,
         disk: Arc<dyn Disk>,
     ) -> Result<(Self, Option<Version>), DataNodeError> {
         let lock = FolderLock::acquire(dir, "datanode")?;
-        // Others are told paths below it, and their working folder is not ours.
+        // Clients get paths in this folder. They have other working folders, so the path must be
+        // absolute.
         let root = fs::canonicalize(dir).map_err(at("use folder", dir))?;
         let volume = Self { paths: Paths { root }, disk, reserve, _lock: Some(lock) };
         let version = volume.read_version()?;
@@ -57,19 +59,19 @@ impl Volume {
         }
         volume.clear_tmp()?;
         match volume.make_folders() {
-            // It has them, and serves what it has.
+            // The folders exist, and their blocks can be served.
             Err(DataNodeError::Folder { source, .. })
                 if version.is_some() && classify(&source) == DiskFault::Full =>
             {
                 let folder = volume.paths.root.display();
-                tracing::warn!(%folder, error = %source, "a full disk: its folders are not made durable again");
+                tracing::warn!(%folder, error = %source, "disk is full: its folders cannot be synced at start");
             }
             other => other?,
         }
         Ok((volume, version))
     }
 
-    /// One that cannot be opened: to be retired at once.
+    /// A folder that cannot be opened. The caller retires it.
     pub(super) fn unopened(dir: &Path, reserve: u64, disk: Arc<dyn Disk>) -> Self {
         let root = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
         Self { paths: Paths { root }, disk, reserve, _lock: None }
@@ -84,14 +86,14 @@ impl Volume {
         };
         match Version::parse(&text) {
             Ok(version) => Ok(Some(version)),
-            Err(VersionError::Newer(found)) => {
+            Err(VersionError::OtherLayout(found)) => {
                 Err(DataNodeError::Layout { path: self.paths.root.clone(), found, known: LAYOUT })
             }
             Err(VersionError::Malformed(why)) => Err(DataNodeError::Version { path, why }),
         }
     }
 
-    /// A block in `current/`, if there is one.
+    /// Returns a block in `current/`, if there is one.
     fn any_block(&self) -> Result<Option<PathBuf>, DataNodeError> {
         for low in 0..SHARDS {
             let folder = self.paths.current().join(shard(BlockId(low)));
@@ -106,24 +108,24 @@ impl Volume {
         Ok(None)
     }
 
-    /// Writes `VERSION` whole or not at all.
+    /// Writes `VERSION` atomically.
     pub(super) fn write_version(&self, version: &Version) -> io::Result<()> {
-        let quarantined = self.paths.root().join("VERSION.tmp");
-        let mut file = File::create(&quarantined)?;
+        let temporary = self.paths.root().join("VERSION.tmp");
+        let mut file = File::create(&temporary)?;
         file.write_all(version.print().as_bytes())?;
-        self.disk.sync_file(&file, &quarantined)?;
-        fs::rename(&quarantined, self.paths.version())?;
+        self.disk.sync_file(&file, &temporary)?;
+        fs::rename(&temporary, self.paths.version())?;
         self.disk.sync_folder(self.paths.root())
     }
 
-    /// All folders exist from the start, so that finalising a block never has to make one durable first.
+    /// Creates all folders at start, so that finalising a block never has to create and sync one.
     fn make_folders(&self) -> Result<(), DataNodeError> {
         let current = self.paths.current();
         let shards = (0..SHARDS).map(|low| current.join(shard(BlockId(low))));
         for path in [self.paths.tmp_dir(), self.paths.bad_dir(), current.clone()].into_iter().chain(shards) {
             match fs::create_dir(&path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(at("make folder", &path)(error));
+                    return Err(at("create folder", &path)(error));
                 }
                 _ => {}
             }
@@ -132,7 +134,7 @@ impl Volume {
         self.disk.sync_folder(self.paths.root()).map_err(at("sync", self.paths.root()))
     }
 
-    /// Partial replicas of an earlier start are of no use: their writers are gone.
+    /// Deletes partial replicas of an earlier start, because their writers no longer exist.
     fn clear_tmp(&self) -> Result<(), DataNodeError> {
         let tmp = self.paths.tmp_dir();
         let found = match entries(&tmp) {
@@ -143,15 +145,16 @@ impl Volume {
             if known.is_some() {
                 fs::remove_file(&path).map_err(at("delete", &path))?;
             } else {
-                leave_alone(&path);
+                log_unknown_file(&path);
             }
         }
         Ok(())
     }
 
-    /// Reads names, sizes and checksum files; no block's bytes. What the disk cannot read is held against that replica.
-    /// An error of this process refuses the start. A subfolder that cannot be listed costs the replicas in it; if none
-    /// can be listed, the folder is broken.
+    /// Reads names, sizes and checksum files, but no block data. An unreadable file makes its
+    /// replica damaged. A transient error of this process ends the start. A subfolder that cannot
+    /// be listed costs the replicas in it; if no subfolder can be listed, the data folder has
+    /// failed.
     pub(super) fn scan(&self) -> Result<Scan, DataNodeError> {
         let mut scan = Scan::default();
         let mut unlisted = 0;
@@ -163,21 +166,21 @@ impl Volume {
                 Err(error) if !is_transient(&error) && unlisted + 1 < SHARDS => {
                     unlisted += 1;
                     let folder = folder.display();
-                    tracing::error!(%folder, %error, "cannot list: its replicas are not served");
+                    tracing::error!(%folder, %error, "cannot list the folder: its replicas are not served");
                     continue;
                 }
                 other => other.map_err(at("list", &folder))?,
             };
             for (path, known) in found {
                 match known {
-                    Some((block, _)) if block.0 % SHARDS != low => leave_alone(&path),
+                    Some((block, _)) if block.0 % SHARDS != low => log_unknown_file(&path),
                     Some((block, Part::Data)) => match self.open_block(block) {
                         Ok((_, sums)) => scan.replicas.push((block, sums.nonce, sums.length)),
                         Err(Damage::Transient(error)) => return Err(at("read the block", &path)(error)),
                         Err(proven) => scan.damaged.push((block, proven.to_string())),
                     },
                     Some((block, Part::Sums)) => orphan_sums.push(block),
-                    None => leave_alone(&path),
+                    None => log_unknown_file(&path),
                 }
             }
             for block in orphan_sums {
@@ -188,21 +191,22 @@ impl Volume {
             }
         }
         for path in [current, self.paths.root().into()] {
-            self.unknown_files(&path).iter().for_each(|wrong_peer| leave_alone(wrong_peer));
+            self.unknown_files(&path).iter().for_each(|path| log_unknown_file(path));
         }
         Ok(scan)
     }
 
-    /// Checksums without data are what a crash between two renames or two deletes leaves.
+    /// Deletes a checksum file without a data file, which is left by a crash between two renames or
+    /// two deletions.
     fn clear_orphan_sums(&self, block: BlockId) {
         let path = self.paths.finalised(block, Part::Sums);
         let ours = fs::read(&path).is_ok_and(|bytes| Checksums::decode(&bytes, block).is_ok());
         if !ours || fs::remove_file(&path).is_err() {
-            leave_alone(&path);
+            log_unknown_file(&path);
         }
     }
 
-    /// What is in the folder itself or in `current/` and is not ours.
+    /// Returns the files in the data folder itself or in `current/` that are not from the DataNode.
     fn unknown_files(&self, folder: &Path) -> Vec<PathBuf> {
         const KNOWN_NAMES: [&str; 11] = [
             "LOCK",
@@ -230,13 +234,13 @@ impl Volume {
         unknown_files.map(|entry| entry.path()).collect()
     }
 
-    /// The blocks quarantined.
+    /// Returns the quarantined blocks.
     pub(super) fn quarantined_blocks(&self) -> io::Result<Vec<BlockId>> {
         let known = entries(&self.paths.bad_dir())?.into_iter().filter_map(|(_, known)| known);
         Ok(known.map(|(block, _)| block).collect())
     }
 
-    /// Opens a finalised block and its checksums, and checks all but the bytes themselves.
+    /// Opens a finalised block and its checksums, and checks everything except the data.
     pub(super) fn open_block(&self, block: BlockId) -> Result<(File, Checksums), Damage> {
         let data = self.disk.open(&self.paths.finalised(block, Part::Data))?;
         let found = data.metadata()?.len();
@@ -247,15 +251,15 @@ impl Volume {
         Ok((data, sums))
     }
 
-    /// Opens a finalised block's checksum file.
+    /// Opens the checksum file of a finalised block.
     pub(super) fn open_sums(&self, block: BlockId) -> io::Result<File> {
         self.disk.open(&self.paths.finalised(block, Part::Sums))
     }
 
     fn read_sums(&self, block: BlockId, data_len: u64) -> Result<Checksums, Damage> {
         let file = self.open_sums(block)?;
-        // Whatever lies there, no more is read than a block of this length could need, and the header, which
-        // says what length was meant.
+        // Limit the size of the read: the header, which contains the expected length, and the
+        // checksums of a block of this length.
         let max = HEADER_BYTES as u64 + data_len.div_ceil(CHUNK_BYTES as u64) * 4;
         let size = file.metadata()?.len();
         let mut bytes = Vec::new();
@@ -263,23 +267,26 @@ impl Volume {
         Checksums::decode(&bytes, block).map_err(Damage::Sums)
     }
 
-    /// A new, empty partial replica.
+    /// Creates an empty partial replica.
     pub(super) fn create_partial(&self, block: BlockId) -> io::Result<File> {
         let path = self.paths.tmp(block, Part::Data);
         OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
     }
 
-    /// Drops a partial replica. Best effort: the next start clears what is left.
+    /// Deletes a partial replica. Best effort: the next start deletes the remaining files.
     pub(super) fn remove_partial(&self, block: BlockId) {
         for part in [Part::Data, Part::Sums] {
             remove_if_exists(&self.paths.tmp(block, part)).ok();
         }
     }
 
-    /// Makes a partial replica durable and puts it in its place: after this it is there whatever happens.
     ///
-    /// First data and checksums reach the disk; then the checksums are renamed, then the data, so that data in
-    /// `current/` always has its checksums; then the folder's entries reach the disk.
+    /// Makes a partial replica durable and moves it to `current/`. When this returns, the replica
+    /// survives a crash.
+    ///
+    /// First the data and the checksums are synced. Then the checksum file is renamed and then the
+    /// data file, so that a data file in `current/` always has its checksums. Then the folder is
+    /// synced.
     pub(super) fn finalise(&self, data: &File, sums: &Checksums) -> io::Result<()> {
         let block = sums.block;
         let sums_path = self.paths.tmp(block, Part::Sums);
@@ -301,11 +308,13 @@ impl Volume {
                 _ => {}
             }
         }
-        // Before anybody is told: after a crash it must not be found in its old place and taken for sound.
+        // Sync before the damage is reported: after a crash the replica must not be in `current/`,
+        // where it would be considered good.
         self.disk.sync_folder(&self.paths.shard(block))
     }
 
-    /// Deletes a block, wherever it lies in this folder. Data first: checksums alone are no replica.
+    /// Deletes all files of a block in this folder. The data is deleted first, because a checksum
+    /// file alone is not a replica.
     pub(super) fn delete(&self, block: BlockId) -> io::Result<()> {
         for part in [Part::Data, Part::Sums] {
             remove_if_exists(&self.paths.finalised(block, part))?;
@@ -313,7 +322,7 @@ impl Volume {
         self.delete_quarantined(block)
     }
 
-    /// Deletes what was quarantined of a block.
+    /// Deletes the quarantined files of a block.
     pub(super) fn delete_quarantined(&self, block: BlockId) -> io::Result<()> {
         for part in [Part::Data, Part::Sums] {
             remove_if_exists(&self.paths.bad(block, part))?;
@@ -321,23 +330,24 @@ impl Volume {
         Ok(())
     }
 
-    /// Room for blocks: what the file system has, less the reserve.
+    /// Returns the free space for blocks: that of the file system minus the reserve.
     pub(super) fn space(&self) -> io::Result<DiskSpace> {
         let space = self.disk.space(self.paths.root())?;
         Ok(DiskSpace { free: space.free.saturating_sub(self.reserve), ..space })
     }
 }
 
-/// What is wrong with a finalised replica, or with looking at it.
+/// What is wrong with a finalised replica, or why it cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Damage {
-    /// A file is missing, ends too early, or the disk cannot read it.
+    /// A file is missing, is truncated, or cannot be read from the disk.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
-    /// The checksum file, the length or the bytes.
+    /// The checksum file, the length or the data is wrong.
     #[error("{0}")]
     Sums(#[from] crate::checksum::ChecksumError),
-    /// This process cannot read it now (no descriptors, no memory): that says nothing about the replica.
+    /// This process cannot read the replica now (no descriptors, no memory). The replica may be
+    /// good.
     #[error("cannot be read now: {0}")]
     Transient(io::Error),
 }
@@ -350,7 +360,7 @@ impl From<io::Error> for Damage {
 
 type Entry = (PathBuf, Option<(BlockId, Part)>);
 
-/// The files of a folder, with what their names say.
+/// Returns the files of a folder, with the block and part that their names mean.
 fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
     fs::read_dir(folder)?
         .map(|entry| {
@@ -362,8 +372,8 @@ fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
         .collect()
 }
 
-fn leave_alone(path: &Path) {
-    tracing::warn!(path = %path.display(), "unknown file in a data folder: left alone");
+fn log_unknown_file(path: &Path) {
+    tracing::warn!(path = %path.display(), "unknown file in a data folder: not touched");
 }
 
 fn remove_if_exists(path: &Path) -> io::Result<()> {

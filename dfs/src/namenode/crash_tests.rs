@@ -1,5 +1,6 @@
-//! The NameNode dies at every single write to its disk; what it had acknowledged is there afterwards, and
-//! nothing is half there. With the bytes that were not synced kept, lost, or torn at random.
+//! The NameNode crashes at every single write to its disk. Acknowledged operations are present
+//! after the restart, and no operation is partly applied. Unsynced bytes are kept, lost or torn at
+//! random.
 
 use super::{
     driver::{Driver, now_since},
@@ -23,10 +24,10 @@ use std::{sync::Arc, time::Instant};
 const CLUSTER: &str = "crash-test";
 const ANSWERS: usize = 1000;
 
-/// One step of the script.
+/// A step of the script.
 enum Step {
     Do(Op),
-    /// Create an empty file and close it: two operations.
+    /// Creates an empty file and closes it: two operations.
     Touch(&'static str),
     Snapshot,
 }
@@ -110,7 +111,7 @@ async fn create(driver: &Driver, at: &str) -> Result<FileId, Error> {
     }
 }
 
-/// Everything in the namespace, as text.
+/// Returns the complete namespace as text.
 async fn tree(driver: &Driver) -> Vec<String> {
     driver
         .query(|state| {
@@ -131,14 +132,14 @@ async fn tree(driver: &Driver) -> Vec<String> {
         .unwrap()
 }
 
-/// Runs the script until it is done or the disk gives up. The operations that were acknowledged, and (when
-/// asked for) what the tree was after each.
+/// Runs the script until it is done or the disk fails. Returns the number of acknowledged
+/// operations, and optionally records the tree after each.
 async fn run(driver: &Driver, trees: &mut Option<Vec<Vec<String>>>) -> usize {
     let mut acknowledged = 0;
     for step in script() {
         let ops = match step {
             Step::Snapshot => {
-                // A snapshot that fails costs nothing but itself.
+                // A failed snapshot has no other effect.
                 let _ = storage::snapshot(driver.log(), CLUSTER, ANSWERS);
                 continue;
             }
@@ -191,7 +192,7 @@ async fn dying_at_every_write_loses_nothing_acknowledged() {
             let driver =
                 found.unwrap_or_else(|| panic!("no start after a crash at write {crash_at}, {survive:?}"));
             let tree = tree(&driver).await;
-            // The operation in flight may have made it or not; it is never half there.
+            // The last operation may have been applied or not, but never partly.
             let possible = &trees[acknowledged..(acknowledged + 2).min(trees.len())];
             assert!(
                 possible.contains(&tree),
@@ -218,7 +219,7 @@ async fn a_failed_sync_is_never_acknowledged_nor_tried_again() {
 }
 
 #[tokio::test]
-async fn after_a_failed_rotation_nothing_unlogged_is_let_out() {
+async fn after_a_failed_rotation_no_unlogged_state_is_returned() {
     for operation in 0..5 {
         let disk = CrashDisk::new();
         let driver = open(&disk).unwrap();
@@ -226,16 +227,17 @@ async fn after_a_failed_rotation_nothing_unlogged_is_let_out() {
         submit(&driver, mkdir("/kept")).await.unwrap();
         disk.fail_after(operation);
         assert!(storage::snapshot(driver.log(), CLUSTER, ANSWERS).is_err(), "operation {operation}");
-        // Nothing is pending, so everything is durable; but this one reaches memory only.
+        // No record is pending, so everything is durable. But this operation has changed only
+        // memory.
         submit(&driver, mkdir("/unlogged")).await.unwrap_err();
         assert!(driver.query(|state| state.stat(&path("/unlogged"))).await.is_err());
         let seen = driver.query(|state| Ok(state.stat(&path("/unlogged")).is_ok())).await;
-        assert!(seen.is_err(), "an answer was let out: {seen:?}");
+        assert!(seen.is_err(), "an answer was returned: {seen:?}");
     }
 }
 
-/// What many clients do at once: create, each with a request id of its own, and then repeat what was not
-/// acknowledged after the restart. Each is applied exactly once.
+/// Many clients create files at the same time, each with its own request ID. After the restart they
+/// repeat the requests that were not acknowledged. Each request is applied exactly once.
 #[tokio::test]
 async fn dying_under_load_loses_nothing_acknowledged_and_repeats_are_recognised() {
     const CLIENTS: usize = 8;
@@ -275,7 +277,7 @@ async fn dying_under_load_loses_nothing_acknowledged_and_repeats_are_recognised(
                     "crash at {crash_at}, {survive:?}: {n} was acknowledged"
                 );
             }
-            // All gone again; repeats of what was done must not bring anything back.
+            // All files are deleted again. Repeated requests must not create them again.
             let done = driver
                 .query(|state| Ok(state.list(&path("/shared"), "", 100).map_or(vec![], |all| all.0)))
                 .await;
@@ -294,7 +296,7 @@ async fn dying_under_load_loses_nothing_acknowledged_and_repeats_are_recognised(
 }
 
 #[tokio::test]
-async fn a_lease_that_runs_out_is_durable_or_not_at_all() {
+async fn lease_expiry_is_atomic() {
     let config = NameNodeConfig {
         lease: daemon::Period(std::time::Duration::from_millis(1)),
         ..NameNodeConfig::default()

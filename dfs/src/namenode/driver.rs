@@ -1,8 +1,10 @@
-//! The driver of the state machine: clock, lock, edit log, and the order between them.
 //!
-//! A mutation is applied and its record queued under one write lock, so that log order is memory order. No
-//! answer leaves, not even a refusal or a read, before every record that it could have seen is durable (ADR
-//! 0004). With nothing pending that is one atomic load.
+//! The driver of the state machine: clock, lock, edit log, and their order.
+//!
+//! A change is applied and its record is queued under one write lock, so that the order of the log
+//! is the order of the changes in memory. No reply is sent before every record that it could depend
+//! on is durable (ADR 0004). This includes refusals and reads. If no record is pending, the check
+//! is one atomic load.
 
 use super::{
     op::{Heartbeat, HeartbeatAnswer, Now, Outcome, Registration, Replica, Request},
@@ -21,14 +23,15 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// How often time is told to the state.
+/// Interval of the ticks of the state machine.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
-/// Users whose home folders one process looks after. More are served, but get no home.
+/// Maximum number of users whose home folders are created by this process. Further users are
+/// served, but get no home folder.
 const HOMES_MAX: usize = 100_000;
-/// How long a close waits for its blocks to be reported before the caller is told to ask again.
+/// How long a close waits for reports of its blocks before the client must retry.
 const REPLICA_WAIT: Duration = Duration::from_secs(3);
 
-/// What a DataNode is told when it has registered.
+/// The reply to a registration.
 pub(crate) struct Registered {
     pub(crate) cluster_id: String,
     pub(crate) epoch: u64,
@@ -41,9 +44,9 @@ pub(crate) struct Driver {
     log: Log,
     started: Instant,
     disk_reserve: u64,
-    /// Rung when a DataNode has reported replicas.
+    /// Notified when a DataNode has reported replicas.
     replicas_reported: Notify,
-    /// Users whose home folder is known to exist, or cannot be made.
+    /// Users whose home folder exists or cannot be created.
     homes: RwLock<HashSet<Box<str>>>,
 }
 
@@ -71,7 +74,8 @@ impl Driver {
         now_since(self.started)
     }
 
-    /// Carries out a client's operation, then has `answer` read what the reply needs from the same state.
+    /// Executes an operation of a client. Then `answer` reads the data of the reply from the same
+    /// state.
     pub(crate) async fn submit<T>(
         &self,
         request: Request,
@@ -79,7 +83,8 @@ impl Driver {
     ) -> Result<T, Error> {
         let deadline = tokio::time::Instant::now() + REPLICA_WAIT;
         loop {
-            // Listening starts before the attempt, so that a report between the two is not missed.
+            // Register for the notification before the attempt, so that a report between the two is
+            // not missed.
             let reported = self.replicas_reported.notified();
             let result = self.durably(|driver| driver.attempt(request.clone(), &answer)).await?;
             match result {
@@ -99,7 +104,7 @@ impl Driver {
         answer: impl Fn(&State, Outcome) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut state = self.state.write();
-        self.check_room(RECORD_BYTES_MAX)?;
+        self.check_log_capacity(RECORD_BYTES_MAX)?;
         let handled = state.handle(self.now(), request)?;
         if let Some(entry) = handled.entry {
             self.append(&entry.bytes)?;
@@ -107,11 +112,14 @@ impl Driver {
         answer(&state, handled.outcome)
     }
 
-    /// Creates `/user/NAME` at the first call of a user. A refusal does not hold up the call: the user may have no
-    /// need of a home. Tried again later only if the NameNode is in safemode or its log is not writable.
     ///
-    /// Called with every request: the set is only read once it holds the user, and not locked while a home is made. Two
-    /// first calls at once may both get there; the second finds the folder.
+    /// Creates `/user/NAME` at the first call of a user. A refusal does not fail the call, because
+    /// the user may not need a home folder. The creation is retried only if the NameNode is in
+    /// safemode or its log is not writable.
+    ///
+    /// This is called for every request. A known user needs only a read lock, and no lock is taken
+    /// while a folder is created. Two concurrent first calls may both try to create the folder; the
+    /// second finds that it exists.
     pub(crate) fn ensure_home(&self, user: &str) {
         {
             let homes = self.homes.read();
@@ -122,7 +130,7 @@ impl Driver {
         match self.make_home(user) {
             Ok(()) => {}
             Err(error) if error.is_transient() => return,
-            Err(error) => tracing::warn!(user, %error, "no home folder was made"),
+            Err(error) => tracing::warn!(user, %error, "cannot create the home folder"),
         }
         self.homes.write().insert(user.into());
     }
@@ -132,19 +140,19 @@ impl Driver {
             return Ok(());
         }
         let mut state = self.state.write();
-        self.check_room(RECORD_BYTES_MAX)?;
+        self.check_log_capacity(RECORD_BYTES_MAX)?;
         match state.make_home(self.now(), user)? {
             Some(entry) => self.append(&entry.bytes),
             None => Ok(()),
         }
     }
 
-    /// Answers a question.
+    /// Executes a read-only query.
     pub(crate) async fn query<T>(&self, ask: impl FnOnce(&State) -> Result<T, Error>) -> Result<T, Error> {
         self.durably(|driver| ask(&driver.state.read())).await?
     }
 
-    /// Changes what is not durable: nodes, leases, safemode.
+    /// Changes volatile state: nodes, leases, safemode.
     pub(crate) async fn adjust<T>(
         &self,
         change: impl FnOnce(&mut State, Now) -> Result<T, Error>,
@@ -181,7 +189,7 @@ impl Driver {
         .await
     }
 
-    /// The answer, passed through `wire` while the state is still at hand.
+    /// Processes a heartbeat. `wire` converts the answer while the state is locked.
     pub(crate) async fn heartbeat<T>(
         &self,
         node: NodeUuid,
@@ -189,11 +197,12 @@ impl Driver {
         heartbeat: Heartbeat,
         wire: impl FnOnce(&State, HeartbeatAnswer) -> T,
     ) -> Result<T, Error> {
-        let pending_reports = !heartbeat.received.is_empty();
+        let has_received = !heartbeat.received.is_empty();
         self.adjust(|state, now| {
             let answer = state.heartbeat(now, node, incarnation, heartbeat);
-            // Now, not when the answer leaves: a close need not wait for the disk twice.
-            if pending_reports {
+            // Notify before the reply is sent, so that a waiting close does not wait for the disk
+            // twice.
+            if has_received {
                 self.replicas_reported.notify_waiters();
             }
             Ok(wire(state, answer))
@@ -201,18 +210,19 @@ impl Driver {
         .await
     }
 
-    /// Whether changes are refused.
+    /// Whether the NameNode refuses changes.
     pub(crate) fn in_safemode(&self) -> bool {
         self.state.read().safemode().on
     }
 
-    /// Tells the state what time it is.
+    /// Passes the time to the state machine and logs its events.
     pub(crate) fn tick(&self) -> Result<(), Error> {
         let free = self.log.free_bytes().ok();
         let mut state = self.state.write();
         state.set_disk_low(free.filter(|free| *free < self.disk_reserve));
-        // A tick stops recovering files when it has made one record's worth of edits, then ends the file.
-        self.check_room(2 * RECORD_BYTES_MAX)?;
+        // A tick stops to recover files when its edits fill a record, but it completes the file
+        // that it has started.
+        self.check_log_capacity(2 * RECORD_BYTES_MAX)?;
         for record in state.tick(self.now()) {
             self.append(&codec::encode(&record))?;
         }
@@ -224,8 +234,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Refuses before anything is applied: under the state's lock the log must not block.
-    fn check_room(&self, bytes: usize) -> Result<(), Error> {
+    /// Refuses an operation before it is applied if the log has too little capacity: the log must
+    /// not block while the state is locked.
+    fn check_log_capacity(&self, bytes: usize) -> Result<(), Error> {
         if self.log.has_room_for(bytes) {
             return Ok(());
         }
@@ -233,21 +244,23 @@ impl Driver {
         Err(Error::new(Kind::Unavailable, message))
     }
 
-    /// Logs what has been applied. Room was checked for, under the same lock.
+    /// Logs a record that has been applied. `check_log_capacity` was called under the same lock.
     fn append(&self, record: &[u8]) -> Result<(), Error> {
         match self.log.append(record) {
             Ok(_) => Ok(()),
             Err(AppendError::Failed(failed)) => Err(unavailable(&failed)),
-            // Plans are bounded, so this is a bug; and memory and disk have parted. There is no way on.
+            // The size of a plan is limited, so this is a bug. Memory and disk differ now, so the
+            // process must end.
             Err(error @ AppendError::TooLarge { .. }) => {
-                tracing::error!(%error, "an applied edit cannot be logged: the NameNode ends");
+                tracing::error!(%error, "an applied edit cannot be logged: the NameNode aborts");
                 std::process::abort()
             }
         }
     }
 
-    /// Runs `work`, and hands out what it says once all that it could have seen is durable. After a failure of
-    /// the log nothing is handed out: memory may hold what the log did not take.
+    /// Runs `work` and returns its value when all records that it could depend on are durable.
+    /// After a failure of the log an error is returned, because memory may contain changes that are
+    /// not in the log.
     async fn durably<T>(&self, work: impl FnOnce(&Self) -> T) -> Result<T, Error> {
         let value = work(self);
         self.log.wait_durable(self.log.last_seq()).await.map_err(|failed| unavailable(&failed))?;
@@ -287,20 +300,22 @@ mod tests {
             let (begun, begins) = mpsc::channel();
             scope.spawn(move || {
                 begun.send(()).unwrap();
-                // Waits for the state.
+                // Blocks on the lock of the state.
                 driver.ensure_home("bob");
             });
             begins.recv().unwrap();
             let (done, ended) = mpsc::channel();
             scope.spawn(move || {
-                // Often enough for the other to have got to its wait.
+                // Repeat until the other thread has probably reached the lock.
                 for _ in 0..100 {
                     driver.ensure_home("ann");
                     thread::sleep(Duration::from_millis(1));
                 }
                 done.send(()).unwrap();
             });
-            ended.recv_timeout(Duration::from_mins(1)).expect("a user with a home waits for another's");
+            ended
+                .recv_timeout(Duration::from_mins(1))
+                .expect("a user with a home folder waits for that of another user");
             drop(state);
         });
         assert!(driver.state.read().has_home("bob").unwrap());

@@ -1,7 +1,8 @@
-//! The NameNode: who is called what, and where the bytes are.
 //!
-//! [`op`] is the language: operations in, outcomes out. The state machine is pure (time is passed in); the
-//! driver around it owns the clock, the edit log and the gRPC server.
+//! The NameNode: has the namespace and knows where blocks are.
+//!
+//! [`op`] defines operations and their outcomes. The state machine is pure: time is a parameter.
+//! The driver adds the clock, the edit log and the gRPC server.
 
 #[cfg(test)]
 mod crash_tests;

@@ -1,4 +1,4 @@
-//! The language of the NameNode's state machine: what can be asked, what comes of it, what DataNodes tell.
+//! The types of the state machine of the NameNode: operations, outcomes, and messages of DataNodes.
 
 use crate::{
     ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
@@ -7,83 +7,83 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// The two clocks, read by the driver.
+/// The time. The driver reads both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Now {
-    /// Monotonic, milliseconds since the process began: for every duration.
+    /// Monotonic time in milliseconds since the start of the process, for durations.
     pub mono_ms: u64,
-    /// Wall clock, milliseconds since the epoch: for times that people see.
+    /// Wall clock time in milliseconds since the Unix epoch, for users.
     pub wall_ms: u64,
 }
 
-/// Who asks.
+/// The caller of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// User name; owns what it creates.
+    /// The user name. The user owns the files that it creates.
     pub user: String,
-    /// Groups that it is in.
+    /// The groups of the user.
     pub groups: Arc<[String]>,
-    /// Owners and modes do not bind it.
+    /// Whether the caller bypasses permission checks.
     pub superuser: bool,
 }
 
 impl Caller {
-    /// One who may do everything.
+    /// Creates a caller that bypasses permission checks.
     pub fn superuser(user: impl Into<String>) -> Self {
         Self { user: user.into(), groups: Arc::default(), superuser: true }
     }
 }
 
-/// Limits on a folder; None is no limit.
+/// Limits on a folder. `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Quota {
-    /// Files and folders below it, itself included.
+    /// Maximum number of files and folders, including the folder itself.
     pub files: Option<u64>,
-    /// Bytes times replication.
+    /// Maximum of the sum of length times replication, in bytes.
     pub space: Option<u64>,
 }
 
-/// What becomes of a file whose writer disappeared.
+/// What happens to a file whose writer has disappeared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnAbandon {
-    /// Close it with what was committed.
+    /// Close the file with its committed blocks.
     Close,
-    /// Delete it.
+    /// Delete the file.
     Delete,
 }
 
-/// A block that its writer has wholly written.
+/// A block that its writer has completely written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockLength {
-    /// Which.
+    /// The ID of the block.
     pub block: BlockId,
-    /// Its bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// A finished replica, as its DataNode reports it.
+/// A finalised replica that a DataNode reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replica {
-    /// Its block's id.
+    /// The ID of its block.
     pub block: BlockId,
-    /// Its block's nonce, from the header of the checksum file.
+    /// The nonce in the header of the checksum file.
     pub nonce: Nonce,
-    /// Its bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// One file of a fenced commit: the pieces, in order, become `to`.
+/// A file of a fenced commit. The pieces, in order, become the file `to`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitMove {
-    /// Closed files; they cease to exist.
+    /// Closed files. They do not exist after the commit.
     pub pieces: Vec<DfsPath>,
-    /// Where the whole goes; must not exist.
+    /// The path of the resulting file, which must not exist.
     pub to: DfsPath,
 }
 
-/// A change that a client asks for. Meanings as in namenode.proto.
+/// A change that a client requests. `namenode.proto` documents the meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "namenode.proto says what each field means")]
+#[allow(missing_docs, reason = "namenode.proto documents the fields")]
 pub enum Op {
     Create {
         path: DfsPath,
@@ -168,123 +168,125 @@ pub enum Op {
     },
 }
 
-/// What came of an operation: enough to answer it, and to answer a repeat of it after a restart.
+/// The outcome of an operation. It is enough to answer the request, and to answer it again after a
+/// restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It is done; nothing to tell.
+    /// The operation succeeded and has no result.
     Done,
-    /// A file was created, reopened, closed or put together.
+    /// A file was created, reopened, closed or concatenated.
     File(FileId),
-    /// A block was added; write it to these nodes, in this order.
+    /// A block was added. The client writes it to these nodes, in this order.
     Block {
-        /// Which.
+        /// The ID of the block.
         block: BlockId,
-        /// Where.
+        /// The nodes of the pipeline.
         nodes: Vec<NodeUuid>,
     },
-    /// Delete: whether there was anything.
+    /// The result of a delete: whether the path existed.
     Existed(bool),
-    /// Commit: whether it had been done before.
+    /// The result of a commit.
     Committed {
-        /// True for a repeat.
+        /// Whether the commit had been done before.
         already_done: bool,
     },
 }
 
-/// What a DataNode says of itself when it registers.
+/// The registration of a DataNode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
-    /// Its data folders' identity.
+    /// The ID of the DataNode, from its data folders.
     pub uuid: NodeUuid,
-    /// This start of it.
+    /// The number of this start of the DataNode.
     pub incarnation: Incarnation,
-    /// Its name.
+    /// The name of the node.
     pub node: String,
     /// Host name or address, for locality.
     pub host: String,
-    /// Its rack.
+    /// The rack of the node.
     pub rack: String,
-    /// `host:port` of the bulk protocol.
+    /// Address of the bulk protocol, `host:port`.
     pub data_addr: String,
-    /// Unix socket for readers on its machine; empty if none.
+    /// Path of the Unix socket for readers on its machine; empty if there is none.
     pub local_socket: String,
-    /// Its build.
+    /// The version of the DataNode.
     pub version: String,
-    /// The cluster its folders belong to; empty for none yet.
+    /// The cluster of its data folders; empty if there is none yet.
     pub cluster_id: String,
-    /// The start of the NameNode that it last registered with; epoch 0 for none.
+    /// The start of the NameNode that the DataNode last registered with; 0 if there is none.
     pub seen_epoch: u64,
-    /// The id of that start.
+    /// The ID of that start.
     pub seen_start: StartId,
 }
 
-/// A DataNode's heartbeat.
+/// The heartbeat of a DataNode.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Heartbeat {
-    /// Counts up within an incarnation.
+    /// A number that increases within an incarnation.
     pub seq: u64,
-    /// Room in all folders, bytes.
+    /// Used and free bytes of all data folders.
     pub capacity: u64,
-    /// Taken by blocks.
+    /// Bytes used by blocks.
     pub used: u64,
-    /// Left for blocks.
+    /// Bytes that are free for blocks.
     pub free: u64,
-    /// The same by file system: device and bytes. Nodes of a host may share one.
+    /// Free bytes by file system: device and bytes. Nodes on the same host may share a file system.
     pub disks: Vec<(u64, u64)>,
-    /// Folders in use.
+    /// Number of data folders in use.
     pub volumes: u32,
-    /// Folders retired after an error.
+    /// Number of data folders that were retired after an error.
     pub failed_volumes: u32,
-    /// Replicas finalised since the last one.
+    /// Replicas that were finalised since the last heartbeat.
     pub received: Vec<Replica>,
-    /// Replicas deleted on command.
+    /// Replicas that were deleted on command.
     pub deleted: Vec<BlockId>,
-    /// Replicas found damaged, quarantined, and why.
+    /// Replicas that were found damaged and quarantined, with the reason.
     pub bad: Vec<(BlockId, String)>,
-    /// Replicas gone without a command.
+    /// Replicas that were lost without a command.
     pub lost: Vec<BlockId>,
-    /// Replicas that were re-read on command and are sound.
+    /// Replicas that were verified on command and are good.
     pub checked: Vec<BlockId>,
-    /// The node stops, and this is its last word.
+    /// The node stops. This is its last heartbeat.
     pub leaving: bool,
 }
 
-/// What a DataNode is told in the answer to its heartbeat. Each may be repeated without harm.
+/// A command in the reply to a heartbeat. A repeated command has no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Send this block to those nodes.
+    /// Copy this block to these nodes.
     Copy {
-        /// Which.
+        /// The ID of the block.
         block: BlockId,
-        /// Its nonce.
+        /// The nonce of the block.
         nonce: Nonce,
-        /// Its length.
+        /// The length of the block.
         length: u64,
-        /// To whom, as a pipeline.
+        /// The target nodes, in pipeline order.
         targets: Vec<NodeUuid>,
     },
-    /// Delete these replicas, if they have these nonces; damaged ones that were quarantined in any case.
+    /// Delete these replicas if they have these nonces. Quarantined replicas of these blocks are
+    /// always deleted.
     Delete(Vec<(BlockId, Nonce)>),
-    /// Re-read this replica, and report it if it is damaged.
+    /// Verify this replica and report the result.
     Check(BlockId, Nonce),
 }
 
-/// The answer to a heartbeat.
+/// The reply to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeartbeatAnswer {
-    /// This incarnation is not known here: register, and report everything.
+    /// This incarnation is not registered: register and send a full report.
     RegisterAgain,
-    /// Go on, and do these.
+    /// The heartbeat is accepted. Execute these commands.
     Commands(Vec<Command>),
 }
 
-/// A request with its name.
+/// A request with its ID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Repeats carry the same.
+    /// The ID. A repeated request has the same.
     pub id: RequestId,
-    /// Who asks.
+    /// The caller of the operation.
     pub caller: Caller,
-    /// What for.
+    /// The operation.
     pub op: Op,
 }

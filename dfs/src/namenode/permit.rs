@@ -1,10 +1,14 @@
-//! Who may touch what: owner, group and mode, as POSIX has them. Read-only, before anything is planned.
 //!
-//! Every folder on the way must let the caller through (execute). Making, moving and deleting an entry needs write
-//! on its folder; in a sticky folder (mode 1777) only the owner of the entry or of the folder may take it away. What
-//! is not there is no secret worth a rule: the operation itself says that it is missing. A superuser is not asked.
+//! Permission checks with owner, group and mode, as in POSIX. They are read-only and run before an
+//! operation is planned.
 //!
-//! Deliberately absent: who is a superuser, and whether a method is for the caller's role (the gate before the server).
+//! The caller needs execute permission on every folder in the path. Creating, moving and deleting
+//! an entry needs write permission on its folder. In a sticky folder (mode 1777) only the owner of
+//! the entry or of the folder may remove it. For a path that does not exist, the check succeeds,
+//! and the operation itself reports that it is missing. A superuser is not checked.
+//!
+//! Deliberately absent: which users are superusers, and whether the role of the caller may call a
+//! method. The gate before the server checks that.
 
 use super::{
     namespace::{Inode, Namespace, ROOT},
@@ -22,83 +26,83 @@ const WRITE: u32 = 2;
 const EXECUTE: u32 = 1;
 const STICKY: u32 = 0o1000;
 
-/// What a question needs.
+/// What a query needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// The way to it.
+    /// Permission to reach the path.
     Traverse,
-    /// Its bytes.
+    /// Permission to read the contents of the file.
     Read,
-    /// The names in it, of a folder.
+    /// Permission to list the folder.
     List,
-    /// To put something there, if nothing is.
+    /// Permission to create the path, if it does not exist.
     Create,
 }
 
 impl State {
-    /// Whether the caller may ask this of a path.
+    /// Checks that the caller has the needed permission on a path.
     pub(crate) fn permit(&self, caller: &Caller, path: &DfsPath, need: Need) -> Result<(), Error> {
         if caller.superuser {
             return Ok(());
         }
-        let asked = PermissionCheck { namespace: self.namespace(), caller };
-        let Some(inode) = asked.find(path)?.inode else {
-            return if need == Need::Create { asked.put(path) } else { Ok(()) };
+        let check = PermissionCheck { namespace: self.namespace(), caller };
+        let Some(inode) = check.find(path)?.inode else {
+            return if need == Need::Create { check.put(path) } else { Ok(()) };
         };
         match need {
             Need::Traverse | Need::Create => Ok(()),
             Need::List if inode.folder().is_none() => Ok(()),
-            Need::Read | Need::List => asked.demand(inode, READ, path, "read"),
+            Need::Read | Need::List => check.demand(inode, READ, path, "read"),
         }
     }
 
-    /// Whether the caller may do this.
+    /// Checks that the caller may do this operation.
     pub(super) fn permit_op(&self, request: &Request) -> Result<(), Error> {
         let caller = &request.caller;
         if caller.superuser {
             return Ok(());
         }
-        let asked = PermissionCheck { namespace: self.namespace(), caller };
+        let check = PermissionCheck { namespace: self.namespace(), caller };
         match &request.op {
-            Op::Create { path, .. } => asked.put(path),
-            Op::Mkdir { path, parents, .. } => match asked.find(path)?.inode {
+            Op::Create { path, .. } => check.put(path),
+            Op::Mkdir { path, parents, .. } => match check.find(path)?.inode {
                 Some(_) if *parents => Ok(()),
-                _ => asked.put(path),
+                _ => check.put(path),
             },
-            Op::Append { path, .. } => asked.write(path),
-            Op::AddBlock { file, .. } | Op::AbandonBlock { file, .. } => asked.write_to(*file),
+            Op::Append { path, .. } => check.write(path),
+            Op::AddBlock { file, .. } | Op::AbandonBlock { file, .. } => check.write_to(*file),
             Op::Close { file, rename_to, .. } => {
-                asked.write_to(*file)?;
+                check.write_to(*file)?;
                 let Some(to) = rename_to else { return Ok(()) };
-                self.namespace().path_of(*file).map_or(Ok(()), |from| asked.remove(&from, false))?;
-                asked.put(to)
+                self.namespace().path_of(*file).map_or(Ok(()), |from| check.remove(&from, false))?;
+                check.put(to)
             }
-            Op::Rename { from, to, .. } => asked.remove(from, false).and_then(|()| asked.put(to)),
-            Op::Delete { path, .. } => asked.remove(path, true),
+            Op::Rename { from, to, .. } => check.remove(from, false).and_then(|()| check.put(to)),
+            Op::Delete { path, .. } => check.remove(path, true),
             Op::SetAttributes { path, replication, mode, owner, group, modified_ms } => {
                 if replication.is_some() {
-                    asked.write(path)?;
+                    check.write(path)?;
                 }
                 let others = mode.is_some() || group.is_some() || modified_ms.is_some();
-                asked.set_attributes(path, others, owner.as_deref(), group.as_deref())
+                check.set_attributes(path, others, owner.as_deref(), group.as_deref())
             }
             Op::Concat { target, sources } => {
-                asked.write(target)?;
+                check.write(target)?;
                 sources.iter().try_for_each(|source| {
-                    // What was another's to read would become the target's.
-                    asked.read(source)?;
-                    asked.remove(source, false)
+                    // Otherwise the caller could read the source through the target.
+                    check.read(source)?;
+                    check.remove(source, false)
                 })
             }
             Op::Commit { moves, deletes, .. } => {
                 for step in moves {
-                    step.pieces.iter().try_for_each(|piece| asked.remove(piece, false))?;
-                    asked.put(&step.to)?;
+                    step.pieces.iter().try_for_each(|piece| check.remove(piece, false))?;
+                    check.put(&step.to)?;
                 }
-                deletes.iter().try_for_each(|path| asked.remove(path, true))
+                deletes.iter().try_for_each(|path| check.remove(path, true))
             }
             Op::SetQuota { .. } | Op::Fence { .. } | Op::Drain { .. } => {
-                Err(denied(caller, "do this", "it is for admins"))
+                Err(denied(caller, "do this", "only admins may"))
             }
         }
     }
@@ -108,13 +112,13 @@ fn denied(caller: &Caller, what: &str, why: &str) -> Error {
     Error::new(Kind::Denied, format!("user {} may not {what}: {why}", caller.user))
 }
 
-/// One who is bound by owners and modes, and what there is.
+/// The permission checks of one caller, who is not a superuser.
 struct PermissionCheck<'a> {
     namespace: &'a Namespace,
     caller: &'a Caller,
 }
 
-/// What is at a path, and the folder nearest to it that is there: its own, if it is.
+/// The inode at a path, if it exists, and the nearest existing folder in the path.
 struct Found<'a> {
     inode: Option<&'a Inode>,
     folder: &'a Inode,
@@ -137,7 +141,7 @@ impl<'a> PermissionCheck<'a> {
         self.demand_of("", inode, bits, path, what)
     }
 
-    /// The same of a folder above `path`.
+    /// Like [`Self::demand`], for an ancestor folder of `path`.
     fn demand_above(
         &self,
         folder: (&Inode, &str),
@@ -150,7 +154,7 @@ impl<'a> PermissionCheck<'a> {
 
     fn demand_of(
         &self,
-        whose: &str,
+        subject: &str,
         inode: &Inode,
         bits: u32,
         path: &DfsPath,
@@ -161,10 +165,11 @@ impl<'a> PermissionCheck<'a> {
         }
         let (owner, group, mode) = (&inode.owner, &inode.group, inode.mode);
         let what = format!("{what} {path}");
-        Err(denied(self.caller, &what, &format!("{whose}owner {owner}, group {group}, mode {mode:o}")))
+        Err(denied(self.caller, &what, &format!("{subject}owner {owner}, group {group}, mode {mode:o}")))
     }
 
-    /// Goes as far as there is something, if the caller may.
+    /// Looks up the path as far as it exists. Fails if the caller may not traverse one of its
+    /// folders.
     fn find(&self, path: &DfsPath) -> Result<Found<'a>, Error> {
         let root = self.namespace.inode(ROOT).expect("there is always a root");
         let (mut id, mut at) = (ROOT, root);
@@ -175,7 +180,7 @@ impl<'a> PermissionCheck<'a> {
                 return Ok(found);
             }
             let here = if walked.is_empty() { "/" } else { &walked };
-            self.demand_above((at, here), EXECUTE, path, "go to")?;
+            self.demand_above((at, here), EXECUTE, path, "access")?;
             here.clone_into(&mut found.folder_path);
             found.folder = at;
             let child = self.namespace.child(id, name).ok().flatten();
@@ -190,58 +195,58 @@ impl<'a> PermissionCheck<'a> {
         Ok(found)
     }
 
-    /// To put something there, in place of what may be there.
+    /// Checks that the caller may create the path or replace an existing file.
     fn put(&self, path: &DfsPath) -> Result<(), Error> {
         let Found { inode, folder, folder_path } = self.find(path)?;
-        self.demand_above((folder, &folder_path), WRITE | EXECUTE, path, "make")?;
-        inode.map_or(Ok(()), |inode| self.unstick(folder, inode, path))
+        self.demand_above((folder, &folder_path), WRITE | EXECUTE, path, "create")?;
+        inode.map_or(Ok(()), |inode| self.check_sticky(folder, inode, path))
     }
 
-    /// To take away what is there, with everything in it if it is to be destroyed.
+    /// Checks that the caller may remove the path. With `destroy`, also its contents.
     fn remove(&self, path: &DfsPath, destroy: bool) -> Result<(), Error> {
         let Found { inode, folder, folder_path } = self.find(path)?;
         let Some(inode) = inode else { return Ok(()) };
         self.demand_above((folder, &folder_path), WRITE | EXECUTE, path, "remove")?;
-        self.unstick(folder, inode, path)?;
-        if destroy { self.empty(inode, path) } else { Ok(()) }
+        self.check_sticky(folder, inode, path)?;
+        if destroy { self.check_empty(inode, path) } else { Ok(()) }
     }
 
-    fn unstick(&self, folder: &Inode, inode: &Inode, path: &DfsPath) -> Result<(), Error> {
+    fn check_sticky(&self, folder: &Inode, inode: &Inode, path: &DfsPath) -> Result<(), Error> {
         let own = [folder, inode].iter().any(|inode| *inode.owner == *self.caller.user);
         if folder.mode & STICKY == 0 || own {
             return Ok(());
         }
-        let why = format!("it is {}'s, and its folder is sticky", inode.owner);
+        let why = format!("its owner is {}, and its folder is sticky", inode.owner);
         Err(denied(self.caller, &format!("remove {path}"), &why))
     }
 
-    /// Every folder below that has something in it must be the caller's to empty.
-    fn empty(&self, inode: &'a Inode, path: &DfsPath) -> Result<(), Error> {
+    /// Checks that the caller may empty all non-empty folders below the inode.
+    fn check_empty(&self, inode: &'a Inode, path: &DfsPath) -> Result<(), Error> {
         let mut left = vec![inode];
         while let Some(inode) = left.pop() {
             let Some(folder) = inode.folder().filter(|folder| !folder.children.is_empty()) else { continue };
-            self.demand(inode, READ | WRITE | EXECUTE, path, "empty what is in")?;
+            self.demand(inode, READ | WRITE | EXECUTE, path, "delete the contents of")?;
             for child in folder.children.values().filter_map(|child| self.namespace.inode(*child)) {
-                self.unstick(inode, child, path)?;
+                self.check_sticky(inode, child, path)?;
                 left.push(child);
             }
         }
         Ok(())
     }
 
-    /// To have its bytes.
+    /// Checks that the caller may read the file.
     fn read(&self, path: &DfsPath) -> Result<(), Error> {
         let inode = self.find(path)?.inode;
         inode.map_or(Ok(()), |inode| self.demand(inode, READ, path, "read"))
     }
 
-    /// To change a file.
+    /// Checks that the caller may change the file.
     fn write(&self, path: &DfsPath) -> Result<(), Error> {
         let inode = self.find(path)?.inode;
         inode.map_or(Ok(()), |inode| self.demand(inode, WRITE, path, "write"))
     }
 
-    /// The same by its id. Its writer went through the folders when it opened it.
+    /// Like [`Self::write`], by file ID. The folders were checked when the writer opened the file.
     fn write_to(&self, file: FileId) -> Result<(), Error> {
         let Some((inode, path)) = self.namespace.inode(file).zip(self.namespace.path_of(file)) else {
             return Ok(());
@@ -259,10 +264,10 @@ impl<'a> PermissionCheck<'a> {
     ) -> Result<(), Error> {
         let Some(inode) = self.find(path)?.inode else { return Ok(()) };
         if owner.is_some_and(|owner| *owner != *inode.owner) {
-            return Err(denied(self.caller, &format!("give {path} to another"), "that is for admins"));
+            return Err(denied(self.caller, &format!("change the owner of {path}"), "only admins may"));
         }
         if others && *inode.owner != *self.caller.user {
-            let why = format!("it is {}'s", inode.owner);
+            let why = format!("its owner is {}", inode.owner);
             return Err(denied(self.caller, &format!("change {path}"), &why));
         }
         let foreign =

@@ -1,4 +1,5 @@
-//! A damaged edit log on a real disk: refused with its place, and after `--recover` nothing old is taken for new.
+//! A damaged edit log on a real disk: it is refused with its position, and after `--recover` no old
+//! replica is taken for a new one.
 
 use super::{
     driver::now_since,
@@ -18,7 +19,7 @@ use std::{fs, os::unix::fs::FileExt, path::Path, time::Instant};
 const ANSWERS: usize = 1000;
 const NONCE: Nonce = Nonce(7);
 
-/// A NameNode without its threads, and one DataNode's identity.
+/// A NameNode without its threads, and a DataNode.
 struct Bench {
     storage: Storage,
     state: State,
@@ -74,7 +75,7 @@ impl Bench {
         self.state.full_report(self.now, node(number), Incarnation(1), 0, true, replicas).unwrap();
     }
 
-    /// A closed file of one block of ten bytes, on the only node there is.
+    /// Creates a closed file with one block of ten bytes on the only node.
     fn file(&mut self, at: &str) -> (FileId, BlockId) {
         let holder = || "w".to_owned();
         let created = self.ask(Op::Create {
@@ -109,7 +110,7 @@ impl Bench {
     }
 }
 
-/// Flips a byte in the middle of the only segment.
+/// Changes a byte in the middle of the only segment.
 fn damage(folder: &Path) -> String {
     let mut segments = fs::read_dir(folder.join("edits")).unwrap().flatten();
     let path =
@@ -141,8 +142,8 @@ fn after_recovery_ids_are_not_reused_and_late_nodes_are_rejected() {
     assert!(!folder.path().join("RECOVERING").exists());
     let lost: Vec<_> =
         made.iter().filter(|(_, block)| bench.state.namespace().block(*block).is_none()).collect();
-    assert!((1..20).contains(&lost.len()), "some went, some stayed: {}", lost.len());
-    // New blocks go to another node; the one with the old replicas comes late.
+    assert!((1..20).contains(&lost.len()), "some records are lost and some are kept: {}", lost.len());
+    // New blocks are written to another node. The node with the old replicas registers later.
     bench.register(2);
     let (file, block) = bench.file("/new");
     assert!(made.iter().all(|(old_file, old_block)| *old_file < file && *old_block < block));
@@ -156,7 +157,7 @@ fn after_recovery_ids_are_not_reused_and_late_nodes_are_rejected() {
     bench.state.invariants().unwrap();
     drop(bench);
     let bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
-    assert!(bench.state.namespace().next_block() > block.0, "and it is durable");
+    assert!(bench.state.namespace().next_block() > block.0, "the ID is durable");
 }
 
 #[test]
@@ -179,7 +180,7 @@ fn new_namespace_has_tmp_and_user_and_each_start_raises_epoch_and_ids() {
     assert!(later_file.0 > file.0 + (1 << 19) && later_block.0 > block.0 + (1 << 19), "ids jump");
     drop(bench);
 
-    // An operator's acceptance is newer than anything a DataNode can have seen.
+    // The epoch of an accepted namespace is higher than any that a DataNode can have stored.
     let bench = Bench::open(folder.path(), Recovery::DropDamaged).unwrap();
     assert!(bench.state.namespace().epoch() > 1_000_000_000_000);
 }
@@ -191,7 +192,7 @@ fn a_recovery_that_was_interrupted_is_finished_by_the_next_start() {
     bench.register(1);
     let (_, block) = bench.file("/f");
     drop(bench);
-    // As after a crash between dropping the damaged part and dealing with it.
+    // As after a crash between dropping the damaged records and finishing the recovery.
     fs::write(folder.path().join("RECOVERING"), "recover\n").unwrap();
     let bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
     assert!(bench.state.namespace().next_block() > block.0 + (1 << 31));
@@ -214,10 +215,10 @@ fn missing_edit_log_is_rejected_and_recovery_reuses_no_id() {
     bench.register(1);
     bench.report(1, &[block]);
     let (_, new) = bench.file("/g");
-    assert!(new.0 > block.0 + (1 << 31), "{new} is far from what was lost");
+    assert!(new.0 > block.0 + (1 << 31), "{new} is far above the lost IDs");
     assert!(bench.state.safemode().reason.contains("future_blocks 1"), "and the old block is kept");
 
-    // And all of it once more, at another time.
+    // The same again, at another time.
     drop(bench);
     fs::remove_dir_all(folder.path().join("edits")).unwrap();
     let before = now_since(Instant::now()).wall_ms;
@@ -230,7 +231,7 @@ fn missing_edit_log_is_rejected_and_recovery_reuses_no_id() {
     assert!(bench.state.safemode().reason.contains("future_blocks 2"), "and the old ones are kept");
 }
 
-/// A disk on which nothing is ever written until it is let go.
+/// A disk on which writes block until it is released.
 #[derive(Clone)]
 struct HungDisk {
     real: std::sync::Arc<journal::disk::RealDisk>,
@@ -313,10 +314,11 @@ fn while_the_disk_hangs_changes_are_refused_before_anything_is_applied() {
             driver.log().append(&vec![0; bytes]).unwrap();
         }
     }
-    // The refusal itself waits for the disk before it is let out, so it is read after the disk came back.
+    // The refusal is also returned only after the disk works again, so it is read afterwards.
     let asked = std::thread::scope(|scope| {
         let asked = scope.spawn(|| runtime.block_on(driver.submit(request(), |_, outcome| Ok(outcome))));
-        // Long enough to come to the refusal; were it not refused, it would be applied after all and seen below.
+        // Long enough to reach the refusal. Without it, the operation would be applied later and be
+        // visible below.
         std::thread::sleep(std::time::Duration::from_millis(300));
         drop(hanging);
         asked.join().unwrap()

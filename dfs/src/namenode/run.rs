@@ -1,4 +1,4 @@
-//! A NameNode from start to stop: open the folder, serve, tick, snapshot, end in order.
+//! Runs a NameNode: opens the folder, serves, ticks, makes snapshots, and stops in order.
 
 use super::{
     Settings,
@@ -19,38 +19,38 @@ use security::{Guard, Role, SecurityError};
 use std::{io, sync::Arc, time::Instant};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-/// The name under which the health service says whether changes are accepted: `NOT_SERVING` in safemode. The NameNode
-/// itself is `SERVING` then: DataNodes must reach it for safemode to end, so a supervisor must not take it out of
-/// service.
+/// The name under which the health service reports whether changes are accepted: `NOT_SERVING` in
+/// safemode. The NameNode itself stays `SERVING`: DataNodes must reach it to end safemode, so a
+/// supervisor must not stop it.
 pub const WRITABLE_SERVICE: &str = "fermata.dfs.v1.NameNode/writable";
 
 /// Why a NameNode ended.
 #[derive(Debug, thiserror::Error)]
 pub enum NameNodeError {
-    /// The folder is in use.
+    /// The folder is in use by another process.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The folder cannot be used.
+    /// The contents of the folder cannot be used.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// What it asks of callers cannot be used.
+    /// A credential, key or certificate cannot be used.
     #[error(transparent)]
     Security(#[from] SecurityError),
-    /// The address cannot be served on.
+    /// The address cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The edit log failed.
     #[error(transparent)]
     Log(#[from] LogFailed),
-    /// Serving failed.
+    /// The server failed.
     #[error("cannot serve: {0}")]
     Serve(#[from] tonic::transport::Error),
-    /// The system would not.
+    /// An operation of the operating system failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Runs a NameNode until it is told to stop or its log fails.
+/// Runs a NameNode until it is stopped or its log fails.
 pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result<(), NameNodeError> {
     let started = Instant::now();
     let settings = &config.namenode;
@@ -74,11 +74,18 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     health.set_serving::<NameNodeServer<ClientService>>().await;
     let blocks = guard.blocks();
     let lease_ms = settings.lease.0.as_millis() as u64;
-    let (jobs, of) = (guard.jobs(), driver.clone());
+    let (jobs, client_driver) = (guard.jobs(), driver.clone());
     let enforces = guard.enforces();
-    let service =
-        ClientService { driver: of, lease_ms, blocks: blocks.clone(), jobs, enforces, lost_edits: lost };
-    // What the log can hold may be asked for: the commit of a job of many parts is one request.
+    let service = ClientService {
+        driver: client_driver,
+        lease_ms,
+        blocks: blocks.clone(),
+        jobs,
+        enforces,
+        lost_edits: lost,
+    };
+    // A request may be as large as a record of the log, because the commit of a job with many parts
+    // is one request.
     let server = guard
         .server()?
         .add_service(health_service)
@@ -91,41 +98,44 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
         .serve_with_incoming(incoming);
 
     args.write_ready(&addr.to_string())?;
-    tracing::info!(%addr, dir = %settings.dir.display(), "namenode serves");
+    tracing::info!(%addr, dir = %settings.dir.display(), "NameNode serves");
     tokio::select! {
         ended = server => ended?,
         failed = driver.log().failed() => return Err(failed.into()),
         never = housekeeping(&driver, settings, health) => match never {},
         () = stop_signal() => {}
     }
-    // What was answered is durable; what is still in flight will be asked again.
-    tracing::info!("namenode stops");
-    // Sealed: at the next start nothing can be torn, and whatever is missing is a loss.
+    // All answered requests are durable. Clients retry the others.
+    tracing::info!("NameNode stops");
+    // The log is closed with a seal. At the next start an incomplete record is then a loss and not
+    // a torn write.
     Ok(driver.log().close()?)
 }
 
-/// Ticks forever, and has a snapshot made whenever the edits since the last have grown.
+/// Ticks forever, and starts a snapshot when the edits since the last one have grown enough.
 async fn housekeeping(
     driver: &Arc<Driver>,
     settings: &NameNodeConfig,
     health: HealthReporter,
 ) -> std::convert::Infallible {
     let mut writable = None;
-    let answers = settings.retry_cache;
+    let retry_cache = settings.retry_cache;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut snapshots = SnapshotPolicy::new(settings.snapshot_bytes.0, settings.disk_reserve.0);
     loop {
         ticks.tick().await;
         if let Err(error) = driver.tick() {
-            tracing::error!(%error, "tick");
+            tracing::error!(%error, "the periodic work of the NameNode failed");
         }
         let now = !driver.in_safemode();
         if writable.replace(now) != Some(now) {
             let status = if now { ServingStatus::Serving } else { ServingStatus::NotServing };
             health.set_service_status(WRITABLE_SERVICE, status).await;
         }
-        let making = driver.clone();
-        snapshots.check(driver.log(), move || storage::snapshot(making.log(), &making.cluster_id(), answers));
+        let snapshot_driver = driver.clone();
+        snapshots.check(driver.log(), move || {
+            storage::snapshot(snapshot_driver.log(), &snapshot_driver.cluster_id(), retry_cache)
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! The NameNode's gRPC services: each method is one line of translation around the driver.
+//! The gRPC services of the NameNode. Each method only converts messages and calls the driver.
 
 use super::{
     driver::Driver,
@@ -14,25 +14,25 @@ use security::{ActiveJobs, BlockKey, Identity, Jobs, Role};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
-/// Entries in one page of a listing, at the most and by default.
+/// Default and maximum number of entries per page.
 const PAGE: usize = 1000;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Serves clients.
+/// The service for clients.
 pub(crate) struct ClientService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) lease_ms: u64,
     pub(crate) blocks: BlockKey,
-    /// Whose tasks are still let in.
+    /// The active jobs, whose tasks have valid tokens.
     pub(crate) jobs: Arc<Jobs>,
-    /// Whether owners and modes bind callers: then each user needs a home folder.
+    /// Whether permissions are enforced. If so, each user needs a home folder.
     pub(crate) enforces: bool,
-    /// What was cut or dropped from the edit log at this start.
+    /// Description of the edits that were dropped from the edit log at this start.
     pub(crate) lost_edits: Option<String>,
 }
 
-/// Serves DataNodes.
+/// The service for DataNodes.
 pub(crate) struct DataNodeService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) heartbeat_ms: u64,
@@ -43,7 +43,8 @@ fn page(limit: u32) -> usize {
     if limit == 0 { PAGE } else { (limit as usize).min(PAGE) }
 }
 
-/// An outcome that the operation cannot have had is a bug in the state machine, not the caller's doing.
+/// An outcome that the operation cannot have. This is a bug of the state machine and not an error
+/// of the caller.
 fn unexpected(outcome: &Outcome) -> Error {
     Error::new(Kind::Unavailable, format!("internal error: unexpected outcome {outcome:?}"))
 }
@@ -64,20 +65,20 @@ impl ClientService {
         Ok(Response::new(self.driver.submit(request, answer).await?))
     }
 
-    /// Who asks; a person's first call makes the home folder.
+    /// Returns the caller. The first call of a person creates their home folder.
     fn caller<M>(&self, request: &Request<M>) -> Result<Caller, Error> {
         self.ensure_home(request);
         wire::caller(request)
     }
 
     fn ensure_home<M>(&self, request: &Request<M>) {
-        let Ok(who) = Identity::of(request.extensions()) else { return };
-        let is_person = match who.role {
+        let Ok(identity) = Identity::of(request.extensions()) else { return };
+        let is_person = match identity.role {
             Some(role) => matches!(role, Role::User | Role::Admin),
             None => self.enforces,
         };
         if is_person {
-            self.driver.ensure_home(&who.name);
+            self.driver.ensure_home(&identity.name);
         }
     }
 
@@ -154,7 +155,7 @@ impl NameNode for ClientService {
         let new =
             self.driver.adjust(|state, now| state.report_bad_replica(now, &caller, block, node)).await?;
         let reason = printable(&reason);
-        tracing::debug!(%block, %node, user = caller.user, reason, new, "a client asks for a check of a replica");
+        tracing::debug!(%block, %node, user = caller.user, reason, new, "a client requests a check of a replica");
         Ok(Response::new(pb::ReportBadReplicaReply {}))
     }
 
@@ -169,7 +170,7 @@ impl NameNode for ClientService {
         self.query(|state| {
             state.permit(&caller, &path, if for_create { Need::Create } else { Need::Traverse })?;
             if for_create {
-                state.check_room(&path, entries)?;
+                state.check_quotas(&path, entries)?;
             }
             Ok(pb::StatReply { status: Some(wire::status(state.stat(&path)?)) })
         })
@@ -243,7 +244,7 @@ impl NameNode for ClientService {
     ) -> Answer<pb::ReportActiveJobsReply> {
         let pb::ReportActiveJobsRequest { scope, epoch, next, live } = request.into_inner();
         if !self.jobs.update(&scope, ActiveJobs { epoch, next, live: live.into_iter().collect() }) {
-            let message = format!("{scope}: epoch {epoch} is over, a newer one has taken its place: stop");
+            let message = format!("{scope}: epoch {epoch} has ended, a newer epoch has begun: stop");
             return Err(Error::new(Kind::Fenced, message).into());
         }
         Ok(Response::new(pb::ReportActiveJobsReply {}))

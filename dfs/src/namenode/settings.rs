@@ -1,11 +1,11 @@
-//! The numbers the NameNode's state goes by, in plain milliseconds and bytes.
+//! The settings of the state of the NameNode, in milliseconds and bytes.
 
 use super::op::Quota;
 use daemon::config::NameNodeConfig;
 
-/// Limits and periods; meanings as in `[namenode]` of `fermata.toml`.
+/// Limits and periods, documented as `[namenode]` of `fermata.toml`.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "daemon::config::NameNodeConfig says what each means")]
+#[allow(missing_docs, reason = "daemon::config::NameNodeConfig documents the fields")]
 pub struct Settings {
     pub replication: u32,
     pub replication_max: u32,
@@ -49,7 +49,7 @@ impl From<&NameNodeConfig> for Settings {
     }
 }
 
-/// The quota of a new home folder and of `/tmp`; a limit of 0 in the configuration is no limit.
+/// The quota of a new home folder and of `/tmp`. A 0 in the configuration means no limit.
 pub(super) fn default_quota(config: &NameNodeConfig) -> Quota {
     let limit = |value: u64| (value > 0).then_some(value);
     Quota { files: limit(config.default_quota_files), space: limit(config.default_quota_space.0) }

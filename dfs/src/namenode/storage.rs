@@ -1,7 +1,9 @@
-//! The NameNode's folder: who it belongs to, its namespace read back from snapshot and edits, and new snapshots.
 //!
-//! A snapshot is made from files, not from memory (ADR 0007): the live state is never held up, and each one
-//! proves that what is on disk can be replayed.
+//! The folder of the NameNode: identity, loading of the namespace from snapshot and edits, and new
+//! snapshots.
+//!
+//! A snapshot is made from the files and not from memory (ADR 0007). The live state is not blocked,
+//! and each snapshot proves that the files on disk can be replayed.
 
 use super::{
     driver::now_since,
@@ -19,7 +21,7 @@ const OWNER: Owner = Owner { name: "NameNode", log: "edit log", folder: "edits" 
 /// Why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// The folder, or the edit log in it.
+    /// The folder, or the edit log in it, cannot be opened.
     #[error(transparent)]
     Home(#[from] HomeError),
     /// The edit log cannot be read.
@@ -28,29 +30,31 @@ pub enum StorageError {
     /// The log failed while it was in use.
     #[error(transparent)]
     Failed(#[from] LogFailed),
-    /// A record reads well but makes no sense: another build's or another cluster's.
+    /// A record is readable but does not fit: another build or another cluster has written it.
     #[error(
-        "edit log: record {seq} does not fit: {why}; the files are whole, so another build or another cluster \
-         wrote them: start the build that wrote them, or restore the folder from a copy"
+        "edit log: record {seq} does not fit: {why}; the files are not damaged, so another build or another cluster \
+         has written them: use that build, or restore the folder from a copy"
     )]
     Record {
-        /// Its number; 0 for the snapshot.
+        /// The sequence number of the record; 0 for the snapshot.
         seq: u64,
-        /// What is wrong.
+        /// What does not fit.
         why: String,
     },
 }
 
-/// A NameNode's folder, opened and read.
+/// The open folder of a NameNode and its namespace.
 pub(crate) struct Storage {
     pub(crate) log: Log,
     pub(crate) namespace: Namespace,
-    /// What was cut or dropped from the edit log at this start, for the operator.
+    /// Description of the records that were dropped from the edit log at this start, for the
+    /// operator.
     pub(crate) lost: Option<String>,
 }
 
 impl Storage {
-    /// Opens the folder, formatting it if it is empty, and records the start. The caller holds its lock.
+    /// Opens the folder, initialises it if it is empty, and records the start. The caller has
+    /// locked it.
     pub(crate) fn open(
         folder: &Path,
         recovery: Recovery,
@@ -59,18 +63,19 @@ impl Storage {
         let home = Home::open(OWNER, folder, recovery)?;
         let namespace = load(home.replay, &home.cluster_id, config.retry_cache)?;
         let mut storage = Self { log: home.log, namespace, lost: home.lost };
-        // Dropped records may hold the latest starts. Only an operator may have DataNodes accept the namespace all the
-        // same; an unfinished write that was cut had not been acknowledged to any of them.
+        // Dropped records may contain the latest starts. Then DataNodes must accept the namespace
+        // only if an operator has requested the recovery. An incomplete write at the end of the log
+        // was never acknowledged to a DataNode.
         storage.start(home.recovery_requested, default_quota(config))?;
         if let Some(lost) = &storage.lost {
-            tracing::error!("{lost}: what was written last may be lost");
+            tracing::error!("{lost}: the last changes may be lost");
             storage.report_loss();
         }
         home.recovering.done()?;
         Ok(storage)
     }
 
-    /// Makes a new start durable: a higher epoch, and ids that no lost record can have used.
+    /// Makes a new start durable: a higher epoch, and IDs that no lost record can have used.
     pub(crate) fn start(&mut self, accept: bool, tmp_quota: Quota) -> Result<(), StorageError> {
         let at_ms = now_since(Instant::now()).wall_ms;
         let record = self.namespace.start_record(at_ms, StartId::random(), accept, tmp_quota);
@@ -79,7 +84,7 @@ impl Storage {
             .map_err(|error| StorageError::Record { seq: 0, why: error.to_string() })?;
         let appended = self.log.append(&codec::encode(&record)).map_err(|error| match error {
             AppendError::Failed(failed) => failed,
-            AppendError::TooLarge { .. } => unreachable!("a few small edits"),
+            AppendError::TooLarge { .. } => unreachable!("the record of a start is small"),
         })?;
         self.log.sync(appended)?;
         Ok(())
@@ -87,62 +92,68 @@ impl Storage {
 
     fn report_loss(&self) {
         let next_block = self.namespace.next_block();
-        tracing::error!(next_block, "records are lost: new ids begin far above theirs");
+        tracing::error!(
+            next_block,
+            "records are lost: new IDs start above all IDs that the lost records can have used"
+        );
         if self.namespace.blocks_len() == 0 {
             tracing::error!(
-                "NOTHING IS LEFT: after recovery the namespace is EMPTY; the DataNodes' blocks are kept, \
-                 so stop here and restore the edit log from a copy if there is one"
+                "the namespace is EMPTY after the recovery; the blocks on the DataNodes are kept, \
+                 so stop the NameNode and restore the edit log from a copy if there is one"
             );
         }
     }
 
-    /// For crash tests: opens the log on any disk and replays it. Also tells whether records may have been dropped:
-    /// then [`Self::start`] must accept the namespace.
+    /// For crash tests: opens the log on any disk and replays it. Also returns whether records may
+    /// have been dropped; if so, [`Self::start`] must accept the namespace.
     #[cfg(test)]
     pub(crate) fn open_log(
         disk: std::sync::Arc<dyn journal::disk::Disk>,
         cluster_id: &str,
         recovery: Recovery,
-        answers: usize,
+        retry_cache: usize,
     ) -> Result<(Self, bool), StorageError> {
         let opened = journal::home::open_log(OWNER, disk, recovery)?;
         let lost = opened.torn.is_some() || !opened.dropped.is_empty();
-        let namespace = load(opened.replay, cluster_id, answers)?;
+        let namespace = load(opened.replay, cluster_id, retry_cache)?;
         Ok((Self { log: opened.log, namespace, lost: None }, lost))
     }
 }
 
-/// Snapshot and records, one by one, into a namespace.
-fn load(mut replay: Replay, cluster_id: &str, answers: usize) -> Result<Namespace, StorageError> {
+/// Loads the snapshot and the records into a namespace.
+fn load(mut replay: Replay, cluster_id: &str, retry_cache: usize) -> Result<Namespace, StorageError> {
     let no_fit = |seq: u64| move |error: ApplyError| StorageError::Record { seq, why: error.to_string() };
     let no_parse =
         |seq: u64| move |error: codec::CodecError| StorageError::Record { seq, why: error.to_string() };
-    let mut loader = (replay.snapshot_seq() > 0).then(|| SnapshotLoader::with_retry_cache(answers));
+    let mut loader = (replay.snapshot_seq() > 0).then(|| SnapshotLoader::with_retry_cache(retry_cache));
     let mut namespace = None;
     while let Some(item) = replay.next()? {
         match item {
             Item::Snapshot(bytes) => {
                 let item = codec::decode(bytes).map_err(no_parse(0))?;
                 loader
-                    .get_or_insert_with(|| SnapshotLoader::with_retry_cache(answers))
+                    .get_or_insert_with(|| SnapshotLoader::with_retry_cache(retry_cache))
                     .take(item)
                     .map_err(no_fit(0))?;
             }
             Item::Record { seq, bytes } => {
                 let record: Record = codec::decode(bytes).map_err(no_parse(seq))?;
                 if namespace.is_none() {
-                    namespace = Some(finish(loader.take(), cluster_id, answers)?);
+                    namespace = Some(finish(loader.take(), cluster_id, retry_cache)?);
                 }
-                namespace.as_mut().expect("set just above").apply(&record).map_err(no_fit(seq))?;
+                namespace.as_mut().expect("it was set above").apply(&record).map_err(no_fit(seq))?;
             }
         }
     }
     let namespace = match namespace {
         Some(namespace) => namespace,
-        None => finish(loader.take(), cluster_id, answers)?,
+        None => finish(loader.take(), cluster_id, retry_cache)?,
     };
     if namespace.cluster_id() != cluster_id {
-        let why = format!("snapshot is of cluster {}, VERSION says {cluster_id}", namespace.cluster_id());
+        let why = format!(
+            "the snapshot belongs to cluster {}, but VERSION has {cluster_id}",
+            namespace.cluster_id()
+        );
         return Err(StorageError::Record { seq: 0, why });
     }
     Ok(namespace)
@@ -151,20 +162,20 @@ fn load(mut replay: Replay, cluster_id: &str, answers: usize) -> Result<Namespac
 fn finish(
     loader: Option<SnapshotLoader>,
     cluster_id: &str,
-    answers: usize,
+    retry_cache: usize,
 ) -> Result<Namespace, StorageError> {
     if let Some(loader) = loader {
         return loader.finish().map_err(|error| StorageError::Record { seq: 0, why: error.to_string() });
     }
     let mut namespace = Namespace::new(cluster_id);
-    namespace.set_retry_cache_limit(answers);
+    namespace.set_retry_cache_limit(retry_cache);
     Ok(namespace)
 }
 
-/// Makes a snapshot of everything logged so far. Blocking, and meant for a thread of its own.
-pub(crate) fn snapshot(log: &Log, cluster_id: &str, answers: usize) -> Result<(), StorageError> {
+/// Writes a snapshot of all records so far. Blocks, so it should run on its own thread.
+pub(crate) fn snapshot(log: &Log, cluster_id: &str, retry_cache: usize) -> Result<(), StorageError> {
     let upto = log.rotate()?;
-    let namespace = load(log.replay_closed(upto)?, cluster_id, answers)?;
+    let namespace = load(log.replay_closed(upto)?, cluster_id, retry_cache)?;
     let mut writer = log.snapshot_writer(upto)?;
     let mut buffer = Vec::new();
     for item in namespace.items() {

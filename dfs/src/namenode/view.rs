@@ -1,6 +1,8 @@
-//! What the NameNode's state shows of itself: plain answers, field for field as in namenode.proto.
 //!
-//! Deliberately absent: wire types. The driver turns these into them.
+//! The results of queries to the state of the NameNode, with the same fields as in
+//! `namenode.proto`.
+//!
+//! Deliberately absent: wire types. The driver converts to them.
 
 use crate::{
     ids::{BlockId, FileId, NodeUuid, Nonce},
@@ -11,284 +13,287 @@ use crate::{
 /// A file or folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileStatus {
-    /// Where it is now.
+    /// The present path of the file.
     pub path: DfsPath,
-    /// A folder.
+    /// Whether this is a folder.
     pub is_dir: bool,
-    /// Its id, which outlives its name.
+    /// The ID, which does not change when the file is renamed.
     pub file_id: FileId,
-    /// Bytes that can be read; 0 for a folder.
+    /// Number of readable bytes; 0 for a folder.
     pub length: u64,
-    /// Replicas wanted; 0 for a folder.
+    /// Wanted number of replicas; 0 for a folder.
     pub replication: u32,
-    /// Largest block; 0 for a folder.
+    /// Maximum length of a block; 0 for a folder.
     pub block_size: u64,
-    /// Who made it.
+    /// The user that owns the file.
     pub owner: String,
-    /// Its group.
+    /// The group of the file.
     pub group: String,
     /// Permission bits.
     pub mode: u32,
-    /// Wall clock of the last change.
+    /// Wall clock time of the last modification.
     pub modified_ms: u64,
-    /// Access times are not kept: the same as `modified_ms`.
+    /// The same as `modified_ms`, because access times are not recorded.
     pub accessed_ms: u64,
-    /// A writer holds it.
+    /// Whether the file is open for writing.
     pub open: bool,
-    /// How many blocks it has, unfinished ones included.
+    /// Number of blocks, including uncommitted ones.
     pub blocks: u32,
-    /// Limits of a folder, when any is set.
+    /// The quota of a folder, if one is set.
     pub quota: Option<Quota>,
 }
 
-/// Where to reach a DataNode.
+/// The address of a DataNode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAddress {
-    /// Its name.
+    /// The name of the node.
     pub node: String,
-    /// Its identity.
+    /// The ID of the DataNode.
     pub uuid: NodeUuid,
-    /// `host:port` of the bulk protocol.
+    /// Address of the bulk protocol, `host:port`.
     pub data_addr: String,
-    /// Its rack.
+    /// The rack of the node.
     pub rack: String,
-    /// Unix socket for readers on its machine; empty if none.
+    /// Path of the Unix socket for readers on its machine; empty if there is none.
     pub local_socket: String,
-    /// Its host.
+    /// The host name of the node.
     pub host: String,
 }
 
-/// A block and where it is.
+/// A block and its nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocatedBlock {
-    /// Which.
+    /// The ID of the block.
     pub block: BlockId,
-    /// Its nonce: replicas with another are of another block.
+    /// The nonce of the block. A replica with another nonce belongs to another block.
     pub nonce: Nonce,
-    /// Of its first byte in the file.
+    /// Offset of the block in the file.
     pub offset: u64,
-    /// Its bytes; 0 while it is being written.
+    /// Length in bytes; 0 while the block is being written.
     pub length: u64,
-    /// Nearest to the reader first; in pipeline order for a new block.
+    /// The nodes, nearest to the reader first; for a new block, in pipeline order.
     pub nodes: Vec<NodeAddress>,
-    /// Names of nodes that are there and have a damaged replica.
+    /// Names of live nodes with a damaged replica.
     pub damaged_on: Vec<String>,
 }
 
-/// What a folder (or file) holds, itself not counted for a folder.
+/// The size of a file or of the contents of a folder. The folder itself is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Files below.
+    /// Number of files.
     pub files: u64,
-    /// Folders below.
+    /// Number of folders.
     pub dirs: u64,
-    /// Their bytes.
+    /// Sum of the lengths in bytes.
     pub bytes: u64,
-    /// Bytes times replication; a block counts once it is committed.
+    /// Sum of length times replication, in bytes. A block counts when it is committed.
     pub space: u64,
-    /// Limits, if any is set.
+    /// The quota, if one is set.
     pub quota: Option<Quota>,
 }
 
-/// One page of a check.
+/// A page of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FsckPage {
-    /// Files that are not healthy.
+    /// The files that have a problem.
     pub problems: Vec<FsckFile>,
-    /// Files looked at.
+    /// Number of checked files.
     pub files: u64,
-    /// Their blocks.
+    /// Number of blocks of these files.
     pub blocks: u64,
-    /// Their bytes.
+    /// Total length of these files in bytes.
     pub bytes: u64,
-    /// There is another page.
+    /// Whether there are more files.
     pub more: bool,
-    /// The last file looked at: `start_after` of the next page.
+    /// The last checked file, which is `start_after` of the next page.
     pub last_path: Option<DfsPath>,
 }
 
 /// A file with a problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FsckFile {
-    /// Which.
+    /// The path of the file.
     pub path: DfsPath,
-    /// A writer holds it.
+    /// Whether the file is open for writing.
     pub open: bool,
-    /// Its blocks with a problem.
+    /// The blocks that have a problem.
     pub blocks: Vec<FsckBlock>,
 }
 
 /// A block with a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FsckBlock {
-    /// Which.
+    /// The ID of the block.
     pub block: BlockId,
-    /// Its bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Replicas wanted.
+    /// Wanted number of replicas.
     pub wanted: u32,
-    /// Good replicas on nodes that stay.
+    /// Number of good replicas on staying nodes.
     pub live: u32,
-    /// Damaged replicas.
+    /// Number of damaged replicas.
     pub corrupt: u32,
-    /// Good replicas on nodes that leave.
+    /// Number of good replicas on draining nodes.
     pub draining: u32,
 }
 
-/// Whether and why changes are refused.
+/// The state of safemode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SafemodeStatus {
-    /// Changes are refused.
+    /// Whether changes are refused.
     pub on: bool,
-    /// Why; may also hold a warning while off.
+    /// Why changes are refused. May contain a warning if they are not.
     pub reason: String,
-    /// Blocks with a reported replica.
+    /// Number of blocks with a reported replica.
     pub blocks_seen: u64,
-    /// Blocks that must be seen.
+    /// Number of blocks that must be reported before safemode ends.
     pub blocks_needed: u64,
 }
 
-/// How a DataNode is.
+/// The state of a DataNode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeState {
-    /// Heard of.
+    /// Heartbeats arrive.
     Live,
-    /// Silent for a while: not used for new blocks.
+    /// Heartbeats are late. The node gets no new blocks.
     Suspect,
-    /// Silent for long: its replicas do not count.
+    /// Heartbeats have been missing for too long. The replicas of the node do not count.
     Dead,
-    /// Being emptied.
+    /// The blocks of the node are being copied to other nodes.
     Draining,
-    /// Everything it has is elsewhere too.
+    /// All blocks of the node have enough replicas on other nodes.
     Drained,
 }
 
-/// How far a drain is.
+/// The progress of a drain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrainStatus {
-    /// The node's state.
+    /// The state of the node.
     pub state: NodeState,
-    /// Blocks that want more replicas on nodes that stay.
+    /// Number of blocks that need more replicas on the staying nodes.
     pub blocks_left: u64,
-    /// All of them have as many as the nodes that stay can hold: it will not get further.
+    /// Whether the drain cannot continue: all of these blocks have as many replicas as the staying
+    /// nodes can store.
     pub stuck: bool,
-    /// DataNodes that are neither dead nor draining.
+    /// Number of DataNodes that are neither dead nor draining.
     pub staying: u32,
-    /// Some of the blocks left.
+    /// Some of the blocks that are not done.
     pub examples: Vec<DrainBlock>,
 }
 
-/// A block that keeps a node from being drained.
+/// A block that prevents a node from being drained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrainBlock {
-    /// Which.
+    /// The ID of the block.
     pub block: BlockId,
-    /// Of which file.
+    /// The file that the block belongs to.
     pub path: DfsPath,
-    /// Replicas wanted; 0 while it is being written.
+    /// Wanted number of replicas; 0 while the block is being written.
     pub wanted: u32,
-    /// Good replicas on nodes that stay.
+    /// Number of good replicas on staying nodes.
     pub have: u32,
-    /// Why there are no more.
+    /// Why there are not more replicas.
     pub why: String,
 }
 
-/// One DataNode.
+/// The report on a DataNode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeReport {
-    /// Where.
+    /// The address of the node.
     pub address: NodeAddress,
-    /// How.
+    /// The state of the node.
     pub state: NodeState,
-    /// Room in all folders, bytes.
+    /// Used and free bytes of all data folders.
     pub capacity: u64,
-    /// Taken by blocks.
+    /// Bytes used by blocks.
     pub used: u64,
-    /// Left for blocks.
+    /// Bytes that are free for blocks.
     pub free: u64,
-    /// Good replicas.
+    /// Number of good replicas.
     pub blocks: u64,
-    /// Silence so far.
+    /// Milliseconds since the last heartbeat.
     pub last_heartbeat_ms_ago: u64,
-    /// Folders in use.
+    /// Number of data folders in use.
     pub volumes: u32,
-    /// Folders retired after an error.
+    /// Number of data folders that were retired after an error.
     pub failed_volumes: u32,
-    /// Blocks to copy before it may leave.
+    /// Number of blocks that must be copied before the node is drained.
     pub blocks_left_to_drain: u64,
-    /// Its build.
+    /// The version of the DataNode.
     pub version: String,
 }
 
-/// Replicas that DataNodes were asked to re-read and have reported on.
+/// Results of the checks that were requested from DataNodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Checked {
-    /// Sound ones.
+    /// Number of good replicas.
     pub good: u64,
-    /// Their bytes.
+    /// Total length of the good replicas in bytes.
     pub good_bytes: u64,
-    /// Damaged ones.
+    /// Number of damaged replicas.
     pub bad: u64,
 }
 
-/// The whole cluster. The driver adds its own version.
+/// A summary of the cluster. The driver adds the version of the NameNode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Which cluster.
+    /// The ID of the cluster.
     pub cluster_id: String,
-    /// Whether changes are refused.
+    /// The state of safemode.
     pub safemode: SafemodeStatus,
-    /// All files.
+    /// Number of files.
     pub files: u64,
-    /// All folders, the root not counted.
+    /// Number of folders, without the root.
     pub dirs: u64,
-    /// All blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// All bytes, each once.
+    /// Total length of all files in bytes.
     pub bytes: u64,
-    /// Used and free over all nodes that are not dead.
+    /// Used plus free bytes of all nodes that are not dead.
     pub capacity: u64,
-    /// Taken by blocks.
+    /// Bytes used by blocks.
     pub used: u64,
-    /// Left for blocks; a file system that several nodes of a host share counts once.
+    /// Bytes that are free for blocks. A file system that several nodes of a host share is counted
+    /// once.
     pub free: u64,
-    /// File systems, each once.
+    /// Number of distinct file systems of the nodes.
     pub disks: u64,
-    /// Blocks with a good replica but fewer than wanted.
+    /// Number of blocks with at least one good replica, but fewer than wanted.
     pub under_replicated: u64,
-    /// Blocks with more than wanted.
+    /// Number of blocks with more replicas than wanted.
     pub over_replicated: u64,
-    /// Finished blocks of which no node that is there has a replica.
+    /// Number of committed blocks without a replica on a live node.
     pub missing: u64,
-    /// Finished blocks of which only damaged replicas are there.
+    /// Number of committed blocks that have only damaged replicas.
     pub corrupt: u64,
-    /// Damaged replicas not yet replaced.
+    /// Number of damaged replicas that are not replaced yet.
     pub corrupt_replicas: u64,
-    /// Damaged replicas found since the start.
+    /// Number of damaged replicas found since the start.
     pub corrupt_found_total: u64,
-    /// Damaged replicas replaced since the start.
+    /// Number of damaged replicas replaced since the start.
     pub corrupt_replaced_total: u64,
-    /// Copies under way.
+    /// Number of running copies.
     pub copies_pending: u64,
-    /// Copies done since the start.
+    /// Number of copies completed since the start.
     pub copies_done_total: u64,
-    /// Files with a writer.
+    /// Number of files that are open for writing.
     pub open_files: u64,
-    /// Records applied in the life of this namespace.
+    /// Number of records that were ever applied to this namespace.
     pub last_edit: u64,
-    /// Wall clock of the start.
+    /// Wall clock time of the start.
     pub started_ms: u64,
-    /// Every node ever registered since the start, by name.
+    /// All nodes that have registered since the start, sorted by name.
     pub nodes: Vec<NodeReport>,
-    /// Replicas of blocks that this NameNode never gave out.
+    /// Number of replicas of blocks that this NameNode never assigned.
     pub future_replicas: u64,
-    /// Replicas with the id of a known block and another nonce.
+    /// Number of replicas with the ID of a known block but another nonce.
     pub stale_replicas: u64,
-    /// DataNodes that were refused because they have seen a newer NameNode, and why.
+    /// DataNodes that were refused because they have registered with a later start of the NameNode,
+    /// with the reason.
     pub refused_nodes: Vec<String>,
-    /// Replicas that DataNodes were asked to re-read and have not reported on.
+    /// Number of requested checks without a result.
     pub checks_pending: u64,
-    /// Replicas re-read on request since the start.
+    /// Results of the requested checks since the start.
     pub checks: Checked,
     /// The number of this start.
     pub epoch: u64,

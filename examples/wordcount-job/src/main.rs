@@ -1,11 +1,16 @@
-//! Counts words of at least `word.length` letters (setting; 1 if it is not given).
+//! Counts words with at least `word.length` letters. The default of this setting is 1.
 //!
-//! Try it here:       cargo run --release -- --local some.txt out --conf word.length=4
-//! On a cluster:      mrctl submit target/release/wordcount-job --input /books --output /counts --reduces 2
+//! Run it locally:
+//!
+//!     cargo run --release -- --local some.txt out --conf word.length=4
+//!
+//! Run it on a cluster:
+//!
+//!     mrctl submit target/release/wordcount-job --input /books --output /counts --reduces 2
 
 use mrlib::{Conf, Context, Counter, Emit, Job, Mapper, Reducer, TaskError, Values, settings::Kind};
 
-/// Puts out each word with a one.
+/// Emits each word with the count 1.
 struct Words {
     length: usize,
     short: Option<Counter>,
@@ -35,7 +40,8 @@ impl Mapper for Words {
     }
 }
 
-/// Adds the counts of a word up. Serves as combiner too, because it puts out what it takes in.
+/// Adds up the counts of a word. It is also the combiner, because its output has the format of its
+/// input.
 struct Sum;
 
 impl Reducer for Sum {
@@ -55,7 +61,7 @@ impl Reducer for Sum {
     }
 }
 
-/// The job.
+/// Creates the job.
 pub fn job(_conf: &Conf) -> Job {
     let words = |conf: &Conf| Ok(Words { length: conf.parse("word.length", 1)?, short: None });
     let length = Kind::Count { min: 1, max: 1000 };

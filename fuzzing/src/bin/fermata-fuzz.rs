@@ -1,4 +1,5 @@
-//! Lists the fuzz targets, writes their valid inputs, and runs them on seeded mutations. See `scripts/fuzz`.
+//! Lists the fuzz targets, writes their valid inputs, and runs them on seeded mutations. See
+//! `scripts/fuzz`.
 
 use fermata_fuzzing::{Campaign, Target, memory::Counting, target, targets};
 use std::{
@@ -14,9 +15,9 @@ static ALLOCATOR: Counting = Counting;
 const USAGE: &str = "usage: fermata-fuzz list | seeds FOLDER | run SECONDS [TARGET...] | try TARGET FILE...";
 
 fn main() -> ExitCode {
-    let text: Vec<String> = std::env::args().skip(1).collect();
-    let text: Vec<&str> = text.iter().map(String::as_str).collect();
-    let done = match &text[..] {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match &arguments[..] {
         ["list"] => {
             for target in targets() {
                 println!("{}", target.name);
@@ -38,14 +39,15 @@ fn main() -> ExitCode {
 }
 
 fn named(name: &str) -> Result<Target, String> {
-    target(name).ok_or_else(|| format!("{name} is no target: see `fermata-fuzz list`"))
+    target(name).ok_or_else(|| format!("{name} is not a target: see `fermata-fuzz list`"))
 }
 
-/// FOLDER/TARGET/seed-N, for a fuzzer that starts from files.
+/// Writes FOLDER/TARGET/seed-N, for a fuzzer that starts from files.
 fn write_seeds(folder: &Path) -> Result<(), String> {
     for target in targets() {
         let folder = folder.join(target.name);
-        fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+        fs::create_dir_all(&folder)
+            .map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
         for (number, seed) in (target.seeds)().into_iter().enumerate() {
             let path = folder.join(format!("seed-{number}"));
             fs::write(&path, seed).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
@@ -87,7 +89,7 @@ fn run(seconds: &str, names: &[&str]) -> Result<(), String> {
     if found == 0 { Ok(()) } else { Err(format!("{found} targets with a finding")) }
 }
 
-/// Gives files to a target, such as those that a fuzzer has found.
+/// Runs a target on files, such as findings of a fuzzer.
 fn try_files(name: &str, files: &[&str]) -> Result<(), String> {
     let target = named(name)?;
     for file in files {

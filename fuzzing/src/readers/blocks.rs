@@ -1,4 +1,5 @@
-//! What DataNodes read: frames of the bulk protocol and checksum files; and names of the file system.
+//! Readers of DataNodes (frames of the bulk protocol, checksum files) and of paths of the file
+//! system.
 
 use super::SMALL;
 use crate::{Damage, Limit, Target};
@@ -25,7 +26,7 @@ pub(super) const TARGETS: &[Target] = &[
         seeds: frames,
         body: frame,
         damage: Damage::Unnoticed,
-        // A body of 1 MiB and the data of one packet, whatever the lengths say.
+        // A body of 1 MiB and the data of one packet, for any length fields.
         memory: Limit { fixed: (2 << 20) + PACKET_BYTES, per_byte: 512 },
     },
     Target {
@@ -101,7 +102,7 @@ fn frames() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The body of a frame as its kind says; it reads back as the same message.
+/// Decodes the body of a frame and checks that it reads back as the same message.
 fn body<M: Message + Default + PartialEq + std::fmt::Debug>(
     frame: &Frame,
     kind: FrameKind,
@@ -129,7 +130,7 @@ fn read_frames(mut input: &[u8]) -> Result<(), FrameError> {
             FrameKind::Packet => {
                 let packet = body::<Packet>(&frame, frame.kind)?;
                 let sums = checksum::from_bytes(&packet.checksums);
-                // As a DataNode does: only the packet that is next is looked at.
+                // Like a DataNode, checks only the next expected packet.
                 if packet.offset == position && checksum::verify(&frame.data, position, &sums).is_ok() {
                     position += frame.data.len() as u64;
                 }
@@ -139,7 +140,8 @@ fn read_frames(mut input: &[u8]) -> Result<(), FrameError> {
     }
 }
 
-/// What a DataNode reads before anybody has shown a token: the same as `read_frame` makes of it.
+/// The first request, which a DataNode reads before it has checked a token. The result must equal
+/// that of `read_frame`.
 fn first_request(input: &[u8]) {
     let frame = read_frame(&mut &input[..], BytesMut::new());
     let expected = frame.and_then(|frame| frame.expect::<BulkRequest>(FrameKind::Request));
@@ -151,7 +153,7 @@ fn first_request(input: &[u8]) {
 }
 
 fn frame(input: &[u8]) -> Option<Vec<u8>> {
-    // With a sound checksum of header and body, as anybody can make one.
+    // With a valid checksum of header and body, which any peer can compute.
     let mut sound = input.to_vec();
     if sound.len() >= FRAME_HEADER_BYTES {
         let length = u32::from_le_bytes([sound[4], sound[5], sound[6], sound[7]]) as usize;
@@ -168,12 +170,12 @@ fn frame(input: &[u8]) -> Option<Vec<u8>> {
 fn checksum_file(input: &[u8]) -> Option<Vec<u8>> {
     let read = |bytes: &[u8]| {
         let sums = Checksums::decode(bytes, BLOCK).ok()?;
-        assert_eq!(sums.encode(), bytes, "what is accepted is what was written");
+        assert_eq!(sums.encode(), bytes, "an accepted input encodes differently");
         assert_eq!(sums.sums.len() as u64, sums.length.div_ceil(CHUNK_BYTES as u64));
         let _mismatch = checksum::verify(&[0; 100], 0, &sums.sums);
         Some(bytes.to_vec())
     };
-    // With sound checksums of the header and of the table.
+    // With valid checksums of the header and of the table.
     if let Ok(fields) = <[u8; 8]>::try_from(input.get(24..32).unwrap_or_default()) {
         let table = checksum::from_bytes(input.get(checksum::HEADER_BYTES..).unwrap_or_default());
         let length = u64::from_le_bytes(fields);

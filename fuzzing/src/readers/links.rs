@@ -1,4 +1,4 @@
-//! What processes say to each other on the data paths: the umbilical and the shuffle protocol.
+//! Readers of messages between processes on the data path: the umbilical and the shuffle protocol.
 
 use super::{
     SMALL,
@@ -62,7 +62,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
 ];
 
-/// One frame of the longest length, and the messages that so many bytes can hold.
+/// One frame of the maximum length, and the messages that it can contain.
 const FRAME: Limit = Limit { fixed: FRAME_BYTES_MAX + (1 << 20), per_byte: 1024 };
 
 fn frames<M: Message>(messages: &[M]) -> Vec<u8> {
@@ -94,17 +94,18 @@ fn to_task_seeds() -> Vec<Vec<u8>> {
         event(map_event::Kind::Available(available)),
         event(map_event::Kind::Withdrawn("job_1.m0.0".into())),
     ];
-    let news = TaskMapEvents { first: 0, events, maps: 2 };
-    let stop = TaskPreempt { why: "no room".into(), kind: 1 };
+    let map_events = TaskMapEvents { first: 0, events, maps: 2 };
+    let stop = TaskPreempt { why: "no space".into(), kind: 1 };
     let launch = LaunchProgram { program: "/bin/cat".into(), confinement: None };
     vec![
-        frames(&[to(to_task::Kind::Start(start)), to(to_task::Kind::MapEvents(news))]),
+        frames(&[to(to_task::Kind::Start(start)), to(to_task::Kind::MapEvents(map_events))]),
         frames(&[to(to_task::Kind::Preempt(stop))]),
         frames(&[launch]),
     ]
 }
 
-/// Reads frames of one kind to the end of the input; each message reads back as it is.
+/// Reads frames of one kind to the end of the input, and checks that each message reads back as the
+/// same.
 fn read_all<M: Message + Default + PartialEq>(mut input: &[u8], mut each: impl FnMut(M)) -> bool {
     loop {
         match read_frame::<M>(&mut input) {
@@ -122,9 +123,9 @@ fn read_all<M: Message + Default + PartialEq>(mut input: &[u8], mut each: impl F
 
 fn to_task(input: &[u8]) -> Option<Vec<u8>> {
     let feed = MapFeed::new(3);
-    let whole = read_all(input, |heard: ToTask| {
-        if let Some(to_task::Kind::MapEvents(news)) = heard.kind {
-            let _refused = feed.push(news);
+    let whole = read_all(input, |message: ToTask| {
+        if let Some(to_task::Kind::MapEvents(map_events)) = message.kind {
+            let _refused = feed.push(map_events);
         }
     });
     let launched = read_all(input, |_: LaunchProgram| ());
@@ -134,7 +135,8 @@ fn to_task(input: &[u8]) -> Option<Vec<u8>> {
 fn from_task_seeds() -> Vec<Vec<u8>> {
     let from = |kind| FromTask { kind: Some(kind) };
     let hello = TaskHello { protocol: PROTOCOL, version: "x".into() };
-    let progress = Progress { done: 0.5, stage: "map".into(), status: "on it".into(), ..Progress::default() };
+    let progress =
+        Progress { done: 0.5, stage: "map".into(), status: "working".into(), ..Progress::default() };
     let result = TaskResult {
         counters: [("RECORDS".to_owned(), 12)].into(),
         pieces: vec!["/out/piece-00000".into()],
@@ -145,7 +147,7 @@ fn from_task_seeds() -> Vec<Vec<u8>> {
         frames(&[from(from_task::Kind::Hello(hello)), from(from_task::Kind::Progress(progress))]),
         frames(&[from(from_task::Kind::FetchFailed(unfetched)), from(from_task::Kind::Done(result))]),
         frames(&[
-            from(from_task::Kind::Failed("it broke".into())),
+            from(from_task::Kind::Failed("it failed".into())),
             from(from_task::Kind::Fatal("always".into())),
         ]),
     ]
@@ -154,7 +156,7 @@ fn from_task_seeds() -> Vec<Vec<u8>> {
 fn from_task(input: &[u8]) -> Option<Vec<u8>> {
     let messages = tasktracker::fuzzing::messages_of_a_task(input).ok()?;
     let again = tasktracker::fuzzing::messages_of_a_task(&frames(&messages)).expect("what we wrote");
-    // What is not a number does not equal itself.
+    // NaN does not equal itself.
     assert!(
         again == messages || format!("{messages:?}").contains("NaN"),
         "{messages:?} reads back as {again:?}"
@@ -165,7 +167,7 @@ fn from_task(input: &[u8]) -> Option<Vec<u8>> {
 fn request(input: &[u8]) -> Option<Vec<u8>> {
     let Request { token, attempt, partition } = Request::parse(input)?;
     let again = wire::request(token, attempt, partition).expect("what was read is not too long");
-    assert_eq!(&again[4..], input, "what is accepted is what was written");
+    assert_eq!(&again[4..], input, "an accepted input encodes differently");
     assert!(input.len() <= wire::REQUEST_BYTES_MAX);
     if let Ok(parsed) = attempt.parse::<tasktracker::ids::Attempt>() {
         assert_eq!(parsed.to_string(), attempt, "an attempt has one name");
@@ -186,7 +188,7 @@ fn answers() -> Vec<Vec<u8>> {
     ]
 }
 
-/// An answer, and the run as a fetcher takes it: the bytes that were announced, if their checksum matches.
+/// An answer, and the run as a fetcher reads it: the announced bytes, if their checksum matches.
 fn answer(input: &[u8]) -> Option<Vec<u8>> {
     let mut rest = input;
     let answer = wire::read_answer(&mut rest).ok()?;
@@ -201,7 +203,7 @@ fn answer(input: &[u8]) -> Option<Vec<u8>> {
             assert_eq!(wire::coming(&extent), input[..read], "an answer does not read back");
             let _ = extent.room();
             let stored = usize::try_from(extent.stored).ok().and_then(|stored| rest.get(..stored))?;
-            // Whoever made the bytes made the checksum, too.
+            // A peer that sends wrong bytes can also send their checksum.
             let extent = Extent { crc: crc32c::crc32c(stored), ..extent };
             let run =
                 Run { verified: true, ..Run::in_memory("fetched", Bytes::copy_from_slice(stored), extent) };

@@ -1,4 +1,4 @@
-//! What the masters read when they start: segments and snapshots of a journal, and the records in them.
+//! Readers of the masters at start: segments and snapshots of a journal, and the records in them.
 
 use super::SMALL;
 use crate::{
@@ -32,7 +32,7 @@ pub(super) const TARGETS: &[Target] = &[
         seeds: logs,
         body: log,
         damage: Damage::CutShort,
-        // Read in windows of some hundred KiB; the disk of the test is in memory too.
+        // It is read in windows of some hundred KiB. The simulated disk is also in memory.
         memory: Limit { fixed: 8 << 20, per_byte: 256 },
     },
     Target {
@@ -61,7 +61,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
 ];
 
-/// A decoded record: the decoder allocates at most 1 MiB ahead for each list, and 64 MiB in all.
+/// The decoder preallocates at most 1 MiB for each list, and 64 MiB in total.
 const RECORD: Limit = Limit { fixed: 64 << 20, per_byte: SMALL.per_byte * 8 };
 
 fn record(seq: u64) -> Vec<u8> {
@@ -81,19 +81,20 @@ fn take_snapshot(log: &Log) {
     let upto = log.rotate().expect("a sound log");
     let mut writer = log.snapshot_writer(upto).expect("a sound log");
     for seq in 1..=upto {
-        writer.push(&record(seq)).expect("room");
+        writer.push(&record(seq)).expect("space");
     }
-    writer.finish().expect("room");
+    writer.finish().expect("space");
     log.snapshot_done(upto).expect("a sound log");
 }
 
-/// Logs whose record with a number is always the same: closed, or as a crash leaves them.
+/// Logs in which a record with a certain number always has the same content: closed, or as they are
+/// after a crash.
 fn logs() -> Vec<Vec<u8>> {
     let of = |write: fn(&Log), crash: Option<Survive>| {
         let disk = CrashDisk::new();
         let log = Log::open(Arc::new(disk.clone()), Recovery::Refuse).expect("a fresh log").log;
         write(&log);
-        // Taken while the log is open: closing it, or dropping it, seals it.
+        // The files are copied while the log is open, because closing or dropping it seals it.
         let crashed = crash.map(|survive| disk.survivor(survive));
         log.close().expect("a sound log");
         pack(crashed.unwrap_or(disk).files())
@@ -132,7 +133,7 @@ fn read_log(disk: &CrashDisk, recovery: Recovery) -> Result<Vec<u8>, LogError> {
         let bytes = match item {
             Item::Snapshot(bytes) => bytes,
             Item::Record { seq, bytes } => {
-                assert_eq!(seq, next, "a gap, and no error");
+                assert_eq!(seq, next, "a gap without an error");
                 next += 1;
                 bytes
             }
@@ -140,7 +141,7 @@ fn read_log(disk: &CrashDisk, recovery: Recovery) -> Result<Vec<u8>, LogError> {
         content.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
         content.extend_from_slice(bytes);
     }
-    assert_eq!(next, last + 1, "fewer records than were promised");
+    assert_eq!(next, last + 1, "fewer records than announced");
     Ok(content)
 }
 
@@ -155,7 +156,7 @@ fn log(input: &[u8]) -> Option<Vec<u8>> {
     read_log(&disk(), Recovery::Refuse).ok()
 }
 
-/// The value, which encodes to what decodes to the same value.
+/// Decodes a value and checks that it encodes to bytes that decode to the same value.
 fn decoded<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Option<T> {
     let value: T = codec::decode(bytes).ok()?;
     let again: T = codec::decode(&codec::encode(&value)).expect("what we encoded");
@@ -205,7 +206,7 @@ fn records() -> Vec<Record> {
 fn namespace() -> Namespace {
     let mut namespace = Namespace::new("cluster");
     for record in records() {
-        namespace.apply(&record).expect("records that fit");
+        namespace.apply(&record).expect("consistent records");
     }
     namespace
 }
@@ -229,7 +230,7 @@ fn edits() -> Vec<Vec<u8>> {
 
 fn edit(input: &[u8]) -> Option<Vec<u8>> {
     let record: Record = decoded(input)?;
-    // It fits, or is told not to: on an empty namespace and on one with files.
+    // On an empty namespace and on one with files, the record is applied or refused.
     for mut namespace in [Namespace::new("cluster"), namespace()] {
         if namespace.apply(&record).is_ok() {
             let items: Vec<SnapshotItem> = namespace.items().collect();
@@ -237,7 +238,7 @@ fn edit(input: &[u8]) -> Option<Vec<u8>> {
             for item in items.iter().cloned() {
                 loader.take(item).expect("a snapshot of what a record made");
             }
-            let again: Vec<SnapshotItem> = loader.finish().expect("a whole snapshot").items().collect();
+            let again: Vec<SnapshotItem> = loader.finish().expect("a complete snapshot").items().collect();
             assert_eq!(again, items, "a snapshot loads as another namespace");
         }
     }
@@ -291,9 +292,9 @@ fn facts() -> Vec<Vec<u8>> {
         Fact::JobTrackerStarted { epoch: 1, scheduler: "fifo".into() },
         joined,
         Fact::JobSubmitted { job: JobId(1), request: JobRequest(7), spec: Arc::new(spec) },
-        Fact::TrackerSuspected { tracker: TrackerId(1), why: "silent".into() },
-        Fact::TrackerLost { tracker: TrackerId(1), why: "silent".into() },
-        Fact::JobEnded { job: JobId(1), outcome: JobOutcome::Killed("asked to".into()) },
+        Fact::TrackerSuspected { tracker: TrackerId(1), why: "no heartbeat".into() },
+        Fact::TrackerLost { tracker: TrackerId(1), why: "no heartbeat".into() },
+        Fact::JobEnded { job: JobId(1), outcome: JobOutcome::Killed("by ann".into()) },
         Fact::JobForgotten { job: JobId(1) },
     ];
     let entries = |count: usize| {

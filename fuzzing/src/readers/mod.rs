@@ -13,15 +13,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Every target.
+/// All targets.
 pub(crate) fn all() -> Vec<Target> {
     [tasks::TARGETS, links::TARGETS, blocks::TARGETS, logs::TARGETS, texts::TARGETS].concat()
 }
 
-/// A reader that holds what it has read, and a little more.
+/// The limit of a reader that stores what it reads and little else.
 const SMALL: Limit = Limit { fixed: 1 << 20, per_byte: 64 };
 
-/// CRC-32C of all but the last four bytes, in their place: damage before it then reaches what is behind the check.
+/// Replaces the last four bytes by the CRC-32C of the others, so that damage reaches the code
+/// behind the check.
 fn sealed(input: &[u8]) -> Vec<u8> {
     let mut bytes = input.to_vec();
     if let Some(body) = bytes.len().checked_sub(4) {
@@ -31,14 +32,14 @@ fn sealed(input: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A folder and a file of this thread, used again by every execution.
+/// A temporary folder of this thread, which every execution reuses.
 struct Scratch {
     folder: tempfile::TempDir,
 }
 
 impl Scratch {
     fn new() -> Self {
-        // Memory if there is such a folder: nothing here is about disks.
+        // In memory if possible: the tests do not depend on a disk.
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         Self { folder: folder.expect("a folder for temporary files") }
@@ -48,13 +49,13 @@ impl Scratch {
         self.folder.path()
     }
 
-    /// A file with this name and content, whatever was there.
+    /// Writes a file with this name and content.
     fn file(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.path().join(name);
         let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.expect("a temporary file");
-        file.write_all_at(content, 0).expect("room for a temporary file");
-        file.set_len(content.len() as u64).expect("a file of our own");
+        file.write_all_at(content, 0).expect("space for a temporary file");
+        file.set_len(content.len() as u64).expect("our own file");
         path
     }
 

@@ -1,4 +1,5 @@
-//! What tasks write and other tasks and trackers read: map output, its index, checkpoints, split keys, input files.
+//! Readers of files that tasks write or read: map outputs, their index, checkpoints, split keys,
+//! input files.
 
 use super::{SMALL, Scratch, sealed};
 use crate::{
@@ -29,7 +30,8 @@ pub(super) const TARGETS: &[Target] = &[
         seeds: segments,
         body: segment,
         damage: Damage::Refused,
-        // lz4 makes a block at most 256 times longer; it is read twice at a time, and its records are compared.
+        // lz4 expands a block at most 256 times. Two copies are in memory at a time, and their
+        // records are compared.
         memory: Limit { fixed: 8 << 20, per_byte: 2048 },
     },
     Target {
@@ -42,7 +44,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         name: "checkpoint",
-        reads: "mrlib::checkpoint: decode, parts, take_up, and the runs of what was taken up",
+        reads: "mrlib::checkpoint: decode, parts, restore, and the restored runs",
         seeds: checkpoints,
         body: checkpoint,
         damage: Damage::Refused,
@@ -65,12 +67,12 @@ pub(super) const TARGETS: &[Target] = &[
         seeds: inputs,
         body: input_records,
         damage: Damage::Unnoticed,
-        // A record of the longest length twice, and the windows of gzip.
+        // Two records of the maximum length, and the windows of gzip.
         memory: Limit { fixed: 4 << 20, per_byte: 64 },
     },
 ];
 
-/// An extent as the first bytes of an input.
+/// Writes an extent at the start of an input.
 fn put_extent(extent: &Extent, out: &mut Vec<u8>) {
     for number in [extent.offset, extent.stored, extent.raw, extent.records, extent.block_max] {
         out.put_u64_le(number);
@@ -84,15 +86,15 @@ fn take_extent(input: &mut &[u8]) -> Option<Extent> {
     Some(Extent { offset, stored, raw, records, block_max, crc: input.try_get_u32_le().ok()? })
 }
 
-/// A segment of one partition: its bytes and its extent.
+/// A segment with one partition: its bytes and its extent.
 pub(super) fn sample_segment(records: u32, value: &[u8], compress: bool) -> (Vec<u8>, Extent) {
     Scratch::with(|scratch| {
         let path = scratch.path().join("made");
         let mut writer = SegmentWriter::create(&path, 1, compress).expect("a file");
         for number in 0..records {
-            writer.append(0, format!("key{number:06}").as_bytes(), value).expect("room");
+            writer.append(0, format!("key{number:06}").as_bytes(), value).expect("space");
         }
-        let extent = writer.finish().expect("room").extents[0];
+        let extent = writer.finish().expect("space").extents[0];
         (fs::read(&path).expect("what was written"), extent)
     })
 }
@@ -113,28 +115,33 @@ type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 /// Offsets, keys and values.
 type Records = Vec<(u64, Vec<u8>, Vec<u8>)>;
 
-/// The records of a run, and for one of them whether reading on from its place gives the same rest.
+/// Reads the records of a run. Also checks that reading from the position of one record gives the
+/// same following records.
 pub(super) fn records_of(run: &Run) -> Result<Pairs, TaskError> {
-    let (mut records, mut places) = (Vec::new(), Vec::new());
+    let (mut records, mut positions) = (Vec::new(), Vec::new());
     let mut reader = run.open()?;
     while reader.next()? {
         records.push((reader.key().to_vec(), reader.value().to_vec()));
-        places.push(reader.place());
+        positions.push(reader.place());
     }
-    if run.start.is_none() && !places.is_empty() {
-        let from = run.extent.crc as usize % places.len();
-        let mut reader = run.open_at(places[from]).expect("a place that a reader told");
+    if run.start.is_none() && !positions.is_empty() {
+        let from = run.extent.crc as usize % positions.len();
+        let mut reader = run.open_at(positions[from]).expect("a position from a reader");
         for (key, value) in &records[from..] {
-            assert!(reader.next().expect("what was read before"), "a place has fewer records");
-            assert_eq!((reader.key(), reader.value()), (&key[..], &value[..]), "a place has other records");
+            assert!(reader.next().expect("what was read before"), "a position has fewer records");
+            assert_eq!(
+                (reader.key(), reader.value()),
+                (&key[..], &value[..]),
+                "a position has other records"
+            );
         }
-        assert!(!reader.next().expect("the same end"), "a place has more records");
+        assert!(!reader.next().expect("the same end"), "a position has more records");
     }
     Ok(records)
 }
 
 fn typed(error: &TaskError) {
-    assert!(matches!(error, TaskError::Damaged { .. }), "not a word of damage: {error}");
+    assert!(matches!(error, TaskError::Damaged { .. }), "not an error of kind Damaged: {error}");
 }
 
 fn flat(records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
@@ -159,7 +166,7 @@ fn segment(input: &[u8]) -> Option<Vec<u8>> {
         let _ = extent.room();
         memory.ok()
     };
-    // With a sound checksum and length: what a program may have written.
+    // With a valid checksum and length, as another program could write it.
     read(Extent { stored: rest.len() as u64, crc: crc32c::crc32c(rest), ..extent });
     read(extent).map(|records| flat(&records))
 }
@@ -176,7 +183,7 @@ fn indexes() -> Vec<Vec<u8>> {
 fn index(input: &[u8]) -> Option<Vec<u8>> {
     let read = |bytes: &[u8]| match Index::decode(bytes, Path::new("index")) {
         Ok(index) => {
-            assert_eq!(index.encode(), bytes, "what is accepted is what was written");
+            assert_eq!(index.encode(), bytes, "an accepted input encodes differently");
             let _ = (index.records(), index.stored());
             for extent in &index.extents {
                 let _ = extent.room();
@@ -224,8 +231,8 @@ fn checkpoints() -> Vec<Vec<u8>> {
         .iter()
         .map(|state| {
             let folder = tempfile::tempdir().expect("a folder");
-            let dirs = [folder.path().join("aside")];
-            checkpoint::save(&dirs, ATTEMPT, 2, state).expect("room");
+            let dirs = [folder.path().join("checkpoint")];
+            checkpoint::save(&dirs, ATTEMPT, 2, state).expect("space");
             let content = |name: &str| fs::read(dirs[0].join(name)).unwrap_or_default();
             pack([("state", content("state")), ("memory", content("memory"))])
         })
@@ -241,7 +248,7 @@ fn checkpoint(input: &[u8]) -> Option<Vec<u8>> {
     restore(state, memory)
 }
 
-/// Reads a checkpoint as the tracker and the next attempt do; what it holds.
+/// Reads a checkpoint as the tracker and the next attempt do, and returns its content.
 fn restore(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
     let entry = match checkpoint::decode(state, Path::new("state")) {
         Ok(entry) => entry,
@@ -256,7 +263,7 @@ fn restore(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
         scratch.file("state", state);
         scratch.file("memory", memory);
         let dirs = vec![scratch.path().to_owned()];
-        let parts = checkpoint::parts(&dirs).expect("it was decoded a moment ago");
+        let parts = checkpoint::parts(&dirs).expect("it was just decoded");
         assert_eq!(parts.len(), entry.runs.len() + 2);
         let origin = CheckpointSource { attempt: entry.attempt.clone(), dirs, addr: String::new() };
         let nowhere = engine::Scratch::new(vec!["/nowhere".into()]);
@@ -266,14 +273,15 @@ fn restore(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
         let state = match state {
             Ok(state) => state,
             Err(TaskError::CheckpointCorrupt(_)) => return None,
-            Err(error) => panic!("not a word of damage: {error}"),
+            Err(error) => panic!("not an error of kind Damaged: {error}"),
         };
         let mut content = Vec::new();
         for run in state.runs.iter().flat_map(|run_of_map| run_of_map.run.parts()) {
             match records_of(run) {
                 Ok(records) => content.extend(flat(&records)),
                 Err(error) => {
-                    // A run may name a file that is no run: a file that is too short is told as one.
+                    // A run may name a file that is not a run. A file that is too short is reported
+                    // as damaged.
                     typed(&error);
                     return None;
                 }
@@ -300,7 +308,7 @@ fn split_keys(input: &[u8]) -> Option<Vec<u8>> {
     Some(input.to_vec())
 }
 
-/// A file in memory, given out in stretches of some length.
+/// A file in memory that is read in pieces.
 struct Memory {
     bytes: Vec<u8>,
     at: usize,
@@ -361,7 +369,7 @@ fn records_in(
     while records.pump(&mut |record| {
         assert!(record.value.len() as u64 <= RECORD_BYTES_MAX, "a record longer than the limit");
         total += record.value.len();
-        // Of what is unpacked only a beginning is kept: this measures the reader's memory.
+        // Only the first records are kept, because this measures the memory of the reader.
         if total < 1 << 20 && found.len() < 1 << 12 {
             found.push((record.offset, record.key.to_vec(), record.value.to_vec()));
         }
@@ -377,7 +385,7 @@ fn input_records(input: &[u8]) -> Option<Vec<u8>> {
         if whole.len() == 1 << 12 {
             continue;
         }
-        // However it is split, each record is read once.
+        // For any split, each record is read once.
         let middle = u64::from(crc32c::crc32c(input)) % (length + 1);
         let mut parts = records_in(input, "/in", format, 0..middle).expect("it was readable as a whole");
         parts.extend(records_in(input, "/in", format, middle..length).expect("it was readable as a whole"));

@@ -1,4 +1,5 @@
-//! What people and other programs write as text: traces, histories, settings, scenarios, tokens, lists.
+//! Readers of texts from users and other programs: traces, histories, settings, scenarios, tokens,
+//! lists.
 
 use super::{SMALL, Scratch};
 use crate::{Damage, Limit, Target};
@@ -69,7 +70,7 @@ pub(super) const TARGETS: &[Target] = &[
             let hash = "1f".repeat(32);
             vec![
                 format!("# Shut out\nname ann\ncredential {hash}\n").into(),
-                b"name bob # he left\n".to_vec(),
+                b"name bob # left the company\n".to_vec(),
             ]
         },
         body: revoked,
@@ -78,7 +79,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
 ];
 
-/// A line of a trace can stand for a million tasks, and twenty million are the most of a whole trace.
+/// A line of a trace can describe a million tasks, and a trace at most twenty million.
 const TASKS: Limit = Limit { fixed: 1 << 30, per_byte: 512 };
 /// A parsed document has a node for each word.
 const TOML: Limit = Limit { fixed: 4 << 20, per_byte: 2048 };
@@ -93,10 +94,10 @@ const RUMEN: &str = r#"{"jobID": "job_1", "user": "ann", "submitTime": 1000, "fi
 "#;
 
 const HISTORY: &str = concat!(
-    r#"{"format":1,"cluster":"c","job":"job_7","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","#,
+    r#"{"format":3,"cluster":"c","job":"job_7","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","#,
     r#""priority":"high","program":"builtin:sort","inputs":[],"files":[],"output":"/o","reduces":1,"#,
     r#""slow_start":0.05,"speculation":false,"attempts_max":4,"conf":{},"#,
-    r#""splits":[{"source":"/i","start":0,"end":100,"hosts":["node1"]}]}}"#,
+    r#""hosts":["node1"],"splits":[{"source":"/i","start":0,"end":100,"hosts":[0]}]}}"#,
     "\n",
     r#"{"at_us":2000000,"fact":{"attempt-launched":{"attempt":"job_7.m0.0","tracker":"node1","host":"node1","#,
     r#""speculative":false}}}"#,
@@ -137,12 +138,12 @@ what = "rack"
 rack = 1
 "#;
 
-/// What is accepted can be simulated: jobs in order, within the limits.
+/// An accepted workload can be simulated: its jobs are in order and within the limits.
 fn check_workload(workload: &sim::Workload) {
     assert!(!workload.jobs.is_empty(), "a trace without jobs is an error");
     assert!(workload.jobs.is_sorted_by_key(|job| job.at), "jobs are not in order");
     for job in &workload.jobs {
-        assert!(job.maps.len() + job.reduces.len() <= 1_000_000, "a job of too many tasks");
+        assert!(job.maps.len() + job.reduces.len() <= 1_000_000, "a job with too many tasks");
         assert!(
             job.maps.iter().all(|map| map.work_s.is_finite() && map.work_s >= 0.0),
             "a map that never ends"
@@ -150,7 +151,7 @@ fn check_workload(workload: &sim::Workload) {
         let sane = |fixed: f32| fixed.is_finite() && fixed >= 0.0;
         assert!(
             job.reduces.iter().all(|reduce| sane(reduce.fixed_s) && sane(reduce.share)),
-            "a reduce likewise"
+            "a reduce that never ends"
         );
     }
 }
@@ -172,7 +173,7 @@ fn history(input: &[u8]) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(input).into_owned();
     let figures = history::figures("a job", &text);
     let read = history::read_texts(&[("a job".to_owned(), text)]).ok()?;
-    assert!(figures.is_ok(), "it reads as a workload and not as figures");
+    assert!(figures.is_ok(), "it can be read as a workload, but not as metrics");
     check_workload(&read.workload);
     let _ = (read.calibrate(false), read.calibrate(true));
     Some(Vec::new())
@@ -192,7 +193,7 @@ fn configuration(input: &[u8]) -> Option<Vec<u8>> {
     };
     let printed = config.print();
     let again = Config::parse(&printed, path).unwrap_or_else(|error| panic!("{error} in\n{printed}"));
-    assert_eq!(again, config, "what is printed reads back differently");
+    assert_eq!(again, config, "printed settings read back differently");
     config.check().ok()?;
     Some(Vec::new())
 }
@@ -215,13 +216,16 @@ fn tokens() -> Vec<Vec<u8>> {
     vec![sign(Role::User, None), sign(Role::Task, Some("job_7".to_owned())), sign(Role::Admin, None)]
 }
 
-/// A genuine token, or none: content of one that was signed.
+/// A token is accepted only if it was signed. Returns its content.
 fn token(input: &[u8]) -> Option<Vec<u8>> {
     let keys = Keyring::from_secret(b"secret");
-    // Nothing that was not signed opens a block.
+    // A block token is accepted only if it was signed.
     let block = BlockToken::from_bytes(input);
     let blocks = BlockKey::new(keys.get(Purpose::Block).cloned());
-    assert!(blocks.check(block, 7, 11, Access::Write).is_err(), "a block token out of nothing");
+    assert!(
+        blocks.check(block, 7, 11, Access::Write).is_err(),
+        "a block token without a signature was accepted"
+    );
     let text = std::str::from_utf8(input).ok()?;
     if let Ok(token) = Token::read(text) {
         let signed = token.sign(&keys).expect("there is a key");
@@ -235,7 +239,7 @@ fn revoked(input: &[u8]) -> Option<Vec<u8>> {
     let all = Scratch::with(|scratch| Revocations::read(&scratch.file("revoked", input))).ok()?;
     let again = Scratch::with(|scratch| {
         let path = scratch.path().join("again");
-        all.write(&path).expect("room");
+        all.write(&path).expect("space");
         Revocations::read(&path).expect("what we wrote")
     });
     assert_eq!(again, all, "a list reads back differently");

@@ -1,32 +1,33 @@
-//! The JobTracker's process: flags over `fermata.toml`, then serve until told to stop.
+//! The process of the JobTracker: flags override `fermata.toml`, then it serves until it is
+//! stopped.
 
 use clap::Parser;
 use daemon::{config::Config, lifecycle::DaemonArgs};
 use journal::Recovery;
 use std::{path::PathBuf, process::ExitCode};
 
-/// Runs the jobs of a Fermata cluster: takes them in, hands their tasks to TaskTrackers, puts their output in place.
+/// Runs the jobs of a Fermata cluster: accepts jobs, assigns tasks to TaskTrackers, commits output
 #[derive(Debug, Parser)]
 #[command(name = "jobtracker", version)]
 struct Args {
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// Address to serve on, host:port; port 0 takes a free one
+    /// Address to listen on, host:port; port 0 picks a free port
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
     /// Folder for the journal and job history
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Where the NameNode is, host:port
+    /// Address of the NameNode, host:port
     #[arg(long, value_name = "ADDR")]
     namenode: Option<String>,
-    /// The scheduling policy, such as fair or 'chronos(fair)'; `mrctl schedulers` describes them
+    /// Scheduling policy, such as fair or 'chronos(fair)'; `mrctl schedulers` lists them
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
-    /// A second policy that decides on the same facts without effect, for comparison; empty for none
+    /// Second policy that decides on the same facts without effect, for comparison; empty for none
     #[arg(long, value_name = "NAME")]
     shadow: Option<String>,
-    /// Drop what cannot be read of a damaged journal, say what, and continue; the damaged files are kept
+    /// Drop the damaged records of a journal, report them, and start; the damaged files are kept
     #[arg(long)]
     recover: bool,
 }

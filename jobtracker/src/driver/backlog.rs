@@ -1,51 +1,52 @@
-//! How much waits to leave, and who must wait because of it.
+//! The number of outputs that wait for the journal, and the limit at which the driver stops taking
+//! events.
 //!
-//! What waits is never thrown away, so the bound is on what may be added: above [`BACKLOG_MAX`] trackers are not listened
-//! to, the clock does not tick, and clients are told to try later. One event that was let in may still add all its effects.
+//! Queued outputs are never dropped, so the limit applies to new events. Above [`BACKLOG_MAX`] the
+//! driver reads nothing from trackers, the clock does not tick, and clients are refused with "try
+//! later". An event that was accepted below the limit may still add all its effects.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// Things that wait to leave, before no more is taken in: seconds' worth, with thousands of trackers.
+/// Outputs in the queue at which no more events are taken. With thousands of trackers this is the
+/// output of a few seconds.
 pub(crate) const BACKLOG_MAX: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     waiting: AtomicUsize,
-    less: Notify,
+    below_max: Notify,
 }
 
 impl Backlog {
-    /// One more waits.
-    pub(super) fn grew(&self) {
+    pub(super) fn increment(&self) {
         self.waiting.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One has left.
-    pub(super) fn shrank(&self) {
+    pub(super) fn decrement(&self) {
         if self.waiting.fetch_sub(1, Ordering::AcqRel) == BACKLOG_MAX {
-            self.less.notify_waiters();
+            self.below_max.notify_waiters();
         }
     }
 
-    /// Whether no more may be taken in.
+    /// Whether new events have to wait.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Acquire) >= BACKLOG_MAX
     }
 
-    /// Waits until there is room; whether it had to.
-    pub(super) async fn room(&self) -> bool {
+    /// Waits until the backlog is below its limit. Returns whether it had to wait.
+    pub(super) async fn wait_below_max(&self) -> bool {
         let mut waited = false;
         loop {
-            // Listening starts before the look, so that nothing between the two is missed.
-            let less = self.less.notified();
-            tokio::pin!(less);
-            less.as_mut().enable();
+            // Subscribe before the check, so that a notification between the two is not missed.
+            let below_max = self.below_max.notified();
+            tokio::pin!(below_max);
+            below_max.as_mut().enable();
             if !self.is_full() {
                 return waited;
             }
             waited = true;
-            less.await;
+            below_max.await;
         }
     }
 }

@@ -1,9 +1,10 @@
-//! The driver around the core: clock, lock, journal, and the order between them.
+//! The driver around the core: clock, lock, journal, and the order of effects.
 //!
-//! An event is handled and its facts are queued for the journal under one lock, so that journal order is memory
-//! order. What the core wants done goes into one queue in the order of its effects; the other end of the queue
-//! waits for each item until the facts before it are durable, so nothing leaves early and nothing overtakes.
-//! Answers to clients, refusals and reads included, wait in the same way for all that they could have seen.
+//! An event is handled and its facts are queued for the journal under one lock, so the journal has
+//! the order of the events in memory. The effects go into one queue in their order. The receiver of
+//! that queue waits for each item until the facts before it are durable, so no effect leaves early
+//! or out of order. Replies to clients, including refusals and reads, also wait until every fact
+//! that they could have seen is durable.
 
 mod backlog;
 mod requests;
@@ -35,16 +36,17 @@ use std::{
 };
 use tokio::sync::{Notify, futures::Notified, mpsc, oneshot, watch};
 
-/// The answer to requests whose facts come after the journal was sealed.
+/// The reply to requests whose facts come after the journal was sealed.
 const STOPPING: &str = "the JobTracker is stopping: try again when it is back";
-/// Launches stop below this part of `disk_reserve`.
+/// No attempt is launched if less than this fraction of `disk_reserve` is free.
 const LAUNCH_RESERVE_DIVISOR: u64 = 4;
 
-/// One attachment of a tracker. A number of its own tells it from later ones of the same process.
+/// One stream of a tracker. `generation` distinguishes it from later streams of the same process.
 struct Link {
     generation: u64,
     sender: mpsc::Sender<ToTracker>,
-    /// The newest order that went into this stream. Streams lose nothing, so none goes twice.
+    /// The number of the newest order sent on this stream. A stream loses nothing, so no order is
+    /// sent twice.
     sent: u64,
 }
 
@@ -52,14 +54,15 @@ struct Inner {
     core: JobTracker,
     links: BTreeMap<TrackerId, Link>,
     generations: u64,
-    /// Rung when a job changes, durably or not.
+    /// Notified when a job changes, before the change is durable. The value says whether the job
+    /// has ended.
     watchers: BTreeMap<JobId, watch::Sender<bool>>,
-    /// Events handled, for the test that an idle JobTracker rests.
+    /// Number of events handled, for the test that an idle JobTracker handles few.
     #[cfg(test)]
     handled: u64,
 }
 
-/// Something that leaves once the facts up to `after` are durable.
+/// An output that leaves once the facts up to `after` are durable.
 pub(crate) struct QueuedOutput {
     after: Seq,
     output: Output,
@@ -75,11 +78,11 @@ enum Output {
     Commit(JobId),
     Compute(u64, Problem),
     Clear(Leftovers),
-    /// All facts before it are in the history files when this is answered.
+    /// Completed when all facts queued before it are in the history files.
     Flush(oneshot::Sender<()>),
 }
 
-/// Why the process cannot continue.
+/// Set to the reason when the process cannot continue.
 pub(crate) type Fatal = watch::Sender<Option<String>>;
 
 /// The JobTracker without its sockets.
@@ -90,16 +93,15 @@ pub(crate) struct Driver {
     config: JobTrackerConfig,
     files: Files,
     history_writer: HistoryWriter,
-    /// Bounded by `backlog`: under the lock nobody can wait for room.
+    /// Unbounded, because the lock is held when items are added; `backlog` limits its length.
     queue: mpsc::UnboundedSender<QueuedOutput>,
     backlog: Backlog,
     notice: Option<String>,
-    /// Rung when a job has ended durably.
+    /// Notified when the end of a job is durable.
     ended: Notify,
     fatal: Fatal,
 }
 
-/// Everything a driver is made of.
 pub(crate) struct Parts {
     pub(crate) core: JobTracker,
     pub(crate) log: Log,
@@ -107,12 +109,12 @@ pub(crate) struct Parts {
     pub(crate) config: JobTrackerConfig,
     pub(crate) files: Files,
     pub(crate) history_writer: HistoryWriter,
-    /// What the operator should know of this start: records of the journal may be lost.
+    /// A message for the operator if journal records may have been lost at this start.
     pub(crate) notice: Option<String>,
 }
 
 impl Driver {
-    /// The driver, and what [`Self::deliver`] is to be given.
+    /// Returns the driver and the queue to pass to [`Self::deliver`].
     pub(crate) fn new(parts: Parts) -> (Self, mpsc::UnboundedReceiver<QueuedOutput>) {
         let Parts { core, log, clock, config, files, history_writer, notice } = parts;
         let (queue, outgoing) = mpsc::unbounded_channel();
@@ -156,15 +158,16 @@ impl Driver {
         &self.history_writer
     }
 
-    /// What the operator should know: a loss at this start, and a disk that is nearly full.
+    /// Messages for the operator: lost journal records, and a disk that is nearly full.
     pub(crate) fn notices(&self) -> Vec<String> {
         self.notice.iter().cloned().chain(self.disk_low()).collect()
     }
 
-    /// Less is free where the journal is than the reserve.
+    /// A message if less than `disk_reserve` is free on the disk of the journal.
     pub(crate) fn disk_low(&self) -> Option<String> {
         let reserve = self.config.disk_reserve;
-        // A disk that does not say is not known to be full; the journal will show it.
+        // If the free space is unknown, assume that there is enough; a write to the journal will
+        // fail if not.
         let free = self.log.free_bytes().ok().filter(|free| *free < reserve.0)?;
         let stopped = if free < self.launch_reserve() {
             "no job is accepted, no attempt is started and no history is written"
@@ -173,19 +176,20 @@ impl Driver {
         };
         Some(format!(
             "only {} of free space is left on the JobTracker's disk ({}), less than jobtracker.disk_reserve = {reserve}: {stopped} \
-             until there is room",
+             until more space is free",
             Bytes(free),
             self.config.dir.display()
         ))
     }
 
-    /// Below this many free bytes no attempt is launched. The ends of those that run must still fit in the journal.
+    /// Below this many free bytes no attempt is launched. The journal still needs space for the
+    /// ends of the running attempts.
     fn launch_reserve(&self) -> u64 {
         self.config.disk_reserve.0 / LAUNCH_RESERVE_DIVISOR
     }
 
-    /// Suspends launches while the disk is nearly full, so that launches and failures cannot fill it: a JobTracker that
-    /// cannot write its journal ends.
+    /// Suspends launches while the disk is nearly full, so that the facts of attempts cannot fill
+    /// it. A JobTracker that cannot write its journal ends.
     fn watch_disk(&self) {
         let Ok(free) = self.log.free_bytes() else { return };
         let allowed = free >= self.launch_reserve();
@@ -194,55 +198,55 @@ impl Driver {
             return;
         }
         if allowed {
-            tracing::info!(free = %Bytes(free), "there is room on the JobTracker's disk again: attempts are started");
+            tracing::info!(free = %Bytes(free), "the JobTracker's disk has enough free space again: attempts are started");
         } else {
-            tracing::error!(free = %Bytes(free), "the JobTracker's disk is nearly full: no attempt is started");
+            tracing::error!(free = %Bytes(free), "the JobTracker's disk is nearly full: no attempt is started; free some space");
         }
-        self.act(&mut inner, Event::Launches { allowed }, None);
+        self.handle_locked(&mut inner, Event::Launches { allowed }, None);
     }
 
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
-    /// Ends the process, with these words.
+    /// Ends the process with this error message.
     pub(crate) fn fail(&self, why: String) {
         self.fatal.send_replace(Some(why));
     }
 
-    /// Returns when the process cannot continue.
+    /// Returns the reason when the process cannot continue.
     pub(crate) async fn failed(&self) -> String {
         let mut fatal = self.fatal.subscribe();
         let why = fatal.wait_for(Option::is_some).await.expect("the sender is in `self`").clone();
         why.expect("waited for it")
     }
 
-    /// Tells the core something. The reply, if one is due, may leave once the journal is durable up to the number.
+    /// Handles an event. A reply may be sent once the journal is durable up to the returned number.
     pub(crate) fn handle(&self, event: Event) -> (Option<Reply>, Seq) {
-        self.act(&mut self.inner.lock(), event, None)
+        self.handle_locked(&mut self.inner.lock(), event, None)
     }
 
-    /// Waits until what waits to leave is little enough for more to be taken in; whether it had to.
-    pub(crate) async fn room(&self) -> bool {
-        self.backlog.room().await
+    /// Waits until the backlog is below its limit. Returns whether it had to wait.
+    pub(crate) async fn wait_for_backlog(&self) -> bool {
+        self.backlog.wait_below_max().await
     }
 
-    /// Refuses where nobody can be kept waiting.
+    /// Refuses a request of a client while the backlog is full.
     fn check_backlog(&self) -> Result<(), Refusal> {
         if self.backlog.is_full() {
             let message =
-                format!("{} things wait for the JobTracker's disk: try later", backlog::BACKLOG_MAX);
+                format!("{} outputs wait for the JobTracker's disk: try later", backlog::BACKLOG_MAX);
             return Err(Refusal::overloaded(message));
         }
         Ok(())
     }
 
-    /// Completes when a job has ended, durably, after this was called.
+    /// Completes when a job ends, durably, after this call.
     pub(crate) fn job_ended(&self) -> Notified<'_> {
         self.ended.notified()
     }
 
-    /// The same as [`Self::tell`], and waits until the reply may leave.
+    /// Handles an event and waits until the reply may be sent.
     async fn request_reply(&self, event: Event) -> Result<Reply, Refusal> {
         self.check_backlog()?;
         let (reply, seq) = self.handle(event);
@@ -251,7 +255,7 @@ impl Driver {
     }
 
     async fn durable(&self, seq: Seq) -> Result<(), Refusal> {
-        // What could not be written has no number to wait for.
+        // The facts could not be appended, so they have no number to wait for.
         if seq == Seq::MAX {
             return self.check_fatal();
         }
@@ -264,34 +268,35 @@ impl Driver {
         self.fatal.borrow().clone().map_or(Ok(()), |why| Err(Refusal::unavailable(why)))
     }
 
-    /// Looks at the cluster; what was seen is handed out once it is durable.
+    /// Reads from the cluster. Returns the value once everything it could have seen is durable.
     pub(crate) async fn read<T>(&self, read: impl FnOnce(&Cluster) -> T) -> Result<T, Refusal> {
         self.read_core(|core| read(core.cluster())).await
     }
 
-    /// The same, with what the core has to say of it.
+    /// Same as [`Self::read`], with the whole core.
     pub(crate) async fn read_core<T>(&self, read: impl FnOnce(&JobTracker) -> T) -> Result<T, Refusal> {
         let (value, seq) = {
             let inner = self.inner.lock();
             (read(&inner.core), self.log.last_seq())
         };
         self.durable(seq).await?;
-        // Facts that could not be written may have been seen.
+        // The value may depend on facts that could not be appended.
         self.check_fatal()?;
         Ok(value)
     }
 
-    /// Looks at the cluster from inside, where nothing leaves.
+    /// Reads from the cluster without waiting for the journal. The value must not leave the
+    /// process.
     pub(crate) fn peek<T>(&self, read: impl FnOnce(&Cluster) -> T) -> T {
         read(self.inner.lock().core.cluster())
     }
 
-    /// Handles one event and carries its effects out in order.
-    fn act(
+    /// Handles one event and queues its effects in order.
+    fn handle_locked(
         &self,
         inner: &mut Inner,
         event: Event,
-        newcomer: Option<&mpsc::Sender<ToTracker>>,
+        new_stream: Option<&mpsc::Sender<ToTracker>>,
     ) -> (Option<Reply>, Seq) {
         #[cfg(test)]
         {
@@ -303,7 +308,7 @@ impl Driver {
             }
             _ => BTreeSet::new(),
         };
-        let told = ended(&event);
+        let with_ended_attempts = jobs_with_ended_attempts(&event);
         let mut effects = Vec::new();
         inner.core.handle(self.clock.now(), event, &mut effects);
         let (seq, mut answer) = (self.append(&effects), None);
@@ -318,7 +323,7 @@ impl Driver {
                     }
                 }
                 Effect::Reply { reply, .. } => {
-                    if let Some(sender) = newcomer {
+                    if let Some(sender) = new_stream {
                         self.attach_stream(inner, seq, sender, &reply);
                     }
                     answer = Some(reply);
@@ -338,15 +343,20 @@ impl Driver {
                 }
             }
         }
-        for job in told.iter().filter_map(|job| inner.core.cluster().job(*job)).filter(|job| job.is_over()) {
+        for job in with_ended_attempts
+            .iter()
+            .filter_map(|job| inner.core.cluster().job(*job))
+            .filter(|job| job.is_over())
+        {
             self.send(seq, Output::Clear(Leftovers::of(job, true)));
         }
         notify_watchers(inner, &changed);
         (answer, seq)
     }
 
-    /// Adds an event's facts to the journal, all or none: a crash must not leave a tracker lost and its attempts
-    /// running. Returns the number after which the event's other effects may leave.
+    /// Appends the facts of an event to the journal, all or none: after a crash a tracker must not
+    /// be lost while its attempts still run. Returns the number after which the other effects may
+    /// leave.
     fn append(&self, effects: &[Effect]) -> Seq {
         let facts = effects.iter().filter_map(|effect| match effect {
             Effect::Append(entry) => Some(codec::encode(entry)),
@@ -359,7 +369,7 @@ impl Driver {
         match self.log.append_many(&facts) {
             Ok(seq) => seq,
             Err(AppendError::Failed(error)) => {
-                // Nothing leaves any more, and the process is about to end.
+                // No output leaves any more, because the process is about to end.
                 let stopping = self.log.check().is_ok();
                 self.fail(if stopping {
                     STOPPING.into()
@@ -368,20 +378,21 @@ impl Driver {
                 });
                 Seq::MAX
             }
-            // The facts are applied but cannot be kept: memory and disk have parted. There is no way on.
+            // The facts are applied in memory but cannot be written, so memory and disk differ.
+            // Nothing can repair this.
             Err(AppendError::TooLarge { bytes, max }) => {
-                panic!("facts of {bytes} bytes exceed the journal's {max}")
+                panic!("facts of {bytes} bytes exceed the limit of the journal, {max} bytes")
             }
         }
     }
 
     fn send(&self, after: Seq, output: Output) {
-        self.backlog.grew();
-        // The other end is gone only when the process ends.
+        self.backlog.increment();
+        // The receiver is gone only when the process ends.
         let _ = self.queue.send(QueuedOutput { after, output });
     }
 
-    /// A registration was answered: from here on its stream is the tracker's.
+    /// Attaches the stream to its tracker after the registration was accepted.
     fn attach_stream(&self, inner: &mut Inner, seq: Seq, sender: &mpsc::Sender<ToTracker>, reply: &Reply) {
         match reply {
             Reply::Registered { tracker, epoch, incarnation } => {
@@ -427,21 +438,23 @@ impl Driver {
         self.send(seq, Output::Message { to, sender: link.sender.clone(), message });
     }
 
-    /// Seals the journal: no fact is accepted after this, although trackers may still report. Blocks until the journal
-    /// is durable.
+    /// Seals the journal: no fact is accepted after this, although trackers may still report.
+    /// Blocks until the journal is durable.
     ///
-    /// The receiver resolves when every fact is in its history file, or with an error if the journal has failed.
+    /// The receiver completes when every fact is in its history file. It fails if the journal has
+    /// failed.
     pub(crate) fn seal(&self) -> (Result<(), LogFailed>, oneshot::Receiver<()>) {
         let (done, is_done) = oneshot::channel();
-        // Under the lock: facts that were appended are in the queue before the flush, and what comes of facts that were
-        // refused, which waits for a number that is never durable, is behind it.
+        // Under the lock, so that all appended facts are queued before the flush. Outputs of
+        // refused facts are behind the flush and wait for a number that is never durable.
         let _inner = self.inner.lock();
         let sealed = self.log.close();
         self.send(self.log.last_seq(), Output::Flush(done));
         (sealed, is_done)
     }
 
-    /// Lets out what waits, in order, each when it may. Ends when the journal fails.
+    /// Delivers queued outputs in order, each when its facts are durable. Ends when the journal
+    /// fails.
     pub(crate) async fn deliver(self: Arc<Self>, mut queue: mpsc::UnboundedReceiver<QueuedOutput>) {
         while let Some(QueuedOutput { after, output }) = queue.recv().await {
             if self.log.wait_durable(after).await.is_err() {
@@ -459,11 +472,11 @@ impl Driver {
                     }
                 }
                 Output::Message { to, sender, message } => {
-                    // A tracker that does not read, or is gone, is as good as cut off.
+                    // The tracker has gone or does not read: end its stream.
                     if let Err(error) = sender.try_send(message)
                         && let Some((tracker, generation)) = to
                     {
-                        tracing::debug!(%tracker, %error, "stream");
+                        tracing::debug!(%tracker, %error, "cannot send to the tracker: its stream is closed");
                         self.detach(tracker, generation);
                     }
                 }
@@ -475,34 +488,36 @@ impl Driver {
                     let _ = done.send(());
                 }
             }
-            self.backlog.shrank();
+            self.backlog.decrement();
         }
     }
 
-    /// Solves a policy's problem beside the core. There is no answer only if the daemon is ending.
+    /// Solves a problem of a policy outside the lock. No answer follows only if the daemon is
+    /// ending.
     async fn compute(self: Arc<Self>, number: u64, problem: Problem) {
         if let Ok(answer) = tokio::task::spawn_blocking(move || problem.solve()).await {
             self.handle(Event::Computed { number, answer });
         }
     }
 
-    /// Ticks when the core wants it.
+    /// Sends a tick whenever the core has a deadline.
     pub(crate) async fn tick(self: Arc<Self>) {
         loop {
             self.watch_disk();
             let next = self.inner.lock().core.next_deadline();
             let wait = next.map_or(Duration::from_secs(1), |next| self.clock.until(next));
             tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
-            if self.room().await {
-                // Nobody was listened to meanwhile: what trackers have said comes before a word on who is silent.
+            if self.wait_for_backlog().await {
+                // No heartbeat was read during the wait. Let trackers report before the core
+                // decides which ones are silent.
                 tokio::time::sleep(2 * self.config.heartbeat.0).await;
             }
             self.handle(Event::Tick);
         }
     }
 
-    /// A tracker introduces itself on a stream. Its number, its incarnation and this attachment's number, or None if it
-    /// was refused.
+    /// Registers a tracker on a stream. Returns the tracker, its incarnation and the generation of
+    /// the stream, or None if the registration was refused.
     pub(crate) fn attach(
         &self,
         mut registration: Registration,
@@ -512,23 +527,24 @@ impl Driver {
         let mut inner = self.inner.lock();
         output::check_output_paths(inner.core.cluster(), &mut registration.attempts);
         let event = Event::Registration { request, tracker: registration };
-        let (reply, _) = self.act(&mut inner, event, Some(sender));
+        let (reply, _) = self.handle_locked(&mut inner, event, Some(sender));
         let Some(Reply::Registered { tracker, incarnation, .. }) = reply else { return None };
         inner.links.get(&tracker).map(|link| (tracker, incarnation, link.generation))
     }
 
-    /// A tracker's word, if this attachment is still its own; else false.
+    /// Handles a heartbeat. Returns false if the stream is no longer the current one of its
+    /// tracker.
     pub(crate) fn heartbeat(&self, generation: u64, mut heartbeat: Heartbeat) -> bool {
         let mut inner = self.inner.lock();
         let current = inner.links.get(&heartbeat.tracker).is_some_and(|link| link.generation == generation);
         if current {
             output::check_output_paths(inner.core.cluster(), &mut heartbeat.attempts);
-            self.act(&mut inner, Event::Heartbeat(heartbeat), None);
+            self.handle_locked(&mut inner, Event::Heartbeat(heartbeat), None);
         }
         current
     }
 
-    /// A tracker's stream has ended. Does nothing if it has attached again since.
+    /// Marks the stream of a tracker as ended, unless the tracker has attached again since.
     pub(crate) fn detach(&self, tracker: TrackerId, generation: u64) {
         let mut inner = self.inner.lock();
         if inner.links.get(&tracker).is_none_or(|link| link.generation != generation) {
@@ -537,7 +553,7 @@ impl Driver {
         inner.links.remove(&tracker);
         let incarnation =
             inner.core.cluster().tracker(tracker).map_or(Incarnation(0), |tracker| tracker.incarnation);
-        self.act(&mut inner, Event::Disconnection { tracker, incarnation }, None);
+        self.handle_locked(&mut inner, Event::Disconnection { tracker, incarnation }, None);
     }
 
     #[cfg(test)]
@@ -545,11 +561,11 @@ impl Driver {
         self.inner.lock().handled
     }
 
-    /// Rings when a job changes, and says whether it is over.
+    /// A channel that is notified when a job changes; its value says whether the job has ended.
     pub(crate) fn watch_job(&self, job: JobId) -> watch::Receiver<bool> {
         let mut inner = self.inner.lock();
-        // Finished jobs ring no more: whoever comes clears away what nobody listens to.
-        inner.watchers.retain(|_, watch_job| watch_job.receiver_count() > 0);
+        // Jobs that have ended never change again, so remove the channels that have no receiver.
+        inner.watchers.retain(|_, sender| sender.receiver_count() > 0);
         let over = is_over(&inner, job);
         inner.watchers.entry(job).or_insert_with(|| watch::Sender::new(over)).subscribe()
     }
@@ -564,19 +580,19 @@ fn notify_watchers(inner: &mut Inner, jobs: &BTreeSet<JobId>) {
         return;
     }
     for job in jobs {
-        if let Some(watch_job) = inner.watchers.get(job) {
-            if watch_job.receiver_count() == 0 {
+        if let Some(sender) = inner.watchers.get(job) {
+            if sender.receiver_count() == 0 {
                 inner.watchers.remove(job);
             } else {
-                watch_job.send_replace(is_over(inner, *job));
+                sender.send_replace(is_over(inner, *job));
             }
         }
     }
 }
 
-/// Jobs of which a tracker says that an attempt is gone. If it has outlived its job, it may have written after the
-/// clean-up; nothing else need follow from its end, so that no fact tells.
-fn ended(event: &Event) -> BTreeSet<JobId> {
+/// Jobs with an attempt that the tracker reports as ended. An attempt that has outlived its job may
+/// have written after the clean-up, and no fact follows from its end.
+fn jobs_with_ended_attempts(event: &Event) -> BTreeSet<JobId> {
     let reports = match event {
         Event::Heartbeat(heartbeat) => &heartbeat.attempts,
         Event::Registration { tracker, .. } => &tracker.attempts,

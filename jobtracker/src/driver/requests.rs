@@ -1,4 +1,4 @@
-//! What clients ask for: each is one event, answered once it is durable.
+//! Requests of clients: each is one event, and its reply waits until the event is durable.
 
 use super::Driver;
 use crate::error::Refusal;
@@ -14,12 +14,12 @@ use mrcore::{
 use std::sync::Arc;
 
 impl Driver {
-    /// The job that a request made, if it has been here before.
+    /// The job that this request has created, if it was sent before.
     pub(crate) async fn job_of_request(&self, request: RequestId) -> Result<Option<JobId>, Refusal> {
         self.read(|cluster| cluster.job_of_request(request)).await
     }
 
-    /// A job comes in.
+    /// Submits a job.
     pub(crate) async fn submit(&self, request: RequestId, spec: JobSpec) -> Result<JobId, Refusal> {
         self.check_backlog()?;
         let (reply, seq) = {
@@ -27,17 +27,18 @@ impl Driver {
             let cluster = inner.core.cluster();
             check_writers(cluster, request, &spec.output)?;
             check_load(cluster, request, &spec.user, tasks(&spec), self.config())?;
-            self.act(&mut inner, Event::Submission { request, spec: Arc::new(spec) }, None)
+            self.handle_locked(&mut inner, Event::Submission { request, spec: Arc::new(spec) }, None)
         };
         self.durable(seq).await?;
         match reply {
             Some(Reply::Submitted(job)) => Ok(job),
             Some(Reply::Refused(why)) => Err(Refusal::refused(why)),
-            _ => Err(Refusal::unavailable("internal error: the job was not answered for")),
+            _ => Err(Refusal::unavailable("internal error: the core did not reply to the submission")),
         }
     }
 
-    /// Whether there is room for one more job of a user's, however small.
+    /// Refuses a submission, whatever its size, if the disk is nearly full or the user has too many
+    /// jobs.
     pub(crate) fn check_space(&self, request: RequestId, user: &str) -> Result<(), Refusal> {
         if let Some(why) = self.disk_low() {
             return Err(Refusal::overloaded(why));
@@ -45,18 +46,18 @@ impl Driver {
         self.peek(|cluster| check_load(cluster, request, user, 0, self.config()))
     }
 
-    /// Whether another job writes to a place.
+    /// Refuses an output that an active job writes to.
     pub(crate) fn check_writers(&self, request: RequestId, output: &str) -> Result<(), Refusal> {
         self.peek(|cluster| check_writers(cluster, request, output))
     }
 
-    /// Where active jobs write to.
+    /// The outputs of all active jobs.
     pub(crate) fn pending_outputs(&self) -> Vec<(JobId, DfsPath)> {
         let output = |job: &Job| Some((job.id, DfsPath::parse(&job.spec.output).ok()?));
         self.peek(|cluster| cluster.jobs().filter(|job| !job.is_over()).filter_map(output).collect())
     }
 
-    /// Stops a job.
+    /// Kills a job.
     pub(crate) async fn kill(&self, request: RequestId, job: JobId, by: String) -> Result<(), Refusal> {
         match self.request_reply(Event::Kill { request, job, by }).await? {
             Reply::Refused(why) => Err(Refusal::refused(why)),
@@ -64,7 +65,6 @@ impl Driver {
         }
     }
 
-    /// Preempts an attempt.
     pub(crate) async fn preempt(
         &self,
         request: RequestId,
@@ -75,7 +75,7 @@ impl Driver {
         self.expect_accepted(Event::Preemption { request, attempt, kind, by }).await
     }
 
-    /// Has a paused task go on, on the tracker of that name if there is one.
+    /// Resumes a paused task, on the tracker with the name `on` if given.
     pub(crate) async fn resume(
         &self,
         request: RequestId,
@@ -94,7 +94,7 @@ impl Driver {
         self.expect_accepted(Event::Resumption { request, task, on, by }).await
     }
 
-    /// Has a tracker emptied within a time, or used again with None.
+    /// Drains a tracker within a time, or with None cancels its drain.
     pub(crate) async fn drain(
         &self,
         request: RequestId,
@@ -105,7 +105,7 @@ impl Driver {
         self.expect_accepted(Event::Drain { request, tracker, within, by }).await
     }
 
-    /// Has a lost tracker forgotten.
+    /// Forgets a lost tracker.
     pub(crate) async fn forget(&self, request: RequestId, node: &str, by: String) -> Result<(), Refusal> {
         let found = self.read(|cluster| cluster.tracker_named(node).map(|tracker| tracker.id)).await?;
         let tracker = found.ok_or_else(|| Refusal::not_found(format!("there is no tracker {node}")))?;
@@ -124,18 +124,18 @@ fn tasks(spec: &JobSpec) -> u64 {
     spec.splits.len() as u64 + u64::from(spec.reduces)
 }
 
-/// Nobody may fill the queue, alone or with others.
+/// Refuses a job that would exceed the limits of the cluster or of its user.
 fn check_load(
     cluster: &Cluster,
     request: RequestId,
     user: &str,
-    more: u64,
+    new_tasks: u64,
     limits: &JobTrackerConfig,
 ) -> Result<(), Refusal> {
     if cluster.job_of_request(request).is_some() {
         return Ok(());
     }
-    let (mut all, mut jobs, mut own) = (0_usize, 0_usize, more);
+    let (mut all, mut jobs, mut own) = (0_usize, 0_usize, new_tasks);
     for job in cluster.jobs().filter(|job| !job.is_over()) {
         all += 1;
         if job.spec.user == user {
@@ -143,7 +143,7 @@ fn check_load(
             own += tasks(&job.spec);
         }
     }
-    let refuse = |output: String| Err(Refusal::overloaded(format!("{output}: try later")));
+    let refuse = |why: String| Err(Refusal::overloaded(format!("{why}: try later")));
     if all >= limits.jobs_max {
         let jobs = daemon::count(all as u64, "job");
         return refuse(format!("the cluster has {jobs} active (jobtracker.jobs_max)"));
@@ -152,7 +152,7 @@ fn check_load(
         let jobs = daemon::count(jobs as u64, "job");
         return refuse(format!("user {user} has {jobs} active (jobtracker.user_jobs_max)"));
     }
-    // A job that is too large alone is refused by its own limits.
+    // A single job that is too large is refused by the limits of a job.
     if jobs > 0 && own > limits.user_tasks_max {
         return refuse(format!(
             "user {user} would have {own} tasks in active jobs (jobtracker.user_tasks_max)"
@@ -161,14 +161,14 @@ fn check_load(
     Ok(())
 }
 
-/// No two jobs write to one place at a time.
+/// Two active jobs must not write to the same output.
 fn check_writers(cluster: &Cluster, request: RequestId, output: &str) -> Result<(), Refusal> {
     if cluster.job_of_request(request).is_some() {
         return Ok(());
     }
     let Some(job) = cluster.jobs().find(|job| shares_output(job, output)) else { return Ok(()) };
     let (id, output) = (job.id, &job.spec.output);
-    Err(Refusal::exists(format!("{id} writes to {output}: wait for it, or choose another")))
+    Err(Refusal::exists(format!("{id} writes to {output}: wait until it ends, or choose another output")))
 }
 
 fn shares_output(job: &Job, output: &str) -> bool {

@@ -1,13 +1,16 @@
-//! Job history: for each job one file of JSON lines, `history/job_7.jsonl`, a line for each of its facts.
+//! Job history: one file of JSON lines per job, `history/job_7.jsonl`, with a line for each fact of
+//! the job.
 //!
-//! Lines are written when their facts are durable in the journal, and not synced one by one: at start the journal
-//! is read from the beginning of every remembered job, the lines that are there are counted off, and the missing
-//! ones are added. So there is no gap and no duplicate, whenever the process or the machine died. A file is synced
-//! when it is complete: its job has ended and none of its attempts holds a slot.
+//! Lines are written when their facts are durable in the journal, and are not synced one by one. At
+//! start the journal is replayed from the beginning of every job in it. Lines that a file has
+//! already are skipped and the missing ones are added, so a crash causes neither gaps nor
+//! duplicates. A file is synced when it is complete: its job has ended and no attempt of it uses a
+//! slot.
 //!
-//! A history that cannot be written (a full disk, or less free than the reserve) is given up with a line in the log,
-//! and completed at the next start; jobs do not wait for it. Histories have limits by number and by bytes, of all and
-//! of each user: the oldest are removed first, and one that is being written never is. Bytes count as they are written.
+//! If a history cannot be written (the disk is full, or less is free than the reserve), the error
+//! is logged and the history is completed at the next start; jobs do not wait for it. Histories
+//! have limits by number and by bytes, in total and per user. The oldest are removed first, and
+//! never one that is being written. Bytes count as soon as they are written.
 
 mod record;
 mod writer;
@@ -24,12 +27,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The file of a job's history.
+/// The history file of a job.
 pub(crate) fn path_of(folder: &Path, job: JobId) -> PathBuf {
     folder.join(format!("{job}.jsonl"))
 }
 
-/// Whose job a history is of, as its first line says.
+/// The user who submitted a job, from the first line of its history.
 pub(crate) fn owner(folder: &Path, job: JobId) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Head {
@@ -44,44 +47,44 @@ pub(crate) fn owner(folder: &Path, job: JobId) -> Option<String> {
     Some(serde_json::from_str::<Head>(&line).ok()?.spec.user)
 }
 
-/// What histories may take, and what they leave.
+/// Limits for the history files.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// How many are kept.
+    /// Maximum number of files.
     pub(crate) count: usize,
-    /// Bytes of all of them.
+    /// Maximum bytes of all files.
     pub(crate) bytes: u64,
-    /// Bytes of those of one user.
+    /// Maximum bytes of the files of one user.
     pub(crate) user_bytes: u64,
-    /// Nothing is written when less than this is free on the disk.
+    /// Bytes that must stay free on the disk; below this, no history is written.
     pub(crate) reserve: u64,
 }
 
-/// A history on disk.
+/// A history file on disk.
 struct Stored {
     bytes: u64,
     user: String,
 }
 
-/// After so many lines free space and limits are checked again.
+/// Free space and limits are checked again after this many lines.
 const CHECK_INTERVAL_LINES: u32 = 256;
 
-/// A history that is being written.
+/// A history file that is being written.
 struct HistoryFile {
     file: BufWriter<File>,
-    /// Lines that are on disk and whose facts have not been seen yet: the journal is being replayed.
-    replayed_lines: u64,
-    /// Lines whose facts have been seen.
+    /// During replay: lines on disk whose facts have not been replayed yet.
+    unreplayed_lines: u64,
+    /// Lines whose facts have been appended or replayed.
     lines: u64,
     bytes: u64,
     ended: bool,
-    /// Attempts that hold a slot.
+    /// Attempts that use a slot.
     live: u32,
-    /// Its second line says what the job was submitted to.
+    /// Whether the second line names the policy and the trackers at the submission.
     has_policy_line: bool,
 }
 
-/// Every history.
+/// All history files.
 pub(crate) struct Histories {
     folder: PathBuf,
     cluster: String,
@@ -92,12 +95,12 @@ pub(crate) struct Histories {
     on_disk: BTreeMap<JobId, Stored>,
     /// Lines until free space and limits are checked again.
     lines_until_check: u32,
-    /// Less is free than the reserve.
-    short: bool,
+    /// Whether less is free than the reserve.
+    disk_low: bool,
 }
 
 impl Histories {
-    /// Of a folder, which is made if it is not there.
+    /// Opens the folder, and creates it if it does not exist.
     pub(crate) fn open(folder: &Path, cluster: &str, limits: Limits, policy: Policy) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let mut on_disk = BTreeMap::new();
@@ -119,11 +122,11 @@ impl Histories {
             open_files: BTreeMap::new(),
             on_disk,
             lines_until_check: 0,
-            short: false,
+            disk_low: false,
         })
     }
 
-    /// Takes one fact down.
+    /// Adds the line of a fact to the history of its job.
     pub(crate) fn append(&mut self, entry: &Entry) {
         match &entry.fact {
             Fact::TrackerJoined { tracker, name, host, rack, slots, .. } => {
@@ -147,18 +150,18 @@ impl Histories {
         }
     }
 
-    /// Whether enough is free for anything but the journal.
+    /// Fails if less is free than the reserve, which is kept for the journal.
     fn check_space(&mut self) -> io::Result<()> {
         if self.lines_until_check == 0 {
             self.lines_until_check = CHECK_INTERVAL_LINES;
             let stat = rustix::fs::statvfs(&self.folder)?;
-            self.short = stat.f_bavail.saturating_mul(stat.f_frsize) < self.limits.reserve;
+            self.disk_low = stat.f_bavail.saturating_mul(stat.f_frsize) < self.limits.reserve;
         }
         self.lines_until_check -= 1;
-        if self.short {
+        if self.disk_low {
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
-                "less is free on its disk than jobtracker.disk_reserve",
+                "less is free on the disk than jobtracker.disk_reserve",
             ));
         }
         Ok(())
@@ -179,7 +182,8 @@ impl Histories {
         let Some(history_file) = self.open_files.get_mut(&job) else { return Ok(()) };
         history_file.add(line)?;
         match entry.fact {
-            // Once written it stays, whatever the policy is at the next start; older files go on without.
+            // The line keeps the policy of the submission, even if a later start uses another one.
+            // Files of older versions have no such line.
             Fact::JobSubmitted { .. } if history_file.has_policy_line => {
                 history_file.add(&record::submitted_to(entry.at, &self.policy, &self.names))?;
             }
@@ -194,7 +198,7 @@ impl Histories {
         }
         let mut bytes = history_file.bytes;
         if history_file.ended && history_file.live == 0 {
-            let history_file = self.open_files.remove(&job).expect("it is there");
+            let history_file = self.open_files.remove(&job).expect("is open");
             bytes = history_file.close(&path_of(&self.folder, job))?;
             prune = true;
         }
@@ -207,7 +211,7 @@ impl Histories {
         Ok(())
     }
 
-    /// The journal is replayed: from here on every fact is new.
+    /// Ends the replay of the journal: facts from here on are new.
     pub(crate) fn caught_up(&mut self) {
         let jobs: Vec<JobId> = self.open_files.keys().copied().collect();
         for job in jobs {
@@ -222,7 +226,7 @@ impl Histories {
         self.flush();
     }
 
-    /// Hands what is buffered to the system.
+    /// Writes the buffered lines to the files.
     pub(crate) fn flush(&mut self) {
         let mut failed = Vec::new();
         for (job, history_file) in &mut self.open_files {
@@ -238,12 +242,12 @@ impl Histories {
     fn give_up(&mut self, job: JobId, error: &io::Error) {
         tracing::error!(%job, %error, "cannot write the job's history: it will be completed at the next start");
         if let Some(history_file) = self.open_files.remove(&job) {
-            // What is buffered is not worth another error.
+            // Discard the buffer: writing it on drop could fail again.
             let _ = history_file.file.into_parts();
         }
     }
 
-    /// Deletes the oldest beyond the limits; never one that is being written.
+    /// Deletes the oldest histories beyond the limits, except those that are being written.
     fn prune(&mut self) {
         for job in self.surplus() {
             match fs::remove_file(path_of(&self.folder, job)) {
@@ -256,8 +260,8 @@ impl Histories {
         }
     }
 
-    /// The histories that are too many or too much, oldest first. A user's limit spares the newest of the user, however
-    /// long it is; the limit for all spares none.
+    /// The histories beyond the limits, oldest first. The limit per user never removes the newest
+    /// history of the user; the limit for all may.
     fn surplus(&self) -> Vec<JobId> {
         let mut of_user: BTreeMap<&str, (u64, JobId)> = BTreeMap::new();
         let mut bytes = 0;
@@ -283,45 +287,47 @@ impl Histories {
 }
 
 impl HistoryFile {
-    /// A job's file as it is, cut after its last whole line; an empty one if it is another job's.
+    /// Opens the file of a job and truncates it after its last complete line. A file of another job
+    /// is truncated to 0 bytes.
     fn open(path: &Path, head: &str) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut reader = BufReader::new(&file);
-        let (mut whole, mut replayed_lines, mut has_policy_line) = (0, 0, true);
+        let (mut whole, mut unreplayed_lines, mut has_policy_line) = (0, 0, true);
         let mut line = Vec::new();
         loop {
             line.clear();
             let bytes = reader.read_until(b'\n', &mut line)?;
-            let foreign = replayed_lines == 0 && line != head.as_bytes();
+            let foreign = unreplayed_lines == 0 && line != head.as_bytes();
             if bytes == 0 || line.last() != Some(&b'\n') || foreign {
                 break;
             }
-            if replayed_lines == 1 {
+            if unreplayed_lines == 1 {
                 has_policy_line = String::from_utf8_lossy(&line).contains(record::SUBMITTED_TO);
             }
             whole += bytes as u64;
-            replayed_lines += 1;
+            unreplayed_lines += 1;
         }
         drop(reader);
         file.set_len(whole)?;
         let mut file = BufWriter::new(file);
         file.seek(SeekFrom::Start(whole))?;
-        Ok(Self { file, replayed_lines, lines: 0, bytes: whole, ended: false, live: 0, has_policy_line })
+        Ok(Self { file, unreplayed_lines, lines: 0, bytes: whole, ended: false, live: 0, has_policy_line })
     }
 
     fn add(&mut self, line: &str) -> io::Result<()> {
         self.lines += 1;
-        if self.replayed_lines > 0 {
-            self.replayed_lines -= 1;
+        if self.unreplayed_lines > 0 {
+            self.unreplayed_lines -= 1;
             return Ok(());
         }
         self.bytes += line.len() as u64;
         self.file.write_all(line.as_bytes())
     }
 
-    /// Cuts lines whose facts the journal does not have: a damaged part of it was dropped.
+    /// Removes lines whose facts the journal does not have, because damaged records of it were
+    /// dropped.
     fn cut_unreplayed(&mut self, path: &Path) -> io::Result<()> {
-        if std::mem::take(&mut self.replayed_lines) == 0 {
+        if std::mem::take(&mut self.unreplayed_lines) == 0 {
             return Ok(());
         }
         let mut reader = BufReader::new(File::open(path)?);
@@ -337,7 +343,7 @@ impl HistoryFile {
         Ok(())
     }
 
-    /// Makes it durable; its length.
+    /// Makes the file durable. Returns its length.
     fn close(mut self, path: &Path) -> io::Result<u64> {
         self.cut_unreplayed(path)?;
         self.file.flush()?;
@@ -376,10 +382,10 @@ mod tests {
         };
         assert_eq!(left(10, 10_000, 10_000), [1, 2, 3, 4, 5]);
         assert_eq!(left(2, 10_000, 10_000), [4, 5]);
-        assert_eq!(left(10, 10_000, 1000), [1, 3, 4, 5], "ann has too much, bob has not");
+        assert_eq!(left(10, 10_000, 1000), [1, 3, 4, 5], "ann is over the limit, bob is not");
         assert_eq!(left(10, 1200, 10_000), [3, 4, 5]);
-        assert_eq!(left(10, 10_000, 10), [3, 5], "everybody's newest stays within the limit for all");
-        assert_eq!(left(10, 10, 10_000), [] as [u32; 0], "the limit for all spares nobody's newest");
+        assert_eq!(left(10, 10_000, 10), [3, 5], "the newest history of each user stays");
+        assert_eq!(left(10, 10, 10_000), [] as [u32; 0], "the limit for all removes the newest too");
     }
 
     fn spec(user: &str) -> Arc<JobSpec> {
@@ -438,8 +444,8 @@ mod tests {
         }
         histories.flush();
         let written = fs::metadata(path_of(folder.path(), JobId(2))).unwrap().len();
-        assert_eq!(histories.on_disk[&JobId(2)].bytes, written, "it counts before it is closed");
-        assert!(written > 50_000 && !old.exists(), "the old one has made room");
+        assert_eq!(histories.on_disk[&JobId(2)].bytes, written, "an open history counts");
+        assert!(written > 50_000 && !old.exists(), "the old history is deleted");
     }
 
     #[test]
@@ -454,7 +460,7 @@ mod tests {
         let names = ["job_1.m0.0", "job_1.m1.0", "job_1.r0.0", "job_1.r0.1", "job_1.r0.2"];
         for attempt in names.map(id) {
             let (tracker, why) = (TrackerId(1), Why::default());
-            take(Fact::AttemptLaunched { attempt, tracker, speculative: false, from: None, why });
+            take(Fact::AttemptLaunched { attempt, tracker, speculative: false, resumed_from: None, why });
         }
         let [split, done, paused, failed, killed] = names.map(id);
         take(Fact::MapSplit { attempt: split, position: 7, result: AttemptResult::default() });

@@ -1,7 +1,8 @@
-//! One fact as one line of JSON, for people and simulators. The format is documented in docs/research/history-format.md.
+//! One fact as one line of JSON, for users and for the simulator. docs/research/history-format.md
+//! documents the format.
 //!
-//! These types are the format: they do not follow the core's, so that the core may change and old histories stay
-//! readable.
+//! These types define the format. They are separate from the types of the core, so that the core
+//! can change while old histories stay readable.
 
 use crate::spec;
 use mrcore::{
@@ -14,30 +15,30 @@ use mrcore::{
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Goes up when a reader of the older format would misunderstand the newer.
-const FORMAT: u32 = 2;
+/// Incremented when a reader of the older format would misunderstand the newer one.
+const FORMAT: u32 = 3;
 
-/// Trackers by number.
+/// Trackers by ID.
 pub(super) type Names = BTreeMap<TrackerId, KnownTracker>;
 
-/// What is known of a tracker.
+/// A tracker as the history shows it.
 pub(super) struct KnownTracker {
     pub(super) name: String,
     pub(super) host: String,
     pub(super) rack: String,
     pub(super) slots: PerPhase<u32>,
-    /// It has been given up, and has not come back.
+    /// Whether the tracker is lost and has not registered again.
     pub(super) is_lost: bool,
 }
 
-/// The policy that decides, and its parameters as given.
+/// The scheduling policy and its parameters as configured.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Policy {
     pub(crate) name: String,
     pub(crate) params: BTreeMap<String, String>,
 }
 
-/// The first line.
+/// The first line of a history.
 #[derive(Serialize)]
 struct Head<'a> {
     format: u32,
@@ -62,14 +63,14 @@ struct Spec<'a> {
     speculation: bool,
     attempts_max: u32,
     conf: BTreeMap<&'a str, &'a str>,
-    /// Hosts that splits name, by number.
+    /// Hosts that the splits refer to by index.
     hosts: Vec<&'a str>,
     splits: Vec<Run<'a>>,
 }
 
-/// Splits of one file that follow each other, are of one length and lie on the same hosts: so a history of very many maps
-/// is short. The range is the first one's. What is left out is as before: the file, and that it begins where the last
-/// one ended.
+/// Consecutive splits of one file with the same length and the same hosts, which keeps the history
+/// of a job with many maps short. The range is that of the first split. A field that is left out
+/// has the value of the run before: the same file, and a start where that run ended.
 #[derive(Serialize)]
 struct Run<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +95,7 @@ fn is_true(value: &bool) -> bool {
     *value
 }
 
-/// Splits as runs, and the hosts that they name.
+/// Groups splits into runs. Returns the hosts and the runs.
 fn runs(splits: &[Split]) -> (Vec<&str>, Vec<Run<'_>>) {
     let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
     let mut hosts = Vec::new();
@@ -153,7 +154,7 @@ impl<'a> Spec<'a> {
     }
 }
 
-/// Every other line.
+/// Every other line of a history.
 #[derive(Serialize)]
 struct Record<'a> {
     at_us: u64,
@@ -179,7 +180,7 @@ enum RecordFact<'a> {
         host: &'a str,
         speculative: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
-        from: Option<String>,
+        resumed_from: Option<String>,
         why: ReasonRecord<'a>,
     },
     PreemptionRequested {
@@ -201,14 +202,6 @@ enum RecordFact<'a> {
         stage: Stage,
         bytes: u64,
         bytes_in: u64,
-    },
-    StageLost {
-        attempt: String,
-        why: &'a str,
-        time_us: u64,
-    },
-    PauseRefused {
-        attempt: String,
     },
     PreemptionRefused {
         attempt: String,
@@ -305,18 +298,18 @@ fn succeeded(attempt: String, result: &AttemptResult) -> RecordFact<'_> {
     RecordFact::AttemptSucceeded { attempt, bytes_out: result.bytes_out, counters, pieces: &result.pieces }
 }
 
-/// The first line.
+/// The first line of a history.
 fn head(cluster: &str, job: JobId, at: Time, spec: &JobSpec) -> String {
     json(&Head { format: FORMAT, cluster, job: job.to_string(), at_us: at.0, spec: Spec::of(spec) })
 }
 
-/// How the line of [`submitted_to`] is told from others.
+/// Identifies the line of [`submitted_to`].
 pub(super) const SUBMITTED_TO: &str = r#""fact":{"submitted-to""#;
 
-/// The second line: what the job was submitted to.
+/// The second line: the policy and the trackers at the time of the submission.
 pub(super) fn submitted_to(at: Time, policy: &Policy, names: &Names) -> String {
-    let there = names.values().filter(|place| !place.is_lost);
-    let trackers = there.map(|KnownTracker { name, host, rack, slots, .. }| TrackerRecord {
+    let not_lost = names.values().filter(|tracker| !tracker.is_lost);
+    let trackers = not_lost.map(|KnownTracker { name, host, rack, slots, .. }| TrackerRecord {
         name,
         host,
         rack,
@@ -328,19 +321,19 @@ pub(super) fn submitted_to(at: Time, policy: &Policy, names: &Names) -> String {
     json(&Record { at_us: at.0, fact })
 }
 
-/// The line of a job's fact, with its newline; None for a fact that is not part of a job's history.
+/// The line of a fact, with its newline. None if the fact is not part of the history of a job.
 pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<String> {
     let Time(at_us) = entry.at;
-    let named = |id: &TrackerId| names.get(id).map_or(("?", "?"), |place| (&place.name, &place.host));
+    let named = |id: &TrackerId| names.get(id).map_or(("?", "?"), |tracker| (&tracker.name, &tracker.host));
     let fact = match &entry.fact {
         Fact::JobSubmitted { job, spec, .. } => return Some(head(cluster, *job, entry.at, spec)),
         Fact::JobCommitting { .. } => RecordFact::JobCommitting {},
         Fact::JobEnded { outcome: kind, .. } => outcome(kind),
-        Fact::AttemptLaunched { attempt, tracker, speculative, from, why } => {
+        Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why } => {
             let (tracker, host) = named(tracker);
             let (attempt, why) = (attempt.to_string(), ReasonRecord::of(why));
-            let from = from.map(|from| from.to_string());
-            RecordFact::AttemptLaunched { attempt, tracker, host, speculative: *speculative, from, why }
+            let (speculative, resumed_from) = (*speculative, resumed_from.map(|paused| paused.to_string()));
+            RecordFact::AttemptLaunched { attempt, tracker, host, speculative, resumed_from, why }
         }
         Fact::PreemptionRequested { attempt, kind, why, fault, hold } => {
             let (attempt, kind, fault, hold) = (attempt.to_string(), *kind, *fault, *hold);
@@ -351,10 +344,6 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
             let (attempt, stage) = (attempt.to_string(), *stage);
             RecordFact::AttemptPaused { attempt, stage, bytes: *bytes, bytes_in: *bytes_in }
         }
-        Fact::StageLost { attempt, why, time } => {
-            RecordFact::StageLost { attempt: attempt.to_string(), why, time_us: time.0 }
-        }
-        Fact::PauseRefused { attempt } => RecordFact::PauseRefused { attempt: attempt.to_string() },
         Fact::PreemptionRefused { attempt, refusals, why } => {
             RecordFact::PreemptionRefused { attempt: attempt.to_string(), refusals: *refusals, why }
         }

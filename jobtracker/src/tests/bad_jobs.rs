@@ -1,4 +1,4 @@
-//! Jobs that cannot be: each is refused in one line that says what is wrong.
+//! Invalid submissions: each is refused with one line that names the error.
 
 use super::cluster::*;
 use dfs::client::Quota;
@@ -10,7 +10,7 @@ async fn refused(cluster: &Cluster, request: pb::SubmitRequest) -> (Code, String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn inputs_and_outputs_that_cannot_be() {
+async fn invalid_inputs_and_outputs_are_refused() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     cluster.put("/in/below/b", b"b\n").await;
@@ -38,18 +38,18 @@ async fn inputs_and_outputs_that_cannot_be() {
     let mut none = submission("/in", "/out", 1);
     none.inputs.clear();
     assert!(refused(&cluster, none).await.1.contains("job has no input"));
-    // The one that is right after all of these is the first job.
+    // The first valid submission after these refusals is job 1.
     cluster.client().await.submit(submission("/in", "/out", 1)).await.unwrap();
     let (code, message) = refused(&cluster, submission("/in", "/out/below", 1)).await;
     assert!(code == Code::AlreadyExists && message.contains("job_1 writes to /out"), "{message}");
-    // What it has written so far is there, and is no input yet.
+    // What the job has written so far exists, but cannot be an input yet.
     cluster.put("/out/_temporary/job_1/half", b"half").await;
     let (code, message) = refused(&cluster, submission("/out", "/other", 1)).await;
     assert!(code == Code::FailedPrecondition && message.contains("job_1 still writes to /out"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_make_no_sense() {
+async fn malformed_requests_are_refused() {
     let cluster = Cluster::start_with(|config| config.jobtracker.maps_max = 10).await;
     cluster.put("/in/a", &[b'a'; 1000]).await;
     let good = submission("/in", "/out", 1);
@@ -103,7 +103,7 @@ async fn requests_that_make_no_sense() {
     assert_eq!(refusal(client.tasks(tasks).await).0, Code::NotFound);
     let tasks = pb::TasksRequest { job: "job_7".into(), after: "no task".into(), only: String::new() };
     assert_eq!(refusal(client.tasks(tasks).await).0, Code::InvalidArgument);
-    // How is missing, or of a newer client: never taken for the one that throws work away.
+    // A preemption without a kind, or with the kind of a newer client, must never become a kill.
     for kind in [0, 77] {
         let preempt = pb::PreemptRequest { request_id: vec![1; 16], attempt: "job_7.m0.0".into(), kind };
         assert_eq!(refusal(client.preempt(preempt).await).0, Code::InvalidArgument, "{kind}");
@@ -111,7 +111,7 @@ async fn requests_that_make_no_sense() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn how_input_is_found_and_cut() {
+async fn input_is_found_and_split() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", &vec![b'a'; 70 << 10]).await;
     let gzip = [&b"\x1f\x8b\x08\0"[..], &vec![b'b'; (200 << 10) - 4]].concat();
@@ -134,7 +134,7 @@ async fn how_input_is_found_and_cut() {
         let maps = tasks.into_iter().filter(|task| !task.source.is_empty());
         maps.map(|task| format!("{} {} {}", task.source, task.start, task.end)).collect::<Vec<_>>()
     };
-    // 70 KiB in blocks of 64: within a tenth, one split.
+    // 70 KiB in blocks of 64 KiB: the last split may be a tenth longer, so this is one split.
     let alone = splits(&["/in"], &[("input.recursive", "false")]).await;
     assert_eq!(alone, ["/in/a 0 71680", "/in/b.gz 0 204800"]);
     let all = splits(&["/in"], &[]).await;
@@ -145,7 +145,7 @@ async fn how_input_is_found_and_cut() {
     assert_eq!(splits(&["/in/*.gz", "/in/.hidden/d"], &[]).await, ["/in/b.gz 0 204800", "/in/.hidden/d 0 2"]);
     let small = splits(&["/in/a"], &[("split.size", "32KiB")]).await;
     assert_eq!(small, ["/in/a 0 32768", "/in/a 32768 65536", "/in/a 65536 71680"]);
-    // More than one message holds.
+    // More tasks than one page of the reply contains.
     let paged = splits(&["/in/a"], &[("split.size", "32")]).await;
     assert_eq!((paged.len(), paged[2239].as_str()), (2240, "/in/a 71648 71680"));
     let whole = splits(&["/in/a"], &[("split.size", "32KiB"), ("input.format", "whole")]).await;

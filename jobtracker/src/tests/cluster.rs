@@ -1,4 +1,4 @@
-//! A NameNode, a DataNode and a JobTracker in this process, and a tracker that does as the test says.
+//! A NameNode, a DataNode and a JobTracker in this process, and a tracker that the test controls.
 
 use crate::{TRACKER_PROTOCOL, run::Daemon};
 use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs, logging::LogFormat};
@@ -14,14 +14,14 @@ use tokio::{runtime::Runtime, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Channel};
 
-/// Nothing in these tests takes this long unless it is broken.
+/// Time limit for every wait. Only a bug takes longer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
 }
 
-/// Asks again until it holds.
+/// Repeats the check until it returns true.
 pub(super) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     soon(what, async {
         while !holds().await {
@@ -99,7 +99,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts the JobTracker on a runtime of its own, so that it can be killed with all its connections.
+    /// Starts the JobTracker on its own runtime, so that it can be killed with all its connections.
     pub(super) fn start_jobtracker(&mut self) {
         self.start_jobtracker_with(Recovery::Refuse);
     }
@@ -115,7 +115,7 @@ impl Cluster {
         self.daemon = Some((runtime, daemon));
     }
 
-    /// Ends it silently to anybody.
+    /// Ends the JobTracker without a message to clients and trackers.
     pub(super) fn kill_jobtracker(&mut self) {
         let (runtime, daemon) = self.daemon.take().unwrap();
         drop(daemon);
@@ -128,18 +128,18 @@ impl Cluster {
         format!("http://{}", self.daemon.as_ref().unwrap().1.addr())
     }
 
-    /// The name of the JobTracker's journal.
+    /// The cluster ID of the JobTracker's journal.
     pub(super) fn cluster_id(&self) -> String {
         let text = std::fs::read_to_string(self.config.jobtracker.dir.join("VERSION")).unwrap();
         text.split('"').nth(1).unwrap().to_owned()
     }
 
-    /// Why the JobTracker cannot continue.
+    /// Returns the reason when the JobTracker cannot continue.
     pub(super) async fn failed(&self) -> String {
         self.daemon.as_ref().unwrap().1.driver().failed().await
     }
 
-    /// Events that the JobTracker has handled.
+    /// Number of events that the JobTracker has handled.
     pub(super) fn handled(&self) -> u64 {
         self.daemon.as_ref().unwrap().1.driver().handled()
     }
@@ -234,13 +234,13 @@ pub(super) fn submission(input: &str, output: &str, reduces: u32) -> pb::SubmitR
     }
 }
 
-/// A tracker that does as it is told by the test.
+/// A tracker that the test controls.
 pub(super) struct Tracker {
     messages: mpsc::Sender<pb::FromTracker>,
     stream: Streaming<pb::ToTracker>,
     seq: u64,
     acked: u64,
-    /// Orders taken and not looked at by the test yet.
+    /// Orders received that the test has not taken yet.
     orders: Vec<pb::order::Kind>,
 }
 
@@ -261,20 +261,20 @@ impl Tracker {
         orders.answers
     }
 
-    /// Sends a heartbeat and takes what comes up to its answer.
+    /// Sends a heartbeat and receives orders up to its answer.
     pub(super) async fn heartbeat(&mut self, attempts: Vec<pb::AttemptReport>) {
         self.seq += 1;
         self.send(attempts).await;
         while self.receive_orders().await != self.seq {}
     }
 
-    /// Sends a heartbeat that nobody will answer.
-    pub(super) async fn heartbeat_into_the_void(&mut self) {
+    /// Sends a heartbeat without waiting for an answer.
+    pub(super) async fn heartbeat_without_answer(&mut self) {
         self.seq += 1;
         self.send(Vec::new()).await;
     }
 
-    /// The last heartbeat once more.
+    /// Sends the last heartbeat again.
     pub(super) async fn repeat(&mut self, attempts: Vec<pb::AttemptReport>) {
         self.send(attempts).await;
         while self.receive_orders().await != self.seq {}
@@ -287,7 +287,7 @@ impl Tracker {
         self.messages.send(pb::FromTracker { kind }).await.unwrap();
     }
 
-    /// The next order that the test wants to see.
+    /// Takes the next order for which `wanted` returns a value.
     pub(super) async fn order<T>(&mut self, mut wanted: impl FnMut(&pb::order::Kind) -> Option<T>) -> T {
         loop {
             if let Some(at) = self.orders.iter().position(|order| wanted(order).is_some()) {
@@ -325,7 +325,7 @@ impl Tracker {
         self.orders.iter().filter(|order| matches!(order, pb::order::Kind::Launch(_))).count()
     }
 
-    /// Plays a whole task: writes its piece if it is to write one, and reports success.
+    /// Completes a task: writes its piece if it has output, and reports success.
     pub(super) async fn succeed(&mut self, cluster: &Cluster, task: &pb::TaskSpec, piece: &[u8]) {
         let mut pieces = Vec::new();
         if !task.work_output.is_empty() {
@@ -350,11 +350,11 @@ pub(super) fn running(attempt: &str, done: f64) -> pb::AttemptReport {
 }
 
 pub(super) fn killed(attempt: &str) -> pb::AttemptReport {
-    let status = Some(pb::attempt_report::Status::Killed("as told".into()));
+    let status = Some(pb::attempt_report::Status::Killed("by the test".into()));
     pb::AttemptReport { attempt: attempt.into(), status }
 }
 
-/// The refusal's code and words.
+/// The code and the message of a refusal.
 pub(super) fn refusal<T: std::fmt::Debug>(result: Result<T, Status>) -> (tonic::Code, String) {
     let status = result.unwrap_err();
     assert!(!status.message().contains('\n') && !status.message().is_empty(), "{status:?}");

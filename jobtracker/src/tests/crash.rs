@@ -1,4 +1,4 @@
-//! The journal and the histories after a crash at every point, and after the journal was shortened.
+//! The journal and the histories after a crash at every point, and after compaction.
 
 use crate::{
     compact::compact,
@@ -69,7 +69,7 @@ fn spec(number: u32) -> Arc<JobSpec> {
     })
 }
 
-/// A mind with a few trackers that play along, and the facts that came of it.
+/// A core with a few simulated trackers, and the facts that it has produced.
 struct Script {
     core: JobTracker,
     entries: Vec<Entry>,
@@ -123,7 +123,7 @@ impl Script {
         self.send(Event::Submission { request: RequestId(number.into()), spec: spec(number) });
     }
 
-    /// The oldest attempt that was launched ends.
+    /// Ends the oldest attempt that was launched.
     fn end_one(&mut self, fails: bool) {
         if self.launched.is_empty() {
             return;
@@ -154,7 +154,7 @@ impl Script {
         self.send(Event::Disconnection { tracker, incarnation });
     }
 
-    /// Drains a tracker, or calls that off.
+    /// Drains a tracker, or with None cancels its drain.
     fn drain(&mut self, name: &str, within: Option<Span>) {
         let tracker = self.core.cluster().tracker_named(name).unwrap().id;
         let request = RequestId(u128::from(self.now.0));
@@ -170,8 +170,8 @@ impl Script {
         self.join("t1", 2);
     }
 
-    /// A long and eventful life.
-    fn whole() -> Self {
+    /// A long run with all kinds of events.
+    fn full_run() -> Self {
         let mut script = Self::new();
         script.send(Event::Start);
         for name in ["t0", "t1", "t2"] {
@@ -214,8 +214,8 @@ fn replay(entries: &[Entry]) -> JobTracker {
 }
 
 #[test]
-fn a_shortened_journal_gives_the_same_cluster_at_every_point() {
-    let script = Script::whole();
+fn compacted_journal_gives_the_same_cluster_at_every_point() {
+    let script = Script::full_run();
     assert!(script.entries.len() > 60, "{}", script.entries.len());
     assert_eq!(digest(replay(&script.entries).cluster()), digest(script.core.cluster()));
     for at in 0..=script.entries.len() {
@@ -230,14 +230,14 @@ fn a_shortened_journal_gives_the_same_cluster_at_every_point() {
     let forgotten = |entry: &Entry| entry.fact.job() == Some(JobId(1));
     assert!(script.entries.iter().any(forgotten) && !short.iter().any(forgotten));
     let drained = |entry: &Entry| matches!(entry.fact, mrcore::Fact::TrackerDraining { .. });
-    assert!(script.entries.iter().any(drained) && !short.iter().any(drained), "it was called off");
+    assert!(script.entries.iter().any(drained) && !short.iter().any(drained), "the drain was cancelled");
 }
 
 fn start(disk: &CrashDisk, folder: &Path) -> Driver {
     Driver::new(parts(disk, folder)).0
 }
 
-/// What a driver on this disk is made of.
+/// The parts of a driver on this disk.
 pub(super) fn parts(disk: &CrashDisk, folder: &Path) -> Parts {
     let storage = Storage::open_log(Arc::new(disk.clone()), "c".into(), Recovery::Refuse).unwrap();
     let options = ClientOptions::new("127.0.0.1:1", daemon::config::ClientConfig::default());
@@ -254,10 +254,11 @@ fn histories(folder: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Whatever the history was when the process died, a start completes it from the journal.
+/// In whatever state the process left the histories, the next start completes them from the
+/// journal.
 #[tokio::test]
 async fn a_history_is_completed_whenever_the_process_died() {
-    let script = Script::whole();
+    let script = Script::full_run();
     let reference = tempfile::tempdir().unwrap();
     let whole = CrashDisk::new();
     fill(&whole, &script.entries);
@@ -270,7 +271,7 @@ async fn a_history_is_completed_whenever_the_process_died() {
         let early = CrashDisk::new();
         fill(&early, &script.entries[..at]);
         start(&early, folder.path()).history_writer().flush().await;
-        // The last line of one file is torn, too.
+        // The last line of one file is also cut.
         if let Some(name) = histories(folder.path()).keys().nth(at % 3) {
             let path = folder.path().join(name);
             let text = std::fs::read(&path).unwrap();
@@ -283,11 +284,11 @@ async fn a_history_is_completed_whenever_the_process_died() {
     }
 }
 
-/// Power fails at every operation of the disk while facts are written: what is left is a history's beginning, and
-/// every fact that was acted on is there.
+/// Power fails at every operation of the disk while facts are written: a prefix of the facts
+/// survives, with every fact that was synced.
 #[tokio::test]
 async fn power_loss_at_any_write_is_survived() {
-    let script = Script::whole();
+    let script = Script::full_run();
     let whole = CrashDisk::new();
     fill(&whole, &script.entries);
     let operations = whole.operations();
@@ -299,12 +300,12 @@ async fn power_loss_at_any_write_is_survived() {
             let left = disk.survivor(survive);
             let folder = tempfile::tempdir().unwrap();
             let driver = start(&left, folder.path());
-            // If an unfinished write was cut, the start records that the epoch and the next job skip ahead. They are in
-            // the first line.
+            // If an incomplete batch was cut, the start skips epochs and job numbers. Both are in
+            // the first line of the digest.
             let epoch: u64 = driver.peek(digest).split(' ').nth(1).unwrap().parse().unwrap();
             let skipped = epoch > 1 << 32;
             let kept = driver.log().last_seq() as usize - usize::from(skipped);
-            assert!(kept >= durable, "{kept} of {durable} acted on");
+            assert!(kept >= durable, "{kept} records left, {durable} were durable");
             let model = digest(replay(&script.entries[..kept]).cluster());
             let found = driver.peek(digest);
             if skipped {
@@ -317,7 +318,7 @@ async fn power_loss_at_any_write_is_survived() {
             let lines = |text: &String| text.lines().count();
             let found: usize = histories(folder.path()).values().map(lines).sum();
             let facts = script.entries[..kept].iter().filter(|entry| is_recorded(entry));
-            // The second line of each says what the job was submitted to.
+            // The second line of each history names the policy and the trackers.
             let submitted = |entry: &&Entry| matches!(entry.fact, mrcore::Fact::JobSubmitted { .. });
             assert_eq!(found, facts.clone().count() + facts.filter(submitted).count());
         }
@@ -333,7 +334,8 @@ fn fill(disk: &CrashDisk, entries: &[Entry]) {
     assert_eq!(try_fill(disk, entries), entries.len());
 }
 
-/// Writes the entries, each made durable before the next, with a snapshot in the middle; how many became durable.
+/// Writes the entries, each synced before the next, with a snapshot in the middle. Returns how many
+/// were synced.
 fn try_fill(disk: &CrashDisk, entries: &[Entry]) -> usize {
     let Ok(opened) = journal::Log::open(Arc::new(disk.clone()), Recovery::Refuse) else { return 0 };
     for (index, entry) in entries.iter().enumerate() {
@@ -350,7 +352,7 @@ fn try_fill(disk: &CrashDisk, entries: &[Entry]) -> usize {
 
 #[test]
 fn scripted_run_covers_the_fact_types() {
-    let script = Script::whole();
+    let script = Script::full_run();
     let over = script.core.cluster().jobs().filter(|job| job.is_over()).count();
     assert!(over > 0 && script.core.cluster().jobs().any(|job| !job.is_done(Phase::Reduce)));
 }

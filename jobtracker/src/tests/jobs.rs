@@ -58,8 +58,8 @@ async fn a_job_runs_to_its_output() {
 
 async fn check_history(cluster: &Cluster) {
     let history = cluster.history("job_1").await;
-    assert_eq!(history[0]["format"], 2);
-    // Splits that follow each other are one run with a count.
+    assert_eq!(history[0]["format"], 3);
+    // Consecutive splits are one run with a count.
     let runs = history[0]["spec"]["splits"].as_array().unwrap();
     assert_eq!(runs.iter().map(|run| run["count"].as_u64().unwrap_or(1)).sum::<u64>(), 3);
     assert_eq!(history[0]["spec"]["conf"], serde_json::json!({ "mapper.divisible": "true" }));
@@ -86,7 +86,7 @@ async fn empty_input_gives_empty_parts() {
     tracker.clean().await;
     assert_eq!(cluster.length("/out/part-r-00000").await, 0);
     assert!(cluster.exists("/out/_SUCCESS").await);
-    // Neither maps nor reduces: done at once.
+    // A job without maps and reduces ends at once.
     cluster.client().await.submit(submission("/in", "/out2", 0)).await.unwrap();
     until("the empty job", || async { cluster.status("job_2").await.state == "succeeded" }).await;
     assert!(cluster.exists("/out2/_SUCCESS").await);
@@ -119,7 +119,7 @@ async fn a_killed_job_stops_and_leaves_nothing() {
     assert_eq!(tracker.stop().await, map.attempt);
     let status = cluster.status("job_1").await;
     assert_eq!((status.state.as_str(), status.why.as_str()), ("killed", "by anonymous"));
-    // It writes once more before it is gone.
+    // The attempt writes once more before it ends.
     until("the first clean-up", || async { !cluster.exists("/out").await }).await;
     cluster.put(&format!("{}/piece-1", map.work_output), b"late").await;
     tracker.heartbeat(vec![killed(&map.attempt)]).await;
@@ -148,7 +148,7 @@ async fn a_watch_shows_changes_and_the_end_at_once() {
     let half = soon("the change", watch.message()).await.unwrap().unwrap();
     assert!((half.maps.unwrap().progress - 0.5).abs() < 0.01);
     let began = Instant::now();
-    // Many changes in no time come as few messages.
+    // Many changes within a short time give few messages.
     for step in 0..200 {
         tracker.heartbeat(vec![running(&map.attempt, 0.5 + f64::from(step) / 1000.0)]).await;
     }
@@ -200,9 +200,9 @@ async fn a_cut_stream_makes_a_tracker_suspect_at_once() {
     until("suspicion", || async { state().await == "suspect" }).await;
     let mut tracker = cluster.tracker("node1").await;
     assert_eq!(state().await, "live");
-    // An older stream's end says nothing of a newer one.
+    // The end of an older stream does not affect the newer one.
     let newer = cluster.tracker("node1").await;
-    tracker.heartbeat_into_the_void().await;
+    tracker.heartbeat_without_answer().await;
     drop(tracker);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(state().await, "live");
@@ -210,7 +210,7 @@ async fn a_cut_stream_makes_a_tracker_suspect_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trackers_that_speak_another_protocol_or_nonsense_are_refused() {
+async fn trackers_with_another_protocol_or_malformed_names_are_refused() {
     let cluster = Cluster::start().await;
     let mut other = registration("node1");
     other.protocol = 99;
@@ -220,7 +220,9 @@ async fn trackers_that_speak_another_protocol_or_nonsense_are_refused() {
     wild.outputs = vec!["job_x".into()];
     for (register, text) in [(other, "protocol 99"), (nameless, "tracker name"), (wild, "\"job_x\"")] {
         let mut tracker = cluster.try_attach(register).await;
-        let Some(pb::to_tracker::Kind::Refused(why)) = tracker.next().await else { panic!("taken in") };
+        let Some(pb::to_tracker::Kind::Refused(why)) = tracker.next().await else {
+            panic!("the registration was accepted")
+        };
         assert!(why.contains(text), "{why}");
         assert_eq!(tracker.next().await, None);
     }
@@ -229,7 +231,7 @@ async fn trackers_that_speak_another_protocol_or_nonsense_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_jobtracker_rests() {
+async fn idle_jobtracker_handles_few_events() {
     let cluster = Cluster::start().await;
     let mut tracker = cluster.tracker("node1").await;
     tracker.heartbeat(Vec::new()).await;

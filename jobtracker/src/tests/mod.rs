@@ -1,4 +1,4 @@
-//! The daemon against a real file system, with trackers that are played over the real stream.
+//! Tests of the daemon with a real file system, and trackers that are simulated over real streams.
 
 mod bad_jobs;
 mod cluster;

@@ -1,4 +1,4 @@
-//! More is told than can leave: nobody is forgotten, and everybody waits or comes later.
+//! A full backlog: no event is lost, trackers wait and clients are refused.
 
 use super::crash::{parts, registration};
 use crate::driver::Driver;
@@ -17,24 +17,24 @@ async fn backlog_delays_trackers_and_rejects_clients() {
     let kill = || driver.kill(RequestId(1), JobId(1), "ann".into());
     let refused = kill().await.unwrap_err().to_string();
     assert!(!refused.contains("try later"), "{refused}");
-    // Nothing leaves yet: each registration adds at least one thing that waits.
-    let mut told = 0;
-    while tokio::time::timeout(Duration::ZERO, driver.room()).await.is_ok() {
-        told += 1;
-        assert!(told < 100_000, "there is no bound");
-        let request = RequestId(told);
-        driver.handle(Event::Registration { request, tracker: registration("t", told as u64) });
+    // Outputs are not delivered yet, so each registration adds at least one to the backlog.
+    let mut registrations = 0;
+    while tokio::time::timeout(Duration::ZERO, driver.wait_for_backlog()).await.is_ok() {
+        registrations += 1;
+        assert!(registrations < 100_000, "the backlog has no limit");
+        let request = RequestId(registrations);
+        driver.handle(Event::Registration { request, tracker: registration("t", registrations as u64) });
     }
     let refused = kill().await.unwrap_err().to_string();
     assert!(refused.contains("try later"), "{refused}");
-    let waiting_for = tokio::spawn({
+    let waiting = tokio::spawn({
         let driver = driver.clone();
-        async move { driver.room().await }
+        async move { driver.wait_for_backlog().await }
     });
     let delivering = tokio::spawn(driver.clone().deliver(outgoing));
     assert!(
-        tokio::time::timeout(Duration::from_mins(1), waiting_for).await.unwrap().unwrap(),
-        "it had to wait"
+        tokio::time::timeout(Duration::from_mins(1), waiting).await.unwrap().unwrap(),
+        "the backlog was full"
     );
     let refused = kill().await.unwrap_err().to_string();
     assert!(!refused.contains("try later"), "{refused}");

@@ -1,4 +1,4 @@
-//! The JobTracker dies and comes back; trackers and clients find it as it was.
+//! The JobTracker restarts: trackers and clients find the same state.
 
 use super::cluster::*;
 use journal::Recovery;
@@ -18,7 +18,7 @@ async fn job_continues_over_a_restart() {
     cluster.kill_jobtracker();
     cluster.start_jobtracker();
     assert_eq!(cluster.client().await.submit(request).await.unwrap().into_inner().job, "job_1");
-    // It has lost the third in the meantime, and continues with the second.
+    // The tracker has lost the third attempt in the meantime, and continues the second.
     let register = pb::RegisterTracker {
         attempts: vec![running(&second.attempt, 0.6)],
         outputs: vec![first.attempt.clone()],
@@ -44,7 +44,7 @@ async fn job_continues_over_a_restart() {
         work_output: "/out/_temporary/job_1/job_1.r0.0".into(),
         ..Default::default()
     };
-    // The reduce was launched before or after the restart; its number says which.
+    // The reduce was launched before or after the restart; the number of its attempt shows which.
     let tasks = cluster
         .client()
         .await
@@ -72,7 +72,7 @@ async fn a_commit_under_way_is_finished_by_the_next_start() {
     let mut tracker = cluster.tracker("node1").await;
     cluster.client().await.submit(submission("/in", "/out", 0)).await.unwrap();
     let map = tracker.launch().await;
-    // Nobody can change anything: the commit has to wait.
+    // In safemode the NameNode refuses changes, so the commit has to wait.
     cluster.put(&format!("{}/piece-0", map.work_output), b"piece").await;
     cluster.dfs.set_safemode(true).await.unwrap();
     let pieces = vec![format!("{}/piece-0", map.work_output)];
@@ -133,9 +133,10 @@ async fn a_job_whose_number_was_assigned_before_commits_its_own_output() {
     }
 }
 
-/// `--recover` drops the end of a job from the journal: the job runs again, and its commit is a repeated one.
+/// `--recover` drops the end of a job from the journal: the job runs again, and its commit is a
+/// repeated one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_whose_end_was_dropped_succeeds_again_with_the_output_that_it_has() {
+async fn job_whose_end_was_dropped_succeeds_again_with_its_first_output() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
@@ -168,7 +169,7 @@ fn staged(output: &str, staging: &str) -> pb::SubmitRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_job_left_is_cleared_by_the_next_start_if_need_be() {
+async fn leftovers_are_deleted_by_the_next_start() {
     let mut cluster = Cluster::start_with(|config| config.client.deadline = daemon::Period::secs(2)).await;
     cluster.put("/in/a", b"a\n").await;
     let folders = ["/tmp/fermata/staging/one", "/tmp/fermata/staging/two", "/tmp/fermata/staging/three"];
@@ -181,7 +182,7 @@ async fn what_a_job_left_is_cleared_by_the_next_start_if_need_be() {
     let map = tracker.launch().await;
     tracker.succeed(&cluster, &map, b"whole").await;
     until("a clean staging folder", || async { !cluster.exists(folders[0]).await }).await;
-    // A killed job cannot be cleared away now, and then the JobTracker dies.
+    // The leftovers of a killed job cannot be deleted in safemode. Then the JobTracker is killed.
     client.submit(staged("/killed", folders[1])).await.unwrap();
     let map = tracker.launch().await;
     cluster.put(&format!("{}/piece-0", map.work_output), b"half").await;
@@ -196,15 +197,16 @@ async fn what_a_job_left_is_cleared_by_the_next_start_if_need_be() {
     assert!(cluster.exists("/killed/_temporary").await && cluster.exists(folders[1]).await);
     cluster.start_jobtracker();
     cluster.dfs.set_safemode(false).await.unwrap();
-    until("the rest is cleared away", || async {
+    until("the leftovers are deleted", || async {
         !cluster.exists("/killed").await
             && !cluster.exists(folders[1]).await
             && !cluster.exists(forgotten).await
     })
     .await;
-    assert!(cluster.exists(folders[2]).await, "nobody's job: it may be on its way");
+    assert!(cluster.exists(folders[2]).await, "its job may still be submitted");
     assert_eq!(cluster.length("/out/part-m-00000").await, 5);
-    // A third job ends well; then somebody makes a folder of the killed one's name, and the JobTracker starts again.
+    // A third job succeeds. A user creates a folder with the name of the killed job's output. Then
+    // the JobTracker restarts.
     let mut tracker = cluster.tracker("node1").await;
     cluster.client().await.submit(staged("/again", folders[2])).await.unwrap();
     let map = tracker.launch().await;
@@ -212,20 +214,23 @@ async fn what_a_job_left_is_cleared_by_the_next_start_if_need_be() {
     until("a clean staging folder", || async { !cluster.exists(folders[2]).await }).await;
     cluster.kill_jobtracker();
     cluster.dfs.mkdir(&dfs_path("/killed"), false).await.unwrap();
-    cluster.put(&format!("{}/program", folders[2]), b"as if the crash had come before").await;
+    cluster
+        .put(&format!("{}/program", folders[2]), b"as if the JobTracker had crashed before the deletion")
+        .await;
     cluster.start_jobtracker();
-    until("the last job's rest is gone", || async { !cluster.exists(folders[2]).await }).await;
-    assert!(cluster.exists("/killed").await, "it is not of the job any more");
+    until("the leftovers of the last job are deleted", || async { !cluster.exists(folders[2]).await }).await;
+    assert!(cluster.exists("/killed").await, "the new folder is not a leftover");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_given_up_attempt_writes_after_its_job_is_cleared_when_it_is_gone() {
+async fn output_of_an_attempt_that_outlives_its_job_is_deleted() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
     cluster.client().await.submit(submission("/in", "/out", 0)).await.unwrap();
     let first = tracker.launch().await;
-    // The tracker comes back as a new process that knows nothing; the old one's task still writes.
+    // A new process of the tracker registers without attempts. The task of the old process still
+    // writes.
     let mut tracker =
         cluster.attach(pb::RegisterTracker { incarnation: u64::MAX, ..registration("node1") }).await;
     let second = tracker.launch().await;
@@ -241,7 +246,7 @@ async fn what_a_given_up_attempt_writes_after_its_job_is_cleared_when_it_is_gone
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_jobtracker_whose_journal_vanished_goes_on_with_new_numbers() {
+async fn jobtracker_without_its_journal_continues_with_new_numbers() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     cluster.client().await.submit(submission("/in", "/never", 0)).await.unwrap();
@@ -253,7 +258,7 @@ async fn a_jobtracker_whose_journal_vanished_goes_on_with_new_numbers() {
     let mut seen = std::collections::BTreeSet::from(["job_1".to_owned()]);
     for round in 0..2 {
         cluster.kill_jobtracker();
-        // Job numbers go by the second of the loss.
+        // The new job numbers start at the current second.
         let second = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
         let before = second();
         until("the next second", || async { second() > before }).await;
@@ -263,17 +268,17 @@ async fn a_jobtracker_whose_journal_vanished_goes_on_with_new_numbers() {
         let output = format!("/out{round}");
         let submitted = cluster.client().await.submit(submission("/in", &output, 0)).await.unwrap();
         let job = submitted.into_inner().job;
-        assert!(seen.insert(job.clone()), "{job} was there before");
+        assert!(seen.insert(job.clone()), "{job} was assigned before");
         let map = tracker.launch().await;
         tracker.succeed(&cluster, &map, b"whole").await;
         until("the end", || async { cluster.status(&job).await.state == "succeeded" }).await;
         assert_eq!(cluster.length(&format!("{output}/part-m-00000")).await, 5);
-        // What was skipped is remembered, and the loss is dealt with.
+        // The skip is durable, and the recovery is complete.
         assert!(!cluster.config.jobtracker.dir.join("RECOVERING").exists());
         cluster.kill_jobtracker();
         cluster.start_jobtracker();
         let submitted = cluster.client().await.submit(submission("/in", &output, 0)).await;
-        assert!(submitted.is_err(), "the output is there");
+        assert!(submitted.is_err(), "the output exists");
         assert_eq!(cluster.status(&job).await.state, "succeeded");
     }
 }

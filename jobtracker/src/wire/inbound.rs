@@ -1,4 +1,4 @@
-//! From the wire.
+//! Decodes messages and checks them.
 
 use super::why::Subject;
 use crate::{
@@ -18,15 +18,15 @@ use proto::mr as pb;
 use security::Identity;
 
 const NAME_BYTES_MAX: usize = 256;
-/// Of a machine or a rack. A DNS name has no more.
+/// Length limit for the names of machines and racks, the same as of DNS names.
 const NODE_NAME_BYTES_MAX: usize = 253;
 const CONF_BYTES_MAX: usize = 1 << 20;
 const LIST_MAX: usize = 100_000;
-/// Of an attempt's error this much is kept: its end, where the cause is.
+/// Length limit for the error of an attempt. The end is kept, because the cause is there.
 const ERROR_BYTES_MAX: usize = 4 << 10;
 const SLOTS_MAX: u32 = 10_000;
 const COUNTERS_MAX: usize = 10_000;
-/// The same as mrlib's, which a TaskTracker keeps to.
+/// The same limit as in mrlib, which TaskTrackers enforce.
 const PIECES_MAX: usize = 10_000;
 
 fn short(what: &str, text: String) -> Result<String, Refusal> {
@@ -41,7 +41,7 @@ fn or_else(text: String, default: &str) -> String {
     if text.is_empty() { default.to_owned() } else { text }
 }
 
-/// Who asks, as the gate before the service has found out.
+/// The caller, as the gate has authenticated it.
 pub(crate) fn caller<M>(request: &tonic::Request<M>) -> Result<Identity, Refusal> {
     Identity::of(request.extensions()).cloned().map_err(|status| Refusal::denied(status.message()))
 }
@@ -56,21 +56,20 @@ fn request_id(bytes: &[u8], by: &str) -> Result<RequestId, Refusal> {
     Ok(RequestId(security::request_of(by, id)))
 }
 
-/// A job's id, as people write it.
 pub(crate) fn job_id(text: &str) -> Result<JobId, Refusal> {
     text.parse().map_err(|error: mrcore::ids::IdError| Refusal::invalid(error.to_string()))
 }
 
-/// Which tasks of a job are asked for.
+/// The tasks of a job that a client requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Which {
-    /// A page of those after this one, or from the first on.
+    /// A page of tasks after this one, or from the first.
     After(Option<TaskId>),
-    /// This one.
+    /// A single task.
     Only(TaskId),
 }
 
-/// A job, and which of its tasks are asked for.
+/// Decodes the job and the tasks of a request.
 pub(crate) fn tasks(request: &pb::TasksRequest) -> Result<(JobId, Which), Refusal> {
     let task = |text: &str| {
         let task = Some(text).filter(|text| !text.is_empty()).map(str::parse::<TaskId>).transpose();
@@ -83,7 +82,7 @@ pub(crate) fn tasks(request: &pb::TasksRequest) -> Result<(JobId, Which), Refusa
     Ok((job_id(&request.job)?, which))
 }
 
-/// A job or a task; an attempt stands for its task.
+/// Parses a job or a task. An attempt stands for its task.
 pub(crate) fn subject(text: &str) -> Result<Subject, Refusal> {
     if let Ok(attempt) = text.parse::<AttemptId>() {
         return Ok(Subject::Task(attempt.task));
@@ -94,14 +93,14 @@ pub(crate) fn subject(text: &str) -> Result<Subject, Refusal> {
     }
 }
 
-/// What to stop: the request, the job, and who asks.
+/// Decodes the request to kill a job: request ID, job, user.
 pub(crate) fn kill(request: tonic::Request<pb::KillRequest>) -> Result<(RequestId, JobId, String), Refusal> {
     let by = user(&request)?;
     let pb::KillRequest { request_id: id, job } = request.into_inner();
     Ok((request_id(&id, &by)?, job_id(&job)?, by))
 }
 
-/// Whose slot to take back, how, and who asks.
+/// Decodes the request to preempt an attempt: request ID, attempt, kind, user.
 pub(crate) fn preempt(
     request: tonic::Request<pb::PreemptRequest>,
 ) -> Result<(RequestId, AttemptId, PreemptKind, String), Refusal> {
@@ -109,7 +108,9 @@ pub(crate) fn preempt(
     let message = request.into_inner();
     let kind = match message.kind() {
         pb::PreemptKind::Unspecified => {
-            return Err(Refusal::invalid("the kind of preemption is missing or of a newer mrctl"));
+            return Err(Refusal::invalid(
+                "the kind of preemption is missing or unknown to this JobTracker: use mrctl of the same version",
+            ));
         }
         pb::PreemptKind::Kill => PreemptKind::Kill,
         pb::PreemptKind::Split => PreemptKind::Split,
@@ -119,7 +120,7 @@ pub(crate) fn preempt(
     Ok((request_id(&message.request_id, &by)?, attempt, kind, by))
 }
 
-/// What is to continue, where, and who asks.
+/// Decodes the request to resume a task: request ID, task, tracker, user.
 pub(crate) fn resume(
     request: tonic::Request<pb::ResumeRequest>,
 ) -> Result<(RequestId, TaskId, Option<String>, String), Refusal> {
@@ -129,18 +130,17 @@ pub(crate) fn resume(
     Ok((request_id(&id, &by)?, task, Some(on).filter(|on| !on.is_empty()), by))
 }
 
-/// What is wished of a tracker.
+/// A request to drain a tracker, or to cancel its drain.
 pub(crate) struct DrainRequest {
     pub(crate) request: RequestId,
     pub(crate) node: String,
-    /// None if it is to be used again.
+    /// None to cancel the drain.
     pub(crate) within: Option<Span>,
-    /// Nothing is to change.
+    /// Only report the status of the drain.
     pub(crate) status_only: bool,
     pub(crate) by: String,
 }
 
-/// What to empty, or to use again.
 pub(crate) fn drain(request: tonic::Request<pb::DrainTrackerRequest>) -> Result<DrainRequest, Refusal> {
     let by = user(&request)?;
     let pb::DrainTrackerRequest { request_id: id, node, cancel, within_ms, status_only } =
@@ -149,7 +149,7 @@ pub(crate) fn drain(request: tonic::Request<pb::DrainTrackerRequest>) -> Result<
     Ok(DrainRequest { request: request_id(&id, &by)?, node, within, status_only: status_only, by })
 }
 
-/// Which lost tracker to forget, and who wants it.
+/// Decodes the request to forget a lost tracker: request ID, node, user.
 pub(crate) fn forget(
     request: tonic::Request<pb::ForgetNodeRequest>,
 ) -> Result<(RequestId, String, String), Refusal> {
@@ -158,7 +158,6 @@ pub(crate) fn forget(
     Ok((request_id(&id, &by)?, short("node", node)?, by))
 }
 
-/// What to run.
 pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<Submission, Refusal> {
     let user = user(&request)?;
     let message = request.into_inner();
@@ -209,15 +208,15 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
     })
 }
 
-/// What a tracker says.
+/// A message of a tracker.
 pub(crate) enum TrackerMessage {
-    /// Who it is, what it runs and has.
+    /// A registration, with its attempts and its files.
     Registration(Registration),
-    /// Its heartbeat.
     Heartbeat(Heartbeat),
 }
 
-/// A tracker's word; `from` is who it said it is. The error is for the tracker, and final.
+/// Decodes a message of a tracker. `from` is the registration of its stream. The error is sent to
+/// the tracker, and its stream ends.
 pub(crate) fn tracker_message(
     message: pb::FromTracker,
     from: Option<(TrackerId, Incarnation)>,
@@ -248,23 +247,23 @@ fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
     }
     let name = |what: &str, text: String| short(what, text).map_err(|error| error.to_string());
     Ok(Registration {
-        name: plain("tracker name", message.name)?,
+        name: node_name("tracker name", message.name)?,
         incarnation: Incarnation(message.incarnation),
-        host: plain("host name", message.host)?,
-        rack: plain("rack", message.rack)?,
+        host: node_name("host name", message.host)?,
+        rack: node_name("rack", message.rack)?,
         shuffle_addr: name("shuffle address", message.shuffle_addr)?,
-        logs_addr: name("address of logs", message.logs_addr)?,
+        logs_addr: name("logs address", message.logs_addr)?,
         slots: PerPhase { map: map_slots, reduce: reduce_slots },
         attempts: message.attempts.into_iter().map(report).collect::<Result<_, _>>()?,
         outputs: message.outputs.iter().map(|text| attempt(text)).collect::<Result<_, _>>()?,
         checkpoints: message.checkpoints.iter().map(stored_checkpoint).collect::<Result<_, _>>()?,
-        // What is not a job's name is no job of ours to clean away.
+        // Names that are no job IDs are not from this cluster, and are left alone.
         jobs: message.jobs.iter().filter_map(|text| text.parse().ok()).collect(),
     })
 }
 
-/// The name of a machine or a rack: it goes into logs, pages and paths.
-fn plain(what: &str, text: String) -> Result<String, String> {
+/// Checks the name of a machine or a rack, which is used in logs, web pages and paths.
+fn node_name(what: &str, text: String) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
     if text.is_empty() || text.len() > NODE_NAME_BYTES_MAX || !text.chars().all(fits) {
         let text: String = text.chars().take(40).collect();
@@ -282,7 +281,7 @@ fn heartbeat(
 ) -> Result<Heartbeat, String> {
     let pb::Heartbeat { seq, acked, attempts, fetch_failures } = message;
     if seq == 0 {
-        return Err("heartbeat 0: they count from 1".into());
+        return Err("heartbeat number 0: numbers start at 1".into());
     }
     let failure = |failure: pb::FetchFailure| -> Result<FetchFailure, String> {
         let pb::FetchFailure { reduce, map, addr } = failure;
@@ -307,7 +306,8 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
     let id = attempt(&message.attempt)?;
     let status = match message.status {
         Some(Status::Running(message)) => AttemptStatus::Running(progress(id.phase(), &message)),
-        // A task says what it brings: if that cannot be, the fault is the attempt's and not its tracker's.
+        // The task writes its result. If the result is invalid, the attempt has failed and the
+        // tracker is not at fault.
         Some(Status::Succeeded(message)) => {
             result(message).map_or_else(AttemptStatus::Failed, AttemptStatus::Succeeded)
         }
@@ -316,13 +316,13 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
             Err(why) => AttemptStatus::Failed(why),
         },
         Some(Status::Paused(message)) => AttemptStatus::Paused(checkpoint(id.phase(), &message)),
-        Some(Status::CheckpointCorrupt(why)) => AttemptStatus::CheckpointCorrupt(tail(why)),
-        Some(Status::Failed(error)) => AttemptStatus::Failed(tail(error)),
-        Some(Status::Fatal(error)) => AttemptStatus::Fatal(tail(error)),
-        Some(Status::CheckpointUnreachable(why)) => AttemptStatus::CheckpointUnreachable(tail(why)),
-        Some(Status::Killed(why)) => AttemptStatus::Killed(tail(why)),
+        Some(Status::CheckpointCorrupt(why)) => AttemptStatus::CheckpointCorrupt(keep_end(why)),
+        Some(Status::Failed(error)) => AttemptStatus::Failed(keep_end(error)),
+        Some(Status::Fatal(error)) => AttemptStatus::Fatal(keep_end(error)),
+        Some(Status::CheckpointUnreachable(why)) => AttemptStatus::CheckpointUnreachable(keep_end(why)),
+        Some(Status::Killed(why)) => AttemptStatus::Killed(keep_end(why)),
         Some(Status::Copied(bytes)) => AttemptStatus::Copied(bytes),
-        Some(Status::CopyFailed(why)) => AttemptStatus::CopyFailed(tail(why)),
+        Some(Status::CopyFailed(why)) => AttemptStatus::CopyFailed(keep_end(why)),
         None => return Err(format!("report of {id} without a status")),
     };
     Ok(AttemptReport { attempt: id, status })
@@ -343,7 +343,7 @@ fn checkpoint(phase: Phase, message: &pb::CheckpointInfo) -> task::CheckpointInf
     }
 }
 
-/// A task says this in its own words (start, map, sort, ...): none of them is its tracker's fault.
+/// The stage as reported by the task. An unknown name is not an error of the tracker.
 fn stage(phase: Phase, message: &str) -> Stage {
     match (phase, message) {
         (Phase::Map, _) => Stage::Map,
@@ -355,7 +355,7 @@ fn stage(phase: Phase, message: &str) -> Stage {
 
 fn progress(phase: Phase, message: &pb::Progress) -> Progress {
     let stage = stage(phase, &message.stage);
-    // A progress that is no number is no progress.
+    // Treat a progress that is not a number as 0.
     let done = if message.done.is_finite() { message.done.clamp(0.0, 1.0) as f32 } else { 0.0 };
     let refused = match message.refused() {
         pb::PreemptRefusal::Unspecified => None,
@@ -383,7 +383,7 @@ fn result(message: pb::TaskResult) -> Result<AttemptResult, String> {
     Ok(AttemptResult { counters, pieces, bytes_out })
 }
 
-fn tail(text: String) -> String {
+fn keep_end(text: String) -> String {
     if text.len() <= ERROR_BYTES_MAX {
         return text;
     }
@@ -401,8 +401,8 @@ mod tests {
     #[test]
     fn a_long_error_keeps_its_end() {
         let text = "é".repeat(ERROR_BYTES_MAX) + "the cause";
-        let stored_checkpoint = tail(text);
-        assert!(stored_checkpoint.len() <= ERROR_BYTES_MAX + 3 && stored_checkpoint.ends_with("the cause"));
+        let kept = keep_end(text);
+        assert!(kept.len() <= ERROR_BYTES_MAX + 3 && kept.ends_with("the cause"));
     }
 
     #[test]

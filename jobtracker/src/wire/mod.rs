@@ -1,5 +1,5 @@
-//! The door: messages become the daemon's own types here, checked, and the other way round. Nowhere else does the
-//! daemon know what messages look like, and nothing malformed gets further in than this.
+//! Converts between protobuf messages and the types of the daemon. No other module uses the
+//! messages, and malformed ones are refused here.
 
 mod inbound;
 mod orders;

@@ -1,4 +1,4 @@
-//! To trackers.
+//! Encodes messages to trackers.
 
 use crate::{
     output::{Files, work_folder},
@@ -14,14 +14,14 @@ use mrcore::{
 };
 use proto::mr as pb;
 
-/// Orders go in messages of about this size, so that none exceeds what a receiver takes.
+/// Approximate size of a message with orders, well below the limit of the receiver.
 const MESSAGE_BYTES: usize = 1 << 20;
 
 fn message(kind: pb::to_tracker::Kind) -> pb::ToTracker {
     pb::ToTracker { kind: Some(kind) }
 }
 
-/// Welcome.
+/// Accepts a registration.
 pub(crate) fn registered(
     tracker: TrackerId,
     incarnation: Incarnation,
@@ -37,17 +37,18 @@ pub(crate) fn registered(
     }))
 }
 
-/// Go away, and why.
+/// Refuses a registration or a message.
 pub(crate) fn refused(why: String) -> pb::ToTracker {
     message(pb::to_tracker::Kind::Refused(why))
 }
 
-/// Who are you?
+/// Asks the tracker to register again.
 pub(crate) fn register_again() -> pb::ToTracker {
     message(pb::to_tracker::Kind::RegisterAgain(pb::RegisterAgain {}))
 }
 
-/// Orders, filled in with what the tracker needs to carry them out. The last message answers the heartbeat.
+/// Encodes orders with the data that the tracker needs to carry them out. The last message answers
+/// the heartbeat.
 pub(crate) fn orders(
     cluster: &Cluster,
     files: &Files,
@@ -74,7 +75,7 @@ pub(crate) fn orders(
 
 fn size(order: &pb::Order) -> usize {
     match &order.kind {
-        Some(pb::order::Kind::MapEvents(news)) => news.events.len() * 96,
+        Some(pb::order::Kind::MapEvents(map_events)) => map_events.events.len() * 96,
         Some(pb::order::Kind::Launch(launch)) => {
             let conf = launch.task.iter().flat_map(|task| &task.conf);
             512 + conf.map(|(key, value)| key.len() + value.len() + 8).sum::<usize>()
@@ -83,20 +84,23 @@ fn size(order: &pb::Order) -> usize {
     }
 }
 
-/// None for an order about a job that is no longer known: there is nothing to do about it.
+/// Encodes an order. None if its job is forgotten: the order has no effect any more.
 fn order_kind(cluster: &Cluster, files: &Files, order: &Order) -> Option<pb::order::Kind> {
     Some(match order {
         Order::Launch(attempt) => {
             let launched = cluster.attempt(*attempt)?;
-            let from = launched.from;
-            // Where it lies now: it may have been moved since. If another state is to be taken up by now, where it lay.
-            let checkpoint =
-                cluster.task(attempt.task)?.checkpoint.filter(|checkpoint| Some(checkpoint.attempt) == from);
+            let resumed_from = launched.resumed_from;
+            // The tracker that has the checkpoint now, as it may have been copied since the launch.
+            // If the task has a newer checkpoint, the tracker that had this one at the launch.
+            let checkpoint = cluster
+                .task(attempt.task)?
+                .checkpoint
+                .filter(|checkpoint| Some(checkpoint.attempt) == resumed_from);
             let on = checkpoint.map(|checkpoint| checkpoint.tracker).or(launched.checkpoint_on);
             let on = on.and_then(|on| cluster.tracker(on));
             pb::order::Kind::Launch(pb::Launch {
                 task: Some(task_spec(cluster, files, *attempt)?),
-                from: from.map_or_else(String::new, |from| from.to_string()),
+                resumed_from: resumed_from.map_or_else(String::new, |paused| paused.to_string()),
                 resume_addr: on.map_or_else(String::new, |tracker| tracker.shuffle_addr.clone()),
             })
         }

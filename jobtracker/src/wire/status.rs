@@ -1,4 +1,4 @@
-//! To clients: jobs, tasks and trackers as they stand.
+//! Encodes the state of jobs, tasks and trackers for clients.
 
 use super::inbound::Which;
 use crate::spec::{self, Program};
@@ -13,7 +13,7 @@ use mrcore::{
 use proto::mr as pb;
 use security::Identity;
 
-/// A task takes a few hundred bytes; a client takes messages of 4 MiB.
+/// A task takes a few hundred bytes, and clients accept messages of up to 4 MiB.
 const TASKS_IN_A_PAGE: usize = 1000;
 
 pub(super) fn ms(at: Time) -> u64 {
@@ -24,7 +24,7 @@ fn ms_or_0(at: Option<Time>) -> u64 {
     at.map_or(0, ms)
 }
 
-/// A job's state, and why if it did not succeed.
+/// The state of a job, and the reason if it did not succeed.
 pub(super) fn job_state(job: &Job) -> (&'static str, &str) {
     match &job.state {
         JobState::Running => ("running", ""),
@@ -35,8 +35,9 @@ pub(super) fn job_state(job: &Job) -> (&'static str, &str) {
     }
 }
 
-/// A job; its counters only if they are wanted. Why it failed is in its tasks' own words, and with what it reads and
-/// writes for its owner alone: others see what it is called, whose it is and how far.
+/// Encodes a job, optionally with counters. Only the owner sees its paths, its counters and why it
+/// failed, because that text comes from its tasks. Other users see its name, its owner and its
+/// progress.
 pub(crate) fn job_status(cluster: &Cluster, job: &Job, who: &Identity, with_counters: bool) -> pb::JobStatus {
     let mut status = full_status(cluster, job, with_counters);
     if !who.owns(&job.spec.user) {
@@ -45,7 +46,7 @@ pub(crate) fn job_status(cluster: &Cluster, job: &Job, who: &Identity, with_coun
         status.inputs.clear();
         status.output.clear();
         if !status.why.is_empty() {
-            status.why = format!("for {} to see", status.user);
+            status.why = format!("visible to {} and admins only", status.user);
         }
     }
     status
@@ -99,7 +100,7 @@ fn preemption(stats: &Preemption) -> pb::Preemption {
     }
 }
 
-/// The attempt that counts, or that may yet.
+/// The attempt that counts, or the first that may still succeed.
 fn current(task: &Task) -> Option<&Attempt> {
     task.winner().or_else(|| task.viable().next())
 }
@@ -124,7 +125,7 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
         attempts.filter(|attempt| attempt.state == state).count() as u32
     };
     let done = |task: &Task| {
-        // What is checkpointed is not lost.
+        // The progress of a checkpoint is not lost.
         let checkpoint =
             task.checkpoint.and_then(|checkpoint| task.attempts.get(checkpoint.attempt.number as usize));
         let known = task.viable().chain(checkpoint).map(|attempt| f64::from(attempt.progress.done));
@@ -145,8 +146,8 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
     }
 }
 
-/// A page of a job's tasks, maps first, from the one after `after` on: whoever waits to change something waits for a
-/// page, not for a hundred thousand tasks.
+/// Encodes a page of the tasks of a job, maps first, starting after `after`. Pages are small
+/// because events wait for the lock while a page is built.
 pub(crate) fn task_statuses(cluster: &Cluster, job: &Job, which: Which) -> pb::TasksReply {
     let after = match which {
         Which::Only(id) => {
@@ -233,7 +234,7 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
         why: attempt.why.to_string(),
         error: attempt.error.clone().unwrap_or_default(),
         counters: counters.cloned().collect(),
-        from: attempt.from.map_or_else(String::new, |from| from.to_string()),
+        resumed_from: attempt.resumed_from.map_or_else(String::new, |paused| paused.to_string()),
         preempt_kind: attempt.preempt_request.map_or_else(String::new, |(kind, _)| kind.to_string()),
         preempted_ms: ms_or_0(attempt.preempt_request.map(|(_, at)| at)),
     }
@@ -250,7 +251,7 @@ fn tracker_state(core: &JobTracker, tracker: &Tracker) -> &'static str {
     }
 }
 
-/// How far a drain is.
+/// The progress of a drain.
 pub(crate) fn drain_status(core: &JobTracker, tracker: &Tracker) -> pb::DrainTrackerReply {
     let status = core.drain_status(tracker.id);
     let (by, _, cost) = status.drain.unwrap_or_default();
@@ -278,7 +279,6 @@ pub(crate) fn drain_status(core: &JobTracker, tracker: &Tracker) -> pb::DrainTra
     }
 }
 
-/// Every tracker.
 pub(crate) fn tracker_infos(core: &JobTracker, now: Time) -> Vec<pb::TrackerInfo> {
     let cluster = core.cluster();
     let pace = |pace: Throughput| pb::Throughput {

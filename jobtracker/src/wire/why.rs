@@ -1,4 +1,4 @@
-//! To clients: why jobs wait, which policies there are, how the one in the shadow differs.
+//! Encodes for clients: why a job waits, the policies, and how the shadow policy differs.
 
 use super::status::ms;
 use crate::fact_text::{FactFormatter, FactText, task_of};
@@ -10,7 +10,7 @@ use mrcore::{
 use proto::mr as pb;
 use schedulers::{Description, Params, timed::DecisionStats};
 
-/// Whom a question is about.
+/// The job or the task that a request is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
     Job(JobId),
@@ -39,13 +39,13 @@ fn reason(formatter: &FactFormatter<'_>, job: JobId, why: &Why) -> pb::Reason {
     }
 }
 
-/// Why a job or a task waits; None if there is no such.
+/// Why a job or a task waits. None if it does not exist.
 pub(crate) fn why(core: &JobTracker, params: &Params, now: Time, subject: Subject) -> Option<pb::WhyReply> {
     let formatter = FactFormatter { cluster: core.cluster(), params };
     let job = core.cluster().job(subject.job())?;
     let (of, state, waiting_for) = match subject {
         Subject::Job(id) => {
-            // As lists of jobs show it.
+            // The same state as in lists of jobs.
             let idle = job.is_running() && Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
             let state = if idle { "waiting" } else { super::status::job_state(job).0 };
             (id.to_string(), state, core.explain(now, id))
@@ -60,13 +60,13 @@ pub(crate) fn why(core: &JobTracker, params: &Params, now: Time, subject: Subjec
         Subject::Job(_) => true,
         Subject::Task(task) => task_of(&entry.fact) == Some(task),
     });
-    let happening = |at: Time, told: FactText| pb::JobEvent {
+    let event = |at: Time, fact: FactText| pb::JobEvent {
         at_ms: ms(at),
-        what: told.what.into(),
-        attempt: told.subject,
-        tracker: told.tracker,
-        why: told.why.map(|why| reason(&formatter, job.id, &why)),
-        text: told.text,
+        what: fact.what.into(),
+        attempt: fact.subject,
+        tracker: fact.tracker,
+        why: fact.why.map(|why| reason(&formatter, job.id, &why)),
+        text: fact.text,
     };
     Some(pb::WhyReply {
         of,
@@ -74,12 +74,12 @@ pub(crate) fn why(core: &JobTracker, params: &Params, now: Time, subject: Subjec
         scheduler: core.scheduler_name().into(),
         waiting_for: waiting_for.iter().map(|why| reason(&formatter, job.id, why)).collect(),
         recent_events: recent_events
-            .filter_map(|entry| Some(happening(entry.at, formatter.format(entry)?)))
+            .filter_map(|entry| Some(event(entry.at, formatter.format(entry)?)))
             .collect(),
     })
 }
 
-/// The policies, with their parameters as they are.
+/// The policies with the current values of their parameters.
 pub(crate) fn schedulers(
     core: &JobTracker,
     described: Vec<Description>,
@@ -107,7 +107,7 @@ pub(crate) fn schedulers(
     }
 }
 
-/// How the policy in the shadow differs; None if there is none.
+/// How the shadow policy differs. None if there is no shadow policy.
 pub(crate) fn shadow(core: &JobTracker, params: &Params) -> Option<pb::ShadowReply> {
     let shadow = core.shadow()?;
     let formatter = FactFormatter { cluster: core.cluster(), params };

@@ -1,10 +1,10 @@
-//! Arbitrary bytes as files: an error or a log, never a panic, never more memory than the files have.
+//! Arbitrary bytes as files give an error or a log, never a panic or excessive memory use.
 
 use crate::common::{append, open, read, read_with, snapshot};
 use fermata_journal::{crash::CrashDisk, log::Recovery};
 use proptest::{collection::vec, prelude::*};
 
-/// A sound log with a snapshot and two segments, to be spoilt.
+/// A valid log with a snapshot and two segments, to be damaged.
 fn sound() -> CrashDisk {
     let disk = CrashDisk::new();
     let log = open(&disk);
@@ -66,7 +66,7 @@ proptest! {
         }
         let disk = CrashDisk::with_files(files);
         if let Ok(contents) = read(&disk) {
-            // It was closed cleanly: nothing may be missing.
+            // The log was closed cleanly, so nothing may be missing.
             prop_assert_eq!(contents.check(), 15);
         }
         read_with(&disk, Recovery::DropDamaged).unwrap().check();

@@ -1,4 +1,4 @@
-//! What the tests share: a small log of known records, and reading a log back.
+//! Shared code of the tests: a small log of known records, and reading a log back.
 
 use fermata_journal::{
     LogError,
@@ -8,7 +8,7 @@ use fermata_journal::{
 };
 use std::sync::Arc;
 
-/// What a log holds, read back.
+/// Contents of a log, read back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Contents {
     pub(crate) snapshot_seq: u64,
@@ -19,14 +19,14 @@ pub(crate) struct Contents {
     pub(crate) dropped: Vec<Dropped>,
 }
 
-/// The record with number `seq` in every test: its own number, and a length that varies.
+/// Returns the record with number `seq` in every test: its own number, with a varying length.
 pub(crate) fn record(seq: u64) -> Vec<u8> {
     let mut bytes = seq.to_le_bytes().to_vec();
     bytes.resize(8 + (seq % 23) as usize, seq as u8);
     bytes
 }
 
-/// The pieces of a snapshot.
+/// The records of a snapshot.
 pub(crate) type Pieces = Vec<Vec<u8>>;
 /// Records with their numbers.
 pub(crate) type Records = Vec<(u64, Vec<u8>)>;
@@ -55,21 +55,21 @@ pub(crate) fn read_with(disk: &CrashDisk, recovery: Recovery) -> Result<Contents
     Ok(Contents { snapshot_seq, snapshot, records, torn, replaced, dropped })
 }
 
-/// The same, refusing damage.
+/// Like [`read_with`], with an error on damage.
 pub(crate) fn read(disk: &CrashDisk) -> Result<Contents, LogError> {
     read_with(disk, Recovery::Refuse)
 }
 
-/// Opens a log that is to be sound.
+/// Opens a valid log.
 pub(crate) fn open(disk: &CrashDisk) -> Log {
     Log::open(Arc::new(disk.clone()), Recovery::Refuse).expect("a sound log").log
 }
 
-/// Appends the next `count` records, each in a batch of its own.
+/// Appends the next `count` records, each in a separate batch.
 pub(crate) fn append(log: &Log, count: u64) {
     for _ in 0..count {
-        let seq = log.append(&record(log.last_seq() + 1)).expect("a living log");
-        log.sync(seq).expect("a living log");
+        let seq = log.append(&record(log.last_seq() + 1)).expect("a log without failure");
+        log.sync(seq).expect("a log without failure");
     }
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn snapshot(log: &Log) -> Result<u64, LogError> {
 }
 
 impl Contents {
-    /// Every record ever, from the snapshot and after it, checked to be the right ones: how many.
+    /// Checks every record of the snapshot and after it, and returns their number.
     pub(crate) fn check(&self) -> u64 {
         assert_eq!(self.snapshot.len() as u64, self.snapshot_seq, "a snapshot piece for each record");
         for (index, piece) in self.snapshot.iter().enumerate() {

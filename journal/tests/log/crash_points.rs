@@ -1,6 +1,7 @@
-//! A crash after every single disk operation of a scripted run, in every way the disk can survive it.
+//! Crashes after every single disk operation of a scripted run, with every [`Survive`].
 //!
-//! Every record acknowledged as durable is there after reopening, in order; none appears that was never appended.
+//! After reopening, every acknowledged record exists, in order, and no record exists that was never
+//! appended.
 
 use crate::common::{append, drain, open, read, record, snapshot};
 use fermata_journal::{
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 const SEEDS: u64 = 40;
 
-/// How far a run got.
+/// Progress of a run.
 #[derive(Debug, Default, Clone, Copy)]
 struct Run {
     appended: u64,
@@ -32,7 +33,7 @@ impl Run {
         Ok(())
     }
 
-    /// Everything the log does: appends, rotations, snapshots, retention, reopening.
+    /// Uses all functions of the log: appends, rotations, snapshots, retention, reopening.
     fn script(&mut self, disk: &CrashDisk) -> Result<(), LogError> {
         let opened = Log::open(Arc::new(disk.clone()), Recovery::Refuse)?;
         let log = opened.log;
@@ -85,10 +86,11 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
             let there = check(run, &after, &context);
             lost += u64::from(there < run.appended);
             saved += u64::from(there > run.acknowledged);
-            // What the restart has replayed is durable: a second crash, of the machine, does not lose it.
+            // What the restart has replayed is durable: a second crash, of the machine, does not
+            // lose it.
             let again = Run { acknowledged: there, ..run };
             check(again, &after.survivor(Survive::SyncedOnly), &format!("{context}, then power loss"));
-            // And the log continues from there.
+            // The log continues from there.
             append(&open(&after), 2);
             let later = Run { appended: there + 2, acknowledged: there + 2 };
             check(

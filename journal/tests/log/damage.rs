@@ -1,7 +1,8 @@
-//! Torn tails are cut and kept, damage is refused with its place or dropped with a report, wrong records never appear.
+//! Torn tails are cut and saved; damage is refused with its position or dropped with a report;
+//! wrong records never appear.
 //!
-//! A log is damaged in three conditions: closed cleanly (sealed), after a crash of the process (the commit point is
-//! exact) and after a power loss (the commit point is behind).
+//! A log is damaged in three states: closed cleanly (sealed), after a crash of the process (the
+//! commit point is exact), and after a power loss (the commit point is behind).
 
 use crate::common::{Contents, append, open, read, read_with, snapshot};
 use fermata_journal::{
@@ -13,7 +14,7 @@ use fermata_journal::{
 const FIRST: &str = "edits-00000000000000000001.log";
 const NEWEST: &str = "edits-00000000000000000005.log";
 const COMMIT: &str = "COMMIT";
-/// The header of a file, and a batch of one of the records here.
+/// Length of a file header, and of a batch with one record of these tests.
 const GRAIN: usize = 64;
 
 /// Records 1 to 4 in a closed segment, 5 to 8 in the newest; each in its own batch. Closed cleanly.
@@ -27,7 +28,7 @@ fn two_segments() -> CrashDisk {
     disk
 }
 
-/// The same log, not closed but crashed.
+/// The same log after a crash.
 fn crashed(survive: Survive) -> CrashDisk {
     let disk = CrashDisk::new();
     let log = open(&disk);
@@ -45,7 +46,7 @@ fn all_conditions() -> [(&'static str, CrashDisk); 3] {
     ]
 }
 
-/// Three snapshots' worth: two kept, and the segments after the older.
+/// A log with three snapshots made: two are kept, and the segments after the older one.
 fn with_snapshots() -> CrashDisk {
     let disk = CrashDisk::new();
     let log = open(&disk);
@@ -69,12 +70,12 @@ fn names(disk: &CrashDisk) -> Vec<String> {
 }
 
 #[test]
-fn a_tail_torn_at_any_byte_is_cut_kept_and_the_log_goes_on() {
+fn tail_torn_at_any_byte_is_cut_and_saved_and_the_log_continues() {
     let whole = crashed(Survive::SyncedOnly);
     let len = whole.files()[NEWEST].len();
     let border = len - GRAIN;
     for cut in border + 1..len {
-        // The last batch is one sector of this disk: a piece of it is there, or zeros are.
+        // The last batch is one sector of this disk: a part of it exists, or zeros.
         for zeros in [0, 3 * GRAIN - cut % GRAIN, 5000] {
             let disk = changed(&whole, NEWEST, |bytes| {
                 bytes.truncate(cut);
@@ -135,7 +136,7 @@ fn every_flipped_bit_of_an_acknowledged_record_is_damage() {
                     assert!(error.to_string().contains(&file), "{error} names {file}");
                     assert!(error.offset() <= at as u64, "flip at {at} blamed on {}", error.offset());
                 }
-                // Dropping it never gives a wrong record either, and always gives a log.
+                // Dropping the damage never gives a wrong record, and always gives a log.
                 let disk = changed(&whole, &file, |bytes| bytes[at] ^= 1);
                 let damaged = disk.files()[&file].clone();
                 let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
@@ -168,7 +169,7 @@ fn a_flipped_bit_of_the_commit_point_loses_nothing() {
 }
 
 #[test]
-fn a_missing_newest_segment_is_noticed() {
+fn missing_newest_segment_is_detected() {
     for (condition, whole) in all_conditions() {
         let mut files = whole.files();
         files.remove(NEWEST);
@@ -180,7 +181,7 @@ fn a_missing_newest_segment_is_noticed() {
         append(&open(&disk), 2);
         assert_eq!(read(&disk).unwrap().check(), 6);
     }
-    // Also one without records.
+    // Also a segment without records.
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 4);
@@ -191,7 +192,7 @@ fn a_missing_newest_segment_is_noticed() {
 }
 
 #[test]
-fn missing_files_are_noticed() {
+fn missing_files_are_detected() {
     for (condition, whole) in all_conditions() {
         let mut files = whole.files();
         files.remove(COMMIT);
@@ -208,7 +209,8 @@ fn missing_files_are_noticed() {
         let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
         assert_eq!((contents.check(), contents.dropped.len()), (0, 1));
     }
-    // The newest snapshot: what it was made from is still there. Both: it is not.
+    // Without the newest snapshot, its source records still exist. Without both snapshots, they do
+    // not.
     let mut files = with_snapshots().files();
     files.remove("snapshot-00000000000000000009.snap");
     assert_eq!(read(&CrashDisk::with_files(files.clone())).unwrap().check(), 11);
@@ -217,7 +219,7 @@ fn missing_files_are_noticed() {
 }
 
 #[test]
-fn every_flipped_bit_of_the_newest_snapshot_is_noticed_and_the_older_one_replaces_it() {
+fn every_flipped_bit_of_the_newest_snapshot_is_detected_and_the_older_one_replaces_it() {
     let whole = with_snapshots();
     let file = "snapshot-00000000000000000009.snap";
     let check = |disk: &CrashDisk, context: &str| {
@@ -240,7 +242,7 @@ fn every_flipped_bit_of_the_newest_snapshot_is_noticed_and_the_older_one_replace
 }
 
 #[test]
-fn dropping_says_what_went_and_keeps_the_files() {
+fn dropped_parts_are_reported_and_saved() {
     let whole = two_segments();
     let before = whole.files();
     let second = 2 * GRAIN;
@@ -251,10 +253,10 @@ fn dropping_says_what_went_and_keeps_the_files() {
     let damaged = disk.files();
     let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
     assert_eq!(contents.check(), 1);
-    let [cut, aside] = &contents.dropped[..] else { panic!("{:?}", contents.dropped) };
+    let [cut, renamed] = &contents.dropped[..] else { panic!("{:?}", contents.dropped) };
     assert_eq!((cut.file.as_str(), cut.offset, cut.records_known), (FIRST, second as u64, 2));
     assert_eq!(cut.bytes, (before[FIRST].len() - second) as u64);
-    assert_eq!((aside.file.as_str(), aside.records_known), (NEWEST, 4));
+    assert_eq!((renamed.file.as_str(), renamed.records_known), (NEWEST, 4));
     for dropped in &contents.dropped {
         assert_eq!(disk.files()[dropped.saved_as.as_ref().unwrap()], damaged[&dropped.file]);
     }
@@ -279,7 +281,7 @@ fn a_missing_segment_is_a_gap() {
     let contents: Contents = read_with(&disk, Recovery::DropDamaged).unwrap();
     assert_eq!((contents.check(), contents.dropped.len()), (2, 2));
     assert_eq!(read(&disk).unwrap().check(), 2);
-    // Without its beginning nothing is left, and all of it is kept aside.
+    // Without its start the log is empty, and all of it is saved.
     files.remove(FIRST);
     let disk = CrashDisk::with_files(files.clone());
     assert!(matches!(read(&disk), Err(LogError::Gap { expected: 1, found: Some(5), .. })));
@@ -345,7 +347,7 @@ fn zero_or_batch_like_records_do_not_change_the_result() {
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 3);
-    // The batches of one log as the content of a record in another, and zeros.
+    // Records with the batches of another log as content, and records of zeros.
     for record in [disk.files()[FIRST].clone(), vec![0; 4096]] {
         let disk = CrashDisk::new();
         let log = open(&disk);

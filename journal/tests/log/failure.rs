@@ -1,10 +1,10 @@
-//! A write or sync that fails: the log has failed for good, and nothing more is acknowledged.
+//! A failed write or sync is permanent for the log: nothing more is acknowledged.
 
 use crate::common::{append, open, read, record};
 use fermata_journal::{AppendError, crash::CrashDisk};
 use std::{sync::Arc, time::Duration};
 
-/// A batch is a write (0), a sync (1), and a write of the commit point (2).
+/// The operations of a batch: a write (0), a sync (1), and a write of the commit point (2).
 fn failing_at(operation: u64) {
     let disk = CrashDisk::new();
     let log = open(&disk);
@@ -14,7 +14,7 @@ fn failing_at(operation: u64) {
     let failed = log.sync(seq).unwrap_err();
     let file = if operation < 2 { "edits-" } else { "COMMIT" };
     assert!(failed.reason.contains("injected") && failed.reason.contains(file), "{failed}");
-    // The disk is well again, and the log is not.
+    // The disk works again, but the log does not.
     assert!(matches!(log.append(&record(5)), Err(AppendError::Failed(_))));
     assert!(log.rotate().is_err());
     assert_eq!(log.durable(), 3);
@@ -54,7 +54,7 @@ fn a_failed_rotation_fails_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_waiter_and_the_owner_learn_of_it() {
+async fn failure_reaches_every_waiter_and_the_owner() {
     let disk = CrashDisk::new();
     let log = Arc::new(open(&disk));
     let seq = log.append(&record(1)).unwrap();
@@ -67,7 +67,7 @@ async fn every_waiter_and_the_owner_learn_of_it() {
     let waiters: Vec<_> = (0..20)
         .map(|_| {
             let log = Arc::clone(&log);
-            // The first of them to be in a failing batch fails the log for those after it.
+            // The first append in a failing batch fails the log for later ones.
             tokio::spawn(async move {
                 match log.append(b"lost") {
                     Ok(seq) => log.wait_durable(seq).await.is_err(),
@@ -79,11 +79,11 @@ async fn every_waiter_and_the_owner_learn_of_it() {
         .collect();
     let all = async {
         for waiter in waiters {
-            assert!(waiter.await.unwrap(), "nobody is told that it is durable");
+            assert!(waiter.await.unwrap(), "no record is reported durable");
         }
         owner.await.unwrap()
     };
-    let failed = tokio::time::timeout(Duration::from_secs(30), all).await.expect("everybody is told");
+    let failed = tokio::time::timeout(Duration::from_secs(30), all).await.expect("every waiter is notified");
     assert!(failed.reason.contains("crashed"), "{failed}");
     log.wait_durable(1).await.unwrap();
     assert_eq!(log.durable(), 1);
@@ -91,7 +91,7 @@ async fn every_waiter_and_the_owner_learn_of_it() {
 
 #[test]
 fn a_snapshot_that_fails_leaves_nothing_behind() {
-    // Create (0), then the write of the footer, its sync, the rename.
+    // The operations: create (0), then the write of the footer, its sync, the rename.
     for operation in 1..4 {
         let disk = CrashDisk::new();
         let log = open(&disk);

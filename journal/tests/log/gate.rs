@@ -1,4 +1,4 @@
-//! What happens while a sync takes its time: records gather into one batch, and only so many may gather.
+//! Behaviour during a slow sync: records collect into one batch, up to a limit.
 
 use crate::common::{read, record};
 use fermata_journal::{
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// Whether syncs may pass, and how many stand before the gate.
+/// Whether syncs may proceed, and how many wait.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<(bool, usize)>, Condvar)>);
 
@@ -59,7 +59,7 @@ impl Disk for GateDisk {
         self.0.append(name).and_then(|file| self.gated(file))
     }
     fn overwrite(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
-        // The gate stands before the syncs of batches.
+        // Only syncs of batches are gated.
         self.0.overwrite(name)
     }
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>> {
@@ -135,8 +135,8 @@ fn appending_blocks_when_too_much_is_pending() {
     let (done, fourth) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| done.send(log.append(&big).unwrap()).unwrap());
-        // Four such records and their lengths are just over the limit.
-        assert!(fourth.recv_timeout(Duration::from_millis(100)).is_err(), "it waits for room");
+        // Four such records with their lengths are just over the limit.
+        assert!(fourth.recv_timeout(Duration::from_millis(100)).is_err(), "it waits for space");
         assert_eq!(log.last_seq(), 4);
         gate.set(true);
         assert_eq!(fourth.recv().unwrap(), 5);

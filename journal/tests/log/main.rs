@@ -1,4 +1,4 @@
-//! Tests of the log as its owners use it: on the crash disk and on real files.
+//! Tests of the public interface of the log, on the crash disk and on real files.
 
 mod arbitrary;
 mod common;

@@ -1,4 +1,4 @@
-//! On real files: the same contents, group commit that groups, and the cost of appending and reading.
+//! The log on real files: contents, group commit, and the cost of appending and reading.
 
 use crate::common::{append, drain, record, snapshot};
 use fermata_journal::{
@@ -24,7 +24,7 @@ fn snapshots_and_records_come_back_and_a_torn_tail_is_cut() {
     append(&log, 10);
     snapshot(&log).unwrap();
     append(&log, 2);
-    // As after a power loss that took the last batch in part and what was not synced of the commit point.
+    // As after a power loss that lost a part of the last batch and the unsynced commit point.
     let commit = std::fs::read(disk.folder().join("COMMIT")).unwrap();
     append(&log, 1);
     let newest = disk.folder().join("edits-00000000000000000011.log");
@@ -80,9 +80,9 @@ fn group_commit_groups() {
     assert!(values.into_iter().eq(0..THREADS * EACH), "each record once");
 }
 
-/// Limits are ten times what is expected of an idle machine: they are to fail when something is badly wrong.
+/// Limits are ten times the expected values of an idle machine, to detect only serious regressions.
 #[test]
-fn a_million_records() {
+fn appending_and_reading_a_million_records_is_fast() {
     const RECORDS: u64 = 1_000_000;
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(RealDisk::open(folder.path()).unwrap());

@@ -1,4 +1,4 @@
-//! What goes in comes out: records, rotation, snapshots, retention.
+//! Appended data is read back: records, rotation, snapshots, retention.
 
 use crate::common::{append, drain, open, read, record, snapshot};
 use fermata_journal::{
@@ -59,7 +59,7 @@ fn a_record_over_the_limit_is_refused_and_uses_no_number() {
 }
 
 #[test]
-fn rotation_closes_what_was_appended_and_an_empty_segment_stays() {
+fn rotation_closes_the_segment_unless_it_is_empty() {
     let disk = CrashDisk::new();
     let log = open(&disk);
     assert_eq!(log.rotate().unwrap(), 0);
@@ -75,7 +75,7 @@ fn rotation_closes_what_was_appended_and_an_empty_segment_stays() {
 }
 
 #[test]
-fn closed_segments_are_replayed_while_the_log_lives_on() {
+fn closed_segments_are_replayed_while_the_log_is_in_use() {
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 4);

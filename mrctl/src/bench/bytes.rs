@@ -1,4 +1,5 @@
-//! Bytes in and out on a one-node cluster, each beside the plain way to move the same bytes on the same disk.
+//! Reads and writes of bytes on a one-node cluster, each compared with a plain program that moves
+//! the same bytes on the same disk.
 
 use super::{
     CpuMeter,
@@ -20,14 +21,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rounds of each figure.
+/// Rounds of each measurement.
 pub(crate) const ROUNDS: usize = 5;
-/// A read takes a quarter of a second, in which two busy threads may or may not get a core each: more rounds, and the
-/// median says something.
+/// A read takes only a quarter of a second, in which two busy threads may or may not get a core
+/// each. More rounds make the median meaningful.
 const READ_ROUNDS: usize = 15;
 const BUFFER: usize = 1 << 20;
 
-/// Rounds of one figure and its baseline.
+/// The rounds of one measurement and of its baseline.
 #[derive(Default)]
 struct Rounds {
     ours: Vec<f64>,
@@ -62,7 +63,7 @@ fn rate(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / 1e6 / time.as_secs_f64().max(1e-9)
 }
 
-/// Measures what is wanted of writing and reading.
+/// Runs the selected write and read measurements.
 pub(crate) async fn measure(
     folder: &Path,
     layout: Layout,
@@ -87,7 +88,7 @@ pub(crate) async fn measure(
     Ok(figures)
 }
 
-/// Random bytes, so that no disk or file system below can make them fewer. Leaves them in the page cache.
+/// Writes random bytes, which no file system can compress, and leaves them in the page cache.
 fn make_source(path: &Path, size: u64) -> Result<()> {
     let failed = || format!("cannot write {}", path.display());
     let mut file = File::create(path).with_context(failed)?;
@@ -110,7 +111,7 @@ async fn put(client: &Client, source: &Path, path: &DfsPath) -> Result<Duration>
     Ok(since.elapsed())
 }
 
-/// Like `dd conv=fdatasync`: the source, block by block, into a new file.
+/// Copies the source to a new file like `dd conv=fdatasync`.
 fn plain_write(source: &Path, to: &Path) -> Result<Duration> {
     let failed = || format!("cannot write {}", to.display());
     let mut from = File::open(source).context("cannot open the source")?;
@@ -131,9 +132,9 @@ fn plain_write(source: &Path, to: &Path) -> Result<Duration> {
 
 async fn measure_write(launch: &Launch, client: &Client, source: &Path, size: u64) -> Result<Measurement> {
     let mut rounds = Rounds::default();
-    let beside = source.with_file_name("plain");
+    let copy = source.with_file_name("plain");
     for round in 0..ROUNDS {
-        let plain = plain_write(source, &beside)?;
+        let plain = plain_write(source, &copy)?;
         let path = DfsPath::parse(&format!("/write-{round}"))?;
         let cpu = CpuMeter::new(launch);
         let ours = put(client, source, &path).await?;
@@ -145,7 +146,7 @@ async fn measure_write(launch: &Launch, client: &Client, source: &Path, size: u6
     Ok(rounds.figure("write, 1 replica", Some(Limit::OfBaseline(0.6)), name))
 }
 
-/// The next round should not share the disk with the deletes of this one.
+/// Waits for the deletes of this round, so that they do not slow down the next one.
 async fn await_deleted(client: &Client, size: u64) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(30);
     while client.report().await?.used >= size && Instant::now() < deadline {
@@ -196,7 +197,7 @@ async fn measure_local(
             let since = Instant::now();
             let found = sum_blocks(client, &blocks, verify).await?;
             let ours = since.elapsed();
-            ensure!(found == expected, "the blocks hold other bytes than the source");
+            ensure!(found == expected, "the blocks differ from the source");
             rounds.add(size, ours, cpu.seconds(), plain);
         }
     }
@@ -220,17 +221,19 @@ async fn sum_blocks(client: &Client, blocks: &[LocatedBlock], verify: bool) -> R
     Ok(total)
 }
 
-/// Touches every byte, as cheaply as can be. Sums of parts add up if the parts are whole words.
+/// A cheap sum that reads every byte. The sums of parts add up if the lengths of the parts are
+/// multiples of 8.
 fn sum(bytes: &[u8]) -> u64 {
-    let (arguments, rest) = bytes.as_chunks::<8>();
-    let arguments = arguments.iter().fold(0u64, |total, word| total.wrapping_add(u64::from_le_bytes(*word)));
-    rest.iter().fold(arguments, |total, byte| total.wrapping_add(u64::from(*byte)))
+    let (words, rest) = bytes.as_chunks::<8>();
+    let words = words.iter().fold(0u64, |total, word| total.wrapping_add(u64::from_le_bytes(*word)));
+    rest.iter().fold(words, |total, byte| total.wrapping_add(u64::from(*byte)))
 }
 
 #[allow(unsafe_code, reason = "a memory map is what the baseline measures")]
 fn map(path: &Path) -> Result<Mmap> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    // SAFETY: the file is in the benchmark's own temporary folder; nobody writes or cuts it while it is mapped.
+    // SAFETY: the file is in the temporary folder of the benchmark; no process writes or truncates
+    // it while it is mapped.
     let map = unsafe { Mmap::map(&file) };
     map.with_context(|| format!("cannot map {}", path.display()))
 }
@@ -240,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_of_blocks_add_up_to_the_files() {
+    fn sum_of_a_file_is_the_sum_of_its_blocks() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("source");
         make_source(&path, (2 << 20) + 13).unwrap();
@@ -252,12 +255,12 @@ mod tests {
     }
 
     #[test]
-    fn the_plain_write_leaves_nothing() {
+    fn plain_write_removes_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("source");
         make_source(&path, 3 << 20).unwrap();
-        let beside = folder.path().join("plain");
-        assert!(plain_write(&path, &beside).unwrap() > Duration::ZERO);
-        assert!(!beside.exists());
+        let copy = folder.path().join("plain");
+        assert!(plain_write(&path, &copy).unwrap() > Duration::ZERO);
+        assert!(!copy.exists());
     }
 }

@@ -1,46 +1,44 @@
-//! A measured figure, its limit, its baseline, and how they are printed.
+//! A measured value with its limit and baseline, and the output of benchmarks.
 
 use crate::output;
 use anyhow::Result;
 use serde::Serialize;
 
-/// What a figure is held against.
+/// The limit of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Limit {
-    /// It should be this or more.
+    /// At least this value.
     AtLeast(f64),
-    /// It should be this or less.
+    /// At most this value.
     AtMost(f64),
-    /// It should be this part of the baseline or more.
+    /// At least this fraction of the baseline.
     OfBaseline(f64),
-    /// It should be this many times the baseline or less.
+    /// At most this multiple of the baseline.
     AtMostOfBaseline(f64),
 }
 
-/// One line of the benchmark.
+/// One measurement of a benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Measurement {
-    /// What was measured.
     pub(crate) name: String,
-    /// The figure.
     pub(crate) value: f64,
-    /// Its unit.
     pub(crate) unit: &'static str,
-    /// What it is held against; None for a figure that is only told.
+    /// None if the value is only reported.
     pub(crate) limit: Option<Limit>,
-    /// The plain way to do the same, measured in the same run.
+    /// The same work done in a plain way, measured in the same run.
     pub(crate) baseline: Option<f64>,
-    /// What that way is.
+    /// A description of the baseline.
     pub(crate) baseline_name: Option<&'static str>,
-    /// Time of one round, seconds.
+    /// Duration of one round in seconds.
     pub(crate) wall_seconds: f64,
-    /// Processor time of the daemons (and of tasks and clients, where there are any) in that round, seconds.
+    /// CPU time of the daemons in that round in seconds, including tasks and clients if there are
+    /// any.
     pub(crate) daemon_cpu_seconds: f64,
 }
 
 impl Measurement {
-    /// A figure without a limit, a baseline or a round of its own.
+    /// A value without limit and baseline.
     pub(crate) fn unlimited(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self {
             name: name.into(),
@@ -54,7 +52,7 @@ impl Measurement {
         }
     }
 
-    /// Whether the limit is met; None without one.
+    /// Whether the limit is met; None without a limit.
     pub(crate) fn met(&self) -> Option<bool> {
         let limit = self.limit?;
         Some(match limit {
@@ -80,13 +78,14 @@ impl Measurement {
     }
 }
 
-/// The middle one of several measurements; of an even number, the worse of the two for a rate.
+/// The median. Of an even number of values, the lower of the two middle ones, which is the worse
+/// for a rate.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
-/// About three figures, thousands apart.
+/// About three digits, with a comma between thousands.
 fn number(value: f64) -> String {
     if value >= 1000.0 {
         let digits = format!("{value:.0}");
@@ -106,7 +105,7 @@ fn seconds(seconds: f64) -> String {
     if seconds > 0.0 { format!("{seconds:.2} s") } else { String::new() }
 }
 
-/// Prints one array, each figure with `met`: whether its limit is, null without one.
+/// Prints one array. `met` is whether the limit is met, or null without a limit.
 pub(crate) fn print_json(figures: &[Measurement]) -> Result<()> {
     #[derive(Serialize)]
     struct JudgedMeasurement<'a> {
@@ -119,9 +118,8 @@ pub(crate) fn print_json(figures: &[Measurement]) -> Result<()> {
     output::json(&judged)
 }
 
-/// Prints the table.
 pub(crate) fn print(figures: &[Measurement]) -> Result<()> {
-    let header = ["FIGURE", "MEASURED", "UNIT", "LIMIT", "BASELINE", "RATIO", "WALL", "CPU", ""];
+    let header = ["MEASUREMENT", "MEASURED", "UNIT", "LIMIT", "BASELINE", "RATIO", "WALL", "CPU", ""];
     let mut table = output::table(&header, &[1, 3, 4, 5, 6, 7]);
     for figure in figures {
         let verdict = match figure.met() {
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_the_middle() {
+    fn median_of_an_even_number_is_the_lower_one() {
         assert!((median(vec![9.0, 1.0, 5.0]) - 5.0).abs() < f64::EPSILON);
         assert!((median(vec![4.0, 1.0]) - 1.0).abs() < f64::EPSILON);
     }

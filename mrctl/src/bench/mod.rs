@@ -1,8 +1,10 @@
-//! `mrctl bench`: each figure of the file system (`dfs`), of jobs (`mr`), of preempted slots (`preempt`) and of policies
-//! (`schedulers`) beside its limit and its baseline, from the same run.
+//! `mrctl bench`: measurements of the file system (`dfs`), of jobs (`mr`), of preemption
+//! (`preempt`) and of policies (`schedulers`), each with its limit and a baseline from the same
+//! run.
 //!
-//! Rounds of a figure and of its baseline alternate and the median counts, because machines are noisy. A
-//! figure is not a test: the exit code says whether it was measured, the last column whether it is met.
+//! Rounds of a measurement and of its baseline alternate, and the median counts, because machines
+//! are noisy. A benchmark is not a test: the exit code tells whether it ran, the last column
+//! whether the limit is met.
 
 mod bytes;
 mod measurement;
@@ -26,68 +28,67 @@ use std::{
     process::ExitCode,
 };
 
-/// What to measure.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum BenchCommand {
     Dfs(Dfs),
     Mr(mr::Args),
-    /// Preemption: how soon they are free, what it costs, and what a kill would have cost
+    /// Measure preemption: how soon slots are free, its cost, and the cost of kills
     Preempt(mr::preempt::Args),
     Load(mr::load::Args),
-    /// Policies: how long a decision takes, a linear program, and ten thousand heartbeats
+    /// Measure policies: time of a decision, of a linear program, of ten thousand heartbeats
     Schedulers(schedulers::Args),
-    /// The plain programs that jobs are measured against; run as a process of their own, to be measured
+    /// Run a plain program that jobs are compared with, in its own process
     #[command(hide = true, override_usage = plain::USAGE)]
     Plain {
-        /// Which, and its arguments
+        /// Name of the program, and its arguments
         arguments: Vec<String>,
     },
 }
 
-/// The file system: bytes in and out, names, memory, start-up
+/// Measure the file system: reads, writes, metadata calls, memory, start-up
 ///
 /// Starts clusters of its own in a temporary folder and removes them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl bench dfs\n  \
     mrctl bench dfs --size 4GiB --only write,read --dir /mnt/disk1\n  \
-    mrctl bench dfs --only write,read,stats,creates --tls    beside a run without\n  \
-    mrctl bench dfs --only memory,replay --blocks 50000      a quicker look")]
+    mrctl bench dfs --only write,read,stats,creates --tls\n  \
+    mrctl bench dfs --only memory,replay --blocks 50000      a quick run")]
 pub(crate) struct Dfs {
     /// Bytes to write and read
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     size: Bytes,
-    /// Only these figures
+    /// Run only these measurements
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT,...")]
     only: Vec<What>,
-    /// Blocks to make for memory and replay
+    /// Blocks to create for memory and replay
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..))]
     blocks: u64,
     /// Folder on the disk to measure [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     dir: PathBuf,
-    /// With certificates: TLS on every connection
+    /// Use certificates: TLS on every connection
     #[arg(long)]
     tls: bool,
-    /// As JSON: one array of figures
+    /// Print JSON: one array of measurements
     #[arg(long)]
     json: bool,
 }
 
-/// A group of figures.
+/// A group of measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum What {
-    /// Bytes in, one replica
+    /// Writes with one replica
     Write,
-    /// Bytes out, over TCP and from the local file
+    /// Reads, over TCP and from the local file
     Read,
-    /// Questions a second
+    /// Stat calls per second
     Stats,
-    /// Durable files a second
+    /// Durable creates per second
     Creates,
-    /// Namenode's memory per block and per file
+    /// Memory of the namenode per block and per file
     Memory,
-    /// Namenode's start-up
+    /// Start-up of the namenode
     Replay,
 }
 
@@ -116,15 +117,15 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
             BenchCommand::Plain { .. } | BenchCommand::Schedulers(_) => Ok(vec![]),
         }
     };
-    // As in the demo: the cluster inside is dropped before its folder.
+    // The cluster inside the future is dropped before its folder.
     let figures = tokio::select! {
         figures = measuring => figures?,
         () = crate::command::end_signal() => {
-            eprintln!("mrctl: interrupted; the benchmark's processes and files are removed");
+            eprintln!("mrctl: interrupted: the processes and files of the benchmark are removed");
             return Ok(ExitCode::FAILURE);
         }
     };
-    folder.close().context("cannot remove the benchmark's folder")?;
+    folder.close().context("cannot remove the folder of the benchmark")?;
     print(&figures, json)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -138,7 +139,7 @@ impl Dfs {
         self.only.is_empty() || self.only.contains(&what)
     }
 
-    /// Says what is going on, to people.
+    /// Prints a progress message.
     fn print_status(&self, text: impl std::fmt::Display) {
         if !self.json {
             eprintln!("{text}");
@@ -151,20 +152,20 @@ async fn measure(args: &Dfs, folder: &Path) -> Result<Vec<Measurement>> {
     note_build(args.json);
     let (write, read) = (args.wants(What::Write), args.wants(What::Read));
     if write || read {
-        check_room(args)?;
-        args.print_status(format!("bytes: {} in and out, {} rounds each", args.size, bytes::ROUNDS));
+        check_disk(args)?;
+        args.print_status(format!("reads and writes: {}, {} rounds each", args.size, bytes::ROUNDS));
         figures.extend(
             bytes::measure(folder, layout(folder, "bytes", 1, args.tls)?, args.size.0, write, read).await?,
         );
     }
     let (stats, creates) = (args.wants(What::Stats), args.wants(What::Creates));
     if stats || creates {
-        args.print_status("names: 64 clients at once");
+        args.print_status("metadata calls: 64 concurrent clients");
         figures.extend(names::measure(layout(folder, "names", 1, args.tls)?, stats, creates).await?);
     }
     let (memory, replay) = (args.wants(What::Memory), args.wants(What::Replay));
     if memory || replay {
-        args.print_status(format!("scale: making {} blocks; this takes a while", args.blocks));
+        args.print_status(format!("memory and replay: creating {} blocks; this takes a while", args.blocks));
         figures.extend(scale::measure(folder, args.blocks, memory, replay).await?);
     }
     Ok(figures)
@@ -172,25 +173,26 @@ async fn measure(args: &Dfs, folder: &Path) -> Result<Vec<Measurement>> {
 
 fn note_build(quiet: bool) {
     if cfg!(debug_assertions) && !quiet {
-        eprintln!("note: this is a debug build; figures are meant for `cargo build --release`");
+        eprintln!("note: this is a debug build; the limits are for `cargo build --release`");
     }
 }
 
-/// The source, the baseline's copy and the cluster's, and as much again until deletes have reached the disk.
-fn check_room(args: &Dfs) -> Result<()> {
+/// The disk must hold the source, the copy of the baseline and the copy in the cluster, and these
+/// two again until deletes have reached the disk.
+fn check_disk(args: &Dfs) -> Result<()> {
     check_free_space(&args.dir, args.size, 5)
 }
 
-/// Refuses a size whose `copies` do not fit into the folder's disk.
+/// Refuses a size of which `copies` copies do not fit on the disk of the folder.
 fn check_free_space(dir: &Path, size: Bytes, copies: u64) -> Result<()> {
     let stat = rustix::fs::statvfs(dir)
         .with_context(|| format!("cannot determine the free space of {}", dir.display()))?;
     let free = stat.f_bavail * stat.f_frsize;
     let needed = size.0.saturating_mul(copies);
-    ensure!(size.0 >= 1 << 20, Usage(format!("--size {size}: at least 1MiB")));
+    ensure!(size.0 >= 1 << 20, Usage(format!("--size {size}: must be at least 1MiB")));
     ensure!(
         free > needed,
-        "{} has {} free, the benchmark needs {}: take a smaller --size or another --dir",
+        "{} has {} free, but the benchmark needs {}: use a smaller --size or another --dir",
         dir.display(),
         output::human(free),
         output::human(needed)
@@ -198,9 +200,9 @@ fn check_free_space(dir: &Path, size: Bytes, copies: u64) -> Result<()> {
     Ok(())
 }
 
-/// A cluster layout for a benchmark, in a folder of its own.
+/// The layout of a cluster for a benchmark, in a folder of its own.
 fn layout(folder: &Path, name: &str, nodes: u32, tls: bool) -> Result<Layout> {
-    // Open, so that figures are those of the data path; with `tls` they are those of a closed cluster.
+    // The cluster is open, so that the values are those of the data path. With `tls` it is closed.
     let overrides = Overrides {
         nodes: Some(nodes),
         replication: Some(1),
@@ -209,7 +211,7 @@ fn layout(folder: &Path, name: &str, nodes: u32, tls: bool) -> Result<Layout> {
         ..Overrides::default()
     };
     let mut layout = Layout::prepare(&folder.join(name), &overrides)?;
-    // The scrubber would read beside the measurement.
+    // The scrubber would read during the measurement.
     layout.config.datanode.scrub_rate = Bytes(0);
     if tls {
         let dir = folder.join(format!("{name}-keys"));
@@ -221,7 +223,7 @@ fn layout(folder: &Path, name: &str, nodes: u32, tls: bool) -> Result<Layout> {
     Ok(layout)
 }
 
-/// Processor seconds the daemons use from now on.
+/// Measures the CPU seconds of the daemons from its creation on.
 struct CpuMeter<'a> {
     launch: &'a Launch,
     before: f64,

@@ -1,4 +1,4 @@
-//! The namenode under 64 concurrent callers: questions, and durable creates.
+//! The NameNode under 64 concurrent clients: stat calls and durable creates.
 
 use super::{
     CpuMeter,
@@ -18,32 +18,32 @@ use std::{
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-/// Callers at once.
+/// Concurrent clients.
 pub(crate) const CALLERS: usize = 64;
-/// Connections they share.
+/// Connections that they share.
 const CHANNELS: usize = 8;
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_secs(4);
-/// Files that are asked about.
+/// Files for stat calls.
 const FILES: usize = 1024;
 
-/// What each caller does again and again.
+/// The call that each client repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Load {
     Stat,
     Create,
 }
 
-/// Connections for the callers.
+/// The shared connections.
 pub(crate) async fn channels(launch: &Launch) -> Result<Vec<Channel>> {
-    let (mut channels, shown) = (Vec::new(), launch.credentials()?);
+    let (mut channels, credentials) = (Vec::new(), launch.credentials()?);
     for _ in 0..CHANNELS {
-        channels.push(wire::connect(&launch.state.namenode, &shown, Role::NameNode).await?);
+        channels.push(wire::connect(&launch.state.namenode, &credentials, Role::NameNode).await?);
     }
     Ok(channels)
 }
 
-/// Waits until the namenode takes changes.
+/// Waits until the NameNode accepts changes.
 pub(crate) async fn writable(launch: &Launch) -> Result<()> {
     let client = launch.client().await?;
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -54,7 +54,7 @@ pub(crate) async fn writable(launch: &Launch) -> Result<()> {
     Ok(())
 }
 
-/// Measures what is wanted of stats and creates.
+/// Runs the selected measurements.
 pub(crate) async fn measure(layout: Layout, stats: bool, creates: bool) -> Result<Vec<Measurement>> {
     let launch = Launch::start_namenode(layout, None).await?;
     writable(&launch).await?;
@@ -103,7 +103,7 @@ async fn rounds(
     })
 }
 
-/// Operations a second over one round.
+/// Calls per second over one round.
 async fn drive(channels: &[Channel], load: Load, round: usize) -> Result<f64> {
     let done = Arc::new(AtomicU64::new(0));
     let over = Arc::new(AtomicBool::new(false));

@@ -1,14 +1,15 @@
-//! A namenode with many files and blocks: memory for each, and the time to start up again from its edit log.
+//! A NameNode with many files and blocks: memory per file and per block, and the time to restart
+//! from its edit log.
 //!
-//! The blocks are made by RPC as clients and datanodes would, against datanodes that exist only as reports.
-//! Snapshots are off, so that every edit is replayed; the retry cache is small, so that it is not taken for
-//! the memory of files.
+//! The blocks are created by the RPCs of clients and DataNodes, with simulated DataNodes. Snapshots
+//! are off, so that every edit is replayed. The retry cache is small, so that it does not count as
+//! memory of files.
 
 use super::{
     CpuMeter, layout,
     measurement::{Limit, Measurement},
     names::{CALLERS, channels, writable},
-    wire::{Caller, FakeTracker},
+    wire::{Caller, FakeDataNode},
 };
 use crate::cluster::Launch;
 use anyhow::{Context, Result};
@@ -26,12 +27,12 @@ use tonic::transport::Channel;
 
 const REPLICAS: usize = 3;
 const BLOCKS_PER_FILE: u64 = 4;
-/// Files that one caller makes before it reports and closes them.
+/// Files that a client creates before it reports and closes them.
 const BATCH: u64 = 50;
 const FILES_PER_FOLDER: u64 = 1000;
 const MILLION: f64 = 1e6;
 
-/// Measures what is wanted of memory and start-up.
+/// Runs the selected measurements.
 pub(crate) async fn measure(
     folder: &Path,
     blocks: u64,
@@ -48,16 +49,16 @@ pub(crate) async fn measure(
     let mut launch = Launch::start_namenode(layout, None).await?;
     writable(&launch).await?;
     let channels = channels(&launch).await?;
-    let mut ghosts = Vec::new();
+    let mut datanodes = Vec::new();
     for number in 1..=REPLICAS {
-        ghosts.push(FakeTracker::register(channels[0].clone(), &format!("ghost{number}")).await?);
+        datanodes.push(FakeDataNode::register(channels[0].clone(), &format!("fake{number}")).await?);
     }
-    let ghosts: Arc<[FakeTracker]> = ghosts.into();
+    let datanodes: Arc<[FakeDataNode]> = datanodes.into();
     let files = blocks.div_ceil(BLOCKS_PER_FILE);
-    // The first files pay for buffers that every start has.
-    fill(&channels, &ghosts, "warm", 1000, BLOCKS_PER_FILE).await?;
+    // The first files pay for buffers that are allocated once per start.
+    fill(&channels, &datanodes, "warm", 1000, BLOCKS_PER_FILE).await?;
 
-    let mut figures = namenode_memory(&launch, &channels, &ghosts, files).await?;
+    let mut figures = namenode_memory(&launch, &channels, &datanodes, files).await?;
     if !memory {
         figures.clear();
     }
@@ -67,18 +68,19 @@ pub(crate) async fn measure(
     Ok(figures)
 }
 
-/// Makes the files and measures what the namenode grew by: first for files without blocks, then with.
+/// Creates files and measures the growth of the memory of the NameNode, first for files without
+/// blocks, then with.
 async fn namenode_memory(
     launch: &Launch,
     channels: &[Channel],
-    ghosts: &Arc<[FakeTracker]>,
+    datanodes: &Arc<[FakeDataNode]>,
     files: u64,
 ) -> Result<Vec<Measurement>> {
     let mut grown = Vec::new();
     for (name, blocks) in [("empty", 0), ("full", BLOCKS_PER_FILE)] {
         let before = launch.namenode_memory()?;
         let (cpu, since) = (CpuMeter::new(launch), Instant::now());
-        fill(channels, ghosts, name, files, blocks).await?;
+        fill(channels, datanodes, name, files, blocks).await?;
         let bytes = launch.namenode_memory()?.saturating_sub(before);
         grown.push((bytes as f64, since.elapsed().as_secs_f64(), cpu.seconds()));
     }
@@ -106,17 +108,17 @@ async fn namenode_memory(
     ])
 }
 
-/// Bytes per file and per block, from what `files` files took without and with blocks.
+/// Bytes per file and per block, from the memory for `files` files without and with blocks.
 fn split(empty: f64, full: f64, files: u64) -> (f64, f64) {
     let per_file = empty / files as f64;
     let blocks = (files * BLOCKS_PER_FILE) as f64;
     (per_file, ((full - empty) / blocks).max(0.0))
 }
 
-/// Makes `files` closed files of `blocks` blocks, by many callers at once.
+/// Creates `files` closed files of `blocks` blocks each, with many concurrent clients.
 async fn fill(
     channels: &[Channel],
-    ghosts: &Arc<[FakeTracker]>,
+    datanodes: &Arc<[FakeDataNode]>,
     name: &str,
     files: u64,
     blocks: u64,
@@ -125,14 +127,14 @@ async fn fill(
     let mut callers = JoinSet::new();
     for at in 0..CALLERS {
         let mut caller = Caller::new(channels[at % channels.len()].clone());
-        let (next, ghosts, name) = (Arc::clone(&next), Arc::clone(ghosts), name.to_owned());
+        let (next, datanodes, name) = (Arc::clone(&next), Arc::clone(datanodes), name.to_owned());
         callers.spawn(async move {
             loop {
                 let begin = next.fetch_add(BATCH, Relaxed);
                 if begin >= files {
                     return anyhow::Ok(());
                 }
-                batch(&mut caller, &ghosts, &name, begin..files.min(begin + BATCH), blocks).await?;
+                batch(&mut caller, &datanodes, &name, begin..files.min(begin + BATCH), blocks).await?;
             }
         });
     }
@@ -144,7 +146,7 @@ async fn fill(
 
 async fn batch(
     caller: &mut Caller,
-    ghosts: &[FakeTracker],
+    datanodes: &[FakeDataNode],
     name: &str,
     files: std::ops::Range<u64>,
     blocks: u64,
@@ -160,9 +162,9 @@ async fn batch(
     }
     if blocks > 0 {
         let all: Vec<(u64, u64)> = open.iter().flat_map(|file| file.blocks.iter().copied()).collect();
-        // As many replicas as made-up datanodes: each of them has every block.
-        for ghost in ghosts {
-            ghost.report(&all).await?;
+        // There are as many DataNodes as replicas, so each has all blocks.
+        for datanode in datanodes {
+            datanode.report(&all).await?;
         }
     }
     for file in open {
@@ -171,7 +173,7 @@ async fn batch(
     Ok(())
 }
 
-/// Kills the namenode and times its start from the edit log alone.
+/// Kills the NameNode and measures its start from the edit log.
 async fn startup(launch: &mut Launch) -> Result<Measurement> {
     let edits = launch.client().await?.report().await?.last_edit;
     let took = launch.restart_namenode().await?.as_secs_f64();

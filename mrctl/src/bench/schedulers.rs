@@ -1,7 +1,9 @@
-//! `mrctl bench schedulers`: how long policies take, on a large cluster made of facts (`schedulers::bench_cluster`).
+//! `mrctl bench schedulers`: the cost of policies on a large cluster that exists only in memory
+//! (`schedulers::bench_cluster`).
 //!
-//! Nothing is started: the JobTracker's state machine and the policies are pure code. Medians are of wall time, because a
-//! decision is shorter than a tick of the processor clock; what is counted over a second is CPU time.
+//! No process is started: the core of the JobTracker and the policies are pure code. Medians are
+//! wall time, because a decision is shorter than a tick of the CPU clock. Values per second are CPU
+//! time.
 
 use super::measurement::{Limit, Measurement, median};
 use crate::{cluster::cpu_seconds, output::Usage};
@@ -13,38 +15,39 @@ use schedulers::{
 };
 use std::{hint::black_box, time::Instant};
 
-/// Decisions of each median.
+/// Decisions for each median.
 const ROUNDS: u32 = 3000;
-/// Consecutive trackers that are asked lie far apart, so that nothing is in a cache by luck.
+/// Consecutive decisions are for distant trackers, so that caches do not help.
 const STRIDE: u32 = 7919;
 const LIMIT_US: f64 = 20.0;
-/// COSHH looks at classes, too.
+/// COSHH also evaluates classes of jobs and trackers.
 const LIMIT_COSHH_US: f64 = 50.0;
 const LIMIT_PROGRAM_MS: f64 = 100.0;
-/// A round for time's sake comes once a second at most, on the thread that answers heartbeats: a tenth of it.
+/// A tick runs at most once per second, on the thread that answers heartbeats. It may take a tenth
+/// of that.
 const LIMIT_TICK_MS: f64 = 100.0;
 const TICKS: u32 = 25;
 const PROGRAMS: usize = 9;
-/// A second of a very large cluster.
+/// The cluster for the cost per second of heartbeats.
 const HUGE: Size = Size { trackers: 10_000, jobs: 200, waiting: 50_000 };
-/// Long enough for a round of every policy that thinks each ten seconds.
+/// Long enough for a tick of policies that compute every ten seconds.
 const SECONDS: u32 = 12;
 
-/// Policies: how long a decision takes, a linear program, and ten thousand heartbeats
+/// Measure policies: time of a decision, of a linear program, of ten thousand heartbeats
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  mrctl bench schedulers\n  mrctl bench schedulers --only fair,coshh --json"
 )]
 pub(crate) struct Args {
-    /// Only these policies
+    /// Measure only these policies
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     only: Vec<String>,
-    /// As JSON: one array of figures
+    /// Print JSON: one array of measurements
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// Measures all of it.
+/// Runs all measurements.
 pub(super) fn measure(args: &Args) -> Result<Vec<Measurement>> {
     super::note_build(args.json);
     let known = specs();
@@ -73,13 +76,14 @@ pub(super) fn measure(args: &Args) -> Result<Vec<Measurement>> {
         figures.push(heartbeats(spec, None)?);
     }
     if args.only.is_empty() {
-        print_status("a policy in another's shadow");
+        print_status("fair with fcs as shadow");
         figures.push(heartbeats("fair", Some("fcs"))?);
     }
     Ok(figures)
 }
 
-/// Median, and 99 of 100, at full size; and the median with a tenth of the tasks, for how it grows.
+/// Median and p99 at full size, and the median with a tenth of the waiting tasks, which shows how
+/// the cost grows.
 fn decisions(spec: &str) -> Result<Vec<Measurement>> {
     let few = Size { waiting: LARGE.waiting / 10, ..LARGE };
     let of = |size: Size| -> Result<Vec<f64>> {
@@ -100,11 +104,11 @@ fn decisions(spec: &str) -> Result<Vec<Measurement>> {
             baseline_name: Some("a tenth of the waiting tasks"),
             ..Measurement::unlimited(format!("decide, {spec}, median"), median(all.clone()), "us")
         },
-        Measurement::unlimited(format!("decide, {spec}, 99 of 100 within"), late(all), "us"),
+        Measurement::unlimited(format!("decide, {spec}, p99"), p99(all), "us"),
     ])
 }
 
-/// What time brings with it: estimates made again, preempted slots, at full size with the clock running.
+/// Ticks at full size with a running clock: estimates are updated and slots are preempted.
 fn ticks(spec: &str) -> Result<Vec<Measurement>> {
     let mut stage = BenchCluster::new(spec, &Params::new(), LARGE)?;
     let one = |_| {
@@ -124,7 +128,7 @@ fn ticks(spec: &str) -> Result<Vec<Measurement>> {
     ])
 }
 
-fn late(mut times: Vec<f64>) -> f64 {
+fn p99(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() * 99 / 100).copied().unwrap_or(0.0)
 }
@@ -146,22 +150,24 @@ fn program() -> Measurement {
     }
 }
 
-/// Every tracker says how far its twelve attempts are, each second: CPU seconds of the core for each second.
+/// CPU seconds of the core per second, if every tracker reports the progress of its twelve attempts
+/// each second.
 fn heartbeats(spec: &str, shadow: Option<&str>) -> Result<Measurement> {
     let mut stage = BenchCluster::shadowed(spec, shadow, &Params::new(), HUGE)?;
     let second = |stage: &mut BenchCluster| {
         stage.send_heartbeats();
         stage.tick();
     };
-    // In the first one every tracker gets tasks for its free slots.
+    // In the first round all trackers get tasks for their free slots.
     second(&mut stage);
-    let used = || cpu_seconds(std::process::id()).context("cannot read this process's time from /proc");
+    let used =
+        || cpu_seconds(std::process::id()).context("cannot read the CPU time of this process from /proc");
     let (started, before) = (Instant::now(), used()?);
     for _ in 0..SECONDS {
         second(&mut stage);
     }
     let value = (used()? - before) / f64::from(SECONDS);
-    let shadow = shadow.map_or(String::new(), |shadow| format!(" with {shadow} in its shadow"));
+    let shadow = shadow.map_or(String::new(), |shadow| format!(" with {shadow} as shadow"));
     Ok(Measurement {
         limit: Some(Limit::AtMost(0.5)),
         wall_seconds: started.elapsed().as_secs_f64(),

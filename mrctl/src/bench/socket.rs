@@ -1,5 +1,5 @@
-//! The baseline for reads: a file in the page cache through a local TCP socket, by sendfile on one side and
-//! plain reads into a buffer on the other. Nothing is checked.
+//! The baseline for reads: a file in the page cache, sent through a local TCP socket with
+//! `sendfile` and read into a buffer, without checksums.
 
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -13,7 +13,7 @@ use std::{
 
 const BUFFER: usize = 1 << 20;
 
-/// How long it takes for all of `path` to arrive.
+/// The time until all of `path` has arrived.
 pub(crate) fn transfer(path: &Path) -> Result<Duration> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let length = file.metadata().context("cannot stat the source")?.len();
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_arrives() {
+    fn all_bytes_arrive() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         std::fs::write(&path, vec![7; 3 * BUFFER + 1]).unwrap();

@@ -1,5 +1,5 @@
-//! The namenode's RPCs as they are, for load: no retries, no checks, as little of our own CPU time as
-//! can be, because the load and the namenode share a machine. Knows the namenode's wire types.
+//! Direct RPCs to the NameNode to generate load: without retries and checks, with little CPU time,
+//! because the load generator and the NameNode share a machine. Uses wire types directly.
 
 use anyhow::{Context, Result, ensure};
 use proto::dfs::{
@@ -12,14 +12,14 @@ use tokio::sync::Mutex;
 use tonic::transport::Channel;
 use uuid::Uuid;
 
-/// Bytes that each made-up block claims to have.
+/// The length that each simulated block has.
 const BLOCK_BYTES: u64 = 64 << 20;
-/// The registration protocol this speaks.
+/// The version of the registration protocol.
 const PROTOCOL: u32 = 2;
 
-/// A connection to a master. Certificates are shown with it, and nothing in the calls.
-pub(crate) async fn connect(addr: &str, shown: &Credentials, master: Role) -> Result<Channel> {
-    let endpoint = shown.endpoint(addr, master).context("not an address")?;
+/// Connects to a master. Certificates authenticate the connection; the calls have no credentials.
+pub(crate) async fn connect(addr: &str, credentials: &Credentials, master: Role) -> Result<Channel> {
+    let endpoint = credentials.endpoint(addr, master).context("the address is not host:port")?;
     endpoint
         .with(|endpoint| endpoint.tcp_nodelay(true))
         .connect()
@@ -27,16 +27,16 @@ pub(crate) async fn connect(addr: &str, shown: &Credentials, master: Role) -> Re
         .with_context(|| format!("cannot connect to {addr}"))
 }
 
-/// One caller.
+/// A client of the NameNode.
 pub(crate) struct Caller {
     rpc: NameNodeClient<Channel>,
     holder: String,
 }
 
-/// A file being written.
+/// A file that is being written.
 pub(crate) struct Open {
     id: u64,
-    /// Its blocks so far.
+    /// ID and nonce of its blocks so far.
     pub(crate) blocks: Vec<(u64, u64)>,
 }
 
@@ -45,12 +45,12 @@ fn request_id() -> Vec<u8> {
 }
 
 impl Caller {
-    /// A caller over a shared connection.
+    /// A client over a shared connection.
     pub(crate) fn new(channel: Channel) -> Self {
         Self { rpc: NameNodeClient::new(channel), holder: Uuid::new_v4().to_string() }
     }
 
-    /// Asks about a path.
+    /// Calls stat for a path.
     pub(crate) async fn stat(&mut self, path: &str) -> Result<()> {
         self.rpc
             .stat(StatRequest { path: path.into(), for_create: false, entries: 0 })
@@ -59,7 +59,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Creates a file, durably.
+    /// Creates a file durably.
     pub(crate) async fn create(&mut self, path: &str) -> Result<Open> {
         let request = CreateRequest {
             request_id: request_id(),
@@ -75,7 +75,7 @@ impl Caller {
         Ok(Open { id: status.file_id, blocks: vec![] })
     }
 
-    /// Adds a block, and commits the one before as full.
+    /// Adds a block, and commits the previous one as full.
     pub(crate) async fn add_block(&mut self, file: &mut Open) -> Result<()> {
         let request = AddBlockRequest {
             request_id: request_id(),
@@ -85,12 +85,12 @@ impl Caller {
             ..AddBlockRequest::default()
         };
         let reply = self.rpc.add_block(request).await.context("add a block")?;
-        let block = reply.into_inner().block.context("add a block: the reply has none")?;
+        let block = reply.into_inner().block.context("add a block: the reply has no block")?;
         file.blocks.push((block.block_id, block.nonce));
         Ok(())
     }
 
-    /// Closes a file, whose blocks have been reported.
+    /// Closes a file whose blocks have been reported.
     pub(crate) async fn close(&mut self, file: Open) -> Result<()> {
         let request = CloseRequest {
             request_id: request_id(),
@@ -108,15 +108,16 @@ fn last(file: &Open) -> Vec<BlockLength> {
     file.blocks.last().map(|(id, _)| BlockLength { block_id: *id, length: BLOCK_BYTES }).into_iter().collect()
 }
 
-/// A datanode that exists only as reports: it has room for everything and holds what it is told to.
-pub(crate) struct FakeTracker {
+/// A simulated DataNode that consists only of reports. It has unlimited space and reports all
+/// blocks that it is given.
+pub(crate) struct FakeDataNode {
     uuid: String,
-    // Heartbeats of one datanode come one after the other.
+    // Heartbeats of one DataNode must be sent one after another.
     state: Mutex<(BlockReportsClient<Channel>, u64)>,
 }
 
-impl FakeTracker {
-    /// Registers one called `name`.
+impl FakeDataNode {
+    /// Registers a DataNode called `name`.
     pub(crate) async fn register(channel: Channel, name: &str) -> Result<Self> {
         let mut rpc = BlockReportsClient::new(channel);
         let uuid = Uuid::new_v4().to_string();
@@ -142,12 +143,12 @@ impl FakeTracker {
         let empty =
             FullReportRequest { uuid: uuid.clone(), incarnation: 1, chunk: 0, last: true, replicas: vec![] };
         rpc.full_report(empty).await.with_context(|| format!("report of {name}"))?;
-        let ghost = Self { uuid, state: Mutex::new((rpc, 0)) };
-        ghost.report(&[]).await?;
-        Ok(ghost)
+        let datanode = Self { uuid, state: Mutex::new((rpc, 0)) };
+        datanode.report(&[]).await?;
+        Ok(datanode)
     }
 
-    /// Says that `blocks` have arrived whole.
+    /// Reports that complete replicas of `blocks` have arrived.
     pub(crate) async fn report(&self, blocks: &[(u64, u64)]) -> Result<()> {
         let replica =
             |(id, nonce): &(u64, u64)| Replica { block_id: *id, length: BLOCK_BYTES, nonce: *nonce };
@@ -165,7 +166,7 @@ impl FakeTracker {
             ..HeartbeatRequest::default()
         };
         let reply = state.0.heartbeat(heartbeat).await.context("heartbeat")?;
-        ensure!(!reply.into_inner().register_again, "the namenode forgot a made-up datanode");
+        ensure!(!reply.into_inner().register_again, "the namenode has forgotten a simulated datanode");
         Ok(())
     }
 }

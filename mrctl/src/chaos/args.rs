@@ -1,4 +1,4 @@
-//! The verbs of `mrctl chaos` that take more than a name: their flags, and what they print.
+//! Subcommands of `mrctl chaos` with several flags: their arguments and output.
 
 use super::{Where, target::Damage};
 use crate::output::{self, Usage};
@@ -6,87 +6,88 @@ use anyhow::{Result, bail};
 use daemon::{Bytes, Period};
 use std::{process::ExitCode, time::Duration};
 
-/// Drop what one machine sends to another, in silence, until `heal` (clusters of `mrctl cluster` only)
+/// Drop all packets between two machines until `heal` (only for clusters of `mrctl cluster`)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mrctl chaos partition n1 n2 --cluster lab              no traffic either way
-  mrctl chaos partition n1 m1 --one-way --cluster lab    m1 receives nothing from n1")]
+  mrctl chaos partition n1 n2 --cluster lab
+  mrctl chaos partition n1 m1 --one-way --cluster lab")]
 pub(crate) struct Partition {
-    /// A machine
+    /// First machine
     a: String,
-    /// Another
+    /// Second machine
     b: String,
-    /// Only what the first sends to the second
+    /// Drop only packets from the first to the second
     #[arg(long)]
     one_way: bool,
     #[command(flatten)]
     at: Where,
 }
 
-/// Mend the links of a machine, or of all
+/// Restore the network links of one machine or of all
 #[derive(Debug, clap::Args)]
 pub(crate) struct Heal {
-    /// Which machine [default: all]
+    /// Machine [default: all]
     node: Option<String>,
     #[command(flatten)]
     at: Where,
 }
 
-/// Flip a byte of a block on one datanode's disk
+/// Flip a byte of a block on the disk of a datanode
 ///
-/// Reads go on with another replica; the damage is noticed, reported and fixed.
+/// Readers continue with another replica. The damage is detected, reported and repaired.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Corrupt {
-    /// The block, as `mrctl fs stat --blocks FILE` names it
+    /// Block ID, as `mrctl fs stat --blocks FILE` shows it
     block: String,
-    /// On which node [default: the first that has it]
+    /// Node [default: the first that has the block]
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
-    /// Cut off its second half instead
+    /// Remove the second half of the block instead
     #[arg(long)]
     truncate: bool,
     #[command(flatten)]
     at: Where,
 }
 
-/// Let a node's daemons run for only a part of the time, for a while
+/// Let the daemons of a node run only for a part of the time
 ///
-/// Ctrl-C ends it early; in any case they run freely afterwards.
+/// After the given time, or after Ctrl-C, they run at full speed again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Slow {
     /// Name of a node, `namenode` or `jobtracker`
     node: String,
-    /// The part of the time that they run
+    /// Fraction of the time during which the daemons run
     #[arg(long, value_name = "PART", default_value_t = 0.2)]
     share: f64,
-    /// For how long
+    /// Duration
     #[arg(long = "for", value_name = "TIME", default_value = "30s")]
     time: Period,
     #[command(flatten)]
     at: Where,
 }
 
-/// Fill the disk that a node's data is on
+/// Fill the disk that has the data of a node
 ///
-/// By one file, which takes all room but what is left. It is the whole disk's room: put the cluster on a small one.
+/// Creates one file that takes all free space except the amount to leave. This affects the complete
+/// disk: use a cluster on a small disk.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FillDisk {
     /// Name of a node, `namenode` or `jobtracker`
     node: String,
-    /// Room to leave
+    /// Free space to leave
     #[arg(long, value_name = "SIZE", default_value = "0")]
     leave: Bytes,
-    /// Even if that takes more than a gigabyte
+    /// Fill the disk even if that takes more than a gigabyte
     #[arg(long)]
     force: bool,
-    /// Give the room back
+    /// Remove the file again
     #[arg(long, conflicts_with_all = ["leave", "force"])]
     clear: bool,
     #[command(flatten)]
     at: Where,
 }
 
-/// What interrupts the way to a machine interrupts us within this time.
+/// After an error, wait this long for Ctrl-C, which may have caused it.
 const INTERRUPT: Duration = Duration::from_millis(100);
 
 fn print_result(lines: Vec<String>) -> Result<ExitCode> {
@@ -119,12 +120,12 @@ pub(crate) fn corrupt(args: &Corrupt) -> Result<ExitCode> {
 
 pub(crate) async fn slow(args: &Slow) -> Result<ExitCode> {
     if !(0.0..1.0).contains(&args.share) {
-        bail!(Usage(format!("--share {}: a part of the time, from 0 up to but not 1", args.share)));
+        bail!(Usage(format!("--share {}: must be a part of the time, from 0 to less than 1", args.share)));
     }
     let target = args.at.target()?;
     let part = (args.share * 100.0).round();
     output::line(format!("{} runs for {part} % of the time, for {}", args.node, args.time))?;
-    // Ctrl-C reaches the shell on the way there, too: that it ended by it is not what is told.
+    // Ctrl-C also reaches the remote shell. Do not report its end as an error then.
     tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => {}
@@ -138,10 +139,10 @@ pub(crate) async fn slow(args: &Slow) -> Result<ExitCode> {
 
 pub(crate) fn fill_disk(args: &FillDisk) -> Result<ExitCode> {
     let target = args.at.target()?;
-    let paper_figures = if args.clear {
+    let line = if args.clear {
         target.clear_disk(&args.node)?
     } else {
-        target.fill_disk(&args.node, args.leave, args.force)? + "; --clear gives it back"
+        target.fill_disk(&args.node, args.leave, args.force)? + "; --clear frees it again"
     };
-    print_result(vec![paper_figures])
+    print_result(vec![line])
 }

@@ -1,4 +1,4 @@
-//! One thing that is done to somebody, and how it is undone.
+//! One fault of a scenario: how it is injected and undone.
 
 use super::target::{ChaosTarget, Damage, FaultSignal};
 use crate::cluster::Kind;
@@ -7,22 +7,21 @@ use daemon::Bytes;
 use sim::scenario::{Daemons, ScenarioAction};
 use std::time::Duration;
 
-/// What is done, and to whom.
+/// A fault, its target and its duration.
 #[derive(Debug, Clone)]
 pub(super) struct FaultAction {
-    /// By which it is known, and its end.
+    /// Identifies the fault and its end.
     pub(super) number: usize,
-    /// Of the scenario.
+    /// The line in the scenario file.
     pub(super) line: usize,
     pub(super) action: ScenarioAction,
-    /// The node; empty: all.
+    /// The node; empty means all.
     pub(super) node: String,
-    /// The other end of a link.
+    /// The other end of a partitioned link.
     pub(super) to: String,
-    /// How long it lasts.
     pub(super) lasts: Option<Duration>,
     pub(super) chance: u64,
-    /// Whether it is the end of the one of this number.
+    /// Whether this is the end of the fault with this number.
     pub(super) is_end: bool,
 }
 
@@ -31,7 +30,7 @@ fn is_master(name: &str) -> bool {
 }
 
 impl FaultAction {
-    /// Who is off because of it: of two ends of a link, the one that is no master.
+    /// The node that is affected. For a link to a master, it is the other end.
     pub(super) fn affected_node(&self) -> &str {
         if matches!(self.action, ScenarioAction::Partition { .. }) && is_master(&self.node) {
             &self.to
@@ -40,25 +39,26 @@ impl FaultAction {
         }
     }
 
-    /// A cut between nodes, which no master notices.
+    /// Whether it is a partition between two nodes, which no master notices.
     pub(super) fn is_between_nodes(&self) -> bool {
         matches!(self.action, ScenarioAction::Partition { .. })
             && !is_master(&self.node)
             && !is_master(&self.to)
     }
 
-    /// Its end.
+    /// The action that ends this fault.
     pub(super) fn undo(&self) -> Self {
         Self { is_end: true, ..self.clone() }
     }
 
-    /// Whether it leaves something that has to be undone. A slow node is free when the slowing ends.
+    /// Whether the fault must be undone. A slowed node runs at full speed again when the action
+    /// ends.
     pub(super) fn needs_undo(&self) -> bool {
         self.lasts.is_some() && !matches!(self.action, ScenarioAction::Slow { .. })
     }
 }
 
-/// Which daemons of a node are meant; none named means all.
+/// The kinds of daemon to act on; empty means all daemons of the node.
 pub(super) fn kinds(half: Daemons) -> Vec<Kind> {
     match half {
         Daemons::Both => Vec::new(),
@@ -67,7 +67,7 @@ pub(super) fn kinds(half: Daemons) -> Vec<Kind> {
     }
 }
 
-/// Does it, or ends it; what was done, in lines.
+/// Injects or ends the fault. Returns one line per action.
 pub(super) async fn perform(target: &ChaosTarget, fault_action: &FaultAction) -> Result<Vec<String>> {
     let FaultAction { node, to, chance, .. } = fault_action;
     let undo = fault_action.is_end;

@@ -1,46 +1,46 @@
-//! What was done to a cluster, when that was noticed, and when all was well again: a timeline and its figures.
+//! The log of a chaos run: the injected faults, when they were detected, and when the cluster had
+//! recovered.
 
 use crate::output;
 use anyhow::Result;
 use serde::Serialize;
 use std::time::Instant;
 
-/// A line of the timeline.
+/// An entry of the timeline.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Entry {
     pub(crate) at_s: f64,
-    /// done, undone, seen, whole
+    /// `done`, `undone`, `seen` or `recovered`.
     pub(crate) what: &'static str,
     pub(crate) text: String,
 }
 
-/// Something that was done.
+/// An injected fault and its effect.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Impact {
-    /// The line of the scenario.
     pub(crate) line: usize,
     pub(crate) verb: &'static str,
-    /// Whom it was done to.
+    /// The affected node.
     pub(crate) node: String,
-    /// When.
+    /// The time of the injection.
     pub(crate) at_s: f64,
-    /// How long until a master said so; none: nobody noticed.
+    /// How long until a master reported it; None if no master did.
     pub(crate) detected_s: Option<f64>,
-    /// How long until it was given up for lost.
+    /// How long until the node was reported lost.
     pub(crate) lost_s: Option<f64>,
-    /// When it was undone.
+    /// The time when the fault was undone.
     pub(crate) healed_s: Option<f64>,
-    /// How long until all was well again.
+    /// How long until the cluster had recovered.
     pub(crate) recovered_s: Option<f64>,
-    /// It is looked for by the damage that is found, and not by the node's standing.
+    /// Whether the fault shows only as damaged replicas, and not in the state of the node.
     #[serde(skip)]
     pub(crate) hidden: bool,
-    /// It is done with when all is well, whether somebody noticed or not.
+    /// Whether the entry ends when the cluster has recovered, without waiting for a detection.
     #[serde(skip)]
     pub(crate) undoing: bool,
 }
 
-/// The timeline and the figures.
+/// The timeline and the faults.
 #[derive(Debug, Serialize)]
 pub(crate) struct FaultLog {
     #[serde(skip)]
@@ -56,7 +56,7 @@ impl FaultLog {
         Self { began: Instant::now(), quiet, timeline: Vec::new(), steps: Vec::new() }
     }
 
-    /// Seconds since the beginning.
+    /// Seconds since the start.
     pub(crate) fn now_s(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
     }
@@ -71,7 +71,7 @@ impl FaultLog {
         Ok(())
     }
 
-    /// A master has said something, of this node if of any.
+    /// Records a report of a master, about this node if any.
     pub(crate) fn detected(&mut self, node: Option<&str>, text: &str) {
         let now = self.now_s();
         let lost = text.contains("tracker lost") || text.contains("datanode dead");
@@ -88,13 +88,13 @@ impl FaultLog {
         }
     }
 
-    /// Whether anything is still to be noticed before its end can be.
+    /// A fault that must be detected before the run can continue.
     pub(crate) fn undetected(&self) -> Option<&Impact> {
         let open = |impact: &&Impact| impact.detected_s.is_none() && impact.recovered_s.is_none();
         self.steps.iter().find(|impact| open(impact) && impact.healed_s.is_none() && !impact.undoing)
     }
 
-    /// All is well: everything that was done up to now is got over.
+    /// Marks all open faults as recovered.
     pub(crate) fn recovered(&mut self) -> Result<()> {
         let now = self.now_s();
         let mut any = false;
@@ -105,18 +105,18 @@ impl FaultLog {
         if any { self.note("recovered", "recovered".into()) } else { Ok(()) }
     }
 
-    /// A line for each thing that was done.
+    /// Prints one line per fault.
     pub(crate) fn print(&self) -> Result<()> {
         let mut table = output::table(
             &[
                 "line",
-                "what",
+                "fault",
                 "node",
                 "at s",
-                "noticed after s",
+                "detected after s",
                 "lost after s",
                 "undone at s",
-                "whole after s",
+                "recovered after s",
             ],
             &[3, 4, 5, 6, 7],
         );

@@ -1,4 +1,4 @@
-//! Faults on the daemons that `mrctl up` started here.
+//! Faults in a local cluster of `mrctl up`.
 
 use super::target::{Damage, FaultSignal, ResourceUsage};
 use crate::{
@@ -19,24 +19,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A slow daemon runs for a part of each of these.
+/// The period in which a slowed daemon runs for its share of the time.
 const BEAT: Duration = Duration::from_millis(100);
-/// Larger gaps are filled only if somebody insists.
+/// More free space than this is only filled with `--force`.
 pub(super) const GAP_MAX: u64 = 1 << 30;
 pub(super) const FILL: &str = "chaos.fill";
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn no_links() -> anyhow::Error {
-    Usage("a cluster on this machine alone has no links to cut: name one on several with --cluster".into())
-        .into()
+    Usage(
+        "a cluster on one machine has no links to cut: name a cluster on several machines with --cluster"
+            .into(),
+    )
+    .into()
 }
 
-/// The kinds of daemon that are meant: those named, or all that the node has.
+/// The kinds of daemon to act on: `named`, or all that the node has.
 fn kinds(state: &mut ClusterState, node: &str, named: &[Kind]) -> Result<Vec<Kind>> {
     if !named.is_empty() {
         return Ok(named.to_vec());
     }
-    // Says which there are if there is none of this name.
+    // Fails with the known names if there is no such node.
     state.find(node, None)?;
     Ok(state.daemons.iter().filter(|daemon| daemon.name == node).map(|daemon| daemon.kind).collect())
 }
@@ -64,7 +67,7 @@ pub(super) fn resource_usage(folder: &Path) -> Result<Vec<ResourceUsage>> {
     Ok(state.running().map(of).collect())
 }
 
-/// Everything below the folders of jobs.
+/// The entries in the `jobs` folders of all trackers.
 pub(super) fn job_files(folder: &Path) -> Result<Vec<String>> {
     let state = ClusterState::require(folder)?;
     let trackers = state.daemons.iter().filter(|daemon| daemon.kind == Kind::Tasktracker);
@@ -86,7 +89,7 @@ pub(super) fn signal(folder: &Path, node: &str, named: &[Kind], sign: FaultSigna
             continue;
         }
         if sign == FaultSignal::Kill {
-            // Its port and its lock are free only when it is really gone.
+            // The port and the lock are free only after the process has ended.
             end(&[(&daemon.identity, &daemon.args)], EXIT_TIMEOUT)?;
         }
         lines.push(format!("{} {} (pid {})", sign.done(), daemon.title(), daemon.identity.pid));
@@ -113,7 +116,7 @@ pub(super) async fn restart(folder: &Path, node: &str, named: &[Kind]) -> Result
     Ok(lines)
 }
 
-/// The data files of blocks below: this one, or all.
+/// The data files of blocks below `folder`: all, or the one called `name`.
 fn find_blocks(folder: &Path, name: Option<&str>, found: &mut Vec<PathBuf>) {
     let current = folder.components().any(|part| part.as_os_str() == "current");
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -147,10 +150,9 @@ pub(super) fn corrupt(folder: &Path, damage: &Damage) -> Result<String> {
         found.extend(paths.into_iter().map(|path| (daemon, path)));
     }
     if found.is_empty() {
-        let whose =
-            damage.node.as_ref().map_or_else(|| "no datanode here".to_owned(), |node| format!("{node} not"));
-        let what = damage.block.as_deref().unwrap_or("a block");
-        bail!("{whose} has {what}: `mrctl fs stat --blocks FILE` lists blocks and their nodes");
+        let block = damage.block.as_deref().unwrap_or("any block");
+        let node = damage.node.as_deref().unwrap_or("any datanode");
+        bail!("cannot find {block} on {node}: `mrctl fs stat --blocks FILE` lists blocks and their nodes");
     }
     let (daemon, path) = &found[(damage.chance % found.len() as u64) as usize];
     let (name, block) = (&daemon.name, path.file_name().unwrap_or_default().to_string_lossy());
@@ -159,7 +161,7 @@ pub(super) fn corrupt(folder: &Path, damage: &Damage) -> Result<String> {
     let at = file.metadata().with_context(failed)?.len() / 2;
     if damage.cut {
         file.set_len(at).with_context(failed)?;
-        return Ok(format!("cut {block} on {name} to {at} bytes: {}", path.display()));
+        return Ok(format!("truncated {block} on {name} to {at} bytes: {}", path.display()));
     }
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).with_context(failed)?;
@@ -167,7 +169,7 @@ pub(super) fn corrupt(folder: &Path, damage: &Damage) -> Result<String> {
     Ok(format!("flipped byte {at} of {block} on {name}: {}", path.display()))
 }
 
-/// Lets them go on, however this ends.
+/// Slowed daemons. They continue when this is dropped.
 struct Slowed(Vec<Daemon>);
 
 impl Slowed {
@@ -182,7 +184,7 @@ impl Slowed {
 
 impl Drop for Slowed {
     fn drop(&mut self) {
-        // One that is gone needs nothing.
+        // Ignore errors: a daemon may have ended.
         let _ = self.signal(Signal::CONT);
     }
 }
@@ -202,7 +204,7 @@ pub(super) async fn slow(folder: &Path, node: &str, share: f64, time: Duration) 
 }
 
 fn fill_file(folder: &Path, node: &str) -> Result<PathBuf> {
-    Ok(daemons_of(folder, node)?.first().context("a node has a daemon")?.dir.join(FILL))
+    Ok(daemons_of(folder, node)?.first().context("a node has at least one daemon")?.dir.join(FILL))
 }
 
 pub(super) fn fill_disk(folder: &Path, node: &str, leave: Bytes, force: bool) -> Result<String> {
@@ -221,7 +223,7 @@ pub(super) fn fill_disk(folder: &Path, node: &str, leave: Bytes, force: bool) ->
     Ok(format!("filled {} of the disk of {node}", Bytes(gap)))
 }
 
-/// Why so large a gap is not filled.
+/// The error for too much free space.
 pub(super) fn too_much(gap: u64, disk: &str) -> String {
     format!(
         "that would fill {} of the disk of {disk}: use a small disk, leave more space, or pass --force",
@@ -229,12 +231,12 @@ pub(super) fn too_much(gap: u64, disk: &str) -> String {
     )
 }
 
-/// False if nothing was taken.
+/// Removes the file that fills the disk. Returns false if there is none.
 pub(super) fn clear_disk(folder: &Path, node: &str) -> Result<bool> {
     let path = fill_file(folder, node)?;
     match fs::remove_file(&path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error).with_context(|| format!("cannot give back {}", path.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot remove {}", path.display())),
     }
 }

@@ -1,7 +1,9 @@
-//! Faults on the machines of a cluster that `mrctl cluster up` started: signals to daemons, disks, cut links.
+//! Faults on the machines of a cluster that `mrctl cluster up` started: signals to daemons, disks,
+//! network partitions.
 //!
-//! A link is cut by teaching one machine a wrong hardware address of the other: what it sends is lost in silence, as on a
-//! broken network, and not refused. That takes root there and both machines on one network, and no firewall.
+//! A partition sets a wrong hardware (MAC) address for the other machine in the neighbour table.
+//! Packets are then dropped silently, as in a broken network, instead of being refused. This needs
+//! root on the machine, both machines in one network, and no firewall.
 
 use super::{
     local::{FILL, GAP_MAX, too_much},
@@ -16,10 +18,10 @@ use anyhow::{Context, Result, bail};
 use daemon::Bytes;
 use std::time::Duration;
 
-/// Nobody has this hardware address.
+/// A hardware address that no machine has.
 const UNUSED_MAC: &str = "02:00:00:00:00:01";
 
-/// A machine and which of its daemons are meant.
+/// The machine, and those of its daemons that `kinds` selects.
 fn find<'a>(fleet: &'a Fleet, node: &str, kinds: &[Kind]) -> Result<(&'a Machine, Vec<&'static str>)> {
     let of_master = ["namenode", "jobtracker"].into_iter().find(|name| *name == node);
     let (machine, all) = if let (Some(daemon), Some(machine)) = (of_master, master(fleet)) {
@@ -34,7 +36,7 @@ fn find<'a>(fleet: &'a Fleet, node: &str, kinds: &[Kind]) -> Result<(&'a Machine
         .filter(|daemon| kinds.is_empty() || kinds.iter().any(|kind| kind.program() == *daemon))
         .collect();
     if wanted.is_empty() {
-        bail!(Usage(format!("{node} has no such daemon: {}", all.join(" and "))));
+        bail!(Usage(format!("{node} has no such daemon; it has: {}", all.join(" and "))));
     }
     Ok((machine, wanted))
 }
@@ -43,7 +45,7 @@ fn master(fleet: &Fleet) -> Option<&Machine> {
     fleet.machines.iter().find(|machine| machine.host.part == Part::Master)
 }
 
-/// A machine by its name, or by that of a daemon of the master.
+/// The machine with this name; for the name of a master, its machine.
 fn end_of_link<'a>(fleet: &'a Fleet, name: &str) -> Result<&'a Machine> {
     match master(fleet) {
         Some(machine) if matches!(name, "namenode" | "jobtracker" | "master") => Ok(machine),
@@ -63,9 +65,9 @@ done
         ))
     };
     let mut all = Vec::new();
-    for (machine, paper_figures) in on_all(&fleet.machines, script, |_, _| {}) {
-        let paper_figures = paper_figures.with_context(|| format!("cannot inspect {}", machine.host.name))?;
-        for line in paper_figures.lines() {
+    for (machine, output) in on_all(&fleet.machines, script, |_, _| {}) {
+        let output = output.with_context(|| format!("cannot inspect {}", machine.host.name))?;
+        for line in output.lines() {
             let text: Vec<&str> = line.split_whitespace().collect();
             let [program, kib, files, tasks] = text[..] else { continue };
             let number = |word: &str| word.parse::<u64>().unwrap_or(0);
@@ -89,8 +91,8 @@ pub(super) fn job_files(fleet: &Fleet) -> Result<Vec<String>> {
         machine.script(&format!("find {folders} -mindepth 1 -maxdepth 1 2>/dev/null; true\n"))
     };
     let mut all = Vec::new();
-    for (_, paper_figures) in on_all(nodes, find, |_, _| {}) {
-        all.extend(paper_figures?.lines().map(str::to_owned));
+    for (_, output) in on_all(nodes, find, |_, _| {}) {
+        all.extend(output?.lines().map(str::to_owned));
     }
     Ok(all)
 }
@@ -111,12 +113,12 @@ pub(super) fn signal(fleet: &Fleet, node: &str, kinds: &[Kind], sign: FaultSigna
     }
     if lines.is_empty() {
         let (all, host) = (daemons.join(" and "), &machine.host.name);
-        bail!("{all} of {host} not running: `mrctl chaos restart {node}` or `mrctl cluster up` starts it");
+        bail!("{all} on {host} not running: start with `mrctl chaos restart {node}` or `mrctl cluster up`");
     }
     Ok(lines)
 }
 
-/// Ends daemons of a machine and starts them again.
+/// Stops daemons of a machine and starts them again.
 pub(super) fn restart(fleet: &Fleet, node: &str, kinds: &[Kind]) -> Result<Vec<String>> {
     let (machine, daemons) = find(fleet, node, kinds)?;
     for daemon in daemons.iter().rev() {
@@ -128,11 +130,12 @@ pub(super) fn restart(fleet: &Fleet, node: &str, kinds: &[Kind]) -> Result<Vec<S
     Ok(machine.start(&daemons)?.iter().map(started).collect())
 }
 
-/// In a script: the address of a machine, and the interface that leads there.
+/// A part of a script: sets `$a` to the address of a machine and `$d` to the network interface for
+/// it.
 fn route_to(machine: &Machine) -> String {
     format!(
         "a=$(getent ahostsv4 {0} | head -n 1 | cut -d ' ' -f 1); a=${{a:-{0}}}
-d=$(ip -o route get $a | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p'); [ -n \"$d\" ] || {{ echo \"no way to $a\" >&2; exit 1; }}
+d=$(ip -o route get $a | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p'); [ -n \"$d\" ] || {{ echo \"no route to $a\" >&2; exit 1; }}
 ",
         machine.host.addr
     )
@@ -141,14 +144,14 @@ d=$(ip -o route get $a | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p'); [ -n \"$d\" ] |
 pub(super) fn partition(fleet: &Fleet, a: &str, b: &str, one_way: bool) -> Result<Vec<String>> {
     let (a, b) = (end_of_link(fleet, a)?, end_of_link(fleet, b)?);
     if a.host.name == b.host.name {
-        bail!(Usage(format!("{} cannot be cut off from itself: name two machines", a.host.name)));
+        bail!(Usage(format!("{} cannot be partitioned from itself: name two machines", a.host.name)));
     }
     let ways: &[(&Machine, &Machine)] = if one_way { &[(a, b)] } else { &[(a, b), (b, a)] };
     let mut lines = Vec::new();
     for (from, to) in ways {
         let cut = format!("{}ip neigh replace $a lladdr {UNUSED_MAC} dev $d nud permanent\n", route_to(to));
         from.shell.script(&from.host.name, &cut)?;
-        lines.push(format!("{} no longer receives from {}", to.host.name, from.host.name));
+        lines.push(format!("{} no longer receives packets from {}", to.host.name, from.host.name));
     }
     Ok(lines)
 }
@@ -158,13 +161,13 @@ pub(super) fn heal(fleet: &Fleet, node: Option<&str>) -> Result<Vec<String>> {
     let concerned = |machine: &&Machine| only.is_none_or(|only| only.host.name == machine.host.name);
     let mut lines = Vec::new();
     for from in &fleet.machines {
-        let mut heal_links = String::new();
+        let mut script = String::new();
         for to in &fleet.machines {
             if to.host.name != from.host.name && (concerned(&from) || concerned(&to)) {
                 let (way, name) = (route_to(to), &to.host.name);
-                heal_links += "( ";
-                heal_links += &way;
-                heal_links += &[
+                script += "( ";
+                script += &way;
+                script += &[
                     "ip neigh show $a | grep -qi ",
                     UNUSED_MAC,
                     " && ip neigh del $a dev $d && echo ",
@@ -174,8 +177,8 @@ pub(super) fn heal(fleet: &Fleet, node: Option<&str>) -> Result<Vec<String>> {
                 .concat();
             }
         }
-        for to in from.shell.script(&from.host.name, &format!("{heal_links}true\n"))?.lines() {
-            lines.push(format!("{to} receives from {} again", from.host.name));
+        for to in from.shell.script(&from.host.name, &format!("{script}true\n"))?.lines() {
+            lines.push(format!("{to} receives packets from {} again", from.host.name));
         }
     }
     Ok(lines)
@@ -188,7 +191,7 @@ pub(super) fn corrupt(fleet: &Fleet, damage: &Damage) -> Result<String> {
     };
     let name = damage.block.as_deref().unwrap_or("blk_*");
     let inject = if damage.cut {
-        "truncate -s $o $f && echo \"cut ${f##*/} on $host to $o bytes: $f\""
+        "truncate -s $o $f && echo \"truncated ${f##*/} on $host to $o bytes: $f\""
     } else {
         "b=$(od -An -tu1 -j $o -N 1 $f | tr -d ' ')
 printf \"\\\\$(printf %o $((255-b)))\" | dd of=$f bs=1 seek=$o conv=notrunc 2>/dev/null &&
@@ -205,17 +208,18 @@ o=$(($(stat -c %s $f) / 2))
 {inject}
 "
         );
-        let paper_figures = machine.script(&script)?;
-        if !paper_figures.is_empty() {
-            return Ok(paper_figures.trim().to_owned());
+        let output = machine.script(&script)?;
+        if !output.is_empty() {
+            return Ok(output.trim().to_owned());
         }
     }
-    let whose = damage.node.as_ref().map_or_else(|| "no machine".to_owned(), |node| format!("{node} not"));
-    let what = damage.block.as_deref().unwrap_or("a block");
-    bail!("{whose} has {what}: `mrctl fs stat --blocks FILE` lists blocks and their nodes")
+    let block = damage.block.as_deref().unwrap_or("any block");
+    let node = damage.node.as_deref().unwrap_or("any machine");
+    bail!("cannot find {block} on {node}: `mrctl fs stat --blocks FILE` lists blocks and their nodes")
 }
 
-/// Lets them go on, however this ends: the loop there would not notice that nobody waits for it.
+/// Slowed daemons. They continue when this is dropped: the remote loop would not notice that mrctl
+/// has ended.
 struct Slowed(Machine, Vec<&'static str>);
 
 impl Drop for Slowed {
@@ -224,12 +228,12 @@ impl Drop for Slowed {
         let script =
             format!("{freed}for x in {}; do alive $x && kill -CONT $p; done; true\n", self.1.join(" "));
         if let Err(error) = self.0.script(&script) {
-            eprintln!("mrctl: {} may still be slow: {error}", self.0.host.name);
+            eprintln!("mrctl: {} may still be slowed down: {error}", self.0.host.name);
         }
     }
 }
 
-/// Until the time is over, or this is dropped.
+/// Slows the daemons down until the time is over, or until the future is dropped.
 pub(super) async fn slow(fleet: &Fleet, node: &str, share: f64, time: Duration) -> Result<()> {
     let (machine, daemons) = find(fleet, node, &[])?;
     let (runs, stands) = (0.1 * share, 0.1 * (1.0 - share));
@@ -243,17 +247,17 @@ while [ $(date +%s%3N) -lt $end ]; do each CONT; sleep {runs:.3}; each STOP; sle
         all = daemons.join(" "),
         ms = time.as_millis()
     );
-    let (existing, _slowed) = (machine.clone(), Slowed(machine.clone(), daemons));
-    tokio::task::spawn_blocking(move || existing.long_script(time, &script)).await??;
+    let (slowed_machine, _slowed) = (machine.clone(), Slowed(machine.clone(), daemons));
+    tokio::task::spawn_blocking(move || slowed_machine.long_script(time, &script)).await??;
     Ok(())
 }
 
 pub(super) fn fill_disk(fleet: &Fleet, node: &str, leave: Bytes, force: bool) -> Result<String> {
     let (machine, _) = find(fleet, node, &[])?;
-    let room = machine.script("df -B1 --output=avail data | tail -n 1\n")?;
-    let room: u64 =
-        room.trim().parse().with_context(|| format!("cannot determine the free space of {node}"))?;
-    let gap = room.saturating_sub(leave.0);
+    let free = machine.script("df -B1 --output=avail data | tail -n 1\n")?;
+    let free: u64 =
+        free.trim().parse().with_context(|| format!("cannot determine the free space of {node}"))?;
+    let gap = free.saturating_sub(leave.0);
     if gap > GAP_MAX && !force {
         bail!("{}", too_much(gap, node));
     }
@@ -261,10 +265,10 @@ pub(super) fn fill_disk(fleet: &Fleet, node: &str, leave: Bytes, force: bool) ->
     Ok(format!("filled {} of the disk of {node}", Bytes(gap)))
 }
 
-/// False if nothing was taken.
+/// Removes the file that fills the disk. Returns false if there is none.
 pub(super) fn clear_disk(fleet: &Fleet, node: &str) -> Result<bool> {
     let (machine, _) = find(fleet, node, &[])?;
-    let paper_figures =
-        machine.script(&format!("[ ! -e data/{FILL} ] || {{ rm data/{FILL} && echo given; }}\n"))?;
-    Ok(paper_figures.contains("given"))
+    let output =
+        machine.script(&format!("[ ! -e data/{FILL} ] || {{ rm data/{FILL} && echo removed; }}\n"))?;
+    Ok(output.contains("removed"))
 }

@@ -1,5 +1,6 @@
-//! `mrctl chaos`: faults on the daemons that `mrctl up` started here, or on those of a cluster's machines, and on
-//! nothing else. One at a time ([`target`]), from a scenario file ([`mod@run`]), or at random for as long as one likes ([`soak`]).
+//! `mrctl chaos`: faults on the daemons of a local cluster of `mrctl up`, or on those of the
+//! machines of a cluster: one at a time ([`target`]), from a scenario file ([`mod@run`]), or at
+//! random ([`soak`]).
 
 mod args;
 mod fault_action;
@@ -23,22 +24,21 @@ use anyhow::Result;
 use std::{path::PathBuf, process::ExitCode};
 use target::{ChaosTarget, FaultSignal};
 
-/// What to do to a daemon.
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "Examples:\n  \
     mrctl chaos kill node2\n  \
     mrctl chaos restart node2\n  \
-    mrctl chaos stop namenode        freeze it; `cont` lets it continue\n  \
-    mrctl chaos run faults.toml      a scenario, and what came of it\n  \
-    mrctl chaos soak --minutes 5     anything, on a cluster of its own")]
+    mrctl chaos stop namenode        freeze it; `cont` continues it\n  \
+    mrctl chaos run faults.toml      run a scenario and report its effects\n  \
+    mrctl chaos soak --minutes 5     random faults on a cluster of its own")]
 pub(crate) enum ChaosCommand {
-    /// Kill it on the spot (SIGKILL)
+    /// Kill a daemon (SIGKILL)
     Kill(Args),
-    /// Freeze it (SIGSTOP)
+    /// Freeze a daemon (SIGSTOP)
     Stop(Args),
-    /// Let a frozen one go on (SIGCONT)
+    /// Continue a frozen daemon (SIGCONT)
     Cont(Args),
-    /// Start it again with the same arguments; one that runs is ended first
+    /// Start a daemon with the same arguments; if it runs, it is stopped first
     Restart(Args),
     Partition(args::Partition),
     Heal(args::Heal),
@@ -50,13 +50,13 @@ pub(crate) enum ChaosCommand {
     Recovery(recovery::Args),
 }
 
-/// Which cluster.
+/// Flags that select the cluster.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Where {
-    /// Folder of the cluster [default: the nearest .fermata upwards]
+    /// Folder of the cluster [default: .fermata here or in the nearest parent folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Folder of a cluster on several machines, as made by `mrctl cluster init`
+    /// Folder of a cluster on several machines, as created by `mrctl cluster init`
     #[arg(long, value_name = "DIR", conflicts_with = "dir")]
     cluster: Option<PathBuf>,
 }
@@ -70,12 +70,12 @@ impl Where {
     }
 }
 
-/// Which daemon.
+/// Flags that select the daemons.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of a node, `namenode` or `jobtracker`
     node: String,
-    /// Which of the node's daemons [default: all]
+    /// Daemons of the node [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     daemon: Vec<Kind>,
     #[command(flatten)]
@@ -112,10 +112,10 @@ fn signal(args: &Args, sign: FaultSignal) -> Result<ExitCode> {
     let keeps_blocks = args.daemon.is_empty() || args.daemon.contains(&Kind::Datanode);
     if sign != FaultSignal::Cont
         && keeps_blocks
-        && let Some(limit) = target.silence(&args.node)?
+        && let Some(limit) = target.dead_after(&args.node)?
     {
         output::line(format!(
-            "the namenode calls it dead after {limit} without heartbeats, then its blocks are copied"
+            "the namenode declares it dead after {limit} without heartbeats and then copies its blocks"
         ))?;
     }
     Ok(ExitCode::SUCCESS)

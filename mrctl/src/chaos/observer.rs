@@ -1,4 +1,4 @@
-//! What both masters say of their cluster at a moment, and what is different from the last time.
+//! The state of a cluster as both masters report it, and the changes since the last query.
 
 use crate::{
     command::nodes::state_name,
@@ -14,20 +14,20 @@ use dfs::client::{Client, ClientOptions, Report};
 use sim::scenario::Daemons;
 use std::{collections::BTreeMap, time::Duration};
 
-/// A master that has not answered by then does not answer.
+/// After this time without an answer, a master counts as down.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What was seen.
+/// The state of the cluster at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClusterView {
-    /// None: the NameNode does not answer.
+    /// None if the NameNode is down.
     pub(crate) files: Option<Report>,
-    /// None: the JobTracker does not answer.
+    /// None if the JobTracker is down.
     pub(crate) trackers: Option<Vec<Tracker>>,
     pub(crate) jobs: Vec<Job>,
 }
 
-/// How one who looks from outside would say that a node is.
+/// The states of the two daemons of a node, as the masters report them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DaemonStatus {
     pub(crate) tracker: String,
@@ -35,7 +35,7 @@ pub(crate) struct DaemonStatus {
 }
 
 impl ClusterView {
-    /// Every node that either master knows. What a master that does not answer would say is not known.
+    /// All nodes that either master knows. A state is `?` if the master is down.
     pub(crate) fn nodes(&self) -> BTreeMap<String, DaemonStatus> {
         let unknown = DaemonStatus { tracker: "?".into(), datanode: "?".into() };
         let mut all: BTreeMap<String, DaemonStatus> = BTreeMap::new();
@@ -52,37 +52,38 @@ impl ClusterView {
         all
     }
 
-    /// Map and reduce slots of trackers that live.
+    /// Map and reduce slots of live trackers.
     pub(crate) fn slots(&self) -> (u32, u32) {
         let live = self.trackers.iter().flatten().filter(|tracker| tracker.state == "live");
         live.fold((0, 0), |(map, reduce), tracker| (map + tracker.map_slots, reduce + tracker.reduce_slots))
     }
 
-    /// Attempts that trackers run, according to the JobTracker.
+    /// Running attempts, according to the JobTracker.
     pub(crate) fn in_use(&self) -> u32 {
         self.trackers.iter().flatten().map(|tracker| tracker.maps_running + tracker.reduces_running).sum()
     }
 
-    /// What keeps blocks from being as they should be; none if nothing does.
+    /// A problem with blocks, if there is one.
     pub(crate) fn block_problem(&self) -> Option<String> {
-        let Some(files) = &self.files else { return Some("the namenode does not answer".into()) };
+        let Some(files) = &self.files else { return Some("the namenode is down".into()) };
         if files.safemode.on {
             return Some(format!("the namenode is in safemode ({})", files.safemode.reason));
         }
         let counts = [
             (files.missing, "without a replica"),
-            (files.under_replicated, "short of replicas"),
+            (files.under_replicated, "under-replicated"),
             (files.corrupt_replicas, "damaged"),
         ];
-        let told = counts.iter().filter(|(count, _)| *count > 0);
-        let told: Vec<String> =
-            told.map(|(count, what)| format!("{} {what}", count_of(*count, "block"))).collect();
-        (!told.is_empty()).then(|| told.join(", "))
+        let problems = counts.iter().filter(|(count, _)| *count > 0);
+        let problems: Vec<String> =
+            problems.map(|(count, what)| format!("{} {what}", count_of(*count, "block"))).collect();
+        (!problems.is_empty()).then(|| problems.join(", "))
     }
 
-    /// What keeps the cluster from being whole, with these gone for good; none if nothing does.
+    /// A problem with the cluster, if there is one. Daemons in `gone` are expected to be lost or
+    /// dead.
     pub(crate) fn problem(&self, slots: (u32, u32), gone: &[(String, Daemons)]) -> Option<String> {
-        let Some(trackers) = &self.trackers else { return Some("the jobtracker does not answer".into()) };
+        let Some(trackers) = &self.trackers else { return Some("the jobtracker is down".into()) };
         if let Some(blocks) = self.block_problem() {
             return Some(blocks);
         }
@@ -107,17 +108,19 @@ impl ClusterView {
     }
 }
 
-/// What is different in `now`, in words; each with the node it is about, if it is about one.
+/// The differences between two views as texts, each with the node that it is about, if any.
+/// `FaultLog::detected` depends on the words "live", "again", "damaged", "tracker lost" and
+/// "datanode dead".
 pub(crate) fn changes(before: &ClusterView, now: &ClusterView) -> Vec<(Option<String>, String)> {
-    let mut told = Vec::new();
+    let mut texts = Vec::new();
     let masters = [
         ("namenode", before.files.is_some(), now.files.is_some()),
         ("jobtracker", before.trackers.is_some(), now.trackers.is_some()),
     ];
     for (name, was, is) in masters {
         match (was, is) {
-            (true, false) => told.push((Some(name.to_owned()), format!("the {name} does not answer"))),
-            (false, true) => told.push((Some(name.to_owned()), format!("the {name} answers again"))),
+            (true, false) => texts.push((Some(name.to_owned()), format!("the {name} is down"))),
+            (false, true) => texts.push((Some(name.to_owned()), format!("the {name} is up again"))),
             _ => {}
         }
     }
@@ -128,40 +131,40 @@ pub(crate) fn changes(before: &ClusterView, now: &ClusterView) -> Vec<(Option<St
         let changed = halves.iter().filter(|(_, was, is)| was != is && *was != "?" && *is != "?");
         let text: Vec<String> = changed.map(|(half, _, is)| format!("{half} {is}")).collect();
         if !text.is_empty() {
-            told.push((Some(name.clone()), format!("{name}: {}", text.join(", "))));
+            texts.push((Some(name.clone()), format!("{name}: {}", text.join(", "))));
         }
     }
     if let (Some(was), Some(is)) = (&before.files, &now.files) {
         if is.corrupt_found_total > was.corrupt_found_total {
             let found = is.corrupt_found_total - was.corrupt_found_total;
-            told.push((None, format!("{} found", count_of(found, "damaged replica"))));
+            texts.push((None, format!("{} found", count_of(found, "damaged replica"))));
         }
         let short = |report: &Report| report.under_replicated + report.missing > 0;
         match (short(was), short(is)) {
             (false, true) => {
-                told.push((
+                texts.push((
                     None,
-                    format!("{} short of replicas", count_of(is.under_replicated + is.missing, "block")),
+                    format!("{} under-replicated", count_of(is.under_replicated + is.missing, "block")),
                 ));
             }
-            (true, false) => told.push((None, "every block has its replicas".into())),
+            (true, false) => texts.push((None, "all blocks have their replicas".into())),
             _ => {}
         }
     }
     for job in &now.jobs {
         let was = before.jobs.iter().find(|was| was.job == job.job);
         match was {
-            None if !job.is_over() => told.push((None, format!("{} ({}) came", job.job, job.name))),
+            None if !job.is_over() => texts.push((None, format!("{} ({}) submitted", job.job, job.name))),
             Some(was) if !was.is_over() && job.is_over() => {
-                told.push((None, format!("{} {} after {:.1} s", job.job, job.state, job.seconds())));
+                texts.push((None, format!("{} {} after {:.1} s", job.job, job.state, job.seconds())));
             }
             _ => {}
         }
     }
-    told
+    texts
 }
 
-/// Looks again and again, with connections that are kept while they work.
+/// Queries the masters repeatedly and keeps its connections while they work.
 pub(crate) struct Observer {
     target: Target,
     files: Option<Client>,
@@ -173,7 +176,7 @@ impl Observer {
         Self { target, files: None, jobs: None }
     }
 
-    /// A client of the file system; its silence is not told to anybody.
+    /// A client of the file system that prints no messages about retries.
     pub(crate) async fn client(&self) -> Result<Client> {
         let (addr, config, security) = self.target.namenode()?;
         Ok(Client::connect(ClientOptions::new(&addr, config).with(credentials(&security)?)).await?)
@@ -203,7 +206,7 @@ impl Observer {
         Ok(seen)
     }
 
-    /// What there is to see now. Jobs that are out of sight are as they were.
+    /// Queries both masters. If the JobTracker is down, the jobs are those of the last view.
     pub(crate) async fn observe(&mut self, before: &ClusterView) -> ClusterView {
         let mut others = Self::new(self.target.clone());
         std::mem::swap(&mut others.jobs, &mut self.jobs);
@@ -219,7 +222,7 @@ impl Observer {
         ClusterView { files: files.ok().and_then(Result::ok), trackers, jobs }
     }
 
-    /// The first look: both masters must answer.
+    /// The first query. Both masters must be up.
     pub(crate) async fn open(&mut self) -> Result<ClusterView> {
         let files = self.query_files().await?;
         let (trackers, jobs) = self.query_jobs().await?;

@@ -1,4 +1,5 @@
-//! `mrctl chaos recovery`: from job histories, how long lost work waited to run again, and where; run beside run.
+//! `mrctl chaos recovery`: compares job histories: how long lost work waited to run again, and
+//! where it ran.
 
 use crate::output::{self, Usage};
 use anyhow::Result;
@@ -10,16 +11,16 @@ use sim::{
 };
 use std::{path::PathBuf, process::ExitCode};
 
-/// Compare histories of clusters that lost nodes: waits, locality, completion
+/// Compare histories of clusters that lost nodes: recovery time, locality, completion time
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl chaos recovery fifo=out/fifo 'chronos(fifo)=out/chronos-fifo'
   mrctl chaos recovery .fermata/data/jobtracker/history --report r.html")]
 pub(crate) struct Args {
-    /// Folders of histories, each with what to call it
+    /// Folders of histories, each with an optional label
     #[arg(value_name = "[NAME=]HISTORY", required = true)]
     histories: Vec<String>,
-    /// Write a page to this file
+    /// Write a report (HTML) to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }
@@ -43,12 +44,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         variants.push(Variant { label: name.to_owned(), ..Variant::plain("fifo") });
     }
     let comparison = Comparison { variants, runs, alone: Vec::new(), groups, slots };
-    let (waiting_for, completions) = (recovery(&comparison), by_group(&comparison, makespan_s));
-    output::line(waiting_for.text())?;
+    let (recoveries, completions) = (recovery(&comparison), by_group(&comparison, makespan_s));
+    output::line(recoveries.text())?;
     output::line(format!("completion, s\n{}", completions.text()))?;
     if let Some(path) = &args.report {
-        let body = format!("{}<h2>Completion, s</h2>{}", waiting_for.html(), completions.html());
-        crate::command::sim::write(path, &page("What lost work waited for", &body))?;
+        let body = format!("{}<h2>Completion, s</h2>{}", recoveries.html(), completions.html());
+        crate::command::sim::write(path, &page("Recovery of lost work", &body))?;
     }
     Ok(ExitCode::SUCCESS)
 }

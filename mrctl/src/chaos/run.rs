@@ -1,5 +1,6 @@
-//! `mrctl chaos run`: does what a scenario file says to a real cluster, watches what the masters make of it, and tells when
-//! it was noticed and when all was well again. The format is that of `mrctl sim --faults` (docs/operate/faults.md).
+//! `mrctl chaos run`: injects the faults of a scenario file into a real cluster and reports when
+//! each was detected and when the cluster had recovered. The format is that of `mrctl sim --faults`
+//! (docs/operate/faults.md).
 
 use super::{
     Where,
@@ -24,10 +25,11 @@ use std::{
 
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Do what a scenario file says, and tell when it was noticed and when all was well again
+/// Run a fault scenario, and report when faults were detected and repaired
 ///
-/// The same file drives a simulated cluster: `mrctl sim --faults FILE`. Its format is in docs/operate/faults.md. The exit code is 1
-/// if the cluster is not whole in the end, or a step could not be done or never came.
+/// The same file works in the simulator: `mrctl sim --faults FILE`. docs/operate/faults.md
+/// describes the format. The exit code is 1 if the cluster has not recovered at the end, or if a
+/// step failed or was never reached.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl chaos run faults.toml
@@ -40,17 +42,17 @@ A file, for example:
   node = \"any running job 1\"
   for = \"20s\"")]
 pub(crate) struct Args {
-    /// The scenario (TOML)
+    /// Scenario file (TOML)
     file: PathBuf,
     #[command(flatten)]
     at: Where,
-    /// Decides what is left to chance
+    /// Seed for random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How long all of it may take
+    /// Timeout for the complete run
     #[arg(long, value_name = "TIME", default_value = "10m")]
     within: Period,
-    /// Print JSON, in the end
+    /// Print JSON at the end
     #[arg(long)]
     json: bool,
 }
@@ -62,12 +64,12 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         other => anyhow::Error::new(other),
     })?;
     if !faults.is_empty() {
-        eprintln!("mrctl: {file}: {} [[fault]] left out: they are for the simulator", faults.len());
+        eprintln!("mrctl: {file}: {} [[fault]] skipped: they are only for the simulator", faults.len());
     }
     let target = Arc::new(args.at.target()?);
     let nodes = target.nodes()?;
     if steps.is_empty() {
-        bail!(Usage(format!("{file} has no [[step]]: there is nothing to do")));
+        bail!(Usage(format!("{file} has no [[step]], so there is nothing to do")));
     }
     for step in &steps {
         check(&target, &nodes, &step.action).map_err(|why| Usage(format!("{file}:{}: {why}", step.line)))?;
@@ -76,27 +78,27 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let view = settled(&mut observer).await?;
     let (count, slots) = (nodes.len(), view.slots());
     let blocks = view.files.as_ref().map_or(0, |files| files.blocks);
-    let mut run_scenario =
+    let mut run =
         ScenarioRun::new(target, file, steps, Opening { nodes, observer, view }, args.seed, args.json);
-    run_scenario.note(format!(
-        "{}, {} map and {} reduce slots, {}: all is well",
+    run.note(format!(
+        "{}, {} map and {} reduce slots, {}: healthy",
         output::count(count as u64, "node"),
         slots.0,
         slots.1,
         output::count(blocks, "block")
     ))?;
-    run_scenario.run_scenario(args.within.0).await?;
-    run_scenario.print_result(args.json)
+    run.run(args.within.0).await?;
+    run.print_result(args.json)
 }
 
-/// What is seen before anything is done. All is well, or soon will be: a block that is being written has not all its
-/// replicas yet.
+/// Waits until the cluster is healthy before the first fault, and returns that view. A block that
+/// is being written may not have all its replicas yet.
 async fn settled(observer: &mut Observer) -> Result<ClusterView> {
     let began = Instant::now();
     let mut view = observer.open().await?;
     while let Some(why) = view.problem(view.slots(), &[]) {
         if began.elapsed() > SETTLE_TIMEOUT {
-            bail!("the cluster is not healthy before the first fault ({why}): fix that first");
+            bail!("the cluster is not healthy before the first fault ({why}): repair it first");
         }
         tokio::time::sleep(POLL_INTERVAL).await;
         view = observer.observe(&view).await;
@@ -104,18 +106,18 @@ async fn settled(observer: &mut Observer) -> Result<ClusterView> {
     Ok(view)
 }
 
-/// Whether it can be done here: everybody whom it names is there, and there are links to cut.
+/// Checks that all named nodes exist, and that a partition is possible.
 fn check(target: &ChaosTarget, nodes: &[String], action: &ScenarioAction) -> Result<(), String> {
     let mut named: Vec<&NodeRef> = action.node().into_iter().collect();
     if let ScenarioAction::Partition { to, .. } = action {
         named.push(to);
     }
     let mut found = Vec::new();
-    for who in named {
-        let NodeRef::Named(name) = who else { continue };
+    for node_ref in named {
+        let NodeRef::Named(name) = node_ref else { continue };
         let Some(node) = find(nodes, name) else {
             return Err(format!(
-                "there is no node {name}: {}, or nodeN for the nth of them",
+                "there is no node {name}: use {}, or nodeN for the Nth of them",
                 nodes.join(", ")
             ));
         };
@@ -128,7 +130,7 @@ fn check(target: &ChaosTarget, nodes: &[String], action: &ScenarioAction) -> Res
         if let [one, other] = &found[..]
             && one == other
         {
-            return Err(format!("{one} cannot be cut off from itself: name two machines"));
+            return Err(format!("{one} cannot be partitioned from itself: name two machines"));
         }
     }
     Ok(())

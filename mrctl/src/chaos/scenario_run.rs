@@ -1,5 +1,5 @@
-//! A scenario as it is played: steps whose time has come are done beside the watching, and undone; what the masters say of
-//! it goes into the ledger.
+//! Runs a scenario: starts due steps in parallel to the observation of the cluster, undoes them,
+//! and records what the masters report.
 
 use super::{
     fault_action::{FaultAction, perform},
@@ -22,25 +22,25 @@ use std::{
 };
 use tokio::task::{AbortHandle, JoinSet};
 
-/// What is waited for is told so often.
+/// The interval between messages about what the run waits for.
 const REPORT_INTERVAL: Duration = Duration::from_secs(20);
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The cluster before anything is done to it.
+/// The cluster before the first fault.
 pub(super) struct Opening {
     pub(super) nodes: Vec<String>,
     pub(super) observer: Observer,
     pub(super) view: ClusterView,
 }
 
-/// What comes at a time.
+/// What a timer starts.
 enum Due {
     Step(usize),
-    /// Of the deed of this number.
+    /// The end of the fault with this number.
     Undo(usize),
 }
 
-/// A scenario that is being played.
+/// A running scenario.
 pub(super) struct ScenarioRun {
     target: Arc<ChaosTarget>,
     file: String,
@@ -49,20 +49,20 @@ pub(super) struct ScenarioRun {
     fault_log: FaultLog,
     observer: Observer,
     view: ClusterView,
-    /// Slots of the whole cluster.
+    /// Slots of the complete cluster.
     slots: (u32, u32),
-    /// Jobs in the order in which they came.
+    /// Jobs in the order of submission.
     jobs: Vec<String>,
     removed_nodes: Vec<(String, Daemons)>,
     /// Steps that wait for a job.
     waiting: Vec<usize>,
     timers: Vec<(Instant, Due)>,
-    /// What has been done, one for each wound.
+    /// The injected faults, in the order of `fault_log.steps`.
     fault_actions: Vec<FaultAction>,
     doing: JoinSet<(FaultAction, Result<Vec<String>>)>,
-    /// Of these, what slows a node down: that ends when it is aborted.
+    /// Those of `doing` that slow a node down. They end when they are aborted.
     slowing: Vec<AbortHandle>,
-    /// What has to be undone: in it before it is begun, and until its undoing is done.
+    /// Faults to undo: added before a fault starts, removed when its end is done.
     open: Vec<FaultAction>,
     started: usize,
     last: Option<String>,
@@ -70,7 +70,7 @@ pub(super) struct ScenarioRun {
     failed: bool,
 }
 
-/// The node of this name, or the nth.
+/// The node with this name; `nodeN` also means the Nth node.
 pub(super) fn find(nodes: &[String], name: &str) -> Option<String> {
     if matches!(name, "namenode" | "jobtracker" | "master") || nodes.iter().any(|node| node == name) {
         return Some(name.to_owned());
@@ -125,20 +125,20 @@ impl ScenarioRun {
         }
     }
 
-    /// Something that was seen.
+    /// Records an observation.
     pub(super) fn note(&mut self, text: String) -> Result<()> {
         self.fault_log.note("seen", text)
     }
 
-    /// Until nothing is left to do and all is well, or it takes too long. However it ends, nothing is left undone that
-    /// was to be.
-    pub(super) async fn run_scenario(&mut self, within: Duration) -> Result<()> {
-        let played = self.action(within).await;
-        let unfinished = self.undo_all().await;
-        played.and(unfinished)
+    /// Runs until all steps are done and the cluster has recovered, or until the timeout. In any
+    /// case, all faults are undone at the end.
+    pub(super) async fn run(&mut self, within: Duration) -> Result<()> {
+        let played = self.run_steps(within).await;
+        let undone = self.undo_all().await;
+        played.and(undone)
     }
 
-    async fn action(&mut self, within: Duration) -> Result<()> {
+    async fn run_steps(&mut self, within: Duration) -> Result<()> {
         let began = Instant::now();
         for (index, step) in self.steps.iter().enumerate() {
             match step.when {
@@ -154,7 +154,7 @@ impl ScenarioRun {
             }
         }
         let mut end = std::pin::pin!(crate::command::end_signal());
-        let mut told = Instant::now();
+        let mut last_message = Instant::now();
         loop {
             tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
@@ -163,7 +163,7 @@ impl ScenarioRun {
                     self.done(fault_action, result)?;
                     continue;
                 }
-                () = &mut end => bail!("interrupted: undone, but for what is named here"),
+                () = &mut end => bail!("interrupted: all faults are undone, except those listed here"),
             }
             self.observe().await?;
             self.conditions();
@@ -174,9 +174,9 @@ impl ScenarioRun {
             if began.elapsed() > within {
                 return self.give_up(within);
             }
-            if told.elapsed() > REPORT_INTERVAL {
-                told = Instant::now();
-                eprintln!("mrctl: waits for at most {} s: {}", within.as_secs(), self.awaited().join("; "));
+            if last_message.elapsed() > REPORT_INTERVAL {
+                last_message = Instant::now();
+                eprintln!("mrctl: waiting for up to {} s: {}", within.as_secs(), self.awaited().join("; "));
             }
         }
     }
@@ -252,11 +252,11 @@ impl ScenarioRun {
         Ok(())
     }
 
-    /// A step's time has come.
+    /// Starts a step.
     async fn begin(&mut self, index: usize) -> Result<()> {
         let step = self.steps[index].clone();
         let node = match step.action.node() {
-            Some(who) => self.resolve(who).await,
+            Some(node_ref) => self.resolve(node_ref).await,
             None => Some(String::new()),
         };
         let to = match &step.action {
@@ -267,7 +267,7 @@ impl ScenarioRun {
             self.failed = true;
             return self
                 .fault_log
-                .note("done", format!("{}:{}: no node is left to choose from", self.file, step.line));
+                .note("done", format!("{}:{}: there is no node to choose from", self.file, step.line));
         };
         if !node.is_empty() {
             self.last = Some(node.clone());
@@ -282,7 +282,7 @@ impl ScenarioRun {
             self.open.push(fault_action.clone());
         }
         if matches!(fault_action.action, ScenarioAction::Slow { .. }) {
-            // It is over when it has been done.
+            // `perform` returns only at the end of this fault, so record it now.
             self.record_impact(&fault_action)?;
         }
         self.spawn(fault_action);
@@ -301,8 +301,8 @@ impl ScenarioRun {
         }
     }
 
-    async fn resolve(&mut self, who: &NodeRef) -> Option<String> {
-        match who {
+    async fn resolve(&mut self, node_ref: &NodeRef) -> Option<String> {
+        match node_ref {
             NodeRef::Named(name) => find(&self.nodes, name),
             NodeRef::Same => self.last.clone(),
             NodeRef::Any => self.pick_random(&self.alive()),
@@ -335,7 +335,7 @@ impl ScenarioRun {
         attempts.filter(|attempt| attempt.state == "running").map(|attempt| attempt.tracker).collect()
     }
 
-    /// Writes down that something was done.
+    /// Records that a fault was injected.
     fn record_impact(&mut self, fault_action: &FaultAction) -> Result<()> {
         let undoing = matches!(
             fault_action.action,
@@ -378,7 +378,7 @@ impl ScenarioRun {
         Ok(())
     }
 
-    /// A node's daemons are there again.
+    /// Records that daemons of a node are up again.
     fn back(&mut self, node: &str, half: Daemons) {
         let now = self.fault_log.now_s();
         self.removed_nodes.retain(|(removed_nodes, which)| {
@@ -390,7 +390,7 @@ impl ScenarioRun {
         }
     }
 
-    /// Links work again: of this node, or of all.
+    /// Records that the links of this node, or of all if empty, work again.
     fn links_healed(&mut self, node: &str) {
         let now = self.fault_log.now_s();
         let cut =
@@ -401,7 +401,7 @@ impl ScenarioRun {
         }
     }
 
-    /// A deed is done, or could not be.
+    /// Handles the result of an action.
     fn done(&mut self, fault_action: FaultAction, result: Result<Vec<String>>) -> Result<()> {
         let lines = match result {
             Ok(lines) => lines,
@@ -446,7 +446,7 @@ impl ScenarioRun {
         self.fault_log.note("done", format!("{} [{}:{}]", lines.join(", "), self.file, fault_action.line))
     }
 
-    /// Whether nothing is left to do or to wait for.
+    /// Whether all steps are done and the cluster has recovered.
     fn is_settled(&mut self) -> Result<bool> {
         let undoing = self.timers.iter().any(|(_, due)| matches!(due, Due::Undo(_)));
         let quiet = self.doing.is_empty() && !undoing;
@@ -466,40 +466,48 @@ impl ScenarioRun {
         self.fault_log.note("done", format!("timeout after {} s: {why}", within.as_secs()))
     }
 
-    /// What has not come yet.
+    /// What the run still waits for.
     fn awaited(&self) -> Vec<String> {
         let mut why: Vec<String> = Vec::new();
         why.extend(
-            self.waiting.iter().map(|index| format!("line {} has not been reached", self.steps[*index].line)),
+            self.waiting
+                .iter()
+                .map(|index| format!("the step of line {} has not started", self.steps[*index].line)),
         );
-        let unseen = self.fault_log.undetected().map(|impact| format!("line {} is not noticed", impact.line));
+        let unseen = self
+            .fault_log
+            .undetected()
+            .map(|impact| format!("the fault of line {} is not detected", impact.line));
         why.extend(unseen);
         why.extend(self.view.problem(self.slots, &self.removed_nodes));
         why
     }
 
-    /// Whatever is open, and what is under way when that is done. What cannot be undone, or told, keeps nothing else from
-    /// being undone.
+    /// Waits for running actions and undoes all open faults. An error does not prevent the undoing
+    /// of other faults.
     async fn undo_all(&mut self) -> Result<()> {
         self.slowing.drain(..).for_each(|slow| slow.abort());
-        let mut told = Ok(());
+        let mut result_of_all = Ok(());
         while let Some(done) = self.doing.join_next().await {
             if let Ok((fault_action, result)) = done {
-                told = told.and(self.done(fault_action, result));
+                result_of_all = result_of_all.and(self.done(fault_action, result));
             }
         }
         for undo in self.open.iter().rev().map(FaultAction::undo).collect::<Vec<_>>() {
             let result = perform(&self.target, &undo).await;
-            told = told.and(self.done(undo, result));
+            result_of_all = result_of_all.and(self.done(undo, result));
         }
         for left in &self.open {
             let (verb, node) = (left.action.verb(), left.affected_node());
-            eprintln!("mrctl: {}:{}: {verb} of {node} could not be undone: see to it", self.file, left.line);
+            eprintln!(
+                "mrctl: {}:{}: {verb} of {node} could not be undone: undo it by hand",
+                self.file, left.line
+            );
         }
-        told
+        result_of_all
     }
 
-    /// Prints what came of it.
+    /// Prints the result of the run.
     pub(super) fn print_result(&self, as_json: bool) -> Result<ExitCode> {
         let jobs = self.view.jobs.iter().filter(|job| self.jobs.contains(&job.job));
         let well = !self.failed && self.fault_log.steps.iter().all(|impact| impact.recovered_s.is_some());

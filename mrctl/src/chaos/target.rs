@@ -1,5 +1,5 @@
-//! A cluster that things can be done to: on this machine, or on several. What was done is told in lines; nothing is
-//! printed here.
+//! The target of faults: a local cluster, or one on several machines. The methods return lines that
+//! describe what was done; they print nothing.
 
 use super::{local, machines};
 use crate::{
@@ -11,7 +11,7 @@ use anyhow::Result;
 use daemon::{Bytes, Period, config::Config};
 use std::{path::PathBuf, time::Duration};
 
-/// A signal.
+/// A signal that a fault sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FaultSignal {
     Kill,
@@ -20,7 +20,7 @@ pub(crate) enum FaultSignal {
 }
 
 impl FaultSignal {
-    /// What it has done.
+    /// A verb for messages.
     pub(crate) fn done(self) -> &'static str {
         match self {
             Self::Kill => "killed",
@@ -33,32 +33,32 @@ impl FaultSignal {
 /// How to damage a replica.
 #[derive(Debug, Clone)]
 pub(crate) struct Damage {
-    /// Which block; any if none is named.
+    /// The block; None means any.
     pub(crate) block: Option<String>,
-    /// On which node; the first that has the block if none is named.
+    /// The node; None means the first that has the block.
     pub(crate) node: Option<String>,
-    /// Cut off its second half, instead of flipping a byte.
+    /// Remove the second half instead of flipping a byte.
     pub(crate) cut: bool,
-    /// Which of many, where any will do.
+    /// A random number that selects one of several blocks.
     pub(crate) chance: u64,
 }
 
-/// What a daemon needs.
+/// The resources that a daemon uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ResourceUsage {
     pub(crate) node: String,
     pub(crate) program: String,
-    /// Bytes of memory.
+    /// Resident memory.
     pub(crate) bytes: u64,
-    /// Open files.
+    /// Number of open files.
     pub(crate) files: u64,
-    /// Processes that it has started.
+    /// Number of child processes.
     pub(crate) tasks: u32,
 }
 
-/// The cluster.
+/// The cluster that faults act on.
 pub(crate) enum ChaosTarget {
-    /// The folder of `mrctl up`.
+    /// The folder of a local cluster.
     Here(PathBuf),
     Machines(Fleet),
 }
@@ -76,17 +76,16 @@ impl ChaosTarget {
         }
     }
 
-    /// For commands that talk with it.
+    /// The target for commands that connect to this cluster.
     pub(crate) fn target(&self) -> Target {
         Target::of_config(&self.config_file())
     }
 
-    /// Its settings.
     pub(crate) fn config(&self) -> Result<Config> {
         Ok(Config::load(Some(&self.config_file()))?)
     }
 
-    /// The names of its nodes, in their order.
+    /// The names of its nodes, in order.
     pub(crate) fn nodes(&self) -> Result<Vec<String>> {
         Ok(match self {
             Self::Here(folder) => {
@@ -101,7 +100,7 @@ impl ChaosTarget {
         })
     }
 
-    /// The machine that is meant by the name of a node, or of a master's daemon.
+    /// The machine of a node, or of the daemon of a master.
     pub(crate) fn machine_of(&self, name: &str) -> String {
         let master = match self {
             Self::Machines(fleet) => {
@@ -115,7 +114,7 @@ impl ChaosTarget {
         }
     }
 
-    /// What the daemons that run need.
+    /// The resources that the running daemons use.
     pub(crate) fn resource_usage(&self) -> Result<Vec<ResourceUsage>> {
         match self {
             Self::Here(folder) => local::resource_usage(folder),
@@ -123,7 +122,7 @@ impl ChaosTarget {
         }
     }
 
-    /// What trackers have of jobs on their disks.
+    /// Files of jobs on the disks of trackers.
     pub(crate) fn job_files(&self) -> Result<Vec<String>> {
         match self {
             Self::Here(folder) => local::job_files(folder),
@@ -131,13 +130,14 @@ impl ChaosTarget {
         }
     }
 
-    /// After how much silence the NameNode gives this node up; none if it keeps no blocks.
-    pub(crate) fn silence(&self, node: &str) -> Result<Option<Period>> {
-        let keeps = self.nodes()?.iter().any(|name| name == node);
-        Ok(if keeps { Some(self.config()?.namenode.dead_after) } else { None })
+    /// How long after the last heartbeat the NameNode declares this node dead; None if it is no
+    /// DataNode.
+    pub(crate) fn dead_after(&self, node: &str) -> Result<Option<Period>> {
+        let is_datanode = self.nodes()?.iter().any(|name| name == node);
+        Ok(if is_datanode { Some(self.config()?.namenode.dead_after) } else { None })
     }
 
-    /// Sends a signal to the daemons of a node: these kinds, or all.
+    /// Sends a signal to the daemons of a node: those of these kinds, or all.
     pub(crate) fn signal(&self, node: &str, kinds: &[Kind], sign: FaultSignal) -> Result<Vec<String>> {
         match self {
             Self::Here(folder) => local::signal(folder, node, kinds, sign),
@@ -145,7 +145,7 @@ impl ChaosTarget {
         }
     }
 
-    /// Ends daemons of a node and starts them again.
+    /// Stops daemons of a node and starts them again.
     pub(crate) async fn restart(&self, node: &str, kinds: &[Kind]) -> Result<Vec<String>> {
         match self {
             Self::Here(folder) => local::restart(folder, node, kinds).await,
@@ -153,7 +153,7 @@ impl ChaosTarget {
         }
     }
 
-    /// What one sends to the other is lost, and the other way round unless it is one-way.
+    /// Drops packets from `a` to `b`, and in the other direction unless `one_way`.
     pub(crate) fn partition(&self, a: &str, b: &str, one_way: bool) -> Result<Vec<String>> {
         match self {
             Self::Here(_) => Err(local::no_links()),
@@ -161,7 +161,7 @@ impl ChaosTarget {
         }
     }
 
-    /// Mends the links of a node, or of all.
+    /// Restores the links of a node, or of all.
     pub(crate) fn heal(&self, node: Option<&str>) -> Result<Vec<String>> {
         match self {
             Self::Here(_) => Err(local::no_links()),
@@ -169,7 +169,6 @@ impl ChaosTarget {
         }
     }
 
-    /// Damages a replica.
     pub(crate) fn corrupt(&self, damage: &Damage) -> Result<String> {
         match self {
             Self::Here(folder) => local::corrupt(folder, damage),
@@ -177,7 +176,8 @@ impl ChaosTarget {
         }
     }
 
-    /// Lets a node's daemons run for a part of the time, until this time is over or the future is dropped.
+    /// Lets the daemons of a node run for a part of the time, until `time` is over or the future is
+    /// dropped.
     pub(crate) async fn slow(&self, node: &str, share: f64, time: Duration) -> Result<()> {
         match self {
             Self::Here(folder) => local::slow(folder, node, share, time).await,
@@ -185,7 +185,7 @@ impl ChaosTarget {
         }
     }
 
-    /// Takes all room on a node's disk but this.
+    /// Fills the disk of a node, except for this amount of space.
     pub(crate) fn fill_disk(&self, node: &str, leave: Bytes, force: bool) -> Result<String> {
         match self {
             Self::Here(folder) => local::fill_disk(folder, node, leave, force),
@@ -193,13 +193,13 @@ impl ChaosTarget {
         }
     }
 
-    /// Gives that room back.
+    /// Frees that space again.
     pub(crate) fn clear_disk(&self, node: &str) -> Result<String> {
-        let taken = match self {
+        let removed = match self {
             Self::Here(folder) => local::clear_disk(folder, node)?,
             Self::Machines(fleet) => machines::clear_disk(fleet, node)?,
         };
-        let done = if taken { "has room again" } else { "was not filled by us: nothing to give back" };
+        let done = if removed { "has free space again" } else { "was not filled by mrctl: nothing to free" };
         Ok(format!("the disk of {node} {done}"))
     }
 }

@@ -1,8 +1,9 @@
-//! The folders of a local cluster: who may enter them, and where tasks run.
+//! The folders of a local cluster: their permissions, and where tasks run.
 //!
-//! All is for the account that started the cluster. What tasks of another account must pass through they may enter, not
-//! list. Where they cannot come to the folder itself (it is below a home folder, for example), the trackers' folders
-//! and the DataNodes' sockets are below `/var/tmp`; the folder remembers where.
+//! All folders belong to the account that started the cluster. If tasks run as another account,
+//! that account may traverse, but not list, the folders on the path to its files. If it cannot
+//! reach the cluster folder at all (for example below a home folder), the folders of the trackers
+//! and the sockets of the DataNodes are below `/var/tmp`; `layout.json` records the path.
 
 use super::layout::{Layout, SECRET, Shape, TaskAccount};
 use anyhow::{Context, Result, bail};
@@ -12,23 +13,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Begins the name of a folder for trackers outside the cluster's own.
+/// Prefix of a folder for trackers outside the cluster folder.
 const ELSEWHERE: &str = "fermata-tasks-";
-/// Others may pass through it.
+/// Other accounts may traverse the folder but not list it.
 const TRAVERSABLE: u32 = 0o711;
 const CLOSED: u32 = 0o700;
-/// Others may look into it.
+/// Other accounts may list the folder.
 const READABLE: u32 = 0o755;
 
 impl Layout {
-    /// Makes the folder, its parts and its secret.
+    /// Creates the folder, its subfolders and its secret.
     pub(crate) fn make(&mut self) -> Result<()> {
         let traversable = if self.account.is_some() { TRAVERSABLE } else { CLOSED };
         make_folder(&self.folder, if self.open { READABLE } else { traversable })?;
         for part in ["logs", "run"] {
             make_folder(&self.folder.join(part), CLOSED)?;
         }
-        // Below are the sockets that tasks read blocks through.
+        // Tasks read blocks through sockets in these folders.
         let data = self.folder.join("data");
         make_folder(&data, traversable)?;
         for node in self.on_nodes(super::Kind::Datanode) {
@@ -40,7 +41,8 @@ impl Layout {
             security::write_private(&secret, (random.concat() + "\n").as_bytes())?;
         }
         self.tasks = self.place_tasks()?;
-        // Tasks that cannot come to the folder cannot come to the DataNodes' sockets in it either.
+        // Tasks that cannot reach the folder cannot reach the sockets of the DataNodes in it
+        // either.
         let sockets = &mut self.config.datanode.socket_dir;
         if sockets.as_os_str().is_empty() || is_named_elsewhere(sockets) {
             *sockets = if is_elsewhere(&self.tasks) { self.tasks.clone() } else { PathBuf::new() };
@@ -48,7 +50,7 @@ impl Layout {
         Ok(())
     }
 
-    /// A folder for the trackers that tasks can come to.
+    /// A folder for the trackers that tasks can reach.
     fn place_tasks(&self) -> Result<PathBuf> {
         let own = self.folder.join("tasks");
         let Some(account) = &self.account else {
@@ -58,7 +60,7 @@ impl Layout {
         make_folder(&own, TRAVERSABLE)?;
         let Some(closed) = blocked(&own, account)? else {
             if is_elsewhere(&self.tasks) {
-                // From a start when the folder was closed to tasks.
+                // Remains from a start when tasks could not reach the folder.
                 daemon::tree::remove(&self.tasks)
                     .with_context(|| format!("cannot remove {}", self.tasks.display()))?;
             }
@@ -85,7 +87,7 @@ impl Layout {
     }
 }
 
-/// The first folder on the way that tasks cannot enter.
+/// The first folder on the path that tasks cannot enter.
 fn blocked(path: &Path, account: &TaskAccount) -> Result<Option<PathBuf>> {
     daemon::account::blocked_at(path, account.ids)
         .with_context(|| format!("cannot read the permissions of {}", path.display()))
@@ -94,23 +96,23 @@ fn blocked(path: &Path, account: &TaskAccount) -> Result<Option<PathBuf>> {
 fn make_folder(path: &Path, mode: u32) -> Result<()> {
     let made =
         fs::create_dir_all(path).and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)));
-    made.with_context(|| format!("cannot make folder {}", path.display()))
+    made.with_context(|| format!("cannot create folder {}", path.display()))
 }
 
 fn is_named_elsewhere(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(ELSEWHERE))
 }
 
-/// Whether this is a folder that `place_tasks` has made outside the cluster's own.
+/// Whether `place_tasks` has created this folder outside the cluster folder.
 fn is_elsewhere(path: &Path) -> bool {
     let own = |about: fs::Metadata| about.is_dir() && about.uid() == rustix::process::geteuid().as_raw();
     is_named_elsewhere(path) && fs::symlink_metadata(path).is_ok_and(own)
 }
 
-/// Removes what the cluster in `folder` has outside it: its trackers' folders, if they are elsewhere.
+/// Removes the folders of the trackers if they are outside `folder`.
 pub(crate) fn remove_elsewhere(folder: &Path) -> Result<()> {
     let shape = Shape::load(folder).unwrap_or_else(|error| {
-        eprintln!("mrctl: warning: {error:#}; folders of tasks outside {} are left", folder.display());
+        eprintln!("mrctl: warning: {error:#}; folders of tasks outside {} are not removed", folder.display());
         None
     });
     match shape.and_then(|shape| shape.tasks).filter(|path| is_elsewhere(path)) {
@@ -121,11 +123,11 @@ pub(crate) fn remove_elsewhere(folder: &Path) -> Result<()> {
     }
 }
 
-/// A new folder for a cluster that lasts as long as the caller: removed when dropped. Tasks of another account can pass
-/// through it.
+/// A new folder for a temporary cluster, removed when dropped. Tasks of another account can
+/// traverse it.
 pub(crate) fn temporary(within: &Path, prefix: &str) -> Result<tempfile::TempDir> {
     let made = tempfile::Builder::new().prefix(prefix).tempdir_in(within);
-    let folder = made.with_context(|| format!("cannot make a folder in {}", within.display()))?;
+    let folder = made.with_context(|| format!("cannot create a folder in {}", within.display()))?;
     if rustix::process::geteuid().is_root() {
         make_folder(folder.path(), TRAVERSABLE)?;
     }

@@ -1,9 +1,10 @@
-//! Starting daemons and waiting until they serve.
+//! Starts daemons and waits until they are ready.
 //!
-//! A launch that is dropped before `keep` ends what it started, so a failed or interrupted start leaves
-//! nothing running. A cluster that has been complete before is started as far as it can be: if its masters serve, what
-//! else fails is a warning. Daemons get a process group of their own, no standard input and a log file: a Ctrl-C at
-//! the terminal reaches only mrctl, and closing the terminal ends no daemon.
+//! A launch that is dropped before `keep` stops the daemons that it started, so that a failed or
+//! interrupted start leaves no process. A cluster that has started completely before is started as
+//! far as possible: if its masters are ready, other failures are warnings. Each daemon has its own
+//! process group, no standard input, and a log file: Ctrl-C reaches only mrctl, and closing the
+//! terminal stops no daemon.
 
 use super::{
     layout::{Layout, Role},
@@ -28,38 +29,39 @@ use std::{
 };
 
 const READY_TIMEOUT: Duration = Duration::from_mins(1);
-/// Whoever waits longer than this is told for what.
+/// After this time, a message says what mrctl is waiting for.
 const NOTICE_AFTER: Duration = Duration::from_secs(5);
-/// How long to wait for safemode to end when every DataNode has reported and blocks are missing.
+/// How long to wait for the end of safemode if all DataNodes have reported and blocks are missing.
 const HOPELESS_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 12;
 /// The owner of the root folder in a new namespace.
 const UNOWNED: &str = "fermata";
-/// What daemons tell people to start them with when a log is damaged.
+/// The flag that daemons recommend in their log when their journal is damaged.
 const RECOVER: &str = "--recover";
 
-/// A cluster being started, or started by this process.
+/// A cluster that this process is starting or has started.
 pub(crate) struct Launch {
-    /// What to start.
+    /// The planned cluster.
     pub(crate) layout: Layout,
-    /// What has been started.
+    /// The daemons that have been started.
     pub(crate) state: ClusterState,
-    /// What did not start, one line each; empty if all runs.
+    /// One line for each daemon that did not start.
     pub(crate) warnings: Vec<String>,
     children: Vec<Child>,
     keep: bool,
-    /// What fails besides the masters is a warning.
+    /// If set, a failure of a daemon that is not a master is only a warning.
     tolerant: bool,
 }
 
 impl Launch {
-    /// Starts the whole cluster; ready when every node takes blocks and tasks.
+    /// Starts a complete cluster and waits until all nodes accept blocks and tasks.
     pub(crate) async fn start(layout: Layout, port: Option<u16>) -> Result<Self> {
         Box::pin(Self::start_namenode(layout, port)).await?.start_rest().await
     }
 
-    /// The same, but a cluster that has been complete before is left running with what of it starts, if the masters do.
+    /// Does the same, but if the cluster has started completely before and its masters are ready
+    /// now, other failures are only warnings.
     pub(crate) async fn start_degraded(layout: Layout, port: Option<u16>) -> Result<Self> {
         let mut launch = Box::pin(Self::start_namenode(layout, port)).await?;
         launch.tolerant = launch.layout.formatted;
@@ -74,14 +76,14 @@ impl Launch {
         Ok(self)
     }
 
-    /// Starts the file system and the jobtracker: jobs are taken and wait.
+    /// Starts the file system and the JobTracker, without TaskTrackers: jobs are accepted and wait.
     pub(crate) async fn start_without_trackers(layout: Layout, port: Option<u16>) -> Result<Self> {
         let mut launch = Box::pin(Self::start_files(layout, port)).await?;
         launch.jobs().await?;
         Ok(launch)
     }
 
-    /// Starts the file system alone: no jobs.
+    /// Starts only the file system.
     pub(crate) async fn start_files(layout: Layout, port: Option<u16>) -> Result<Self> {
         let mut launch = Box::pin(Self::start_namenode(layout, port)).await?;
         Box::pin(launch.files()).await?;
@@ -103,8 +105,8 @@ impl Launch {
         Ok(())
     }
 
-    /// Starts a daemon of this kind on every node and waits until all serve. The time to wait begins again with each
-    /// that does, not with each that does not.
+    /// Starts a daemon of this kind on every node and waits until all are ready. The timeout
+    /// restarts with each daemon that becomes ready.
     async fn start_all(&mut self, kind: Kind) -> Result<()> {
         let first = self.state.daemons.len();
         for role in self.layout.on_nodes(kind) {
@@ -121,7 +123,7 @@ impl Launch {
         Ok(())
     }
 
-    /// An error is a warning where a degraded cluster is left running.
+    /// Turns an error into a warning if `tolerant` is set.
     fn tolerate(&mut self, result: Result<()>) -> Result<()> {
         match result {
             Err(error) if self.tolerant => self.warnings.push(crate::output::chain(&error)),
@@ -130,7 +132,7 @@ impl Launch {
         Ok(())
     }
 
-    /// Starts the namenode alone and waits until it serves.
+    /// Starts only the NameNode and waits until it is ready.
     pub(crate) async fn start_namenode(mut layout: Layout, port: Option<u16>) -> Result<Self> {
         let port = port.filter(|port| *port != 0);
         let [namenode, jobtracker] = free_ports(port, layout.ports)?;
@@ -144,15 +146,20 @@ impl Launch {
         Ok(launch)
     }
 
-    /// Kills the namenode and starts it again, on another port: nobody looks for it on the old one, which anybody may
-    /// have taken meanwhile. How long from its start until it served.
+    /// Kills the NameNode and starts it again on another port, because another process may have
+    /// taken the old one. Returns how long it took from the start until it was ready.
     pub(crate) async fn restart_namenode(&mut self) -> Result<Duration> {
         let namenode = &self.state.daemons[0];
+        let pid = namenode.identity.pid;
         end(&[(&namenode.identity, &namenode.args)], Duration::ZERO)?;
-        self.reap();
+        // A process holds the lock of its folder until its last thread has ended. Only waiting for
+        // the child makes sure of that.
+        if let Some(at) = self.children.iter().position(|child| child.id() == pid) {
+            self.children.swap_remove(at).wait().context("cannot wait for the namenode")?;
+        }
         let namenode = &mut self.state.daemons[0];
         let listen =
-            namenode.args.iter().position(|word| word == "--listen").context("a namenode listens")?;
+            namenode.args.iter().position(|word| word == "--listen").context("a namenode has --listen")?;
         namenode.args[listen + 1] = "127.0.0.1:0".into();
         let since = Instant::now();
         let child = run(namenode)?;
@@ -161,7 +168,7 @@ impl Launch {
         Ok(since.elapsed())
     }
 
-    /// Processor seconds of all daemons so far.
+    /// CPU seconds of all daemons so far.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         self.state.daemons.iter().filter_map(|daemon| cpu_seconds(daemon.identity.pid)).sum()
     }
@@ -169,26 +176,25 @@ impl Launch {
     /// Resident memory of the namenode, in bytes.
     pub(crate) fn namenode_memory(&self) -> Result<u64> {
         memory_bytes(self.state.daemons[0].identity.pid)
-            .context("cannot read the namenode's memory from /proc")
+            .context("cannot read the memory of the namenode from /proc")
     }
 
-    /// A client of this cluster.
     pub(crate) async fn client(&self) -> Result<Client> {
         let options = ClientOptions::new(&self.state.namenode, self.layout.config.client.clone());
         Ok(Client::connect(options.with(self.credentials()?)).await?)
     }
 
-    /// What to show to it.
+    /// The credentials for this cluster.
     pub(crate) fn credentials(&self) -> Result<Credentials> {
         crate::locate::credentials(&self.layout.config.security)
     }
 
-    /// From now on the daemons outlive this value.
+    /// Keeps the daemons running after this value is dropped.
     pub(crate) fn keep(&mut self) {
         self.keep = true;
     }
 
-    /// Ends every daemon.
+    /// Stops all daemons.
     pub(crate) fn stop(&mut self) -> Result<()> {
         self.keep = true;
         self.state.stop_all()?;
@@ -205,8 +211,8 @@ impl Launch {
         if self.layout.temporary { super::remove_elsewhere(&self.layout.folder) } else { Ok(()) }
     }
 
-    /// The root folder of a cluster that is closed to other accounts belongs to the account that started it, so that
-    /// its jobs can write there: they are no superusers.
+    /// Gives the root folder of a closed cluster to the account that started it, so that its jobs
+    /// can write there: jobs run without superuser rights.
     async fn own_root(&self) -> Result<()> {
         let credentials = self.credentials()?;
         let Some(name) = credentials.name().filter(|_| self.layout.has_own_secret()) else { return Ok(()) };
@@ -219,7 +225,7 @@ impl Launch {
         Ok(client.set_attributes(&root, attributes).await?)
     }
 
-    /// Takes the exit statuses of children that have ended, so that none stays a zombie.
+    /// Collects the exit statuses of ended children, so that none stays a zombie.
     pub(crate) fn reap(&mut self) {
         self.children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
@@ -243,7 +249,7 @@ impl Launch {
         self.state.save(&self.layout.folder)
     }
 
-    /// Waits until daemon `at` serves; its address.
+    /// Waits until daemon `at` is ready and returns its address.
     async fn ready(&mut self, at: usize, deadline: Instant) -> Result<String> {
         let addr = await_ready(&self.state.daemons[at], deadline).await?;
         self.state.daemons[at].addr.clone_from(&addr);
@@ -251,7 +257,7 @@ impl Launch {
         Ok(addr)
     }
 
-    /// Waits until every node whose datanode serves is registered and safemode is over.
+    /// Waits until all DataNodes that are ready have registered and safemode is off.
     async fn registered(&self) -> Result<()> {
         let client = self.client().await?;
         let serves = |daemon: &&Daemon| daemon.kind == Kind::Datanode && !daemon.addr.is_empty();
@@ -263,7 +269,7 @@ impl Launch {
             if let Some(dead) = self.state.daemons.iter().filter(serves).find(|daemon| !daemon.is_running()) {
                 return Err(if self.tolerant { anyhow!(failure(dead)) } else { died(dead) });
             }
-            // Whoever serves has reported all its blocks.
+            // A DataNode is ready only after its full block report, so no more blocks will come.
             let hopeless = self.tolerant && report.safemode.blocks_seen < report.safemode.blocks_needed;
             if waiting.is_over() || hopeless && waiting.lasts(HOPELESS_TIMEOUT) {
                 let seconds = waiting.since.elapsed().as_secs();
@@ -280,7 +286,7 @@ impl Launch {
     }
 }
 
-/// Waiting that is announced when it lasts.
+/// A wait with a deadline, which prints one message if it takes long.
 struct Waiting {
     since: Instant,
     deadline: Instant,
@@ -315,14 +321,15 @@ impl Drop for Launch {
             return;
         }
         if let Err(error) = self.stop() {
-            eprintln!("mrctl: {}; `mrctl down` tries again", crate::output::chain(&error));
+            eprintln!("mrctl: {}; retry with `mrctl down`", crate::output::chain(&error));
         }
     }
 }
 
-/// Starts a daemon again with the arguments it had, waits until it serves, and writes down its new process.
+/// Starts a daemon again with its recorded arguments, waits until it is ready, and records its new
+/// process.
 pub(crate) async fn restart(folder: &Path, state: &mut ClusterState, name: &str, kind: Kind) -> Result<()> {
-    // The handle is let go: the process outlives this one and is known by its pid from here on.
+    // Drop the handle: the process outlives this one and is identified by its PID from now on.
     drop(run(state.find(name, Some(kind))?)?);
     state.save(folder)?;
     let daemon = state.find(name, Some(kind))?;
@@ -330,7 +337,7 @@ pub(crate) async fn restart(folder: &Path, state: &mut ClusterState, name: &str,
     state.save(folder)
 }
 
-/// What is still missing before the cluster can be used; None if nothing.
+/// What the cluster still waits for before it is ready.
 fn missing(report: &Report, nodes: usize) -> Option<String> {
     let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();
     if live < nodes {
@@ -339,7 +346,7 @@ fn missing(report: &Report, nodes: usize) -> Option<String> {
     report.safemode.on.then(|| report.safemode.reason.clone())
 }
 
-/// A daemon's binary, beside this one.
+/// The path of the binary of a daemon, which is in the folder of mrctl.
 pub(crate) fn program(kind: Kind) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot determine the path of mrctl")?;
     let path = own.with_file_name(kind.program());
@@ -349,15 +356,16 @@ pub(crate) fn program(kind: Kind) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Two free ports, neither of them `not`: those of the last start if they are free, else some that the kernel does not
-/// hand out to outgoing connections, so that a daemon killed and started again finds its own still free.
+/// Two free ports other than `not`: those of the last start if they are free, else random ones
+/// outside the range that the kernel uses for outgoing connections, so that a restarted daemon
+/// finds its port free.
 fn free_ports(not: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]> {
     let is_free = |port: &u16| Some(*port) != not && TcpListener::bind(("127.0.0.1", *port)).is_ok();
     if let Some(before) = before.filter(|before| before.iter().all(is_free)) {
         return Ok(before);
     }
     let mut random = rand::rng();
-    // Held until both are found: they are two.
+    // Keep the first listener open, so that the second port differs.
     let mut found: Vec<(u16, TcpListener)> = Vec::new();
     for _ in 0..200 {
         let port = random.random_range(10_000..32_000);
@@ -411,14 +419,14 @@ async fn await_ready(daemon: &Daemon, deadline: Instant) -> Result<String> {
     }
 }
 
-/// What its log has had since it was started last.
+/// The part of the log since the last start of the daemon.
 fn log_of_start(daemon: &Daemon) -> String {
     let log = fs::read(&daemon.log).unwrap_or_default();
     let own = log.get(daemon.log_before as usize..).unwrap_or(&log);
     String::from_utf8_lossy(own).into_owned()
 }
 
-/// In one line: a daemon that does not serve, and the last error or warning in its log.
+/// One line about a daemon that is not ready, with the last error or warning in its log.
 pub(crate) fn failure(daemon: &Daemon) -> String {
     let (title, log) = (daemon.title(), daemon.log.display());
     let what = if daemon.is_running() { "does not serve yet" } else { "has died" };
@@ -426,15 +434,14 @@ pub(crate) fn failure(daemon: &Daemon) -> String {
     format!("{title} {what}{}; see {log}", why.map_or(String::new(), |why| format!(": {why}")))
 }
 
-/// The last error or warning in a log, without its time and module. A daemon that ends says why after its own name.
+/// The last error or warning in a log, without time and module. A daemon that exits prints the
+/// reason after its program name.
 fn last_error_line(log: &str, program: &str) -> Option<String> {
     log.lines().rev().find_map(|line| {
         let logged = [" ERROR ", " WARN "].into_iter().find_map(|level| line.split_once(level));
-        let logged = logged.map(|(_, paper_figures)| {
-            paper_figures.split_once(": ").map_or(paper_figures, |(_, paper_figures)| paper_figures)
-        });
-        let paper_figures = logged.or_else(|| line.strip_prefix(program)?.strip_prefix(": "))?;
-        Some(paper_figures.trim().to_owned())
+        let logged = logged.map(|(_, text)| text.split_once(": ").map_or(text, |(_, text)| text));
+        let message = logged.or_else(|| line.strip_prefix(program)?.strip_prefix(": "))?;
+        Some(message.trim().to_owned())
     })
 }
 
@@ -445,19 +452,19 @@ fn died(daemon: &Daemon) -> anyhow::Error {
     anyhow!("{title} died while starting; the end of {log}:\n{tail}{advice}")
 }
 
-/// How to start it once with the flag that its log speaks of.
+/// The command that starts the daemon once with the flag that its log recommends.
 fn recovery(daemon: &Daemon) -> String {
     let program = program(daemon.kind).unwrap_or_else(|_| daemon.kind.program().into());
     let words = std::iter::once(program.to_string_lossy().into_owned());
     let command: Vec<String> = words.chain(daemon.args.clone()).map(|word| quoted(&word)).collect();
     let command = command.join(" ");
     format!(
-        "\nto start it once with {RECOVER} (end it with Ctrl-C when it serves, then start the cluster again):\n  \
+        "\nto start it once with {RECOVER} (stop it with Ctrl-C when it is ready, then start the cluster again):\n  \
          {command} {RECOVER}"
     )
 }
 
-/// As a shell takes it for one word.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -478,7 +485,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_log() {
+    fn last_lines_of_a_log() {
         assert_eq!(last_lines("a\nb\nc\n", 2), "  b\n  c");
         assert_eq!(last_lines("a\n", 2), "  a");
         assert_eq!(last_lines("", 2), "  (empty)");
@@ -488,11 +495,11 @@ mod tests {
     fn last_error_line_has_no_time_and_module() {
         let warned = "2026-11-16T14:00:07Z  WARN fermata_dfs::datanode::link: refused why=\"an older NameNode runs\"\n\
                       2026-11-16T14:00:08Z  INFO fermata_dfs::datanode: waits\n";
-        let complaint = |log: &str| last_error_line(log, "datanode");
-        assert_eq!(complaint(warned).as_deref(), Some("refused why=\"an older NameNode runs\""));
+        let last_error = |log: &str| last_error_line(log, "datanode");
+        assert_eq!(last_error(warned).as_deref(), Some("refused why=\"an older NameNode runs\""));
         let died = format!("{warned}datanode: /d/VERSION is missing\n");
-        assert_eq!(complaint(&died).as_deref(), Some("/d/VERSION is missing"));
-        assert_eq!(complaint("2026-11-16T14:00:08Z  INFO a: b\n"), None);
+        assert_eq!(last_error(&died).as_deref(), Some("/d/VERSION is missing"));
+        assert_eq!(last_error("2026-11-16T14:00:08Z  INFO a: b\n"), None);
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! What a local cluster is to look like, and the daemons' command lines that follow from it.
+//! The layout of a local cluster, and the command lines of its daemons.
 //!
-//! A folder keeps its shape, its ports and its access (closed or open) from one start to the next, unless flags say
-//! otherwise. A new cluster is closed: its secret is in the folder, and only the account that started it can read that.
-//! Deliberately absent: processes (`launch`), and the folders' place on disk (`folders`).
+//! A folder keeps its number of nodes and racks, its ports and its access (closed or open) from one
+//! start to the next, unless flags change them. A new cluster is closed: its secret is in the
+//! folder, and only the account that started it can read that. Processes are in `launch`, the
+//! creation of folders in `folders`.
 
 use super::state::Kind;
 use crate::output::Usage;
@@ -21,46 +22,45 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Flags that go over what the folder says, or over the defaults in a new folder.
+/// Flags that override the stored layout, or the defaults in a new folder.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Overrides {
-    /// DataNodes.
+    /// Number of nodes.
     pub(crate) nodes: Option<u32>,
-    /// Racks they are spread over.
+    /// Number of racks.
     pub(crate) racks: Option<u32>,
     /// Replicas of new files.
     pub(crate) replication: Option<u32>,
     /// Block size of new files.
     pub(crate) block_size: Option<Bytes>,
-    /// A configuration to go by instead of the folder's own.
+    /// The configuration file to use instead of the one in the folder.
     pub(crate) config: Option<PathBuf>,
-    /// Maps at a time on each node.
+    /// Map slots of each node.
     pub(crate) map_slots: Option<u32>,
-    /// Reduces at a time on each node.
+    /// Reduce slots of each node.
     pub(crate) reduce_slots: Option<u32>,
-    /// The scheduling policy.
     pub(crate) scheduler: Option<String>,
-    /// The one in its shadow.
+    /// The shadow policy.
     pub(crate) shadow: Option<String>,
-    /// Whether every local account may use it; as the folder remembers if not given.
+    /// Whether every local account may use the cluster. None: as stored in the folder.
     pub(crate) open: Option<bool>,
-    /// The caller removes the folder when the cluster has stopped.
+    /// Whether the caller removes the folder when the cluster has stopped.
     pub(crate) temporary: bool,
 }
 
-/// What `layout.json` keeps beside a cluster's data for the next start.
+/// The contents of `layout.json`: what the next start needs to know.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Shape {
     pub(super) nodes: u32,
     pub(super) racks: u32,
-    /// Started with `--open`.
+    /// Whether it was started with `--open`.
     pub(super) open: bool,
     /// Ports of the namenode and the jobtracker at the last start.
     pub(super) ports: Option<[u16; 2]>,
-    /// Where the trackers' folders are, if not in the folder itself.
+    /// The parent of the folders of the trackers, if it is not in the cluster folder.
     pub(super) tasks: Option<PathBuf>,
-    /// The whole cluster has started once: its masters have data.
+    /// Whether the complete cluster has started once, so that its masters have data.
     pub(super) formatted: bool,
 }
 
@@ -69,77 +69,77 @@ impl Shape {
         folder.join("layout.json")
     }
 
-    /// None if the folder has never held a cluster.
+    /// None if the folder has never contained a cluster.
     pub(super) fn load(folder: &Path) -> Result<Option<Self>> {
         let path = Self::path(folder);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            // One that is not text is damaged, too.
+            // A file that is not UTF-8 is also damaged.
             Err(error) if error.kind() == ErrorKind::InvalidData => error.to_string(),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
         let why = match serde_json::from_str::<Self>(&text) {
             Ok(shape) if shape.nodes > 0 => return Ok(Some(shape)),
-            Ok(_) => "it does not say how many nodes there are".to_owned(),
+            Ok(_) => "the number of nodes is missing".to_owned(),
             Err(error) => error.to_string(),
         };
         bail!(
-            "{} is damaged ({why}): it keeps how many nodes and racks this cluster has; restore it, or write {{\"nodes\": N, \
-             \"racks\": R, \"formatted\": true}} to it with the numbers that the cluster had",
+            "{} is damaged ({why}): it has the number of nodes and racks of this cluster; restore it, or write {{\"nodes\": N, \
+             \"racks\": R, \"formatted\": true}} to it with the numbers of this cluster",
             path.display()
         )
     }
 }
 
-/// The account that tasks run as, if it is not the caller's.
+/// The account that tasks run as, if it is not that of the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TaskAccount {
     pub(super) name: String,
     pub(super) ids: (u32, u32),
 }
 
-/// A cluster to be started in a folder.
+/// A planned cluster in a folder.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
-    /// The state folder, absolute.
+    /// The cluster folder, as an absolute path.
     pub(crate) folder: PathBuf,
-    /// DataNodes, named node1 to nodeN.
+    /// Number of nodes, named node1 to nodeN.
     pub(crate) nodes: u32,
-    /// Racks, named rack1 to rackR.
+    /// Number of racks, named rack1 to rackR.
     pub(crate) racks: u32,
-    /// For all daemons and clients.
+    /// The configuration of all daemons and clients.
     pub(crate) config: Config,
-    /// Nodes the folder was made with, if it had more.
+    /// The number of nodes at the last start, if it was larger.
     pub(crate) nodes_before: Option<u32>,
     /// Ports of the namenode and the jobtracker at the last start.
     pub(crate) ports: Option<[u16; 2]>,
-    /// Every local account may use it.
+    /// Whether every local account may use it.
     pub(crate) open: bool,
-    /// The whole cluster has started once: its masters have data.
+    /// Whether the complete cluster has started once, so that its masters have data.
     pub(crate) formatted: bool,
-    /// What the settings say of replication, where there are fewer nodes.
+    /// The configured replication, if there are fewer nodes.
     pub(crate) replication_wanted: Option<u32>,
-    /// The caller removes the folder when the cluster has stopped.
+    /// Whether the caller removes the folder when the cluster has stopped.
     pub(crate) temporary: bool,
-    /// The folder of the trackers' folders.
+    /// The parent of the folders of the trackers.
     pub(super) tasks: PathBuf,
     pub(super) account: Option<TaskAccount>,
 }
 
-/// A daemon's name, kind and place, before it is started.
+/// Name, kind and rack of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Role {
-    /// `namenode`, or the node's name.
+    /// `namenode`, `jobtracker`, or the name of the node.
     pub(crate) name: String,
-    /// Which binary.
     pub(crate) kind: Kind,
-    /// Its rack; empty for the namenode and the jobtracker.
+    /// Empty for the NameNode and the JobTracker.
     pub(crate) rack: String,
 }
 
 impl Role {
-    /// Names its files: unlike its name, no two daemons share it.
+    /// The name for the files of this daemon. It is unique, while two daemons of a node share
+    /// `name`.
     fn label(&self) -> String {
         let program = self.kind.program();
         if self.name == program { self.name.clone() } else { format!("{}-{program}", self.name) }
@@ -150,7 +150,7 @@ fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
     if holds { Ok(()) } else { Err(Usage(what()).into()) }
 }
 
-/// A policy that is not there, or cannot be tuned like this, must not reach the folder.
+/// Refuses an unknown policy and bad parameters, before the settings are written to the folder.
 pub(crate) fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigError> {
     let params = config.parameters()?;
     let shadow = Some(("shadow", &config.shadow)).filter(|(_, name)| !name.trim().is_empty());
@@ -166,20 +166,21 @@ pub(crate) fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigErro
     Ok(())
 }
 
-/// The account of tasks where the cluster runs as root and the settings name none.
+/// The account of tasks if the cluster runs as root and the settings name none.
 const TASK_USER: &str = "nobody";
-/// The cluster's secret, in its folder.
+/// The name of the secret file in the cluster folder.
 pub(super) const SECRET: &str = "secret";
 
-/// Closes the cluster with a secret of its own, unless it is to be open or the settings close it in another way.
+/// Closes the cluster with the secret in its folder, unless it is to be open or the settings close
+/// it in another way.
 fn set_access(config: &mut Config, secret: &Path, of_folder: bool, open: bool) -> Result<()> {
     let security = &mut config.security;
-    // A folder that was moved names its secret where it was before.
+    // After the folder was moved, its settings have the old path of the secret.
     let moved = of_folder && security.secret.file_name() == secret.file_name() && !security.secret.exists();
     let own = security.secret.as_os_str().is_empty() || security.secret == secret || moved;
     if !security.dir.as_os_str().is_empty() || !own {
         return demand(!open, || {
-            "--open: the configuration closes this cluster (security.dir or security.secret): remove that, or --open"
+            "--open: the configuration closes this cluster (security.dir or security.secret): remove these, or --open"
                 .into()
         });
     }
@@ -187,7 +188,8 @@ fn set_access(config: &mut Config, secret: &Path, of_folder: bool, open: bool) -
     Ok(())
 }
 
-/// Tasks never run as root, unless the settings say so.
+/// The account for tasks of a cluster that runs as root. Tasks never run as root, unless
+/// `tasks_as_root` is set.
 fn task_account(config: &mut Config, root: bool) -> Result<Option<TaskAccount>> {
     let tasks = &mut config.tasktracker;
     if !root {
@@ -203,14 +205,15 @@ fn task_account(config: &mut Config, root: bool) -> Result<Option<TaskAccount>> 
     match daemon::account::find(&name).filter(|(user, _)| *user != 0) {
         Some(ids) => Ok(Some(TaskAccount { name, ids })),
         None => bail!(Usage(format!(
-            "tasktracker.task_user = {name:?}: there is no such account, or it is root's; tasks of a cluster that runs as \
-             root need another"
+            "tasktracker.task_user = {name:?}: there is no such account, or it is root; tasks of a cluster that runs as \
+             root need another account"
         ))),
     }
 }
 
-/// On a kernel without Landlock a tracker refuses tasks of its own account. In a cluster with a secret of its own they
-/// are programs of the account that starts it, which may read that secret anyway.
+/// Turns confinement off where the kernel has no Landlock: otherwise a tracker would refuse tasks
+/// of its own account. In a cluster with its own secret, tasks are programs of the account that
+/// started it, which can read the secret anyway.
 fn relax_confinement(config: &mut Config, own_secret: bool, own_account: bool, landlock: bool) {
     let tasks = &mut config.tasktracker;
     if own_secret && !own_account && !landlock && tasks.confine == Choice::Auto {
@@ -222,7 +225,7 @@ const NODES: u32 = 3;
 const NODES_MAX: u32 = 200;
 
 impl Layout {
-    /// For `folder`: what is there already, with `overrides` over it. Changes nothing yet.
+    /// The layout for `folder`: the stored one, with `overrides` applied. This changes no file.
     pub(crate) fn prepare(folder: &Path, overrides: &Overrides) -> Result<Self> {
         let folder = std::path::absolute(folder)
             .with_context(|| format!("cannot determine the path of {}", folder.display()))?;
@@ -237,37 +240,38 @@ impl Layout {
         })
     }
 
-    /// Whether the secret in the folder closes it.
+    /// Whether the cluster is closed by the secret in its folder.
     pub(crate) fn has_own_secret(&self) -> bool {
         self.config.security.secret == self.folder.join(SECRET)
     }
 
-    /// A secret in the folder that other accounts can read.
+    /// A warning if other accounts can read the secret in the folder.
     pub(crate) fn exposed_secret(&self) -> Option<String> {
         let path = self.folder.join(SECRET);
         let mode = fs::metadata(&path).ok().filter(|_| self.has_own_secret())?.permissions().mode() & 0o777;
         (mode & 0o077 != 0).then(|| {
             let (shown, dir) = (path.display(), crate::locate::dir_flag(Some(&self.folder)));
             format!(
-                "{shown} has mode {mode:o}: other accounts may have read what closes this cluster, and daemons do not start \
-                 with it; `chmod 600 {}`, or make a new one: `mrctl down{dir}`, remove it, `mrctl up{dir}`",
+                "{shown} has mode {mode:o}: other accounts may have read the secret of this cluster, and daemons do not start \
+                 with it; run `chmod 600 {}`, or create a new one: `mrctl down{dir}`, remove the file, `mrctl up{dir}`",
                 crate::output::shell(&path)
             )
         })
     }
 
-    /// The account that tasks run as, if it is not the caller's.
+    /// The account that tasks run as, if it is not that of the caller.
     pub(crate) fn task_account(&self) -> Option<&str> {
         self.account.as_ref().map(|account| account.name.as_str())
     }
 
-    /// Whether tasks can read the cluster's secret: nothing confines them, and they have the account of the cluster.
+    /// Whether tasks can read the secret of the cluster: they are not confined and run as the
+    /// account of the cluster.
     pub(crate) fn tasks_read_secret(&self) -> bool {
         let confine = self.config.tasktracker.confine;
         self.config.security.is_closed() && confine == Choice::Off && self.account.is_none()
     }
 
-    /// Remembers the shape for the next start in this folder.
+    /// Stores the layout for the next start in this folder.
     fn remember(&self) -> Result<()> {
         let path = Shape::path(&self.folder);
         let own = self.folder.join("tasks");
@@ -284,7 +288,8 @@ impl Layout {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Remembers that the masters have data now: an empty folder of theirs is refused from then on.
+    /// Records that the masters have data. From then on, `check_masters` refuses an empty folder of
+    /// a master.
     pub(super) fn set_formatted(&mut self) -> Result<()> {
         if self.formatted {
             return Ok(());
@@ -293,8 +298,8 @@ impl Layout {
         self.remember()
     }
 
-    /// Refuses to start over in silence where a master's data was: its folder may be on a disk that is not mounted.
-    /// `renew_jobs`: the jobtracker may.
+    /// Refuses to start if the folder of a master had data and is empty now: its disk may not be
+    /// mounted. With `renew_jobs`, the folder of the JobTracker may be empty.
     pub(crate) fn check_masters(&self, renew_jobs: bool) -> Result<()> {
         let is_empty = |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
         let flag = crate::locate::dir_flag(Some(&self.folder));
@@ -302,16 +307,16 @@ impl Layout {
         let namenode = Self::namenode();
         if lost(&namenode) {
             bail!(
-                "{} is missing or empty, and this cluster had files: mount or restore it; `mrctl down{flag} --purge` removes \
-                 what is left of the cluster, so that `mrctl up{flag}` makes a new one",
+                "{} is missing or empty, and this cluster had files: mount or restore it, or start a new cluster: `mrctl down{flag} --purge` removes \
+                 the remaining data, then `mrctl up{flag}` creates a new cluster",
                 self.data_dir(&namenode).display()
             );
         }
         let jobtracker = Self::jobtracker();
         if lost(&jobtracker) && !renew_jobs {
             bail!(
-                "{} is missing or empty, and this cluster had jobs: mount or restore it, or lose the jobs with \
-                 `mrctl up{flag} --format jobtracker`, which begins again at job_1",
+                "{} is missing or empty, and this cluster had jobs: mount or restore it, or start without these jobs: \
+                 `mrctl up{flag} --format jobtracker`, which numbers jobs from job_1 again",
                 self.data_dir(&jobtracker).display()
             );
         }
@@ -332,7 +337,7 @@ impl Layout {
         })?;
         demand(racks >= 1, || "--racks 0: must be at least 1".into())?;
         let has = crate::output::count(nodes.into(), "node");
-        demand(racks <= nodes, || format!("--racks {racks}: the cluster has {has} to put in racks"))?;
+        demand(racks <= nodes, || format!("--racks {racks}: the cluster has only {has}"))?;
         config.namenode.dir = folder.join("data/namenode");
         config.namenode.safemode_nodes_min = config.namenode.safemode_nodes_min.min(nodes);
         let configured = config.namenode.replication;
@@ -387,7 +392,8 @@ impl Layout {
         })
     }
 
-    /// Writes `fermata.toml`, with the masters' ports on loopback, for daemons and clients. Remembers the ports.
+    /// Writes `fermata.toml` for daemons and clients, with the ports of the masters, and stores the
+    /// ports.
     pub(crate) fn write_config(&mut self, [namenode, jobtracker]: [u16; 2]) -> Result<()> {
         self.config.cluster.namenode = format!("127.0.0.1:{namenode}");
         self.config.cluster.jobtracker = format!("127.0.0.1:{jobtracker}");
@@ -399,22 +405,19 @@ impl Layout {
         self.remember()
     }
 
-    /// The cluster's configuration file.
     pub(crate) fn config_file(&self) -> PathBuf {
         self.folder.join("fermata.toml")
     }
 
-    /// The namenode.
     pub(crate) fn namenode() -> Role {
         Role { name: "namenode".into(), kind: Kind::Namenode, rack: String::new() }
     }
 
-    /// The jobtracker.
     pub(crate) fn jobtracker() -> Role {
         Role { name: "jobtracker".into(), kind: Kind::Jobtracker, rack: String::new() }
     }
 
-    /// A daemon of this kind on every node, in order, dealt to the racks in turn.
+    /// A daemon of this kind on every node, in order. Nodes are assigned to racks in turn.
     pub(crate) fn on_nodes(&self, kind: Kind) -> impl Iterator<Item = Role> + use<> {
         let racks = self.racks;
         (0..self.nodes).map(move |at| Role {
@@ -424,24 +427,24 @@ impl Layout {
         })
     }
 
-    /// Where a daemon keeps its data.
+    /// The data folder of a daemon.
     pub(crate) fn data_dir(&self, role: &Role) -> PathBuf {
         let within =
             if role.kind == Kind::Tasktracker { self.tasks.clone() } else { self.folder.join("data") };
         within.join(&role.name)
     }
 
-    /// Its log.
     pub(crate) fn log(&self, role: &Role) -> PathBuf {
         self.folder.join("logs").join(format!("{}.log", role.label()))
     }
 
-    /// Its ready file.
+    /// The file that the daemon writes when it is ready.
     pub(crate) fn ready_file(&self, role: &Role) -> PathBuf {
         self.folder.join("run").join(format!("{}.ready", role.label()))
     }
 
-    /// Its arguments. The masters listen where the configuration says; everybody else finds them there.
+    /// The arguments of a daemon. Masters listen on the addresses in the configuration, where other
+    /// daemons find them.
     pub(crate) fn args(&self, role: &Role) -> Vec<String> {
         let path = |path: PathBuf| path.to_string_lossy().into_owned();
         let mut args = vec!["--config".into(), path(self.config_file())];
@@ -500,7 +503,7 @@ mod tests {
         let many = Overrides { replication: Some(4), ..Overrides::default() };
         assert!(refusal(many).starts_with("--replication 4: the cluster has 3 nodes;"));
         let single = Overrides { nodes: Some(1), racks: Some(2), ..Overrides::default() };
-        assert_eq!(refusal(single), "--racks 2: the cluster has 1 node to put in racks");
+        assert_eq!(refusal(single), "--racks 2: the cluster has only 1 node");
         let tiny = Overrides { block_size: Some(Bytes(1)), ..Overrides::default() };
         assert!(refusal(tiny).starts_with("namenode.block_size = 1"));
         let fare = || Some("fare".to_owned());
@@ -551,16 +554,16 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_where_tasks_of_another_account_can_come_to() {
+    fn tasks_of_another_account_can_reach_the_sockets() {
         let home = tempfile::tempdir().unwrap();
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let mut layout = Layout::prepare(&home.path().join(".fermata"), &Overrides::default()).unwrap();
         layout.make().unwrap();
         let (sockets, other_account) = (layout.config.datanode.socket_dir.clone(), layout.account.is_some());
-        assert_eq!(sockets == layout.tasks, other_account, "the folder is closed: {sockets:?}");
+        assert_eq!(sockets == layout.tasks, other_account, "the folder cannot be traversed: {sockets:?}");
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o711)).unwrap();
         layout.make().unwrap();
-        assert_eq!(layout.config.datanode.socket_dir, Path::new(""), "it is open");
+        assert_eq!(layout.config.datanode.socket_dir, Path::new(""), "the folder can be traversed");
         assert!(!other_account || !sockets.exists(), "{sockets:?}");
     }
 
@@ -602,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn replication_of_the_settings_that_the_nodes_cannot_hold_is_remembered_for_a_note() {
+    fn replication_above_the_number_of_nodes_is_reduced() {
         let mut config = Config::default();
         config.namenode.replication = 9;
         let plan = |overrides| Layout::plan("/x".into(), None, config.clone(), &overrides).unwrap();
@@ -633,7 +636,7 @@ mod tests {
         assert!(closed.has_own_secret());
         assert_eq!(fs::read(folder.path().join(SECRET)).unwrap(), secret);
         crate::cluster::remove_elsewhere(folder.path()).unwrap();
-        // Settings that close it in another way are left alone.
+        // Settings that close the cluster in another way stay unchanged.
         let mut config = Config::default();
         config.security.dir = "/keys".into();
         let plan = |open| {
@@ -644,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_left_unconfined_only_where_they_are_the_accounts_own() {
+    fn confinement_is_off_only_for_tasks_of_the_own_account() {
         let relaxed = |own_secret, own_account, landlock, set| {
             let mut config = Config::default();
             config.tasktracker.confine = set;

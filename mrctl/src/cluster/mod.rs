@@ -1,8 +1,8 @@
-//! A cluster of real processes on this machine: what to start, what runs, how to signal it.
+//! A cluster of real processes on this machine: its layout, its start, its state.
 //!
-//! The state folder belongs to it: `fermata.toml`, `secret` (what closes it), `cluster.json` (what runs), `layout.json`
-//! (what it was made with), `logs/`, `run/` (ready files), `data/` and `tasks/`. Deliberately absent: anything on
-//! another host.
+//! Its folder contains `fermata.toml`, `secret` (closes the cluster), `cluster.json` (the running
+//! daemons), `layout.json` (nodes, racks, ports), `logs/`, `run/` (ready files), `data/` and
+//! `tasks/`. Clusters on other machines are in `remote`.
 
 mod folders;
 mod launch;

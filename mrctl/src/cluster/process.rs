@@ -1,7 +1,7 @@
-//! Processes by pid, guarded against the pid having passed to someone else.
+//! Processes by PID, safe against reuse of the PID by another process.
 //!
-//! A process is ours only if its start time and its command line are those that were written down. Nothing
-//! here signals a pid without looking first. A zombie counts as gone: it runs no more.
+//! A process is the recorded one only if its start time and its command line match the record. All
+//! signals are sent after this check. A zombie counts as ended.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -10,31 +10,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// `/proc/PID/stat` counts time in these; the kernel's interface fixes it at 100 a second.
+/// Clock ticks per second in `/proc/PID/stat`; the kernel interface fixes this at 100.
 const TICKS_PER_SECOND: f64 = 100.0;
 const POLL: Duration = Duration::from_millis(20);
 
-/// One process, for as long as it lives.
+/// Identifies one process, also after its PID was reused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
-    /// As the system numbers it.
     pub(crate) pid: u32,
-    /// Ticks from boot to its start, field 22 of its stat.
+    /// Ticks from boot to its start: field 22 of `/proc/PID/stat`.
     pub(crate) started_ticks: u64,
 }
 
-/// How a process came to its end.
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExitKind {
     /// It was not running.
     NotRunning,
-    /// It ended when asked.
+    /// It ended after SIGTERM.
     Stopped,
-    /// It had to be killed.
+    /// It was killed with SIGKILL.
     Killed,
 }
 
-/// What is needed from `/proc/PID/stat`.
+/// The fields of `/proc/PID/stat` that are used.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     state: char,
@@ -44,7 +43,8 @@ struct Stat {
     started_ticks: u64,
 }
 
-/// The program's name may hold spaces and brackets, so fields count from the last closing bracket.
+/// Parses `/proc/PID/stat`. The name of the program may contain spaces and brackets, so fields are
+/// counted from the last closing bracket.
 fn parse_stat(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -65,35 +65,35 @@ fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// The words of a command line as the kernel keeps it.
+/// The arguments in `/proc/PID/cmdline`.
 fn parse_cmdline(bytes: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     text.strip_suffix('\0').unwrap_or(&text).split('\0').map(str::to_owned).collect()
 }
 
 impl Identity {
-    /// Of a process that was just started. None if it is gone already.
+    /// The identity of a process that was just started. None if it has already ended.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Some(Self { pid, started_ticks: stat(pid)?.started_ticks })
     }
 
-    /// Whether it still runs, with the arguments `args` after its program's name.
+    /// Whether it still runs, with the arguments `args` after the name of its program.
     pub(crate) fn is_running(&self, args: &[String]) -> bool {
         let Some(stat) = stat(self.pid) else { return false };
         if stat.started_ticks != self.started_ticks {
             return false;
         }
         if matches!(stat.state, 'Z' | 'X') {
-            // The main thread can be a zombie while others still hold the process's files and ports.
+            // The main thread can be a zombie while others still have the files and ports open.
             return threads(self.pid) > 1;
         }
         let Ok(cmdline) = fs::read(format!("/proc/{}/cmdline", self.pid)) else { return false };
-        // For a moment at its start, and on its way out, it has no command line, but it has its files and
-        // ports; pid and start time say enough then.
+        // Directly after its start and while it exits, a process has no command line, but may have
+        // its files and ports. PID and start time are enough then.
         cmdline.is_empty() || parse_cmdline(&cmdline).get(1..).is_some_and(|words| words == args)
     }
 
-    /// Sends `signal`, if the process still is the one that was meant. False if it is not.
+    /// Sends `signal` if this process still runs. Returns false if it does not.
     pub(crate) fn signal(&self, args: &[String], signal: Signal) -> io::Result<bool> {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
         if !self.is_running(args) {
@@ -107,11 +107,12 @@ impl Identity {
     }
 }
 
-/// Ends every process: asks all first, then waits for up to `timeout`, then kills what is left.
+/// Stops all processes: sends SIGTERM to all, waits for up to `timeout`, then kills the remaining
+/// ones.
 pub(crate) fn end(processes: &[(&Identity, &[String])], timeout: Duration) -> io::Result<Vec<ExitKind>> {
     let mut asked = Vec::with_capacity(processes.len());
     for (identity, args) in processes {
-        // One that is stopped would not see the request before it continues.
+        // A stopped process gets SIGTERM only after SIGCONT.
         let alive = identity.signal(args, Signal::TERM)?;
         asked.push(alive && identity.signal(args, Signal::CONT).is_ok());
     }
@@ -135,30 +136,30 @@ pub(crate) fn end(processes: &[(&Identity, &[String])], timeout: Duration) -> io
     Ok(exits)
 }
 
-/// Processor time a process has used so far, in user and kernel.
+/// CPU time of a process so far, user and kernel.
 pub(crate) fn cpu_seconds(pid: u32) -> Option<f64> {
     Some(stat(pid)?.cpu_ticks as f64 / TICKS_PER_SECOND)
 }
 
-/// Processor time of a process and of those it left behind.
+/// CPU time of a process and of its ended children.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Times {
-    /// Who started it.
+    /// The PID of its parent.
     pub(crate) parent: u32,
-    /// Seconds of its own.
+    /// CPU seconds of the process itself.
     pub(crate) own: f64,
-    /// Seconds of its children that have ended and been waited for, and of theirs.
+    /// CPU seconds of its descendants that have ended and were waited for.
     pub(crate) reaped: f64,
 }
 
-/// Of one process; None if it is gone.
+/// The CPU times of one process; None if it has ended.
 pub(crate) fn times(pid: u32) -> Option<Times> {
     let stat = stat(pid)?;
     let seconds = |ticks: u64| ticks as f64 / TICKS_PER_SECOND;
     Some(Times { parent: stat.parent, own: seconds(stat.cpu_ticks), reaped: seconds(stat.reaped_ticks) })
 }
 
-/// Memory a process has resident, in bytes.
+/// The resident memory of a process in bytes.
 pub(crate) fn memory_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -173,7 +174,7 @@ mod tests {
     fn sleeper() -> (Child, Identity, Vec<String>) {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let identity = Identity::of(child.id()).unwrap();
-        // For a moment after its start it has no command line yet.
+        // Directly after its start it has no command line yet.
         while fs::read(format!("/proc/{}/cmdline", identity.pid)).unwrap().is_empty() {
             std::thread::yield_now();
         }
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn stat_is_read_past_a_hostile_name() {
+    fn stat_is_read_past_a_name_with_brackets() {
         let text = "42 (a) b (c d) S 1 42 42 0 -1 4194560 1 0 0 0 7 5 3 1 20 0 1 0 987 4096 1 0";
         let stat = Stat { state: 'S', parent: 1, cpu_ticks: 12, reaped_ticks: 4, started_ticks: 987 };
         assert_eq!(parse_stat(text), Some(stat));
@@ -212,7 +213,7 @@ mod tests {
         let (mut child, identity, args) = sleeper();
         assert!(identity.signal(&args, Signal::STOP).unwrap());
         assert_eq!(end(&[(&identity, &args)], Duration::from_secs(10)).unwrap(), [ExitKind::Stopped]);
-        // Not yet waited for: a zombie.
+        // The parent has not waited for it yet: it is a zombie.
         assert!(!identity.is_running(&args));
         child.wait().unwrap();
     }

@@ -1,5 +1,5 @@
-//! `cluster.json`: what runs in a state folder. Written after each start, aside and then renamed, so that
-//! `mrctl down` can clean up after any end of `mrctl up`.
+//! `cluster.json`: the daemons that run in a cluster folder. Every change replaces the file
+//! atomically, so that `mrctl down` can clean up however `mrctl up` ended.
 
 use super::process::{ExitKind, Identity, end};
 use anyhow::{Context, Result, bail};
@@ -15,27 +15,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long daemons get to end by themselves.
+/// How long daemons may take to stop before they are killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to wait for another mrctl that changes the same folder.
+/// How long to wait for another mrctl process that changes the same folder.
 const LOCK_WAIT: Duration = Duration::from_secs(20);
 
-/// What kind of daemon.
+/// The kind of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
-    /// Keeps the names.
     Namenode,
-    /// Keeps the blocks.
     Datanode,
-    /// Schedules the jobs.
     Jobtracker,
-    /// Runs the tasks.
     Tasktracker,
 }
 
 impl Kind {
-    /// The binary's file name.
+    /// The file name of the binary.
     pub(crate) fn program(self) -> &'static str {
         match self {
             Self::Namenode => "namenode",
@@ -46,46 +42,41 @@ impl Kind {
     }
 }
 
-/// One daemon: enough to find, signal and start it again.
+/// A record of one daemon, which suffices to find, signal and restart it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Daemon {
-    /// `namenode`, or the node's name.
+    /// `namenode`, `jobtracker`, or the name of the node.
     pub(crate) name: String,
-    /// Which binary.
     pub(crate) kind: Kind,
-    /// The process.
     #[serde(flatten)]
     pub(crate) identity: Identity,
-    /// `host:port` it serves on; empty until it does.
+    /// The `host:port` that it listens on; empty until it is ready.
     pub(crate) addr: String,
-    /// Its rack; empty for the namenode.
+    /// Its rack; empty for the masters.
     pub(crate) rack: String,
-    /// Its data folder.
     pub(crate) dir: PathBuf,
-    /// Its log file.
     pub(crate) log: PathBuf,
-    /// How long that was when it was started last.
+    /// The length of the log at the last start of the daemon.
     #[serde(default)]
     pub(crate) log_before: u64,
-    /// The file it writes when it serves.
+    /// The file that it writes when it is ready.
     pub(crate) ready_file: PathBuf,
-    /// Its arguments, without the binary's own name.
+    /// Its arguments, without the name of the binary.
     pub(crate) args: Vec<String>,
 }
 
 impl Daemon {
-    /// For people: `namenode`, or `node1's datanode`.
+    /// The name in messages: `namenode`, or `node1's datanode`.
     pub(crate) fn title(&self) -> String {
         let program = self.kind.program();
         if self.name == program { self.name.clone() } else { format!("{}'s {program}", self.name) }
     }
 
-    /// Whether its process still runs.
     pub(crate) fn is_running(&self) -> bool {
         self.identity.is_running(&self.args)
     }
 
-    /// Signals it; false if it does not run.
+    /// Sends a signal. Returns false if the process does not run.
     pub(crate) fn signal(&self, signal: Signal) -> Result<bool> {
         let pid = self.identity.pid;
         self.identity
@@ -94,25 +85,25 @@ impl Daemon {
     }
 }
 
-/// Everything that was started in one state folder.
+/// All daemons that were started in one cluster folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct ClusterState {
-    /// Where clients of the file system go.
+    /// The address of the NameNode.
     pub(crate) namenode: String,
-    /// Where clients with jobs go; empty if there is no JobTracker.
+    /// The address of the JobTracker; empty if there is none.
     #[serde(default)]
     pub(crate) jobtracker: String,
-    /// The namenode first, then the datanodes in order, the jobtracker, the tasktrackers in order.
+    /// In the order of their start: the NameNode, the DataNodes, the JobTracker, the TaskTrackers.
     pub(crate) daemons: Vec<Daemon>,
 }
 
 impl ClusterState {
-    /// Its file in `folder`.
+    /// The path of the state file in `folder`.
     pub(crate) fn path(folder: &Path) -> PathBuf {
         folder.join("cluster.json")
     }
 
-    /// What `folder` says runs there; None without a file.
+    /// The state of the cluster in `folder`; None if there is no file.
     pub(crate) fn load(folder: &Path) -> Result<Option<Self>> {
         let path = Self::path(folder);
         let text = match fs::read_to_string(&path) {
@@ -121,7 +112,10 @@ impl ClusterState {
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
         let state = serde_json::from_str(&text).with_context(|| {
-            format!("{} is damaged: end its daemons by hand, then remove it", path.display())
+            format!(
+                "{} is damaged: stop the daemons of this cluster by hand, then remove the file",
+                path.display()
+            )
         })?;
         Ok(Some(state))
     }
@@ -134,7 +128,7 @@ impl ClusterState {
         }
     }
 
-    /// Writes it, whole or not at all.
+    /// Replaces the file atomically.
     pub(crate) fn save(&self, folder: &Path) -> Result<()> {
         let path = Self::path(folder);
         let text = serde_json::to_string_pretty(self).expect("the state is plain data");
@@ -142,12 +136,11 @@ impl ClusterState {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// The daemons that run now.
     pub(crate) fn running(&self) -> impl Iterator<Item = &Daemon> {
         self.daemons.iter().filter(|daemon| daemon.is_running())
     }
 
-    /// What runs, in a few words: the masters and how many of the rest.
+    /// A short text about the running daemons: the masters, and the numbers of the others.
     pub(crate) fn describe_running(&self) -> Option<String> {
         let mut words: Vec<String> = Vec::new();
         for kind in [Kind::Namenode, Kind::Jobtracker, Kind::Datanode, Kind::Tasktracker] {
@@ -160,7 +153,7 @@ impl ClusterState {
         (!words.is_empty()).then(|| words.join(", "))
     }
 
-    /// The daemon called `name`; of several kinds on one node, the one of `kind`.
+    /// The daemon called `name`, which must be of `kind` if that is given.
     pub(crate) fn find(&mut self, name: &str, kind: Option<Kind>) -> Result<&mut Daemon> {
         let mut names: Vec<&str> = self.daemons.iter().map(|daemon| daemon.name.as_str()).collect();
         names.sort_unstable();
@@ -174,10 +167,10 @@ impl ClusterState {
         })
     }
 
-    /// Ends every daemon, the nodes asked before the namenode, and says what became of each.
+    /// Stops all daemons and returns how each ended.
     pub(crate) fn stop_all(&self) -> Result<Vec<(&Daemon, ExitKind)>> {
         let mut daemons: Vec<&Daemon> = self.daemons.iter().collect();
-        // Those that need others end before them.
+        // A daemon stops before the daemons that it depends on.
         daemons.sort_by_key(|daemon| match daemon.kind {
             Kind::Tasktracker => 0,
             Kind::Jobtracker => 1,
@@ -186,12 +179,12 @@ impl ClusterState {
         });
         let processes: Vec<_> =
             daemons.iter().map(|daemon| (&daemon.identity, daemon.args.as_slice())).collect();
-        let exits = end(&processes, STOP_TIMEOUT).context("cannot end a daemon of this cluster")?;
+        let exits = end(&processes, STOP_TIMEOUT).context("cannot stop a daemon of this cluster")?;
         Ok(daemons.into_iter().zip(exits).collect())
     }
 }
 
-/// Holds the folder against another mrctl that would change what runs there.
+/// Locks the folder against other mrctl processes that would change the running cluster.
 pub(crate) fn lock(folder: &Path) -> Result<FolderLock> {
     let deadline = Instant::now() + LOCK_WAIT;
     loop {
@@ -200,7 +193,7 @@ pub(crate) fn lock(folder: &Path) -> Result<FolderLock> {
                 std::thread::sleep(Duration::from_millis(50));
             }
             Err(LockError::InUse { path, holder }) => {
-                bail!("{} is being changed by {holder}: try again when it is done", path.display())
+                bail!("{} is in use by {holder}: try again when that has ended", path.display())
             }
             other => return Ok(other?),
         }
@@ -232,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_loads() {
+    fn saved_state_loads() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(ClusterState::load(folder.path()).unwrap(), None);
         assert!(ClusterState::require(folder.path()).is_err());
@@ -256,6 +249,6 @@ mod tests {
     fn stopping_a_gone_daemon_succeeds() {
         let state = state();
         assert_eq!(state.running().count(), 0);
-        assert!(state.stop_all().unwrap().iter().all(|(_, rng_of)| *rng_of == ExitKind::NotRunning));
+        assert!(state.stop_all().unwrap().iter().all(|(_, exit)| *exit == ExitKind::NotRunning));
     }
 }

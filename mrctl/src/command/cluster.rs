@@ -1,16 +1,17 @@
-//! `mrctl cluster`: the folder that a cluster of many machines begins with, and credentials for those who use it.
+//! `mrctl cluster`: creates the folder of a cluster on several machines, and credentials for its
+//! users.
 //!
 //! ```text
-//! DIR/fermata.toml       for all daemons, and for the admin
-//! DIR/hosts              which machine does what
+//! DIR/fermata.toml       settings for all daemons, and for the admin
+//! DIR/hosts              the machines and their roles
 //! DIR/formatted          the machines whose data folders have been created (`mrctl cluster up`)
-//! DIR/id                 marks the folders on machines as this cluster's
-//! DIR/secret             all keys of the cluster follow from it; stays here (without TLS: goes to all machines)
-//! DIR/ca/                the authority's own key; stays here
-//! DIR/security/          ca.pem, and for each role ROLE.pem and ROLE.keys; admin.pem; revoked
+//! DIR/id                 identifies the folders of this cluster on the machines
+//! DIR/secret             all keys of the cluster derive from it; copied only without TLS
+//! DIR/ca/                the private key of the certificate authority; not copied
+//! DIR/security/          ca.pem; ROLE.pem and ROLE.keys for each role; admin.pem; revoked
 //! ```
 //!
-//! Secrets are written once, readable by their owner alone, and never written over.
+//! Secrets are written once, readable only by their owner, and never overwritten.
 
 use super::{cluster_status, machines, membership, renew, revoke};
 use crate::{
@@ -29,7 +30,6 @@ use std::{
     time::Duration,
 };
 
-/// What there is to do.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum ClusterCommand {
     Init(Init),
@@ -47,10 +47,11 @@ pub(crate) enum ClusterCommand {
     Upgrade(machines::Upgrade),
 }
 
-/// Make a cluster's folder: configuration, authority, certificates, hosts
+/// Create the folder of a cluster: configuration, certificates, hosts file
 ///
-/// Nothing is started and nothing is copied: `mrctl cluster up` does that. By hand, each machine needs fermata.toml and, of
-/// the folder security, ca.pem and the files of the roles that it plays; docs/operate/security.md says which.
+/// This starts and copies nothing: `mrctl cluster up` does that. To install a machine by hand, copy
+/// fermata.toml and, from the folder security, ca.pem and the files of the roles of the machine
+/// (docs/operate/security.md lists them).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster init lab --master node1 --node node2 --node node3
@@ -59,57 +60,58 @@ pub(crate) enum ClusterCommand {
       --map-slots 8 --reduce-slots 4
   mrctl cluster init lab --master node1 --node node2 --settings disks.toml")]
 pub(crate) struct Init {
-    /// Folder to make
+    /// Folder to create
     dir: PathBuf,
-    /// Its name, in certificates [default: the folder's]
+    /// Name of the cluster, used in certificates [default: the name of the folder]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Machine of the namenode and the jobtracker, and its address if that is not its name
+    /// Machine of the namenode and the jobtracker, with its address if that differs from its name
     #[arg(long, value_name = "HOST[=ADDR]", default_value = "127.0.0.1", value_parser = machine)]
     master: Host,
-    /// A machine with a datanode and a tasktracker, and the rack it stands in; may be given again
+    /// Machine with a datanode and a tasktracker, with its rack; may be repeated
     #[arg(long, value_name = "HOST[=ADDR][@RACK]", value_parser = machine)]
     node: Vec<Host>,
-    /// No certificates: daemons and clients share a secret, and nothing is encrypted
+    /// No certificates: daemons and clients share a secret, and connections are not encrypted
     #[arg(long)]
     no_tls: bool,
-    /// Days that certificates of daemons last
+    /// Validity of the certificates of daemons, in days
     #[arg(long, value_name = "DAYS", default_value_t = 825, value_parser = clap::value_parser!(i64).range(1..=7300))]
     days: i64,
     /// Scheduling policy; `mrctl schedulers` lists them
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
-    /// Maps that each node runs at a time
+    /// Map slots of each node
     #[arg(long, value_name = "N")]
     map_slots: Option<u32>,
-    /// Reduces that each node runs at a time
+    /// Reduce slots of each node
     #[arg(long, value_name = "N")]
     reduce_slots: Option<u32>,
-    /// A fermata.toml with further settings, which are copied into the cluster's
+    /// File with further settings, in the format of fermata.toml
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
 }
 
-/// Make credentials for a user
+/// Create credentials for a user
 ///
-/// Writes a folder with a fermata.toml that finds them: the user copies it, and gives it to mrctl by --config.
+/// Creates a folder with the credentials and a fermata.toml that refers to them. The user copies
+/// the folder and passes the file to mrctl with --config.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster user ann --cluster lab --out ann-lab
   mrctl --config ann-lab/fermata.toml fs ls /")]
 pub(crate) struct User {
-    /// Whose
+    /// Name of the user
     name: String,
-    /// The cluster's folder, as made by `mrctl cluster init`
+    /// Folder of the cluster, as created by `mrctl cluster init`
     #[arg(long, value_name = "DIR")]
     cluster: PathBuf,
-    /// Folder to make
+    /// Folder to create
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// One who may do everything
+    /// Give the user the rights of an admin
     #[arg(long)]
     admin: bool,
-    /// Days that they last
+    /// Validity of the credentials, in days
     #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = clap::value_parser!(i64).range(1..=7300))]
     days: i64,
 }
@@ -134,14 +136,14 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<ExitCode> {
 
 fn make_folder(path: &Path) -> Result<()> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.with_context(|| format!("cannot make folder {}", path.display()))
+    made.with_context(|| format!("cannot create folder {}", path.display()))
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn is_taken(path: &Path) -> Result<bool> {
+fn is_not_empty(path: &Path) -> Result<bool> {
     match fs::read_dir(path) {
         Ok(mut entries) => Ok(entries.next().is_some()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
@@ -151,13 +153,13 @@ fn is_taken(path: &Path) -> Result<bool> {
 
 fn init(args: &Init) -> Result<ExitCode> {
     let dir = &args.dir;
-    if is_taken(dir)? {
-        bail!("{} is not empty: a cluster is made once; choose another folder", dir.display());
+    if is_not_empty(dir)? {
+        bail!("{} is not empty: choose another folder for the new cluster", dir.display());
     }
     let of_folder = || dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(of_folder);
     check_name(&name).map_err(|error| Usage(format!("cluster {error}")))?;
-    // Before anything is made.
+    // Check all arguments before anything is created.
     let machines = hosts(args);
     Hosts::parse(&machines).map_err(|(_, why)| Usage(why))?;
     let settings = settings(args)?;
@@ -170,23 +172,24 @@ fn init(args: &Init) -> Result<ExitCode> {
     }
     write(&dir.join("hosts"), &machines)?;
     write(&dir.join("fermata.toml"), &settings)?;
-    output::line(format!("made the cluster {name} in {}", dir.display()))?;
+    output::line(format!("created cluster {name} in {}", dir.display()))?;
     let how = if args.no_tls {
-        "a secret that daemons and clients share; what goes over the network can be read there"
+        "a secret that daemons and clients share; network traffic is not encrypted"
     } else {
-        "certificates of its own authority; TLS on every connection"
+        "certificates from its own authority; TLS on every connection"
     };
-    output::line(format!("  who calls is proved by {how}"))?;
+    output::line(format!("  callers are authenticated by {how}"))?;
     output::line(format!("  settings: {}", dir.join("fermata.toml").display()))?;
-    output::line(format!("  start it: mrctl cluster up --cluster {}", output::shell(dir)))?;
+    output::line(format!("  to start it: mrctl cluster up --cluster {}", output::shell(dir)))?;
     output::line(format!(
-        "  more users: mrctl cluster user NAME --cluster {} --out FOLDER",
+        "  to add a user: mrctl cluster user NAME --cluster {} --out FOLDER",
         output::shell(dir)
     ))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the folders `ca` and `security` in `dir`, with an authority of the cluster's own and what each role needs.
+/// Creates the folders `ca` and `security` in `dir`, with a new certificate authority and the
+/// certificate and keys of each role.
 pub(crate) fn certify(dir: &Path, name: &str, secret: &str, days: i64) -> Result<()> {
     let (own, public) = (dir.join("ca"), dir.join("security"));
     make_folder(&own)?;
@@ -219,11 +222,11 @@ fn hosts(args: &Init) -> String {
     [about.to_owned()].into_iter().chain([&master].into_iter().chain(&args.node).map(Host::line)).collect()
 }
 
-/// What `init` decides by itself, and no file may set.
+/// Settings that `init` determines. A file of `--settings` may not contain them.
 const FIXED: [&str; 5] =
     ["cluster.namenode", "cluster.jobtracker", "security.dir", "security.identity", "security.secret"];
 
-/// The settings of the cluster: its own, those of the file, those of flags.
+/// The settings of the cluster: those of `init`, then those of `--settings`, then those of flags.
 fn settings(args: &Init) -> Result<String> {
     let usage = |error: daemon::config::ConfigError| Usage(error.to_string());
     let mut text = own_settings(args);
@@ -245,9 +248,9 @@ fn settings(args: &Init) -> Result<String> {
     Ok(text + GROUPS)
 }
 
-const GROUPS: &str = "\n# The users in each group; the NameNode goes by them.\n# [security.groups]\n# research = [\"ann\", \"bob\"]\n";
+const GROUPS: &str = "\n# The users of each group, for file permissions.\n# [security.groups]\n# research = [\"ann\", \"bob\"]\n";
 
-/// Only what differs from the defaults. On one machine loopback will do.
+/// Only settings that differ from the defaults. A cluster on one machine listens on loopback only.
 fn own_settings(args: &Init) -> String {
     let master = &args.master.addr;
     let alone = master == "127.0.0.1" && args.node.is_empty();
@@ -262,7 +265,8 @@ fn own_settings(args: &Init) -> String {
     )
 }
 
-/// Names that things of the cluster's own belong to: daemons by their role, the file system's first owner, the first admin.
+/// Names that users may not have: daemons are identified by the name of their role, `fermata` and
+/// `root` own files, and `admin` is the first admin.
 pub(super) fn is_reserved(name: &str, admin: bool) -> bool {
     let of_cluster =
         ["fermata", "root"].contains(&name) || Role::DAEMONS.iter().any(|role| role.name() == name);
@@ -272,17 +276,20 @@ pub(super) fn is_reserved(name: &str, admin: bool) -> bool {
 fn user(args: &User) -> Result<ExitCode> {
     check_name(&args.name).map_err(|error| Usage(error.to_string()))?;
     if is_reserved(&args.name, args.admin) {
-        bail!(Usage(format!("{} is not for people: files of the cluster's own belong to it", args.name)));
+        bail!(Usage(format!(
+            "{} is a reserved name: it identifies a part of the cluster; choose another name",
+            args.name
+        )));
     }
     let file = args.cluster.join("fermata.toml");
     crate::trust::folder(&args.cluster)?;
     let config = Config::load(Some(&file))?;
-    if is_taken(&args.out)? {
+    if is_not_empty(&args.out)? {
         bail!("{} is not empty: choose another folder", args.out.display());
     }
     if Revocations::read(&args.cluster.join(revoked_list(&args.cluster)))?.names.contains(&args.name) {
         bail!(
-            "{0} is revoked: choose another name, or let {0} in again with mrctl cluster revoke {0} --undo",
+            "{0} is revoked: choose another name, or undo that with `mrctl cluster revoke {0} --undo`",
             args.name
         );
     }
@@ -313,7 +320,7 @@ fn user(args: &User) -> Result<ExitCode> {
     );
     write(&args.out.join("fermata.toml"), &text)?;
     output::line(format!(
-        "made credentials of {role} {name} in {}, for {}",
+        "created credentials of {role} {name} in {}, valid for {}",
         args.out.display(),
         output::count(args.days.unsigned_abs(), "day")
     ))?;

@@ -1,7 +1,7 @@
-//! `mrctl cluster status`: which daemons run where, and whether they do what they are there for.
+//! `mrctl cluster status`: which daemons run on which machine, and whether they work.
 //!
-//! A process that is there may still be of no use. So masters are asked whether they answer, and what they have heard of
-//! the nodes; nobody waits long for either.
+//! A running process may still not work. Therefore this command also queries the masters, with a
+//! short timeout, and shows the state in which they have each node.
 
 use super::machines::{describe, exit};
 use crate::{
@@ -12,23 +12,22 @@ use crate::{
 use anyhow::Result;
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
-/// A master has this long to answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Said of one that nobody has to worry about.
-const HEALTHY_STATES: [&str; 4] = ["answers", "live", "draining", "drained"];
+/// States reported by masters that need no attention.
+const HEALTHY_STATES: [&str; 4] = ["up", "live", "draining", "drained"];
 
 impl DaemonStatus {
-    /// Whether it runs and does what it is there for, as far as anybody has looked.
+    /// Whether the daemon runs, and its master, if it was queried, reports a healthy state.
     pub(crate) fn is_healthy(&self) -> bool {
         let reported = self.reported.as_deref();
         self.state == "running" && reported.is_none_or(|reported| HEALTHY_STATES.contains(&reported))
     }
 }
 
-/// Nodes and what a master has heard of them; or why it does not answer.
+/// The state of each node as a master reports it, or the error if the master is unreachable.
 type Nodes = Result<BTreeMap<String, String>, String>;
 
-/// What the masters say.
+/// The answers of both masters.
 pub(super) struct MasterReports {
     namenode: Nodes,
     jobtracker: Nodes,
@@ -45,8 +44,8 @@ impl MasterReports {
     pub(super) async fn query(target: &Target) -> Self {
         let files = async {
             let report = target.connect().await?.report().await?;
-            let word = |state| format!("{state:?}").to_lowercase();
-            Ok(report.nodes.into_iter().map(|one| (one.address.node, word(one.state))).collect())
+            let lower = |state| format!("{state:?}").to_lowercase();
+            Ok(report.nodes.into_iter().map(|one| (one.address.node, lower(one.state))).collect())
         };
         let jobs = async {
             let trackers = target.jobtracker().await?.trackers().await?;
@@ -56,13 +55,13 @@ impl MasterReports {
         Self { namenode, jobtracker }
     }
 
-    /// Masters that do not answer, and why.
+    /// The masters that are unreachable, with the error.
     pub(super) fn unreachable(&self) -> impl Iterator<Item = (&'static str, &String)> {
         let both = [("namenode", &self.namenode), ("jobtracker", &self.jobtracker)];
         both.into_iter().filter_map(|(name, nodes)| Some((name, nodes.as_ref().err()?)))
     }
 
-    /// Puts what is said of the daemons of a machine beside how they stand.
+    /// Adds the state that the masters report to the status of each running daemon of a machine.
     fn merge_into(&self, node: &str, statuses: &mut [DaemonStatus]) {
         for one in statuses.iter_mut().filter(|one| one.state == "running") {
             let of_node = |nodes: &Nodes, by: &str| {
@@ -71,7 +70,7 @@ impl MasterReports {
                 Some(reported.unwrap_or_else(|| format!("the {by} does not know it")))
             };
             let of_master = |nodes: &Nodes| match nodes {
-                Ok(_) => "answers".to_owned(),
+                Ok(_) => "up".to_owned(),
                 Err(why) => format!("does not answer: {why}"),
             };
             one.reported = match one.daemon.as_str() {
@@ -84,7 +83,7 @@ impl MasterReports {
     }
 }
 
-/// Show which daemons run where, and whether their masters hear of them
+/// Show which daemons run on which machine, and the state their masters report
 #[derive(Debug, clap::Args)]
 pub(crate) struct Status {
     #[command(flatten)]
@@ -102,10 +101,10 @@ pub(crate) async fn status(args: &Status) -> Result<ExitCode> {
         machine.host.part == Part::Master && result.as_ref().is_ok_and(runs)
     });
     if any_master {
-        let word = MasterReports::query(&fleet.target()).await;
+        let reports = MasterReports::query(&fleet.target()).await;
         for (machine, result) in &mut results {
             if let Ok(statuses) = result {
-                word.merge_into(&machine.host.name, statuses);
+                reports.merge_into(&machine.host.name, statuses);
             }
         }
     }
@@ -153,27 +152,28 @@ mod tests {
     #[test]
     fn silent_process_is_unhealthy() {
         let reported = |state: &str| Ok(BTreeMap::from([("n1".to_owned(), state.to_owned())]));
-        let word = MasterReports { namenode: reported("dead"), jobtracker: reported("live") };
+        let reports = MasterReports { namenode: reported("dead"), jobtracker: reported("live") };
         let mut both = [running("datanode"), running("tasktracker")];
-        word.merge_into("n1", &mut both);
+        reports.merge_into("n1", &mut both);
         assert_eq!(both.clone().map(|one| one.is_healthy()), [false, true]);
-        word.merge_into("n2", &mut both);
+        reports.merge_into("n2", &mut both);
         assert_eq!(both[1].reported.as_deref(), Some("the jobtracker does not know it"));
         assert!(!both[1].is_healthy());
 
-        // Of nodes nothing is known while their master is silent; the master itself is not well.
-        let word =
+        // If a master is unreachable, the state of its nodes is unknown and only the master is
+        // unhealthy.
+        let reports =
             MasterReports { namenode: Err("no answer after 5 s".into()), jobtracker: reported("live") };
         let mut all = [running("namenode"), running("jobtracker")];
-        word.merge_into("m", &mut all);
+        reports.merge_into("m", &mut all);
         assert_eq!(all.clone().map(|one| one.is_healthy()), [false, true]);
         let mut node = [running("datanode")];
-        word.merge_into("n1", &mut node);
+        reports.merge_into("n1", &mut node);
         assert!(node[0].is_healthy() && node[0].reported.is_none());
-        assert_eq!(word.unreachable().map(|(name, _)| name).collect::<Vec<_>>(), ["namenode"]);
+        assert_eq!(reports.unreachable().map(|(name, _)| name).collect::<Vec<_>>(), ["namenode"]);
 
         let mut frozen = [DaemonStatus { state: "frozen".into(), ..running("datanode") }];
-        word.merge_into("n1", &mut frozen);
+        reports.merge_into("n1", &mut frozen);
         assert!(!frozen[0].is_healthy());
     }
 }

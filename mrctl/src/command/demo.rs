@@ -1,5 +1,6 @@
-//! `mrctl demo`: put a text in, count its words, kill a node, read every byte back, watch it heal. Its folder and its
-//! processes are gone when it ends, however it ends short of SIGKILL.
+//! `mrctl demo`: stores a text, counts its words, kills a DataNode, reads all bytes back, and waits
+//! for the repair. It removes its folder and processes at the end, also after an error or an
+//! interrupt.
 
 use crate::{
     cluster::{Kind, Launch, Layout, Overrides, temporary},
@@ -36,30 +37,32 @@ const WORDS: [&str; 16] = [
     "on", "with", "music",
 ];
 
-/// See it work, in less than a minute; leaves nothing behind
+/// Run a demonstration of less than a minute, then remove all of it
 ///
-/// Starts three nodes, counts the words of a text, kills a datanode, reads every byte back and watches the cluster heal.
+/// Starts three nodes, counts the words of a text, kills a DataNode, reads all bytes back, and
+/// waits until the cluster has repaired the lost replicas.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl demo")]
 pub(crate) struct Args {}
 
 pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
-    // Dropped after the cluster inside `show`, so that no daemon loses its folder while it runs.
+    // The cluster, which `show` owns, is dropped before the folder, so that no daemon loses its
+    // folder while it runs.
     let folder = temporary(&std::env::temp_dir(), "fermata-demo-")?;
     tokio::select! {
         result = show(folder.path()) => result?,
         () = super::end_signal() => {
-            eprintln!("mrctl: interrupted; the demo's processes and files are removed");
+            eprintln!("mrctl: interrupted: the processes and files of the demonstration are removed");
             return Ok(ExitCode::FAILURE);
         }
     }
-    folder.close().context("cannot remove the demo's folder")?;
-    output::line("\nEverything is stopped and removed. To go on:")?;
-    output::line("  mrctl up --detach               a cluster that stays, in ./.fermata")?;
-    output::line("  mrctl fs put FILE /FILE         your own data")?;
+    folder.close().context("cannot remove the folder of the demonstration")?;
+    output::line("\nThe cluster is stopped and removed. Next steps:")?;
+    output::line("  mrctl up --detach               start a cluster in ./.fermata")?;
+    output::line("  mrctl fs put FILE /FILE         store a file of yours")?;
     output::line("  mrctl submit wordcount --input /FILE --output /counts")?;
-    output::line("  mrctl chaos kill node2          break it; noticed after ten seconds, then")?;
-    output::line("  mrctl fs fsck --wait 60s        watches it heal")?;
+    output::line("  mrctl chaos kill node2          kill a node; the cluster notices after ten seconds")?;
+    output::line("  mrctl fs fsck --wait 60s        wait until the replicas are repaired")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -107,13 +110,16 @@ async fn show(folder: &Path) -> Result<()> {
 
     let since = Instant::now();
     let after = hash(&client, &path).await?;
-    ensure!(before == after, "read back other bytes than were put: sha256 {after} for {before}");
+    ensure!(
+        before == after,
+        "the file read back differs from the file stored: sha256 {after}, expected {before}"
+    );
     steps.done(since, "read it back from the other nodes: the same sha256")?;
 
     let since = Instant::now();
     heal(&client).await?;
-    let whole = output::millis(killed.elapsed());
-    steps.done(since, format!("every block has 2 replicas again, {whole} after the kill"))?;
+    let healed_after = output::millis(killed.elapsed());
+    steps.done(since, format!("every block has 2 replicas again, {healed_after} after the kill"))?;
     output::line(format!("   replicas: {}", spread(&client).await?))?;
 
     let since = Instant::now();
@@ -121,7 +127,7 @@ async fn show(folder: &Path) -> Result<()> {
     steps.done(since, "stopped everything")
 }
 
-/// Runs wordcount over the text: what ran where, and the ten most frequent words.
+/// Runs wordcount on the text and prints the tasks of each node and the ten most frequent words.
 async fn count_words(launch: &Launch, client: &Client, steps: &mut Steps) -> Result<()> {
     let since = Instant::now();
     let tracker = JobTracker::connect(&launch.state.jobtracker, None, launch.credentials()?).await?;
@@ -162,7 +168,7 @@ async fn count_words(launch: &Launch, client: &Client, steps: &mut Steps) -> Res
     output::line(format!("   most frequent: {}", top.join(", ")))
 }
 
-/// A cluster that notices a death within two seconds instead of ten.
+/// A cluster that detects a dead node within two seconds instead of ten.
 fn layout(folder: &Path) -> Result<Layout> {
     let overrides = Overrides {
         nodes: Some(3),
@@ -179,7 +185,7 @@ fn layout(folder: &Path) -> Result<Layout> {
     Ok(layout)
 }
 
-/// Writes lines of words; the hash of it all, in hex.
+/// Writes lines of words and returns the SHA-256 hash of the file in hex.
 fn write_text(path: &Path, bytes: u64) -> Result<String> {
     let failed = || format!("cannot write {}", path.display());
     let mut file = BufWriter::new(File::create(path).with_context(failed)?);
@@ -216,7 +222,7 @@ async fn hash(client: &Client, path: &DfsPath) -> Result<String> {
     Ok(hex(&hash.finalize()))
 }
 
-/// Replicas by node.
+/// The number of replicas and the state of each node.
 async fn spread(client: &Client) -> Result<String> {
     let nodes = client.report().await?.nodes;
     let parts: Vec<String> = nodes
@@ -229,7 +235,8 @@ async fn spread(client: &Client) -> Result<String> {
     Ok(parts.join(", "))
 }
 
-/// Waits until the death was noticed, then until it is repaired. Before the first, all looks healthy.
+/// Waits until the NameNode counts the node as dead, then until all blocks are repaired. Without
+/// the first wait, the file system would still look healthy.
 async fn heal(client: &Client) -> Result<()> {
     let deadline = Instant::now() + HEAL;
     loop {
@@ -252,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_has_the_length_and_the_hash_it_says() {
+    fn text_has_the_requested_length_and_the_returned_hash() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text");
         let hash = write_text(&path, 100_001).unwrap();

@@ -1,4 +1,4 @@
-//! `mrctl down`: nothing of the cluster keeps running, its data stays unless told otherwise.
+//! `mrctl down`: stops all daemons of a local cluster. The data stays, except with `--purge`.
 
 use crate::{
     cluster::{ClusterState, ExitKind, lock, remove_elsewhere},
@@ -15,22 +15,21 @@ use std::{
 
 /// Stop the cluster that `mrctl up` started
 ///
-/// Each daemon gets ten seconds to end by itself. The data stays, unless --purge.
+/// A daemon that does not stop within ten seconds is killed. The data stays, except with --purge.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl down\n  mrctl down --purge             and remove its data")]
+#[command(after_help = "Examples:\n  mrctl down\n  mrctl down --purge             also remove its data")]
 pub(crate) struct Args {
-    /// Folder of the cluster [default: the nearest .fermata upwards]
+    /// Folder of the cluster [default: .fermata here or in the nearest parent folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Remove the folder's data, logs and configuration too
+    /// Also remove data, logs and configuration
     #[arg(long)]
     purge: bool,
-    /// Print what was stopped as JSON
+    /// Print the stopped daemons as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What `--json` prints.
 #[derive(Debug, Serialize)]
 struct Stopped {
     folder: PathBuf,
@@ -43,18 +42,18 @@ struct Ended {
     name: String,
     kind: &'static str,
     pid: u32,
-    /// `stopped`, `killed` (it did not stop in time) or `gone` (it was not running).
+    /// `stopped`, `killed` (after the timeout) or `gone` (was not running).
     result: &'static str,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let folder = state_folder(args.dir.as_deref())?;
-    let mut with_params = Stopped { folder: folder.clone(), daemons: Vec::new(), purged: args.purge };
+    let mut report = Stopped { folder: folder.clone(), daemons: Vec::new(), purged: args.purge };
     let print_status = |text: String| if args.json { Ok(()) } else { output::line(text) };
     if !folder.is_dir() {
         print_status(format!("nothing is running: there is no folder {}", folder.display()))?;
         return if args.json {
-            output::json(&with_params).map(|()| ExitCode::SUCCESS)
+            output::json(&report).map(|()| ExitCode::SUCCESS)
         } else {
             Ok(ExitCode::SUCCESS)
         };
@@ -62,7 +61,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let locked = lock(&folder)?;
     match ClusterState::load(&folder)? {
         None => print_status(format!("nothing is running in {}", folder.display()))?,
-        Some(state) => with_params.daemons = stop(&folder, &state, &print_status)?,
+        Some(state) => report.daemons = stop(&folder, &state, &print_status)?,
     }
     if args.purge {
         purge(&folder)?;
@@ -70,10 +69,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     }
     drop(locked);
     if args.json {
-        output::json(&with_params)?;
+        output::json(&report)?;
     }
     if args.purge {
-        // Only if nothing else is in it: what we did not make stays.
+        // Fails if the folder contains files that mrctl has not created; those stay.
         let _ = fs::remove_file(folder.join("LOCK"));
         let _ = fs::remove_dir(&folder);
     }
@@ -86,9 +85,9 @@ fn stop(
     print_status: &impl Fn(String) -> Result<()>,
 ) -> Result<Vec<Ended>> {
     let mut ended = Vec::new();
-    for (daemon, rng_of) in state.stop_all()? {
+    for (daemon, exit) in state.stop_all()? {
         let (name, pid) = (daemon.title(), daemon.identity.pid);
-        let (result, line) = match rng_of {
+        let (result, line) = match exit {
             ExitKind::NotRunning => ("gone", format!("{name} (pid {pid}) was not running")),
             ExitKind::Stopped => ("stopped", format!("stopped {name} (pid {pid})")),
             ExitKind::Killed => ("killed", format!("killed {name} (pid {pid}): it did not stop in time")),
@@ -104,13 +103,13 @@ fn stop(
     Ok(ended)
 }
 
-/// Removes what `mrctl up` made, by name, and nothing else: the folder may have been given by mistake.
+/// Removes only what `mrctl up` has created, by name: `--dir` may be the wrong folder.
 fn purge(folder: &Path) -> Result<()> {
     remove_elsewhere(folder)?;
     for part in ["data", "tasks", "logs", "run"] {
         let path = folder.join(part);
         if path.is_dir() {
-            // Tasks have left there what they liked.
+            // Tasks may have left any files there, so this needs the careful removal.
             daemon::tree::remove(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }

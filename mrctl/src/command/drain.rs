@@ -1,5 +1,6 @@
-//! `mrctl drain`: empties a node, its datanode and its tasktracker. The namenode and the jobtracker do the work and
-//! remember it; this watches, and asks for nothing again: whoever cancels is not overruled.
+//! `mrctl drain`: drains a node, that is, its DataNode and its TaskTracker. The NameNode and the
+//! JobTracker do the work and record the drain. This command starts the drain once and then only
+//! watches it, so that it does not undo a cancellation by another user.
 
 mod text;
 
@@ -18,20 +19,21 @@ use std::{
 };
 
 const POLL: Duration = Duration::from_millis(250);
-/// A shortage of nodes that lasts for this long is no passing one.
+/// A shortage of nodes that lasts this long counts as permanent.
 const STUCK_FOR: Duration = Duration::from_secs(10);
-/// What still runs at the deadline is killed, which takes a moment.
+/// After the deadline, wait this long for the kill of the remaining attempts.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Empty a node so that it can be stopped
+/// Move all work and data off a node so that it can be stopped
 ///
-/// Its blocks are copied to other nodes: it is drained when each has all its replicas on nodes that stay. Its maps end
-/// where they stand and its reduces pause, to continue elsewhere; what jobs still need of the map output and the paused
-/// states on its disks is copied to other trackers. Nothing is lost by that; what can neither end nor pause (a map of a
-/// whole file) may continue until the deadline, and is then killed.
+/// Its blocks are copied to other nodes. Its maps are split and its reduces are paused; they
+/// continue on other nodes. Map output and checkpoints on its disks that jobs still need are copied
+/// to other trackers. No work is lost by that. An attempt that can neither be split nor paused
+/// (such as a map of a file that is not splittable) may run until the deadline and is then killed.
 ///
-/// Until the deadline this shows what is left; after it, or where too few nodes stay for ten seconds, it says what is in
-/// the way, the drain goes on by itself, and the exit code is 1.
+/// The command shows what is left to do until the node is drained. At the deadline, or if there
+/// have been too few other nodes for ten seconds, it prints the reason and exits with code 1; the
+/// drain itself continues.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl drain node2                  wait until node2 can be stopped\n  \
@@ -40,18 +42,18 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Args {
     /// Name of the node, as `mrctl nodes` shows it
     pub(crate) node: String,
-    /// How long to wait, and how long what cannot be conserved may run
+    /// How long to wait, and how long attempts that cannot be saved may run
     #[arg(long, value_name = "TIME", default_value = "120s")]
     deadline: Period,
-    /// Use the node again, whether drained or only on the way
+    /// Use the node again, whether it is drained or still draining
     #[arg(long, conflicts_with = "deadline")]
     pub(crate) cancel: bool,
-    /// As JSON, at the end
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// How far both halves of a node are; a half that it has not is none.
+/// The progress of a drain: of the DataNode and of the tracker, if the node has them.
 #[derive(Debug, Clone, Serialize)]
 struct Drained<'a> {
     node: &'a str,
@@ -69,23 +71,23 @@ impl Drained<'_> {
         self.tracker.as_ref().is_none_or(|status| states.contains(&status.state.as_str()))
     }
 
-    /// Whether it can be stopped.
+    /// Whether the node can be stopped.
     fn is_done(&self) -> bool {
         self.datanode_is(&[NodeState::Drained]) && self.tracker_is(&["drained", "lost"])
     }
 
-    /// Whether there is nothing to wait for: a dead node holds nothing that could be copied.
+    /// Whether the wait has ended. A dead DataNode counts: no block can be copied from it.
     fn is_over(&self) -> bool {
         self.datanode_is(&[NodeState::Drained, NodeState::Dead]) && self.tracker_is(&["drained", "lost"])
     }
 
-    /// Whether somebody else has it used again.
+    /// Whether the drain was cancelled.
     fn is_cancelled(&self) -> bool {
         let datanode = self.datanode.as_ref().is_some_and(|status| status.state == NodeState::Live);
         datanode || self.tracker.as_ref().is_some_and(|status| status.state == "live")
     }
 
-    /// What is left, as one number.
+    /// Blocks, attempts, map outputs and checkpoints that are left, as one number.
     fn left(&self) -> u64 {
         let tracker = self.tracker.as_ref().map_or(0, |status| {
             status.maps_running + status.reduces_running + status.outputs + status.checkpoints
@@ -93,12 +95,12 @@ impl Drained<'_> {
         self.datanode.as_ref().map_or(0, |status| status.blocks_left) + u64::from(tracker)
     }
 
-    fn has_running_daemon(&self) -> bool {
+    fn has_running_attempts(&self) -> bool {
         self.tracker.as_ref().is_some_and(|status| status.maps_running + status.reduces_running > 0)
     }
 }
 
-/// The halves of a node that are there.
+/// Connections to the masters that have a part of this node: a DataNode, a tracker, or both.
 struct Node<'a> {
     name: &'a str,
     files: Option<Client>,
@@ -132,7 +134,8 @@ impl<'a> Node<'a> {
         Ok(found)
     }
 
-    /// A drain that one half refuses leaves no mark on the other.
+    /// Starts the drain of both parts. If the JobTracker refuses, the drain of the DataNode is
+    /// undone.
     async fn begin(&self, before: &Drained<'_>, within: Duration) -> Result<()> {
         if let Some(files) = &self.files {
             files.drain(self.name, false).await?;
@@ -181,11 +184,11 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         }
     };
     if args.json {
-        let with_params =
+        let more =
             serde_json::json!({ "took_ms": started.elapsed().as_millis() as u64, "before": before.tracker });
-        output::json(&text::DrainJson { status: &after, more: with_params })?;
+        output::json(&text::DrainJson { status: &after, more })?;
     } else if args.cancel {
-        let was = if before.is_cancelled() { "was in use already" } else { "is in use again" };
+        let was = if before.is_cancelled() { "was not draining" } else { "is in use again" };
         output::line(format!("{} {was}", args.node))?;
     } else {
         if let Some(tracker) = &after.tracker {
@@ -203,14 +206,14 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Since when every look has found too few nodes: one that starts again is back soon.
+/// Since when every poll has found too few nodes. A node that restarts ends the shortage.
 #[derive(Debug, Default)]
 struct Stuck {
     since: Option<Instant>,
 }
 
 impl Stuck {
-    /// What one look has found; whether there is no use in further ones.
+    /// Takes the result of one poll. Returns whether the shortage counts as permanent.
     fn is_permanent(&mut self, stuck: bool, now: Instant) -> bool {
         if !stuck {
             self.since = None;
@@ -231,9 +234,9 @@ async fn watch<'a>(node: &Node<'a>, args: &Args, started: Instant) -> Result<Dra
     };
     let in_time = |status: &Drained<'_>| {
         let late = started.elapsed().saturating_sub(args.deadline.0);
-        // Whoever is silent is not killed by a word.
-        let heard = !status.tracker_is(&["suspect", "awaited"]) || status.tracker.is_none();
-        late.is_zero() || (heard && status.has_running_daemon() && late < KILL_TIMEOUT)
+        // The kill at the deadline does not reach a tracker without heartbeats: do not wait for it.
+        let reachable = !status.tracker_is(&["suspect", "awaited"]) || status.tracker.is_none();
+        late.is_zero() || (reachable && status.has_running_attempts() && late < KILL_TIMEOUT)
     };
     while !over(&status) && in_time(&status) {
         tokio::time::sleep(POLL.min(args.deadline.0)).await;

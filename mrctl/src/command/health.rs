@@ -1,4 +1,4 @@
-//! `mrctl health`: whether a master serves, for supervisors that know exit codes only.
+//! `mrctl health`: whether a master serves, as an exit code for process supervisors.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
@@ -17,26 +17,27 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-/// Ask a master whether it serves
+/// Check whether a master serves
 ///
-/// Calls its gRPC health service, of a closed cluster with the keys of its own role if they are here, as they are for probes
-/// in the master's own pod, else with yours. Exit code 0 if it serves, 1 if not.
+/// Calls the gRPC health service of the master. In a closed cluster, the call uses the keys of the
+/// master's role if they are in the security folder (as in the pod of the master), else your
+/// credentials. Exit code 0 if the master serves, 1 if not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl health namenode\n  \
     mrctl --config /etc/fermata/fermata.toml health jobtracker --within 2s")]
 pub(crate) struct Args {
-    /// Which
+    /// Master to check
     #[arg(value_enum)]
     master: Master,
-    /// How long to wait for its answer
+    /// How long to wait for the answer
     #[arg(long, value_name = "TIME", default_value = "3s")]
     within: Period,
-    /// As JSON: one value
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Daemons that are called by gRPC.
+/// The daemons with a gRPC service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Master {
     Namenode,
@@ -57,7 +58,7 @@ struct Answer<'a> {
     daemon: &'a str,
     addr: &'a str,
     serves: bool,
-    /// Only the NameNode's: changes are refused.
+    /// Only for the NameNode: whether it is in safemode and refuses changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     safemode: Option<bool>,
 }

@@ -1,6 +1,7 @@
-//! `mrctl cluster up` and what follows it: the daemons of a cluster on its machines.
+//! `mrctl cluster up`, `down`, `restart`, `logs` and `upgrade`: the daemons of a cluster on its
+//! machines.
 //!
-//! Every command may be given again: what is done already is left as it is.
+//! Every command can be repeated: steps that are already done are skipped.
 
 use super::cluster_status::MasterReports;
 use crate::{
@@ -14,10 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A node that was started again has this long to be counted on.
+/// After a restart, a node must be live for both masters within this time.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Does something on every machine at once, and prints a line for each in their order; what came of it, and how many failed.
+/// Runs `action` on all machines in parallel and prints one line per machine, in their order.
+/// Returns the results and the number of failures.
 pub(super) fn on_each<'a, T: Send>(
     machines: impl IntoIterator<Item = &'a Machine>,
     action: impl Fn(&Machine) -> Result<T> + Sync,
@@ -26,7 +28,7 @@ pub(super) fn on_each<'a, T: Send>(
     let results = on_all(machines, action, |machine, result| {
         let name = &machine.host.name;
         match result {
-            // Who does not read what it says does not stop what it does.
+            // A closed standard output must not stop the action.
             Ok(done) => drop(output::line(format!("{name}: {}", text(machine, done)))),
             Err(error) => eprintln!("mrctl: {name}: {}", output::chain(error)),
         }
@@ -35,13 +37,13 @@ pub(super) fn on_each<'a, T: Send>(
     (results, failed)
 }
 
-/// The machines of which something came.
+/// The names of the machines whose action succeeded.
 pub(super) fn succeeded<'a, T>(results: &[(&'a Machine, Result<T>)]) -> Vec<&'a str> {
     let well = results.iter().filter(|(_, result)| result.is_ok());
     well.map(|(machine, _)| machine.host.name.as_str()).collect()
 }
 
-/// What was copied, and how the daemons stand.
+/// What was copied, and the state of the daemons.
 pub(super) fn installed(machine: &Machine, (copied, statuses): &(&str, Vec<DaemonStatus>)) -> String {
     format!("{copied}; {}", describe(machine, statuses))
 }
@@ -50,7 +52,7 @@ pub(super) fn exit(failed: usize) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// How the daemons of a machine stand, and what to do about it.
+/// The state of the daemons of a machine, and advice.
 pub(super) fn describe(machine: &Machine, statuses: &[DaemonStatus]) -> String {
     let one = |one: &DaemonStatus| {
         let about = match (one.pid, &one.addr) {
@@ -58,7 +60,7 @@ pub(super) fn describe(machine: &Machine, statuses: &[DaemonStatus]) -> String {
             (Some(pid), None) => format!(" (pid {pid})"),
             _ => String::new(),
         };
-        let usual = |reported: &&String| one.is_healthy() && ["answers", "live"].contains(&reported.as_str());
+        let usual = |reported: &&String| one.is_healthy() && ["up", "live"].contains(&reported.as_str());
         let reported =
             one.reported.as_ref().filter(|reported| !usual(reported)).map(|reported| format!(", {reported}"));
         format!("{} {}{about}{}", one.daemon, one.state, reported.unwrap_or_default())
@@ -66,15 +68,17 @@ pub(super) fn describe(machine: &Machine, statuses: &[DaemonStatus]) -> String {
     let all = statuses.iter().map(one).collect::<Vec<_>>().join(", ");
     let name = &machine.host.name;
     if statuses.iter().any(|one| one.outdated) {
-        return format!("{all}; with older settings or programs, until `mrctl cluster restart {name}`");
+        return format!(
+            "{all}; they run with older settings or programs: `mrctl cluster restart {name}` updates them"
+        );
     }
     if statuses.iter().any(|one| one.reported.as_deref() == Some("drained")) {
-        return format!("{all}; it gets nothing until `mrctl drain {name} --cancel`");
+        return format!("{all}; it gets no work or blocks until `mrctl drain {name} --cancel`");
     }
     all
 }
 
-/// Copies what is not there, and starts what does not run.
+/// Copies missing files and starts daemons that do not run.
 pub(super) fn begin(
     programs: Option<&Programs>,
     package: &Package,
@@ -94,10 +98,12 @@ pub(super) fn stop_all(machine: &Machine) -> Result<Vec<&'static str>> {
     Ok(stopped)
 }
 
-/// Copy programs and settings to every machine and start the daemons
+/// Copy programs and settings to all machines and start the daemons
 ///
-/// Safe to run twice: what is there is not copied again, what runs is left alone. Data folders are created at the first start
-/// of a machine; later, a daemon all of whose data folders are empty is not started (an unmounted or lost disk).
+/// The command can be repeated: files that are up to date are not copied again, and running daemons
+/// are not touched. Data folders are created at the first start of a machine. Later, a daemon whose
+/// data folders are all empty is not started, because that means an unmounted or lost disk; see
+/// --format.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster up --cluster lab
@@ -107,7 +113,7 @@ pub(super) fn stop_all(machine: &Machine) -> Result<Vec<&'static str>> {
 pub(crate) struct Up {
     #[command(flatten)]
     reach: Reach,
-    /// Create the data folders of this machine anew if they are empty; may be given again
+    /// Create the data folders of this machine again if they are empty; may be repeated
     #[arg(long, value_name = "HOST")]
     format: Vec<String>,
 }
@@ -129,7 +135,7 @@ pub(crate) fn up(args: &Up) -> Result<ExitCode> {
         if failed > 0 {
             let rest = if part == Part::Master { "; its nodes were not started" } else { "" };
             eprintln!(
-                "mrctl: {failed} of the machines failed{rest}: fix that and run the same command again"
+                "mrctl: {failed} of the machines failed{rest}: fix the cause and run the same command again"
             );
             return Ok(ExitCode::FAILURE);
         }
@@ -139,12 +145,12 @@ pub(crate) fn up(args: &Up) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Stop all daemons; data stays
+/// Stop all daemons; the data stays
 #[derive(Debug, clap::Args)]
 pub(crate) struct Down {
     #[command(flatten)]
     reach: Reach,
-    /// Delete what is ours on every machine, files in the cluster included
+    /// Delete the cluster's folders on every machine, including all files in the cluster
     #[arg(long)]
     purge: bool,
 }
@@ -160,9 +166,9 @@ pub(crate) fn down(args: &Down) -> Result<ExitCode> {
             }
             Ok(stopped)
         };
-        let rest = if args.purge { "; its data is deleted" } else { "" };
+        let rest = if args.purge { "; deleted its data" } else { "" };
         let text = |_: &Machine, stopped: &Vec<&str>| match stopped[..] {
-            [] => format!("nothing ran{rest}"),
+            [] => format!("no daemon was running{rest}"),
             _ => format!("stopped {}{rest}", stopped.join(" and ")),
         };
         let (results, not) = on_each(fleet.of_part(part), end, text);
@@ -174,10 +180,10 @@ pub(crate) fn down(args: &Down) -> Result<ExitCode> {
     Ok(exit(failed))
 }
 
-/// Stop and start the daemons of a machine, with the settings as they are now
+/// Stop and start the daemons of a machine, with the current settings
 #[derive(Debug, clap::Args)]
 pub(crate) struct Restart {
-    /// Which machine
+    /// Name of the machine
     node: String,
     #[command(flatten)]
     reach: Reach,
@@ -192,30 +198,30 @@ pub(crate) async fn restart(args: &Restart) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     let (machine, package) = (fleet.find(&args.node)?, fleet.package()?);
     if machine.host.part == Part::Node {
-        // It would be waited for in silence.
+        // The start of a node waits for its masters; print why it takes long.
         for (master, why) in MasterReports::query(&fleet.target()).await.unreachable() {
-            eprintln!("mrctl: the {master} does not answer ({why}): {} serves once it does", args.node);
+            eprintln!("mrctl: the {master} does not answer ({why}): {} will serve when it is up", args.node);
         }
     }
     let renew = |machine: &Machine| {
-        // What its programs are is `upgrade`'s; the folder may not be there yet.
+        // Only `upgrade` replaces programs. The settings are copied in any case.
         let copied = machine.install(None, &package)?;
         Ok((copied, restart_machine(machine)?))
     };
     Ok(exit(on_each([machine], renew, installed).1))
 }
 
-/// Show the end of a machine's logs
+/// Show the end of the logs of a machine
 #[derive(Debug, clap::Args)]
 pub(crate) struct Logs {
-    /// Which machine
+    /// Name of the machine
     node: String,
     #[command(flatten)]
     reach: Reach,
-    /// Of this daemon only
+    /// Only the log of this daemon
     #[arg(long, value_name = "NAME")]
     daemon: Option<String>,
-    /// How many lines of each
+    /// Number of lines of each log
     #[arg(long, value_name = "N", default_value_t = 20)]
     lines: u32,
 }
@@ -227,7 +233,7 @@ pub(crate) fn logs(args: &Logs) -> Result<ExitCode> {
     if let Some(wanted) = &args.daemon
         && !daemons.contains(&wanted.as_str())
     {
-        bail!(Usage(format!("{} has no {wanted}: {}", args.node, daemons.join(" and "))));
+        bail!(Usage(format!("{} has no {wanted}; it has: {}", args.node, daemons.join(" and "))));
     }
     for daemon in
         daemons.into_iter().filter(|daemon| args.daemon.as_deref().is_none_or(|wanted| wanted == *daemon))
@@ -238,9 +244,11 @@ pub(crate) fn logs(args: &Logs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Bring every machine to the programs beside this mrctl and to the settings as they are now, one after another
+/// Install the programs beside this mrctl and the current settings on all machines, one after
+/// another
 ///
-/// The master first, then node by node; the next one's turn comes when the last is counted on again. Jobs go on.
+/// The master is first, then the nodes. Each node must be live for both masters before the next is
+/// restarted. Jobs continue.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Upgrade {
     #[command(flatten)]
@@ -255,7 +263,7 @@ pub(crate) async fn upgrade(args: &Upgrade) -> Result<ExitCode> {
         let renew = |machine: &Machine| {
             let before = machine.status_of()?;
             let copied = machine.install(programs.as_ref(), &package)?;
-            // One that somebody has stopped, or drained, stays so.
+            // A machine that was stopped stays stopped.
             let stopped = before.iter().all(|one| one.state == "absent");
             Ok((copied, if stopped { before } else { restart_machine(machine)? }))
         };
@@ -263,20 +271,20 @@ pub(crate) async fn upgrade(args: &Upgrade) -> Result<ExitCode> {
         let runs = |result: &Result<(&str, Vec<DaemonStatus>)>| {
             result.as_ref().is_ok_and(|(_, statuses)| statuses.iter().any(|one| one.state == "running"))
         };
-        let counted_on = results.iter().all(|(_, result)| runs(result));
+        let restarted = results.iter().all(|(_, result)| runs(result));
         if failed > 0 {
-            eprintln!("mrctl: the upgrade stops here: fix that and run it again");
+            eprintln!("mrctl: the upgrade stops here: fix the cause and run it again");
             return Ok(ExitCode::FAILURE);
         }
-        if machine.host.part == Part::Node && counted_on {
-            back(&fleet.target(), &machine.host.name).await?;
+        if machine.host.part == Part::Node && restarted {
+            wait_until_live(&fleet.target(), &machine.host.name).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until both masters count on a node.
-async fn back(target: &Target, node: &str) -> Result<()> {
+/// Waits until the node is live for both masters.
+async fn wait_until_live(target: &Target, node: &str) -> Result<()> {
     let deadline = Instant::now() + RESTART_TIMEOUT;
     loop {
         let (files, trackers) = (target.connect().await, target.jobtracker().await);
@@ -294,7 +302,7 @@ async fn back(target: &Target, node: &str) -> Result<()> {
         }
         if Instant::now() > deadline {
             bail!(
-                "{node} runs but is not counted on after {} s: see `mrctl cluster logs {node}`",
+                "{node} runs but is not live for both masters after {} s: see `mrctl cluster logs {node}`",
                 RESTART_TIMEOUT.as_secs()
             );
         }

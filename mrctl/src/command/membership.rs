@@ -1,5 +1,6 @@
-//! `mrctl cluster add`, `drain` and `remove`: which machines a cluster has. The hosts file is changed last when one goes and
-//! first when one comes, so that what runs is always in it.
+//! `mrctl cluster add`, `drain` and `remove`: the machines of a cluster. `add` changes the hosts
+//! file before it starts daemons, and `remove` after it has stopped them, so that every running
+//! daemon is on a machine in the file.
 
 use super::machines::{begin, exit, installed, on_each, stop_all, succeeded};
 use crate::{
@@ -13,12 +14,12 @@ use std::{fs, path::Path, process::ExitCode};
 /// Add a machine to the hosts file and start its daemons
 #[derive(Debug, clap::Args)]
 pub(crate) struct Add {
-    /// Its name
+    /// Name of the machine
     node: String,
-    /// The rack it stands in
+    /// Its rack
     #[arg(long, value_name = "NAME", default_value = "default")]
     rack: String,
-    /// Where others reach it [default: its name]
+    /// Address at which other machines reach it [default: its name]
     #[arg(long, value_name = "ADDRESS")]
     addr: Option<String>,
     #[command(flatten)]
@@ -61,10 +62,11 @@ pub(crate) fn add(args: &Add) -> Result<ExitCode> {
     Ok(exit(failed))
 }
 
-/// Empty a machine, and stop its daemons
+/// Drain a machine and stop its daemons
 ///
-/// As `mrctl drain`; what it kept is elsewhere before it stops. It stays in the hosts file, and the next `up` starts it
-/// again; `remove` takes it away for good.
+/// This does the same as `mrctl drain` and then stops the daemons. The machine stays in the hosts
+/// file, so the next `mrctl cluster up` starts it again; `mrctl cluster remove` removes it
+/// permanently.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Drain {
     #[command(flatten)]
@@ -81,27 +83,28 @@ pub(crate) async fn drain(args: Drain) -> Result<ExitCode> {
     if cancel || drained != ExitCode::SUCCESS {
         return Ok(drained);
     }
-    let words = |machine: &Machine, _: &Vec<&str>| {
-        format!("stopped; for good with `mrctl cluster remove {}`", machine.host.name)
+    let text = |machine: &Machine, _: &Vec<&str>| {
+        format!("stopped; `mrctl cluster remove {}` removes it permanently", machine.host.name)
     };
-    Ok(exit(on_each([machine], stop_all, words).1))
+    Ok(exit(on_each([machine], stop_all, text).1))
 }
 
-/// Take a machine out of the hosts file
+/// Remove a machine from the hosts file
 ///
-/// One whose daemons run is refused: `drain` empties it first, so that nothing that it keeps is missed.
+/// The command refuses to remove a machine whose daemons run: drain it first, so that no data is
+/// lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster drain n5 --cluster lab
   mrctl cluster remove n5 --purge --cluster lab
-  mrctl cluster remove n5 --force --cluster lab     it burnt down")]
+  mrctl cluster remove n5 --force --cluster lab     its hardware has failed")]
 pub(crate) struct Remove {
-    /// Its name
+    /// Name of the machine
     node: String,
-    /// Delete what is ours there
+    /// Delete the cluster's folders on it
     #[arg(long)]
     purge: bool,
-    /// Even if it runs, in which case it is stopped, or cannot be reached
+    /// Also remove a machine that runs (its daemons are stopped) or cannot be reached
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -112,12 +115,14 @@ pub(crate) fn remove(args: &Remove) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     let (machine, name) = (fleet.find(&args.node)?, &args.node);
     if machine.host.part == Part::Master {
-        bail!(Usage(format!("{name} is the master: a cluster has one; `mrctl cluster down` stops all")));
+        bail!(Usage(format!(
+            "{name} is the master and cannot be removed; `mrctl cluster down` stops the cluster"
+        )));
     }
     let end = || -> Result<()> {
         let runs = machine.status_of()?.iter().any(|one| one.pid.is_some());
         if runs && !args.force {
-            bail!("{name} runs: `mrctl cluster drain {name}` empties and stops it; --force does without");
+            bail!("{name} runs: drain it with `mrctl cluster drain {name}`, or use --force");
         }
         stop_all(machine)?;
         if args.purge { machine.purge() } else { Ok(()) }
@@ -129,12 +134,12 @@ pub(crate) fn remove(args: &Remove) -> Result<ExitCode> {
     let text = read(&fleet.hosts_file)?;
     write(&fleet.hosts_file, &without(&text, name))?;
     fleet.set_formatted([name.as_str()], false)?;
-    let rest = if args.purge { "" } else { "; its data is still there" };
-    output::line(format!("{name}: not of the cluster any more{rest}"))?;
+    let rest = if args.purge { "" } else { "; its data stays on it" };
+    output::line(format!("{name}: removed from the cluster{rest}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text of a hosts file without the line of this machine; all else stays as somebody wrote it.
+/// The text of a hosts file without the line of this machine. All other lines stay unchanged.
 fn without(text: &str, name: &str) -> String {
     let is_it = |line: &str| line.split('#').next().unwrap_or("").split_whitespace().next() == Some(name);
     text.split_inclusive('\n').filter(|line| !is_it(line)).collect()

@@ -1,4 +1,4 @@
-//! One file a command, outside `fs` and `bench`.
+//! One module per command, except those of `fs`, `job`, `bench`, `chaos` and `web`.
 
 pub(crate) mod cluster;
 pub(crate) mod cluster_status;
@@ -25,7 +25,7 @@ pub(crate) mod top;
 pub(crate) mod up;
 pub(crate) mod why;
 
-/// Completes when the user has had enough: Ctrl-C, SIGTERM, or the terminal was closed.
+/// Completes on Ctrl-C, on SIGTERM, and when the terminal is closed.
 pub(crate) async fn end_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut hangup) = signal(SignalKind::hangup()) else {

@@ -1,4 +1,4 @@
-//! `mrctl nodes`: the nodes, what they store and what they run.
+//! `mrctl nodes`: the nodes, the data they store and the attempts they run.
 
 use crate::{
     fs::overview,
@@ -11,13 +11,13 @@ use dfs::client::{NodeReport, NodeState};
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// List the nodes: what they store and what they run
+/// List the nodes, the data they store and the attempts they run
 ///
-/// States: live; suspect (silent for a while); lost or dead (given up); awaited (a tracker that was there before the
-/// JobTracker started, and has not come back yet); draining, drained.
+/// States: live; suspect (heartbeats are late); lost or dead (given up); awaited (known before the
+/// JobTracker restarted, not registered again yet); draining, drained.
 ///
-/// If the JobTracker does not answer, the datanodes are shown without it and the exit code is 1. `mrctl fs report`
-/// asks the NameNode alone.
+/// If the JobTracker is unreachable, the table has only the DataNodes and the exit code is 1.
+/// `mrctl fs report` uses only the NameNode.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  mrctl nodes\n  mrctl nodes --rates\n  mrctl nodes --json\n  mrctl nodes forget node7",
@@ -26,27 +26,26 @@ use std::process::ExitCode;
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Show how fast each tasktracker has run tasks, also compared with the others
+    /// Show how fast each TaskTracker has run attempts, also compared with the others
     ///
-    /// Only attempts that succeeded count: bytes of input per second of a map, bytes of output per second of a reduce
-    /// since the last map ended. A speed of 1.00 is the mean of attempts of the same jobs. A job that ran one map has
-    /// nothing to compare it with.
+    /// Only successful attempts count. A map: bytes of input per second. A reduce: bytes of output
+    /// per second, from the end of the last map. A speed of 1.00 is the mean of all attempts of the
+    /// same jobs. A job with one map has no other attempts to compare with.
     #[arg(long)]
     rates: bool,
-    /// As JSON: one array, with the rates of each tracker
+    /// Print JSON: one array, with the rates of each tracker
     #[arg(long)]
     json: bool,
 }
 
-/// What to do with a node.
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Remove a lost tasktracker from the list
+    /// Remove a lost TaskTracker from the list
     ///
-    /// Trackers that have been lost for `jobtracker.forget_after` are removed by themselves. One that comes back
-    /// registers anew.
+    /// A tracker that has been lost for `jobtracker.forget_after` is removed automatically. A
+    /// tracker that comes back registers again.
     Forget {
-        /// The node's name
+        /// Name of the node
         name: String,
     },
 }
@@ -54,7 +53,7 @@ enum Action {
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     if let Some(Action::Forget { name }) = &args.action {
         target.jobtracker().await?.forget_node(name).await?;
-        output::line(format!("{name} is forgotten"))?;
+        output::line(format!("{name} was removed from the list"))?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.rates && !args.json {
@@ -86,7 +85,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     }
     let Some(error) = missing else { return Ok(ExitCode::SUCCESS) };
     eprintln!("mrctl: tasktrackers are not shown: {}", output::chain(&error));
-    // A file system without a JobTracker is whole too, if nobody has said that there is one.
+    // A missing JobTracker is an error only if the cluster is known to have one.
     Ok(if target.has_jobtracker()? { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -114,7 +113,7 @@ impl Row<'_> {
     }
 }
 
-/// Nodes by name, each with what is known of both its halves.
+/// The nodes by name, each with its DataNode, its tracker, or both.
 pub(crate) fn merged<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Row<'a>> {
     let mut all: Vec<Row<'_>> = nodes
         .iter()
@@ -134,7 +133,7 @@ fn print_trackers(trackers: &[Tracker]) -> Result<()> {
     if trackers.is_empty() {
         return output::line("no tasktracker has registered yet");
     }
-    let mut table = output::table(&["TRACKER", "RACK", "STATE", "MAPS", "REDUCES", "HEARD"], &[3, 4, 5]);
+    let mut table = output::table(&["TRACKER", "RACK", "STATE", "MAPS", "REDUCES", "HEARTBEAT"], &[3, 4, 5]);
     let mut trackers: Vec<&Tracker> = trackers.iter().collect();
     trackers.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
     for tracker in trackers {
@@ -152,7 +151,7 @@ fn print_trackers(trackers: &[Tracker]) -> Result<()> {
 
 const RATES_HELP: &str = "
 MAPS, REDUCES: attempts measured. MAP INPUT, REDUCE OUTPUT: mean rate of one attempt.
-SPEED: 1.00 is the mean of attempts of the same jobs, 2.00 is twice as fast; - is not known yet.";
+SPEED: 1.00 is the mean of attempts of the same jobs, 2.00 is twice as fast; - is unknown.";
 
 fn print_rates(trackers: &[Tracker]) -> Result<ExitCode> {
     if trackers.is_empty() {
@@ -164,7 +163,6 @@ fn print_rates(trackers: &[Tracker]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How fast each tracker has run tasks.
 fn rates(trackers: &[Tracker]) -> comfy_table::Table {
     let header = ["TRACKER", "MAPS", "MAP INPUT", "MAP SPEED", "REDUCES", "REDUCE OUTPUT", "REDUCE SPEED"];
     let mut table = output::table(&header, &[1, 2, 3, 4, 5, 6]);
@@ -183,7 +181,6 @@ fn rates(trackers: &[Tracker]) -> comfy_table::Table {
     table
 }
 
-/// A datanode's state as a word.
 pub(crate) fn state_name(state: NodeState) -> &'static str {
     match state {
         NodeState::Live => "live",
@@ -194,9 +191,8 @@ pub(crate) fn state_name(state: NodeState) -> &'static str {
     }
 }
 
-/// The table of datanodes.
 pub(crate) fn print(nodes: &[NodeReport]) -> Result<()> {
-    let header = ["DATANODE", "HOST", "RACK", "STATE", "USED", "FREE", "BLOCKS", "HEARD", "NOTE"];
+    let header = ["DATANODE", "HOST", "RACK", "STATE", "USED", "FREE", "BLOCKS", "HEARTBEAT", "NOTE"];
     let mut table = output::table(&header, &[4, 5, 6, 7]);
     let mut nodes: Vec<&NodeReport> = nodes.iter().collect();
     nodes.sort_by(|one, other| natural(&one.address.node).cmp(&natural(&other.address.node)));
@@ -216,13 +212,13 @@ pub(crate) fn print(nodes: &[NodeReport]) -> Result<()> {
     output::print_table(&table)
 }
 
-/// Sorts node10 after node9.
+/// The sort key of a node name: `node10` sorts after `node9`.
 pub(crate) fn natural(name: &str) -> (&str, u64, &str) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (stem, name[stem.len()..].parse().unwrap_or(0), name)
 }
 
-/// What is not as usual with a datanode.
+/// What is unusual about a DataNode.
 pub(crate) fn note(node: &NodeReport) -> String {
     let mut notes = Vec::new();
     if node.state == NodeState::Draining {

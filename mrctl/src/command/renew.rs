@@ -1,4 +1,4 @@
-//! `mrctl cluster renew`: certificates that are about to expire, made again by the same authority.
+//! `mrctl cluster renew`: replaces certificates before they expire, with the same authority.
 
 use crate::output::{self, Usage};
 use anyhow::{Context, Result, bail};
@@ -9,18 +9,19 @@ use std::{
     process::ExitCode,
 };
 
-/// Make the certificates of daemons and of the admin anew
+/// Create new certificates for the daemons and the admin
 ///
-/// By the cluster's own authority, so that old and new ones go together while machines are brought to the new ones, one after
-/// another, by `mrctl cluster upgrade`. Those of users are made by `mrctl cluster user`.
+/// The authority of the cluster signs them, so daemons with old and with new certificates work
+/// together while `mrctl cluster upgrade` installs the new ones, one machine after another.
+/// Certificates of users are created by `mrctl cluster user`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster renew --cluster lab && mrctl cluster upgrade --cluster lab")]
 pub(crate) struct Renew {
-    /// The cluster's folder, as made by `mrctl cluster init`
+    /// Folder of the cluster, as created by `mrctl cluster init`
     #[arg(long, value_name = "DIR", default_value = ".")]
     cluster: PathBuf,
-    /// Days that they last
+    /// Validity of the certificates, in days
     #[arg(long, value_name = "DAYS", default_value_t = 825, value_parser = clap::value_parser!(i64).range(1..=7300))]
     days: i64,
 }
@@ -36,9 +37,9 @@ pub(crate) fn run(args: &Renew) -> Result<ExitCode> {
     }
     put(&public.join("admin.pem"), &authority.person(Role::Admin, "admin", args.days)?)?;
     let days = output::count(args.days.unsigned_abs(), "day");
-    output::line(format!("made new certificates in {}, for {days}", public.display()))?;
+    output::line(format!("created new certificates in {}, valid for {days}", public.display()))?;
     let cluster = output::shell(&args.cluster);
-    output::line(format!("  on the machines: mrctl cluster upgrade --cluster {cluster}"))?;
+    output::line(format!("  to install them: mrctl cluster upgrade --cluster {cluster}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -70,7 +71,7 @@ mod tests {
         for role in Role::DAEMONS {
             Guard::new(&config, role).unwrap();
         }
-        // Another's certificate, and keys that were forgotten, are named with their file.
+        // The error for a certificate of another role, or for missing keys, names the file.
         let copy = |from: &str, to: &str| {
             let at = |name: &str| dir.path().join("security").join(name);
             fs::remove_file(at(to)).unwrap();

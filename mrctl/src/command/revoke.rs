@@ -1,4 +1,4 @@
-//! `mrctl cluster revoke`: credentials that are good and shall not be any more.
+//! `mrctl cluster revoke`: revokes valid credentials.
 
 use super::{cluster::is_reserved, machines::on_each};
 use crate::{
@@ -9,23 +9,24 @@ use anyhow::Result;
 use security::{Revocations, check_name, fingerprint_of_file};
 use std::{path::PathBuf, process::ExitCode};
 
-/// Shut out a user, or one certificate or token
+/// Revoke a user, or one certificate or token
 ///
-/// Written to the file `revoked` beside the cluster's certificates, and copied to the machines of a cluster that `mrctl cluster
-/// up` started. Daemons look at it every second. By hand: copy it to the folder that security.dir names on every machine.
+/// The command writes the file `revoked` beside the certificates of the cluster, and copies it to
+/// the machines if `mrctl cluster up` has started them. Daemons read it every second. To do this by
+/// hand, copy the file to the folder of security.dir on every machine.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mrctl cluster revoke ann --cluster lab        all that proves to be ann
-  mrctl cluster revoke --credential ann.pem --cluster lab    this one alone
+  mrctl cluster revoke ann --cluster lab        all credentials of ann
+  mrctl cluster revoke --credential ann.pem --cluster lab    only this one
   mrctl cluster revoke ann --undo --cluster lab")]
 pub(crate) struct Revoke {
-    /// Who: certificates and tokens of this name, and tasks of its jobs
+    /// Name of the user: revokes certificates and tokens of this name, and the tasks of its jobs
     #[arg(required_unless_present = "credential", conflicts_with = "credential")]
     name: Option<String>,
-    /// One certificate or token, by its file
+    /// File of one certificate or token to revoke
     #[arg(long, value_name = "FILE")]
     credential: Option<PathBuf>,
-    /// Let it in again
+    /// Accept it again
     #[arg(long)]
     undo: bool,
     #[command(flatten)]
@@ -42,10 +43,8 @@ pub(crate) fn run(args: &Revoke) -> Result<ExitCode> {
         (Some(name), _) => {
             check_name(name).map_err(|error| Usage(error.to_string()))?;
             if is_reserved(name, true) && !args.undo {
-                let cure = "to shut a daemon out, give the others new keys (`mrctl cluster renew --help`)";
-                return Err(
-                    Usage(format!("{name} is a name of the cluster's own, not of a person: {cure}")).into()
-                );
+                let cure = "to exclude a daemon, give the others new keys (`mrctl cluster renew --help`)";
+                return Err(Usage(format!("{name} is a reserved name, not a user: {cure}")).into());
             }
             (&mut all.names, name.clone(), name.clone())
         }
@@ -57,20 +56,20 @@ pub(crate) fn run(args: &Revoke) -> Result<ExitCode> {
     let done = match (args.undo, changed) {
         (false, true) => "is revoked",
         (false, false) => "was revoked already",
-        (true, true) => "is let in again",
+        (true, true) => "is accepted again",
         (true, false) => "was not revoked",
     };
     output::line(format!("{shown} {done}: {}", file.display()))?;
     if !cluster.join("launch.json").is_file() {
-        output::line(format!("copy it to {} of every machine, beside what is there", list.display()))?;
+        output::line(format!("copy it to {} on every machine", list.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let fleet = Fleet::of(&args.reach)?;
-    let send = |machine: &Machine| machine.take(std::slice::from_ref(&list), &package);
-    let (_, failed) = on_each(&fleet.machines, send, |_, ()| "told".to_owned());
+    let send = |machine: &Machine| machine.copy_files(std::slice::from_ref(&list), &package);
+    let (_, failed) = on_each(&fleet.machines, send, |_, ()| "updated".to_owned());
     if failed > 0 {
         eprintln!(
-            "mrctl: {failed} of the machines do not know it yet: fix that and run the same command again"
+            "mrctl: {failed} of the machines have no copy yet: fix the cause and run the same command again"
         );
         return Ok(ExitCode::FAILURE);
     }

@@ -1,4 +1,4 @@
-//! `mrctl schedulers`: the policies, and what they are tuned by.
+//! `mrctl schedulers`: the policies and their parameters.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
@@ -12,20 +12,20 @@ use std::process::ExitCode;
 
 /// Describe the scheduling policies and their parameters
 ///
-/// With the values of the running cluster; without one, with the defaults. A policy is chosen by
-/// `mrctl up --scheduler NAME`, `jobtracker --scheduler NAME`, or name in the scheduler table of fermata.toml, and tuned by
-/// a table of its own there, such as [scheduler.fair].
+/// Shows the values of the running cluster, or the defaults if there is none. To choose a policy,
+/// use `mrctl up --scheduler NAME`, `jobtracker --scheduler NAME`, or `name` in the
+/// scheduler table of fermata.toml. Its parameters are in its own table, such as scheduler.fair.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  mrctl schedulers\n  mrctl schedulers fair\n  mrctl schedulers --defaults --json"
 )]
 pub(crate) struct Args {
-    /// Only this one
+    /// Describe only this policy
     policy: Option<String>,
-    /// Do not ask a cluster
+    /// Show the defaults and do not connect to a cluster
     #[arg(long)]
     defaults: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -37,7 +37,9 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         all.policies.retain(|policy| names(name).any(|part| part == policy.name));
         if all.policies.is_empty() {
             let known = known.join(", ");
-            return Err(output::Usage(format!("there is no scheduler {name:?}: there are {known}")).into());
+            return Err(
+                output::Usage(format!("there is no scheduler {name:?}: choose one of {known}")).into()
+            );
         }
     }
     if args.json {
@@ -48,7 +50,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the cluster says; nothing if there is none. One that is there and does not answer is an error.
+/// The policies of the running cluster; None if no cluster is selected. A selected cluster that is
+/// unreachable is an error.
 async fn running(target: &Target) -> Result<Option<Schedulers>> {
     match target.jobtracker().await {
         Ok(tracker) => tracker.schedulers().await.map(Some),
@@ -75,7 +78,7 @@ fn defaults() -> Schedulers {
     Schedulers { scheduler: None, shadow: None, deciding: None, policies: policies.collect() }
 }
 
-/// The policies that a name such as `chronos(fair)` is made of.
+/// The policies in a specification such as `chronos(fair)`.
 pub(crate) fn names(spec: &str) -> impl Iterator<Item = &str> {
     spec.split(['(', ')']).map(str::trim).filter(|name| !name.is_empty())
 }
@@ -84,7 +87,7 @@ fn print(all: &Schedulers) -> Result<()> {
     match &all.scheduler {
         Some(name) => {
             let shadow =
-                all.shadow.as_ref().map_or_else(String::new, |name| format!(", {name} in its shadow"));
+                all.shadow.as_ref().map_or_else(String::new, |name| format!(", with {name} as shadow"));
             output::line(format!("in use: {name}{shadow}"))?;
             if let Some(deciding) = &all.deciding {
                 output::line(deciding.describe())?;
@@ -100,11 +103,11 @@ fn print(all: &Schedulers) -> Result<()> {
             continue;
         }
         if shown == Some(policy.section.as_str()) {
-            output::line(format!("  tuned by [scheduler.{}], as above", policy.section))?;
+            output::line(format!("  parameters in [scheduler.{}]: as above", policy.section))?;
             continue;
         }
         shown = Some(&policy.section);
-        output::line(format!("  tuned by [scheduler.{}]:", policy.section))?;
+        output::line(format!("  parameters in [scheduler.{}]:", policy.section))?;
         for Parameter { key, value, default, about } in &policy.parameters {
             let was = if value == default { String::new() } else { format!(" (default {default})") };
             output::line(format!("    {key} = {value}{was}"))?;

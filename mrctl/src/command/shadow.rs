@@ -1,4 +1,4 @@
-//! `mrctl shadow`: how the decisions of a second policy differ from those that are carried out.
+//! `mrctl shadow`: how the decisions of a shadow policy differ from those of the policy in use.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
@@ -10,18 +10,18 @@ use crate::{
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// Show how the policy in the shadow decides
+/// Compare the decisions of the shadow policy with those of the policy in use
 ///
-/// A second policy, chosen by --shadow NAME of `mrctl up` and of the jobtracker or by shadow in the scheduler table of
-/// fermata.toml, is told everything that happens and asked what it would do, without effect. Counts are since the
-/// JobTracker began.
+/// A shadow policy gets all events and decides without effect. It is chosen by --shadow NAME of
+/// `mrctl up` or of the jobtracker, or by `shadow` in the scheduler table of fermata.toml. Counts
+/// are since the start of the JobTracker.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl shadow\n  mrctl shadow --last 100\n  mrctl shadow --json")]
 pub(crate) struct Args {
-    /// How many differences to list, the newest last
+    /// Number of differences to list, newest last
     #[arg(long, value_name = "N", default_value_t = 20)]
     last: usize,
-    /// As JSON, with all differences that are kept
+    /// Print JSON, with all recorded differences
     #[arg(long)]
     json: bool,
 }
@@ -101,22 +101,22 @@ mod tests {
         Choice { task: task.into(), preempted, why }
     }
 
-    fn paper_figures(policy: Option<Choice>, shadow: Option<Choice>) -> String {
+    fn text_of(policy: Option<Choice>, shadow: Option<Choice>) -> String {
         describe(&Difference { at_ms: 0, tracker: "node1".into(), phase: "map".into(), policy, shadow })
     }
 
     #[test]
     fn differences_are_sentences() {
         assert_eq!(
-            paper_figures(Some(choice("job_1.m3", false)), Some(choice("job_2.m0", false))),
+            text_of(Some(choice("job_1.m3", false)), Some(choice("job_2.m0", false))),
             "map slot on node1: job_2 rather than job_1 (because)"
         );
         assert_eq!(
-            paper_figures(Some(choice("job_1.m3", false)), None),
+            text_of(Some(choice("job_1.m3", false)), None),
             "map slot on node1: free rather than job_1"
         );
         assert_eq!(
-            paper_figures(None, Some(choice("job_1.m3.0", true))),
+            text_of(None, Some(choice("job_1.m3.0", true))),
             "map slot on node1: would have been preempted from job_1.m3.0 (because)"
         );
     }

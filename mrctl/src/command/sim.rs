@@ -1,4 +1,5 @@
-//! `mrctl sim`: the same policies in a simulated cluster, side by side; random lives; profiles.
+//! `mrctl sim`: compares policies in a simulated cluster; also random simulations and program
+//! profiles.
 
 use crate::output::{self, Runs, Usage};
 use anyhow::{Context, Result};
@@ -15,7 +16,7 @@ use std::{
     time::Instant,
 };
 
-/// Compare policies in a simulated cluster
+/// Compare scheduling policies in a simulated cluster
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:\n  \
@@ -34,28 +35,27 @@ pub(crate) struct Args {
     compare: Compare,
 }
 
-/// What else the simulator does.
 #[derive(Debug, Subcommand)]
 enum SimCommand {
-    /// Play random lives with every rule checked after every event
+    /// Run random simulations and check all invariants after every event
     Fuzz(super::sim_fuzz::Args),
-    /// Measure what programs do to their input, from job histories; prints a file of profiles
+    /// Compute profiles of programs from job histories, and print them
     Calibrate(Calibrate),
-    /// Run small jobs for real on this machine, simulate the same, and compare
+    /// Run small jobs on a real local cluster and in the simulator, and compare
     Verify(super::sim_verify::Args),
-    /// Print the profiles that are built in
+    /// Print the built-in profiles
     Profiles,
 }
 
 #[derive(Debug, clap::Args)]
 struct Compare {
-    /// A workload's name, or a file
+    /// Name of a workload, or a file
     #[arg(long, value_name = "FILE|NAME", required = true)]
     workload: Option<String>,
     /// Policies, separated by commas, with parameters in brackets
     #[arg(long, value_name = "LIST", default_value = "fifo")]
     scheduler: String,
-    /// Machines [default: what goes with the workload]
+    /// Number of machines [default: depends on the workload]
     #[arg(long)]
     nodes: Option<u32>,
     /// Map slots of each machine
@@ -64,25 +64,25 @@ struct Compare {
     /// Reduce slots of each machine
     #[arg(long)]
     reduce_slots: Option<u32>,
-    /// How many jobs, for workloads that are made up
+    /// Number of jobs, for synthetic workloads
     #[arg(long)]
     jobs: Option<u32>,
-    /// Mean seconds between jobs, for workloads that are made up
+    /// Mean seconds between jobs, for synthetic workloads
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     gap: Option<f64>,
-    /// What a SWIM trace's bytes are multiplied by [default: nodes / 600]
+    /// Factor for the bytes of a SWIM trace [default: nodes / 600]
     #[arg(long, allow_negative_numbers = true)]
     scale: Option<f64>,
-    /// How many seeds; with more than one, confidence intervals
+    /// Number of seeds; more than one gives confidence intervals
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// A scenario of faults (TOML), as for `mrctl chaos run`
+    /// Fault scenario (TOML), as for `mrctl chaos run`
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
-    /// A file of profiles (TOML), over the built-in ones
+    /// File of profiles (TOML); they replace built-in ones of the same name
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
-    /// Write a page with charts to this file
+    /// Write a report with charts (HTML) to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print JSON
@@ -91,17 +91,18 @@ struct Compare {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: as much work as the cluster is for, then its histories\n  \
+#[command(after_help = "Example: run typical jobs, then read their histories\n  \
     mrctl submit wordcount --input /books --output /counts --reduces 4\n  \
     mrctl submit sort --input /books --output /sorted --reduces 4\n  \
     mrctl sim calibrate .fermata/data/jobtracker/history > mine.toml\n  \
     mrctl sim --workload gridmix --profiles mine.toml --nodes 100")]
 struct Calibrate {
-    /// A history file, or a folder of them
+    /// A history file, or a folder of history files
     history: PathBuf,
-    /// Go by the CPU time of tasks, not by how long they took: for machines that had other work to do
+    /// Use the CPU time of tasks instead of their duration: for machines that were busy with other
+    /// work
     #[arg(long)]
-    processor_time: bool,
+    cpu_time: bool,
 }
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
@@ -165,7 +166,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let comparison = experiment.watched(&|step| runs.done("", step))?;
     drop(runs);
     let elapsed_s = started.elapsed().as_secs_f64();
-    let shown = ToHtml {
+    let shown = ComparisonReport {
         heading,
         table: report::summary(&comparison),
         against: report::against_first(&comparison),
@@ -186,7 +187,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
 }
 
 fn calibrate(args: &Calibrate) -> Result<ExitCode> {
-    let found = history::read(&args.history)?.calibrate(args.processor_time);
+    let found = history::read(&args.history)?.calibrate(args.cpu_time);
     if found.is_empty() {
         let place = args.history.display();
         let why = format!(
@@ -200,8 +201,8 @@ fn calibrate(args: &Calibrate) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is shown of a comparison, on a terminal and on a page.
-struct ToHtml {
+/// The result of a comparison, for a terminal and for an HTML page.
+struct ComparisonReport {
     heading: String,
     table: report::Table,
     against: report::Table,
@@ -210,7 +211,7 @@ struct ToHtml {
     run_speed: String,
 }
 
-impl ToHtml {
+impl ComparisonReport {
     fn print(&self) -> Result<()> {
         output::line(&self.heading)?;
         output::line(self.table.text())?;
@@ -236,7 +237,7 @@ impl ToHtml {
     }
 }
 
-/// What a page is of, so that it can be made again: what was simulated, by which command and version.
+/// How to reproduce a page: the simulated cluster and workload, the command line, the version.
 fn about(lines: &[&str]) -> String {
     let command: Vec<String> = std::env::args().skip(1).collect();
     let command = format!("mrctl {} (version {})", command.join(" "), env!("CARGO_PKG_VERSION"));
@@ -244,7 +245,7 @@ fn about(lines: &[&str]) -> String {
     report::paragraphs(lines)
 }
 
-/// How many of the faults that were asked for came, under each policy; none if none were.
+/// The number of injected faults under each policy; None if no faults were planned.
 fn faults(comparison: &Comparison, planned: usize) -> Option<String> {
     let arrived = comparison.variants.iter().zip(&comparison.runs).map(|(variant, runs)| {
         let each: Vec<String> = runs.iter().map(|outcome| outcome.faults.to_string()).collect();
@@ -252,16 +253,16 @@ fn faults(comparison: &Comparison, planned: usize) -> Option<String> {
     });
     let arrived: Vec<String> = arrived.collect();
     (planned > 0).then(|| {
-        format!("faults that came, of {planned} steps and faults in the file: {}", arrived.join("; "))
+        format!("faults injected, of {planned} steps and faults in the file: {}", arrived.join("; "))
     })
 }
 
-/// Reads a list of policies. One that cannot be made is bad usage.
+/// Parses a list of policies. An unknown policy or a bad parameter is a usage error.
 pub(super) fn variants(list: &str) -> Result<Vec<Variant>> {
     Variant::list(list).map_err(|error: ExperimentError| Usage(error.to_string()).into())
 }
 
-/// Whether a report can be written there: better known before the work than after it.
+/// Checks before the work that a report can be written to `path`.
 pub(crate) fn can_write(path: &Path) -> Result<()> {
     let was_there = path.exists();
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
@@ -272,18 +273,18 @@ pub(crate) fn can_write(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a report.
 pub(crate) fn write(path: &PathBuf, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// How fast it went, and what two runs must agree on.
+/// The speed of the simulation, and the trace hash, which must be equal for two runs of the same
+/// input.
 fn run_speed(comparison: &Comparison, elapsed_s: f64) -> String {
     let events: u64 = comparison.runs.iter().flatten().map(|outcome| outcome.events).sum();
     let hash = comparison.runs.iter().flatten().fold(0_u64, |sum, outcome| sum.rotate_left(7) ^ outcome.hash);
     let unfinished: usize = comparison.runs.iter().flatten().map(|outcome| outcome.unfinished).sum();
     let left = if unfinished > 0 {
-        format!("; {} did not end: nothing could go on any more", output::count(unfinished as u64, "job"))
+        format!("; {} did not end: no further progress was possible", output::count(unfinished as u64, "job"))
     } else {
         String::new()
     };

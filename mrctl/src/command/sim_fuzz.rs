@@ -1,4 +1,4 @@
-//! `mrctl sim fuzz`: random lives, on all cores.
+//! `mrctl sim fuzz`: random simulations on all CPU cores.
 
 use crate::output::{self, Runs, Usage};
 use anyhow::{Result, bail};
@@ -12,13 +12,13 @@ use std::{
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many lives
+    /// Number of runs, each with its own seed
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Play this one alone
+    /// Run only this seed
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
 }
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let seen = gathered(play(args, end), args.seeds)?;
     let elapsed_s = started.elapsed().as_secs_f64();
     output::line(format!(
-        "{} lives, {} events ({:.0} a second), no rule broken; {} faults, {} restarts of the JobTracker, {} jobs ({} \
+        "{} runs, {} events ({:.0} per second), no invariant violated; {} faults, {} restarts of the JobTracker, {} jobs ({} \
          failed), {} splits, {} pauses, {} resumes, {} kills, {} duplicates, {} tasks recovered",
         seen.runs,
         seen.events,
@@ -55,20 +55,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What came of the lives of one thread, if it came to its end.
+/// The result of the runs of one thread; the outer error means that the thread panicked.
 type Part = thread::Result<Result<EventCounts, FailedRun>>;
 
 fn play(args: &Args, end: u64) -> Vec<Part> {
     let parts = thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     let (runs, started_runs) = (Runs::new(), AtomicUsize::new(0));
-    let tell = || {
+    let report = || {
         let (done, of) = (started_runs.fetch_add(1, Ordering::Relaxed), args.seeds as usize);
         let is_tenth = done > 0 && done.is_multiple_of((of / 10).max(1));
-        runs.update("", done, of, is_tenth.then(|| "no rule broken so far".to_owned()).as_ref());
+        runs.update("", done, of, is_tenth.then(|| "no invariant violated so far".to_owned()).as_ref());
     };
     thread::scope(|scope| {
         let part = |at: u64| {
-            let seeds = (args.from..end).skip(at as usize).step_by(parts as usize).inspect(|_| tell());
+            let seeds = (args.from..end).skip(at as usize).step_by(parts as usize).inspect(|_| report());
             scope.spawn(move || fuzz::run_seeds(seeds))
         };
         let parts: Vec<_> = (0..parts).map(part).collect();
@@ -76,7 +76,7 @@ fn play(args: &Args, end: u64) -> Vec<Part> {
     })
 }
 
-/// All parts as one. Lives of which nothing is known are not taken for good ones.
+/// Merges the results of all threads. A run without a result must not count as passed.
 fn gathered(parts: Vec<Part>, runs: u64) -> Result<EventCounts> {
     let (mut seen, mut is_lost) = (EventCounts::default(), false);
     for part in parts {
@@ -103,7 +103,7 @@ mod tests {
         for parts in [vec![part(3), broke_down()], vec![part(3), part(1)], vec![part(5), broke_down()]] {
             assert!(gathered(parts, 5).is_err());
         }
-        // A life that is known to be bad says more than a thread that is lost.
+        // A failed run has precedence over a panicked thread, because its error names the seed.
         let broken = sim::RuleViolation { at: "0".into(), what: "a rule".into() };
         let bad = FailedRun { seed: 9, scheduler: "fifo".into(), broken };
         let error = gathered(vec![broke_down(), Ok(Err(bad))], 5).map(|_| ()).expect_err("bad").to_string();

@@ -1,4 +1,4 @@
-//! A comparison for programs: every figure of the tables as a number, and every job of every seed.
+//! A comparison as JSON: all figures of the tables as numbers, and all jobs of all seeds.
 
 use serde_json::{Map, Value, json};
 use sim::{
@@ -7,8 +7,9 @@ use sim::{
     report,
 };
 
-/// Everything that `mrctl sim` finds, a row for each policy. `completion_s` is the mean over jobs, in the row, in its groups
-/// and in its figures; `makespan_s`, of all jobs together, is among the figures alone.
+/// All results of `mrctl sim`, one row per policy. `completion_s` is the mean over jobs, in the
+/// row, in its groups and in its figures. `makespan_s` is the duration of all jobs together and is
+/// only in the figures.
 pub(crate) fn comparison(comparison: &Comparison) -> Value {
     let change = |at| comparison.change(None, at, 0).filter(|_| at > 0);
     let completion = |at, group| comparison.mean_over(at, group, makespan_s).known();
@@ -37,7 +38,7 @@ pub(crate) fn comparison(comparison: &Comparison) -> Value {
     rows.collect()
 }
 
-/// Every policy, with its figures and jobs.
+/// The figures and jobs of every policy.
 pub(crate) fn policies(comparison: &Comparison) -> Value {
     let one = |at: usize| {
         json!({
@@ -49,7 +50,7 @@ pub(crate) fn policies(comparison: &Comparison) -> Value {
     (0..comparison.variants.len()).map(one).collect()
 }
 
-/// The columns of the main table. Seconds are simulated, but for `deciding_real_s`.
+/// The columns of the main table. Seconds are simulated time, except `deciding_real_s`.
 pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     let figure = |figure: Figure| json!(figure.known());
     let over = |of: fn(&JobFigures) -> Option<f64>| figure(comparison.mean_over(at, None, of));
@@ -76,8 +77,8 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     all.into()
 }
 
-/// Every job of every seed. Times are seconds from its submission on; one that is not there did not come. What there is none of,
-/// a wait of reduces without reduces say, is null.
+/// All jobs of all seeds. Times are seconds since the submission of the job. A value that does not
+/// exist is null, such as `reduce_wait_s` of a job without reduces.
 pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
     let runs = comparison.runs[at].iter().zip(1_u64..);
     let all = runs.flat_map(|(outcome, seed)| {
@@ -144,14 +145,14 @@ mod tests {
             );
             let seconds = |value: &Value| value.as_f64().expect("a number");
             let (mean, makespan) = (&row["completion_s"], &row["figures"]["makespan_s"]["mean"]);
-            assert!(seconds(makespan) > 1.5 * seconds(mean), "{makespan} is of all, {mean} of one");
+            assert!(seconds(makespan) > 1.5 * seconds(mean), "makespan {makespan}, mean completion {mean}");
             assert!(seconds(&row["groups"]["large"]["completion_s"]) > 0.0);
             let jobs = row["jobs"].as_array().expect("jobs");
             let waiting_for = |job: &&Value| job["reduce_wait_s"].is_null();
             assert_eq!(
                 jobs.iter().filter(waiting_for).count(),
                 20,
-                "small jobs have no reduces, so no wait of theirs"
+                "small jobs have no reduces, so reduce_wait_s is null"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! `mrctl replay`: what if a finished cluster history had been under another policy?
+//! `mrctl replay`: simulates the jobs of a history under other policies.
 
 use super::{
     sim::{can_write, variants, write},
@@ -16,35 +16,35 @@ use sim::{
 };
 use std::{path::PathBuf, process::ExitCode};
 
-/// Replay a cluster's job history under other policies
+/// Replay the job history of a cluster under other policies
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl replay .fermata/data/jobtracker/history --scheduler fair,fcs\n  \
     mrctl replay history/ --ran fair --scheduler fcs --nodes +4\n  \
     mrctl replay history/ --scheduler 'chronos(fair)' --fail node3@120")]
 pub(crate) struct Args {
-    /// A history file, or a folder of them
+    /// A history file, or a folder of history files
     history: PathBuf,
-    /// Policies to try, separated by commas
+    /// Policies to simulate, separated by commas
     #[arg(long, value_name = "LIST")]
     scheduler: String,
-    /// The policy that really ran [default: the one that the history names]
+    /// The policy of the real run [default: the one in the history]
     #[arg(long, value_name = "NAME")]
     ran: Option<String>,
-    /// So many nodes, or more or fewer than there were: 8, +4, -1
+    /// Number of nodes, or the difference to the real run: 8, +4, -1
     #[arg(long, value_name = "N|+N|-N", allow_hyphen_values = true)]
     nodes: Option<String>,
-    /// Map slots of each node, instead of those that it had; of older histories, which do not say, those that it had
-    /// [default: as the history says; of older ones, as many as were ever used at a time]
+    /// Map slots of each node [default: as in the history; for older histories without slots, the
+    /// largest number in use at a time]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     map_slots: Option<u32>,
-    /// Reduce slots of each node, likewise
+    /// Reduce slots of each node [default: as for map slots]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     reduce_slots: Option<u32>,
-    /// A node of the history that dies so many seconds after the first job came
+    /// Kill a node of the history, this many seconds after the first job was submitted
     #[arg(long, value_name = "NODE@SECONDS")]
     fail: Vec<String>,
-    /// Write a page with charts to this file
+    /// Write a report with charts (HTML) to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print JSON
@@ -55,7 +55,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let named = args.ran.as_deref().map(variants).transpose()?;
     if named.as_ref().is_some_and(|named| named.len() > 1) {
-        return Err(Usage("--ran names one policy: the one that ran".into()).into());
+        return Err(Usage("--ran takes one policy: the one of the real run".into()).into());
     }
     let others = variants(&args.scheduler)?;
     args.report.as_deref().map_or(Ok(()), can_write)?;
@@ -65,7 +65,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         None => replay::ran(&history).map_err(|error| Usage(error.to_string()))?,
     };
     if !history.real.iter().any(|real| real.succeeded) {
-        anyhow::bail!("{}: no job in it has succeeded: there is nothing to replay", args.history.display());
+        anyhow::bail!(
+            "{}: no job in it has succeeded, so there is nothing to replay",
+            args.history.display()
+        );
     }
     let slots = PerPhase { map: args.map_slots, reduce: args.reduce_slots };
     let faults =
@@ -79,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     show(args, &history, &what, &replay)
 }
 
-/// The words around the tables, in the order in which they are read.
+/// The texts around the tables, in reading order.
 struct Paragraphs {
     skipped_jobs: Option<String>,
     heading: String,
@@ -95,18 +98,21 @@ impl Paragraphs {
         let changes = what.changes(history);
         let what_if = changes.as_deref().unwrap_or("the cluster as it was");
         let advice = if history.is_truncated() {
-            "no advice: what jobs that have not ended will still hold is not known".to_owned()
+            "no advice: the history has jobs that have not ended".to_owned()
         } else {
             replay.advice()
         };
         Self {
             skipped_jobs: history::skipped_jobs(&history.skipped_jobs),
             heading: format!(
-                "as it really ran, on {} under {}, and simulated",
+                "the real run, on {} under {}, compared with its simulation",
                 output::count(count as u64, "node"),
                 what.ran.scheduler
             ),
-            off: format!("the model is off by {}, mean over jobs", report::percent(replay.fidelity.error())),
+            off: format!(
+                "mean error of the model over all jobs: {}",
+                report::percent(replay.fidelity.error())
+            ),
             what_if: format!("what if, simulated: {what_if}"),
             against: changes.map(|_| replay.against_before()),
             advice,
@@ -115,35 +121,30 @@ impl Paragraphs {
 }
 
 fn show(args: &Args, history: &History, what: &ReplayRequest, replay: &Replay) -> Result<ExitCode> {
-    let paragraphs_of = Paragraphs::of(history, what, replay);
+    let texts = Paragraphs::of(history, what, replay);
     let table = report::summary(&replay.comparison);
     if args.json {
-        output::json(&as_json(&paragraphs_of, replay))?;
+        output::json(&as_json(&texts, replay))?;
     } else {
-        if let Some(skipped_jobs) = &paragraphs_of.skipped_jobs {
+        if let Some(skipped_jobs) = &texts.skipped_jobs {
             output::line(skipped_jobs)?;
         }
-        output::line(format!(
-            "{}\n{}{}\n",
-            paragraphs_of.heading,
-            replay.fidelity.table().text(),
-            paragraphs_of.off
-        ))?;
-        output::line(format!("{}\n{}", paragraphs_of.what_if, table.text()))?;
-        if let Some(against) = &paragraphs_of.against {
+        output::line(format!("{}\n{}{}\n", texts.heading, replay.fidelity.table().text(), texts.off))?;
+        output::line(format!("{}\n{}", texts.what_if, table.text()))?;
+        if let Some(against) = &texts.against {
             output::line(against)?;
         }
-        output::line(&paragraphs_of.advice)?;
+        output::line(&texts.advice)?;
     }
     if let Some(path) = &args.report {
-        let paper_figures = [Some(&paragraphs_of.off), paragraphs_of.skipped_jobs.as_ref()];
-        let concluded = [paragraphs_of.against.as_ref(), Some(&paragraphs_of.advice)];
+        let notes = [Some(&texts.off), texts.skipped_jobs.as_ref()];
+        let concluded = [texts.against.as_ref(), Some(&texts.advice)];
         let body = format!(
             "<h2>{}</h2>{}{}<h2>{}</h2>{}{}{}",
-            escape(&paragraphs_of.heading),
+            escape(&texts.heading),
             replay.fidelity.table().html(),
-            paragraphs(paper_figures),
-            escape(&paragraphs_of.what_if),
+            paragraphs(notes),
+            escape(&texts.what_if),
             table.html(),
             paragraphs(concluded),
             report::charts(&replay.comparison)
@@ -157,20 +158,21 @@ fn paragraphs<const N: usize>(texts: [Option<&String>; N]) -> String {
     report::paragraphs(texts.into_iter().flatten().map(String::as_str))
 }
 
-fn as_json(paragraphs_of: &Paragraphs, replay: &Replay) -> serde_json::Value {
+fn as_json(texts: &Paragraphs, replay: &Replay) -> serde_json::Value {
     let job = |(name, real, simulated): &(String, f64, f64)| json!({ "job": name, "real_s": real, "simulated_s": simulated });
     json!({
-        "left_out": paragraphs_of.skipped_jobs,
+        "skipped_jobs": texts.skipped_jobs,
         "jobs": replay.fidelity.jobs.iter().map(job).collect::<Vec<_>>(),
         "model_off": replay.fidelity.error(),
-        "what_if": paragraphs_of.what_if,
+        "what_if": texts.what_if,
         "policies": sim_json::policies(&replay.comparison),
         "as_it_was": sim_json::policies(&replay.before),
-        "advice": paragraphs_of.advice,
+        "advice": texts.advice,
     })
 }
 
-/// Nodes more than there were: `+4` and `-1` say so, `8` is how many there are to be. None would be no cluster.
+/// The difference to the number of nodes of the real run: `+4` and `-1` are differences, `8` is the
+/// new number. Refuses zero nodes.
 fn more(text: &str, were: usize) -> Result<i32> {
     let bad = || Usage(format!("--nodes {text}: give a number (8), or a difference (+4, -1)"));
     let number: i32 = text.parse().map_err(|_| bad())?;
@@ -178,7 +180,7 @@ fn more(text: &str, were: usize) -> Result<i32> {
     let more = if text.starts_with(['+', '-']) { number } else { number.saturating_sub(were) };
     if were.saturating_add(more) < 1 {
         let were = output::count(were.unsigned_abs().into(), "node");
-        return Err(Usage(format!("--nodes {text}: none would be left of {were}")).into());
+        return Err(Usage(format!("--nodes {text}: no node would be left of {were}")).into());
     }
     Ok(more)
 }
@@ -196,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_so_many_or_so_many_more() {
+    fn nodes_flag_is_a_number_or_a_difference() {
         assert_eq!(more("+4", 3).expect("seven"), 4);
         assert_eq!(more("4", 3).expect("four"), 1);
         assert_eq!(more("-1", 3).expect("two"), -1);

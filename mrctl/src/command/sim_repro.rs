@@ -1,4 +1,5 @@
-//! `mrctl repro`: a paper's experiments, its figures beside ours; simulated at the paper's size, or real on this machine.
+//! `mrctl repro`: repeats the experiments of a paper and compares the results with its figures,
+//! simulated at the size of the paper or on a real cluster on this machine.
 
 use super::sim::{can_write, write};
 use crate::{
@@ -18,7 +19,7 @@ use std::{
     time::Instant,
 };
 
-/// Repeat a paper's experiments, and print its figures beside ours
+/// Repeat the experiments of a paper and compare the results
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl repro hsrtf\n  \
@@ -26,22 +27,22 @@ use std::{
     mrctl repro coshh --seeds 3 --json\n  \
     mrctl repro chronos --scale laptop --report chronos.html")]
 pub(crate) struct Args {
-    /// Which
+    /// Paper
     #[arg(value_enum)]
     paper: Name,
-    /// At what size
+    /// Size of the experiments
     #[arg(long, value_enum, default_value_t = Scale::Paper)]
     scale: Scale,
-    /// How many seeds: workloads, placements and arrivals differ (--scale paper) [default: 5]
+    /// Number of seeds, which vary workload, placement and arrivals (--scale paper) [default: 5]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
-    /// A file of profiles (TOML), over the built-in ones (--scale paper, not coshh)
+    /// File of profiles (TOML); they replace built-in ones (--scale paper, not coshh)
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
-    /// Folder for the real cluster's data (--scale laptop) [default: the current folder]
+    /// Folder for the data of the real cluster (--scale laptop) [default: the current folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Write a page with charts to this file
+    /// Write a report with charts (HTML) to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Write the tables as Markdown to this file
@@ -62,28 +63,28 @@ enum Name {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scale {
-    /// The paper's own cluster and jobs, simulated
+    /// The cluster and jobs of the paper, simulated
     Paper,
-    /// Eight nodes as real processes on this machine, with jobs that take minutes
+    /// A real cluster of eight nodes on this machine, with jobs that take minutes
     Laptop,
 }
 
 impl Args {
-    /// Refuses what would be ignored.
+    /// Refuses flags that would have no effect.
     fn check(&self) -> Result<(), Usage> {
-        let no_use = |what: &str, why: &str| Err(Usage(format!("{what} has no use {why}: leave it out")));
+        let no_use = |what: &str, why: &str| Err(Usage(format!("{what} has no effect {why}: omit it")));
         match self.scale {
             Scale::Laptop if self.seeds.is_some() => {
-                no_use("--seeds", "with --scale laptop, where each policy runs once, for real")
+                no_use("--seeds", "with --scale laptop, where each policy runs once on a real cluster")
             }
             Scale::Laptop if self.profiles.is_some() => {
-                no_use("--profiles", "with --scale laptop, where tasks take what the plan says")
+                no_use("--profiles", "with --scale laptop, where tasks take the planned time")
             }
             Scale::Paper if self.dir.is_some() => {
-                no_use("--dir", "with --scale paper, which is simulated and keeps no data")
+                no_use("--dir", "with --scale paper, which is a simulation and stores no data")
             }
             Scale::Paper if self.profiles.is_some() && matches!(self.paper, Name::Coshh) => {
-                no_use("--profiles", "for coshh, whose times are those of the paper's table 4")
+                no_use("--profiles", "for coshh, whose times are those of table 4 of the paper")
             }
             _ => Ok(()),
         }
@@ -155,7 +156,7 @@ mod tests {
 
     fn check(line: &str) -> Result<(), String> {
         let cli = Cli::try_parse_from(std::iter::once("repro").chain(line.split(' ')));
-        cli.expect("it reads").args.check().map_err(|usage| usage.to_string())
+        cli.expect("the line parses").args.check().map_err(|usage| usage.to_string())
     }
 
     #[test]
@@ -166,13 +167,13 @@ mod tests {
             assert_eq!(check(good), Ok(()), "{good}");
         }
         for (bad, what) in [
-            ("fcs --scale laptop --seeds 3", "--seeds has no use"),
-            ("fcs --scale laptop --profiles p.toml", "--profiles has no use"),
-            ("coshh --profiles p.toml", "--profiles has no use for coshh"),
-            ("fcs --dir d", "--dir has no use"),
+            ("fcs --scale laptop --seeds 3", "--seeds has no effect"),
+            ("fcs --scale laptop --profiles p.toml", "--profiles has no effect"),
+            ("coshh --profiles p.toml", "--profiles has no effect for coshh"),
+            ("fcs --dir d", "--dir has no effect"),
         ] {
-            let with_params = check(bad).expect_err(bad);
-            assert!(with_params.starts_with(what), "{bad}: {with_params}");
+            let error = check(bad).expect_err(bad);
+            assert!(error.starts_with(what), "{bad}: {error}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `mrctl sim verify`: the same jobs for real and simulated, side by side.
+//! `mrctl sim verify`: runs the same jobs on a real cluster and in the simulator, and compares
+//! them.
 
 use crate::{
     output::{self, Usage},
@@ -12,10 +13,10 @@ use sim::{
 };
 use std::{path::PathBuf, process::ExitCode};
 
-/// Run small jobs for real on this machine, simulate the same, and compare
+/// Run small jobs on a real local cluster and in the simulator, and compare
 ///
-/// Starts a cluster of eight nodes for each trial, in a temporary folder, and removes it. Tasks are paced: they sleep
-/// most of the time.
+/// Each trial starts a cluster of eight nodes in a temporary folder and removes it afterwards.
+/// Tasks are slowed down to a planned rate, so they sleep most of the time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl sim verify\n  \
@@ -26,13 +27,14 @@ With a narrow link, as root:\n  \
         tbf rate 32mbit burst 64kb latency 400ms\n  \
     ip netns exec narrow mrctl sim verify --link 4MB")]
 pub(crate) struct Args {
-    /// Only these trials; `short` is one that takes some seconds
+    /// Run only these trials; `short` takes a few seconds
     #[arg(long, value_name = "NAME;...", value_delimiter = ';')]
     only: Vec<String>,
-    /// What the loopback interface carries in a second, if that has been limited: one trial more, in which bytes matter
+    /// Run only the trial of a narrow link (with --only: make it available). SIZE is the rate in
+    /// bytes per second to which the loopback interface has been limited, as in the example below
     #[arg(long, value_name = "SIZE")]
     link: Option<daemon::Bytes>,
-    /// Folder for the cluster's data [default: the current folder]
+    /// Folder for the data of the cluster [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     dir: PathBuf,
     /// Print JSON
@@ -43,7 +45,7 @@ pub(crate) struct Args {
 fn chosen(only: &[String], link: Option<daemon::Bytes>) -> Result<Vec<Trial>> {
     let linked = link.map(|bytes| narrow_link(bytes.0 as f64));
     if only.is_empty() {
-        // Others would be as slow as that link.
+        // The other trials would be slowed down by the limited link.
         return Ok(linked.map_or_else(all, |linked| vec![linked]));
     }
     let known: Vec<Trial> = all().into_iter().chain([short()]).chain(linked).collect();
@@ -57,7 +59,7 @@ fn chosen(only: &[String], link: Option<daemon::Bytes>) -> Result<Vec<Trial>> {
     only.iter().map(find).collect()
 }
 
-/// A trial that has been run and simulated.
+/// A trial that has been run and simulated, with the comparison.
 struct Verified {
     name: String,
     fidelity: Fidelity,
@@ -73,14 +75,14 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
             World::new(setup, workload)?.run(None).map_err(|broken| anyhow!("{name}: {broken}"))?;
         let fidelity = Fidelity::of(&real.outcome, &simulated);
         if !args.json {
-            let taken = |outcome: &Outcome| -> u32 {
+            let preemptions = |outcome: &Outcome| -> u32 {
                 outcome.metrics.jobs().map(|(_, job)| job.preemption.preemptions()).sum()
             };
             output::line(format!(
-                "{name}: {} off, mean over jobs; preemptions {}, simulated {}\n{}",
+                "{name}: mean error over jobs {}; preemptions: {} real, {} simulated\n{}",
                 report::percent(fidelity.error()),
-                output::count(taken(&real.outcome).into(), "time"),
-                taken(&simulated),
+                preemptions(&real.outcome),
+                preemptions(&simulated),
                 fidelity.table().text()
             ))?;
         }
@@ -93,7 +95,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         let trials = output::count(all.len() as u64, "trial");
         let count = output::count(jobs.jobs.len() as u64, "job");
         let off = report::percent(jobs.error());
-        output::line(format!("{count} of {trials}: {off} off, mean over jobs"))?;
+        output::line(format!("{count} of {trials}: mean error over jobs {off}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

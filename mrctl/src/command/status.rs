@@ -1,4 +1,5 @@
-//! `mrctl status`: the cluster of a folder, who may use it, and which of its daemons run.
+//! `mrctl status`: the cluster of a folder, which accounts may use it, and which of its daemons
+//! run.
 
 use crate::{
     cluster::{ClusterState, Layout, Overrides},
@@ -13,14 +14,15 @@ use std::{
     process::ExitCode,
 };
 
-/// Show the cluster of this folder: who may use it, and which daemons run
+/// Show the local cluster: who may use it, and which daemons run
 ///
-/// Looks at processes, not at what they do: `mrctl nodes` and `mrctl health` ask the masters. The exit code is 0 if all
-/// daemons run. For a cluster of several machines there is `mrctl cluster status`.
+/// This command checks only that the processes run; `mrctl nodes` and `mrctl health` query the
+/// masters. The exit code is 0 if all daemons run. For a cluster on several machines use `mrctl
+/// cluster status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl status\n  mrctl status --json")]
 pub(crate) struct Args {
-    /// Folder of the cluster [default: the nearest .fermata upwards]
+    /// Folder of the cluster [default: .fermata here or in the nearest parent folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Print JSON
@@ -28,22 +30,22 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A cluster as its folder tells it. What `up --json` and `status --json` print.
+/// The state of a local cluster, from its folder; printed by `up --json` and `status --json`.
 #[derive(Debug, Serialize)]
-pub(crate) struct DaemonStatus {
+pub(crate) struct ClusterStatus {
     folder: PathBuf,
-    /// `running`, `degraded` (some daemons have died or do not serve) or `stopped`.
+    /// `running`, `degraded` (some daemons have died or are not ready) or `stopped`.
     state: &'static str,
     /// `closed` or `open`.
     access: &'static str,
-    /// Who may use it.
+    /// The accounts that may use the cluster.
     users: String,
     /// The configuration file that clients use.
     config: PathBuf,
     namenode: String,
     jobtracker: String,
     daemons: Vec<Process>,
-    /// What is wrong, one line each.
+    /// One line per problem.
     warnings: Vec<String>,
 }
 
@@ -58,8 +60,7 @@ struct Process {
     log: PathBuf,
 }
 
-impl DaemonStatus {
-    /// Of the cluster in this folder.
+impl ClusterStatus {
     pub(crate) fn of(folder: &Path) -> Result<Self> {
         let layout = Layout::prepare(folder, &Overrides::default())?;
         let state = ClusterState::load(folder)?.unwrap_or_default();
@@ -77,7 +78,7 @@ impl DaemonStatus {
         let (access, users) = match (security.is_closed(), layout.has_own_secret()) {
             (false, _) => ("open", "every account of this machine".to_owned()),
             (true, true) => ("closed", format!("only {}", owner(&layout.folder))),
-            (true, false) => ("closed", "holders of the cluster's credentials".to_owned()),
+            (true, false) => ("closed", "users with credentials for the cluster".to_owned()),
         };
         Ok(Self {
             state: match running {
@@ -96,7 +97,7 @@ impl DaemonStatus {
         })
     }
 
-    /// Adds what a start has found: the cluster is degraded.
+    /// Adds warnings of the start. With any warning the cluster is degraded.
     pub(crate) fn add(&mut self, warnings: &[String]) {
         if !warnings.is_empty() {
             self.state = "degraded";
@@ -105,7 +106,7 @@ impl DaemonStatus {
     }
 }
 
-/// Whose folder it is, and so whose cluster.
+/// The owner of the folder, which is the owner of the cluster.
 fn owner(folder: &Path) -> String {
     let about = std::fs::metadata(folder);
     about.map_or_else(|_| daemon::account::user(), |about| daemon::account::name_of(about.uid()))
@@ -119,13 +120,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             folder.display()
         );
     }
-    let status = DaemonStatus::of(&folder)?;
+    let status = ClusterStatus::of(&folder)?;
     let code = if status.state == "running" { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         output::json(&status)?;
         return Ok(code);
     }
-    let DaemonStatus { state, access, users, folder, .. } = &status;
+    let ClusterStatus { state, access, users, folder, .. } = &status;
     output::line(format!("{state}, {access} ({users} can use it); folder {}", folder.display()))?;
     for warning in &status.warnings {
         eprintln!("mrctl: warning: {warning}");
@@ -146,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 let node = if one.name == one.kind { "the" } else { &format!("{}'s", one.name) };
                 output::line(format!("{node} {} has died: see {}", one.kind, one.log.display()))?;
             }
-            output::line(format!("start what has died again with `mrctl up{dir}`"))?;
+            output::line(format!("restart the daemons that have died with `mrctl up{dir}`"))?;
         }
         _ => {}
     }

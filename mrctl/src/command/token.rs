@@ -1,4 +1,5 @@
-//! `mrctl token`: proves the caller's identity to clients that cannot read its credentials.
+//! `mrctl token`: creates a token with the identity of the caller, for clients without access to
+//! its credentials.
 
 use crate::{
     locate::Target,
@@ -8,21 +9,22 @@ use anyhow::{Result, bail};
 use daemon::Period;
 use std::process::ExitCode;
 
-/// Print a token of your identity, for another client
+/// Print a token with your identity, for another client
 ///
-/// Whoever has the token can do all that you can in this cluster until it expires: pass it on like a password. A client
-/// shows it as `security.token` (the name of a file with mode 600 that holds it), `--token-file` or `fermata-token` in a
-/// call's metadata. `mrctl down --purge` ends all tokens of the cluster of a folder.
+/// Until the token expires, it gives all your rights in this cluster: protect it like a password. A
+/// client passes it as `security.token` (a file with mode 600 that contains the token),
+/// `--token-file`, or `fermata-token` in the metadata of a call. `mrctl down --purge` invalidates
+/// all tokens of a local cluster.
 ///
-/// A cluster with certificates (`mrctl cluster init`) has no tokens of users: there an admin makes a certificate for the
-/// other client, with `mrctl cluster user NAME --out FOLDER --days 1`.
+/// A cluster with certificates (`mrctl cluster init`) has no user tokens. There an admin creates a
+/// certificate for the other client with `mrctl cluster user NAME --out FOLDER --days 1`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    mrctl token                        for an hour\n  \
-    mrctl token --valid 7d             for a week\n  \
-    mrctl token --json                 with its name, role and end")]
+    mrctl token                        valid for an hour\n  \
+    mrctl token --valid 7d             valid for a week\n  \
+    mrctl token --json                 with name, role and expiry")]
 pub(crate) struct Args {
-    /// How long it is valid
+    /// Validity of the token
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = valid)]
     valid: Period,
     /// Print JSON
@@ -43,8 +45,8 @@ pub(crate) fn run(args: &Args, target: &Target) -> Result<ExitCode> {
     let (text, token) = credentials.token(args.valid.0)?;
     if credentials.is_token() {
         bail!(Usage(format!(
-            "{} is proved by a token here (--token-file or security.token), and a token makes no other: run this with the \
-             cluster's own credentials, or pass on the token that you have",
+            "mrctl uses a token of {} (--token-file or security.token), which cannot create another one: use the \
+             credentials of the cluster, or pass on this token",
             token.name
         )));
     }

@@ -1,4 +1,4 @@
-//! `mrctl top`: the cluster at a glance, again and again.
+//! `mrctl top`: jobs, slots and nodes on a terminal, refreshed regularly.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
@@ -22,46 +22,46 @@ use std::{
     time::Duration,
 };
 
-/// The masters are not asked more often.
+/// The shortest interval between queries of the masters.
 const EVERY_MIN: Duration = Duration::from_secs(1);
-/// Jobs that have ended are shown, the newest so many.
+/// The number of ended jobs that are shown, newest first.
 const ENDED_MAX: usize = 5;
-/// A screen that does not tell its size, or is not worth the name: rows and columns.
+/// Rows and columns of a terminal whose size is unknown, and the smallest size that is used.
 const SIZE: (u16, u16) = (40, 120);
 const SIZE_MIN: (u16, u16) = (12, 40);
 
-/// Onto the second screen, without a cursor; and back.
+/// Switch to the alternate screen and hide the cursor; and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// To the first line; the rest of a line; the rest of the screen.
+/// Move to the first line; clear the remainder of a line; clear the remainder of the screen.
 const HOME: &str = "\x1b[H";
 const END_LINE: &str = "\x1b[K\n";
 const END_SCREEN: &str = "\x1b[K\x1b[J";
 
-/// Show jobs, slots and nodes, again and again
+/// Show jobs, slots and nodes, refreshed regularly
 ///
-/// Jobs in the order in which they came, with what waiting ones wait for and how often slots of others were taken back; then
-/// the nodes. Goes on until Ctrl-C. Where standard output is no terminal, and with --once or --json, it looks once: exit code
-/// 1 if a master does not answer.
+/// Shows the jobs in the order of submission, with the reason why a job waits and the number of
+/// preempted slots, and then the nodes. Ends with Ctrl-C. With --once or --json, or if standard
+/// output is not a terminal, it prints once; the exit code is then 1 if a master is unreachable.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  mrctl top\n  mrctl top --every 5s\n  mrctl top --once\n  mrctl top --json"
 )]
 pub(crate) struct Args {
-    /// Look again after this long, at least 1s
+    /// Interval between refreshes, at least 1s
     #[arg(long, value_name = "TIME", default_value = "2s")]
     every: Period,
-    /// Look once
+    /// Print once
     #[arg(long)]
     once: bool,
-    /// As JSON: one value, of one look
+    /// Print once, as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     if args.every.0 < EVERY_MIN {
-        bail!(Usage("--every: at least 1s".into()));
+        bail!(Usage("--every: the interval must be at least 1s".into()));
     }
     let status_cache = StatusCache::new(target.clone(), target.proved_name()?);
     if args.once || args.json || !std::io::stdout().is_terminal() {
@@ -86,7 +86,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         ended = looks => ended,
         () = super::end_signal() => Ok(()),
     };
-    // A screen that is gone needs no tidying.
+    // Ignore errors: the terminal may have been closed.
     let _ = write!(output::stdout(), "{LEAVE}").and_then(|()| output::stdout().flush());
     ended.map(|()| ExitCode::SUCCESS)
 }
@@ -107,16 +107,16 @@ fn once(all: &Overview, as_json: bool) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// One look, as JSON; what a master that does not answer would have said is null.
+/// One snapshot as JSON. Values from a master that is unreachable are null.
 #[derive(Serialize)]
 struct Snapshot<'a> {
     at_ms: u64,
     scheduler: Option<&'a str>,
     shadow: Option<&'a str>,
     slots: Option<Slots>,
-    /// Those that are not over.
+    /// The active jobs.
     jobs: Option<Vec<&'a Job>>,
-    /// What jobs without a slot wait for.
+    /// Why each waiting job has no slot.
     waiting_for: &'a std::collections::BTreeMap<String, String>,
     trackers: Option<&'a [Tracker]>,
     files: Option<&'a Report>,
@@ -138,12 +138,12 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// What is shown, from the top.
+/// The lines to show, from top to bottom.
 #[derive(Debug, Default)]
 struct Lines {
-    /// Always.
+    /// Always shown completely.
     head: Vec<String>,
-    /// With a line of names above; as many as there is room for.
+    /// Begins with a header line; cut if the screen is too small.
     jobs: Vec<String>,
     nodes: Vec<String>,
 }
@@ -157,9 +157,10 @@ impl Lines {
     }
 }
 
-/// No more than a screen holds: nodes get a third of it at most if jobs need the rest.
+/// Cuts the lines to the size of the screen. If both lists are too long, nodes get a third of it.
 fn fit(mut lines: Lines, rows: usize, columns: usize) -> Vec<String> {
-    // Two blank lines between the parts, and none below: a full last line would scroll.
+    // Two blank lines separate the three parts. There is no line break after the last line: it
+    // would scroll the screen.
     let room = rows.saturating_sub(lines.head.len() + 2);
     let for_nodes = lines.nodes.len().min(room.saturating_sub(lines.jobs.len()).max(room / 3));
     cut(&mut lines.jobs, room - for_nodes, "jobs");
@@ -199,14 +200,13 @@ fn frame(all: &Overview, now_ms: u64) -> Lines {
     Lines { head, jobs: job_lines(all, jobs, now_ms), nodes: node_lines(datanodes, trackers) }
 }
 
-/// `chronos(fair)  2 jobs run, 1 waiting_for  maps 7 of 8 slots, reduces 3 of 4`
+/// `chronos(fair)  2 jobs run, 1 waits  maps 7 of 8 slots, reduces 3 of 4`
 fn summary(all: &Overview, jobs: &[Job]) -> String {
-    let waiting = jobs.iter().filter(|job| job.waiting_for()).count();
+    let waiting = jobs.iter().filter(|job| job.is_waiting()).count();
     let running = jobs.iter().filter(|job| !job.is_over()).count() - waiting;
     let mut parts = Vec::new();
     if let Ok(policy) = &all.schedulers {
-        let shadow =
-            policy.shadow.as_ref().map_or_else(String::new, |name| format!(" ({name} in its shadow)"));
+        let shadow = policy.shadow.as_ref().map_or_else(String::new, |name| format!(" (shadow: {name})"));
         parts.extend(policy.scheduler.as_ref().map(|name| format!("{name}{shadow}")));
     }
     if all.jobs.is_ok() {
@@ -243,7 +243,7 @@ fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {
     let mut table = output::table(&header, &[4, 5, 6, 7]);
     for job in active.into_iter().chain(ended) {
         let state = job.display_state();
-        let waiting_for = all.reasons.get(&job.job).filter(|_| job.waiting_for());
+        let waiting_for = all.reasons.get(&job.job).filter(|_| job.is_waiting());
         let time = if job.is_over() { job.ended_ms } else { now_ms }.saturating_sub(job.submitted_ms);
         table.add_row([
             job.job.clone(),
@@ -273,7 +273,7 @@ fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
     }
-    let header = ["NODE", "TRACKER", "MAPS", "REDUCES", "DATANODE", "USED", "FREE", "HEARD"];
+    let header = ["NODE", "TRACKER", "MAPS", "REDUCES", "DATANODE", "USED", "FREE", "HEARTBEAT"];
     let mut table = output::table(&header, &[2, 3, 5, 6, 7]);
     for row in rows {
         let (name, datanode, tracker) = match row {
@@ -282,10 +282,10 @@ fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
         };
         let of = |what: fn(&Tracker) -> String| tracker.map_or_else(|| "-".into(), what);
         let on = |what: fn(&NodeReport) -> String| datanode.map_or_else(|| "-".into(), what);
-        let heard =
+        let ages =
             [tracker.map(|own| own.last_heartbeat_ms_ago), datanode.map(|own| own.last_heartbeat_ms_ago)];
-        // Whichever half has been silent for longer.
-        let heard = heard.into_iter().flatten().max().unwrap_or(0);
+        // The older heartbeat of the tracker and the DataNode.
+        let oldest = ages.into_iter().flatten().max().unwrap_or(0);
         table.add_row([
             name.to_owned(),
             of(|own| own.state.clone()),
@@ -294,7 +294,7 @@ fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
             on(|own| nodes::state_name(own.state).to_owned()),
             on(|own| output::human(own.used)),
             on(|own| output::human(own.free)),
-            format!("{} ago", output::age(heard)),
+            format!("{} ago", output::age(oldest)),
         ]);
     }
     output::table_lines(&table)
@@ -310,27 +310,33 @@ mod tests {
         Job { job: id.into(), name: "count".into(), state: state.into(), maps, ..Job::default() }
     }
 
-    fn away<T>() -> Result<T, QueryError> {
-        Err(QueryError::Unavailable("nobody answers".into()))
+    fn unavailable<T>() -> Result<T, QueryError> {
+        Err(QueryError::Unavailable("the master is down".into()))
     }
 
     fn overview(jobs: Vec<Job>) -> Overview {
         let reasons = [("job_2".to_owned(), "a free map slot".to_owned())].into();
-        Overview { jobs: Ok(jobs), trackers: Ok(Vec::new()), schedulers: away(), files: away(), reasons }
+        Overview {
+            jobs: Ok(jobs),
+            trackers: Ok(Vec::new()),
+            schedulers: unavailable(),
+            files: unavailable(),
+            reasons,
+        }
     }
 
     #[test]
     fn waiting_reasons_and_unreachable_masters_are_shown() {
         let all = overview(vec![job("job_1", "running", 2), job("job_2", "running", 0)]);
         let lines = frame(&all, 1000).all().join("\n");
-        assert!(lines.contains("1 job runs, 1 waits") && lines.contains("nobody answers"), "{lines}");
+        assert!(lines.contains("1 job runs, 1 waits") && lines.contains("the master is down"), "{lines}");
         let waiting = lines.lines().find(|line| line.starts_with("job_2")).unwrap();
         assert!(waiting.contains("waiting") && waiting.ends_with("a free map slot"), "{lines}");
         assert!(lines.contains("41% 3/8"), "{lines}");
     }
 
     #[test]
-    fn a_frame_fits_its_screen_and_says_what_is_left_out() {
+    fn frame_fits_the_screen_and_counts_omitted_lines() {
         let jobs = (0..100).map(|number| job(&format!("job_{number}"), "running", 1)).collect();
         let nodes = (0..50).map(|number| format!("node{number}")).collect();
         let lines = Lines { nodes, ..frame(&overview(jobs), 1000) };
@@ -338,7 +344,7 @@ mod tests {
         assert!(shown.len() <= 24 && shown.iter().all(|line| line.chars().count() <= 60), "{shown:#?}");
         let more: Vec<_> = shown.iter().filter(|line| line.starts_with("... ")).collect();
         assert!(more.len() == 2 && more[0].ends_with("more: mrctl jobs"), "{shown:#?}");
-        // What fits is shown whole.
+        // Lists that fit are not cut.
         let shown = fit(frame(&overview(vec![job("job_1", "running", 1)]), 1000), 24, 60);
         assert!(shown.iter().all(|line| !line.starts_with("...")), "{shown:#?}");
     }

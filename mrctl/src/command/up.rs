@@ -1,6 +1,6 @@
-//! `mrctl up`: a whole cluster as real processes on loopback, ready when it says so.
+//! `mrctl up`: starts a local cluster of real processes on loopback and waits until it is ready.
 
-use super::status::DaemonStatus;
+use super::status::ClusterStatus;
 use crate::{
     cluster::{ClusterState, Kind, Launch, Layout, Overrides, failure, lock, restart},
     locate::{FOLDER, dir_flag},
@@ -19,76 +19,80 @@ const WATCH: Duration = Duration::from_millis(500);
 
 /// Start a cluster on this machine
 ///
-/// Real processes on loopback: a namenode and a jobtracker, and nodes with a datanode and a tasktracker each.
-/// Only your account can use it: its secret is in the folder, where mrctl finds it. --open lets in every account of
-/// this machine. Tasks never run as root: those of a cluster that root starts run as `tasktracker.task_user`, else as
-/// nobody.
+/// The cluster consists of real processes on loopback: a namenode, a jobtracker, and nodes with a
+/// datanode and a tasktracker each. Only your account can use it: its secret is in the cluster
+/// folder, where mrctl finds it. --open admits every account of this machine. Tasks never run as
+/// root: if root starts the cluster, they run as `tasktracker.task_user`, or as nobody if that is
+/// not set.
 ///
-/// Started again in the same folder after `mrctl down`, it has the same files, shape, ports and access. While it runs,
-/// `mrctl up` starts daemons again that have died. Settings come from --config, else from ./fermata.toml, else from
-/// the folder's own copy of those it had; flags go over them. Addresses and folders of the daemons are always its own.
+/// A later start in the same folder, after `mrctl down`, has the same files, layout, ports and
+/// access. While the cluster runs, `mrctl up` restarts daemons that have died. Settings come from
+/// --config, else from ./fermata.toml, else from the copy in the folder; flags override them. The
+/// addresses and folders of the daemons are always determined by mrctl.
 ///
-/// If the masters of a cluster that has run before serve, but another daemon does not or safemode stays on, what runs is
-/// left running: a warning says what is missing, the cluster is called degraded, and with --detach the exit code is 1.
+/// If the cluster has run before and its masters start, but another daemon does not or safemode
+/// stays on, the running daemons are kept: a warning names the problem, the state is "degraded",
+/// and with --detach the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    mrctl up                                   in the foreground; Ctrl-C stops it\n  \
+    mrctl up                                   run until Ctrl-C\n  \
     mrctl up --detach                          return when it is ready\n  \
     mrctl up --nodes 6 --racks 2 --replication 3 --detach\n  \
-    mrctl up --config my.toml --detach         with settings of your own\n  \
-    mrctl up --open --detach                   for clients without credentials\n\n\
-    `jobtracker --print-config` prints every setting with its default.")]
+    mrctl up --config my.toml --detach         use your own settings\n  \
+    mrctl up --open --detach                   allow clients without credentials\n\n\
+    `jobtracker --print-config` prints all settings with their defaults.")]
 pub(crate) struct Args {
-    /// Nodes, each a datanode and a tasktracker [default: 3, or as the folder was made with]
+    /// Number of nodes, each with a datanode and a tasktracker [default: 3, or as before in this
+    /// folder]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=200))]
     nodes: Option<u32>,
-    /// Replicas of each block, unless a file asks otherwise [default: 2]
+    /// Default number of replicas of a block [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     replication: Option<u32>,
-    /// Block size, unless a file asks otherwise [default: 64MiB]
+    /// Default block size [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Bytes>,
-    /// Racks that the datanodes are dealt to in turn [default: 1]
+    /// Number of racks, to which the nodes are assigned in turn [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200))]
     racks: Option<u32>,
     /// Folder for data, logs and configuration
     #[arg(long, value_name = "DIR", default_value = FOLDER)]
     dir: PathBuf,
-    /// Let in every account of this machine, without asking who it is
+    /// Admit every account of this machine without authentication
     #[arg(long)]
     open: bool,
-    /// Close a folder's cluster again that was started with --open
+    /// Close a cluster again that was started with --open
     #[arg(long, conflicts_with = "open")]
     closed: bool,
-    /// Begin again without the jobs of a jobtracker whose folder is missing or empty
+    /// Start without the old jobs if the folder of the jobtracker is missing or empty
     #[arg(long, value_name = "DAEMON", value_parser = ["jobtracker"])]
     format: Option<String>,
-    /// Port of the namenode [default: that of the last start, else a free one]
+    /// Port of the namenode [default: that of the last start, else a free port]
     #[arg(long, value_name = "PORT")]
     namenode_port: Option<u16>,
-    /// Maps at a time on each node [default: 2]
+    /// Map slots of each node [default: 2]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     map_slots: Option<u32>,
-    /// Reduces at a time on each node [default: 1]
+    /// Reduce slots of each node [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     reduce_slots: Option<u32>,
-    /// Scheduling policy, such as fair or 'chronos(fair)'; `mrctl schedulers` describes them [default: fifo]
+    /// Scheduling policy, such as fair or 'chronos(fair)' [default: fifo]; see `mrctl schedulers`
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
-    /// A second policy that decides without effect, for `mrctl shadow`; empty for none
+    /// Shadow policy, which decides without effect, for `mrctl shadow`; empty for none
     #[arg(long, value_name = "NAME")]
     shadow: Option<String>,
-    /// Return when the cluster is ready, and leave it running
+    /// Return when the cluster is ready, and keep it running
     #[arg(long)]
     detach: bool,
-    /// Print what was started as JSON, once it is ready
+    /// Print the state of the cluster as JSON when it is ready
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Flags that say what the cluster is to be like; they mean nothing to one that runs.
-    fn describes(&self) -> bool {
+    /// Whether a flag describes a property of the cluster, which a running cluster cannot change.
+    fn has_layout_flags(&self) -> bool {
         let Self { nodes, racks, map_slots, reduce_slots, replication, .. } = self;
         let numbers = [nodes, racks, map_slots, reduce_slots, replication];
         let names = [&self.scheduler, &self.shadow];
@@ -105,11 +109,11 @@ impl Args {
     }
 }
 
-/// `config`: settings for all daemons, under the flags; the global flag's file, or the one in the current folder.
+/// `config`: the file of `--config`, or the one in the current folder. Flags override its settings.
 pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode> {
     trust::folder(&args.dir)?;
     config.as_deref().map_or(Ok(()), trust::file)?;
-    let describes = args.describes();
+    let has_layout_flags = args.has_layout_flags();
     let overrides = Overrides {
         nodes: args.nodes,
         racks: args.racks,
@@ -123,22 +127,22 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         shadow: args.shadow,
         temporary: false,
     };
-    // What cannot be right is refused before anything is made or started.
+    // Refuse invalid settings before anything is created or started.
     Layout::prepare(&args.dir, &overrides)?.check_masters(args.format.is_some())?;
     let locked = lock(&args.dir)?;
     if let Some(state) = running(&args.dir)? {
-        refuse_second_start(&args.dir, &state, describes)?;
+        refuse_second_start(&args.dir, &state, has_layout_flags)?;
         return restart_daemons(&args.dir, state, args.json).await;
     }
     let layout = Layout::prepare(&args.dir, &overrides)?;
     note_fewer_nodes(&layout);
     note_replication(&layout);
     note_access(&layout);
-    // Listening begins once and continues: a signal between two listeners would be lost.
+    // One future for the whole run: a signal between two listeners would be lost.
     let mut stop = std::pin::pin!(super::end_signal());
     let mut launch = tokio::select! {
         launch = Launch::start_degraded(layout, args.namenode_port) => launch?,
-        () = &mut stop => bail!("interrupted while starting: nothing is left running"),
+        () = &mut stop => bail!("interrupted while starting: all started daemons were stopped"),
     };
     drop(locked);
     if args.detach {
@@ -150,7 +154,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     }
     let code = if launch.warnings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
-        let mut status = DaemonStatus::of(&launch.layout.folder)?;
+        let mut status = ClusterStatus::of(&launch.layout.folder)?;
         status.add(&launch.warnings);
         output::json(&status)?;
         return if args.detach { Ok(code) } else { watch(&mut launch, stop, &dir, true).await };
@@ -172,7 +176,7 @@ fn note_fewer_nodes(layout: &Layout) {
     if let Some(before) = layout.nodes_before {
         let missing = layout.nodes + 1;
         eprintln!(
-            "mrctl: note: this folder was made with {before} nodes; blocks only on node{missing} and up are missing"
+            "mrctl: note: this cluster had {before} nodes; blocks only on node{missing} or higher are missing"
         );
     }
 }
@@ -182,13 +186,13 @@ fn note_replication(layout: &Layout) {
         let replication = layout.config.namenode.replication;
         let nodes = output::count(layout.nodes.into(), "node");
         eprintln!(
-            "mrctl: note: namenode.replication = {wanted}, but the cluster has {nodes}: new files get {replication}; use more --nodes \
+            "mrctl: note: namenode.replication = {wanted}, but the cluster has {nodes}: new files get {replication}; start more --nodes \
              for more replicas"
         );
     }
 }
 
-/// Says what an unusual access means.
+/// Prints warnings about unusual access rights.
 fn note_access(layout: &Layout) {
     if layout.open {
         eprintln!("mrctl: warning: {}", open_warning(layout.task_account(), &daemon::account::user()));
@@ -199,59 +203,61 @@ fn note_access(layout: &Layout) {
     if layout.tasks_read_secret() {
         eprintln!(
             "mrctl: warning: tasks are not confined (tasktracker.confine = \"off\", or a kernel without Landlock): jobs can \
-             read this cluster's secret and whatever your account can"
+             read the secret of this cluster and all files that your account can read"
         );
     }
 }
 
-/// What `--open` gives to every local account. `tasks`: the account of tasks, if it is not that of the cluster, `own`.
+/// The warning for `--open`. `tasks` is the account that tasks run as, if it is not `own`, the
+/// account of the cluster.
 fn open_warning(tasks: Option<&str>, own: &str) -> String {
     let reach = match tasks {
         Some(tasks) => format!("run programs as account {tasks}"),
         None => {
-            format!("run programs as {own}, which reach all that {own} can: files, keys and other processes")
+            format!("run programs as {own}, with access to all files, keys and processes of {own}")
         }
     };
     format!(
         "--open: every account of this machine can read, change and delete all files and jobs of this cluster, and \
-         {reach}; `mrctl down` and `mrctl up --closed` close it"
+         {reach}; to close it: `mrctl down`, then `mrctl up --closed`"
     )
 }
 
-/// The cluster of this folder, if a daemon of it runs.
+/// The cluster of this folder, if at least one of its daemons runs.
 fn running(folder: &Path) -> Result<Option<ClusterState>> {
     Ok(ClusterState::load(folder)?.filter(|state| state.running().next().is_some()))
 }
 
-/// A cluster of which all runs is not started again, nor is one changed that runs.
-fn refuse_second_start(folder: &Path, state: &ClusterState, describes: bool) -> Result<()> {
+/// Refuses to start a cluster that runs completely, and to change a running cluster by flags.
+fn refuse_second_start(folder: &Path, state: &ClusterState, has_layout_flags: bool) -> Result<()> {
     let dead = state.daemons.iter().any(|daemon| !daemon.is_running());
     let running = state.describe_running().unwrap_or_default();
     let (at, dir) = (folder.display(), dir_flag(Some(folder)));
-    if dead && describes {
+    if dead && has_layout_flags {
         bail!(
-            "a cluster runs in {at} ({running}), and flags cannot change it: `mrctl up{dir}` without them starts its dead \
-             daemons again"
+            "a cluster runs in {at} ({running}), and flags cannot change a running cluster: `mrctl up{dir}` without them restarts the dead \
+             daemons"
         );
     }
     if !dead {
         bail!(
-            "a cluster already runs in {at} ({running}): stop it with `mrctl down{dir}`, or give this one another --dir"
+            "a cluster already runs in {at} ({running}): stop it with `mrctl down{dir}`, or choose another --dir"
         );
     }
     Ok(())
 }
 
-/// Starts the daemons of a running cluster that have died.
+/// Restarts the dead daemons of a running cluster.
 async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> Result<ExitCode> {
-    // The masters first: the others register with them. The state lists each kind in the order of a start.
+    // The masters are first, because the other daemons register with them: the state lists the
+    // daemons in the order of a start.
     let dead: Vec<_> = state.daemons.iter().filter(|daemon| !daemon.is_running()).cloned().collect();
     let mut warnings = Vec::new();
     for daemon in dead {
         let restarted = restart(folder, &mut state, &daemon.name, daemon.kind).await;
         let started = state.find(&daemon.name, Some(daemon.kind))?;
         if let Err(error) = restarted {
-            // The nodes are of no use without their masters.
+            // Without its masters a node is useless.
             if matches!(daemon.kind, Kind::Namenode | Kind::Jobtracker) {
                 return Err(error);
             }
@@ -263,7 +269,7 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
         }
     }
     if json {
-        let mut status = DaemonStatus::of(folder)?;
+        let mut status = ClusterStatus::of(folder)?;
         status.add(&warnings);
         output::json(&status)?;
     }
@@ -286,8 +292,9 @@ fn ready(launch: &Launch) -> String {
     )
 }
 
-/// Stays until told to stop, or until `mrctl down` has stopped the cluster from elsewhere. Says which daemons
-/// die meanwhile; starting them again, with another `mrctl up`, is the user's decision. `quiet`: prints nothing.
+/// Waits until the user stops the cluster, or until another process has stopped it with `mrctl
+/// down`. Prints which daemons die in the meantime, but does not restart them: the user decides
+/// that with another `mrctl up`. `quiet`: prints nothing to standard output.
 async fn watch(
     launch: &mut Launch,
     mut stop: impl Future<Output = ()> + Unpin,
@@ -319,12 +326,13 @@ async fn watch(
         launch.state = state;
     }
     let _held = lock(&folder)?;
-    // Restarted daemons are not our children: take them from the file.
+    // Daemons restarted by another `mrctl up` are not children of this process: read them from the
+    // state file.
     if let Some(state) = ClusterState::load(&folder)? {
         launch.state = state;
     }
     launch.stop()?;
-    print_status("stopped; the data stays, `mrctl up` starts again with it")?;
+    print_status("stopped; the data stays: `mrctl up` starts the cluster again")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -335,7 +343,7 @@ mod tests {
     #[test]
     fn open_cluster_warning_names_the_task_account() {
         let own = open_warning(None, "ann");
-        assert!(own.contains("run programs as ann, which reach all that ann can: files"), "{own}");
+        assert!(own.contains("run programs as ann, with access to all files"), "{own}");
         let other = open_warning(Some("nobody"), "root");
         assert!(other.contains("run programs as account nobody;") && !other.contains("root"), "{other}");
     }

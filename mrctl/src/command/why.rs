@@ -1,4 +1,4 @@
-//! `mrctl why`: what a job or a task waits for, in plain words.
+//! `mrctl why`: why a job or a task waits, as text.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
@@ -6,19 +6,20 @@ use crate::{job::scheduling::Why, locate::Target, output};
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// Say why a job or a task waits, and what was decided for it lately
+/// Explain why a job or a task waits, and its recent scheduling decisions
 ///
-/// The words come from recorded rules and numbers, which --json shows too. The last launches, and the last of everything
-/// else, are kept for each job that is remembered; `mrctl history` has all of them.
+/// The sentences are made from recorded rules and numbers, which --json also shows. The JobTracker
+/// keeps the last launches and the last other events of each job that it remembers; `mrctl history`
+/// has all of them.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  mrctl why job_7\n  mrctl why job_7.m3          one task\n  mrctl why job_7 --json"
 )]
 pub(crate) struct Args {
-    /// A job (job_7), a task (job_7.m3), or an attempt, which stands for its task
+    /// A job (job_7), a task (job_7.m3), or an attempt (shows its task)
     #[arg(value_name = "JOB|TASK")]
     of: String,
-    /// As JSON, with every rule and number
+    /// Print JSON, with all rules and numbers
     #[arg(long)]
     json: bool,
 }
@@ -35,18 +36,18 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One sentence a line.
+/// The lines of the output.
 fn lines(why: &Why) -> Vec<String> {
-    // What is over may have been decided under another policy.
+    // An ended job may have run under another policy.
     let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
     let verb = if matches!(why.state.as_str(), "succeeded" | "failed") { "has" } else { "is" };
     let mut lines = vec![format!("{} {verb} {}{under}", why.of, why.state)];
     lines.extend(why.waiting_for.iter().map(|reason| format!("  {}", reason.text)));
     if why.waiting_for.is_empty() {
-        lines.push("  it waits for nothing".into());
+        lines.push("  it is not waiting".into());
     }
     if !why.recent_events.is_empty() {
-        lines.push("lately:".into());
+        lines.push("recent events:".into());
     }
     lines.extend(
         why.recent_events.iter().map(|event| format!("  {}  {}", output::time(event.at_ms), event.text)),
@@ -60,7 +61,7 @@ mod tests {
     use crate::job::scheduling::Reason;
 
     #[test]
-    fn one_sentence_a_line() {
+    fn each_reason_is_a_line() {
         let reason = |text: &str| Reason { text: text.into(), ..Reason::default() };
         let mut why = Why {
             of: "job_7".into(),
@@ -71,6 +72,6 @@ mod tests {
         };
         assert_eq!(lines(&why), ["job_7 is running, under fair", "  3 maps wait", "  pool ann holds 2 of 2"]);
         why.waiting_for.clear();
-        assert_eq!(lines(&why)[1], "  it waits for nothing");
+        assert_eq!(lines(&why)[1], "  it is not waiting");
     }
 }

@@ -11,36 +11,36 @@ use daemon::Period;
 use dfs::client::{Attributes, Client, FileStatus, Health};
 use std::process::ExitCode;
 
-/// Set how many replicas files have
+/// Set the number of replicas of files
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl fs setrep 3 /important\n  \
     mrctl fs setrep 1 -r --wait 60s /scratch")]
 pub(crate) struct Setrep {
-    /// Replicas
+    /// Number of replicas
     #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     replication: u32,
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required_unless_present = "wait")]
     paths: Vec<String>,
-    /// All files below folders
+    /// Include all files below folders
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
-    /// Wait so long for the replicas to be there [default if no time is given: 10m]
+    /// Wait up to this long until all replicas exist [default without a time: 10m]
     #[arg(short, long, value_name = "TIME", num_args = 0..=1, default_missing_value = "10m", value_parser = wait)]
     wait: Option<Wait>,
 }
 
-/// The word after `--wait`.
+/// The value of `--wait`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Wait {
-    /// How long.
+    /// A time.
     For(Period),
-    /// No time but the next path: those begin with /, which no time does.
+    /// A path that follows `--wait` without a time. A path begins with `/`, a time never does.
     Path(String),
 }
 
-/// What `--wait` means without a time.
+/// The meaning of `--wait` without a time.
 const WAIT: Period = Period::secs(600);
 
 fn wait(text: &str) -> Result<Wait, String> {
@@ -54,13 +54,13 @@ fn wait(text: &str) -> Result<Wait, String> {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl fs chmod 600 /private\n  mrctl fs chmod -R 755 /shared")]
 pub(crate) struct Chmod {
-    /// Octal, such as 644
+    /// Permission bits in octal, such as 644
     #[arg(value_name = "MODE", value_parser = mode)]
     mode: u32,
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
-    /// Everything below, too
+    /// Include everything below folders
     #[arg(short = 'R', long, short_alias = 'r')]
     recursive: bool,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Chown {
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
-    /// Everything below, too
+    /// Include everything below folders
     #[arg(short = 'R', long, short_alias = 'r')]
     recursive: bool,
 }
@@ -114,13 +114,13 @@ pub(crate) async fn setrep(args: Setrep, client: &Client) -> Result<ExitCode> {
         }
     });
     if paths.is_empty() {
-        bail!(Usage("setrep needs a path".into()));
+        bail!(Usage("setrep: name at least one path".into()));
     }
     let roots = expand_all(client, &paths, &mut outcome).await?;
     for root in &roots {
         let set = async {
             if !args.recursive {
-                refuse_dir(root, "set all files below it with -r")?;
+                refuse_dir(root, "use -r for all files below it")?;
             }
             for file in client.walk(&root.path).await?.into_iter().filter(|file| !file.is_dir) {
                 client.set_replication(&file.path, args.replication).await?;
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_may_go_without_a_time() {
+    fn wait_works_without_a_time() {
         assert_eq!(wait("5s"), Ok(Wait::For(Period::secs(5))));
         assert_eq!(wait("/a"), Ok(Wait::Path("/a".into())));
         assert!(wait("soon").is_err());

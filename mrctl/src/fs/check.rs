@@ -16,85 +16,88 @@ use std::{
 };
 
 const POLL: Duration = Duration::from_millis(200);
-/// How long it waits in silence, and between two lines after that.
+/// How long to wait without a message, and the interval between later messages.
 const QUIET: Duration = Duration::from_secs(2);
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
-/// What is left of a file that lacks a block.
-const REST: &str = "`mrctl fs get --skip-lost` reads the rest of its file";
+/// Advice for a file with an unreadable block.
+const REST: &str = "`mrctl fs get --skip-lost` reads the other blocks of the file";
 
-/// Check that every block has its replicas; exit code 1 if not
+/// Check that all blocks have their replicas; exit code 1 if not
 ///
-/// With --verify every DataNode first re-reads its replicas; this can take as long as reading the disks.
+/// With --verify, all DataNodes first read and check their replicas, which can take as long as
+/// reading the disks completely.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl fs fsck\n  mrctl fs fsck /data --wait 60s\n  \
     mrctl fs fsck '/logs/2026-*'\n  \
-    mrctl fs fsck --verify --wait 60s     read every replica\n\n\
+    mrctl fs fsck --verify --wait 60s     read all replicas\n\n\
     --verify prints how many replicas were read, how many bytes were good, and how\n\
-    many replicas were bad; with --json under `verify`. Checks that others ask for\n\
-    at the same time are counted too.")]
+    many replicas were bad; with --json under `verify`. Checks of other clients\n\
+    at the same time are included.")]
 pub(crate) struct Fsck {
     /// Files, folders or patterns
     #[arg(value_name = "PATH", default_value = "/")]
     paths: Vec<String>,
-    /// Wait so long for it to become healthy, with --verify after the replicas were read
+    /// Wait up to this long until all paths are healthy; with --verify, after the replicas were
+    /// read
     #[arg(long, value_name = "TIME")]
     wait: Option<Period>,
-    /// First have every replica re-read by its node, and wait for that
+    /// First let all DataNodes read and check the replicas, and wait for that
     #[arg(long)]
     verify: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Show, set or await the end of safemode
+/// Show or change safemode, or wait until it is off
 ///
-/// In safemode nothing can be changed. It ends by itself when enough blocks have been reported.
+/// In safemode the NameNode refuses all changes. It leaves safemode by itself when enough blocks
+/// have been reported.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  mrctl fs safemode\n  mrctl fs safemode wait --timeout 2m\n  mrctl fs safemode off"
 )]
 pub(crate) struct Safemode {
-    /// What to do
+    /// Action
     #[arg(value_enum, default_value = "get")]
     action: Action,
-    /// With `wait`: how long
+    /// With `wait`: how long to wait
     #[arg(long, value_name = "TIME", default_value = "60s")]
     timeout: Period,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Action {
-    /// Show it
+    /// Show whether it is on
     Get,
-    /// Turn it on, until turned off
+    /// Turn it on; it stays on until it is turned off
     On,
     /// Turn it off
     Off,
-    /// Wait until it is over
+    /// Wait until it is off
     Wait,
 }
 
-/// The last check when `path` was healthy or the time was up.
+/// Checks `path` until it is healthy or the time is over, and returns the last result.
 pub(crate) async fn await_health(client: &Client, path: &DfsPath, wait: Duration) -> Result<client::Fsck> {
     let deadline = Instant::now() + wait;
-    let mut tell = Instant::now() + QUIET;
+    let mut next_message = Instant::now() + QUIET;
     loop {
         let fsck = client.fsck(path).await?;
         let now = Instant::now();
         if fsck.status == Health::Healthy || now >= deadline {
             return Ok(fsck);
         }
-        if now >= tell {
-            tell = now + REPORT_INTERVAL;
+        if now >= next_message {
+            next_message = now + REPORT_INTERVAL;
             let blocks = lacking(&fsck).into_iter().flat_map(|file| &file.blocks);
             let lacking = blocks.filter(|block| block.status != Health::Healthy).count() as u64;
             let (blocks, left) = (output::count(lacking, "block"), (deadline - now).as_secs());
             eprintln!(
-                "mrctl: {path} is {}: {blocks} not whole; waiting up to {left} s more",
+                "mrctl: {path} is {}: {blocks} without all replicas; waiting up to {left} s more",
                 health_name(fsck.status)
             );
         }
@@ -137,7 +140,6 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-/// The result in JSON.
 #[derive(serde::Serialize)]
 struct Checked<'a> {
     #[serde(flatten)]
@@ -146,14 +148,15 @@ struct Checked<'a> {
     verify: Option<VerifyResult>,
 }
 
-/// What DataNodes have read for `--verify`, and found.
+/// The result of `--verify`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 struct VerifyResult {
     replicas_read: u64,
-    /// Bytes of the replicas that were read and are good.
+    /// Bytes of the replicas that were read and are correct.
     bytes_verified: u64,
     replicas_bad: u64,
-    /// Deleted meanwhile, read for somebody else within the last minute, or their DataNode stopped.
+    /// Replicas that were deleted in the meantime, that were read for another request within the
+    /// last minute, or whose DataNode stopped.
     replicas_not_read: u64,
 }
 
@@ -188,7 +191,7 @@ impl std::fmt::Display for VerifyResult {
     }
 }
 
-/// Has every replica of every file below the roots re-read, and waits until all DataNodes have reported.
+/// Lets the DataNodes read all replicas of all files below the roots, and waits for their reports.
 async fn verify(client: &Client, roots: &[FileStatus]) -> Result<VerifyResult> {
     let before = client.report().await?;
     let mut asked = BTreeSet::new();
@@ -196,7 +199,7 @@ async fn verify(client: &Client, roots: &[FileStatus]) -> Result<VerifyResult> {
         for file in client.walk(&root.path).await? {
             let blocks = match client.locate(&file.path, 0, u64::MAX).await {
                 Ok((_, blocks)) => blocks,
-                // Deleted meanwhile.
+                // The file was deleted in the meantime.
                 Err(error) if error.is(Kind::NotFound) => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -206,7 +209,7 @@ async fn verify(client: &Client, roots: &[FileStatus]) -> Result<VerifyResult> {
                         continue;
                     }
                     match client.check_replica(block.block, &node.uuid, "fsck --verify").await {
-                        // Deleted meanwhile: counted as not read.
+                        // The replica was deleted in the meantime and counts as not read.
                         Err(error) if error.is(Kind::NotFound) => {}
                         asked => asked?,
                     }
@@ -214,19 +217,19 @@ async fn verify(client: &Client, roots: &[FileStatus]) -> Result<VerifyResult> {
             }
         }
     }
-    let mut tell = Instant::now() + QUIET;
+    let mut next_message = Instant::now() + QUIET;
     loop {
         let report = client.report().await?;
         if report.epoch != before.epoch {
-            anyhow::bail!("the NameNode restarted before all replicas were read: run it again");
+            anyhow::bail!("the NameNode restarted before all replicas were read: run the command again");
         }
         let pending = report.checks_pending;
         if pending == 0 {
             return Ok(VerifyResult::new(asked.len() as u64, &before, &report));
         }
-        if Instant::now() >= tell {
-            tell = Instant::now() + REPORT_INTERVAL;
-            eprintln!("mrctl: {} still to be read", output::count(pending, "replica"));
+        if Instant::now() >= next_message {
+            next_message = Instant::now() + REPORT_INTERVAL;
+            eprintln!("mrctl: {} not read yet", output::count(pending, "replica"));
         }
         tokio::time::sleep(POLL).await;
     }
@@ -241,12 +244,12 @@ fn health_name(health: Health) -> &'static str {
     }
 }
 
-/// The files that lack something. Replicas too many are none: the cluster takes them away in its own time.
+/// The files with missing replicas. Surplus replicas are no problem: the NameNode deletes them.
 pub(super) fn lacking(fsck: &client::Fsck) -> Vec<&FsckFile> {
     fsck.problems.iter().filter(|file| file.status != Health::Healthy).collect()
 }
 
-/// What becomes of blocks with too few replicas.
+/// Whether the cluster can create the missing replicas.
 async fn repair_outlook(client: &Client, fsck: &client::Fsck) -> Result<String> {
     let report = client.report().await?;
     let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();
@@ -258,10 +261,10 @@ async fn repair_outlook(client: &Client, fsck: &client::Fsck) -> Result<String> 
 fn repair_outlook_text(live: usize, pending: u64, wanted: impl Iterator<Item = u32> + Clone) -> String {
     let possible = |wanted: u32| wanted as usize <= live;
     if pending > 0 || wanted.clone().any(possible) {
-        return "the cluster is making them".into();
+        return "the cluster is creating them".into();
     }
     let most = wanted.max().unwrap_or(0);
-    format!("{most} are wanted, live datanodes: {live}; start more")
+    format!("{most} replicas are wanted, but the number of live datanodes is {live}: start more")
 }
 
 fn show(what: &str, fsck: &client::Fsck, repair_outlook: &str) -> Result<()> {
@@ -291,7 +294,7 @@ fn show(what: &str, fsck: &client::Fsck, repair_outlook: &str) -> Result<()> {
         Health::Missing => format!(
             "at least one block has no live replica: start a node that has it (`mrctl nodes` shows which are down); {REST}"
         ),
-        Health::Corrupt => format!("at least one block has damaged replicas only; {REST}"),
+        Health::Corrupt => format!("at least one block has only damaged replicas; {REST}"),
     };
     let problems = match problems.len() as u64 {
         0 => String::new(),
@@ -324,7 +327,7 @@ pub(crate) async fn safemode(args: Safemode, client: &Client) -> Result<ExitCode
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Why, without the words that every message about it begins with.
+/// The reason without the prefix that all messages about safemode have.
 pub(super) fn reason(status: &SafemodeStatus) -> &str {
     status.reason.strip_prefix("safemode is on: ").unwrap_or(&status.reason)
 }
@@ -346,21 +349,24 @@ mod tests {
 
     #[test]
     fn repair_outlook_matches_possible_copies() {
-        assert_eq!(repair_outlook_text(3, 0, [3, 5].into_iter()), "the cluster is making them");
-        assert_eq!(repair_outlook_text(1, 2, [2].into_iter()), "the cluster is making them");
+        assert_eq!(repair_outlook_text(3, 0, [3, 5].into_iter()), "the cluster is creating them");
+        assert_eq!(repair_outlook_text(1, 2, [2].into_iter()), "the cluster is creating them");
         assert_eq!(
             repair_outlook_text(1, 0, [2, 3].into_iter()),
-            "3 are wanted, live datanodes: 1; start more"
+            "3 replicas are wanted, but the number of live datanodes is 1: start more"
         );
     }
 
     #[test]
-    fn verify_says_what_was_read_and_what_was_bad() {
-        let mut told =
+    fn verify_result_counts_read_and_bad_replicas() {
+        let mut result =
             VerifyResult { replicas_read: 3, bytes_verified: 2 << 20, replicas_bad: 1, replicas_not_read: 0 };
-        assert_eq!(told.to_string(), format!("read 3 replicas: {} verified, 1 bad", output::human(2 << 20)));
-        told.replicas_not_read = 1;
-        assert!(told.to_string().contains("; 1 replica not read ("), "{told}");
+        assert_eq!(
+            result.to_string(),
+            format!("read 3 replicas: {} verified, 1 bad", output::human(2 << 20))
+        );
+        result.replicas_not_read = 1;
+        assert!(result.to_string().contains("; 1 replica not read ("), "{result}");
     }
 
     #[test]

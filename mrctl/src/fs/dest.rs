@@ -1,30 +1,28 @@
-//! Where the copies of sources go: the rules of `cp` and `mv`, for both sides of the wire. Pure.
+//! The destination of each copied source, by the rules of `cp` and `mv`, for local paths and paths
+//! of the cluster. No input or output.
 
 use anyhow::{Result, bail};
 
-/// What is at a destination before anything is copied.
+/// What exists at the destination before the copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existing {
-    /// Nothing.
     None,
-    /// A file.
     File,
-    /// A folder.
     Folder,
 }
 
-/// How the destination is meant.
+/// The meaning of the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dest {
-    /// The one source becomes exactly this.
+    /// The path of the one copy.
     Exact,
-    /// Each source keeps its name inside this folder, which is there.
+    /// An existing folder; each source keeps its name in it.
     Into,
-    /// The same, but the folder must be made first.
+    /// A folder that must be created first; each source keeps its name in it.
     IntoNew,
 }
 
-/// What `sources` sources to `dest` mean.
+/// The meaning of `dest` for this number of sources.
 pub(super) fn plan(sources: usize, dest: &str, existing: Existing) -> Result<Dest> {
     let slash = dest.ends_with('/');
     match existing {
@@ -32,7 +30,10 @@ pub(super) fn plan(sources: usize, dest: &str, existing: Existing) -> Result<Des
         Existing::File if slash || sources > 1 => bail!("{dest} is a file: {} need a folder", count(sources)),
         Existing::None if slash => Ok(Dest::IntoNew),
         Existing::None if sources > 1 => {
-            bail!("{dest} does not exist: {} need a folder; end it with / to have it made", count(sources))
+            bail!(
+                "{dest} does not exist: {} need a folder; end the path with / to create one",
+                count(sources)
+            )
         }
         Existing::None | Existing::File => Ok(Dest::Exact),
     }
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_existing_folder_takes_all() {
+    fn sources_go_into_an_existing_folder() {
         for dest in ["/d", "/d/"] {
             assert_eq!(plan(1, dest, Existing::Folder).unwrap(), Dest::Into);
             assert_eq!(plan(2, dest, Existing::Folder).unwrap(), Dest::Into);
@@ -70,7 +71,7 @@ mod tests {
     #[test]
     fn several_sources_need_a_folder() {
         let error = plan(2, "/d", Existing::None).unwrap_err().to_string();
-        assert_eq!(error, "/d does not exist: 2 sources need a folder; end it with / to have it made");
+        assert_eq!(error, "/d does not exist: 2 sources need a folder; end the path with / to create one");
         assert!(plan(2, "/d", Existing::File).is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! `mrctl fs get`: files and folders out of the cluster. A local file appears whole or not at all.
+//! `mrctl fs get`: copies files and folders from the cluster. A local file appears completely or
+//! not at all.
 
 use super::{
     Outcome, copy_out,
@@ -27,40 +28,41 @@ use tokio::task::JoinSet;
 
 const FILES_AT_ONCE: usize = 4;
 
-/// Copy files or folders out
+/// Copy files or folders from the cluster
 ///
-/// With one path only, into the current folder.
+/// With only one path, the copy goes to the current folder.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "mrctl fs get [OPTIONS] <PATH>... [LOCAL]",
     after_help = "Examples:\n  \
     mrctl fs get /out/part-r-00000 result\n  \
-    mrctl fs get '/out/part-*' results/       into a folder, made if need be\n  \
+    mrctl fs get '/out/part-*' results/       into a folder, created if missing\n  \
     mrctl fs get -r /corpus .\n  \
     mrctl fs get /dump - | gzip > dump.gz"
 )]
 pub(crate) struct Get {
-    /// Files, folders or patterns in the cluster; then a local name or folder, or - for standard output
+    /// Files, folders or patterns in the cluster; then a local name or folder, or - for standard
+    /// output
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
-    /// Folders with all that is in them
+    /// Copy folders and everything in them
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
-    /// Replace local files that are there
+    /// Replace existing local files
     #[arg(short, long)]
     force: bool,
-    /// Fill blocks that cannot be read with zeros, say which, and end with exit code 1
+    /// Replace unreadable blocks by zeros, report them, and exit with code 1
     #[arg(long)]
     skip_lost: bool,
-    /// No progress bar and no closing line
+    /// Print no progress bar and no summary line
     #[arg(short, long)]
     quiet: bool,
-    /// As JSON: one array of what was copied
+    /// Print JSON: one array of the copied files
     #[arg(long)]
     json: bool,
 }
 
-/// One file to be copied.
+/// One file to copy.
 #[derive(Debug, PartialEq, Eq)]
 struct Copy {
     from: DfsPath,
@@ -68,14 +70,14 @@ struct Copy {
     length: u64,
 }
 
-/// How each is copied.
+/// Options of all copies.
 #[derive(Debug, Clone, Copy)]
 struct How {
     overwrite: bool,
     skip_lost: bool,
 }
 
-/// All that is to be copied.
+/// All folders to create and files to copy.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
     folders: Vec<PathBuf>,
@@ -86,10 +88,10 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     let (sources, local) = match args.paths.as_slice() {
         [only] => (std::slice::from_ref(only), "."),
         [sources @ .., local] => (sources, local.as_str()),
-        [] => bail!(Usage("get needs a path".into())),
+        [] => bail!(Usage("get: name at least one path".into())),
     };
     if local == "-" && args.json {
-        bail!(Usage("--json lists copied files; with - standard output is the file itself".into()));
+        bail!(Usage("--json cannot be used with -, because standard output is the file itself".into()));
     }
     let mut outcome = Outcome::default();
     let roots = expand_all(client, sources, &mut outcome).await?;
@@ -125,14 +127,14 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     }
     for root in roots {
         if !args.recursive {
-            refuse_dir(&root, "copy it and all that is in it with -r")?;
+            refuse_dir(&root, "use -r to copy it and everything in it")?;
         }
         let below = tree(client, root.clone()).await?;
         add(&mut plan, &root, &below, Path::new(local), way);
     }
     check(&plan, args.force)?;
     for folder in &plan.folders {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create folder {}", folder.display()))?;
     }
     let label = match plan.copies.as_slice() {
         [copy] => copy.from.to_string(),
@@ -142,7 +144,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     let meter = Arc::new(Meter::new(&label, Some(total), args.quiet || args.json));
     let options = How { overwrite: args.force, skip_lost: args.skip_lost };
     let reports = copy_all(plan.copies, client, options, &meter, &mut outcome).await?;
-    meter.update();
+    meter.print_summary();
     drop(meter);
     report_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
     for report in &reports {
@@ -156,7 +158,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-/// Adds `root` and all that is `below` it (itself first).
+/// Adds `root` and everything below it. The first entry of `below` is `root` itself.
 fn add(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Path, way: Dest) {
     let base = if way == Dest::Exact { local.to_owned() } else { local.join(root.path.name()) };
     for status in below {
@@ -173,7 +175,7 @@ fn add(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Path, w
     }
 }
 
-/// Refuses what would overwrite, before the first byte moves.
+/// Refuses to overwrite local files, before the first byte is copied.
 fn check(plan: &Plan, force: bool) -> Result<()> {
     for copy in &plan.copies {
         let above = copy.to.parent().filter(|above| *above != Path::new(""));
@@ -181,7 +183,9 @@ fn check(plan: &Plan, force: bool) -> Result<()> {
             above.filter(|above| !above.is_dir() && !plan.folders.iter().any(|one| one == above))
         {
             let above = above.display();
-            bail!(Usage(format!("there is no folder {above} here: make it first, or end the name with /")));
+            bail!(Usage(format!(
+                "there is no local folder {above}: create it first, or end the name with /"
+            )));
         }
         let Ok(existing) = fs::metadata(&copy.to) else { continue };
         let to = copy.to.display();
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_keeps_its_shape() {
+    fn folder_structure_is_kept() {
         let root = status("/a/b", true);
         let below = [root.clone(), status("/a/b/c", true), status("/a/b/c/d", false)];
         let (folders, files) = places(&root, &below, Dest::Into);
@@ -287,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_takes_the_name_or_keeps_its_own() {
+    fn file_gets_the_new_name_or_keeps_its_own() {
         let root = status("/a/b", false);
         let below = [root.clone()];
         assert_eq!(places(&root, &below, Dest::Exact).1, [PathBuf::from("out")]);
@@ -314,7 +318,7 @@ mod tests {
         let nowhere =
             vec![Copy { from: DfsPath::parse("/x").unwrap(), to: folder.path().join("no/x"), length: 1 }];
         let mut nowhere = Plan { folders: vec![], copies: nowhere };
-        assert!(check(&nowhere, false).unwrap_err().to_string().contains("there is no folder"));
+        assert!(check(&nowhere, false).unwrap_err().to_string().contains("there is no local folder"));
         nowhere.folders.push(folder.path().join("no"));
         check(&nowhere, false).unwrap();
         check(&plan, true).unwrap();

@@ -17,19 +17,19 @@ pub(crate) struct Ls {
     /// Folders, files or patterns
     #[arg(value_name = "PATH", default_value = "/")]
     paths: Vec<String>,
-    /// Permissions, replicas, owner, size, time
+    /// Show permissions, replicas, owner, size and time
     #[arg(short, long)]
     long: bool,
-    /// Everything below, too
+    /// Include everything below folders
     #[arg(short = 'R', short_alias = 'r', long)]
     recursive: bool,
-    /// Sizes with units
+    /// Show sizes with units
     #[arg(short = 'h', short_alias = 'H', long)]
     human: bool,
-    /// The folder itself, not what is in it
+    /// List the folder itself, not its entries
     #[arg(short, long)]
     directory: bool,
-    /// As JSON: one array of everything listed
+    /// Print JSON: one array of all entries
     #[arg(long)]
     json: bool,
     /// Print help
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: Ls, client: &Client) -> Result<ExitCode> {
             output::line(format!("{}{}:", if printed { "\n" } else { "" }, folder.path))?;
             printed = true;
         }
-        // What lies deeper shows where; what lies in the folder shows its name only.
+        // With -R show full paths, otherwise names in the folder.
         show(&entries, &args, (!args.recursive).then_some(()))?;
     }
     if args.json {

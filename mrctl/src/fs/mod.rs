@@ -1,7 +1,7 @@
-//! `mrctl fs`: files in the cluster, as people know them from coreutils and `hdfs dfs`.
+//! `mrctl fs`: files in the cluster, with commands like those of coreutils and `hdfs dfs`.
 //!
-//! One file a command; what they share is here: which paths a pattern means, going on after one path failed,
-//! and copying a reader to standard output.
+//! There is one module per command or group of commands. This module has what they share: expanding
+//! patterns, continuing after an error with one path, and copying to standard output.
 
 mod attributes;
 mod check;
@@ -26,16 +26,15 @@ use dfs::{
 };
 use std::{fmt::Display, io::Write, process::ExitCode, time::Duration};
 
-/// How long to wait for the cluster to forget what an unfinished command wrote.
+/// How long to wait at the end for the removal of unfinished files.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// What to do with files.
 #[derive(Debug, clap::Subcommand)]
 #[command(
-    after_help = "Paths start with /. Patterns (* ? [..] {a,b}) are matched in the cluster:\nquote them, or your shell will match them here."
+    after_help = "Paths start with /. Patterns (* ? [..] {a,b}) are matched in the cluster:\nquote them, or your shell matches them with local files."
 )]
 pub(crate) enum FsCommand {
-    // Each command's line and its description are on its arguments.
+    // The help text of each command is the doc comment of its type.
     Ls(ls::Ls),
     Put(put::Put),
     Get(get::Get),
@@ -59,7 +58,7 @@ pub(crate) enum FsCommand {
 pub(crate) async fn run(command: FsCommand, target: &Target) -> Result<ExitCode> {
     let client = target.connect().await?;
     let result = dispatch(command, &client).await;
-    // What was given up on the way is removed before this process ends.
+    // Wait until unfinished files are removed before this process ends.
     client.wait_closed(SETTLE).await;
     result
 }
@@ -87,20 +86,21 @@ async fn dispatch(command: FsCommand, client: &Client) -> Result<ExitCode> {
     }
 }
 
-/// Whether a command over several paths did all of them.
+/// The result of a command over several paths.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// The highest exit code of what failed.
+    /// The highest exit code of all failures.
     code: u8,
 }
 
 impl Outcome {
-    /// Something is not as it should be, and has been said.
+    /// Records a failure that has already been printed.
     fn fail(&mut self) {
         self.code = self.code.max(1);
     }
 
-    /// Says what failed and continues. A closed standard output ends the command instead.
+    /// Prints the error, so that the command can continue with the next path. A closed standard
+    /// output ends the command instead.
     fn note(&mut self, error: anyhow::Error) -> Result<()> {
         let closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
         if error.downcast_ref().is_some_and(closed) {
@@ -116,13 +116,13 @@ impl Outcome {
     }
 }
 
-/// Arguments that must be text; one that is not is named.
+/// A parser for arguments that must be UTF-8, with an error that names the argument.
 fn utf8() -> impl TypedValueParser<Value = String> {
     OsStringValueParser::new()
         .try_map(|text| text.into_string().map_err(|_| "not UTF-8: give it another name"))
 }
 
-/// A pattern that matched nothing.
+/// A pattern without a match.
 #[derive(Debug)]
 struct NoMatch(String);
 
@@ -134,17 +134,17 @@ impl Display for NoMatch {
 
 impl std::error::Error for NoMatch {}
 
-/// Whether an error says only that something is not there.
+/// Whether the error means that the path does not exist.
 fn is_absent(error: &anyhow::Error) -> bool {
     error.is::<NoMatch>() || error.downcast_ref::<ClientError>().is_some_and(|error| error.is(Kind::NotFound))
 }
 
-/// Whether `text` has characters that the file system matches.
+/// Whether `text` contains pattern characters.
 fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '[', '{'])
 }
 
-/// The file or folder that a path means, or all that a pattern matches; never none.
+/// The file or folder at a path, or all matches of a pattern; at least one.
 async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
     if !is_pattern(text) {
         return Ok(vec![client.stat(&DfsPath::parse(text)?).await?]);
@@ -153,7 +153,7 @@ async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
     if !matches.is_empty() {
         return Ok(matches);
     }
-    // A name may hold such characters itself.
+    // The name of a file may itself contain pattern characters.
     match client.stat(&DfsPath::parse(text)?).await {
         Ok(status) => Ok(vec![status]),
         Err(error) if error.is(Kind::NotFound) => Err(NoMatch(text.to_owned()).into()),
@@ -161,7 +161,8 @@ async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
     }
 }
 
-/// Everything that the paths and patterns mean, in order; those that fail are told and left out.
+/// All files and folders of the paths and patterns, in order. Errors are printed, and the path is
+/// left out.
 async fn expand_all(client: &Client, texts: &[String], outcome: &mut Outcome) -> Result<Vec<FileStatus>> {
     let mut all = Vec::new();
     let mut missing = Missing::default();
@@ -175,15 +176,17 @@ async fn expand_all(client: &Client, texts: &[String], outcome: &mut Outcome) ->
     Ok(all)
 }
 
-/// Paths that are not in the file system. If there are several and this machine has them all, the shell has expanded a
-/// pattern that was meant for the cluster: that is told once, rather than each path.
+/// Paths that do not exist in the cluster. If there are several and all exist on this machine, the
+/// shell has probably expanded a pattern that was meant for the cluster: one error says that,
+/// instead of one error per path.
 #[derive(Debug, Default)]
 struct Missing {
     missing: Vec<(String, anyhow::Error)>,
 }
 
 impl Missing {
-    /// What came of one path.
+    /// Adds a path that failed. An error other than "missing in the cluster, but exists locally" is
+    /// printed at once.
     fn add(&mut self, text: &str, error: anyhow::Error, outcome: &mut Outcome) -> Result<()> {
         if is_absent(&error) && std::path::Path::new(text).exists() {
             self.missing.push((text.to_owned(), error));
@@ -192,7 +195,7 @@ impl Missing {
         outcome.note(error)
     }
 
-    /// Says what has been put off.
+    /// Prints the collected errors.
     fn report(mut self, outcome: &mut Outcome) -> Result<()> {
         if self.missing.len() < 2 {
             return self.missing.pop().map_or(Ok(()), |(_, error)| outcome.note(error));
@@ -205,7 +208,7 @@ impl Missing {
     }
 }
 
-/// What is at `path`; None if nothing.
+/// The status of `path`; None if it does not exist.
 async fn lookup(client: &Client, path: &DfsPath) -> Result<Option<FileStatus>> {
     match client.stat(path).await {
         Ok(status) => Ok(Some(status)),
@@ -214,7 +217,7 @@ async fn lookup(client: &Client, path: &DfsPath) -> Result<Option<FileStatus>> {
     }
 }
 
-/// `root` and everything below it, folders before what is in them, sorted.
+/// `root` and everything below it, sorted; a folder comes before its entries.
 async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
     let mut all = Vec::new();
     let mut left = vec![root];
@@ -227,18 +230,19 @@ async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
     Ok(all)
 }
 
-/// Says which bytes of a file are zeros for want of the right ones. Whether there are any.
+/// Prints which bytes of a file could not be read and were replaced by zeros. Returns whether there
+/// are any.
 fn report_lost(path: &DfsPath, lost: &[Lost]) -> bool {
     for Lost { block, offset, length, why } in lost {
         eprintln!(
-            "mrctl: {path}: {} from byte {offset} on could not be read ({block}: {why}); they read as zeros",
+            "mrctl: {path}: {} from byte {offset} on could not be read ({block}: {why}) and were replaced by zeros",
             output::count(*length, "byte")
         );
     }
     !lost.is_empty()
 }
 
-/// The rest of a file, to standard output.
+/// Copies the remainder of a file to standard output.
 async fn copy_out(reader: &mut FileReader) -> Result<()> {
     let mut out = output::stdout();
     while let Some(bytes) = reader.next().await? {
@@ -268,7 +272,7 @@ mod tests {
         for text in ["/", "/proc", "/no such place"] {
             missing.add(text, absent(text), &mut outcome).unwrap();
         }
-        assert_eq!(missing.missing.len(), 2, "only those that are here");
+        assert_eq!(missing.missing.len(), 2, "only paths that exist locally");
         missing.report(&mut outcome).unwrap();
         assert_eq!(outcome.code, 1);
     }

@@ -1,4 +1,5 @@
-//! `mrctl fs mkdir`, `rm`, `mv`, `concat`: names only, no bytes move.
+//! `mrctl fs mkdir`, `rm`, `mv`, `concat`: commands that change only the namespace and move no
+//! bytes.
 
 use super::{
     Missing, Outcome,
@@ -13,14 +14,14 @@ use dfs::{
 };
 use std::process::ExitCode;
 
-/// Make folders
+/// Create folders
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl fs mkdir /in\n  mrctl fs mkdir -p /in/2026/11")]
 pub(crate) struct Mkdir {
     /// Folders
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
-    /// Also those above; one that is there already is fine
+    /// Also create parent folders; an existing folder is no error
     #[arg(short, long)]
     parents: bool,
 }
@@ -32,15 +33,15 @@ pub(crate) struct Rm {
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
-    /// Folders with all that is in them
+    /// Delete folders and everything in them
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
-    /// What is not there is fine
+    /// Ignore paths that do not exist
     #[arg(short, long)]
     force: bool,
 }
 
-/// Move or rename, each in one atomic step
+/// Move or rename files and folders, each in one atomic step
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "mrctl fs mv [OPTIONS] <SRC>... <DST>",
@@ -50,22 +51,20 @@ pub(crate) struct Mv {
     /// Sources or patterns, then the new name or a folder
     #[arg(value_name = "PATH", num_args = 2.., required = true)]
     paths: Vec<String>,
-    /// Replace a file that has the new name
+    /// Replace an existing file with the new name
     #[arg(short, long)]
     force: bool,
 }
 
-/// Join files into one, without copying a byte
+/// Append files to another file without copying bytes
 ///
-/// The sources become part of the target, after what it has, and cease to exist.
+/// The blocks of the sources become the end of the target, and the sources no longer exist.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  mrctl fs concat /out/part-r-00000 '/out/part-*'     the rest to the first"
-)]
+#[command(after_help = "Examples:\n  mrctl fs concat /out/part-r-00000 '/out/part-*'     join all parts")]
 pub(crate) struct Concat {
-    /// File that grows
+    /// File to append to
     target: String,
-    /// Files or patterns to put at its end, in this order
+    /// Files or patterns to append, in this order
     #[arg(value_name = "SRC", required = true)]
     sources: Vec<String>,
 }
@@ -101,18 +100,18 @@ async fn rm_one(args: &Rm, client: &Client, text: &str) -> Result<()> {
     };
     for status in found {
         if status.path.is_root() {
-            bail!(Usage("refusing to delete /, the whole file system: name what is in it".into()));
+            bail!(Usage("refusing to delete /, the complete file system: name its entries".into()));
         }
         if !args.recursive {
-            refuse_dir(&status, "delete it and all that is in it with -r")?;
+            refuse_dir(&status, "use -r to delete it and everything in it")?;
         }
-        // Gone meanwhile is as good.
+        // It is no error if the path was deleted in the meantime.
         client.delete(&status.path, args.recursive).await?;
     }
     Ok(())
 }
 
-/// What is at a place, for the rules of destinations.
+/// The kind of a destination, for `dest::plan`.
 pub(super) fn existing(status: Option<&FileStatus>) -> Existing {
     status.map_or(Existing::None, |status| if status.is_dir { Existing::Folder } else { Existing::File })
 }
@@ -134,7 +133,7 @@ pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
         let moved = async {
             let target = if way == Dest::Exact { to.clone() } else { to.join(source.path.name())? };
             if target == source.path {
-                bail!(Usage(format!("{target} is already there: source and new name are the same")));
+                bail!(Usage(format!("{target}: source and new name are the same")));
             }
             refuse_into_itself(source.path.as_str(), &target)?;
             Ok(client.rename(&source.path, &target, args.force).await?)
@@ -146,14 +145,15 @@ pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-/// Refuses a new name that is the old one, or below it, whatever is there. A pattern is no name yet.
+/// Refuses a destination that is the source or below it, whether it exists or not. Patterns are
+/// checked after their expansion.
 fn refuse_into_itself(source: &str, to: &DfsPath) -> Result<()> {
     if is_pattern(source) {
         return Ok(());
     }
     let from = DfsPath::parse(source)?;
     if *to == from {
-        bail!(Usage(format!("{from} and {to} are the same: give another name")));
+        bail!(Usage(format!("{from} and {to} are the same: choose another name")));
     }
     if to.is_within(&from) {
         bail!(Usage(format!("{from} cannot be moved to {to}, which is inside it")));
@@ -170,10 +170,10 @@ pub(crate) async fn concat(args: Concat, client: &Client) -> Result<ExitCode> {
             sources.push(status.path);
         }
     }
-    // A pattern beside the target usually matches the target too.
+    // A pattern in the folder of the target usually matches the target too.
     sources.retain(|source| *source != target);
     if sources.is_empty() {
-        bail!(Usage(format!("nothing to put at the end of {target}: name other files")));
+        bail!(Usage(format!("nothing to append to {target}: name other files")));
     }
     let status = client.concat(&target, &sources).await?;
     let blocks = output::count(status.blocks.into(), "block");
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_moves_into_itself() {
+    fn moving_into_itself_is_refused() {
         let refusal = |from: &str, to: &str| {
             let error = refuse_into_itself(from, &DfsPath::parse(to).unwrap()).unwrap_err();
             assert_eq!(output::exit_code(&error), 2, "{error}");

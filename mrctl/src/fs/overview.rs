@@ -8,33 +8,33 @@ use dfs::client::{Client, FileStatus, LocatedBlock};
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// Show all about a file or folder
+/// Show the properties of a file or folder
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  mrctl fs stat /data\n  mrctl fs stat --blocks /data/big    where each block is"
+    after_help = "Examples:\n  mrctl fs stat /data\n  mrctl fs stat --blocks /data/big    nodes of each block"
 )]
 pub(crate) struct Stat {
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
-    /// Each block, and the nodes that have it
+    /// Show each block and its nodes
     #[arg(short, long)]
     blocks: bool,
-    /// As JSON: one array
+    /// Print JSON: one array
     #[arg(long)]
     json: bool,
 }
 
-/// Show the state of the whole file system
+/// Show the state of the file system
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl fs report\n  mrctl fs report --json")]
 pub(crate) struct Report {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A file with its blocks, if they were asked for.
+/// A file, with its blocks if `--blocks` is given.
 #[derive(Debug, Serialize)]
 struct Detail {
     #[serde(flatten)]
@@ -92,7 +92,7 @@ fn show(detail: &Detail) -> Result<()> {
     row("changed", format!("{} UTC", output::time(status.modified_ms)));
     row("used", format!("{} UTC", output::time(status.accessed_ms)));
     if status.open {
-        row("open", "a writer holds it".into());
+        row("open", "being written".into());
     }
     if let Some(quota) = status.quota {
         let limit = |value: Option<String>| value.unwrap_or_else(|| "no limit".into());
@@ -138,7 +138,7 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Space on disks, of which the NameNode counts shared ones once.
+/// Space on disks. The NameNode counts a disk that several DataNodes share once.
 fn disks(report: &dfs::client::Report) -> String {
     format!(
         "{} used, {} free of {} on {}",
@@ -149,7 +149,7 @@ fn disks(report: &dfs::client::Report) -> String {
     )
 }
 
-/// The state of the file system, in rows.
+/// The state of the file system, as rows of a table.
 pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)> {
     let (safemode, human) = (&report.safemode, output::human);
     let folders = output::count(report.dirs, "folder");
@@ -185,11 +185,12 @@ pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)>
     facts
 }
 
-/// Possible losses, and what does not belong to this namespace. Nothing in a healthy cluster.
+/// Warnings about possible loss of data and about replicas or nodes that do not belong to this
+/// namespace. Empty in a healthy cluster.
 pub(crate) fn warnings(report: &dfs::client::Report) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if !report.lost_edits.is_empty() {
-        rows.push(("lost_edits", format!("{}: what was written last may be lost", report.lost_edits)));
+        rows.push(("lost_edits", format!("{}: the last changes before that may be lost", report.lost_edits)));
     }
     if report.future_blocks > 0 {
         let count = output::count(report.future_blocks, "replica");
@@ -205,7 +206,7 @@ pub(crate) fn warnings(report: &dfs::client::Report) -> Vec<(&'static str, Strin
         rows.push((
             "stale_replicas",
             format!(
-                "{count} of another history of the namespace under ids in use here: never served, and kept"
+                "{count} of another history of the namespace whose block ids are in use here; they are kept but never served"
             ),
         ));
     }

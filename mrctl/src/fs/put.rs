@@ -1,7 +1,7 @@
-//! `mrctl fs put`: local files, folders or standard input into the cluster.
+//! `mrctl fs put`: copies local files, folders or standard input to the cluster.
 //!
-//! What is to be copied is known before the first byte moves, so that a misspelt source or a name that is
-//! taken changes nothing.
+//! All sources and destinations are checked before the first byte is copied, so that a misspelt
+//! source or an existing destination changes nothing.
 
 use super::{
     Outcome,
@@ -34,19 +34,20 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Files copied at the same time; small ones spend their time waiting for disks.
+/// Files copied in parallel, because small files mostly wait for disks.
 const FILES_AT_ONCE: usize = 4;
 const APPEND_BUFFER: usize = 1 << 20;
 
-/// Copy local files, folders or standard input in
+/// Copy local files, folders or standard input to the cluster
 ///
-/// A file appears whole or not at all (but see --append). Missing folders above it are made.
+/// A file appears completely or not at all (except with --append). Missing parent folders are
+/// created.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "mrctl fs put [OPTIONS] <LOCAL>... <DEST>",
     after_help = "Examples:\n  \
     mrctl fs put data.csv /in/data.csv\n  \
-    mrctl fs put *.log /logs/              into a folder, made if need be\n  \
+    mrctl fs put *.log /logs/              into a folder, created if missing\n  \
     mrctl fs put -r corpus /corpus\n  \
     zcat dump.gz | mrctl fs put - /dump"
 )]
@@ -54,39 +55,39 @@ pub(crate) struct Put {
     /// Local files, or - for standard input; then a name or a folder in the cluster
     #[arg(value_name = "PATH", num_args = 2.., required = true, value_parser = utf8())]
     paths: Vec<String>,
-    /// Folders with all that is in them
+    /// Copy folders and everything in them
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
-    /// Replace files that are there
+    /// Replace existing files
     #[arg(short, long)]
     force: bool,
-    /// Put the bytes at the end of a file that is there; interrupted, it keeps the whole blocks written so far
+    /// Append to an existing file; if interrupted, the complete blocks written so far stay
     #[arg(long, conflicts_with_all = ["force", "recursive", "replication", "block_size"])]
     append: bool,
-    /// Replicas of each block
+    /// Number of replicas of each block
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     replication: Option<u32>,
     /// Block size
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Bytes>,
-    /// No progress bar and no closing line
+    /// Print no progress bar and no summary line
     #[arg(short, long)]
     quiet: bool,
-    /// As JSON: one array of the files as they are now
+    /// Print JSON: one array of the new files
     #[arg(long)]
     json: bool,
 }
 
-/// One file to be copied.
+/// One file to copy.
 #[derive(Debug, PartialEq, Eq)]
 struct Copy {
-    /// None is standard input.
+    /// None means standard input.
     from: Option<PathBuf>,
     to: DfsPath,
     length: Option<u64>,
 }
 
-/// All that is to be copied.
+/// All folders to create and files to copy.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
     folders: Vec<DfsPath>,
@@ -118,8 +119,8 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     if args.append {
         return tokio::select! {
             result = append(plan, client, &meter) => result,
-            // The writer, dropped, gives up the block it is in; the rest stays.
-            () = end_signal() => bail!("interrupted; the file keeps the whole blocks written so far"),
+            // Dropping the writer abandons the current block. Completed blocks stay.
+            () = end_signal() => bail!("interrupted; the file keeps the complete blocks written so far"),
         };
     }
     let options = PutOptions {
@@ -130,7 +131,7 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
         mode: None,
     };
     let (reports, outcome) = copy_all(plan.copies, client, &options, &meter).await?;
-    meter.update();
+    meter.print_summary();
     drop(meter);
     report_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
     if let Some(note) = shortfall(&reports) {
@@ -142,28 +143,28 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-/// Refuses what cannot be copied, whatever the cluster is like.
+/// Refuses sources that cannot be copied.
 fn check_source(source: &str, recursive: bool) -> Result<()> {
     let refuse = |why: String| Err(Usage(format!("{source}{why}")).into());
     let path = Path::new(source);
     match fs::metadata(path) {
         _ if source == "-" => Ok(()),
-        Err(error) if is_dangling_link(path, &error) => refuse(" is a link that leads nowhere".into()),
+        Err(error) if is_dangling_link(path, &error) => refuse(" is a dangling link".into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            refuse(": there is no such file here".into())
+            refuse(": there is no such local file".into())
         }
         Err(error) => refuse(format!(": {error}")),
         Ok(about) if about.is_dir() && !recursive => {
-            refuse(" is a folder: copy it and all that is in it with -r".into())
+            refuse(" is a folder: use -r to copy it and everything in it".into())
         }
         Ok(about) if !about.is_dir() && !about.is_file() => {
-            refuse(" is neither a file nor a folder: pipe it in as -".into())
+            refuse(" is neither a file nor a folder: pipe it to standard input (-)".into())
         }
         Ok(_) => Ok(()),
     }
 }
 
-/// Whether a path cannot be looked at because it is a link to nothing.
+/// Whether the error means that the path is a symbolic link to a missing file.
 fn is_dangling_link(path: &Path, error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound && path.is_symlink()
 }
@@ -173,7 +174,7 @@ fn plan(sources: &[String], to: &DfsPath, way: Dest) -> Result<Plan> {
     for source in sources {
         if source == "-" {
             if way != Dest::Exact {
-                bail!("{to} is a folder: standard input has no name, give it one there");
+                bail!("{to} is a folder: name a file in it for standard input");
             }
             plan.copies.push(Copy { from: None, to: to.clone(), length: None });
             continue;
@@ -188,18 +189,18 @@ fn plan(sources: &[String], to: &DfsPath, way: Dest) -> Result<Plan> {
     Ok(plan)
 }
 
-/// The name a local path has, also for `.` and `dir/..`.
+/// The file name of a local path, also for `.` and `dir/..`.
 fn own_name(path: &Path) -> Result<String> {
     let real;
     let name = if let Some(name) = path.file_name() {
         name
     } else {
         real = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
-        real.file_name().with_context(|| format!("{} has no name to take over", path.display()))?
+        real.file_name().with_context(|| format!("{} has no name that the copy could get", path.display()))?
     };
     match name.to_str() {
         Some(name) => Ok(name.to_owned()),
-        None => bail!("{}: the name is not UTF-8; give it another", path.display()),
+        None => bail!("{}: the name is not UTF-8: rename it", path.display()),
     }
 }
 
@@ -207,7 +208,7 @@ fn add(plan: &mut Plan, path: &Path, to: DfsPath) -> Result<()> {
     let refuse = |why: &str| Err(Usage(format!("{} {why}", path.display())).into());
     let metadata = match fs::metadata(path) {
         Err(error) if is_dangling_link(path, &error) => {
-            return refuse("is a dangling link: remove it, or fix it");
+            return refuse("is a dangling link: remove or fix it");
         }
         metadata => metadata.with_context(|| format!("cannot find {}", path.display()))?,
     };
@@ -216,7 +217,9 @@ fn add(plan: &mut Plan, path: &Path, to: DfsPath) -> Result<()> {
         return Ok(());
     }
     if !metadata.is_dir() {
-        return refuse("is a pipe, socket or device: only files and folders can be copied; move it away");
+        return refuse(
+            "is a pipe, socket or device: only files and folders can be copied; move it elsewhere",
+        );
     }
     plan.folders.push(to.clone());
     let unreadable = || format!("cannot read folder {}", path.display());
@@ -225,9 +228,9 @@ fn add(plan: &mut Plan, path: &Path, to: DfsPath) -> Result<()> {
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
-        // A link to a folder may lead back up: the copy would never end.
+        // A link to a folder may lead to a parent folder; the copy would never end.
         if path.is_symlink() && path.is_dir() {
-            let why = "is a link to a folder: copy that folder by its own name";
+            let why = "is a link to a folder: copy that folder by its own path";
             bail!(Usage(format!("{} {why}", path.display())));
         }
         add(plan, &path, to.join(&own_name(&path)?)?)?;
@@ -294,7 +297,7 @@ async fn copy_all(
     Ok((reports, outcome))
 }
 
-/// What to say of a local file that has become longer than what was taken of it.
+/// A note if the local file has grown during the copy.
 fn growth(from: &Path, stored: &FileStatus) -> Option<String> {
     let now = fs::metadata(from).ok()?.len();
     let FileStatus { path, length, .. } = stored;
@@ -303,17 +306,17 @@ fn growth(from: &Path, stored: &FileStatus) -> Option<String> {
     (now > *length).then(|| format!("{from} grew while it was copied: {path} has its first {bytes}"))
 }
 
-/// Standard input as a file of its own: no lines, no small buffer.
+/// Standard input as an unbuffered file.
 fn standard_input() -> Result<tokio::fs::File> {
     let owned = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?;
     if is_placeholder(&owned) {
-        bail!("standard input is closed: pipe something in, or `< /dev/null` for an empty file");
+        bail!("standard input is closed: pipe data to it, or use `< /dev/null` for an empty file");
     }
     Ok(tokio::fs::File::from_std(owned.into()))
 }
 
-/// Whether it is what Rust opens at its start in place of a closed descriptor: /dev/null, also to write, which
-/// no shell's `<` does.
+/// Whether this is the descriptor that Rust opens at its start in place of a closed one:
+/// `/dev/null`, open for reading and writing. A redirection with `<` opens it only for reading.
 fn is_placeholder(file: &OwnedFd) -> bool {
     let writable = rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::RDWR));
     let null = || {
@@ -345,7 +348,7 @@ async fn append(plan: Plan, client: &Client, meter: &Meter) -> Result<ExitCode> 
                     writer.abort().await?;
                     let from = copy.from.as_deref().unwrap_or(Path::new("standard input"));
                     let (from, to) = (from.display(), &copy.to);
-                    bail!("cannot read {from}: {error}; {to} keeps the whole blocks written so far");
+                    bail!("cannot read {from}: {error}; {to} keeps the complete blocks written so far");
                 }
             };
             writer.write(&buffer[..read]).await?;
@@ -356,16 +359,16 @@ async fn append(plan: Plan, client: &Client, meter: &Meter) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Notes on nodes that failed while the copy still succeeded.
+/// Prints notes about nodes that failed although the copy succeeded.
 pub(super) fn report_faults<'a>(files: impl Iterator<Item = (&'a DfsPath, &'a [NodeFault])>) {
     for (path, faults) in files {
         for NodeFault { node, reason } in faults {
-            eprintln!("mrctl: note: {path} went around {node}: {reason}");
+            eprintln!("mrctl: note: {path} was copied without {node}: {reason}");
         }
     }
 }
 
-/// What to say of files that have fewer replicas than they are to have; of many, how many.
+/// A note about the file with the fewest replicas, if it has fewer than it should have.
 fn shortfall(reports: &[PutReport]) -> Option<String> {
     let short = |report: &&PutReport| report.replicas.is_some_and(|has| has < report.status.replication);
     let (worst, files) = (
@@ -379,7 +382,7 @@ fn shortfall(reports: &[PutReport]) -> Option<String> {
         others => format!(" (and {})", output::count(others as u64, "more file")),
     };
     Some(format!(
-        "{path}{others} has {has} of {replication} replicas for now; the rest follow when nodes are there for them"
+        "{path}{others} has {has} of {replication} replicas so far; the others follow when enough nodes are available"
     ))
 }
 
@@ -396,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_keeps_its_shape() {
+    fn folder_structure_is_kept() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("corpus");
         fs::create_dir_all(folder.join("sub/empty")).unwrap();
@@ -416,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_leads_back_up_is_refused() {
+    fn link_to_a_parent_folder_is_refused() {
         let root = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(root.path(), root.path().join("loop")).unwrap();
         let error = plan(&sources(&[root.path()]), &path("/in"), Dest::Exact).unwrap_err().to_string();
@@ -424,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_copied_in_a_folder_is_named_with_the_reason() {
+    fn error_names_the_entry_that_cannot_be_copied() {
         let root = tempfile::tempdir().unwrap();
         let refusal = || {
             let error = plan(&sources(&[root.path()]), &path("/in"), Dest::Exact).unwrap_err();
@@ -435,19 +438,19 @@ mod tests {
         let _bound = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let text = refusal();
         assert!(
-            text.contains("socket is a pipe, socket or device") && !text.contains("pipe it in"),
+            text.contains("socket is a pipe, socket or device") && !text.contains("pipe it to"),
             "{text}"
         );
         fs::remove_file(&socket).unwrap();
         let dangling = root.path().join("dangling");
         std::os::unix::fs::symlink(root.path().join("absent"), &dangling).unwrap();
-        assert!(refusal().contains("dangling is a link that leads nowhere"), "{}", refusal());
+        assert!(refusal().contains("dangling is a dangling link"), "{}", refusal());
         let alone = check_source(dangling.to_str().unwrap(), false).unwrap_err().to_string();
-        assert!(alone.ends_with("dangling is a link that leads nowhere"), "{alone}");
+        assert!(alone.ends_with("dangling is a dangling link"), "{alone}");
     }
 
     #[test]
-    fn an_argument_that_is_not_text_is_named() {
+    fn error_names_an_argument_that_is_not_utf8() {
         use clap::{Args, Command};
         use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
         let words = [OsStr::new("put"), OsStr::from_bytes(b"odd-\xff"), OsStr::new("/to")];
@@ -479,9 +482,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().to_str().unwrap();
         for (source, why) in [
-            ("/no/such/file", "/no/such/file: there is no such file here"),
-            (folder, "is a folder: copy it and all that is in it with -r"),
-            ("/dev/null", "/dev/null is neither a file nor a folder: pipe it in as -"),
+            ("/no/such/file", "/no/such/file: there is no such local file"),
+            (folder, "is a folder: use -r to copy it and everything in it"),
+            ("/dev/null", "/dev/null is neither a file nor a folder: pipe it to standard input (-)"),
         ] {
             let error = check_source(source, false).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");

@@ -1,4 +1,4 @@
-//! `mrctl fs cat` and `tail`: verified bytes to standard output.
+//! `mrctl fs cat` and `tail`: print verified bytes to standard output.
 
 use super::{Outcome, copy_out, expand, expand_all, refuse_dir, report_lost};
 use anyhow::{Result, bail};
@@ -9,23 +9,23 @@ use std::process::ExitCode;
 const LINES: u64 = 10;
 const STEP: u64 = 64 << 10;
 
-/// Print files, one after the other
+/// Print files, one after another
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl fs cat /logs/today\n  mrctl fs cat '/out/part-*' | sort | head")]
 pub(crate) struct Cat {
     /// Files or patterns
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
-    /// Print zeros for blocks that cannot be read, say which on standard error, and end with exit code 1
+    /// Print zeros for unreadable blocks, report them on standard error, and exit with code 1
     #[arg(long)]
     skip_lost: bool,
 }
 
-/// What to do about an error of reading, to be put behind it.
+/// Advice that is appended to the message of a read error.
 pub(super) fn advice(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref() {
         Some(ClientError::Read { .. }) => {
-            "; to read the rest of the file, use `fs get` or `fs cat` with --skip-lost"
+            "; to read the other blocks of the file, use `fs get` or `fs cat` with --skip-lost"
         }
         _ => "",
     }
@@ -39,10 +39,10 @@ pub(super) fn advice(error: &anyhow::Error) -> &'static str {
 pub(crate) struct Tail {
     /// File
     path: String,
-    /// So many lines [default: 10]
+    /// Number of lines [default: 10]
     #[arg(short = 'n', long, value_name = "LINES")]
     lines: Option<u64>,
-    /// So many bytes instead
+    /// Number of bytes instead of lines
     #[arg(short = 'c', long, value_name = "SIZE", conflicts_with = "lines")]
     bytes: Option<Bytes>,
 }
@@ -65,7 +65,7 @@ pub(crate) async fn cat(args: Cat, client: &Client) -> Result<ExitCode> {
             reader.skip_lost();
         }
         let copied = copy_out(&mut reader).await;
-        // What was skipped is told whatever ended it.
+        // Report the skipped bytes also if the copy failed.
         if report_lost(&status.path, reader.lost()) {
             outcome.fail();
         }
@@ -79,7 +79,7 @@ pub(crate) async fn cat(args: Cat, client: &Client) -> Result<ExitCode> {
 pub(crate) async fn tail(args: Tail, client: &Client) -> Result<ExitCode> {
     let found = expand(client, &args.path).await?;
     let [status] = found.as_slice() else {
-        bail!("{} matches {} files: tail prints one", args.path, found.len());
+        bail!("{} matches {} files: name one file", args.path, found.len());
     };
     refuse_dir(status, "only files can be printed")?;
     let mut reader = client.open(&status.path).await?;
@@ -92,7 +92,8 @@ pub(crate) async fn tail(args: Tail, client: &Client) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the last `lines` lines begin. Reads backwards, so that the end of a large file costs little.
+/// The offset of the last `lines` lines. Reads backwards, so that the end of a large file is found
+/// quickly.
 async fn start_of_lines(reader: &mut FileReader, lines: u64) -> Result<u64> {
     let mut finder = LineFinder::new(lines);
     let mut end = reader.len();
@@ -109,7 +110,7 @@ async fn start_of_lines(reader: &mut FileReader, lines: u64) -> Result<u64> {
     Ok(if lines == 0 { reader.len() } else { 0 })
 }
 
-/// Counts line ends from the back.
+/// Counts line ends backwards.
 struct LineFinder {
     left: u64,
 }
@@ -119,8 +120,8 @@ impl LineFinder {
         Self { left: lines }
     }
 
-    /// Looks through `piece`, which begins at `offset`; the newline that ends the whole file ends its last
-    /// line and begins none.
+    /// Searches `piece`, which begins at `offset`. A newline at the end of the file ends its last
+    /// line and starts no new one.
     fn look(&mut self, piece: &[u8], offset: u64, last: bool) -> Option<u64> {
         if self.left == 0 {
             return Some(offset + piece.len() as u64);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_begin_where_tail_says() {
+    fn start_of_the_last_lines_is_found() {
         let text = b"one\ntwo\n\nthree\n";
         for step in 1..=text.len() {
             assert_eq!(find(text, 0, step), 15);

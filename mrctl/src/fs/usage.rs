@@ -11,25 +11,25 @@ use dfs::{
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// Show how much lies below a path
+/// Show the size of everything below a path
 ///
-/// SIZE is the files' bytes, SPACE what their replicas take.
+/// SIZE counts the bytes of the files, SPACE the bytes of all replicas.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
-    after_help = "Examples:\n  mrctl fs du /          each entry of /\n  mrctl fs du -s -h /data"
+    after_help = "Examples:\n  mrctl fs du /          all entries of /\n  mrctl fs du -s -h /data"
 )]
 pub(crate) struct Du {
     /// Folders, files or patterns
     #[arg(value_name = "PATH", default_value = "/")]
     paths: Vec<String>,
-    /// One line a path, not one for each entry of a folder
+    /// Show one line per path instead of one per entry of a folder
     #[arg(short, long)]
     summarize: bool,
-    /// Sizes with units
+    /// Show sizes with units
     #[arg(short = 'h', short_alias = 'H', long)]
     human: bool,
-    /// As JSON: one array
+    /// Print JSON: one array
     #[arg(long)]
     json: bool,
     /// Print help
@@ -40,24 +40,24 @@ pub(crate) struct Du {
 /// Show or set the limits of a folder
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    mrctl fs quota /home/ada                              show\n  \
+    mrctl fs quota /home/ada                              show the limits\n  \
     mrctl fs quota /home/ada --files 10000 --space 1TiB\n  \
-    mrctl fs quota /home/ada --space none                 lift a limit")]
+    mrctl fs quota /home/ada --space none                 remove a limit")]
 pub(crate) struct Quota {
     /// Folder
     path: String,
-    /// At most so many files and folders, itself included; or `none`
+    /// Largest number of files and folders, including the folder itself; or `none`
     #[arg(long, value_name = "N|none", value_parser = limit::<u64>)]
     files: Option<Limit>,
-    /// At most so many bytes, replicas counted; or `none`
+    /// Largest number of bytes, including all replicas; or `none`
     #[arg(long, value_name = "SIZE|none", value_parser = limit::<Bytes>)]
     space: Option<Limit>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A limit as a flag gives it; None lifts it.
+/// The value of a flag; None removes the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limit(Option<u64>);
 
@@ -69,7 +69,7 @@ fn limit<T: std::str::FromStr<Err: std::fmt::Display> + Into<Number>>(text: &str
     Ok(Limit(Some(value.into().0)))
 }
 
-/// What both kinds of limit come down to.
+/// The value of both kinds of limit.
 struct Number(u64);
 
 impl From<u64> for Number {
@@ -118,7 +118,7 @@ pub(crate) async fn du(args: Du, client: &Client) -> Result<ExitCode> {
         let size = sizes.of(usage.bytes);
         table.add_row([size, sizes.of(usage.space), usage.files.to_string(), path.to_string()]);
     }
-    // Below an error, a header alone says nothing.
+    // After an error, do not print a header without rows.
     if !entries.is_empty() || outcome.code == 0 {
         output::print_table(&table)?;
     }
@@ -128,7 +128,7 @@ pub(crate) async fn du(args: Du, client: &Client) -> Result<ExitCode> {
 pub(crate) async fn quota(args: Quota, client: &Client) -> Result<ExitCode> {
     let path = DfsPath::parse(&args.path)?;
     if args.files.is_some_and(|limit| limit.0 == Some(0)) {
-        bail!(Usage("--files 0: the folder itself counts; the least is 1".into()));
+        bail!(Usage("--files 0: the folder itself counts, so the limit must be at least 1".into()));
     }
     if !client.stat(&path).await?.is_dir {
         bail!("{path} is a file: only folders have limits");
@@ -156,7 +156,7 @@ pub(crate) async fn quota(args: Quota, client: &Client) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Flags over what is set: a limit that is not named stays.
+/// The current limits, replaced by those that flags name.
 fn with_limits(now: client::Quota, files: Option<Limit>, space: Option<Limit>) -> client::Quota {
     client::Quota {
         files: files.map_or(now.files, |limit| limit.0),
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_as_people_write_them() {
+    fn limits_are_parsed() {
         assert_eq!(limit::<u64>("10"), Ok(Limit(Some(10))));
         assert_eq!(limit::<Bytes>("1KiB"), Ok(Limit(Some(1024))));
         assert_eq!(limit::<Bytes>("none"), Ok(Limit(None)));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_not_named_stays() {
+    fn other_limit_is_unchanged() {
         let now = client::Quota { files: Some(5), space: Some(6) };
         let new = with_limits(now, None, Some(Limit(None)));
         assert_eq!(new, client::Quota { files: Some(5), space: None });

@@ -1,4 +1,4 @@
-//! A job's progress while it runs: two bars on a terminal, a line now and then anywhere else.
+//! The progress of a running job: two bars on a terminal, otherwise a line every few seconds.
 
 use super::{
     model::{Job, Phase},
@@ -13,14 +13,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a line is printed where there is no terminal.
+/// The interval between lines if there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a JobTracker that went away is waited for, and how long in silence.
+/// How long to retry after the connection to the JobTracker is lost, and how long without a
+/// message.
 const RECONNECT_TIMEOUT: Duration = Duration::from_mins(1);
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(300);
 
-/// What a person sees of a running job.
+/// How the progress of a job is shown.
 enum Display {
     Bars { head: ProgressBar, maps: ProgressBar, reduces: ProgressBar },
     Lines { last: Instant },
@@ -62,7 +63,7 @@ impl Display {
         }
     }
 
-    /// A line above the bars.
+    /// Prints a line above the bars.
     fn print_line(&self, text: &str) {
         match self {
             Self::Bars { maps, .. } => maps.suspend(|| eprintln!("mrctl: {text}")),
@@ -79,19 +80,19 @@ impl Display {
     }
 }
 
-/// The job's id and name, how long it has run, and about how long it has to go.
+/// ID, name, elapsed time and estimated remaining time of the job.
 fn headline(job: &Job, now_ms: u64) -> String {
     let elapsed = Duration::from_millis(now_ms.saturating_sub(job.submitted_ms));
     let phases = [&job.maps, &job.reduces].into_iter().filter(|phase| phase.total > 0);
     let (sum, count) = phases.fold((0.0, 0.0), |(sum, count), phase| (sum + phase.progress, count + 1.0));
     let done: f64 = if count > 0.0 { sum / count } else { 0.0 };
-    // Too early, the rest is a guess.
+    // With little progress, an estimate of the remaining time would be useless.
     let left = (done > 0.1 && done < 1.0).then(|| elapsed.mul_f64((1.0 - done) / done).as_secs());
     let left = left.map_or_else(String::new, |left| format!(", about {left} s left"));
     format!("{} ({}): {} s{left}", job.job, job.name, elapsed.as_secs())
 }
 
-/// A phase in a few words.
+/// A short text about a phase.
 fn describe(phase: &Phase) -> String {
     let Phase { done, total, running, paused, failed_attempts, .. } = phase;
     if *total == 0 {
@@ -102,10 +103,10 @@ fn describe(phase: &Phase) -> String {
     format!("{done}/{total} done, {running} running{paused}{failed}")
 }
 
-/// Nobody answers any more; the job may well go on.
+/// The JobTracker stayed unreachable. The job may still be running.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the JobTracker at {addr} has not answered for {} s: {advice}; {job} continues when it is back: follow it with \
+    "the JobTracker at {addr} has not answered for {} s: {advice}; {job} continues when it is up again: follow it with \
      `mrctl job --follow {job}`",
     RECONNECT_TIMEOUT.as_secs()
 )]
@@ -115,12 +116,13 @@ struct ConnectionLost {
     job: String,
 }
 
-/// Follows a job to its end; None if the user had enough first (the job goes on).
+/// Follows a job until it has ended. None if the user interrupts first; the job then continues.
 pub(crate) async fn follow(tracker: &JobTracker, id: &str, quiet: bool) -> Result<Option<Job>> {
     follow_until(tracker, id, quiet, crate::command::end_signal()).await
 }
 
-/// The same, until `stop` for one who listens already: a signal between two listeners would be lost.
+/// Does the same until `stop`, for a caller that already listens for signals: a signal between two
+/// listeners would be lost.
 pub(super) async fn follow_until(
     tracker: &JobTracker,
     id: &str,
@@ -136,7 +138,7 @@ pub(super) async fn follow_until(
     over.transpose()
 }
 
-/// Since when the JobTracker has not been heard, and whether that has been said.
+/// Since when the JobTracker has been unreachable, and whether a message about it was printed.
 #[derive(Debug, Default)]
 struct DisconnectedTime {
     since: Option<Instant>,
@@ -144,13 +146,14 @@ struct DisconnectedTime {
 }
 
 impl DisconnectedTime {
-    /// It was heard; whether a silence that was told of is over.
+    /// The JobTracker is reachable. Returns whether a message about the lost connection was
+    /// printed.
     fn is_over(&mut self) -> bool {
         std::mem::take(self).is_printed
     }
 
-    /// Does `work`; if the silence becomes too long meanwhile, says so, once.
-    async fn during<T>(&mut self, work: impl Future<Output = T>, tell: impl FnOnce()) -> T {
+    /// Runs `work`. Calls `report` once if the JobTracker stays unreachable for `NOTICE_AFTER`.
+    async fn during<T>(&mut self, work: impl Future<Output = T>, report: impl FnOnce()) -> T {
         let Some(since) = self.since.filter(|_| !self.is_printed) else { return work.await };
         let mut work = std::pin::pin!(work);
         tokio::select! {
@@ -159,12 +162,13 @@ impl DisconnectedTime {
             () = tokio::time::sleep_until((since + NOTICE_AFTER).into()) => {}
         }
         self.is_printed = true;
-        tell();
+        report();
         work.await
     }
 }
 
-/// A JobTracker that restarts is found again: its jobs go on, and so does this.
+/// Follows the job until it has ended. Reconnects if the JobTracker restarts, because its jobs
+/// continue.
 async fn to_the_end(tracker: &JobTracker, id: &str, display: &mut Display) -> Result<Job> {
     let mut silence = DisconnectedTime::default();
     loop {
@@ -196,7 +200,7 @@ fn unreachable(tracker: &JobTracker, id: &str) -> String {
     )
 }
 
-/// A job of which nothing runs, and whether it has been said why.
+/// A job without a running attempt, and whether the reason was printed.
 #[derive(Debug, Default)]
 struct Waits {
     job: Option<String>,
@@ -204,13 +208,13 @@ struct Waits {
 }
 
 impl Waits {
-    fn query_job(&mut self, job: &Job) {
-        let waiting_for = job.maps.running + job.reduces.running == 0 && job.state == "running";
-        self.job = waiting_for.then(|| job.job.clone());
-        self.is_printed &= waiting_for;
+    fn update(&mut self, job: &Job) {
+        let is_waiting = job.maps.running + job.reduces.running == 0 && job.state == "running";
+        self.job = is_waiting.then(|| job.job.clone());
+        self.is_printed &= is_waiting;
     }
 
-    /// Does `work`; if nothing has run when it has taken a while, says why, once.
+    /// Runs `work`. If the job still waits after `NOTICE_AFTER`, prints the reason once.
     async fn during<T>(
         &mut self,
         work: impl Future<Output = T>,
@@ -241,11 +245,11 @@ async fn watch_on(
     display: &mut Display,
     silence: &mut DisconnectedTime,
 ) -> Result<Option<Job>, Refusal> {
-    let mut waiting_for = Waits::default();
-    while let Some(job) = waiting_for.during(watch.next(), tracker, display).await? {
-        waiting_for.query_job(&job);
+    let mut waits = Waits::default();
+    while let Some(job) = waits.during(watch.next(), tracker, display).await? {
+        waits.update(&job);
         if silence.is_over() {
-            display.print_line(&format!("the JobTracker at {} answers again", tracker.addr()));
+            display.print_line(&format!("the JobTracker at {} is reachable again", tracker.addr()));
         }
         display.show(&job);
         if job.is_over() {
@@ -255,7 +259,7 @@ async fn watch_on(
     Ok(None)
 }
 
-/// What became of a job, for people.
+/// Prints the result of a job.
 pub(crate) fn summary(job: &Job) -> Result<()> {
     let secs = output::millis(Duration::from_secs_f64(job.seconds()));
     let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
@@ -280,7 +284,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn the_headline_names_the_job_its_time_and_what_is_left() {
+    fn headline_has_job_elapsed_and_remaining_time() {
         let mut job = Job { job: "job_7".into(), name: "sort".into(), submitted_ms: 1000, ..Job::default() };
         assert_eq!(headline(&job, 6000), "job_7 (sort): 5 s");
         job.maps = Phase { total: 4, progress: 1.0, ..Phase::default() };
@@ -290,19 +294,19 @@ mod tests {
 
     #[tokio::test]
     async fn lost_connection_is_reported_once_after_a_delay() {
-        let is_printed = Cell::new(0);
-        let tell = || is_printed.set(is_printed.get() + 1);
+        let printed = Cell::new(0);
+        let report = || printed.set(printed.get() + 1);
         let nap = || tokio::time::sleep(Duration::from_millis(50));
         let mut silence = DisconnectedTime::default();
-        silence.during(nap(), tell).await;
-        assert_eq!(is_printed.get(), 0, "nothing was lost");
+        silence.during(nap(), report).await;
+        assert_eq!(printed.get(), 0, "nothing was lost");
         silence.since = Some(Instant::now());
-        silence.during(nap(), tell).await;
-        assert_eq!(is_printed.get(), 0, "too short");
+        silence.during(nap(), report).await;
+        assert_eq!(printed.get(), 0, "too short");
         silence.since = Instant::now().checked_sub(NOTICE_AFTER);
         for _ in 0..2 {
-            silence.during(nap(), tell).await;
-            assert_eq!(is_printed.get(), 1);
+            silence.during(nap(), report).await;
+            assert_eq!(printed.get(), 1);
         }
         assert!(silence.is_over() && !silence.is_over());
     }

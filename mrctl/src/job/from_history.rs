@@ -1,7 +1,8 @@
-//! A job out of its history (docs/research/history-format.md): what the JobTracker no longer remembers, as far as the lines tell.
+//! Rebuilds a job from its history (docs/research/history-format.md), for jobs that the JobTracker
+//! has forgotten.
 //!
-//! Lines and fields that are not known are skipped. Deliberately absent: counters, progress, and what was conserved, which only
-//! the JobTracker's model adds up.
+//! Unknown lines and fields are skipped. Counters, progress and the work saved by preemption are
+//! absent, because the history does not contain their sums.
 
 use super::{
     model::{Attempt, Job, Phase, Task},
@@ -10,11 +11,12 @@ use super::{
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::Value;
-use sim::workload::history::{Split, SplitRun, expand};
+use sim::workload::history::{Split, SplitRun, check_format, expand};
 use std::collections::BTreeMap;
 
 #[derive(Deserialize)]
 struct Head {
+    format: u32,
     job: String,
     at_us: u64,
     spec: Spec,
@@ -41,13 +43,14 @@ struct Record {
     fact: BTreeMap<String, Value>,
 }
 
-/// A job and its tasks, from the text of its history.
+/// Reads a job and its tasks from the text of its history.
 pub(crate) fn read(text: &str) -> Result<(Job, Vec<Task>)> {
     let mut lines = text.lines();
     let head = lines.next().context("the history is empty")?;
-    let head: Head = serde_json::from_str(head).context("the history does not begin as one")?;
+    let head: Head = serde_json::from_str(head).context("the first line of the history is invalid")?;
+    check_format(head.format).map_err(anyhow::Error::msg)?;
     let mut past = JobFromHistory::new(head);
-    // The last line of a job that still runs may be on its way.
+    // The last line of a running job may be incomplete.
     let known = lines.filter_map(|line| serde_json::from_str::<Record>(line).ok());
     known.for_each(|line| past.add_record(line));
     Ok(past.end())
@@ -61,7 +64,7 @@ struct JobFromHistory {
 
 impl JobFromHistory {
     fn new(head: Head) -> Self {
-        let Head { job: id, at_us, spec } = head;
+        let Head { job: id, at_us, spec, .. } = head;
         let map = |(at, piece): (usize, Split)| Task {
             task: format!("{id}.m{at}"),
             source: piece.source,
@@ -143,7 +146,7 @@ impl JobFromHistory {
             launched_ms: at_ms,
             speculative: fields["speculative"] == true,
             why: fields["why"]["rule"].as_str().unwrap_or_default().to_owned(),
-            from: text("from"),
+            resumed_from: text("resumed_from"),
             ..Attempt::default()
         };
         if self.job.started_ms == 0 {
@@ -154,7 +157,7 @@ impl JobFromHistory {
         }
     }
 
-    /// The rest of the range is a new map: the next index.
+    /// The remainder of the range becomes a new map with the next index.
     fn split(&mut self, fields: &Value, at_ms: u64) {
         let id = fields["attempt"].as_str().unwrap_or_default().to_owned();
         let name = format!("{}.m{}", self.job.job, self.maps.len());
@@ -163,7 +166,7 @@ impl JobFromHistory {
         }
         let Some(position) = fields["position"].as_u64() else { return };
         let Some(task) = id.rsplit_once('.').and_then(|(task, _)| self.task(task)) else { return };
-        let rest = Task {
+        let remainder = Task {
             task: name,
             source: task.source.clone(),
             start: position,
@@ -172,7 +175,7 @@ impl JobFromHistory {
             ..Task::default()
         };
         task.end = position;
-        self.maps.push(rest);
+        self.maps.push(remainder);
     }
 
     fn end(mut self) -> (Job, Vec<Task>) {
@@ -185,7 +188,7 @@ impl JobFromHistory {
     }
 }
 
-/// What each came to, and all of them.
+/// Sets the state of each task and returns the totals of the phase.
 fn finish(tasks: &mut [Task]) -> Phase {
     let mut phase = Phase { total: tasks.len() as u32, ..Phase::default() };
     for task in tasks {
@@ -213,7 +216,7 @@ mod tests {
     #[test]
     fn job_is_rebuilt_from_its_history() {
         let text = [
-            r#"{"format":1,"job":"job_7","at_us":1000000,"spec":{"name":"n","user":"ann","reduces":1,"splits":[{"source":"/a","start":0,"end":100}]}}"#,
+            r#"{"format":3,"job":"job_7","at_us":1000000,"spec":{"name":"n","user":"ann","reduces":1,"splits":[{"source":"/a","start":0,"end":100}]}}"#,
             r#"{"at_us":2000000,"fact":{"attempt-launched":{"attempt":"job_7.m0.0","tracker":"node1","why":{"rule":"first"}}}}"#,
             r#"{"at_us":2500000,"fact":{"preemption-requested":{"attempt":"job_7.m0.0","kind":"split","why":"asked"}}}"#,
             r#"{"at_us":2600000,"fact":{"map-split":{"attempt":"job_7.m0.0","position":40}}}"#,
@@ -221,7 +224,7 @@ mod tests {
             r#"{"at_us":2800000,"fact":{"attempt-paused":{"attempt":"job_7.r0.0","stage":"shuffle","bytes":9}}}"#,
             r#"{"at_us":2900000,"fact":{"attempt-launched":{"attempt":"job_7.m1.0","tracker":"node2"}}}"#,
             r#"{"at_us":3000000,"fact":{"attempt-failed":{"attempt":"job_7.m1.0","error":"no"}}}"#,
-            r#"{"at_us":3100000,"fact":{"attempt-launched":{"attempt":"job_7.r0.1","tracker":"node2","from":"job_7.r0.0"}}}"#,
+            r#"{"at_us":3100000,"fact":{"attempt-launched":{"attempt":"job_7.r0.1","tracker":"node2","resumed_from":"job_7.r0.0"}}}"#,
             r#"{"at_us":3200000,"fact":{"something-new":{"x":1}}}"#,
             r#"{"at_us":4000000,"fact":{"job-ended":{"outcome":"killed","why":"by ann"}}}"#,
             r#"{"at_us":41"#,
@@ -239,7 +242,7 @@ mod tests {
         );
         let [paused, resumed] = tasks[2].attempts.as_slice() else { panic!("{tasks:?}") };
         assert_eq!((paused.state.as_str(), paused.stage.as_str()), ("paused", "shuffle"));
-        assert_eq!((resumed.from.as_str(), resumed.state.as_str()), ("job_7.r0.0", "unfinished"));
+        assert_eq!((resumed.resumed_from.as_str(), resumed.state.as_str()), ("job_7.r0.0", "unfinished"));
         assert!(read("").is_err() && read("{}").is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! Looking at jobs and stopping them: `jobs`, `job`, `counters`, `logs`, `kill`, `history`, `programs`.
+//! Commands that show or kill jobs: `jobs`, `job`, `counters`, `logs`, `kill`, `history`,
+//! `programs`.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
@@ -19,27 +20,27 @@ use std::{collections::BTreeMap, io::Write, process::ExitCode};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl jobs\n  mrctl jobs --running --json")]
 pub(crate) struct Jobs {
-    /// Only those that are not over
+    /// Only active jobs
     #[arg(long)]
     running: bool,
-    /// As JSON: one array
+    /// Print JSON: one array
     #[arg(long)]
     json: bool,
 }
 
-/// Which job.
 #[derive(Debug, clap::Args)]
 pub(crate) struct One {
-    /// Its id, such as job_7; `mrctl jobs` lists them
+    /// ID of the job, such as job_7; `mrctl jobs` lists them
     pub(super) job: String,
-    /// As JSON: one value
+    /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
 /// Stop a job
 ///
-/// Its tasks are ended at once, and nothing of its output appears. Exit code 1 if it was over already.
+/// Its attempts are killed at once, and none of its output is published. Exit code 1 if the job had
+/// already ended.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl kill job_7")]
 pub(crate) struct Kill {
@@ -47,7 +48,7 @@ pub(crate) struct Kill {
     one: One,
 }
 
-/// Show a job's counters
+/// Show the counters of a job
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl counters job_7\n  mrctl counters job_7 --json")]
 pub(crate) struct Counters {
@@ -55,56 +56,61 @@ pub(crate) struct Counters {
     one: One,
 }
 
-/// Print a job's history, or figures computed from it
+/// Print the history of a job, or figures computed from it
 ///
-/// The history is one JSON object a line, as the JobTracker keeps it (docs/research/history-format.md); with --json, one array of them.
+/// The history has one JSON object per line, as the JobTracker stores it
+/// (docs/research/history-format.md); with --json, it is one array.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl history job_7 > job_7.jsonl\n  mrctl history job_7 --figures\n  \
-    mrctl history --figures      of all finished jobs, by group")]
+    mrctl history --figures      all ended jobs, by group")]
 pub(crate) struct History {
-    /// Its id, such as job_7; `mrctl jobs` lists them
+    /// ID of the job, such as job_7; `mrctl jobs` lists them
     #[arg(required_unless_present = "figures")]
     job: Option<String>,
-    /// As JSON: one value; times are in seconds
+    /// Print JSON; times are in seconds
     #[arg(long)]
     json: bool,
-    /// Print figures instead: times, locality, preemption, lost work; without a job, of all finished jobs
+    /// Print figures instead: times, locality, preemption, lost work; without a job, of all ended
+    /// jobs
     ///
-    /// Without a job, a table with one row per group of jobs: the setting `group`, or else the job's name. All times
-    /// are in seconds. `jobs` are over, and `succeeded` says how many of them succeeded. Means and slowdown are of those
-    /// that succeeded, `maps local` and sums of all. Means: `completion s` from submission to end, `waiting s` from submission
-    /// to the first map, `execution s` the rest, `reduce wait s` of a reduce for a slot after the last map. `worst
-    /// slowdown` is against the same job alone, simulated. `maps local` are maps that ran on a node with their input.
-    /// Sums: `preempted` attempts, `lost slot s` of attempts whose work was lost, `preemption latency slot s` from the request
-    /// for a slot until it was free. docs/research/schedulers.md explains dissatisfaction and fairness.
+    /// Without a job, prints a table with one row per group of jobs. The group is the setting
+    /// `group`, or else the name of the job. All times are in seconds. `jobs` counts ended jobs,
+    /// `succeeded` those that succeeded. Means and slowdown cover only jobs that succeeded; `maps
+    /// local` and sums cover all jobs. Means: `completion s` is the time from submission to end,
+    /// `waiting s` from submission to the first map, `execution s` the remainder, `reduce wait s`
+    /// the time that a reduce waits for a slot after the last map. `worst slowdown` compares with a
+    /// simulation of the same job alone. `maps local` is the share of node-local maps. Sums:
+    /// `preempted` attempts, `lost slot s` of attempts whose work was lost, `preemption latency
+    /// slot s` from the request until the slot was free. docs/research/schedulers.md explains
+    /// dissatisfaction and fairness.
     #[arg(long)]
     figures: bool,
 }
 
 /// Show one job
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl job job_7\n  mrctl job job_7 --follow     to its end")]
+#[command(after_help = "Examples:\n  mrctl job job_7\n  mrctl job job_7 --follow     until it ends")]
 pub(crate) struct Show {
     #[command(flatten)]
     one: One,
-    /// Follow it to its end; exit code 1 if it does not succeed
+    /// Follow the job until it ends; exit code 1 if it does not succeed
     #[arg(long)]
     follow: bool,
 }
 
-/// Show what an attempt of a task printed
+/// Show the output of an attempt
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  mrctl logs job_7.m3.0\n  mrctl logs job_7.m3          its newest attempt\n  \
     mrctl logs --stdout --tail 2KiB job_7.r0.1"
 )]
 pub(crate) struct Logs {
-    /// An attempt (job_7.m3.0) or a task (job_7.m3: its newest attempt)
+    /// An attempt (job_7.m3.0), or a task (job_7.m3), which means its newest attempt
     attempt: String,
-    /// Standard output instead of standard error
+    /// Show standard output instead of standard error
     #[arg(long)]
     stdout: bool,
-    /// Only so many bytes of the end
+    /// Show only this many bytes from the end
     #[arg(long, value_name = "SIZE")]
     tail: Option<daemon::Bytes>,
 }
@@ -113,7 +119,7 @@ pub(crate) struct Logs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl programs\n  mrctl submit wordcount --input /in --output /counts")]
 pub(crate) struct Programs {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -137,7 +143,7 @@ pub(crate) fn programs(args: &Programs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A built-in program, as `mrctl programs --json` prints it.
+/// A built-in program in the output of `mrctl programs --json`.
 #[derive(Debug, serde::Serialize)]
 struct Program {
     about: &'static str,
@@ -172,9 +178,7 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
     }
     output::print_table(&table)?;
     if !args.running && model::has_forgotten(&jobs) {
-        eprintln!(
-            "mrctl: note: older jobs are no longer listed; `mrctl history JOB` shows the history of each"
-        );
+        eprintln!("mrctl: note: older jobs are no longer listed; `mrctl history JOB` shows their histories");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -206,7 +210,7 @@ fn print(job: &Job) -> Result<()> {
     output::print_table(&table)
 }
 
-/// All there is to say of a job, in rows.
+/// The properties of a job as rows of a table.
 pub(crate) fn facts(job: &Job) -> Vec<(&'static str, String)> {
     let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
     let mut rows = vec![
@@ -223,7 +227,7 @@ pub(crate) fn facts(job: &Job) -> Vec<(&'static str, String)> {
     rows.extend(job.locality().map(|words| ("locality", words)));
     rows.extend(preempted::summary(job).map(|words| ("preempted", words)));
     if job.partial {
-        rows.push(("files", format!("for {} to see", job.user)));
+        rows.push(("files", format!("visible only to {} and admins", job.user)));
     } else {
         rows.push(("input", job.inputs.join(" ")));
         rows.push(("output", if job.output.is_empty() { "none".into() } else { job.output.clone() }));
@@ -234,7 +238,7 @@ pub(crate) fn facts(job: &Job) -> Vec<(&'static str, String)> {
 pub(crate) async fn counters(Counters { one: args }: Counters, target: &Target) -> Result<ExitCode> {
     let job = target.jobtracker().await?.job(&args.job).await?;
     if job.partial {
-        bail!("the counters of {} are for {} and admins to see", job.job, job.user);
+        bail!("the counters of {} are visible only to {} and admins", job.job, job.user);
     }
     if args.json {
         output::json(&preempted::counters(&job))?;
@@ -271,9 +275,9 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
         .await?;
     if !printed {
         let (here, other) = if args.stdout {
-            ("standard output", "without --stdout: standard error")
+            ("standard output", "omit --stdout to see standard error")
         } else {
-            ("standard error", "--stdout shows standard output")
+            ("standard error", "use --stdout to see standard output")
         };
         eprintln!("mrctl: {} printed nothing to {here} ({other})", attempt.attempt);
     }
@@ -290,7 +294,7 @@ pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<Ex
     }
     if over_before || (job.is_over() && job.state != "killed") {
         let has = if job.state == "killed" { "was" } else { "has" };
-        eprintln!("mrctl: {} {has} {} already: there is nothing to stop", job.job, job.state);
+        eprintln!("mrctl: {} {has} already {}: there is nothing to stop", job.job, job.state);
         return Ok(ExitCode::FAILURE);
     }
     if !args.json {
@@ -311,7 +315,7 @@ pub(crate) async fn history(args: History, target: &Target) -> Result<ExitCode> 
         tracker.history(job, |lines| Ok(out.write_all(lines.as_bytes())?)).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    // A line may come in pieces.
+    // A chunk may end in the middle of a line.
     let (mut text, mut before) = (String::new(), "[\n");
     let mut put = |text: &mut String, all: bool| -> Result<()> {
         let whole = if all { text.len() } else { text.rfind('\n').map_or(0, |at| at + 1) };

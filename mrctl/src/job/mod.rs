@@ -1,4 +1,4 @@
-//! Jobs: submitting, following, looking at and stopping them.
+//! Jobs: commands that submit, follow, show, preempt and kill them.
 
 pub(crate) mod follow;
 pub(crate) mod from_history;

@@ -1,4 +1,4 @@
-//! What `mrctl` knows of jobs, tasks and trackers; printed as it is with `--json`.
+//! Jobs, tasks and trackers as `--json` prints them.
 
 #![allow(clippy::struct_field_names, reason = "the names are those of the JSON")]
 
@@ -8,13 +8,13 @@ use mrlib::error::last_line;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How far a phase of a job is.
+/// The progress of a phase of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Phase {
     pub(crate) total: u32,
     pub(crate) pending: u32,
     pub(crate) running: u32,
-    /// Held by hand.
+    /// Tasks that a user put on hold.
     pub(crate) paused: u32,
     pub(crate) done: u32,
     pub(crate) failed_attempts: u32,
@@ -39,7 +39,6 @@ impl Phase {
     }
 }
 
-/// A job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Job {
     pub(crate) job: String,
@@ -61,11 +60,11 @@ pub(crate) struct Job {
     pub(crate) output: String,
     pub(crate) counters: BTreeMap<String, u64>,
     pub(crate) preemption: Preemption,
-    /// Inputs, output and counters are left out: they are its owner's to see.
+    /// Whether inputs, output and counters are left out, because the caller is not the owner.
     pub(crate) partial: bool,
 }
 
-/// What preemption has cost a job, and what it has not.
+/// The work that preemption has saved and lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Preemption {
     pub(crate) splits: u32,
@@ -83,41 +82,42 @@ pub(crate) struct Preemption {
 }
 
 impl Job {
-    /// Whether nothing more will happen to it.
+    /// Whether the job has ended.
     pub(crate) fn is_over(&self) -> bool {
         !matches!(self.state.as_str(), "running" | "committing")
     }
 
-    /// From its submission to its end.
+    /// From submission to end.
     pub(crate) fn seconds(&self) -> f64 {
         self.ended_ms.saturating_sub(self.submitted_ms) as f64 / 1000.0
     }
 
-    /// How many of its maps ran where their input is. None for a job that reads no input of its own: teragen's maps read
-    /// a line that says what to make.
+    /// How many maps were node-local or rack-local. None for a job without real input: the maps of
+    /// teragen read only a line that describes the rows to generate.
     pub(crate) fn locality(&self) -> Option<String> {
         let reads = self.maps.total > 0 && self.program.rsplit(':').next() != Some("teragen");
         reads.then(|| format!("{} node-local, {} rack-local", self.local_maps, self.rack_maps))
     }
 
-    /// Its state as people see it: a job of which nothing runs waits.
+    /// The state for users: "waiting" if no attempt runs.
     pub(crate) fn display_state(&self) -> &str {
-        if self.waiting_for() { "waiting" } else { &self.state }
+        if self.is_waiting() { "waiting" } else { &self.state }
     }
 
-    /// Why it failed or was killed: the last line, which names the exception.
+    /// The last line of the reason why it failed or was killed. In a stack trace this line names
+    /// the exception.
     pub(crate) fn short_reason(&self) -> &str {
         last_line(&self.why)
     }
 
-    /// Whether it has work to do and no slot.
-    pub(crate) fn waiting_for(&self) -> bool {
+    /// Whether it is running but has no slot.
+    pub(crate) fn is_waiting(&self) -> bool {
         self.state == "running" && self.maps.running + self.reduces.running == 0
     }
 }
 
-/// Whether there may have been jobs that are no longer remembered, going by their numbers. How many cannot be known: a
-/// JobTracker that is recovered skips numbers.
+/// Whether the JobTracker may have forgotten older jobs, judged by the job numbers. Their number is
+/// unknown, because a recovered JobTracker skips numbers.
 pub(crate) fn has_forgotten<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> bool {
     let number = |job: &Job| job.job.strip_prefix("job_").and_then(|number| number.parse::<u64>().ok());
     let (count, newest) = jobs.into_iter().fold((0, 0), |(count, newest), job| {
@@ -126,13 +126,13 @@ pub(crate) fn has_forgotten<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> bool
     newest > count
 }
 
-/// The attempt of this name, or the newest of the task of this name.
+/// The attempt with this ID, or the newest attempt of the task with this ID.
 pub(crate) fn attempt_of<'a>(tasks: &'a [Task], id: &str) -> Option<&'a Attempt> {
     let exact = tasks.iter().find_map(|task| task.attempt(id));
     exact.or_else(|| tasks.iter().find(|task| task.task == id)?.attempts.last())
 }
 
-/// A task and its tries.
+/// A task and its attempts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Task {
     pub(crate) task: String,
@@ -142,17 +142,17 @@ pub(crate) struct Task {
     pub(crate) end: u64,
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) root: u32,
-    /// The map that was split, if this is the rest of it.
+    /// The map that was split, if this task is the remainder of its range.
     pub(crate) tail_of: Option<String>,
     pub(crate) on_hold: bool,
-    /// The attempt that the next one resumes from; empty: none.
+    /// The paused attempt that the next one resumes from; empty if there is none.
     pub(crate) paused: String,
     pub(crate) paused_on: String,
     pub(crate) paused_bytes: u64,
 }
 
 impl Task {
-    /// Attempts that hold a slot.
+    /// The attempts that occupy a slot.
     pub(crate) fn running(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.ended_ms == 0 && attempt.state != "succeeded")
     }
@@ -162,7 +162,6 @@ impl Task {
     }
 }
 
-/// One try.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Attempt {
     pub(crate) attempt: String,
@@ -178,13 +177,12 @@ pub(crate) struct Attempt {
     pub(crate) locality: String,
     pub(crate) why: String,
     pub(crate) error: String,
-    pub(crate) from: String,
+    pub(crate) resumed_from: String,
     pub(crate) preempt_kind: String,
     pub(crate) preempted_ms: u64,
     pub(crate) counters: BTreeMap<String, u64>,
 }
 
-/// A tracker.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Tracker {
     pub(crate) name: String,
@@ -200,24 +198,25 @@ pub(crate) struct Tracker {
     pub(crate) reduce_rates: Throughput,
 }
 
-/// How far the drain of a tracker is; of one in use, what it would have to do.
+/// The progress of the drain of a tracker. For a tracker that is not draining: what a drain would
+/// have to move.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct DrainState {
     pub(crate) state: String,
     pub(crate) maps_running: u32,
     pub(crate) reduces_running: u32,
-    /// Map outputs that jobs need and only it has.
+    /// Map outputs that jobs need and only this tracker has.
     pub(crate) outputs: u32,
     pub(crate) output_bytes: u64,
-    /// States of paused reduces that only it has.
+    /// Checkpoints that only this tracker has.
     pub(crate) checkpoints: u32,
     pub(crate) checkpoint_bytes: u64,
-    /// Other trackers that take work.
+    /// The number of other trackers that accept work.
     pub(crate) others: u32,
     pub(crate) cost: DrainCost,
 }
 
-/// What a drain has done.
+/// What a drain has done so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct DrainCost {
     pub(crate) splits: u32,
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_below_the_newest_number_that_are_not_listed_are_forgotten() {
+    fn gaps_in_job_numbers_mean_forgotten_jobs() {
         let jobs = |numbers: &[u64]| -> Vec<Job> {
             numbers.iter().map(|number| Job { job: format!("job_{number}"), ..Job::default() }).collect()
         };

@@ -1,4 +1,4 @@
-//! `mrctl preempt`: preempts a slot.
+//! `mrctl preempt`: preempts an attempt by hand.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
@@ -11,38 +11,38 @@ use crate::{locate::Target, output};
 use anyhow::{Result, bail};
 use std::{process::ExitCode, time::Duration};
 
-/// Between two looks whether a slot is free: at first, and at most.
+/// The interval between polls: first, and longest.
 const POLL: Duration = Duration::from_millis(50);
 const POLL_MAX: Duration = Duration::from_secs(1);
 
-/// How.
+/// The kind of preemption.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub(crate) enum How {
-    /// A map ends where it stands; the rest of its input becomes a task of its own
+    /// End a map at its next record; a new task gets the remainder of its input
     Split,
-    /// A reduce saves its checkpoint; it continues with `mrctl resume`, there or elsewhere
+    /// Save a checkpoint of a reduce; `mrctl resume` continues it, on the same or another node
     Pause,
-    /// What the attempt has done is thrown away
+    /// Kill the attempt and discard its work
     Kill,
 }
 
-/// Take an attempt's slot back
+/// Preempt an attempt: release its slot
 #[derive(Debug, clap::Args)]
-#[command(after_help = "A program may refuse: `mrctl why TASK` says so, and --wait.\n\n\
+#[command(after_help = "A program may refuse: `mrctl why TASK` and --wait show that.\n\n\
     Examples:\n  \
     mrctl preempt job_7.m3.0 --how split\n  \
     mrctl preempt job_7.r0.0 --how pause\n  \
-    mrctl preempt job_7.r0 --how pause --wait    the running attempt")]
+    mrctl preempt job_7.r0 --how pause --wait    its running attempt")]
 pub(crate) struct Args {
-    /// An attempt that runs, such as job_7.m3.0 (see `mrctl tasks`), or its task, such as job_7.m3
+    /// A running attempt, such as job_7.m3.0 (see `mrctl tasks`), or its task, such as job_7.m3
     attempt: String,
-    /// How
+    /// Kind of preemption
     #[arg(long, value_enum)]
     how: How,
-    /// Until the slot is free; exit code 1 if the attempt goes on instead
+    /// Wait until the slot is free; exit code 1 if the attempt continues instead
     #[arg(long)]
     wait: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         return print_result(&args, &attempt, &outcome(&tracker, &attempt).await?);
     }
     if args.json {
-        output::json(&serde_json::json!({ "attempt": attempt, "how": args.how.name() }))?;
+        output::json(&serde_json::json!({ "attempt": attempt, "kind": args.how.name() }))?;
     } else {
         let what = match args.how {
             How::Split => {
@@ -64,7 +64,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
             How::Pause => {
                 "saves a checkpoint, unless it refuses (see its history); `mrctl resume` continues its task"
             }
-            How::Kill => "is killed; its task is tried again",
+            How::Kill => "is killed; its task will run again",
         };
         output::line(format!("{attempt} {what}"))?;
     }
@@ -81,11 +81,11 @@ impl How {
     }
 }
 
-/// What came of it.
+/// The result of a preemption.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     state: String,
-    /// What there is to say, or why it continues.
+    /// What happened, or why the attempt continues.
     text: String,
     refused: bool,
 }
@@ -93,8 +93,8 @@ struct Outcome {
 fn print_result(args: &Args, attempt: &str, outcome: &Outcome) -> Result<ExitCode> {
     let Outcome { state, text, refused } = outcome;
     if args.json {
-        let how = args.how.name();
-        output::json(&serde_json::json!({ "attempt": attempt, "how": how, "state": state, "why": text }))?;
+        let kind = args.how.name();
+        output::json(&serde_json::json!({ "attempt": attempt, "kind": kind, "state": state, "why": text }))?;
     } else if *refused {
         bail!("{attempt} continues: {text}");
     } else {
@@ -103,7 +103,7 @@ fn print_result(args: &Args, attempt: &str, outcome: &Outcome) -> Result<ExitCod
     Ok(if *refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The attempt that is meant: of a task the one that is at it.
+/// The attempt for this ID; for a task, its running attempt.
 async fn in_progress(tracker: &JobTracker, id: &str) -> Result<String> {
     let (Some((job, task)), false) = (id.split_once('.'), id.split('.').count() > 2) else {
         return Ok(id.to_owned());
@@ -114,19 +114,19 @@ async fn in_progress(tracker: &JobTracker, id: &str) -> Result<String> {
     let running: Vec<&str> = found.running().map(|attempt| attempt.attempt.as_str()).collect();
     match running[..] {
         [one] => Ok(one.to_owned()),
-        [] => bail!("no attempt of {id} runs: its state is {}", found.state),
-        _ => bail!("{} are at {id}: name one of them", running.join(" and ")),
+        [] => bail!("no attempt of {id} is running: the state of the task is {}", found.state),
+        _ => bail!("{} run {id}: name one of these attempts", running.join(" and ")),
     }
 }
 
-/// Waits until an attempt that was preempted has given it back, or goes on.
+/// Waits until the preempted attempt has released its slot, or continues.
 async fn outcome(tracker: &JobTracker, id: &str) -> Result<Outcome> {
     let (task, _) = id.rsplit_once('.').unwrap_or((id, ""));
     let mut poll = POLL;
     loop {
         let found = tracker.task(task).await?;
         let Some((of, attempt)) = found.as_ref().and_then(|found| Some((found, found.attempt(id)?))) else {
-            bail!("{id} is not known any more");
+            bail!("the JobTracker no longer knows {id}");
         };
         match attempt.state.as_str() {
             "splitting" | "pausing" | "stopping" => {
@@ -141,7 +141,7 @@ async fn outcome(tracker: &JobTracker, id: &str) -> Result<Outcome> {
                 return Ok(Outcome { state: attempt.state.clone(), text, refused: true });
             }
             _ => {
-                // Who has the rest of a map is among all.
+                // The list of all tasks has the task with the remainder of a split map.
                 let job = id.split('.').next().unwrap_or_default();
                 let tasks =
                     if attempt.preempt_kind == "split" { tracker.tasks(job).await? } else { Vec::new() };
@@ -155,16 +155,16 @@ async fn outcome(tracker: &JobTracker, id: &str) -> Result<Outcome> {
     }
 }
 
-/// How an attempt has ended that was preempted.
+/// How a preempted attempt has ended.
 fn ended(tasks: &[Task], task: &Task, attempt: &Attempt) -> String {
     let note = preempted::note(task, attempt).unwrap_or_default();
     let rest =
         tasks.iter().find(|rest| rest.tail_of.is_some() && (rest.root, rest.start) == (task.root, task.end));
     match (attempt.state.as_str(), rest) {
         ("succeeded", Some(rest)) if attempt.preempt_kind == "split" => {
-            format!("ended where it stood ({note}); {} has the rest", rest.task)
+            format!("was split ({note}); {} has the remainder", rest.task)
         }
-        ("succeeded", _) => "was done before it could release its slot".into(),
+        ("succeeded", _) => "succeeded before it was preempted".into(),
         ("paused", _) => format!("is paused ({note})"),
         (state, _) => format!("is {state} ({note})"),
     }
@@ -196,15 +196,12 @@ mod tests {
             ..Task::default()
         };
         let tasks = [whole.clone(), rest];
-        let paper_figures = |tasks: &[Task], attempt: Attempt| ended(tasks, &whole, &attempt);
+        let text_of = |tasks: &[Task], attempt: Attempt| ended(tasks, &whole, &attempt);
         assert_eq!(
-            paper_figures(&tasks, attempt("succeeded", "split")),
-            "ended where it stood (split: slot free after 42 ms); job_1.m4 has the rest"
+            text_of(&tasks, attempt("succeeded", "split")),
+            "was split (split: slot free after 42 ms); job_1.m4 has the remainder"
         );
-        assert!(paper_figures(&tasks[..1], attempt("succeeded", "split")).contains("was done before"));
-        assert_eq!(
-            paper_figures(&tasks, attempt("killed", "kill")),
-            "is killed (kill: slot free after 42 ms)"
-        );
+        assert!(text_of(&tasks[..1], attempt("succeeded", "split")).contains("succeeded before"));
+        assert_eq!(text_of(&tasks, attempt("killed", "kill")), "is killed (kill: slot free after 42 ms)");
     }
 }

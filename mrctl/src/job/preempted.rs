@@ -1,13 +1,14 @@
-//! What became of a job whose slots were preempted: the figures, and the tree of ranges that its maps were split into.
+//! Preemption of a job: its figures, and the tree of the ranges of split maps.
 
 use super::model::{Attempt, Job, Preemption, Task};
 use crate::output::{count, human};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Finds for each map whether it is the rest of another. A split makes a new task of the rest, with the next number; so
-/// a map's parent is whichever had its first byte when it was made.
+/// Finds the parent of each map that is the remainder of a split. A split creates a new task with
+/// the next number, so the parent is the map whose range contained the first byte of the new one at
+/// that time.
 pub(crate) fn find_tails(tasks: &mut [Task]) {
-    // By root: the tasks so far, by where each begins.
+    // For each root, the tasks so far by the start of their range.
     let mut roots = BTreeMap::<u32, BTreeMap<u64, String>>::new();
     for task in tasks.iter_mut().filter(|task| !task.source.is_empty()) {
         let ranges = roots.entry(task.root).or_default();
@@ -16,10 +17,11 @@ pub(crate) fn find_tails(tasks: &mut [Task]) {
     }
 }
 
-/// Tasks as they are listed: the parts of a split map together, in the order of their ranges, each with its depth.
+/// The tasks in list order: the parts of a split map follow each other in the order of their
+/// ranges, each with its depth in the tree.
 pub(crate) fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
     let here: BTreeSet<&str> = tasks.iter().map(|task| task.task.as_str()).collect();
-    // Of some tasks alone, a tail may be without its parent.
+    // If `tasks` is only a part of all tasks, the parent may be missing.
     let parent = |task: &'_ Task| task.tail_of.as_deref().and_then(|parent| here.get(parent).copied());
     let mut tails = BTreeMap::<&str, Vec<&Task>>::new();
     for task in tasks {
@@ -40,11 +42,11 @@ pub(crate) fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
     listed
 }
 
-/// What there is to say of how an attempt gave its slot back, or came by its state.
+/// A note about the preemption of an attempt, or about the checkpoint that it resumed from.
 pub(crate) fn note(task: &Task, attempt: &Attempt) -> Option<String> {
     let mut notes = Vec::new();
-    if !attempt.from.is_empty() {
-        notes.push(format!("resumed from {}", attempt.from));
+    if !attempt.resumed_from.is_empty() {
+        notes.push(format!("resumed from {}", attempt.resumed_from));
     }
     if !attempt.preempt_kind.is_empty() && attempt.ended_ms > 0 {
         let elapsed = attempt.ended_ms.saturating_sub(attempt.preempted_ms);
@@ -61,7 +63,7 @@ pub(crate) fn note(task: &Task, attempt: &Attempt) -> Option<String> {
     (!notes.is_empty()).then(|| notes.join(", "))
 }
 
-/// A job's figures in one line; None if no slot of it was ever taken back.
+/// The preemption figures of a job in one line; None if it was never preempted.
 pub(crate) fn summary(job: &Job) -> Option<String> {
     let of = &job.preemption;
     let Preemption { splits, pauses, resumes, migrations, kills, checkpoints_lost, .. } = *of;
@@ -72,9 +74,8 @@ pub(crate) fn summary(job: &Job) -> Option<String> {
     let (asked, count) = (u64::from(splits + pauses), |number: u32, thing| count(number.into(), thing));
     let soon = of.latency_ms.checked_div(asked).map(|each| format!("; slots free after {each} ms"));
     let again = resuming_ms(job).map(|each| format!("; resumed in {each} ms"));
-    let lost_states =
-        if checkpoints_lost > 0 { format!(" ({checkpoints_lost} lost)") } else { String::new() };
-    let aside = format!("; checkpoints of {}{lost_states}", human(of.checkpoint_bytes));
+    let lost = if checkpoints_lost > 0 { format!(" ({checkpoints_lost} lost)") } else { String::new() };
+    let checkpoints = format!("; checkpoints of {}{lost}", human(of.checkpoint_bytes));
     Some(format!(
         "{}, {}, {} ({migrations} elsewhere), {}; {} in {} saved, {} in {} lost{}{}{}",
         count(splits, "split"),
@@ -87,21 +88,22 @@ pub(crate) fn summary(job: &Job) -> Option<String> {
         seconds(of.ms_lost),
         soon.unwrap_or_default(),
         again.unwrap_or_default(),
-        if pauses > 0 { aside } else { String::new() },
+        if pauses > 0 { checkpoints } else { String::new() },
     ))
 }
 
-/// How long a reduce that goes on takes to its first record, on average. Told by the tasks that are done.
+/// The mean time that a resumed reduce needs until its first record. Only completed tasks report
+/// it.
 pub(crate) fn resuming_ms(job: &Job) -> Option<u64> {
     let counted = |name: &str| job.counters.get(name).copied().unwrap_or(0);
     counted("RESUME_MILLISECONDS").checked_div(counted("RESUMES"))
 }
 
-/// How soon slots were free that were asked for by a word such as `pause`, in milliseconds: the median and the longest.
-pub(crate) fn latency(tasks: &[Task], word: &str) -> Option<(u64, u64)> {
+/// The preemption latency of this kind (`split` or `pause`) in milliseconds: median and maximum.
+pub(crate) fn latency(tasks: &[Task], kind: &str) -> Option<(u64, u64)> {
     let ended_so = |attempt: &&Attempt| {
-        let gave = matches!((word, attempt.state.as_str()), ("split", "succeeded") | ("pause", "paused"));
-        gave && attempt.preempt_kind == word && attempt.ended_ms > 0
+        let released = matches!((kind, attempt.state.as_str()), ("split", "succeeded") | ("pause", "paused"));
+        released && attempt.preempt_kind == kind && attempt.ended_ms > 0
     };
     let attempts = tasks.iter().flat_map(|task| &task.attempts).filter(ended_so);
     let mut elapsed: Vec<u64> =
@@ -110,7 +112,7 @@ pub(crate) fn latency(tasks: &[Task], word: &str) -> Option<(u64, u64)> {
     Some((*elapsed.get(elapsed.len() / 2)?, *elapsed.last()?))
 }
 
-/// The same as counters, those that are not zero.
+/// The counters of the job, with the preemption figures that are not zero.
 pub(crate) fn counters(job: &Job) -> BTreeMap<String, u64> {
     let of = &job.preemption;
     let named = [
@@ -131,7 +133,7 @@ pub(crate) fn counters(job: &Job) -> BTreeMap<String, u64> {
     job.counters.clone().into_iter().chain(own).collect()
 }
 
-/// How often slots were preempted, in few words.
+/// The numbers of splits, pauses and kills.
 pub(crate) fn briefly(job: &Job) -> String {
     let of = &job.preemption;
     let parts = [(of.splits, "split"), (of.pauses, "pause"), (of.kills, "kill")];
@@ -150,7 +152,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_split_map_are_grouped() {
-        // m0 is split at 50 (m2), that at 80 (m3), then m0 again at 20 (m4); m1 is of another root.
+        // m0 is split at 50 (m2), m2 at 80 (m3), then m0 again at 20 (m4); m1 has another root.
         let mut tasks: Vec<Task> =
             [("m0", 0, 0), ("m1", 1, 0), ("m2", 0, 50), ("m3", 0, 80), ("m4", 0, 20), ("r0", 0, 0)]
                 .map(|(name, root, start)| task(name, root, start))

@@ -1,4 +1,4 @@
-//! The program of a job, before it is one: what it is, what it reads, and what is wrong with how it was named.
+//! Checks the program of a job before submission: kind, input format, settings.
 
 use crate::output::Usage;
 use anyhow::{Result, bail, ensure};
@@ -9,24 +9,25 @@ use std::{
     process::Command,
 };
 
-/// Whether it is one of Fermata's own.
+/// Whether it is a built-in program.
 pub(super) fn is_builtin(program: &str) -> bool {
     registry::find(program).is_some()
 }
 
-/// Its name without folders.
+/// The file name of the program, without folders.
 pub(super) fn short_name(program: &str) -> String {
     Path::new(program)
         .file_name()
         .map_or_else(|| program.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// What the program reads and whether it reduces. Its settings, the engine's too, are checked on the way; asking an
-/// executable also shows that it can be run here.
+/// The input format of the program, and whether it has a reducer. This also checks its settings and
+/// those of the engine, and that an executable can be run on this machine.
 pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Description> {
     if let Some(builtin) = registry::find(program) {
         let conf: mrlib::Conf = conf.clone().into_iter().collect();
-        // A misspelt name first: the program would miss the one that was meant.
+        // Check the names of settings first: with a misspelt name the program would report a
+        // missing setting instead.
         let described = settings::check(conf.iter(), builtin.settings)
             .map_err(Into::into)
             .and_then(|()| registry::job(program, &conf))
@@ -40,7 +41,7 @@ pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result
         asking.arg("--conf").arg(format!("{key}={value}"));
     }
     let asked = asking.output().map_err(|error| {
-        let why = format!("cannot run {program} ({error}): it is not built for this machine");
+        let why = format!("cannot run {program} ({error}): it may be built for another machine");
         Usage(why + &by_streaming(program))
     })?;
     let text = String::from_utf8_lossy(&asked.stdout);
@@ -50,20 +51,20 @@ pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result
         return Ok(description);
     }
     let words = String::from_utf8_lossy(&asked.stderr);
-    // What a job says of its settings is better than any guess.
+    // An error from the program itself is more precise than a guess.
     if let Some(why) = words.lines().find_map(|line| line.strip_prefix("error: "))
         && !is_script(program)
     {
         bail!(Usage(format!("{program}: {why}")));
     }
-    let paper_figures = words.lines().next().unwrap_or("it prints nothing that mrctl understands");
+    let printed = words.lines().next().unwrap_or("it printed no description");
     bail!(Usage(format!(
-        "{program} does not answer --describe as a job built on mrlib does ({paper_figures}){}",
+        "{program} does not answer --describe as a job built on mrlib does ({printed}){}",
         by_streaming(program)
     )))
 }
 
-/// Refuses what no machine could run.
+/// Refuses a path that cannot be executed on any machine.
 fn check_file(program: &str) -> Result<()> {
     let path = Path::new(program);
     let refuse = |why: String| Err(Usage(why).into());
@@ -71,24 +72,24 @@ fn check_file(program: &str) -> Result<()> {
         let names: Vec<&str> = registry::builtins().map(|builtin| builtin.name).collect();
         let names = names.join(", ");
         return refuse(format!(
-            "there is no program {program:?}: it is no file here, and the built-ins are {names}"
+            "there is no program {program:?}: it is not a local file, and the built-in programs are {names}"
         ));
     }
     if !path.is_file() {
         return refuse(format!(
-            "{program} is not a file: name an executable, or a built-in (`mrctl programs`)"
+            "{program} is not a file: name an executable, or a built-in program (`mrctl programs`)"
         ));
     }
     if rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_err() {
         return refuse(format!(
-            "{program} is not executable (`chmod +x {program}` makes it so){}",
+            "{program} is not executable (use `chmod +x {program}`){}",
             by_streaming(program)
         ));
     }
     Ok(())
 }
 
-/// Whether an interpreter would run it.
+/// Whether the file is a script with an interpreter line.
 fn is_script(program: &str) -> bool {
     let mut start = [0; 2];
     let read =
@@ -96,14 +97,15 @@ fn is_script(program: &str) -> bool {
     read.is_ok() && &start == b"#!"
 }
 
-/// How a program that is none of ours is run.
+/// Advice: how to run a program that is not built on mrlib.
 fn by_streaming(program: &str) -> String {
     let name = short_name(program);
     let kind = if is_script(program) { "a script runs" } else { "other programs run" };
     format!("; {kind} by streaming: `mrctl submit streaming --mapper ./{name} --file {program} ...`")
 }
 
-/// Refuses a streaming command that no task could find, and notes words of it that are files here only.
+/// Refuses a streaming command that tasks would not find, and prints a note about arguments that
+/// are local files but not sent with `--file`.
 pub(super) fn check_stream(flag: &str, command: &str, sent: &[PathBuf]) -> Result<()> {
     let is_sent = |word: &str| sent.iter().any(|file| file.file_name() == Path::new(word).file_name());
     mrlib::streaming::split_command(command).map_err(|why| Usage(format!("--{flag} {command:?}: {why}")))?;
@@ -113,16 +115,16 @@ pub(super) fn check_stream(flag: &str, command: &str, sent: &[PathBuf]) -> Resul
     let name = short_name(first);
     ensure!(
         !relative || is_sent(first),
-        Usage(format!("--{flag} {command}: no task would find {first}; send it along with --file {first}"))
+        Usage(format!("--{flag} {command}: tasks would not find {first}: send it with --file {first}"))
     );
     ensure!(
         !relative || first.trim_start_matches("./") == name,
-        Usage(format!("--{flag} {command}: what is sent lies in a task's own folder; write ./{name}"))
+        Usage(format!("--{flag} {command}: side files are in the working folder of a task: write ./{name}"))
     );
     for word in words.chain(Some(first)) {
         if Path::new(word).is_file() && !word.starts_with('/') && !is_sent(word) {
             eprintln!(
-                "mrctl: note: {word} is a file here; tasks find it only if you send it along with --file {word}"
+                "mrctl: note: {word} is a local file; tasks find it only if you send it with --file {word}"
             );
         }
     }
@@ -159,12 +161,12 @@ mod tests {
         let path = folder.path().join("map.py");
         let name = path.to_str().unwrap();
         let conf = BTreeMap::new();
-        assert!(refusal(describe(name, &conf)).contains("the built-ins are"));
+        assert!(refusal(describe(name, &conf)).contains("the built-in programs are"));
         std::fs::write(&path, "#!/bin/sh\nexit 0\n").unwrap();
         assert!(refusal(describe(name, &conf)).contains("is not executable"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let told = refusal(describe(name, &conf));
-        assert!(told.contains("a script runs by streaming") && told.contains("--mapper ./map.py"), "{told}");
+        let hint = refusal(describe(name, &conf));
+        assert!(hint.contains("a script runs by streaming") && hint.contains("--mapper ./map.py"), "{hint}");
         assert!(refusal(describe(folder.path().to_str().unwrap(), &conf)).contains("is not a file"));
     }
 

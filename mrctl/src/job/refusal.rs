@@ -1,73 +1,66 @@
-//! Why a JobTracker has not done what it was asked: it said no, or it said nothing.
+//! Why a call to the JobTracker failed: it refused, or it was unreachable.
 
 use security::Role;
 use tonic::{Code, Status};
 
-/// What came back instead of an answer.
+/// The failure of a call to a daemon.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// Nothing: it is gone, frozen, or the network is.
+    /// No answer: the daemon is down or frozen, or the network is interrupted.
     #[error("the {daemon} at {addr} does not answer ({why})")]
     Unreachable {
-        /// Which daemon was asked.
         daemon: &'static str,
-        /// Where it was asked.
         addr: String,
-        /// What the transport says.
+        /// The error of the transport.
         why: String,
     },
-    /// Words, but not a JobTracker's.
-    #[error("what answers at {addr} is not a Fermata JobTracker ({why}): name another with --jobtracker")]
+    /// An answer, but not from a JobTracker.
+    #[error("the server at {addr} is not a Fermata JobTracker ({why}): name another with --jobtracker")]
     NotJobTracker {
-        /// Where.
         addr: String,
-        /// What came back.
+        /// The error in its answer.
         why: String,
     },
-    /// No, in its own words.
+    /// The JobTracker refused with a gRPC status.
     #[error("{message}")]
-    PaperFigures {
-        /// What kind of no.
-        code: Code,
-        /// For people.
-        message: String,
-    },
+    Status { code: Code, message: String },
 }
 
 impl Refusal {
-    /// What a call to `addr` came back with.
+    /// The failure for a status that a call to `addr` returned.
     pub(super) fn of(addr: &str, status: &Status) -> Self {
-        let stranger = status.code() == Code::Unimplemented || status.message().contains("HTTP status code");
+        let other_server =
+            status.code() == Code::Unimplemented || status.message().contains("HTTP status code");
         match std::error::Error::source(status) {
             Some(cause) => Self::unreachable(Role::JobTracker, addr, cause),
-            None if stranger => Self::NotJobTracker { addr: addr.into(), why: status.message().into() },
-            None => Self::PaperFigures { code: status.code(), message: status.message().into() },
+            None if other_server => Self::NotJobTracker { addr: addr.into(), why: status.message().into() },
+            None => Self::Status { code: status.code(), message: status.message().into() },
         }
     }
 
-    /// A connection to a daemon that could not be made, or broke.
+    /// A connection to a daemon failed or broke.
     pub(super) fn unreachable(daemon: Role, addr: &str, cause: &dyn std::error::Error) -> Self {
         Self::Unreachable { daemon: daemon.title(), addr: addr.into(), why: innermost(cause) }
     }
 
-    /// Whether asking again may help.
+    /// Whether a retry may succeed.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
             Self::NotJobTracker { .. } => false,
-            Self::PaperFigures { code, .. } => {
+            Self::Status { code, .. } => {
                 matches!(code, Code::Unavailable | Code::Cancelled | Code::Unknown)
             }
         }
     }
 
-    /// Whether what was asked makes no sense.
+    /// Whether the request was invalid.
     pub(crate) fn is_usage(&self) -> bool {
-        matches!(self, Self::PaperFigures { code: Code::InvalidArgument, .. })
+        matches!(self, Self::Status { code: Code::InvalidArgument, .. })
     }
 }
 
-/// "connection refused" rather than "transport error".
+/// The innermost cause, such as "connection refused" instead of "transport error".
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -82,12 +75,13 @@ mod tests {
 
     #[test]
     fn refusal_differs_from_no_reply() {
-        let paper_figures = Refusal::of("h:1", &Status::invalid_argument("no such id"));
-        assert!(paper_figures.is_usage() && !paper_figures.is_transient());
-        assert_eq!(paper_figures.to_string(), "no such id");
+        let refused = Refusal::of("h:1", &Status::invalid_argument("no such id"));
+        assert!(refused.is_usage() && !refused.is_transient());
+        assert_eq!(refused.to_string(), "no such id");
         assert!(Refusal::of("h:1", &Status::unavailable("not now")).is_transient());
-        let stranger = Refusal::of("h:1", &Status::unimplemented("no such method"));
-        assert!(!stranger.is_transient() && stranger.to_string().contains("is not a Fermata JobTracker"));
+        let other_server = Refusal::of("h:1", &Status::unimplemented("no such method"));
+        assert!(!other_server.is_transient());
+        assert!(other_server.to_string().contains("is not a Fermata JobTracker"));
         let silent =
             Refusal::unreachable(Role::NameNode, "h:1", &std::io::Error::other("connection refused"));
         assert!(silent.is_transient() && !silent.is_usage());

@@ -1,4 +1,4 @@
-//! `mrctl resume`: lets a paused task go on.
+//! `mrctl resume`: resumes a paused task.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
@@ -7,17 +7,19 @@ use crate::{locate::Target, output};
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// Let a paused task go on from where it was
+/// Resume a paused task from its checkpoint
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Without --on it resumes where its checkpoint is, or where a slot is free next.\n\n\
-    Examples:\n  mrctl resume job_7.r0\n  mrctl resume job_7.r0 --on node2     its checkpoint is copied there")]
+#[command(
+    after_help = "Without --on it resumes on the node of its checkpoint, or on another node\nwith a free slot.\n\n\
+    Examples:\n  mrctl resume job_7.r0\n  mrctl resume job_7.r0 --on node2     its checkpoint is copied there"
+)]
 pub(crate) struct Args {
-    /// A task that was paused, such as job_7.r0 (see `mrctl tasks`)
+    /// A paused task, such as job_7.r0 (see `mrctl tasks`)
     task: String,
-    /// On this node, which must have a free slot for it
+    /// Resume on this node, which must have a free slot
     #[arg(long, value_name = "NODE")]
     on: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -31,20 +33,20 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     }
     let job = args.task.split('.').next().unwrap_or_default();
     let tasks = tracker.tasks(job).await?;
-    let text = tasks.iter().find(|task| task.task == args.task).map_or("goes on".into(), describe_resumption);
+    let text = tasks.iter().find(|task| task.task == args.task).map_or("resumes".into(), describe_resumption);
     output::line(format!("{} {text}", args.task))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a task does that has just been let go.
+/// What a task does after it was resumed.
 fn describe_resumption(task: &Task) -> String {
     let newest = task.attempts.iter().rfind(|attempt| attempt.ended_ms == 0);
-    let from = newest.map_or(&task.paused, |attempt| &attempt.from);
+    let from = newest.map_or(&task.paused, |attempt| &attempt.resumed_from);
     match (newest, from.is_empty()) {
         (Some(attempt), false) if attempt.state == "pausing" => {
             format!("resumes when {} has saved its checkpoint", attempt.attempt)
         }
-        (Some(attempt), false) => format!("resumes on {} from where {from} stood", attempt.tracker),
+        (Some(attempt), false) => format!("resumes on {} from the checkpoint of {from}", attempt.tracker),
         (Some(attempt), true) => format!("starts over on {}: its checkpoint is lost", attempt.tracker),
         (None, false) => format!("resumes from the checkpoint of {from} when a slot is free"),
         (None, true) => "starts over when a slot is free: its checkpoint is lost".into(),
@@ -58,11 +60,11 @@ mod tests {
 
     #[test]
     fn resume_reports_a_restart_from_scratch() {
-        let attempt = |state: &str, from: &str| Attempt {
+        let attempt = |state: &str, resumed_from: &str| Attempt {
             attempt: "job_1.r0.1".into(),
             tracker: "node2".into(),
             state: state.into(),
-            from: from.into(),
+            resumed_from: resumed_from.into(),
             ..Attempt::default()
         };
         let task = |attempts: Vec<Attempt>, paused: &str| Task {
@@ -74,7 +76,7 @@ mod tests {
         let text = |attempts, paused: &str| describe_resumption(&task(attempts, paused));
         assert_eq!(
             text(vec![old.clone(), attempt("launching", "job_1.r0.0")], "job_1.r0.0"),
-            "resumes on node2 from where job_1.r0.0 stood"
+            "resumes on node2 from the checkpoint of job_1.r0.0"
         );
         assert!(text(vec![old.clone(), attempt("launching", "")], "").contains("starts over on node2"));
         assert!(text(vec![old.clone()], "job_1.r0.0").contains("when a slot is free"));

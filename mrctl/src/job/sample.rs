@@ -1,4 +1,5 @@
-//! Ranges of keys for a job that is sorted as a whole. A built-in program is sampled here, any other samples itself.
+//! Samples the input of a job with total order and computes the key ranges of its reduces. mrctl
+//! samples for built-in programs; an executable samples its own input.
 
 use super::wire::Submission;
 use crate::locate::Target;
@@ -14,14 +15,14 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The contents of a file of split keys for this job.
+/// The contents of the file of split keys for this job.
 pub(super) async fn splits(
     client: &Client,
     target: &Target,
     submission: &Submission,
     program: &str,
 ) -> Result<Vec<u8>> {
-    // What the JobTracker makes of the word is the same, or it refuses the job.
+    // The JobTracker interprets this setting in the same way, or refuses the job.
     let recursive = submission.conf.get("input.recursive").is_none_or(|value| value.trim() != "false");
     let found = client.find_inputs(&submission.inputs, recursive).await?;
     let files = found.files.into_iter().map(|file| (file.path.to_string(), file.length)).collect();
@@ -39,20 +40,20 @@ pub(super) async fn splits(
     sampling.await?
 }
 
-/// Has a program sample its own input.
+/// Runs the executable with `--sample`, which samples its own input.
 fn by_itself(program: &str, request: &SampleRequest) -> Result<Vec<u8>> {
     let mut command = Command::new(std::path::absolute(Path::new(program))?);
     command.arg("--sample").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
-    let told = serde_json::to_vec(request).context("a plain structure")?;
-    // If it does not read, how it ends says more.
-    let _ = child.stdin.take().expect("asked for").write_all(&told);
+    let input = serde_json::to_vec(request).context("a plain structure")?;
+    // Ignore a write error: the exit status and the messages of the program explain more.
+    let _ = child.stdin.take().expect("stdin is piped").write_all(&input);
     let ended = child.wait_with_output().with_context(|| format!("cannot wait for {program}"))?;
     let text = String::from_utf8_lossy(&ended.stderr);
     ensure!(
         ended.status.success(),
         "{program} cannot sample its input for a total order: {}",
-        text.lines().last().unwrap_or("it says nothing")
+        text.lines().last().unwrap_or("it printed no error")
     );
     Ok(ended.stdout)
 }

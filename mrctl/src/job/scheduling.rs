@@ -1,11 +1,11 @@
-//! What `mrctl` knows of scheduling; printed as it is with `--json`.
+//! Scheduling data as `--json` prints it.
 
 #![allow(clippy::struct_field_names, reason = "the names are those of the JSON")]
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Why something was decided, or what something waits for.
+/// Why a decision was made, or why a job or task waits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Reason {
     pub(crate) rule: String,
@@ -13,7 +13,7 @@ pub(crate) struct Reason {
     pub(crate) text: String,
 }
 
-/// Something that was decided for a job, or befell it.
+/// A scheduling decision about a job, or another event of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct JobEvent {
     pub(crate) at_ms: u64,
@@ -35,24 +35,24 @@ pub(crate) struct Why {
 }
 
 impl Why {
-    /// Whether nothing more will happen to it.
+    /// Whether the job or task has ended.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state.as_str(), "succeeded" | "failed" | "killed" | "done")
     }
 }
 
-/// The policies that there are.
+/// All policies, and those in use.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Schedulers {
-    /// The one in use; none without a cluster.
+    /// The policy in use; None without a cluster.
     pub(crate) scheduler: Option<String>,
     pub(crate) shadow: Option<String>,
-    /// How long the one in use takes to decide; none without a cluster.
+    /// How long the policy in use takes to decide; None without a cluster.
     pub(crate) deciding: Option<DecisionStats>,
     pub(crate) policies: Vec<Policy>,
 }
 
-/// Time that a policy took to decide, since the JobTracker started.
+/// The time that a policy has needed for its decisions since the JobTracker started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct DecisionStats {
     pub(crate) rounds: u64,
@@ -63,12 +63,12 @@ pub(crate) struct DecisionStats {
 impl DecisionStats {
     pub(crate) fn describe(&self) -> String {
         let mean = self.total_us as f64 / self.rounds.max(1) as f64;
-        let times = crate::output::count(self.rounds, "time");
-        format!("asked {times}: {mean:.1} us a decision, {} us at most", self.longest_us)
+        let rounds = crate::output::count(self.rounds, "decision round");
+        format!("{rounds}, {mean:.1} us on average, {} us at most", self.longest_us)
     }
 }
 
-/// One of them.
+/// A policy and its parameters.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Policy {
     pub(crate) name: String,
@@ -78,7 +78,6 @@ pub(crate) struct Policy {
     pub(crate) parameters: Vec<Parameter>,
 }
 
-/// Something to tune it by.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Parameter {
     pub(crate) key: String,
@@ -87,7 +86,7 @@ pub(crate) struct Parameter {
     pub(crate) about: String,
 }
 
-/// How the policy in the shadow differs.
+/// How the decisions of the shadow policy differ from those of the policy in use.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Comparison {
     pub(crate) scheduler: String,
@@ -102,7 +101,7 @@ pub(crate) struct Comparison {
     pub(crate) differences: Vec<Difference>,
 }
 
-/// Once.
+/// One decision in which the two policies differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Difference {
     pub(crate) at_ms: u64,
@@ -112,7 +111,7 @@ pub(crate) struct Difference {
     pub(crate) shadow: Option<Choice>,
 }
 
-/// What one of the two does.
+/// The decision of one of the two policies.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Choice {
     pub(crate) task: String,
@@ -120,7 +119,7 @@ pub(crate) struct Choice {
     pub(crate) why: Reason,
 }
 
-/// How fast a tracker has been. What is not known yet is none.
+/// The measured speed of a tracker. A value is None until it is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Throughput {
     pub(crate) attempts: u32,

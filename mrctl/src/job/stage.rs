@@ -1,4 +1,4 @@
-//! What a job's tasks need, put where they can fetch it.
+//! Uploads the executable and side files of a job to its staging folder.
 
 use crate::output::Usage;
 use anyhow::{Context, Result};
@@ -9,13 +9,13 @@ use dfs::{
 use proto::STAGING;
 use std::path::Path;
 
-/// A folder in the file system for one job's program and side files. The JobTracker removes it with the job.
+/// The staging folder of one job. The JobTracker removes it when the job ends.
 pub(super) struct Stage<'a> {
     client: &'a Client,
     pub(super) folder: DfsPath,
-    /// Whether anything may be in it.
+    /// Whether the folder may have been created.
     pub(super) used: bool,
-    /// Whether the JobTracker has been told of it.
+    /// Whether the job was sent to the JobTracker.
     pub(super) sent: bool,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Stage<'a> {
         Ok(to.to_string())
     }
 
-    /// Writes a small file.
+    /// Uploads a small file with this content.
     pub(super) async fn put_bytes(&mut self, name: &str, bytes: Vec<u8>) -> Result<String> {
         let source = PutSource::Reader(Box::new(std::io::Cursor::new(bytes)));
         Ok(self.put_as(name, source).await?.to_string())
@@ -49,14 +49,14 @@ impl<'a> Stage<'a> {
         let to = self.folder.join(name)?;
         if !self.used {
             self.used = true;
-            // Programs and side files are their user's.
+            // Only the user may read the executable and side files.
             self.client.mkdir_with(&self.folder, true, 0o700).await?;
         }
         self.client.put(source, &to, PutOptions::default(), &()).await?;
         Ok(to)
     }
 
-    /// Nothing came of it.
+    /// Removes the folder after a failed submission.
     pub(super) async fn discard(&self) {
         if self.used {
             let _ = self.client.delete(&self.folder, true).await;

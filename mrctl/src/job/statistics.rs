@@ -1,5 +1,6 @@
-//! `mrctl history --figures`: a job's figures, or those of all finished jobs, from histories, by the code that also counts for
-//! the simulator. What users were promised is what the policy of the time said, as each history has it.
+//! `mrctl history --figures`: figures of one job or of all ended jobs, computed from histories by
+//! the code that the simulator also uses. Fairness is measured against the shares that each history
+//! records from the policy of that time.
 
 use super::wire::JobTracker;
 use crate::output;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use sim::{JobFigures, Span, replay, report, workload::history};
 use std::{collections::BTreeSet, process::ExitCode};
 
-/// The whole history of a job.
+/// The complete history of a job.
 async fn read(tracker: &JobTracker, id: &str) -> Result<String> {
     let mut text = String::new();
     let add = |lines: &str| {
@@ -19,7 +20,7 @@ async fn read(tracker: &JobTracker, id: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Of all finished jobs and that the JobTracker remembers.
+/// Figures of all ended jobs that the JobTracker remembers.
 pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCode> {
     let mut jobs = tracker.jobs(true).await?;
     jobs.retain(super::model::Job::is_over);
@@ -60,12 +61,13 @@ pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCo
     output::line(table.text().trim_end())?;
     output::line(describe_shares(&shares))?;
     if let Some(deciding) = schedulers.deciding {
-        output::line(format!("since the JobTracker started, {name} was {}", deciding.describe()))?;
+        output::line(format!("{name} since the JobTracker started: {}", deciding.describe()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Keys of the table's rows as other JSON has them: `reduce_wait_s` for the column `reduce wait s`.
+/// Replaces spaces in the column names, as in other JSON output: `reduce_wait_s` for `reduce wait
+/// s`.
 fn with_plain_keys(rows: Value) -> Value {
     let Value::Array(rows) = rows else { return rows };
     let plain = |row: Value| match row {
@@ -75,7 +77,8 @@ fn with_plain_keys(rows: Value) -> Value {
     rows.into_iter().map(plain).collect()
 }
 
-/// Dissatisfaction and fairness, or why they cannot be counted. Of one user who lacked nothing both are always 0.
+/// Dissatisfaction and fairness, or why they are unknown. For one user whose share was always met
+/// both are 0, which says nothing.
 fn shares_of(
     shares: (f64, f64),
     users: usize,
@@ -83,7 +86,7 @@ fn shares_of(
 ) -> Result<(f64, f64), String> {
     match unknown_shares {
         Some(why) => Err(why.to_string()),
-        None if users < 2 && shares.0 <= 0.0 => Err("all jobs are of one user".to_owned()),
+        None if users < 2 && shares.0 <= 0.0 => Err("all jobs belong to one user".to_owned()),
         None => Ok(shares),
     }
 }
@@ -97,7 +100,7 @@ fn describe_shares(shares: &Result<(f64, f64), String>) -> String {
     }
 }
 
-/// What follows from the text of a job's history, in words.
+/// The figures of a job, from the text of its history, as sentences.
 pub(crate) fn of_text(id: &str, text: &str) -> Result<Vec<String>> {
     let metrics = history::figures(id, text)?;
     let (_, figures) = metrics.jobs().next().with_context(|| format!("the history of {id} is empty"))?;
@@ -209,12 +212,12 @@ mod tests {
         let several = shares_of((0.25, 1.0), 2, Some(history::UnknownShares::Several));
         assert_eq!(
             describe_shares(&several),
-            "dissatisfaction and fairness are left out: the jobs ran under policies that promised users different things"
+            "dissatisfaction and fairness are left out: the jobs ran under policies with different minimum shares"
         );
         let alone = shares_of((0.0, 0.0), 1, None);
         assert_eq!(
             describe_shares(&alone),
-            "dissatisfaction and fairness are left out: all jobs are of one user"
+            "dissatisfaction and fairness are left out: all jobs belong to one user"
         );
         assert_eq!(shares_of((0.25, 0.0), 1, None), Ok((0.25, 0.0)), "one user who lacked slots");
         let both = shares_of((0.25, 1.0), 2, None);

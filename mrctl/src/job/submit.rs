@@ -1,4 +1,5 @@
-//! `mrctl submit`: checks what can be checked here, uploads what the tasks will need, sends the job, follows it.
+//! `mrctl submit`: checks the arguments, uploads files that the tasks need, sends the job, and
+//! follows it.
 
 use super::{
     follow,
@@ -26,8 +27,9 @@ use std::{
 
 /// Submit a job, and follow it
 ///
-/// PROGRAM is a built-in (see `mrctl programs`), an executable built on mrlib, or `streaming` with --mapper and
-/// --reducer. The job is followed to its end unless --detach is given; Ctrl-C detaches too.
+/// PROGRAM is a built-in program (see `mrctl programs`), an executable built on mrlib, or
+/// `streaming` with --mapper and --reducer. The command follows the job until it ends; with
+/// --detach, or after Ctrl-C, the job continues without it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help())]
 pub(crate) struct Args {
@@ -39,53 +41,53 @@ pub(crate) struct Args {
     /// Read folders without their subfolders
     #[arg(long)]
     no_recursive: bool,
-    /// A folder to make and write to
+    /// Folder to create for the output
     #[arg(long, value_name = "PATH")]
     output: Option<String>,
-    /// Throw away what the job writes; its counters stay
+    /// Discard the output of the job; its counters are kept
     #[arg(long, conflicts_with = "output")]
     no_output: bool,
-    /// How many reduces [default: 1, or 0 for a program without a reducer]
+    /// Number of reduces [default: 1, or 0 for a program without a reducer]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     reduces: Option<u32>,
-    /// A name for people [default: the program's]
+    /// Name of the job [default: the name of the program]
     #[arg(long)]
     name: Option<String>,
-    /// Run as this user
+    /// Submit as this user
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// The queue it waits in
+    /// Queue for the scheduler
     #[arg(long, value_name = "NAME", default_value = "default")]
     queue: String,
     /// Job priority
     #[arg(long, default_value = "normal", value_parser = ["very-low", "low", "normal", "high", "very-high"])]
     priority: String,
-    /// A setting of the program or the engine; unknown ones are refused
+    /// A setting of the program or the engine; unknown names are refused
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     conf: Vec<(String, String)>,
-    /// A local file that every task finds in its working folder
+    /// A local file that every task finds in its working folder; may be repeated
     #[arg(long, value_name = "FILE")]
     file: Vec<PathBuf>,
-    /// streaming: the program that maps
+    /// streaming: the mapper
     #[arg(long, value_name = "CMD")]
     mapper: Option<String>,
-    /// streaming: the program that combines
+    /// streaming: the combiner
     #[arg(long, value_name = "CMD")]
     combiner: Option<String>,
-    /// streaming: the program that reduces
+    /// streaming: the reducer
     #[arg(long, value_name = "CMD")]
     reducer: Option<String>,
     /// Print the job ID and exit
     #[arg(long)]
     detach: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 fn help() -> String {
     format!(
-        "{EXAMPLES}Settings that every job takes (--conf NAME=VALUE):\n{}\n{ABOUT_SETTINGS}",
+        "{EXAMPLES}Settings of every job (--conf NAME=VALUE):\n{}\n{ABOUT_SETTINGS}",
         settings::help(ENGINE)
     )
 }
@@ -102,24 +104,25 @@ Examples:
 ";
 
 const ABOUT_SETTINGS: &str = "\
-Settings of built-in programs are listed by `mrctl programs`. Your own program
-declares its settings (Job::declare_setting), or finds any whose name begins with user.
-Unknown names are refused.
+`mrctl programs` lists the settings of built-in programs. Your own program
+declares its settings (Job::declare_setting); it also gets all settings whose
+names begin with user. Other unknown names are refused.
 
-A folder is read with its subfolders; names that begin with . or _ are left
-out. Files that end in .gz are decompressed. Other compressed files, recognised
-by name and by first bytes, are refused; input.codec=none reads them as they
-are. The job fails if a map finds that its file was replaced or deleted since
-the submission; maps that have opened theirs read the old bytes.
+A folder is read with its subfolders, except files and folders whose names
+begin with . or _. Files that end in .gz are decompressed. Other compressed
+files, recognised by name and by first bytes, are refused; input.codec=none
+reads them as they are. The job fails if a map finds that its file was replaced
+or deleted after the submission; a map that has opened its file reads the old
+bytes.
 
-skip.bad.records=N covers records that cannot be read, that the mapper returns
-an error for or panics at, and those that a streaming mapper crashes at (found
-by bisecting). Skipping uses up no attempts: the map starts over without them.
-They are counted in SKIPPED_RECORDS and named in the task's log.
+skip.bad.records=N allows up to N records that cannot be read, that make the
+mapper return an error or panic, or that crash a streaming mapper (found by
+bisection). Skipping uses up no attempts: the map starts over without them.
+The counter SKIPPED_RECORDS counts them, and the log of the task names them.
 
-Limits of a task are set on its node (docs/guide/jobs.md), not by the job. A task
-that prints more than tasktracker.task_log_max (64MiB by default) to stdout or
-to stderr fails.";
+The limits of a task are settings of its node (docs/guide/jobs.md), not of the
+job. A task that prints more than
+tasktracker.task_log_max (64MiB by default) to stdout or to stderr fails.";
 
 fn setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
@@ -135,7 +138,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker_as(args.user.as_deref()).await?;
     let client = target.connect().await?;
     let mut stage = Stage::new(&client);
-    // Listening begins once and continues: a signal between two listeners would be lost.
+    // One future for the whole run: a signal between two listeners would be lost.
     let mut stop = std::pin::pin!(crate::command::end_signal());
     let submitting = async {
         let submission = prepare(&args, plan, target, &client, &mut stage).await?;
@@ -149,7 +152,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let id = match submitted {
         Ok(id) => id,
         Err(error) => {
-            // Without an answer it may be a job: then the JobTracker will clear away what it needs until then.
+            // Without a reply the JobTracker may have accepted the job. Then it needs the staged
+            // files and removes them itself.
             if !(stage.sent && (error.is::<NoReply>() || error.is::<Interrupted>())) {
                 stage.discard().await;
             }
@@ -174,17 +178,17 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     }
     let Some(job) = follow::follow_until(&tracker, &id, args.json, stop).await? else {
         eprintln!(
-            "mrctl: {id} keeps running; follow it with `mrctl job --follow {id}`, stop it with `mrctl kill {id}`"
+            "mrctl: {id} continues; follow it with `mrctl job --follow {id}`, stop it with `mrctl kill {id}`"
         );
         return Ok(ExitCode::SUCCESS);
     };
     let skipped = job.counters.get("SKIPPED_RECORDS").copied().unwrap_or(0);
     if skipped > 0 {
         let records = output::count(skipped, "bad record");
-        eprintln!("mrctl: note: {records} skipped; the tasks' logs name them (`mrctl logs TASK`)");
+        eprintln!("mrctl: note: {records} skipped; the logs of the tasks name them (`mrctl logs TASK`)");
     }
     if job.maps.total == 0 {
-        eprintln!("mrctl: note: the input holds no bytes, so there was nothing to map");
+        eprintln!("mrctl: note: the input is empty, so the job had no maps");
     }
     if args.json {
         output::json(&job)?;
@@ -194,21 +198,22 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(if job.state == "succeeded" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The user had enough.
+/// The user interrupted the submission.
 #[derive(Debug, thiserror::Error)]
-#[error("interrupted before the JobTracker answered: `mrctl jobs` shows whether it has taken the job")]
+#[error("interrupted before the JobTracker answered: `mrctl jobs` shows whether it has accepted the job")]
 struct Interrupted;
 
-/// What can be known of a job without a cluster.
+/// A job as far as it can be prepared without a cluster.
 struct Plan {
     submission: Submission,
-    /// Whether its reduces get ranges of keys.
+    /// Whether the reduces get ranges of keys, for a total order.
     total_order: bool,
-    /// What would make its maps divisible, if they are not.
+    /// How to make the maps divisible, if they are not.
     advice: Option<String>,
 }
 
-/// What declaring its mapper divisible would gain, and how to; none for a built-in program, which nobody can change.
+/// Advice to declare the mapper divisible, and how. None for a built-in program, which the user
+/// cannot change.
 fn how_to_divide(program: &str) -> Option<String> {
     let how = match program {
         registry::STREAMING => format!("--conf {}=true", streaming::DIVISIBLE),
@@ -216,17 +221,17 @@ fn how_to_divide(program: &str) -> Option<String> {
         _ => "`fn divisible() -> bool { true }` in its Mapper".into(),
     };
     Some(format!(
-        "maps of this job are never split, so a preempted map starts over; if the output for a record depends on that record alone, declare it with \
+        "maps of this job are never split, so a preempted map starts over; if the output for a record depends only on that record, declare that with \
          {how}"
     ))
 }
 
-/// Whether the policy in use preempts slots from running maps. Fifo never does.
+/// Whether the policy in use can preempt running maps. Fifo never does.
 async fn preempts(tracker: &JobTracker) -> bool {
     tracker.schedulers().await.is_ok_and(|all| all.scheduler.is_some_and(|name| name != "fifo"))
 }
 
-/// Checks what is asked for, as far as it can be checked here.
+/// Checks the arguments, as far as possible without a cluster.
 fn plan(args: &Args) -> Result<Plan> {
     let mut conf = conf_of(args)?;
     let description = program::describe(&args.program, &conf)?;
@@ -255,7 +260,7 @@ fn plan(args: &Args) -> Result<Plan> {
     Ok(Plan { submission, total_order: description.total_order, advice })
 }
 
-/// Uploads what the tasks will need.
+/// Uploads the files that the tasks need.
 async fn prepare(
     args: &Args,
     plan: Plan,
@@ -297,29 +302,29 @@ fn conf_of(args: &Args) -> Result<BTreeMap<String, String>> {
         ("stream.reducer", &args.reducer),
     ];
     if args.program == "streaming" {
-        let why = "streaming needs --mapper CMD: the program that reads lines and writes lines";
+        let why = "streaming needs --mapper CMD: a program that reads and writes lines";
         ensure!(args.mapper.is_some(), Usage(why.into()));
     }
     for (key, command) in streams {
         let Some(command) = command else { continue };
         let flag = &key["stream.".len()..];
-        let ours = args.program == "streaming";
-        ensure!(ours, Usage(format!("--{flag} is for `mrctl submit streaming`")));
+        let is_streaming = args.program == "streaming";
+        ensure!(is_streaming, Usage(format!("--{flag} is for `mrctl submit streaming`")));
         program::check_stream(flag, command, &args.file)?;
         conf.insert(key.into(), command.clone());
     }
     Ok(conf)
 }
 
-/// Refused here, before anything is uploaded. The JobTracker checks what only it can see.
+/// Checks paths before anything is uploaded. The JobTracker checks those that only it can see.
 fn check_paths(submission: &Submission, args: &Args) -> Result<()> {
     ensure!(
         !submission.inputs.is_empty() || args.program == "teragen",
-        Usage("name something to read with --input PATH".into())
+        Usage("name the input with --input PATH".into())
     );
     ensure!(
         !submission.output.is_empty() || args.no_output,
-        Usage("name a new folder for the result with --output PATH, or discard it with --no-output".into())
+        Usage("name a new folder for the output with --output PATH, or discard it with --no-output".into())
     );
     let program = Some(Path::new(&args.program)).filter(|_| !is_builtin(&args.program));
     let mut names: BTreeMap<_, &Path> = BTreeMap::new();
@@ -339,13 +344,13 @@ fn check_paths(submission: &Submission, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Adds what may be behind it if an input is missing.
+/// Adds advice if an input is missing in the cluster but exists as a local file.
 fn with_hint(error: anyhow::Error, inputs: &[String]) -> anyhow::Error {
     let text = error.to_string();
     let missing = inputs.iter().find(|input| text.starts_with(&format!("input {input} does not exist")));
     match missing {
         Some(path) if inputs.len() > 1 && Path::new(path).exists() => {
-            error.context(format!("{text}, but on this machine it does: {}", output::QUOTE_IT))
+            error.context(format!("{text}, but it exists on this machine: {}", output::QUOTE_IT))
         }
         _ => error,
     }
@@ -383,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn only_programs_that_can_be_changed_are_advised_to_become_divisible() {
+    fn advice_on_divisible_maps_is_only_for_programs_of_users() {
         assert_eq!(how_to_divide("kmeans"), None);
         assert!(
             how_to_divide("streaming").is_some_and(|advice| advice.contains("stream.mapper.divisible=true"))
@@ -394,7 +399,7 @@ mod tests {
     #[test]
     fn invalid_arguments_are_rejected_without_a_cluster() {
         for (words, why) in [
-            ("submit wordcount --input /in", "--output PATH, or throw it away with --no-output"),
+            ("submit wordcount --input /in", "--output PATH, or discard it with --no-output"),
             ("submit wordcount --output /out", "--input PATH"),
             ("submit wordcount --input in --output /out", "in"),
             ("submit wordcont --input /in --output /out", "wordcount"),

@@ -1,4 +1,4 @@
-//! `mrctl tasks`: a line an attempt, and what it all comes to.
+//! `mrctl tasks`: one line per attempt, and the totals.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
@@ -12,10 +12,11 @@ use anyhow::Result;
 use mrlib::error::last_line;
 use std::{collections::BTreeMap, process::ExitCode};
 
-/// Of an error's last line so many characters are shown; `mrctl logs` and --json have all of it.
+/// The number of characters shown of the last line of an error. `mrctl logs` and `--json` show all
+/// of it.
 const ERROR_CHARS: usize = 100;
 
-/// Of attempts, and of tasks that have none.
+/// The states of attempts, and of tasks without attempts.
 pub(crate) const STATES: [&str; 11] = [
     "waiting",
     "launching",
@@ -30,7 +31,7 @@ pub(crate) const STATES: [&str; 11] = [
     "unfinished",
 ];
 
-/// List a job's tasks and their attempts
+/// List the tasks of a job and their attempts
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl tasks job_7\n  \
@@ -39,16 +40,16 @@ pub(crate) const STATES: [&str; 11] = [
 pub(crate) struct Args {
     #[command(flatten)]
     one: One,
-    /// Only tasks and attempts in this state, as the table shows it
+    /// Show only tasks and attempts in this state
     #[arg(long, value_name = "STATE", value_parser = STATES)]
     state: Option<String>,
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let mut tasks = target.jobtracker().await?.tasks(&args.one.job).await?;
-    let all = method_text(&tasks);
+    let all = totals(&tasks);
     if let Some(state) = &args.state {
-        matches_state(&mut tasks, state);
+        retain_state(&mut tasks, state);
     }
     if args.one.json {
         output::json(&tasks)?;
@@ -80,22 +81,22 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Only what is in this state: attempts, and tasks that have none.
-pub(crate) fn matches_state(tasks: &mut Vec<Task>, state: &str) {
+/// Keeps only attempts in this state, and tasks in this state without attempts.
+pub(crate) fn retain_state(tasks: &mut Vec<Task>, state: &str) {
     tasks.retain_mut(|task| {
-        let waiting_for = task.attempts.is_empty() && task.state == state;
+        let matches = task.attempts.is_empty() && task.state == state;
         task.attempts.retain(|attempt| attempt.state == state);
-        waiting_for || !task.attempts.is_empty()
+        matches || !task.attempts.is_empty()
     });
 }
 
-/// A name in the tree of split maps.
+/// A name, indented by its depth in the tree of split maps.
 pub(crate) fn indented(depth: usize, name: &str) -> String {
     if depth > 0 { format!("{:>1$} {name}", "└", 2 * depth) } else { name.into() }
 }
 
-/// All tasks in a line: `30 maps: 28 succeeded, 2 running; 1 reduce: 1 waiting`.
-pub(crate) fn method_text(tasks: &[Task]) -> String {
+/// The number of tasks in each state: `30 maps: 28 succeeded, 2 running; 1 reduce: 1 waiting`.
+pub(crate) fn totals(tasks: &[Task]) -> String {
     let mut parts = Vec::new();
     for (letter, kind) in [(".m", "map"), (".r", "reduce")] {
         let mut states: BTreeMap<&str, u64> = BTreeMap::new();
@@ -112,7 +113,7 @@ pub(crate) fn method_text(tasks: &[Task]) -> String {
     if parts.is_empty() { "no tasks".into() } else { parts.join("; ") }
 }
 
-/// With how far it is, if it is on its way.
+/// The state of an attempt, with the progress of a running one.
 pub(crate) fn state(attempt: &Attempt) -> String {
     if attempt.ended_ms != 0 || attempt.state == "succeeded" {
         return attempt.state.clone();
@@ -120,13 +121,13 @@ pub(crate) fn state(attempt: &Attempt) -> String {
     format!("{} {:.0}%", attempt.state, attempt.progress * 100.0)
 }
 
-/// How long it took, or takes already.
+/// How long the attempt took, or has run so far.
 pub(crate) fn elapsed(attempt: &Attempt, now_ms: u64) -> String {
     let until = if attempt.ended_ms == 0 { now_ms } else { attempt.ended_ms };
     format!("{:.2} s", until.saturating_sub(attempt.launched_ms) as f64 / 1000.0)
 }
 
-/// What a map reads; nothing for a reduce.
+/// The input range of a map; empty for a reduce.
 pub(crate) fn input(task: &Task) -> String {
     if task.source.is_empty() {
         return String::new();
@@ -134,7 +135,7 @@ pub(crate) fn input(task: &Task) -> String {
     format!("{} {}..{}", task.source, task.start, task.end)
 }
 
-/// What is not as usual.
+/// What is unusual about an attempt.
 pub(crate) fn note(task: &Task, attempt: &Attempt) -> String {
     let mut notes = Vec::new();
     if attempt.ended_ms == 0 && !attempt.stage.is_empty() {
@@ -154,8 +155,8 @@ pub(crate) fn note(task: &Task, attempt: &Attempt) -> String {
     notes.join("; ")
 }
 
-/// Without its middle, if it is long: paths are long, and what is the matter stands behind them. Cut between words,
-/// unless a word is very long.
+/// Removes the middle of a long error: it often starts with long paths and ends with the cause.
+/// Cuts between words if possible.
 pub(super) fn shortened(error: &str) -> String {
     let letters: Vec<char> = error.chars().collect();
     if letters.len() <= ERROR_CHARS {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_matters_is_shown() {
+    fn attempts_are_shown_briefly() {
         let done = attempt("succeeded");
         assert_eq!(
             (state(&done), elapsed(&done, 9999), note(&task("job_1.m0", "done"), &done)),
@@ -226,9 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn tasks_add_up() {
+    fn totals_count_tasks_by_state() {
         let tasks = [task("job_1.m0", "succeeded"), task("job_1.m1", "waiting"), task("job_1.r0", "waiting")];
-        assert_eq!(method_text(&tasks), "2 maps: 1 succeeded, 1 waiting; 1 reduce: 1 waiting");
-        assert_eq!(method_text(&[]), "no tasks");
+        assert_eq!(totals(&tasks), "2 maps: 1 succeeded, 1 waiting; 1 reduce: 1 waiting");
+        assert_eq!(totals(&[]), "no tasks");
     }
 }

@@ -1,4 +1,4 @@
-//! What teragen reads: small files that say which records each map makes.
+//! The input of teragen: small files that describe which records each map generates.
 
 use super::stage::Stage;
 use crate::output::Usage;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 const MAPS_MAX: u64 = 10_000;
 
-/// How many records, and how many maps are to make them, from `rows` and `maps` in the settings.
+/// The number of records and of maps, from the settings `rows` and `maps`.
 pub(super) fn check(conf: &BTreeMap<String, String>) -> Result<(u64, u64)> {
     let number = |key: &str, default: Option<u64>| match (conf.get(key), default) {
         (Some(text), _) => {
@@ -15,7 +15,7 @@ pub(super) fn check(conf: &BTreeMap<String, String>) -> Result<(u64, u64)> {
         }
         (None, Some(default)) => Ok(default),
         (None, None) => {
-            Err(Usage(format!("teragen needs --conf {key}=N: how many 100-byte records to make")))
+            Err(Usage(format!("teragen needs --conf {key}=N: the number of 100-byte records to generate")))
         }
     };
     let (rows, maps) = (number("rows", None)?, number("maps", Some(2))?);
@@ -23,12 +23,12 @@ pub(super) fn check(conf: &BTreeMap<String, String>) -> Result<(u64, u64)> {
         bail!(Usage(format!("--conf maps={maps}: must be from 1 to {MAPS_MAX}")));
     }
     if rows.checked_mul(maps).is_none() {
-        bail!(Usage(format!("--conf rows={rows}: too many")));
+        bail!(Usage(format!("--conf rows={rows}: the number is too large")));
     }
     Ok((rows, maps))
 }
 
-/// Writes one file a map; their paths.
+/// Writes one file per map and returns their paths.
 pub(super) async fn ranges(stage: &mut Stage<'_>, conf: &BTreeMap<String, String>) -> Result<Vec<String>> {
     let (rows, maps) = check(conf)?;
     let mut paths = Vec::new();

@@ -1,4 +1,4 @@
-//! The JobTracker over gRPC: nothing but this module knows wire types of jobs.
+//! The gRPC client of the JobTracker. Only this module uses the wire types of jobs.
 
 mod drain;
 mod scheduling;
@@ -24,23 +24,25 @@ use tonic::{
 };
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A server that is frozen, or behind a cut cable, is noticed after the sum of these.
+/// A frozen or disconnected server is noticed after the sum of these.
 const PING_EVERY: Duration = Duration::from_secs(2);
 const PONG_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long a submission is repeated while there is no answer.
+/// How long a submission without a reply is retried.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A tracker that has not begun to send a log by then is as good as gone.
+/// A tracker that has not begun to send a log after this time counts as unreachable.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Nobody knows what became of a submission.
+/// A submission without a reply: the JobTracker may have accepted the job or not.
 #[derive(Debug, thiserror::Error)]
-#[error("the JobTracker at {addr} has not accepted the job: {why}; `mrctl jobs` shows whether it has")]
+#[error(
+    "no reply to the submission from the JobTracker at {addr}: {why}; `mrctl jobs` shows whether it has accepted the job"
+)]
 pub(crate) struct NoReply {
     addr: String,
     why: String,
 }
 
-/// A job to be submitted.
+/// A job to submit.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Submission {
     pub(crate) name: String,
@@ -67,21 +69,21 @@ pub(crate) struct JobTracker {
     origin: Origin,
 }
 
-/// A job's status, again and again.
+/// A stream of status messages of a job.
 pub(crate) struct Watch {
     from: String,
     stream: Streaming<pb::JobStatus>,
 }
 
 impl Watch {
-    /// The next status; None when the job has ended and has been told.
+    /// The next status; None after the last one of an ended job.
     pub(crate) async fn next(&mut self) -> Result<Option<Job>, Refusal> {
         let message = self.stream.message().await.map_err(|status| Refusal::of(&self.from, &status))?;
         Ok(message.map(job))
     }
 }
 
-/// A connection to a daemon of this role.
+/// Connects to a daemon of this role.
 pub(crate) async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Result<Channel> {
     let endpoint = credentials
         .endpoint(addr, server)
@@ -97,7 +99,7 @@ pub(crate) async fn channel(addr: &str, credentials: &Credentials, server: Role)
 }
 
 impl JobTracker {
-    /// Connects, as `user` if one is named.
+    /// Connects, as `user` if given.
     pub(crate) async fn connect(addr: &str, user: Option<&str>, credentials: Credentials) -> Result<Self> {
         let client = JobTrackerClient::new(channel(addr, &credentials, Role::JobTracker).await?);
         let own = || credentials.name().map_or_else(daemon::account::user, str::to_owned);
@@ -108,7 +110,7 @@ impl JobTracker {
         Ok(Self { client, addr: addr.into(), user, credentials, origin: Origin::default() })
     }
 
-    /// The same, of a cluster that was found there.
+    /// Sets how the cluster was found, which `advice` uses.
     pub(crate) fn from(self, origin: Origin) -> Self {
         Self { origin, ..self }
     }
@@ -117,7 +119,7 @@ impl JobTracker {
         &self.addr
     }
 
-    /// What to do when it does not answer.
+    /// What to do if the JobTracker is unreachable.
     pub(crate) fn advice(&self) -> String {
         self.origin.advice(Kind::Jobtracker)
     }
@@ -132,7 +134,8 @@ impl JobTracker {
         request
     }
 
-    /// Submits; sent again with the same id if the answer is lost, which makes no second job.
+    /// Submits a job. If the reply is lost, the request is sent again with the same ID, which
+    /// creates no second job.
     pub(crate) async fn submit(&self, submission: Submission) -> Result<String> {
         use pb::program::Kind as Program;
         let kind = match (submission.builtin, submission.executable) {
@@ -245,7 +248,7 @@ impl JobTracker {
         Ok(tasks)
     }
 
-    /// One task; where in the tree of ranges it is cannot be told by it alone.
+    /// One task. `tail_of` is not set, because that needs all tasks.
     pub(crate) async fn task(&self, id: &str) -> Result<Option<Task>> {
         let job = id.split('.').next().unwrap_or_default().to_owned();
         let one = pb::TasksRequest { job, after: String::new(), only: id.into() };
@@ -261,7 +264,7 @@ impl JobTracker {
         Ok(self.trackers_and_notices().await?.0)
     }
 
-    /// The trackers, and what the JobTracker has to tell its operator, a line each.
+    /// The trackers, and the warnings of the JobTracker for its operator, one per line.
     pub(crate) async fn trackers_and_notices(&self) -> Result<(Vec<Tracker>, Vec<String>)> {
         let message = self.request(pb::TrackersRequest {});
         let reply = self.client.clone().trackers(message).await.map_err(|status| self.refusal(&status))?;
@@ -269,7 +272,7 @@ impl JobTracker {
         Ok((trackers.into_iter().map(tracker).collect(), notices))
     }
 
-    /// Removes a lost tracker from what the JobTracker knows.
+    /// Removes a lost tracker from the list of the JobTracker.
     pub(crate) async fn forget_node(&self, name: &str) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let message = self.request(pb::ForgetNodeRequest { request_id, node: name.into() });
@@ -277,7 +280,7 @@ impl JobTracker {
         Ok(())
     }
 
-    /// Hands each piece of a job's history to `sink`.
+    /// Passes each chunk of the history of a job to `sink`.
     pub(crate) async fn history(&self, id: &str, mut sink: impl FnMut(&str) -> Result<()>) -> Result<()> {
         let message = pb::JobRequest { job: id.into() };
         let mut chunks = self
@@ -293,7 +296,7 @@ impl JobTracker {
         Ok(())
     }
 
-    /// Hands each piece of an attempt's log to `sink`.
+    /// Passes each chunk of the log of an attempt to `sink`.
     pub(crate) async fn log(
         &self,
         attempt: &Attempt,
@@ -304,7 +307,7 @@ impl JobTracker {
         let Attempt { attempt: id, tracker: node, logs_addr: addr, .. } = attempt;
         let silent = || {
             anyhow!(
-                "the logs of {id} are on {node}, whose tasktracker at {addr} does not answer: `mrctl nodes` shows its state"
+                "the logs of {id} are on {node}, whose tasktracker at {addr} is unreachable: `mrctl nodes` shows its state"
             )
         };
         let channel = channel(addr, &self.credentials, Role::TaskTracker);
@@ -410,7 +413,7 @@ fn attempt(attempt: pb::AttemptInfo) -> Attempt {
         locality: attempt.locality,
         why: attempt.why,
         error: attempt.error,
-        from: attempt.from,
+        resumed_from: attempt.resumed_from,
         preempt_kind: attempt.preempt_kind,
         preempted_ms: attempt.preempted_ms,
         counters: attempt.counters.into_iter().collect(),
@@ -428,7 +431,7 @@ fn tracker(tracker: pb::TrackerInfo) -> Tracker {
         maps_running: tracker.maps_running,
         reduces_running: tracker.reduces_running,
         last_heartbeat_ms_ago: tracker.last_heartbeat_ms_ago,
-        map_rates: scheduling::pace(tracker.maps),
-        reduce_rates: scheduling::pace(tracker.reduces),
+        map_rates: scheduling::throughput(tracker.maps),
+        reduce_rates: scheduling::throughput(tracker.reduces),
     }
 }

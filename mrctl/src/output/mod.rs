@@ -1,5 +1,5 @@
-//! What people and programs see: tables, JSON, sizes, times, progress. Everything that goes to standard
-//! output passes through here, so that a closed pipe is an error like any other and never a panic.
+//! Output for users and programs: tables, JSON, sizes, times, progress. All writes to standard
+//! output pass through this module, so that a closed pipe is an error and never a panic.
 
 mod progress;
 mod size;
@@ -15,15 +15,15 @@ use dfs::{client::ClientError, error::Kind};
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// What to do about a path of this machine where one of the cluster was meant.
-pub(crate) const QUOTE_IT: &str = "has your shell expanded a pattern? quote it, as in '/in/*'";
+/// Advice for an error about a local path where a path of the cluster was expected.
+pub(crate) const QUOTE_IT: &str = "did your shell expand a pattern? quote it, as in '/in/*'";
 
-/// Standard output, whose errors say that they are of it.
+/// Standard output. Its errors contain the words "standard output".
 pub(crate) fn stdout() -> Named<io::StdoutLock<'static>> {
     Named(io::stdout().lock())
 }
 
-/// What `stdout` gives.
+/// The writer that `stdout` returns.
 pub(crate) struct Named<W>(W);
 
 impl<W: Write> Write for Named<W> {
@@ -36,7 +36,7 @@ impl<W: Write> Write for Named<W> {
     }
 }
 
-/// Of the same kind, so that a closed pipe stays one and an interrupted call is made again.
+/// Keeps the kind of the error, because callers check for `BrokenPipe` and `Interrupted`.
 fn of_stdout(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))
 }
@@ -47,7 +47,8 @@ pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
     Ok(())
 }
 
-/// An error and what caused it, each text once: some messages name their cause themselves.
+/// The text of an error and of its causes. A cause whose text is already part of the message is not
+/// repeated.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -60,7 +61,7 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
     text
 }
 
-/// What was asked for makes no sense, whatever the cluster is like: exit code 2.
+/// A usage error: no state of the cluster can make the command valid. Exit code 2.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -72,7 +73,7 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// The exit code for an error: 2 for bad usage and bad values, 1 for an operation that failed.
+/// The exit code for an error: 2 for a usage error, 1 for a failure.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     let usage = error.chain().any(|cause| {
         cause.is::<Usage>()
@@ -92,7 +93,8 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// A plain table: columns by two spaces, no lines, so that it reads well and cuts well.
+/// A table whose columns are separated by two spaces, without lines, so that `cut` and `awk` can
+/// process it.
 pub(crate) fn table(header: &[&str], right: &[usize]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).force_no_tty();
@@ -103,7 +105,6 @@ pub(crate) fn table(header: &[&str], right: &[usize]) -> Table {
     table
 }
 
-/// Prints a table.
 pub(crate) fn print_table(table: &Table) -> Result<()> {
     let mut out = stdout();
     for row in table_lines(table) {
@@ -112,7 +113,7 @@ pub(crate) fn print_table(table: &Table) -> Result<()> {
     Ok(())
 }
 
-/// A table as it is printed.
+/// The lines of a table as they are printed.
 pub(crate) fn table_lines(table: &Table) -> Vec<String> {
     // The preset pads each cell by a space on both sides.
     let plain = |row: &str| row.strip_prefix(' ').unwrap_or(row).trim_end().to_owned();

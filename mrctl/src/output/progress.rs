@@ -1,5 +1,5 @@
-//! A bar with rate and time left on a terminal, then a closing line; nothing anywhere else, but for simulations: these take
-//! minutes, and tell a log how far they are.
+//! Progress on a terminal: a bar with rate and remaining time, then a summary line. Without a
+//! terminal, only simulations report progress, because they take minutes.
 
 use super::{human, millis};
 use dfs::client::Progress;
@@ -10,16 +10,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What took less than this and is smaller than that needs no closing line.
+/// A transfer shorter and smaller than these limits prints no summary line.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 const SHOWN_FROM_BYTES: u64 = 64 << 20;
 
-/// How far a transfer is. Cleared when dropped.
+/// The progress of a transfer. The bar is removed when this is dropped.
 pub(crate) struct Meter(ProgressBar);
 
 impl Meter {
-    /// For `total` bytes (None: not known) of what `label` says. Hidden if `quiet`, or if standard error is
-    /// no terminal.
+    /// A bar for `total` bytes, or a spinner if the total is unknown. Hidden if `quiet`, or if
+    /// standard error is not a terminal.
     pub(crate) fn new(label: &str, total: Option<u64>, quiet: bool) -> Self {
         if quiet || !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
@@ -41,19 +41,20 @@ impl Meter {
         Self(bar)
     }
 
-    /// A closing line, if somebody watched and it was much: how much, how long, how fast.
-    pub(crate) fn update(&self) {
+    /// Prints a summary line (bytes, duration, rate) if the bar is visible and the transfer was not
+    /// small.
+    pub(crate) fn print_summary(&self) {
         let took = self.0.elapsed();
         let small = took < SHOWN_AFTER && self.0.position() < SHOWN_FROM_BYTES;
         if self.0.is_hidden() || small {
             return;
         }
-        // Asked for before: whoever asks the bar anything while it is suspended waits forever.
+        // Read the values before `suspend`: a call of the bar inside it would deadlock.
         let text = summary(&self.0.message(), self.0.position(), took);
         self.0.suspend(|| eprintln!("{text}"));
     }
 
-    /// For a number of things that are to become none.
+    /// A bar for `total` blocks that are to be moved.
     pub(crate) fn counter(total: u64, quiet: bool) -> Self {
         if quiet || !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
@@ -64,28 +65,27 @@ impl Meter {
         Self(bar)
     }
 
-    /// Of a counter: how many are left. More than at first (new blocks came) raises the total.
+    /// Sets how many blocks are left. If new blocks were added, the total rises.
     pub(crate) fn left(&self, left: u64) {
         let total = self.0.length().unwrap_or(0).max(left);
         self.0.set_length(total);
         self.0.set_position(total - left);
     }
 
-    /// Whether nobody sees it.
     pub(crate) fn is_hidden(&self) -> bool {
         self.0.is_hidden()
     }
 }
 
-/// How far simulations of many runs are: a bar on a terminal; anywhere else a line for each policy that is done, once it has taken
-/// so long that somebody may wonder.
+/// The progress of simulations: a bar on a terminal. Without a terminal, one line for each finished
+/// policy, once the simulations have run for `LOGGED_AFTER`.
 pub(crate) struct Runs {
     bar: ProgressBar,
     began: Instant,
 }
 
-/// What takes less needs no word.
-const UNKNOWN_TOTAL_AFTER: Duration = Duration::from_secs(10);
+/// Shorter simulations log no progress.
+const LOGGED_AFTER: Duration = Duration::from_secs(10);
 
 impl Runs {
     pub(crate) fn new() -> Self {
@@ -100,20 +100,21 @@ impl Runs {
         Self { bar, began: Instant::now() }
     }
 
-    /// A run is done, of the experiment of this title.
+    /// Counts a finished run of the experiment `title`.
     pub(crate) fn done(&self, title: &str, step: Step<'_>) {
         let note = format!("{} is done", step.label);
         self.update(title, step.done, step.of, step.is_last.then_some(&note));
     }
 
-    /// So many runs are done; a log is told of those with a note.
+    /// Shows that `done` of `of` runs have finished. Without a terminal, only calls with a note
+    /// print a line.
     pub(crate) fn update(&self, title: &str, done: usize, of: usize, note: Option<&String>) {
         let took = self.began.elapsed();
         if !self.bar.is_hidden() {
             self.bar.set_message(title.to_owned());
             self.bar.set_length(of as u64);
             self.bar.set_position(done as u64);
-        } else if let Some(note) = note.filter(|_| took >= UNKNOWN_TOTAL_AFTER) {
+        } else if let Some(note) = note.filter(|_| took >= LOGGED_AFTER) {
             eprintln!("mrctl: {}", snapshot(title, done, of, took, note));
         }
     }
@@ -153,7 +154,7 @@ mod tests {
     use indicatif::{ProgressDrawTarget, TermLike};
     use std::io;
 
-    /// A terminal that nobody looks at.
+    /// A terminal that discards all output.
     #[derive(Debug)]
     struct HiddenTerminal;
 
@@ -194,11 +195,11 @@ mod tests {
         meter.advance(SHOWN_FROM_BYTES);
         let (sender, ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            meter.update();
+            meter.print_summary();
             drop(meter);
             sender.send(()).ok();
         });
-        ended.recv_timeout(Duration::from_secs(20)).expect("it does not wait for itself");
+        ended.recv_timeout(Duration::from_secs(20)).expect("the summary must not deadlock");
     }
 
     #[test]

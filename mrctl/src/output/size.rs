@@ -1,4 +1,4 @@
-//! Numbers for people: sizes, ages, times, permission bits.
+//! Formats for sizes, ages, times and permission bits.
 
 use jiff::Timestamp;
 use std::{
@@ -9,14 +9,13 @@ use std::{
 /// How sizes are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sizes {
-    /// Every byte counted.
+    /// In bytes.
     Exact,
-    /// Three figures and a unit.
+    /// With three digits and a unit.
     Human,
 }
 
 impl Sizes {
-    /// `bytes` in this style.
     pub(crate) fn of(self, bytes: u64) -> String {
         match self {
             Self::Exact => bytes.to_string(),
@@ -25,7 +24,7 @@ impl Sizes {
     }
 }
 
-/// About three figures and a binary unit: `1.50 GiB`.
+/// About three digits and a binary unit: `1.50 GiB`.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -33,7 +32,7 @@ pub(crate) fn human(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // What would round to 1024 of a unit is 1.00 of the next.
+    // A value that would round to 1024 of a unit is shown as 1.00 of the next.
     while value >= 1023.5 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -42,7 +41,7 @@ pub(crate) fn human(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// A path as a shell takes it: quoted where it must be.
+/// A path for a shell command, quoted if necessary.
 pub(crate) fn shell(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
@@ -52,7 +51,7 @@ pub(crate) fn shell(path: &Path) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A duration since something happened, short: `0.4 s`, `12 s`, `3 min`.
+/// A duration in a short form: `0.4 s`, `12 s`, `3 min`.
 pub(crate) fn age(ms: u64) -> String {
     match ms {
         0..10_000 => format!("{:.1} s", ms as f64 / 1000.0),
@@ -62,7 +61,7 @@ pub(crate) fn age(ms: u64) -> String {
     }
 }
 
-/// How long a step took.
+/// A duration in milliseconds or seconds.
 pub(crate) fn millis(duration: Duration) -> String {
     if duration < Duration::from_secs(1) {
         format!("{} ms", duration.as_millis())
@@ -71,7 +70,7 @@ pub(crate) fn millis(duration: Duration) -> String {
     }
 }
 
-/// The wall clock, in milliseconds since 1970.
+/// The current time in milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
@@ -82,7 +81,7 @@ pub(crate) fn time(ms: u64) -> String {
     timestamp.map_or("?".into(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
-/// As `ls` does: `drwxr-xr-x`.
+/// Permissions in the format of `ls`: `drwxr-xr-x`.
 pub(crate) fn permissions(is_dir: bool, mode: u32) -> String {
     let bits = (0..9).map(|at| if mode >> (8 - at) & 1 == 1 { char::from(b"rwx"[at % 3]) } else { '-' });
     let mut shown: String = std::iter::once(if is_dir { 'd' } else { '-' }).chain(bits).collect();

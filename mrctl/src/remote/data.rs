@@ -1,4 +1,5 @@
-//! Where the daemons of a machine keep their data: below its folder of ours, or where the settings say.
+//! The data folders of the daemons of a machine: below the remote folder, or where the settings
+//! say.
 
 use super::machines::remote_path;
 use crate::output::Usage;
@@ -9,15 +10,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Each daemon with its folders; of the cluster as a whole, or of one machine.
+/// The data folders of each daemon, for the cluster (with `{host}`) or for one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DataDirs(Vec<(&'static str, Vec<String>)>);
 
-/// The file that says which cluster a data folder outside the machine's folder of ours is of.
+/// The file with the ID of the cluster, in data folders outside the remote folder.
 const MARK: &str = "CLUSTER";
 
-/// The file by which a data folder that is in use is known from an empty one, and all that a daemon puts into its
-/// folder.
+/// For each kind of daemon: the file that exists in a data folder in use, and the names of all
+/// files that the daemon may create there.
 const MASTER: (&str, &str) =
     ("VERSION", "LOCK VERSION VERSION.tmp NEW NEW.tmp RECOVERING RECOVERING.tmp edits journal history");
 const DATANODE: (&str, &str) = ("VERSION", "LOCK VERSION VERSION.tmp VOLUMES NEW local.sock current tmp bad");
@@ -32,7 +33,8 @@ fn about(daemon: &str) -> (&'static str, &'static str) {
 }
 
 impl DataDirs {
-    /// As the settings have them; a setting that is not set stands for `data/DAEMON` below the machine's folder.
+    /// The folders from the settings. A setting with its default value means `data/DAEMON` below
+    /// the remote folder.
     pub(crate) fn of(config: &Config) -> Result<Self> {
         let usual = Config::default();
         let namenode = (vec![config.namenode.dir.clone()], vec![usual.namenode.dir]);
@@ -52,7 +54,7 @@ impl DataDirs {
         all.collect::<Result<_>>().map(Self)
     }
 
-    /// Of a machine whose folder of ours is `dir`.
+    /// The folders on the machine `host` whose remote folder is `dir`.
     pub(crate) fn on(&self, dir: &str, host: &str) -> Self {
         let place = |path: &String| {
             let path = path.replace("{host}", host);
@@ -61,17 +63,16 @@ impl DataDirs {
         Self(self.0.iter().map(|(daemon, dirs)| (*daemon, dirs.iter().map(place).collect())).collect())
     }
 
-    /// The folders of a daemon.
     pub(crate) fn of_daemon(&self, daemon: &str) -> &[String] {
         self.0.iter().find(|(name, _)| *name == daemon).map_or(&[], |(_, dirs)| dirs)
     }
 
-    /// `--dir` for each of them.
+    /// A `--dir` flag for each folder of a daemon.
     pub(super) fn flags(&self, daemon: &str) -> String {
         self.of_daemon(daemon).iter().flat_map(|dir| [" --dir ", dir]).collect()
     }
 
-    /// A shell's test whether none of a daemon's folders is in use.
+    /// A shell test that succeeds if none of the folders of a daemon is in use.
     pub(super) fn is_empty(&self, daemon: &str) -> String {
         let mark = about(daemon).0;
         let tests: Vec<String> =
@@ -79,13 +80,15 @@ impl DataDirs {
         tests.join(" && ")
     }
 
-    /// Those of a daemon's folders that are not in our folder `dir`, where all is ours.
+    /// The folders of a daemon outside the remote folder `dir`. Everything in `dir` belongs to this
+    /// cluster.
     fn elsewhere<'a>(&'a self, dir: &str, daemon: &str) -> impl Iterator<Item = &'a String> {
         let ours = format!("{dir}/data/");
         self.of_daemon(daemon).iter().filter(move |folder| !folder.starts_with(&ours))
     }
 
-    /// A shell's test whether one of a daemon's folders outside `dir` is another cluster's, which is then in `$other`.
+    /// A shell test that succeeds if a folder of a daemon outside `dir` belongs to another cluster;
+    /// `$other` is then that folder.
     pub(super) fn is_taken(&self, dir: &str, daemon: &str) -> String {
         let folders: String = self.elsewhere(dir, daemon).flat_map(|folder| [" ", folder]).collect();
         format!(
@@ -94,15 +97,16 @@ impl DataDirs {
         )
     }
 
-    /// Commands that mark a daemon's folders outside `dir` as this cluster's. For a daemon that serves: it has found
-    /// that what is there is its own.
+    /// Shell commands that mark the folders of a daemon outside `dir` as belonging to this cluster.
+    /// For use after the daemon is ready: it has checked that the data is its own.
     pub(super) fn mark(&self, dir: &str, daemon: &str) -> String {
         let folders: String = self.elsewhere(dir, daemon).flat_map(|folder| [" ", folder]).collect();
         format!("for f in{folders}; do [ -e $f/{MARK} ] || echo $id > $f/{MARK}; done")
     }
 
-    /// Commands that delete what daemons keep in folders outside `dir` that are marked as this cluster's. A folder goes
-    /// if nothing else is in it. One that is in use and not marked stays; `$left` is then set.
+    /// Shell commands that delete the files of daemons in folders outside `dir` that are marked as
+    /// belonging to this cluster. A folder that is then empty is removed. A folder in use without
+    /// the mark is kept; `$left` is then set.
     pub(super) fn purge(&self, dir: &str, daemons: &[&str]) -> String {
         let mut script = String::new();
         for daemon in daemons {
@@ -118,7 +122,7 @@ impl DataDirs {
   }} && rm -f {MARK} || exit 1
   cd / && rmdir {folder} 2>/dev/null
 elif [ -e {folder}/{used} ]; then
-  left=1; echo \"{folder} stays: it is not marked as the cluster $id's (file {MARK}): delete it by hand\" >&2
+  left=1; echo \"{folder} stays: it is not marked as belonging to cluster $id (file {MARK}): delete it by hand\" >&2
 fi
 "
                 );
@@ -128,11 +132,11 @@ fi
     }
 }
 
-/// Folders as they are written in the settings, which a remote shell takes as they are.
+/// Checks the folders of a setting: they must be safe as unquoted words of a remote shell.
 fn folders(key: &str, dirs: &[PathBuf]) -> Result<Vec<String>> {
     let text = |dir: &PathBuf| {
         let path = dir.to_string_lossy();
-        // A relative one is below the machine's folder.
+        // A relative path is below the remote folder.
         let checked = remote_path(&Path::new("/").join(dir).to_string_lossy());
         checked.map_err(|error| Usage(format!("{key}: {error}")))?;
         Ok(path.trim_end_matches('/').to_owned())
@@ -168,13 +172,13 @@ mod tests {
         }
     }
 
-    /// A machine's script, here, for the cluster `lab-1`.
+    /// Runs a script of a machine locally, for the cluster `lab-1`.
     fn run(script: &str) -> std::process::Output {
         std::process::Command::new("sh").arg("-c").arg(format!("id=lab-1\n{script}")).output().unwrap()
     }
 
     #[test]
-    fn purge_deletes_only_in_folders_that_are_marked_as_this_clusters() {
+    fn purge_deletes_only_in_folders_marked_for_this_cluster() {
         let space = tempfile::tempdir().unwrap();
         let at = |name: &str| space.path().join(name);
         let text = |name: &str| at(name).display().to_string();
@@ -199,9 +203,8 @@ mod tests {
             }
         }
         let ran = run(&format!("{}echo left=$left", set.purge("/nowhere", &["datanode", "tasktracker"])));
-        let (out, paper_figures) =
-            (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-        assert!(ran.status.success() && out.contains("left=1"), "{out}{paper_figures}");
+        let (out, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+        assert!(ran.status.success() && out.contains("left=1"), "{out}{errors}");
         for stays in
             ["ours/logs/deep", "tasks/tmp/deep", "other/current/deep", "unmarked/tmp/deep", "home/tmp/deep"]
         {
@@ -212,9 +215,9 @@ mod tests {
         {
             assert!(!at(goes).exists(), "{goes} is left");
         }
-        assert!(paper_figures.contains(&format!("{} stays", text("unmarked"))), "{paper_figures}");
-        assert!(paper_figures.contains(&format!("{} stays", text("other"))), "{paper_figures}");
-        assert!(!paper_figures.contains(&text("home")), "{paper_figures}");
+        assert!(errors.contains(&format!("{} stays", text("unmarked"))), "{errors}");
+        assert!(errors.contains(&format!("{} stays", text("other"))), "{errors}");
+        assert!(!errors.contains(&text("home")), "{errors}");
     }
 
     #[test]
@@ -234,7 +237,7 @@ mod tests {
         assert!(taken());
         run(&set.mark("/nowhere", "datanode"));
         assert_eq!(std::fs::read_to_string(at("b").join(MARK)).unwrap(), "lab-2\n");
-        // A daemon with all its folders in ours has nothing to mark.
+        // A daemon whose folders are all in the remote folder has nothing to mark.
         assert!(!run(&set.is_taken("/nowhere", "tasktracker")).status.success());
         assert!(run(&set.mark("/nowhere", "tasktracker")).status.success());
     }

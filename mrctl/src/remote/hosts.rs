@@ -1,13 +1,13 @@
-//! The hosts file: which machine does what.
+//! The hosts file: the machines of a cluster and their roles.
 //!
-//! A line is `HOST ROLE [rack=NAME] [addr=ADDRESS]`. What is left out: the rack `default`, and the host's own name as
-//! its address. Empty lines and what follows a `#` do not count.
+//! A line is `HOST ROLE [rack=NAME] [addr=ADDRESS]`. The default rack is `default`, the default
+//! address is the name of the host. Empty lines, and text after a `#`, are ignored.
 
 use crate::output::Usage;
 use anyhow::{Context, Result};
 use std::{fs, path::Path};
 
-/// What a machine is for.
+/// The role of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// NameNode and JobTracker.
@@ -17,7 +17,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// The daemons there, in the order in which they start.
+    /// The daemons of this role, in the order of their start.
     pub(crate) fn daemons(self) -> [&'static str; 2] {
         match self {
             Self::Master => ["namenode", "jobtracker"],
@@ -26,19 +26,18 @@ impl Part {
     }
 }
 
-/// A machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// As the remote shell knows it, and the node's name.
+    /// The name for the remote shell, and the name of the node.
     pub(crate) name: String,
     pub(crate) part: Part,
     pub(crate) rack: String,
-    /// Where other machines reach it.
+    /// The address at which other machines reach it.
     pub(crate) addr: String,
 }
 
 impl Host {
-    /// As a line of the file.
+    /// The line of this host in the file.
     pub(crate) fn line(&self) -> String {
         let part = if self.part == Part::Master { "master" } else { "node" };
         let rack = if self.rack == "default" { String::new() } else { format!(" rack={}", self.rack) };
@@ -47,20 +46,19 @@ impl Host {
     }
 }
 
-/// All machines: one master, and nodes.
+/// The machines of a cluster: one master, and nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hosts {
     pub(crate) all: Vec<Host>,
 }
 
 impl Hosts {
-    /// Reads a hosts file.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse(&text).map_err(|(line, why)| Usage(format!("{}:{line}: {why}", path.display())).into())
     }
 
-    /// What is wrong is told with its line.
+    /// Parses the text of a hosts file. An error has the number of its line.
     pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut all: Vec<Host> = Vec::new();
         for (at, line) in text.lines().enumerate() {
@@ -68,10 +66,10 @@ impl Hosts {
             let Some((name, rest)) = fields.split_first() else { continue };
             let host = parse_host(name, rest).map_err(|why| (at + 1, why))?;
             if all.iter().any(|known| known.name == host.name) {
-                return Err((at + 1, format!("{name} is there twice: one line a machine")));
+                return Err((at + 1, format!("{name} is listed twice: use one line per machine")));
             }
             if host.part == Part::Master && all.iter().any(|known| known.part == Part::Master) {
-                return Err((at + 1, format!("{name} is a second master: there is one")));
+                return Err((at + 1, format!("{name} is a second master: a cluster has only one")));
             }
             all.push(host);
         }
@@ -90,8 +88,8 @@ fn parse_host(name: &str, rest: &[&str]) -> Result<Host, String> {
     let (part, options) = match rest {
         ["master", options @ ..] => (Part::Master, options),
         ["node", options @ ..] => (Part::Node, options),
-        [other, ..] => return Err(format!("{other:?} is not a role: master or node")),
-        [] => return Err(format!("{name} has no role: master or node")),
+        [other, ..] => return Err(format!("{other:?} is not a role: use master or node")),
+        [] => return Err(format!("{name} has no role: add master or node")),
     };
     let mut host = Host { name: name.into(), part, rack: "default".into(), addr: name.into() };
     for option in options {
@@ -104,27 +102,27 @@ fn parse_host(name: &str, rest: &[&str]) -> Result<Host, String> {
                 check_addr(addr)?;
                 host.addr = addr.into();
             }
-            _ => return Err(format!("{option:?} is not understood: rack=NAME or addr=ADDRESS")),
+            _ => return Err(format!("{option:?} is unknown: use rack=NAME or addr=ADDRESS")),
         }
     }
     Ok(host)
 }
 
-/// Names are words of a remote shell, too.
+/// Checks a name. Names are also words of remote shell commands, so special characters are refused.
 pub(crate) fn check_host(name: &str) -> Result<(), String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
-        return Err(format!("{name:?} is not a name: letters, digits, dots, hyphens"));
+        return Err(format!("{name:?} is not a valid name: use letters, digits, dots, hyphens, underscores"));
     }
     Ok(())
 }
 
-/// The same, and no number that is not an address.
+/// Checks a name or an address. A text of digits and dots must be four numbers up to 255.
 pub(crate) fn check_addr(addr: &str) -> Result<(), String> {
     check_host(addr)?;
     let number = addr.chars().all(|c| c.is_ascii_digit() || c == '.');
     if number && addr.parse::<std::net::Ipv4Addr>().is_err() {
-        return Err(format!("{addr:?} is not an address: four numbers up to 255, or a name"));
+        return Err(format!("{addr:?} is not an address: use four numbers up to 255, or a name"));
     }
     Ok(())
 }
@@ -134,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_as_they_are_written() {
+    fn written_lines_are_parsed() {
         let text = "# a cluster\nm1 master addr=10.0.0.1\n\nn1 node rack=r1   # the first\nn2 node\n";
         let hosts = Hosts::parse(text).unwrap();
         let names: Vec<_> =
@@ -144,9 +142,10 @@ mod tests {
         assert_eq!(Hosts::parse(&again).unwrap(), hosts);
     }
 
-    /// The fuzz target of this reader, which no library has: seeded damage to a good file.
+    /// A fuzz test of this parser with a fixed seed. It is here because mrctl is no library that a
+    /// fuzz target could use.
     #[test]
-    fn a_damaged_file_is_refused_with_its_line_or_reads_back_the_same() {
+    fn damaged_file_is_refused_or_round_trips() {
         let good = b"# a cluster\nm1 master addr=10.0.0.1\n\nn1 node rack=r1   # the first\nn2 node\n";
         let (mut state, mut read) = (17_u64, 0);
         let mut below = |bound: usize| {
@@ -183,8 +182,8 @@ mod tests {
     fn errors_name_the_line() {
         let refused = |text: &str| Hosts::parse(text).unwrap_err();
         assert_eq!(refused("m master\nn1 slave").0, 2);
-        assert_eq!(refused("m master\nn1").1, "n1 has no role: master or node");
-        assert_eq!(refused("m master\nm node"), (2, "m is there twice: one line a machine".into()));
+        assert_eq!(refused("m master\nn1").1, "n1 has no role: add master or node");
+        assert_eq!(refused("m master\nm node"), (2, "m is listed twice: use one line per machine".into()));
         assert_eq!(refused("a master\nb master").0, 2);
         assert_eq!(refused("n node\n"), (1, "no machine is the master: add a line `HOST master`".into()));
         for bad in [

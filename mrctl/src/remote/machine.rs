@@ -1,13 +1,14 @@
-//! The daemons of one machine: installed, started, stopped, looked at.
+//! The daemons of one machine: install, start, stop, inspect.
 //!
-//! A folder there is of one cluster, whose mark is in its file `CLUSTER`: no script does anything in another's. A
-//! daemon is known by its pid file, and taken for ours only if the process of that number was started with our ready
-//! file: numbers are given out again. Beside it lies what it was started from: settings or programs that came later are
-//! not what runs.
+//! The remote folder belongs to one cluster, whose ID is in its file `CLUSTER`; scripts refuse to
+//! work in the folder of another cluster. A daemon is found by its PID file. Since PIDs are reused,
+//! the process counts as the daemon only if it was started with our ready file. A file beside the
+//! PID file records the settings and programs that the daemon was started from, to detect later
+//! changes.
 //!
-//! Nothing is written in the place of what daemons use. Settings come to `incoming` and are moved from there; programs
-//! come to `bin.new`, which takes the place of `bin` when daemons are started and none of the machine's runs: a tracker
-//! starts its tasks from there all the time.
+//! Files in use are never overwritten. Settings are copied to `incoming` and then moved. Programs
+//! are copied to `bin.new`, which replaces `bin` at a start when no daemon of the machine runs: a
+//! running tracker starts task processes from `bin` at any time.
 
 use super::{
     data::DataDirs,
@@ -19,79 +20,81 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::{path::PathBuf, time::Duration};
 
-/// Seconds that daemons have to serve, and one to end before it is killed, and then to be gone.
+/// Seconds until a daemon must be ready, until a daemon that should stop is killed, and until it
+/// must have ended.
 const READY_TIMEOUT: u32 = 60;
 const END_TIMEOUT: u32 = 15;
 const EXIT_TIMEOUT: u32 = 20;
 
-/// Before every script: whether the folder is of this cluster. `$c` is the mark that is there. And whether something,
-/// or what is below it, is of another account than ours.
+/// Precedes every script. `ours` exits if the folder belongs to another cluster; `$c` is the ID
+/// found there. `theirs` succeeds if a path, or anything below it, belongs to another account.
 const OURS: &str = "\
 theirs() { [ -n \"$(find $1 ! -user $(id -u) 2>/dev/null | head -n 1)\" ]; }
 ours() {
   c=$(cat \"$dir/CLUSTER\" 2>/dev/null)
   if [ -n \"$c\" ] && [ \"$c\" != \"$id\" ]; then
-    echo \"$dir is of the cluster $c, and this one is $id: choose another folder with --remote-dir\" >&2
+    echo \"$dir belongs to cluster $c, but this cluster is $id: choose another folder with --remote-dir\" >&2
     exit 1
   fi
 }
 ours
 ";
 
-/// Before a script in the folder: whether a daemon runs (its number in `$p`), what it is started from, what it would be
-/// if all were started anew, and how it stands.
+/// Precedes every script in the folder. `alive`: whether a daemon runs (PID in `$p`). `from`: the
+/// current settings and programs. `latest`: those that a restart of all daemons would use.
+/// `print_state`: the state of a daemon.
 const PRELUDE: &str = "\
 alive() { p=$(cat \"run/$1.pid\" 2>/dev/null) && [ -n \"$p\" ] && grep -qaF -- \"$dir/run/$1.ready\" \"/proc/$p/cmdline\" 2>/dev/null; }
 from() { cat SETTINGS bin/STAMP 2>/dev/null; }
-anew() { if [ -e bin.new/STAMP ]; then cat SETTINGS bin.new/STAMP 2>/dev/null; else from; fi; }
-stands() {
+latest() { if [ -e bin.new/STAMP ]; then cat SETTINGS bin.new/STAMP 2>/dev/null; else from; fi; }
+print_state() {
   if alive $1; then
     s=running; f=new
     case $(sed -n 's/^State:[^A-Za-z]*\\(.\\).*/\\1/p' /proc/$p/status 2>/dev/null) in T|t) s=frozen;; esac
-    [ \"$(cat run/$1.from 2>/dev/null)\" = \"$(anew)\" ] || f=old
+    [ \"$(cat run/$1.from 2>/dev/null)\" = \"$(latest)\" ] || f=old
     echo \"$s $p $f $(cat run/$1.ready 2>/dev/null)\"
   elif [ -e run/$1.pid ]; then echo dead; else echo absent; fi
 }
 ";
 
-/// A machine and how to reach it.
+/// A machine, and how to run commands on it.
 #[derive(Debug, Clone)]
 pub(crate) struct Machine {
     pub(crate) host: Host,
     pub(crate) shell: Shell,
-    /// The cluster's mark.
+    /// The ID of the cluster.
     pub(crate) cluster: String,
-    /// The folder of ours there.
+    /// The remote folder.
     pub(crate) dir: String,
-    /// Where the programs are there.
+    /// The folder with the programs on the machine.
     pub(crate) bin: String,
     /// Ports of the DataNode and the TaskTracker.
     pub(crate) ports: [u16; 2],
-    /// Where its daemons keep their data.
+    /// The data folders of its daemons.
     pub(crate) data: DataDirs,
-    /// Whether its data folders have been created before: empty ones are then refused.
+    /// Whether its data folders have been created before, so that empty ones are refused.
     pub(crate) formatted: bool,
 }
 
-/// How a daemon stands.
+/// The state of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct DaemonStatus {
     pub(crate) daemon: String,
-    /// running, frozen (by a signal), dead (its pid file is there), absent
+    /// `running`, `frozen` (by a signal), `dead` (only its PID file exists) or `absent`.
     pub(crate) state: String,
     pub(crate) pid: Option<u32>,
     pub(crate) addr: Option<String>,
-    /// Whether it was started from other settings or programs than are there now.
+    /// Whether the settings or programs have changed since its start.
     pub(crate) outdated: bool,
-    /// What its master says of it, if that was asked; of a master, whether it answers.
+    /// The state that its master reports, if it was queried; for a master, whether it is up.
     pub(crate) reported: Option<String>,
 }
 
-/// Makes the folder, and says what is there.
+/// Creates the folder, and prints the stamps of the settings and programs in it.
 const MAKE: &str = "umask 066
 mkdir -p $dir || exit 1
 if [ -L $dir ] || [ ! -O $dir ] || [ -n \"$(find $dir -prune \\( -perm -020 -o -perm -002 \\))\" ]; then
-  echo \"$dir is another's, or others can write to it: delete it, or choose another with --remote-dir\" >&2
+  echo \"$dir belongs to another account, or others can write to it: delete it, or choose another with --remote-dir\" >&2
   exit 1
 fi
 ( set -C; echo $id > $dir/CLUSTER ) 2>/dev/null
@@ -105,15 +108,15 @@ echo \"programs $(cat $dir/bin/STAMP 2>/dev/null)\"
 echo \"brought $(cat $dir/bin.new/STAMP 2>/dev/null)\"
 ";
 
-/// What to do where there is no folder of ours.
-const NO_FOLDER: &str = "echo \"there is no $dir: 'mrctl cluster up' makes it\" >&2; exit 1";
+/// The reaction of a script if the folder does not exist.
+const NO_FOLDER: &str = "echo \"$dir does not exist: 'mrctl cluster up' creates it\" >&2; exit 1";
 
 impl Machine {
     fn name(&self) -> &str {
         &self.host.name
     }
 
-    /// A script that begins by making sure whose folder it is.
+    /// A script that first checks that the folder belongs to this cluster.
     fn guarded(&self, script: &str) -> String {
         format!("dir={}\nid={}\n{OURS}{script}", self.dir, self.cluster)
     }
@@ -122,31 +125,32 @@ impl Machine {
         self.guarded(&format!("cd \"$dir\" 2>/dev/null || {{ {without}; }}\n{PRELUDE}{script}"))
     }
 
-    /// Runs a script in its folder of ours; `alive DAEMON` is there, and `$p` its number.
+    /// Runs a script in the remote folder. It can use `alive DAEMON`, which sets `$p` to the PID.
     pub(crate) fn script(&self, script: &str) -> Result<String> {
         self.shell.script(self.name(), &self.inside(NO_FOLDER, script))
     }
 
-    /// The same, of one that takes long.
+    /// Runs a script that takes about `takes`.
     pub(crate) fn long_script(&self, takes: Duration, script: &str) -> Result<String> {
         let script = self.inside(NO_FOLDER, script);
         self.shell.script_with_timeout(ScriptTimeouts::of_script(takes), self.name(), &script)
     }
 
-    /// Makes the folder and copies what is not there yet; says what was copied.
+    /// Creates the folder and copies missing or outdated files. Returns what was copied.
     pub(crate) fn install(&self, programs: Option<&Programs>, package: &Package) -> Result<&'static str> {
-        // Tasks may have another account: they come through to their folders and programs, and read nothing else. A
-        // folder that somebody else has made before us is not ours to put keys into. Of two clusters that come at once,
-        // one has it. Programs that were another's, who could have written to them, are brought again.
+        // Tasks may run as another account: they may traverse to their folders and programs, but
+        // read nothing else. A folder that another account has created gets no keys. If two
+        // clusters start at once, only one gets the folder. Programs that another account owned,
+        // and so may have changed, are copied again.
         let make = self.guarded(MAKE);
         let existing = self.shell.script(self.name(), &make)?;
         let is_there =
             |what: &str, stamp: &str| existing.lines().any(|line| line == format!("{what} {stamp}"));
         let part = self.host.part;
         let settings = package.stamp(part)?;
-        self.take(&package.files_for(part), package)?;
+        self.copy_files(&package.files_for(part), package)?;
         let copied = if is_there("settings", &settings) {
-            "settings are there"
+            "settings are up to date"
         } else {
             self.script(&format!("echo {settings} > SETTINGS"))?;
             "settings copied"
@@ -158,12 +162,16 @@ impl Machine {
             if runs {
                 self.script("rm -rf bin.new")?;
             }
-            return Ok(if copied == "settings copied" { copied } else { "programs and settings are there" });
+            return Ok(if copied == "settings copied" {
+                copied
+            } else {
+                "programs and settings are up to date"
+            });
         }
         self.script("rm -rf bin.new && mkdir -m 711 bin.new")?;
         let folder = format!("{}/bin.new", self.dir);
         programs.send(&self.shell, self.name(), part, &folder).context("cannot copy the programs")?;
-        // Last: what has no stamp is not whole.
+        // Write the stamp last: programs without a stamp are incomplete.
         self.script(&format!(
             "{}chmod 755 bin.new/* && echo '{stamp}' > bin.new/STAMP",
             check_ownership("bin.new")
@@ -171,8 +179,9 @@ impl Machine {
         Ok("programs and settings copied")
     }
 
-    /// Copies files of the cluster's folder. Each is there whole, or as it was: daemons may be reading it.
-    pub(crate) fn take(&self, files: &[PathBuf], package: &Package) -> Result<()> {
+    /// Copies files of the cluster folder. Each file is replaced atomically, because daemons may be
+    /// reading it.
+    pub(crate) fn copy_files(&self, files: &[PathBuf], package: &Package) -> Result<()> {
         self.script("rm -rf incoming && mkdir -m 700 incoming")?;
         let folder = format!("{}/incoming", self.dir);
         package.send(&self.shell, self.name(), files, &folder).context("cannot copy the settings")?;
@@ -181,7 +190,7 @@ impl Machine {
         self.script(&format!("{}{moves}rm -rf incoming", check_ownership("incoming"))).map(drop)
     }
 
-    /// Flags that only this machine's daemons have.
+    /// The flags of a daemon on this machine.
     fn flags(&self, daemon: &str) -> String {
         let Host { name, rack, addr, part } = &self.host;
         let dir = &self.dir;
@@ -199,7 +208,7 @@ impl Machine {
         flags.join(" ")
     }
 
-    /// A branch of the script that starts a daemon: empty data folders are refused where there was data before.
+    /// A branch of the start script that refuses empty data folders if they had data before.
     fn check_formatted(&self, daemon: &str) -> String {
         if !self.formatted {
             return String::new();
@@ -209,7 +218,7 @@ impl Machine {
         let lost = match daemon {
             "namenode" => "restore the folder from a backup, or give up all files of the cluster",
             "jobtracker" => "restore the folder from a backup, or give up all jobs",
-            _ => "or begin with empty disks",
+            _ => "or start with empty disks",
         };
         format!(
             "elif {empty}; then
@@ -219,7 +228,8 @@ impl Machine {
         )
     }
 
-    /// Starts daemons that do not run, and waits until all serve. One that does not keeps no other from it.
+    /// Starts daemons that do not run, and waits until all are ready. A failure of one does not
+    /// affect the others.
     pub(crate) fn start(&self, daemons: &[&str]) -> Result<Vec<DaemonStatus>> {
         let (bin, name) = (&self.bin, self.name());
         let begin = |daemon: &&str| {
@@ -228,14 +238,14 @@ impl Machine {
 if alive $x; then :
 elif {taken}; then
   no=\"$no $x\"
-  echo \"$x is not started: $other is of the cluster $(cat $other/CLUSTER): name another folder in the settings\" >&2
+  echo \"$x is not started: $other belongs to cluster $(cat $other/CLUSTER): name another folder in the settings\" >&2
 {refuse}else
   rm -f run/$x.ready
   from > run/$x.from
   FERMATA_HOST={name} setsid {bin}/$x {flags} </dev/null >>logs/$x.log 2>&1 &
   echo $! > run/$x.pid
   i=0
-  # Until it has become the daemon.
+  # Wait until setsid has become the daemon.
   until alive $x || [ $i -ge 20 ]; do i=$((i+1)); sleep 0.05; done
 fi
 ",
@@ -258,13 +268,13 @@ no=
 for x in {all}; do
   case \"$no \" in *\" $x \"*) continue;; esac
   while alive $x && [ ! -e run/$x.ready ] && [ $i -lt {ticks} ]; do i=$((i+1)); sleep 0.1; done
-  if ! alive $x; then bad=1; echo \"$x does not start: $(tail -n 1 logs/$x.log)\" >&2
+  if ! alive $x; then bad=1; echo \"$x did not start: $(tail -n 1 logs/$x.log)\" >&2
   elif [ ! -e run/$x.ready ]; then
-    bad=1; echo \"$x runs, and does not serve after {READY_TIMEOUT} s: $(tail -n 1 logs/$x.log)\" >&2
+    bad=1; echo \"$x runs but is not ready after {READY_TIMEOUT} s: $(tail -n 1 logs/$x.log)\" >&2
   else
     case $x in
 {marks}    esac
-    stands $x
+    print_state $x
   fi
 done
 [ -z \"$bad\" ]
@@ -273,11 +283,12 @@ done
             marks = marks.concat(),
             ticks = READY_TIMEOUT * 10
         );
-        let paper_figures = self.script(&script)?;
-        statuses(daemons, &paper_figures)
+        let output = self.script(&script)?;
+        statuses(daemons, &output)
     }
 
-    /// Ends a daemon if it runs, a frozen one too, and waits until it is gone.
+    /// Stops a daemon, also a frozen one, and waits until it has ended. Returns whether it was
+    /// running.
     pub(crate) fn stop(&self, daemon: &str) -> Result<bool> {
         let script = format!(
             "x={daemon}
@@ -286,7 +297,7 @@ kill $p; kill -CONT $p
 i=0
 while alive $x; do
   [ $i -lt {kill} ] || kill -KILL $p
-  [ $i -lt {give_up} ] || {{ echo \"$x (pid $p) cannot be ended\" >&2; exit 1; }}
+  [ $i -lt {give_up} ] || {{ echo \"$x (pid $p) cannot be stopped\" >&2; exit 1; }}
   i=$((i+1)); sleep 0.1
 done
 rm -f run/$x.pid run/$x.ready
@@ -295,44 +306,44 @@ echo stopped
             kill = END_TIMEOUT * 10,
             give_up = EXIT_TIMEOUT * 10
         );
-        let paper_figures = self.shell.script(self.name(), &self.inside("exit 0", &script));
-        Ok(paper_figures.with_context(|| format!("{daemon} does not end"))?.contains("stopped"))
+        let output = self.shell.script(self.name(), &self.inside("exit 0", &script));
+        Ok(output.with_context(|| format!("cannot stop {daemon}"))?.contains("stopped"))
     }
 
-    /// Sends a signal to a daemon; its number, if it runs.
+    /// Sends a signal to a daemon. Returns its PID if it runs.
     pub(crate) fn signal(&self, daemon: &str, signal: &str) -> Result<Option<u32>> {
-        let paper_figures =
-            self.script(&format!("alive {daemon} || exit 0\nkill -{signal} $p && echo $p\n"))?;
-        Ok(paper_figures.trim().parse().ok())
+        let output = self.script(&format!("alive {daemon} || exit 0\nkill -{signal} $p && echo $p\n"))?;
+        Ok(output.trim().parse().ok())
     }
 
-    /// How its daemons stand.
+    /// The states of the daemons of this machine.
     pub(crate) fn status_of(&self) -> Result<Vec<DaemonStatus>> {
         let daemons = self.host.part.daemons();
-        let script: String = daemons.map(|daemon| format!("stands {daemon}\n")).concat();
+        let script: String = daemons.map(|daemon| format!("print_state {daemon}\n")).concat();
         let without = format!("{}exit 0", "echo absent; ".repeat(daemons.len()));
-        let paper_figures = self.shell.script(self.name(), &self.inside(&without, &script))?;
-        statuses(&daemons, &paper_figures)
+        let output = self.shell.script(self.name(), &self.inside(&without, &script))?;
+        statuses(&daemons, &output)
     }
 
-    /// The end of a daemon's log.
+    /// The end of the log of a daemon.
     pub(crate) fn log(&self, daemon: &str, lines: u32) -> Result<String> {
-        // The one before it, too: it may have been begun a moment ago.
+        // Include the previous log: the current one may have just been started.
         let all = format!("logs/{daemon}.log.1 logs/{daemon}.log");
         self.script(&format!("[ -e logs/{daemon}.log ] && cat {all} 2>/dev/null | tail -n {lines}"))
-            .with_context(|| format!("{daemon} has no log there"))
+            .with_context(|| format!("{daemon} has no log on this machine"))
     }
 
-    /// Removes everything of ours there. The folder goes if nothing else is in it: somebody may have meant another. An
-    /// error names data folders that are not marked as this cluster's: they stay.
+    /// Removes everything that mrctl has created on the machine. The remote folder is removed only
+    /// if it is then empty: `--remote-dir` may be the wrong folder. Data folders without the mark
+    /// of this cluster are kept, and an error names them.
     pub(crate) fn purge(&self) -> Result<()> {
         let elsewhere = self.data.purge(&self.dir, &self.host.part.daemons());
         let ours = "cd $dir 2>/dev/null || exit 0
-[ -n \"$c\" ] || [ ! -e fermata.toml ] || { echo \"$dir does not say of which cluster it is: delete it by hand\" >&2; exit 1; }
+[ -n \"$c\" ] || [ ! -e fermata.toml ] || { echo \"$dir has no cluster ID: delete it by hand\" >&2; exit 1; }
 ";
         let rest = "cd $dir || exit 1
 all=\"bin bin.old bin.new incoming run logs data security fermata.toml secret revoked SETTINGS\"
-# Tasks may have left folders that they have closed.
+# Tasks may have left folders without permissions.
 rm -rf $all 2>/dev/null || { chmod -R u+rwx data; rm -rf $all; } && rm -f CLUSTER || exit 1
 cd / && rmdir $dir 2>/dev/null || echo kept
 [ -z \"$left\" ]";
@@ -341,27 +352,28 @@ cd / && rmdir $dir 2>/dev/null || echo kept
     }
 }
 
-/// Before what has come takes its place: not every tar knows what ours is told.
+/// A check before copied files are moved into place. A remote `tar` that does not support our flags
+/// may have given them to another account.
 fn check_ownership(what: &str) -> String {
     format!(
         "if theirs {what}; then
-  echo \"what came to $dir/{what} belongs to another account: tar there must know --no-same-owner\" >&2; exit 1
+  echo \"the copy in $dir/{what} belongs to another account: the remote tar must support --no-same-owner\" >&2; exit 1
 fi
 "
     )
 }
 
-/// A line for each daemon.
-fn statuses(daemons: &[&str], paper_figures: &str) -> Result<Vec<DaemonStatus>> {
+/// Parses the output of a script: one line per daemon.
+fn statuses(daemons: &[&str], output: &str) -> Result<Vec<DaemonStatus>> {
     let all: Vec<DaemonStatus> =
-        daemons.iter().zip(paper_figures.lines()).map(|(daemon, line)| status(daemon, line)).collect();
+        daemons.iter().zip(output.lines()).map(|(daemon, line)| status(daemon, line)).collect();
     if all.len() != daemons.len() {
-        bail!("it does not say how its daemons stand: {paper_figures:?}");
+        bail!("cannot parse the states of its daemons: {output:?}");
     }
     Ok(all)
 }
 
-/// `STATE [PID new|old [ADDR]]`
+/// Parses a line `STATE [PID new|old [ADDR]]`.
 fn status(daemon: &str, line: &str) -> DaemonStatus {
     let mut text = line.split_whitespace();
     let state = text.next().unwrap_or("absent").to_owned();

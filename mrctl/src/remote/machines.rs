@@ -1,6 +1,7 @@
-//! Which machines a cluster has and how they are reached: said once, and remembered in the cluster's folder
-//! (`launch.json`). The file `formatted` there lists the machines whose data folders have been created: such a folder
-//! is not created a second time unless that is asked for, because an empty one means a lost or unmounted disk.
+//! The machines of a cluster, and how to reach them. The flags of the first start are stored in the
+//! cluster folder (`launch.json`). The file `formatted` there lists the machines whose data folders
+//! have been created: they are created again only on request, because an empty folder means a lost
+//! or unmounted disk.
 
 use super::{DataDirs, Host, Hosts, Machine, Package, Part, Programs, Shell, check_host};
 use crate::{locate::Target, output::Usage};
@@ -16,37 +17,38 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where a machine's folder is when nobody says otherwise.
+/// The default remote folder.
 const REMOTE_DIR: &str = "/var/tmp/fermata";
 
-/// Which cluster, and how its machines are reached.
+/// Flags that select the cluster, and how to reach its machines.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Reach {
-    /// The cluster's folder, as made by `mrctl cluster init`
+    /// Folder of the cluster, as created by `mrctl cluster init`
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) cluster: PathBuf,
-    /// Which machine does what [default: the file hosts in the cluster's folder]
+    /// Hosts file [default: the file hosts in the folder of the cluster]
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
-    /// Command that runs another on a machine, such as 'oarsh {host}' [default: ssh {host}, or as said before]
+    /// Command that runs another on a machine, such as 'oarsh {host}' [default: as before, or ssh
+    /// {host}]
     #[arg(long, value_name = "COMMAND")]
     shell: Option<Shell>,
-    /// Folder on each machine [default: /var/tmp/fermata, or as said before]
+    /// Folder on each machine [default: as before, or /var/tmp/fermata]
     #[arg(long, value_name = "DIR")]
     remote_dir: Option<String>,
-    /// Folder with the programs on each machine: nothing is copied [default: copy those beside mrctl]
+    /// Folder with the programs on each machine, to copy none [default: copy those beside mrctl]
     #[arg(long, value_name = "DIR")]
     programs: Option<String>,
 }
 
 impl Reach {
-    /// As was said when it was started.
+    /// Selects a cluster with the stored flags.
     pub(crate) fn of(cluster: &Path) -> Self {
         Self { cluster: cluster.to_owned(), hosts: None, shell: None, remote_dir: None, programs: None }
     }
 }
 
-/// What is remembered of it.
+/// The stored flags.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Launch {
@@ -65,7 +67,11 @@ impl Launch {
         let path = Self::path(cluster);
         match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text).map_err(|error| {
-                Usage(format!("{}: {error}: delete it, and say how with flags", path.display())).into()
+                Usage(format!(
+                    "{}: {error}: delete it, and use --shell, --hosts and --remote-dir again",
+                    path.display()
+                ))
+                .into()
             }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
@@ -73,17 +79,17 @@ impl Launch {
     }
 }
 
-/// A cluster of machines.
+/// The machines of a cluster.
 pub(crate) struct Fleet {
     pub(crate) machines: Vec<Machine>,
     pub(crate) hosts_file: PathBuf,
     pub(crate) cluster: PathBuf,
     launch: Launch,
-    /// The hosts file names some of the machines in the cluster's own hosts file, and no others.
+    /// Whether `--hosts` names a subset of the machines in the hosts file of the cluster.
     part: bool,
 }
 
-/// Whether all of `hosts` are in the file `own` too.
+/// Whether all of `hosts` are also in the file `own`.
 fn is_part(hosts: &Hosts, own: &Path) -> bool {
     let known = Hosts::load(own).map(|own| own.all).unwrap_or_default();
     !known.is_empty() && hosts.all.iter().all(|host| known.iter().any(|other| other.name == host.name))
@@ -95,12 +101,12 @@ impl Fleet {
         crate::trust::folder(&cluster)?;
         Package::of(&cluster)?;
         let before = Launch::load(&cluster)?;
-        let paper_figures = |flag: &Option<String>, before: Option<String>| flag.clone().or(before);
+        let either = |flag: &Option<String>, before: Option<String>| flag.clone().or(before);
         let launch = Launch {
             hosts: reach.hosts.as_ref().map(std::path::absolute).transpose()?.or(before.hosts),
-            shell: paper_figures(&reach.shell.as_ref().map(ToString::to_string), before.shell),
-            remote_dir: paper_figures(&reach.remote_dir, before.remote_dir),
-            programs: paper_figures(&reach.programs, before.programs),
+            shell: either(&reach.shell.as_ref().map(ToString::to_string), before.shell),
+            remote_dir: either(&reach.remote_dir, before.remote_dir),
+            programs: either(&reach.programs, before.programs),
         };
         let shell = match &launch.shell {
             Some(text) => text.parse().map_err(|why| Usage(format!("shell {text:?}: {why}")))?,
@@ -118,7 +124,8 @@ impl Fleet {
         let config = Config::load(Some(&cluster.join("fermata.toml")))?;
         let (ports, data) = (ports(&config)?, DataDirs::of(&config)?);
         let (mark, formatted) = (mark(&cluster)?, read_formatted(&cluster)?);
-        // Machines that are one (namespaces of a test) must not share a folder.
+        // Machines may share a file system (network namespaces in a test), so their folders must
+        // differ.
         let machine = |host: Host| {
             let dir = dir.replace("{host}", &host.name);
             let bin = bin.replace("{host}", &host.name);
@@ -129,8 +136,7 @@ impl Fleet {
         Ok(Self { machines, hosts_file, cluster, launch, part })
     }
 
-    /// Remembers how the machines are reached. A hosts file with a part of the cluster's own machines is for one
-    /// command: the next one is for all of them again.
+    /// Stores the flags. A hosts file with a subset of the machines applies to one command only.
     pub(crate) fn remember(&self) -> Result<()> {
         let path = Launch::path(&self.cluster);
         let hosts = self.launch.hosts.clone().filter(|_| !self.part);
@@ -139,7 +145,7 @@ impl Fleet {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Remembers whether the data folders of these machines have been created.
+    /// Records whether the data folders of these machines have been created.
     pub(crate) fn set_formatted<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,
@@ -167,7 +173,7 @@ impl Fleet {
         let names =
             || self.machines.iter().map(|machine| machine.host.name.as_str()).collect::<Vec<_>>().join(", ");
         let found = self.machines.iter().find(|machine| machine.host.name == name);
-        found.ok_or_else(|| Usage(format!("there is no machine {name}: {}", names())).into())
+        found.ok_or_else(|| Usage(format!("there is no machine {name}; the machines are {}", names())).into())
     }
 
     pub(crate) fn of_part(&self, part: Part) -> Vec<&Machine> {
@@ -182,13 +188,14 @@ impl Fleet {
         Package::of(&self.cluster)
     }
 
-    /// This cluster, for commands that talk with it.
+    /// The target for commands that connect to this cluster.
     pub(crate) fn target(&self) -> Target {
         Target::of_config(&self.cluster.join("fermata.toml"))
     }
 }
 
-/// What marks the folders of this cluster on its machines: in the file `id` of the cluster's folder, made once.
+/// The ID of the cluster, from the file `id` in its folder. It marks the folders of the cluster on
+/// its machines.
 fn mark(cluster: &Path) -> Result<String> {
     let path = cluster.join("id");
     match fs::read_to_string(&path) {
@@ -197,13 +204,13 @@ fn mark(cluster: &Path) -> Result<String> {
             check_host(mark).map_err(|why| Usage(format!("{}: {why}", path.display())))?;
             Ok(mark.to_owned())
         }
-        // One from before there were marks.
+        // The cluster was created before there were IDs.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_mark(cluster, "cluster"),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
-/// Makes a mark that no other cluster has, with this name in it.
+/// Creates a unique ID that starts with `name`.
 pub(crate) fn write_mark(cluster: &Path, name: &str) -> Result<String> {
     let path = cluster.join("id");
     let mark = format!("{name}-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
@@ -225,7 +232,7 @@ fn read_formatted(cluster: &Path) -> Result<BTreeSet<String>> {
     }
 }
 
-/// A path that goes through a shell as it is.
+/// Checks a remote path, which must be safe as an unquoted word of a shell.
 pub(super) fn remote_path(path: &str) -> Result<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '{' | '}');
     let plain = path.replace("{host}", "x");
@@ -236,7 +243,7 @@ pub(super) fn remote_path(path: &str) -> Result<String> {
         || plain.trim_matches('/').is_empty()
     {
         bail!(Usage(format!(
-            "{path:?} is not a folder for machines: an absolute path of letters, digits, . - _ (and {{host}}), not /"
+            "{path:?} is not a folder for machines: use an absolute path of letters, digits, . - _ (and {{host}}), not /"
         )));
     }
     Ok(path.trim_end_matches('/').to_owned())

@@ -1,15 +1,15 @@
-//! Clusters on other machines: which there are, a shell on each, and the daemons' life there.
+//! Clusters on other machines: hosts, remote shells, and the daemons on each machine.
 //!
-//! All that a machine needs is a way to run `sh` and `tar` on it. Everything of ours lies in one folder there:
+//! A machine only needs a way to run `sh` and `tar` on it. All files are in one remote folder:
 //!
 //! ```text
-//! DIR/CLUSTER       of which cluster all this is; nobody else touches it
-//! DIR/SETTINGS      tells one state of the settings from another
-//! DIR/bin/          the programs, and STAMP, which says which build they are
-//! DIR/fermata.toml  settings, and beside it security/ with what this machine's roles need
-//! DIR/run/          for each daemon a pid file, a ready file, and what it was started from
+//! DIR/CLUSTER       the ID of the cluster that the folder belongs to
+//! DIR/SETTINGS      a stamp that identifies the version of the settings
+//! DIR/bin/          the programs, and STAMP, which identifies the build
+//! DIR/fermata.toml  settings; beside it security/ with the files of the roles of this machine
+//! DIR/run/          for each daemon: PID file, ready file, and the stamps at its start
 //! DIR/logs/         a file for each daemon
-//! DIR/data/         what must survive, unless the settings name other folders for it: `down` leaves it
+//! DIR/data/         data, unless the settings name other folders; `down` keeps it
 //! ```
 
 mod data;
@@ -28,11 +28,12 @@ pub(crate) use shell::Shell;
 
 use anyhow::Result;
 
-/// Does something on every machine at once; what came of it, in the same order, in which `tell` hears of it too.
+/// Runs `action` on all machines in parallel. Returns the results in the order of the machines, and
+/// calls `report` for each in this order.
 pub(crate) fn on_all<'a, T: Send>(
     machines: impl IntoIterator<Item = &'a Machine>,
     action: impl Fn(&Machine) -> Result<T> + Sync,
-    mut tell: impl FnMut(&Machine, &Result<T>),
+    mut report: impl FnMut(&Machine, &Result<T>),
 ) -> Vec<(&'a Machine, Result<T>)> {
     let machines: Vec<&Machine> = machines.into_iter().collect();
     std::thread::scope(|scope| {
@@ -41,9 +42,9 @@ pub(crate) fn on_all<'a, T: Send>(
             machines.iter().map(|machine| (*machine, scope.spawn(move || action(machine)))).collect();
         let ended = running.into_iter().map(|(machine, one)| {
             let result = one.join().unwrap_or_else(|_| {
-                Err(anyhow::anyhow!("internal error: the thread of this machine broke down"))
+                Err(anyhow::anyhow!("internal error: the thread of this machine panicked"))
             });
-            tell(machine, &result);
+            report(machine, &result);
             (machine, result)
         });
         ended.collect()

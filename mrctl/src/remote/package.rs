@@ -1,4 +1,4 @@
-//! What is copied to a machine, and how it travels: as a tar archive through the machine's shell.
+//! The files that are copied to a machine, as a tar archive through its remote shell.
 
 use super::{hosts::Part, shell::Shell};
 use crate::output::Usage;
@@ -11,10 +11,10 @@ use std::{
     time::UNIX_EPOCH,
 };
 
-/// Root's tar would give what it unpacks to the account that has our number there, with the rights that it has here.
+/// As root, tar would by default keep the numeric owner and the permissions from the archive.
 const UNPACK: [&str; 6] = ["tar", "--no-same-owner", "--no-same-permissions", "-xzf", "-", "-C"];
 
-/// The programs that daemons and tasks are.
+/// The programs of daemons and tasks.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs {
     folder: PathBuf,
@@ -28,7 +28,7 @@ fn of_part(part: Part) -> &'static [&'static str] {
 }
 
 impl Programs {
-    /// Those beside this program.
+    /// The programs in the folder of mrctl.
     pub(crate) fn own() -> Result<Self> {
         let own = std::env::current_exe().context("cannot determine the path of this program")?;
         let folder = own.parent().unwrap_or(Path::new("/")).to_owned();
@@ -39,19 +39,19 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Those in a folder.
+    /// The programs in a folder.
     #[cfg(test)]
     pub(crate) fn of(folder: &Path) -> Self {
         Self { folder: folder.into() }
     }
 
-    /// Tells one build from another.
+    /// A stamp that identifies the build: names, sizes and times.
     pub(crate) fn stamp(&self, part: Part) -> Result<String> {
         let mut arguments = Vec::new();
         for name in of_part(part) {
             let path = self.folder.join(name);
             let about = path.metadata().map_err(|error| {
-                Usage(format!("{}: {error}: build it, `cargo build --release` makes all", path.display()))
+                Usage(format!("{}: {error}: build it with `cargo build --release`", path.display()))
             })?;
             let changed = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
             arguments.push(format!("{name}:{}:{}", about.len(), changed.unwrap_or_default().as_millis()));
@@ -59,17 +59,17 @@ impl Programs {
         Ok(arguments.join(" "))
     }
 
-    /// Copies them to `dir` of a machine.
+    /// Copies the programs to `dir` on a machine.
     pub(crate) fn send(&self, shell: &Shell, host: &str, part: Part, dir: &str) -> Result<()> {
         let names: Vec<PathBuf> = of_part(part).iter().map(PathBuf::from).collect();
         send(shell, host, &self.folder, &names, dir)
     }
 }
 
-/// A cluster's settings and credentials.
+/// The settings and credentials of a cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Package {
-    /// As `mrctl cluster init` makes it.
+    /// The folder that `mrctl cluster init` created.
     folder: PathBuf,
 }
 
@@ -80,7 +80,7 @@ impl Package {
             Ok(_) => Ok(Self { folder: folder.to_owned() }),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 Err(Usage(format!(
-                    "{} has no fermata.toml: make a cluster's folder with `mrctl cluster init`, and name it with --cluster",
+                    "{} has no fermata.toml: create a cluster with `mrctl cluster init`, and name its folder with --cluster",
                     folder.display()
                 ))
                 .into())
@@ -89,7 +89,7 @@ impl Package {
         }
     }
 
-    /// What a machine's daemons read when they start, below the cluster's folder.
+    /// The files that the daemons of a machine read at their start, relative to the cluster folder.
     fn files(&self, part: Part) -> Vec<PathBuf> {
         let mut files = vec![PathBuf::from("fermata.toml")];
         if self.folder.join("security").is_dir() {
@@ -103,7 +103,7 @@ impl Package {
         files
     }
 
-    /// Tells one state of that from another.
+    /// A stamp that identifies the contents of these files.
     pub(crate) fn stamp(&self, part: Part) -> Result<String> {
         let mut all = Vec::new();
         for file in self.files(part) {
@@ -115,7 +115,7 @@ impl Package {
         Ok(security::digest(&all))
     }
 
-    /// What a machine's daemons need, and no more.
+    /// All files that a machine needs.
     pub(crate) fn files_for(&self, part: Part) -> Vec<PathBuf> {
         let mut files = self.files(part);
         let revoked = revoked_list(&self.folder);
@@ -123,13 +123,13 @@ impl Package {
         files
     }
 
-    /// Copies files of it to `dir` of a machine.
+    /// Copies files to `dir` on a machine.
     pub(crate) fn send(&self, shell: &Shell, host: &str, files: &[PathBuf], dir: &str) -> Result<()> {
         send(shell, host, &self.folder, files, dir)
     }
 }
 
-/// Where the list of what is revoked is, below a cluster's folder.
+/// The path of the revocation list, relative to the cluster folder.
 pub(crate) fn revoked_list(cluster: &Path) -> PathBuf {
     let beside = if cluster.join("security").is_dir() { "security" } else { "" };
     Path::new(beside).join(security::REVOKED_FILE)
@@ -145,7 +145,7 @@ fn send(shell: &Shell, host: &str, from: &Path, files: &[PathBuf], dir: &str) ->
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run tar")?;
-    let archive = tar.stdout.take().expect("asked for");
+    let archive = tar.stdout.take().expect("stdout is piped");
     let sent = shell.copy(host, &UNPACK.into_iter().chain([dir]).collect::<Vec<_>>(), archive);
     let packed = tar.wait().context("cannot wait for tar")?;
     sent?;

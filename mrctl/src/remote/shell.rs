@@ -1,11 +1,12 @@
-//! A shell on another machine: `ssh {host}`, or whatever else runs a command there.
+//! A shell on another machine: `ssh {host}`, or another command that runs commands there.
 //!
-//! The command's words go through as they are, whether the way there is a shell (ssh joins words) or none (`ip netns
-//! exec`): they hold no characters that a shell would change. Scripts go over standard input, and say a word first:
-//! what comes before it is a greeting of the machine, and a machine that does not say it runs no scripts.
+//! The words of a command contain no special characters, so they pass unchanged through a shell
+//! (ssh joins words) and without one (`ip netns exec`). Scripts are sent over standard input. A
+//! script first prints a marker: output before it is a greeting of the machine, and a machine that
+//! never prints it runs no scripts.
 //!
-//! A machine may be slow, but not silent: each command has a time within which something must move. Nobody waits for
-//! one that was given up, nor for what it has left behind.
+//! A machine may be slow but not silent: each command has a time limit for its next output. A
+//! command that exceeds it is abandoned, with all processes that it has left behind.
 
 use crate::output::Usage;
 use anyhow::{Context, Result, bail};
@@ -21,38 +22,39 @@ use std::{
 };
 
 const HOST: &str = "{host}";
-/// What a script says first; in the script it is written in two parts, so that an echo of it is not taken for it.
+/// The marker that a script prints first. The script contains it in two parts, so that an echo of
+/// the script is not mistaken for the marker.
 const HERE: &str = "fermata-is-here";
 const PRINT_HERE: &str = "printf '%s\\n' \"fermata-\"\"is-here\"\n";
-/// Between two looks whether a command has ended.
+/// The interval between checks whether a command has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// What a command has printed is there this long after its end.
+/// How long to wait for remaining output after the end of a command.
 const TAIL: Duration = Duration::from_secs(2);
-/// Lines of its error output that are shown.
+/// The number of lines of error output in a message.
 const ERROR_LINES: usize = 3;
 
 /// How long a machine may be silent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScriptTimeouts {
-    /// Before it says a word.
+    /// Before its first output.
     first: Duration,
-    /// Between two signs of life.
+    /// Between two outputs.
     then: Duration,
 }
 
 impl ScriptTimeouts {
-    /// A script: its first word comes at once, and what it waits for itself, it waits for less.
+    /// For a script, which prints its marker at once and whose own timeouts are shorter.
     const SCRIPT: Self = Self { first: Duration::from_secs(20), then: Duration::from_mins(2) };
-    /// Copying: bytes move.
+    /// For a copy, which moves bytes continuously.
     const COPY: Self = Self { first: Duration::from_mins(1), then: Duration::from_mins(1) };
 
-    /// A script that takes this long by itself.
+    /// For a script that takes this long.
     pub(crate) fn of_script(takes: Duration) -> Self {
         Self { then: takes + Self::SCRIPT.then, ..Self::SCRIPT }
     }
 }
 
-/// How to run a command on a machine.
+/// The command that runs other commands on a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shell {
     arguments: Vec<String>,
@@ -67,7 +69,7 @@ impl std::str::FromStr for Shell {
             return Err("it is empty: write a command such as 'ssh {host}'".into());
         }
         if !arguments.iter().any(|word| word.contains(HOST)) {
-            return Err(format!("it does not say where: write {HOST} for the machine, as in 'ssh {{host}}'"));
+            return Err(format!("it does not name the machine: write {HOST}, as in 'ssh {{host}}'"));
         }
         Ok(Self { arguments })
     }
@@ -86,12 +88,12 @@ impl Default for Shell {
 }
 
 impl Shell {
-    /// Runs a script; what it printed. If it fails, the end of its error output says why.
+    /// Runs a script and returns its output. If it fails, the error is the end of its error output.
     pub(crate) fn script(&self, host: &str, script: &str) -> Result<String> {
         self.script_with_timeout(ScriptTimeouts::SCRIPT, host, script)
     }
 
-    /// The same, of one that takes long.
+    /// Runs a script with other timeouts.
     pub(crate) fn script_with_timeout(
         &self,
         timeout: ScriptTimeouts,
@@ -99,17 +101,16 @@ impl Shell {
         script: &str,
     ) -> Result<String> {
         let text = std::io::Cursor::new(format!("{PRINT_HERE}{script}").into_bytes());
-        let paper_figures = self.run(timeout, host, &["sh", "-s"], text, false)?;
-        match paper_figures.split_once(&format!("{HERE}\n")) {
-            Some((_, paper_figures)) => Ok(paper_figures.to_owned()),
-            None => bail!(
-                "`{self}` runs no scripts there: it said {:?}",
-                paper_figures.lines().next().unwrap_or("")
-            ),
+        let output = self.run(timeout, host, &["sh", "-s"], text, false)?;
+        match output.split_once(&format!("{HERE}\n")) {
+            Some((_, output)) => Ok(output.to_owned()),
+            None => {
+                bail!("`{self}` runs no scripts there: it printed {:?}", output.lines().next().unwrap_or(""))
+            }
         }
     }
 
-    /// Runs a command that reads all of this.
+    /// Runs a command with `input` as its standard input.
     pub(crate) fn copy(
         &self,
         host: &str,
@@ -136,28 +137,27 @@ impl Shell {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|error| {
-                Usage(format!("cannot run {program}: {error} (--shell says how to reach machines)"))
-            })?;
-        let stdin = child.stdin.take().expect("asked for");
-        let (out, err) = (child.stdout.take().expect("asked for"), child.stderr.take().expect("asked for"));
-        let pulse = Arc::new(AtomicU64::new(0));
-        let (paper_figures, why) = (OutputBuffer::of(out, &pulse), OutputBuffer::of(err, &pulse));
-        // What a pipe takes is no sign of life; what goes through it is.
-        let moved = if copies { pulse.clone() } else { Arc::default() };
+            .map_err(|error| Usage(format!("cannot run {program}: {error} (--shell sets the command)")))?;
+        let stdin = child.stdin.take().expect("stdin is piped");
+        let out = child.stdout.take().expect("stdout is piped");
+        let err = child.stderr.take().expect("stderr is piped");
+        let activity = Arc::new(AtomicU64::new(0));
+        let (output, why) = (OutputBuffer::of(out, &activity), OutputBuffer::of(err, &activity));
+        // For a script, input that a pipe accepts is no sign of activity. For a copy it is.
+        let moved = if copies { activity.clone() } else { Arc::default() };
         let feeding = thread::spawn(move || feed(input, stdin, &moved));
         let ended =
-            wait(&mut child, timeout, &pulse).with_context(|| format!("cannot wait for {program}"))?;
+            wait(&mut child, timeout, &activity).with_context(|| format!("cannot wait for {program}"))?;
         let status = match ended {
             Ended::Exited(status) => status,
             Ended::NoOutput => bail!("no answer after {} s", timeout.first.as_secs()),
-            Ended::Silent => bail!("it answered, and then was silent for {} s", timeout.then.as_secs()),
+            Ended::Silent => bail!("no further output for {} s", timeout.then.as_secs()),
         };
-        // If it did not read to the end, how it ended says more.
+        // Ignore a write error: the exit status of the command explains more.
         if let Some(Err(error)) = finished(feeding) {
-            bail!("cannot read what is to be copied: {error}");
+            bail!("cannot read the files to copy: {error}");
         }
-        let (paper_figures, why) = (paper_figures.text(), why.text());
+        let (output, why) = (output.text(), why.text());
         if !status.success() {
             let lines: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
             let last = &lines[lines.len().saturating_sub(ERROR_LINES)..];
@@ -166,33 +166,34 @@ impl Shell {
                 _ => bail!("{}", last.join("; ")),
             }
         }
-        Ok(paper_figures)
+        Ok(output)
     }
 }
 
-/// How a command came to its end.
+/// How a command ended.
 enum Ended {
     Exited(ExitStatus),
-    /// It said nothing at all, and was ended.
+    /// It printed nothing within the timeout.
     NoOutput,
-    /// It said no more, and was ended.
+    /// It stopped printing for longer than the timeout.
     Silent,
 }
 
-fn wait(child: &mut Child, timeout: ScriptTimeouts, pulse: &AtomicU64) -> std::io::Result<Ended> {
+fn wait(child: &mut Child, timeout: ScriptTimeouts, activity: &AtomicU64) -> std::io::Result<Ended> {
     let (mut since, mut before) = (Instant::now(), 0);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Ended::Exited(status));
         }
-        let now = pulse.load(Relaxed);
+        let now = activity.load(Relaxed);
         if now != before {
             (since, before) = (Instant::now(), now);
         }
         let (limit, ended) =
             if now == 0 { (timeout.first, Ended::NoOutput) } else { (timeout.then, Ended::Silent) };
         if since.elapsed() >= limit {
-            // One that runs as another account (oarsh is set-user-ID) may not be killed; it is left to end by itself.
+            // A process of another account (oarsh is set-user-ID) cannot be killed. It is left to
+            // end by itself.
             if child.kill().is_ok() {
                 child.wait()?;
             }
@@ -202,7 +203,8 @@ fn wait(child: &mut Child, timeout: ScriptTimeouts, pulse: &AtomicU64) -> std::i
     }
 }
 
-/// What a thread came to that ends soon, if it does: something may be left behind that holds its pipe open.
+/// The result of a thread if it ends within `TAIL`. It may not: a process that was left behind may
+/// keep its pipe open.
 fn finished<T>(thread: JoinHandle<T>) -> Option<T> {
     let until = Instant::now() + TAIL;
     while !thread.is_finished() {
@@ -214,7 +216,7 @@ fn finished<T>(thread: JoinHandle<T>) -> Option<T> {
     thread.join().ok()
 }
 
-/// Copies; an error only if the source fails.
+/// Copies `input` to `to`. Only an error of the source is returned.
 fn feed(mut input: impl Read, mut to: impl Write, moved: &AtomicU64) -> std::io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     loop {
@@ -226,22 +228,22 @@ fn feed(mut input: impl Read, mut to: impl Write, moved: &AtomicU64) -> std::io:
     }
 }
 
-/// What is printed, read by a thread that nobody has to wait for.
+/// The output of a command, read by a separate thread.
 struct OutputBuffer {
     bytes: Arc<Mutex<Vec<u8>>>,
     reading: JoinHandle<()>,
 }
 
 impl OutputBuffer {
-    fn of(mut from: impl Read + Send + 'static, pulse: &Arc<AtomicU64>) -> Self {
+    fn of(mut from: impl Read + Send + 'static, activity: &Arc<AtomicU64>) -> Self {
         let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
-        let (to, pulse) = (bytes.clone(), pulse.clone());
+        let (to, activity) = (bytes.clone(), activity.clone());
         let reading = thread::spawn(move || {
             let mut buffer = vec![0; 16 << 10];
-            // What has come until an error is what there is.
+            // After a read error, the output so far is kept.
             while let Ok(read @ 1..) = from.read(&mut buffer) {
                 to.lock().unwrap_or_else(PoisonError::into_inner).extend(&buffer[..read]);
-                pulse.fetch_add(1, Relaxed);
+                activity.fetch_add(1, Relaxed);
             }
         });
         Self { bytes, reading }
@@ -258,13 +260,13 @@ impl OutputBuffer {
 mod tests {
     use super::*;
 
-    /// A "remote" machine that is this one; the host's name is a variable of the shell.
+    /// A shell on this machine; the name of the host is in a variable.
     fn here() -> Shell {
         "env WHERE={host}".parse().unwrap()
     }
 
-    /// One that does this whatever it is told.
-    fn stubborn(does: &str) -> (tempfile::NamedTempFile, Shell) {
+    /// A shell that runs this script instead of the command.
+    fn scripted(does: &str) -> (tempfile::NamedTempFile, Shell) {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(does.as_bytes()).unwrap();
         let shell = format!("sh {} {{host}}", file.path().display()).parse().unwrap();
@@ -273,12 +275,12 @@ mod tests {
 
     #[test]
     fn scripts_and_input_go_through() {
-        let paper_figures = here().script("n1", "echo \"at $WHERE: it's 'fine' & $((1+1))\"").unwrap();
-        assert_eq!(paper_figures, "at n1: it's 'fine' & 2\n");
+        let output = here().script("n1", "echo \"at $WHERE: it's 'fine' & $((1+1))\"").unwrap();
+        assert_eq!(output, "at n1: it's 'fine' & 2\n");
         let long = || std::io::Cursor::new(vec![b'x'; 3 << 20]);
         let counted = here().copy("n1", &["wc", "-c"], long()).unwrap();
         assert_eq!(counted.trim(), (3 << 20).to_string());
-        // One that does not read its input.
+        // A command that does not read its input.
         assert_eq!(here().copy("n1", &["true"], long()).unwrap(), "");
     }
 
@@ -286,13 +288,13 @@ mod tests {
     fn hung_machine_is_abandoned_and_its_processes_killed() {
         let began = Instant::now();
         let short = ScriptTimeouts { first: Duration::from_millis(300), then: Duration::from_millis(900) };
-        // Never a word; and what holds its output open is not waited for.
-        let (_file, hangs) = stubborn("sleep 100 & sleep 100");
+        // No output at all; a process that keeps the output open is not waited for.
+        let (_file, hangs) = scripted("sleep 100 & sleep 100");
         let error = hangs.script_with_timeout(short, "n1", "").unwrap_err();
         assert_eq!(error.to_string(), "no answer after 0 s");
         let error = here().script_with_timeout(short, "n1", "sleep 100 & sleep 100").unwrap_err();
-        assert_eq!(error.to_string(), "it answered, and then was silent for 0 s");
-        // Long, but never silent for long.
+        assert_eq!(error.to_string(), "no further output for 0 s");
+        // A long script that is never silent for long.
         let busy = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done";
         assert_eq!(here().script_with_timeout(short, "n1", busy).unwrap().lines().count(), 6);
         assert!(began.elapsed() < Duration::from_mins(1));
@@ -317,10 +319,10 @@ mod tests {
 
     #[test]
     fn shell_that_runs_no_script_is_rejected() {
-        for (does, paper_figures) in [("echo $*", "n1 sh -s"), ("cat", "printf")] {
-            let (_file, shell) = stubborn(does);
+        for (does, output) in [("echo $*", "n1 sh -s"), ("cat", "printf")] {
+            let (_file, shell) = scripted(does);
             let error = shell.script("n1", "echo fine").unwrap_err().to_string();
-            assert!(error.contains("runs no scripts there") && error.contains(paper_figures), "{error}");
+            assert!(error.contains("runs no scripts there") && error.contains(output), "{error}");
         }
     }
 }

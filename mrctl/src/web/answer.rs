@@ -1,4 +1,4 @@
-//! A request, and what is sent back: who is let in, which page it is, and the headers that go with everything.
+//! Answers HTTP requests: access, choice of the page, and the headers of all responses.
 
 use super::{
     guard::{Guard, Verdict, asked},
@@ -14,11 +14,12 @@ use hyper::{
 use sim::report::html::Html;
 use std::sync::Arc;
 
-/// Nothing of anybody else's is loaded, nothing is sent anywhere, nobody puts a page of ours into one of theirs.
+/// Pages load nothing from other servers, send nothing to them, and cannot be embedded in other
+/// pages.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Files that pages are made with; they tell nothing of a cluster.
+/// Static files. They contain no data of the cluster, so they need no token.
 const FILES: [(&str, &str, &str); 3] = [
     ("/style.css", "text/css; charset=utf-8", include_str!("style.css")),
     ("/live.js", "text/javascript; charset=utf-8", include_str!("live.js")),
@@ -27,14 +28,14 @@ const FILES: [(&str, &str, &str); 3] = [
 
 type Answer = Response<Full<Bytes>>;
 
-/// All that answers.
+/// The state of the web server.
 pub(super) struct WebServer {
     pub(super) guard: Guard,
     pub(super) status_cache: StatusCache,
 }
 
 impl WebServer {
-    /// Whatever is asked, there is an answer.
+    /// The response to a request.
     pub(super) async fn answer(&self, request: &Request<Incoming>) -> Answer {
         let path = request.uri().path();
         let file = FILES.iter().find(|(name, ..)| *name == path);
@@ -42,19 +43,19 @@ impl WebServer {
             Verdict::Allowed => {}
             Verdict::SetCookie { cookie } => return set_cookie(path, &cookie),
             Verdict::WrongOrigin => {
-                let reason_text = "This page is for 127.0.0.1 and localhost, at the port that mrctl web was given. Through \
-                             ssh, forward the same port number.";
-                return self.refusal(StatusCode::FORBIDDEN, "Not from here", reason_text);
+                let text = "This server answers only for 127.0.0.1 and localhost, at the port of mrctl web. If you \
+                             forward the port with ssh, use the same port number.";
+                return self.refusal(StatusCode::FORBIDDEN, "Wrong address", text);
             }
             Verdict::NoToken => {
-                let reason_text = "Open an address that mrctl web has printed: it holds a token, because other accounts of \
-                             this machine can come here too. A token is good once: press Enter where mrctl web runs \
-                             for a fresh address.";
-                return self.refusal(StatusCode::FORBIDDEN, "Who are you?", reason_text);
+                let text = "Open the address that mrctl web has printed. It contains a token, because other accounts of \
+                             this machine can reach this port too. A token is valid once: press Enter where mrctl web \
+                             runs to get a new address.";
+                return self.refusal(StatusCode::FORBIDDEN, "Token required", text);
             }
             Verdict::NotGet => {
-                let reason_text = "Pages can be read, and nothing else: mrctl has commands for the rest.";
-                let mut answer = self.refusal(StatusCode::METHOD_NOT_ALLOWED, "Only to read", reason_text);
+                let text = "These pages are read-only. Use the commands of mrctl to change something.";
+                let mut answer = self.refusal(StatusCode::METHOD_NOT_ALLOWED, "Read-only", text);
                 answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
                 return answer;
             }
@@ -77,32 +78,32 @@ impl WebServer {
                 found(page::jobs::page(&*self.status_cache.overview().await, number("page").unwrap_or(1)))
             }
             ["job", id] => match &*self.status_cache.job(id).await {
-                Ok(whole) => {
+                Ok(details) => {
                     let view = page::tasks::View::new(asked(uri, "state"), number("page"));
-                    found(page::job::page(whole, &view))
+                    found(page::job::page(details, &view))
                 }
                 Err(error) => error_page(id, error),
             },
             ["task", id] => self.task(id, uri).await,
             _ => {
-                let reason_text = QueryError::Unknown("There is no such page.".into());
-                error_page("Nothing here", &reason_text)
+                let text = QueryError::Unknown("There is no such page.".into());
+                error_page("Page not found", &text)
             }
         }
     }
 
     async fn task(&self, id: &str, uri: &Uri) -> (StatusCode, Frame) {
         let job = id.split('.').next().unwrap_or_default();
-        let whole: Arc<Result<JobDetails, QueryError>> = self.status_cache.job(job).await;
-        let (owner, tasks) = match &*whole {
+        let details: Arc<Result<JobDetails, QueryError>> = self.status_cache.job(job).await;
+        let (owner, tasks) = match &*details {
             Ok(JobDetails { job, tasks: Ok(tasks), .. }) => (job, tasks),
             Ok(JobDetails { tasks: Err(error), .. }) | Err(error) => return error_page(id, error),
         };
-        // An attempt stands for its task.
+        // The page of an attempt is the page of its task.
         let Some(task) = tasks.iter().find(|task| task.task == id || task.attempt(id).is_some()) else {
             return error_page(id, &QueryError::Unknown(format!("{job} has no task {id}.")));
         };
-        let remembered = whole.as_ref().as_ref().is_ok_and(|whole| whole.past.is_none());
+        let remembered = details.as_ref().as_ref().is_ok_and(|details| details.past.is_none());
         let wanted = asked(uri, "attempt").or_else(|| (id != task.task).then(|| id.to_owned()));
         let attempt = match wanted {
             Some(wanted) => task.attempt(&wanted),
@@ -125,36 +126,32 @@ impl WebServer {
         (StatusCode::OK, page::task::page(owner, tasks, task, why, log))
     }
 
-    fn refusal(&self, status: StatusCode, title: &str, reason_text: &str) -> Answer {
-        self.framed(status, page::message(title, reason_text, false))
+    fn refusal(&self, status: StatusCode, title: &str, text: &str) -> Answer {
+        self.framed(status, page::message(title, text, false))
     }
 
     fn framed(&self, status: StatusCode, frame: Frame) -> Answer {
         let user = if self.guard.is_closed() { self.status_cache.user() } else { String::new() };
-        // Who is not let in is not told who is.
+        // A refused caller does not learn the name of the user.
         let user = if status == StatusCode::FORBIDDEN { String::new() } else { user };
-        let page: Html = frame.whole(&user);
+        let page: Html = frame.render(&user);
         reply(status, "text/html; charset=utf-8", page.into_string().into())
     }
 }
 
-/// What cannot be shown, and why. Who is away is asked again.
+/// The page for an error. If a master is unreachable, the page reloads regularly.
 fn error_page(what: &str, error: &QueryError) -> (StatusCode, Frame) {
     match error {
-        QueryError::Unknown(reason_text) => (StatusCode::NOT_FOUND, page::message(what, reason_text, false)),
-        QueryError::Forbidden(reason_text) => {
-            (StatusCode::FORBIDDEN, page::message(what, reason_text, false))
-        }
-        QueryError::Unavailable(reason_text) => {
-            (StatusCode::SERVICE_UNAVAILABLE, page::message(what, reason_text, true))
-        }
+        QueryError::Unknown(text) => (StatusCode::NOT_FOUND, page::message(what, text, false)),
+        QueryError::Forbidden(text) => (StatusCode::FORBIDDEN, page::message(what, text, false)),
+        QueryError::Unavailable(text) => (StatusCode::SERVICE_UNAVAILABLE, page::message(what, text, true)),
     }
 }
 
-/// To the same page, without the token in its address.
+/// Redirects to the same page without the token in its address.
 fn set_cookie(path: &str, cookie: &str) -> Answer {
     let mut answer = reply(StatusCode::SEE_OTHER, "text/plain; charset=utf-8", Bytes::new());
-    // Not `//name`, which would be another machine.
+    // A path that begins with `//` would be an address of another host.
     let to = format!("/{}", path.trim_start_matches('/'));
     for (name, value) in [(header::LOCATION, to.as_str()), (header::SET_COOKIE, cookie)] {
         if let Ok(value) = HeaderValue::from_str(value) {

@@ -1,7 +1,8 @@
-//! A job's attempts over time, node by node: maps, reduces, the pauses between two attempts of a reduce, and where maps were split.
+//! The attempts of a job over time, by node: maps, reduces, pauses of reduces, and splits of maps.
 //!
-//! As many lines a node as it ran attempts at once; a reduce that goes on keeps its line where that is free. Bounded: the longest
-//! attempts, and so many lines; what is left out is counted. Colours are the style sheet's.
+//! Each node has as many lines as it ran attempts at the same time. A resumed reduce keeps its line
+//! if that is free. The size is limited: the chart shows the longest attempts up to a number of
+//! lines, and counts the others. Colours are defined in the style sheet.
 
 use crate::{
     command::nodes::natural,
@@ -16,9 +17,9 @@ use std::{
     collections::{BTreeMap, HashMap},
 };
 
-/// Attempts that are drawn.
+/// The largest number of attempts in the chart.
 pub(super) const SHOWN_MAX: usize = 2000;
-/// Lines, over all nodes.
+/// The largest number of lines, over all nodes.
 const LINES_MAX: usize = 400;
 
 const WIDTH: f64 = 1000.0;
@@ -29,14 +30,14 @@ const LINE: f64 = 12.0;
 const THICK: f64 = 9.0;
 const BETWEEN: f64 = 7.0;
 const AXIS: f64 = 22.0;
-/// Letters of a node's name.
+/// The largest number of characters of the name of a node.
 const NAME_MAX: usize = 14;
 
-/// A chart, and how much is not in it.
+/// A chart, with the numbers of attempts that are in it and that are left out.
 pub(super) struct Chart {
     pub(super) svg: Html,
     pub(super) shown: usize,
-    pub(super) skipped_jobs: usize,
+    pub(super) omitted: usize,
 }
 
 struct Bar<'a> {
@@ -47,7 +48,7 @@ struct Bar<'a> {
     until_ms: u64,
 }
 
-/// The time that is drawn.
+/// The time axis.
 #[derive(Clone, Copy)]
 struct Scale {
     from_ms: u64,
@@ -61,7 +62,8 @@ impl Scale {
     }
 }
 
-/// Draws what ran between the two times; None if nothing did. `until_ms`: the end, or now.
+/// Draws the attempts between the two times; None if there are none. `until_ms` is the end of the
+/// job, or now.
 pub(super) fn draw(tasks: &[Task], from_ms: u64, until_ms: u64) -> Option<Chart> {
     let mut bars: Vec<Bar<'_>> = tasks.iter().flat_map(|task| bars(task, until_ms)).collect();
     if bars.is_empty() {
@@ -95,7 +97,7 @@ pub(super) fn draw(tasks: &[Task], from_ms: u64, until_ms: u64) -> Option<Chart>
     }
     let shown = places.len();
     let svg = picture(scale, &bars, &places, &bands, y, until_ms);
-    Some(Chart { svg, shown, skipped_jobs: all - shown })
+    Some(Chart { svg, shown, omitted: all - shown })
 }
 
 fn bars(task: &Task, now_ms: u64) -> impl Iterator<Item = Bar<'_>> {
@@ -108,7 +110,7 @@ fn bars(task: &Task, now_ms: u64) -> impl Iterator<Item = Bar<'_>> {
     })
 }
 
-/// The line of each attempt of a node: maps above, reduces below them.
+/// Assigns a line to each attempt of a node: maps above, reduces below.
 fn lay<'a>(bars: &[&'a Bar<'a>]) -> Vec<(&'a Bar<'a>, usize)> {
     let mut laid = Vec::with_capacity(bars.len());
     let mut above = 0;
@@ -117,7 +119,7 @@ fn lay<'a>(bars: &[&'a Bar<'a>]) -> Vec<(&'a Bar<'a>, usize)> {
         let mut lines = HashMap::<&str, usize>::new();
         for bar in bars.iter().filter(|bar| bar.map == maps) {
             let is_free = |line: &usize| free_from[*line] <= bar.from_ms;
-            let before = lines.get(bar.attempt.from.as_str()).copied().filter(is_free);
+            let before = lines.get(bar.attempt.resumed_from.as_str()).copied().filter(is_free);
             let line = before.or_else(|| (0..free_from.len()).find(is_free)).unwrap_or(free_from.len());
             if line == free_from.len() {
                 free_from.push(0);
@@ -177,7 +179,7 @@ fn picture(
         bars.iter().map(|bar| (bar.attempt.attempt.as_str(), bar.until_ms)).collect();
     for bar in bars {
         let Some(&y) = places.get(bar.attempt.attempt.as_str()) else { continue };
-        let from = bar.attempt.from.as_str();
+        let from = bar.attempt.resumed_from.as_str();
         if let (Some(&before), Some(&end)) = (places.get(from), ends.get(from)) {
             paused_line(&mut out, (scale.x(end), before), (scale.x(bar.from_ms), y));
         }
@@ -190,10 +192,10 @@ fn picture(
     out
 }
 
-/// From where a reduce was paused to where it continues.
+/// A line from the pause of a reduce to its continuation.
 fn paused_line(out: &mut Html, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
     let middle = THICK / 2.0;
-    html!(out, "<line class='aside' x1='{}' y1='{}' x2='{}' y2='{}'/>", x1, y1 + middle, x2, y2 + middle);
+    html!(out, "<line class='gap' x1='{}' y1='{}' x2='{}' y2='{}'/>", x1, y1 + middle, x2, y2 + middle);
 }
 
 fn attempt(out: &mut Html, scale: Scale, bar: &Bar<'_>, y: f64) {
@@ -204,23 +206,23 @@ fn attempt(out: &mut Html, scale: Scale, bar: &Bar<'_>, y: f64) {
         _ if bar.map => "map",
         _ => "reduce",
     };
-    let going = if attempt.ended_ms == 0 { "going" } else { "" };
+    let running = if attempt.ended_ms == 0 { "running" } else { "" };
     let (x, end) = (scale.x(bar.from_ms), scale.x(bar.until_ms));
     let split = attempt.preempt_kind == "split" && attempt.state == "succeeded";
     let what = if split { "split".to_owned() } else { attempt.state.clone() };
     let seconds = (bar.until_ms - bar.from_ms) as f64 / 1000.0;
-    let reason_text = format!("{} on {}: {what}, {seconds:.2} s", attempt.attempt, attempt.tracker);
+    let text = format!("{} on {}: {what}, {seconds:.2} s", attempt.attempt, attempt.tracker);
     html!(
         out,
         "<a href='/task/{}'><rect class='{} {}' x='{}' y='{}' width='{}' height='{}' rx='1.5'><title>{}</title></rect></a>",
         attempt.attempt,
         class,
-        going,
+        running,
         x,
         y,
         (end - x).max(1.2),
         THICK,
-        reason_text
+        text
     );
     if split {
         let (top, side) = (y - 1.0, THICK / 2.0 + 1.0);
@@ -265,9 +267,11 @@ mod tests {
     fn a_pause_is_a_gap_and_a_split_a_mark() {
         let split =
             Attempt { preempt_kind: "split".into(), ..attempt("j.m0.0", "node1", "succeeded", 1000, 3000) };
-        let resumed = Attempt { from: "j.r0.0".into(), ..attempt("j.r0.1", "node2", "running", 5000, 0) };
+        let resumed =
+            Attempt { resumed_from: "j.r0.0".into(), ..attempt("j.r0.1", "node2", "running", 5000, 0) };
         let paused = attempt("j.r0.0", "node1", "paused", 2000, 4000);
-        let again = Attempt { from: "j.r1.0".into(), ..attempt("j.r1.1", "node1", "paused", 6000, 7000) };
+        let again =
+            Attempt { resumed_from: "j.r1.0".into(), ..attempt("j.r1.1", "node1", "paused", 6000, 7000) };
         let on_hold = Task {
             paused: "j.r1.1".into(),
             ..task("j.r1", vec![attempt("j.r1.0", "node1", "paused", 4500, 5000), again])
@@ -275,25 +279,28 @@ mod tests {
         let tasks = [task("j.m0", vec![split]), task("j.r0", vec![paused, resumed]), on_hold];
         let chart = draw(&tasks, 0, 10_000).unwrap();
         let svg = chart.svg.as_str();
-        assert_eq!((chart.shown, chart.skipped_jobs), (5, 0));
+        assert_eq!((chart.shown, chart.omitted), (5, 0));
         assert_eq!(svg.matches("class='split'").count(), 1, "{svg}");
         assert_eq!(svg.matches("class='pause'").count(), 3, "{svg}");
-        // Two that went on, and one that waits until now.
-        assert_eq!(svg.matches("class='aside'").count(), 3, "{svg}");
-        assert!(svg.contains("reduce going") && svg.contains("node1") && !svg.contains("NaN"), "{svg}");
+        // Two reduces that were resumed, and one that still waits.
+        assert_eq!(svg.matches("class='gap'").count(), 3, "{svg}");
+        assert!(svg.contains("reduce running") && svg.contains("node1") && !svg.contains("NaN"), "{svg}");
     }
 
     #[test]
-    fn attempts_at_once_have_lines_of_their_own() {
+    fn parallel_attempts_have_separate_lines() {
         let bars = [
             task("j.m0", vec![attempt("j.m0.0", "n", "succeeded", 0, 10)]),
             task("j.m1", vec![attempt("j.m1.0", "n", "succeeded", 5, 20)]),
             task("j.m2", vec![attempt("j.m2.0", "n", "succeeded", 10, 20)]),
             task("j.r0", vec![attempt("j.r0.0", "n", "paused", 5, 10)]),
             task("j.r1", vec![attempt("j.r1.0", "n", "succeeded", 5, 12)]),
-            task("j.r0", vec![Attempt { from: "j.r0.0".into(), ..attempt("j.r0.1", "n", "running", 15, 0) }]),
+            task(
+                "j.r0",
+                vec![Attempt { resumed_from: "j.r0.0".into(), ..attempt("j.r0.1", "n", "running", 15, 0) }],
+            ),
         ];
-        // Launched at 0 is not launched: all begin and end a little later.
+        // A launch time of 0 means "not launched", so add 1 to all times.
         let mut bars = bars;
         for own in bars.iter_mut().flat_map(|task| &mut task.attempts) {
             own.launched_ms += 1;
@@ -306,16 +313,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_counted() {
+    fn omitted_attempts_are_counted() {
         let one = |at: u64| {
             task(&format!("j.m{at}"), vec![attempt(&format!("j.m{at}.0"), "n", "succeeded", 1, 2 + at)])
         };
         let tasks: Vec<Task> = (0..SHOWN_MAX as u64 + 7).map(one).collect();
         let chart = draw(&tasks, 0, 10).unwrap();
-        assert_eq!((chart.shown, chart.skipped_jobs), (SHOWN_MAX, 7));
-        assert!(!chart.svg.as_str().contains("j.m3.0"), "the shortest are left out");
+        assert_eq!((chart.shown, chart.omitted), (SHOWN_MAX, 7));
+        assert!(!chart.svg.as_str().contains("j.m3.0"), "the shortest are omitted");
         assert!(draw(&[task("j.m0", Vec::new())], 0, 10).is_none());
-        // Many nodes: lines have an end too.
+        // The number of lines is limited too: use many nodes.
         let one = |at: u64| {
             task(
                 &format!("j.m{at}"),
@@ -324,11 +331,11 @@ mod tests {
         };
         let tasks: Vec<Task> = (0..1000).map(one).collect();
         let chart = draw(&tasks, 0, 10).unwrap();
-        assert!(chart.shown <= LINES_MAX && chart.skipped_jobs == 1000 - chart.shown, "{}", chart.shown);
+        assert!(chart.shown <= LINES_MAX && chart.omitted == 1000 - chart.shown, "{}", chart.shown);
     }
 
     #[test]
-    fn names_are_text() {
+    fn node_names_are_escaped() {
         let chart = draw(&[task("j.m0", vec![attempt("j.m0.0", "<i>&'", "failed", 1, 2)])], 0, 10).unwrap();
         let svg = chart.svg.as_str();
         assert!(svg.contains("&lt;i&gt;&amp;&#39;") && !svg.contains("<i>"), "{svg}");

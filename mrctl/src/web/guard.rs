@@ -1,25 +1,28 @@
-//! Who is let in. A port on loopback is open to every account of the machine, and to every page that a browser shows.
+//! Access control for the pages. Every account of the machine and every page in a browser can reach
+//! a port on loopback.
 //!
-//! - A page of somebody else's can have its own name lead to 127.0.0.1 (DNS rebinding) and would then read our answers as its own: what
-//!   is asked for under another name than this machine's is refused.
-//! - In a closed cluster the address carries a token that is good once: the browser that shows it first gets a cookie for
-//!   it. Addresses are seen by others (in a shell's history, a browser's history, a list of processes), cookies are not.
-//! - Nothing but GET and HEAD, so that there is nothing to do in somebody's name.
+//! - A foreign page can let its own host name resolve to 127.0.0.1 (DNS rebinding) and would then
+//!   be able to read the responses. Therefore requests for other host names than those of this
+//!   machine are refused.
+//! - In a closed cluster the address contains a token that is valid once. The first browser that
+//!   opens the address gets a cookie. Other accounts can see addresses (in the history of a shell
+//!   or a browser, in a list of processes), but not cookies.
+//! - Only GET and HEAD are allowed, so a foreign page cannot change anything.
 
 use hyper::{HeaderMap, Method, Uri, header};
 use sha2::{Digest, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Tokens that nobody has shown yet, and browsers that have. The oldest make room.
+/// The largest numbers of unused tokens and of sessions. The oldest are dropped.
 const TOKENS_MAX: usize = 16;
 const SESSIONS_MAX: usize = 64;
 
-/// What to do with a request.
+/// The decision about a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Answer it.
     Allowed,
-    /// It showed a token in its address, which is void from now on: keep this cookie, and go to the address without it.
+    /// The address had a valid token, which is used up now. The response sets this cookie and
+    /// redirects to the address without the token.
     SetCookie {
         cookie: String,
     },
@@ -28,7 +31,7 @@ pub(super) enum Verdict {
     NotGet,
 }
 
-/// Knows the port, and who has been let in if that is not everybody.
+/// The port and, in a closed cluster, the tokens and sessions.
 #[derive(Debug)]
 pub(super) struct Guard {
     port: u16,
@@ -37,9 +40,9 @@ pub(super) struct Guard {
 
 #[derive(Debug, Default)]
 struct Admitted {
-    /// Good once.
+    /// Tokens that are valid once.
     tokens: Vec<String>,
-    /// Of browsers.
+    /// The cookies of browsers.
     sessions: Vec<String>,
 }
 
@@ -48,7 +51,7 @@ impl Admitted {
         self.sessions.iter().any(|session| same(shown, session))
     }
 
-    /// Exchanges a token for a session.
+    /// Exchanges a token for a new session.
     fn exchange(&mut self, shown: &str) -> Option<String> {
         let at = self.tokens.iter().position(|token| same(shown, token))?;
         self.tokens.remove(at);
@@ -56,7 +59,7 @@ impl Admitted {
     }
 }
 
-/// Adds a random text; the oldest goes if there are too many.
+/// Adds a random string. Drops the oldest if there are too many.
 fn add(to: &mut Vec<String>, most: usize) -> String {
     if to.len() >= most {
         to.remove(0);
@@ -67,7 +70,7 @@ fn add(to: &mut Vec<String>, most: usize) -> String {
 }
 
 impl Guard {
-    /// `closed`: only who shows a token is let in.
+    /// `closed`: every request needs a token or a session.
     pub(super) fn new(port: u16, closed: bool) -> Self {
         Self { port, admitted: closed.then(Mutex::default) }
     }
@@ -76,19 +79,20 @@ impl Guard {
         Some(self.admitted.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What to open: with a new token, if one is needed.
+    /// The address to open, with a new token if one is needed.
     pub(super) fn address(&self) -> String {
         let token = self.admitted().map(|mut admitted| add(&mut admitted.tokens, TOKENS_MAX));
         let token = token.map_or_else(String::new, |token| format!("?token={token}"));
         format!("http://127.0.0.1:{}/{token}", self.port)
     }
 
-    /// Whether only who has shown a token is let in.
+    /// Whether requests need a token or a session.
     pub(super) fn is_closed(&self) -> bool {
         self.admitted.is_some()
     }
 
-    /// Judges a request. `public`: what is asked for tells nothing, so that no token is needed.
+    /// Decides about a request. `public`: the file contains no data of the cluster, so no token is
+    /// needed.
     pub(super) fn judge(&self, method: &Method, uri: &Uri, headers: &HeaderMap, public: bool) -> Verdict {
         let mut hosts = headers.get_all(header::HOST).iter();
         let host = hosts.next().and_then(|host| host.to_str().ok());
@@ -125,12 +129,13 @@ impl Guard {
     }
 }
 
-/// Compared by what they hash to, so that the time it takes tells nothing.
+/// Compares the hashes, so that the duration of the comparison reveals nothing.
 fn same(one: &str, other: &str) -> bool {
     Sha256::digest(one) == Sha256::digest(other)
 }
 
-/// What an address asks for by this name. Our own words need no decoding; others are not ours.
+/// The value of a query parameter. Values are not percent-decoded, because those of our own links
+/// contain no special characters.
 pub(super) fn asked(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     pairs.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).next()
@@ -176,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_reads() {
+    fn only_get_and_head_are_allowed() {
         let guard = Guard::new(81, false);
         for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS, Method::CONNECT] {
             assert_eq!(judge(&guard, &method, "/", &[("host", "localhost:81")]), Verdict::NotGet);
@@ -192,13 +197,13 @@ mod tests {
         assert_eq!(token.len(), 32);
         let host = ("host", "127.0.0.1:81");
         let shown = format!("/job/job_1?x=1&token={token}");
-        assert_eq!(judge(&guard, &Method::HEAD, &shown, &[host]), Verdict::NoToken, "only looked at");
+        assert_eq!(judge(&guard, &Method::HEAD, &shown, &[host]), Verdict::NoToken, "HEAD uses up no token");
         assert_eq!(judge(&guard, &Method::GET, "/", &[host]), Verdict::NoToken);
         assert_eq!(judge(&guard, &Method::GET, "/?token=x", &[host]), Verdict::NoToken);
         let Verdict::SetCookie { cookie } = judge(&guard, &Method::GET, &shown, &[host]) else {
-            panic!("the token counts");
+            panic!("the token is valid");
         };
-        assert_eq!(judge(&guard, &Method::GET, &shown, &[host]), Verdict::NoToken, "it counts once");
+        assert_eq!(judge(&guard, &Method::GET, &shown, &[host]), Verdict::NoToken, "the token is valid once");
         assert!(!cookie.contains(&token), "the cookie is another secret");
         assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
         let pair = cookie.split(';').next().unwrap();
@@ -206,7 +211,7 @@ mod tests {
         assert_eq!(judge(&guard, &Method::GET, "/", &[host, ("cookie", &shown)]), Verdict::Allowed);
         let wrong = ("cookie", "fermata_81=x");
         assert_eq!(judge(&guard, &Method::GET, "/", &[host, wrong]), Verdict::NoToken);
-        // A fresh one lets in another browser, and the first stays in.
+        // A new token admits another browser; the first one stays signed in.
         let fresh = guard.address();
         let (_, path) = fresh.split_once(":81").unwrap();
         assert!(matches!(judge(&guard, &Method::GET, path, &[host]), Verdict::SetCookie { .. }));

@@ -1,15 +1,15 @@
-// Asks for the same page again and puts its <main> in place of this one. Without it the page reloads by itself.
+// Loads the page again and replaces its <main>. Without JavaScript the page reloads itself.
 "use strict";
 (() => {
   const EVERY_MS = 2000;
-  let asking = false;
+  let loading = false;
 
   const busy = () => {
     const chosen = window.getSelection();
     return chosen && !chosen.isCollapsed;
   };
 
-  // What the reader has opened and where they are stays as it is.
+  // Keep open boxes, the focus and the scroll positions.
   const swap = (old, fresh) => {
     for (const box of old.querySelectorAll("details[id]")) {
       const same = fresh.querySelector(`details[id="${box.id}"]`);
@@ -31,8 +31,8 @@
 
   const again = async () => {
     const old = document.querySelector("main");
-    if (asking || document.hidden || busy() || old.dataset.live !== "yes") return;
-    asking = true;
+    if (loading || document.hidden || busy() || old.dataset.live !== "yes") return;
+    loading = true;
     const lost = document.getElementById("lost");
     try {
       const reply = await fetch(location.href, { cache: "no-store" });
@@ -48,7 +48,7 @@
     } catch {
       lost.hidden = false;
     } finally {
-      asking = false;
+      loading = false;
     }
   };
 

@@ -1,7 +1,9 @@
-//! `mrctl web`: read-only pages on this machine alone, from what the masters say to the one who runs it.
+//! `mrctl web`: read-only pages on loopback, with the data that the masters return for the user of
+//! mrctl.
 //!
-//! It is a client like every other command: it asks by the same calls and shows the same credentials, so that what a page shows is
-//! what its user may see. Deliberately absent: anything that changes the cluster, and any address but loopback.
+//! It is a client like all other commands, with the same calls and credentials, so a page shows
+//! only what its user may see. It has no pages that change the cluster, and it listens only on
+//! loopback.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
@@ -30,32 +32,33 @@ use tokio::{
     sync::Semaphore,
 };
 
-/// Connections at a time; the next ones wait.
+/// The largest number of parallel connections; further ones wait.
 const CONNECTIONS_MAX: usize = 64;
-/// A request has this long to be said, and to be answered and read.
+/// Timeouts for the head of a request, and for the complete response.
 const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
-/// Of a request's first line and headers.
+/// Limits for the request line and headers.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
 
 /// Show the cluster in a browser
 ///
-/// Serves read-only pages on 127.0.0.1 until Ctrl-C: the cluster, its nodes and jobs, each job with its preemptions, its attempts
-/// over time, its tasks and why it waits. The pages show what you may see, as every other command does. Of a closed cluster
-/// the address holds a token, because others on this machine could open it too. It is good once: the first browser that
-/// opens it stays signed in. Enter prints a fresh address.
+/// Serves read-only pages on 127.0.0.1 until Ctrl-C: the cluster, its nodes and jobs, and for each
+/// job its preemptions, its attempts over time, its tasks and why it waits. The pages show what you
+/// may see, as all other commands do. In a closed cluster the address contains a token, because
+/// other accounts of this machine could open it too. The token is valid once: the first browser
+/// that opens the address stays signed in. Press Enter to print a new address.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl web                          then open the address that it prints\n  \
     mrctl web --port 0                 on any free port\n  \
-    mrctl web --cluster lab            of a folder of `cluster init`\n  \
+    mrctl web --cluster lab            the cluster in a folder of `cluster init`\n  \
     ssh -L 50030:127.0.0.1:50030 HOST mrctl web      from another machine")]
 pub(crate) struct Args {
-    /// Port on 127.0.0.1; 0: any that is free
+    /// Port on 127.0.0.1; 0 means any free port
     #[arg(long, default_value_t = 50030)]
     port: u16,
-    /// Folder of a cluster, as made by `mrctl cluster init` or `cluster user`: the same as --config DIR/fermata.toml
+    /// Folder created by `mrctl cluster init` or `cluster user`; same as --config DIR/fermata.toml
     #[arg(long, value_name = "DIR")]
     cluster: Option<PathBuf>,
 }
@@ -63,7 +66,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let target = match &args.cluster {
         Some(_) if target.is_named() => {
-            bail!(Usage("--cluster names a cluster, and so do the other flags: give one of them".into()))
+            bail!(Usage("--cluster and other flags each select a cluster: give one of them".into()))
         }
         Some(folder) => Target::of_config(&folder.join("fermata.toml")),
         None => target.clone(),
@@ -73,7 +76,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let port = listener.local_addr().context("cannot determine the port")?.port();
     let guard = Guard::new(port, name.is_some());
     output::line(guard.address())?;
-    let fresh = if guard.is_closed() { " (it is good once); Enter prints a fresh one," } else { ";" };
+    let fresh = if guard.is_closed() { " (it is valid once); Enter prints a new one," } else { ";" };
     eprintln!("mrctl: open this address in a browser{fresh} Ctrl-C ends it");
     let server = Arc::new(WebServer { guard, status_cache: StatusCache::new(target, name) });
     if server.guard.is_closed() {
@@ -87,7 +90,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a fresh address for each line that comes in. Ends with standard input.
+/// Prints a new address for each line on standard input, until it ends.
 fn print_at_enter(server: &WebServer) {
     let mut line = String::new();
     while await_line() {
@@ -99,7 +102,8 @@ fn print_at_enter(server: &WebServer) {
     }
 }
 
-/// Waits until there is something to read. In the background of a terminal, reading would stop the process.
+/// Waits until standard input has data. If mrctl runs in the background of a terminal, it does not
+/// read: that would stop the process.
 fn await_line() -> bool {
     let stdin = rustix::stdio::stdin();
     loop {
@@ -121,31 +125,32 @@ async fn listen(port: u16) -> Result<TcpListener> {
     let place = (Ipv4Addr::LOCALHOST, port);
     TcpListener::bind(place).await.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => anyhow::anyhow!(
-            "port {port} of 127.0.0.1 is in use: name another with --port, or --port 0 for any that is free"
+            "port {port} of 127.0.0.1 is in use: name another with --port, or use --port 0 for any free port"
         ),
         _ => anyhow::Error::new(error).context(format!("cannot listen on 127.0.0.1:{port}")),
     })
 }
 
 async fn serve(listener: &TcpListener, server: &Arc<WebServer>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
-            // Of files there may be too few for a moment.
+            // There may be too few file descriptors for a moment.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let server = server.clone();
         tokio::spawn(async move {
-            let _place = place;
-            // Who goes away, or is too slow, is not told so.
+            let _permit = permit;
+            // Clients that disconnect or are too slow are no error.
             let _ = tokio::time::timeout(RESPONSE_TIMEOUT, connection(stream, server)).await;
         });
     }
 }
 
-/// One request a connection: on this machine another costs nothing, and nobody holds a place for long.
+/// Serves one request per connection: a new connection is cheap on loopback, and no client can
+/// block others for long.
 async fn connection(stream: TcpStream, server: Arc<WebServer>) -> hyper::Result<()> {
     let _ = stream.set_nodelay(true);
     let answer = service_fn(move |request| {

@@ -1,9 +1,11 @@
-//! Writes a file past the system's cache.
+//! Writes a file with direct I/O, without the page cache.
 //!
-//! What is checkpointed is not read for a while, and somebody waits until it is on the disk. To copy it into fresh pages of
-//! the cache first, and to have it written from there, takes longer: figures in docs/guide/preemption.md.
-//! What holds: the file has the bytes that were written, in order, wherever it lies; a file system that cannot do
-//! without its cache is written to as ever. Deliberately absent: syncing, which is its owner's.
+//! A checkpoint is not read soon, and the JobTracker waits until it is on the disk. Copying it
+//! through the page cache takes longer; docs/guide/preemption.md has measurements.
+//!
+//! Invariant: the file contains the bytes that were written, in order. On a file system or disk
+//! that does not support direct I/O, the page cache is used. Deliberately absent: syncing, which
+//! the caller does.
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::{
@@ -14,41 +16,42 @@ use std::{
     path::Path,
 };
 
-/// Written at a time. What is less at the end goes by way of the cache.
+/// Size of a write. A shorter remainder at the end goes through the page cache.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
-/// Addresses, places and lengths are multiples of it. Disks that ask for more get everything by way of the cache.
+/// Alignment of addresses, offsets and lengths. Disks that need a larger alignment are written
+/// through the page cache.
 const ALIGNMENT: usize = 4096;
 
-/// A new file. [`DirectFile::finish`] writes the last of it.
+/// A new file. [`DirectFile::finish`] writes the last, incomplete chunk.
 pub(super) struct DirectFile {
     file: File,
-    /// Has a whole aligned chunk in it, from `start` on.
+    /// Contains one aligned chunk, starting at `start`.
     buffer: Vec<u8>,
     start: usize,
-    /// Bytes of the chunk that are still to be written.
+    /// Bytes of the chunk that are not written yet.
     filled: usize,
-    /// Bytes that are written.
+    /// Bytes written to the file.
     length: u64,
 }
 
 impl DirectFile {
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let file = File::create(path)?;
-        // Where that cannot be, it is a file like others.
-        let _ = go_past_cache(&file, true);
+        // If direct I/O is not supported, the page cache is used.
+        let _ = set_direct(&file, true);
         let buffer = vec![0; CHUNK_BYTES + ALIGNMENT];
         let start = buffer.as_ptr().align_offset(ALIGNMENT);
         debug_assert!(start < ALIGNMENT, "bytes can be aligned to anything");
         Ok(Self { file, buffer, start: start.min(ALIGNMENT), filled: 0, length: 0 })
     }
 
-    /// Bytes `range` of `from`.
+    /// Appends the bytes `range` of `from`.
     pub(super) fn copy(&mut self, from: &File, range: Range<u64>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
-            let room = self.room();
-            let length = room.len().min((range.end - at) as usize);
-            from.read_exact_at(&mut room[..length], at)?;
+            let free = self.free();
+            let length = free.len().min((range.end - at) as usize);
+            from.read_exact_at(&mut free[..length], at)?;
             at += length as u64;
             self.fill(length)?;
         }
@@ -59,32 +62,33 @@ impl DirectFile {
         if self.filled == 0 {
             return Ok(());
         }
-        go_past_cache(&self.file, false)?;
-        self.put()
+        set_direct(&self.file, false)?;
+        self.write_chunk()
     }
 
-    /// Of the chunk. Never empty.
-    fn room(&mut self) -> &mut [u8] {
+    /// The free part of the chunk, which is never empty.
+    fn free(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start + self.filled..][..CHUNK_BYTES - self.filled]
     }
 
-    /// So many bytes more of the chunk are to be written.
+    /// Marks `more` bytes of the chunk as filled, and writes the chunk if it is full.
     fn fill(&mut self, more: usize) -> io::Result<()> {
         self.filled += more;
         if self.filled < CHUNK_BYTES {
             return Ok(());
         }
-        match self.put() {
-            // A disk that asks for more than it got; or part of it was written, and what is left is not a whole number of blocks.
+        match self.write_chunk() {
+            // The disk needs a larger alignment, or a partial write has left an unaligned
+            // remainder.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                go_past_cache(&self.file, false)?;
-                self.put()
+                set_direct(&self.file, false)?;
+                self.write_chunk()
             }
-            put => put,
+            result => result,
         }
     }
 
-    fn put(&mut self) -> io::Result<()> {
+    fn write_chunk(&mut self) -> io::Result<()> {
         self.file.write_all_at(&self.buffer[self.start..][..self.filled], self.length)?;
         self.length += self.filled as u64;
         self.filled = 0;
@@ -94,22 +98,22 @@ impl DirectFile {
 
 impl Write for DirectFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = self.room();
-        let length = room.len().min(bytes.len());
-        room[..length].copy_from_slice(&bytes[..length]);
+        let free = self.free();
+        let length = free.len().min(bytes.len());
+        free[..length].copy_from_slice(&bytes[..length]);
         self.fill(length)?;
         Ok(length)
     }
 
-    /// Nothing: see [`DirectFile::finish`].
+    /// Does nothing: [`DirectFile::finish`] writes the last chunk.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-fn go_past_cache(file: &File, past: bool) -> io::Result<()> {
+fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     let mut flags = fcntl_getfl(file)?;
-    flags.set(OFlags::DIRECT, past);
+    flags.set(OFlags::DIRECT, direct);
     Ok(fcntl_setfl(file, flags)?)
 }
 
@@ -122,28 +126,31 @@ mod tests {
         path::Path,
     };
 
-    /// Writes this many bytes in portions of `portion`, with a copy of a part of a file in their midst.
+    /// Writes `length` bytes in portions of `portion`, with a copy from another file in the middle.
     fn written(dir: &Path, length: usize, portion: usize) {
         let bytes: Vec<u8> = (0..length).map(|at| (at * 7 / 5 % 251) as u8).collect();
         let other = dir.join("other");
-        fs::write(&other, &bytes).expect("a disk");
+        fs::write(&other, &bytes).expect("the file is written");
         let middle = length / 3..length / 3 * 2;
         let path = dir.join("direct");
-        let mut file = DirectFile::create(&path).expect("a disk");
-        let put = |bytes: &[u8], file: &mut DirectFile| {
-            bytes.chunks(portion).try_for_each(|portion| file.write_all(portion)).expect("room");
+        let mut file = DirectFile::create(&path).expect("the file is created");
+        let write_chunk = |bytes: &[u8], file: &mut DirectFile| {
+            bytes.chunks(portion).try_for_each(|portion| file.write_all(portion)).expect("enough space");
         };
-        put(&bytes[..middle.start], &mut file);
-        let from = File::open(&other).expect("a file");
-        file.copy(&from, middle.start as u64..middle.end as u64).expect("room");
-        put(&bytes[middle.end..], &mut file);
-        file.finish().expect("room");
-        assert!(fs::read(&path).expect("a file") == bytes, "{length} bytes in portions of {portion}");
+        write_chunk(&bytes[..middle.start], &mut file);
+        let from = File::open(&other).expect("the file is opened");
+        file.copy(&from, middle.start as u64..middle.end as u64).expect("enough space");
+        write_chunk(&bytes[middle.end..], &mut file);
+        file.finish().expect("enough space");
+        assert!(
+            fs::read(&path).expect("the file is read") == bytes,
+            "{length} bytes in portions of {portion}"
+        );
     }
 
     #[test]
-    fn a_file_has_the_bytes_that_were_written_wherever_it_lies() {
-        let folder = tempfile::tempdir().expect("a folder");
+    fn file_has_the_bytes_that_were_written_on_any_file_system() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let shm = tempfile::tempdir_in("/dev/shm");
         let places = std::iter::once(folder.path()).chain(shm.as_ref().ok().map(tempfile::TempDir::path));
         for dir in places {
@@ -158,11 +165,11 @@ mod tests {
 
     #[test]
     fn unreadable_file_is_an_error() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let other = folder.path().join("other");
-        fs::write(&other, b"short").expect("a disk");
-        let mut file = DirectFile::create(&folder.path().join("direct")).expect("a disk");
-        let from = File::open(&other).expect("a file");
+        fs::write(&other, b"short").expect("the file is written");
+        let mut file = DirectFile::create(&folder.path().join("direct")).expect("the file is created");
+        let from = File::open(&other).expect("the file is opened");
         assert!(file.copy(&from, 0..6).is_err());
     }
 }

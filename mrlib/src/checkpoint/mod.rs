@@ -1,17 +1,20 @@
-//! The state of a paused reduce: checkpointed, and resumed here or on another node.
+//! The checkpoint of a paused reduce: saved on disk, and restored on the same or another node.
 //!
-//! A checkpoint is a folder of its attempt's own, on several disks if need be:
+//! A checkpoint has its own folder on one or more disks of the node:
 //!
 //! ```text
-//! state      what it was doing and how far it was; written last, so that without it there is no checkpoint
-//! memory     what was still to be read of runs in memory, one behind the other
-//! run-N      a run that was on disk already: another name of the same file, or a copy of what was still to be read
+//! state      the stage and position of the reduce; written last: without it there is no checkpoint
+//! memory     the unread part of all runs that were in memory, one after the other
+//! run-N      a run that was on disk: a hard link, or a copy of its unread part
 //! ```
 //!
-//! `state` is `FMTC`, version u32, a [`proto::mr::Checkpoint`], and the CRC-32C of all that; little endian. It knows the
-//! checksum of every run. What holds: a damaged or cut `state` is refused, never half understood; damage in a run is seen
-//! before its reduce is done; a checkpoint is never changed, only taken up and, once nobody wants it, deleted.
-//! Deliberately absent: anything that decides when to pause, or where to continue.
+//! `state` is `FMTC`, version u32, a [`proto::mr::Checkpoint`] and the CRC-32C of all that, little
+//! endian. It contains the checksum of every run.
+//!
+//! Invariants: a damaged or truncated `state` is refused as a whole. Damage in a run is detected
+//! before the reduce has ended. A checkpoint is never changed; it is restored any number of times,
+//! and deleted when it is no longer needed. Deliberately absent: the decisions when to pause and
+//! where to resume.
 
 mod direct;
 mod restore;
@@ -27,7 +30,7 @@ use crate::{
     engine::{RECORDS_COUNTER, SHUFFLE_COUNTER},
     error::TaskError,
     merge::OpenPass,
-    segment::{Extent, Place, Run, Stored},
+    segment::{Extent, Run, RunPosition, Stored},
 };
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
@@ -42,33 +45,33 @@ const MAGIC: &[u8; 4] = b"FMTC";
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 8;
 const CRC_BYTES: usize = 4;
-/// Longer than that of any job that the JobTracker takes.
+/// Maximum size of `state`: more than any job needs.
 const BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 128 << 20 };
 
 const STATE_FILE: &str = "state";
 const MEMORY_FILE: &str = "memory";
 
-/// Parts of a checkpoint as they are asked for by number: first the state itself,
+/// Numbers of the parts of a checkpoint in fetch requests. Part 0 is `state`.
 pub(crate) const STATE_PART: u32 = 0;
-/// then what was in memory,
-pub(crate) const MEMORY_DIVISOR: u32 = 1;
-/// then each run.
-pub(crate) const RUN_PARTS: u32 = 2;
+/// Part 1 is `memory`.
+pub(crate) const MEMORY_PART: u32 = 1;
+/// The runs are parts 2, 3, and so on.
+pub(crate) const FIRST_RUN_PART: u32 = 2;
 
-/// What a reduce is doing.
+/// The stage of a reduce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stage {
-    /// Fetching map output.
+    /// Fetching map outputs.
     #[default]
     Shuffle,
-    /// Making runs fewer.
+    /// Merging runs into fewer ones.
     Merge,
-    /// Reducing.
+    /// Calling the reducer.
     Reduce,
 }
 
 impl Stage {
-    /// As it is told.
+    /// The name in messages and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shuffle => "shuffle",
@@ -82,37 +85,37 @@ impl Stage {
     }
 }
 
-/// A run, and in shuffle the map whose output it is.
+/// A run, and during the shuffle the map that it comes from.
 #[derive(Debug, Clone)]
 pub struct SourceRun {
     /// The run.
     pub run: Run,
-    /// The attempt, its root, and where in that it begins.
+    /// The attempt of the map, its root, and where its range starts.
     pub map: Option<(String, u32, u64)>,
 }
 
-/// Where a reduce stands between two steps.
+/// The position of a reduce between two steps.
 #[derive(Debug, Clone, Default)]
 pub struct ReduceState {
-    /// What it is doing.
+    /// The current stage.
     pub stage: Stage,
-    /// What it is doing it with, in the order in which equal keys are to come.
+    /// The runs that it works on, in the order in which equal keys must come.
     pub runs: Vec<SourceRun>,
-    /// So far.
+    /// The counters so far.
     pub counters: BTreeMap<String, u64>,
-    /// Output so far.
+    /// The paths of the output pieces so far.
     pub pieces: Vec<String>,
-    /// What its reducer keeps from key to key.
+    /// The saved state of the reducer.
     pub reducer: Vec<u8>,
-    /// The pass of a merge that was left off.
+    /// An unfinished merge pass.
     pub open: Option<OpenPass>,
-    /// Bytes of records that the last stage has read and that are not among the runs any more.
+    /// Bytes of records that the last stage has read and that are no longer part of the runs.
     pub consumed_bytes: u64,
-    /// It was taken up in the last stage, and that has not gone on yet.
+    /// Whether it was restored in the last stage and has not processed a record since.
     pub is_resuming: bool,
 }
 
-/// Reads and verifies the state of the checkpoint that lies in these folders.
+/// Reads and verifies the `state` of the checkpoint in these folders.
 pub fn read(dirs: &[PathBuf]) -> Result<mr::Checkpoint, TaskError> {
     let (path, bytes) = read_state(dirs)?;
     decode(&bytes, &path)
@@ -125,19 +128,19 @@ fn read_state(dirs: &[PathBuf]) -> Result<(PathBuf, Vec<u8>), TaskError> {
         .and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(TaskError::io(format!("read {}", path.display())))?;
     if bytes.len() as u64 > BYTES_MAX {
-        return Err(damaged(&path, BYTES_MAX, "it is longer than any checkpoint"));
+        return Err(damaged(&path, BYTES_MAX, "it is too long for a checkpoint"));
     }
     Ok((path, bytes))
 }
 
-/// What a checkpoint in these folders takes of the disks, as far as it is its own.
+/// Bytes on disk that belong to this checkpoint alone.
 pub fn bytes(checkpoint: &mr::Checkpoint) -> u64 {
     let runs = checkpoint.runs.iter().filter(|run| !run.file.is_empty());
     let left = runs.map(|run| run.stored - run.start.map_or(0, |start| start.block));
     checkpoint.memory_bytes + left.sum::<u64>() + checkpoint.encoded_len() as u64
 }
 
-/// What others are told of a checkpoint: how far it is, and how large.
+/// The summary of a checkpoint for the tracker: stage, counters and size.
 pub fn info(checkpoint: &mr::Checkpoint) -> mr::CheckpointInfo {
     let count = |name: &str| checkpoint.counters.get(name).copied().unwrap_or(0);
     mr::CheckpointInfo {
@@ -148,7 +151,7 @@ pub fn info(checkpoint: &mr::Checkpoint) -> mr::CheckpointInfo {
     }
 }
 
-/// A part of a checkpoint: the name of its file, none for a run that is in memory's, and where in that it lies.
+/// A part of a checkpoint: its file (None for a run within `memory`) and its extent in that file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointPart {
     file: Option<Box<str>>,
@@ -160,19 +163,20 @@ impl CheckpointPart {
         Self { file: Some(file.into()), extent: Extent { stored, crc, ..Extent::default() } }
     }
 
-    /// Where it is, if the checkpoint lies in these folders.
+    /// The path and the extent of the part, if the checkpoint is in these folders.
     pub fn find(&self, dirs: &[PathBuf]) -> Result<(PathBuf, Extent), TaskError> {
-        let file = self.file.as_ref().ok_or_else(|| missing_part("a run that is in memory"))?;
+        let file =
+            self.file.as_ref().ok_or_else(|| missing_part("for this run: the memory part contains it"))?;
         Ok((find(dirs, file)?, self.extent))
     }
 }
 
-/// What is told of a part that there is not.
+/// The error for a part that does not exist.
 pub fn missing_part(what: impl std::fmt::Display) -> TaskError {
     TaskError::Program(format!("the checkpoint has no part {what}"))
 }
 
-/// All parts of the checkpoint in these folders, by number: for whoever ships it.
+/// All parts of the checkpoint in these folders, by number, for the shuffle server.
 pub fn parts(dirs: &[PathBuf]) -> Result<Vec<CheckpointPart>, TaskError> {
     let (path, bytes) = read_state(dirs)?;
     let checkpoint = decode(&bytes, &path)?;
@@ -187,7 +191,7 @@ pub fn parts(dirs: &[PathBuf]) -> Result<Vec<CheckpointPart>, TaskError> {
     Ok(parts)
 }
 
-/// The part of a run that is still to be read.
+/// The unread part of a run.
 fn remaining_extent(run: &mr::CheckpointRun) -> Extent {
     remainder_of(&run_of(run, Stored::Memory(Bytes::new()))).extent
 }
@@ -204,7 +208,7 @@ fn damaged(path: &Path, offset: u64, why: &'static str) -> TaskError {
     TaskError::Damaged { file: path.display().to_string(), offset, why }
 }
 
-/// The bytes of a `state` file.
+/// Encodes a `state` file.
 pub fn encode(checkpoint: &mr::Checkpoint) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES + checkpoint.encoded_len() + CRC_BYTES);
     bytes.extend_from_slice(MAGIC);
@@ -214,7 +218,7 @@ pub fn encode(checkpoint: &mr::Checkpoint) -> Vec<u8> {
     bytes
 }
 
-/// Reads and verifies the bytes of a `state` file; `path` is named if they are damaged.
+/// Decodes and verifies a `state` file. `path` is used in error messages.
 pub fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
     let length = bytes.len() as u64;
     let Some((body, crc)) =
@@ -227,25 +231,27 @@ pub fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
     }
     let (magic, mut rest) = body.split_at(MAGIC.len());
     if magic != MAGIC {
-        return Err(damaged(path, 0, "it is no checkpoint"));
+        return Err(damaged(path, 0, "it is not a checkpoint"));
     }
     if rest.get_u32_le() != VERSION {
-        return Err(damaged(path, MAGIC.len() as u64, "it is of another version"));
+        return Err(damaged(path, MAGIC.len() as u64, "it has another version"));
     }
     let checkpoint = mr::Checkpoint::decode(rest);
-    let checkpoint = checkpoint.map_err(|_| damaged(path, HEADER_BYTES as u64, "it makes no sense"))?;
+    let checkpoint =
+        checkpoint.map_err(|_| damaged(path, HEADER_BYTES as u64, "its contents are invalid"))?;
     let plain = |name: &str| !name.contains('/') && name != "." && name != "..";
     let named = Stage::of(&checkpoint.stage).is_some() && checkpoint.runs.iter().all(|run| plain(&run.file));
-    if !named || !adds_up(&checkpoint) {
-        return Err(damaged(path, HEADER_BYTES as u64, "it makes no sense"));
+    if !named || !is_consistent(&checkpoint) {
+        return Err(damaged(path, HEADER_BYTES as u64, "its contents are invalid"));
     }
     Ok(checkpoint)
 }
 
-/// Whether its numbers fit each other: whoever reckons with them need not ask again. A program may have written it.
-fn adds_up(checkpoint: &mr::Checkpoint) -> bool {
+/// Whether the numbers are consistent, so that later arithmetic cannot overflow. A task may have
+/// written the file with a valid checksum.
+fn is_consistent(checkpoint: &mr::Checkpoint) -> bool {
     let runs = &checkpoint.runs;
-    let lies = |run: &mr::CheckpointRun| {
+    let fits = |run: &mr::CheckpointRun| {
         let start = run.start.unwrap_or_default();
         run.offset.checked_add(run.stored).is_some()
             && start.block <= run.stored
@@ -256,13 +262,13 @@ fn adds_up(checkpoint: &mr::Checkpoint) -> bool {
     let sum = |first: u64, of: fn(&mr::CheckpointRun) -> u64| {
         runs.iter().try_fold(first, |sum, run| sum.checked_add(of(run))).is_some_and(|sum| sum < 1 << 63)
     };
-    runs.iter().all(lies)
+    runs.iter().all(fits)
         && sum(checkpoint.memory_bytes, |run| run.stored)
         && sum(checkpoint.consumed_bytes, |run| run.raw)
         && sum(0, |run| run.records)
 }
 
-/// What is left of a part of a run, as a run of its own that begins with the block at hand.
+/// The unread remainder of a run, as a run that begins with the current block.
 fn remainder_of(part: &Run) -> Run {
     let mut rest = Run { more: Vec::new(), ..part.clone() };
     if let Some(start) = part.start {
@@ -272,9 +278,10 @@ fn remainder_of(part: &Run) -> Run {
         extent.stored -= block;
         extent.raw -= start.raw.min(extent.raw);
         extent.records -= start.records.min(extent.records);
-        // The checksum of a whole is that of its first part, moved on, and that of its second.
+        // CRC-32C is linear: removing the shifted checksum of the read part leaves that of the
+        // remainder.
         extent.crc ^= crc32c::crc32c_combine(start.crc, 0, extent.stored as usize);
-        rest.start = Some(Place { at: start.at, ..Place::default() });
+        rest.start = Some(RunPosition { at: start.at, ..RunPosition::default() });
     }
     rest
 }
@@ -282,8 +289,8 @@ fn remainder_of(part: &Run) -> Run {
 fn entry(file: String, run: &Run, run_of_map: &SourceRun, more: bool) -> mr::CheckpointRun {
     let Extent { offset, stored, raw, records, block_max, crc } = run.extent;
     let (map, root, map_start) = run_of_map.map.clone().unwrap_or_default();
-    let place = |place: Place| {
-        let Place { block, raw, at, records, crc } = place;
+    let place = |place: RunPosition| {
+        let RunPosition { block, raw, at, records, crc } = place;
         mr::CheckpointPosition { block, raw, at, records, crc }
     };
     let start = run.start.map(place);
@@ -311,10 +318,10 @@ fn run_of(entry: &mr::CheckpointRun, stored: Stored) -> Run {
     Run { start: start_of(entry), ..Run::new(stored, extent, name.into()) }
 }
 
-fn start_of(run: &mr::CheckpointRun) -> Option<Place> {
+fn start_of(run: &mr::CheckpointRun) -> Option<RunPosition> {
     let place = |place: mr::CheckpointPosition| {
         let mr::CheckpointPosition { block, raw, at, records, crc } = place;
-        Place { block, raw, at, records, crc }
+        RunPosition { block, raw, at, records, crc }
     };
     run.start.map(place)
 }

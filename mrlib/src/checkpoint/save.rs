@@ -1,9 +1,10 @@
 //! Saves a checkpoint.
 //!
-//! A file that is the run's own gets another name, which costs nothing; what is in memory, and what is a small part of a
-//! file of others, is written as far as it is still to be read. Everything is on the disks for good before this returns.
-//! Somebody waits for the slot: what can be synced at the same time is, and runs can be written before all of the state
-//! is known ([`begin`]).
+//! A file that belongs to one run gets a hard link, which costs nothing. The unread part of runs in
+//! memory, and of small parts of larger files, is written. Everything is synced when this returns.
+//!
+//! The JobTracker waits for the slot. So files are synced in parallel, and the runs can be written
+//! before the rest of the state is complete ([`begin`]).
 
 use super::{
     BYTES_MAX, MEMORY_FILE, ReduceState, STATE_FILE, SourceRun, direct::DirectFile, encode, entry,
@@ -27,26 +28,27 @@ use std::{
     thread,
 };
 
-/// A file of which less than one of so many parts is still to be read is not kept as a whole.
+/// If less than this fraction of a file is unread, the unread part is copied instead of linking the
+/// file.
 const SMALL_FILE_DIVISOR: u64 = 2;
-/// Files synced at a time: file systems take them together.
+/// Number of threads that sync files. File systems combine parallel syncs.
 const SYNCERS: usize = 8;
 
 fn failed(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> TaskError {
     TaskError::io(format!("{verb} {}", path.display()))
 }
 
-/// Runs that are on their disks for good, and the folders they are in.
+/// Runs that were saved and synced, and their folders.
 pub struct SavedRuns(Result<Folder, TaskError>);
 
 impl SavedRuns {
-    /// What was in memory of it.
+    /// Bytes of runs that were in memory.
     pub fn memory_bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |folder| folder.memory.0)
     }
 
-    /// Puts `state`, whose runs these are, aside as the checkpoint of `attempt`; how long it is. If it cannot be,
-    /// nothing is left of it. A full disk is done without, if there is another.
+    /// Completes the checkpoint of `attempt` with `state`, to which these runs belong. Returns its
+    /// size. If a disk is full, the others are tried. On an error no file is left.
     pub fn end(
         self,
         dirs: &[PathBuf],
@@ -54,7 +56,7 @@ impl SavedRuns {
         partition: u32,
         state: &ReduceState,
     ) -> Result<u64, TaskError> {
-        let mut last = TaskError::Program("there is no folder for its checkpoint".into());
+        let mut last = TaskError::Program("there is no folder for the checkpoint".into());
         let mut started = Some(self);
         for first in 0..dirs.len() {
             let SavedRuns(runs) = started.take().unwrap_or_else(|| begin(&dirs[first..], &state.runs));
@@ -73,34 +75,35 @@ impl SavedRuns {
     }
 }
 
-/// Puts the runs of a state aside in these folders, which are best one a disk and need not exist.
+/// Saves the runs of a state in these folders, ideally one per disk. Folders are created if
+/// necessary.
 pub fn begin(dirs: &[PathBuf], runs: &[SourceRun]) -> SavedRuns {
     SavedRuns(Folder::make(dirs).and_then(|folder| folder.save_runs(runs)))
 }
 
-/// Puts a whole state aside.
+/// Saves a state.
 pub fn save(dirs: &[PathBuf], attempt: &str, partition: u32, state: &ReduceState) -> Result<u64, TaskError> {
     begin(dirs, &state.runs).end(dirs, attempt, partition, state)
 }
 
 struct Folder {
-    /// Those that could be made.
+    /// Folders that could be created.
     dirs: Vec<PathBuf>,
-    /// Folders that have got a new one: its name is on the disk once they are.
+    /// Parents of new folders. They must be synced too, so that the new folders survive a crash.
     parents: Vec<PathBuf>,
-    /// Files that are not yet on their disks for good.
+    /// Files that are not synced yet.
     unsynced: Vec<PathBuf>,
     runs: Vec<mr::CheckpointRun>,
-    /// Bytes of their records that are read and not kept.
+    /// Bytes of records that were read and are not saved.
     consumed_bytes: u64,
-    /// Length and checksum of what was in memory.
+    /// Length and checksum of `memory`.
     memory: (u64, u32),
 }
 
 impl Folder {
     fn make(dirs: &[PathBuf]) -> Result<Self, TaskError> {
         let (mut made, mut with_new) = (Vec::with_capacity(dirs.len()), Vec::new());
-        let mut trouble = Err(TaskError::Program("there is no folder for its checkpoint".into()));
+        let mut failure = Err(TaskError::Program("there is no folder for the checkpoint".into()));
         for dir in dirs {
             let missing = dir.ancestors().take_while(|folder| !folder.exists());
             let parents: Vec<PathBuf> = missing.filter_map(|folder| Some(folder.parent()?.into())).collect();
@@ -109,11 +112,11 @@ impl Folder {
                     made.push(dir.clone());
                     with_new.extend(parents);
                 }
-                Err(error) => trouble = Err(error),
+                Err(error) => failure = Err(error),
             }
         }
         if made.is_empty() {
-            return trouble;
+            return failure;
         }
         Ok(Self {
             dirs: made,
@@ -139,7 +142,8 @@ impl Folder {
                 in_memory.push(bytes.slice(rest.extent.offset as usize..));
                 let (length, crc) = self.memory;
                 rest.extent.offset = length;
-                // Each is known: no need to go through them all once more.
+                // The checksum of each run is known, so combine them instead of reading all bytes
+                // again.
                 let crc = crc32c::crc32c_combine(crc, rest.extent.crc, rest.extent.stored as usize);
                 self.memory = (length + rest.extent.stored, crc);
                 (String::new(), rest)
@@ -148,7 +152,7 @@ impl Folder {
             };
             self.consumed_bytes +=
                 part.start.map_or(0, |start| start.raw) - run.start.map_or(0, |start| start.raw);
-            // The first of its parts is the run itself.
+            // The first part of a run is the run itself.
             self.runs.push(entry(file, &run, run_of_map, !std::ptr::eq(part, &raw const run_of_map.run)));
         }
         if self.memory.0 > 0 {
@@ -178,19 +182,24 @@ impl Folder {
         };
         let encoded = encode(&checkpoint);
         if encoded.len() as u64 > BYTES_MAX {
-            let why = format!("{} bytes, of which {} are its reducer's", encoded.len(), state.reducer.len());
+            let why = format!(
+                "{} bytes, of which {} are the state of the reducer",
+                encoded.len(),
+                state.reducer.len()
+            );
             let error = io::Error::new(io::ErrorKind::FileTooLarge, format!("{why}; at most {BYTES_MAX}"));
             return Err(failed("write", Path::new(STATE_FILE))(error));
         }
         self.write(STATE_FILE, &mut |file| file.write_all(&encoded))?;
-        // All in one go: what is cut off by a failure of power is told from its checksum.
+        // All files and folders are synced together. A `state` that a power failure has truncated
+        // is detected by its checksum.
         self.unsynced.extend_from_slice(&self.dirs);
         self.unsynced.append(&mut self.parents);
         sync(&self.unsynced)?;
         Ok(super::bytes(&checkpoint))
     }
 
-    /// A whole file, on the first disk that has room; to be synced with the others.
+    /// Writes a file to the first disk that has enough space. It is synced later with the others.
     fn write(
         &mut self,
         name: &str,
@@ -216,15 +225,16 @@ impl Folder {
                 Err(error) => return Err(error),
             }
         }
-        Err(last.expect("there is a folder, and it failed"))
+        Err(last.expect("there is at least one folder"))
     }
 
-    /// A part that lies in a file: the file's name here, and what there is of the part.
+    /// Saves the part of a run that is in a file. Returns the name of the file in the checkpoint,
+    /// and the run.
     fn save_file<'a>(&mut self, files: &mut Files<'a>, part: &'a Run) -> Result<(String, Run), TaskError> {
         let name = format!("run-{}", self.runs.len());
-        // Never those of a reduce.
-        let path = path_of(part)
-            .ok_or_else(|| TaskError::Program(format!("{name} has no path to be kept by: a bug")))?;
+        // All runs of a reduce have a path.
+        let path =
+            path_of(part).ok_or_else(|| TaskError::Program(format!("{name} has no path: this is a bug")))?;
         let whole = Run { more: Vec::new(), ..part.clone() };
         if let Some(name) = files.linked.get(path) {
             return Ok((name.clone(), whole));
@@ -232,11 +242,12 @@ impl Folder {
         let from = File::open(path).map_err(failed("open", path))?;
         let length = from.metadata().map_err(failed("read", path))?.len();
         let left = files.left.get(path).copied().unwrap_or(0);
-        // All of a file would have to be synced, and stay: where most of it is not needed a copy is less.
+        // A linked file is synced as a whole and stays on disk. If most of it was read, a copy of
+        // the remainder is cheaper.
         let links = if left * SMALL_FILE_DIVISOR < length { &[][..] } else { &self.dirs[..] };
         for dir in links {
             let link = dir.join(&name);
-            // Only on its own disk.
+            // Hard links work only within one file system.
             if fs::hard_link(path, &link).is_ok() {
                 self.unsynced.push(link);
                 files.linked.insert(path, name.clone());
@@ -251,15 +262,17 @@ impl Folder {
     }
 }
 
-/// Takes everything out of a folder. The folder itself stays: one that is confined to it could not make it again.
+/// Deletes all files in a folder. The folder stays, because the confined task could not create it
+/// again.
 fn clear(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        // Without `state` it is no checkpoint, and the tracker clears it away in the end.
+        // Errors are ignored: without `state` this is not a checkpoint, and the tracker deletes it
+        // later.
         let _ = fs::remove_file(entry.path());
     }
 }
 
-/// Files that runs lie in: what is still to be read of each, and by which name it has been kept.
+/// For each file with runs: its unread bytes, and the name of its link.
 #[derive(Default)]
 struct Files<'a> {
     left: BTreeMap<&'a Path, u64>,
@@ -274,29 +287,29 @@ fn path_of(part: &Run) -> Option<&Path> {
     }
 }
 
-/// Syncs files or folders, some at a time; the first trouble.
+/// Syncs files or folders in parallel. Returns the first error.
 pub fn sync(paths: &[PathBuf]) -> Result<(), TaskError> {
-    let (next, trouble) = (AtomicUsize::new(0), Mutex::new(None));
+    let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
     let work = || {
         while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(error) =
                 File::open(path).and_then(|file| file.sync_all()).map_err(failed("sync", path))
             {
-                trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
         }
     };
     thread::scope(|scope| {
         for _ in 1..paths.len().min(SYNCERS) {
-            // Where there is no thread to be had, the others do it.
+            // If no thread can be started, the others do the work.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
     });
-    trouble.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-/// Every part of every run, with what it is part of.
+/// Every part of every run, with its run.
 fn parts(runs: &[SourceRun]) -> impl Iterator<Item = (&SourceRun, &Run)> {
     runs.iter().flat_map(|run_of_map| run_of_map.run.parts().map(move |part| (run_of_map, part)))
 }

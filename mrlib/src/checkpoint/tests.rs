@@ -1,4 +1,4 @@
-//! Checkpoints cut off, flipped and swapped.
+//! Checkpoints that are truncated, damaged or swapped.
 
 use super::*;
 use crate::{
@@ -17,11 +17,11 @@ fn run_of(path: &Path, records: u32) -> Run {
     Run::new(Stored::File(path.into()), extent, "run".into())
 }
 
-/// A small state: one run in memory, one on disk that has been read in part, one of nothing.
+/// A small state: a run in memory, a partly read run on disk, and an empty run.
 fn state(dir: &Path) -> ReduceState {
     let (memory, disk) = (run_of(&dir.join("a"), 20), run_of(&dir.join("b"), 300));
     let bytes = fs::read(dir.join("a")).unwrap().into();
-    let disk = read_on(disk, 100);
+    let disk = read_some(disk, 100);
     let empty = Run::in_memory("nothing", bytes::Bytes::new(), Extent::default());
     let map = |number: u32| Some((format!("job_1.m{number}.0"), number, 7));
     let memory = Run::in_memory("memory", bytes, memory.extent);
@@ -53,7 +53,7 @@ fn records(run: &Run) -> Result<Vec<Vec<u8>>, TaskError> {
     Ok(found)
 }
 
-/// Everything that a state says, its runs read to their ends.
+/// The contents of a state, with all records of its runs.
 fn contents(state: &ReduceState) -> Result<impl PartialEq + std::fmt::Debug + use<>, TaskError> {
     let read = |run_of_map: &SourceRun| Ok((run_of_map.map.clone(), records(&run_of_map.run)?));
     let runs = state.runs.iter().map(read).collect::<Result<Vec<_>, TaskError>>()?;
@@ -63,41 +63,42 @@ fn contents(state: &ReduceState) -> Result<impl PartialEq + std::fmt::Debug + us
     Ok((stage, counters, pieces, reducer, open, runs, whole))
 }
 
-fn taken(dirs: &[PathBuf], attempt: &str, partition: u32) -> Result<ReduceState, TaskError> {
+fn restored(dirs: &[PathBuf], attempt: &str, partition: u32) -> Result<ReduceState, TaskError> {
     let origin = CheckpointSource { attempt: attempt.into(), dirs: dirs.to_vec(), addr: String::new() };
     let scratch = Scratch::new(vec!["/nowhere".into()]);
-    let mut ship = RemoteCheckpoint::new("", b"", attempt, TaskControl::default(), Liveness::default());
-    restore(&origin, partition, &scratch, &mut ship)
+    let mut remote = RemoteCheckpoint::new("", b"", attempt, TaskControl::default(), Liveness::default());
+    restore(&origin, partition, &scratch, &mut remote)
 }
 
 #[test]
 fn saved_checkpoint_restores_and_owns_its_files() {
     let dir = tempfile::tempdir().unwrap();
     let state = state(dir.path());
-    // A folder that cannot be made is done without.
+    // A folder that cannot be created is skipped.
     fs::write(dir.path().join("file"), "").unwrap();
-    let dirs = [dir.path().join("file/x"), dir.path().join("aside")];
+    let dirs = [dir.path().join("file/x"), dir.path().join("checkpoint")];
     let bytes = save(&dirs, "job_1.r2.0", 2, &state).unwrap();
     assert!(bytes > 0 && bytes < 1 << 20, "{bytes}");
     let before = contents(&state).unwrap();
     for name in ["a", "b"] {
         fs::remove_file(dir.path().join(name)).unwrap();
     }
-    let again = taken(&dirs, "job_1.r2.0", 2).unwrap();
+    let again = restored(&dirs, "job_1.r2.0", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), before);
-    // And again, from what was taken up.
+    // Save it again, from the restored state.
     let next = [dir.path().join("next")];
     save(&next, "job_1.r2.1", 2, &again).unwrap();
     fs::remove_dir_all(&dirs[1]).unwrap();
-    assert_eq!(contents(&taken(&next, "job_1.r2.1", 2).unwrap()).unwrap(), before);
+    assert_eq!(contents(&restored(&next, "job_1.r2.1", 2).unwrap()).unwrap(), before);
     for (attempt, partition) in [("job_1.r2.0", 2), ("job_1.r2.1", 1)] {
-        assert!(matches!(taken(&next, attempt, partition), Err(TaskError::CheckpointCorrupt(_))));
+        assert!(matches!(restored(&next, attempt, partition), Err(TaskError::CheckpointCorrupt(_))));
     }
-    assert!(matches!(taken(&dirs, "job_1.r2.0", 2), Err(TaskError::CheckpointCorrupt(_))));
-    assert!(save(&dirs[..1], "job_1.r2.2", 2, &again).is_err(), "there is no folder");
+    assert!(matches!(restored(&dirs, "job_1.r2.0", 2), Err(TaskError::CheckpointCorrupt(_))));
+    assert!(save(&dirs[..1], "job_1.r2.2", 2, &again).is_err(), "the folder cannot be created");
 }
 
-/// Sorted input has nothing for most reduces in most maps: then there is no file of what was in memory.
+/// With sorted input most maps have no records for most reduces. Then the checkpoint has no
+/// `memory` file.
 #[test]
 fn empty_runs_restore_without_a_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -108,28 +109,28 @@ fn empty_runs_restore_without_a_file() {
     let disk = run_of(&dir.path().join("b"), 300);
     let runs = vec![empty(0), SourceRun { run: disk, map: Some(("job_1.m2.0".into(), 2, 0)) }, empty(1)];
     let state = ReduceState { runs, ..ReduceState::default() };
-    let dirs = [dir.path().join("aside")];
+    let dirs = [dir.path().join("checkpoint")];
     save(&dirs, "job_1.r2.0", 2, &state).unwrap();
     assert!(!dirs[0].join("memory").exists());
-    let again = taken(&dirs, "job_1.r2.0", 2).unwrap();
+    let again = restored(&dirs, "job_1.r2.0", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), contents(&state).unwrap());
 }
 
-/// A program may have written it, with a good checksum.
+/// A task may have written the checkpoint with a valid checksum.
 #[test]
 fn inconsistent_numbers_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
-    let dirs = [dir.path().join("aside")];
+    let dirs = [dir.path().join("checkpoint")];
     save(&dirs, "job_1.r2.0", 2, &state(dir.path())).unwrap();
     let good = super::read(&dirs).unwrap();
-    let read = |spoil: fn(&mut mr::Checkpoint)| {
+    let read = |corrupt: fn(&mut mr::Checkpoint)| {
         let mut bad = good.clone();
-        spoil(&mut bad);
+        corrupt(&mut bad);
         fs::write(dirs[0].join("state"), super::encode(&bad)).unwrap();
         super::parts(&dirs).map(|parts| (parts.len(), super::info(&super::read(&dirs).unwrap())))
     };
     assert_eq!(read(|_| ()).unwrap().0, 2 + good.runs.len());
-    let spoils: [fn(&mut mr::Checkpoint); 6] = [
+    let corruptions: [fn(&mut mr::Checkpoint); 6] = [
         |bad| bad.memory_bytes = u64::MAX,
         |bad| bad.consumed_bytes = u64::MAX,
         |bad| bad.runs[0].offset = u64::MAX,
@@ -137,13 +138,13 @@ fn inconsistent_numbers_are_rejected() {
         |bad| bad.runs[0].start = Some(mr::CheckpointPosition { block: u64::MAX, ..Default::default() }),
         |bad| bad.runs[0].start = Some(mr::CheckpointPosition { raw: u64::MAX, ..Default::default() }),
     ];
-    for (number, spoil) in spoils.into_iter().enumerate() {
-        assert!(matches!(read(spoil), Err(TaskError::Damaged { .. })), "{number}");
+    for (number, corrupt) in corruptions.into_iter().enumerate() {
+        assert!(matches!(read(corrupt), Err(TaskError::Damaged { .. })), "{number}");
     }
 }
 
-/// Reads some records of a run, and gives back the rest.
-fn read_on(run: Run, records: u32) -> Run {
+/// Reads some records of a run. Returns the remainder.
+fn read_some(run: Run, records: u32) -> Run {
     let mut reader = run.open().unwrap();
     for _ in 0..records {
         assert!(reader.next().unwrap());
@@ -167,49 +168,50 @@ fn only_unread_data_is_saved() {
         Run::in_memory("memory", bytes.into(), extents[partition])
     };
     let on_disk = Run::new(Stored::File(path.clone()), extents[2], "disk".into());
-    let runs = [in_memory(0), read_on(in_memory(1), 80_000), read_on(on_disk, 80_000), in_memory(3)];
+    let runs = [in_memory(0), read_some(in_memory(1), 80_000), read_some(on_disk, 80_000), in_memory(3)];
     let state = ReduceState {
         stage: Stage::Reduce,
         runs: runs.into_iter().map(|run| SourceRun { run, map: None }).collect(),
         ..ReduceState::default()
     };
-    let dirs = [dir.path().join("aside")];
+    let dirs = [dir.path().join("checkpoint")];
     let started = begin(&dirs, &state.runs);
     let one = extents[0].stored;
     let written = started.memory_bytes();
     assert!(2 * one < written && written < 5 * one / 2, "{written} of runs of {one}");
     assert_eq!(fs::metadata(dirs[0].join("memory")).unwrap().len(), written);
     started.end(&dirs, "job_1.r2.0", 2, &state).unwrap();
-    // Of a file with much that is others' a copy is kept, of what is left.
+    // Of a file with mostly other data, only the unread part is copied.
     let copy = fs::metadata(dirs[0].join("run-2")).unwrap().len();
     assert!(copy < one / 4, "{copy} of {one}");
     let before = contents(&state).unwrap();
     fs::remove_file(&path).unwrap();
-    let again = taken(&dirs, "job_1.r2.0", 2).unwrap();
+    let again = restored(&dirs, "job_1.r2.0", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), before);
-    // Read on, and checkpointed again: what was left out before is not needed to check the rest.
-    let read_on = |SourceRun { run, map }: SourceRun| SourceRun { run: read_on(run, 10_000), map };
-    let further = ReduceState { runs: again.runs.into_iter().map(read_on).collect(), ..again };
+    // Read further and saved again: the parts that were left out are not needed to verify the
+    // remainder.
+    let read_some = |SourceRun { run, map }: SourceRun| SourceRun { run: read_some(run, 10_000), map };
+    let further = ReduceState { runs: again.runs.into_iter().map(read_some).collect(), ..again };
     let next = [dir.path().join("next")];
     save(&next, "job_1.r2.1", 2, &further).unwrap();
-    let again = taken(&next, "job_1.r2.1", 2).unwrap();
+    let again = restored(&next, "job_1.r2.1", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), contents(&further).unwrap());
-    // What was in memory is one file, and stays one.
+    // All runs in memory are in one file, again after the second save.
     let files = fs::read_dir(&next[0]).unwrap().count();
-    assert_eq!(files, 3, "state, what was in memory, and the copy");
+    assert_eq!(files, 3, "state, memory and the copy");
 }
 
 #[test]
-fn a_damaged_checkpoint_is_refused_or_the_same() {
+fn damaged_checkpoint_is_refused_or_equal() {
     let dir = tempfile::tempdir().unwrap();
     let state = state(dir.path());
-    let dirs = [dir.path().join("aside")];
+    let dirs = [dir.path().join("checkpoint")];
     save(&dirs, "job_1.r2.0", 2, &state).unwrap();
     let before = contents(&state).unwrap();
     let refused = |what: &str| {
-        let read = taken(&dirs, "job_1.r2.0", 2).and_then(|state| contents(&state));
+        let read = restored(&dirs, "job_1.r2.0", 2).and_then(|state| contents(&state));
         match read {
-            Ok(same) => assert!(same == before, "{what}: other contents"),
+            Ok(same) => assert!(same == before, "{what}: different contents"),
             Err(TaskError::CheckpointCorrupt(_) | TaskError::Damaged { .. }) => return true,
             Err(error) => panic!("{what}: {error}"),
         }
@@ -218,7 +220,7 @@ fn a_damaged_checkpoint_is_refused_or_the_same() {
     for name in ["state", "memory", "run-2"] {
         let path = dirs[0].join(name);
         let whole = fs::read(&path).unwrap();
-        // Not in place: it may be another's file too.
+        // Replace the file: it may be a hard link to a file of another checkpoint.
         fs::remove_file(&path).unwrap();
         let mut refusals = 0;
         for at in 0..whole.len() {
@@ -271,7 +273,7 @@ fn full_disk_is_skipped_and_named_if_it_is_the_last() {
     for name in ["memory", "state"] {
         fill(name);
         save(&dirs, "job_1.r2.0", 2, &state).unwrap();
-        let again = taken(&dirs, "job_1.r2.0", 2).unwrap();
+        let again = restored(&dirs, "job_1.r2.0", 2).unwrap();
         assert_eq!(contents(&again).unwrap(), contents(&state).unwrap(), "{name}");
         for dir in &dirs {
             fs::remove_dir_all(dir).unwrap();
@@ -279,11 +281,11 @@ fn full_disk_is_skipped_and_named_if_it_is_the_last() {
         fill(name);
         let error = save(&dirs[..1], "job_1.r2.0", 2, &state).unwrap_err();
         assert!(crate::engine::disk_failed(&error) && error.to_string().contains("full"), "{error}");
-        assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "nothing is left of it but its folder");
+        assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "only the folder is left");
     }
 }
 
-/// What nobody would read back is not checkpointed: whoever carries it continues.
+/// A state that is too large to be read again is not saved; the reduce continues.
 #[test]
 fn oversized_state_is_not_saved() {
     let dir = tempfile::tempdir().unwrap();
@@ -291,12 +293,12 @@ fn oversized_state_is_not_saved() {
     let long = ReduceState { reducer: vec![7; super::BYTES_MAX as usize], ..state(dir.path()) };
     let error = save(&dirs, "job_1.r2.0", 2, &long).unwrap_err();
     assert!(matches!(&error, TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge));
-    assert!(error.to_string().contains("its reducer's; at most 1048576"), "{error}");
+    assert!(error.to_string().contains("the state of the reducer; at most 1048576"), "{error}");
     assert_eq!(
         crate::engine::reduce::refusal(&error),
         Some(crate::engine::PreemptRefusal::ReducerNotSavable)
     );
-    assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "nothing is left of it");
+    assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "no file is left");
     let fits = ReduceState { reducer: vec![7; super::BYTES_MAX as usize / 2], ..state(dir.path()) };
     save(&dirs, "job_1.r2.0", 2, &fits).unwrap();
     assert_eq!(read(&dirs).unwrap().reducer, fits.reducer);

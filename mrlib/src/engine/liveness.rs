@@ -1,55 +1,57 @@
-//! Signs of life: how a task that only sorts, merges or waits is told from one whose program hangs.
+//! Signs of life, which distinguish a task that sorts, merges or waits from one whose program
+//! hangs.
 //!
-//! The engine beats where work of its own continues, and with every pair that a program puts out; nothing beats while a
-//! program keeps a record to itself. Whoever watches looks for a change, not for a rate.
+//! The engine marks a task as alive during its own work and with every pair that the program emits.
+//! It does not while the program processes a record. The watchdog looks for any change of the
+//! count, not for a rate.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-/// A task's signs of life. Clones are the same pulse.
+/// The signs of life of a task. All clones share the same counts.
 #[derive(Debug, Clone, Default)]
 pub struct Liveness(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
     beats: AtomicU64,
-    /// Pairs put out. Written by one thread, so a plain store does.
+    /// Pairs emitted. Only one thread writes it, so a plain store is enough.
     emitted: AtomicU64,
-    /// One more than the offset of the record at hand; 0: none is.
+    /// The offset of the current record plus 1; 0 if there is none.
     record: AtomicU64,
 }
 
 impl Liveness {
-    /// Work goes on.
+    /// Counts one sign of life.
     pub fn mark_alive(&self) {
         self.0.beats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many pairs have been put out in all.
+    /// Sets the total number of pairs emitted.
     #[inline]
     pub(crate) fn emitted(&self, pairs: u64) {
         self.0.emitted.store(pairs, Ordering::Relaxed);
     }
 
-    /// All signs so far; it only grows.
+    /// All signs of life so far. The count only grows.
     pub fn count(&self) -> u64 {
         self.0.beats.load(Ordering::Relaxed) + self.0.emitted.load(Ordering::Relaxed)
     }
 
-    /// The mapper has been given the record at this offset.
+    /// Called before the mapper gets the record at this offset.
     #[inline]
     pub(crate) fn at_record(&self, offset: u64) {
         self.0.record.store(offset.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The mapper has been given back.
-    pub(crate) fn past_records(&self) {
+    /// Called when the mapper has processed its last record.
+    pub(crate) fn clear_record(&self) {
         self.0.record.store(0, Ordering::Relaxed);
     }
 
-    /// The offset of the record that a mapper has at hand.
+    /// The offset of the record that the mapper is processing.
     pub fn record(&self) -> Option<u64> {
         self.0.record.load(Ordering::Relaxed).checked_sub(1)
     }

@@ -1,4 +1,5 @@
-//! Runs a map: records, the mapper, and its output sorted or, without reduces, written as it is.
+//! Runs a map: reads records, calls the mapper, and sorts its output or, without reduces, writes it
+//! directly.
 
 use super::{
     Liveness, Meter, OutputSink, PreemptRefusal, PreemptRequest, Progress, Settings, TaskControl, TaskIo,
@@ -20,36 +21,36 @@ use crate::{
 };
 use std::{ops::Range, path::PathBuf};
 
-/// From the word that it is to end until its output was there, over all splits.
+/// Milliseconds from the request to split until the output was complete, over all splits.
 const SPLIT_COUNTER: &str = "SPLIT_MILLISECONDS";
-/// Records skipped where they are that are named by their line.
+/// Number of skipped records whose error shows the line number.
 const LINES_NAMED_MAX: u64 = 10;
 
 /// A map to run.
 #[derive(Debug, Clone)]
 pub struct MapTask {
-    /// The file that is read.
+    /// The input file.
     pub source: String,
-    /// Its records that start in `start..end`.
+    /// The map reads the records that start in `start..end`.
     pub start: u64,
     /// See `start`.
     pub end: u64,
-    /// The whole file, whatever `end` says (gzip, whole-file records).
+    /// Read the whole file whatever `end` is (gzip, format for whole files).
     pub whole: bool,
-    /// The file as it was when the job was submitted, if that is known.
+    /// The identity of the file at submission, if known.
     pub pin: Option<Pin>,
-    /// How many reduces there are; 0: map only.
+    /// Number of reduces; 0 for a map-only job.
     pub reduces: u32,
-    /// Where the map output goes (the index beside it); not used by a map-only job.
+    /// The path of the map output; the index is next to it. Not used by a map-only job.
     pub map_output: PathBuf,
-    /// Where else it may go if the disk is full: best first.
+    /// Alternative paths if the disk is full, best first.
     pub other_outputs: Vec<PathBuf>,
-    /// The job's settings.
+    /// The settings of the job.
     pub conf: Conf,
 }
 
-/// Runs it to the end of its range, or to where it is cut short. With `skip.bad.records` it starts over without a record
-/// that its mapper panics or crashes at.
+/// Runs a map to the end of its range, or to the record at which it is split. With
+/// `skip.bad.records` it starts again without a record that makes its mapper panic or crash.
 pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOutcome, TaskError> {
     let settings = Settings::new(job, &task.conf)?;
     let mut skipping = Skipping::new(settings.skip_records);
@@ -65,7 +66,7 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
                 io.stop().check()?;
                 let found = skip::find_crash(job, task, &settings, &skipping, failed.records_read, io)?;
                 let Some((offset, reason)) = found else {
-                    let why = format!("{why}\n(no single record makes it fail: none was skipped)");
+                    let why = format!("{why}\n(no single record causes the failure, so none was skipped)");
                     return Err(TaskError::Crashed { program, why });
                 };
                 TaskError::Record { source_path: task.source.clone(), offset, line: None, why: reason }
@@ -85,10 +86,10 @@ fn too_many(max: u64, last: &TaskError) -> TaskError {
     TaskError::Program(format!("more bad records than skip.bad.records = {max} allows; the last: {last}"))
 }
 
-/// A run of a map that has failed.
+/// A failed execution of a map.
 struct Failed {
     error: TaskError,
-    /// Records that its mapper was given.
+    /// Records that the mapper got.
     records_read: u64,
     panicked: bool,
 }
@@ -136,7 +137,7 @@ fn run_once(
         Ok(Ok(())) => {}
         Ok(Err(error)) => return Err(Failed { error, records_read, panicked: false }),
         Err(why) => {
-            // A combiner or partitioner that panics is not the fault of the record at hand.
+            // A panic in the combiner or partitioner is not the fault of the current record.
             let error = match reading.liveness.record().filter(|_| !output.emitting) {
                 Some(offset) => {
                     TaskError::Record { source_path: task.source.clone(), offset, line: None, why }
@@ -146,11 +147,11 @@ fn run_once(
             return Err(Failed { error, records_read, panicked: true });
         }
     }
-    Ok(conclude(reading, &*records, output, &range, io)?)
+    Ok(finish(reading, &*records, output, &range, io)?)
 }
 
-/// What a map that has read its range, or as much of it as it was to, has to show.
-fn conclude(
+/// The outcome of a map that has read its range, or was split.
+fn finish(
     reading: MapRun<'_>,
     records: &dyn RecordSource,
     output: MapOutput,
@@ -158,7 +159,7 @@ fn conclude(
     io: &mut dyn TaskIo,
 ) -> Result<TaskOutcome, TaskError> {
     let mut context = reading.context;
-    // A compressed file has been read as a whole, or not to its end for a good reason.
+    // A compressed file was read completely.
     let position = if reading.gzip { range.end } else { records.position().max(range.start) };
     let mut outcome = output.finish(reading.task, &mut context, io)?;
     for (name, value) in [
@@ -177,7 +178,7 @@ fn conclude(
     Ok(outcome)
 }
 
-/// The loop over records, and what it counts.
+/// The loop over records, with its counts.
 struct MapRun<'a> {
     context: Context,
     meter: Meter,
@@ -189,10 +190,10 @@ struct MapRun<'a> {
     start: u64,
     span: u64,
     gzip: bool,
-    /// Whether it may end before the end of its range.
+    /// Whether the map may end before the end of its range.
     preemptible: bool,
     records: u64,
-    /// Records that the mapper was given: all that are not left out.
+    /// Records that the mapper got, without skipped ones.
     records_read: u64,
     skipped: u64,
 }
@@ -211,7 +212,7 @@ impl MapRun<'_> {
             let more = records.pump(&mut |record| {
                 if self.skipping.has(record.offset) {
                     if self.skipped >= self.skipping.max {
-                        let why = "the mapper panicked or crashed at it".into();
+                        let why = "the mapper panicked or crashed at this record".into();
                         return Err(too_many(self.skipping.max, &self.record_error(record.offset, why)));
                     }
                     self.skipped += 1;
@@ -249,18 +250,18 @@ impl MapRun<'_> {
             if !more {
                 break;
             }
-            // A long line, or a file with few records, may bring none for a while.
+            // A long line, or a file with few records, may give no record for a while.
             self.stop.check()?;
             self.liveness.mark_alive();
             if self.gzip {
                 read = records.consumed();
             }
         }
-        self.liveness.past_records();
+        self.liveness.clear_record();
         self.meter.wait(if short { read } else { self.span }, &self.stop)
     }
 
-    /// A record that the mapper returned an error for.
+    /// Handles a record for which the mapper returned an error.
     #[cold]
     fn bad_record(
         &mut self,
@@ -276,14 +277,14 @@ impl MapRun<'_> {
         if self.skipping.max == 0 {
             return Err(error);
         }
-        // Counting lines takes a while, so only the first are named by theirs.
+        // Counting lines takes time, so only the first errors show the line number.
         let few = self.skipped < LINES_NAMED_MAX || self.skipped >= self.skipping.max;
         let error = if few { skip::with_line(error, self.task, self.settings, io) } else { error };
         if self.skipped >= self.skipping.max {
             return Err(too_many(self.skipping.max, &error));
         }
         self.skipped += 1;
-        skip::name_skipped(self.skipped, self.skipping.max, &error);
+        skip::log_skipped(self.skipped, self.skipping.max, &error);
         Ok(())
     }
 
@@ -294,7 +295,7 @@ impl MapRun<'_> {
     #[cold]
     fn report(&mut self, read: u64, output: &MapOutput, io: &mut dyn TaskIo) {
         if !self.preemptible && self.stop.requested_at().is_some() {
-            eprintln!("split refused: its input may not be divided");
+            eprintln!("split refused: the mapper is not divisible, or the input is compressed");
             self.stop.refuse(PreemptRefusal::MapperNotDivisible);
         }
         io.progress(&Progress {
@@ -307,10 +308,11 @@ impl MapRun<'_> {
     }
 }
 
-/// Where a mapper's pairs go.
+/// Receives the pairs of the mapper.
 struct MapOutput {
     kind: MapOutputKind,
-    /// A pair is being taken, or could not be: the combiner, the partitioner or the disk failed, and not the mapper.
+    /// Set while a pair is accepted, and stays set if that fails. Then the combiner, the
+    /// partitioner or the disk is at fault, not the mapper.
     emitting: bool,
 }
 
@@ -373,8 +375,7 @@ fn partitioning(
         return Ok(Partitioning::Hash);
     }
     let Some(path) = &settings.total_order_splits else {
-        let text =
-            "total.order.splits is not set: a job that is sorted as a whole needs its file of split keys";
+        let text = "total.order.splits is not set: a job with total order needs a file of split keys";
         return Err(TaskError::Program(text.into()));
     };
     let mut source = io.open_input(path)?;
@@ -389,7 +390,10 @@ fn partitioning(
     let ranges = RangePartitioner::decode(&bytes, job.order)?;
     if ranges.partitions() != task.reduces {
         let splits = daemon::count(ranges.partitions().into(), "reduce");
-        let text = format!("{path} splits keys for {splits}, the job has {}", task.reduces);
+        let text = format!(
+            "total.order.splits: {path} has split keys for {splits}, but the job has {}",
+            task.reduces
+        );
         return Err(TaskError::Program(text));
     }
     Ok(Partitioning::Ranges(ranges))

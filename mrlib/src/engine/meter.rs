@@ -1,35 +1,36 @@
-//! A task's clock: when to tell progress, and how long to wait if the task is paced.
+//! The clock of a task: decides when to report progress, and delays a paced task.
 
 use super::{Liveness, PreemptRequest, TaskControl};
 use crate::error::TaskError;
 use std::time::{Duration, Instant};
 
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
-/// The clock is read about this often: seldom enough to cost nothing, often enough for slow records.
+/// Time between two reads of the clock: rare enough to be cheap, often enough for slow records.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 const RECORDS_MAX: u32 = 4096;
-/// And this often by a task that is paced: it waits there, and between two looks it runs ahead.
+/// The same for a paced task, which waits at each read of the clock and runs ahead in between.
 const CHECK_INTERVAL_PACED: Duration = Duration::from_millis(50);
-/// A task that waits beats this often.
+/// Interval at which a waiting task marks itself as alive.
 const ALIVE_EVERY: Duration = Duration::from_millis(500);
 
-/// To be asked at each record.
+/// Decides at each record whether to wait and whether to report progress.
 #[derive(Debug)]
 pub struct Meter {
     started: Instant,
     checked_at: Instant,
     reported_at: Instant,
-    /// Records between two looks at the clock, and how many are left.
+    /// Records between two reads of the clock, and how many of them are left.
     records: u32,
     left: u32,
     pace: Option<u64>,
-    /// Whether a wish ends a wait, or only a kill.
+    /// Whether a preemption request ends a wait, or only a kill.
     preemptible: bool,
     liveness: Liveness,
 }
 
 impl Meter {
-    /// Starts now; `pace` in bytes a second. One that heeds wishes waits no longer when there is one.
+    /// Starts now. `pace` is in bytes per second. If `preemptible`, a preemption request ends a
+    /// wait.
     pub fn new(pace: Option<u64>, preemptible: bool, liveness: Liveness) -> Self {
         let now = Instant::now();
         Self {
@@ -44,8 +45,8 @@ impl Meter {
         }
     }
 
-    /// At a record, of which `bytes` of the input have been read: waits if the task is ahead of its pace. True if it
-    /// is time to tell progress.
+    /// Called at a record after `bytes` of the input were read. Waits if the task is ahead of its
+    /// pace. Returns true if it is time to report progress.
     #[inline]
     pub fn tick(&mut self, bytes: u64, stop: &TaskControl) -> Result<bool, TaskError> {
         self.left -= 1;
@@ -58,7 +59,7 @@ impl Meter {
         self.records =
             if taken < every { (self.records * 2).min(RECORDS_MAX) } else { self.records / 2 }.max(1);
         self.left = self.records;
-        // The wait counts as time that the next records take: at this pace they do.
+        // The wait counts as time for the next records, because at this pace they take that long.
         self.checked_at = Instant::now();
         self.wait(bytes, stop)?;
         let now = Instant::now();
@@ -69,7 +70,7 @@ impl Meter {
         Ok(report)
     }
 
-    /// Waits until `bytes` are due.
+    /// Waits until the pace allows `bytes`.
     pub fn wait(&mut self, bytes: u64, stop: &TaskControl) -> Result<(), TaskError> {
         let Some(pace) = self.pace else { return Ok(()) };
         let due = Duration::from_secs_f64(bytes as f64 / pace as f64);

@@ -1,5 +1,6 @@
-//! Runs tasks. What a task needs from whoever runs it (a task process, or local mode) is [`TaskIo`].
+//! Runs tasks. [`TaskIo`] is what a task needs from its environment: a task process or local mode.
 
+mod control;
 mod liveness;
 mod map;
 mod meter;
@@ -8,11 +9,11 @@ mod sample;
 mod scratch;
 mod settings;
 mod skip;
-mod stop;
 
 #[cfg(test)]
 mod tests;
 
+pub use control::{PreemptRefusal, PreemptRequest, TaskControl};
 pub use liveness::Liveness;
 pub use map::{MapTask, run_map};
 pub use meter::Meter;
@@ -23,7 +24,6 @@ pub(crate) use scratch::disk_failed;
 pub use scratch::{Scratch, ScratchFile};
 pub use settings::Settings;
 pub(crate) use settings::{output_replication, record_bytes_max};
-pub use stop::{PreemptRefusal, PreemptRequest, TaskControl};
 
 use crate::{
     error::TaskError,
@@ -33,86 +33,87 @@ use crate::{
 use security::Connector;
 use std::collections::BTreeMap;
 
-/// How far a task is, told about five times a second.
+/// The progress of a task, reported about five times per second.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Progress {
     /// From 0 to 1.
     pub done: f64,
-    /// map, sort, shuffle, merge, reduce.
+    /// The stage: map, sort, shuffle, merge or reduce.
     pub stage: &'static str,
-    /// Read so far.
+    /// Bytes read so far.
     pub bytes_in: u64,
-    /// Put out so far.
+    /// Bytes emitted so far.
     pub bytes_out: u64,
-    /// The task's own words, if they have changed.
+    /// The status line of the program, if it has changed.
     pub status: Option<String>,
 }
 
-/// Where a reduce, or a map of a map-only job, writes: formats pairs and keeps them in pieces.
+/// Writes the output of a reduce, or of a map in a map-only job, to pieces.
 pub trait OutputSink {
-    /// One pair.
+    /// Writes one pair.
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError>;
 
-    /// Bytes written so far, those of pieces before not counted.
+    /// Bytes written so far, without pieces of earlier attempts.
     fn bytes(&self) -> u64;
 
-    /// Closes the last piece; the paths of all, in order.
+    /// Closes the last piece. Returns the paths of all pieces, in order.
     fn finish(self: Box<Self>) -> Result<Vec<String>, TaskError>;
 }
 
-/// What a task needs from whoever runs it.
+/// The environment of a task.
 pub trait TaskIo {
-    /// Tells how far the task is, and is a sign of life. Must not block.
+    /// Reports progress, which is also a sign of life. Must not block.
     fn progress(&mut self, progress: &Progress);
 
-    /// Where other signs of life go: always the same pulse.
+    /// The counters for other signs of life; always the same ones.
     fn liveness(&self) -> Liveness;
 
-    /// Checked at every record.
+    /// The control that is checked at every record.
     fn stop(&self) -> TaskControl;
 
-    /// For spills and merged runs: always the same, so that no two files get one name.
+    /// The folders for spills and merged runs. Always the same value, so that file names are
+    /// unique.
     fn scratch(&self) -> Scratch;
 
-    /// For the sort buffer and merges.
+    /// Memory for the sort buffer and for merges.
     fn memory_bytes(&self) -> u64;
 
     /// Opens an input file.
     fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError>;
 
-    /// Opens the file of a map's split; an error if it is not the one that was pinned.
+    /// Opens the input file of a map. Fails if it is not the pinned file.
     fn open_split(&mut self, path: &str, _pin: Option<Pin>) -> Result<Box<dyn ByteSource>, TaskError> {
         self.open_input(path)
     }
 
-    /// Opens this task's output (reduces, and maps of map-only jobs), to continue behind the pieces that an attempt before
-    /// it has closed.
+    /// Opens the output of this task, for reduces and maps of map-only jobs. `behind` has the
+    /// pieces of earlier attempts.
     fn open_output(
         &mut self,
         format: OutputFormat,
         behind: Vec<String>,
     ) -> Result<Box<dyn OutputSink>, TaskError>;
 
-    /// What turns connections to shuffle servers into streams.
+    /// Makes streams of the connections to shuffle servers, with TLS if configured.
     fn connector(&self) -> Connector {
         Connector::default()
     }
 
-    /// CPU time that the task has taken; 0 where nobody counts it.
+    /// CPU time of the task; 0 if it is not measured.
     fn cpu_milliseconds(&self) -> u64 {
         0
     }
 }
 
-/// A task's good end.
+/// The result of a successful task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskOutcome {
-    /// All that are not zero.
+    /// All counters that are not zero.
     pub counters: BTreeMap<String, u64>,
-    /// Output files, in order.
+    /// Paths of the output files, in order.
     pub pieces: Vec<String>,
-    /// Output bytes: of the map output file, or of the pieces.
+    /// Bytes of output: of the map output file, or of the pieces.
     pub bytes_out: u64,
-    /// Where a map's input ended: the end of its range, or the place where it was asked to stop short.
+    /// Where the input of a map ended: the end of its range, or where it was split.
     pub position: u64,
 }

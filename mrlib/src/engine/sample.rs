@@ -1,4 +1,4 @@
-//! Samples a job's keys, for ranges of about the same size.
+//! Samples the keys of a job, to divide them into ranges of similar size.
 
 use super::Settings;
 use crate::{
@@ -10,16 +10,17 @@ use crate::{
     job::Job,
 };
 
-/// Read at each place.
-const PLACE_BYTES: u64 = 64 << 10;
-/// Places that are looked at.
-const PLACES: u64 = 64;
+/// Bytes read at each sampled position.
+const SAMPLE_BYTES: u64 = 64 << 10;
+/// Number of sampled positions.
+const SAMPLES: u64 = 64;
 
 /// Opens an input file by its path.
 pub type OpenInput<'a> = dyn FnMut(&str) -> Result<Box<dyn ByteSource>, TaskError> + 'a;
 
-/// Keys that the job's mapper puts out for records at places spread evenly over its input `files` (path and length),
-/// about `keys` of them. `open` opens an input file. Goes with [`crate::partition::encode_splits`].
+/// Samples about `keys` keys that the mapper emits for records at positions spread evenly over the
+/// input `files` (path and length). `open` opens an input file. Pass the result to
+/// [`crate::partition::encode_splits`].
 pub fn sample_keys(
     job: &Job,
     conf: &Conf,
@@ -29,7 +30,7 @@ pub fn sample_keys(
 ) -> Result<Vec<Vec<u8>>, TaskError> {
     let settings = Settings::new(job, conf)?;
     let total: u64 = files.iter().map(|file| file.1).sum();
-    let places = PLACES.min(total.div_ceil(PLACE_BYTES));
+    let places = SAMPLES.min(total.div_ceil(SAMPLE_BYTES));
     let mut sample = Sample { keys: Vec::new(), until: 0 };
     let mut context = Context::default();
     for place in 0..places {
@@ -41,12 +42,12 @@ pub fn sample_keys(
         }) else {
             break;
         };
-        // A compressed file begins where it begins.
+        // A compressed file can only be read from its start.
         let coding = settings.codec.by_name(path).map_err(|error| TaskError::Fatal(error.to_string()))?;
         let start = if coding == Coding::Gzip { 0 } else { at };
         let spec = SplitSpec {
             path: path.clone(),
-            range: start..length.min(&(start + PLACE_BYTES)).to_owned(),
+            range: start..length.min(&(start + SAMPLE_BYTES)).to_owned(),
             format: settings.input,
             record_bytes_max: settings.record_bytes_max,
             codec: settings.codec,
@@ -72,7 +73,7 @@ pub fn sample_keys(
 
 struct Sample {
     keys: Vec<Vec<u8>>,
-    /// So many keys after the current place.
+    /// The number of keys after which the current position is done.
     until: usize,
 }
 

@@ -1,7 +1,7 @@
-//! Scratch files: spread over the folders given, removed when they are no longer needed.
+//! Scratch files, spread over several folders and removed when they are no longer used.
 //!
-//! A folder that is full is passed over: the file is written anew in another. Only when all have failed is it the
-//! task's error.
+//! If a folder is full, the file is written again in another. The task fails only if all folders
+//! fail.
 
 use crate::error::TaskError;
 use std::{
@@ -25,7 +25,7 @@ struct Inner {
     count: AtomicUsize,
 }
 
-/// A scratch file; removed with its last clone.
+/// A scratch file, removed when its last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct ScratchFile(Arc<Owned>);
 
@@ -33,7 +33,7 @@ pub struct ScratchFile(Arc<Owned>);
 struct Owned(PathBuf);
 
 impl ScratchFile {
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.0.0
     }
@@ -41,19 +41,20 @@ impl ScratchFile {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // Best effort: the tracker clears the whole folder in the end.
+        // Errors are ignored, because the tracker deletes the folder later.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 impl Scratch {
-    /// Over these folders, of which there must be one. They belong to this task alone.
+    /// Uses these folders, of which there must be at least one. They belong to this task alone.
     pub fn new(dirs: Vec<PathBuf>) -> Self {
         assert!(!dirs.is_empty(), "a task has at least one scratch folder");
         Self { inner: Arc::new(Inner { dirs, count: AtomicUsize::new(0) }) }
     }
 
-    /// Has `write` make a file at the path it is given; it may be called again with another if a disk is full.
+    /// Calls `write` with a path to create a file. If a disk is full, `write` is called again with
+    /// another path.
     pub fn create<T>(
         &self,
         name: &str,
@@ -71,11 +72,11 @@ impl Scratch {
                 Err(error) => return Err(error),
             }
         }
-        Err(last.expect("there is a folder, and it failed"))
+        Err(last.expect("there is at least one folder"))
     }
 }
 
-/// Whether it is a disk that is full or broken: another may do.
+/// Whether a disk is full or read-only, so that another disk may work.
 pub(crate) fn disk_failed(error: &TaskError) -> bool {
     let TaskError::Io { source, .. } = error else { return false };
     matches!(

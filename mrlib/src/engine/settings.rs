@@ -1,4 +1,4 @@
-//! The settings of a job that the engine knows.
+//! The settings of a job that the engine reads.
 
 use crate::{
     conf::Conf,
@@ -9,37 +9,38 @@ use crate::{
 };
 use daemon::Bytes;
 
-/// Read once, when a task starts; nonsense is an error that names the setting.
+/// Parsed once when a task starts. Errors name the setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `map.output.compress`: lz4 where it pays.
+    /// `map.output.compress`: compress blocks with lz4 if that makes them smaller.
     pub compress: bool,
-    /// `sort.memory`: for the sort buffer or merges, instead of what the task is given.
+    /// `sort.memory`: memory for sorting and merging, instead of the memory of the task.
     pub sort_memory: Option<u64>,
-    /// `merge.factor`: runs merged at a time.
+    /// `merge.factor`: maximum number of runs in one merge.
     pub merge_factor: usize,
-    /// `fetch.parallel`: fetches at a time.
+    /// `fetch.parallel`: number of parallel fetches.
     pub fetch_parallel: usize,
-    /// `pace.map`: bytes a second.
+    /// `pace.map`: bytes per second.
     pub pace_map: Option<u64>,
-    /// `pace.reduce`: bytes a second.
+    /// `pace.reduce`: bytes per second.
     pub pace_reduce: Option<u64>,
     /// `record.bytes.max`.
     pub record_bytes_max: u64,
-    /// `skip.bad.records`: how many a task may skip because they cannot be read or make the mapper fail.
+    /// `skip.bad.records`: how many records a task may skip because they cannot be read or make the
+    /// mapper fail.
     pub skip_records: u64,
     /// `input.codec`.
     pub codec: Codec,
-    /// `input.format`, else the job's.
+    /// `input.format`, or the format of the job.
     pub input: InputFormat,
-    /// `total.order.splits`: the file of split keys of a job that is sorted as a whole.
+    /// `total.order.splits`: the file of split keys of a job with total order.
     pub total_order_splits: Option<String>,
-    /// `output.replication`: replicas of what the job writes, if it says so.
+    /// `output.replication`: number of replicas of the output, if set.
     pub output_replication: Option<u32>,
 }
 
 impl Settings {
-    /// From a job's settings.
+    /// Parses the settings of a job.
     pub fn new(job: &Job, conf: &Conf) -> Result<Self, TaskError> {
         settings::check_engine(conf.iter())?;
         let given = |key: &str| -> Result<Option<u64>, String> {
@@ -69,7 +70,7 @@ pub(crate) fn output_replication(conf: &Conf) -> Result<Option<u32>, String> {
     conf.get(KEY).map(|_| conf.parse(KEY, 1)).transpose()
 }
 
-/// `record.bytes.max`: no record of a job is longer.
+/// `record.bytes.max`: the maximum length of a record.
 pub(crate) fn record_bytes_max(conf: &Conf) -> Result<u64, String> {
     Ok(conf.parse("record.bytes.max", Bytes(256 << 20))?.0.max(1))
 }

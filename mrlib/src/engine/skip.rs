@@ -1,12 +1,13 @@
-//! Skip mode: a map goes on without the records that its mapper cannot process.
+//! Skip mode: a map continues without the records that its mapper cannot process.
 //!
-//! A record that cannot be read, or that the mapper returns an error for, is skipped where it is. After a panic the map
-//! starts over with a new mapper, without that record. A streaming program that ends with a failure does not say at which
-//! record: the range is bisected by giving parts of it to new processes, whose output is dropped. All of this happens
-//! within one attempt and uses up no attempts of the task; `skip.bad.records` bounds the records a task may skip.
+//! A record that cannot be read, or for which the mapper returns an error, is skipped at once.
+//! After a panic the map starts again with a new mapper, without that record. If a streaming
+//! program crashes, the record is unknown: the range is bisected by running parts of it in new
+//! processes, whose output is discarded. All of this happens within one attempt and does not use up
+//! attempts of the task. `skip.bad.records` limits the number of skipped records of a task.
 //!
-//! Deliberately absent: mappers that take the whole task process with them (abort, stack overflow, out of memory). Nobody
-//! is left to count.
+//! Deliberately absent: mappers that end the whole task process (abort, stack overflow, out of
+//! memory), because no process is left to count records.
 
 use super::{MapTask, Settings, TaskIo};
 use crate::{
@@ -22,16 +23,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Records given to the first part that is tried; the next are larger.
+/// Number of records in the first part that is tried. Later parts are larger.
 const FIRST_BATCH: u64 = 16;
 const GROWTH: u64 = 8;
-/// Lines are counted up to this place in a file, and for this long.
+/// Limits for counting lines: the offset in the file, and the time.
 const LINES_BYTES_MAX: u64 = 256 << 20;
 const LINES_TIME_MAX: Duration = Duration::from_secs(3);
-/// Skipped records that are named in a task's log.
+/// Number of skipped records that are listed in the log of a task.
 const NAMED_MAX: u64 = 1000;
 
-/// The records that a map leaves out, by the offset of their first byte.
+/// The records that a map skips, by the offset of their first byte.
 #[derive(Debug)]
 pub(super) struct Skipping {
     pub(super) max: u64,
@@ -43,31 +44,32 @@ impl Skipping {
         Self { max, records: BTreeSet::new() }
     }
 
-    /// Whether this record is left out.
+    /// Whether this record is skipped.
     #[inline]
     pub(super) fn has(&self, offset: u64) -> bool {
         !self.records.is_empty() && self.records.contains(&offset)
     }
 
-    /// Leaves out one more, because of `why`; false if that would be too many, or if it is left out already.
+    /// Adds a record to skip because of `why`. Returns false if the limit is reached or the record
+    /// is skipped already.
     pub(super) fn add(&mut self, offset: u64, why: &TaskError) -> bool {
-        let room = (self.records.len() as u64) < self.max;
-        if !room || !self.records.insert(offset) {
+        let below_max = (self.records.len() as u64) < self.max;
+        if !below_max || !self.records.insert(offset) {
             return false;
         }
-        name_skipped(self.records.len() as u64, self.max, why);
+        log_skipped(self.records.len() as u64, self.max, why);
         true
     }
 }
 
-/// Names a skipped record in the task's log.
-pub(super) fn name_skipped(number: u64, max: u64, why: &TaskError) {
+/// Lists a skipped record in the log of the task.
+pub(super) fn log_skipped(number: u64, max: u64, why: &TaskError) {
     if number <= NAMED_MAX {
         eprintln!("skipped bad record {number} of at most {max}: {why}");
     }
 }
 
-/// Opens the records of a map. `start` of the range is that of the task, however often it is read.
+/// Opens the records of a map. Returns the range that is read.
 pub(super) fn open_records(
     task: &MapTask,
     settings: &Settings,
@@ -76,7 +78,8 @@ pub(super) fn open_records(
     let mut source = io.open_split(&task.source, task.pin)?;
     let length = source.len();
     if task.start == 0 {
-        // Only the map that reads a file's start can tell what it is. If that map fails, so does the job.
+        // Only the map at the start of a file can recognise its format. Its failure is fatal for
+        // the job.
         let first = source.next()?;
         let first = &first[..first.len().min(MAGIC_BYTES)];
         let checked = settings.codec.check_start(&task.source, settings.input, first);
@@ -85,7 +88,7 @@ pub(super) fn open_records(
     }
     if !task.whole && length < task.end {
         return Err(TaskError::Fatal(format!(
-            "input {} is shorter than when the job was submitted: {length} bytes, of which {} were to be read",
+            "input {} is shorter than when the job was submitted: it has {length} bytes, but the map reads up to byte {}",
             task.source, task.end
         )));
     }
@@ -101,8 +104,9 @@ pub(super) fn open_records(
     Ok((input::open_split(spec, source)?, range))
 }
 
-/// The record that a streaming program ends at, of the first `records_read` that are not left out: its offset, and how the
-/// program ended. None if no single record makes it fail.
+/// Finds the record that makes a streaming program crash, among the first `records_read` that are
+/// not skipped. Returns its offset and how the program ended, or None if no single record causes
+/// the crash.
 pub(super) fn find_crash(
     job: &Job,
     task: &MapTask,
@@ -112,7 +116,7 @@ pub(super) fn find_crash(
     io: &mut dyn TaskIo,
 ) -> Result<Option<(u64, String)>, TaskError> {
     let mut crashes = |part: Range<u64>| probe(job, task, settings, skipping, part, io);
-    // The program may have read ahead, but hardly far: the last records are tried first.
+    // Programs read ahead only a little, so the last records are tried first.
     let (mut high, mut width) = (records_read, FIRST_BATCH);
     let mut low = loop {
         let low = high.saturating_sub(width);
@@ -135,8 +139,8 @@ pub(super) fn find_crash(
     crashes(low..high)
 }
 
-/// Gives a part of the records to a new mapper, and drops what it puts out. If its program crashes: the offset of the
-/// first of these records, and how it ended.
+/// Runs a new mapper with a part of the records and discards its output. If the program crashes,
+/// returns the offset of the first of these records and how the program ended.
 fn probe(
     job: &Job,
     task: &MapTask,
@@ -190,7 +194,7 @@ impl Emit for Dropped {
     }
 }
 
-/// Gives the line of a bad record instead of its offset, where the input has lines and counting them takes little.
+/// Adds the line number of a bad record if the input has lines and counting them is fast enough.
 pub(super) fn with_line(
     error: TaskError,
     task: &MapTask,
@@ -201,7 +205,7 @@ pub(super) fn with_line(
         TaskError::Record { source_path, offset, line: None, why }
             if matches!(settings.input, InputFormat::Lines | InputFormat::KeyValueLines) =>
         {
-            // Without its line the error is still the one to tell.
+            // If the lines cannot be counted, the error shows the offset.
             let line = line_of(task, settings, offset, io).ok().flatten();
             TaskError::Record { source_path, offset, line, why }
         }

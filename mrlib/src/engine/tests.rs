@@ -1,4 +1,4 @@
-//! Maps as a task process would run them, over files of this machine.
+//! Runs maps as a task process does, with local files.
 
 mod skip;
 
@@ -16,8 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a map asks for, here.
-struct Here {
+/// The environment of a map in these tests.
+struct TestIo {
     dir: tempfile::TempDir,
     stop: TaskControl,
     liveness: Liveness,
@@ -25,7 +25,7 @@ struct Here {
     written: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Here {
+impl TestIo {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("scratch")).unwrap();
@@ -44,7 +44,7 @@ impl Here {
         path.to_str().unwrap().to_owned()
     }
 
-    /// From `start` to `end`, or to the end of the file if that comes first.
+    /// A map over `start..end`, limited to the length of the file.
     fn task(&self, source: &str, start: u64, end: u64, reduces: u32) -> MapTask {
         let end = end.min(std::fs::metadata(source).unwrap().len());
         MapTask {
@@ -80,7 +80,7 @@ impl OutputSink for Sink {
     }
 }
 
-impl TaskIo for Here {
+impl TaskIo for TestIo {
     fn progress(&mut self, progress: &Progress) {
         self.progress_reports.push(progress.clone());
     }
@@ -110,7 +110,7 @@ impl TaskIo for Here {
     }
 }
 
-/// Counts words; `bad` is one it cannot stand. Cuts itself short after `records`.
+/// Counts words, and fails at `bad`. Requests a split after `cut` records.
 struct Words {
     cut: Option<(u32, TaskControl)>,
 }
@@ -128,7 +128,7 @@ impl Mapper for Words {
         context: &mut Context,
     ) -> Result<(), TaskError> {
         if line == b"bad" {
-            return Err("no word for it".into());
+            return Err("this word is bad".into());
         }
         let lines = context.counter("LINES");
         context.add(lines, 1);
@@ -199,7 +199,7 @@ fn model(text: &[u8], finishes: u64) -> BTreeMap<Vec<u8>, u64> {
 
 #[test]
 fn two_maps_count_words() {
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     let text = text(20_000);
     let source = here.file("text", &text);
     let middle = text.len() as u64 / 2;
@@ -226,7 +226,7 @@ fn two_maps_count_words() {
 
 #[test]
 fn map_only_output_is_written_directly() {
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     let source = here.file("text", b"a b\nc");
     let outcome = run_map(&words(None), &here.task(&source, 0, 5, 0), &mut here).unwrap();
     assert_eq!((outcome.pieces, outcome.bytes_out), (vec!["piece".to_owned()], 3 + 4 * 8));
@@ -238,7 +238,7 @@ fn map_only_output_is_written_directly() {
 fn split_map_and_remainder_cover_the_input() {
     let text = text(3000);
     for records in [1, 2, 1234, 2999, 3000] {
-        let mut here = Here::new();
+        let mut here = TestIo::new();
         let source = here.file("text", &text);
         let length = text.len() as u64;
         let first = here.task(&source, 0, length, 3);
@@ -257,20 +257,20 @@ fn split_map_and_remainder_cover_the_input() {
 
 #[test]
 fn input_that_has_become_shorter_is_an_error() {
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     let source = here.file("text", b"a b\nc");
     let mut task = here.task(&source, 0, 5, 1);
     task.end = 6;
     let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
     assert!(error.contains(&source) && error.contains("shorter than when the job was submitted"), "{error}");
-    // Of a file that is read as a whole nobody has said where it ends.
+    // With `whole`, the end of the range does not matter.
     task.whole = true;
     run_map(&words(None), &task, &mut here).unwrap();
 }
 
 #[test]
 fn compressed_input_that_cannot_be_decoded_fails_the_job() {
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     for (name, bytes) in
         [("a.bz2", &b"BZh91AY&SY..."[..]), ("b", b"\x28\xb5\x2f\xfd..."), ("c.gz", b"text\n")]
     {
@@ -299,7 +299,7 @@ fn too_many_counters_fail_with_a_message() {
             Ok(())
         }
     }
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     let lines: Vec<u8> = (0..20_000).flat_map(|n| format!("word{n}\n").into_bytes()).collect();
     let source = here.file("text", &lines);
     let job = Job::map(|_| Ok(Counting)).reduce(|_| Ok(Sum));
@@ -319,7 +319,7 @@ fn current_record_and_output_are_reported() {
         }
     }
     for reduces in [0, 1] {
-        let mut here = Here::new();
+        let mut here = TestIo::new();
         let source = here.file("text", b"one\ntwo\nthree\n");
         let (seen, liveness) = (Seen::default(), here.liveness.clone());
         let log = Arc::clone(&seen);
@@ -335,7 +335,7 @@ fn current_record_and_output_are_reported() {
 
 #[test]
 fn paced_map_is_throttled_and_reports_progress() {
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     let text = text(5000);
     let source = here.file("text", &text);
     let mut task = here.task(&source, 0, text.len() as u64, 1);
@@ -349,7 +349,7 @@ fn paced_map_is_throttled_and_reports_progress() {
             && progress_reports.stage == "map")
     );
     assert!(here.progress_reports.is_sorted_by_key(|progress_reports| progress_reports.bytes_in));
-    // Waiting does not make it deaf, and it is no hanging.
+    // A waiting map still sees requests, and is not taken for a hanging one.
     task.conf.set("pace.map", "1");
     let stop = here.stop.clone();
     here.liveness = Liveness::default();
@@ -366,11 +366,11 @@ fn paced_map_is_throttled_and_reports_progress() {
 
 #[test]
 fn a_total_order_by_sampling() {
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     let records: Vec<u8> =
         (0..20_000u64).flat_map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()).collect();
-    struct Same;
-    impl Mapper for Same {
+    struct Identity;
+    impl Mapper for Identity {
         fn map(
             &mut self,
             key: &[u8],
@@ -381,7 +381,7 @@ fn a_total_order_by_sampling() {
             out.emit(key, value)
         }
     }
-    let job = Job::map(|_| Ok(Same)).read(InputFormat::Fixed { record: 8, key: 4 }).totally_ordered();
+    let job = Job::map(|_| Ok(Identity)).read(InputFormat::Fixed { record: 8, key: 4 }).totally_ordered();
     let source = here.file("records", &records);
     let length = records.len() as u64;
     let mut task = here.task(&source, 0, length, 4);
@@ -409,8 +409,8 @@ fn a_total_order_by_sampling() {
 }
 
 #[test]
-fn a_sample_passes_over_bad_records_if_the_job_does() {
-    let mut here = Here::new();
+fn sample_skips_bad_records_if_the_job_does() {
+    let mut here = TestIo::new();
     let source = here.file("text", b"good\nbad\nfine\n");
     let mut conf = Conf::default();
     let mut sample = |conf: &Conf| {
@@ -469,7 +469,7 @@ fn invalid_settings_are_named() {
 
 #[test]
 fn compressed_input_is_recognised_by_its_first_bytes_in_the_map() {
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     let source = here.file("data", b"\x28\xb5\x2f\xfd is how Zstandard begins\n");
     let mut task = here.task(&source, 0, u64::MAX, 1);
     task.conf.set("skip.bad.records", "true");

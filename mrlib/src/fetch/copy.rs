@@ -1,4 +1,4 @@
-//! Copies a whole map output from another node.
+//! Copies a complete map output from another node.
 
 use super::RemoteCheckpoint;
 use crate::{
@@ -12,22 +12,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Copies all partitions of the output that `remote_checkpoint` leads to, verified, to the first of these paths whose disk takes it.
-/// Each is opened by what `token` gives for it. The index is beside it, and is written last.
+/// Copies and verifies all partitions of the output at `remote` to the first of these paths whose
+/// disk has enough space. `token` returns the token for each partition. The index is next to the
+/// output, and is written last.
 pub fn copy_output(
-    ship: &mut RemoteCheckpoint<'_>,
+    remote: &mut RemoteCheckpoint<'_>,
     partitions: u32,
     token: &dyn Fn(u32) -> Vec<u8>,
-    places: &[PathBuf],
+    paths: &[PathBuf],
 ) -> Result<(PathBuf, Index), TaskError> {
-    let mut last = TaskError::Program("there is no place for a copy of a map output".into());
-    for path in places {
-        match copy_to(ship, partitions, token, path) {
+    let mut last = TaskError::Program("there is no folder for the copy of a map output".into());
+    for path in paths {
+        match copy_to(remote, partitions, token, path) {
             Ok(index) => return Ok((path.clone(), index)),
             Err(error) => last = error,
         }
         for path in [&Index::path_of(path), path] {
-            // Without its index it is none, and is cleared away in the end.
+            // Without its index this is not a map output, and the tracker deletes it later.
             let _ = fs::remove_file(path);
         }
         if !disk_failed(&last) {
@@ -38,7 +39,7 @@ pub fn copy_output(
 }
 
 fn copy_to(
-    ship: &mut RemoteCheckpoint<'_>,
+    remote: &mut RemoteCheckpoint<'_>,
     partitions: u32,
     token: &dyn Fn(u32) -> Vec<u8>,
     path: &Path,
@@ -48,12 +49,12 @@ fn copy_to(
     let mut index = Index { extents: Vec::with_capacity(partitions as usize) };
     let mut offset = 0;
     for partition in 0..partitions {
-        ship.token = token(partition);
-        let coming = ship.any(partition, &mut |at, bytes| {
+        remote.token = token(partition);
+        let extent = remote.any(partition, &mut |at, bytes| {
             file.write_all_at(bytes, offset + at).map_err(failed("write"))
         })?;
-        index.extents.push(Extent { offset, ..coming });
-        offset += coming.stored;
+        index.extents.push(Extent { offset, ..extent });
+        offset += extent.stored;
     }
     index.write(path)?;
     Ok(index)

@@ -1,6 +1,7 @@
-//! The list of map events as it comes from the tracker, and a bell for whoever follows it.
+//! The list of map events from the tracker, and a condition variable for the thread that follows
+//! it.
 //!
-//! Entry `n` of the list is always the same, so news that overlap what is known are merged by number.
+//! Entry `n` of the list never changes, so overlapping messages are merged by number.
 
 use crate::error::TaskError;
 use proto::mr::{MapEvent, TaskMapEvents};
@@ -9,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// The live list of a job's map outputs.
+/// The growing list of map events of a job.
 #[derive(Debug, Default)]
 pub struct MapFeed {
     list: Mutex<List>,
@@ -23,7 +24,7 @@ struct List {
     wakeups: u64,
 }
 
-/// What came since the follower last looked.
+/// Events since the last call of [`MapFeed::wait`].
 #[derive(Debug, Default)]
 pub(super) struct NewEvents {
     pub(super) events: Vec<MapEvent>,
@@ -32,18 +33,18 @@ pub(super) struct NewEvents {
 }
 
 impl MapFeed {
-    /// A list of nothing yet, of a job with this many maps.
+    /// An empty list for a job with this many maps.
     pub fn new(maps: u32) -> Self {
         Self { list: Mutex::new(List { maps, ..List::default() }), changed: Condvar::new() }
     }
 
-    /// Takes news in. A gap is an error: entries between are not known and never will be.
+    /// Adds events. A gap is an error, because the missing events will never be sent.
     pub fn push(&self, new_events: TaskMapEvents) -> Result<(), TaskError> {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let known = list.events.len() as u64;
         if new_events.first > known {
             return Err(TaskError::Program(format!(
-                "the tracker sent map events from {} on, but only {known} are known: a bug of the tracker",
+                "the tracker sent map events from number {}, but only {known} are known: this is a bug of the tracker",
                 new_events.first
             )));
         }
@@ -55,18 +56,19 @@ impl MapFeed {
         Ok(())
     }
 
-    /// Wakes the follower although there is no news of maps.
+    /// Wakes the follower without new events.
     pub fn wake(&self) {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).wakeups += 1;
         self.changed.notify_all();
     }
 
-    /// What is after entry `seen`; waits until the condition variable has rung since `wakeups`, or for `patience`.
-    pub(super) fn wait(&self, seen: usize, wakeups: u64, patience: Duration) -> NewEvents {
+    /// The events after entry `seen`. Waits until there are some, until `wake` was called after
+    /// `wakeups`, or until the timeout.
+    pub(super) fn wait(&self, seen: usize, wakeups: u64, timeout: Duration) -> NewEvents {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let quiet = |list: &mut List| list.wakeups == wakeups && list.events.len() == seen;
         let (list, _) =
-            self.changed.wait_timeout_while(list, patience, quiet).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait_timeout_while(list, timeout, quiet).unwrap_or_else(PoisonError::into_inner);
         NewEvents { events: list.events[seen..].to_vec(), maps: list.maps, wakeups: list.wakeups }
     }
 }

@@ -1,4 +1,4 @@
-//! The threads that fetch. Each sits at one host at a time and asks for one output after the other there.
+//! The fetcher threads. Each uses one host at a time and fetches its outputs one after the other.
 
 use super::{
     FetchOptions, Fetched, MapFeed,
@@ -17,17 +17,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A fetcher without work looks again after this long, whatever the book says.
+/// An idle fetcher checks for work at least this often.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// What the fetchers of one reduce share.
+/// Shared by all fetchers of a reduce.
 pub(super) struct Fetchers<'a> {
     feed: &'a MapFeed,
     options: &'a FetchOptions,
     scratch: &'a Scratch,
     state: Mutex<FetchState>,
     changed: Condvar,
-    /// Of the budget, in use.
+    /// Bytes of the memory budget in use.
     memory_used: Arc<AtomicU64>,
     bytes: AtomicU64,
 }
@@ -36,12 +36,12 @@ struct FetchState {
     shuffle_state: ShuffleState<Output>,
     fetch_failed: Vec<FetchFailed>,
     error: Option<TaskError>,
-    over: bool,
-    /// One a fetcher, to hang up on when all is over.
+    ended: bool,
+    /// The socket of each fetcher, to be shut down at the end.
     sockets: Vec<Option<Stream>>,
 }
 
-/// How things stand.
+/// The progress of the shuffle.
 pub(super) struct Report {
     pub(super) fetched_count: u32,
     pub(super) bytes: u64,
@@ -54,7 +54,7 @@ impl<'a> Fetchers<'a> {
             shuffle_state: ShuffleState::new(options.pause),
             fetch_failed: Vec::new(),
             error: None,
-            over: false,
+            ended: false,
             sockets: (0..options.parallel).map(|_| None).collect(),
         };
         Self {
@@ -72,7 +72,7 @@ impl<'a> Fetchers<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes events of the list; says how things stand.
+    /// Adds map events. Returns the progress.
     pub(super) fn add_events(&self, events: Vec<MapEvent>, now: Instant) -> Result<Report, TaskError> {
         let mut state = self.state();
         if let Some(error) = state.error.take() {
@@ -80,7 +80,9 @@ impl<'a> Fetchers<'a> {
         }
         for event in events {
             if let Err(event) = state.shuffle_state.event(event, now) {
-                return Err(TaskError::Program(format!("{event:?} is no map event: a bug of the tracker")));
+                return Err(TaskError::Program(format!(
+                    "{event:?} is not a map event: this is a bug of the tracker"
+                )));
             }
         }
         self.changed.notify_all();
@@ -92,31 +94,32 @@ impl<'a> Fetchers<'a> {
         })
     }
 
-    /// All go home, those in mid-fetch too.
+    /// Ends all fetchers, including those that are waiting for data.
     pub(super) fn end(&self) {
         let mut state = self.state();
-        state.over = true;
+        state.ended = true;
         for socket in state.sockets.iter().flatten() {
-            // A socket that is closed already has nobody waiting on it.
+            // No thread waits on a socket that is closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
         self.changed.notify_all();
     }
 
-    /// Nothing more is begun; what is on its way may come in, for as long as `patience` lasts.
-    pub(super) fn finish_in_flight(&self, patience: Duration) {
-        let until = Instant::now() + patience;
+    /// Starts no more fetches, and waits up to `timeout` for those that are running.
+    pub(super) fn finish_in_flight(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         let mut state = self.state();
-        state.over = true;
+        state.ended = true;
         self.changed.notify_all();
         while state.shuffle_state.is_fetching()
-            && let Some(left) = until.checked_duration_since(Instant::now())
+            && let Some(left) = deadline.checked_duration_since(Instant::now())
         {
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// What was fetched before this began. What cannot be of this job is left out, and fetched anew.
+    /// Adds outputs that were fetched before. Those that do not belong to this job are ignored and
+    /// fetched again.
     pub(super) fn put(&self, before: Vec<Fetched>) {
         let mut state = self.state();
         for Fetched { attempt, root, start, run } in before {
@@ -128,7 +131,7 @@ impl<'a> Fetchers<'a> {
         }
     }
 
-    /// What has been fetched, in the order of the maps' places.
+    /// The fetched outputs, in the order of their maps in the input.
     pub(super) fn into_fetched(self) -> impl Iterator<Item = Fetched> {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         state.shuffle_state.into_arrivals().into_iter().map(
@@ -141,15 +144,15 @@ impl<'a> Fetchers<'a> {
         )
     }
 
-    /// A fetcher's life.
+    /// The loop of a fetcher.
     pub(super) fn run_worker(&self, worker: usize) {
         while let Some(first) = self.first_item() {
             let host = first.host.clone();
             let mut connection = None;
             let mut item = Some(first);
-            while let Some(at_hand) = item {
-                let fetched = self.fetch(&at_hand, &mut connection, worker);
-                item = self.record_result(&at_hand, fetched);
+            while let Some(current) = item {
+                let fetched = self.fetch(&current, &mut connection, worker);
+                item = self.record_result(&current, fetched);
             }
             let mut state = self.state();
             state.sockets[worker] = None;
@@ -158,11 +161,11 @@ impl<'a> Fetchers<'a> {
         }
     }
 
-    /// Waits for work at any host; None when all is over.
+    /// Waits for work at any host. None when the shuffle has ended.
     fn first_item(&self) -> Option<FetchItem> {
         let mut state = self.state();
         loop {
-            if state.over {
+            if state.ended {
                 return None;
             }
             let now = Instant::now();
@@ -192,13 +195,13 @@ impl<'a> Fetchers<'a> {
             opened: &|socket| {
                 let mut state = self.state();
                 state.sockets[worker] = Some(socket);
-                !state.over
+                !state.ended
             },
         };
         if item.local_path.is_empty() { worker.fetch(item, connection) } else { worker.fetch_local(item) }
     }
 
-    /// Enters what came of it; returns more work at the same host.
+    /// Records the result of a fetch. Returns more work at the same host.
     fn record_result(&self, item: &FetchItem, fetched: Result<Output, FetchError>) -> Option<FetchItem> {
         let mut state = self.state();
         let now = Instant::now();
@@ -206,9 +209,9 @@ impl<'a> Fetchers<'a> {
             Ok(output) => state.shuffle_state.arrived(item, output),
             Err(FetchError::Local(error)) => {
                 state.error.get_or_insert(error);
-                state.over = true;
+                state.ended = true;
             }
-            Err(_) if state.over => {}
+            Err(_) if state.ended => {}
             Err(FetchError::Remote { fault, why }) => {
                 if fault != FetchFault::Busy {
                     tracing::warn!(attempt = %item.attempt, host = %item.host, "cannot fetch: {why}");
@@ -217,7 +220,7 @@ impl<'a> Fetchers<'a> {
                 state.fetch_failed.extend(reported);
             }
         }
-        let more = if state.over { None } else { state.shuffle_state.next_fetch_at(&item.host, now) };
+        let more = if state.ended { None } else { state.shuffle_state.next_fetch_at(&item.host, now) };
         self.changed.notify_all();
         drop(state);
         self.feed.wake();

@@ -1,9 +1,10 @@
-//! The shuffle as a reduce sees it: follows the list of map outputs and fetches its partition of each.
+//! The shuffle of a reduce: follows the list of map events and fetches its partition of each map
+//! output.
 //!
-//! Small outputs stay in memory while the budget lasts; others go to scratch files, each byte once, or are read where
-//! they are if that is this node. Every partition is verified before it counts. Each stays by itself until all
-//! are here, so that a withdrawn one can be replaced. What cannot be fetched is tried again for as long as the
-//! JobTracker lets the reduce wait; a full disk here is this task's own error.
+//! Small outputs stay in memory within a budget. Larger ones are written to scratch files, or read
+//! in place if they are on this node. Every partition is verified before it counts. Outputs are not
+//! merged before all are fetched, so that a withdrawn one can be replaced. A failed fetch is
+//! repeated until the output is withdrawn. A full disk on this node is an error of the attempt.
 
 mod copy;
 mod feed;
@@ -33,34 +34,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the stop flag is looked at while nothing comes.
+/// Interval for checks of the task control while no events arrive.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// How long what is on its way may take to come in when a reduce is to be checkpointed.
+/// Time limit for running fetches when the reduce is to be paused.
 const IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What to fetch, and how.
+/// What a shuffle fetches, and its limits.
 #[derive(Debug, Clone)]
 pub struct FetchOptions {
-    /// This reduce's partition.
+    /// The partition of this reduce.
     pub partition: u32,
-    /// What shuffle servers know the job by.
+    /// The token of the job for shuffle servers.
     pub token: Vec<u8>,
-    /// Turns connections to them into streams.
+    /// Makes streams of connections, with TLS if configured.
     pub connector: Connector,
-    /// Connections at a time.
+    /// Number of connections at a time.
     pub parallel: usize,
-    /// Bytes kept in memory, at the most.
+    /// Maximum bytes of outputs in memory.
     pub memory: u64,
     /// The first pause after a failure.
     pub pause: Duration,
-    /// A connection silent for this long has failed.
+    /// A connection without data for this long has failed.
     pub idle_timeout: Duration,
-    /// Whether it leaves off when the task is to be checkpointed; otherwise it continues as if nothing had been said.
+    /// Whether a pause of the task ends the shuffle. Otherwise the shuffle continues.
     pub preemptible: bool,
 }
 
 impl FetchOptions {
-    /// With the usual times.
+    /// Options with default times.
     pub fn new(partition: u32, token: Vec<u8>, parallel: usize, memory: u64) -> Self {
         let (pause, idle_timeout) = (Duration::from_millis(500), Duration::from_secs(30));
         let connector = Connector::default();
@@ -77,50 +78,51 @@ impl FetchOptions {
     }
 }
 
-/// How far a shuffle is.
+/// The progress of a shuffle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FetchProgress {
-    /// Outputs that are here.
+    /// Outputs fetched.
     pub fetched_count: u32,
-    /// Outputs there are to be.
+    /// Number of maps of the job.
     pub maps: u32,
-    /// Bytes fetched, those for nothing included.
+    /// Bytes fetched, including failed fetches.
     pub bytes: u64,
 }
 
-/// What a shuffle tells while it continues.
+/// Receives events of a shuffle.
 pub trait FetchListener {
-    /// It has come further.
+    /// The shuffle has made progress.
     fn progress(&mut self, progress: FetchProgress);
-    /// This output could not be fetched.
+    /// An output could not be fetched.
     fn fetch_failed(&mut self, fetch_failed: FetchFailed);
-    /// It is at work, or waits for maps: called several times a second.
+    /// The shuffle fetches, or waits for maps. Called several times per second.
     fn mark_alive(&mut self);
 }
 
-/// One output that is here.
+/// A fetched output.
 #[derive(Debug)]
 pub struct Fetched {
-    /// Whose it is.
+    /// The attempt of the map.
     pub attempt: String,
-    /// The map's place ([`proto::mr::MapAvailable`]): its root.
+    /// The root of the map ([`proto::mr::MapAvailable`]).
     pub root: u32,
-    /// And where it begins in that.
+    /// Where the range of the map begins.
     pub start: u64,
-    /// This reduce's partition of it.
+    /// The partition of this reduce.
     pub run: Run,
 }
 
-/// What a shuffle came to.
+/// The result of a shuffle.
 #[derive(Debug)]
 pub struct Shuffled {
-    /// In the order of the maps' places: root, then start.
+    /// The outputs in the order of their maps in the input: by root, then start.
     pub outputs: Vec<Fetched>,
-    /// Whether they are all; if not, it was told to leave off.
+    /// Whether all outputs were fetched. If not, a pause was requested.
     pub all: bool,
 }
 
-/// Fetches this reduce's partition of every map, but for what was fetched `before` and has not been withdrawn since.
+/// Fetches this reduce's partition of every map output, except those in `before` that were not
+/// withdrawn.
 pub fn fetch_all(
     feed: &MapFeed,
     options: &FetchOptions,
@@ -148,7 +150,8 @@ pub fn fetch_all(
     Ok(Shuffled { outputs: fetchers.into_fetched().collect(), all })
 }
 
-/// Hands news to the fetchers until all maps are here; false if it is to leave off before.
+/// Passes events to the fetchers until all outputs are fetched. Returns false if a pause was
+/// requested before.
 fn follow(
     feed: &MapFeed,
     fetchers: &Fetchers<'_>,

@@ -1,5 +1,6 @@
-//! Ships the checkpoint of a paused reduce on another node: from the shuffle server there, by the same protocol as map
-//! output. The attempt is the reduce's, and the partition is the number of a part ([`crate::checkpoint`]).
+//! Copies the checkpoint of a paused reduce from the shuffle server of another node, with the
+//! protocol for map outputs. The attempt is that of the reduce, and the partition is the number of
+//! a part ([`crate::checkpoint`]).
 
 use super::wire::{self, Answer};
 use crate::{
@@ -17,50 +18,50 @@ use std::{
 const CHUNK_BYTES: usize = 256 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a part is asked for before the attempt gives up, and the first pause between two tries.
+/// Number of tries per part, and the first pause between two tries.
 const TRIES: u32 = 7;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Takes chunks, each with its place in the part.
+/// Receives chunks of a part, each with its offset.
 pub(crate) type Put<'a> = dyn FnMut(u64, &[u8]) -> Result<(), TaskError> + 'a;
 
-/// The way to a checkpoint on another node.
+/// A connection to a checkpoint on another node.
 pub struct RemoteCheckpoint<'a> {
     /// `host:port` of the shuffle server.
     pub addr: &'a str,
-    /// What opens it there.
+    /// The token for the checkpoint.
     pub token: Vec<u8>,
-    /// Whose checkpoint.
+    /// The attempt that saved the checkpoint.
     pub attempt: &'a str,
-    /// Looked at between two chunks.
+    /// Checked between two chunks.
     pub stop: TaskControl,
-    /// Beats while something comes.
+    /// Marked alive while data arrives.
     pub liveness: Liveness,
-    /// Between two parts nothing is in flight.
+    /// Open between two parts, without data in flight.
     connection: Option<Stream>,
-    /// Bytes that came.
+    /// Bytes received.
     pub bytes: u64,
-    /// Turns the connection into a stream.
+    /// Makes a stream of the connection, with TLS if configured.
     pub connector: Connector,
-    /// The first rest between two tries.
+    /// The first pause between two tries.
     pause: Duration,
 }
 
 enum RemoteError {
-    /// This task's own.
+    /// An error of this process.
     Local(TaskError),
-    /// The other node does not answer, or has no time: nothing is known of the part.
+    /// The other node does not answer or is busy. The state of the checkpoint is unknown.
     Unavailable(String),
-    /// What came is not the part, or not the whole of it, which may be the line's fault.
+    /// The data is malformed or incomplete, perhaps because of the connection.
     Malformed(String),
-    /// The whole of it came, with another checksum.
+    /// The data is complete but has another checksum.
     ChecksumMismatch(String),
-    /// It is not there, or is another.
+    /// The part does not exist, or has another length or checksum than expected.
     Final(String),
 }
 
 impl<'a> RemoteCheckpoint<'a> {
-    /// Not connected before something is asked for.
+    /// Connects when the first part is requested.
     pub fn new(addr: &'a str, token: &[u8], attempt: &'a str, stop: TaskControl, liveness: Liveness) -> Self {
         Self {
             addr,
@@ -75,11 +76,11 @@ impl<'a> RemoteCheckpoint<'a> {
         }
     }
 
-    /// A part as a whole, of at most `max` bytes.
+    /// Fetches a part of at most `max` bytes into memory.
     pub(crate) fn fetch_whole(&mut self, part: u32, max: u64) -> Result<Vec<u8>, TaskError> {
         let mut bytes = Vec::new();
-        self.retry(part, &|coming| coming.stored <= max, &mut |at, chunk| {
-            // Begun again, it comes from its start.
+        self.retry(part, &|extent| extent.stored <= max, &mut |at, chunk| {
+            // A new try starts at the beginning of the part.
             bytes.truncate(at as usize);
             bytes.extend_from_slice(chunk);
             Ok(())
@@ -87,7 +88,7 @@ impl<'a> RemoteCheckpoint<'a> {
         Ok(bytes)
     }
 
-    /// A part of so many bytes with this checksum, given to `put` with the place of each chunk.
+    /// Fetches a part with this length and checksum. `put` gets each chunk with its offset.
     pub(crate) fn fetch(
         &mut self,
         part: u32,
@@ -95,11 +96,11 @@ impl<'a> RemoteCheckpoint<'a> {
         crc: u32,
         put: &mut Put<'_>,
     ) -> Result<(), TaskError> {
-        self.retry(part, &|coming| (coming.stored, coming.crc) == (stored, crc), put)?;
+        self.retry(part, &|extent| (extent.stored, extent.crc) == (stored, crc), put)?;
         Ok(())
     }
 
-    /// A part, whatever it is, given to `put` in the same way; what it is.
+    /// Fetches a part of unknown length. Returns its extent.
     pub(super) fn any(&mut self, part: u32, put: &mut Put<'_>) -> Result<Extent, TaskError> {
         self.retry(part, &|_| true, put)
     }
@@ -110,7 +111,7 @@ impl<'a> RemoteCheckpoint<'a> {
         fits: &dyn Fn(&Extent) -> bool,
         put: &mut Put<'_>,
     ) -> Result<Extent, TaskError> {
-        let (mut last, mut away, mut wrong) = (String::new(), false, false);
+        let (mut last, mut unreachable, mut wrong) = (String::new(), false, false);
         for attempt in 0..TRIES {
             if attempt > 0 {
                 self.connection = None;
@@ -119,25 +120,25 @@ impl<'a> RemoteCheckpoint<'a> {
             }
             self.check_preempted()?;
             match self.try_once(part, fits, put) {
-                Ok(coming) => return Ok(coming),
+                Ok(extent) => return Ok(extent),
                 Err(RemoteError::Local(error)) => return Err(error),
                 Err(RemoteError::Final(why)) => return Err(self.corrupt(&why)),
                 Err(RemoteError::Malformed(why)) => last = why,
-                // What comes whole and wrong twice lies there like that.
+                // A second checksum mismatch means that the part is damaged on disk.
                 Err(RemoteError::ChecksumMismatch(why)) if wrong => return Err(self.corrupt(&why)),
                 Err(RemoteError::ChecksumMismatch(why)) => (last, wrong) = (why, true),
-                Err(RemoteError::Unavailable(why)) => (last, away) = (why, true),
+                Err(RemoteError::Unavailable(why)) => (last, unreachable) = (why, true),
             }
         }
-        // Whoever answers every time, and never with the whole of it, does not have it.
-        Err(if away {
-            TaskError::CheckpointUnreachable(self.of_checkpoint(&last))
+        // A server that always answers but never sends the complete part does not have it.
+        Err(if unreachable {
+            TaskError::CheckpointUnreachable(self.describe(&last))
         } else {
             self.corrupt(&last)
         })
     }
 
-    /// Whoever is to pause need not wait for what lies safe where it is.
+    /// A request to pause ends the copy at once, because the checkpoint is safe on the other node.
     fn check_preempted(&self) -> Result<(), TaskError> {
         if self.stop.preempt_request()? == PreemptRequest::Pause {
             Err(TaskError::NotResumed)
@@ -147,11 +148,11 @@ impl<'a> RemoteCheckpoint<'a> {
     }
 
     fn corrupt(&self, why: &str) -> TaskError {
-        TaskError::CheckpointCorrupt(self.of_checkpoint(why))
+        TaskError::CheckpointCorrupt(self.describe(why))
     }
 
-    fn of_checkpoint(&self, why: &str) -> String {
-        format!("{} of {}: {why}", self.attempt, self.addr)
+    fn describe(&self, why: &str) -> String {
+        format!("files of {} on {}: {why}", self.attempt, self.addr)
     }
 
     fn try_once(
@@ -160,28 +161,29 @@ impl<'a> RemoteCheckpoint<'a> {
         fits: &dyn Fn(&Extent) -> bool,
         put: &mut Put<'_>,
     ) -> Result<Extent, RemoteError> {
-        let away = |error: io::Error| RemoteError::Unavailable(error.to_string());
+        let unreachable = |error: io::Error| RemoteError::Unavailable(error.to_string());
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => connect(self.addr, &self.connector).map_err(away)?,
+            None => connect(self.addr, &self.connector).map_err(unreachable)?,
         };
         let request = wire::request(&self.token, self.attempt, part)
             .map_err(|error| RemoteError::Local(TaskError::Program(error.to_string())))?;
-        connection.write_all(&request).map_err(away)?;
-        let coming = match wire::read_answer(&mut connection).map_err(away)? {
+        connection.write_all(&request).map_err(unreachable)?;
+        let extent = match wire::read_answer(&mut connection).map_err(unreachable)? {
             Answer::Data(extent) => extent,
             Answer::No(wire::BUSY, why) => return Err(RemoteError::Unavailable(why)),
             Answer::No(_, why) => return Err(RemoteError::Final(why)),
         };
-        if !fits(&coming) {
-            return Err(RemoteError::Final("another part than the one asked for".into()));
+        if !fits(&extent) {
+            return Err(RemoteError::Final("the server sent another part than requested".into()));
         }
-        let mut buffer = vec![0; CHUNK_BYTES.min(coming.stored as usize)];
+        let mut buffer = vec![0; CHUNK_BYTES.min(extent.stored as usize)];
         let (mut at, mut crc) = (0, 0);
-        while at < coming.stored {
-            let length = buffer.len().min((coming.stored - at) as usize);
-            let cut_off = |error: io::Error| RemoteError::Malformed(format!("cut off at {at}: {error}"));
-            connection.read_exact(&mut buffer[..length]).map_err(cut_off)?;
+        while at < extent.stored {
+            let length = buffer.len().min((extent.stored - at) as usize);
+            let incomplete =
+                |error: io::Error| RemoteError::Malformed(format!("the data ends after {at} bytes: {error}"));
+            connection.read_exact(&mut buffer[..length]).map_err(incomplete)?;
             crc = crc32c::crc32c_append(crc, &buffer[..length]);
             put(at, &buffer[..length]).map_err(RemoteError::Local)?;
             at += length as u64;
@@ -189,11 +191,11 @@ impl<'a> RemoteCheckpoint<'a> {
             self.liveness.mark_alive();
             self.check_preempted().map_err(RemoteError::Local)?;
         }
-        if crc != coming.crc {
-            return Err(RemoteError::ChecksumMismatch("the checksum does not match".into()));
+        if crc != extent.crc {
+            return Err(RemoteError::ChecksumMismatch("the checksum of the data does not match".into()));
         }
         self.connection = Some(connection);
-        Ok(coming)
+        Ok(extent)
     }
 }
 
@@ -213,16 +215,16 @@ mod tests {
     use super::*;
     use std::{net::TcpListener, thread};
 
-    fn ship(addr: &str) -> RemoteCheckpoint<'_> {
-        let mut ship =
+    fn remote(addr: &str) -> RemoteCheckpoint<'_> {
+        let mut remote =
             RemoteCheckpoint::new(addr, b"t", "job_1.r0.0", TaskControl::default(), Liveness::default());
-        ship.pause = Duration::from_millis(1);
-        ship
+        remote.pause = Duration::from_millis(1);
+        remote
     }
 
-    /// Answers every connection with these bytes, and hangs up.
+    /// Answers every connection with these bytes and closes it.
     fn answering(bytes: Vec<u8>) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let addr = listener.local_addr().expect("bound").to_string();
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -234,28 +236,28 @@ mod tests {
         addr
     }
 
-    /// The node may be back in a second with everything: nothing is known of what it has.
+    /// The node may come back with its checkpoint, so it must not count as corrupt.
     #[test]
     fn unreachable_node_is_not_a_corrupt_checkpoint() {
         let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").to_string();
-        assert!(matches!(ship(&gone).fetch_whole(0, 100), Err(TaskError::CheckpointUnreachable(_))));
+        assert!(matches!(remote(&gone).fetch_whole(0, 100), Err(TaskError::CheckpointUnreachable(_))));
         let silent = answering(Vec::new());
-        assert!(matches!(ship(&silent).fetch_whole(0, 100), Err(TaskError::CheckpointUnreachable(_))));
+        assert!(matches!(remote(&silent).fetch_whole(0, 100), Err(TaskError::CheckpointUnreachable(_))));
         let busy = answering(wire::refusal(wire::BUSY, "later"));
-        assert!(matches!(ship(&busy).fetch_whole(0, 100), Err(TaskError::CheckpointUnreachable(_))));
+        assert!(matches!(remote(&busy).fetch_whole(0, 100), Err(TaskError::CheckpointUnreachable(_))));
     }
 
     #[test]
     fn missing_or_always_wrong_part_is_corrupt() {
-        let without = answering(wire::refusal(wire::NOT_FOUND, "no such thing"));
-        assert!(matches!(ship(&without).fetch_whole(0, 100), Err(TaskError::CheckpointCorrupt(_))));
+        let without = answering(wire::refusal(wire::NOT_FOUND, "no such checkpoint"));
+        assert!(matches!(remote(&without).fetch_whole(0, 100), Err(TaskError::CheckpointCorrupt(_))));
         let extent = Extent { stored: 3, crc: 1, ..Extent::default() };
         let mut answer = wire::coming(&extent);
         answer.extend_from_slice(b"abc");
         let garbled = answering(answer.clone());
-        assert!(matches!(ship(&garbled).fetch_whole(0, 100), Err(TaskError::CheckpointCorrupt(_))));
+        assert!(matches!(remote(&garbled).fetch_whole(0, 100), Err(TaskError::CheckpointCorrupt(_))));
         answer.pop();
-        let cut_off = answering(answer);
-        assert!(matches!(ship(&cut_off).fetch_whole(0, 100), Err(TaskError::CheckpointCorrupt(_))));
+        let incomplete = answering(answer);
+        assert!(matches!(remote(&incomplete).fetch_whole(0, 100), Err(TaskError::CheckpointCorrupt(_))));
     }
 }

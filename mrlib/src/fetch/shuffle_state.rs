@@ -1,9 +1,11 @@
-//! Which map outputs are wanted, being fetched, and here. No clock, no socket: time comes in with each call.
+//! The state of the map outputs of a reduce: queued, being fetched, or fetched. Pure: no clock and
+//! no socket, the time is an argument.
 //!
-//! One entry a map, filled from one attempt. A withdrawn attempt empties its entry again, whether it was waiting,
-//! on its way or here. Work is queued by host; one fetcher at a time sits at a host. What fails is tried again after
-//! a growing pause and is told to the JobTracker, which decides whether the map runs again. An output that is announced
-//! at another address (its tracker restarted, or another has a copy) is fetched there at once.
+//! Each map has one entry, filled from one of its attempts. If that attempt is withdrawn, the entry
+//! is reset in whatever state it is. Work is queued by host, and one fetcher at a time uses a
+//! host. A failed fetch is repeated after a growing pause and reported to the JobTracker, which
+//! decides whether the map runs again. An output that is announced at another address (its tracker
+//! restarted, or another node has a copy) is fetched from there at once.
 
 use crate::task::map_of;
 use proto::mr::{FetchFailed, MapAvailable, MapEvent, map_event};
@@ -12,50 +14,50 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Failures in a row before the JobTracker is told; it wants several such words itself.
+/// Consecutive failures before the JobTracker gets a report. It acts only on several reports.
 const FAILURES_REPORTED: u32 = 3;
-/// The longest pause is the shortest times this.
+/// The longest pause is this many times the first.
 const BACKOFF_GROWTH_MAX: u32 = 16;
 
-/// One output to fetch.
+/// An output to fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FetchItem {
     pub(super) map: u32,
     pub(super) attempt: String,
-    /// `host:port`; empty for output on this node's disks.
+    /// `host:port`; empty for an output on this node.
     pub(super) host: String,
-    /// The shuffle address that was announced.
+    /// The announced shuffle address.
     pub(super) addr: String,
     pub(super) local_path: String,
-    /// The map's root and where it begins in it.
+    /// The root of the map, and where its range begins.
     pub(super) root_and_start: (u32, u64),
 }
 
-/// An output that is here.
+/// A fetched output.
 #[derive(Debug)]
 pub(super) struct Arrival<T> {
     pub(super) attempt: String,
-    /// The map's root and where it begins in it.
+    /// The root of the map, and where its range begins.
     pub(super) root_and_start: (u32, u64),
     pub(super) output: T,
 }
 
-/// Whose fault a failure is.
+/// The cause of a failed fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FetchFault {
-    /// The host cannot be reached: all that waits there suffers.
+    /// The host cannot be reached: all its queued work waits.
     Host,
-    /// This output, perhaps: damaged or cut on the way.
+    /// The output may be damaged, or the data was incomplete.
     Output,
-    /// This output, for certain: the server says so.
+    /// The server reports that it does not have the output.
     OutputGone,
-    /// Nobody: it is busy.
+    /// The server is busy; nothing is at fault.
     Busy,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// Attempts whose output can be had, oldest first.
+    /// Attempts with this output, oldest first.
     sources: Vec<MapAvailable>,
     state: OutputState<T>,
     failures: u32,
@@ -77,7 +79,6 @@ struct Host {
     ready: Instant,
 }
 
-/// The state of a reduce's shuffle.
 #[derive(Debug)]
 pub(super) struct ShuffleState<T> {
     entries: BTreeMap<u32, Entry<T>>,
@@ -86,7 +87,7 @@ pub(super) struct ShuffleState<T> {
     pause: Duration,
 }
 
-/// Whether queued work is still wanted: it may have been withdrawn, or queued elsewhere.
+/// Whether a queued item is still wanted: its output may have been withdrawn or queued elsewhere.
 fn is_wanted<T>(entries: &BTreeMap<u32, Entry<T>>, item: &FetchItem) -> bool {
     let state = entries.get(&item.map).map(|entry| &entry.state);
     matches!(state, Some(OutputState::Queued { attempt, addr }) if *attempt == item.attempt && *addr == item.addr)
@@ -97,29 +98,28 @@ fn fetch_failed(item: &FetchItem) -> FetchFailed {
 }
 
 impl<T> Entry<T> {
-    /// Whether the newest announcement of an output is the one that this work is from.
+    /// Whether the item comes from the newest announcement of its output.
     fn is_current(&self, item: &FetchItem) -> bool {
         self.sources.iter().any(|source| source.attempt == item.attempt && source.shuffle_addr == item.addr)
     }
 }
 
 impl<T> ShuffleState<T> {
-    /// Nothing known yet; `pause` is the first one after a failure.
+    /// Starts empty. `pause` is the first pause after a failure.
     pub(super) fn new(pause: Duration) -> Self {
         Self { entries: BTreeMap::new(), hosts: BTreeMap::new(), fetched_count: 0, pause }
     }
 
-    /// Outputs that are here.
     pub(super) fn fetched_count(&self) -> u32 {
         self.fetched_count
     }
 
-    /// Whether any is on its way.
+    /// Whether any output is being fetched.
     pub(super) fn is_fetching(&self) -> bool {
         self.entries.values().any(|entry| matches!(entry.state, OutputState::Fetching { .. }))
     }
 
-    /// An output that was fetched before; false if it is of no map.
+    /// Adds an output that was fetched before. Returns false if its attempt is not a map.
     pub(super) fn put(&mut self, arrival: Arrival<T>) -> bool {
         let Some(map) = map_of(&arrival.attempt) else { return false };
         let entry = Entry { sources: Vec::new(), state: OutputState::Fetched(arrival), failures: 0 };
@@ -128,7 +128,7 @@ impl<T> ShuffleState<T> {
         is_new
     }
 
-    /// Takes one event of the list; gives it back if it makes no sense.
+    /// Handles one map event. Returns it if it is malformed.
     pub(super) fn event(&mut self, event: MapEvent, now: Instant) -> Result<(), MapEvent> {
         let attempt = match &event.kind {
             Some(map_event::Kind::Available(available)) => &available.attempt,
@@ -177,7 +177,7 @@ impl<T> ShuffleState<T> {
         }
     }
 
-    /// Queues a map at the host of one of its sources, if it has any: the newest first, then each in turn.
+    /// Queues a map at the host of one of its sources: first the newest, then each in turn.
     fn queue(&mut self, map: u32, ready: Instant) {
         let entry = self.entries.get_mut(&map).expect("queued maps have an entry");
         let Some(last) = entry.sources.len().checked_sub(1) else { return };
@@ -197,17 +197,17 @@ impl<T> ShuffleState<T> {
         self.hosts.entry(host).or_insert_with(new).queue.push_back((item, ready));
     }
 
-    /// Work for a fetcher that sits at no host. It has the host for itself until it leaves.
+    /// The next item for a fetcher without a host. The host is reserved for it until `leave`.
     pub(super) fn next_fetch(&mut self, now: Instant) -> Option<FetchItem> {
         let free = |host: &Host| !host.is_busy && host.ready <= now;
         let names: Vec<String> =
             self.hosts.iter().filter(|(_, host)| free(host)).map(|(name, _)| name.clone()).collect();
         let item = names.iter().find_map(|name| self.next_fetch_at(name, now))?;
-        self.hosts.get_mut(&item.host).expect("it had work").is_busy = true;
+        self.hosts.get_mut(&item.host).expect("the host of an item is known").is_busy = true;
         Some(item)
     }
 
-    /// More work at the host that a fetcher sits at.
+    /// The next item at the host of a fetcher.
     pub(super) fn next_fetch_at(&mut self, host: &str, now: Instant) -> Option<FetchItem> {
         let host = self.hosts.get_mut(host)?;
         if host.ready > now {
@@ -215,7 +215,8 @@ impl<T> ShuffleState<T> {
         }
         let entries = &mut self.entries;
         let mut at = 0;
-        // Looks no further than it must: there may be a queue of many thousands, and as many calls.
+        // Stops at the first match: the queue may have many thousands of items, and is searched as
+        // often.
         let item = loop {
             let (item, ready) = host.queue.get(at)?;
             let wanted = is_wanted(entries, item);
@@ -233,20 +234,20 @@ impl<T> ShuffleState<T> {
         Some(item)
     }
 
-    /// A fetcher goes away from a host.
+    /// A fetcher has finished with a host.
     pub(super) fn leave(&mut self, host: &str) {
         if let Some(host) = self.hosts.get_mut(host) {
             host.is_busy = false;
         }
     }
 
-    /// When there may be work again that is only waiting for its pause to end.
+    /// When the next item is ready that only waits for its pause.
     pub(super) fn next_ready(&self) -> Option<Instant> {
         let idle = self.hosts.values().filter(|host| !host.is_busy);
         idle.flat_map(|host| host.queue.iter().map(|(_, ready)| (*ready).max(host.ready))).min()
     }
 
-    /// An output has come. It is dropped if it was withdrawn on the way.
+    /// Records a fetched output. It is dropped if it was withdrawn in the meantime.
     pub(super) fn arrived(&mut self, item: &FetchItem, output: T) {
         if let Some(host) = self.hosts.get_mut(&item.host) {
             host.failures = 0;
@@ -264,7 +265,8 @@ impl<T> ShuffleState<T> {
         matches!(&entry.state, OutputState::Fetching { attempt } if *attempt == item.attempt).then_some(entry)
     }
 
-    /// An output has not come. `jitter` is from 0 to 1. Returns what to tell the JobTracker.
+    /// Records a failed fetch. `jitter` is from 0 to 1. Returns failures to report to the
+    /// JobTracker.
     pub(super) fn failed(
         &mut self,
         item: &FetchItem,
@@ -280,7 +282,7 @@ impl<T> ShuffleState<T> {
         let mut reported = Vec::new();
         let mut ready = now + pause_after(1);
         if fault == FetchFault::Host {
-            let host = self.hosts.get_mut(&item.host).expect("it had work");
+            let host = self.hosts.get_mut(&item.host).expect("the host of an item is known");
             host.failures += 1;
             host.ready = now + pause_after(host.failures);
             ready = host.ready;
@@ -293,7 +295,7 @@ impl<T> ShuffleState<T> {
         let host_failures = self.hosts.get(&item.host).map_or(0, |host| host.failures);
         let Some(entry) = self.fetching(item) else { return reported };
         if !entry.is_current(item) {
-            // It has moved meanwhile.
+            // The output is now available at another address.
             entry.failures = 0;
             self.queue(item.map, now);
             return reported;
@@ -313,7 +315,7 @@ impl<T> ShuffleState<T> {
         reported
     }
 
-    /// All that is here, by the maps' places in the input; by number where those are the same.
+    /// All fetched outputs by their position in the input, then by the number of the map.
     pub(super) fn into_arrivals(self) -> Vec<Arrival<T>> {
         let mut placed = Vec::with_capacity(self.entries.len());
         for (map, entry) in self.entries {

@@ -1,4 +1,4 @@
-//! Fetches one output: from a shuffle server, or from a file on this node.
+//! Fetches one output, from a shuffle server or from a file on this node.
 
 use super::{
     FetchOptions,
@@ -26,23 +26,23 @@ use std::{
     time::Duration,
 };
 
-/// Bytes read at a time.
+/// Bytes per read.
 const CHUNK_BYTES: usize = 256 << 10;
-/// One output takes at most this part of the memory budget.
+/// One output may use at most this fraction of the memory budget.
 const MEMORY_DIVISOR: u64 = 4;
-/// A host that does not answer a call in this time is down.
+/// A host that does not accept a connection in this time is down.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why an output has not come.
+/// Why a fetch failed.
 #[derive(Debug)]
 pub(super) enum FetchError {
-    /// This task's own trouble, such as a full disk. Final.
+    /// An error of this process, such as a full disk. Final.
     Local(TaskError),
-    /// Somebody else's.
+    /// An error of the host or of the output.
     Remote {
-        /// Whose.
+        /// What is at fault.
         fault: FetchFault,
-        /// For the log.
+        /// The reason, for the log.
         why: String,
     },
 }
@@ -51,10 +51,10 @@ fn remote_error(fault: FetchFault, why: impl Into<String>) -> FetchError {
     FetchError::Remote { fault, why: why.into() }
 }
 
-/// A connection to a shuffle server. Between requests nothing is in flight.
+/// A connection to a shuffle server. Between requests no data is in flight.
 pub(super) struct Connection(Stream);
 
-/// An output that is here.
+/// A fetched output.
 #[derive(Debug)]
 pub(super) struct Output {
     run: Run,
@@ -62,18 +62,18 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// One that takes nothing of the budget.
+    /// An output that does not count for the memory budget.
     pub(super) fn free(run: Run) -> Self {
         Self { run, _lease: None }
     }
 
-    /// From now on it counts for nothing in the budget: the shuffle is over.
+    /// Releases the memory budget, because the shuffle has ended.
     pub(super) fn into_run(self) -> Run {
         self.run
     }
 }
 
-/// Bytes of the memory budget, given back when the output is dropped.
+/// Bytes of the memory budget, released when the output is dropped.
 #[derive(Debug)]
 struct Lease {
     used: Arc<AtomicU64>,
@@ -86,18 +86,19 @@ impl Drop for Lease {
     }
 }
 
-/// What a fetcher works with.
+/// The environment of a fetcher.
 pub(super) struct FetchWorker<'a> {
     pub(super) options: &'a FetchOptions,
     pub(super) scratch: &'a Scratch,
     pub(super) memory_used: &'a Arc<AtomicU64>,
     pub(super) bytes: &'a AtomicU64,
-    /// Told of each new connection; false if it is no longer wanted.
+    /// Called with each new connection. Returns false if the shuffle has ended.
     pub(super) opened: &'a dyn Fn(Stream) -> bool,
 }
 
-/// Whose fault it is that an output on this node cannot be read: its own if it is not there or not what was written,
-/// else this task's (too many open files, a disk that fails), for which no map is to run again.
+/// Classifies an error of an output on this node. If the file is missing or damaged, the output is
+/// at fault. Other errors (too many open files, a failing disk) are this process's own, and no map
+/// should run again because of them.
 fn local_error(error: TaskError) -> FetchError {
     let gone = match &error {
         TaskError::Damaged { .. } => true,
@@ -110,8 +111,8 @@ fn local_error(error: TaskError) -> FetchError {
 }
 
 impl FetchWorker<'_> {
-    /// Output on this node's disks: verified, then read where it is. What is small is kept in memory: an open file for
-    /// each of many maps would be too many.
+    /// Verifies an output on this node, to be read in place. A small one is copied into memory,
+    /// because an open file for each of many maps would be too many.
     pub(super) fn fetch_local(&self, item: &FetchItem) -> Result<Output, FetchError> {
         let path = PathBuf::from(&item.local_path);
         let mut run = Run::of_file(path.clone(), self.options.partition).map_err(local_error)?;
@@ -140,18 +141,18 @@ impl FetchWorker<'_> {
             run = Run::in_memory(&item.attempt, Bytes::from(buffer), extent);
         }
         run.name = item.attempt.as_str().into();
-        // What stays on the disk is read again later.
+        // An output that stays on disk is verified again when it is read.
         run.verified = lease.is_some();
         Ok(Output { run, _lease: lease })
     }
 
-    /// Fetches from a server. The connection is kept if it can be used again.
+    /// Fetches from a server. Keeps the connection if it can be used again.
     pub(super) fn fetch(
         &self,
         item: &FetchItem,
         connection: &mut Option<Connection>,
     ) -> Result<Output, FetchError> {
-        let (mut open, announced) = self.ask(item, connection.take())?;
+        let (mut open, announced) = self.request_output(item, connection.take())?;
         let lease = self.reserve(announced.stored);
         let run = match lease {
             Some(_) => self.to_memory(item, &mut open, announced)?,
@@ -170,15 +171,19 @@ impl FetchWorker<'_> {
         Some(Lease { used: self.memory_used.clone(), bytes })
     }
 
-    /// Sends the request; a connection that was used before may have been closed meanwhile, which is no failure.
-    fn ask(&self, item: &FetchItem, kept: Option<Connection>) -> Result<(Connection, Extent), FetchError> {
+    /// Sends the request. If the server has closed a reused connection, that is not a failure.
+    fn request_output(
+        &self,
+        item: &FetchItem,
+        reused: Option<Connection>,
+    ) -> Result<(Connection, Extent), FetchError> {
         let request = wire::request(&self.options.token, &item.attempt, self.options.partition)
             .map_err(|error| FetchError::Local(TaskError::Program(error.to_string())))?;
         let exchange = |connection: &mut Connection| -> io::Result<Answer> {
             connection.0.write_all(&request)?;
             wire::read_answer(&mut connection.0)
         };
-        if let Some(mut connection) = kept
+        if let Some(mut connection) = reused
             && let Ok(answer) = exchange(&mut connection)
         {
             return announced(connection, answer);
@@ -205,36 +210,40 @@ impl FetchWorker<'_> {
         let (handle, stream) = prepare().map_err(down)?;
         let wanted = (self.opened)(handle);
         if !wanted {
-            return Err(remote_error(FetchFault::Busy, "the shuffle is over"));
+            return Err(remote_error(FetchFault::Busy, "the shuffle has ended"));
         }
         Ok(Connection(stream))
     }
 
-    fn to_memory(&self, item: &FetchItem, from: &mut Connection, coming: Extent) -> Result<Run, FetchError> {
-        let mut bytes = with_capacity_for(coming.stored as usize);
-        self.receive(from, coming, |chunk| {
+    fn to_memory(&self, item: &FetchItem, from: &mut Connection, extent: Extent) -> Result<Run, FetchError> {
+        let mut bytes = with_capacity_for(extent.stored as usize);
+        self.receive(from, extent, |chunk| {
             bytes.extend_from_slice(chunk);
             Ok(())
         })?;
-        Ok(Run { verified: true, ..Run::in_memory(&item.attempt, Bytes::from(bytes), coming) })
+        Ok(Run { verified: true, ..Run::in_memory(&item.attempt, Bytes::from(bytes), extent) })
     }
 
-    /// Writes to a scratch file. If a disk is full, another is tried, for which the output must be asked for again.
-    fn to_disk(&self, item: &FetchItem, from: &mut Connection, coming: Extent) -> Result<Run, FetchError> {
+    /// Writes the output to a scratch file. If the disk is full, requests the output again for
+    /// another disk.
+    fn to_disk(&self, item: &FetchItem, from: &mut Connection, extent: Extent) -> Result<Run, FetchError> {
         let mut first = true;
         let write = |path: &Path| -> Result<Result<(), FetchError>, TaskError> {
             if !std::mem::take(&mut first) {
-                match self.ask(item, None) {
-                    Ok((connection, again)) if again == coming => *from = connection,
+                match self.request_output(item, None) {
+                    Ok((connection, again)) if again == extent => *from = connection,
                     Ok(_) => {
-                        return Ok(Err(remote_error(FetchFault::Output, "another length the second time")));
+                        return Ok(Err(remote_error(
+                            FetchFault::Output,
+                            "the output has another length than before",
+                        )));
                     }
                     Err(error) => return Ok(Err(error)),
                 }
             }
-            let no_room = |verb| TaskError::io(format!("{verb} {}", path.display()));
-            let mut file = File::create(path).map_err(no_room("create"))?;
-            match self.receive(from, coming, |chunk| file.write_all(chunk).map_err(no_room("write"))) {
+            let failed = |verb| TaskError::io(format!("{verb} {}", path.display()));
+            let mut file = File::create(path).map_err(failed("create"))?;
+            match self.receive(from, extent, |chunk| file.write_all(chunk).map_err(failed("write"))) {
                 Err(FetchError::Local(error)) => Err(error),
                 other => Ok(other),
             }
@@ -242,26 +251,27 @@ impl FetchWorker<'_> {
         let (file, received) = self.scratch.create("fetch", write).map_err(FetchError::Local)?;
         received?;
         let name = item.attempt.as_str().into();
-        // It has gone through a disk since it was verified.
-        Ok(Run::new(Stored::Scratch(file), coming, name))
+        // The data has gone through a disk since it was verified, so it is verified again.
+        Ok(Run::new(Stored::Scratch(file), extent, name))
     }
 
-    /// Takes the announced bytes off the connection and verifies them. An error of `put` is this task's own.
+    /// Receives the announced bytes and verifies them. An error of `put` is an error of this
+    /// process.
     fn receive(
         &self,
         from: &mut Connection,
-        coming: Extent,
+        extent: Extent,
         mut put: impl FnMut(&[u8]) -> Result<(), TaskError>,
     ) -> Result<(), FetchError> {
-        let mut buffer = vec![0; CHUNK_BYTES.min(coming.stored as usize)];
-        let (mut left, mut crc) = (coming.stored, 0);
+        let mut buffer = vec![0; CHUNK_BYTES.min(extent.stored as usize)];
+        let (mut left, mut crc) = (extent.stored, 0);
         while left > 0 {
             let length = buffer.len().min(left as usize);
             let got = match from.0.read(&mut buffer[..length]) {
                 Ok(0) => {
                     return Err(remote_error(
                         FetchFault::Output,
-                        format!("cut off, {left} bytes before the end"),
+                        format!("the connection ended {left} bytes too early"),
                     ));
                 }
                 Ok(got) => got,
@@ -273,7 +283,7 @@ impl FetchWorker<'_> {
             self.bytes.fetch_add(got as u64, Ordering::Relaxed);
             left -= got as u64;
         }
-        if crc == coming.crc {
+        if crc == extent.crc {
             Ok(())
         } else {
             Err(remote_error(FetchFault::Output, "the checksum does not match"))

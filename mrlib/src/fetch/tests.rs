@@ -1,4 +1,4 @@
-//! A shuffle against servers that misbehave.
+//! Shuffles with misbehaving servers.
 
 mod local_output;
 
@@ -20,10 +20,10 @@ use std::{
 const TOKEN: &[u8] = b"secret";
 const PARTITION: u32 = 3;
 
-/// What a server does with a request.
+/// How a server answers a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
-    Well,
+enum Behaviour {
+    Correct,
     Damaged,
     Cut,
     HangUp,
@@ -32,13 +32,14 @@ enum Manner {
     Silent,
 }
 
-/// Serves `contents` of any attempt; how is decided by attempt and how often it was asked for before.
+/// Serves `contents` for any attempt. The script chooses the behaviour from the attempt and the
+/// number of earlier requests for it.
 struct Server {
     addr: String,
     served: Arc<AtomicUsize>,
 }
 
-type Script = Arc<dyn Fn(&str, usize) -> Manner + Send + Sync>;
+type Script = Arc<dyn Fn(&str, usize) -> Behaviour + Send + Sync>;
 
 fn contents(attempt: &str) -> Vec<u8> {
     let length = 1000 + crc32c::crc32c(attempt.as_bytes()) as usize % 60_000;
@@ -46,18 +47,18 @@ fn contents(attempt: &str) -> Vec<u8> {
 }
 
 impl Server {
-    fn start(script: impl Fn(&str, usize) -> Manner + Send + Sync + 'static) -> Self {
+    fn start(script: impl Fn(&str, usize) -> Behaviour + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let addr = listener.local_addr().expect("bound").to_string();
         let (served, script): (_, Script) = (Arc::new(AtomicUsize::new(0)), Arc::new(script));
-        let asked = Arc::new(Mutex::new(BTreeMap::new()));
+        let requested = Arc::new(Mutex::new(BTreeMap::new()));
         let count = served.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (script, asked, count) = (script.clone(), asked.clone(), count.clone());
+                let (script, requested, count) = (script.clone(), requested.clone(), count.clone());
                 thread::spawn(move || {
                     let mut stream = stream.expect("a connection");
-                    while serve_one(&mut stream, &script, &asked, &count).is_some() {}
+                    while serve_one(&mut stream, &script, &requested, &count).is_some() {}
                 });
             }
         });
@@ -65,56 +66,56 @@ impl Server {
     }
 }
 
-/// None: the connection is over.
+/// Answers one request. None if the connection has ended.
 fn serve_one(
     stream: &mut TcpStream,
     script: &Script,
-    asked: &Mutex<BTreeMap<String, usize>>,
+    requested: &Mutex<BTreeMap<String, usize>>,
     served: &AtomicUsize,
 ) -> Option<()> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).ok()?;
     let mut request = vec![0; u32::from_le_bytes(length) as usize];
     stream.read_exact(&mut request).ok()?;
-    let asked_for = wire::Request::parse(&request).expect("a request");
-    assert_eq!((asked_for.token, asked_for.partition), (TOKEN, PARTITION));
-    let attempt = asked_for.attempt.to_owned();
+    let request = wire::Request::parse(&request).expect("a valid request");
+    assert_eq!((request.token, request.partition), (TOKEN, PARTITION));
+    let attempt = request.attempt.to_owned();
     let before = {
-        let mut asked = asked.lock().expect("no panic");
-        let times = asked.entry(attempt.clone()).or_insert(0);
+        let mut requested = requested.lock().expect("no panic");
+        let times = requested.entry(attempt.clone()).or_insert(0);
         *times += 1;
         *times - 1
     };
-    let manner = script(&attempt, before);
+    let behaviour = script(&attempt, before);
     let mut bytes = contents(&attempt);
     let (stored, crc) = (bytes.len() as u64, crc32c::crc32c(&bytes));
     let header =
         wire::coming(&Extent { offset: 0, stored, raw: stored * 2, records: 7, block_max: stored, crc });
-    match manner {
-        Manner::Status(status) => {
+    match behaviour {
+        Behaviour::Status(status) => {
             stream.write_all(&[status, 2, 0, b'n', b'o']).ok()?;
             return Some(());
         }
-        Manner::HangUp => return None,
-        Manner::Cut => {
+        Behaviour::HangUp => return None,
+        Behaviour::Cut => {
             stream.write_all(&header).ok()?;
             stream.write_all(&bytes[..bytes.len() / 2]).ok()?;
             return None;
         }
-        Manner::Silent => {
+        Behaviour::Silent => {
             stream.write_all(&header).ok()?;
-            // Until the other side hangs up.
+            // Waits until the client closes the connection.
             return stream.read(&mut [0]).ok().map(|_| ());
         }
-        Manner::Slow => {
+        Behaviour::Slow => {
             stream.write_all(&header).ok()?;
             for piece in bytes.chunks(bytes.len() / 4) {
                 thread::sleep(Duration::from_millis(20));
                 stream.write_all(piece).ok()?;
             }
         }
-        Manner::Well | Manner::Damaged => {
-            bytes[500] ^= u8::from(manner == Manner::Damaged);
+        Behaviour::Correct | Behaviour::Damaged => {
+            bytes[500] ^= u8::from(behaviour == Behaviour::Damaged);
             stream.write_all(&header).ok()?;
             stream.write_all(&bytes).ok()?;
         }
@@ -133,10 +134,10 @@ fn withdrawn(attempt: &str) -> MapEvent {
     MapEvent { kind: Some(map_event::Kind::Withdrawn(attempt.to_owned())) }
 }
 
-/// Gets what could not be fetched so far, and how far it is; returns new events.
+/// Called with the failed fetches so far and the progress. Returns new events.
 type OnEvents = dyn FnMut(&[String], FetchProgress) -> Vec<MapEvent>;
 
-/// A shuffle under test: what it has told, and what is to happen when it tells.
+/// A shuffle under test, with its reports and a callback.
 struct Shuffle {
     feed: Arc<MapFeed>,
     scratch: Scratch,
@@ -144,7 +145,7 @@ struct Shuffle {
     options: FetchOptions,
     stop: TaskControl,
     fetch_failed: Vec<String>,
-    /// Where it was to fetch those.
+    /// The addresses of these outputs.
     unfetched_at: BTreeSet<String>,
     beats: u32,
     seen: u64,
@@ -234,34 +235,34 @@ fn expected(attempts: &[String]) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn every_output_comes_whole_from_servers_that_misbehave() {
+fn all_outputs_are_fetched_from_misbehaving_servers() {
     let attempts = attempts(60);
     let servers = [0, 1, 2].map(|server| {
         Server::start(move |attempt, before| {
             let manners = [
-                Manner::Well,
-                Manner::Damaged,
-                Manner::Cut,
-                Manner::HangUp,
-                Manner::Status(wire::BUSY),
-                Manner::Slow,
+                Behaviour::Correct,
+                Behaviour::Damaged,
+                Behaviour::Cut,
+                Behaviour::HangUp,
+                Behaviour::Status(wire::BUSY),
+                Behaviour::Slow,
             ];
             let rng = crc32c::crc32c(attempt.as_bytes()) as usize + before * 5 + server;
-            if before > 3 { Manner::Well } else { manners[rng % manners.len()] }
+            if before > 3 { Behaviour::Correct } else { manners[rng % manners.len()] }
         })
     });
     let event = |(map, attempt): (usize, &String)| available(attempt, &servers[map % 3].addr);
     let mut shuffle = Shuffle::new(60, attempts.iter().enumerate().map(event).collect());
-    // Some in memory, some on disk.
+    // Some outputs in memory, some on disk.
     shuffle.options.memory = 300_000;
-    let came = shuffle.run().expect("all come in the end");
-    assert_eq!(came, expected(&attempts));
+    let fetched = shuffle.run().expect("all outputs are fetched");
+    assert_eq!(fetched, expected(&attempts));
     assert!(servers.iter().all(|server| server.served.load(Ordering::Relaxed) >= 20));
 }
 
 #[test]
 fn small_outputs_stay_in_memory() {
-    let server = Server::start(|_, _| Manner::Well);
+    let server = Server::start(|_, _| Behaviour::Correct);
     let attempts = attempts(8);
     let events = |addr: &str| attempts.iter().map(|attempt| available(attempt, addr)).collect::<Vec<_>>();
     for (memory, on_disk) in [(0, 8), (u64::MAX, 0)] {
@@ -273,7 +274,7 @@ fn small_outputs_stay_in_memory() {
             .expect("a good server")
             .outputs;
         let names: Vec<&str> = runs.iter().map(|fetched| fetched.attempt.as_str()).collect();
-        assert_eq!(names, attempts, "in the order of the maps");
+        assert_eq!(names, attempts, "outputs are in the order of the maps");
         assert_eq!(std::fs::read_dir(shuffle.folder.path()).expect("a folder").count(), on_disk);
         drop(runs);
         assert_eq!(std::fs::read_dir(shuffle.folder.path()).expect("a folder").count(), 0);
@@ -282,7 +283,7 @@ fn small_outputs_stay_in_memory() {
 
 #[test]
 fn dead_host_is_reported_and_the_shuffle_continues() {
-    let server = Server::start(|_, _| Manner::Well);
+    let server = Server::start(|_, _| Behaviour::Correct);
     let dead = {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.local_addr().expect("bound").to_string()
@@ -292,70 +293,70 @@ fn dead_host_is_reported_and_the_shuffle_continues() {
         |(map, attempt): (usize, &String)| available(attempt, if map < 3 { &dead } else { &server.addr });
     let mut shuffle = Shuffle::new(6, attempts.iter().enumerate().map(event).collect());
     let addr = server.addr.clone();
-    let mut told = false;
+    let mut rerun = false;
     shuffle.on_events = Box::new(move |fetch_failed, _| {
-        // The JobTracker runs the maps again once it has heard of all three.
-        let heard = (0..3).all(|map| fetch_failed.contains(&format!("job_1.m{map}.0")));
-        if !heard || std::mem::replace(&mut told, true) {
+        // The maps run again once all three failures were reported.
+        let reported_all = (0..3).all(|map| fetch_failed.contains(&format!("job_1.m{map}.0")));
+        if !reported_all || std::mem::replace(&mut rerun, true) {
             return Vec::new();
         }
         let again =
             |map| [withdrawn(&format!("job_1.m{map}.0")), available(&format!("job_1.m{map}.1"), &addr)];
         (0..3).flat_map(again).collect()
     });
-    let came = shuffle.run().expect("all come in the end");
+    let fetched = shuffle.run().expect("all outputs are fetched");
     let wanted: Vec<String> = (0..6).map(|map| format!("job_1.m{map}.{}", u8::from(map < 3))).collect();
-    assert_eq!(came, expected(&wanted));
+    assert_eq!(fetched, expected(&wanted));
     assert!(shuffle.fetch_failed.iter().all(|attempt| !attempts[3..].contains(attempt)));
     assert_eq!(shuffle.unfetched_at, BTreeSet::from([dead]));
 }
 
 #[test]
 fn outputs_that_move_are_fetched_at_the_new_address_at_once() {
-    let (asked, first_asked) = mpsc::channel();
+    let (requested, first_request) = mpsc::channel();
     let old = Server::start(move |_, _| {
-        let _ = asked.send(());
-        Manner::HangUp
+        let _ = requested.send(());
+        Behaviour::HangUp
     });
-    let new = Server::start(|_, _| Manner::Well);
+    let new = Server::start(|_, _| Behaviour::Correct);
     let attempts = attempts(6);
     let at = |addr: &str| attempts.iter().map(|attempt| available(attempt, addr)).collect::<Vec<_>>();
     let mut shuffle = Shuffle::new(6, at(&old.addr));
-    // What fails there is not tried again while this test lasts.
+    // A failed fetch from the old address is not repeated during this test.
     shuffle.options.pause = Duration::from_hours(1);
     let (feed, events, stop) = (shuffle.feed.clone(), at(&new.addr), shuffle.stop.clone());
     let (done, is_done) = mpsc::channel::<()>();
     let reporter = thread::spawn(move || {
-        first_asked.recv().expect("the old server is asked");
+        first_request.recv().expect("the old server gets a request");
         feed.push(TaskMapEvents { first: 6, events, maps: 6 }).expect("no gap");
         if is_done.recv_timeout(Duration::from_mins(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
-            stop.set("it waits at the old address");
+            stop.set("the shuffle waits for the old address");
         }
     });
-    let came = shuffle.run();
+    let fetched = shuffle.run();
     drop(done);
     reporter.join().expect("no panic");
-    assert_eq!(came.expect("all come from the new address"), expected(&attempts));
-    assert!(shuffle.fetch_failed.is_empty(), "no map is to run again: {:?}", shuffle.fetch_failed);
+    assert_eq!(fetched.expect("all outputs are fetched from the new address"), expected(&attempts));
+    assert!(shuffle.fetch_failed.is_empty(), "no map has to run again: {:?}", shuffle.fetch_failed);
 }
 
 #[test]
 fn missing_output_is_reported_at_once() {
     for status in [wire::NOT_FOUND, wire::REFUSED, wire::DAMAGED] {
         let server = Server::start(move |attempt, before| {
-            if attempt == "job_1.m1.0" && before < 2 { Manner::Status(status) } else { Manner::Well }
+            if attempt == "job_1.m1.0" && before < 2 { Behaviour::Status(status) } else { Behaviour::Correct }
         });
         let attempts = attempts(3);
         let mut shuffle =
             Shuffle::new(3, attempts.iter().map(|attempt| available(attempt, &server.addr)).collect());
-        assert_eq!(shuffle.run().expect("comes in the end"), expected(&attempts));
+        assert_eq!(shuffle.run().expect("the output is fetched"), expected(&attempts));
         assert_eq!(shuffle.fetch_failed, ["job_1.m1.0", "job_1.m1.0"]);
     }
 }
 
 #[test]
 fn fetched_output_is_replaced_when_withdrawn() {
-    let server = Server::start(|_, _| Manner::Well);
+    let server = Server::start(|_, _| Behaviour::Correct);
     let mut shuffle = Shuffle::new(2, vec![available("job_1.m0.0", &server.addr)]);
     let addr = server.addr.clone();
     let mut step = 0;
@@ -364,20 +365,20 @@ fn fetched_output_is_replaced_when_withdrawn() {
             step = 1;
             vec![withdrawn("job_1.m0.0"), available("job_1.m1.0", &addr)]
         }
-        // Only map 1 is here now.
+        // Only map 1 is fetched at this point.
         (1, 1) => {
             step = 2;
             vec![available("job_1.m0.1", &addr)]
         }
         _ => Vec::new(),
     });
-    let came = shuffle.run().expect("a good server");
-    assert_eq!(came, expected(&["job_1.m0.1".into(), "job_1.m1.0".into()]));
+    let fetched = shuffle.run().expect("a good server");
+    assert_eq!(fetched, expected(&["job_1.m0.1".into(), "job_1.m1.0".into()]));
 }
 
 #[test]
 fn output_in_flight_is_dropped_when_withdrawn() {
-    let slow = Server::start(|_, _| Manner::Slow);
+    let slow = Server::start(|_, _| Behaviour::Slow);
     let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &slow.addr)]);
     let (feed, addr) = (shuffle.feed.clone(), slow.addr.clone());
     let reporter = thread::spawn(move || {
@@ -385,14 +386,14 @@ fn output_in_flight_is_dropped_when_withdrawn() {
         let events = vec![withdrawn("job_1.m0.0"), available("job_1.m0.1", &addr)];
         feed.push(TaskMapEvents { first: 1, events, maps: 1 }).expect("no gap");
     });
-    let came = shuffle.run().expect("a good server");
+    let fetched = shuffle.run().expect("a good server");
     reporter.join().expect("no panic");
-    assert_eq!(came, expected(&["job_1.m0.1".into()]));
+    assert_eq!(fetched, expected(&["job_1.m0.1".into()]));
 }
 
 #[test]
 fn the_number_of_maps_may_grow() {
-    let server = Server::start(|_, _| Manner::Well);
+    let server = Server::start(|_, _| Behaviour::Correct);
     let mut shuffle = Shuffle::new(2, vec![available("job_1.m0.0", &server.addr)]);
     let (feed, addr) = (shuffle.feed.clone(), server.addr.clone());
     shuffle.on_events = Box::new(move |_, progress| {
@@ -406,23 +407,23 @@ fn the_number_of_maps_may_grow() {
 }
 
 #[test]
-fn local_disk_error_blames_no_host() {
-    let server = Server::start(|_, _| Manner::Well);
+fn local_disk_error_is_no_fault_of_a_host() {
+    let server = Server::start(|_, _| Behaviour::Correct);
     let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &server.addr)]);
     shuffle.options.memory = 0;
-    // Whatever is written there, the device is full.
+    // Every write to this path fails with a full disk.
     let full = shuffle.folder.path().join("full");
     std::fs::create_dir(&full).expect("a folder");
     std::os::unix::fs::symlink("/dev/full", full.join("fetch-0")).expect("a link");
     shuffle.scratch = Scratch::new(vec![full.clone()]);
-    let error = shuffle.run().expect_err("nothing fits").to_string();
+    let error = shuffle.run().expect_err("the disk is full").to_string();
     assert!(error.contains(&full.display().to_string()) && error.contains("No space left"), "{error}");
     assert!(shuffle.fetch_failed.is_empty());
 }
 
 #[test]
 fn outputs_are_ordered_by_map_position() {
-    let server = Server::start(|_, _| Manner::Well);
+    let server = Server::start(|_, _| Behaviour::Correct);
     let places = [(2, 0), (0, 500), (1, 0), (0, 0), (0, 0)];
     let events = places.iter().enumerate().map(|(map, (root, start))| {
         let mut event = available(&format!("job_1.m{map}.0"), &server.addr);
@@ -442,7 +443,7 @@ fn outputs_are_ordered_by_map_position() {
 
 #[test]
 fn stop_ends_a_fetch_from_a_silent_server() {
-    let server = Server::start(|_, _| Manner::Silent);
+    let server = Server::start(|_, _| Behaviour::Silent);
     let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &server.addr)]);
     shuffle.options.idle_timeout = Duration::from_mins(10);
     let stop = shuffle.stop.clone();
@@ -450,10 +451,10 @@ fn stop_ends_a_fetch_from_a_silent_server() {
         thread::sleep(Duration::from_millis(50));
         stop.set("preempted");
     });
-    let error = shuffle.run().expect_err("told to stop");
+    let error = shuffle.run().expect_err("the task was killed");
     reporter.join().expect("no panic");
     assert_eq!(error.to_string(), "stopped: preempted");
-    assert!(shuffle.beats > 0, "whoever waits is alive");
+    assert!(shuffle.beats > 0, "a waiting shuffle marks the task alive");
 }
 
 #[test]

@@ -1,33 +1,36 @@
-//! The shuffle protocol, for both ends: one request, one answer, again on the same connection.
+//! The shuffle protocol, for client and server: requests and answers alternate on a connection.
 //!
-//! Request: u32 little-endian length of what follows; magic `FMS2`; token (u8 length, bytes); attempt (u8 length,
-//! text); partition u32. Answer: status u8; if it is [`OK`]: stored length, raw length, records and longest block as
-//! u64, crc32c u32 of the stored bytes, then exactly those; if not: u16 length and a message. All numbers are little
-//! endian.
+//! Request: u32 length of the following bytes; magic `FMS2`; token (u8 length, bytes); attempt (u8
+//! length, text); partition u32.
+//!
+//! Answer: status u8. If it is [`OK`]: stored length, raw length, records and longest block as u64,
+//! CRC-32C of the stored bytes as u32, then the stored bytes. Otherwise: u16 length and a message.
+//! All numbers are little endian.
 
 use crate::{segment::Extent, task::limits::start_of};
 use bytes::{Buf as _, BufMut as _};
 use std::io::{self, Read};
 
-/// First bytes of a request.
+/// The first bytes of a request.
 pub const MAGIC: [u8; 4] = *b"FMS2";
-/// A request without its length: magic, two texts of at most 255 bytes with their lengths, and a number.
+/// Maximum length of a request without its length field: magic, two texts of at most 255 bytes with
+/// their lengths, and a number.
 pub const REQUEST_BYTES_MAX: usize = 4 + 256 + 256 + 4;
-/// Here it comes.
+/// The data follows.
 pub const OK: u8 = 0;
-/// There is no such output.
+/// The server does not have the output.
 pub const NOT_FOUND: u8 = 1;
-/// The token is not the job's.
+/// The token is not valid for this job.
 pub const REFUSED: u8 = 2;
-/// The server's copy is damaged.
+/// The copy of the server is damaged.
 pub const DAMAGED: u8 = 3;
-/// Too many are asking.
+/// The server has too many requests.
 pub const BUSY: u8 = 4;
 
-/// Numbers of an answer behind its status.
+/// Bytes of the numbers after the status of an answer.
 const DATA_HEADER_BYTES: usize = 4 * 8 + 4;
 
-/// An answer up to the bytes themselves.
+/// An answer up to the stored bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The stored bytes follow. The offset is 0.
@@ -36,19 +39,19 @@ pub enum Answer {
     No(u8, String),
 }
 
-/// What a server has been asked for.
+/// A decoded request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// To be the job's.
+    /// The token of the job.
     pub token: &'a [u8],
-    /// Whose output.
+    /// The attempt whose output is requested.
     pub attempt: &'a str,
-    /// Which part of it.
+    /// The requested partition.
     pub partition: u32,
 }
 
 impl<'a> Request<'a> {
-    /// From the bytes behind the length; None if they are no request.
+    /// Decodes the bytes after the length. None if they are malformed.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = bytes.strip_prefix(&MAGIC)?;
         let mut text = || {
@@ -63,7 +66,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The bytes of a good answer up to the stored bytes themselves.
+/// Encodes a successful answer up to the stored bytes.
 pub fn coming(extent: &Extent) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + DATA_HEADER_BYTES);
     bytes.put_u8(OK);
@@ -74,7 +77,7 @@ pub fn coming(extent: &Extent) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of another answer. A long message is cut.
+/// Encodes any other answer. A long message is truncated.
 pub fn refusal(status: u8, message: &str) -> Vec<u8> {
     let message = start_of(message, usize::from(u16::MAX)).as_bytes();
     let mut bytes = Vec::with_capacity(3 + message.len());
@@ -84,10 +87,10 @@ pub fn refusal(status: u8, message: &str) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of a request.
+/// Encodes a request.
 pub fn request(token: &[u8], attempt: &str, partition: u32) -> io::Result<Vec<u8>> {
     let short = |what: &str, length: usize| {
-        let why = format!("{what} of {length} bytes is too long for a shuffle request: 255 at most");
+        let why = format!("{what} of {length} bytes is too long for a shuffle request: the limit is 255");
         u8::try_from(length).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, why))
     };
     let length = MAGIC.len() + 1 + token.len() + 1 + attempt.len() + 4;
@@ -102,7 +105,7 @@ pub fn request(token: &[u8], attempt: &str, partition: u32) -> io::Result<Vec<u8
     Ok(bytes)
 }
 
-/// Reads an answer up to the bytes themselves.
+/// Reads an answer up to the stored bytes.
 pub fn read_answer(from: &mut impl Read) -> io::Result<Answer> {
     let mut status = [0];
     from.read_exact(&mut status)?;
@@ -114,7 +117,7 @@ pub fn read_answer(from: &mut impl Read) -> io::Result<Answer> {
         let crc = fields.get_u32_le();
         let extent = Extent { offset: 0, stored, raw, records, block_max, crc };
         if !extent.is_plausible() {
-            let why = "the numbers of a shuffle answer make no sense";
+            let why = "the numbers in a shuffle answer are invalid";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         return Ok(Answer::Data(extent));
@@ -155,7 +158,7 @@ mod tests {
         }
         let long = "ü".repeat(50_000);
         let Ok(Answer::No(DAMAGED, cut)) = read_answer(&mut refusal(DAMAGED, &long).as_slice()) else {
-            panic!("no answer");
+            panic!("not an answer with data");
         };
         assert!(cut.len() > 60_000 && long.starts_with(&cut));
     }

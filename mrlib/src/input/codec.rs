@@ -1,12 +1,13 @@
-//! Compressed input, recognised by name and by first bytes.
+//! Recognises compressed input by name and by first bytes.
 //!
-//! gzip is decoded. Every other compression is refused: read as text it would give a result that means nothing. A name
-//! and contents that contradict each other are refused too. `input.codec=none` reads every file as it is.
+//! gzip is decoded. Every other compression is refused, because it would be read as meaningless
+//! text. A file whose name contradicts its contents is refused too. With `input.codec=none` every
+//! file is read unchanged.
 
 use crate::job::InputFormat;
 use std::{fmt, path::Path, str::FromStr};
 
-/// First bytes that are enough to recognise every compression.
+/// Number of first bytes that are enough to recognise every compression.
 pub const MAGIC_BYTES: usize = 16;
 
 /// The setting `input.codec`: how input files are decoded.
@@ -15,27 +16,27 @@ pub enum Codec {
     /// `.gz` files are decoded; other compressed files are refused.
     #[default]
     Auto,
-    /// Nothing is decoded and nothing refused.
+    /// No file is decoded or refused.
     None,
     /// Every file is gzip, whatever its name.
     Gzip,
 }
 
-/// How one file is read.
+/// How a file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
-    /// As it is.
+    /// Unchanged.
     Plain,
-    /// Decompressed; such a file is always one split.
+    /// Decompressed. Such a file is always one split.
     Gzip,
 }
 
-/// A file that must not be read as it stands. Every attempt to read it would end like this one.
+/// A file that cannot be read in this way. Every attempt would fail with the same error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreadable(String);
 
-/// Compressions that cannot be decoded, by the ends of names.
+/// Unsupported compressions by file extension.
 const EXTENSIONS: [(&str, &str); 20] = [
     ("bz2", "bzip2"),
     ("bz", "bzip2"),
@@ -61,7 +62,7 @@ const EXTENSIONS: [(&str, &str); 20] = [
 
 const GZIP: &[u8] = b"\x1f\x8b";
 
-/// Compressions by first bytes. None of these begins a text.
+/// Compressions by first bytes. No text begins with any of these.
 const MAGIC: [(&[u8], &str); 14] = [
     (b"\x1f\x8b\x08", "gzip"),
     (b"\x28\xb5\x2f\xfd", "Zstandard"),
@@ -80,7 +81,7 @@ const MAGIC: [(&[u8], &str); 14] = [
 ];
 
 impl Codec {
-    /// How a file of this name is read, or why it is not.
+    /// How a file with this name is read, or why it is refused.
     pub fn by_name(self, path: &str) -> Result<Coding, Unreadable> {
         match self {
             Self::None => return Ok(Coding::Plain),
@@ -96,13 +97,13 @@ impl Codec {
             None => Ok(Coding::Plain),
             Some((_, name)) => Err(Unreadable(format!(
                 "input {path} is compressed with {name} by its name, which Fermata cannot decode: decompress it first, \
-                 or set input.codec=none to read it as it is"
+                 or set input.codec=none to read it unchanged"
             ))),
         }
     }
 
-    /// Checks the first [`MAGIC_BYTES`] bytes of a file (fewer if it is shorter) against its name. Formats other than
-    /// lines may begin with any bytes.
+    /// Checks the first [`MAGIC_BYTES`] bytes of a file (fewer if it is shorter) against its name.
+    /// Files of formats other than lines may begin with any bytes.
     pub fn check_start(self, path: &str, format: InputFormat, start: &[u8]) -> Result<(), Unreadable> {
         let coding = self.by_name(path)?;
         if start.is_empty() || self == Self::None {
@@ -112,14 +113,10 @@ impl Codec {
             if start.starts_with(GZIP) {
                 return Ok(());
             }
-            let why = if self == Self::Gzip {
-                "input.codec=gzip says that it is"
-            } else {
-                "its name says that it is"
-            };
+            let why = if self == Self::Gzip { "input.codec is gzip" } else { "its name ends with .gz" };
             let what = by_magic(start).map_or_else(|| "not gzip".into(), |name| format!("{name}, not gzip"));
             return Err(Unreadable(format!(
-                "input {path} is {what}, but {why}: rename it, or set input.codec=none to read it as it is"
+                "input {path} is {what}, but {why}: rename it, or set input.codec=none to read it unchanged"
             )));
         }
         let lines = matches!(format, InputFormat::Lines | InputFormat::KeyValueLines);
@@ -127,18 +124,18 @@ impl Codec {
             None => Ok(()),
             Some("gzip") => Err(Unreadable(format!(
                 "input {path} is gzip by its first bytes, but its name does not end in .gz: rename it, or set \
-                 input.codec=gzip to decode it or input.codec=none to read it as it is"
+                 input.codec=gzip to decode it or input.codec=none to read it unchanged"
             ))),
             Some(name) => Err(Unreadable(format!(
                 "input {path} is compressed with {name} by its first bytes, which Fermata cannot decode: decompress it \
-                 first, or set input.codec=none to read it as it is"
+                 first, or set input.codec=none to read it unchanged"
             ))),
         }
     }
 }
 
 fn by_magic(start: &[u8]) -> Option<&'static str> {
-    // The digit is the block size, and a block begins with the digits of pi.
+    // The byte after `BZh` is the block size; a block begins with the digits of pi.
     if start.starts_with(b"BZh") && start.get(4..10) == Some(b"\x31\x41\x59\x26\x53\x59") {
         return Some("bzip2");
     }
@@ -153,7 +150,7 @@ impl FromStr for Codec {
             "auto" => Ok(Self::Auto),
             "none" => Ok(Self::None),
             "gzip" => Ok(Self::Gzip),
-            _ => Err("write auto, none or gzip".into()),
+            _ => Err("use auto, none or gzip".into()),
         }
     }
 }

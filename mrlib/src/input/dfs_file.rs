@@ -1,8 +1,9 @@
-//! A file of the distributed file system: blocks on this machine are mapped and verified as they are read, others come
-//! over the network.
+//! A file in the distributed file system. Blocks on this machine are memory-mapped and verified as
+//! they are read; other blocks are read over the network.
 //!
-//! The rest of a mapped block that is damaged or cannot be read comes from the client's reader. That tries the replica
-//! here first, by reads, reports it as bad, and turns to another.
+//! If a mapped block is damaged or cannot be read, the remainder comes from the reader of the
+//! client. That tries the local replica first with reads, reports it as bad, and then uses another
+//! replica.
 
 use super::{ByteSource, local::CHUNK_BYTES};
 use crate::error::TaskError;
@@ -14,18 +15,18 @@ use dfs::{
 };
 use tokio::runtime::Handle;
 
-/// How much of a file is located at a time.
+/// Bytes of a file whose blocks are located in one call.
 const LOCATE_BYTES: u64 = 1 << 30;
 
-/// A file as it was when its job was submitted. A file of the same id is never changed before its end, it can only
-/// grow: the first `length` bytes are those that were there.
+/// Identifies a file as it was when the job was submitted. A file with the same ID can only grow,
+/// so its first `length` bytes have not changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pin {
-    /// The job's number, for errors.
+    /// The number of the job, for error messages.
     pub job: u64,
-    /// The file's id.
+    /// The ID of the file.
     pub file_id: u64,
-    /// How long it was.
+    /// Its length at submission.
     pub length: u64,
 }
 
@@ -33,25 +34,25 @@ impl Pin {
     fn changed(&self, path: &DfsPath, what: &str) -> TaskError {
         let job = self.job;
         TaskError::Fatal(format!(
-            "input {path} was {what} after job_{job} was submitted: a result would mix old and new input; submit it again"
+            "input {path} was {what} after job_{job} was submitted: the output would mix old and new input; submit the job again"
         ))
     }
 
-    /// Whether a file is the one that was there.
+    /// Checks that the file is the pinned one.
     fn check(&self, status: &FileStatus) -> Result<(), TaskError> {
         let path = &status.path;
         if status.is_dir || status.file_id.0 != self.file_id {
             return Err(self.changed(path, "replaced"));
         }
         if status.length < self.length {
-            let (length, block_reader) = (self.length, status.length);
-            return Err(self.changed(path, &format!("truncated from {length} to {block_reader} bytes")));
+            let (length, now) = (self.length, status.length);
+            return Err(self.changed(path, &format!("truncated from {length} to {now} bytes")));
         }
         Ok(())
     }
 }
 
-/// A file of the distributed file system. Its length is that at opening, or that of its pin.
+/// A file in the distributed file system. Its length is that at opening, or that of its pin.
 pub struct DfsFile {
     client: Client,
     runtime: Handle,
@@ -62,15 +63,15 @@ pub struct DfsFile {
     block_reader: BlockReader,
 }
 
-/// Where bytes come from at present.
+/// The source of the current bytes.
 enum BlockReader {
     None,
-    /// A block here, which begins at `offset` of the file.
+    /// A local block, which begins at `offset` in the file.
     Mapped {
         offset: u64,
         block: LocalBlock,
     },
-    /// The network, up to `end` of the file; `bytes`, of which the first is at `offset`, came last.
+    /// The network, up to `end` of the file. `bytes` were received last, and begin at `offset`.
     Stream {
         reader: Box<FileReader>,
         offset: u64,
@@ -80,12 +81,13 @@ enum BlockReader {
 }
 
 impl DfsFile {
-    /// Opens it. To be called, as all of this, outside of async code; `runtime` runs the client's.
+    /// Opens a file. Like all methods this must be called outside of async code; `runtime` runs the
+    /// client.
     pub fn open(client: Client, runtime: Handle, path: DfsPath) -> Result<Self, TaskError> {
         Self::open_pinned(client, runtime, path, None)
     }
 
-    /// Opens it if it is the file that it was, when there is a pin.
+    /// Opens a file. Fails if it is not the pinned file.
     pub fn open_pinned(
         client: Client,
         runtime: Handle,
@@ -104,12 +106,12 @@ impl DfsFile {
         Ok(Self { client, runtime, status, pin, blocks, at: 0, block_reader: BlockReader::None })
     }
 
-    /// Whether what is at the path now is still this file.
-    fn check_same(&self, block_reader: &FileStatus) -> Result<(), TaskError> {
+    /// Checks that the path still refers to this file.
+    fn check_same(&self, now: &FileStatus) -> Result<(), TaskError> {
         if let Some(pin) = &self.pin {
-            return pin.check(block_reader);
+            return pin.check(now);
         }
-        if block_reader.file_id == self.status.file_id {
+        if now.file_id == self.status.file_id {
             return Ok(());
         }
         Err(TaskError::Program(format!(
@@ -123,7 +125,7 @@ impl DfsFile {
         (self.blocks.get(index)?.offset <= at).then_some(index)
     }
 
-    /// The block that holds byte `at`.
+    /// The block with byte `at`.
     fn locate(&mut self) -> Result<LocatedBlock, TaskError> {
         let path = &self.status.path;
         if self.block_at(self.at).is_none() {
@@ -133,11 +135,11 @@ impl DfsFile {
             self.blocks = located.1;
         }
         let index = self.block_at(self.at);
-        let text = || format!("{path}: the NameNode knows no block for byte {}", self.at);
+        let text = || format!("{path}: the NameNode has no block for byte {}", self.at);
         index.map(|index| self.blocks[index].clone()).ok_or_else(|| TaskError::Program(text()))
     }
 
-    /// Has byte `at` come from its block here, if it is here, else from the network.
+    /// Opens the block with byte `at`: locally if possible, otherwise over the network.
     fn open_block_at(&mut self) -> Result<(), TaskError> {
         let block = self.locate()?;
         let local = self.runtime.block_on(self.client.open_local_block(&block))?;
@@ -158,7 +160,7 @@ impl DfsFile {
         Ok(())
     }
 
-    /// Makes bytes from `at` on ready; how many.
+    /// Reads bytes from `at`. Returns how many are available.
     fn prepare(&mut self) -> Result<usize, TaskError> {
         loop {
             match &mut self.block_reader {
@@ -166,13 +168,13 @@ impl DfsFile {
                     if (*offset..*offset + block.bytes().len() as u64).contains(&self.at) =>
                 {
                     let from = self.at - *offset;
-                    // To a multiple, so that no chunk is verified twice.
+                    // Up to a multiple of the chunk size, so that no chunk is verified twice.
                     let to = (from / CHUNK_BYTES as u64 + 1) * CHUNK_BYTES as u64;
                     let to = to.min(block.bytes().len() as u64);
                     let Err(error) = block.verify(from..to) else { return Ok((to - from) as usize) };
                     let end = *offset + block.bytes().len() as u64;
                     let (path, at) = (&self.status.path, self.at);
-                    tracing::warn!(%path, at, %error, "the replica here is bad: another one is read");
+                    tracing::warn!(%path, at, %error, "the local replica is damaged: reading another replica");
                     self.stream(end)?;
                 }
                 BlockReader::Stream { offset, bytes, .. }
@@ -185,7 +187,7 @@ impl DfsFile {
                 {
                     let Some(next) = self.runtime.block_on(reader.next())? else {
                         let (path, at, end) = (&self.status.path, self.at, *end);
-                        let text = format!("{path} ends at byte {at} although it should have {end} and more");
+                        let text = format!("{path} ends at byte {at}, but should have at least {end} bytes");
                         return Err(TaskError::Program(text));
                     };
                     (*offset, *bytes) = (self.at, next);
@@ -196,7 +198,7 @@ impl DfsFile {
     }
 }
 
-/// A pinned file that is not there any more is a reason to give the job up.
+/// If the pinned file does not exist any more, the job fails.
 fn missing_input(error: ClientError, pin: Option<Pin>, path: &DfsPath) -> TaskError {
     let missing = error.is(Kind::NotFound) || error.is(Kind::NotDirectory);
     match pin.filter(|_| missing) {

@@ -1,4 +1,4 @@
-//! Records of a fixed length, from the file's first byte on.
+//! Records of a fixed length, starting at the first byte of the file.
 
 use super::{ByteSource, Each, Flow, Record, RecordSource, Skipped, SplitSpec};
 use crate::error::TaskError;
@@ -8,11 +8,11 @@ pub(super) struct Fixed {
     source: Box<dyn ByteSource>,
     record: usize,
     key: usize,
-    /// Where the next record starts.
+    /// The offset of the next record.
     at: u64,
-    /// What has been read of it.
+    /// The bytes of it that were read.
     carry: Vec<u8>,
-    /// The source is not behind `carry`.
+    /// Whether the source is at another position than after `carry`.
     is_source_moved: bool,
     skipped: Skipped,
 }
@@ -26,7 +26,7 @@ impl Fixed {
     ) -> Result<Self, TaskError> {
         if record == 0 || key > record || record as u64 > spec.record_bytes_max {
             let text = format!(
-                "records of {record} bytes with keys of {key}: a record has 1 to record.bytes.max = {} bytes, its key not more than it",
+                "records of {record} bytes with keys of {key} bytes: a record must have 1 to record.bytes.max = {} bytes, and its key at most as many",
                 spec.record_bytes_max
             );
             return Err(TaskError::Program(text));

@@ -1,5 +1,5 @@
-//! Decompresses a gzip file of one or more members. Zeros behind the last, as tapes and some tools leave them, are
-//! passed over.
+//! Decompresses a gzip file with one or more members. Zeros after the last member, which tapes and
+//! some tools add, are ignored.
 
 use super::ByteSource;
 use crate::error::TaskError;
@@ -11,28 +11,28 @@ use std::{
 
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// The decompressed bytes of another source. They can only be read from the start, once; a seek goes forward by reading,
-/// or back within the last stretch.
+/// The decompressed bytes of another source. They can only be read forward; a seek may go forward,
+/// or back within the last chunk.
 pub struct Gunzip {
-    /// Of the current member; between two it is being replaced.
+    /// The decoder of the current member, replaced between two members.
     decoder: GzDecoder<Stored>,
-    over: bool,
-    /// A whole member has been read.
+    at_end: bool,
+    /// Whether a complete member was read.
     any_member: bool,
     path: String,
     buffer: Vec<u8>,
-    /// Of `buffer`'s first byte.
+    /// The offset of the first byte of `buffer`.
     offset: u64,
     at: u64,
 }
 
 impl Gunzip {
-    /// Over a source at its start.
+    /// Reads a source, which must be at its start.
     pub fn new(source: Box<dyn ByteSource>, path: &str) -> Self {
         let decoder = GzDecoder::new(Stored { source: Some(source), left: Vec::new(), at: 0 });
         Self {
             decoder,
-            over: false,
+            at_end: false,
             any_member: false,
             path: path.to_owned(),
             buffer: Vec::new(),
@@ -41,12 +41,12 @@ impl Gunzip {
         }
     }
 
-    /// Decompresses the next stretch; false at the end.
+    /// Decompresses the next chunk. Returns false at the end.
     fn fill(&mut self) -> Result<bool, TaskError> {
         self.offset += self.buffer.len() as u64;
         self.buffer.resize(CHUNK_BYTES, 0);
         let mut filled = 0;
-        while filled < CHUNK_BYTES && !self.over {
+        while filled < CHUNK_BYTES && !self.at_end {
             match self.decoder.read(&mut self.buffer[filled..]) {
                 Ok(0) => self.next_member()?,
                 Ok(length) => filled += length,
@@ -58,14 +58,14 @@ impl Gunzip {
         Ok(filled > 0)
     }
 
-    /// At a member's end: goes to the next, if there is one.
+    /// Continues with the next member, if there is one.
     fn next_member(&mut self) -> Result<(), TaskError> {
         self.any_member = true;
         let nothing = Stored { source: None, left: Vec::new(), at: 0 };
         let mut stored = mem::replace(&mut self.decoder, GzDecoder::new(nothing)).into_inner();
-        let over = stored.skip_zeros();
+        let at_end = stored.skip_zeros();
         self.decoder = GzDecoder::new(stored);
-        self.over = over.map_err(|error| self.failed(error))?;
+        self.at_end = at_end.map_err(|error| self.failed(error))?;
         Ok(())
     }
 
@@ -75,12 +75,12 @@ impl Gunzip {
             Ok(own) => own,
             Err(error) => {
                 let why = match error.kind() {
-                    // No next member has begun.
+                    // The header of another member has not been read.
                     _ if self.any_member && self.decoder.header().is_none() => {
-                        "bytes that are not gzip follow its last member"
+                        "bytes that are not gzip follow the last member"
                     }
                     io::ErrorKind::UnexpectedEof => "the gzip stream ends early",
-                    _ => "it is not gzip",
+                    _ => "it is not a gzip file",
                 };
                 TaskError::Damaged { file: self.path.clone(), offset, why }
             }
@@ -116,24 +116,24 @@ impl ByteSource for Gunzip {
     }
 }
 
-/// A source as a `BufRead`.
+/// Adapts a source to `BufRead`.
 struct Stored {
-    /// None: nothing comes.
+    /// None for an empty source.
     source: Option<Box<dyn ByteSource>>,
     left: Vec<u8>,
     at: usize,
 }
 
 impl Stored {
-    /// Passes over zeros; true if nothing is behind them.
+    /// Skips zeros. Returns true if nothing follows them.
     fn skip_zeros(&mut self) -> io::Result<bool> {
         loop {
             let left = self.fill_buf()?;
             let zeros = left.iter().take_while(|byte| **byte == 0).count();
-            let (over, other) = (left.is_empty(), zeros < left.len());
+            let (at_end, other) = (left.is_empty(), zeros < left.len());
             self.consume(zeros);
-            if over || other {
-                return Ok(over);
+            if at_end || other {
+                return Ok(at_end);
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Lines, ended by `\n` or `\r\n`, or by the end of the file.
+//! Lines that end with `\n`, `\r\n` or the end of the file.
 //!
-//! A split that does not begin with the file's first byte passes over everything up to the first newline at or after
-//! `start - 1`: if a line starts just at `start`, that is the newline before it.
+//! A split that does not begin at byte 0 of the file skips everything up to the first newline at or
+//! after `start - 1`. If a line starts exactly at `start`, this is the newline before it.
 
 use super::{ByteSource, Each, Flow, Record, RecordSource, Skipped, SplitSpec};
 use crate::error::TaskError;
@@ -10,24 +10,24 @@ use memchr::memchr;
 pub(super) struct Lines {
     spec: SplitSpec,
     source: Box<dyn ByteSource>,
-    /// Cut at the first tab.
+    /// Whether lines are divided at the first tab.
     key_value: bool,
-    /// Where the next line starts.
+    /// The offset of the next line.
     at: u64,
-    /// What has been read of it.
+    /// The bytes of it that were read.
     carry: Vec<u8>,
-    /// How much has been read of it; more than `carry` if it is too long to be kept.
+    /// The number of its bytes that were read; more than in `carry` if the line is too long.
     seen: u64,
-    /// The source is not at `at + seen`.
+    /// Whether the source is at another position than `at + seen`.
     is_source_moved: bool,
-    over: bool,
+    at_end: bool,
     skipped: Skipped,
 }
 
 impl Lines {
     pub(super) fn new(spec: SplitSpec, source: Box<dyn ByteSource>, key_value: bool) -> Self {
         let (at, carry) = (spec.range.start, Vec::new());
-        let over = at >= spec.range.end;
+        let at_end = at >= spec.range.end;
         Self {
             spec,
             source,
@@ -36,12 +36,12 @@ impl Lines {
             carry,
             seen: 0,
             is_source_moved: true,
-            over,
+            at_end,
             skipped: Skipped::default(),
         }
     }
 
-    /// Goes to the first line that starts in the split.
+    /// Seeks to the first line that starts in the split.
     fn find_first(&mut self) -> Result<(), TaskError> {
         let mut at = self.spec.range.start - 1;
         self.source.seek(at)?;
@@ -49,7 +49,7 @@ impl Lines {
             let stretch = self.source.next()?;
             if let Some(newline) = memchr(b'\n', stretch) {
                 self.at = at + newline as u64 + 1;
-                self.over = self.at >= self.spec.range.end;
+                self.at_end = self.at >= self.spec.range.end;
                 return Ok(());
             }
             if stretch.is_empty() {
@@ -57,11 +57,11 @@ impl Lines {
             }
             at += stretch.len() as u64;
         }
-        (self.at, self.over) = (self.spec.range.end, true);
+        (self.at, self.at_end) = (self.spec.range.end, true);
         Ok(())
     }
 
-    fn place(&mut self) -> Result<(), TaskError> {
+    fn reposition(&mut self) -> Result<(), TaskError> {
         if self.at == self.spec.range.start && self.at > 0 {
             self.find_first()?;
         }
@@ -70,7 +70,7 @@ impl Lines {
     }
 }
 
-/// A line without its end to `each`.
+/// Passes a line without its line ending to `each`.
 #[inline]
 fn emit_line(key_value: bool, offset: u64, line: &[u8], each: Each<'_>) -> Result<Flow, TaskError> {
     if !key_value {
@@ -90,10 +90,10 @@ fn without_return(line: &[u8]) -> &[u8] {
 
 impl RecordSource for Lines {
     fn pump(&mut self, each: Each<'_>) -> Result<bool, TaskError> {
-        if self.is_source_moved && !self.over {
-            self.place()?;
+        if self.is_source_moved && !self.at_end {
+            self.reposition()?;
         }
-        if self.over {
+        if self.at_end {
             return Ok(false);
         }
         let limit = self.spec.record_bytes_max;
@@ -104,7 +104,7 @@ impl RecordSource for Lines {
             let (line, offset, length) = (&rest[..newline], self.at, self.seen + newline as u64);
             rest = &rest[newline + 1..];
             self.at += length + 1;
-            self.over = self.at >= self.spec.range.end;
+            self.at_end = self.at >= self.spec.range.end;
             let line = if length > limit.saturating_add(1) {
                 None
             } else if self.seen > 0 {
@@ -123,15 +123,15 @@ impl RecordSource for Lines {
             self.seen = 0;
             if flow == Flow::Stop {
                 self.is_source_moved = true;
-                return Ok(!self.over);
+                return Ok(!self.at_end);
             }
-            if self.over {
+            if self.at_end {
                 return Ok(false);
             }
         }
         if !stretch.is_empty() {
             self.seen += rest.len() as u64;
-            // One more, for a `\r` that does not count.
+            // One more byte is allowed, for a `\r`, which does not count.
             if self.seen <= limit.saturating_add(1) {
                 self.carry.extend_from_slice(rest);
             } else if !self.spec.skip_bad {
@@ -141,8 +141,8 @@ impl RecordSource for Lines {
             }
             return Ok(true);
         }
-        // The file ends, perhaps in a line without an end.
-        self.over = true;
+        // The file ends, perhaps with a line without a line ending.
+        self.at_end = true;
         let (offset, length) = (self.at, self.seen);
         self.at += length;
         if length > limit {

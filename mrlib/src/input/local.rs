@@ -1,23 +1,24 @@
-//! A file of this machine, mapped.
+//! A memory-mapped local file.
 
 use super::ByteSource;
 use crate::error::TaskError;
 use memmap2::Mmap;
 use std::{fs::File, path::Path};
 
-/// Handed out at a time: small enough to stay in a core's cache.
+/// Size of the chunks returned, small enough for the cache of a core.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
 
-/// A file of this machine, mapped. Its length is that at opening; it must not be cut while it is read.
+/// A memory-mapped local file. Its length is that at opening; it must not be truncated while it is
+/// read.
 #[derive(Debug)]
 pub struct LocalFile {
-    /// None for an empty file: there is nothing to map.
+    /// None for an empty file, which cannot be mapped.
     map: Option<Mmap>,
     at: usize,
 }
 
 impl LocalFile {
-    /// Opens it.
+    /// Opens a file.
     pub fn open(path: &Path) -> Result<Self, TaskError> {
         let open = || {
             let file = File::open(path)?;
@@ -33,10 +34,10 @@ impl LocalFile {
     }
 }
 
-#[allow(unsafe_code, reason = "a mapping cannot be made without")]
+#[allow(unsafe_code, reason = "a memory mapping needs unsafe code")]
 fn map(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: input files are not written to while a job reads them, which is for its user to see to; bytes that
-    // change all the same would be read as one or the other, and a cut file ends the task process with SIGBUS.
+    // SAFETY: the user must not write to input files while a job reads them. If bytes change all
+    // the same, either value is read. If the file is truncated, the task process ends with SIGBUS.
     unsafe { Mmap::map(file) }
 }
 

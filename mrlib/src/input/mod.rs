@@ -1,7 +1,7 @@
-//! Input: the bytes of a file ([`ByteSource`]), and how a split of them is cut into records ([`RecordSource`]).
+//! Input: the bytes of a file ([`ByteSource`]), and the records of a split ([`RecordSource`]).
 //!
-//! Invariant: whatever the splits of a file, each of its records is read by exactly one of them. A split has the
-//! records that *start* in it; the last may end beyond it.
+//! Invariant: however a file is split, each record is read by exactly one split. A split has the
+//! records that *start* in it; the last one may end beyond it.
 
 mod codec;
 mod dfs_file;
@@ -22,104 +22,106 @@ pub use local::LocalFile;
 use crate::{error::TaskError, job::InputFormat};
 use std::ops::Range;
 
-/// Unreadable records that are named in a task's log.
+/// Number of unreadable records that are listed in the log of a task.
 const SKIPPED_NAMED_MAX: u64 = 1000;
 
-/// The bytes of one file, from a place on, in stretches as they come.
+/// The bytes of a file, in chunks.
 pub trait ByteSource: Send {
-    /// How long the file is.
+    /// The length of the file.
     fn len(&self) -> u64;
 
-    /// Whether there is nothing in it.
+    /// Whether the file is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Sets where `next` goes on.
+    /// Sets the position of `next`.
     fn seek(&mut self, at: u64) -> Result<(), TaskError>;
 
-    /// The next stretch, verified; empty only at the end.
+    /// The next chunk, verified. Empty only at the end.
     fn next(&mut self) -> Result<&[u8], TaskError>;
 
-    /// Bytes of the file as it is stored up to where `next` goes on (for progress).
+    /// Bytes of the stored file up to the position of `next`, for the progress.
     fn consumed(&self) -> u64;
 }
 
-/// One record: the place of its first byte in the file, its key and its value.
+/// One record, with its offset in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Of its first byte.
+    /// The offset of its first byte.
     pub offset: u64,
-    /// As its format says.
+    /// The key, as the format defines it.
     pub key: &'a [u8],
-    /// As its format says.
+    /// The value, as the format defines it.
     pub value: &'a [u8],
 }
 
-/// After a record.
+/// What to do after a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// Give the next.
+    /// Continue with the next record.
     Go,
-    /// Stop here, at this record's end.
+    /// Stop at the end of this record.
     Stop,
 }
 
-/// What is done with each record.
+/// Called for each record.
 pub type Each<'a> = &'a mut dyn FnMut(Record<'_>) -> Result<Flow, TaskError>;
 
 /// The records of one split.
 pub trait RecordSource {
-    /// Gives the records of the next stretch to `each`; false when there are no more in the split.
+    /// Passes the records of the next chunk to `each`. Returns false at the end of the split.
     fn pump(&mut self, each: Each<'_>) -> Result<bool, TaskError>;
 
-    /// Where the next record starts: `start..position` and `position..end` are two splits with the same records as
-    /// this one. To be asked between pumps; after a `Stop` it is the end of that record.
+    /// Where the next record starts: the splits `start..position` and `position..end` have the same
+    /// records as this one. Valid between calls of `pump`; after a `Stop` it is the end of that
+    /// record.
     fn position(&self) -> u64;
 
-    /// Bytes of the file as it is stored read so far (for progress).
+    /// Bytes of the stored file that were read, for the progress.
     fn consumed(&self) -> u64;
 
-    /// Records passed over because they could not be read.
+    /// Records skipped because they could not be read.
     fn skipped(&self) -> &Skipped;
 }
 
 /// Records that could not be read.
 #[derive(Debug, Default)]
 pub struct Skipped {
-    /// How many.
+    /// Number of records.
     pub records: u64,
-    /// The offset of the last one, and why.
+    /// The offset of the last one, and the error.
     pub last: Option<(u64, String)>,
 }
 
-/// What is known of a split.
+/// How to read a split.
 #[derive(Debug, Clone)]
 pub struct SplitSpec {
-    /// The file, to be named in errors, and as the key of whole-file records.
+    /// The path of the file, for errors and as the key of whole files.
     pub path: String,
-    /// The records that start here.
+    /// The split has the records that start in this range.
     pub range: Range<u64>,
-    /// How it is cut.
+    /// The input format.
     pub format: InputFormat,
-    /// How it is decoded.
+    /// The codec.
     pub codec: Codec,
-    /// A record may not be longer.
+    /// The maximum length of a record.
     pub record_bytes_max: u64,
-    /// Pass over what cannot be read, rather than fail.
+    /// Whether to skip records that cannot be read.
     pub skip_bad: bool,
 }
 
-/// Opens a split. What is compressed by its name or by `codec` is decompressed; it can only be read as a whole.
+/// Opens a split. A compressed file (by name or by `codec`) is decompressed, and can only be read
+/// as a whole.
 pub fn open_split(spec: SplitSpec, source: Box<dyn ByteSource>) -> Result<Box<dyn RecordSource>, TaskError> {
     let coding = spec.codec.by_name(&spec.path).map_err(|error| TaskError::Fatal(error.to_string()))?;
     let (source, spec) = if coding == Coding::Gzip {
         if spec.range.start > 0 {
-            let why = "gzip can only be read from its start: give it as one split".into();
+            let why = "a gzip file can only be read from its start: it must be one split".into();
             let offset = spec.range.start;
             return Err(TaskError::Record { source_path: spec.path, offset, line: None, why });
         }
-        // Offsets are those of the decompressed bytes, of which nobody knows how many there are.
+        // Offsets are those of the decompressed bytes, whose number is unknown.
         let source: Box<dyn ByteSource> = Box::new(Gunzip::new(source, &spec.path));
         (source, SplitSpec { range: 0..u64::MAX, ..spec })
     } else {
@@ -134,7 +136,7 @@ pub fn open_split(spec: SplitSpec, source: Box<dyn ByteSource>) -> Result<Box<dy
 }
 
 impl SplitSpec {
-    /// What to do about a record that cannot be read.
+    /// Skips a record that cannot be read, or fails.
     #[cold]
     fn bad(&self, offset: u64, why: String, skipped: &mut Skipped) -> Result<(), TaskError> {
         skipped.last = Some((offset, why.clone()));

@@ -1,11 +1,11 @@
-//! Splits against the whole, and every format against a dumb version of itself.
+//! Compares splits with the whole file, and every format with a simple implementation.
 
 use super::*;
 use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
 use std::io::Write;
 
-/// Bytes in memory, handed out in stretches of a given length.
+/// Bytes in memory, returned in chunks of a given length.
 struct Memory {
     bytes: Vec<u8>,
     at: usize,
@@ -63,7 +63,7 @@ fn all(bytes: &[u8], stretch: usize, spec: SplitSpec) -> Vec<Found> {
     drain(&mut *open(bytes, stretch, spec)).unwrap()
 }
 
-/// Lines, the dumb way.
+/// A simple implementation of the formats.
 fn model(bytes: &[u8], format: InputFormat) -> Vec<Found> {
     if let InputFormat::Fixed { record, key } = format {
         let chunks = bytes.chunks(record).enumerate();
@@ -197,7 +197,7 @@ proptest! {
         prop_assert_eq!(all(&padded, stretch, named(0..length + 700)), model(&bytes, InputFormat::Lines));
         let garbage = [stored.as_slice(), &[0, 7, 7]].concat();
         let error = drain(&mut *open(&garbage, stretch, named(0..length + 3))).unwrap_err().to_string();
-        prop_assert!(error.contains("bytes that are not gzip follow its last member"), "{}", error);
+        prop_assert!(error.contains("bytes that are not gzip follow the last member"), "{}", error);
         let source = Memory { bytes: Vec::new(), at: 0, stretch };
         let tail = open_split(named(1..2), Box::new(source));
         prop_assert!(tail.is_err());
@@ -243,7 +243,7 @@ fn whole_files() {
     };
     assert_eq!(whole(b"a\nb\0c", 0..5, 5).unwrap(), [(0, b"/file".to_vec(), b"a\nb\0c".to_vec())]);
     assert_eq!(whole(b"", 0..0, 5).unwrap(), [(0, b"/file".to_vec(), Vec::new())]);
-    assert!(whole(b"abcde", 2..5, 5).unwrap().is_empty(), "the rest of it is the first split's");
+    assert!(whole(b"abcde", 2..5, 5).unwrap().is_empty(), "the whole file belongs to the first split");
     assert!(matches!(whole(b"abcdef", 0..6, 5), Err(TaskError::Record { offset: 0, .. })));
 }
 

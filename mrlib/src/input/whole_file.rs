@@ -1,4 +1,4 @@
-//! A file as one record, which belongs to the split that has its first byte.
+//! The format with one record per file. The record belongs to the split with the first byte.
 
 use super::{ByteSource, Each, Record, RecordSource, Skipped, SplitSpec};
 use crate::error::TaskError;

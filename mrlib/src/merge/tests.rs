@@ -1,4 +1,4 @@
-//! Merges against a sort of everything.
+//! Compares merges with a sort of all records.
 
 use super::*;
 use bytes::Bytes;
@@ -29,7 +29,7 @@ fn pair() -> impl Strategy<Value = Pair> {
     (key, prop::collection::vec(any::<u8>(), 0..6))
 }
 
-/// A sorted run of these records, as it would be fetched.
+/// A sorted run with these records in memory.
 fn run(records: &[Pair]) -> Run {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run");
@@ -50,7 +50,7 @@ fn all(mut cursor: impl Cursor) -> Vec<Pair> {
     while cursor.next().unwrap() {
         found.push((cursor.key().to_vec(), cursor.value().to_vec()));
     }
-    assert!(!cursor.next().unwrap(), "the end stays the end");
+    assert!(!cursor.next().unwrap(), "next returns false again at the end");
     found
 }
 
@@ -91,7 +91,7 @@ proptest! {
     fn repeatedly_interrupted_merge_loses_nothing(
         mut runs in prop::collection::vec(prop::collection::vec(pair(), 0..12), 3..12),
         order in orders(),
-        patience in 1u32..5,
+        steps in 1u32..5,
     ) {
         for records in &mut runs {
             sort(records, order);
@@ -102,8 +102,8 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(vec![dir.path().into()]);
         for round in 0.. {
-            prop_assert!(round < 1000, "it comes to an end");
-            let mut left = patience;
+            prop_assert!(round < 1000, "the merge ends");
+            let mut left = steps;
             let mut step = || {
                 left = left.saturating_sub(1);
                 Ok(left > 0)
@@ -111,8 +111,8 @@ proptest! {
             let fewer = merge_down(runs, open, order, 2, true, &scratch, &mut step).unwrap();
             (runs, open) = (fewer.runs, fewer.open);
             prop_assert_eq!(&all(Merge::open(&runs, order).unwrap()), &wanted);
-            // One that is asked at once never begins.
-            if fewer.enough || patience == 1 {
+            // If the first step already interrupts, the merge never makes progress.
+            if fewer.enough || steps == 1 {
                 break;
             }
         }
@@ -125,7 +125,7 @@ proptest! {
         take in prop::collection::vec(0usize..4, 1..8),
     ) {
         sort(&mut records, order);
-        // Grouping that is coarser than the order, where it can be.
+        // A grouping that is coarser than the order, if possible.
         let grouping = match order.keys {
             KeyOrder::Bytes => KeyOrder::By(|a, b| a.first().cmp(&b.first())),
             other => other,
@@ -170,7 +170,7 @@ fn merge_width_follows_memory() {
     let mib = |n: u64| n << 20;
     assert_eq!(factor_for(vec![128 << 10; 1000], mib(16), 64), 64);
     assert_eq!(factor_for(vec![128 << 10; 1000], mib(4), 64), 32);
-    // Small memory does not make for merges of two.
+    // With little memory, merges still use more than two runs.
     assert_eq!(factor_for(vec![128 << 10; 1000], 1, 64), 8);
     let huge = [vec![mib(200); 5], vec![128 << 10; 100]].concat();
     assert_eq!(factor_for(huge.clone(), mib(64), 64), 2);

@@ -1,7 +1,7 @@
-//! What a task puts out: records in one of the output formats, written to pieces.
+//! The output of a task: records in an output format, written to pieces.
 //!
-//! A piece is a file of the attempt's own; nobody reads it before the job's commit. A task that puts out nothing
-//! makes no piece: the commit makes an empty part of no pieces.
+//! A piece is a file that belongs to one attempt; it is not read before the commit of the job. A
+//! task without output creates no piece, and the commit creates an empty part for it.
 
 mod piece;
 
@@ -12,10 +12,10 @@ pub use piece::{PieceWriter, Target};
 
 use crate::{engine::OutputSink, error::TaskError, job::OutputFormat};
 
-/// A key or value of the `KeyValue` format is at most this long.
+/// Maximum length of a key or value in the `KeyValue` format.
 const FIELD_BYTES_MAX: usize = u32::MAX as usize;
 
-/// Writes records in a format to pieces.
+/// Writes records in an output format to pieces.
 pub struct RecordWriter {
     format: OutputFormat,
     pieces: PieceWriter,
@@ -65,7 +65,7 @@ fn field_length(field: &[u8]) -> Result<u32, TaskError> {
     u32::try_from(field.len()).map_err(|_| {
         let length = field.len();
         TaskError::Program(format!(
-            "a key or value of {length} bytes does not fit the key-value format: {FIELD_BYTES_MAX} at most"
+            "a key or value of {length} bytes is too long for the key-value format: the limit is {FIELD_BYTES_MAX}"
         ))
     })
 }

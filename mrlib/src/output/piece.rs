@@ -1,7 +1,7 @@
-//! The files a task's output goes to: in the file system, in a local folder, or nowhere.
+//! The files for the output of a task: in the file system, in a local folder, or none.
 //!
-//! A file is made when there is something to put in it. Bytes are gathered and handed on in large portions, so that
-//! a record costs a copy and nothing else. A writer that is dropped without `finish` gives its file up.
+//! A file is created with the first bytes. Bytes are buffered and written in large portions, so
+//! that a record costs only a copy. A writer that is dropped without `finish` discards its file.
 
 use crate::error::TaskError;
 use dfs::{
@@ -11,26 +11,26 @@ use dfs::{
 use std::{fs::File, io::Write as _, path::PathBuf};
 use tokio::runtime::Handle;
 
-/// Bytes gathered before they are handed on.
+/// Bytes buffered before they are written.
 const PORTION_BYTES: usize = 1 << 20;
 
-/// Where pieces go.
+/// Where pieces are written.
 #[derive(Clone)]
 pub enum Target {
-    /// Nowhere: the job has no output. What is put out is counted and dropped.
+    /// Nowhere, because the job has no output. Bytes are counted and dropped.
     None,
-    /// The attempt's folder in the file system.
+    /// The folder of the attempt in the file system.
     Dfs {
         /// The file system.
         client: Client,
-        /// Runs the client; the caller is not one of its threads.
+        /// Runs the client. The caller must not be one of its threads.
         runtime: Handle,
         /// The folder for pieces.
         folder: DfsPath,
-        /// Replicas; the NameNode's default if not given.
+        /// Number of replicas; None for the default of the NameNode.
         replication: Option<u32>,
     },
-    /// A file on this machine, which is the one piece.
+    /// A local file, which is the only piece.
     Local(PathBuf),
 }
 
@@ -40,7 +40,7 @@ enum Open {
     Local(File),
 }
 
-/// Writes a task's output to its pieces.
+/// Writes the output of a task to pieces.
 pub struct PieceWriter {
     target: Target,
     open: Open,
@@ -55,8 +55,8 @@ impl PieceWriter {
         Self::after(Vec::new(), target)
     }
 
-    /// Goes on behind `pieces` that have been written and closed: numbers go on from theirs, and they are the first of
-    /// those that `finish` tells.
+    /// Continues after `pieces` that are complete: new pieces are numbered after them, and `finish`
+    /// returns them first.
     pub fn after(pieces: Vec<String>, target: Target) -> Self {
         Self { target, open: Open::None, pieces, portion: Vec::new(), flushed: 0 }
     }
@@ -142,7 +142,8 @@ impl PieceWriter {
         Ok(())
     }
 
-    /// Closes the last piece; returns their paths in order. Pieces in the file system are durable then.
+    /// Closes the last piece. Returns the paths of all pieces in order. Pieces in the file system
+    /// are then durable.
     pub fn finish(mut self) -> Result<Vec<String>, TaskError> {
         self.flush_portion()?;
         match (std::mem::replace(&mut self.open, Open::None), &self.target) {
@@ -160,12 +161,12 @@ impl PieceWriter {
 
 impl Drop for PieceWriter {
     fn drop(&mut self) {
-        // Given up: the client deletes the file, for which it needs its runtime.
+        // The client deletes the discarded file, for which it needs its runtime.
         if let (Open::Dfs(file), Target::Dfs { runtime, .. }) =
             (std::mem::replace(&mut self.open, Open::None), &self.target)
             && let Err(error) = runtime.block_on(file.abort())
         {
-            tracing::debug!(%error, "a piece that was given up is left to its lease");
+            tracing::debug!(%error, "cannot delete a discarded piece: its lease will expire");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Formats, and pieces on a local disk.
+//! Tests of the output formats, and of pieces on a local disk.
 
 use super::*;
 use std::fs;
@@ -25,7 +25,7 @@ fn text_format_omits_empty_parts() {
 }
 
 #[test]
-fn key_values_carry_their_lengths() {
+fn key_values_include_their_lengths() {
     let (bytes, _) = written(OutputFormat::KeyValue, &[("key", "v"), ("", "")]);
     assert_eq!(bytes, b"\x03\0\0\0\x01\0\0\0keyv\0\0\0\0\0\0\0\0");
 }
@@ -64,7 +64,7 @@ fn writer_continues_after_existing_pieces() {
     let path = folder.path().join("piece").display().to_string();
     let there = vec!["/out/piece-00000".to_owned()];
     let mut writer = PieceWriter::after(there.clone(), Target::Local(path.clone().into()));
-    assert!(writer.is_empty(), "what is there is not its own");
+    assert!(writer.is_empty(), "earlier pieces do not count");
     writer.write(b"more").expect("a sound disk");
     assert_eq!(writer.finish().expect("a sound disk"), [there[0].clone(), path]);
     assert_eq!(PieceWriter::after(there.clone(), Target::None).finish().expect("nothing can fail"), there);

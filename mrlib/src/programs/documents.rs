@@ -1,6 +1,7 @@
-//! Programs about which words are in which files, as in the suites that the scheduling papers run.
+//! Programs about words in files, from the benchmark suites of the scheduling papers.
 //!
-//! A file's name is the last part of its path. Words are cut at white space, as wordcount does.
+//! The name of a file is the last component of its path. Words are separated by white space, as in
+//! wordcount.
 
 use super::{
     sum::{Combine, ONE, Total, count_of},
@@ -18,9 +19,9 @@ fn file_name(context: &Context) -> Vec<u8> {
     context.source().rsplit('/').next().unwrap_or_default().as_bytes().to_vec()
 }
 
-/// Between words, none of which can hold it, and before a file's name, which can.
+/// Separates words, and precedes the name of a file. Words cannot contain it, but names can.
 const SPACE: u8 = b' ';
-/// Behind a file's name, which cannot hold it: all keys of a file sort together, whatever the names and the words.
+/// Ends the name of a file, which cannot contain it. So all keys of a file sort together.
 const END_OF_NAME: u8 = 0;
 
 struct WordToFile;
@@ -42,8 +43,8 @@ impl Mapper for WordToFile {
     }
 }
 
-/// Each value once for all equal neighbours: for a reducer, whose values come sorted, each different one once; as a
-/// combiner, whose values come as they were put out, it drops what it can.
+/// Emits one value for all equal adjacent ones. As a reducer with sorted values it emits each
+/// distinct value once. As a combiner, whose values are not sorted, it removes some duplicates.
 pub(super) struct Distinct;
 
 impl Reducer for Distinct {
@@ -66,7 +67,7 @@ impl Reducer for Distinct {
     }
 }
 
-/// The different values of a key, on one line.
+/// Emits the distinct values of a key on one line.
 struct Listed;
 
 impl Reducer for Listed {
@@ -96,7 +97,8 @@ pub(super) fn inverted_index(_conf: &Conf) -> Result<Job, TaskError> {
     Ok(Job::map(|_| Ok(WordToFile)).combine(|_| Ok(Distinct)).reduce(|_| Ok(Listed)).sorted_values())
 }
 
-/// `FILE NUL WORD` with a one: counted first, then regrouped by file within the reducer's sorted stream.
+/// Emits `FILE NUL WORD` with the count 1. Counts are summed first; the reducer then groups its
+/// sorted keys by file.
 struct FileAndWord;
 
 impl Mapper for FileAndWord {
@@ -123,7 +125,7 @@ impl Mapper for FileAndWord {
     }
 }
 
-/// All words of a file go to one reduce, although they are different keys.
+/// Sends all words of a file to one reduce, although they are different keys.
 struct ByFile;
 
 impl Partitioner for ByFile {
@@ -133,7 +135,7 @@ impl Partitioner for ByFile {
     }
 }
 
-/// Collects a file's words that are frequent enough; a file ends where the next begins.
+/// Collects the words of a file that are frequent enough. A file ends where the next one begins.
 struct TermVector {
     at_least: u64,
     file: Vec<u8>,
@@ -166,7 +168,7 @@ impl Reducer for TermVector {
         out: &mut dyn Emit,
         _context: &mut Context,
     ) -> Result<(), TaskError> {
-        let cut = key.iter().position(|byte| *byte == END_OF_NAME).ok_or("a term without its file")?;
+        let cut = key.iter().position(|byte| *byte == END_OF_NAME).ok_or("a key has no file name")?;
         let (file, word) = (&key[..cut], &key[cut + 1..]);
         if file != self.file {
             self.flush(out)?;
@@ -193,7 +195,7 @@ pub(super) fn term_vector(conf: &Conf) -> Result<Job, TaskError> {
     Ok(job.reduce(move |_| Ok(TermVector { at_least, file: Vec::new(), terms: Vec::new() })))
 }
 
-/// Three words in a row, within a line, with the file they are in.
+/// Emits every three consecutive words of a line, with the file.
 struct Sequences;
 
 impl Mapper for Sequences {
@@ -228,7 +230,8 @@ pub(super) fn sequence_count(_conf: &Conf) -> Result<Job, TaskError> {
     Ok(Job::map(|_| Ok(Sequences)).combine(|_| Ok(Combine)).reduce(|_| Ok(Total)))
 }
 
-/// From `W1 W2 W3 FILE TAB COUNT` to the sequence, and the count before the file so that it sorts by it.
+/// Reads `W1 W2 W3 FILE TAB COUNT`. Emits the sequence as the key, and count and file as the value,
+/// so that values sort by count.
 struct SequenceToFile;
 
 impl Mapper for SequenceToFile {
@@ -243,12 +246,13 @@ impl Mapper for SequenceToFile {
         out: &mut dyn Emit,
         _context: &mut Context,
     ) -> Result<(), TaskError> {
-        let wrong = || TaskError::from("rankedinvertedindex reads what sequencecount wrote");
+        let wrong =
+            || TaskError::from("the input of rankedinvertedindex must be the output of sequencecount");
         let mut spaces = memchr::memchr_iter(SPACE, key);
         let cut = spaces.nth(2).ok_or_else(wrong)?;
         let text = std::str::from_utf8(value).map_err(|_| wrong())?;
         let count: u64 = text.parse().map_err(|_| wrong())?;
-        // Complemented, so that the largest count is the smallest value.
+        // The complement, so that the largest count sorts first.
         let mut ranked = (!count).to_be_bytes().to_vec();
         ranked.extend_from_slice(&key[cut + 1..]);
         out.emit(&key[..cut], &ranked)
@@ -267,7 +271,7 @@ impl Reducer for Ranking {
     ) -> Result<(), TaskError> {
         let mut line = Vec::new();
         while let Some(value) = values.next()? {
-            let (rank, file) = value.split_at_checked(8).ok_or("a rank is cut short")?;
+            let (rank, file) = value.split_at_checked(8).ok_or("a rank has fewer than eight bytes")?;
             let count = !u64::from_be_bytes(rank.try_into().expect("eight bytes"));
             if !line.is_empty() {
                 line.push(SPACE);

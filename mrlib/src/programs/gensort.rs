@@ -1,17 +1,19 @@
-//! The records of the sort benchmark: 100 bytes, a 10-byte random key, the record's number, filler.
+//! The records of the sort benchmark: 100 bytes with a random key of 10 bytes, the number of the
+//! record, and filler.
 //!
-//! Random numbers are a 128-bit linear congruential sequence from zero; record n uses X(n+1), and any record can be
-//! reached in about 128 steps. The checksum of a set of records is the sum of their CRC-32s, so parts add up.
+//! Random numbers are a 128-bit linear congruential sequence that starts at zero. Record n uses
+//! X(n+1), and any record can be computed in about 128 steps. The checksum of a set of records is
+//! the sum of their CRC-32s, so the checksums of parts can be added.
 
 /// Bytes in a record.
 pub const RECORD_BYTES: usize = 100;
-/// Bytes of its key.
+/// Bytes of the key of a record.
 pub(super) const KEY_BYTES: usize = 10;
 
 const A: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
 const C: u128 = 0x4a69_6d47_7261_7952_4950_2020_2020_2001;
 
-/// A run of records, from any number on.
+/// Generates records, starting at any number.
 #[derive(Debug, Clone)]
 pub struct Records {
     next: u128,
@@ -19,7 +21,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// From record `init_process`.
+    /// Starts at record `first`.
     pub fn from(first: u64) -> Self {
         Self { next: u128::from(first), random: jump(u128::from(first)) }
     }
@@ -45,7 +47,7 @@ impl Records {
     }
 }
 
-/// X(n), by squaring the step: x → A·x + C composed with itself.
+/// X(n), by repeatedly composing the step x → A·x + C with itself.
 fn jump(n: u128) -> u128 {
     let (mut scale, mut shift) = (1_u128, 0_u128);
     let (mut step_scale, mut step_shift) = (A, C);
@@ -59,7 +61,7 @@ fn jump(n: u128) -> u128 {
         step_scale = step_scale.wrapping_mul(step_scale);
         left >>= 1;
     }
-    // X(0) is zero, so only the shift is left.
+    // X(0) is zero, so only the shift remains.
     shift
 }
 

@@ -1,8 +1,8 @@
 //! One round of k-means over lines of numbers.
 //!
-//! The centroids are lines of numbers in a side file (`--file`), named by `kmeans.centroids`. Each point goes to
-//! the nearest; the output is the new centroids, one a line: its number, a tab, the numbers. Run it again with
-//! those for the next round.
+//! The centroids are lines of numbers in a side file (`--file`), named by `kmeans.centroids`. Each
+//! point is assigned to the nearest centroid. The output has one new centroid per line: its index,
+//! a tab, its coordinates. Run the program again with this output for the next round.
 
 use crate::{
     api::{Emit, Mapper, Reducer, Values},
@@ -20,14 +20,14 @@ fn numbers(line: &str) -> Option<Vec<f64>> {
 fn read_centroids(file: &str) -> Result<Vec<Vec<f64>>, TaskError> {
     let text = std::fs::read_to_string(file).map_err(TaskError::io(format!("centroids {file}")))?;
     let lines = text.lines().filter(|line| !line.trim().is_empty());
-    // A round's own output has the centroid's number and a tab before the numbers.
+    // The output of a round has the index of the centroid and a tab before the coordinates.
     let rows = lines.map(|line| numbers(line.split_once('\t').map_or(line, |(_, rest)| rest)));
     let centroids: Option<Vec<Vec<f64>>> = rows.collect();
     let centroids =
         centroids.filter(|rows| rows.iter().all(|row| !row.is_empty() && row.len() == rows[0].len()));
     match centroids {
         Some(rows) if !rows.is_empty() => Ok(rows),
-        _ => Err(format!("centroids {file}: each line must hold equally many numbers").into()),
+        _ => Err(format!("centroids {file}: all lines must have the same number of coordinates").into()),
     }
 }
 
@@ -36,7 +36,7 @@ struct Assign {
     skipped: Option<Counter>,
 }
 
-/// Not divisible: sums of floating-point numbers depend on where they are divided.
+/// Not divisible: sums of floating-point numbers depend on where the input is divided.
 impl Mapper for Assign {
     fn map(
         &mut self,
@@ -59,7 +59,7 @@ impl Mapper for Assign {
     }
 }
 
-/// A number of points and the sum of their coordinates.
+/// Encodes a number of points and the sums of their coordinates.
 fn encode(points: u64, sums: &[f64]) -> Vec<u8> {
     let mut bytes = points.to_le_bytes().to_vec();
     for sum in sums {
@@ -73,7 +73,7 @@ fn add_up(values: &mut dyn Values) -> Result<(u64, Vec<f64>), TaskError> {
     while let Some(value) = values.next()? {
         let (chunks, rest) = value.as_chunks::<8>();
         let Some((count, coordinates)) = chunks.split_first().filter(|_| rest.is_empty()) else {
-            return Err("a sum of points is cut short".into());
+            return Err("a sum of points has an invalid length".into());
         };
         points += u64::from_le_bytes(*count);
         sums.resize(coordinates.len(), 0.0);
@@ -110,7 +110,8 @@ impl Reducer for Mean {
         _context: &mut Context,
     ) -> Result<(), TaskError> {
         let (points, sums) = add_up(values)?;
-        let number = u32::from_be_bytes(key.try_into().map_err(|_| "a centroid without a number")?);
+        let number =
+            u32::from_be_bytes(key.try_into().map_err(|_| "the index of a centroid has an invalid length")?);
         let means: Vec<String> = sums.iter().map(|sum| format!("{:.6}", sum / points as f64)).collect();
         out.emit(number.to_string().as_bytes(), means.join(" ").as_bytes())
     }
@@ -119,6 +120,7 @@ impl Reducer for Mean {
 pub(super) fn job(conf: &Conf) -> Result<Job, TaskError> {
     let file = conf.get("kmeans.centroids").unwrap_or("centroids").to_owned();
     let map = Job::map(move |_| Ok(Assign { centroids: read_centroids(&file)?, skipped: None }));
-    // The order of addition must not depend on who came first, or results would differ in the last digit.
+    // The values are sorted, so that the order of additions is fixed. Otherwise the last digits
+    // could differ between runs.
     Ok(map.combine(|_| Ok(Add)).reduce(|_| Ok(Mean)).sorted_values())
 }

@@ -1,8 +1,8 @@
-//! The built-in programs: everyday ones, the sort benchmark, and the set that the scheduling papers run.
+//! The built-in programs: common ones, the sort benchmark, and those of the scheduling papers.
 //!
-//! Each is a function from settings to a [`crate::Job`], written with nothing but the public API.
+//! Each is a function from settings to a [`crate::Job`], written with the public API.
 
-#![allow(clippy::unnecessary_wraps, reason = "all programs are made through one signature")]
+#![allow(clippy::unnecessary_wraps, reason = "all programs have the same signature")]
 
 mod documents;
 mod gensort;
@@ -22,17 +22,17 @@ use crate::{
 const ANY: Kind = Kind::Count { min: 0, max: u64::MAX };
 
 const GREP: &[Setting] = &[
-    Setting::new("grep.pattern", Kind::Text, "the text to look for"),
-    Setting::new("grep.invert", Kind::Flag, "true: lines without it"),
+    Setting::new("grep.pattern", Kind::Text, "text to search for"),
+    Setting::new("grep.invert", Kind::Flag, "true: lines that do not contain the text"),
 ];
 const KMEANS: &[Setting] = &[Setting::new("kmeans.centroids", Kind::Text, "side file with the centroids")];
-const TERM_VECTOR: &[Setting] = &[Setting::new("termvector.min", ANY, "the smallest count that is kept")];
+const TERM_VECTOR: &[Setting] =
+    &[Setting::new("termvector.min", ANY, "smallest count of a word in the output")];
 const TERAGEN: &[Setting] = &[
-    Setting::new("rows", ANY, "how many 100-byte records to make"),
-    Setting::new("maps", ANY, "how many maps make them [default: 2]"),
+    Setting::new("rows", ANY, "number of 100-byte records to generate"),
+    Setting::new("maps", ANY, "number of maps [default: 2]"),
 ];
 
-/// All of them, by name.
 pub(crate) const ALL: [Builtin; 13] = [
     Builtin {
         name: "grep",
@@ -42,13 +42,13 @@ pub(crate) const ALL: [Builtin; 13] = [
     },
     Builtin {
         name: "identity",
-        about: "lines as they are, sorted if there are reduces",
+        about: "copies lines; with reduces, sorts them",
         settings: &[],
         make: text::identity,
     },
     Builtin {
         name: "invertedindex",
-        about: "for each word, the files it is in",
+        about: "for each word, the files that contain it",
         settings: &[],
         make: documents::inverted_index,
     },
@@ -60,7 +60,7 @@ pub(crate) const ALL: [Builtin; 13] = [
     },
     Builtin {
         name: "rankedinvertedindex",
-        about: "from sequencecount's output: for each sequence, files by count",
+        about: "from the output of sequencecount: for each sequence, files by count",
         settings: &[],
         make: documents::ranked_inverted_index,
     },
@@ -72,20 +72,25 @@ pub(crate) const ALL: [Builtin; 13] = [
     },
     Builtin {
         name: "sequencecount",
-        about: "counts three words in a row, by file",
+        about: "counts sequences of three words, by file",
         settings: &[],
         make: documents::sequence_count,
     },
-    Builtin { name: "sort", about: "sorts lines, as a whole", settings: &[], make: text::sort },
+    Builtin {
+        name: "sort",
+        about: "sorts lines (total order over all parts)",
+        settings: &[],
+        make: text::sort,
+    },
     Builtin {
         name: "teragen",
-        about: "makes 100-byte records for terasort",
+        about: "generates 100-byte records for terasort",
         settings: TERAGEN,
         make: tera::generate,
     },
     Builtin {
         name: "terasort",
-        about: "sorts 100-byte records by their 10-byte keys, as a whole",
+        about: "sorts 100-byte records by their 10-byte keys (total order)",
         settings: &[],
         make: tera::sort,
     },

@@ -1,7 +1,7 @@
-//! Self-join: from associations of k fields to those of k + 1.
+//! Self-join: from associations of k fields to associations of k + 1 fields.
 //!
-//! Each line is k sorted fields between commas. Two lines that agree on all but the last field give one line of
-//! k + 1: the shared fields and both last ones, in order.
+//! Each line has k sorted fields, separated by commas. Two lines with the same fields except the
+//! last give one line of k + 1 fields: the common fields and both last ones, in order.
 
 use super::documents::Distinct;
 use crate::{
@@ -43,7 +43,8 @@ impl Reducer for Pairs {
         out: &mut dyn Emit,
         _context: &mut Context,
     ) -> Result<(), TaskError> {
-        // Values come sorted: equal ones are neighbours. All different ones lie in `bytes`, each up to its end.
+        // Values are sorted, so equal ones are adjacent. `bytes` has all distinct values, and
+        // `ends` where each ends.
         let (mut bytes, mut ends) = (Vec::new(), vec![0]);
         let mut start = 0;
         while let Some(value) = values.next()? {

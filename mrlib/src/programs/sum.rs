@@ -1,4 +1,4 @@
-//! Adding up: the reducer and combiner that counting programs share.
+//! The reducer and combiner that counting programs share.
 //!
 //! Between tasks a count is eight little-endian bytes; the reducer writes it as decimal digits.
 
@@ -8,7 +8,7 @@ use crate::{
     error::TaskError,
 };
 
-/// The bytes of one.
+/// The count 1.
 pub(super) const ONE: [u8; 8] = 1_u64.to_le_bytes();
 
 pub(super) fn count_of(bytes: &[u8]) -> Result<u64, TaskError> {
@@ -24,7 +24,7 @@ fn total(values: &mut dyn Values) -> Result<u64, TaskError> {
     Ok(total)
 }
 
-/// Adds up and passes on.
+/// The combiner: emits the sum in binary.
 pub(super) struct Combine;
 
 impl Reducer for Combine {
@@ -50,7 +50,7 @@ impl Reducer for Combine {
     }
 }
 
-/// Adds up and writes digits.
+/// The reducer: emits the sum as decimal digits.
 pub(super) struct Total;
 
 impl Reducer for Total {

@@ -1,4 +1,4 @@
-//! The sort benchmark: make records, sort them, check the result.
+//! The sort benchmark: generates records, sorts them, and checks the result.
 
 use super::gensort::{Checksum, KEY_BYTES, RECORD_BYTES, Records};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     job::{InputFormat, Job, OutputFormat},
 };
 
-/// Each input line is `FIRST COUNT`: the records that this map makes.
+/// Generates records. Each input line is `FIRST COUNT`.
 struct Generate {
     made: Option<Counter>,
 }
@@ -78,9 +78,9 @@ pub(super) fn sort(_conf: &Conf) -> Result<Job, TaskError> {
     Ok(job.read(TERA).write(OutputFormat::Raw).totally_ordered())
 }
 
-/// What a map has seen of one file: enough to check the order across maps without looking again.
+/// Summary of the records that a map has read, enough to check the order across maps.
 #[derive(Default)]
-struct Seen {
+struct Summary {
     source: String,
     start: u64,
     first: Vec<u8>,
@@ -90,10 +90,10 @@ struct Seen {
     disorder: u64,
 }
 
-/// Checks the order within its split.
+/// Checks the order within a split.
 #[derive(Default)]
 struct Validate {
-    seen: Seen,
+    summary: Summary,
     record: Vec<u8>,
 }
 
@@ -109,42 +109,43 @@ impl Mapper for Validate {
         _out: &mut dyn Emit,
         context: &mut Context,
     ) -> Result<(), TaskError> {
-        let seen = &mut self.seen;
-        if seen.records == 0 {
-            context.source().clone_into(&mut seen.source);
-            seen.start = context.start();
-            seen.first = key.to_vec();
-        } else if key < seen.last.as_slice() {
-            seen.disorder += 1;
+        let summary = &mut self.summary;
+        if summary.records == 0 {
+            context.source().clone_into(&mut summary.source);
+            summary.start = context.start();
+            summary.first = key.to_vec();
+        } else if key < summary.last.as_slice() {
+            summary.disorder += 1;
         }
-        seen.last.clear();
-        seen.last.extend_from_slice(key);
-        seen.records += 1;
+        summary.last.clear();
+        summary.last.extend_from_slice(key);
+        summary.records += 1;
         self.record.clear();
         self.record.extend_from_slice(key);
         self.record.extend_from_slice(value);
-        seen.checksum.add(&self.record);
+        summary.checksum.add(&self.record);
         Ok(())
     }
 
-    /// One pair a map, sorted by file and place: first key, last key, records, checksum, disorder.
+    /// Emits one pair per map, sorted by file and offset: first key, last key, records, checksum,
+    /// records out of order.
     fn finish(&mut self, out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
-        let seen = &self.seen;
-        if seen.records == 0 {
+        let summary = &self.summary;
+        if summary.records == 0 {
             return Ok(());
         }
-        let mut place = seen.source.clone().into_bytes();
-        place.push(0);
-        place.extend_from_slice(&seen.start.to_be_bytes());
-        let mut value = [seen.first.as_slice(), &seen.last].concat();
-        value.extend_from_slice(&seen.records.to_le_bytes());
-        value.extend_from_slice(&seen.checksum.0.to_le_bytes());
-        value.extend_from_slice(&seen.disorder.to_le_bytes());
-        out.emit(&place, &value)
+        let mut file_and_offset = summary.source.clone().into_bytes();
+        file_and_offset.push(0);
+        file_and_offset.extend_from_slice(&summary.start.to_be_bytes());
+        let mut value = [summary.first.as_slice(), &summary.last].concat();
+        value.extend_from_slice(&summary.records.to_le_bytes());
+        value.extend_from_slice(&summary.checksum.0.to_le_bytes());
+        value.extend_from_slice(&summary.disorder.to_le_bytes());
+        out.emit(&file_and_offset, &value)
     }
 }
 
-/// Checks the order from map to map, and adds up.
+/// Checks the order between maps, and adds up the counts.
 #[derive(Default)]
 struct ValidateReducer {
     last: Vec<u8>,
@@ -156,7 +157,7 @@ struct ValidateReducer {
 impl Reducer for ValidateReducer {
     fn reduce(
         &mut self,
-        place: &[u8],
+        file_and_offset: &[u8],
         values: &mut dyn Values,
         out: &mut dyn Emit,
         _context: &mut Context,
@@ -164,12 +165,12 @@ impl Reducer for ValidateReducer {
         const LEN: usize = 2 * KEY_BYTES + 8 + 16 + 8;
         while let Some(value) = values.next()? {
             let value: &[u8; LEN] =
-                value.try_into().map_err(|_| TaskError::from("a summary of the wrong length"))?;
+                value.try_into().map_err(|_| TaskError::from("a summary has an invalid length"))?;
             let (first, rest) = value.split_at(KEY_BYTES);
             let (last, rest) = rest.split_at(KEY_BYTES);
             if first < self.last.as_slice() {
                 self.disorder += 1;
-                let file = place.split(|byte| *byte == 0).next().unwrap_or_default();
+                let file = file_and_offset.split(|byte| *byte == 0).next().unwrap_or_default();
                 out.emit(b"misplaced", file)?;
             }
             self.last = last.to_vec();
@@ -194,7 +195,7 @@ impl Reducer for ValidateReducer {
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), TaskError> {
-        let short = || TaskError::from("a verdict so far is cut short");
+        let short = || TaskError::from("the saved state has an invalid length");
         let (records, rest) = state.split_first_chunk().ok_or_else(short)?;
         let (disorder, rest) = rest.split_first_chunk().ok_or_else(short)?;
         let (checksum, last) = rest.split_first_chunk().ok_or_else(short)?;
@@ -212,7 +213,7 @@ impl Reducer for ValidateReducer {
     }
 }
 
-/// One reduce: everything must meet in one place to be compared.
+/// Uses one reduce, which sees all summaries in order.
 pub(super) fn validate(_conf: &Conf) -> Result<Job, TaskError> {
     Ok(Job::map(|_| Ok(Validate::default())).reduce(|_| Ok(ValidateReducer::default())).read(TERA))
 }

@@ -1,4 +1,5 @@
-//! Each program in local mode, with several reduces and small splits, against a plain single-threaded version.
+//! Runs each program in local mode with several reduces and small splits, and compares it with a
+//! simple implementation.
 
 use super::{Checksum, RECORD_BYTES, Records};
 use crate::{
@@ -12,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Words in a few files, some of them often.
+/// Files with words, some of them frequent.
 fn books(folder: &Path) -> Vec<(String, String)> {
     let words =
         ["the", "cat", "sat", "on", "a", "mat", "and", "held", "its", "breath", "Ünder", "a|b", "|", "b|c"];
@@ -41,7 +42,7 @@ fn conf(settings: &[(&str, &str)]) -> Conf {
     settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// Runs a program; the lines of all parts, sorted.
+/// Runs a program. Returns the lines of all parts, sorted.
 fn run(name: &str, inputs: &[PathBuf], reduces: u32, settings: &[(&str, &str)]) -> Vec<String> {
     let output = tempfile::tempdir().unwrap();
     let mut conf = conf(settings);
@@ -226,14 +227,14 @@ fn terasort_sorts_what_teragen_makes() {
     let text = fs::read_to_string(&parts(&report)[0]).unwrap();
     assert_eq!(text, format!("records\t{ROWS}\nchecksum\t{wanted}\nout-of-order\t0\n"));
 
-    // Unsorted input is found out.
+    // Unsorted input is detected.
     let bad = local("teravalidate", folder.path().join("made"), "bad", 1);
     let text = fs::read_to_string(&parts(&bad)[0]).unwrap();
     assert!(!text.contains("out-of-order\t0\n"), "{text}");
 }
 
 #[test]
-fn sort_is_sorted_as_a_whole() {
+fn sort_gives_a_total_order() {
     let folder = tempfile::tempdir().unwrap();
     let books = books(folder.path());
     let output = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Everyday programs over lines: wordcount, grep, sort.
+//! Common programs over lines: wordcount, grep, sort.
 
 use super::sum::{Combine, ONE, Total};
 use crate::{
@@ -9,13 +9,13 @@ use crate::{
     job::Job,
 };
 
-/// The words of a line: whatever stands between ASCII white space.
+/// The words of a line, separated by ASCII white space.
 #[inline]
 pub(super) fn words(line: &[u8]) -> Words<'_> {
     Words { line, at: 0 }
 }
 
-/// The words of a line.
+/// Iterates over the words of a line.
 pub(super) struct Words<'a> {
     line: &'a [u8],
     at: usize,
@@ -35,7 +35,8 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// Where the word that starts at `start` ends. Eight bytes are looked at together: white space is not above a blank.
+/// The end of the word that begins at `start`. Checks eight bytes at a time: no white space is
+/// above a blank.
 #[inline]
 fn end_of_word(line: &[u8], start: usize) -> usize {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
@@ -44,7 +45,8 @@ fn end_of_word(line: &[u8], start: usize) -> usize {
     let mut at = start;
     while let Some(eight) = line.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let eight = u64::from_le_bytes(*eight);
-        // Of each byte that is not above a blank the high bit; perhaps of bytes behind such a one, which do not count.
+        // Sets the high bit of each byte that is not above a blank. Later bytes may be set wrongly,
+        // but only the first counts.
         let low = eight.wrapping_sub(ABOVE) & !eight & HIGH;
         if low == 0 {
             at += 8;
@@ -82,7 +84,7 @@ pub(super) fn word_count(_conf: &Conf) -> Result<Job, TaskError> {
     Ok(Job::map(|_| Ok(WordCount)).combine(|_| Ok(Combine)).reduce(|_| Ok(Total)))
 }
 
-/// Lines that contain a text. Each goes out as it is, under the name of its file when asked for.
+/// Emits the lines that contain a text, or those that do not.
 struct Grep {
     pattern: Vec<u8>,
     invert: bool,
@@ -113,16 +115,16 @@ impl Mapper for Grep {
 
 pub(super) fn grep(conf: &Conf) -> Result<Job, TaskError> {
     let pattern =
-        conf.get("grep.pattern").ok_or("grep needs a text to look for: --conf grep.pattern=TEXT")?;
+        conf.get("grep.pattern").ok_or("grep needs a text to search for: --conf grep.pattern=TEXT")?;
     if pattern.is_empty() {
-        return Err("grep.pattern is empty: name a text to look for".into());
+        return Err("grep.pattern is empty: it must be a text to search for".into());
     }
     let pattern = pattern.as_bytes().to_vec();
     let invert = conf.parse("grep.invert", false)?;
     Ok(Job::map(move |_| Ok(Grep { pattern: pattern.clone(), invert, matched: None })))
 }
 
-/// Lines become keys, and the sort does the rest.
+/// Emits each line as a key, so that the engine sorts them.
 struct LineToKey;
 
 impl Mapper for LineToKey {

@@ -1,7 +1,8 @@
-//! Where the partitions of a segment file lie.
+//! The index of a segment file: where its partitions are.
 //!
-//! On disk: `FMTX`, version u32, count u32, then for each partition offset, stored length, raw length, records and
-//! longest block as u64 and a CRC-32C as u32; last the CRC-32C of all that. Little endian.
+//! On disk: `FMTX`, version u32, count u32; then for each partition offset, stored length, raw
+//! length, records and longest block as u64 and a CRC-32C as u32; last the CRC-32C of all that.
+//! Little endian.
 
 use super::LONG_BYTES;
 use crate::error::TaskError;
@@ -17,36 +18,37 @@ const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 12;
 const EXTENT_BYTES: usize = 44;
 const CRC_BYTES: usize = 4;
-/// Longer than the index of any job that the JobTracker takes.
+/// Maximum size of an index: more than any job needs.
 const BYTES_MAX: u64 = 64 << 20;
-/// Bytes of one partition of one map output: 8 TiB. The sums over a million maps still fit into a u64.
+/// Maximum size of one partition of one map output, 8 TiB. Sums over a million maps still fit in a
+/// u64.
 const EXTENT_BYTES_MAX: u64 = 8 << 40;
 
-/// One partition's stored bytes.
+/// The extent of one partition in a segment file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extent {
-    /// Of its first byte in the file.
+    /// Offset of its first byte in the file.
     pub offset: u64,
     /// Bytes in the file.
     pub stored: u64,
     /// Bytes of its records.
     pub raw: u64,
-    /// How many records.
+    /// Number of records.
     pub records: u64,
-    /// Raw bytes of its longest block: what a reader must have room for.
+    /// Raw bytes of its longest block, for which a reader needs memory.
     pub block_max: u64,
     /// CRC-32C of the stored bytes.
     pub crc: u32,
 }
 
 impl Extent {
-    /// Memory that a reader of it needs: for its longest block as it is stored and, unless that is too long to have
-    /// been compressed, unpacked.
+    /// Memory that a reader needs: the longest block as stored and, unless it is too long to be
+    /// compressed, decompressed.
     pub fn room(&self) -> u64 {
         self.block_max.saturating_add(self.block_max.min(LONG_BYTES as u64))
     }
 
-    /// Whether a map output can be so long: then a u64 holds the sums over all maps.
+    /// Whether a map output can have these sizes. Then sums over all maps fit in a u64.
     pub fn is_plausible(&self) -> bool {
         [self.stored, self.raw, self.records, self.block_max].iter().all(|number| *number <= EXTENT_BYTES_MAX)
     }
@@ -55,7 +57,7 @@ impl Extent {
 /// The partitions of one segment file, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Index {
-    /// One for each partition.
+    /// The extent of each partition.
     pub extents: Vec<Extent>,
 }
 
@@ -67,7 +69,8 @@ impl Index {
         name.into()
     }
 
-    /// Reads and verifies the index beside `segment`, also against that file's length.
+    /// Reads and verifies the index next to `segment`, and compares it with the length of that
+    /// file.
     pub fn read(segment: &Path) -> Result<Self, TaskError> {
         let path = Self::path_of(segment);
         let reading = |path: &Path| TaskError::io(format!("read {}", path.display()));
@@ -75,29 +78,29 @@ impl Index {
             Err(TaskError::Damaged { file: file.display().to_string(), offset, why })
         };
         let mut bytes = Vec::new();
-        // A tracker reads what a task has made.
+        // A tracker reads files that a task has written, so links are not followed.
         safe_open::open(&path)
             .and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes))
             .map_err(reading(&path))?;
         if bytes.len() as u64 > BYTES_MAX {
-            return damaged(&path, BYTES_MAX, "it is longer than any index");
+            return damaged(&path, BYTES_MAX, "it is too long for an index");
         }
         let index = Self::decode(&bytes, &path)?;
         let length =
             safe_open::open(segment).and_then(|file| file.metadata()).map_err(reading(segment))?.len();
         if length < index.stored() {
-            return damaged(segment, length, "it is shorter than its index says");
+            return damaged(segment, length, "it is shorter than its index requires");
         }
         Ok(index)
     }
 
-    /// Writes it beside `segment`.
+    /// Writes the index next to `segment`.
     pub fn write(&self, segment: &Path) -> Result<(), TaskError> {
         let path = Self::path_of(segment);
         std::fs::write(&path, self.encode()).map_err(TaskError::io(format!("write {}", path.display())))
     }
 
-    /// Its bytes.
+    /// Encodes the index.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_BYTES + self.extents.len() * EXTENT_BYTES + CRC_BYTES);
         out.put_slice(MAGIC);
@@ -113,7 +116,7 @@ impl Index {
         out
     }
 
-    /// From bytes; `file` is named if they are damaged.
+    /// Decodes an index. `file` is used in error messages.
     pub fn decode(bytes: &[u8], file: &Path) -> Result<Self, TaskError> {
         let damaged = |offset: usize, why| {
             Err(TaskError::Damaged { file: file.display().to_string(), offset: offset as u64, why })
@@ -124,11 +127,11 @@ impl Index {
         let (body, mut crc) = bytes.split_at(bytes.len() - CRC_BYTES);
         let mut rest = &body[MAGIC.len()..];
         if rest.get_u32_le() != VERSION {
-            return damaged(4, "its version is not known here");
+            return damaged(4, "its version is not supported");
         }
         let count = rest.get_u32_le() as usize;
         if rest.len() % EXTENT_BYTES != 0 || rest.len() / EXTENT_BYTES != count {
-            return damaged(8, "its length does not fit its count");
+            return damaged(8, "its length does not match its number of partitions");
         }
         if crc.get_u32_le() != crc32c::crc32c(body) {
             return damaged(body.len(), "its checksum does not match");
@@ -138,24 +141,24 @@ impl Index {
         for at in 0..count {
             let [offset, stored, raw, records, block_max] = std::array::from_fn(|_| rest.get_u64_le());
             if offset != end || offset.checked_add(stored).is_none() {
-                return damaged(HEADER_BYTES + at * EXTENT_BYTES, "partitions do not follow each other");
+                return damaged(HEADER_BYTES + at * EXTENT_BYTES, "partitions are not adjacent");
             }
             end = offset + stored;
             let extent = Extent { offset, stored, raw, records, block_max, crc: rest.get_u32_le() };
             if !extent.is_plausible() {
-                return damaged(HEADER_BYTES + at * EXTENT_BYTES, "a partition's numbers make no sense");
+                return damaged(HEADER_BYTES + at * EXTENT_BYTES, "the numbers of a partition are invalid");
             }
             extents.push(extent);
         }
         Ok(Self { extents })
     }
 
-    /// All records.
+    /// Number of records in all partitions.
     pub fn records(&self) -> u64 {
         self.extents.iter().map(|extent| extent.records).sum()
     }
 
-    /// All stored bytes.
+    /// Number of stored bytes in all partitions.
     pub fn stored(&self) -> u64 {
         self.extents.iter().map(|extent| extent.stored).sum()
     }

@@ -1,18 +1,19 @@
-//! Segment files: sorted records by partition. Spills, map outputs and merged runs all have this form.
+//! Segment files: sorted records by partition. Spills, map outputs and merged runs have this
+//! format.
 //!
-//! A file holds, for each partition in order, a run of blocks; a block is
+//! A file contains a sequence of blocks for each partition, in order. A block is
 //!
 //! ```text
 //! stored_len u32 LE | raw_len u32 LE | stored_len bytes
 //! ```
 //!
-//! whose bytes are lz4 if `stored_len < raw_len`, else as they are; raw, it holds whole records
-//! `varint key_len | varint value_len | key | value`. A reader needs one block in memory. Where partitions lie,
-//! how long they are and their CRC-32C (of the stored bytes) is told by the [`Index`], kept beside a map output
-//! as `PATH.index`.
+//! If `stored_len < raw_len`, the bytes are compressed with lz4. The raw bytes are complete records
+//! `varint key_len | varint value_len | key | value`. A reader needs one block in memory. The
+//! [`Index`] has the position, length and CRC-32C (of the stored bytes) of each partition; for a
+//! map output it is in `PATH.index`.
 //!
-//! Damaged bytes are an error wherever they are met, never a panic; a partition is vouched for only when its
-//! reader has come to the end.
+//! Damaged bytes give an error wherever they are found, never a panic. A partition is verified only
+//! when its reader has reached the end.
 
 mod index;
 mod reader;
@@ -22,12 +23,13 @@ mod writer;
 mod tests;
 
 pub use index::{Extent, Index};
-pub use reader::{Place, Run, SegmentReader, Stored};
+pub use reader::{Run, RunPosition, SegmentReader, Stored};
 pub use writer::SegmentWriter;
 
-/// Raw bytes in a block, but for a record that is longer by itself.
+/// Raw bytes in a block, unless a single record is longer.
 pub const BLOCK_BYTES: usize = 64 << 10;
-/// A record of this length is written as it is, not copied into a block first, and never compressed.
+/// A record of this length is written directly, not copied into a block first, and never
+/// compressed.
 const LONG_BYTES: usize = 1 << 20;
-/// Lengths before a block's bytes.
+/// Bytes of the two lengths before a block.
 const BLOCK_HEADER_BYTES: usize = 8;

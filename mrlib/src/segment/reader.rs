@@ -1,4 +1,4 @@
-//! Reads one partition of a segment file, from wherever its stored bytes are.
+//! Reads one partition of a segment file from memory or disk.
 
 use super::{BLOCK_HEADER_BYTES, Extent, Index, LONG_BYTES};
 use crate::{engine::ScratchFile, error::TaskError};
@@ -12,41 +12,43 @@ use std::{
     sync::Arc,
 };
 
-/// lz4 makes no block more than this many times longer.
+/// Maximum expansion of a block by lz4.
 const EXPANSION_MAX: u64 = 256;
 
-/// Where a partition's stored bytes are.
+/// Where the stored bytes of a partition are.
 #[derive(Debug, Clone)]
 pub enum Stored {
-    /// In memory: just these bytes.
+    /// In memory, without other bytes.
     Memory(Bytes),
-    /// In a file, opened when it is read.
+    /// In a file, opened for reading.
     File(PathBuf),
-    /// In a scratch file, which lives as long as this does.
+    /// In a scratch file, which exists as long as this value.
     Scratch(ScratchFile),
     /// In an open file.
     Open(Arc<File>),
 }
 
-/// One sorted run: a partition's stored bytes and what is known of them. Opens to a reader any number of times.
+/// A sorted run: the stored bytes of a partition with their extent. It can be opened any number of
+/// times.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// The bytes. For files `extent.offset` says where in it; memory holds just the run.
+    /// The stored bytes. In a file they begin at `extent.offset`; in memory there are no other
+    /// bytes.
     pub stored: Stored,
-    /// Lengths, record count, checksum.
+    /// Lengths, number of records, checksum.
     pub extent: Extent,
-    /// Named in errors.
+    /// The name for error messages.
     pub name: Arc<str>,
-    /// Its checksum has been found right, so that readers of memory need not look again.
+    /// Whether the checksum was verified, so that readers from memory can skip the check.
     pub verified: bool,
-    /// Where to begin, if not at the first record: what comes before has been read by somebody else.
-    pub start: Option<Place>,
-    /// What goes on where it ends: in order, none of them with more of its own.
+    /// Where to begin reading, if not at the first record.
+    pub start: Option<RunPosition>,
+    /// Runs that follow this one, in order. Their own `more` is empty.
     pub more: Vec<Run>,
 }
 
 impl Run {
-    /// Partition `partition` of the segment file at `path`, by the index beside it.
+    /// Partition `partition` of the segment file at `path`, according to its index.
     pub fn of_file(path: PathBuf, partition: u32) -> Result<Self, TaskError> {
         let name: Arc<str> = path.display().to_string().into();
         let index = Index::read(&path)?;
@@ -55,29 +57,29 @@ impl Run {
             return Err(TaskError::Damaged {
                 file,
                 offset: 8,
-                why: "it has fewer partitions than asked for",
+                why: "it has fewer partitions than requested",
             });
         };
         Ok(Self::new(Stored::File(path), extent, name))
     }
 
-    /// Of bytes that nobody has looked at yet.
+    /// A run whose checksum was not verified yet.
     pub fn new(stored: Stored, extent: Extent, name: Arc<str>) -> Self {
         Self { stored, extent, name, verified: false, start: None, more: Vec::new() }
     }
 
-    /// Stored bytes that have been fetched. `extent.offset` does not matter.
+    /// A run in memory. `extent.offset` is ignored.
     pub fn in_memory(name: &str, bytes: Bytes, extent: Extent) -> Self {
         let extent = Extent { offset: 0, ..extent };
         Self::new(Stored::Memory(bytes), extent, name.into())
     }
 
-    /// It, and what goes on where it ends.
+    /// This run and those that follow it.
     pub fn parts(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.more)
     }
 
-    /// One run of both: the other's records are to come after its own.
+    /// Appends another run, whose records come after those of this one.
     #[must_use]
     pub fn followed_by(mut self, mut other: Self) -> Self {
         let more = std::mem::take(&mut other.more);
@@ -86,14 +88,15 @@ impl Run {
         self
     }
 
-    /// Stored bytes that are still to be read, those of the block at hand included.
+    /// Unread stored bytes, including those of the current block.
     pub fn left(&self) -> u64 {
         let left =
             |run: &Self| run.extent.stored - run.start.map_or(0, |start| start.block.min(run.extent.stored));
         self.parts().map(left).sum()
     }
 
-    /// A reader at the door of the first record, or of the one to start at. It ends where the first part does.
+    /// Opens a reader before the first record, or before the one at `start`. It ends with the first
+    /// part.
     pub fn open(&self) -> Result<SegmentReader, TaskError> {
         match self.start {
             Some(start) => self.open_at(start),
@@ -112,7 +115,7 @@ impl Run {
             Stored::Scratch(file) => open(file.path())?,
             Stored::Open(file) => Source::File(file.clone()),
         };
-        // What has gone through a disk is looked at whenever it is read.
+        // Data from a disk is verified every time.
         let trusted = self.verified && matches!(source, Source::Memory(_));
         let reader = SegmentReader {
             source,
@@ -137,9 +140,9 @@ impl Run {
         };
         match &reader.source {
             Source::Memory(bytes) if bytes.len() as u64 != self.extent.stored => {
-                Err(reader.damaged("its length is not the one it should have"))
+                Err(reader.damaged("its length is not the expected one"))
             }
-            // Before memory is taken for what is not there.
+            // Checked before memory is allocated for the data.
             Source::File(file) => {
                 let length = file.metadata().map_err(|error| reader.unreadable(error))?.len();
                 let end = self.extent.offset.checked_add(self.extent.stored);
@@ -152,28 +155,29 @@ impl Run {
         }
     }
 
-    /// A reader at the door of the record that starts at `place`, as a reader of the same bytes has told it. What comes
-    /// before is not read; the place knows its checksum, so that damage in the rest is seen at the end as ever.
-    pub fn open_at(&self, place: Place) -> Result<SegmentReader, TaskError> {
+    /// Opens a reader before the record at `position`, which a reader of the same bytes has
+    /// returned. Earlier bytes are not read; the position has their checksum, so damage in the
+    /// remainder is still detected at the end.
+    pub fn open_at(&self, position: RunPosition) -> Result<SegmentReader, TaskError> {
         let mut reader = self.open_whole()?;
-        reader.crc = reader.crc.map(|_| place.crc);
-        if place.block > self.extent.stored || place.raw > self.extent.raw {
-            return Err(reader.damaged("it is too short for the place to continue from"));
+        reader.crc = reader.crc.map(|_| position.crc);
+        if position.block > self.extent.stored || position.raw > self.extent.raw {
+            return Err(reader.damaged("it is too short for the position to continue from"));
         }
-        (reader.read, reader.raw) = (place.block, place.raw);
-        reader.before = (place.block, place.crc);
-        if !reader.next_block()? || place.at >= reader.end as u64 {
-            return Err(reader.damaged("no record starts at the place to continue from"));
+        (reader.read, reader.raw) = (position.block, position.raw);
+        reader.before = (position.block, position.crc);
+        if !reader.next_block()? || position.at >= reader.end as u64 {
+            return Err(reader.damaged("no record starts at the position to continue from"));
         }
-        (reader.value_end, reader.records) = (place.at as usize, place.records);
+        (reader.value_end, reader.records) = (position.at as usize, position.records);
         Ok(reader)
     }
 }
 
-/// Where a record starts in a run, and what comes before it.
+/// The position of a record in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Place {
-    /// Of its block's header: stored bytes of the run before it.
+pub struct RunPosition {
+    /// Stored bytes of the run before the header of its block.
     pub block: u64,
     /// Raw bytes of the run before that block.
     pub raw: u64,
@@ -181,7 +185,7 @@ pub struct Place {
     pub at: u64,
     /// Records of the run before it.
     pub records: u64,
-    /// CRC-32C of the run's stored bytes before that block.
+    /// CRC-32C of the stored bytes of the run before that block.
     pub crc: u32,
 }
 
@@ -191,53 +195,56 @@ enum Source {
     File(Arc<File>),
 }
 
-/// Where the current block's raw bytes are.
+/// Where the raw bytes of the current block are.
 #[derive(Debug)]
 enum Block {
-    /// In the source, which is memory.
+    /// In the source, which is in memory.
     Memory(Range<usize>),
-    /// In `packed`, as they came from the file.
+    /// In `packed`, as read from the file.
     Packed(Range<usize>),
     /// In `unpacked`.
     Unpacked,
 }
 
-/// Reads the records of one run; `key` and `value` are slices of the current block.
+/// Reads the records of one run. `key` and `value` are slices of the current block.
 #[derive(Debug)]
 pub struct SegmentReader {
     source: Source,
     name: Arc<str>,
     extent: Extent,
-    /// Stored bytes consumed, headers included.
+    /// Stored bytes read, including headers.
     read: u64,
     raw: u64,
     records: u64,
-    /// Of what has been read; None if it need not be known.
+    /// Checksum of the bytes read; None if it is not needed.
     crc: Option<u32>,
-    /// Where it began to read, and the checksum of what comes before, which may not be there.
+    /// Where reading began, and the checksum of the bytes before, which may not exist any more.
     before: (u64, u32),
-    /// Of what has been read before the current block.
+    /// Checksum of the bytes before the current block.
     block_crc: Option<u32>,
-    /// The next block's header, read along with the block before it.
+    /// The header of the next block, read together with the current one.
     ahead: Option<[u8; BLOCK_HEADER_BYTES]>,
     packed: Vec<u8>,
     unpacked: Vec<u8>,
-    /// Of the current block's header.
+    /// Offset of the header of the current block.
     block_at: u64,
     block: Block,
-    /// Of the current record in the block.
+    /// Offset of the current record in the block.
     start: usize,
-    /// Of the current key in the block.
+    /// Offset of the current key in the block.
     at: usize,
-    /// Of the block.
+    /// End of the block.
     end: usize,
     value_at: usize,
     value_end: usize,
 }
 
 impl SegmentReader {
-    /// Goes to the next record; false at the end, when the run has been verified as a whole.
-    #[allow(clippy::should_implement_trait, reason = "lends from itself, which an Iterator cannot")]
+    /// Advances to the next record. Returns false at the end, when the run has been verified.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "returns references into itself, which an Iterator cannot"
+    )]
     #[inline]
     pub fn next(&mut self) -> Result<bool, TaskError> {
         if self.value_end == self.end && !self.next_block()? {
@@ -246,7 +253,7 @@ impl SegmentReader {
         self.start = self.value_end;
         let block = &self.block()[self.start..];
         let Some((key_at, key, value)) = lengths(block) else {
-            return Err(self.damaged("a record does not fit its block"));
+            return Err(self.damaged("a record exceeds its block"));
         };
         self.at = self.start + key_at;
         self.value_at = self.at + key;
@@ -255,20 +262,20 @@ impl SegmentReader {
         Ok(true)
     }
 
-    /// The current record's key.
+    /// The key of the current record.
     #[inline]
     pub fn key(&self) -> &[u8] {
         &self.block()[self.at..self.value_at]
     }
 
-    /// The current record's value.
+    /// The value of the current record.
     #[inline]
     pub fn value(&self) -> &[u8] {
         &self.block()[self.value_at..self.value_end]
     }
 
-    /// Where the current record starts: [`Run::open_at`] continues from there, with that record.
-    pub fn place(&self) -> Place {
+    /// The position of the current record. [`Run::open_at`] continues from there, with that record.
+    pub fn place(&self) -> RunPosition {
         let (at, records) = (self.start as u64, self.records.saturating_sub(1));
         let crc = match (self.block_crc, &self.source) {
             (Some(crc), _) => crc,
@@ -276,13 +283,13 @@ impl SegmentReader {
                 let (from, crc) = self.before;
                 crc32c::crc32c_append(crc, &bytes[from as usize..self.block_at.max(from) as usize])
             }
-            // Before the first block, and at the end.
+            // Before the first block, or at the end.
             (None, Source::File(_)) => 0,
         };
-        Place { block: self.block_at, raw: self.raw - self.end as u64, at, records, crc }
+        RunPosition { block: self.block_at, raw: self.raw - self.end as u64, at, records, crc }
     }
 
-    /// Bytes of memory that it holds.
+    /// Bytes of memory in use.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.packed.capacity() + self.unpacked.capacity()
@@ -297,11 +304,11 @@ impl SegmentReader {
         }
     }
 
-    /// Goes to the next block; false at the end.
+    /// Advances to the next block. Returns false at the end.
     fn next_block(&mut self) -> Result<bool, TaskError> {
         if self.read == self.extent.stored {
             self.check()?;
-            // A merge has many readers, and some are at their end long before others.
+            // Release the buffers: a merge has many readers, and some end long before others.
             (self.packed, self.unpacked, self.block) = (Vec::new(), Vec::new(), Block::Packed(0..0));
             (self.at, self.value_at, self.value_end, self.end) = (0, 0, 0, 0);
             return Ok(false);
@@ -322,7 +329,7 @@ impl SegmentReader {
             || stored > raw
             || raw / EXPANSION_MAX > stored
         {
-            return Err(self.damaged("a block's lengths make no sense"));
+            return Err(self.damaged("the lengths of a block are invalid"));
         }
         self.block_crc = self.crc;
         self.crc = self.crc.map(|crc| crc32c::crc32c_append(crc, &header));
@@ -340,7 +347,7 @@ impl SegmentReader {
     fn header(&mut self, left: u64) -> Result<[u8; BLOCK_HEADER_BYTES], TaskError> {
         let mut header = [0; BLOCK_HEADER_BYTES];
         if left < BLOCK_HEADER_BYTES as u64 {
-            return Err(self.damaged("it ends within a block's header"));
+            return Err(self.damaged("it ends within the header of a block"));
         }
         match &self.source {
             Source::Memory(bytes) => {
@@ -354,7 +361,7 @@ impl SegmentReader {
         Ok(header)
     }
 
-    /// Makes the block of `stored` bytes at `read` current, as it is.
+    /// Loads the block of `stored` bytes at `read` without decompressing it.
     fn load(&mut self, stored: usize) -> Result<(), TaskError> {
         let start = self.read as usize;
         match &self.source {
@@ -363,7 +370,7 @@ impl SegmentReader {
                 self.block = Block::Memory(start..start + stored);
             }
             Source::File(file) => {
-                // The next header comes along: one read a block.
+                // Also read the next header, so that each block needs one read.
                 let left = self.extent.stored - self.read - stored as u64;
                 let more = if left >= BLOCK_HEADER_BYTES as u64 { BLOCK_HEADER_BYTES } else { 0 };
                 if self.packed.capacity() > LONG_BYTES && stored + more <= LONG_BYTES {
@@ -388,17 +395,17 @@ impl SegmentReader {
         self.block = Block::Unpacked;
         match got {
             Ok(length) if length == raw => Ok(()),
-            _ => Err(self.damaged("a block does not decompress")),
+            _ => Err(self.damaged("a block cannot be decompressed")),
         }
     }
 
-    /// At the end: is it what was written?
+    /// Verifies the run at its end.
     fn check(&self) -> Result<(), TaskError> {
         if self.crc.is_some_and(|crc| crc != self.extent.crc) {
             return Err(self.damaged("its checksum does not match"));
         }
         if self.records != self.extent.records || self.raw != self.extent.raw {
-            return Err(self.damaged("it does not hold as many records as it should"));
+            return Err(self.damaged("it does not have the expected number of records"));
         }
         Ok(())
     }
@@ -417,7 +424,8 @@ impl SegmentReader {
     }
 }
 
-/// Where the key of the record at the front of `block` begins, and its two lengths; None if it does not fit.
+/// The start of the key of the record at the front of `block`, and the lengths of key and value.
+/// None if the record exceeds the block.
 #[inline]
 fn lengths(block: &[u8]) -> Option<(usize, usize, usize)> {
     let (at, key, value) = match block {
@@ -431,7 +439,7 @@ fn lengths(block: &[u8]) -> Option<(usize, usize, usize)> {
     (block.len() - at >= key + value).then_some((at, key, value))
 }
 
-/// A number and how many bytes it takes.
+/// A number and its length in bytes.
 fn varint(bytes: &[u8]) -> Option<(u32, usize)> {
     let mut number = 0u64;
     for (at, byte) in bytes.iter().enumerate().take(5) {

@@ -1,4 +1,4 @@
-//! What is written is read again, and nothing else is.
+//! Segments are read as they were written, and damage is detected.
 
 use super::*;
 use crate::error::TaskError;
@@ -99,9 +99,9 @@ proptest! {
             prop_assert!(again.next().unwrap());
             prop_assert_eq!((again.key(), again.value()), (key.as_slice(), value.as_slice()));
         }
-        prop_assert!(!again.next().unwrap(), "as many records as there should be");
-        // A place in other bytes is told, or seen at the end.
-        let place = Place { block: place.block + wrong, ..place };
+        prop_assert!(!again.next().unwrap(), "no more records than expected");
+        // A wrong position gives an error at once or at the end.
+        let place = RunPosition { block: place.block + wrong, ..place };
         if let Ok(mut reader) = run.open_at(place) {
             while reader.next().is_ok_and(|more| more) {}
         }
@@ -132,7 +132,7 @@ proptest! {
         }
     }
 
-    /// A checksum that matches does not make a panic: a hostile tracker could send one.
+    /// A matching checksum must not lead to a panic: a malicious tracker could send malformed data.
     #[test]
     fn malformed_data_is_an_error(bytes in prop::collection::vec(0u8..20, 0..60), raw in 0u64..100) {
         let (stored, crc) = (bytes.len() as u64, crc32c::crc32c(&bytes));
@@ -147,13 +147,13 @@ proptest! {
         prop_assert_eq!(&Index::decode(&bytes, Path::new("index")).unwrap(), &index);
         let at = at.index(bytes.len());
         if cut { bytes.truncate(at) } else { bytes[at] ^= flip }
-        let told = Index::decode(&bytes, Path::new("index"));
-        prop_assert!(matches!(told, Err(TaskError::Damaged { .. })), "byte {at}");
+        let decoded = Index::decode(&bytes, Path::new("index"));
+        prop_assert!(matches!(decoded, Err(TaskError::Damaged { .. })), "byte {at}");
     }
 }
 
 #[test]
-fn a_verified_run_is_not_summed_again_but_still_checked() {
+fn verified_run_skips_the_checksum_but_is_still_checked() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let index = write(&path, 1, false, &[(0, b"key".to_vec(), b"value".to_vec())]);
@@ -214,7 +214,7 @@ fn compression_is_used_where_it_pays() {
     assert_eq!(read(&Run::of_file(path, 0).unwrap()).unwrap().len(), odd.len());
 }
 
-/// Found by the fuzz target `segment`: 69 bytes that asked for 825 MB.
+/// Found by the fuzz target `segment`: 69 bytes that requested 825 MB.
 #[test]
 fn a_run_longer_than_its_file_is_refused_before_it_takes_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ fn a_run_longer_than_its_file_is_refused_before_it_takes_memory() {
     assert!(matches!(run.open(), Err(TaskError::Damaged { why: "the file ends early", .. })));
 }
 
-/// What a reader takes memory for is what the index says, not what a block says of itself.
+/// A reader allocates memory as the index says, not as a block claims.
 #[test]
 fn a_block_longer_than_the_longest_is_damage() {
     let dir = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn a_block_longer_than_the_longest_is_damage() {
     assert!(matches!(read(&Run::in_memory("run", bytes, extent)), Err(TaskError::Damaged { .. })));
 }
 
-/// Whoever adds numbers up need not ask whether they fit.
+/// Sums of these numbers must not overflow.
 #[test]
 fn an_index_with_impossible_numbers_is_refused() {
     let extent = Extent { offset: 0, stored: 5, raw: 9, records: 2, block_max: 7, crc: 1 };

@@ -1,6 +1,7 @@
 //! Writes a segment file.
 //!
-//! Deliberately absent: fsync. A map output that a crash of the machine takes is made again.
+//! Deliberately absent: fsync. A map output that is lost in a crash of the machine is computed
+//! again.
 
 use super::{BLOCK_BYTES, BLOCK_HEADER_BYTES, Extent, Index, LONG_BYTES};
 use crate::error::TaskError;
@@ -10,41 +11,43 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Written to the file at a time.
+/// Bytes per write to the file.
 const WRITE_BYTES: usize = 1 << 20;
-/// Blocks that go uncompressed at most after one that did not pay.
+/// Maximum number of blocks that are not compressed after one that did not become smaller.
 const SKIP_MAX: u32 = 32;
 
-/// Takes records in order and writes them. Dropped before `finish`, it leaves a file that nothing refers to.
+/// Writes sorted records. If it is dropped before `finish`, the file is incomplete and has no
+/// index.
 #[derive(Debug)]
 pub struct SegmentWriter {
     path: PathBuf,
     file: File,
     extents: Vec<Extent>,
     partition: usize,
-    /// Stored bytes not yet written: whole blocks, then the header of the block being filled, still empty, and its
-    /// records as they are.
+    /// Stored bytes that are not written yet: complete blocks, then the empty header and the raw
+    /// records of the current block.
     out: Vec<u8>,
-    /// Where in `out` that header is.
+    /// The offset of that header in `out`.
     block: usize,
-    /// Where `out` goes.
+    /// The offset of `out` in the file.
     offset: u64,
     pack: Pack,
 }
 
-/// Whether, and for how many blocks not, compression is tried.
+/// Decides for which blocks compression is tried.
 #[derive(Debug)]
 struct Pack {
     wanted: bool,
-    /// Blocks to leave as they are before it is tried again.
+    /// Number of blocks to leave uncompressed before the next try.
     skip: u32,
-    /// `skip` after the next block that does not pay.
+    /// The value of `skip` after the next unsuccessful try.
     next_skip: u32,
     packed: Vec<u8>,
 }
 
 impl SegmentWriter {
-    /// A new file (one that is there is replaced) of so many partitions; `compress` where it pays.
+    /// Creates a file with this number of partitions, or replaces it. `compress` compresses blocks
+    /// if that saves enough.
     pub fn create(path: &Path, partitions: u32, compress: bool) -> Result<Self, TaskError> {
         let file = File::create(path).map_err(TaskError::io(format!("create {}", path.display())))?;
         Ok(Self {
@@ -59,7 +62,7 @@ impl SegmentWriter {
         })
     }
 
-    /// Adds a record. Partitions come in order, and records within them as they shall be read.
+    /// Appends a record. Partitions must come in order, and their records in sorted order.
     #[inline]
     pub fn append(&mut self, partition: u32, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         if partition as usize != self.partition {
@@ -80,13 +83,13 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Bytes of the records in the block being filled.
+    /// Raw bytes of the current block.
     #[inline]
     fn raw(&self) -> usize {
         self.out.len() - self.block - BLOCK_HEADER_BYTES
     }
 
-    /// Writes what is left. The index is the caller's to keep or to `write`.
+    /// Writes the remaining blocks. Returns the index, which the caller may `write`.
     pub fn finish(mut self) -> Result<Index, TaskError> {
         self.go_to(self.extents.len())?;
         self.flush()?;
@@ -104,7 +107,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Ends the block, if there is anything in it, and begins the next.
+    /// Ends the current block, unless it is empty, and starts the next one.
     fn seal(&mut self) -> Result<(), TaskError> {
         let raw = self.raw();
         if raw == 0 {
@@ -121,7 +124,7 @@ impl SegmentWriter {
         if self.block >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// A block of one record, without a copy. The one being filled is empty.
+    /// Writes a block with one record, without copying it. The current block must be empty.
     fn append_long(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         let max = key.len() + value.len() + 10;
         if u32::try_from(max).is_err() {
@@ -145,7 +148,8 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Notes the block that ends with `out`, and the raw bytes of it; the next begins there.
+    /// Adds the block at the end of `out`, with `raw` raw bytes, to the extent. The next block
+    /// begins after it.
     fn account(&mut self, raw: usize) {
         let extent = &mut self.extents[self.partition];
         extent.crc = crc32c::crc32c_append(extent.crc, &self.out[self.block..]);
@@ -156,7 +160,7 @@ impl SegmentWriter {
         self.out.extend_from_slice(&[0; BLOCK_HEADER_BYTES]);
     }
 
-    /// Writes all whole blocks. The one being filled is empty.
+    /// Writes all complete blocks. The current block must be empty.
     fn flush(&mut self) -> Result<(), TaskError> {
         let written = self.file.write_all(&self.out[..self.block]);
         written.map_err(TaskError::io(format!("write {}", self.path.display())))?;
@@ -169,9 +173,9 @@ impl SegmentWriter {
 }
 
 impl Pack {
-    /// The block compressed, if that saves half: what saves less costs more time than it saves, on disks and networks
-    /// as fast as today's. If it does not, the next blocks, first one and then more and more, are not even tried: what
-    /// random bytes cost is soon nothing.
+    /// Compresses a block if that saves half of it: smaller savings cost more time than they gain
+    /// with current disks and networks. After an unsuccessful try the next blocks are not tried,
+    /// first one and then more and more, so that incompressible data costs almost nothing.
     fn compress(&mut self, block: &[u8]) -> Option<&[u8]> {
         if !self.wanted || block.len() > LONG_BYTES {
             return None;

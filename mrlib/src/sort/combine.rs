@@ -1,4 +1,4 @@
-//! Runs a job's combiner.
+//! Runs the combiner of a job.
 
 use crate::{
     api::{Emit, Reducer, Values},
@@ -8,25 +8,26 @@ use crate::{
 };
 use std::cmp::Ordering;
 
-/// What takes a pair.
+/// Receives a pair.
 pub(crate) type Put<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), TaskError>;
 
-/// A combiner and what it did.
+/// A combiner with its counts.
 pub(crate) struct Combiner {
     reducer: Box<dyn Reducer>,
     adds: bool,
-    /// Its own: the mapper holds the task's while pairs come in.
+    /// A separate context, because the mapper uses that of the task while it emits pairs.
     pub(crate) context: Context,
     pub(crate) records_in: u64,
     pub(crate) records_out: u64,
     sorted_output: SortedOutput,
 }
 
-/// What has been put out for one key and waits to be sorted by value: bytes in one place, and where each pair is.
+/// Pairs emitted for one key, before they are sorted by value: their bytes, and the position of
+/// each pair.
 #[derive(Default)]
 struct SortedOutput {
     bytes: Vec<u8>,
-    /// Where the value starts, where the key does, and where both end.
+    /// For each pair: start of the value, start of the key, end of both.
     pairs: Vec<(usize, usize, usize)>,
 }
 
@@ -42,7 +43,7 @@ impl Combiner {
         }
     }
 
-    /// Whether it only adds numbers of eight bytes.
+    /// Whether it only adds eight-byte numbers.
     #[inline]
     pub(crate) fn adds(&self) -> bool {
         self.adds
@@ -59,7 +60,7 @@ impl Combiner {
         self.reducer.fold(into, value)
     }
 
-    /// Combines the values of one key. What comes out is in order.
+    /// Combines the values of one key. The output is in order.
     pub(crate) fn run(
         &mut self,
         key: &[u8],
@@ -90,7 +91,7 @@ impl SortedOutput {
         self.pairs.push((start, start + value.len(), self.bytes.len()));
     }
 
-    /// Gives all to `put`, sorted by value, and forgets them.
+    /// Passes all pairs to `put`, sorted by value, and clears them.
     fn drain_to(&mut self, put: Put<'_>) -> Result<(), TaskError> {
         let bytes = &self.bytes;
         self.pairs.sort_by(|a, b| bytes[a.0..a.1].cmp(&bytes[b.0..b.1]));
@@ -107,7 +108,7 @@ impl SortedOutput {
     }
 }
 
-/// Takes only pairs that leave the sort order as it is.
+/// Accepts only pairs that do not change the sort order.
 struct Checked<'a, 'b> {
     key: &'a [u8],
     order: SortOrder,
@@ -117,12 +118,12 @@ struct Checked<'a, 'b> {
 impl Emit for Checked<'_, '_> {
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         if self.order.keys.compare(self.key, key) != Ordering::Equal {
-            let words = format!(
-                "the combiner put out key {} for key {}: it must keep keys",
+            let text = format!(
+                "the combiner emitted key {} for key {}: a combiner must not change keys",
                 quoted(key),
                 quoted(self.key)
             );
-            return Err(TaskError::Program(words));
+            return Err(TaskError::Program(text));
         }
         (self.put)(key, value)
     }

@@ -1,10 +1,12 @@
-//! Records by key, in a hash table, combined as they come.
+//! A hash table of records by key, which combines values as they arrive.
 //!
-//! A key's value is kept in its slot as long as it is short and the combiner folds into it in place. Otherwise its
-//! values are a list in the arena. When the arena is full, lists are combined into a new arena ([`CombineTable::compact`]);
-//! if that does not help, or there are too many keys, everything is written out.
+//! The value of a key is in its slot if it is short and the combiner folds new values into it in
+//! place. Otherwise its values are a list in the arena. When the arena is full, lists are combined
+//! into a new arena ([`CombineTable::compact`]). If that does not free enough space, or there are
+//! too many keys, the table is spilled.
 //!
-//! Only for keys that are sorted by their bytes: equal in the table is then equal in the order.
+//! Only for keys that are sorted by their bytes, so that equal keys in the table are equal in the
+//! sort order.
 
 use super::{
     STEP_RECORDS,
@@ -22,17 +24,17 @@ use crate::{
 
 /// `value_length` of a slot whose values are a list.
 const LIST: u8 = u8::MAX;
-/// `value_length` of a slot that has no value yet.
+/// `value_length` of a slot without a value.
 const NONE: u8 = LIST - 1;
-/// Instead of a place in the arena: the list ends here.
+/// Marks the end of a list, instead of an offset in the arena.
 const END: u32 = u32::MAX;
-/// Before a value in a list: where the next is, and its own length.
+/// Bytes before a value in a list: the offset of the next value, and the length of this one.
 const NODE_BYTES: usize = 8;
 
-/// What a record of a short key and a number takes in the arena at the most.
+/// Maximum bytes in the arena for a record with a short key and a number.
 const SHORT_BYTES: usize = 8 + 8 + 2 * NODE_BYTES + 8;
 
-/// Where the list of a slot's values begins and ends, if they are one.
+/// The first and last offset of the list of a slot, if its values are a list.
 fn list_of(slot: &Slot) -> Option<(u32, u32)> {
     let both = u64::from_le_bytes(slot.payload);
     let (first, last) = (both as u32, (both >> 32) as u32);
@@ -44,7 +46,7 @@ fn set_list(slot: &mut Slot, first: u32, last: u32) {
     slot.value_length = LIST;
 }
 
-/// Adds a value, in the slot if it is the first and short.
+/// Adds a value: in the slot if it is the first and short, otherwise to the list.
 fn add(slot: &mut Slot, arena: &mut Vec<u8>, value: &[u8]) {
     if slot.value_length == NONE {
         if value.len() <= 8 {
@@ -73,7 +75,7 @@ fn put_node(arena: &mut Vec<u8>, value: &[u8]) -> u32 {
     at
 }
 
-/// The values of a list.
+/// Iterates over the values of a list.
 struct List<'a> {
     arena: &'a [u8],
     key: &'a [u8],
@@ -103,10 +105,10 @@ impl Values for List<'_> {
     }
 }
 
-/// Records that wait for their slots to be brought near.
+/// Number of records that wait while their slots are prefetched.
 const PREFETCH_DISTANCE: usize = 8;
 
-/// A record of a short key whose value is a number to be added.
+/// A record with a short key and a number to add.
 #[derive(Debug, Clone, Copy, Default)]
 struct Waiting {
     key: Packed,
@@ -116,29 +118,31 @@ struct Waiting {
 /// The table.
 pub(crate) struct CombineTable {
     slots: Slots,
-    /// A ring. There is room in the table for all of them.
+    /// A ring buffer of waiting records. The table has enough free space for all of them.
     waiting: [Waiting; PREFETCH_DISTANCE],
-    /// How many there are, and where the next comes.
+    /// Number of waiting records, and the position of the next one.
     prefetched: usize,
     next_slot: usize,
     arena: Vec<u8>,
-    /// Bytes in lists: what compaction may free.
+    /// Bytes of lists, which compaction may free.
     listed: usize,
     arena_max: usize,
     order: SortOrder,
     /// Whether a key always has the same partition.
     by_key: bool,
-    /// Records taken since the table was empty.
+    /// Records added since the table was empty.
     pub(crate) records: u64,
 }
 
 impl CombineTable {
-    /// None if the order is not one of bytes, or partitions are too many. `bytes_max` is below 4 GiB.
+    /// None if the keys are not sorted by bytes, or there are too many partitions. `bytes_max` must
+    /// be below 4 GiB.
     pub(crate) fn new(order: SortOrder, partitions: u32, bytes_max: usize, by_key: bool) -> Option<Self> {
         if matches!(order.keys, KeyOrder::By(_)) || partitions > PARTITIONS_MAX {
             return None;
         }
-        // Twice: once more while it grows or is sorted. The arena too, when it is compacted.
+        // Half of the memory: growing and sorting the slots needs a copy, and so does compacting
+        // the arena.
         let slots_max = (bytes_max / 32 * 9 / size_of::<Slot>()).max(1);
         Some(Self {
             slots: Slots::new(1 << slots_max.ilog2()),
@@ -158,17 +162,18 @@ impl CombineTable {
         self.records == 0
     }
 
-    /// How many keys there are, once all has been written.
+    /// Number of keys, without waiting records.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether a record could fit at all.
+    /// Whether a record fits in an empty table.
     pub(crate) fn fits(&self, key: &[u8], value: &[u8]) -> bool {
         key.len() + value.len() + 2 * NODE_BYTES + 8 <= self.arena_max
     }
 
-    /// Adds a record, whose partition `choose` tells for its key; false if it does not fit.
+    /// Adds a record. `choose` returns the partition of its key. Returns false if the table is
+    /// full.
     #[inline]
     pub(crate) fn put(
         &mut self,
@@ -178,10 +183,10 @@ impl CombineTable {
         choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
     ) -> Result<bool, TaskError> {
         let need = key.len() + value.len() + PREFETCH_DISTANCE * SHORT_BYTES;
-        let tight = self.slots.room() <= PREFETCH_DISTANCE || self.arena.len() + need > self.arena_max;
+        let tight = self.slots.free() <= PREFETCH_DISTANCE || self.arena.len() + need > self.arena_max;
         let known = if self.by_key { None } else { Some(choose(key)?) };
         let packed = Packed::new(key, known);
-        // In any order the sum is the same.
+        // Additions commute, so their order does not matter.
         if packed.is_short()
             && known.is_none()
             && !tight
@@ -193,14 +198,14 @@ impl CombineTable {
             return Ok(true);
         }
         if tight {
-            self.settle(combiner, &choose)?;
+            self.add_all_waiting(combiner, &choose)?;
         }
         let taken = self.put_immediately(packed, known, key, value, combiner, choose)?;
         self.records += u64::from(taken);
         Ok(taken)
     }
 
-    /// Asks for the slot of this record, and adds the one that was asked for the longest ago.
+    /// Prefetches the slot of this record, and adds the oldest waiting record.
     #[inline]
     fn put_prefetched(
         &mut self,
@@ -227,12 +232,12 @@ impl CombineTable {
     ) -> Result<(), TaskError> {
         let taken =
             self.put_immediately(record.key, None, record.key.short(), &record.value, combiner, choose)?;
-        debug_assert!(taken, "there was room when it came");
+        debug_assert!(taken, "there was enough space when it was queued");
         Ok(())
     }
 
-    /// Adds all that wait.
-    pub(crate) fn settle(
+    /// Adds all waiting records.
+    pub(crate) fn add_all_waiting(
         &mut self,
         combiner: &mut Combiner,
         choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
@@ -258,7 +263,7 @@ impl CombineTable {
     ) -> Result<bool, TaskError> {
         let arena = &self.arena;
         let same = |slot: &Slot| {
-            packed.is(key, slot, arena) && known.is_none_or(|partition| partition == slot.partition())
+            packed.matches(key, slot, arena) && known.is_none_or(|partition| partition == slot.partition())
         };
         if let Some(slot) = self.slots.find(packed.hash, same) {
             let inline = slot.value_length as usize;
@@ -272,7 +277,7 @@ impl CombineTable {
             }
         } else {
             let need = key.len() + value.len() + NODE_BYTES;
-            if self.arena.len() + need > self.arena_max || self.slots.room() == 0 {
+            if self.arena.len() + need > self.arena_max || self.slots.free() == 0 {
                 return Ok(false);
             }
             let partition = known.map_or_else(|| choose(key), Ok)?;
@@ -284,10 +289,10 @@ impl CombineTable {
         Ok(true)
     }
 
-    /// Combines lists, to make room in the arena; false if that leaves it more than half full.
+    /// Combines lists to free space in the arena. Returns false if it is still more than half full.
     pub(crate) fn compact(&mut self, combiner: &mut Combiner) -> Result<bool, TaskError> {
-        // Without lists nothing is to be gained, and a full table stays full.
-        if self.listed < self.arena.len() / 2 || self.slots.room() == 0 {
+        // Without lists there is nothing to combine, and the number of keys does not change.
+        if self.listed < self.arena.len() / 2 || self.slots.free() == 0 {
             return Ok(false);
         }
         let old = std::mem::take(&mut self.arena);
@@ -308,14 +313,15 @@ impl CombineTable {
                 Ok(())
             })?;
         }
-        // A combiner may well drop a key.
+        // The combiner may have dropped keys.
         let rehash = rehash(&self.arena, self.by_key);
         self.slots.retain(|slot| slot.value_length != NONE, rehash);
         self.listed = 0;
         Ok(self.arena.len() <= self.arena_max / 2)
     }
 
-    /// Writes all in order. They stay, so that it can be done again elsewhere.
+    /// Writes all records in order. They stay in the table, so that writing can be repeated on
+    /// another disk.
     pub(crate) fn write(
         &mut self,
         writer: &mut SegmentWriter,
@@ -362,7 +368,7 @@ impl CombineTable {
     }
 }
 
-/// Hashes the key of a slot once more.
+/// The hash of the key of a slot.
 fn rehash(arena: &[u8], by_key: bool) -> impl Fn(&Slot) -> u64 {
     move |slot| Packed::new(slot.key(arena), (!by_key).then(|| slot.partition())).hash
 }

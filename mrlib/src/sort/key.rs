@@ -1,29 +1,31 @@
-//! Keys as the slots of the hash table hold them.
+//! The encoding of keys in the slots of the hash table.
 
 use super::slots::Slot;
 use crate::merge::prefix;
 
-/// The longest key that a slot holds whole.
+/// Maximum length of a key that is stored in the slot.
 pub(super) const SHORT_KEY: usize = 16;
 
-/// A key on its way to its slot.
+/// An encoded key with its hash.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Packed {
-    /// For the table only: partitions are chosen by another hash, else the keys of one would crowd here.
+    /// Used only for the table. Partitions use another hash; otherwise all keys of a partition
+    /// would collide here.
     pub(super) hash: u64,
-    /// A short key, then zeros. Of a longer one the first eight bytes, then, once it is in the arena, where, then a
-    /// part of its hash: others are told apart without a look at the arena.
+    /// A short key, padded with zeros. For a longer key: its first eight bytes, its offset in the
+    /// arena (once it is there), and a part of its hash, so that most different keys are recognised
+    /// without reading the arena.
     bytes: [u8; SHORT_KEY],
     length: u32,
 }
 
 impl Packed {
-    /// The partition counts where a key may be in several.
+    /// `partition` is set if the same key may be in several partitions.
     #[inline]
     pub(super) fn new(key: &[u8], partition: Option<u32>) -> Self {
         let (first, length) = (prefix(key), key.len());
         let second = match key.last_chunk::<8>() {
-            // The last eight bytes, without those that are among the first.
+            // The last eight bytes, without those that are in the first part.
             Some(last) if (9..=SHORT_KEY).contains(&length) => {
                 u64::from_be_bytes(*last) << (8 * (SHORT_KEY - length))
             }
@@ -42,7 +44,7 @@ impl Packed {
         Self { hash, bytes, length: length as u32 }
     }
 
-    /// Whether the slot holds all of it.
+    /// Whether the key fits in the slot.
     #[inline]
     pub(super) fn is_short(&self) -> bool {
         self.length as usize <= SHORT_KEY
@@ -54,9 +56,9 @@ impl Packed {
         &self.bytes[..self.length as usize]
     }
 
-    /// Whether this is the slot's; `key` is all of it.
+    /// Whether the slot has this key. `key` is the complete key.
     #[inline]
-    pub(super) fn is(&self, key: &[u8], slot: &Slot, arena: &[u8]) -> bool {
+    pub(super) fn matches(&self, key: &[u8], slot: &Slot, arena: &[u8]) -> bool {
         if self.length != slot.key_length {
             return false;
         }
@@ -66,7 +68,7 @@ impl Packed {
         self.bytes[..8] == slot.key[..8] && self.bytes[12..] == slot.key[12..] && slot.key(arena) == key
     }
 
-    /// A slot for it, without a value; `key` is all of it.
+    /// Creates a slot with this key and without a value. `key` is the complete key.
     pub(super) fn slot(&self, key: &[u8], partition: u32, nothing: u8, arena: &mut Vec<u8>) -> Slot {
         let mut slot = Slot::new(self.bytes, self.length, partition, nothing);
         slot.move_key(key, arena);
@@ -85,7 +87,7 @@ impl Slot {
         &arena[u32::from_be_bytes([a, b, c, d]) as usize..][..length]
     }
 
-    /// Puts its key into an arena, if that is where it belongs.
+    /// Copies the key to an arena if it is too long for the slot.
     pub(super) fn move_key(&mut self, key: &[u8], arena: &mut Vec<u8>) {
         if key.len() > SHORT_KEY {
             self.key[8..12].copy_from_slice(&(arena.len() as u32).to_be_bytes());
@@ -118,8 +120,8 @@ mod tests {
             let slot = packed.slot(&key, partition, 9, &mut arena);
             prop_assert_eq!(slot.key(&arena), &key[..]);
             prop_assert_eq!((slot.partition(), slot.value_length), (partition, 9));
-            prop_assert!(packed.is(&key, &slot, &arena));
-            prop_assert_eq!(Packed::new(&other, None).is(&other, &slot, &arena), other == key);
+            prop_assert!(packed.matches(&key, &slot, &arena));
+            prop_assert_eq!(Packed::new(&other, None).matches(&other, &slot, &arena), other == key);
             prop_assert_eq!(Packed::new(slot.key(&arena), None).hash, packed.hash);
             if packed.is_short() {
                 prop_assert_eq!((packed.short(), arena.len()), (&key[..], before));

@@ -1,14 +1,16 @@
-//! Large memory: fewer page faults and address look-ups, and reads that are asked for ahead.
+//! Allocation of large memory with fewer page faults and TLB misses, and prefetching.
 
-/// From here on, memory is had all at once and in large pages: smaller tasks would only pay for clearing them.
+/// Size from which memory is allocated at once and in large pages. For smaller tasks, clearing the
+/// pages would cost more.
 const LARGE_BYTES: usize = 4 << 20;
 
-/// Makes room for `more` items in a vector that will never hold more than `max`.
+/// Reserves memory for `more` items in a vector that never has more than `max`.
 #[cold]
 pub(super) fn grow<T>(items: &mut Vec<T>, more: usize, max: usize) {
     let rest = max.saturating_sub(items.len()).max(more);
     let large = items.capacity() * size_of::<T>() >= LARGE_BYTES;
-    // What is not used is address space only. A limit on that may be in the way: then as vectors grow.
+    // Unused memory is only address space. If a limit on that is reached, the vector grows in
+    // smaller steps.
     if large && items.try_reserve_exact(rest).is_ok() {
         prefer_large_pages(items.spare_capacity_mut());
     } else {
@@ -16,14 +18,14 @@ pub(super) fn grow<T>(items: &mut Vec<T>, more: usize, max: usize) {
     }
 }
 
-/// So many of an item.
+/// A vector with `count` copies of an item.
 pub(super) fn filled<T: Copy>(item: T, count: usize) -> Vec<T> {
     let mut items = with_capacity_for(count);
     items.resize(count, item);
     items
 }
 
-/// An empty vector with room for so many items.
+/// An empty vector with capacity for `count` items.
 pub(crate) fn with_capacity_for<T>(count: usize) -> Vec<T> {
     let mut items = Vec::with_capacity(count);
     if count * size_of::<T>() >= LARGE_BYTES {
@@ -32,9 +34,9 @@ pub(crate) fn with_capacity_for<T>(count: usize) -> Vec<T> {
     items
 }
 
-/// Asks for pages of 2 MiB where the system has them.
+/// Asks the kernel for pages of 2 MiB.
 #[cfg(target_os = "linux")]
-#[allow(unsafe_code, reason = "the system is told about memory by its address")]
+#[allow(unsafe_code, reason = "madvise takes an address")]
 fn prefer_large_pages<T>(memory: &mut [std::mem::MaybeUninit<T>]) {
     use rustix::mm::{Advice, madvise};
     let page = rustix::param::page_size();
@@ -42,8 +44,9 @@ fn prefer_large_pages<T>(memory: &mut [std::mem::MaybeUninit<T>]) {
     let skip = start.align_offset(page);
     let bytes = size_of_val(memory).saturating_sub(skip) / page * page;
     if bytes > 0 {
-        // SAFETY: whole pages within memory that is ours; this advice changes nothing of what they hold. Without it
-        // all works as well, only slower: a failure is of no interest.
+        // SAFETY: the range consists of whole pages within memory that this process owns, and the
+        // advice does not change their contents. Errors are ignored, because it is only an
+        // optimisation.
         let _ = unsafe { madvise(start.add(skip).cast(), bytes, Advice::LinuxHugepage) };
     }
 }
@@ -51,14 +54,14 @@ fn prefer_large_pages<T>(memory: &mut [std::mem::MaybeUninit<T>]) {
 #[cfg(not(target_os = "linux"))]
 fn prefer_large_pages<T>(_: &mut [std::mem::MaybeUninit<T>]) {}
 
-/// Has an item brought near that will be needed soon.
+/// Prefetches an item that will be needed soon.
 #[inline]
-#[allow(unsafe_code, reason = "there is no other way to ask for memory without waiting for it")]
+#[allow(unsafe_code, reason = "prefetching needs an intrinsic")]
 pub(super) fn prefetch<T>(item: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint; it reads nothing, and the address is that of something that is there.
+        // SAFETY: this is a hint that reads nothing, and the address is valid.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(item).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]

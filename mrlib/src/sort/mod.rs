@@ -1,10 +1,11 @@
-//! The map-side sort buffer: takes pairs, and makes one map output of them.
+//! The map-side sort buffer: collects pairs and writes one map output.
 //!
-//! A full buffer is sorted and spilled to scratch folders, and spills are merged in the end, as many at a time as there
-//! is memory for their blocks. A pair longer than the buffer is a spill of its own, and two such are merged whatever
-//! they take. With a combiner, pairs are first gathered by key in a hash table, unless that turns out to gather little.
+//! A full buffer is sorted and spilled to scratch folders. At the end the spills are merged, as
+//! many at a time as there is memory for their blocks. A pair longer than the buffer becomes a
+//! spill of its own; two such spills are merged whatever memory they need. With a combiner, pairs
+//! are first combined in a hash table, unless most keys turn out to be distinct.
 //!
-//! The same pairs and settings give the same bytes each time.
+//! The same pairs and settings always give the same bytes.
 
 mod combine;
 mod combine_table;
@@ -36,15 +37,15 @@ use std::{
     sync::Arc,
 };
 
-/// Offsets in memory are of 32 bits.
+/// Limit because offsets in memory have 32 bits.
 const MEMORY_MAX: u64 = 4 << 30;
-/// Records between two calls of a `step`.
+/// Records between two calls of `step`.
 const STEP_RECORDS: u64 = 4096;
 
-/// Called now and then during long work: looks at the stop flag, tells progress.
+/// Called regularly during long work, to check for kills and report progress.
 pub(crate) type Step<'a> = &'a mut dyn FnMut() -> Result<(), TaskError>;
 
-/// What the buffer needs to know.
+/// The parameters of the buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SortSpec {
     pub(crate) partitions: u32,
@@ -54,7 +55,7 @@ pub(crate) struct SortSpec {
     pub(crate) compress: bool,
 }
 
-/// A map's counts.
+/// The counts of a map.
 #[derive(Debug, Default)]
 pub(crate) struct SortCounts {
     pub(crate) records: u64,
@@ -62,7 +63,7 @@ pub(crate) struct SortCounts {
     pub(crate) combine_in: u64,
     pub(crate) combine_out: u64,
     pub(crate) spilled: u64,
-    /// The combiner's own counters.
+    /// The counters of the combiner.
     pub(crate) combiner: Context,
 }
 
@@ -72,24 +73,23 @@ struct Spill {
 }
 
 impl Spill {
-    /// Memory for one reader of it.
-    fn room(&self) -> u64 {
+    /// Memory for one reader of the spill.
+    fn reader_bytes(&self) -> u64 {
         self.index.extents.iter().map(Extent::room).max().unwrap_or(0)
     }
 }
 
-/// The buffer.
 pub(crate) struct MapBuffer {
     spec: SortSpec,
     partitioning: Partitioning,
     scratch: Scratch,
     liveness: Liveness,
     combiner: Option<Combiner>,
-    /// Present while it is worth it.
+    /// Used as long as many keys repeat.
     table: Option<CombineTable>,
     record_buffer: RecordBuffer,
     spills: Vec<Spill>,
-    /// Somebody waits for the output.
+    /// Whether a split was requested, so that the slot is needed soon.
     parallel: bool,
     records: u64,
     bytes: u64,
@@ -125,17 +125,17 @@ impl MapBuffer {
         }
     }
 
-    /// Bytes of pairs taken so far.
+    /// Bytes of pairs so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// From now on more than one thread may work, as somebody waits for the slot.
+    /// Allows more than one thread from now on, because the slot is needed soon.
     pub(crate) fn parallel(&mut self) {
         self.parallel = true;
     }
 
-    /// Makes the map output and its index at the first of these paths whose disk takes it.
+    /// Writes the map output and its index to the first of these paths whose disk has enough space.
     pub(crate) fn finish(
         mut self,
         paths: &[PathBuf],
@@ -143,16 +143,17 @@ impl MapBuffer {
     ) -> Result<(Index, SortCounts), TaskError> {
         if !self.spills.is_empty() {
             self.spill()?;
-            // From here on memory is for the blocks of the runs being merged: one as it is stored, one unpacked.
+            // From here on the memory is used for the blocks of the merged runs, each stored and
+            // decompressed.
             (self.table, self.record_buffer) = (None, RecordBuffer::new(self.spec.order, 0));
-            let rooms = self.spills.iter().map(Spill::room).collect();
-            let factor = factor_for(rooms, self.spec.memory_bytes, self.spec.merge_factor);
+            let buffers = self.spills.iter().map(Spill::reader_bytes).collect();
+            let factor = factor_for(buffers, self.spec.memory_bytes, self.spec.merge_factor);
             let sizes = |spills: &[Spill]| spills.iter().map(|one| one.index.stored()).collect::<Vec<_>>();
             while let Some(pass) = next_pass(&sizes(&self.spills), factor) {
                 let scratch = self.scratch.clone();
                 let before = self.combiner_values();
                 let made = scratch.create("merged", |path| {
-                    self.put_back(&before);
+                    self.restore_combiner(&before);
                     self.merge(pass.clone(), path, step)
                 })?;
                 self.spilled += made.1.records();
@@ -179,7 +180,7 @@ impl MapBuffer {
         let before = self.combiner_values();
         let mut last = None;
         for path in paths {
-            self.put_back(&before);
+            self.restore_combiner(&before);
             let made = if self.spills.is_empty() {
                 self.write_memory(path)
             } else {
@@ -189,11 +190,11 @@ impl MapBuffer {
                 Err(error) if disk_failed(&error) => last = Some(error),
                 made => return made,
             }
-            // Best effort: the tracker clears what is left.
+            // Errors are ignored, because the tracker deletes these files later.
             let _ = fs::remove_file(path);
             let _ = fs::remove_file(Index::path_of(path));
         }
-        Err(last.unwrap_or_else(|| "a map without a place for its output: a bug of the tracker".into()))
+        Err(last.unwrap_or_else(|| "a map has no path for its output: this is a bug of the tracker".into()))
     }
 
     fn write_memory(&mut self, path: &Path) -> Result<Index, TaskError> {
@@ -208,19 +209,19 @@ impl MapBuffer {
         SegmentWriter::create(path, self.spec.partitions, self.spec.compress)
     }
 
-    /// Writes what is in memory, in order. Only one of the two holds anything.
+    /// Writes the records in memory, in order. Only one of table and buffer is not empty.
     fn write(&mut self, writer: &mut SegmentWriter) -> Result<(), TaskError> {
         if let (Some(table), Some(combiner)) = (&mut self.table, &mut self.combiner)
             && !table.is_empty()
         {
             let partitions = self.spec.partitions;
-            table.settle(combiner, |key| self.partitioning.choose(key, &[], partitions))?;
+            table.add_all_waiting(combiner, |key| self.partitioning.choose(key, &[], partitions))?;
             return table.write(writer, combiner, &self.liveness);
         }
         self.record_buffer.write(writer, self.combiner.as_mut(), &self.liveness, self.parallel)
     }
 
-    /// Empties memory into a scratch file.
+    /// Spills the records in memory to a scratch file.
     fn spill(&mut self) -> Result<(), TaskError> {
         let taken = self.records_in_memory();
         if taken == 0 {
@@ -228,7 +229,7 @@ impl MapBuffer {
         }
         let (scratch, before) = (self.scratch.clone(), self.combiner_values());
         let (file, index) = scratch.create("spill", |path| {
-            self.put_back(&before);
+            self.restore_combiner(&before);
             let mut writer = self.writer(path)?;
             self.write(&mut writer)?;
             writer.finish()
@@ -238,7 +239,7 @@ impl MapBuffer {
         self.spills.push(Spill { file, index });
         self.record_buffer.clear();
         if let Some(table) = &mut self.table {
-            // Where most keys are met once, a table is only slower.
+            // If most keys occur once, the table only costs time.
             let gathers = table.len() as u64 * 4 <= table.records * 3;
             table.clear();
             if !gathers {
@@ -248,21 +249,22 @@ impl MapBuffer {
         Ok(())
     }
 
-    /// The combiner's counters, and what went in and out of it, for `put_back`.
+    /// The counters of the combiner and its record counts, for `restore_combiner`.
     fn combiner_values(&self) -> (Vec<u64>, u64, u64) {
         let values = |one: &Combiner| (one.context.values(), one.records_in, one.records_out);
         self.combiner.as_ref().map(values).unwrap_or_default()
     }
 
-    /// What is written again, because a disk was full, is combined again, and counts once.
-    fn put_back(&mut self, (values, records_in, records_out): &(Vec<u64>, u64, u64)) {
+    /// Resets the counts when records are combined again after a full disk, so that they count
+    /// once.
+    fn restore_combiner(&mut self, (values, records_in, records_out): &(Vec<u64>, u64, u64)) {
         if let Some(combiner) = &mut self.combiner {
-            combiner.context.put_back(values);
+            combiner.context.restore_values(values);
             (combiner.records_in, combiner.records_out) = (*records_in, *records_out);
         }
     }
 
-    /// Records taken since memory was empty.
+    /// Records added since memory was empty.
     fn records_in_memory(&self) -> u64 {
         self.record_buffer.len() as u64 + self.table.as_ref().map_or(0, |table| table.records)
     }
@@ -274,7 +276,7 @@ impl MapBuffer {
         }
     }
 
-    /// A pair that is longer than memory allows.
+    /// Spills a pair that is longer than the memory.
     fn spill_alone(&mut self, partition: u32, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         self.spill()?;
         let (file, index) = self.scratch.clone().create("spill", |path| {
@@ -308,7 +310,7 @@ impl MapBuffer {
         self.spill_alone(partition, key, value)
     }
 
-    /// The table is full.
+    /// Adds a pair when the table is full.
     #[cold]
     fn put_slowly(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         if let (Some(table), Some(combiner)) = (&mut self.table, &mut self.combiner) {
@@ -323,7 +325,7 @@ impl MapBuffer {
         self.put(key, value)
     }
 
-    /// Merges some spills into a new segment file.
+    /// Merges some spills into a segment file.
     fn merge(
         &mut self,
         spills: std::ops::Range<usize>,
@@ -348,7 +350,8 @@ impl MapBuffer {
                 }
             }
             let mut merge = Merge::open(&runs, self.spec.order)?;
-            // Sorted values would have to be held in memory to be sorted again.
+            // With sorted values the output of the combiner would have to be collected in memory to
+            // sort it again.
             if let Some(combiner) = self.combiner.as_mut().filter(|_| !self.spec.order.values) {
                 records += merge_combined(merge, partition, combiner, &mut writer, self.spec.order, step)?;
                 continue;
@@ -367,7 +370,7 @@ impl MapBuffer {
     }
 }
 
-/// Merges one partition and has it combined; how many records went in.
+/// Merges one partition and combines it. Returns the number of records read.
 fn merge_combined(
     merge: Merge,
     partition: u32,

@@ -1,4 +1,4 @@
-//! Records as they came, in one arena, sorted by small entries that point into it.
+//! Records in the order of arrival in one arena, sorted by small entries that refer to them.
 
 use super::{STEP_RECORDS, combine::Combiner, memory};
 use crate::{
@@ -10,14 +10,14 @@ use crate::{
 };
 use std::thread;
 
-/// Records that are asked for before they are written.
+/// Number of records that are prefetched before they are written.
 const PREFETCH_DISTANCE: usize = 16;
-/// Fewer entries are sorted sooner than a thread is had.
+/// Minimum number of entries for a second thread.
 const PARALLEL_SORT_MIN: usize = 10_000;
-/// Of the processor's cache.
+/// Size of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// What sorting needs to see of a record; the rest only where prefixes are equal.
+/// The sort key of a record. The record itself is read only if prefixes are equal.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     prefix: u64,
@@ -33,7 +33,7 @@ impl Entry {
         u128::from(self.partition) << 64 | u128::from(self.prefix)
     }
 
-    /// Has a record of usual length brought near.
+    /// Prefetches a record of typical length.
     #[inline]
     fn prefetch(&self, arena: &[u8]) {
         let start = self.at as usize;
@@ -50,30 +50,30 @@ impl Entry {
     }
 }
 
-/// Sorts by partition, then as the order says. Those that are equal stay as they came, so that a map gives the same
-/// output each time it is run.
+/// Sorts by partition, then by the order. Equal records keep their order, so that a map gives the
+/// same output each time.
 fn sort(entries: &mut [Entry], arena: &[u8], order: SortOrder, parallel: bool) {
-    // By what is in the entries alone first: a comparison without a branch that could be guessed wrong.
+    // First by the entries alone, with a comparison that has no mispredicted branches.
     if parallel {
         sort_in_two(entries);
     } else {
         entries.sort_unstable_by_key(Entry::rank);
     }
     let full = |a: &Entry, b: &Entry| match order.keys {
-        // Of keys that lie wholly in their prefixes, only zeros at the end can make a difference: no need to go to the
-        // arena for what is most often the same word.
+        // Keys of at most eight bytes are completely in the prefix; with equal prefixes they differ
+        // only in trailing zeros, so comparing the lengths is enough.
         KeyOrder::Bytes if a.key.max(b.key) <= 8 && !order.values => a.key.cmp(&b.key),
         KeyOrder::Reverse if a.key.max(b.key) <= 8 && !order.values => b.key.cmp(&a.key),
         _ => order.compare(a.record(arena), b.record(arena)),
     };
-    // Where a pair of no bytes came, the next lies at the same place.
-    let came = |a: &Entry, b: &Entry| (a.at, a.value).cmp(&(b.at, b.value));
+    // A pair without bytes has the same offset as the next one.
+    let arrival = |a: &Entry, b: &Entry| (a.at, a.value).cmp(&(b.at, b.value));
     for same in entries.chunk_by_mut(|a, b| a.rank() == b.rank()).filter(|same| same.len() > 1) {
-        same.sort_unstable_by(|a, b| full(a, b).then_with(|| came(a, b)));
+        same.sort_unstable_by(|a, b| full(a, b).then_with(|| arrival(a, b)));
     }
 }
 
-/// By rank, on two threads.
+/// Sorts by rank with two threads.
 fn sort_in_two(entries: &mut [Entry]) {
     if entries.len() < PARALLEL_SORT_MIN {
         return entries.sort_unstable_by_key(Entry::rank);
@@ -87,17 +87,16 @@ fn sort_in_two(entries: &mut [Entry]) {
         other.is_ok()
     });
     if !started {
-        // There was no thread to be had.
+        // The thread could not be started.
         low.sort_unstable_by_key(Entry::rank);
     }
 }
 
-/// Bytes of memory that a record takes.
+/// Bytes of memory for a record.
 pub(crate) fn cost(key: &[u8], value: &[u8]) -> usize {
     key.len() + value.len() + size_of::<Entry>()
 }
 
-/// The records.
 #[derive(Debug)]
 pub(crate) struct RecordBuffer {
     arena: Vec<u8>,
@@ -107,12 +106,12 @@ pub(crate) struct RecordBuffer {
 }
 
 impl RecordBuffer {
-    /// `bytes_max` is below 4 GiB.
+    /// `bytes_max` must be below 4 GiB.
     pub(crate) fn new(order: SortOrder, bytes_max: usize) -> Self {
         Self { arena: Vec::new(), entries: Vec::new(), order, bytes_max }
     }
 
-    /// Adds a record; false if it does not fit.
+    /// Adds a record. Returns false if it does not fit.
     #[inline]
     pub(crate) fn put(&mut self, partition: u32, key: &[u8], value: &[u8]) -> bool {
         let used = self.arena.len() + self.entries.len() * size_of::<Entry>();
@@ -138,7 +137,8 @@ impl RecordBuffer {
         true
     }
 
-    /// Writes all in order. They stay, so that it can be done again elsewhere. In a `parallel` by more than one thread.
+    /// Writes all records in order. They stay in the buffer, so that writing can be repeated on
+    /// another disk. `parallel` allows a second thread.
     pub(crate) fn write(
         &mut self,
         writer: &mut SegmentWriter,
@@ -177,7 +177,6 @@ impl RecordBuffer {
         Ok(())
     }
 
-    /// How many records there are.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -218,7 +217,7 @@ mod tests {
     fn parallel_sort_gives_the_same_order() {
         let mut record_buffer = RecordBuffer::new(SortOrder::default(), 8 << 20);
         for number in 0..3 * PARALLEL_SORT_MIN as u32 {
-            // Many of one rank, also around the middle.
+            // Many equal ranks, also around the middle.
             let key = (number.wrapping_mul(2_654_435_761) >> 22).to_be_bytes();
             assert!(record_buffer.put(
                 number % 3,

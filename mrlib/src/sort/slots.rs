@@ -1,7 +1,7 @@
-//! The slots of the hash table: an open table, probed in line, whose slots are half a cache line each.
+//! The slots of the hash table: open addressing with linear probing; a slot is half a cache line.
 //!
-//! Nearly every access to a table that is larger than the cache is a wait for memory. So a slot can be asked for
-//! before it is needed ([`Slots::prefetch`]), which is why the table is our own.
+//! If the table is larger than the cache, nearly every access waits for memory. So a slot can be
+//! prefetched ([`Slots::prefetch`]), which other hash tables do not offer.
 
 use super::{key::SHORT_KEY, memory};
 
@@ -9,27 +9,27 @@ use super::{key::SHORT_KEY, memory};
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct Slot {
-    /// What [`super::key::Packed`] makes of it.
+    /// Encoded by [`super::key::Packed`].
     pub(super) key: [u8; SHORT_KEY],
-    /// The value if it is short; else where the list of values begins and ends, two u32.
+    /// The value if it is short; otherwise the first and last offset of the list, as two u32.
     pub(super) payload: [u8; 8],
     pub(super) key_length: u32,
     /// Below [`PARTITIONS_MAX`].
     partition: [u8; 3],
-    /// Of the value in `payload`, or what stands in its place.
+    /// Length of the value in `payload`, or a marker.
     pub(super) value_length: u8,
 }
 
-/// So many partitions can be told apart.
+/// Limit of the three bytes for the partition.
 pub(super) const PARTITIONS_MAX: u32 = 1 << 24;
-/// No key is so long.
-const NOBODY: u32 = u32::MAX;
+/// `key_length` of an empty slot. No key has this length.
+const NO_KEY: u32 = u32::MAX;
 const EMPTY: Slot =
-    Slot { key: [0; SHORT_KEY], payload: [0; 8], key_length: NOBODY, partition: [0; 3], value_length: 0 };
+    Slot { key: [0; SHORT_KEY], payload: [0; 8], key_length: NO_KEY, partition: [0; 3], value_length: 0 };
 const FIRST: usize = 16;
 
 impl Slot {
-    /// One that has no value yet.
+    /// A slot without a value.
     pub(super) fn new(key: [u8; SHORT_KEY], key_length: u32, partition: u32, value_length: u8) -> Self {
         let [a, b, c, _] = partition.to_le_bytes();
         Self { key, payload: [0; 8], key_length, partition: [a, b, c], value_length }
@@ -42,32 +42,32 @@ impl Slot {
     }
 }
 
-/// All of them.
+/// The table of slots.
 pub(super) struct Slots {
-    /// None, or a power of two.
+    /// Empty, or a power of two long.
     all: Vec<Slot>,
     used: usize,
     max: usize,
 }
 
 impl Slots {
-    /// At most so many, a power of two.
+    /// At most `max` slots, a power of two.
     pub(super) fn new(max: usize) -> Self {
         Self { all: Vec::new(), used: 0, max: max.max(FIRST) }
     }
 
-    /// How many are in use.
+    /// Number of slots in use.
     pub(super) fn len(&self) -> usize {
         self.used
     }
 
-    /// How many more may come in.
+    /// Number of slots that may still be added.
     #[inline]
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         (self.max / 4 * 3).saturating_sub(self.used)
     }
 
-    /// Has the place of a hash brought near.
+    /// Prefetches the slot for a hash.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         if let Some(slot) = self.all.get(hash as usize & self.all.len().wrapping_sub(1)) {
@@ -75,7 +75,7 @@ impl Slots {
         }
     }
 
-    /// The slot of a key.
+    /// Finds the slot of a key.
     #[inline]
     pub(super) fn find(&mut self, hash: u64, same: impl Fn(&Slot) -> bool) -> Option<&mut Slot> {
         let mask = self.all.len().checked_sub(1)?;
@@ -85,19 +85,19 @@ impl Slots {
             if same(slot) {
                 return Some(&mut self.all[at]);
             }
-            if slot.key_length == NOBODY {
+            if slot.key_length == NO_KEY {
                 return None;
             }
             at = (at + 1) & mask;
         }
     }
 
-    /// Adds the slot of a key that is not there; there must be room.
+    /// Adds the slot of a new key. There must be a free slot.
     pub(super) fn insert(&mut self, hash: u64, slot: Slot, hash_of: impl Fn(&Slot) -> u64) {
         if self.used >= self.all.len() / 2 && self.all.len() < self.max {
             let larger = (2 * self.all.len()).max(FIRST);
             let old = std::mem::replace(&mut self.all, memory::filled(EMPTY, larger));
-            for slot in old.into_iter().filter(|slot| slot.key_length != NOBODY) {
+            for slot in old.into_iter().filter(|slot| slot.key_length != NO_KEY) {
                 self.place(hash_of(&slot), slot);
             }
         }
@@ -108,21 +108,21 @@ impl Slots {
     fn place(&mut self, hash: u64, slot: Slot) {
         let mask = self.all.len() - 1;
         let mut at = hash as usize & mask;
-        while self.all[at].key_length != NOBODY {
+        while self.all[at].key_length != NO_KEY {
             at = (at + 1) & mask;
         }
         self.all[at] = slot;
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
-        self.all.iter().filter(|slot| slot.key_length != NOBODY)
+        self.all.iter().filter(|slot| slot.key_length != NO_KEY)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        self.all.iter_mut().filter(|slot| slot.key_length != NOBODY)
+        self.all.iter_mut().filter(|slot| slot.key_length != NO_KEY)
     }
 
-    /// Takes out all but these.
+    /// Removes all slots for which `keep` returns false.
     pub(super) fn retain(&mut self, keep: impl Fn(&Slot) -> bool, hash_of: impl Fn(&Slot) -> u64) {
         if self.iter().all(&keep) {
             return;
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn colliding_keys_are_found() {
-        // Hashes of few different values, so that most keys stand in each other's way.
+        // Few distinct hashes, so that most keys collide.
         let hash = |key: u64| key % 7;
         let hash_of = |slot: &Slot| hash(number(slot));
         let mut slots = Slots::new(64);
         let mut keys = 0;
-        while slots.room() > 0 {
+        while slots.free() > 0 {
             slots.insert(hash(keys), slot(keys), hash_of);
             keys += 1;
         }
@@ -174,7 +174,7 @@ mod tests {
         let mut found =
             |key: u64| slots.find(hash(key), |slot| slot.key_length == 8 && number(slot) == key).is_some();
         assert!((0..48).all(|key| found(key) == (key % 3 == 0)));
-        assert_eq!((slots.len(), slots.room(), slots.iter().count()), (16, 32, 16));
+        assert_eq!((slots.len(), slots.free(), slots.iter().count()), (16, 32, 16));
         slots.clear();
         assert_eq!((slots.len(), slots.iter().count()), (0, 0));
     }

@@ -1,4 +1,4 @@
-//! The buffer against a sort of everything in memory.
+//! Compares the buffer with a sort in memory.
 
 use super::*;
 use crate::{
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// Adds up numbers of eight bytes, in place or not.
+/// Adds eight-byte numbers, in place or not.
 struct Sum {
     in_place: bool,
 }
@@ -52,10 +52,10 @@ impl Reducer for Sum {
     }
 }
 
-/// Puts out what it gets: a combiner that helps nothing must not harm either.
-struct Same;
+/// Emits all pairs unchanged: such a combiner must not change the result.
+struct Identity;
 
-impl Reducer for Same {
+impl Reducer for Identity {
     fn reduce(
         &mut self,
         _: &[u8],
@@ -72,7 +72,7 @@ impl Reducer for Same {
     }
 }
 
-/// By the first byte of the value.
+/// Partitions by the first byte of the value.
 struct ByValue;
 
 impl Partitioner for ByValue {
@@ -87,7 +87,7 @@ struct Case {
     combiner: Option<Box<dyn Reducer>>,
 }
 
-/// What comes out for each partition, and the counts.
+/// Returns the pairs of each partition, the counts and the bytes of the output.
 fn sort(case: Case, pairs: &[Pair]) -> (Vec<Vec<Pair>>, SortCounts, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let disks = [dir.path().join("a"), dir.path().join("b")];
@@ -106,13 +106,13 @@ fn sort(case: Case, pairs: &[Pair]) -> (Vec<Vec<Pair>>, SortCounts, Vec<u8>) {
         buffer.emit(key, value).unwrap();
     }
     let path = dir.path().join("out");
-    // The device is full, whatever is written to it; nothing is for no pairs.
+    // Every write to this file fails with a full disk. Without pairs nothing is written.
     let full = dir.path().join("full");
     std::os::unix::fs::symlink("/dev/full", &full).unwrap();
     let places = if pairs.is_empty() { vec![path.clone()] } else { vec![full.clone(), path.clone()] };
     let (index, counts) = buffer.finish(&places, &mut || Ok(())).unwrap();
     assert_eq!(Index::read(&path).unwrap(), index);
-    assert!(pairs.is_empty() || full.symlink_metadata().is_err(), "what is left of it is removed");
+    assert!(pairs.is_empty() || full.symlink_metadata().is_err(), "the partial file is removed");
     for disk in disks {
         assert_eq!(std::fs::read_dir(disk).unwrap().count(), 0, "spills are removed");
     }
@@ -127,7 +127,7 @@ fn sort(case: Case, pairs: &[Pair]) -> (Vec<Vec<Pair>>, SortCounts, Vec<u8>) {
     ((0..case.spec.partitions).map(read).collect(), counts, std::fs::read(&path).unwrap())
 }
 
-/// The same, the dumb way.
+/// A simple implementation.
 fn model(case: &Case, pairs: &[Pair]) -> Vec<Vec<Pair>> {
     let SortSpec { partitions, order, .. } = case.spec;
     let mut all = vec![Vec::new(); partitions as usize];
@@ -142,7 +142,7 @@ fn model(case: &Case, pairs: &[Pair]) -> Vec<Vec<Pair>> {
     all
 }
 
-/// The sums of neighbours with equal keys.
+/// The sums of adjacent values with equal keys.
 fn summed(parts: &[Vec<Pair>], order: SortOrder) -> Vec<Vec<(Vec<u8>, u64)>> {
     let one = |own: &Vec<Pair>| {
         let same = |a: &Pair, b: &Pair| order.keys.compare(&a.0, &b.0).is_eq();
@@ -215,15 +215,16 @@ proptest! {
         prop_assert!(counts.combine_in >= counts.combine_out);
         let (_, _, again) = sort(with(Box::new(Sum { in_place })), &pairs);
         prop_assert_eq!(bytes, again, "a map run again gives the same bytes");
-        // Compared as sets of values: a combiner's input has no order within a key unless the job asks for it.
-        let (same, _, _) = sort(with(Box::new(Same)), &pairs);
+        // Compared as sets of values: the input of a combiner has no order within a key unless the
+        // job requests it.
+        let (same, _, _) = sort(with(Box::new(Identity)), &pairs);
         let in_order = |mut parts: Vec<Vec<Pair>>| {
             for own in &mut parts {
                 own.sort();
             }
             parts
         };
-        prop_assert_eq!(in_order(same), in_order(model(&with(Box::new(Same)), &pairs)));
+        prop_assert_eq!(in_order(same), in_order(model(&with(Box::new(Identity)), &pairs)));
     }
 }
 
@@ -255,9 +256,9 @@ fn ten_times_memory_and_records_longer_than_it() {
     let (found, counts, _) = sort(case, &pairs);
     assert!(found == wanted);
     assert!(counts.bytes > 10 * (256 << 10));
-    let case = Case { spec: spec(256 << 10), by_value: false, combiner: Some(Box::new(Same)) };
+    let case = Case { spec: spec(256 << 10), by_value: false, combiner: Some(Box::new(Identity)) };
     let (found, _, _) = sort(case, &pairs);
-    assert!(found == wanted, "with a combiner that keeps everything");
+    assert!(found == wanted, "with a combiner that changes nothing");
 }
 
 #[test]
@@ -277,14 +278,14 @@ fn few_keys_never_leave_memory() {
 }
 
 #[test]
-fn a_spill_that_is_written_again_counts_once() {
+fn repeated_spill_counts_once() {
     let counted = |full: bool| {
         let dir = tempfile::tempdir().unwrap();
         let disks = [dir.path().join("a"), dir.path().join("b")];
         for disk in &disks {
             std::fs::create_dir(disk).unwrap();
         }
-        // The device is full, whatever is written to it.
+        // Every write to these files fails with a full disk.
         for spill in 0..if full { 100 } else { 0 } {
             std::os::unix::fs::symlink("/dev/full", disks[0].join(format!("spill-{spill}"))).unwrap();
         }
@@ -299,7 +300,7 @@ fn a_spill_that_is_written_again_counts_once() {
         (counts.combiner.counters(), counts.combine_in, counts.combine_out, counts.spilled)
     };
     let counts = counted(false);
-    assert!(counts.3 > 2000, "it spills: {counts:?}");
+    assert!(counts.3 > 2000, "the buffer must spill: {counts:?}");
     assert_eq!(counted(true), counts);
 }
 
@@ -333,11 +334,11 @@ fn misbehaving_partitioner_or_combiner_is_an_error() {
         Liveness::default(),
     );
     let error = buffer.emit(b"a", b"").unwrap_err().to_string();
-    assert_eq!(error, "the partitioner chose 3 of 3 partitions: they count from 0");
+    assert_eq!(error, "the partitioner chose partition 3, but the job has 3 partitions, numbered from 0");
     let mut buffer =
         MapBuffer::new(spec(1000), Partitioning::Hash, Some(Box::new(Other)), scratch, Liveness::default());
     buffer.emit(b"a", b"").unwrap();
     buffer.emit(b"a", b"").unwrap();
     let error = buffer.finish(&[dir.path().join("out")], &mut || Ok(())).unwrap_err().to_string();
-    assert_eq!(error, "the combiner put out key \"other\" for key \"a\": it must keep keys");
+    assert_eq!(error, "the combiner emitted key \"other\" for key \"a\": a combiner must not change keys");
 }

@@ -1,4 +1,4 @@
-//! The combiner program, over sorted portions of what the map program writes.
+//! Runs the combiner program over sorted portions of the output of the mapper program.
 
 use super::{COMBINER, StreamReducer};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 /// Bytes of keys and values in a portion.
 const PORTION_BYTES: usize = 16 << 20;
 
-/// Gathers pairs; each full portion goes through a combiner process of its own.
+/// Collects pairs. Each full portion is processed by a new combiner process.
 pub(super) struct Combining {
     conf: Conf,
     bytes: Vec<u8>,
@@ -42,7 +42,7 @@ impl Combining {
         if self.bytes.len() >= PORTION_BYTES { self.flush(out, context) } else { Ok(()) }
     }
 
-    /// Combines what has been gathered.
+    /// Combines the collected pairs.
     pub(super) fn flush(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         if self.pairs.is_empty() {
             return Ok(());

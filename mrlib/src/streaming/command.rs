@@ -1,7 +1,9 @@
-//! A command line cut into words as a shell would, without a shell: no variables, patterns, pipes or redirections.
+//! Splits a command line into words like a shell, but without variables, patterns, pipes or
+//! redirections.
 
-/// Cuts a command at white space. Quotes keep words together, a backslash takes the next character as it is (within
-/// double quotes only before a quote or a backslash). What a shell would act on is refused unless it is quoted.
+/// Splits a command at white space. Quotes keep words together. A backslash escapes the next
+/// character (within double quotes only a quote or a backslash). Unquoted characters that have a
+/// meaning in a shell are refused.
 pub fn split_command(command: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -16,7 +18,7 @@ pub fn split_command(command: &str) -> Result<Vec<String>, String> {
             }
             (Some(open), _) if open == character => quote = None,
             (None, '\\') => {
-                let next = characters.next().ok_or("a backslash at the end")?;
+                let next = characters.next().ok_or("the command ends with a backslash")?;
                 word.get_or_insert_default().push(next);
             }
             (Some('"'), '\\') if matches!(characters.peek(), Some('"' | '\\')) => {
@@ -33,8 +35,8 @@ pub fn split_command(command: &str) -> Result<Vec<String>, String> {
         }
     }
     if quote.is_some() {
-        return Err("a quote is not closed".into());
+        return Err("the command has an unclosed quote".into());
     }
     words.extend(word);
-    if words.is_empty() { Err("there is no command".into()) } else { Ok(words) }
+    if words.is_empty() { Err("the command is empty".into()) } else { Ok(words) }
 }

@@ -1,13 +1,15 @@
-//! `streaming`: any executable as mapper, combiner and reducer, over stdin and stdout.
+//! `streaming`: arbitrary executables as mapper, combiner and reducer, over stdin and stdout.
 //!
-//! The rules are Hadoop streaming's. A mapper reads lines (`key TAB value` where the input has keys of its own); what
-//! it writes is cut at the first tab into key and value. A reducer reads `key TAB value` lines, sorted by key. What it
-//! writes, or a mapper without reduces, is the output, line by line as it is. Lines
-//! `reporter:counter:GROUP,NAME,N` and `reporter:status:TEXT` on stderr are for us, the rest goes to the log. Settings
-//! are in the environment. Programs are started without a shell, in the attempt's folder.
+//! The rules are those of Hadoop streaming. A mapper reads lines (`key TAB value` if the input
+//! format has keys); its output lines are split at the first tab into key and value. A reducer
+//! reads `key TAB value` lines, sorted by key. The lines of the reducer, or of the mapper if there
+//! are no reduces, are the output of the job, unchanged. On stderr, the lines
+//! `reporter:counter:GROUP,NAME,N` and `reporter:status:TEXT` set counters and the status; all
+//! other lines go to the log. Settings are environment variables. Programs are started without a
+//! shell, in the folder of the attempt.
 //!
-//! A combiner is run here, inside the mapper, over sorted portions of what the map program writes: one process a
-//! portion, as a combiner of the engine would be asked key by key.
+//! The combiner program runs inside the mapper, over sorted portions of the output of the mapper
+//! program: one process per portion.
 //!
 //! Deliberately absent: separators other than the tab, typed bytes.
 
@@ -36,33 +38,33 @@ use combine::Combining;
 use lines::{Lines, cut};
 use program::Program;
 
-/// The setting that holds the mapper's command.
+/// The setting with the command of the mapper.
 pub const MAPPER: &str = "stream.mapper";
-/// The setting that holds the combiner's command.
+/// The setting with the command of the combiner.
 pub const COMBINER: &str = "stream.combiner";
-/// The setting that holds the reducer's command.
+/// The setting with the command of the reducer.
 pub const REDUCER: &str = "stream.reducer";
-/// The setting that says that the reducer keeps nothing from key to key: it may then be ended between two, as by the end
-/// of its input, and another one continues with the next key.
+/// The setting that promises that the reducer has no state between keys. Then it may be ended
+/// between two keys, as at the end of its input, and a new process continues with the next key.
 pub const RESTARTABLE: &str = "stream.reducer.restartable";
 
-/// The setting that promises that the mapper's input may be divided at any line, between two runs of its program. Without
-/// it a streaming map is never split.
+/// The setting that promises that the input of the mapper may be divided at any line, between two
+/// processes. Without it a streaming map is never split.
 pub const DIVISIBLE: &str = "stream.mapper.divisible";
 
 /// The settings of streaming jobs.
 pub(crate) const SETTINGS: &[Setting] = &[
-    Setting::new(MAPPER, Kind::Text, "the mapper's command (--mapper)"),
-    Setting::new(COMBINER, Kind::Text, "the combiner's command (--combiner)"),
-    Setting::new(REDUCER, Kind::Text, "the reducer's command (--reducer)"),
-    Setting::new(DIVISIBLE, Kind::Flag, "whether the mapper's input may be divided at any line"),
-    Setting::new(RESTARTABLE, Kind::Flag, "true: the reducer keeps nothing from key to key"),
+    Setting::new(MAPPER, Kind::Text, "command of the mapper (--mapper)"),
+    Setting::new(COMBINER, Kind::Text, "command of the combiner (--combiner)"),
+    Setting::new(REDUCER, Kind::Text, "command of the reducer (--reducer)"),
+    Setting::new(DIVISIBLE, Kind::Flag, "true: the input of the mapper may be divided at any line"),
+    Setting::new(RESTARTABLE, Kind::Flag, "true: the reducer has no state between keys"),
 ];
 
-/// The job, by its settings.
+/// Creates the job from its settings.
 pub fn job(conf: &Conf) -> Result<Job, TaskError> {
     if conf.get(MAPPER).is_none() {
-        return Err(format!("streaming needs a mapper: give --mapper CMD (setting {MAPPER})").into());
+        return Err(format!("streaming needs a mapper: use --mapper CMD (setting {MAPPER})").into());
     }
     for key in [MAPPER, COMBINER, REDUCER] {
         if let Some(command) = conf.get(key) {
@@ -76,13 +78,13 @@ pub fn job(conf: &Conf) -> Result<Job, TaskError> {
     Ok(if conf.get(REDUCER).is_some() { job.reduce(StreamReducer::new) } else { job })
 }
 
-/// Feeds records to a program and puts out what it writes.
+/// Passes records to a program and emits its output.
 struct StreamMapper {
     program: Program,
     lines: Lines,
-    /// Whether records have keys that the program should see.
+    /// Whether the program gets the keys of records.
     keyed: bool,
-    /// Whether its lines are the job's output.
+    /// Whether its lines are the output of the job.
     last: bool,
     combining: Option<Combining>,
 }
@@ -104,7 +106,7 @@ impl StreamMapper {
     }
 }
 
-/// Puts out one line of the map program, by way of the combiner if there is one.
+/// Emits one line of the mapper program, through the combiner if there is one.
 fn emit(
     line: &[u8],
     last: bool,
@@ -148,11 +150,11 @@ impl Mapper for StreamMapper {
     }
 }
 
-/// Feeds sorted pairs to a program and puts out what it writes.
+/// Passes sorted pairs to a program and emits its output.
 pub(super) struct StreamReducer {
     program: Program,
     lines: Lines,
-    /// Whether its lines are the job's output; a combiner's are pairs.
+    /// Whether its lines are the output of the job. Those of a combiner are pairs.
     last: bool,
     restartable: bool,
 }
@@ -185,7 +187,8 @@ impl StreamReducer {
     }
 }
 
-/// A line that is the job's output goes out as it is: cut and put together again it would lose empty ends.
+/// Emits a line. A line of the output is not split, because joining it again would lose empty keys
+/// or values.
 fn put(line: &[u8], last: bool, out: &mut dyn Emit) -> Result<(), TaskError> {
     let (key, value) = if last { (line, &[][..]) } else { cut(line) };
     out.emit(key, value)
@@ -216,11 +219,11 @@ impl Reducer for StreamReducer {
             return StateBetweenKeys::Savable;
         }
         StateBetweenKeys::NotSavable(
-            "its program may keep something from key to key (stream.reducer.restartable is not true)",
+            "the reducer program may have state between keys (stream.reducer.restartable is not true)",
         )
     }
 
-    /// All that the program has to say to the keys that it was given; it keeps nothing else.
+    /// Ends the program after the keys that it got, and emits its output. There is no other state.
     fn save(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<Vec<u8>, TaskError> {
         self.finish(out, context)?;
         Ok(Vec::new())

@@ -1,9 +1,11 @@
 //! A running program and its three pipes.
 //!
-//! No deadlock, whatever the sizes of pipes and the habits of programs: one thread writes stdin, one reads stdout, one
-//! reads stderr, with short queues between them and the task. The task never waits for room on the way in without
-//! also taking what comes out. A program may stop reading early; what is left for it is dropped. What a program that
-//! has ended left running, with its pipes open, is not waited for; what the program itself wrote is all taken. Bytes that move and words for us are signs of life.
+//! One thread writes stdin, one reads stdout and one reads stderr, with short queues between them
+//! and the task. The task never waits to write without also reading, so no deadlock is possible
+//! whatever the sizes of pipes and the behaviour of the program. A program may stop reading early;
+//! the remaining input is dropped. If it leaves background processes that have its pipes open, the
+//! task does not wait for them, but reads all output of the program itself. Data in either
+//! direction and reports are signs of life.
 
 use super::{command::split_command, report::Reports};
 use crate::{conf::Conf, context::Context, error::TaskError, task, task::process::MARK_VAR};
@@ -25,20 +27,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes handed on at a time.
+/// Bytes per chunk.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Chunks that wait on either side.
+/// Chunks in the queue of each direction.
 const CHUNKS_WAITING: usize = 4;
-/// While it waits for a program the task looks this often whether it shall stop.
+/// Interval at which a task that waits for a program checks whether it is killed.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// The same, for the system.
+/// The same interval, for `poll`.
 const POLL_TIMESPEC: Timespec = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.as_nanos() as i64 };
-/// Once a program has ended, its pipes may stay silent and open for this long.
+/// How long the pipes may stay open without data after the program has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Variables that start so are between us and the tracker.
+/// Prefix of variables that are only for the task process.
 const RESERVED_PREFIX: &str = "FERMATA_";
 
-/// Names that programs written for Hadoop look for, and our settings of the same meaning.
+/// Variable names that programs written for Hadoop use, and the corresponding settings.
 const HADOOP_NAMES: [(&str, &str); 11] = [
     ("mapreduce_task_attempt_id", task::TASK_ATTEMPT),
     ("mapreduce_task_id", task::TASK_ID),
@@ -53,21 +55,21 @@ const HADOOP_NAMES: [(&str, &str); 11] = [
     ("mapreduce_map_input_length", task::MAP_INPUT_LENGTH),
 ];
 
-/// Takes what a program has written.
+/// Receives the output of a program.
 type Take<'a> = dyn FnMut(&[u8], &mut Context) -> Result<(), TaskError> + 'a;
 
-/// One program at work.
+/// A running program.
 pub(super) struct Program {
-    /// Named in errors: the setting and its command.
+    /// The setting and its command, for error messages.
     name: String,
     child: Child,
     pipes: Arc<Pipes>,
     reports: Arc<Reports>,
-    /// What is fed next.
+    /// Input that was not queued yet.
     chunk: Vec<u8>,
-    /// Disconnected when the last of the threads has ended.
+    /// Disconnected when all threads have ended.
     threads: Receiver<()>,
-    /// It has been waited for.
+    /// Whether the exit status was read.
     ended: bool,
 }
 
@@ -80,19 +82,19 @@ struct Pipes {
 #[derive(Default)]
 struct Waiting {
     to: VecDeque<Vec<u8>>,
-    /// Nothing more will be fed.
+    /// No more input will be added.
     to_end: bool,
-    /// The program reads no more.
+    /// The program has closed its stdin.
     to_closed: bool,
     from: VecDeque<Vec<u8>>,
-    /// Nothing more will come.
+    /// No more output will come.
     from_end: bool,
     /// The program has ended.
-    over: bool,
-    /// Since it has ended, its pipe was empty, and all that came out of it is in `from`.
-    from_dry: bool,
+    ended: bool,
+    /// Since the end of the program its pipe was empty, and all its output is in `from`.
+    from_drained: bool,
     abandoned: bool,
-    /// Chunks that went either way.
+    /// Chunks moved in either direction.
     moved: u64,
 }
 
@@ -105,7 +107,7 @@ impl Program {
         let (mut child, reports) = (spawn(&name, &argv, conf)?, Arc::<Reports>::default());
         let pipes = Arc::<Pipes>::default();
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let stderr = child.stderr.take().expect("asked for");
+        let stderr = child.stderr.take().expect("stderr is piped");
         let (writing, reading, reporting) = (pipes.clone(), pipes.clone(), reports.clone());
         let (alive, threads) = mpsc::channel();
         let run = |work: Box<dyn FnOnce() + Send>| {
@@ -115,14 +117,14 @@ impl Program {
                 drop(alive);
             });
         };
-        run(Box::new(move || writing.write(stdin.expect("asked for"))));
-        run(Box::new(move || reading.read(stdout.expect("asked for"))));
+        run(Box::new(move || writing.write(stdin.expect("stdin is piped"))));
+        run(Box::new(move || reading.read(stdout.expect("stdout is piped"))));
         run(Box::new(move || reporting.read(stderr)));
         let chunk = Vec::with_capacity(CHUNK_BYTES);
         Ok(Self { name, child, pipes, reports, chunk, threads, ended: false })
     }
 
-    /// Puts bytes into the program's stdin, in time.
+    /// Adds bytes to the input of the program.
     #[inline]
     pub(super) fn feed(&mut self, parts: &[&[u8]]) {
         for part in parts {
@@ -130,14 +132,14 @@ impl Program {
         }
     }
 
-    /// Whether so much has been fed that `exchange` is due.
+    /// Whether enough input was added to call `exchange`.
     #[inline]
     pub(super) fn needs_exchange(&self) -> bool {
         self.chunk.len() >= CHUNK_BYTES
     }
 
-    /// Hands on what was fed and takes what has come; with `all`, closes stdin, takes everything and waits for the
-    /// program's end, which must be a good one.
+    /// Queues the added input and takes the available output. With `all`, closes stdin, takes all
+    /// output, and waits for the end of the program, which must be successful.
     pub(super) fn exchange(
         &mut self,
         all: bool,
@@ -147,15 +149,15 @@ impl Program {
         let pipes = self.pipes.clone();
         let mut chunk = Some(std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES)));
         let mut waiting = pipes.lock();
-        let (mut came, mut over) = (Instant::now(), None::<Instant>);
+        let (mut last_output, mut ended) = (Instant::now(), None::<Instant>);
         loop {
-            if let Some(come) = waiting.from.pop_front() {
+            if let Some(output) = waiting.from.pop_front() {
                 pipes.changed.notify_all();
                 drop(waiting);
-                take(&come, context)?;
+                take(&output, context)?;
                 context.mark_alive();
                 context.check()?;
-                came = Instant::now();
+                last_output = Instant::now();
                 waiting = pipes.lock();
                 continue;
             }
@@ -165,13 +167,13 @@ impl Program {
                 }
                 waiting.to_end |= all;
                 pipes.changed.notify_all();
-                if over.is_none() && all && matches!(self.child.try_wait(), Ok(Some(_))) {
-                    over = Some(Instant::now());
-                    waiting.over = true;
+                if ended.is_none() && all && matches!(self.child.try_wait(), Ok(Some(_))) {
+                    ended = Some(Instant::now());
+                    waiting.ended = true;
                 }
-                let silent =
-                    came.elapsed() >= DRAIN_TIMEOUT && over.is_some_and(|at| at.elapsed() >= DRAIN_TIMEOUT);
-                if !all || waiting.from_end || (silent && waiting.from_dry) {
+                let silent = last_output.elapsed() >= DRAIN_TIMEOUT
+                    && ended.is_some_and(|at| at.elapsed() >= DRAIN_TIMEOUT);
+                if !all || waiting.from_end || (silent && waiting.from_drained) {
                     break;
                 }
             }
@@ -191,24 +193,25 @@ impl Program {
         if all || gone { self.check_end(all, context) } else { Ok(()) }
     }
 
-    /// How the program has ended. One that has only closed its stdout is waited for at the end of the input.
+    /// Checks how the program has ended. A program that has only closed its stdout is waited for at
+    /// the end of the input.
     fn check_end(&mut self, all: bool, context: &mut Context) -> Result<(), TaskError> {
         let failed = |name: &str| TaskError::io(format!("wait for {name}"));
-        let mut nap = Duration::from_millis(1);
+        let mut pause = Duration::from_millis(1);
         let status = loop {
             match self.child.try_wait().map_err(failed(&self.name))? {
                 Some(status) => break status,
                 None if !all => return Ok(()),
                 None => {}
             }
-            thread::sleep(nap);
-            nap = (nap * 2).min(POLL_INTERVAL);
+            thread::sleep(pause);
+            pause = (pause * 2).min(POLL_INTERVAL);
             self.reports.apply_to(context);
             context.check()?;
         };
         if all || !status.success() {
             self.ended = true;
-            self.leave_pipes();
+            self.close_pipes();
             self.reports.apply_to(context);
         }
         if status.success() {
@@ -216,12 +219,12 @@ impl Program {
         }
         let (name, text) = (&self.name, self.reports.last_lines());
         let last = if text.is_empty() { String::new() } else { format!("; its last output:\n{text}") };
-        // Not an error of the record at hand: that one may be far from the one that the program stumbled over.
+        // Not an error of the current record: the program may have failed at a much earlier one.
         Err(TaskError::Crashed { program: name.clone(), why: format!("ended with {status}{last}") })
     }
 
-    /// Lets the threads end. One whose pipe somebody else holds open is left to itself.
-    fn leave_pipes(&self) {
+    /// Ends the threads. A thread whose pipe is still open in another process is not waited for.
+    fn close_pipes(&self) {
         self.pipes.lock().abandoned = true;
         self.pipes.changed.notify_all();
         let _ = self.threads.recv_timeout(DRAIN_TIMEOUT);
@@ -231,10 +234,11 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if !self.ended {
-            // Given up in the middle. If it has ended by itself, there is nothing to kill.
+            // The program was abandoned. If it has ended by itself, the kill fails.
             let _ = self.child.kill();
             let _ = self.child.wait();
-            // Threads may wait on pipes that a grandchild keeps open: they are left to themselves.
+            // Threads may wait for pipes that a background process keeps open, so they are not
+            // waited for.
             self.pipes.lock().abandoned = true;
             self.pipes.changed.notify_all();
         }
@@ -255,7 +259,8 @@ impl Pipes {
             let chunk = if waiting.abandoned { None } else { waiting.to.pop_front() };
             self.changed.notify_all();
             drop(waiting);
-            // However it fails, the program does not read any more. Its exit code tells whether that is a fault.
+            // After any write error the program reads no more. Its exit status tells whether that
+            // is an error.
             let written = chunk.is_some_and(|chunk| stdin.write_all(&chunk).is_ok());
             if !written {
                 let mut waiting = self.lock();
@@ -268,24 +273,25 @@ impl Pipes {
         }
     }
 
-    /// False if nobody wants them any more. A read would not tell that there are none while the pipe is open.
+    /// Waits for output. Returns false if it is no longer needed. A blocking read could not be
+    /// interrupted while the pipe is open.
     fn wait_for_bytes(&self, stdout: &ChildStdout) -> bool {
         loop {
-            let (over, abandoned) = {
+            let (ended, abandoned) = {
                 let waiting = self.lock();
-                (waiting.over, waiting.abandoned)
+                (waiting.ended, waiting.abandoned)
             };
             if abandoned {
                 return false;
             }
             let mut wanted = [PollFd::new(stdout, PollFlags::IN)];
             match poll(&mut wanted, Some(&POLL_TIMESPEC)) {
-                Ok(0) if over => {
-                    self.lock().from_dry = true;
+                Ok(0) if ended => {
+                    self.lock().from_drained = true;
                     self.changed.notify_all();
                 }
                 Ok(0) | Err(Errno::INTR) => {}
-                // The read tells what else there may be.
+                // The read returns any error.
                 Ok(_) | Err(_) => return true,
             }
         }
@@ -314,7 +320,7 @@ impl Pipes {
             }
             chunk.truncate(got);
             waiting.from.push_back(chunk);
-            waiting.from_dry = false;
+            waiting.from_drained = false;
             waiting.moved += 1;
             self.changed.notify_all();
         }
@@ -322,9 +328,9 @@ impl Pipes {
 }
 
 fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
-    // A side file is named as it is, without `./`: it lies in this folder.
-    let beside = Path::new(".").join(&argv[0]);
-    let executable = if beside.is_file() { beside.as_path() } else { Path::new(&argv[0]) };
+    // A side file may be given without `./`, because it is in this folder.
+    let side_file = Path::new(".").join(&argv[0]);
+    let executable = if side_file.is_file() { side_file.as_path() } else { Path::new(&argv[0]) };
     let mut command = task::shim::command(executable.as_os_str());
     command.args(&argv[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for (key, _) in env::vars_os() {
@@ -338,9 +344,10 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
             command.env(variable, value);
         }
     }
-    // The system's folder for such files is shared by all, and a confined task cannot write there.
+    // The shared temporary folder is not writable for a confined task.
     if let Ok(own) = env::current_dir() {
-        // Where tasks have an account of their own, home was the folder in which the process waited for work.
+        // If tasks have their own account, HOME was the folder in which the process waited for an
+        // attempt.
         if env::var_os("HOME").is_none_or(|home| !Path::new(&home).is_dir()) {
             command.env("HOME", &own);
         }
@@ -357,7 +364,8 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
     command.spawn().map_err(TaskError::io(format!("start {name}")))
 }
 
-/// A setting's name as a variable's: what is no letter or digit becomes an underscore.
+/// The name of a setting as the name of a variable: every character except letters and digits
+/// becomes an underscore.
 fn variable(key: &str) -> String {
     key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }

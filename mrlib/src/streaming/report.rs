@@ -1,4 +1,5 @@
-//! A program's stderr: lines for us taken out, the rest passed on to the log and the last of it remembered.
+//! The stderr of a program: extracts reports, and passes other lines to the log and remembers the
+//! last ones.
 
 use crate::{
     context::Context,
@@ -10,14 +11,14 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Lines shown when a program fails.
+/// Number of last lines shown when a program fails.
 const LAST_LINES: usize = 10;
-/// Of each, at the most.
+/// Maximum length of each of these lines.
 const LINE_BYTES_MAX: usize = 1000;
-/// A line is taken in pieces of this length, at the most.
+/// Longer lines are read in pieces of this length.
 const PIECE_BYTES_MAX: u64 = 64 << 10;
 
-/// What a program has said on stderr.
+/// The reports on the stderr of a program.
 #[derive(Debug, Default)]
 pub(super) struct Reports(Mutex<StderrState>);
 
@@ -29,7 +30,7 @@ struct StderrState {
 }
 
 impl Reports {
-    /// Reads to the end.
+    /// Reads stderr to its end.
     pub(super) fn read(&self, from: impl Read) {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
@@ -52,7 +53,7 @@ impl Reports {
             && let Some((name, by)) = counter.rsplit_once(',')
             && let Ok(by) = by.trim().parse::<u64>()
         {
-            // More, or longer, is refused where they are counted.
+            // Too many counters or too long names are refused when they are added.
             let name = start_of(name, COUNTER_NAME_BYTES_MAX + 4);
             if state.counters.len() <= COUNTERS_MAX {
                 let counter = state.counters.entry(name.replacen(',', ":", 1)).or_default();
@@ -69,11 +70,11 @@ impl Reports {
         }
         state.last.push_back(text.chars().take(LINE_BYTES_MAX).collect());
         drop(state);
-        // The log may be gone; the program's work is not harmed by that.
+        // The log may be unavailable, which must not fail the program.
         let _ = io::stderr().write_all(line);
     }
 
-    /// Adds counters and status that came since the last call. They are signs of life.
+    /// Adds the counters and the status since the last call. They are signs of life.
     pub(super) fn apply_to(&self, context: &mut Context) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (counters, status) = (std::mem::take(&mut state.counters), state.status.take());

@@ -1,4 +1,4 @@
-//! Programs at work: what goes in and what comes out, and how they end.
+//! Tests of streaming programs: their input, their output, and how they end.
 
 use super::*;
 use crate::engine::{Liveness, TaskControl};
@@ -22,7 +22,7 @@ fn conf(settings: &[(&str, &str)]) -> Conf {
 /// Pairs, counters, status.
 type Mapped = (CollectedPairs, BTreeMap<String, u64>, Option<String>);
 
-/// What a mapper puts out for these lines.
+/// The output of a mapper for these lines.
 fn mapped<'a>(conf: &Conf, lines: impl IntoIterator<Item = &'a [u8]>) -> Result<Mapped, TaskError> {
     let (mut out, mut context) = (CollectedPairs::default(), Context::default());
     let mut mapper = StreamMapper::new(conf)?;
@@ -53,28 +53,28 @@ fn command_is_split_like_a_shell() {
 }
 
 #[test]
-fn lines_go_in_as_values_and_come_out_cut_at_the_first_tab() {
+fn lines_are_values_and_output_is_split_at_the_first_tab() {
     let lines: [&[u8]; 4] = [b"a\tb\tc", b"plain", b"", b"\tv"];
     let (out, _, _) = mapped(&conf(&[(MAPPER, "cat")]), lines).expect("cat");
     assert_eq!(out.0, pairs(&[("a", "b\tc"), ("plain", ""), ("", ""), ("", "v")]));
 }
 
 #[test]
-fn records_with_keys_go_in_with_them() {
+fn records_with_keys_include_the_key() {
     let conf = conf(&[(MAPPER, "cat"), ("input.format", "keyvalue")]);
     let (out, _, _) = mapped(&conf, [b"v".as_slice()]).expect("cat");
     assert_eq!(out.0, pairs(&[("offset", "v")]));
 }
 
 #[test]
-fn a_last_line_needs_no_end() {
+fn last_line_needs_no_newline() {
     let (out, _, _) = mapped(&conf(&[(MAPPER, "printf 'a\\tb\\nc'")]), []).expect("printf");
     assert_eq!(out.0, pairs(&[("a", "b"), ("c", "")]));
 }
 
 #[test]
 fn data_beyond_the_pipe_capacity_passes_both_ways() {
-    // A program that writes a lot before it reads, and one that puts out twice what it takes in.
+    // A program that writes much before it reads, and one that writes twice its input.
     let line = vec![b'x'; 1000];
     for (command, factor, extra) in [
         ("sh -c 'head -c 3000000 /dev/zero | tr \"\\\\0\" \"\\\\n\"; cat'", 1, 3_000_000),
@@ -101,21 +101,21 @@ fn a_program_may_stop_reading() {
 }
 
 #[test]
-fn a_program_that_fails_says_why() {
+fn failed_program_shows_the_reason() {
     let script = "sh -c 'echo first >&2; echo the real reason >&2; exit 3'";
     let error = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("code 3").to_string();
     assert!(error.contains("exit status: 3") && error.ends_with("first\nthe real reason"), "{error}");
     let error = mapped(&conf(&[(MAPPER, "sh -c 'kill -9 $$'")]), []).err().expect("killed").to_string();
     assert!(error.contains("signal: 9"), "{error}");
-    // It is noticed while there is input left, not only at its end.
+    // The failure is detected while there is input left, not only at the end.
     let endless = std::iter::repeat_n([b'x'; 1000].as_slice(), 1 << 30);
     let error = mapped(&conf(&[(MAPPER, "false")]), endless).err().expect("code 1");
-    // Such an error is not the record's, which might be skipped.
+    // Such an error does not count as an error of a record, which could be skipped.
     assert!(matches!(error, TaskError::Crashed { .. }), "{error}");
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn missing_program_is_named() {
     let error = mapped(&conf(&[(MAPPER, "no-such-program-here")]), []).err().expect("nothing there");
     assert!(error.to_string().contains("no-such-program-here"), "{error}");
     assert!(job(&conf(&[])).expect_err("no mapper").to_string().contains("--mapper"));
@@ -141,18 +141,18 @@ fn too_many_counters_give_a_clear_error() {
     assert!(error.contains("more than 1000 counters"), "{error}");
     let script = "awk '{ for (n = 0; n < 300; n++) x = x \"x\"; print \"reporter:counter:g,\" x \",1\" > \"/dev/stderr\" }'";
     let error = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("refused").to_string();
-    assert!(error.contains("256 at most"), "{error}");
+    assert!(error.contains("the limit is 256"), "{error}");
 }
 
 #[test]
-fn a_line_without_an_end_is_an_error() {
+fn endless_line_is_an_error() {
     let conf = conf(&[(MAPPER, "head -c 300000 /dev/zero"), ("record.bytes.max", "100000")]);
     let error = mapped(&conf, []).err().expect("too long").to_string();
     assert!(error.contains("record.bytes.max = 100000"), "{error}");
 }
 
 #[test]
-fn lines_that_are_the_output_go_out_as_they_are() {
+fn output_lines_are_unchanged() {
     let lines: [&[u8]; 4] = [b"a\tb\tc", b"a\t", b"\tb", b""];
     let as_keys = pairs(&[("a\tb\tc", ""), ("a\t", ""), ("\tb", ""), ("", "")]);
     let only_maps = conf(&[(MAPPER, "cat"), (COMBINER, "false"), ("job.reduces", "0")]);
@@ -177,7 +177,8 @@ fn background_processes_are_not_waited_for() {
 
 #[test]
 fn late_output_of_a_silent_program_is_read() {
-    // They come at its very end, from many at once, so that the threads that read them are late.
+    // The output comes at the very end, from many programs at once, so that the reading threads are
+    // late.
     let script = "sh -c 'cat >/dev/null; sleep 1.2; echo the last message'";
     let one = || mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).expect("sh").0.0;
     let all = || {
@@ -207,13 +208,13 @@ fn task_waiting_for_a_program_can_be_stopped() {
         StreamMapper::new(&conf(&[(MAPPER, "sh -c 'echo reporter:status:ready >&2; exec sleep 600'")]))
             .expect("sh");
     let reporter = std::thread::spawn(move || {
-        // The status line is a sign of life; the sleep after it is none.
+        // The status line is a sign of life; the sleep after it is not.
         while liveness.count() == 0 {
             std::thread::yield_now();
         }
         stop.set("enough");
     });
-    let error = mapper.finish(&mut CollectedPairs::default(), &mut context).expect_err("told to stop");
+    let error = mapper.finish(&mut CollectedPairs::default(), &mut context).expect_err("the task was killed");
     reporter.join().expect("no panic");
     assert_eq!(error.to_string(), "stopped: enough");
     assert_eq!(context.take_status().as_deref(), Some("ready"));

@@ -1,10 +1,10 @@
-//! A task process confines itself before it runs anything of its job's: with Landlock it can reach its own folders,
-//! what it needs of the system, and nothing else of the machine's files, nor a process of anybody else's. Whatever it
-//! starts is confined with it.
+//! Confinement of a task process with Landlock, before it runs code of its job. It can then access
+//! its own folders and the parts of the system that it needs, but no other files and no processes
+//! of other users. Its child processes are confined too.
 //!
-//! This binds the calling thread and those that it starts later, so it comes before any other thread. Rules that the
-//! kernel does not know are left out. Whether tasks may run on a kernel without Landlock is decided by the tracker,
-//! when it starts.
+//! Landlock applies to the calling thread and the threads that it starts later, so this must come
+//! before any other thread. Rules that the kernel does not support are left out. The tracker
+//! decides at its start whether tasks may run on a kernel without Landlock.
 
 use crate::error::TaskError;
 use landlock::{
@@ -14,10 +14,11 @@ use landlock::{
 use proto::mr::Confinement;
 use std::path::PathBuf;
 
-/// The newest that we know; the kernel may know less.
+/// The newest Landlock version that is used. The kernel may support less.
 const NEWEST: ABI = ABI::V6;
 
-/// Programs, libraries, and what they look up. Nothing below `/etc` but these: keys may lie there.
+/// Programs, libraries and their configuration. Only these files in `/etc`, because others may
+/// contain keys.
 const SYSTEM: [&str; 22] = [
     "/usr",
     "/bin",
@@ -44,37 +45,38 @@ const SYSTEM: [&str; 22] = [
 ];
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// What people are told where it cannot be done.
-pub(super) const NO_LANDLOCK: &str = "the kernel has no Landlock: this task can reach what its account can";
+/// The warning if the kernel does not support confinement.
+pub(super) const NO_LANDLOCK: &str =
+    "the kernel has no Landlock: this task is not confined and can access all files of its account";
 
-/// Whether this kernel has Landlock.
+/// Whether the kernel has Landlock.
 pub fn is_supported() -> bool {
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     ruleset.handle_access(AccessFs::from_all(ABI::V1)).and_then(Ruleset::create).is_ok()
 }
 
-/// Locks this process in; false if the kernel cannot.
+/// Confines this process. Returns false if the kernel does not support it.
 pub(super) fn confine(to: &Confinement) -> Result<bool, TaskError> {
     let failed = |error: RulesetError| TaskError::Program(format!("cannot confine this process: {error}"));
     Ok(restrict(to).map_err(failed)? != RulesetStatus::NotEnforced)
 }
 
 fn restrict(to: &Confinement) -> Result<RulesetStatus, RulesetError> {
-    // By its link in /proc: the account may be unable to reach the file by its path.
+    // By its link in /proc, because the account may have no access to the path of the file.
     let own_program = PathBuf::from("/proc/self/exe");
     let system = SYSTEM.iter().map(|path| (*path).into()).chain([own_program]);
     let reads = to.reads.iter().map(Into::into).chain(system);
     let reads: Vec<PathBuf> = reads.collect();
-    // What it prints into lies where it may not go, but `/dev/stderr` is opened anew by many a script.
-    let printed = ["/proc/self/fd/1", "/proc/self/fd/2"].map(PathBuf::from);
+    // The log files are outside the allowed folders, but scripts may open `/dev/stderr` again.
+    let log_files = ["/proc/self/fd/1", "/proc/self/fd/2"].map(PathBuf::from);
     let devices = DEVICES.iter().map(PathBuf::from);
-    let files = devices.chain(printed.into_iter().filter(|path| path.is_file()));
+    let files = devices.chain(log_files.into_iter().filter(|path| path.is_file()));
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
-        // Not even a signal to whoever is outside.
+        // Also forbids signals to processes outside.
         .scope(Scope::from_all(NEWEST))?
         .create()?
-        // Paths that are not there are left out.
+        // Missing paths are left out.
         .add_rules(path_beneath_rules(&reads, AccessFs::from_read(NEWEST)))?
         .add_rules(path_beneath_rules(files, AccessFs::from_file(NEWEST)))?
         .add_rules(path_beneath_rules(&to.writes, AccessFs::from_all(NEWEST)))?

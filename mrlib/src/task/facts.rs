@@ -1,6 +1,7 @@
-//! What a task knows of itself, among its settings: `task.attempt`, `map.input.file` and so on.
+//! Settings that describe the task: `task.attempt`, `map.input.file` and so on.
 //!
-//! Mappers and reducers read them as any setting; streaming programs find them in their environment.
+//! Mappers and reducers read them like any setting; streaming programs find them in their
+//! environment.
 
 use crate::{conf::Conf, error::TaskError};
 use proto::mr::{TaskSpec, task_spec};
@@ -9,28 +10,28 @@ use proto::mr::{TaskSpec, task_spec};
 pub const TASK_ATTEMPT: &str = "task.attempt";
 /// The task, such as `job_7.m3`.
 pub const TASK_ID: &str = "task.id";
-/// Its number among the job's maps or reduces.
+/// The index of the task among the maps or reduces of the job.
 pub const TASK_INDEX: &str = "task.index";
 /// `map` or `reduce`.
 pub const TASK_KIND: &str = "task.kind";
-/// Folder in the file system for this attempt's output.
+/// The folder in the file system for the output of this attempt.
 pub const TASK_OUTPUT: &str = "task.output";
 /// The job, such as `job_7`.
 pub const JOB_ID: &str = "job.id";
-/// Its name.
+/// The name of the job.
 pub const JOB_NAME: &str = "job.name";
-/// Whose it is.
+/// The user who submitted the job.
 pub const JOB_USER: &str = "job.user";
-/// How many reduces it has.
+/// The number of reduces.
 pub const JOB_REDUCES: &str = "job.reduces";
-/// The file that a map reads.
+/// The input file of a map.
 pub const MAP_INPUT_FILE: &str = "map.input.file";
-/// Where in it it starts.
+/// Where the range of the map begins in that file.
 pub const MAP_INPUT_START: &str = "map.input.start";
-/// How many bytes are its.
+/// The length of that range in bytes.
 pub const MAP_INPUT_LENGTH: &str = "map.input.length";
 
-/// The job's settings, with what the task is.
+/// The settings of the job, with those that describe the task.
 pub fn conf_of(spec: &TaskSpec) -> Result<Conf, TaskError> {
     let mut conf: Conf = spec.conf.clone().into_iter().collect();
     let (task, job, index) = parts(&spec.attempt)?;
@@ -51,7 +52,10 @@ pub fn conf_of(spec: &TaskSpec) -> Result<Conf, TaskError> {
         }
         Some(task_spec::Input::Partition(_)) => conf.set(TASK_KIND, "reduce"),
         None => {
-            return Err(TaskError::Program(format!("{} has no input: a bug of the tracker", spec.attempt)));
+            return Err(TaskError::Program(format!(
+                "{} has no input: this is a bug of the tracker",
+                spec.attempt
+            )));
         }
     }
     Ok(conf)
@@ -65,10 +69,12 @@ fn parts(attempt: &str) -> Result<(&str, &str, &str), TaskError> {
         let index = name.strip_prefix(['m', 'r'])?;
         Some((task, job, index))
     };
-    split().ok_or_else(|| TaskError::Program(format!("{attempt:?} is no attempt: write job_7.m3.0")))
+    split().ok_or_else(|| {
+        TaskError::Program(format!("{attempt:?} is not an attempt ID: it must look like job_7.m3.0"))
+    })
 }
 
-/// The map that an attempt belongs to: `job_7.m3.0` is of map 3.
+/// The index of the map that an attempt belongs to: 3 for `job_7.m3.0`.
 pub(crate) fn map_of(attempt: &str) -> Option<u32> {
     let (task, _, index) = parts(attempt).ok()?;
     task.rsplit_once(".m").and_then(|_| index.parse().ok())

@@ -3,11 +3,14 @@
 use prost::Message;
 use std::io::{self, Read, Write};
 
-/// No message is longer.
+/// Maximum length of a message.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 
 fn too_long(kind: io::ErrorKind, length: usize) -> io::Error {
-    io::Error::new(kind, format!("a message of {length} bytes on the umbilical: {FRAME_BYTES_MAX} at most"))
+    io::Error::new(
+        kind,
+        format!("a message on the umbilical has {length} bytes: the limit is {FRAME_BYTES_MAX}"),
+    )
 }
 
 /// Writes one message.
@@ -22,10 +25,10 @@ pub fn write_frame(to: &mut impl Write, message: &impl Message) -> io::Result<()
     to.write_all(&bytes)
 }
 
-/// Reads one message; None if the other side has closed between two.
+/// Reads one message. None if the other side has closed the connection between two messages.
 pub fn read_frame<M: Message + Default>(from: &mut impl Read) -> io::Result<Option<M>> {
     let mut length = [0; 4];
-    // A signal that somebody's program handles is no end.
+    // `read_exact` retries a read that a signal handler of the program has interrupted.
     match from.read_exact(&mut length[..1]) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         first => first?,
@@ -46,7 +49,7 @@ mod tests {
     use proto::mr::{TaskHello, TaskPreempt};
 
     #[test]
-    fn what_is_written_is_read() {
+    fn frames_round_trip() {
         let mut bytes = Vec::new();
         let hello = TaskHello { protocol: 1, version: "x".into() };
         write_frame(&mut bytes, &hello).expect("memory");
@@ -57,7 +60,7 @@ mod tests {
         assert_eq!(read_frame::<TaskPreempt>(&mut from).expect("the end"), None);
     }
 
-    /// Every read is interrupted once.
+    /// Interrupts every read once.
     struct Interrupted<'a>(&'a [u8], bool);
 
     impl Read for Interrupted<'_> {

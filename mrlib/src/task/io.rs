@@ -1,4 +1,4 @@
-//! What a task in a task process works with: the file system, scratch folders, and the umbilical.
+//! The environment of a task in a task process: file system, scratch folders and umbilical.
 
 use super::{AttemptRun, facts::conf_of, umbilical::Umbilical};
 use crate::{
@@ -22,18 +22,18 @@ use std::{
 };
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Runs the client; the heavy work is on blocking threads.
+/// Threads of the runtime for the client. Heavy work runs on blocking threads.
 const RUNTIME_THREADS: usize = 1;
 
-/// The way to the file system, of all attempts of this process: they are of one job. Made when first used: a task
-/// that needs no file never asks.
+/// The file system client, shared by all attempts of this process, which belong to one job. It is
+/// created when first used, because some tasks need no file.
 pub(super) struct Dfs {
     config: ClientConfig,
-    made: OnceLock<(Client, Runtime)>,
+    connection: OnceLock<(Client, Runtime)>,
 }
 
 impl Dfs {
-    /// With the tracker's settings.
+    /// With the client settings of the tracker.
     pub(super) fn new(settings: Option<&ClientSettings>) -> Self {
         let mut config = ClientConfig::default();
         if let Some(&ClientSettings { deadline_ms, connect_timeout_ms, parallel_blocks, short_circuit }) =
@@ -46,31 +46,31 @@ impl Dfs {
                 short_circuit,
             };
         }
-        Self { config, made: OnceLock::new() }
+        Self { config, connection: OnceLock::new() }
     }
 
     fn reach(&self, spec: &TaskSpec, credentials: &Credentials) -> Result<(Client, Handle), TaskError> {
-        if self.made.get().is_none() {
+        if self.connection.get().is_none() {
             let runtime = Builder::new_multi_thread()
                 .worker_threads(RUNTIME_THREADS)
                 .enable_all()
                 .build()
-                .map_err(TaskError::io("start the client's threads"))?;
+                .map_err(TaskError::io("start the threads of the client"))?;
             let options = ClientOptions::new(&spec.namenode, self.config.clone());
             let mut options = options.with(credentials.clone());
             if !spec.user.is_empty() {
                 options.user.clone_from(&spec.user);
             }
             let client = runtime.block_on(Client::connect_with_retry(options))?;
-            // One attempt at a time asks.
-            self.made.set((client, runtime)).ok();
+            // Only one attempt runs at a time.
+            self.connection.set((client, runtime)).ok();
         }
-        let (client, runtime) = self.made.get().expect("just made");
+        let (client, runtime) = self.connection.get().expect("connected above");
         Ok((client.clone(), runtime.handle().clone()))
     }
 }
 
-/// Of one task.
+/// The environment of one attempt.
 pub(super) struct ProcessIo {
     umbilical: Arc<Umbilical>,
     spec: TaskSpec,
@@ -94,7 +94,8 @@ impl ProcessIo {
         }
         let memory_bytes = start.memory_bytes;
         let (dfs, cpu_before) = (of.dfs.clone(), of.cpu_before);
-        let tracker = umbilical.tracker_account().map_err(TaskError::io("ask whose the tracker is"))?;
+        let tracker =
+            umbilical.tracker_account().map_err(TaskError::io("read the account of the tracker"))?;
         let credentials = Credentials::of_task(&spec.token, &start.authority, tracker)
             .map_err(|error| TaskError::Program(error.to_string()))?;
         let (spec, scratch) = (spec.clone(), Scratch::new(dirs));

@@ -1,30 +1,33 @@
-//! What a task may tell its tracker: how many counters, and how long its words may be. Both ends keep to it, the
-//! task with an error in words, the tracker because a task may be anybody's program.
+//! Limits for the reports of a task: number of counters and lengths of texts. The task fails with a
+//! message if it exceeds them. The tracker checks them too, because a task may be any program.
 
-/// Counters of one task.
+/// Maximum number of counters of a task.
 pub const COUNTERS_MAX: usize = 1000;
-/// Bytes in a counter's name.
+/// Maximum length of the name of a counter, in bytes.
 pub const COUNTER_NAME_BYTES_MAX: usize = 256;
-/// Output files of one task, as many as the JobTracker takes.
+/// Maximum number of output files of a task, the same as in the JobTracker.
 pub const PIECES_MAX: usize = 10_000;
-/// Bytes of a status line; the rest is cut off.
+/// Maximum length of a status line in bytes; longer ones are truncated.
 pub const STATUS_BYTES_MAX: usize = 1 << 10;
-/// Bytes of a failure's words; the middle is left out.
+/// Maximum length of an error message in bytes; the middle of longer ones is left out.
 pub const FAILURE_BYTES_MAX: usize = 16 << 10;
 
 const LEFT_OUT: &str = "\n[...]\n";
 
-/// A status line, short enough.
+/// Truncates a status line.
 pub fn truncate_status(mut status: String) -> String {
     status.truncate(start_of(&status, STATUS_BYTES_MAX).len());
     status
 }
 
-/// A failure's words, short enough: how they begin and how they end.
+/// Shortens an error message to its start and its end.
 pub fn truncate_failure(why: String) -> String {
-    // What a program printed last is shown on terminals, which obey some characters.
-    let why: String =
-        why.chars().map(|one| if is_obeyed(one) { char::REPLACEMENT_CHARACTER } else { one }).collect();
+    // The message may contain output of a program and is shown on terminals, so control characters
+    // are replaced.
+    let why: String = why
+        .chars()
+        .map(|one| if is_terminal_control(one) { char::REPLACEMENT_CHARACTER } else { one })
+        .collect();
     if why.len() <= FAILURE_BYTES_MAX {
         return why;
     }
@@ -33,17 +36,17 @@ pub fn truncate_failure(why: String) -> String {
     [start_of(&why, half), LEFT_OUT, &why[tail..]].concat()
 }
 
-fn is_obeyed(one: char) -> bool {
+fn is_terminal_control(one: char) -> bool {
     one.is_control() && !matches!(one, '\n' | '\t')
 }
 
-/// The first characters of a text, so many bytes at the most.
+/// The start of a text, at most `bytes_max` bytes.
 pub(crate) fn start_of(text: &str, bytes_max: usize) -> &str {
     let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
 
-/// Whether a task may have these counters; else what is wrong with them.
+/// Checks that a task may have these counters.
 pub fn check_counters<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Result<(), String> {
     if names.len() > COUNTERS_MAX {
         return Err(too_many());
@@ -55,7 +58,7 @@ pub fn check_counters<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Resu
 }
 
 pub(crate) fn too_many() -> String {
-    format!("more than {COUNTERS_MAX} counters in one task: count words with a reducer, not with counters")
+    format!("more than {COUNTERS_MAX} counters in one task: use a reducer to count many different things")
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
@@ -64,7 +67,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     }
     let start = start_of(name, 40);
     Err(format!(
-        "the name of counter \"{start}...\" has {} bytes: {COUNTER_NAME_BYTES_MAX} at most",
+        "the name of counter \"{start}...\" has {} bytes: the limit is {COUNTER_NAME_BYTES_MAX}",
         name.len()
     ))
 }

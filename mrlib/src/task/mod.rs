@@ -1,9 +1,10 @@
 //! A task process: runs attempts for a tracker over the umbilical.
 //!
-//! Life: die with the tracker, keep to the limits, connect, say hello, wait (a warm process may wait long) for the
-//! task, run it on a thread of its own, tell progress, and end with `done`, `paused`, `failed` or `corrupt`. A process
-//! runs one attempt, or several of one job, one after another, if its tracker wants it to stay. A program that panics
-//! is `failed` with its words and place; one that aborts is seen by the tracker.
+//! The process arranges to be killed with its tracker, applies its limits, connects, sends `Hello`
+//! and waits for an attempt (an idle process may wait long). It runs the attempt on another thread,
+//! reports progress, and ends with `done`, `paused`, `failed` or `corrupt`. It runs one attempt or,
+//! if the tracker reuses it, several attempts of one job in sequence. A panic of the program is
+//! reported as `failed` with its message and location; the tracker notices an abort.
 
 mod confine;
 mod facts;
@@ -49,17 +50,17 @@ use std::{
 };
 use umbilical::{Received, Umbilical};
 
-/// The path of the tracker's Unix socket. Set: this is a task process.
+/// The path of the Unix socket of the tracker. If it is set, this is a task process.
 pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
-/// Of the umbilical.
+/// Version of the protocol on the umbilical.
 pub const PROTOCOL: u32 = 7;
 
-/// Progress is sent at most this often.
+/// Minimum time between two progress messages.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
-/// A task told to stop that has not ended by itself after this long is ended with its process.
+/// Time after which a killed task that has not ended is ended with its process.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// Makes the job of a task: by name for built-in programs, the job binary's own otherwise.
+/// Creates the job of a task: by name for built-in programs, otherwise that of the job binary.
 pub type MakeJob = dyn Fn(&Program, &Conf) -> Result<Job, TaskError> + Send + Sync;
 
 type Ended = mpsc::Receiver<Result<ReduceEnd, TaskError>>;
@@ -69,14 +70,14 @@ pub fn umbilical_path() -> Option<PathBuf> {
     env::var_os(UMBILICAL_VAR).map(PathBuf::from)
 }
 
-/// The main of a task process. Ends the process once all has gone well.
+/// The main function of a task process. Exits the process on success.
 pub fn serve(socket: &Path, make_job: Arc<MakeJob>) -> ExitCode {
-    // A job binary may have its own.
+    // A job binary may have set up its own logging.
     if !tracing::dispatcher::has_been_set() {
         logging::init(LogFormat::Human);
     }
-    match attend(socket, &make_job) {
-        // All has been said: what threads there are need not end in order.
+    match serve_attempts(socket, &make_job) {
+        // Everything was reported, so the remaining threads need not end in order.
         Ok(()) => std::process::exit(0),
         Err(error) => {
             eprintln!("task process: {error}");
@@ -85,26 +86,26 @@ pub fn serve(socket: &Path, make_job: Arc<MakeJob>) -> ExitCode {
     }
 }
 
-fn attend(socket: &Path, make_job: &Arc<MakeJob>) -> Result<(), TaskError> {
+fn serve_attempts(socket: &Path, make_job: &Arc<MakeJob>) -> Result<(), TaskError> {
     if !process::die_with_tracker()? {
         return Err(TaskError::Program("the tracker has ended".into()));
     }
-    process::limit_itself()?;
+    process::apply_limits()?;
     let what = format!("umbilical {}", socket.display());
     let broken = || TaskError::io(what.clone());
     let mut stream = UnixStream::connect(socket).map_err(broken())?;
     process::hide_memory(&stream).map_err(broken())?;
     write_frame(&mut stream, &FromTask { kind: Some(hello()) }).map_err(broken())?;
-    // A warm process that is not needed hears nothing but the end.
+    // If an idle process is not needed, the tracker closes the connection.
     let Some(first) = read_frame::<ToTask>(&mut stream).map_err(broken())? else { return Ok(()) };
     let Some(to_task::Kind::Start(start)) = first.kind else { return Ok(()) };
-    // A job binary was confined before it came to itself.
+    // A job binary was confined before it was started.
     if let Some(confinement) = &start.confinement
         && !confine::confine(confinement)?
     {
         tracing::warn!("{}", confine::NO_LANDLOCK);
     }
-    // Never dropped: the client's threads are not waited for.
+    // Never dropped, so that the process does not wait for the threads of the client.
     let dfs = ManuallyDrop::new(Arc::new(Dfs::new(start.client.as_ref())));
     let (mut next, mut cpu_before) = (Some(start), 0);
     let mut first = true;
@@ -127,19 +128,20 @@ fn hello() -> from_task::Kind {
     from_task::Kind::Hello(TaskHello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").into() })
 }
 
-/// What an attempt takes from its process.
+/// What an attempt gets from its process.
 struct AttemptRun {
     make_job: Arc<MakeJob>,
     dfs: Arc<Dfs>,
-    /// CPU time that the process had used when it began to wait for this attempt. The first pays for the start.
+    /// CPU time of the process when it began to wait for this attempt. The first attempt includes
+    /// the start.
     cpu_before: u64,
-    /// Its folder is the one that the process was started in.
+    /// Whether this is the first attempt, whose folder is the current one already.
     first: bool,
     started: Instant,
 }
 
 impl AttemptRun {
-    /// Runs it and says how it ended. If the process is to stay, returns what comes next.
+    /// Runs the attempt and reports its end. Returns the next attempt if the process is reused.
     fn run_attempt(self, stream: &UnixStream, start: TaskStart) -> std::io::Result<Option<TaskStart>> {
         let spec = start.spec.clone().unwrap_or_default();
         let reuse = start.reuse;
@@ -159,32 +161,33 @@ impl AttemptRun {
         let cpu_before = self.cpu_before;
         let ended = work(umbilical.clone(), start, spec, self);
         let last = supervise(&umbilical, &ended, end, cpu_before)?;
-        let well = matches!(last, from_task::Kind::Done(_) | from_task::Kind::Paused(_));
+        let succeeded = matches!(last, from_task::Kind::Done(_) | from_task::Kind::Paused(_));
         umbilical.send(last)?;
-        // Whatever is not as it should be is not for another attempt to meet; and what was printed is of this one.
-        let sound = well && umbilical.stop().check().is_ok() && !panics::seen();
-        if !reuse || !sound || std::io::stdout().flush().is_err() {
+        // After any irregularity the process is not reused. Its output must be flushed to the log
+        // of this attempt.
+        let reusable = succeeded && umbilical.stop().check().is_ok() && !panics::seen();
+        if !reuse || !reusable || std::io::stdout().flush().is_err() {
             return Ok(None);
         }
         umbilical.send(hello())?;
-        // Nothing comes if the tracker hangs up, and then the process ends.
+        // If the tracker closes the connection, there is no next attempt and the process ends.
         Ok(next.recv().ok())
     }
 }
 
-/// Hears the tracker on a thread of its own, up to the next attempt. Without the tracker there is nothing left to do
-/// here.
+/// Receives messages of the tracker on another thread, up to the next attempt. If the connection is
+/// lost, the process ends.
 fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) -> mpsc::Receiver<TaskStart> {
     let (sender, next) = mpsc::channel();
     thread::spawn(move || match umbilical.listen(reader) {
         Received::End(error) => {
-            if umbilical.is_over() {
+            if umbilical.is_ended() {
                 std::process::exit(0);
             }
-            eprintln!("task process: the tracker has hung up: {error}");
+            eprintln!("task process: the tracker has closed the connection: {error}");
             std::process::exit(1);
         }
-        Received::Nonsense(error) => {
+        Received::Malformed(error) => {
             umbilical.stop().set(error.to_string());
             umbilical.feed().wake();
         }
@@ -193,13 +196,13 @@ fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) -> mpsc::Receiver<TaskS
     next
 }
 
-/// Runs the task on a thread of its own; its end comes through the channel.
+/// Runs the task on another thread. Its result comes through the channel.
 fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, attempt: AttemptRun) -> Ended {
     let (sender, ended) = mpsc::channel();
     thread::spawn(move || {
         let outcome = panics::catch(|| run(&umbilical, &start, &spec, &attempt));
         let outcome = outcome.unwrap_or_else(|text| Err(TaskError::Program(text)));
-        // Nobody listens only if the process is ending.
+        // The receiver is gone only if the process is ending.
         let _ = sender.send(outcome);
     });
     ended
@@ -236,7 +239,7 @@ fn run(
                 conf,
                 feed: umbilical.feed(),
                 token: spec.shuffle_token.clone(),
-                // If the tracker is gone, the thread that hears it ends the process.
+                // If the tracker is gone, the listening thread ends the process.
                 fetch_failed: Arc::new(move |fetch_failed| {
                     let _ = reporter.send(from_task::Kind::FetchFailed(fetch_failed));
                 }),
@@ -246,17 +249,18 @@ fn run(
             };
             run_reduce(&job, &task, &mut io)
         }
-        None => Err(TaskError::Program("a task without input: a bug of the tracker".into())),
+        None => Err(TaskError::Program("a task has no input: this is a bug of the tracker".into())),
     }
 }
 
-/// What the split's file was at submission. File ids begin with 1.
+/// The identity of the input file at submission. File IDs start at 1.
 fn pin(spec: &TaskSpec, split: &Split) -> Option<Pin> {
     let job = spec.attempt.split('.').next()?.strip_prefix("job_")?.parse().ok()?;
     (split.file_id > 0).then_some(Pin { job, file_id: split.file_id, length: split.file_length })
 }
 
-/// Tells progress until the task has ended; returns the last words. `end` is that of a map's range, if it has one.
+/// Reports progress until the task has ended. Returns the final message. `end` is the end of the
+/// range of a map, if it has one.
 fn supervise(
     umbilical: &Umbilical,
     ended: &Ended,
@@ -268,7 +272,7 @@ fn supervise(
         match ended.recv_timeout(REPORT_INTERVAL) {
             Ok(ended) => return Ok(final_message(ended, end, cpu_before)),
             Err(RecvTimeoutError::Disconnected) => {
-                return Ok(from_task::Kind::Failed("the task's thread ended without a result".into()));
+                return Ok(from_task::Kind::Failed("the thread of the task ended without a result".into()));
             }
             Err(RecvTimeoutError::Timeout) => umbilical.send_progress()?,
         }
@@ -280,21 +284,21 @@ fn supervise(
     }
 }
 
-/// What is told last. `end` is that of a map's range, if it has one.
+/// The final message of an attempt. `end` is the end of the range of a map, if it has one.
 fn final_message(ended: Result<ReduceEnd, TaskError>, end: Option<u64>, cpu_before: u64) -> from_task::Kind {
     match ended {
         Ok(ReduceEnd::Done(TaskOutcome { mut counters, pieces, bytes_out, position })) => {
-            // Whoever gets this knows whether anybody asked for it: what is wished by now says nothing of what was
-            // read.
+            // The tracker knows whether it requested a split. The current request does not matter,
+            // because it may have come after the last record.
             let position = end.filter(|end| position < *end).map(|_| position);
-            // Attempts that were checkpointed have taken their part.
+            // The checkpoint already has the CPU time of earlier attempts.
             *counters.entry(CPU_COUNTER.into()).or_default() +=
                 process::cpu_milliseconds().saturating_sub(cpu_before);
             let counters = counters.into_iter().collect();
             from_task::Kind::Done(TaskResult { counters, pieces, bytes_out, position })
         }
         Ok(ReduceEnd::Paused(paused)) => {
-            // The tracker reads the rest from the checkpoint.
+            // The tracker reads the other fields from the checkpoint.
             let stage = paused.stage.name().into();
             from_task::Kind::Paused(CheckpointInfo {
                 stage,
@@ -317,10 +321,11 @@ fn final_message(ended: Result<ReduceEnd, TaskError>, end: Option<u64>, cpu_befo
     }
 }
 
-/// The state that a reduce is to take up.
+/// The checkpoint that a reduce resumes from.
 fn origin(start: &TaskStart) -> Option<CheckpointSource> {
     let dirs = start.resume_dirs.iter().map(PathBuf::from).collect();
-    let origin = CheckpointSource { attempt: start.from.clone(), dirs, addr: start.resume_addr.clone() };
+    let origin =
+        CheckpointSource { attempt: start.resumed_from.clone(), dirs, addr: start.resume_addr.clone() };
     Some(origin).filter(|origin| !origin.attempt.is_empty())
 }
 
@@ -328,19 +333,19 @@ fn origin(start: &TaskStart) -> Option<CheckpointSource> {
 mod tests {
     use super::*;
 
-    /// Whatever is wished by the time it is told.
+    /// The position is reported whatever request is pending at that time.
     #[test]
     fn shortened_map_reports_its_position() {
-        let told = |position, end| {
+        let position_of = |position, end| {
             let outcome = TaskOutcome { position, ..TaskOutcome::default() };
             match final_message(Ok(ReduceEnd::Done(outcome)), end, 0) {
                 from_task::Kind::Done(result) => result.position,
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(told(5, Some(10)), Some(5));
-        assert_eq!(told(10, Some(10)), None);
+        assert_eq!(position_of(5, Some(10)), Some(5));
+        assert_eq!(position_of(10, Some(10)), None);
         // A file that is read as a whole, or a reduce.
-        assert_eq!(told(5, None), None);
+        assert_eq!(position_of(5, None), None);
     }
 }

@@ -1,15 +1,15 @@
-//! Starts programs that die with this process, however it dies; and a tracker's launcher, which becomes the executable
-//! of a job.
+//! Starts programs that are killed when this process ends in any way, and the launcher of a
+//! tracker, which becomes the executable of a job.
 //!
-//! The kernel's promise to kill a process at its parent's end is not inherited, and must be asked for between fork and
-//! exec. So a program is started by way of this very binary: the copy asks, looks whether its parent is still there,
-//! and becomes the program. The launcher does the same below a tracker, and takes on the limits and the walls of the
-//! attempt first: what comes after is anybody's code, and cannot be asked to.
+//! The parent death signal is not inherited and must be set between fork and exec. So a program is
+//! started through this binary: the copy sets the signal, checks that its parent still exists, and
+//! executes the program. The launcher does the same for a tracker, and first applies the limits and
+//! the confinement of the attempt, because the executable may be any program.
 
 use super::{
     confine,
     frame::read_frame,
-    process::{change_account, die_with_tracker, limit_itself},
+    process::{apply_limits, change_account, die_with_tracker},
 };
 use crate::error::TaskError;
 use proto::mr::LaunchProgram;
@@ -23,22 +23,24 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Set: this process is to become the program that its arguments name. The value is its parent's number.
+/// If set, this process executes the program in its arguments. The value is the process ID of its
+/// parent.
 const SHIM_VAR: &str = "FERMATA_SHIM";
-/// Set: this process is to become the executable that it reads of on its stdin.
+/// If set, this process executes the program that it reads from stdin.
 ///
-/// An `mrtask` of before it changed accounts itself knows another name, and launches nothing.
+/// An older `mrtask`, which does not change accounts itself, used another name, and so it launches
+/// nothing.
 pub const LAUNCH_VAR: &str = "FERMATA_LAUNCH_PROGRAM";
-/// As a shell says it.
+/// The exit code of shells for this error.
 const CANNOT_START: i32 = 127;
 
-/// Whether the main of this binary has called `enter`.
-static KNOWN: AtomicBool = AtomicBool::new(false);
+/// Whether the main function of this binary has called `enter`.
+static ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// To be called first in the main of a binary that runs tasks. Does not return if this process was started only to
-/// become another program.
+/// Must be called first in the main function of a binary that runs tasks. Does not return if this
+/// process was started to execute another program.
 pub fn enter() {
-    KNOWN.store(true, Ordering::Relaxed);
+    ENTERED.store(true, Ordering::Relaxed);
     if let Err(error) = change_account() {
         eprintln!("{error}");
         process::exit(CANNOT_START);
@@ -52,16 +54,18 @@ pub fn enter() {
     process::exit(CANNOT_START);
 }
 
-/// Returns only to say why not.
+/// Returns only on an error.
 fn launch() -> Result<String, TaskError> {
     if !die_with_tracker()? {
         return Ok("the tracker has ended".into());
     }
-    limit_itself()?;
-    // It comes when the tracker has put this process into its control group.
-    let order =
-        read_frame::<LaunchProgram>(&mut io::stdin().lock()).map_err(TaskError::io("read what to launch"))?;
-    let Some(LaunchProgram { program, confinement }) = order else { return Ok("nothing to launch".into()) };
+    apply_limits()?;
+    // The tracker sends it when it has put this process into its control group.
+    let order = read_frame::<LaunchProgram>(&mut io::stdin().lock())
+        .map_err(TaskError::io("read the program to launch"))?;
+    let Some(LaunchProgram { program, confinement }) = order else {
+        return Ok("the tracker sent no program to launch".into());
+    };
     if let Some(confinement) = &confinement
         && !confine::confine(confinement)?
     {
@@ -76,16 +80,16 @@ fn launch() -> Result<String, TaskError> {
     Ok(format!("cannot start {program}: {error}{hint}"))
 }
 
-/// Returns only to say why not.
+/// Returns only on an error.
 fn become_program(parent: &str) -> String {
     let mut arguments = env::args_os().skip(1);
-    let Some(program) = arguments.next() else { return "no program is named".into() };
+    let Some(program) = arguments.next() else { return "there is no program in the arguments".into() };
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-        return format!("ask for a signal at the task's end: {error}");
+        return format!("request a signal for the end of the task: {error}");
     }
-    // The parent may have ended before the lines above; then nobody would ever tell.
-    let there = getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
-    if there.to_string() != parent {
+    // If the parent ended before the call above, there will be no signal.
+    let current_parent = getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
+    if current_parent.to_string() != parent {
         return "the task has ended".into();
     }
     let error = Command::new(&program).args(arguments).env_remove(SHIM_VAR).exec();
@@ -93,23 +97,23 @@ fn become_program(parent: &str) -> String {
     format!("start {}: {error}{hint}", program.display())
 }
 
-/// Why a program that is there may not be started, and what to do.
+/// Why an existing program may not be started, and what to do.
 fn refused() -> String {
     let account = daemon::account::name_of(rustix::process::geteuid().as_raw());
     format!(
         ": tasks run as account {account}, and a confined task reads only the system's programs, its job's files and the \
-         folders in tasktracker.task_reads; ship the program with --file, make it executable for {account}, or add its \
+         folders in tasktracker.task_reads; add the program to the job with --file, make it executable for {account}, or add its \
          folder to tasktracker.task_reads"
     )
 }
 
-/// A command that starts `program`, by way of this binary if it knows how. To be spawned by a thread that lives as
-/// long as the program should.
+/// A command that starts `program`, through this binary if possible. It must be spawned by a thread
+/// that lives as long as the program should.
 pub(crate) fn command(program: &OsStr) -> Command {
-    if !KNOWN.load(Ordering::Relaxed) {
+    if !ENTERED.load(Ordering::Relaxed) {
         return Command::new(program);
     }
-    // Also if the file of this binary has been removed meanwhile.
+    // Works even if the file of this binary was removed.
     let mut command = Command::new("/proc/self/exe");
     command.arg(program).env(SHIM_VAR, process::id().to_string());
     command

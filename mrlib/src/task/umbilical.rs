@@ -1,4 +1,4 @@
-//! The task's end of the umbilical: what is to be told, and what has been heard.
+//! The task's end of the umbilical, the connection to the tracker.
 
 use super::frame::{read_frame, write_frame};
 use crate::{
@@ -17,18 +17,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Progress is sent at least this often, as a sign of life.
+/// Maximum time between two progress messages, which are signs of life.
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
-/// Shared by the thread that runs the task, the one that reads, and the one that tells.
+/// Shared by the threads that run the task, read messages, and send reports.
 pub(super) struct Umbilical {
     writer: Mutex<UnixStream>,
     latest: Mutex<Latest>,
     stop: TaskControl,
     liveness: Liveness,
     feed: Arc<MapFeed>,
-    /// The last word has been said.
-    over: AtomicBool,
+    /// Whether the final message was sent.
+    ended: AtomicBool,
 }
 
 struct Latest {
@@ -37,13 +37,13 @@ struct Latest {
     sent: Instant,
 }
 
-/// What listening has come to.
+/// The result of listening.
 pub(super) enum Received {
-    /// The tracker's end was closed, or broke.
+    /// The connection was closed or failed.
     End(io::Error),
-    /// It said what makes no sense.
-    Nonsense(TaskError),
-    /// Another attempt: this one is over.
+    /// The tracker sent a malformed message.
+    Malformed(TaskError),
+    /// Another attempt; this one has ended.
     Start(Box<TaskStart>),
 }
 
@@ -65,7 +65,7 @@ impl Umbilical {
             stop: TaskControl::default(),
             liveness: Liveness::default(),
             feed: Arc::new(MapFeed::new(maps)),
-            over: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -81,7 +81,7 @@ impl Umbilical {
         self.feed.clone()
     }
 
-    /// Notes how far the task is; it is sent when its time comes.
+    /// Stores the progress, which is sent later.
     pub(super) fn progress(&self, progress: &Progress) {
         self.liveness.mark_alive();
         let mut latest = locked(&self.latest);
@@ -98,7 +98,7 @@ impl Umbilical {
         latest.changed = true;
     }
 
-    /// Sends progress if there is news, or if the tracker has heard nothing for long.
+    /// Sends the progress if it has changed, or if nothing was sent for long.
     pub(super) fn send_progress(&self) -> io::Result<()> {
         let progress = {
             let mut latest = locked(&self.latest);
@@ -115,19 +115,19 @@ impl Umbilical {
         self.send(from_task::Kind::Progress(progress))
     }
 
-    /// Whether the last message has been said.
-    pub(super) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
+    /// Whether the final message was sent.
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
     }
 
     pub(super) fn send(&self, kind: from_task::Kind) -> io::Result<()> {
         if !matches!(kind, from_task::Kind::Progress(_) | from_task::Kind::FetchFailed(_)) {
-            self.over.store(true, Ordering::Relaxed);
+            self.ended.store(true, Ordering::Relaxed);
         }
         write_frame(&mut *locked(&self.writer), &FromTask { kind: Some(kind) })
     }
 
-    /// Reads until the tracker's end is closed, or another attempt begins.
+    /// Reads messages until the connection is closed or another attempt starts.
     pub(super) fn listen(&self, mut reader: UnixStream) -> Received {
         loop {
             let received = match read_frame::<ToTask>(&mut reader) {
@@ -136,14 +136,14 @@ impl Umbilical {
                 Err(error) => return Received::End(error),
             };
             match received.kind {
-                Some(to_task::Kind::MapEvents(news)) => {
-                    if let Err(error) = self.feed.push(news) {
-                        return Received::Nonsense(error);
+                Some(to_task::Kind::MapEvents(map_events)) => {
+                    if let Err(error) = self.feed.push(map_events) {
+                        return Received::Malformed(error);
                     }
                 }
                 Some(to_task::Kind::Preempt(stop)) => {
                     match stop.kind() {
-                        // Of a newer tracker, which will end this process if it must.
+                        // A kind of a newer tracker, which ends this process if necessary.
                         PreemptKind::Unspecified => continue,
                         PreemptKind::Kill => self.stop.set(stop.why),
                         PreemptKind::Split => self.stop.request_preemption(PreemptRequest::Split),
@@ -152,7 +152,7 @@ impl Umbilical {
                     self.feed.wake();
                 }
                 Some(to_task::Kind::Start(start)) => return Received::Start(start.into()),
-                // Something of a newer tracker.
+                // A message of a newer tracker.
                 None => {}
             }
         }

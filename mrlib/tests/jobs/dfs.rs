@@ -1,4 +1,4 @@
-//! Maps and reduces in real task processes, on a file system whose daemons run in this process.
+//! Maps and reduces in real task processes, with a file system whose daemons run in this process.
 
 use crate::task::{Tracker, done, failed, fatal};
 use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs};
@@ -23,8 +23,8 @@ struct FileSystem {
     _node: DataNode,
 }
 
-/// A NameNode and a DataNode.
-async fn up() -> FileSystem {
+/// Starts a NameNode and a DataNode.
+async fn start_file_system() -> FileSystem {
     let folder = tempfile::tempdir().expect("a folder");
     let mut config = Config::default();
     config.namenode.listen = "127.0.0.1:0".into();
@@ -69,9 +69,9 @@ fn path(text: &str) -> DfsPath {
 
 impl FileSystem {
     async fn write(&self, to: &str, bytes: &[u8]) {
-        let mut file = self.client.create(&path(to), CreateOptions::default()).await.expect("room");
-        file.write(bytes).await.expect("room");
-        file.close().await.expect("room");
+        let mut file = self.client.create(&path(to), CreateOptions::default()).await.expect("enough space");
+        file.write(bytes).await.expect("enough space");
+        file.close().await.expect("enough space");
     }
 
     async fn read(&self, from: &str) -> String {
@@ -95,7 +95,7 @@ impl FileSystem {
         self.run_in(Tracker::with_mrtask(), attempt, program, reduces, input, conf)
     }
 
-    /// Runs one attempt in this process of its own.
+    /// Runs one attempt in the process of this tracker.
     fn run_in(
         &self,
         mut tracker: Tracker,
@@ -166,7 +166,7 @@ fn runtime() -> Runtime {
 #[test]
 fn wordcount_from_file_to_pieces() {
     let runtime = runtime();
-    let files = runtime.block_on(up());
+    let files = runtime.block_on(start_file_system());
     let text: String = (0..40_000_u32).map(|n| ["w", &(n * n % 997).to_string(), "\n"].concat()).collect();
     runtime.block_on(files.write("/in", text.as_bytes()));
     let (length, reduces) = (text.len() as u64, 2);
@@ -198,12 +198,12 @@ fn wordcount_from_file_to_pieces() {
 #[test]
 fn map_only_output_goes_to_pieces_and_a_failed_map_leaves_none() {
     let runtime = runtime();
-    let files = runtime.block_on(up());
+    let files = runtime.block_on(start_file_system());
     let text = "a line of words\n".repeat(100_000);
     runtime.block_on(files.write("/in", text.as_bytes()));
     let result = done(files.map(0, "identity", 0, (0, text.len() as u64)).end());
     assert_eq!(runtime.block_on(files.read(&result.pieces[0])), text);
-    // One that puts out more than a portion, then fails.
+    // A map that writes more than one portion and then fails.
     let split =
         Split { source: "/in".into(), start: 0, end: text.len() as u64, whole: false, ..Split::default() };
     let conf = [("stream.mapper", "sh -c 'cat; echo too bad >&2; exit 3'")];
@@ -218,7 +218,7 @@ fn map_only_output_goes_to_pieces_and_a_failed_map_leaves_none() {
 #[test]
 fn a_record_that_a_mapper_panics_at_is_named() {
     let runtime = runtime();
-    let files = runtime.block_on(up());
+    let files = runtime.block_on(start_file_system());
     runtime.block_on(files.write("/in", b"good\ngood\npanic\ngood\n"));
     let split = Split { source: "/in".into(), start: 0, end: 21, whole: false, ..Split::default() };
     let (own, input) = (Tracker::with_own_program(), task_spec::Input::Split(split));
@@ -229,7 +229,7 @@ fn a_record_that_a_mapper_panics_at_is_named() {
 #[test]
 fn a_pinned_input_that_was_replaced_or_deleted_is_fatal() {
     let runtime = runtime();
-    let files = runtime.block_on(up());
+    let files = runtime.block_on(start_file_system());
     runtime.block_on(files.write("/in", b"old\n"));
     let status = runtime.block_on(files.client.stat(&path("/in"))).expect("a file");
     let split = Split {
@@ -247,7 +247,7 @@ fn a_pinned_input_that_was_replaced_or_deleted_is_fatal() {
     let longer = Split { file_length: 5, ..split.clone() };
     let why = fatal(run("job_7.m1.0", &longer));
     assert!(why.contains("truncated from 5 to 4 bytes after job_7 was submitted"), "{why}");
-    runtime.block_on(files.client.delete(&path("/in"), false)).expect("it is there");
+    runtime.block_on(files.client.delete(&path("/in"), false)).expect("the file exists");
     let why = fatal(run("job_7.m2.0", &split));
     assert!(why.contains("input /in was deleted or moved after job_7 was submitted"), "{why}");
     runtime.block_on(files.write("/in", b"new\n"));
@@ -258,7 +258,7 @@ fn a_pinned_input_that_was_replaced_or_deleted_is_fatal() {
 #[test]
 fn a_missing_input_is_named() {
     let files_runtime = runtime();
-    let files = files_runtime.block_on(up());
+    let files = files_runtime.block_on(start_file_system());
     let why = failed(files.map(0, "wordcount", 1, (0, 10)).end());
     assert!(why.contains("/in"), "{why}");
 }

@@ -1,4 +1,4 @@
-//! Jobs on local files against plain counts.
+//! Runs jobs on local files and compares them with simple counts.
 
 use mrlib::{
     Conf, Context, Emit, Job, KeyOrder, Mapper, TaskError,
@@ -13,7 +13,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A text of words of a fixed but jumbled choice, with odd ends of lines.
+/// Pseudo-random text with different line endings.
 fn text(lines: usize, seed: u64) -> String {
     let mut state = seed;
     let mut random = || {
@@ -23,7 +23,7 @@ fn text(lines: usize, seed: u64) -> String {
     let mut text = String::new();
     for _ in 0..lines {
         for _ in 0..random() % 12 {
-            // Few words often, many seldom.
+            // Few words are frequent, many are rare.
             let word = random() % (random() % 3000 + 1);
             text.extend(["w", &word.to_string(), " "]);
         }
@@ -50,7 +50,7 @@ impl Bench {
         Self { folder, inputs, runs: 0 }
     }
 
-    /// Runs a job; returns its parts in order, and the counters.
+    /// Runs a job. Returns its parts in order, and the counters.
     fn run(
         &mut self,
         make: impl Fn(&Conf) -> Result<Job, TaskError>,
@@ -80,7 +80,7 @@ fn counts(parts: &[String]) -> BTreeMap<String, u64> {
     for line in parts.iter().flat_map(|part| part.lines()) {
         let (word, count) = line.split_once('\t').expect("a tab");
         let before = counts.insert(word.to_owned(), count.trim().parse().expect("a number"));
-        assert_eq!(before, None, "{word} is in two places");
+        assert_eq!(before, None, "{word} occurs twice");
     }
     counts
 }
@@ -145,7 +145,7 @@ fn map_only_keeps_order_and_puts_out_maps_parts() {
 }
 
 #[test]
-fn sorted_as_a_whole() {
+fn total_order_over_all_parts() {
     let texts = [text(3000, 5), text(100, 6)];
     let mut bench = Bench::new(&texts);
     let job = |conf: &Conf| Ok(registry::job("identity", conf)?.totally_ordered());
@@ -153,7 +153,7 @@ fn sorted_as_a_whole() {
     let lines: Vec<&str> = parts.iter().flat_map(|part| part.lines()).collect();
     assert_eq!(lines.len(), 3100);
     assert!(lines.is_sorted());
-    assert!(parts.iter().all(|part| !part.is_empty()), "ranges of about the same size");
+    assert!(parts.iter().all(|part| !part.is_empty()), "no range is empty");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn no_input_gives_empty_parts() {
     let mut bench = Bench::new(&[String::new()]);
     let (parts, _) = bench.run(|conf| registry::job("wordcount", conf), 2, &[]).expect("a good job");
     assert_eq!(parts, ["", ""]);
-    // As on a cluster, an empty file is no record, also where a file is one.
+    // As on a cluster, an empty file has no record, even if each file is one record.
     let mut bench = Bench::new(&[String::new(), "x".into()]);
     let whole = [("input.format", "whole")];
     let (_, counters) = bench.run(|conf| registry::job("identity", conf), 0, &whole).expect("a good job");
@@ -208,7 +208,7 @@ fn a_reverse_order_and_a_grouping_are_kept() {
 }
 
 #[test]
-fn failures_are_told_and_leave_no_output() {
+fn failures_are_reported_and_leave_no_output() {
     let mut bench = Bench::new(&[text(100, 7)]);
     let settings = [("stream.mapper", "sh -c 'cat >/dev/null; echo why >&2; exit 7'")];
     let error = bench.run(|conf| registry::job("streaming", conf), 1, &settings).expect_err("code 7");
@@ -216,7 +216,7 @@ fn failures_are_told_and_leave_no_output() {
     assert!(!bench.folder.path().join("out1").exists());
     let there = bench.folder.path().join("out2");
     fs::create_dir(&there).expect("a disk");
-    let error = bench.run(|conf| registry::job("wordcount", conf), 1, &[]).expect_err("it is there");
+    let error = bench.run(|conf| registry::job("wordcount", conf), 1, &[]).expect_err("the output exists");
     assert!(error.to_string().contains("out2"), "{error}");
     bench.inputs.push(Path::new("/no/such/input").into());
     let error = bench.run(|conf| registry::job("wordcount", conf), 1, &[]).expect_err("no such file");
@@ -257,7 +257,7 @@ fn streaming_with_awk() {
             assert_eq!(counts(&parts), plain_counts(&texts));
         }
     }
-    // Without a reducer the pairs come sorted; without reduces as they are.
+    // Without a reducer the pairs are sorted; without reduces they are unchanged.
     let settings = [("stream.mapper", "cut -c1-2")];
     let (parts, _) = bench.run(|conf| registry::job("streaming", conf), 1, &settings).expect("cut");
     assert!(parts[0].lines().is_sorted() && parts[0].lines().count() == 2010);

@@ -1,4 +1,4 @@
-//! Whole jobs in local mode, and task processes under a tracker that is a test.
+//! Jobs in local mode, and task processes with a tracker that is simulated by the test.
 
 mod dfs;
 #[allow(dead_code, unreachable_pub, reason = "a binary's main, used here for its job")]

@@ -1,6 +1,7 @@
-//! Task processes under a tracker that is a test: good ends, failures, panics, stops, and lost trackers.
+//! Task processes with a simulated tracker: success, failures, panics, kills, and lost trackers.
 //!
-//! Programs that panic or hang are none of `mrtask`'s; for them this test binary runs itself as a job binary.
+//! `mrtask` has no programs that panic or hang. For these the test binary runs itself as a job
+//! binary.
 
 use mrlib::{
     Context, Emit, Job, Mapper, Reducer, TaskError, Values,
@@ -33,11 +34,11 @@ pub(crate) struct Tracker {
     pub(crate) folder: TempDir,
     stream: UnixStream,
     child: Child,
-    /// Whether it is told to stay after an attempt.
+    /// Whether the process is reused after an attempt.
     reuse: bool,
 }
 
-/// How a task process has ended: its last output and its exit.
+/// How a task process has ended: its last message and its exit status.
 pub(crate) type End = (Option<from_task::Kind>, ExitStatus);
 
 impl Tracker {
@@ -66,10 +67,10 @@ impl Tracker {
     }
 
     pub(crate) fn send(&mut self, kind: to_task::Kind) {
-        write_frame(&mut self.stream, &ToTask { kind: Some(kind) }).expect("it listens");
+        write_frame(&mut self.stream, &ToTask { kind: Some(kind) }).expect("the process reads");
     }
 
-    /// Starts a reduce of so many maps.
+    /// Starts a reduce of a job with this many maps.
     fn start(&mut self, program: &str, maps: u32) {
         self.start_with(program, maps, &[]);
     }
@@ -97,11 +98,11 @@ impl Tracker {
         self.send(to_task::Kind::Start(TaskStart { reuse: self.reuse, ..start }));
     }
 
-    /// Its last words of an attempt after which it stays.
+    /// The result of an attempt after which the process is reused.
     fn done_and_waits(&mut self) -> TaskResult {
         let mut result = None;
         loop {
-            match read_frame(&mut self.stream).expect("a frame").and_then(|said: FromTask| said.kind) {
+            match read_frame(&mut self.stream).expect("a frame").and_then(|message: FromTask| message.kind) {
                 Some(from_task::Kind::Progress(_)) => {}
                 Some(from_task::Kind::Done(done)) => result = Some(done),
                 Some(from_task::Kind::Hello(_)) => return result.expect("done before hello"),
@@ -110,7 +111,7 @@ impl Tracker {
         }
     }
 
-    /// Makes a map output of words on this node and reports it as the given entry of the list.
+    /// Creates a map output with these words on this node and sends it as entry `map` of the list.
     fn map_output(&mut self, map: u32, words: &[&str]) {
         let path: PathBuf = self.folder.path().join(format!("map{map}"));
         let mut writer = SegmentWriter::create(&path, 1, true).expect("a disk");
@@ -127,7 +128,7 @@ impl Tracker {
         self.send(to_task::Kind::MapEvents(TaskMapEvents { first: u64::from(map), events, maps: 0 }));
     }
 
-    /// Waits until it is in this stage; its signs of life so far.
+    /// Waits until the reduce is in this stage. Returns its signs of life so far.
     fn wait_for_stage(&mut self, stage: &str) -> u64 {
         loop {
             let progress = self.progress();
@@ -138,8 +139,8 @@ impl Tracker {
     }
 
     fn progress(&mut self) -> Progress {
-        let heard: FromTask = read_frame(&mut self.stream).expect("a frame").expect("progress");
-        match heard.kind {
+        let message: FromTask = read_frame(&mut self.stream).expect("a frame").expect("progress");
+        match message.kind {
             Some(from_task::Kind::Progress(progress)) => progress,
             other => panic!("{other:?}, not progress"),
         }
@@ -172,7 +173,7 @@ pub(crate) fn fatal(end: End) -> String {
 }
 
 pub(crate) fn failed(end: End) -> String {
-    assert!(end.1.success(), "a task that has failed is a process that has not");
+    assert!(end.1.success(), "the process of a failed task exits with 0");
     match end.0 {
         Some(from_task::Kind::Failed(why)) => why,
         other => panic!("{other:?}"),
@@ -196,7 +197,7 @@ fn a_reduce_runs_to_its_end() {
 }
 
 #[test]
-fn attempts_in_one_process_know_nothing_of_each_other() {
+fn attempts_in_one_process_are_independent() {
     let mut tracker = Tracker::with_mrtask();
     tracker.reuse = true;
     for log in ["stdout", "stderr"] {
@@ -207,7 +208,7 @@ fn attempts_in_one_process_know_nothing_of_each_other() {
         tracker.map_output(0, &["a", "b", "b"][..round as usize]);
         let result = tracker.done_and_waits();
         assert_eq!(result.counters["REDUCE_INPUT_RECORDS"], round);
-        // These come too late, and are not for the next.
+        // These messages come too late and must not affect the next attempt.
         tracker.send(to_task::Kind::Preempt(TaskPreempt {
             why: "too late".into(),
             kind: proto::mr::PreemptKind::Kill.into(),
@@ -229,7 +230,7 @@ fn missing_work_folder_is_reported() {
     std::fs::remove_dir_all(tracker.folder.path()).expect("a disk");
     tracker.start("wordcount", 0);
     let why = failed(tracker.end());
-    assert!(why.contains("go to"), "{why}");
+    assert!(why.contains("change to folder"), "{why}");
 }
 
 #[test]
@@ -261,14 +262,14 @@ fn unfetchable_output_is_reported() {
     };
     let events = vec![MapEvent { kind: Some(map_event::Kind::Available(available)) }];
     tracker.send(to_task::Kind::MapEvents(TaskMapEvents { first: 0, events, maps: 1 }));
-    let heard = loop {
-        let heard: FromTask = read_frame(&mut tracker.stream).expect("a frame").expect("news");
-        if !matches!(heard.kind, Some(from_task::Kind::Progress(_))) {
-            break heard.kind;
+    let message = loop {
+        let message: FromTask = read_frame(&mut tracker.stream).expect("a frame").expect("a message");
+        if !matches!(message.kind, Some(from_task::Kind::Progress(_))) {
+            break message.kind;
         }
     };
     let unfetched = FetchFailed { attempt: "job_3.m0.0".into(), addr: "here:1".into() };
-    assert_eq!(heard, Some(from_task::Kind::FetchFailed(unfetched)));
+    assert_eq!(message, Some(from_task::Kind::FetchFailed(unfetched)));
     tracker.send(to_task::Kind::Preempt(TaskPreempt {
         why: "enough".into(),
         kind: proto::mr::PreemptKind::Kill.into(),
@@ -303,7 +304,7 @@ fn waiting_task_is_alive_and_hung_program_is_not() {
     hanging.start("hang", 1);
     hanging.map_output(0, &["a"]);
     hanging.wait_for_stage("reduce");
-    // It may have said so just before it hung.
+    // The last sign of life may have been just before it hung.
     let activity = hanging.progress().activity;
     assert_eq!(hanging.progress().activity, activity);
     for mut tracker in [waiting, hanging] {
@@ -328,33 +329,33 @@ fn long_messages_are_truncated() {
 #[test]
 fn a_streaming_program_dies_with_its_task() {
     let mut tracker = Tracker::with_mrtask();
-    let told = tracker.folder.path().join("pid");
-    let reducer = format!("sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 600'", told.display());
+    let pid_file = tracker.folder.path().join("pid");
+    let reducer = format!("sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 600'", pid_file.display());
     tracker.start_with("streaming", 1, &[("stream.mapper", "cat"), ("stream.reducer", &reducer)]);
     tracker.map_output(0, &["a"]);
-    let patience = Instant::now() + Duration::from_mins(1);
+    let deadline = Instant::now() + Duration::from_mins(1);
     let pid = loop {
-        if let Ok(pid) = std::fs::read_to_string(&told) {
+        if let Ok(pid) = std::fs::read_to_string(&pid_file) {
             break pid.trim().to_owned();
         }
-        assert!(Instant::now() < patience, "the program does not start");
+        assert!(Instant::now() < deadline, "the program does not start");
         thread::sleep(Duration::from_millis(5));
     };
-    tracker.child.kill().expect("it is ours");
-    tracker.child.wait().expect("it is ours");
-    // Gone, or dead and not yet collected by whoever inherits it.
+    tracker.child.kill().expect("the child is running");
+    tracker.child.wait().expect("the child was killed");
+    // The process has ended, or is a zombie that was not collected yet.
     let alive = || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
     };
     while alive() {
-        assert!(Instant::now() < patience, "the program outlives its task");
+        assert!(Instant::now() < deadline, "the program outlives its task");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn a_streaming_program_that_is_not_there_is_named() {
+fn missing_streaming_program_is_named() {
     let mut tracker = Tracker::with_mrtask();
     tracker.start_with("streaming", 1, &[("stream.mapper", "cat"), ("stream.reducer", "no-such-program x")]);
     tracker.map_output(0, &["a"]);
@@ -364,11 +365,11 @@ fn a_streaming_program_that_is_not_there_is_named() {
 
 #[test]
 fn without_a_tracker_a_task_process_ends() {
-    // Before the task: a warm process that is not needed.
+    // An idle process before an attempt.
     let Tracker { stream, mut child, .. } = Tracker::with_mrtask();
     drop(stream);
     assert!(child.wait().expect("a child").success());
-    // And in the middle of one.
+    // A process during an attempt.
     let mut tracker = Tracker::with_own_program();
     tracker.start("hang", 1);
     tracker.map_output(0, &["a"]);
@@ -395,23 +396,25 @@ fn process_memory_is_limited() {
     tracker.start("eat", 1);
     tracker.map_output(0, &["a"]);
     let (last, status) = tracker.end();
-    assert_eq!(last, None, "it cannot say anything any more");
+    assert_eq!(last, None, "it cannot send a message");
     assert_eq!(status.signal(), Some(6), "aborted");
 }
 
-/// This binary, told to run only the function below.
+/// A command that runs only the function below in this binary.
 fn own_program() -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(["--exact", "task::own_program_main", "--nocapture"]);
     command
 }
 
-/// Not a test: the main of the job binary that this binary is when a tracker has started it.
+/// Not a test: the main function of this binary when it is started as a job binary.
 #[test]
 fn own_program_main() {
     let Some(socket) = task::umbilical_path() else { return };
     let make: Arc<task::MakeJob> = Arc::new(|program, _| {
-        let Some(program::Kind::Builtin(name)) = &program.kind else { return Err("a name".into()) };
+        let Some(program::Kind::Builtin(name)) = &program.kind else {
+            return Err("the test uses names of programs".into());
+        };
         let name = name.clone();
         Ok(Job::map(|_| Ok(Nothing)).reduce(move |_| Ok(Misbehaved(name.clone()))))
     });

@@ -1,4 +1,4 @@
-//! Queues in queues, what they hold, and who waits there: kept right fact by fact.
+//! The tree of queues, their slots and their pending jobs, updated with every fact.
 
 use crate::{estimate::demand, params::Section, ranked_queue::Real};
 use mrcore::{
@@ -11,7 +11,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// A job's place in its queue.
+/// The position of a job in its queue.
 type OrderKey = (Reverse<Priority>, JobId);
 
 #[derive(Debug, Default)]
@@ -19,19 +19,20 @@ pub(super) struct Queue {
     pub(super) name: String,
     parent: Option<usize>,
     children: Vec<usize>,
-    /// Parts of the whole cluster: guaranteed, and at most.
+    /// Guaranteed part and maximum part of the whole cluster.
     guaranteed: f64,
     max: f64,
-    /// Parts of the queue that each user is let have, and at most, in multiples of what is guaranteed.
+    /// Part of the queue that each user may hold even if there are many users.
     user_limit: f64,
+    /// Maximum of a user, in multiples of the guarantee.
     user_factor: f64,
     /// Slots held by jobs in it or below it.
     pub(super) held: PerPhase<u32>,
-    /// Its jobs that can use a slot, in turn.
+    /// Its jobs that can use a slot, in order.
     order: PerPhase<BTreeSet<OrderKey>>,
     /// Its running jobs.
     jobs: BTreeSet<JobId>,
-    /// Its users with running jobs, or with slots.
+    /// Its users with running jobs or with slots.
     users: BTreeMap<String, User>,
 }
 
@@ -42,25 +43,27 @@ struct User {
 }
 
 impl Queue {
-    /// Slots that are its own if it wants them.
+    /// Its guaranteed slots.
     pub(super) fn guaranteed(&self, phase: Phase, cluster: &Cluster) -> f64 {
         self.guaranteed * f64::from(cluster.slots(phase))
     }
 
-    /// Slots that it may hold; what still runs on nodes that do not count any more is part of what there is to hold.
+    /// Maximum number of slots. Slots that attempts hold on suspect or draining nodes are part of
+    /// the total.
     pub(super) fn max(&self, phase: Phase, cluster: &Cluster) -> f64 {
         let slots = cluster.slots(phase) + cluster.held_elsewhere(phase);
         (self.max * f64::from(slots) - 1e-9).ceil()
     }
 
-    /// Slots that each of its users may hold now: as much as the queue has, divided by its users, but no less than
-    /// the limit that is set; the queue counts as full, and as one larger if it borrows.
+    /// Maximum number of slots for each user now: the slots of the queue divided by its users, but
+    /// at least the configured limit. The slots of the queue are its guarantee, or one more than it
+    /// holds if that is more.
     pub(super) fn user_max(&self, phase: Phase, cluster: &Cluster) -> f64 {
         let guaranteed = self.guaranteed(phase, cluster);
         let has = guaranteed.ceil().max(f64::from(self.held[phase]) + 1.0);
         let users = self.users.values().filter(|user| user.jobs > 0).count().max(1) as f64;
         let limit = (has / users).ceil().max((has * self.user_limit).ceil());
-        // Of nothing guaranteed there is no multiple: such a queue only borrows.
+        // A queue without a guarantee has no maximum per user.
         let max = if guaranteed > 0.0 { (guaranteed * self.user_factor).ceil().max(1.0) } else { limit };
         limit.min(max)
     }
@@ -77,7 +80,7 @@ impl Queue {
         self.order[phase].range(..(Reverse(job.spec.priority), job.id)).count()
     }
 
-    /// Slots that its jobs could use, each user within his limit.
+    /// Slots that its jobs could use, with each user at most at its limit.
     pub(super) fn demand(&self, phase: Phase, cluster: &Cluster) -> f64 {
         let mut users: BTreeMap<&str, f64> = BTreeMap::new();
         for job in self.jobs.iter().filter_map(|job| cluster.job(*job)) {
@@ -99,7 +102,7 @@ struct Member {
     held: PerPhase<u32>,
 }
 
-/// The tree; the first is the root, the whole cluster.
+/// The tree of queues. The first one is the root, which is the whole cluster.
 #[derive(Debug)]
 pub(super) struct Queues {
     tree: Vec<Queue>,
@@ -112,7 +115,7 @@ impl Queues {
         let mut queues = Self { tree: vec![root], members: BTreeMap::new() };
         let mut names = section.names("queues");
         names.insert("default".into());
-        // A queue's name begins with its parent's, so parents come first.
+        // The name of a queue starts with that of its parent, so parents come first.
         for name in names {
             queues.add(section, &name);
         }
@@ -122,35 +125,37 @@ impl Queues {
     fn add(&mut self, section: &mut Section<'_>, name: &str) {
         let above = name.rsplit_once('.').map_or("", |(above, _)| above);
         let Some(parent) = self.tree.iter().position(|queue| queue.name == above) else {
-            return section.refuse(format!("queue {name} is in {above}, of which nothing is said"));
+            return section.refuse(format!("queue {name} has the parent {above}, which is not configured"));
         };
         let key = |field: &str| format!("queues.{name}.{field}");
         let taken: f64 = self.tree[parent].children.iter().map(|child| self.tree[*child].guaranteed).sum();
         let (whole, ceiling) = (self.tree[parent].guaranteed, self.tree[parent].max);
-        // What the others at the top leave over is the default queue's.
-        let rest = if name == "default" { (100.0 - percent_of_others(section)).max(0.0) } else { 0.0 };
+        // The default queue gets the remainder of 100 percent at the top level.
+        let remainder = if name == "default" { (100.0 - percent_of_others(section)).max(0.0) } else { 0.0 };
         let capacity = section.number(
             &key("capacity"),
-            rest,
+            remainder,
             0.0..=100.0,
-            "percent of its parent that it is guaranteed",
+            "guaranteed percentage of the guarantee of its parent",
         );
         let max = section.number(
             &key("max_capacity"),
             100.0,
             0.0..=100.0,
-            "percent of its parent that it may hold",
+            "maximum percentage of the maximum of its parent",
         );
-        let about = "percent of the queue that each user is let have, however many there are";
+        let about = "percentage of the queue that each user may hold even if there are many users";
         let user_limit = section.number(&key("user_limit"), 100.0, 1.0..=100.0, about);
-        let about = "times the queue's guarantee that one user may hold";
+        let about = "maximum of one user, in multiples of the guarantee of the queue";
         let user_factor = section.number(&key("user_factor"), 1000.0, 0.01..=1000.0, about);
         let guaranteed = whole * capacity / 100.0;
         if taken + guaranteed > whole + 1e-9 {
-            section.refuse(format!("the queues beside {name} and it have more than 100 percent together"));
+            section.refuse(format!(
+                "queue {name} and those with the same parent have more than 100 percent together"
+            ));
         }
         if max < capacity {
-            section.refuse(format!("queue {name} may hold less than it is guaranteed"));
+            section.refuse(format!("queue {name} has a max_capacity below its capacity"));
         }
         let number = self.tree.len();
         self.tree[parent].children.push(number);
@@ -173,12 +178,13 @@ impl Queues {
         self.members.get(&job).map(|member| member.queue)
     }
 
-    /// The queues that jobs are in.
+    /// The queues that can contain jobs.
     pub(super) fn leaves(&self) -> impl Iterator<Item = (usize, &Queue)> {
         self.tree.iter().enumerate().skip(1).filter(|(_, queue)| queue.is_leaf())
     }
 
-    /// Leaves that may take another slot, the one that has least of its guarantee first, level by level.
+    /// Leaves that may get another slot. At each level, the queue with the smallest part of its
+    /// guarantee comes first.
     pub(super) fn in_order(&self, phase: Phase, cluster: &Cluster) -> Vec<&Queue> {
         let mut leaves = Vec::new();
         self.descend(0, phase, cluster, &mut leaves);
@@ -197,31 +203,32 @@ impl Queues {
             return;
         }
         let mut children = queue.children.clone();
-        let served = |number: &usize| {
+        let used_part = |number: &usize| {
             let child = &self.tree[*number];
             let (held, guaranteed) = (f64::from(child.held[phase]), child.guaranteed(phase, cluster));
-            // One without a guarantee is served after all that are within theirs.
+            // A queue without a guarantee comes after all queues that are within their guarantee.
             Real(if guaranteed > 0.0 { held / guaranteed } else { 1.0 + held })
         };
-        children.sort_by_key(|number| (served(number), *number));
+        children.sort_by_key(|number| (used_part(number), *number));
         for child in children {
             self.descend(child, phase, cluster, leaves);
         }
     }
 
-    /// The queues just below where the paths of two part; nothing if they are the same.
+    /// The ancestors of two queues, or the queues themselves, just below their lowest common
+    /// ancestor; `None` if the queues are the same.
     pub(super) fn diverging_queues(&self, a: usize, b: usize) -> Option<(usize, usize)> {
         let (from_a, from_b) = (self.path(a), self.path(b));
         let mut levels = from_a.iter().rev().zip(from_b.iter().rev());
         levels.find(|(a, b)| a != b).map(|(a, b)| (*a, *b))
     }
 
-    /// A queue and all above it, the root last.
+    /// A queue and all its ancestors, the root last.
     fn path(&self, number: usize) -> Vec<usize> {
         std::iter::successors(Some(number), |number| self.tree[*number].parent).collect()
     }
 
-    /// Slots that jobs of a queue hold and have not been told to give back, and those that it is guaranteed.
+    /// Slots of a queue without those being preempted, and its guarantee.
     pub(super) fn usage(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> (f64, f64) {
         (self.retained(number, phase, plan), self.tree[number].guaranteed(phase, plan.cluster()))
     }
@@ -233,16 +240,16 @@ impl Queues {
         own + queue.children.iter().map(|child| self.retained(*child, phase, plan)).sum::<f64>()
     }
 
-    /// Whether a queue and all above it may hold another slot.
+    /// Whether a queue and all its ancestors may hold another slot.
     pub(super) fn has_room(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> bool {
-        let room = |number: &usize| {
+        let below_max = |number: &usize| {
             self.retained(*number, phase, plan) + 1.0 <= self.tree[*number].max(phase, plan.cluster())
         };
-        self.path(number).iter().all(room)
+        self.path(number).iter().all(below_max)
     }
 
-    /// How much each other leaf has above its guarantee that a leaf may have back: none of what lies within the guarantee
-    /// of a queue around it that is not around both.
+    /// How many slots above its guarantee each other leaf must give to `leaf` if asked. Slots
+    /// within the guarantee of an ancestor that the two leaves do not share are protected.
     pub(super) fn excess_of_others(
         &self,
         leaf: usize,
@@ -263,7 +270,8 @@ impl Queues {
         others.map(least).collect()
     }
 
-    /// The leaf of this path or last part of a path; the default queue, if there is none or more than one.
+    /// The leaf with this path or this last part of a path; the default queue if there is none or
+    /// more than one.
     fn leaf(&self, name: &str) -> usize {
         let whole = self.leaves().find(|(_, queue)| queue.name == name);
         let mut ends = self.leaves().filter(|(_, queue)| queue.name.rsplit('.').next() == Some(name));
@@ -305,7 +313,7 @@ impl Queues {
         }
     }
 
-    /// Sets all that is kept of a job to what the cluster shows.
+    /// Updates the data of a job from the cluster.
     pub(super) fn refresh(&mut self, id: JobId, cluster: &Cluster) {
         let Some(number) = self.number(id) else { return };
         for phase in Phase::BOTH {
@@ -323,7 +331,7 @@ impl Queues {
         }
     }
 
-    /// A slot that this round gives a job counts at once; `refresh` takes that back.
+    /// Counts a slot that this round gives to a job. `refresh` reverts this.
     pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
         if let Some(held) = self.members.get(&job).map(|member| member.held[phase]) {
             self.set_held(job, phase, held + 1);
@@ -347,7 +355,7 @@ impl Queues {
     }
 }
 
-/// Percent that is said of the other queues at the top.
+/// Sum of the configured percentages of the other queues at the top level.
 fn percent_of_others(section: &Section<'_>) -> f64 {
     let tops = section.names("queues").into_iter().filter(|name| !name.contains('.') && name != "default");
     tops.filter_map(|name| section.peek(&format!("queues.{name}.capacity"))).sum()

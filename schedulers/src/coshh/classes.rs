@@ -1,8 +1,9 @@
-//! Classes of jobs and what they are suggested for: the long computation, as plain numbers in and out.
+//! Classes of jobs and the nodes suggested for them: the long computation, with plain numbers as
+//! input and output.
 //!
-//! A *kind* is what jobs of one user, program, size and priority are; kinds that take about as long everywhere make a
-//! class. Both classifications (kinds whose users have a minimum share; all kinds) and both linear programs are one
-//! [`Problem`].
+//! Jobs with the same user, program, size and priority are a *kind*. Kinds that take about the same
+//! time on every node form a class. Both classifications (kinds whose users have a minimum share;
+//! all kinds) and both linear programs are one [`Problem`].
 
 use super::{
     kmeans::{cluster, distance2, mean},
@@ -11,35 +12,35 @@ use super::{
 use mrcore::compute::{Numbers, Problem};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Less of a resource than this is none.
+/// A smaller part of a resource counts as none.
 pub(super) const EPSILON: f64 = 1e-9;
 
-/// Resources whose rates differ by less than this factor for every class are one to the linear program.
+/// Resources whose rates differ by less than this for every class are merged in the linear program.
 const SIMILARITY: f64 = 0.1;
 
-/// What is known of one kind.
+/// The properties of one kind.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct KindFacts {
-    /// Kinds of different ranks (priority and the user's weight) are in different classes.
+    /// Kinds of different ranks (priority and weight of the user) are in different classes.
     pub(super) rank: usize,
-    /// Whose it is: there are as many classes as users.
+    /// The user. There are as many classes as users.
     pub(super) user: usize,
-    /// Whether its user has a minimum share.
-    pub(super) promised: bool,
-    /// Jobs a second.
+    /// Whether the user has a minimum share.
+    pub(super) has_min_share: bool,
+    /// Arrival rate in jobs per second.
     pub(super) arrivals: f64,
-    /// Seconds that one would take on each node alone; 0 if it cannot run there.
+    /// Seconds that a job would take on each node alone; 0 if it cannot run there.
     pub(super) times: Vec<f64>,
-    /// Whether it shall run there.
+    /// Whether it may run on each node.
     pub(super) fit: Vec<bool>,
 }
 
-/// The features that kinds are told apart by, beside rank: times, by the factor that they differ by.
+/// The features of a kind for clustering: the logarithms of its times.
 pub(super) fn features(times: &[f64]) -> Vec<f64> {
     times.iter().map(|seconds| if *seconds > 0.0 { seconds.ln() } else { 0.0 }).collect()
 }
 
-/// How far two kinds are apart: 0.5 is about half as long again on every node.
+/// The distance of two kinds; 0.5 means that times differ by a factor of 1.6.
 pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     distance2(a, b).sqrt()
 }
@@ -47,23 +48,23 @@ pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
 /// One classification.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Classes {
-    /// The class of each kind, in the order in which they were asked about.
+    /// The class of each kind, in the order of the problem.
     pub(super) of: Vec<Option<usize>>,
-    /// Where each class's kinds are, in the middle.
+    /// The centre of each class.
     pub(super) centres: Vec<Vec<f64>>,
-    /// Each class's part of each node.
+    /// The part of each node for each class.
     pub(super) delta: Vec<Vec<f64>>,
-    /// By how much arrival rates could grow.
+    /// The factor by which arrival rates could grow.
     pub(super) lambda: f64,
 }
 
-/// Asks for both classifications of these kinds on so many nodes.
+/// The problem of both classifications for these kinds and this number of nodes.
 pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
     let list = |value: fn(&KindFacts) -> f64| kinds.iter().map(value).collect::<Vec<f64>>();
     let input = Numbers::default()
         .with("rank", list(|kind| kind.rank as f64))
         .with("user", list(|kind| kind.user as f64))
-        .with("promised", list(|kind| f64::from(u8::from(kind.promised))))
+        .with("has_min_share", list(|kind| f64::from(u8::from(kind.has_min_share))))
         .with("arrivals", list(|kind| kind.arrivals))
         .with("times", kinds.iter().flat_map(|kind| kind.times.iter().copied()).collect())
         .with(
@@ -75,7 +76,7 @@ pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
     Problem { name: "coshh-classes", input, solve }
 }
 
-/// The two classifications; nothing if it went wrong.
+/// The two classifications; `None` if the computation failed.
 pub(super) fn answer(numbers: &Numbers, nodes: usize) -> Option<[Classes; 2]> {
     let names = [["of1", "centres1", "delta1", "lambda1"], ["of2", "centres2", "delta2", "lambda2"]];
     let read = |[of, centres, delta, lambda]: [&str; 4]| {
@@ -102,7 +103,7 @@ fn solve(input: &Numbers) -> Numbers {
         .map(|(at, times)| KindFacts {
             rank: number("rank", at) as usize,
             user: number("user", at) as usize,
-            promised: number("promised", at) > 0.0,
+            has_min_share: number("has_min_share", at) > 0.0,
             arrivals: number("arrivals", at),
             times: times.to_vec(),
             fit: (0..times.len()).map(|node| number("fit", at * nodes + node) > 0.0).collect(),
@@ -123,10 +124,10 @@ fn solve(input: &Numbers) -> Numbers {
         .with("lambda2", vec![second.lambda])
 }
 
-/// One classification and its linear program. Kinds that can run nowhere are in no class.
-fn classify(kinds: &[KindFacts], promised_only: bool, seed: u64) -> Classes {
+/// One classification and its linear program. Kinds that cannot run anywhere are in no class.
+fn classify(kinds: &[KindFacts], min_share_only: bool, seed: u64) -> Classes {
     let takes_part = |kind: &KindFacts| {
-        (kind.promised || !promised_only) && kind.times.iter().any(|seconds| *seconds > 0.0)
+        (kind.has_min_share || !min_share_only) && kind.times.iter().any(|seconds| *seconds > 0.0)
     };
     let points: Vec<Vec<f64>> = kinds
         .iter()
@@ -184,8 +185,8 @@ fn suggest(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
     }
 }
 
-/// Makes nodes on which every class runs about equally fast one: a cluster of a thousand nodes of three makes is a
-/// program with three columns, with the same answer for each node of a make.
+/// Merges nodes on which every class runs about equally fast. A cluster of a thousand nodes of
+/// three types needs only three columns, and all nodes of a type get the same solution.
 fn merge(mu: &[Vec<f64>]) -> (Vec<usize>, Vec<Vec<f64>>, Vec<f64>) {
     let nodes = mu.first().map_or(0, Vec::len);
     let step = |rate: f64| if rate > 0.0 { (rate.ln() / SIMILARITY).round() as i64 } else { i64::MIN };
@@ -215,8 +216,8 @@ fn merge(mu: &[Vec<f64>]) -> (Vec<usize>, Vec<Vec<f64>>, Vec<f64>) {
 mod tests {
     use super::*;
 
-    fn kind(user: usize, rank: usize, promised: bool, arrivals: f64, times: &[f64]) -> KindFacts {
-        KindFacts { rank, user, promised, arrivals, times: times.to_vec(), fit: vec![true; times.len()] }
+    fn kind(user: usize, rank: usize, has_min_share: bool, arrivals: f64, times: &[f64]) -> KindFacts {
+        KindFacts { rank, user, has_min_share, arrivals, times: times.to_vec(), fit: vec![true; times.len()] }
     }
 
     fn ask(kinds: &[KindFacts]) -> [Classes; 2] {
@@ -228,21 +229,22 @@ mod tests {
     fn the_papers_two_classes_on_two_resources() {
         let kinds =
             [kind(0, 0, true, 2.45, &[1.0 / 9.0, 1.0 / 5.0]), kind(1, 0, false, 2.45, &[1.0 / 2.0, 1.0])];
-        let [promised, all] = ask(&kinds);
+        let [minimum, all] = ask(&kinds);
         assert!((all.lambda - 1.0204).abs() < 5e-5, "{all:?}");
         let (one, two) = (all.of[0].unwrap(), all.of[1].unwrap());
         let wanted = [(one, [0.0, 0.5]), (two, [1.0, 0.5])];
         for (class, parts) in wanted {
             assert!(all.delta[class].iter().zip(parts).all(|(a, b)| (a - b).abs() < 1e-6), "{all:?}");
         }
-        // Alone, the first has both resources: (9 + 5) / 2.45.
-        assert_eq!(promised.of, [Some(0), None]);
-        assert!((promised.lambda - 14.0 / 2.45).abs() < 1e-6, "{promised:?}");
+        // Alone, the first class has both resources: (9 + 5) / 2.45.
+        assert_eq!(minimum.of, [Some(0), None]);
+        assert!((minimum.lambda - 14.0 / 2.45).abs() < 1e-6, "{minimum:?}");
     }
 
     #[test]
     fn ranks_are_never_in_one_class_and_like_kinds_are() {
-        // The paper's first example in small: users 0 and 2 are alike; user 1 is of another rank, user 3 much slower.
+        // A small version of the first example of the paper: users 0 and 2 are similar, user 1 has
+        // another rank, user 3 is much slower.
         let kinds = [
             kind(0, 0, true, 1.0, &[10.0, 20.0]),
             kind(1, 1, true, 1.0, &[10.0, 20.0]),
@@ -250,15 +252,15 @@ mod tests {
             kind(2, 0, true, 1.0, &[10.5, 20.5]),
             kind(3, 0, false, 1.0, &[900.0, 2000.0]),
         ];
-        let [promised, all] = ask(&kinds);
+        let [minimum, all] = ask(&kinds);
         assert_ne!(all.of[0], all.of[1]);
         assert_ne!(all.of[0], all.of[4]);
-        assert_eq!(promised.of[4], None);
-        // Three users of rank 0 make at most three classes; every class has something somewhere.
+        assert_eq!(minimum.of[4], None);
+        // Three users of rank 0 make at most three classes. Every class gets a part of some node.
         assert!(all.delta.iter().all(|row| row.iter().any(|part| *part > EPSILON)), "{all:?}");
     }
 
-    /// Alone a class has all nodes; where it shall not run, another has.
+    /// A class alone gets all nodes. Where it may not run, another class gets the node.
     #[test]
     fn a_class_is_not_suggested_where_it_shall_not_run() {
         let slow = |user| KindFacts { fit: vec![true, false], ..kind(user, user, false, 1.0, &[1.0, 100.0]) };

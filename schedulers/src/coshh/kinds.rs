@@ -1,4 +1,5 @@
-//! Kinds of jobs: one user's jobs of one program, size and priority. What is known of each, and its classes.
+//! Kinds of jobs: jobs with the same user, program, size and priority. Their properties and their
+//! classes.
 
 use super::{
     classes::{self, Classes, EPSILON, KindFacts, distance},
@@ -13,12 +14,14 @@ use mrcore::{
 };
 use std::collections::BTreeMap;
 
-/// Kinds without jobs that nobody has seen for longest go beyond this many.
+/// Maximum number of kinds. Beyond it, the kinds without jobs that were last seen longest ago are
+/// removed.
 const KINDS_MAX: usize = 512;
-/// A kind counts for this many windows of arrivals after its last job.
+/// A kind counts for this many arrival windows after its last job.
 const WINDOWS: u64 = 3;
 
-/// Kinds of different ranks are in different classes: the user's weight (its bits), the jobs' priority.
+/// Kinds of different ranks are in different classes. The rank is the weight of the user (its bits)
+/// and the priority.
 type Rank = (u64, Priority);
 
 /// A node with its slots.
@@ -28,32 +31,33 @@ pub(super) type Node = (TrackerId, PerPhase<u32>);
 pub(super) struct Kind {
     rank: Rank,
     user: usize,
-    promised: bool,
+    has_min_share: bool,
     pub(super) tables: Tables,
-    /// Tasks of a job, on average.
+    /// Mean number of tasks of a job.
     tasks: PerPhase<Mean>,
-    /// Active jobs.
+    /// Number of active jobs.
     jobs: u32,
-    /// Jobs a second as of the last arrival: each counts for a window, less and less.
+    /// Arrival rate in jobs per second at the last arrival, with exponential decay over the window.
     arrivals: f64,
     last_seen: Time,
     /// Its class in each classification.
     class: [Option<usize>; 2],
-    /// The features that it was classified by.
+    /// The features that the classification used.
     as_classified: Vec<f64>,
-    /// By node, as of then: whether its tasks are not many times slower there than on the best one.
+    /// For each node of the classification: whether its tasks are not too slow there compared with
+    /// the best node.
     fit: Vec<bool>,
 }
 
-/// What was last computed.
+/// The last solution.
 #[derive(Debug)]
 struct Solution {
     nodes: Vec<Node>,
     classes: [Classes; 2],
     ranks: [Vec<Rank>; 2],
-    /// Whether some node that a class is suggested for has slots of a phase.
+    /// For each class: whether a node that is suggested for it has slots of a phase.
     able: [Vec<PerPhase<bool>>; 2],
-    /// Where each node is in the lists.
+    /// The index of each node in the lists.
     places: BTreeMap<TrackerId, usize>,
 }
 
@@ -67,9 +71,9 @@ pub(super) struct Kinds {
     all: BTreeMap<usize, Kind>,
     next: usize,
     solution: Option<Solution>,
-    /// What is being computed: for these nodes and kinds.
+    /// The nodes and kinds of the computation in progress.
     pending: Option<(Vec<Node>, Vec<usize>)>,
-    /// Kinds or nodes are not those of the solution.
+    /// Whether kinds or nodes have changed since the solution.
     stale: bool,
 }
 
@@ -89,13 +93,13 @@ impl Kinds {
         }
     }
 
-    /// A job has come: the number of its kind. One that is in no class joins the nearest within the radius; if there
-    /// is none, classes are to be computed anew.
+    /// A job has arrived. Returns the number of its kind. A kind without a class joins the nearest
+    /// class within the radius. If there is none, the classes must be computed again.
     pub(super) fn arrive(
         &mut self,
         job: &Job,
         tables: Tables,
-        (user, weight, promised): (usize, f64, bool),
+        (user, weight, has_min_share): (usize, f64, bool),
         now: Time,
         predictor: &Predictor,
     ) -> usize {
@@ -108,7 +112,7 @@ impl Kinds {
                 Kind {
                     rank: (weight.to_bits(), job.spec.priority),
                     user,
-                    promised,
+                    has_min_share,
                     tables,
                     tasks: PerPhase::default(),
                     jobs: 0,
@@ -151,7 +155,7 @@ impl Kinds {
         }
     }
 
-    /// Whether a kind is in classes now.
+    /// Lets a kind join classes, if it is in none; returns whether it is in classes now.
     fn join(&mut self, number: usize, predictor: &Predictor) -> bool {
         let (Some(solution), Some(kind)) = (&self.solution, self.all.get(&number)) else { return false };
         if kind.class[1].is_some() {
@@ -164,9 +168,9 @@ impl Kinds {
             let by_distance = alike.map(|(class, (centre, _))| (distance(&features, centre), class));
             by_distance.filter(|(far, _)| *far <= self.radius).min_by(|a, b| a.0.total_cmp(&b.0))
         };
-        let found =
-            [nearest(0).filter(|_| kind.promised), nearest(1)].map(|found| found.map(|(_, class)| class));
-        if found[1].is_none() || (kind.promised && found[0].is_none()) {
+        let found = [nearest(0).filter(|_| kind.has_min_share), nearest(1)]
+            .map(|found| found.map(|(_, class)| class));
+        if found[1].is_none() || (kind.has_min_share && found[0].is_none()) {
             return false;
         }
         if let Some(kind) = self.all.get_mut(&number) {
@@ -181,17 +185,18 @@ impl Kinds {
         self.stale = true;
     }
 
-    /// Drops the last solution, and what is being computed, if they count on a tracker that is forgotten.
+    /// Drops the last solution and the computation in progress if they contain a tracker that is
+    /// forgotten.
     pub(super) fn forget_tracker(&mut self, tracker: TrackerId) {
-        let names = |nodes: &[Node]| nodes.iter().any(|(node, _)| *node == tracker);
-        self.pending.take_if(|(nodes, _)| names(nodes));
-        if self.solution.take_if(|solution| names(&solution.nodes)).is_some() {
+        let contains = |nodes: &[Node]| nodes.iter().any(|(node, _)| *node == tracker);
+        self.pending.take_if(|(nodes, _)| contains(nodes));
+        if self.solution.take_if(|solution| contains(&solution.nodes)).is_some() {
             self.all.values_mut().for_each(|kind| kind.class = [None; 2]);
         }
     }
 
-    /// Whether what is known now would have given other classes: some kind is by more than the radius longer or shorter
-    /// on some node than when it was classified.
+    /// Whether the classes are outdated: the time of some kind on some node differs by more than
+    /// the radius from that of the classification.
     pub(super) fn check(&mut self, predictor: &Predictor) {
         let Some(solution) = self.solution.as_ref().filter(|_| self.pending.is_none()) else { return };
         let drifted = |kind: &Kind| {
@@ -202,7 +207,8 @@ impl Kinds {
         self.stale |= stale;
     }
 
-    /// The computation that is due, if one is. It stays due while there are no nodes, or no kinds that count.
+    /// The computation that is due, if there is one. It stays due while there are no nodes or no
+    /// kinds that count.
     pub(super) fn problem(
         &mut self,
         nodes: &BTreeMap<TrackerId, PerPhase<u32>>,
@@ -230,7 +236,7 @@ impl Kinds {
             .map(|kind| KindFacts {
                 rank: ranks.binary_search(&kind.rank).unwrap_or(0),
                 user: kind.user,
-                promised: kind.promised,
+                has_min_share: kind.has_min_share,
                 arrivals: kind.rate(now, self.window),
                 times: kind.times(&nodes, predictor),
                 fit: kind.fit(&nodes, predictor, self.slowest),
@@ -247,7 +253,8 @@ impl Kinds {
         Some(problem)
     }
 
-    /// What came of it. If it went wrong the last classes stay, and what is in none may run anywhere.
+    /// Uses the solution of the computation. If it failed, the last classes stay in use. Kinds
+    /// without a class may run anywhere.
     pub(super) fn solved(&mut self, answer: &Numbers, predictor: &Predictor) {
         let Some((nodes, chosen)) = self.pending.take() else { return };
         let Some(classes) = classes::answer(answer, nodes.len()) else { return };
@@ -269,14 +276,14 @@ impl Kinds {
         };
         let able = [0, 1].map(|stage: usize| classes[stage].delta.iter().map(able).collect());
         self.solution = Some(Solution { nodes, classes, ranks, able, places });
-        // Kinds that came meanwhile.
+        // Kinds that have arrived since the computation started.
         let late: Vec<usize> = self.all.iter().filter(|(_, kind)| kind.jobs > 0).map(|(at, _)| *at).collect();
         for number in late.into_iter().filter(|number| chosen.binary_search(number).is_err()) {
             self.stale |= !self.join(number, predictor);
         }
     }
 
-    /// A kind's class in a classification.
+    /// The class of a kind in a classification.
     pub(super) fn class(&self, number: usize, stage: usize) -> Option<usize> {
         self.all.get(&number).and_then(|kind| kind.class[stage])
     }
@@ -285,8 +292,9 @@ impl Kinds {
         self.all.get(&number)
     }
 
-    /// Whether a node is suggested for a kind's tasks of a phase. What is in no class yet, or in one whose nodes have no
-    /// such slots, may run anywhere; and a node that was not asked about may run anything.
+    /// Whether a node is suggested for tasks of a kind and phase. A kind without a class, or with a
+    /// class whose nodes have no slots of this phase, may run anywhere. A node that was not part of
+    /// the computation may run anything.
     pub(super) fn is_suggested(&self, number: usize, stage: usize, phase: Phase, node: TrackerId) -> bool {
         let (Some(solution), Some(class)) = (&self.solution, self.class(number, stage)) else { return true };
         let Some(at) = solution.places.get(&node) else { return true };
@@ -296,14 +304,16 @@ impl Kinds {
         solution.classes[stage].delta.get(class).is_none_or(|parts| parts[*at] > EPSILON)
     }
 
-    /// Whether a node may run a kind's tasks when nothing that is suggested for it has work.
+    /// Whether a node may run tasks of a kind if no class that is suggested for the node has a
+    /// task.
     pub(super) fn is_fit(&self, number: usize, node: TrackerId) -> bool {
         let at = self.solution.as_ref().and_then(|solution| solution.places.get(&node));
         let (Some(at), Some(kind)) = (at, self.all.get(&number)) else { return true };
         kind.fit.get(*at).copied().unwrap_or(true)
     }
 
-    /// Nodes that are suggested for a kind in either classification, the one with the greatest part first.
+    /// Nodes that are suggested for a kind in either classification, ordered by the part that the
+    /// kind gets, the greatest first.
     pub(super) fn suggested(&self, number: usize) -> Vec<TrackerId> {
         let Some(solution) = &self.solution else { return Vec::new() };
         let part = |stage: usize, at: usize| {
@@ -319,7 +329,8 @@ impl Kinds {
         parts.into_iter().map(|(_, node)| node).collect()
     }
 
-    /// By how much arrival rates could grow, by the last solution of a classification.
+    /// The factor by which arrival rates could grow, according to the last solution of a
+    /// classification.
     pub(super) fn lambda(&self, stage: usize) -> Option<f64> {
         self.solution.as_ref().map(|solution| solution.classes[stage].lambda)
     }
@@ -331,7 +342,8 @@ impl Kind {
         self.arrivals * (-age).exp()
     }
 
-    /// Which nodes are not so many times slower than the best, task by task: how many slots they have does not matter.
+    /// For each node: whether tasks take at most `slowest` times as long as on the best node. The
+    /// number of slots does not matter.
     fn fit(&self, nodes: &[Node], predictor: &Predictor, slowest: f64) -> Vec<bool> {
         let mut fit = vec![true; nodes.len()];
         let phases = Phase::BOTH.into_iter().filter(|phase| self.tasks[*phase].value().unwrap_or(0.0) > 0.0);

@@ -1,16 +1,16 @@
-//! k-means over points of equal dimension: seeded, and the same for the same input.
+//! k-means clustering. It is seeded: the same input gives the same result.
 
-/// At most this many rounds; few are ever needed.
+/// Maximum number of iterations. Usually a few are enough.
 const ROUNDS_MAX: usize = 100;
 
-/// The squared distance, a dimension's mean: comparable whatever the number of dimensions.
+/// The squared distance divided by the number of dimensions.
 pub(super) fn distance2(a: &[f64], b: &[f64]) -> f64 {
     let sum: f64 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
     sum / a.len().max(1) as f64
 }
 
-/// Puts points into at most `k` clusters; says which each is in, counted from 0 without gaps. Fewer if there are fewer
-/// different points.
+/// Assigns points to at most `k` clusters, numbered from 0 without gaps. There are fewer clusters
+/// if there are fewer distinct points.
 pub(super) fn cluster(points: &[&[f64]], k: usize, seed: u64) -> Vec<usize> {
     if points.is_empty() {
         return Vec::new();
@@ -30,14 +30,14 @@ pub(super) fn cluster(points: &[&[f64]], k: usize, seed: u64) -> Vec<usize> {
         }
         of = next;
     }
-    // A centre that all points have left leaves a gap.
+    // Removes the numbers of empty clusters.
     let mut used: Vec<usize> = of.clone();
     used.sort_unstable();
     used.dedup();
     of.iter().map(|number| used.binary_search(number).unwrap_or(0)).collect()
 }
 
-/// The mean of some points; nothing if there is none.
+/// The mean of some points; `None` without points.
 pub(super) fn mean<'a>(points: impl Iterator<Item = &'a [f64]>) -> Option<Vec<f64>> {
     let mut sum: Vec<f64> = Vec::new();
     let mut count = 0.0;
@@ -49,7 +49,8 @@ pub(super) fn mean<'a>(points: impl Iterator<Item = &'a [f64]>) -> Option<Vec<f6
     (count > 0.0).then(|| sum.into_iter().map(|sum| sum / count).collect())
 }
 
-/// k-means++: each further centre is a point, drawn in proportion to its squared distance from the nearest so far.
+/// k-means++: each further centre is a point, drawn in proportion to its squared distance from the
+/// nearest centre so far.
 fn first_centres(points: &[&[f64]], k: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut rng = SplitMix64(seed);
     let first = (rng.fraction() * points.len() as f64) as usize;
@@ -74,7 +75,7 @@ fn first_centres(points: &[&[f64]], k: usize, seed: u64) -> Vec<Vec<f64>> {
     centres
 }
 
-/// The nearest centre of each point; the first of equals.
+/// The nearest centre of each point; the first one of equally near ones.
 fn assign(points: &[&[f64]], centres: &[Vec<f64>]) -> Vec<usize> {
     let nearest = |point: &&[f64]| {
         let mut best = (f64::INFINITY, 0);
@@ -89,11 +90,11 @@ fn assign(points: &[&[f64]], centres: &[Vec<f64>]) -> Vec<usize> {
     points.iter().map(nearest).collect()
 }
 
-/// splitmix64.
+/// The splitmix64 random number generator.
 struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// From 0 up to, but not, 1.
+    /// A number in 0..1, exclusive.
     fn fraction(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;

@@ -1,28 +1,30 @@
-//! The linear program of the paper's section 3.2: how much of each resource each class should get, so that arrival
-//! rates could grow by the greatest common factor.
+//! The linear program of section 3.2 of the paper: the part of each resource that each class should
+//! get, so that all arrival rates could grow by the greatest common factor.
 
 use microlp::{ComparisonOp, LinearExpr, OptimizationDirection, Problem, Variable};
 
-/// The solver is told that no class is lighter than this part of the heaviest: it wants coefficients within six
-/// orders, and so every class gets more than nothing of some resource.
+/// A class is treated as having at least this part of the weight of the heaviest one. The solver
+/// needs coefficients within six orders of magnitude, and this way every class gets a part of some
+/// resource.
 const LIGHTEST: f64 = 1e-6;
 
-/// What the program says.
+/// The solution.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Allocation {
     /// The factor by which arrival rates could grow.
     pub(super) lambda: f64,
-    /// Part of resource j for class i, by class and resource.
+    /// The part of resource j for class i, by class and resource.
     pub(super) delta: Vec<Vec<f64>>,
 }
 
-/// `max λ s.t. Σ_j count_j μ_ij δ_ij ≥ λ α_i, Σ_i δ_ij ≤ 1, δ ≥ 0`, where resource j stands for `count_j` equal
-/// ones. Every class must have a rate above 0 on some resource. Nothing if the solver does not come to an end.
+/// `max λ s.t. Σ_j count_j μ_ij δ_ij ≥ λ α_i, Σ_i δ_ij ≤ 1, δ ≥ 0`, where resource j stands for
+/// `count_j` equal ones. Every class must have a positive rate on some resource. `None` if the
+/// solver fails.
 pub(super) fn allocate(alpha: &[f64], mu: &[Vec<f64>], count: &[f64]) -> Option<Allocation> {
     if alpha.is_empty() {
         return None;
     }
-    // In units in which a class that had everything to itself could grow by a factor of 1 or more.
+    // Scaled so that every class, if it had all resources, could grow by a factor of at least 1.
     let grown = |i: usize, j: usize| count[j] * mu[i][j] / alpha[i];
     let alone = |i: usize| (0..count.len()).map(|j| grown(i, j)).sum::<f64>();
     let unit = (0..alpha.len()).map(alone).min_by(f64::total_cmp).filter(|unit| *unit > 0.0)?;
@@ -37,7 +39,7 @@ pub(super) fn allocate(alpha: &[f64], mu: &[Vec<f64>], count: &[f64]) -> Option<
         let mut of_class = vec![None; count.len()];
         for (j, column) in columns.iter_mut().enumerate() {
             let gain = (grown(i, j) / unit).min(1.0 / LIGHTEST);
-            // A part of a resource that is of no use to the class is no variable.
+            // A resource that is useless for the class gets no variable.
             if gain > LIGHTEST {
                 let part = problem.add_var(0.0, (0.0, f64::INFINITY));
                 row.add(part, gain);
@@ -68,8 +70,9 @@ mod tests {
 
     #[test]
     fn the_papers_example() {
-        // Class 1 gains most on resource 1, but class 2 needs it more: 2 + 0.5 jobs a second on 1 and half of 2, and
-        // 2.5 on the other half. 2.5 / 2.45 = 1.0204.
+        // Resource 1 is best for class 1, but class 2 needs it more: class 2 runs 2 jobs a second
+        // on resource 1 and 0.5 on half of resource 2, class 1 runs 2.5 on the other half. 2.5 /
+        // 2.45 = 1.0204.
         let got = allocate(&[2.45, 2.45], &[vec![9.0, 5.0], vec![2.0, 1.0]], &[1.0, 1.0]).unwrap();
         assert!((got.lambda - 1.0204).abs() < 5e-5, "{got:?}");
         let wanted = [[0.0, 0.5], [1.0, 0.5]];
@@ -80,7 +83,8 @@ mod tests {
 
     #[test]
     fn equal_resources_count_as_many() {
-        // Two classes, 3 equal resources of 4 jobs a second each: 12 a second in all, for 1 + 3 arriving: λ = 3.
+        // Two classes, 3 equal resources with 4 jobs a second each: 12 a second in total, for an
+        // arrival rate of 1 + 3, so λ = 3.
         let got = allocate(&[1.0, 3.0], &[vec![4.0], vec![4.0]], &[3.0]).unwrap();
         assert!((got.lambda - 3.0).abs() < 1e-6, "{got:?}");
         assert!((got.delta[0][0] - 0.25).abs() < 1e-6 && (got.delta[1][0] - 0.75).abs() < 1e-6, "{got:?}");
@@ -93,9 +97,9 @@ mod tests {
         assert!((got.lambda - 2.0).abs() < 1e-3, "{got:?}");
     }
 
-    /// For two classes there is a way by hand: nodes go to the first in the order of how much better they suit it,
-    /// until it has what a factor wants; the second has the rest. The greatest factor that leaves it enough, by
-    /// halving.
+    /// A direct solution for two classes: nodes go to class 1, those that suit it best first, until
+    /// it has enough for a given factor, and the others go to class 2. The greatest factor for
+    /// which class 2 has enough is found by bisection.
     fn by_hand(alpha: [f64; 2], mu: &[Vec<f64>]) -> f64 {
         let mut order: Vec<usize> = (0..mu[0].len()).collect();
         order.sort_by(|a, b| (mu[1][*a] / mu[0][*a]).total_cmp(&(mu[1][*b] / mu[0][*b])));

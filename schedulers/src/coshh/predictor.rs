@@ -1,10 +1,14 @@
-//! How long tasks take, learned from those that are done: by program, user and size of input, and by node.
+//! Predicts task durations from tasks that are done: by program, user and size of the input, and by
+//! node.
 //!
-//! A job is predicted by what is known of its own kind; where nothing is, by its program at that size, by its program,
-//! by all. Times are kept as if on a node of speed 1; a node's speed is how much sooner than predicted its tasks end.
-//! Where a kind has been seen on a node often enough, what was seen there counts alone: a node can be good at one
-//! thing and bad at another.
-//! Differs from the paper: no background clustering of history logs; the levels above are its lookup table.
+//! The prediction for a job uses the most specific level with data: its own kind, its program at
+//! the same size, its program, all programs. Durations are stored as if on a node of speed 1. The
+//! speed of a node is the ratio of predicted to actual durations on it. Where a kind has been
+//! measured often enough on a node, only these measurements count, because a node can be fast for
+//! one program and slow for another.
+//!
+//! Differs from the paper: no background clustering of history logs. The levels above replace its
+//! lookup table.
 
 use super::kinds::Node;
 use crate::estimate::Mean;
@@ -15,17 +19,17 @@ use mrcore::{
 };
 use std::collections::BTreeMap;
 
-/// Old samples weigh less and less: a mean never counts for more than this many.
+/// Maximum weight of a mean, in samples, so that old samples fade.
 const SAMPLES_MAX: f64 = 64.0;
-/// Samples of a kind on a node that are enough to go by.
+/// Number of samples of a kind on a node from which on they are used alone.
 const SAMPLES_ENOUGH: f64 = 3.0;
-/// Tables that nobody has used for longest go beyond this many.
+/// Maximum number of tables. Beyond it, the least recently used ones are removed.
 const TABLES_MAX: usize = 4096;
 
-/// What a table of samples is about, from the particular to the general.
+/// The scope of a table of samples, from specific to general.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum About {
-    /// A program, a user, a size.
+    /// A program, a user and a size.
     Kind(String, String, u32),
     /// A program and a size.
     ProgramSize(String, u32),
@@ -37,32 +41,33 @@ pub(super) enum About {
 struct Table {
     /// Seconds of a task on a node of speed 1.
     seconds: PerPhase<Mean>,
-    /// Seconds as seen on each node.
+    /// Measured seconds on each node.
     observed: BTreeMap<TrackerId, PerPhase<Mean>>,
-    /// How far off predictions were, relative to what came.
+    /// The mean relative error of predictions.
     error: Mean,
     used: Time,
 }
 
-/// Which tables tell of a job, the particular first.
+/// The tables that apply to a job, the most specific first.
 pub(super) type Tables = [About; 4];
 
 #[derive(Debug)]
 pub(super) struct Predictor {
     tables: BTreeMap<About, Table>,
-    /// The logarithm of each node's speed.
+    /// The logarithm of the speed of each node.
     speeds: BTreeMap<TrackerId, PerPhase<Mean>>,
     default: PerPhase<f64>,
     error: Mean,
-    /// Seconds for which the longest of the tasks that run now has run, by kind and node.
+    /// Elapsed seconds of the longest running task, by kind and node.
     running: BTreeMap<About, BTreeMap<TrackerId, PerPhase<f64>>>,
-    /// The logarithm of each node's speed at most, by how long tasks run there.
+    /// Upper bound of the logarithm of the speed of each node, from the elapsed times of running
+    /// tasks.
     speed_max: BTreeMap<TrackerId, PerPhase<f64>>,
-    /// What a job would take on a node is falsified by up to this part, by chance from this seed.
+    /// For experiments: the maximum relative error that is added to predictions, and its seed.
     falsified: (f64, u64),
 }
 
-/// The power of two that the bytes of a job's input come to.
+/// The size class of a job: the binary logarithm of its input bytes.
 pub(super) fn size(spec: &JobSpec) -> u32 {
     let bytes: u64 = spec.splits.iter().map(|split| split.end - split.start).sum();
     bytes.max(1).ilog2()
@@ -86,23 +91,23 @@ fn add(mean: &mut Mean, value: f64) {
     mean.add(value);
 }
 
-/// How long an attempt that has succeeded took, if that tells what such a task takes: not of one that is part of a
-/// task, and a reduce counts from when all maps were done.
+/// The duration of a successful attempt, if it is representative: attempts that ran only a part of
+/// their task are excluded, and reduces count from the end of the maps.
 pub(super) fn sample(job: &Job, id: AttemptId) -> Option<f64> {
     let ended = job.task(id.task)?.attempts.get(id.number as usize)?.ended?;
     Some(ended.since(counts_from(job, id)?).as_secs_f64()).filter(|seconds| *seconds > 0.0)
 }
 
-/// How long an attempt that runs has run, counted as in [`sample`].
+/// The elapsed time of a running attempt, counted as in [`sample`].
 pub(super) fn snapshot(job: &Job, id: AttemptId, now: Time) -> Option<f64> {
     Some(now.since(counts_from(job, id)?).as_secs_f64())
 }
 
-/// From when an attempt's time counts, if it tells anything.
+/// The start of the time of an attempt, if it is representative.
 fn counts_from(job: &Job, id: AttemptId) -> Option<Time> {
     let attempt = job.task(id.task)?.attempts.get(id.number as usize)?;
-    let is_whole = id.phase() == Phase::Reduce || (id.task.index as usize) < job.spec.splits.len();
-    if attempt.from.is_some() || attempt.preempt_request.is_some() || !is_whole {
+    let is_original = id.phase() == Phase::Reduce || (id.task.index as usize) < job.spec.splits.len();
+    if attempt.resumed_from.is_some() || attempt.preempt_request.is_some() || !is_original {
         return None;
     }
     match id.phase() {
@@ -111,11 +116,11 @@ fn counts_from(job: &Job, id: AttemptId) -> Option<Time> {
     }
 }
 
-/// What tasks of one phase are predicted by.
+/// The data for predictions of tasks of one phase.
 struct Base<'a> {
     predictor: &'a Predictor,
     phase: Phase,
-    /// On a node of speed 1.
+    /// Seconds on a node of speed 1.
     seconds: f64,
     observed: Option<&'a BTreeMap<TrackerId, PerPhase<Mean>>>,
     running: Option<&'a BTreeMap<TrackerId, PerPhase<f64>>>,
@@ -147,7 +152,7 @@ impl Predictor {
         }
     }
 
-    /// A task took so long on a node.
+    /// Adds a measured duration of a task on a node.
     pub(super) fn observe_time(&mut self, of: &Tables, phase: Phase, on: TrackerId, seconds: f64, now: Time) {
         let known =
             of.iter().any(|about| self.tables.get(about).is_some_and(|it| it.seconds[phase].count > 0.0));
@@ -156,7 +161,7 @@ impl Predictor {
             add(&mut self.error, error);
             add(&mut self.tables.entry(of[0].clone()).or_default().error, error);
         }
-        // Only its own kind tells how fast a node is: others are longer or shorter by themselves.
+        // Only tasks of the same kind show how fast a node is: other tasks have other durations.
         if let Some(own) = self.tables.get(&of[0]).and_then(|own| own.seconds[phase].value()) {
             add(&mut self.speeds.entry(on).or_default()[phase], (own / seconds).ln());
         }
@@ -172,7 +177,7 @@ impl Predictor {
         self.forget();
     }
 
-    /// Drops what was measured on a tracker that is forgotten: its number is not assigned again.
+    /// Drops the measurements of a tracker that is forgotten: its number is not assigned again.
     pub(super) fn forget_tracker(&mut self, tracker: TrackerId) {
         self.speeds.remove(&tracker);
         self.speed_max.remove(&tracker);
@@ -184,13 +189,13 @@ impl Predictor {
         }
     }
 
-    /// What ran is looked at anew.
+    /// Drops the elapsed times of running tasks, before they are collected again.
     pub(super) fn forget_running(&mut self) {
         self.running.clear();
         self.speed_max.clear();
     }
 
-    /// A task of a kind has run for so long on a node, and is not done.
+    /// Adds the elapsed time of a running task of a kind on a node.
     pub(super) fn runs(&mut self, kind: &About, phase: Phase, on: TrackerId, seconds: f64) {
         let usual = self.tables.get(kind).and_then(|own| own.seconds[phase].value());
         if let Some(usual) = usual.filter(|usual| seconds > *usual) {
@@ -209,12 +214,12 @@ impl Predictor {
         }
     }
 
-    /// Seconds of a task on a node.
+    /// Predicted seconds of a task on a node.
     pub(super) fn predict(&self, of: &Tables, phase: Phase, on: TrackerId) -> f64 {
         self.base(of, phase).on(on)
     }
 
-    /// What tasks of a phase are predicted by, wherever they run.
+    /// The data for predictions of tasks of a phase, on any node.
     fn base(&self, of: &Tables, phase: Phase) -> Base<'_> {
         let known = of.iter().find_map(|about| self.tables.get(about)?.seconds[phase].value());
         let seconds = known.unwrap_or(self.default[phase]);
@@ -223,8 +228,8 @@ impl Predictor {
         Base { predictor: self, phase, seconds, observed, running }
     }
 
-    /// Seconds that a job of so many tasks would take on each node alone, with all the node's slots: its phases that
-    /// the node has slots for, one after the other. 0 if there is none.
+    /// Seconds that a job with these tasks would take alone on each node, using all its slots: one
+    /// phase after the other, without phases that the node has no slots for. 0 if there is none.
     pub(super) fn job_seconds(&self, of: &Tables, tasks: PerPhase<f64>, nodes: &[Node]) -> Vec<f64> {
         let bases = Phase::BOTH.map(|phase| self.base(of, phase));
         let on_node = |(node, slots): &Node| {
@@ -236,7 +241,8 @@ impl Predictor {
         nodes.iter().map(on_node).collect()
     }
 
-    /// What the prediction of a kind on a node is multiplied by: 1 unless errors are asked for, and always the same.
+    /// The factor that adds an error to the prediction of a kind on a node: 1 unless errors are
+    /// configured. It is always the same for the same kind and node.
     fn falsify(&self, about: &About, on: TrackerId) -> f64 {
         let (error, seed) = self.falsified;
         if error == 0.0 {
@@ -245,20 +251,19 @@ impl Predictor {
         let text = format!("{about:?} {on} {seed}");
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
-        // The lowest bits of this hash are the worst mixed.
+        // The lowest bits of this hash are not mixed well.
         let unit = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 / (1_u64 << 53) as f64;
         1.0 + error * (2.0 * unit - 1.0)
     }
 
-    /// How fast a node is; 1 as long as nothing is known.
+    /// The speed of a node; 1 if nothing has been measured.
     fn speed(&self, on: TrackerId, phase: Phase) -> f64 {
         let known = self.speeds.get(&on).and_then(|speeds| speeds[phase].value()).unwrap_or(0.0);
         let speed_max = self.speed_max.get(&on).map_or(0.0, |speed_max| speed_max[phase]);
         if speed_max < 0.0 { known.min(speed_max).exp() } else { known.exp() }
     }
 
-    /// How far off predictions of such tasks have been on average, relative to what came; of all tasks if there is
-    /// nothing of these.
+    /// The mean relative error of predictions for such tasks, or for all tasks if there are none.
     pub(super) fn error(&self, of: &Tables) -> Option<f64> {
         self.tables.get(&of[0]).and_then(|own| own.error.value()).or(self.error.value())
     }
@@ -304,9 +309,9 @@ mod tests {
         close(all.predict(&of("sort", "ann", 30), MAP, FAST), 30.0);
         all.observe_time(&of("sort", "ann", 30), MAP, FAST, 10.0, Time(0));
         close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
-        // Another user, another size, another program.
+        // Another user.
         close(all.predict(&of("sort", "bob", 30), MAP, FAST), 10.0);
-        // At another size it takes 40 s; at a third, the mean over its program.
+        // With another size it takes 40 s. With a third size, the mean of the program is used.
         all.observe_time(&of("sort", "ann", 20), MAP, FAST, 40.0, Time(0));
         close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
         close(all.predict(&of("sort", "bob", 20), MAP, FAST), 40.0);
@@ -319,12 +324,13 @@ mod tests {
         let mut all = predictor();
         let sort = of("sort", "ann", 30);
         all.observe_time(&sort, MAP, FAST, 10.0, Time(0));
-        // Predicted 10 s, took 20 s: half as fast, and half of 20 off.
+        // Predicted 10 s, took 20 s: half the speed, and an error of half of 20 s.
         all.observe_time(&sort, MAP, SLOW, 20.0, Time(0));
         close(all.speed(SLOW, MAP), 0.5);
         close(all.speed(FAST, MAP), 1.0);
         close(all.error(&sort).unwrap(), 0.5);
-        // As if on a node of speed 1 both took 10 s; a program never seen on the slow node is twice as long there.
+        // On a node of speed 1 both take 10 s. A program that was never measured on the slow node
+        // takes twice as long there.
         close(all.predict(&sort, MAP, SLOW), 20.0);
         all.observe_time(&of("grep", "ann", 30), Phase::Reduce, FAST, 8.0, Time(0));
         close(all.predict(&of("grep", "bob", 3), Phase::Reduce, FAST), 8.0);
@@ -353,7 +359,8 @@ mod tests {
         all.observe_time(&grep, MAP, FAST, 50.0, Time(0));
         all.runs(&sort[0], MAP, SLOW, 4.0);
         close(all.predict(&sort, MAP, SLOW), 10.0);
-        // 1000 s instead of 10: at least that long, and others take a hundred times as long there as well.
+        // 1000 s instead of 10 s: it takes at least that long, and other programs also take a
+        // hundred times longer there.
         all.runs(&sort[0], MAP, SLOW, 1000.0);
         close(all.predict(&sort, MAP, SLOW), 1000.0);
         close(all.predict(&grep, MAP, SLOW), 5000.0);
@@ -364,7 +371,8 @@ mod tests {
 
     #[test]
     fn a_jobs_time_on_a_node_counts_the_nodes_slots() {
-        // 12 maps of 30 s on 4 slots, 2 reduces of 60 s on 1: 90 s + 120 s. A node without reduce slots: 90 s.
+        // 12 maps of 30 s on 4 slots and 2 reduces of 60 s on 1 slot: 90 s + 120 s. Without reduce
+        // slots: 90 s.
         let (all, grep) = (predictor(), of("grep", "ann", 1));
         let tasks = PerPhase { map: 12.0, reduce: 2.0 };
         let on = |map, reduce| all.job_seconds(&grep, tasks, &[(FAST, PerPhase { map, reduce })])[0];

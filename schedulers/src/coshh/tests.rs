@@ -1,4 +1,4 @@
-//! What the policy knows of a tracker goes with it.
+//! A forgotten tracker leaves no data in the policy.
 
 use super::*;
 use crate::Params;
@@ -11,12 +11,12 @@ use mrcore::{
 use std::sync::Arc;
 
 const STAYS: TrackerId = TrackerId(0);
-/// A number that nothing else in the policy's state has.
+/// A number that does not occur elsewhere in the state of the policy.
 const GOES: TrackerId = TrackerId(4711);
-/// Three of these after its last job, a kind does not count any more.
+/// A kind no longer counts three windows after its last job.
 const WINDOW: Span = Span::secs(100);
 
-/// The policy, and the cluster that it is told of.
+/// The policy and the cluster that it observes.
 struct World {
     policy: Coshh,
     cluster: Cluster,
@@ -25,7 +25,7 @@ struct World {
 }
 
 impl World {
-    /// Two trackers. Bob has run a job that takes twice as long on the second one.
+    /// Two trackers. A job of bob has run and took twice as long on the second one.
     fn new() -> Self {
         let params =
             [("coshh.arrival_window", format!("{}s", WINDOW.as_secs_f64())), ("coshh.slowest", "9".into())];
@@ -73,7 +73,7 @@ impl World {
         });
     }
 
-    /// A job of bob's with eight maps.
+    /// Submits a job of bob with eight maps.
     fn submit(&mut self) -> JobId {
         let split = |_| Split {
             source: "/in".into(),
@@ -104,11 +104,17 @@ impl World {
     }
 
     fn launch(&mut self, job: JobId, index: u32, tracker: TrackerId) {
-        let (speculative, from, why) = (false, None, Why::default());
-        self.happens(Fact::AttemptLaunched { attempt: attempt(job, index), tracker, speculative, from, why });
+        let (speculative, resumed_from, why) = (false, None, Why::default());
+        self.happens(Fact::AttemptLaunched {
+            attempt: attempt(job, index),
+            tracker,
+            speculative,
+            resumed_from,
+            why,
+        });
     }
 
-    /// As the JobTracker does after every event. Whether there was something to compute.
+    /// Runs a computation, as the JobTracker does after every event. Returns whether there was one.
     fn compute(&mut self) -> bool {
         let problem = self.policy.next_problem();
         if let Some(problem) = &problem {
@@ -125,7 +131,7 @@ impl World {
         self.happens(Fact::TrackerForgotten { tracker: GOES, name: GOES.to_string(), why: String::new() });
     }
 
-    /// Whether anything that the policy keeps is about the tracker that goes.
+    /// Whether the state of the policy contains the tracker that is removed.
     fn knows(&self) -> bool {
         format!("{:?}", self.policy).contains(&format!("{GOES:?}"))
     }
@@ -149,7 +155,7 @@ fn forgotten_tracker_leaves_nothing_behind_while_jobs_run() {
     assert!(world.knows(), "it may come back: what was measured on it is kept");
     world.forget();
     assert!(!world.knows(), "{:#?}", world.policy);
-    // What was learned elsewhere is still there, and the job is put where there is a node.
+    // Measurements of other trackers are still there, and the job is placed on the remaining node.
     assert_eq!(world.policy.placement("/in"), [STAYS]);
     let kind = world.policy.users.kind_of(job).unwrap();
     let tables = world.policy.kinds.get(kind).unwrap().tables.clone();

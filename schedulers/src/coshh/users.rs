@@ -1,4 +1,4 @@
-//! Users, what they hold and are owed, and their waiting jobs by kind: kept right fact by fact.
+//! Users, their slots and minimum shares, and their pending jobs by kind, updated with every fact.
 
 use crate::{
     params::Section,
@@ -14,10 +14,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// A job's place among its user's.
+/// The position of a job among those of its user.
 type JobRank = (Reverse<Priority>, JobId);
 
-/// Jobs in line, by kind.
+/// Pending jobs in order, by kind.
 type Lines = BTreeMap<usize, BTreeSet<JobRank>>;
 
 /// A user.
@@ -26,9 +26,9 @@ pub(super) struct User {
     pub(super) weight: f64,
     pub(super) min: PerPhase<u32>,
     pub(super) held: PerPhase<u32>,
-    /// Jobs with tasks that wait and may start, by kind; the most urgent, then the oldest first.
+    /// Jobs with pending tasks that may start, by kind, ordered by priority and then by age.
     waiting: PerPhase<Lines>,
-    /// Those of them that are not bound to what is suggested for their kind.
+    /// Those among them that may also run on nodes that are not suggested for their kind.
     unbound: PerPhase<Lines>,
     jobs: BTreeSet<JobId>,
 }
@@ -53,29 +53,32 @@ pub(super) struct Users {
     numbers: BTreeMap<String, usize>,
     all: Vec<User>,
     members: BTreeMap<JobId, Member>,
-    /// Users with waiting jobs, the one that holds least for its weight first.
+    /// Users with pending jobs, ordered by slots relative to weight.
     order: PerPhase<RankedQueue<usize, Real>>,
-    /// Users that are owed a minimum.
-    promised: Vec<usize>,
+    /// Users with a minimum share.
+    with_min_share: Vec<usize>,
 }
 
 impl Users {
     pub(super) fn new(section: &mut Section<'_>) -> Self {
-        // `users.default` is what a user gets that nothing is said of.
+        // `users.default` applies to users that are not configured.
         let mut names = section.names("users");
         names.insert("default".into());
         let read = |name: String| {
             let key = |field: &str| format!("users.{name}.{field}");
             let settings = Settings {
-                weight: section.number(
-                    &key("weight"),
-                    1.0,
-                    0.001..=1000.0,
-                    "its part relative to other users",
-                ),
+                weight: section.number(&key("weight"), 1.0, 0.001..=1000.0, "weight relative to other users"),
                 min: PerPhase {
-                    map: section.count(&key("min_maps"), 0, "map slots that it is owed before any gets more"),
-                    reduce: section.count(&key("min_reduces"), 0, "and reduce slots"),
+                    map: section.count(
+                        &key("min_maps"),
+                        0,
+                        "minimum share of map slots, which is served first",
+                    ),
+                    reduce: section.count(
+                        &key("min_reduces"),
+                        0,
+                        "minimum share of reduce slots, which is served first",
+                    ),
                 },
             };
             (name, settings)
@@ -86,7 +89,7 @@ impl Users {
             all: Vec::new(),
             members: BTreeMap::new(),
             order: PerPhase::default(),
-            promised: Vec::new(),
+            with_min_share: Vec::new(),
         }
     }
 
@@ -107,7 +110,7 @@ impl Users {
             jobs: BTreeSet::new(),
         });
         if min != PerPhase::default() {
-            self.promised.push(number);
+            self.with_min_share.push(number);
         }
         number
     }
@@ -130,7 +133,7 @@ impl Users {
         self.members.insert(job.id, Member { user, kind, place, held: PerPhase::default() });
     }
 
-    /// A job has ended; says whether it had been running.
+    /// A job has ended; returns whether it was running.
     pub(super) fn leave(&mut self, job: JobId) -> bool {
         self.members.get(&job).is_some_and(|member| self.all[member.user].jobs.remove(&job))
     }
@@ -139,7 +142,7 @@ impl Users {
         self.members.remove(&job);
     }
 
-    /// Sets all that is kept of a job to what the cluster shows.
+    /// Updates the data of a job from the cluster.
     pub(super) fn refresh(&mut self, id: JobId, cluster: &Cluster) {
         let Some(member) = self.members.get(&id).copied() else { return };
         let job = cluster.job(id);
@@ -153,7 +156,7 @@ impl Users {
         }
     }
 
-    /// A slot that this round gives a job counts at once; `refresh` takes that back.
+    /// Counts a slot that this round gives to a job. `refresh` reverts this.
     pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
         let Some(member) = self.members.get(&job).copied() else { return };
         self.set_held(job, phase, member.held[phase] + 1);
@@ -173,7 +176,8 @@ impl Users {
         self.order[phase].set(number, (!user.waiting[phase].is_empty()).then_some(share));
     }
 
-    /// Stage 1: users below their minimum with waiting jobs, by how far below times weight, the greatest first.
+    /// Stage 1: users below their minimum share with pending jobs, ordered by missing slots times
+    /// weight, the greatest first.
     pub(super) fn below_minimum(&self, phase: Phase) -> Vec<usize> {
         let lacks = |number: usize| {
             let user = &self.all[number];
@@ -182,24 +186,24 @@ impl Users {
                 .then(|| Reverse(Real(f64::from(deficit) * user.weight)))
         };
         let mut below_minimum: Vec<(Reverse<Real>, usize)> =
-            self.promised.iter().filter_map(|number| Some((lacks(*number)?, *number))).collect();
+            self.with_min_share.iter().filter_map(|number| Some((lacks(*number)?, *number))).collect();
         below_minimum.sort_unstable();
         below_minimum.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Stage 2: users with waiting jobs, the one that holds least for its weight first.
+    /// Stage 2: users with pending jobs, ordered by slots relative to weight.
     pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = usize> + '_ {
         self.order[phase].iter()
     }
 
-    /// How many users come before this one.
+    /// Number of users that come before the user of a job.
     pub(super) fn ahead_of(&self, job: JobId, phase: Phase) -> usize {
         let user = self.members.get(&job).map_or(0, |member| member.user);
         self.order[phase].ahead_of(user).count()
     }
 }
 
-/// Puts a job into the line of its kind, or takes it out.
+/// Adds a job to the queue of its kind, or removes it.
 fn put(lines: &mut Lines, Member { kind, place, .. }: Member, is_in: bool) {
     if is_in {
         lines.entry(kind).or_default().insert(place);
@@ -211,15 +215,16 @@ fn put(lines: &mut Lines, Member { kind, place, .. }: Member, is_in: bool) {
     }
 }
 
-/// Whether a job may have tasks that cannot run where its class is suggested: because they failed there, or
-/// their state lies elsewhere. These are not bound to the suggestion; they could wait forever.
+/// Whether a job may have tasks that cannot run where its class is suggested, because they failed
+/// there or because their checkpoint is elsewhere. They may run on any node, else they could wait
+/// forever.
 fn has_failed_attempts(job: &Job) -> bool {
     !job.failures.is_empty() || !job.blacklist.is_empty() || job.preemption.pauses > 0
 }
 
 impl User {
-    /// Its waiting jobs: the first of each kind that `take` makes something of, and of these the first. Of kinds that are not
-    /// suggested only those are looked at that are not bound to that.
+    /// The first pending job, in order, for which `take` returns a value. Jobs of kinds that are
+    /// not suggested are tried only if they are unbound.
     pub(super) fn first<T>(
         &self,
         phase: Phase,
@@ -234,7 +239,7 @@ impl User {
         firsts.min_by_key(|(place, _)| *place).map(|(_, taken)| taken)
     }
 
-    /// Slots that its running jobs hold and have not been told to give back.
+    /// Slots that its running jobs hold, without those being preempted.
     pub(super) fn retained(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
         let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
         jobs.map(|job| plan.retained_slots(job, phase)).sum()

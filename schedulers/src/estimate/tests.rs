@@ -1,4 +1,5 @@
-//! What reduces take, worked out by hand: one map of 300 s, a reduce that was launched after 15 s.
+//! Durations of reduces, computed by hand: one map of 300 s, and a reduce that was launched after
+//! 15 s.
 
 use super::*;
 use mrcore::{
@@ -28,7 +29,7 @@ fn reduce(index: u32, number: u32) -> AttemptId {
 }
 
 impl TestJob {
-    /// A map that runs from 0 to 300 s, and the first reduce beside it from 15 s on.
+    /// A map that runs from 0 to 300 s, and a reduce that runs since 15 s.
     fn begin() -> Self {
         let scheduler = crate::make("fifo", &crate::Params::new()).expect("there is one");
         let mut job = Self(JobTracker::new(Config::default(), scheduler));
@@ -74,12 +75,12 @@ impl TestJob {
     }
 
     fn fact(&mut self, seconds: u64, fact: Fact) {
-        self.0.replay(&Entry { at: at(seconds), fact }).expect("it fits");
+        self.0.replay(&Entry { at: at(seconds), fact }).expect("the facts are consistent");
     }
 
-    fn launch(&mut self, seconds: u64, attempt: AttemptId, from: Option<AttemptId>) {
+    fn launch(&mut self, seconds: u64, attempt: AttemptId, resumed_from: Option<AttemptId>) {
         let (tracker, why) = (TrackerId(1), Why::default());
-        self.fact(seconds, Fact::AttemptLaunched { attempt, tracker, speculative: false, from, why });
+        self.fact(seconds, Fact::AttemptLaunched { attempt, tracker, speculative: false, resumed_from, why });
     }
 
     fn done(&mut self, seconds: u64, attempt: AttemptId) {
@@ -95,7 +96,7 @@ impl TestJob {
         self.fact(seconds, Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
     }
 
-    /// The tracker says how far an attempt is, and that the others are where they were.
+    /// The tracker reports the progress of one attempt. The others have not changed.
     fn progress(&mut self, seconds: u64, attempt: AttemptId, done: f32) {
         let cluster = self.0.cluster();
         let tracker = cluster.tracker(TrackerId(1)).expect("it has joined");
@@ -130,7 +131,7 @@ fn a_reduce_that_is_done_counts_from_the_end_of_the_maps() {
     job.expect_seconds(300, None);
     job.done(320, reduce(0, 0));
     job.expect_seconds(320, Some(20.0));
-    // One that began later counts from then: 20 and 40.
+    // A reduce that started later counts from its launch: 20 s and 40 s.
     job.launch(330, reduce(1, 0), None);
     job.done(370, reduce(1, 0));
     job.expect_seconds(400, Some(30.0));
@@ -143,7 +144,7 @@ fn a_reduce_that_was_paused_counts_every_time_it_ran() {
     job.pause(310, reduce(0, 0));
     job.launch(350, reduce(0, 1), Some(reduce(0, 0)));
     job.done(365, reduce(0, 1));
-    // 300 to 310, 350 to 365.
+    // From 300 s to 310 s and from 350 s to 365 s.
     job.expect_seconds(365, Some(25.0));
 }
 
@@ -153,12 +154,14 @@ fn a_reduce_that_runs_promises_by_what_it_did_since_the_maps() {
     job.progress(290, reduce(0, 0), 0.3);
     job.expect_seconds(290, None);
     job.done(300, map());
-    // A twentieth of the rest tells nothing; half of it after 30 s does.
+    // After a twentieth of the remaining work there is no estimate; after half of it in 30 s there
+    // is one.
     job.progress(305, reduce(0, 0), 0.366);
     job.expect_seconds(305, None);
     job.progress(330, reduce(0, 0), 2.0 / 3.0);
     job.expect_seconds(330, Some(60.0));
-    // One that began afterwards does all of its progress in its own time: half in 20 s. The mean of 60 * 4/3 and 40.
+    // For a reduce that was launched later, all progress counts: half in 20 s. The mean of 60 * 4/3
+    // and 40.
     job.launch(320, reduce(1, 0), None);
     job.progress(340, reduce(1, 0), 0.5);
     job.expect_seconds(340, Some(f64::midpoint(80.0, 40.0)));

@@ -1,4 +1,5 @@
-//! Pools, what they hold, and whose turn it is: kept right fact by fact, so that deciding scans nothing.
+//! Pools, their slots, and the order in which they get slots, updated with every fact, so that a
+//! decision needs no scan.
 
 use crate::{
     estimate::demand,
@@ -13,7 +14,8 @@ use mrcore::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Those below their minimum first, by how far; then by what they hold for their weight.
+/// Pools below their minimum share first, by the part of it that they hold; then by slots relative
+/// to weight.
 type OrderKey = (bool, Real);
 
 #[derive(Debug)]
@@ -23,13 +25,13 @@ pub(super) struct Pool {
     pub(super) min: PerPhase<u32>,
     pub(super) max_jobs: Option<u32>,
     pub(super) fifo: bool,
-    /// Slots of its jobs, also of those that are over and still stop.
+    /// Slots of its jobs, including finished jobs whose attempts have not ended.
     pub(super) held: PerPhase<u32>,
-    /// Its fair share, as last divided.
+    /// Its fair share, as last computed.
     pub(super) share: PerPhase<f64>,
-    /// Its jobs that can use a slot, in turn.
+    /// Its jobs that can use a slot, in order.
     order: PerPhase<RankedQueue<JobId, Real>>,
-    /// Its running jobs, oldest first; only the first `max_jobs` get anything.
+    /// Its running jobs, oldest first. Only the first `max_jobs` get slots.
     jobs: BTreeSet<JobId>,
 }
 
@@ -63,17 +65,17 @@ impl Settings {
     fn read(section: &mut Section<'_>, name: &str) -> Self {
         let key = |field: &str| format!("pools.{name}.{field}");
         Self {
-            weight: section.number(&key("weight"), 1.0, 0.001..=1000.0, "its part relative to other pools"),
+            weight: section.number(&key("weight"), 1.0, 0.001..=1000.0, "weight relative to other pools"),
             min: PerPhase {
-                map: section.count(
-                    &key("min_maps"),
+                map: section.count(&key("min_maps"), 0, "minimum share of map slots, which is served first"),
+                reduce: section.count(
+                    &key("min_reduces"),
                     0,
-                    "map slots that it is owed before any pool gets more",
+                    "minimum share of reduce slots, which is served first",
                 ),
-                reduce: section.count(&key("min_reduces"), 0, "and reduce slots"),
             },
-            max_jobs: section.limit(&key("max_jobs"), "jobs of it that run at a time"),
-            fifo: section.choice(&key("order"), &[("fair", false), ("fifo", true)], "among its jobs"),
+            max_jobs: section.limit(&key("max_jobs"), "maximum number of jobs that run at the same time"),
+            fifo: section.choice(&key("order"), &[("fair", false), ("fifo", true)], "order of its jobs"),
         }
     }
 }
@@ -81,8 +83,8 @@ impl Settings {
 impl Pools {
     pub(super) fn new(section: &mut Section<'_>) -> Self {
         let words = [("user", false), ("queue", true)];
-        let by_queue = section.choice("pool_by", &words, "what a job's pool is named by");
-        // `pools.default` is what a pool gets that nothing is said of.
+        let by_queue = section.choice("pool_by", &words, "what determines the pool of a job");
+        // `pools.default` applies to pools that are not configured.
         let mut names = section.names("pools");
         names.insert("default".into());
         let settings = names.into_iter().map(|name| {
@@ -104,7 +106,7 @@ impl Pools {
         self.members.get(&job).map(|member| &self.all[member.pool])
     }
 
-    /// A job's pool, as `iter` counts them.
+    /// The number of the pool of a job, in the order of `iter`.
     pub(super) fn number(&self, job: JobId) -> Option<usize> {
         self.members.get(&job).map(|member| member.pool)
     }
@@ -125,7 +127,7 @@ impl Pools {
         })
     }
 
-    /// How many jobs would get a slot before this one.
+    /// Number of jobs that would get a slot before this one.
     pub(super) fn ahead_of(&self, job: JobId, phase: Phase) -> usize {
         self.in_order(phase).take_while(|(_, other)| *other != job).count()
     }
@@ -177,7 +179,7 @@ impl Pools {
         self.members.insert(job, Member { pool, weight: weight(spec.priority), ..Member::default() });
     }
 
-    /// A job's place among those that run is free for the next.
+    /// A job has ended, so another job of its pool may run.
     fn leave(&mut self, job: JobId, cluster: &Cluster) {
         let Some(member) = self.members.get(&job) else { return };
         let pool = &mut self.all[member.pool];
@@ -188,7 +190,7 @@ impl Pools {
         }
     }
 
-    /// Sets all that is kept of a job to what the cluster shows.
+    /// Updates the data of a job from the cluster.
     pub(super) fn refresh(&mut self, job: JobId, cluster: &Cluster) {
         let Some(member) = self.members.get(&job) else { return };
         let (pool, weight) = (member.pool, member.weight);
@@ -202,7 +204,7 @@ impl Pools {
         }
     }
 
-    /// A slot that this round gives a job counts at once; `refresh` takes that back.
+    /// Counts a slot that this round gives to a job. `refresh` reverts this.
     pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
         let Some(member) = self.members.get(&job).copied() else { return };
         let held = member.held[phase] + 1;
@@ -219,7 +221,8 @@ impl Pools {
 
     fn update_order(&mut self, job: JobId, number: usize, phase: Phase, waits: Option<(u32, f64)>) {
         let pool = &mut self.all[number];
-        // First in, first out among those of the same priority, which the weight stands for.
+        // By priority, which the weight stands for. Jobs with equal keys are ordered by ID, that is
+        // by age.
         let in_order =
             |(held, weight): (u32, f64)| Real(if pool.fifo { -weight } else { f64::from(held) / weight });
         pool.order[phase].set(job, waits.map(in_order));
@@ -232,7 +235,7 @@ impl Pools {
         self.order[phase].set(number, (!pool.order[phase].is_empty()).then_some(order));
     }
 
-    /// Divides all slots anew among pools, and each pool's among its jobs.
+    /// Divides all slots among the pools, and the slots of each pool among its jobs.
     pub(super) fn divide(&mut self, cluster: &Cluster) {
         for phase in Phase::BOTH {
             let jobs: Vec<Vec<(JobId, Claim)>> = self
@@ -272,13 +275,13 @@ impl Pools {
 }
 
 impl Pool {
-    /// Whether a job waits for others of its pool to end.
+    /// Whether a job waits because its pool runs its maximum number of jobs.
     pub(super) fn is_waiting_for_pool(&self, job: JobId) -> bool {
         let most = self.max_jobs.map_or(usize::MAX, |most| most as usize);
         self.jobs.len() > most && !self.jobs.iter().take(most).any(|first| *first == job)
     }
 
-    /// Slots that its running jobs hold and have not been told to give back.
+    /// Slots that its running jobs hold, without those being preempted.
     pub(super) fn retained(&self, phase: Phase, plan: &Plan<'_>) -> f64 {
         let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
         jobs.map(|job| f64::from(plan.retained_slots(job, phase))).sum()
@@ -290,7 +293,7 @@ impl Pool {
     }
 }
 
-/// As in Hadoop: twice as much for each step.
+/// As in Hadoop: each level doubles the weight.
 fn weight(priority: Priority) -> f64 {
     match priority {
         Priority::VeryLow => 0.25,

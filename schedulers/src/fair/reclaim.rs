@@ -1,4 +1,4 @@
-//! Slots back for pools that have been below their shares for too long.
+//! Preemption for pools that have been below their shares for too long.
 
 use super::pools::{Pool, Pools};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use mrcore::{Phase, Plan, Span, Time, Why, ids::JobId, plan::PreemptMode};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a pool bears it, and since when it does.
+/// Timeouts of pools below their shares, and since when each pool is below.
 #[derive(Debug)]
 pub(super) struct Reclaim {
     preempt_mode: PreemptMode,
@@ -16,15 +16,15 @@ pub(super) struct Reclaim {
     fair_share_timeout: Option<Span>,
     below_min: Overdue<(usize, Phase)>,
     below_half: Overdue<(usize, Phase)>,
-    /// Pools for which map slots are being taken back.
+    /// Pools for which map slots are being preempted.
     below_minimum: BTreeSet<usize>,
 }
 
 impl Reclaim {
     pub(super) fn new(section: &mut Section<'_>) -> Self {
-        let about = "how long a pool bears to be below its minimum before it gets slots back";
+        let about = "how long a pool may be below its minimum share before it gets slots from others";
         let min_share_timeout = section.span_or_never("min_share_timeout", Some(Span::secs(15)), about);
-        let about = "how long a pool bears to be below half its fair share";
+        let about = "how long a pool may be below half its fair share before it gets slots from others";
         let fair_share_timeout = section.span_or_never("fair_share_timeout", Some(Span::secs(30)), about);
         let (below_min, below_half) = (Overdue::default(), Overdue::default());
         Self {
@@ -47,14 +47,16 @@ impl Reclaim {
         self.preempt_mode
     }
 
-    /// Whether map slots are being taken back for a pool. It must then take what it gets, however far from its input: else
-    /// the slot would go back to those it was taken from, and the next one too.
+    /// Whether map slots are being preempted for a pool. Its jobs then do not wait for locality.
+    /// Otherwise the slot would go back to the pool that it was taken from, and would be preempted
+    /// again.
     pub(super) fn is_reclaiming(&self, pool: Option<usize>) -> bool {
         pool.is_some_and(|pool| self.below_minimum.contains(&pool))
     }
 
-    /// How long a pool that is below its share has yet to bear it; none if it is not, or bears it forever.
-    pub(super) fn back_in(&self, pool: usize, phase: Phase, now: Time) -> Option<Span> {
+    /// How long it takes until a pool below its share preempts others; `None` if it is not below
+    /// its share or the timeout is `never`.
+    pub(super) fn preempts_in(&self, pool: usize, phase: Phase, now: Time) -> Option<Span> {
         let left = |below: &Overdue<(usize, Phase)>, limit: Option<Span>| {
             Some(Span(limit?.0.saturating_sub(now.since(below.since(&(pool, phase))?).0)))
         };
@@ -63,7 +65,7 @@ impl Reclaim {
         both.into_iter().flatten().min()
     }
 
-    /// Takes from pools above their shares, the youngest attempts first, and no more than is lacking.
+    /// Preempts attempts of pools above their shares, the youngest first, for the missing slots.
     pub(super) fn run(&mut self, phases: &[Phase], pools: &Pools, plan: &mut Plan<'_>) {
         for phase in phases.iter().copied() {
             let mut claims = Vec::new();
@@ -96,7 +98,8 @@ impl Reclaim {
         }
     }
 
-    /// Slots that a pool has lacked for too long. A share is never more than the pool can use.
+    /// Number of slots that a pool has missed for too long. A share is never more than the pool can
+    /// use.
     fn deficit(&mut self, number: usize, pool: &Pool, phase: Phase, now: Time) -> u32 {
         let (held, share) = (f64::from(pool.held[phase]), pool.share[phase]);
         let (min, key) = (f64::from(pool.min[phase]).min(share), (number, phase));

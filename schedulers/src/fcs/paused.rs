@@ -1,4 +1,4 @@
-//! Paused reduces, and how many offers each has let pass for the sake of its own node.
+//! Paused reduces, and how many offers of other nodes each has skipped.
 
 use mrcore::{
     Cluster, Fact, Phase,
@@ -6,10 +6,11 @@ use mrcore::{
 };
 use std::collections::BTreeMap;
 
-/// A job's paused reduces that wait, the one that was paused first first.
+/// The paused reduces of a job that are pending, in the order in which they were paused.
 ///
-/// The paper counts up every paused reduce of a job that an offer passes by. Here the job counts, and each reduce
-/// remembers where the count stood when it was paused: the same numbers, at one addition an offer.
+/// The paper increments a counter of every paused reduce of a job with each skipped offer. Here the
+/// job has one counter, and each reduce stores the value at the time of its pause. The numbers are
+/// the same, with one addition per offer.
 #[derive(Debug, Default)]
 struct PausedQueue {
     skipped: u64,
@@ -35,7 +36,7 @@ impl Paused {
             | Fact::AttemptKilled { attempt, .. }
             | Fact::CheckpointLost { attempt, .. } => self.update(attempt.task, cluster),
             Fact::TaskReleased { task } => self.update(*task, cluster),
-            // Counts are of a time that is over.
+            // After a restart, counting starts again.
             Fact::JobTrackerStarted { .. } => {
                 for queue in self.jobs.values_mut() {
                     queue.waiting.iter_mut().for_each(|(_, at)| *at = queue.skipped);
@@ -45,7 +46,7 @@ impl Paused {
         }
     }
 
-    /// Sets what is kept of a task to what the cluster shows.
+    /// Updates the data of a task from the cluster.
     fn update(&mut self, id: TaskId, cluster: &Cluster) {
         if id.phase != Phase::Reduce {
             return;
@@ -73,12 +74,12 @@ impl Paused {
         self.jobs.get(&job).map_or(0, |queue| queue.waiting.len())
     }
 
-    /// A job's paused reduces, oldest first.
+    /// The paused reduces of a job, oldest first.
     pub(super) fn of(&self, job: JobId) -> impl Iterator<Item = u32> + '_ {
         self.jobs.get(&job).into_iter().flat_map(|queue| &queue.waiting).map(|(index, _)| *index)
     }
 
-    /// Those that have let more than so many offers pass (with 0: all).
+    /// Those that have skipped more than this number of offers; with 0, all.
     pub(super) fn skipped_more_than(&self, job: JobId, max: u64) -> impl Iterator<Item = u32> + '_ {
         let queue = self.jobs.get(&job);
         let skipped = queue.map_or(0, |queue| queue.skipped);
@@ -86,14 +87,14 @@ impl Paused {
         waiting.take_while(move |(_, at)| max == 0 || skipped - at > max).map(|(index, _)| *index)
     }
 
-    /// An offer has passed a job's paused reduces by.
+    /// Counts an offer that the paused reduces of a job have skipped.
     pub(super) fn skip(&mut self, job: JobId) {
         if let Some(queue) = self.jobs.get_mut(&job) {
             queue.skipped += 1;
         }
     }
 
-    /// How many offers the oldest has let pass.
+    /// Number of offers that the oldest paused reduce has skipped.
     pub(super) fn skipped(&self, job: JobId) -> Option<u64> {
         let queue = self.jobs.get(&job)?;
         queue.waiting.first().map(|(_, at)| queue.skipped - at)

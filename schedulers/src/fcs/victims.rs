@@ -1,4 +1,4 @@
-//! Algorithm 1: which reduces give their slots to jobs with less left.
+//! Algorithm 1: which reduces are paused for jobs with less remaining work.
 
 use super::{Fcs, work};
 use mrcore::{
@@ -9,14 +9,14 @@ use mrcore::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A reduce that may be preempted.
+/// A reduce that may be paused.
 struct Victim {
     left: work::RemainingWork,
     attempt: AttemptId,
     tracker: TrackerId,
 }
 
-/// Why a reduce is not preempted.
+/// Why a reduce is not paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Guard {
     New,
@@ -25,8 +25,8 @@ enum Guard {
 }
 
 impl Fcs {
-    /// For every job that is short of reduce slots, the one with least left first, takes slots from jobs with more
-    /// left, the one with most left first.
+    /// Pauses reduces for every job with pending reduces, the one with the least remaining work
+    /// first. Victims are reduces of jobs with more remaining work, the one with the most first.
     pub(super) fn preempt(&self, plan: &mut Plan<'_>) {
         let cluster = plan.cluster();
         let idle: u32 = plan.free_trackers(Phase::Reduce).map(|on| plan.free(on, Phase::Reduce)).sum();
@@ -45,8 +45,8 @@ impl Fcs {
         }
     }
 
-    /// Slots for one job, as far as what is free or being given back is not enough. A paused reduce wants the slot
-    /// where its state lies, and any other wants any.
+    /// Pauses reduces for one job, if free slots and slots that are being released are not enough.
+    /// A paused reduce needs a slot on the tracker of its checkpoint, a new one can use any slot.
     fn preempt_for(&self, id: JobId, available: &mut usize, victims: &mut Vec<Victim>, plan: &mut Plan<'_>) {
         let (Some(job), Some(known)) = (plan.cluster().job(id), self.jobs.get(&id)) else { return };
         let demand = plan.waiting(job, Phase::Reduce);
@@ -56,18 +56,18 @@ impl Fcs {
             |index: u32| job.tasks.reduce[index as usize].checkpoint.map(|checkpoint| checkpoint.tracker);
         let homes: Vec<TrackerId> = self.paused.of(id).filter_map(home).collect();
         let fresh = demand.saturating_sub(homes.len());
-        // What is spared goes to those that can run anywhere; then the paused ones do without.
+        // Spared slots go to new reduces first, then to paused ones.
         let wants = homes.into_iter().map(Some).chain((spared.min(fresh)..fresh).map(|_| None));
         let wants: Vec<Option<TrackerId>> = wants.take(demand - spared).collect();
         let tolerance = self.settings.tolerance;
-        // Both are asked once: nothing that this round takes back changes the answer.
+        // Cached: preemptions of this round do not change them.
         let mut usable: BTreeMap<TrackerId, bool> = BTreeMap::new();
-        let mut in_vain: BTreeSet<Option<TrackerId>> = BTreeSet::new();
+        let mut impossible: BTreeSet<Option<TrackerId>> = BTreeSet::new();
         for wanted in wants {
-            if in_vain.contains(&wanted) {
+            if impossible.contains(&wanted) {
                 continue;
             }
-            // Those with most left come first.
+            // Victims are ordered by the remaining work of their jobs, the most first.
             let more = |victim: &Victim| known.left.is_less_than(victim.left, tolerance);
             let outranked = victims.iter().enumerate().filter(|(_, victim)| more(victim));
             let mut near = outranked.filter(|(_, victim)| wanted.is_none_or(|on| on == victim.tracker));
@@ -76,7 +76,7 @@ impl Fcs {
                 *usable.entry(victim.tracker).or_insert_with(could)
             });
             let Some(at) = found.map(|(at, _)| at) else {
-                in_vain.insert(wanted);
+                impossible.insert(wanted);
                 continue;
             };
             let victim = victims.remove(at);
@@ -88,23 +88,26 @@ impl Fcs {
         }
     }
 
-    /// Running reduces that may be preempted: the job with most left first, and of a job the least done first.
+    /// Running reduces that may be paused: ordered by the remaining work of their jobs, the most
+    /// first, then by progress, the least first.
     fn victims(&self, plan: &Plan<'_>) -> Vec<Victim> {
         let cluster = plan.cluster();
         let mut all = Vec::new();
         for id in self.queue.iter().rev() {
             let (Some(job), Some(known)) = (cluster.job(id), self.jobs.get(&id)) else { continue };
-            // What goes first because it has waited too long is not put back again.
+            // An overdue job is not delayed again.
             if known.overdue.is_some() {
                 continue;
             }
             let running = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
-            let mut its: Vec<&Attempt> = running
+            let mut attempts: Vec<&Attempt> = running
                 .filter(|attempt| plan.is_live(attempt.tracker) && !plan.is_preempted(attempt.id))
                 .filter(|attempt| self.is_preemptable(attempt, plan.now(), cluster))
                 .collect();
-            its.sort_by(|a, b| a.progress.done.total_cmp(&b.progress.done).then(b.launched.cmp(&a.launched)));
-            all.extend(its.iter().map(|attempt| Victim {
+            attempts.sort_by(|a, b| {
+                a.progress.done.total_cmp(&b.progress.done).then(b.launched.cmp(&a.launched))
+            });
+            all.extend(attempts.iter().map(|attempt| Victim {
                 left: known.left,
                 attempt: attempt.id,
                 tracker: attempt.tracker,
@@ -117,7 +120,7 @@ impl Fcs {
         attempt.state == AttemptState::Running && self.guard(attempt, now, cluster).is_none()
     }
 
-    /// What a reduce is left alone for: it was launched just now, is nearly done, or has been put back too far.
+    /// Why a reduce is not paused: it was just launched, is nearly done, or has used up its slack.
     fn guard(&self, attempt: &Attempt, now: Time, cluster: &Cluster) -> Option<Guard> {
         let settings = &self.settings;
         if now.since(attempt.launched) < settings.newly_launched {
@@ -131,7 +134,7 @@ impl Fcs {
         estimate.filter(|estimate| settings.is_overdue(total, service, *estimate)).map(|_| Guard::PutBack)
     }
 
-    /// Why no slot is preempted for a job whose reduces wait for one.
+    /// Why no reduce is paused for a job with pending reduces.
     pub(super) fn explain_no_preemption(
         &self,
         id: JobId,
@@ -148,8 +151,8 @@ impl Fcs {
             if !left.is_less_than(known.left, self.settings.tolerance) {
                 continue;
             }
-            let its = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
-            for attempt in its.filter(|attempt| attempt.preempt_request.is_none()) {
+            let attempts = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
+            for attempt in attempts.filter(|attempt| attempt.preempt_request.is_none()) {
                 running += 1;
                 let late = known.overdue.map(|_| Guard::PutBack);
                 if let Some(guard) = late.or_else(|| self.guard(attempt, now, cluster)) {

@@ -1,4 +1,4 @@
-//! How much a job has left, and how far a reduce has been put back: the formulas of the paper's section 4.
+//! The remaining work of a job, and the slack of a reduce: the formulas of section 4 of the paper.
 
 use crate::{
     estimate::{self, Flow},
@@ -10,8 +10,8 @@ use mrcore::{
     task::{Attempt, Stage, Task},
 };
 
-/// `T_rs` in seconds: `maps_left / rate`, with the rate in maps a second. As printed it is multiplied by the mean map
-/// time once more, which gives s² (`literal`).
+/// `T_rs` in seconds: `maps_left / rate`, with the rate in maps per second. The printed formula
+/// multiplies by the mean map duration once more, which gives s² (`literal`).
 pub(super) fn remaining_shuffle(maps_left: f64, rate: f64, mean_map: f64, literal: bool) -> f64 {
     if maps_left <= 0.0 {
         return 0.0;
@@ -20,17 +20,19 @@ pub(super) fn remaining_shuffle(maps_left: f64, rate: f64, mean_map: f64, litera
     if literal { seconds * mean_map } else { seconds }
 }
 
-/// How the slack of a reduce is reckoned.
+/// How the slack of a reduce is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// How much longer than without pauses it will have taken if it is paused no more.
+    /// The projected total time, if the reduce is not paused again, relative to the time without
+    /// pauses.
     Projected,
-    /// As the paper prints it: the time so far by the time without pauses. Reaches a bound only late.
+    /// As printed in the paper: the time so far relative to the time without pauses. It reaches the
+    /// limit only late.
     Printed,
 }
 
-/// `E_slack` of a reduce that began `total` seconds ago, has run for `service` of them, and would take `estimate`
-/// without pauses.
+/// `E_slack` of a reduce that started `total` seconds ago, has run for `service` seconds, and would
+/// take `estimate` seconds without pauses.
 pub(super) fn slack(form: Form, total: f64, service: f64, estimate: f64) -> f64 {
     let taken = match form {
         Form::Printed => total,
@@ -39,15 +41,15 @@ pub(super) fn slack(form: Form, total: f64, service: f64, estimate: f64) -> f64 
     taken / estimate.max(f64::MIN_POSITIVE)
 }
 
-/// D: how many offers a paused reduce lets pass for the sake of its own node, on `nodes` nodes and for this part of
-/// reduces that are to find their way back.
+/// D: how many offers a paused reduce skips, with this number of nodes and this part of reduces
+/// that should resume on their own node.
 pub(super) fn skips_for(nodes: f64, locality: f64) -> f64 {
-    let rest = 1.0 - locality;
-    -nodes * (rest / (1.0 + rest)).ln()
+    let remote = 1.0 - locality;
+    -nodes * (remote / (1.0 + remote)).ln()
 }
 
-/// Of a reduce task: seconds since it first began, seconds that it has run, and what it would take without pauses if
-/// its progress says so. Nothing if it never began.
+/// For a reduce: seconds since its first launch, seconds that it has run, and an estimate of its
+/// duration without pauses if it has progress. `None` if it was never launched.
 pub(super) fn times(task: &Task, now: Time) -> Option<(f64, f64, Option<f64>)> {
     let began = task.attempts.first()?.launched;
     let last = task.viable().last().or_else(|| {
@@ -58,26 +60,26 @@ pub(super) fn times(task: &Task, now: Time) -> Option<(f64, f64, Option<f64>)> {
     let mut at = Some(last);
     while let Some(attempt) = at {
         service += attempt.ended.unwrap_or(now).since(attempt.launched).as_secs_f64();
-        at = attempt.from.and_then(|from| task.attempts.get(from.number as usize));
+        at = attempt.resumed_from.and_then(|paused| task.attempts.get(paused.number as usize));
     }
     let done = f64::from(last.progress.done);
     Some((now.since(began).as_secs_f64(), service, (done > 0.0).then(|| service / done)))
 }
 
-/// What is known of a job beyond what the cluster shows, as last looked at.
+/// Estimates of a job that are not in the cluster.
 #[derive(Debug, Default)]
 pub(super) struct JobEstimate {
-    /// Seconds a map takes.
+    /// Mean duration of a map in seconds.
     pub(super) map_s: Option<f64>,
-    /// Reduces done, as a sum of the parts of those that run or are paused.
+    /// The sum of the progress of running and paused reduces.
     pub(super) partly: f64,
-    /// Since when a reduce of it has waited for so long that it goes first.
+    /// Since when the slack of a pending reduce has been used up.
     pub(super) overdue: Option<Time>,
-    /// (`T_rs`, `R_left`), as last reckoned.
+    /// The remaining work (`T_rs`, `R_left`), as last computed.
     pub(super) left: RemainingWork,
 }
 
-/// (`T_rs`, `R_left`): compared in this order.
+/// (`T_rs`, `R_left`), compared in this order.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RemainingWork {
     /// Seconds until all maps are done.
@@ -86,11 +88,12 @@ pub(super) struct RemainingWork {
     pub(super) bytes: f64,
 }
 
-/// The order of jobs, for who gets a free slot. `T_rs` counts in steps of the tolerance: unlike "equal within a tolerance"
-/// this is an order. It is one of the moment: for preemption there is [`RemainingWork::is_less_than`].
+/// The rank of a job for free slots. `T_rs` counts in steps of the tolerance, because "equal within
+/// a tolerance" is not transitive. For preemption there is [`RemainingWork::is_less_than`].
 pub(super) type Rank = (u64, Real);
 
-/// Whose turn it is: overdue jobs in the order in which they came to be, then the others by rank.
+/// The order of jobs: overdue jobs in the order in which they became overdue, then the others by
+/// rank.
 pub(super) type OrderKey = (bool, Time, Rank);
 
 impl RemainingWork {
@@ -99,9 +102,10 @@ impl RemainingWork {
         (steps.floor() as u64, Real(self.bytes))
     }
 
-    /// Whether a job with this much left may take slots from one with so much: by shuffle time only if that is less by
-    /// more than the tolerance, by data only if the shuffle time is no longer. `T_rs` moves with every slot that maps get,
-    /// so two jobs could else take the same slots from each other in turn: this way it must move by the tolerance in between.
+    /// Whether a job with this remaining work may preempt one with `other`: the shuffle time must
+    /// be less by more than the tolerance, or it must not be longer and the data must be less.
+    /// `T_rs` changes with every map slot, so two jobs could otherwise preempt each other in turn.
+    /// With this rule, `T_rs` must change by the tolerance in between.
     pub(super) fn is_less_than(self, other: Self, tolerance: Span) -> bool {
         let longer = other.shuffle - self.shuffle;
         longer > tolerance.as_secs_f64() || longer >= 0.0 && other.bytes > self.bytes
@@ -113,7 +117,7 @@ impl JobEstimate {
         (self.overdue.is_none(), self.overdue.unwrap_or_default(), self.left.rank(tolerance))
     }
 
-    /// Reckons anew what takes looking at every attempt that runs.
+    /// Updates the estimates that need a scan of all running attempts.
     pub(super) fn refresh(
         &mut self,
         job: &Job,
@@ -130,7 +134,7 @@ impl JobEstimate {
         self.partly = running.sum::<f64>() + checkpoint.sum::<f64>();
     }
 
-    /// Reckons what is left from what is at hand.
+    /// Computes the remaining work from the current estimates.
     pub(super) fn update_remaining(
         &mut self,
         job: &Job,
@@ -161,7 +165,8 @@ impl JobEstimate {
     }
 }
 
-/// Maps that a job gets done in a second: by those that run now; if none does, by those that are done.
+/// Maps that a job finishes per second: based on running maps; if there are none, on maps that are
+/// done.
 fn map_rate(job: &Job, mean: f64, now: Time) -> f64 {
     let one_at_a_time = 1.0 / mean.max(1e-6);
     if !job.running.map.is_empty() {
@@ -172,7 +177,8 @@ fn map_rate(job: &Job, mean: f64, now: Time) -> f64 {
     if done > 0.0 && since > 0.0 { done / since } else { one_at_a_time }
 }
 
-/// The part of its data that a reduce has reduced. Its last third is the reducing.
+/// The part of its data that a reduce has reduced. The reduce stage is the last third of the
+/// progress.
 fn reduced(attempt: &Attempt) -> f64 {
     let done = f64::from(attempt.progress.done);
     if attempt.progress.stage == Stage::Reduce { (3.0 * done - 2.0).clamp(0.0, 1.0) } else { 0.0 }
@@ -193,7 +199,8 @@ mod tests {
 
     #[test]
     fn shuffle_time_is_maps_by_rate() {
-        // 120 maps left, 8 at a time of 20 s each: 0.4 maps a second, 300 s. The printed formula says 6000 s².
+        // 120 maps left, 8 at a time of 20 s each: 0.4 maps per second, so 300 s. The printed
+        // formula gives 6000 s².
         close(remaining_shuffle(120.0, 8.0 / 20.0, 20.0, false), 300.0);
         close(remaining_shuffle(120.0, 8.0 / 20.0, 20.0, true), 6000.0);
         close(remaining_shuffle(0.0, 0.0, 20.0, false), 0.0);
@@ -201,11 +208,11 @@ mod tests {
 
     #[test]
     fn slack_as_printed_and_as_it_will_be() {
-        // Began 300 s ago, ran 60 s of them, is at 0.5: would take 120 s. Printed: 300 / 120. In the end it will have
-        // taken 300 + 60 more.
+        // Started 300 s ago, has run for 60 s, progress 0.5: it would take 120 s. Printed: 300 /
+        // 120. Projected: (300 + 60) / 120.
         close(slack(Form::Printed, 300.0, 60.0, 120.0), 2.5);
         close(slack(Form::Projected, 300.0, 60.0, 120.0), 3.0);
-        // Never paused: 1 at any time; printed, its progress.
+        // Never paused: projected slack is always 1, printed slack is the progress.
         close(slack(Form::Projected, 30.0, 30.0, 120.0), 1.0);
         close(slack(Form::Printed, 30.0, 30.0, 120.0), 0.25);
     }
@@ -229,15 +236,16 @@ mod tests {
     fn nearly_equal_jobs_do_not_preempt_each_other() {
         let left = |shuffle, bytes| RemainingWork { shuffle, bytes };
         let takes = |one: RemainingWork, other: RemainingWork| one.is_less_than(other, Span::secs(5));
-        // 4.99 and 5.01 s lie in two steps, and the order turns when they change places; nobody takes anything.
+        // 4.99 s and 5.01 s are in different steps, and small changes reverse the order. No job
+        // preempts the other.
         let (small, large) = (left(5.01, 10.0), left(4.99, 20.0));
         assert!(small.rank(Span::secs(5)) > large.rank(Span::secs(5)));
         assert!(!takes(large, small) && !takes(small, large));
         assert!(takes(left(4.99, 10.0), left(5.01, 20.0)), "less of both");
         assert!(!takes(left(5.01, 20.0), left(4.99, 10.0)));
-        // Until the difference is more than the tolerance.
+        // A difference of more than the tolerance counts.
         assert!(takes(left(4.0, 20.0), left(9.01, 10.0)) && !takes(left(4.0, 20.0), left(8.99, 10.0)));
-        // As printed: whoever has less, in this order.
+        // As printed: only the order counts.
         let takes = |one: RemainingWork, other: RemainingWork| one.is_less_than(other, Span(0));
         assert!(takes(large, small) && takes(left(0.0, 9.0), left(0.0, 10.0)) && !takes(small, large));
     }
@@ -246,11 +254,11 @@ mod tests {
     fn a_paused_reduce_has_run_for_less_than_it_has_lasted() {
         let id = TaskId { job: JobId(1), phase: Phase::Reduce, index: 0 };
         let attempt =
-            |number: u32, from: Option<u32>, launched: u64, ended: Option<u64>, done: f32| Attempt {
+            |number: u32, resumed_from: Option<u32>, launched: u64, ended: Option<u64>, done: f32| Attempt {
                 id: id.attempt(number),
                 tracker: mrcore::ids::TrackerId(0),
                 end: 0,
-                from: from.map(|number| id.attempt(number)),
+                resumed_from: resumed_from.map(|number| id.attempt(number)),
                 checkpoint_on: None,
                 prior_work: mrcore::task::Work::default(),
                 output_on: mrcore::ids::TrackerId(0),
@@ -271,7 +279,8 @@ mod tests {
                 speculative: false,
                 result: None,
             };
-        // 10 to 40 s, then from 100 s on: at 130 s it has lasted 120 s, has run 60 s, and is at 0.4: 150 s in all.
+        // It ran from 10 s to 40 s and runs again since 100 s. At 130 s its total is 120 s, its
+        // service 60 s, and its progress 0.4: 150 s without pauses.
         let attempts = vec![attempt(0, None, 10, Some(40), 0.2), attempt(1, Some(0), 100, None, 0.4)];
         let task = Task {
             id,

@@ -1,4 +1,4 @@
-//! Remaining times of running jobs, and the shares that follow from them: made again every so often.
+//! Estimates of remaining times and shares of running jobs, updated periodically.
 
 use super::formulas::{self, Work};
 use crate::{
@@ -8,18 +8,19 @@ use crate::{
 use mrcore::{Cluster, Fact, PerPhase, Phase, Span, Time, Why, ids::JobId, job::Job};
 use std::collections::BTreeMap;
 
-/// What is thought of a job.
+/// The estimate for a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Estimate {
-    /// Seconds, alone on the whole cluster (Eq. 1).
+    /// Remaining seconds, alone on the whole cluster (Eq. 1).
     pub(super) remaining: f64,
-    /// Slots.
+    /// Share of slots.
     pub(super) share: PerPhase<f64>,
     seconds: PerPhase<f64>,
 }
 
 impl Estimate {
-    /// A reason with what it goes by: the share only where it counts, and has been reckoned since the job could use any.
+    /// Adds the numbers of the estimate to a reason. The share is left out if it is not used or has
+    /// not been computed yet.
     pub(super) fn numbers(&self, why: Why, phase: Phase, is_pure: bool) -> Why {
         let why = why.with("remaining", self.remaining);
         if is_pure || self.share[phase] == 0.0 { why } else { why.with("share", self.share[phase]) }
@@ -34,10 +35,10 @@ pub(super) struct Estimator {
     default: PerPhase<f64>,
     flow: Flow,
     jobs: BTreeMap<JobId, Estimate>,
-    /// Trackers have come or gone since it last thought of every job.
+    /// Whether trackers have joined or left since the last estimate of all jobs.
     is_stale: bool,
     last: Option<Time>,
-    /// Means over the running jobs that have been measured, for those that have not.
+    /// Means over the running jobs that have been measured, for the other jobs.
     means: PerPhase<Option<f64>>,
 }
 
@@ -45,8 +46,12 @@ impl Estimator {
     pub(super) fn new(section: &mut Section<'_>) -> Self {
         let every = section.period("every", Span::secs(10), "how often remaining times are estimated");
         let map =
-            section.span("default_map", Span::secs(30), "how long a map takes when nothing is known of any");
-        let reduce = section.span("default_reduce", Span::secs(30), "and a reduce");
+            section.span("default_map", Span::secs(30), "assumed duration of a map before any was measured");
+        let reduce = section.span(
+            "default_reduce",
+            Span::secs(30),
+            "assumed duration of a reduce before any was measured",
+        );
         Self {
             every,
             literal: section.flag("literal", false, "equation 2 as printed"),
@@ -68,20 +73,21 @@ impl Estimator {
         self.jobs.get(&job).copied().unwrap_or_default()
     }
 
-    /// To be told every fact; says whether what it thinks has changed.
+    /// Observes a fact. Must be called with every fact. Returns whether estimates have changed.
     pub(super) fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) -> bool {
         self.flow.observe(fact, cluster);
         match fact {
             Fact::JobTrackerStarted { .. } => self.estimate(now, cluster),
-            // After a restart every tracker joins anew: once a second is enough.
+            // After a restart every tracker registers again, so estimates are updated at most once
+            // a second.
             fact if fact.changes_slots_of().is_some() => {
                 self.is_stale = cluster.active_jobs().next().is_some();
                 return self.catch_up(now, cluster);
             }
             Fact::JobSubmitted { job, .. } => {
                 let Some(job) = cluster.job(*job) else { return false };
-                let thought = self.estimate_job(job, now, cluster);
-                self.jobs.insert(job.id, thought);
+                let job_estimate = self.estimate_job(job, now, cluster);
+                self.jobs.insert(job.id, job_estimate);
                 self.divide(now, cluster);
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
@@ -95,7 +101,8 @@ impl Estimator {
         true
     }
 
-    /// Thinks of every job anew if the cluster has changed, and not within a second of the last time; says whether it has.
+    /// Updates all estimates if trackers have changed, at most once a second. Returns whether it
+    /// did.
     pub(super) fn catch_up(&mut self, now: Time, cluster: &Cluster) -> bool {
         let is_due = self.is_stale && self.last.is_none_or(|last| now.since(last) >= Span::secs(1));
         if is_due {
@@ -104,7 +111,7 @@ impl Estimator {
         is_due
     }
 
-    /// Thinks of every job anew.
+    /// Updates all estimates.
     pub(super) fn estimate(&mut self, now: Time, cluster: &Cluster) {
         (self.is_stale, self.last) = (false, Some(now));
         let mut means = PerPhase::<Mean>::default();
@@ -129,7 +136,7 @@ impl Estimator {
         Estimate { remaining, seconds, share: PerPhase::default() }
     }
 
-    /// How long the tasks of a job take. A new job's are as long as those of others.
+    /// Task durations of a job. A job without measurements gets the means of other jobs.
     fn seconds(&self, job: &Job, now: Time, cluster: &Cluster) -> PerPhase<f64> {
         let borrowed = |phase| self.means[phase].unwrap_or(self.default[phase]);
         let own = estimate::map_seconds(job, now, cluster);
@@ -139,7 +146,7 @@ impl Estimator {
         let reduce = match (measured, own) {
             (Some(seconds), _) => seconds,
             (None, Some(map)) if bytes > 0.0 && map > 0.0 => {
-                // Pieces that maps were split into count as maps: `map` is what those take.
+                // Tasks that were created by splits count as maps, as they do in `map`.
                 let block = bytes / job.tasks.map.len() as f64;
                 formulas::reduce_seconds(self.flow.bytes_per_reduce(job), block, map, self.literal)
             }
@@ -148,7 +155,8 @@ impl Estimator {
         PerPhase { map, reduce }
     }
 
-    /// Divides the cluster by remaining times (Eq. 3 and 4), then once more by how jobs starve on that (Eq. 5).
+    /// Divides the slots by remaining times (Eq. 3 and 4), then corrects the shares for starvation
+    /// (Eq. 5).
     fn divide(&mut self, now: Time, cluster: &Cluster) {
         let jobs: Vec<&Job> = self.jobs.keys().filter_map(|job| cluster.job(*job)).collect();
         let slots = capacity(cluster);
@@ -184,8 +192,8 @@ impl Estimator {
 
     fn set_shares(&mut self, phase: Phase, jobs: &[&Job], shares: &[f64]) {
         for (job, share) in jobs.iter().zip(shares) {
-            if let Some(thought) = self.jobs.get_mut(&job.id) {
-                thought.share[phase] = *share;
+            if let Some(job_estimate) = self.jobs.get_mut(&job.id) {
+                job_estimate.share[phase] = *share;
             }
         }
     }

@@ -1,19 +1,20 @@
-//! The equations of hSRTF (Antoine et al., 2015), each a plain function with its numbers worked by hand below.
+//! The equations of hSRTF (Cheriere, Donat-Bouillud, Ibrahim and Simonin, SAC 2016). Each is a
+//! plain function; the tests below compare it with values that were computed by hand.
 
 use crate::shares::{Claim, divide};
 use mrcore::PerPhase;
 
-/// What is left of a job, and how long its tasks take.
+/// The remaining tasks of a job and their durations.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Work {
-    /// Tasks.
+    /// Number of remaining tasks.
     pub tasks: PerPhase<f64>,
-    /// Seconds that one takes.
+    /// Seconds that one task takes.
     pub seconds: PerPhase<f64>,
 }
 
 impl Work {
-    /// Eq. 1: waves of maps and of reduces on so many slots, as if the job were alone there.
+    /// Eq. 1: waves of maps and of reduces on this many slots, as if the job were alone.
     pub fn remaining(&self, slots: PerPhase<f64>) -> f64 {
         let waves = |tasks: f64, slots: f64| (tasks / slots.max(1.0)).ceil();
         waves(self.tasks.map, slots.map) * self.seconds.map
@@ -21,8 +22,9 @@ impl Work {
     }
 }
 
-/// Eq. 2: a reduce takes as long as a map would for its input. Printed, the equation divides by the map's time and
-/// multiplies by the block, which gives no time; that is `literal`.
+/// Eq. 2: a reduce takes as long as a map with the same amount of input. The printed equation
+/// divides by the duration of a map and multiplies by the block size, which does not give a time;
+/// this is `literal`.
 pub fn reduce_seconds(bytes_per_reduce: f64, block_bytes: f64, map_seconds: f64, literal: bool) -> f64 {
     if literal {
         bytes_per_reduce / map_seconds * block_bytes
@@ -31,16 +33,18 @@ pub fn reduce_seconds(bytes_per_reduce: f64, block_bytes: f64, map_seconds: f64,
     }
 }
 
-/// Eq. 3 and 4: slots in inverse proportion to remaining times, no more than can be used, and one at least.
+/// Eq. 3 and 4: slots in inverse proportion to remaining times, at most the demand and at least
+/// one.
 pub fn shares(total: f64, jobs: &[(f64, f64)]) -> Vec<f64> {
     let weighted = jobs.iter().map(|(remaining, demand)| (1.0 / remaining.max(1e-3), *demand));
     by_weight(total, weighted.collect())
 }
 
-/// Slots by weight and demand. One at least, as long as there are as many slots as jobs that want any.
+/// Slots by weight, at most the demand. At least one for each job with demand, if there are enough
+/// slots.
 fn by_weight(total: f64, jobs: Vec<(f64, f64)>) -> Vec<f64> {
-    let wanting = jobs.iter().filter(|(_, demand)| *demand > 0.0).count() as f64;
-    let least = if wanting <= total { 1.0 } else { 0.0 };
+    let with_demand = jobs.iter().filter(|(_, demand)| *demand > 0.0).count() as f64;
+    let least = if with_demand <= total { 1.0 } else { 0.0 };
     let claim = |(weight, demand): (f64, f64)| Claim { weight, min: demand.min(least), demand };
     divide(total, &jobs.into_iter().map(claim).collect::<Vec<_>>())
 }
@@ -50,7 +54,7 @@ pub fn starvation(since_launch: f64, remaining_on_share: f64, alone: f64) -> f64
     (since_launch + remaining_on_share) / alone.max(1e-3)
 }
 
-/// Shares times starvation, made to add up again.
+/// Shares multiplied by starvation and scaled to the total.
 pub fn apply_starvation(total: f64, jobs: &[(f64, f64, f64)]) -> Vec<f64> {
     let weighted = jobs.iter().map(|(share, starvation, demand)| (share * starvation, *demand));
     by_weight(total, weighted.collect())
@@ -67,19 +71,20 @@ mod tests {
 
     #[test]
     fn eq_1_counts_waves() {
-        // 100 maps of 20 s on 48 slots are 3 waves; 10 reduces of 60 s on 12 are one: 3 * 20 + 1 * 60.
+        // 100 maps of 20 s on 48 slots are 3 waves, 10 reduces of 60 s on 12 slots are one: 3 * 20
+        // + 1 * 60.
         let work = Work {
             tasks: PerPhase { map: 100.0, reduce: 10.0 },
             seconds: PerPhase { map: 20.0, reduce: 60.0 },
         };
         close(&[work.remaining(PerPhase { map: 48.0, reduce: 12.0 })], &[120.0]);
-        // Without slots it counts as if there were one: a number, if a large one.
+        // No slots count as one slot, so the result is finite.
         close(&[work.remaining(PerPhase { map: 0.0, reduce: 12.0 })], &[2060.0]);
     }
 
     #[test]
     fn eq_2_is_in_seconds_unless_literal() {
-        // A reduce of 256 MB, where a map of 128 MB takes 20 s.
+        // A reduce of 256 MB, if a map of 128 MB takes 20 s.
         close(&[reduce_seconds(256.0, 128.0, 20.0, false)], &[40.0]);
         close(&[reduce_seconds(256.0, 128.0, 20.0, true)], &[1638.4]);
     }
@@ -88,19 +93,19 @@ mod tests {
     fn eq_3_and_4_divide_by_remaining_time() {
         // 10 s, 20 s and 20 s: 2 to 1 to 1.
         close(&shares(12.0, &[(10.0, 99.0), (20.0, 99.0), (20.0, 99.0)]), &[6.0, 3.0, 3.0]);
-        // The first can use 2 only: the rest goes to the others.
+        // The first job can use only 2 slots: the others get the remaining ones.
         close(&shares(12.0, &[(10.0, 2.0), (20.0, 99.0), (20.0, 99.0)]), &[2.0, 5.0, 5.0]);
-        // More jobs than slots: in proportion again.
+        // More jobs than slots: no minimum.
         close(&shares(2.0, &[(10.0, 9.0), (20.0, 9.0), (20.0, 9.0)]), &[1.0, 0.5, 0.5]);
-        // However long a job takes, it has one; and nothing if it wants nothing.
+        // A job with a long remaining time gets one slot, a job without demand gets none.
         close(&shares(12.0, &[(1.0, 99.0), (1000.0, 99.0), (5.0, 0.0)]), &[11.0, 1.0, 0.0]);
     }
 
     #[test]
     fn eq_5_favours_starving_jobs() {
-        // Launched 90 s ago, 60 s to continue its share, 50 s alone: three times as long.
+        // Submitted 90 s ago, 60 s left on its share, 50 s alone: it takes three times as long.
         close(&[starvation(90.0, 60.0, 50.0)], &[3.0]);
-        // Shares of 8 and 4, starvation 1 and 4: 8 to 16 of 12.
+        // Shares of 8 and 4, starvation of 1 and 4: 12 slots are divided 8 to 16.
         close(&apply_starvation(12.0, &[(8.0, 1.0, 99.0), (4.0, 4.0, 99.0)]), &[4.0, 8.0]);
     }
 }

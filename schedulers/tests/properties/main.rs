@@ -1,12 +1,14 @@
-//! What holds of every policy, over random clusters and histories: the worlds are those of the core's own random test.
-//! A new policy is covered by being registered.
+//! Properties of every policy, in random clusters and histories. They use the same worlds as the
+//! random test of the core. A new policy is covered as soon as it is registered.
 //!
-//! - No decision is refused; invariants hold after every event; a replayed journal gives the same cluster.
-//! - When jobs stop coming, every job ends: nothing starves forever, and what was paused went on.
-//! - No slot stays free while a waiting task could use it.
+//! - No decision is refused, invariants hold after every event, and a replayed journal gives the
+//!   same cluster.
+//! - When no more jobs are submitted, every job ends: no job starves, and paused tasks are resumed.
+//! - No slot stays free while a pending task could use it.
 //! - Equal histories give equal decisions.
 //!
-//! `FERMATA_SEED=7 FERMATA_POLICY=fair cargo test -p fermata-schedulers --test properties` plays one.
+//! `FERMATA_SEED=7 FERMATA_POLICY=fair cargo test -p fermata-schedulers --test properties` runs one
+//! seed and policy.
 
 #[path = "../../../core/tests/random/event_counts.rs"]
 mod event_counts;
@@ -30,8 +32,8 @@ use random_run::play;
 use std::rc::Rc;
 use world::{Make, World, core};
 
-/// Short times, so that everything happens in a short life; and no waiting for better places, which is a reason to leave
-/// slots free.
+/// Short times, so that everything happens in a short run, and no waiting for locality, which
+/// leaves slots free.
 const TUNED: &[(&str, &str)] = &[
     ("fair.node_wait", "0s"),
     ("fair.rack_wait", "0s"),
@@ -58,11 +60,11 @@ const TUNED: &[(&str, &str)] = &[
     ("fair.pools.u2.min_reduces", "1"),
 ];
 
-/// Policies that leave a slot of this phase free on purpose, and why.
+/// Policies that leave reduce slots free on purpose, and why.
 const IDLES: &[(&str, &str)] =
-    &[("fifo", "reduces behind the waiting maps of an earlier job would only hold slots")];
+    &[("fifo", "reduces whose maps wait behind those of an earlier job would only hold slots")];
 
-/// Every policy, bare and wrapped.
+/// All policies, alone and wrapped.
 fn specs() -> Vec<String> {
     let chosen = std::env::var("FERMATA_POLICY").ok();
     let names: Vec<String> = fermata_schedulers::specs();
@@ -145,7 +147,7 @@ fn shadow_has_no_effect_and_agrees_with_an_equal_policy() {
     }
 }
 
-/// With these, slots are left free on purpose; but nothing is refused, and every job ends.
+/// Variants that leave slots free on purpose: no decision is refused, and every job ends.
 #[test]
 fn idle_slots_on_purpose_starve_no_job() {
     let variants =

@@ -17,7 +17,7 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// What a test sends, piece by piece.
+/// A body that a test sends piece by piece.
 struct Pieces(mpsc::UnboundedReceiver<Bytes>);
 
 impl Body for Pieces {
@@ -47,7 +47,7 @@ impl Sender {
         }
     }
 
-    /// Of another user each.
+    /// Starts a request of a new user.
     fn request(&self, streams: bool) -> (mpsc::UnboundedSender<Bytes>, RequestBody<Pieces>, Arc<Connection>) {
         let name = format!("user{}", self.requests.fetch_add(1, Relaxed));
         self.request_of(Class::Client, &name, streams)
@@ -68,7 +68,7 @@ impl Sender {
     }
 }
 
-/// A message that announces `length` bytes and brings `brings`.
+/// A message with a length of `length` bytes of which `brings` are sent.
 fn message(length: usize, brings: usize) -> Bytes {
     let mut bytes = vec![0];
     bytes.extend((length as u32).to_be_bytes());
@@ -131,7 +131,7 @@ async fn stream_may_be_silent_between_messages_alone() {
 }
 
 #[tokio::test]
-async fn long_message_waits_until_others_have_given_their_bytes_back() {
+async fn long_message_waits_until_other_requests_release_their_bytes() {
     let sender = Sender::new();
     let half = CLIENT_BYTES_MAX / 2;
     let mut pending_frame = Vec::new();
@@ -146,7 +146,7 @@ async fn long_message_waits_until_others_have_given_their_bytes_back() {
     let (pieces, mut late, _) = sender.request(false);
     pieces.send(message(half, half)).unwrap();
     assert!(tokio::time::timeout(STALL / 2, next(&mut late)).await.is_err());
-    // A short one does not wait for them.
+    // A short message does not wait for them.
     let (short, mut quick, _) = sender.request(false);
     short.send(message(FREE_BYTES, FREE_BYTES)).unwrap();
     assert!(next(&mut quick).await.unwrap().is_ok());
@@ -155,13 +155,13 @@ async fn long_message_waits_until_others_have_given_their_bytes_back() {
 }
 
 #[tokio::test]
-async fn stalled_body_gives_its_bytes_to_those_who_wait() {
+async fn stalled_body_releases_its_bytes_if_others_wait() {
     let sender = Sender::new();
     let half = CLIENT_BYTES_MAX / 2;
     let (first, mut stalled, _) = sender.request(false);
     first.send(message(half, 1)).unwrap();
     assert!(next(&mut stalled).await.unwrap().is_ok());
-    // Nobody waits: it has all its time.
+    // No other request waits: the body has its full time.
     assert!(tokio::time::timeout(2 * STALL, next(&mut stalled)).await.is_err());
     let (other, mut full, _) = sender.request(false);
     other.send(message(half, 1)).unwrap();
@@ -176,12 +176,12 @@ async fn stalled_body_gives_its_bytes_to_those_who_wait() {
         },
         next(&mut waits)
     );
-    assert!(ended.unwrap_err().message().contains("others wait"));
+    assert!(ended.unwrap_err().message().contains("other requests wait"));
     assert!(served.unwrap().is_ok());
 }
 
 #[tokio::test]
-async fn body_that_gets_no_memory_says_so() {
+async fn body_without_memory_fails_with_the_reason() {
     let sender = Sender::new();
     let mut whole = Vec::new();
     for _ in 0..2 {
@@ -195,13 +195,13 @@ async fn body_that_gets_no_memory_says_so() {
     pieces.send(message(FREE_BYTES + 1, 0)).unwrap();
     let status = next(&mut body).await.unwrap().unwrap_err();
     assert!(
-        status.message().starts_with("the 24 MiB that this server has for requests of clients"),
+        status.message().starts_with("the 16 MiB that this server has for requests of clients"),
         "{status}"
     );
 }
 
 #[tokio::test]
-async fn stream_holds_no_bytes_once_its_long_message_was_taken_over() {
+async fn stream_releases_the_bytes_of_a_consumed_message() {
     let sender = Sender::new();
     let part = DAEMON_BYTES_MAX / 8;
     let mut trackers = Vec::new();
@@ -211,16 +211,16 @@ async fn stream_holds_no_bytes_once_its_long_message_was_taken_over() {
         assert!(next(&mut body).await.unwrap().is_ok());
         trackers.push((pieces, body));
     }
-    // The last byte of the budget is in use: a ninth tracker waits.
+    // The budget is used up: a ninth tracker waits.
     let (pieces, mut ninth, _) = sender.request_of(Class::Daemon, "tasktracker", true);
     pieces.send(message(part, part)).unwrap();
     assert!(tokio::time::timeout(STALL / 2, next(&mut ninth)).await.is_err());
-    // One asks for its next message, and gets a short one.
+    // The service asks one stream for its next message, and gets a short one.
     let (first, body) = &mut trackers[0];
     first.send(message(10, 10)).unwrap();
     assert!(next(body).await.unwrap().is_ok());
     assert!(next(&mut ninth).await.unwrap().is_ok());
-    // So does one that is asked and has nothing more to say.
+    // The same for a stream that is asked and has no next message.
     let (pieces, mut tenth, _) = sender.request_of(Class::Daemon, "tasktracker", true);
     pieces.send(message(part, part)).unwrap();
     let (_, silent) = &mut trackers[1];
@@ -231,7 +231,7 @@ async fn stream_holds_no_bytes_once_its_long_message_was_taken_over() {
 }
 
 #[tokio::test]
-async fn one_identity_leaves_half_of_the_bytes_to_others() {
+async fn one_identity_gets_at_most_half_of_the_bytes() {
     let sender = Sender::new();
     let part = IDENTITY_BYTES_MAX / 4;
     let mut pending_frame = Vec::new();
@@ -244,16 +244,17 @@ async fn one_identity_leaves_half_of_the_bytes_to_others() {
     let (more, mut fifth, _) = sender.request_of(Class::Client, "ann", false);
     more.send(message(part, part)).unwrap();
     assert!(tokio::time::timeout(STALL / 2, next(&mut fifth)).await.is_err(), "her share is used up");
-    // Others do not notice, not even one that is slow: what she waits for is not what they hold.
+    // Other users are not affected, not even slow ones: she waits for her own share, not for their
+    // bytes.
     let (pieces, mut other, _) = sender.request_of(Class::Client, "bob", false);
     pieces.send(message(IDENTITY_BYTES_MAX, 1)).unwrap();
     assert!(next(&mut other).await.unwrap().is_ok());
     assert!(!other.call.as_ref().unwrap().blocks_others());
     assert!(pending_frame[0].1.call.as_ref().unwrap().blocks_others());
     let status = next(&mut fifth).await.unwrap().unwrap_err();
-    assert!(status.message().contains("ann") && status.message().contains("12 MiB"), "{status}");
+    assert!(status.message().contains("ann") && status.message().contains("8 MiB"), "{status}");
     drop((pending_frame, fifth, other));
-    // A message that is longer than the share is taken all the same, alone.
+    // A message longer than the share is accepted if it is the only one.
     let (pieces, mut long, _) = sender.request_of(Class::Client, "ann", false);
     pieces.send(message(MESSAGE_BYTES_MAX, 1)).unwrap();
     assert!(next(&mut long).await.unwrap().is_ok());
@@ -278,7 +279,7 @@ async fn request_is_one_message_of_limited_length() {
 }
 
 proptest! {
-    /// However the bytes are cut into pieces, the same messages are found in them.
+    /// The same messages are found for any division of the bytes into pieces.
     #[test]
     fn framing_does_not_depend_on_pieces(
         lengths in prop::collection::vec(0..300_usize, 1..8),

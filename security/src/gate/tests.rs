@@ -1,4 +1,5 @@
-//! The gate on real sockets, between a client that holds calls open and a service that reads whole requests.
+//! The gate on real sockets, between a client that keeps calls open and a service that reads whole
+//! requests.
 
 use super::*;
 use crate::Guard;
@@ -28,7 +29,7 @@ fn method_name_is_readable() {
     assert_eq!(["SetQuota", "Drain", "ForgetNode"].map(method_text), ["set quota", "drain", "forget node"]);
 }
 
-/// Reads a request to its end and answers with nothing.
+/// A service that reads a request to its end and sends an empty response.
 #[derive(Debug, Clone)]
 struct Reader;
 
@@ -73,7 +74,7 @@ async fn serve() -> (Endpoint, Gate) {
     (endpoint, gate)
 }
 
-/// A request, piece by piece; one that does not end stays open.
+/// A request in pieces; with `true` it ends, otherwise it stays open.
 struct Pieces(VecDeque<Bytes>, bool);
 
 impl Body for Pieces {
@@ -96,12 +97,12 @@ fn whole() -> Pieces {
     Pieces([Bytes::from_static(&[0; 5])].into(), true)
 }
 
-/// Announces ten bytes and brings nine.
+/// Announces ten bytes and sends nine.
 fn short() -> Pieces {
     Pieces([Bytes::from_static(&[0, 0, 0, 0, 10]), Bytes::from_static(&[1; 9])].into(), false)
 }
 
-/// The status that a call ends with.
+/// Returns the final status of a call.
 async fn call(mut channel: Channel, method: &str, body: Pieces) -> Result<Status, tonic::transport::Error> {
     let request = Request::post(format!("http://server{method}"))
         .header("content-type", "application/grpc")
@@ -127,7 +128,7 @@ async fn call(mut channel: Channel, method: &str, body: Pieces) -> Result<Status
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn held_health_calls_keep_nobody_out() {
+async fn open_health_calls_do_not_block_others() {
     let (endpoint, gate) = serve().await;
     let mut held = tokio::task::JoinSet::new();
     for _ in 0..20 {
@@ -138,7 +139,7 @@ async fn held_health_calls_keep_nobody_out() {
         }
     }
     for _ in 0..20 {
-        // On connections of their own, as they come.
+        // On separate connections.
         let asked = tokio::join!(
             tokio::time::timeout(SOON, call(endpoint.connect_lazy(), CHECK, whole())),
             tokio::time::timeout(SOON, call(endpoint.connect_lazy(), STAT, whole())),
@@ -149,7 +150,7 @@ async fn held_health_calls_keep_nobody_out() {
     held.shutdown().await;
     let begin = Instant::now();
     while !gate.is_unused() {
-        assert!(begin.elapsed() < SOON, "calls that are over hold something: {gate:?}");
+        assert!(begin.elapsed() < SOON, "ended calls still use resources: {gate:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -160,17 +161,21 @@ async fn bodies_that_do_not_arrive_fail_and_then_end_their_connection() {
     let channel = endpoint.connect().await.unwrap();
     let late = call(channel.clone(), STAT, short()).await.unwrap();
     assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
-    assert_eq!(call(channel.clone(), STAT, whole()).await.unwrap().code(), Code::Ok, "once is forgiven");
+    assert_eq!(
+        call(channel.clone(), STAT, whole()).await.unwrap().code(),
+        Code::Ok,
+        "one late body is tolerated"
+    );
     let mut all = tokio::task::JoinSet::new();
     (0..40).for_each(|_| drop(all.spawn(call(channel.clone(), STAT, short()))));
     let ended = all.join_all().await;
-    let told = |code| ended.iter().flatten().filter(|status| status.code() == code).count();
-    assert!(told(Code::DeadlineExceeded) < 40, "its connection was closed: {ended:?}");
-    // Others do not notice, and nothing is left.
+    let count_of = |code| ended.iter().flatten().filter(|status| status.code() == code).count();
+    assert!(count_of(Code::DeadlineExceeded) < 40, "its connection was closed: {ended:?}");
+    // Other connections are not affected, and no resources are leaked.
     assert_eq!(call(endpoint.connect_lazy(), STAT, whole()).await.unwrap().code(), Code::Ok);
     let begin = Instant::now();
     while !gate.is_unused() {
-        assert!(begin.elapsed() < SOON, "calls that are over hold something: {gate:?}");
+        assert!(begin.elapsed() < SOON, "ended calls still use resources: {gate:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -188,13 +193,14 @@ fn admin_rights_are_personal() {
     assert!(superuser(Role::User, "ann", None));
     assert!(superuser(Role::Admin, "eve", None));
     assert!(!superuser(Role::User, "bob", None));
-    // Her tasks are anybody's code, and so is what the JobTracker does for them.
+    // Her tasks may run code of others, and so may what the JobTracker does for them.
     assert!(!superuser(Role::Task, "ann", None));
     assert!(!superuser(Role::JobTracker, "jobtracker", Some("ann")));
     assert!(!superuser(Role::Admin, "eve", Some("ann")));
 }
 
-/// Prints what the gate adds to a call. `cargo test -p fermata-security --lib -- --ignored --nocapture cost`
+/// Prints the cost of the gate per call.
+/// `cargo test -p fermata-security --lib -- --ignored --nocapture cost`
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_the_gate() {
@@ -224,7 +230,7 @@ fn cost_of_the_gate() {
     };
     let (mut plain, mut gated) = (Inner, Gate::new(Guard::open().access_policy().clone()).layer(Inner));
     let mut context = Context::from_waker(std::task::Waker::noop());
-    // CPU time of this thread: the machine may be busy with other work.
+    // CPU time of this thread, because the machine may be busy.
     let cpu =
         || Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).unwrap();
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Nothing leaks, whenever a call is dropped; and a full pool stops nobody who has few calls.
+//! Dropped calls release everything, and a full pool does not affect callers with few calls.
 
 use super::*;
 use crate::connection_limiter::ConnectionLimiter;
@@ -53,7 +53,7 @@ fn one_identity_cannot_use_the_whole_pool() {
 }
 
 #[test]
-fn full_pool_leaves_daemons_and_the_first_calls_of_a_connection_alone() {
+fn full_pool_does_not_affect_daemons_and_guaranteed_calls() {
     let (limits, connection_limiter) = (Arc::new(Limits::default()), ConnectionLimiter::new(1));
     let busy = connection(&connection_limiter);
     let mut calls = Vec::new();
@@ -72,14 +72,14 @@ fn full_pool_leaves_daemons_and_the_first_calls_of_a_connection_alone() {
 }
 
 #[test]
-fn open_cluster_counts_by_address_and_spares_the_first_calls_of_a_connection() {
+fn open_cluster_counts_by_address_except_guaranteed_calls() {
     let (limits, connection_limiter) = (Arc::new(Limits::default()), ConnectionLimiter::new(1));
     let (busy, fresh) = (connection(&connection_limiter), connection(&connection_limiter));
     let begin = |name, on: &Arc<Connection>| {
         limits.begin(Class::Client, "/m", identity(None, name), Some(on.clone())).map_err(|(kind, _)| kind)
     };
     let calls: Vec<_> = (0..IDENTITY_CALLS_MAX).map(|_| begin("ann", &busy).unwrap()).collect();
-    // A name is not proved, so another one changes nothing.
+    // Names are not proven, so another name changes nothing.
     assert_eq!(begin("bob", &busy).unwrap_err(), Kind::Identity);
     let _first = begin("bob", &fresh).unwrap();
     drop(calls);

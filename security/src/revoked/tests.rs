@@ -1,4 +1,4 @@
-//! Lists that change, go and come back; credentials that their holder writes in another way.
+//! Lists that change, disappear and come back; credentials in other encodings.
 
 use super::*;
 use crate::{Authority, Guard, Keyring, tls::Pem};
@@ -14,12 +14,12 @@ fn token(name: &str, hours: u64) -> String {
     Token::new(Role::User, name, None, Duration::from_hours(hours)).sign(&keys).unwrap()
 }
 
-fn print_of(text: &str) -> String {
+fn fingerprint_of(text: &str) -> String {
     Credential::Token(text).fingerprint().unwrap()
 }
 
 #[test]
-fn people_and_single_credentials_are_refused_as_long_as_they_are_listed() {
+fn listed_users_and_credentials_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let settings = SecurityConfig { dir: dir.path().into(), ..SecurityConfig::default() };
     let path = dir.path().join(REVOKED_FILE);
@@ -32,19 +32,19 @@ fn people_and_single_credentials_are_refused_as_long_as_they_are_listed() {
     assert!(!refuses(Role::User, "ann", &hers));
     let mut all = Revocations::default();
     all.names.insert("ann".into());
-    all.credentials.insert(print_of(&lost));
+    all.credentials.insert(fingerprint_of(&lost));
     all.write(&path).unwrap();
     assert_eq!(Revocations::read(&path).unwrap(), all);
     for role in [Role::User, Role::Admin, Role::Task] {
         assert!(refuses(role, "ann", &hers));
     }
-    // A daemon has its role's name, whatever people are called.
+    // A daemon has the name of its role, independent of user names.
     assert!(!refuses(Role::DataNode, "ann", &hers));
     assert!(refuses(Role::User, "bob", &lost) && !refuses(Role::User, "bob", &new));
     fs::write(&path, "name ann\nnonsense\n").unwrap();
     assert!(refuses(Role::User, "ann", &hers) && refuses(Role::User, "bob", &lost));
     assert!(List::open(&settings).unwrap_err().to_string().contains("line 2 is neither"));
-    // While somebody puts another in its place, and for as long as there is none.
+    // While the file is being replaced, and while it is missing.
     fs::remove_file(&path).unwrap();
     for _ in 0..2 {
         assert!(refuses(Role::User, "ann", &hers) && refuses(Role::User, "bob", &lost));
@@ -53,12 +53,12 @@ fn people_and_single_credentials_are_refused_as_long_as_they_are_listed() {
     assert!(refuses(Role::User, "ann", &hers) && refuses(Role::User, "bob", &lost));
     fs::write(&path, "name bob\n").unwrap();
     assert!(!refuses(Role::User, "ann", &hers) && refuses(Role::User, "bob", &new));
-    // A list of nobody is a list.
+    // An empty list is valid.
     Revocations::default().write(&path).unwrap();
     assert!(!refuses(Role::User, "bob", &new));
 }
 
-/// The gate does not look itself.
+/// A separate thread reads the list for the gate.
 #[test]
 fn revocations_reach_the_gate() {
     let dir = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ fn revocations_reach_the_gate() {
         .unwrap();
     let deadline = std::time::Instant::now() + Duration::from_mins(1);
     while !revoked.refuses(Role::User, "ann", Credential::Token(&hers)) {
-        assert!(std::time::Instant::now() < deadline, "it is never read");
+        assert!(std::time::Instant::now() < deadline, "the list was not read");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -82,12 +82,12 @@ fn differently_encoded_token_is_equal_or_invalid() {
     let (words, signature) = Token::parted(&text).unwrap();
     let other = format!("{words}:{}", signature.to_uppercase());
     assert_ne!(other, text);
-    assert_eq!(print_of(&other), print_of(&text));
+    assert_eq!(fingerprint_of(&other), fingerprint_of(&text));
     assert_eq!(Token::verify(&other, &Keyring::from_secret(b"ours")), Err(crate::Refused::Malformed));
-    assert_ne!(print_of(&token("ann", 2)), print_of(&text));
+    assert_ne!(fingerprint_of(&token("ann", 2)), fingerprint_of(&text));
 }
 
-/// A DER element: its tag, what is in it, and what follows.
+/// Parses a DER element: its tag, contents, and the remaining bytes.
 fn element(bytes: &[u8]) -> (u8, &[u8], &[u8]) {
     let (length, head) = match bytes[1] {
         short @ ..=0x7f => (usize::from(short), 2),
@@ -115,7 +115,7 @@ const ORDER: [u8; 32] = [
     0xad, 0xa7, 0x17, 0x9e, 0x84, 0xf3, 0xb9, 0xca, 0xc2, 0xfc, 0x63, 0x25, 0x51,
 ];
 
-/// The order less this number, as an integer of DER.
+/// The order minus this number, as a DER integer.
 fn negative(number: &[u8]) -> Vec<u8> {
     let mut left = ORDER;
     let mut borrow = 0;
@@ -130,7 +130,8 @@ fn negative(number: &[u8]) -> Vec<u8> {
     of_elements(2, &[sign, &left[zeros..]])
 }
 
-/// The same certificate with the authority's signature (r, s) written as (r, n - s), which is as good.
+/// The same certificate with the signature (r, s) of the authority written as (r, n - s), which is
+/// valid too.
 fn disguised(certificate: &CertificateDer<'_>) -> CertificateDer<'static> {
     let (_, all, _) = element(certificate);
     let (_, _, after_words) = element(all);
@@ -146,9 +147,9 @@ fn disguised(certificate: &CertificateDer<'_>) -> CertificateDer<'static> {
     of_elements(0x30, &[signed, &signature]).into()
 }
 
-/// Over a real connection, because what counts is what TLS takes.
+/// Over a real connection, because the encodings that TLS accepts matter.
 #[test]
-fn a_certificate_whose_signature_is_written_in_another_way_is_the_same() {
+fn certificate_with_another_signature_encoding_is_revoked_too() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new("test").unwrap();
     let file =
@@ -173,7 +174,7 @@ fn a_certificate_whose_signature_is_written_in_another_way_is_the_same() {
         let name = ServerName::try_from(Role::DataNode.server_name()).unwrap();
         let calling = thread::spawn(move || {
             let session = rustls::ClientConnection::new(client, name).unwrap();
-            // It may be sent away before it has said all.
+            // The server may close the connection before the client has sent everything.
             crate::Stream::secured(near, session.into()).map(|stream| (&stream).read(&mut [0]))
         });
         let entered = guard.accept(far).map(drop).map_err(|error| error.to_string());

@@ -1,4 +1,4 @@
-//! Streams over real sockets, plain and TLS: the same to who uses them.
+//! Streams over real sockets: plain and TLS behave in the same way.
 
 use super::*;
 use crate::{Authority, Role, tls, tls::Pem};
@@ -72,7 +72,7 @@ fn peek_does_not_block_and_reports_the_end() {
 }
 
 #[test]
-fn files_are_sent_from_where_they_are_asked_for() {
+fn files_are_sent_from_the_requested_offset() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let data: Vec<u8> = (0..700_000_u32).map(|at| (at / 3) as u8).collect();

@@ -1,4 +1,4 @@
-//! What came of an experiment: figures over seeds, and how they compare.
+//! Results of an experiment: figures over seeds, and comparisons of policies.
 
 use super::Variant;
 use crate::Outcome;
@@ -13,32 +13,34 @@ use mrcore::{
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What came of it.
+/// Results of an experiment.
 #[derive(Debug)]
 pub struct Comparison {
-    /// The policies.
+    /// The compared policies.
     pub variants: Vec<Variant>,
-    /// For each, its runs by seed.
+    /// For each variant, one run per seed.
     pub runs: Vec<Vec<Outcome>>,
-    /// For each seed, how long jobs take alone; none if that was not asked.
+    /// For each seed, how long jobs take alone; empty if not measured.
     pub alone: Vec<Alone>,
-    /// Groups in the order of the workload, or of their numbers.
+    /// Groups of jobs, in the order of the workload or by number.
     pub groups: Vec<String>,
-    /// The cluster's slots.
+    /// Slots of the cluster.
     pub slots: mrcore::PerPhase<u32>,
 }
 
-/// How long jobs take when they have the cluster for themselves, and nothing goes wrong: what slowdown is against.
+/// How long jobs take when they run alone on a cluster without faults. This is the base of
+/// slowdowns.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Alone {
-    /// The first job of each group. Others of it may be shorter: then they are slowed down by less than 1.
+    /// The first job of each group. Other jobs of the group may be shorter; their slowdown can be
+    /// below 1.
     Groups(BTreeMap<String, Span>),
-    /// Each job itself, simulated from its own history. It was not faster than that: where it seems so, it is the model.
+    /// Each job, simulated from its own history. A slowdown below 1 is then an error of the model.
     Jobs(BTreeMap<JobId, Span>),
 }
 
 impl Alone {
-    /// How many times longer than alone a job took.
+    /// Returns the duration of a job divided by its duration alone.
     fn slowdown(&self, id: JobId, job: &JobFigures) -> Option<f64> {
         let times = |alone: &Span| Some(makespan_s(job)? / alone.as_secs_f64().max(1e-6));
         match self {
@@ -51,50 +53,50 @@ impl Alone {
 /// A figure over seeds: its mean, and half the width of its 95% confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figure {
-    /// The mean.
+    /// Mean over seeds.
     pub mean: f64,
-    /// Half the interval; 0 of one seed.
+    /// Half the width of the confidence interval; 0 for one seed.
     pub around: f64,
-    /// Some of what it is of was not over: it is more.
+    /// True if some jobs had not ended: the mean is then a lower bound.
     pub at_least: bool,
-    /// How many seeds it is of: of one there is no interval, of none nothing is known.
+    /// Number of seeds. With one seed there is no interval; with none there is no value.
     pub seeds: usize,
 }
 
 impl Figure {
-    /// Of values, one a seed.
+    /// The figure of values, one per seed.
     pub fn of(values: &[f64]) -> Self {
         Self { mean: mean(values), around: confidence(values), at_least: false, seeds: values.len() }
     }
 
-    /// It, if there is anything that it is of.
+    /// Returns the figure if it has at least one seed.
     pub fn known(self) -> Option<Self> {
         (self.seeds > 0).then_some(self)
     }
 
-    /// Whether it may as well be 0, for all that its seeds say. Of one seed nobody can tell.
+    /// Whether the confidence interval contains 0. False for one seed, which has no interval.
     pub fn is_insignificant(self) -> bool {
         self.seeds > 1 && self.mean.abs() <= self.around
     }
 
-    /// How much less than another, as a part of it: 0.2 is a fifth less.
+    /// Returns by which part this mean is smaller than the other: 0.2 is a fifth less.
     pub fn less_than(self, other: Self) -> f64 {
         if other.mean == 0.0 { 0.0 } else { 1.0 - self.mean / other.mean }
     }
 }
 
 impl Comparison {
-    /// A figure of a policy's runs.
+    /// Returns a figure over the runs of a variant.
     pub fn figure(&self, variant: usize, of: impl Fn(&Outcome) -> f64) -> Figure {
         Figure::of(&self.runs[variant].iter().map(of).collect::<Vec<_>>())
     }
 
-    /// The same of what not every run has: of those that have it.
+    /// Like [`Self::figure`], over the runs that have the value.
     pub fn figure_of(&self, variant: usize, of: impl Fn(&Outcome) -> Option<f64>) -> Figure {
         Figure::of(&self.runs[variant].iter().filter_map(of).collect::<Vec<_>>())
     }
 
-    /// The mean over the jobs of a group (or of all) of something that each has.
+    /// Returns the mean of a value over the jobs of a group (or all jobs).
     pub fn mean_over(
         &self,
         variant: usize,
@@ -103,10 +105,11 @@ impl Comparison {
     ) -> Figure {
         let means: Vec<f64> = self.means(variant, group, of).into_iter().flatten().collect();
         let figure = Figure::of(&means);
-        Figure { at_least: self.count(variant, group, |job| job.last_looked_at.is_some()) > 0, ..figure }
+        Figure { at_least: self.count(variant, group, |job| job.observed_until.is_some()) > 0, ..figure }
     }
 
-    /// The same, seed by seed; none of a seed in which no job has it.
+    /// Like [`Self::mean_over`], one mean per seed; `None` for a seed in which no job has the
+    /// value.
     fn means(
         &self,
         variant: usize,
@@ -122,9 +125,11 @@ impl Comparison {
         self.runs[variant].iter().map(one).collect()
     }
 
-    /// The mean makespan of a group (or of all) under one policy against that under another: -0.2 is a fifth less. Both meet
-    /// the same jobs of each seed, so they are compared seed by seed: what seeds differ by is not in the interval. None if more
-    /// jobs failed or did not end under one than under the other: means of different jobs say nothing.
+    /// Returns the relative change of the mean makespan of a group (or all jobs) from variant
+    /// `other` to variant `one`: -0.2 is a fifth less. Both run the same jobs in each seed, so the
+    /// change is computed per seed, and differences between seeds do not widen the interval. `None`
+    /// if the numbers of failed or unfinished jobs differ, because the means would be of different
+    /// jobs.
     pub fn change(&self, group: Option<&str>, one: usize, other: usize) -> Option<Figure> {
         let (ours, theirs) = (self.means(one, group, makespan_s), self.means(other, group, makespan_s));
         let pairs = ours.into_iter().zip(theirs).filter_map(|(ours, theirs)| ours.zip(theirs));
@@ -133,19 +138,19 @@ impl Comparison {
         (self.unfinished(one, group) == self.unfinished(other, group)).then(|| Figure::of(&changes))
     }
 
-    /// How many jobs of a group (or of all) are so, over all seeds.
+    /// Counts the jobs of a group (or all jobs) with a property, over all seeds.
     pub fn count(&self, variant: usize, group: Option<&str>, is: impl Fn(&JobFigures) -> bool) -> usize {
         self.values(variant, group, |job| is(job).then_some(1.0)).len()
     }
 
-    /// Jobs of a group (or of all) that failed, and that did not end, over all seeds. Where two policies differ in these,
-    /// their means are of different jobs.
+    /// Counts the jobs of a group (or all jobs) that failed, and that did not end, over all seeds.
+    /// If these numbers differ between policies, their means are of different jobs.
     pub fn unfinished(&self, variant: usize, group: Option<&str>) -> (usize, usize) {
         let failed = self.count(variant, group, |job| job.ended.is_some() && !job.succeeded);
-        (failed, self.count(variant, group, |job| job.last_looked_at.is_some()))
+        (failed, self.count(variant, group, |job| job.observed_until.is_some()))
     }
 
-    /// Every value of something that jobs of a group (or of all) have, over all seeds.
+    /// Returns every value that jobs of a group (or all jobs) have, over all seeds.
     pub fn values(
         &self,
         variant: usize,
@@ -156,13 +161,13 @@ impl Comparison {
         jobs.filter(|job| group.is_none_or(|group| job.group == group)).filter_map(of).collect()
     }
 
-    /// The greatest slowdown in a group (or of all), mean over seeds.
+    /// Returns the largest slowdown in a group (or of all jobs), as a mean over seeds.
     pub fn worst_slowdown(&self, variant: usize, group: Option<&str>) -> Figure {
         let worst: Vec<f64> = self.worst_slowdowns(variant, group).into_iter().flatten().collect();
         Figure { at_least: self.unfinished(variant, group).1 > 0, ..Figure::of(&worst) }
     }
 
-    /// The same, seed by seed; none of a seed in which no job has one.
+    /// Like [`Self::worst_slowdown`], one value per seed; `None` for a seed without a slowdown.
     pub fn worst_slowdowns(&self, variant: usize, group: Option<&str>) -> Vec<Option<f64>> {
         let worst = |(outcome, alone): (&Outcome, &Alone)| {
             let jobs = outcome.metrics.jobs();
@@ -172,20 +177,21 @@ impl Comparison {
         self.runs[variant].iter().zip(&self.alone).map(worst).collect()
     }
 
-    /// Which variant has this label.
+    /// Returns the index of the variant with this label.
     pub fn index(&self, label: &str) -> Option<usize> {
         self.variants.iter().position(|variant| variant.label == label)
     }
 }
 
-/// How long one of a job's reduces waited for a slot after its maps were done, in seconds; none if it has no reduces.
+/// Seconds that a reduce of the job waited for a slot after the maps were done; `None` for a job
+/// without reduces.
 pub fn reduce_wait_s(job: &JobFigures) -> Option<f64> {
     job.reduce_wait().map(Span::as_secs_f64)
 }
 
-/// From submission to end, in seconds. A job that was not over counts up to when it was last looked at, for it took longer
-/// than that; one that failed has none, however soon it did.
+/// Seconds from submission to end. For an active job the time of the last observation is used, as a
+/// lower bound. `None` for a failed job.
 pub fn makespan_s(job: &JobFigures) -> Option<f64> {
-    let until = if job.ended.is_some() { job.ended.filter(|_| job.succeeded) } else { job.last_looked_at };
+    let until = if job.ended.is_some() { job.ended.filter(|_| job.succeeded) } else { job.observed_until };
     Some(until?.since(job.submitted).as_secs_f64())
 }

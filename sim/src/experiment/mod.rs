@@ -1,4 +1,4 @@
-//! The same jobs under several policies and seeds, side by side.
+//! Runs the same jobs under several policies and seeds, and compares the results.
 
 mod comparison;
 mod variant;
@@ -20,7 +20,7 @@ use std::{
 };
 pub use variant::Variant;
 
-/// Why an experiment cannot be made.
+/// Why an experiment failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum ExperimentError {
@@ -32,46 +32,46 @@ pub enum ExperimentError {
     RuleViolation { variant: String, seed: u64, broken: RuleViolation },
 }
 
-/// What is to be compared.
+/// An experiment: a cluster, a workload, and the policies to compare.
 pub struct Experiment<'a> {
-    /// The world; the policy, its parameters and the seed are set for each run.
+    /// The simulated cluster. Policy, parameters and seed are set for each run.
     pub setup: Setup,
-    /// What goes wrong, if that depends on the seed.
+    /// Faults of a seed, if they depend on it.
     pub faults: Option<&'a (dyn Fn(u64) -> Vec<Fault> + Sync)>,
-    /// The jobs of a seed.
+    /// Returns the jobs of a seed.
     pub workload: &'a (dyn Fn(u64) -> Workload + Sync),
-    /// Users and what they were promised, if that is counted.
+    /// Users and their minimum shares, if these are measured.
     pub users: Vec<(String, MinShare)>,
-    /// The policies.
+    /// The policies to compare.
     pub variants: Vec<Variant>,
-    /// From 1 on.
+    /// Number of seeds, counted from 1.
     pub seeds: u64,
-    /// Jobs that have not ended by then are left; none to wait forever.
+    /// Simulated time after which a run stops although jobs are active; `None` for no limit.
     pub limit: Option<Span>,
-    /// Whether to find how long a job of each group takes alone, for slowdowns.
+    /// Whether to simulate a job of each group alone, for slowdowns.
     pub alone: bool,
 }
 
-/// A run of an experiment that is done.
+/// Progress of an experiment: one run is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// The policy that ran; `alone` for a seed's jobs alone.
+    /// Label of the policy; `alone` for the runs of single jobs.
     pub label: &'a str,
-    /// It was the last of that policy.
+    /// Whether this was the last run of the policy.
     pub is_last: bool,
-    /// So many runs are done.
+    /// Number of runs that are done.
     pub done: usize,
-    /// Of so many.
+    /// Total number of runs.
     pub of: usize,
 }
 
 impl Experiment<'_> {
-    /// Runs everything, on as many cores as there are.
+    /// Runs all variants and seeds on all cores.
     pub fn run(&self) -> Result<Comparison, ExperimentError> {
         self.watched(&|_| {})
     }
 
-    /// The same, for somebody who is told of every run that is done.
+    /// Like [`Self::run`], and calls `watch` after every run.
     pub fn watched(&self, watch: &(dyn Fn(Step<'_>) + Sync)) -> Result<Comparison, ExperimentError> {
         let seeds: Vec<u64> = (1..=self.seeds.max(1)).collect();
         let groups = (self.workload)(1).groups();
@@ -82,13 +82,13 @@ impl Experiment<'_> {
         let one_more = |count: &AtomicUsize| count.fetch_add(1, Ordering::Relaxed) + 1;
         let (ran, alone_ran) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let by_policy: Vec<AtomicUsize> = self.variants.iter().map(|_| AtomicUsize::new(0)).collect();
-        let tell = |label: &str, own: &AtomicUsize| {
+        let report = |label: &str, own: &AtomicUsize| {
             watch(Step { label, is_last: one_more(own) == seeds.len(), done: one_more(&ran), of });
         };
         let outcomes = in_parallel(cases.len(), |at| {
             let (variant, seed) = cases[at];
             let outcome = self.one(&self.variants[variant], seed);
-            tell(&self.variants[variant].label, &by_policy[variant]);
+            report(&self.variants[variant].label, &by_policy[variant]);
             outcome
         });
         let mut runs: Vec<Vec<Outcome>> = self.variants.iter().map(|_| Vec::new()).collect();
@@ -98,7 +98,7 @@ impl Experiment<'_> {
         let alone = if self.alone {
             let alone = in_parallel(seeds.len(), |at| {
                 let alone = self.alone(seeds[at], &groups);
-                tell("alone", &alone_ran);
+                report("alone", &alone_ran);
                 alone
             });
             alone.into_iter().collect::<Result<_, _>>()?
@@ -122,7 +122,7 @@ impl Experiment<'_> {
         world.run(self.limit).map_err(broken)
     }
 
-    /// The first job of each group alone.
+    /// Simulates the first job of each group alone.
     fn alone(&self, seed: u64, groups: &[String]) -> Result<Alone, ExperimentError> {
         let workload = (self.workload)(seed);
         let mut times = BTreeMap::new();
@@ -136,8 +136,8 @@ impl Experiment<'_> {
     }
 }
 
-/// How long a job takes when it has the cluster for itself, and nothing goes wrong. One that cannot end, say for want of slots,
-/// has no such time.
+/// Returns how long a job takes alone on a cluster without faults. `None` if it cannot end, for
+/// example because the cluster has no slots of a kind.
 fn alone(
     setup: &Setup,
     workload: &Workload,
@@ -156,7 +156,7 @@ fn alone(
     Ok(outcome.metrics.job(JobId(1)).and_then(JobFigures::makespan))
 }
 
-/// Every job of a workload alone, called as `ids` says.
+/// Simulates every job of a workload alone. `ids` gives the job IDs of the results.
 pub(crate) fn each_alone(
     setup: &Setup,
     workload: &Workload,
@@ -170,7 +170,7 @@ pub(crate) fn each_alone(
     Ok(Alone::Jobs(jobs))
 }
 
-/// Does `count` things on all cores; results are in order.
+/// Calls `one` for `0..count` on all cores. Results are in order.
 fn in_parallel<T: Send>(count: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(count.max(1));
     let next = AtomicUsize::new(0);
@@ -200,7 +200,7 @@ mod tests {
     use crate::{profile, workload::papers};
     use mrcore::PerPhase;
 
-    /// Ten seconds' worth of jobs, cut off after a minute: whoever starves must not look better for it.
+    /// A run that is stopped by the limit: starved jobs must not improve the mean.
     #[test]
     fn jobs_that_did_not_end_count_up_to_the_limit_and_failed_ones_do_not() {
         let profiles = profile::built_in();
@@ -228,13 +228,14 @@ mod tests {
             cut.mean_over(0, None, makespan_s).at_least && !whole.mean_over(0, None, makespan_s).at_least
         );
         assert!(cut.unfinished(0, None).1 > 0 && whole.unfinished(0, None) == (0, 0));
-        // Every other attempt fails: a job that gave up has no makespan.
+        // Every other attempt fails. A job that failed has no makespan.
         setup.failing = 2;
         let failing = run(&setup, 100_000);
         let (failed, _) = failing.unfinished(0, None);
         assert!(failed > 0);
         assert_eq!(failing.values(0, None, makespan_s).len(), 31 - failed);
-        // All times of the table are of the jobs that succeeded: waiting and execution add up to completion.
+        // All times of the table are means over jobs that succeeded, so waiting plus execution is
+        // completion.
         let rows = crate::report::of_groups(&failing, 0).json();
         let all = rows.as_array().and_then(|rows| rows.last()).expect("a row of all");
         let figure = |name: &str| all[name].as_f64().expect("a number");

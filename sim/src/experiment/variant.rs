@@ -1,38 +1,39 @@
-//! Policies as people name them: `fifo,chronos(fair),fcs[preempt=kill;literal=true]`.
+//! Parses lists of policies: `fifo,chronos(fair),fcs[preempt=kill;literal=true]`.
 
 use super::ExperimentError;
 use schedulers::Params;
 
-/// A policy and its parameters, under a name.
+/// A policy with its parameters and a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variant {
-    /// In tables.
+    /// Label in tables.
     pub label: String,
-    /// As `schedulers::make` takes it.
+    /// Name for `schedulers::make`.
     pub scheduler: String,
-    /// By dotted key.
+    /// Parameters by dotted key.
     pub params: Params,
 }
 
 impl Variant {
-    /// Without parameters.
+    /// A policy without parameters; the label is its name.
     pub fn plain(scheduler: &str) -> Self {
         Self { label: scheduler.to_owned(), scheduler: scheduler.to_owned(), params: Params::new() }
     }
 
-    /// With these parameters, each `key` beginning with a section's name or else within its own.
+    /// A policy with parameters. A key without the name of a section belongs to the section of the
+    /// policy.
     pub fn tuned(label: &str, scheduler: &str, params: &[(&str, &str)]) -> Self {
         let outer = scheduler.split('(').next().unwrap_or(scheduler);
         let found = schedulers::POLICIES.iter().find(|policy| policy.name.split('(').next() == Some(outer));
         let section = found.map_or(outer, |policy| policy.section);
-        // `pools.a.weight` is of fair, `fair.pools.a.weight` too.
+        // For fair, `pools.a.weight` and `fair.pools.a.weight` are the same key.
         let is_full = |key: &str| key.split_once('.').is_some_and(|(first, _)| schedulers::is_section(first));
         let full = |key: &str| if is_full(key) { key.to_owned() } else { format!("{section}.{key}") };
         let params = params.iter().map(|(key, value)| (full(key), (*value).to_owned())).collect();
         Self { label: label.to_owned(), scheduler: scheduler.to_owned(), params }
     }
 
-    /// With these parameters too, where it has none of its own.
+    /// Adds parameters that the variant does not set itself.
     #[must_use]
     pub fn with_params(mut self, params: &Params) -> Self {
         for (key, value) in params {
@@ -41,7 +42,8 @@ impl Variant {
         self
     }
 
-    /// Reads `fifo,chronos(fair),fcs[preempt=kill;literal=true]`, and checks that each can be made.
+    /// Parses `fifo,chronos(fair),fcs[preempt=kill;literal=true]`, and checks that each policy can
+    /// be created.
     pub fn list(text: &str) -> Result<Vec<Self>, ExperimentError> {
         let bad = || ExperimentError::NoList(text.to_owned());
         let mut variants = Vec::new();
@@ -60,7 +62,7 @@ impl Variant {
     }
 }
 
-/// Cuts at commas that are in no brackets.
+/// Splits at commas outside brackets.
 fn split_outside(text: &str) -> Option<Vec<&str>> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0_i32, 0);
     for (at, letter) in text.char_indices() {

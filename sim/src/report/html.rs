@@ -1,18 +1,19 @@
-//! Markup in which nobody can forget to escape: [`Html`] is written by the [`html!`](crate::html) macro alone, which escapes whatever
-//! stands between pieces of a literal, unless that is `Html` itself.
+//! HTML with automatic escaping: [`Html`] is written only by the [`html!`](crate::html) macro,
+//! which escapes every argument that is not `Html` itself.
 //!
-//! The literal cannot name variables (`{x}` does not compile): each part is given after it, where its type decides. Attributes
-//! may stand in either kind of quotes. Deliberately absent: a check that tags are closed.
+//! The literal cannot name variables (`{x}` does not compile). Each argument follows the literal,
+//! and its type determines the escaping. Attributes may use either kind of quotes. Deliberately
+//! absent: a check that tags are closed.
 
 use std::fmt::{self, Write};
 
-/// A piece of a page.
+/// A part of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Html(String);
 
-/// What can stand in a page.
+/// A value that can be written to a page.
 pub trait ToHtml {
-    /// Writes it, escaped where it must be.
+    /// Writes the value, escaped if necessary.
     fn show(&self, out: &mut dyn Write) -> fmt::Result;
 }
 
@@ -26,7 +27,7 @@ impl ToHtml for str {
                 '"' => out.write_str("&quot;")?,
                 '\'' => out.write_str("&#39;")?,
                 '\n' | '\t' => out.write_char(letter)?,
-                // Neither a terminal's colours nor a NUL are text.
+                // Control characters (terminal escapes, NUL) are not text.
                 letter if letter.is_control() => out.write_char('\u{fffd}')?,
                 letter => out.write_char(letter)?,
             }
@@ -65,14 +66,14 @@ macro_rules! numbers {
 
 numbers!(u16, u32, u64, usize);
 
-/// Coordinates: to a tenth, and never what is no number.
+/// A coordinate with one decimal; 0 if it is not finite.
 impl ToHtml for f64 {
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
         write!(out, "{:.1}", if self.is_finite() { *self } else { 0.0 })
     }
 }
 
-/// Something as it is shown; for the macro.
+/// Displays a value through [`ToHtml`]; for the macro.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Part<'a, T: ?Sized>(pub &'a T);
@@ -84,12 +85,12 @@ impl<T: ToHtml + ?Sized> fmt::Display for Part<'_, T> {
 }
 
 impl Html {
-    /// Nothing yet.
+    /// An empty part.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For the macro.
+    /// Appends formatted markup; for the macro.
     #[doc(hidden)]
     pub fn put(&mut self, parts: fmt::Arguments<'_>) {
         let _ = self.0.write_fmt(parts);
@@ -100,25 +101,25 @@ impl Html {
         self.0.is_empty()
     }
 
-    /// As text.
+    /// Returns the markup.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// As text.
+    /// Returns the markup.
     pub fn into_string(self) -> String {
         self.0
     }
 }
 
-/// Text that may stand in a page.
+/// Escapes text for a page.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let _ = text.show(&mut out);
     out
 }
 
-/// Adds to a page: a literal of markup, and what stands in its `{}`.
+/// Appends to a page: a literal with markup, and the values of its `{}`.
 ///
 /// ```
 /// use fermata_sim::{html, report::html::Html};
@@ -127,7 +128,7 @@ pub fn escape(text: &str) -> String {
 /// assert_eq!(page.as_str(), "<td class='name'>&lt;b&gt;</td>");
 /// ```
 ///
-/// What a variable holds cannot slip into the literal:
+/// A variable cannot be named in the literal, where it would not be escaped:
 ///
 /// ```compile_fail
 /// let (mut page, name) = (fermata_sim::report::html::Html::new(), "<b>");

@@ -1,4 +1,4 @@
-//! Comparisons as pages: one HTML file that needs nothing else.
+//! Writes comparisons as one self-contained HTML file.
 
 pub mod html;
 pub mod svg;
@@ -16,7 +16,8 @@ use mrcore::{
 use std::fmt::Write as _;
 pub use table::{Cell, Table, percent, show, show_change, show_paired};
 
-/// Each policy's mean completion against the first one's, and whether that is more than chance.
+/// Compares the mean completion of each policy with that of the first, and shows whether the
+/// difference is significant.
 pub fn against_first(comparison: &Comparison) -> Table {
     let first = comparison.variants.first().map_or("", |variant| variant.label.as_str());
     let mut table = Table::new(&[&format!("against {first}"), "mean completion", "verdict"]);
@@ -38,7 +39,7 @@ pub fn against_first(comparison: &Comparison) -> Table {
     table
 }
 
-/// The main table: a row for each policy.
+/// The main table, with one row per policy.
 pub fn summary(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
         "policy",
@@ -82,7 +83,7 @@ pub fn summary(comparison: &Comparison) -> Table {
     table
 }
 
-/// What all but one job in twenty take at most.
+/// Returns the 95th percentile of completion.
 pub fn p95(comparison: &Comparison, at: usize) -> Figure {
     let of_seed = |outcome: &Outcome| {
         let all: Vec<f64> = outcome.metrics.jobs().filter_map(|(_, job)| makespan_s(job)).collect();
@@ -91,27 +92,29 @@ pub fn p95(comparison: &Comparison, at: usize) -> Figure {
     Figure { at_least: has_unfinished_jobs(comparison, at), ..comparison.figure_of(at, of_seed) }
 }
 
-/// From the first submission to the last end; to when it was left, if there are jobs that had not ended then.
+/// Returns the time from the first submission to the last end, or to the end of the run if jobs are
+/// still active then.
 pub fn makespan(comparison: &Comparison, at: usize) -> Figure {
     let of_seed = |outcome: &Outcome| {
         let jobs = || outcome.metrics.jobs().map(|(_, job)| job);
-        let last = jobs().filter_map(|job| job.ended.or(job.last_looked_at)).max()?;
+        let last = jobs().filter_map(|job| job.ended.or(job.observed_until)).max()?;
         Some(last.since(jobs().map(|job| job.submitted).min()?).as_secs_f64())
     };
     Figure { at_least: has_unfinished_jobs(comparison, at), ..comparison.figure_of(at, of_seed) }
 }
 
-/// Whether some job, that came or was to come, did not end in some seed: what depends on the last ones is more, then.
+/// Whether some job had not ended, or was not submitted, at the end of some run. Figures that
+/// depend on the last jobs are then lower bounds.
 fn has_unfinished_jobs(comparison: &Comparison, at: usize) -> bool {
     comparison.runs[at].iter().any(|outcome| outcome.unfinished > 0)
 }
 
-/// How long the policy took to decide, in seconds of this machine.
+/// Returns the real seconds that the policy took for its decisions.
 pub fn deciding_s(outcome: &Outcome) -> f64 {
     outcome.deciding.total.as_secs_f64()
 }
 
-/// Part of all maps that ran where their input is; none if none was launched.
+/// Returns the part of maps that ran node-local; `None` if none was launched.
 pub fn locality(outcome: &Outcome) -> Option<f64> {
     let near = outcome.metrics.jobs().map(|(_, job)| job.near);
     let sum = near.fold([0_u32; 3], |sum, near| [sum[0] + near[0], sum[1] + near[1], sum[2] + near[2]]);
@@ -119,12 +122,12 @@ pub fn locality(outcome: &Outcome) -> Option<f64> {
     (all > 0).then(|| f64::from(sum[0]) / f64::from(all))
 }
 
-/// A figure of each group's jobs under each policy.
+/// A table of a value by group and policy.
 pub fn by_group(comparison: &Comparison, of: impl Fn(&JobFigures) -> Option<f64>) -> Table {
     of_each_group(comparison, |at, group| comparison.mean_over(at, Some(group), &of))
 }
 
-/// The greatest slowdown of each group's jobs under each policy.
+/// A table of the largest slowdown by group and policy.
 pub fn slowdowns(comparison: &Comparison) -> Table {
     of_each_group(comparison, |at, group| comparison.worst_slowdown(at, Some(group)))
 }
@@ -140,8 +143,9 @@ fn of_each_group(comparison: &Comparison, of: impl Fn(usize, &str) -> Figure) ->
     table
 }
 
-/// The figures of each group's jobs under one policy, and of all. Times are means over jobs that succeeded: one that
-/// failed early is not a fast one. Locality and sums are of all jobs.
+/// The figures of each group and of all jobs under one policy. Times are means over jobs that
+/// succeeded, so that a job that failed early does not count as fast. Locality and sums include all
+/// jobs.
 pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
     let mut table = Table::new(&[
         "group",
@@ -185,7 +189,7 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
     table
 }
 
-/// Charts of a comparison.
+/// Returns the charts of a comparison.
 pub fn charts(comparison: &Comparison) -> String {
     let mut out = String::new();
     let labels: Vec<&str> = comparison.variants.iter().map(|variant| variant.label.as_str()).collect();
@@ -241,7 +245,7 @@ pub fn charts(comparison: &Comparison) -> String {
     out
 }
 
-/// Each as a paragraph.
+/// Returns each text as a paragraph.
 pub fn paragraphs<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut all = String::new();
     for text in texts {
@@ -250,7 +254,7 @@ pub fn paragraphs<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     all
 }
 
-/// A whole page.
+/// Returns a complete page.
 pub fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{0}</title><style>\
@@ -274,7 +278,7 @@ mod tests {
     };
     use mrcore::PerPhase;
 
-    /// Two small jobs, 49 and 59 s after the beginning; the second has no reduces.
+    /// Two small jobs, submitted after 49 and 59 s; the second has no reduces.
     fn two_jobs(limit_s: u64) -> Comparison {
         let profiles = profile::built_in();
         let experiment = Experiment {
@@ -315,7 +319,7 @@ mod tests {
 
     #[test]
     fn unfinished_runs_are_marked() {
-        // The first job has not ended at 52 s, and the second has not even come.
+        // At 52 s the first job has not ended, and the second is not submitted.
         let comparison = two_jobs(52);
         let (whole, most) = (makespan(&comparison, 0), p95(&comparison, 0));
         assert!(whole.at_least && most.at_least, "{whole:?} {most:?}");

@@ -1,4 +1,4 @@
-//! Charts as SVG text: curves, stacked areas, grouped bars. No script, no font, no file of anybody else's.
+//! Charts as SVG: curves, stacked areas, grouped bars. They need no script, font or other file.
 
 use super::html::escape;
 use std::fmt::Write as _;
@@ -10,18 +10,18 @@ const RIGHT: f64 = 150.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
 
-/// Colours that people with every kind of sight can tell apart, as far as there are any.
+/// Colours that can be distinguished with most forms of colour blindness.
 const COLOURS: [&str; 10] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#7f7f7f",
     "#b2182b",
 ];
 
-/// The n-th colour.
+/// Returns the colour of a series.
 pub fn colour(at: usize) -> &'static str {
     COLOURS[at % COLOURS.len()]
 }
 
-/// A number for people.
+/// Formats a number for a chart.
 pub fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 10_000.0 => format!("{:.0}k", value / 1000.0),
@@ -32,14 +32,14 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Round numbers from 0 on, up to the first that is not below the greatest value, and how each is written.
+/// Returns round numbers from 0 to the first that is not below `most`, with their labels.
 pub fn ticks(most: f64) -> Vec<(f64, String)> {
     let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
     let power = 10_f64.powf((most / 5.0).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
     let step = steps.into_iter().find(|step| most / step <= 5.0 + 1e-9).unwrap_or(steps[3]);
     let count = (most / step - 1e-9).ceil() as u32;
-    // As many digits after the point as the step has, and none that says nothing.
+    // Labels have as many decimals as the step.
     let digits = (-step.log10().floor()).max(0.0) as usize;
     let label = |value: f64| {
         if step >= 1000.0 { format!("{:.0}k", value / 1000.0) } else { format!("{value:.digits$}") }
@@ -124,14 +124,14 @@ impl Chart {
     }
 }
 
-/// The part of values that is at most x, for each series.
+/// The cumulative distribution of each series.
 pub fn cdf(x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
     let x_max = series.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
     let mut chart = Chart::new(x_max, 1.0, x_label, "part of jobs", true);
     for (at, (_, values)) in series.iter().enumerate() {
         let mut sorted = values.clone();
         sorted.sort_by(f64::total_cmp);
-        // Some hundred points are all that can be seen.
+        // A few hundred points are enough for a smooth curve.
         let step = (sorted.len() / 300).max(1);
         let mut path = format!("M{:.1},{:.1}", chart.x(0.0), chart.y(0.0));
         for (rank, value) in sorted.iter().enumerate() {
@@ -149,7 +149,7 @@ pub fn cdf(x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
     chart.finish()
 }
 
-/// Series on top of each other over time, in steps.
+/// Stacked areas over time, in steps of `step_s`.
 pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity: f64) -> String {
     let steps = series.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
     let mut chart = Chart::new(steps as f64 * step_s, capacity, "time, s", y_label, true);
@@ -173,11 +173,11 @@ pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity
     chart.finish()
 }
 
-/// For each group a bar of each series, with the width of its confidence interval.
+/// For each group, one bar per series with its confidence interval.
 pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]) -> String {
     let y_max =
         series.iter().flat_map(|(_, values)| values).map(|(mean, around)| mean + around).fold(0.0, f64::max);
-    // An interval may reach beyond what a part can be; the axis does not.
+    // An interval may exceed 1 although a part cannot; limit the axis.
     let y_max = if y_label.ends_with(" part") { y_max.min(1.0) } else { y_max };
     let mut chart = Chart::new(groups.len() as f64, y_max, "", y_label, false);
     let width = 0.8 / series.len().max(1) as f64;

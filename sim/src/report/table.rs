@@ -1,50 +1,50 @@
-//! Tables, for terminals, pages, documentation and programs: a cell knows its number and how that reads.
+//! Tables for terminals, HTML, Markdown and JSON. A cell has a number and its text.
 
 use super::{html::escape, svg::short};
 use crate::experiment::Figure;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
-/// A cell: words, or a number and how it reads.
+/// A cell: text, or a number and its text.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// Words.
+    /// Text.
     Text(String),
     /// A figure over seeds.
     Figure(Figure, String),
-    /// One number; none if there is nothing that it would be of.
+    /// One number; `None` if there is no value.
     Number(Option<f64>, String),
 }
 
 impl Cell {
-    /// A part of all, over seeds, as a percentage.
+    /// A fraction over seeds, shown as a percentage.
     pub fn part(figure: Figure) -> Self {
         Self::Figure(figure, figure.known().map_or_else(nothing, |known| percent(known.mean)))
     }
 
-    /// A part of all as a percentage.
+    /// A fraction, shown as a percentage.
     pub fn percent(part: Option<f64>) -> Self {
         Self::Number(part, part.map_or_else(nothing, percent))
     }
 
-    /// One number, as short as it may be.
+    /// One number, shown with few digits.
     pub fn number(value: Option<f64>) -> Self {
         Self::Number(value, value.map_or_else(nothing, short))
     }
 
-    /// How many of something there are.
+    /// A number of items.
     pub fn count(count: usize) -> Self {
         Self::Number(Some(count as f64), count.to_string())
     }
 
-    /// How it reads.
+    /// Returns the text of the cell.
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) | Self::Figure(_, text) | Self::Number(_, text) => text,
         }
     }
 
-    /// For programs: numbers as they are, not as they are shown.
+    /// Returns the value for `--json`, with full precision.
     pub fn json(&self) -> Value {
         match self {
             Self::Text(text) => json!(text),
@@ -82,24 +82,25 @@ fn nothing() -> String {
 /// A table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Table {
-    /// Of the columns.
+    /// Names of the columns.
     pub head: Vec<String>,
-    /// Row by row.
+    /// Cells by row.
     pub rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
-    /// With these columns.
+    /// An empty table with these columns.
     pub fn new(head: &[&str]) -> Self {
         Self { head: head.iter().map(|&name| name.to_owned()).collect(), rows: Vec::new() }
     }
 
-    /// With this row too.
+    /// Appends a row.
     pub fn row(&mut self, cells: Vec<Cell>) {
         self.rows.push(cells);
     }
 
-    /// For programs: an object for each row, by the names of the columns. A name that is there twice is numbered.
+    /// Returns an object per row, with the names of the columns as keys. A repeated name gets a
+    /// number.
     pub fn json(&self) -> Value {
         let name = |at: usize| {
             let same = self.head[..at].iter().filter(|before| **before == self.head[at]).count();
@@ -112,13 +113,13 @@ impl Table {
         self.rows.iter().map(row).collect()
     }
 
-    /// Head and rows, as they read.
+    /// Returns head and rows as text.
     fn lines(&self) -> impl Iterator<Item = Vec<&str>> {
         let head = self.head.iter().map(String::as_str).collect();
         std::iter::once(head).chain(self.rows.iter().map(|row| row.iter().map(Cell::text).collect()))
     }
 
-    /// As HTML.
+    /// Returns the table as HTML.
     pub fn html(&self) -> String {
         let mut out = String::from("<table>");
         for (at, row) in self.lines().enumerate() {
@@ -133,7 +134,7 @@ impl Table {
         out
     }
 
-    /// As Markdown.
+    /// Returns the table as Markdown.
     pub fn markdown(&self) -> String {
         let line = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | ").replace('\n', " "));
         let mut lines: Vec<String> = self.lines().map(line).collect();
@@ -141,7 +142,7 @@ impl Table {
         lines.concat()
     }
 
-    /// For a terminal: columns of even width.
+    /// Returns the table with aligned columns for a terminal.
     pub fn text(&self) -> String {
         let columns = self.head.len();
         let width = |at: usize| {
@@ -163,7 +164,7 @@ impl Table {
     }
 }
 
-/// A figure for people, with its interval if it has one; a dash if it is of nothing.
+/// Formats a figure, with its interval if it has one; a dash if there is no value.
 pub fn show(figure: Figure) -> String {
     let Some(figure) = figure.known() else { return nothing() };
     let sign = if figure.at_least { "≥" } else { "" };
@@ -174,23 +175,24 @@ pub fn show(figure: Figure) -> String {
     }
 }
 
-/// In hundredths, to a tenth. What is next to nothing has no sign.
+/// Converts a fraction to percent with one decimal. Adding 0.0 turns -0 into 0.
 fn hundredths(part: f64) -> f64 {
     (part * 1000.0).round() / 10.0 + 0.0
 }
 
-/// A part as a percentage.
+/// Formats a fraction as a percentage.
 pub fn percent(part: f64) -> String {
     format!("{:.1}%", hundredths(part))
 }
 
-/// A change with its interval: -12.7% ±4.1.
+/// Formats a change with its interval: -12.7% ±4.1.
 pub fn show_change(change: Figure) -> String {
     let around = if change.around > 0.0 { format!(" ±{:.1}", change.around * 100.0) } else { String::new() };
     format!("{:+.1}%{around}", hundredths(change.mean))
 }
 
-/// The same as a cell; a dash if there is none, because different jobs failed or did not end.
+/// Formats a change as a cell; a dash if there is none, because different jobs failed or did not
+/// end.
 pub fn show_paired(change: Option<Figure>) -> Cell {
     change
         .and_then(Figure::known)

@@ -1,4 +1,4 @@
-//! Chronos: two jobs on 8 nodes, one of which dies (section 5, figures 1 to 4).
+//! The Chronos paper: two jobs on 8 nodes, one of which dies (section 5, figures 1 to 4).
 
 use super::{Lab, Number, Reproduction, change};
 use crate::{
@@ -11,14 +11,14 @@ use crate::{
 };
 use mrcore::{Phase, Span, Time, ids::JobId, metrics::JobFigures};
 
-/// When the node dies: so far into the maps of the first job, or into what follows them.
+/// When the node dies: at this fraction of the maps of the first job, or of the time after them.
 #[derive(Clone, Copy)]
 enum Moment {
     InMaps(f64),
     InReduces(f64),
 }
 
-/// The moment depends on how the first job goes when nothing is wrong.
+/// Returns the time of the failure. It depends on the run of the first job without a failure.
 fn moment(profiles: &Profiles, program: &str, scheduler: &str, at: Moment, seed: u64) -> f64 {
     let mut undisturbed = clusters::chronos();
     scheduler.clone_into(&mut undisturbed.scheduler);
@@ -73,7 +73,8 @@ fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Com
     Ok(comparison)
 }
 
-/// Ours beside the paper: jobs that allow duplicates, and Chronos acting when the node falls silent instead of when it is given up.
+/// Not in the paper: jobs that allow duplicates, and Chronos acting when the node is suspect
+/// instead of when it is lost.
 fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let Lab { profiles, seeds, .. } = *lab;
     let at = Moment::InMaps(0.45);
@@ -131,7 +132,8 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
     Ok(())
 }
 
-/// Under Fair it depends on whose tasks the node ran: each of the eight in turn.
+/// Under Fair the result depends on which job's tasks the lost node ran, so each of the eight nodes
+/// is lost in turn.
 fn affected_job(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let profiles = lab.profiles;
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
@@ -179,8 +181,8 @@ fn affected_job(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
     Ok(())
 }
 
-/// How long the tasks of one job that were lost waited, on average. A run in which it lost nothing has no such wait: neither a
-/// perfect one nor, below, the worst locality.
+/// Mean wait of the lost tasks of a job. A run in which the job lost no task has no value, so that
+/// it does not count as a perfect recovery.
 fn wait_of(outcome: &Outcome, job: u32) -> Option<f64> {
     outcome.metrics.job(JobId(job))?.recovery.mean_wait().map(Span::as_secs_f64)
 }
@@ -189,24 +191,25 @@ fn first_waits(outcome: &Outcome) -> Option<f64> {
     wait_of(outcome, 1)
 }
 
-/// How long the maps of the first job that were lost waited, on average.
+/// Mean wait of the lost maps of the first job.
 pub(super) fn first_maps_wait(outcome: &Outcome) -> Option<f64> {
     outcome.metrics.job(JobId(1))?.recovery.mean_map_wait().map(Span::as_secs_f64)
 }
 
-/// Part of the first job's maps that were lost and ran again where their input is.
+/// Fraction of the lost maps of the first job that ran again node-local.
 pub(super) fn first_local(outcome: &Outcome) -> Option<f64> {
     outcome.metrics.job(JobId(1))?.recovery.locality()
 }
 
-/// How long the task that waited longest of all did.
+/// Longest wait of a lost task.
 fn longest_wait(outcome: &Outcome) -> Option<f64> {
     let recovery = &outcome.metrics.recovery;
     (recovery.tasks > 0).then(|| recovery.longest.as_secs_f64())
 }
 
-/// Seconds after the loss was known, and before the first job's maps were done, in which the two jobs were further than a tenth
-/// away from equal parts of the map slots that they held. None if nothing was lost, or there are not two jobs.
+/// Seconds between the loss and the end of the first job's maps in which the shares of the two jobs
+/// in the occupied map slots differed from one half by more than a tenth. `None` if no task was
+/// lost, or if there are not two jobs.
 fn unfair_s(outcome: &Outcome) -> Option<f64> {
     let metrics = &outcome.metrics;
     let (lost, ends) = (metrics.first_loss()?, metrics.job(JobId(1))?.maps_done?);
@@ -223,7 +226,7 @@ fn unfair_s(outcome: &Outcome) -> Option<f64> {
     Some(away as f64 * step.as_secs_f64())
 }
 
-/// How long what a lost node ran, or had, waited to run again, and where it ran then.
+/// A table of how long lost tasks waited to run again, and with which locality they ran.
 pub fn recovery(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
         "policy",
@@ -258,8 +261,9 @@ pub fn recovery(comparison: &Comparison) -> Table {
 pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
     let mut out = Reproduction::new(
         "Chronos at the paper's size",
-        "8 nodes with 8 map and 4 reduce slots, 256 MB blocks, 2 copies, lost after 25 s; jobs of 17 and 56 GB; \
-         one node dies. Waits are from the moment the loss is known, and of the first job's tasks: the second's may wait, they outrank nobody's.",
+        "8 nodes with 8 map and 4 reduce slots, 256 MB blocks, 2 replicas, lost after 25 s; jobs of 17 and 56 GB; \
+         one node dies. Waits are those of lost tasks of the first job, after the loss is detected. \
+         Tasks of the second job may wait longer, because no other job ranks below it.",
     );
     let fifo = Case {
         title: "Fifo, wordcount, before the reduces",
@@ -317,7 +321,8 @@ mod tests {
     use super::*;
     use crate::profile;
 
-    /// A node dies in one seed, and nothing in the other: that one has no wait, not a perfect one.
+    /// A node dies in only one of two seeds: the other seed has no wait, and does not count as a
+    /// wait of 0.
     #[test]
     fn job_without_losses_has_no_recovery_wait() {
         let profiles = profile::built_in();
@@ -343,13 +348,13 @@ mod tests {
         assert!(first[0].is_some_and(|wait| wait > 0.0) && first[1].is_none(), "{first:?}");
         let wait = some.figure_of(0, first_waits);
         assert_eq!((wait.seeds, Some(wait.mean)), (1, first[0]), "of the one seed that has a wait");
-        let with_params = recovery(&none).json();
+        let rows = recovery(&none).json();
         for column in
             ["first job's wait s", "second's s", "longest s", "first job's maps local", "away from shares s"]
         {
-            assert!(with_params[0][column].is_null(), "{column}: {with_params}");
+            assert!(rows[0][column].is_null(), "{column}: {rows}");
         }
-        assert_eq!(with_params[0]["tasks run again"]["mean"], 0.0);
+        assert_eq!(rows[0]["tasks run again"]["mean"], 0.0);
         assert!(recovery(&some).json()[0]["first job's maps local"]["seeds"] == 1);
     }
 }

@@ -1,6 +1,6 @@
-//! COSHH: a hundred jobs of Facebook's and Yahoo!'s classes on six unequal resources, then fewer jobs, more resources and
-//! predictions that are off (sections 5 and 6, tables 6 to 9, figures 5 to 24). Section 7 (table 12, figures 25 to 28) is of a real
-//! cluster, and not here.
+//! The COSHH paper: a hundred jobs of the Facebook and Yahoo! classes on six unequal resources,
+//! then fewer jobs, more resources and prediction errors (sections 5 and 6, tables 6 to 9, figures
+//! 5 to 24). Section 7 (table 12, figures 25 to 28) used a real cluster and is not reproduced.
 
 use super::{Lab, Number, Reproduction, change};
 use crate::{
@@ -11,32 +11,33 @@ use crate::{
 };
 use mrcore::Span;
 
-/// Mean gap between jobs: the paper does not give it, but says that the cluster is overloaded from job 50 on.
+/// Mean seconds between jobs. The paper does not give it, but states that the cluster is overloaded
+/// from job 50 on.
 const GAP_S: f64 = 60.0;
 
 /// The policies that the paper compares.
 const PAPERS: [&str; 3] = ["fifo", "fair", "coshh"];
 
-/// What our variant is called.
+/// Label of our variant that avoids slow nodes.
 const CHOOSY: &str = "coshh, no slow nodes";
 
-/// What a resource with slow storage gets from others, bytes a second for all its slots.
+/// Network rate of a resource with slow storage, bytes per second for all its slots.
 const SLOW_BYTES_PER_S: f64 = 0.5e6;
 
-/// Numbers of two of the paper's figures: of completion, and of the time that scheduling takes.
+/// Numbers of two figures of the paper: completion time, and time of scheduling.
 type Figures = [u32; 2];
 
-/// What the paper says of a workload. Threes are FIFO's, Fair's and COSHH's.
+/// Results of the paper for a workload. Arrays of three are for FIFO, Fair and COSHH.
 struct PaperFigures {
     name: &'static str,
     classes: &'static [Class],
-    /// COSHH against FIFO and Fair.
+    /// Change of COSHH against FIFO and Fair.
     changes: [f64; 2],
-    /// Users alike: COSHH against Fair, Fair against FIFO.
+    /// With identical users: change of COSHH against Fair, and of Fair against FIFO.
     identical: [f64; 2],
     /// Table 6 or 7: dissatisfaction, fairness, locality.
     metrics: [[f64; 3]; 3],
-    /// Table 8 or 9, of users alike: fairness, locality.
+    /// Table 8 or 9, with identical users: fairness, locality.
     identical_metrics: [[f64; 3]; 2],
     with_shares: Figures,
     with_identical_users: Figures,
@@ -75,7 +76,7 @@ const PAPER_FIGURES: [PaperFigures; 2] = [
 ];
 
 impl PaperFigures {
-    /// So many of its jobs with these resources under these policies.
+    /// Runs `jobs` jobs on a cluster under these policies.
     fn run(
         &self,
         lab: &Lab<'_>,
@@ -96,9 +97,10 @@ impl PaperFigures {
         lab.run(&format!("{}, {what}", self.name), &experiment)
     }
 
-    /// The policies, told what the users were promised.
+    /// Returns the policies, with the minimum shares of the users as parameters.
     fn variants(&self, identical: bool) -> Vec<Variant> {
-        // As in the paper, which blames Fair for sticky slots: nothing taken back, and no waiting for better places.
+        // As in the paper, which attributes sticky slots to Fair: no preemption, and no delay
+        // scheduling.
         let naive = [
             ("min_share_timeout", "never"),
             ("fair_share_timeout", "never"),
@@ -111,20 +113,20 @@ impl PaperFigures {
             Variant::tuned("fair", "fair", &naive),
             Variant::plain("coshh"),
             Variant::tuned("coshh, literal", "coshh", &[("literal", "true")]),
-            // Ours: not where tasks take ten times as long.
+            // Our variant: avoids nodes on which a task takes ten times as long.
             Variant::tuned(CHOOSY, "coshh", &[("slowest", "10")]),
         ];
         all.into_iter().map(|variant| variant.with_params(&with_params)).collect()
     }
 
-    /// Those of them that the paper has.
+    /// Returns the policies that the paper compares.
     fn papers(&self) -> Vec<Variant> {
         let is_papers = |variant: &Variant| PAPERS.contains(&variant.label.as_str());
         self.variants(false).into_iter().filter(is_papers).collect()
     }
 }
 
-/// A hundred jobs on the six resources of table 3.
+/// Runs a hundred jobs on the six resources of table 3.
 fn compare(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
@@ -171,7 +173,7 @@ fn metrics(comparison: &Comparison) -> Table {
     table
 }
 
-/// A line of one of the paper's tables of metrics, and ours.
+/// Adds a row of a metrics table of the paper, with our values.
 fn row(
     out: &mut Reproduction,
     what: &str,
@@ -235,16 +237,17 @@ fn with_identical_users(
     Ok(())
 }
 
-/// How much longer one policy took to decide than another, seed by seed.
+/// Returns how much longer one policy took to decide than another, per seed.
 fn longer(comparison: &Comparison, one: &str, other: &str) -> Option<Figure> {
     let runs = |label| Some(&comparison.runs[comparison.index(label)?]);
     let pairs = runs(one)?.iter().zip(runs(other)?);
     Some(Figure::of(&pairs.map(|(one, other)| deciding_s(one) - deciding_s(other)).collect::<Vec<_>>()))
 }
 
-/// What comes to a resource whose storage is slow is slow as well: otherwise resources differ in their speed alone, every class is
-/// as much slower on a slow one as any other, and no matching is better than another. Table 3 says 40 kbit/s, at which a run
-/// would take years; this is what makes most of the time of classes with much input go into reading it.
+/// Makes transfers from a resource with slow storage slow as well. Otherwise resources differ only
+/// in speed, every class is slowed down equally, and no matching is better than another. Table 3
+/// has 40 kbit/s, at which a run would take years. The rate used here makes reading the largest
+/// part of the run time of classes with much input.
 fn slow_storage(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
@@ -272,7 +275,7 @@ fn slow_storage(
     Ok(())
 }
 
-/// Completion, and time for deciding, by something that grows.
+/// Completion time and time of decisions as functions of a parameter.
 struct Curves {
     completion: Table,
     deciding: Table,
@@ -304,7 +307,7 @@ impl Curves {
     }
 }
 
-/// From 5 to 100 jobs; the hundred have been run already.
+/// From 5 to 100 jobs. The run with 100 jobs exists already.
 fn by_jobs(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
@@ -349,7 +352,7 @@ fn by_resources(
     Ok(())
 }
 
-/// When predicted times are off by up to so much.
+/// Runs with errors of predicted times up to each of these limits.
 fn by_error(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
@@ -382,9 +385,9 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     let mut out = Reproduction::new(
         "COSHH at the paper's size",
         "Six resources (table 3) with 31 map and 23 reduce slots; 100 jobs in the proportions of table 4, users of \
-         table 5, 128 MB blocks, 3 copies. Arrivals Poisson with a mean gap of 60 s: the paper does not give them. \
-         Deciding is what the policy's decisions take on this machine; classes and linear programs, which are computed \
-         beside them, are not in it.",
+         table 5, 128 MB blocks, 3 replicas. Poisson arrivals with a mean gap of 60 s, which the paper does not give. \
+         Deciding is the time of the policy's decisions on this machine, without classes and linear programs, \
+         which are computed separately.",
     );
     let mut shares = Vec::new();
     for paper_figures in &PAPER_FIGURES {
@@ -445,7 +448,8 @@ mod tests {
         }
     }
 
-    /// A run is long, and looked at every twenty minutes: that must not look like tasks that are stuck.
+    /// A run is long and is sampled every twenty minutes. Tasks must not look stuck because of
+    /// that.
     #[test]
     fn no_work_is_lost_without_faults() {
         for variant in PAPER_FIGURES[0].variants(false) {
@@ -461,7 +465,7 @@ mod tests {
         }
     }
 
-    /// Half of the resources are a hundred times slower: what runs there holds its job up for days.
+    /// Half of the resources are a hundred times slower: a task there delays its job by days.
     #[test]
     fn slow_resources_are_detected_and_avoided() {
         let with_params = clusters::with_params(&coshh::min_shares(&FACEBOOK, false));
@@ -474,7 +478,7 @@ mod tests {
             let times: Vec<f64> = outcome.metrics.jobs().filter_map(|(_, job)| makespan_s(job)).collect();
             mrcore::metrics::stats::mean(&times)
         };
-        // How much it matters depends on where the large jobs happen to begin.
+        // The effect depends on where the large jobs start, so several seeds are averaged.
         let of = |slowest| (1..=4).map(|seed| mean_s(slowest, seed)).sum::<f64>() / 4.0;
         let (anywhere, fit) = (of("0"), of("10"));
         assert!(fit < 0.95 * anywhere, "{fit} s against {anywhere} s");

@@ -1,5 +1,5 @@
-//! FCS: 171 jobs of ten sizes on 45 workers, map-heavy and reduce-heavy; pausing against killing, delays, scale
-//! (section 5, tables 1 to 4, figures 6 to 15).
+//! The FCS paper: 171 jobs of ten sizes on 45 workers, map-heavy and reduce-heavy; pausing against
+//! killing, delays, scale (section 5, tables 1 to 4, figures 6 to 15).
 
 use super::{Lab, Number, Reproduction, change, hsrtf::plain_fair};
 use crate::{
@@ -13,8 +13,8 @@ use crate::{
 };
 use mrcore::metrics::stats::mean;
 
-/// Between jobs like `GridMix`'s. The paper has a stress test and does not say how many nodes it took: at 10 s reduce slots are never short on
-/// twelve nodes, and all policies are alike.
+/// Mean seconds between `GridMix` jobs. The paper has a stress test without the number of nodes.
+/// With 10 s on twelve nodes, reduce slots are never scarce and all policies give the same result.
 const MIX_GAP_S: f64 = 3.0;
 
 fn heavy(
@@ -51,8 +51,8 @@ fn heavy(
     Ok(comparison)
 }
 
-/// The worst slowdown of a group under FCS against that under Fair, seed by seed: of the group that gains most, and the mean over
-/// groups.
+/// Change of the worst slowdown of a group under FCS against Fair, per seed: for the group that
+/// gains most, and the mean over groups.
 fn fairness(comparison: &Comparison) -> Option<[Figure; 2]> {
     let (fcs, fair) = (comparison.index("fcs")?, comparison.index("fair")?);
     let groups = comparison.groups.iter().map(|group| {
@@ -69,7 +69,7 @@ fn fairness(comparison: &Comparison) -> Option<[Figure; 2]> {
     Some([Figure::of(&best), Figure::of(&means)])
 }
 
-/// A workload like `GridMix`'s under several policies: their mean completions.
+/// Runs jobs like those of `GridMix` under several policies.
 fn mix(lab: &Lab<'_>, what: &str, jobs: u32, variants: Vec<Variant>) -> Result<Comparison, ExperimentError> {
     let experiment = Experiment {
         setup: Setup { machines: clusters::fcs().machines[..12].to_vec(), ..clusters::fcs() },
@@ -84,7 +84,7 @@ fn mix(lab: &Lab<'_>, what: &str, jobs: u32, variants: Vec<Variant>) -> Result<C
     lab.run(&format!("{what}, {jobs} jobs"), &experiment)
 }
 
-/// A line of a table: so many jobs under one policy, under the other, and the difference, seed by seed.
+/// Adds a row to a table: the mean under each of two policies, and the difference per seed.
 fn versus(table: &mut Table, jobs: u32, comparison: &Comparison) {
     if comparison.variants.len() == 2 {
         let mean = |at| comparison.mean_over(at, None, makespan_s);
@@ -107,7 +107,7 @@ fn pause_or_kill(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experiment
     Ok(())
 }
 
-/// The best number of skips before a paused reduce is moved.
+/// Searches the best number of skips before a paused reduce migrates.
 fn delay(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["D", "mean completion, s", "moved"]);
     let counts = ["0", "20", "60", "100", "140", "100000"];

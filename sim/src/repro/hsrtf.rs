@@ -1,4 +1,5 @@
-//! hSRTF: 31 jobs of three sizes on 58 nodes, in the paper's order (section 5, figures 2 and 3).
+//! The hSRTF paper: 31 jobs of three sizes on 58 nodes, in the order of the paper (section 5,
+//! figures 2 and 3).
 
 use super::{Lab, Number, Reproduction, change};
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
 };
 use mrcore::{Span, metrics::JobFigures};
 
-/// Hadoop's Fair scheduler as the papers ran it: delay scheduling, nothing taken back.
+/// Hadoop's Fair scheduler as the papers ran it: delay scheduling, no preemption.
 pub(super) fn plain_fair() -> Variant {
     Variant::tuned("fair", "fair", &[("min_share_timeout", "never"), ("fair_share_timeout", "never")])
 }
@@ -17,7 +18,7 @@ pub(super) fn plain_fair() -> Variant {
 pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
     let mut out = Reproduction::new(
         "hSRTF at the paper's size",
-        "58 nodes with 8 map and 2 reduce slots, 128 MB blocks, 3 copies; 31 jobs, one every 10 s. Jobs that have not ended after 2,500 s count up to then, marked ≥.",
+        "58 nodes with 8 map and 2 reduce slots, 128 MB blocks, 3 replicas; 31 jobs, one every 10 s. Jobs that have not ended after 2,500 s count up to then, marked ≥.",
     );
     let (kill, literal) = ([("preempt", "kill")], [("literal", "true")]);
     let variants = vec![

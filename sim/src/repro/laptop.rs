@@ -1,8 +1,9 @@
-//! The papers' experiments small enough for one machine: real processes, paced tasks, minutes.
+//! The experiments of the papers, scaled to one machine: real processes, paced tasks, runs of
+//! minutes.
 //!
-//! What is run is plain data ([`Laptop::trials`]); who has a cluster runs it and brings the outcomes back
-//! ([`Laptop::conclude`]). Times are a sixth of the paper's, or less; jobs are as many, or as large a part of the
-//! cluster, as there.
+//! [`Laptop::trials`] returns the trials as plain data. The caller runs them on a cluster and
+//! passes the outcomes to [`Laptop::conclude`]. Times are at most a sixth of those of the paper.
+//! The number of jobs, or their size relative to the cluster, is as in the paper.
 
 use super::{Number, Paper, Reproduction, change, chronos, hsrtf::plain_fair};
 use crate::{
@@ -23,14 +24,14 @@ struct Part {
     faults: Vec<Fault>,
 }
 
-/// A paper's experiments for one machine.
+/// The experiments of a paper for one machine.
 pub struct Laptop {
     paper: Paper,
     parts: Vec<Part>,
 }
 
 impl Laptop {
-    /// Of a paper; none for one whose experiment one machine cannot show.
+    /// Returns the experiments of a paper; `None` if they cannot be shown on one machine.
     pub fn of(paper: Paper) -> Option<Self> {
         let parts = match paper {
             Paper::Chronos => vec![lost_node("Fifo", "fifo"), lost_node("Fair", "fair")],
@@ -41,7 +42,7 @@ impl Laptop {
         Some(Self { paper, parts })
     }
 
-    /// What is to be run, in this order.
+    /// Returns the trials in the order of their execution.
     pub fn trials(&self) -> Vec<Trial> {
         let all = self.parts.iter().flat_map(|part| {
             let trial = |variant: &Variant| {
@@ -57,7 +58,7 @@ impl Laptop {
         all.collect()
     }
 
-    /// What came of it, one outcome for each trial: the paper's figures beside these.
+    /// Compares the outcomes, one per trial, with the figures of the paper.
     pub fn conclude(self, outcomes: Vec<Outcome>) -> Reproduction {
         let mut out = Reproduction::new(
             &format!("{} on one machine", self.paper.title()),
@@ -84,7 +85,8 @@ impl Laptop {
     }
 }
 
-/// Chronos: the paper's two jobs, 67 and 219 maps of 8 s, 32 reduces each; a node dies 45 % into the first one's maps.
+/// Chronos: the two jobs of the paper, with 67 and 219 maps of 8 s and 32 reduces each. A node dies
+/// when 45 % of the maps of the first job are done.
 fn lost_node(title: &'static str, inner: &str) -> Part {
     let job = |at_s, group, user, maps| Paced { at_s, group, user, maps: (maps, 8.0), reduces: (32, 3.0) };
     let jobs = [job(0.0, "small", "ann", 67), job(0.3, "large", "bob", 219)];
@@ -102,7 +104,7 @@ fn lost_node(title: &'static str, inner: &str) -> Part {
     Part { title, variants, workload, faults }
 }
 
-/// When the maps of the first job are done if nothing goes wrong, as simulated.
+/// Returns when the maps of the first job are done in a simulation without faults.
 fn maps_done_s(variant: &Variant, workload: &Workload) -> f64 {
     let world = World::new(trial::setup(variant), workload.clone()).ok();
     let outcome = world.and_then(|world| world.run(None).ok());
@@ -110,8 +112,9 @@ fn maps_done_s(variant: &Variant, workload: &Workload) -> f64 {
     done.map_or(0.0, |done| done.since(Time(1_000_000)).as_secs_f64())
 }
 
-/// hSRTF: the paper's 31 jobs in its order, in a fifth of the time. Large and medium ones have more of the slots than
-/// there, so that the cluster is full when the small ones come, as it must have been.
+/// hSRTF: the 31 jobs of the paper in its order, in a fifth of the time. Large and medium jobs use
+/// a larger part of the slots than in the paper, so that the cluster is full when the small jobs
+/// arrive.
 fn sizes() -> Part {
     let kinds = [("large", 3, 60, (9, 14.0)), ("medium", 8, 15, (2, 14.0)), ("small", 20, 1, (1, 4.0))];
     let mut jobs = Vec::new();
@@ -126,7 +129,8 @@ fn sizes() -> Part {
     Part { title: "Sizes", variants, workload: trial::workload("hsrtf", &jobs), faults: Vec::new() }
 }
 
-/// FCS: five sizes of reduce-heavy jobs in a random order, the largest with more reduces than there are slots.
+/// FCS: five sizes of reduce-heavy jobs in random order; the largest has more reduces than the
+/// cluster has slots.
 fn reduces() -> Part {
     let kinds = [
         ("1", 10, (4, 2.0), (1, 3.0)),
@@ -202,7 +206,7 @@ fn claims(paper: Paper, title: &str, comparison: &Comparison, out: &mut Reproduc
 mod tests {
     use super::*;
 
-    /// The same experiments simulated: they end in time, and say what the papers say.
+    /// Simulates the experiments and checks that they end in time.
     fn simulated(paper: Paper) -> Reproduction {
         let laptop = Laptop::of(paper).expect("one for a laptop");
         let run = |Trial { setup, workload, name, .. }: Trial| {

@@ -1,4 +1,5 @@
-//! The four papers' experiments, at their size or small enough for one machine: their figure, ours, and the difference.
+//! The experiments of the four papers, at their size or scaled to one machine: the figures of the
+//! paper, ours, and the difference.
 
 mod chronos;
 mod coshh;
@@ -29,10 +30,10 @@ pub enum Paper {
 }
 
 impl Paper {
-    /// All of them.
+    /// All papers.
     pub const ALL: [Paper; 4] = [Paper::Hsrtf, Paper::Chronos, Paper::Fcs, Paper::Coshh];
 
-    /// As people call it.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Paper::Hsrtf => "hsrtf",
@@ -42,7 +43,7 @@ impl Paper {
         }
     }
 
-    /// As in a title.
+    /// Name in titles.
     fn title(self) -> &'static str {
         match self {
             Paper::Hsrtf => "hSRTF",
@@ -52,7 +53,7 @@ impl Paper {
         }
     }
 
-    /// Runs its experiments.
+    /// Runs the experiments of the paper in the simulator.
     pub fn reproduce(self, lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
         match self {
             Paper::Hsrtf => hsrtf::reproduce(lab),
@@ -63,25 +64,25 @@ impl Paper {
     }
 }
 
-/// What experiments are made with.
+/// Options of all experiments.
 #[derive(Clone, Copy)]
 pub struct Lab<'a> {
-    /// What programs do.
+    /// Profiles of the programs.
     pub profiles: &'a Profiles,
-    /// How many seeds.
+    /// Number of seeds.
     pub seeds: u64,
-    /// Who is told of every run that is done, and of which experiment.
+    /// Called after every run with the title of its experiment.
     pub watch: &'a (dyn Fn(&str, Step<'_>) + Sync),
 }
 
 impl Lab<'_> {
-    /// Runs an experiment.
+    /// Runs an experiment, and reports its progress.
     fn run(&self, title: &str, experiment: &Experiment<'_>) -> Result<Comparison, ExperimentError> {
         experiment.watched(&|step| (self.watch)(title, step))
     }
 }
 
-/// What came of a paper's experiments.
+/// Results of the experiments of a paper.
 #[derive(Debug, Default)]
 pub struct Reproduction {
     title: String,
@@ -103,7 +104,7 @@ impl Reproduction {
         self.parts.push((title.into(), table, charts));
     }
 
-    /// The claims, as a table.
+    /// Returns a table of the claims of the paper with our results.
     pub fn claims(&self) -> Table {
         let mut table = Table::new(&["what", "paper", "ours", "relative difference", "verdict"]);
         for claim in &self.claims {
@@ -118,7 +119,7 @@ impl Reproduction {
         table
     }
 
-    /// For programs: every claim, and every table.
+    /// Returns every claim and every table for `--json`.
     pub fn json(&self) -> Value {
         let table =
             |(title, table, _): &(String, Table, String)| json!({ "title": title, "rows": table.json() });
@@ -130,7 +131,7 @@ impl Reproduction {
         })
     }
 
-    /// A page.
+    /// Returns an HTML page.
     pub fn html(&self) -> String {
         let mut body = format!("<p>{}</p>", report::html::escape(&self.setting));
         let _ = write!(body, "<h2>The paper's figures and ours</h2>{}", self.claims().html());
@@ -140,7 +141,7 @@ impl Reproduction {
         report::page(&self.title, &body)
     }
 
-    /// The figures for a page of documentation, without charts.
+    /// Returns Markdown for a page of documentation, without charts.
     pub fn markdown(&self) -> String {
         let mut out = format!("{}\n\n{}\n", self.setting, self.claims().markdown());
         for (title, table, _) in &self.parts {
@@ -149,7 +150,7 @@ impl Reproduction {
         out
     }
 
-    /// For a terminal.
+    /// Returns text for a terminal.
     pub fn text(&self) -> String {
         let mut out = format!("{}\n{}\n\n{}", self.title, self.setting, self.claims().text());
         for (title, table, _) in &self.parts {
@@ -159,7 +160,8 @@ impl Reproduction {
     }
 }
 
-/// The mean completion of a group under one policy, relative to another: -0.2 is a fifth less.
+/// Returns the relative change of the mean completion of a group between two policies: -0.2 is a
+/// fifth less.
 fn change(comparison: &Comparison, group: Option<&str>, one: &str, other: &str) -> Option<Figure> {
     comparison.change(group, comparison.index(one)?, comparison.index(other)?)
 }

@@ -1,7 +1,8 @@
-//! Whether what we find is what a paper says, as far as our seeds can tell.
+//! Compares our result with a number of a paper.
 //!
-//! Ours is an interval. It agrees if all of it is near enough to the paper's number, and does not if none of it is;
-//! if some of it is, these seeds do not decide, and that is what is said. One seed has no interval: its verdict says so.
+//! Our result is an interval. It agrees if the whole interval is within the tolerance of the
+//! number, and differs if no part of it is. Otherwise the seeds do not decide, and the verdict is
+//! undecided. With one seed there is no interval; the verdict then contains `one seed`.
 
 use crate::{
     experiment::Figure,
@@ -9,24 +10,25 @@ use crate::{
 };
 use serde_json::{Value, json};
 
-/// A number that a paper gives, and ours.
+/// A number of a paper, and ours.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Claim {
     pub(super) what: String,
-    /// A change against another policy as a part of it, or a number with its unit.
+    /// The number of the paper: a relative change against another policy, or a number with its
+    /// unit.
     pub(super) paper: Number,
     pub(super) ours: Option<Figure>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Number {
-    /// -0.45: 45% less.
+    /// A relative change: -0.45 is 45% less.
     Change(f64),
-    /// A part of all.
+    /// A fraction.
     Part(f64),
     /// Seconds.
     Seconds(f64),
-    /// Anything else.
+    /// A number without unit.
     Plain(f64),
 }
 
@@ -48,7 +50,8 @@ impl Number {
         }
     }
 
-    /// How far from it is near enough: a third of a change, or three points; 15 points of a part of all; a quarter of others.
+    /// Returns the tolerance: a third of a change, but at least 3 percentage points; 15 points for
+    /// a fraction; a quarter for other numbers.
     fn tolerance(self) -> f64 {
         match self {
             Number::Change(value) => (value.abs() / 3.0).max(0.03),
@@ -68,23 +71,23 @@ impl Number {
 }
 
 impl Claim {
-    /// Ours, if it is of anything.
+    /// Returns our figure if it has a value.
     pub(super) fn ours(&self) -> Option<Figure> {
         self.ours.and_then(Figure::known)
     }
 
-    /// Ours less the paper's, in its unit.
+    /// Returns our value minus that of the paper, in its unit.
     fn difference(&self) -> Option<f64> {
         self.ours().map(|ours| ours.mean - self.paper.value())
     }
 
-    /// The same as a part of the paper's: none of a paper's 0.
+    /// Returns the difference relative to the number of the paper; `None` if that is 0.
     pub(super) fn relative(&self) -> Option<f64> {
         let paper = self.paper.value();
         self.difference().filter(|_| paper != 0.0).map(|difference| difference / paper.abs())
     }
 
-    /// For programs.
+    /// Returns the claim for `--json`.
     pub(super) fn json(&self) -> Value {
         json!({
             "what": self.what,
@@ -97,10 +100,10 @@ impl Claim {
         })
     }
 
-    /// In words.
+    /// Returns the verdict as text.
     pub(super) fn verdict(&self) -> String {
         let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end".into() };
-        let Some(ours) = ours.known() else { return "nothing to compare: there was none of it".into() };
+        let Some(ours) = ours.known() else { return "nothing to compare: no run has this value".into() };
         let off = (ours.mean - self.paper.value()).abs();
         let (surely, perhaps) = (off + ours.around, (off - ours.around).max(0.0));
         let word = if surely <= self.paper.tolerance() {
@@ -113,7 +116,7 @@ impl Claim {
         if ours.seeds < 2 { format!("{word} (one seed)") } else { word.to_owned() }
     }
 
-    /// Part of the interval is near the paper's number, and part is not.
+    /// The verdict if only a part of the interval is within the tolerance.
     fn undecided(&self, ours: Figure) -> &'static str {
         match self.paper {
             Number::Change(_) if ours.is_insignificant() => "undecided: may be the paper's, may be no change",
@@ -122,7 +125,7 @@ impl Claim {
         }
     }
 
-    /// None of it is.
+    /// The verdict if the interval is outside the tolerance.
     fn differs(&self, ours: Figure) -> &'static str {
         match self.paper {
             Number::Change(_) if ours.is_insignificant() => "differs: no change beyond the noise",
@@ -176,7 +179,7 @@ mod tests {
 
     #[test]
     fn insignificant_differences_are_undecided() {
-        // -40% ± 20 points: from -20% to -60%; near the paper's is -30% to -60%.
+        // -40% ± 20 points is the interval from -20% to -60%; the tolerance is from -30% to -60%.
         assert_eq!(verdict(Number::Change(-0.45), -0.40, 0.20, 3), "same direction; size undecided");
         assert_eq!(
             verdict(Number::Change(-0.45), -0.20, 0.40, 3),

@@ -1,8 +1,10 @@
-//! Scenario files: what goes wrong, and when, for a simulated cluster and a real one alike. The format is described in
-//! docs/operate/faults.md; [`parse`] reads it, the simulator plays it, `mrctl chaos run` does it to real daemons.
+//! Scenario files: faults with their times, for simulated and real clusters. docs/operate/faults.md
+//! describes the format. [`parse`] reads it, the simulator applies it, and `mrctl chaos run`
+//! applies it to real daemons.
 //!
-//! A step comes at a time after the start, or when a job has come so far. What it does to whom is written as one says it
-//! to `mrctl chaos`. Deliberately absent: what a step does for real.
+//! A step is due at a time after the start, or when a job has made some progress. Actions and nodes
+//! are written as in the arguments of `mrctl chaos`. Deliberately absent: the execution of steps on
+//! real daemons.
 
 mod read;
 #[cfg(test)]
@@ -15,113 +17,114 @@ pub(crate) use validate::number;
 use crate::fault::Fault;
 use mrcore::Span;
 
-/// What a file says.
+/// Contents of a scenario file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Scenario {
-    /// What happens, in the order of the file.
+    /// Steps in the order of the file.
     pub steps: Vec<Step>,
-    /// Faults that only the simulator has.
+    /// Faults that only the simulator supports.
     pub faults: Vec<Fault>,
-    /// Where the file says each of these.
+    /// Line of each fault in the file.
     pub fault_lines: Vec<usize>,
 }
 
-/// Something that is done to the cluster.
+/// An action on the cluster with its condition.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// Where the file says it.
+    /// Line in the file.
     pub line: usize,
-    /// What it waits for.
+    /// Condition that the step waits for.
     pub when: When,
-    /// And so much longer.
+    /// Delay after the condition.
     pub after: Span,
-    /// What is done.
+    /// The action.
     pub action: ScenarioAction,
-    /// After this long it is undone; if it is not said, a later step may undo it.
+    /// Time after which the action is undone; `None` if it stays until a later step undoes it.
     pub lasts: Option<Span>,
 }
 
-/// What a step waits for.
+/// Condition that a step waits for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum When {
-    /// So long after the start.
+    /// Time since the start.
     At(Span),
-    /// A job has come so far.
+    /// Progress of a job.
     Job(JobRef, JobMark),
 }
 
-/// Which job.
+/// A job in a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobRef {
-    /// The first is 1; jobs that run when the scenario begins count.
+    /// The nth job, counted from 1 and including jobs that are active when the scenario starts.
     Nth(u32),
-    /// The job of this number, as `job_7`.
+    /// The job with this ID, `job_7`.
     Number(u64),
 }
 
-/// How far a job is.
+/// Progress of a job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum JobMark {
-    /// It is there.
+    /// The job is submitted.
     Submitted,
-    /// This part of its maps is done.
+    /// This fraction of its maps is done.
     Maps(f64),
-    /// This part of its reduces is done.
+    /// This fraction of its reduces is done.
     Reduces(f64),
-    /// It has ended.
+    /// The job has ended.
     Over,
 }
 
-/// Whom a step is for.
+/// Target of an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeRef {
-    /// The node of this name or, if there is none and it is `nodeN`, the nth; `namenode` and `jobtracker`.
+    /// The node with this name or, if there is none and it is `nodeN`, the nth node; also
+    /// `namenode` and `jobtracker`.
     Named(String),
-    /// A node by chance.
+    /// A random node.
     Any,
-    /// A node by chance that runs a task of this job; any if none does.
+    /// A random node that runs a task of this job; any node if none does.
     Running(JobRef),
-    /// The node that the last step was for.
+    /// The node of the previous step.
     Same,
 }
 
-/// Which daemon of a node.
+/// Which daemons of a node an action affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Daemons {
-    /// Both.
+    /// Both daemons.
     Both,
-    /// The one that keeps blocks.
+    /// Only the DataNode.
     Datanode,
-    /// The one that runs tasks.
+    /// Only the TaskTracker.
     Tasktracker,
 }
 
-/// What is done: the verbs of `mrctl chaos`.
+/// Actions, which are the commands of `mrctl chaos`.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the fields are what their names say")]
 pub enum ScenarioAction {
-    /// SIGKILL; undone by a restart.
+    /// Sends SIGKILL; undone by a restart.
     Kill { node: NodeRef, half: Daemons },
-    /// SIGSTOP; undone by SIGCONT.
+    /// Sends SIGSTOP; undone by SIGCONT.
     Stop { node: NodeRef, half: Daemons },
-    /// SIGCONT.
+    /// Sends SIGCONT.
     Cont { node: NodeRef, half: Daemons },
-    /// Started again; one that runs is ended first.
+    /// Starts the daemon; a running one is ended first.
     Restart { node: NodeRef, half: Daemons },
-    /// What the one sends to the other is lost, and the other way round unless it is one-way.
+    /// Drops messages from `from` to `to`, and also the other direction unless `one_way` is set.
     Partition { from: NodeRef, to: NodeRef, one_way: bool },
-    /// All links of a node, or all of the cluster, work again.
+    /// Restores all links of a node, or all links of the cluster.
     Heal { node: Option<NodeRef> },
-    /// A replica is damaged: of this block, or any on the node.
+    /// Damages a replica: of this block, or a random one on the node.
     Corrupt { node: NodeRef, block: Option<String>, cut: bool },
-    /// Its daemons run for a part of the time.
+    /// Lets the daemons run only for a fraction of the time.
     Slow { node: NodeRef, share: f64 },
-    /// All room on its disk but this is taken; undone by giving it back.
+    /// Fills the disk up to `leave` bytes; undone by freeing the space.
     FillDisk { node: NodeRef, leave: u64 },
 }
 
 impl ScenarioAction {
-    /// The verb.
+    /// Name of the action in scenario files.
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Kill { .. } => "kill",
@@ -136,7 +139,7 @@ impl ScenarioAction {
         }
     }
 
-    /// Whom it is for; the first of two.
+    /// Returns the target node; the first one if there are two.
     pub fn node(&self) -> Option<&NodeRef> {
         match self {
             Self::Kill { node, .. }
@@ -151,18 +154,18 @@ impl ScenarioAction {
         }
     }
 
-    /// Why the simulator has nothing like it; none if it has.
+    /// Returns why the simulator does not support the action; `None` if it does.
     pub fn not_simulated(&self) -> Option<&'static str> {
         let master =
             |who: &NodeRef| matches!(who, NodeRef::Named(name) if name == "jobtracker" || name == "master");
         match self {
-            Self::Corrupt { .. } | Self::FillDisk { .. } => Some("its disks neither lie nor fill"),
+            Self::Corrupt { .. } | Self::FillDisk { .. } => Some("simulated disks are never damaged or full"),
             Self::Partition { from, to, .. } if !master(from) && !master(to) => {
-                Some("its nodes always reach each other: name the jobtracker")
+                Some("simulated nodes always reach each other: use the jobtracker as one side")
             }
-            Self::Slow { node, .. } if master(node) => Some("its jobtracker takes no time"),
+            Self::Slow { node, .. } if master(node) => Some("the simulated jobtracker takes no time"),
             _ if self.node().is_some_and(|who| *who == NodeRef::Named("namenode".into())) => {
-                Some("it has no namenode")
+                Some("the simulated cluster has no namenode")
             }
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! Reading scenario files: TOML in, steps or one line of refusal out, with the line of the file.
+//! Parses scenario files. Errors contain the line of the file.
 
 use super::{Daemons, JobMark, JobRef, NodeRef, Scenario, ScenarioAction, Step, When};
 use crate::fault;
@@ -10,9 +10,9 @@ use toml::Spanned;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {what}")]
 pub struct ScenarioFileError {
-    /// Where, from 1 on.
+    /// Line of the file, counted from 1.
     pub line: usize,
-    /// What is wrong, and what would be right.
+    /// What is wrong, and what is expected.
     pub what: String,
 }
 
@@ -25,7 +25,7 @@ struct File {
     fault: Vec<Spanned<fault::FaultRecord>>,
 }
 
-/// A step as it is written.
+/// A step as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StepRecord {
@@ -48,7 +48,7 @@ struct StepRecord {
     lasts: Option<String>,
 }
 
-/// Reads a scenario.
+/// Parses a scenario file.
 pub fn parse(text: &str) -> Result<Scenario, ScenarioFileError> {
     let line_of = |at: usize| text.get(..at).map_or(1, |before| before.split('\n').count());
     let file: File = toml::from_str(text).map_err(|error| {
@@ -60,7 +60,8 @@ pub fn parse(text: &str) -> Result<Scenario, ScenarioFileError> {
         let line = line_of(words.span().start);
         let step = step(line, words.get_ref()).map_err(|what| ScenarioFileError { line, what })?;
         if scenario.steps.is_empty() && step.action.node() == Some(&NodeRef::Same) {
-            let what = "node = \"same\" is the node of the step before, and this is the first".into();
+            let what =
+                "node = \"same\" means the node of the previous step, but this is the first step".into();
             return Err(ScenarioFileError { line, what });
         }
         scenario.steps.push(step);
@@ -78,8 +79,10 @@ fn step(line: usize, words: &StepRecord) -> Result<Step, String> {
     let when = match (&words.at, &words.when) {
         (Some(at), None) => When::At(span("at", at)?),
         (None, Some(when)) => condition(when)?,
-        (None, None) => return Err("when? say at = \"5s\", or when = \"job 1 maps 40%\"".into()),
-        (Some(_), Some(_)) => return Err("at and when: a step waits for one of the two".into()),
+        (None, None) => {
+            return Err("at and when are missing: write at = \"5s\", or when = \"job 1 maps 40%\"".into());
+        }
+        (Some(_), Some(_)) => return Err("at and when: a step can have only one of the two".into()),
     };
     let after = words.after.as_deref().map_or(Ok(Span(0)), |text| span("after", text))?;
     let lasts = words.lasts.as_deref().map(|text| span("for", text)).transpose()?;
@@ -92,25 +95,27 @@ fn step(line: usize, words: &StepRecord) -> Result<Step, String> {
             | ScenarioAction::Corrupt { .. }
     );
     if stays && lasts.is_some() {
-        return Err(format!("for: {} is not undone after a time", action.verb()));
+        return Err(format!("for: {} cannot be undone after a time", action.verb()));
     }
     if matches!(action, ScenarioAction::Slow { .. }) && lasts.is_none() {
-        return Err("slow: for how long? say for = \"30s\"".into());
+        return Err("slow: for is missing: write for = \"30s\"".into());
     }
     Ok(Step { line, when, after, action, lasts })
 }
 
 fn action(words: &StepRecord) -> Result<ScenarioAction, String> {
     let node = || {
-        let text =
-            words.node.as_deref().ok_or_else(|| format!("{}: whom? say node = \"node2\"", words.verb))?;
+        let text = words
+            .node
+            .as_deref()
+            .ok_or_else(|| format!("{}: node is missing: write node = \"node2\"", words.verb))?;
         who(text)
     };
     let half = match words.daemon.as_deref() {
         None => Daemons::Both,
         Some("datanode") => Daemons::Datanode,
         Some("tasktracker") => Daemons::Tasktracker,
-        Some(other) => return Err(format!("daemon = {other:?}: datanode or tasktracker")),
+        Some(other) => return Err(format!("daemon = {other:?}: must be datanode or tasktracker")),
     };
     let action = match words.verb.as_str() {
         "kill" => ScenarioAction::Kill { node: node()?, half },
@@ -118,7 +123,8 @@ fn action(words: &StepRecord) -> Result<ScenarioAction, String> {
         "cont" => ScenarioAction::Cont { node: node()?, half },
         "restart" => ScenarioAction::Restart { node: node()?, half },
         "partition" => {
-            let from = words.from.as_deref().ok_or("partition: from whom? say from = \"jobtracker\"")?;
+            let from =
+                words.from.as_deref().ok_or("partition: from is missing: write from = \"jobtracker\"")?;
             ScenarioAction::Partition { from: node()?, to: who(from)?, one_way: words.one_way }
         }
         "heal" => ScenarioAction::Heal { node: words.node.as_deref().map(who).transpose()? },
@@ -126,7 +132,9 @@ fn action(words: &StepRecord) -> Result<ScenarioAction, String> {
         "slow" => {
             let share = words.share.unwrap_or(0.2);
             if !(share > 0.0 && share < 1.0) {
-                return Err(format!("share = {share}: the part of the time that it runs, between 0 and 1"));
+                return Err(format!(
+                    "share = {share}: must be the fraction of time that the daemons run, between 0 and 1"
+                ));
             }
             ScenarioAction::Slow { node: node()?, share }
         }
@@ -136,19 +144,19 @@ fn action(words: &StepRecord) -> Result<ScenarioAction, String> {
         }
         other => {
             return Err(format!(
-                "do = {other:?}: kill, stop, cont, restart, partition, heal, corrupt, slow or fill-disk"
+                "do = {other:?}: must be kill, stop, cont, restart, partition, heal, corrupt, slow or fill-disk"
             ));
         }
     };
     validate(words, &action)?;
     let links = matches!(action, ScenarioAction::Partition { .. } | ScenarioAction::Heal { .. });
     if !links && action.node() == Some(&NodeRef::Named("master".into())) {
-        return Err(format!("{}: of the master, say namenode or jobtracker", action.verb()));
+        return Err(format!("{}: the master has two daemons: write namenode or jobtracker", action.verb()));
     }
     Ok(action)
 }
 
-/// Words that the verb has no use for are a mistake.
+/// Rejects keys that do not apply to the action.
 fn validate(words: &StepRecord, action: &ScenarioAction) -> Result<(), String> {
     let by_daemon = matches!(
         action,
@@ -168,7 +176,7 @@ fn validate(words: &StepRecord, action: &ScenarioAction) -> Result<(), String> {
         ("share", words.share.is_some(), matches!(action, ScenarioAction::Slow { .. })),
         ("leave", words.leave.is_some(), matches!(action, ScenarioAction::FillDisk { .. })),
     ];
-    match used.iter().find(|(_, paper_figures, takes)| *paper_figures && !takes) {
+    match used.iter().find(|(_, given, takes)| *given && !takes) {
         Some((word, ..)) => Err(format!("{} takes no {word}", action.verb())),
         None => Ok(()),
     }
@@ -181,13 +189,16 @@ fn who(text: &str) -> Result<NodeRef, String> {
         ["same"] => Ok(NodeRef::Same),
         ["any", "running", ref job @ ..] => Ok(NodeRef::Running(job_ref(job, text)?)),
         [name] => Ok(NodeRef::Named(name.to_owned())),
-        _ => Err(format!("{text:?} names no node: a name, \"any\", \"any running job 1\" or \"same\"")),
+        _ => Err(format!("{text:?} is not a node: write a name, \"any\", \"any running job 1\" or \"same\"")),
     }
 }
 
 fn job_ref(words: &[&str], text: &str) -> Result<JobRef, String> {
-    let bad =
-        || format!("{text:?} names no job: \"job 1\" is the first that runs or comes, job_7 one by its id");
+    let bad = || {
+        format!(
+            "{text:?} is not a job: write \"job 1\" for the first active or submitted job, or an id like job_7"
+        )
+    };
     match words {
         ["job", number] => number.parse().ok().filter(|number| *number > 0).map(JobRef::Nth).ok_or_else(bad),
         [id] => id.strip_prefix("job_").and_then(|id| id.parse().ok()).map(JobRef::Number).ok_or_else(bad),
@@ -195,7 +206,8 @@ fn job_ref(words: &[&str], text: &str) -> Result<JobRef, String> {
     }
 }
 
-/// `job 1 maps 40%`, `job 1 reduces 10%`, `job 1 submitted`, `job 1 over`; a few more words are fine.
+/// Parses `job 1 maps 40%`, `job 1 reduces 10%`, `job 1 submitted` and `job 1 over`. The words "is"
+/// and "reach" are ignored.
 fn condition(text: &str) -> Result<When, String> {
     let bad = || {
         format!(
@@ -211,7 +223,7 @@ fn condition(text: &str) -> Result<When, String> {
         [phase @ ("maps" | "reduces"), part] => {
             let part = part.strip_suffix('%').and_then(|part| part.parse::<f64>().ok()).ok_or_else(bad)?;
             if !(0.0..=100.0).contains(&part) {
-                return Err(format!("when = {text:?}: a part is from 0% to 100%"));
+                return Err(format!("when = {text:?}: a percentage must be from 0% to 100%"));
             }
             if phase == "maps" { JobMark::Maps(part / 100.0) } else { JobMark::Reduces(part / 100.0) }
         }
@@ -225,11 +237,13 @@ fn block(words: &StepRecord) -> Result<Option<String>, String> {
     let number = text.strip_prefix("blk_").unwrap_or(text);
     match number.parse::<u64>() {
         Ok(number) => Ok(Some(format!("blk_{number}"))),
-        Err(_) => Err(format!("block = {text:?}: blk_NUMBER, as `mrctl fs stat --blocks FILE` lists them")),
+        Err(_) => {
+            Err(format!("block = {text:?}: must be blk_NUMBER, as listed by `mrctl fs stat --blocks FILE`"))
+        }
     }
 }
 
-/// A number and its unit.
+/// Splits a number and its unit.
 fn measured(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -237,7 +251,7 @@ fn measured(text: &str) -> Option<(f64, &str)> {
 }
 
 fn span(key: &str, text: &str) -> Result<Span, String> {
-    let bad = || format!("{key} = {text:?} is no time: write \"500ms\", \"5s\" or \"2m\"");
+    let bad = || format!("{key} = {text:?} is not a time: write \"500ms\", \"5s\" or \"2m\"");
     let (number, unit) = measured(text).ok_or_else(bad)?;
     let seconds = match unit {
         "ms" => number / 1000.0,
@@ -249,7 +263,7 @@ fn span(key: &str, text: &str) -> Result<Span, String> {
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
-    let bad = || format!("leave = {text:?} is no size: write \"64KiB\" or \"10MiB\"");
+    let bad = || format!("leave = {text:?} is not a size: write \"64KiB\" or \"10MiB\"");
     let (number, unit) = measured(text).ok_or_else(bad)?;
     let factor = match unit {
         "" | "B" => 1.0,

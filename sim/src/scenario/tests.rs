@@ -1,4 +1,4 @@
-//! What reads, what does not, and on which line.
+//! Valid scenario files, and errors with their line.
 
 use super::*;
 
@@ -35,7 +35,7 @@ rack = 1
 "#;
 
 #[test]
-fn a_scenario_reads() {
+fn valid_scenario_is_parsed() {
     let Scenario { steps, faults, fault_lines } = parse(FILE).expect("it reads");
     let first = Step {
         line: 3,
@@ -65,33 +65,37 @@ fn malformed_steps_are_rejected_with_their_line() {
     let cases = [
         ("x = 1", 1, "unknown field"),
         ("[[step]]\nat = 5\ndo = \"kill\"", 2, "expected a string"),
-        ("\n[[step]]\ndo = \"kill\"\nnode = \"node2\"", 2, "when?"),
-        (&format!("[[step]]\nat = \"5s\"\nwhen = \"job 1 over\"\n{kill}"), 1, "one of the two"),
-        (&format!("[[step]]\nat = \"soon\"\n{kill}"), 1, "at = \"soon\" is no time"),
-        (&format!("[[step]]\nat = \"-1s\"\n{kill}"), 1, "is no time"),
+        ("\n[[step]]\ndo = \"kill\"\nnode = \"node2\"", 2, "at and when are missing"),
+        (&format!("[[step]]\nat = \"5s\"\nwhen = \"job 1 over\"\n{kill}"), 1, "only one of the two"),
+        (&format!("[[step]]\nat = \"soon\"\n{kill}"), 1, "at = \"soon\" is not a time"),
+        (&format!("[[step]]\nat = \"-1s\"\n{kill}"), 1, "is not a time"),
         (&format!("[[step]]\nwhen = \"job 1 maps 400%\"\n{kill}"), 1, "from 0% to 100%"),
-        (&format!("[[step]]\nwhen = \"job 0 over\"\n{kill}"), 1, "names no job"),
+        (&format!("[[step]]\nwhen = \"job 0 over\"\n{kill}"), 1, "is not a job"),
         (&format!("[[step]]\nwhen = \"full moon\"\n{kill}"), 1, "job 1 maps 40%"),
         ("[[step]]\nat = \"1s\"\ndo = \"meteor\"", 1, "kill, stop, cont"),
-        ("[[step]]\nat = \"1s\"\ndo = \"kill\"", 1, "kill: whom?"),
-        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"same\"", 1, "this is the first"),
-        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"some node\"", 1, "names no node"),
-        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"master\"", 1, "say namenode or jobtracker"),
+        ("[[step]]\nat = \"1s\"\ndo = \"kill\"", 1, "kill: node is missing"),
+        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"same\"", 1, "this is the first step"),
+        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"some node\"", 1, "is not a node"),
+        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"master\"", 1, "write namenode or jobtracker"),
         ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"a\"\nshare = 0.5", 1, "kill takes no share"),
-        ("[[step]]\nat = \"1s\"\ndo = \"slow\"\nnode = \"a\"", 1, "for how long"),
+        ("[[step]]\nat = \"1s\"\ndo = \"slow\"\nnode = \"a\"", 1, "for is missing"),
         ("[[step]]\nat = \"1s\"\ndo = \"slow\"\nnode = \"a\"\nshare = 2.0\nfor = \"1s\"", 1, "share = 2"),
-        ("[[step]]\nat = \"1s\"\ndo = \"partition\"\nnode = \"a\"", 1, "from whom"),
+        ("[[step]]\nat = \"1s\"\ndo = \"partition\"\nnode = \"a\"", 1, "from is missing"),
         ("[[step]]\nat = \"1s\"\ndo = \"corrupt\"\nnode = \"a\"\nblock = \"x\"", 1, "blk_NUMBER"),
-        ("[[step]]\nat = \"1s\"\ndo = \"restart\"\nnode = \"a\"\nfor = \"1s\"", 1, "not undone"),
+        ("[[step]]\nat = \"1s\"\ndo = \"restart\"\nnode = \"a\"\nfor = \"1s\"", 1, "cannot be undone"),
         ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"a\"\ndaemon = \"namenode\"", 1, "datanode or"),
-        ("[[fault]]\nat_s = -1.0\nwhat = \"job-tracker\"", 1, "from 0 on"),
+        ("[[fault]]\nat_s = -1.0\nwhat = \"job-tracker\"", 1, "not below 0"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"meteor\"", 1, "meteor"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"node\"\nnode = 1\nfor = \"20s\"", 5, "unknown field `for`"),
         ("[[fault]]\nat_s = 1.0\nfors = 2.0\nwhat = \"node\"\nnode = 1", 3, "unknown field `fors`"),
-        ("[[fault]]\nat_s = 1.0\nwhat = \"node\"\nrack = 1", 1, "node: which? say node = 1"),
+        (
+            "[[fault]]\nat_s = 1.0\nwhat = \"node\"\nrack = 1",
+            1,
+            "node: node is missing, for example node = 1",
+        ),
         ("[[fault]]\nat_s = 1.0\nwhat = \"rack\"\nrack = 1\nnode = 1", 1, "rack takes no node"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"stop\"\nfactor = 2.0", 1, "stop takes no factor"),
-        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1", 1, "slow: how much?"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1", 1, "slow: factor is missing"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1\nfactor = 0.0", 1, "not above 0"),
     ];
     for (text, line, why) in cases {

@@ -1,13 +1,13 @@
-//! Whether a scenario can happen in a simulated cluster: one that cannot is refused before anything is played.
+//! Checks that a simulated cluster can execute a scenario, before the simulation starts.
 //!
-//! A step whose time comes after the last job has ended does not come either; that depends on the policy, and is told by
-//! how many faults did.
+//! A step that becomes due only after the last job has ended is not executed. That depends on the
+//! policy, so it is not checked here; the result of a run contains the number of executed faults.
 
 use super::{JobRef, NodeRef, Scenario, ScenarioAction, ScenarioFileError, Step, When};
 use crate::{fault::FaultKind, setup::Machine};
 
 impl Scenario {
-    /// Says which step or fault names a node, a rack or a job that will not be there.
+    /// Returns an error for the first step or fault with a node, rack or job that does not exist.
     pub fn validate(&self, machines: &[Machine], jobs: usize) -> Result<(), ScenarioFileError> {
         let bad = |line: usize| move |what: String| ScenarioFileError { line, what };
         for step in &self.steps {
@@ -41,7 +41,7 @@ fn validate(step: &Step, nodes: usize, jobs: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Jobs are numbered from 1 on in the order in which they come, whether they are named `job 3` or `job_3`.
+/// Jobs are numbered from 1 in the order of their submission. `job 3` and `job_3` are the same.
 fn exists(job: &JobRef, jobs: usize) -> Result<(), String> {
     let number = match *job {
         JobRef::Nth(number) => u64::from(number),
@@ -50,7 +50,7 @@ fn exists(job: &JobRef, jobs: usize) -> Result<(), String> {
     if (1..=jobs as u64).contains(&number) {
         return Ok(());
     }
-    Err(format!("job {number} will not come: this workload has {}", crate::count(jobs, "job")))
+    Err(format!("job {number} does not exist: this workload has {}", crate::count(jobs, "job")))
 }
 
 fn is_there(name: &str, nodes: usize) -> Result<(), String> {
@@ -59,10 +59,10 @@ fn is_there(name: &str, nodes: usize) -> Result<(), String> {
     {
         return Ok(());
     }
-    Err(format!("there is no {name}: the simulated nodes are node1 to node{nodes}"))
+    Err(format!("node {name} does not exist: the simulated nodes are node1 to node{nodes}"))
 }
 
-/// `node3` is the third, which is number 2.
+/// Returns the index of a node name: `node3` has index 2.
 pub(crate) fn number(name: &str) -> Option<u32> {
     name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok()?.checked_sub(1)
 }
@@ -81,11 +81,11 @@ fn check_fault(what: &FaultKind, machines: &[Machine]) -> Result<(), String> {
         | FaultKind::PreemptAll { node }
             if node as usize >= machines.len() =>
         {
-            Err(format!("node = {node}: there are {}, counted from 0", machines.len()))
+            Err(format!("node = {node}: the cluster has {} nodes, counted from 0", machines.len()))
         }
         FaultKind::Rack { rack } if machines.iter().all(|machine| machine.rack != rack) => {
             let most = machines.iter().map(|machine| machine.rack).max().unwrap_or(0);
-            Err(format!("rack = {rack}: they are 0 to {most}"))
+            Err(format!("rack = {rack}: racks are 0 to {most}"))
         }
         _ => Ok(()),
     }
@@ -102,17 +102,20 @@ mod tests {
         let kill = |when: &str, node: &str| format!("\n[[step]]\n{when}\ndo = \"kill\"\nnode = \"{node}\"\n");
         let fault = |what: &str| format!("\n[[fault]]\nat_s = 1.0\n{what}\n");
         let cases = [
-            (kill("at = \"1s\"", "node99"), "2: there is no node99: the simulated nodes are node1 to node8"),
-            (kill("at = \"1s\"", "node0"), "there is no node0"),
-            (kill("when = \"job 77 maps 40%\"", "any"), "2: job 77 will not come: this workload has 3 jobs"),
-            (kill("at = \"1s\"", "any running job_4"), "job 4 will not come"),
-            (fault("what = \"rack\"\nrack = 9"), "2: rack = 9: they are 0 to 0"),
-            (fault("what = \"slow\"\nnode = 90\nfactor = 2.0"), "2: node = 90: there are 8"),
+            (
+                kill("at = \"1s\"", "node99"),
+                "2: node node99 does not exist: the simulated nodes are node1 to node8",
+            ),
+            (kill("at = \"1s\"", "node0"), "node node0 does not exist"),
+            (kill("when = \"job 77 maps 40%\"", "any"), "2: job 77 does not exist: this workload has 3 jobs"),
+            (kill("at = \"1s\"", "any running job_4"), "job 4 does not exist"),
+            (fault("what = \"rack\"\nrack = 9"), "2: rack = 9: racks are 0 to 0"),
+            (fault("what = \"slow\"\nnode = 90\nfactor = 2.0"), "2: node = 90: the cluster has 8"),
         ];
         for (text, expected) in cases {
             let error =
                 parse(&text).expect("it reads").validate(&machines, 3).expect_err(expected).to_string();
-            assert!(error.contains(expected), "{error} should say {expected}");
+            assert!(error.contains(expected), "{error} should contain {expected}");
         }
         let fine = [
             kill("at = \"1s\"", "node8"),

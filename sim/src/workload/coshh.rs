@@ -1,9 +1,10 @@
-//! COSHH's workloads: the job classes of Facebook and Yahoo! (table 4), users (table 5) and resources (tables 3 and 10).
+//! The workloads of the COSHH paper: the job classes of Facebook and Yahoo! (table 4), users
+//! (table 5) and resources (tables 3 and 10).
 //!
-//! Each user submits the jobs of one class, in the proportions of the table. The table gives each class's bytes and
-//! task-seconds, not its number of tasks: that is one map for each 128 MB, at least as many as its task-seconds need
-//! to fit its duration, and at most [`TASKS_MAX`]. The paper does not give the arrivals either; here they are a
-//! Poisson process.
+//! Each user submits the jobs of one class, in the proportions of the table. The table gives the
+//! bytes and task-seconds of a class, but not the number of tasks. We use one map per 128 MB, at
+//! least as many as the task-seconds need to fit into the duration, and at most [`TASKS_MAX`]. The
+//! paper does not give arrival times; we use a Poisson process.
 
 use super::{JobPlan, MapPlan, ReducePlan, Workload, seconds};
 use crate::{
@@ -12,16 +13,17 @@ use crate::{
 };
 use mrcore::{PerPhase, Span, job::Priority, metrics::shares::MinShare};
 
-/// Tasks of a phase of one job at most. A data summary of 231,000 maps on 31 slots would only take longer to play.
+/// Maximum number of tasks per phase of a job. A data summary with 231,000 maps on 31 slots would
+/// only make the simulation slower.
 pub const TASKS_MAX: u32 = 240;
 
-/// Between two heartbeats.
+/// Heartbeat interval.
 const BEAT: Span = Span::secs(3600);
 
-/// A class of jobs: a line of table 4.
+/// A class of jobs: a row of table 4.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Class {
-    /// As the table calls it.
+    /// Name in the table.
     pub name: &'static str,
     duration_s: f64,
     jobs: u32,
@@ -30,7 +32,7 @@ pub struct Class {
     output: f64,
     map_s: f64,
     reduce_s: f64,
-    /// Table 5: the minimum share and the priority of the user that submits it.
+    /// Table 5: minimum share and priority of the user of this class.
     min_share: u32,
     priority: u32,
 }
@@ -51,7 +53,7 @@ const MB: f64 = 1e6;
 const GB: f64 = 1e9;
 const TB: f64 = 1e12;
 
-/// Facebook's classes.
+/// The classes of Facebook.
 pub const FACEBOOK: [Class; 10] = [
     class("Small jobs", 32.0, 126, [21.0 * KB, 0.0, 871.0 * KB], [20.0, 0.0], [5, 1]),
     class("Fast data load", 1260.0, 25, [381.0 * KB, 0.0, 1.9 * GB], [6079.0, 0.0], [0, 2]),
@@ -72,7 +74,7 @@ pub const FACEBOOK: [Class; 10] = [
     class("Data summary", 3300.0, 1, [7.6 * TB, 51.0 * GB, 104.0 * KB], [4_843_452.0, 853_911.0], [15, 1]),
 ];
 
-/// Yahoo!'s classes.
+/// The classes of Yahoo!.
 pub const YAHOO: [Class; 8] = [
     class("Small jobs", 60.0, 114, [174.0 * MB, 73.0 * MB, 6.0 * MB], [412.0, 740.0], [5, 1]),
     class("Fast aggregate", 2100.0, 23, [568.0 * GB, 76.0 * GB, 3.9 * GB], [270_376.0, 589_385.0], [0, 2]),
@@ -161,7 +163,8 @@ impl Class {
     }
 }
 
-/// What each user was promised; nothing, and the same for all, if they are `identical`.
+/// Returns the minimum share and weight of each user; no minimum and equal weights if users are
+/// `identical`.
 pub fn min_shares(classes: &[Class], identical: bool) -> Vec<(String, MinShare)> {
     let min_share_of = |class: &Class| {
         let (min_share, weight) = if identical { (0, 1) } else { (class.min_share, class.priority) };
@@ -170,7 +173,7 @@ pub fn min_shares(classes: &[Class], identical: bool) -> Vec<(String, MinShare)>
     classes.iter().enumerate().map(|(at, class)| (format!("U{}", at + 1), min_share_of(class))).collect()
 }
 
-/// So many jobs in the table's proportions, in a random order.
+/// Returns `jobs` jobs in the proportions of the table, in random order.
 pub fn workload(name: &str, classes: &[Class], jobs: u32, gap_s: f64, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, name);
     let all: u32 = classes.iter().map(|class| class.jobs).sum();
@@ -192,7 +195,7 @@ pub fn workload(name: &str, classes: &[Class], jobs: u32, gap_s: f64, seed: u64)
     Workload { name: name.to_owned(), jobs: plans }
 }
 
-/// One of 5 MHz, with two slots.
+/// A resource of 5 MHz with two slots.
 fn slow(stores: bool) -> Machine {
     Machine {
         rack: 0,
@@ -204,30 +207,31 @@ fn slow(stores: bool) -> Machine {
     }
 }
 
-/// One of 500 MHz, which is speed 1.
+/// A resource of 500 MHz, which is speed 1.
 fn fast(stores: bool, map: u32, reduce: u32) -> Machine {
     Machine { slots: PerPhase { map, reduce }, speed: 1.0, ..slow(stores) }
 }
 
-/// Table 3, six at a time: 31 map and 23 reduce slots for the first six.
+/// The resources of table 3, repeated: the first six have 31 map and 23 reduce slots.
 pub fn resources(count: u32, scheduler: &str) -> Setup {
     let fast = [fast(false, 9, 7), fast(true, 10, 6), fast(false, 9, 7)];
     interleaved(fast, count, scheduler)
 }
 
-/// Table 10, six at a time, for clusters that grow: as in table 3, but that every resource has two slots. It says 500 GHz where
-/// table 3 says 500 MHz: taken as a slip of the pen.
+/// The resources of table 10, repeated, for growing clusters: as in table 3, but with two slots
+/// each. The table has 500 GHz where table 3 has 500 MHz; we assume a typing error.
 pub fn resources_of_two_slots(count: u32, scheduler: &str) -> Setup {
     let fast = [fast(false, 1, 1), fast(true, 1, 1), fast(false, 1, 1)];
     interleaved(fast, count, scheduler)
 }
 
-/// The six types in turn, three of them slow ones; 100 Mbit/s between them.
+/// Repeats the six types in order. Three of them are slow. The network has 100 Mbit/s.
 fn interleaved([two, three, five]: [Machine; 3], count: u32, scheduler: &str) -> Setup {
     let six = [slow(true), two, three, slow(true), five, slow(false)];
     let mut setup = Setup::even(count, PerPhase { map: 1, reduce: 1 }, scheduler);
-    // A run is years long (a task of weeks takes a hundred times as long on a slow resource): looking at each second, or each
-    // minute, would take all the time. Trackers speak at once when there is something to tell.
+    // A run takes years, because a task of weeks takes a hundred times as long on a slow resource.
+    // Heartbeats or timers every second or minute would dominate the run time of the simulation.
+    // Trackers send a heartbeat at once if they have something to report.
     setup.beat_every(BEAT);
     setup.tick = BEAT;
     setup.config.absence = Span(10 * BEAT.0);

@@ -1,7 +1,7 @@
-//! Jobs and when they come, as plain data; readers and generators of such lists.
+//! Workloads: jobs and their submission times as plain data, with readers and generators.
 //!
-//! All chance of a workload (sizes, arrivals, how task times scatter) is drawn here, from the workload's seed: every
-//! policy then meets the very same jobs.
+//! All random properties of a workload (sizes, arrivals, variation of task times) are drawn here,
+//! from the seed of the workload, so that every policy gets the same jobs.
 
 pub mod coshh;
 pub mod history;
@@ -14,95 +14,95 @@ pub mod trace;
 use crate::{profile::Profile, rng::Rng};
 use mrcore::{Span, job::Priority};
 
-/// One map's input.
+/// Input and work of one map.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MapPlan {
-    /// Bytes it reads.
+    /// Input bytes.
     pub bytes: u64,
     /// Seconds of computing on a machine of speed 1.
     pub work_s: f32,
 }
 
-/// One reduce.
+/// Work of one reduce.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReducePlan {
-    /// Its part of all map output.
+    /// Its fraction of the map output.
     pub share: f32,
-    /// How its time differs from the others'.
+    /// Factor of its computing time relative to other reduces.
     pub factor: f32,
-    /// Seconds of computing beside those for its bytes.
+    /// Seconds of computing in addition to those for its bytes.
     pub fixed_s: f32,
 }
 
-/// One job.
+/// A job of a workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobPlan {
-    /// When it is submitted.
+    /// Submission time.
     pub at: Span,
-    /// Its name.
+    /// Name of the job.
     pub name: String,
-    /// What it is compared with: jobs of a size, of a user.
+    /// Group in reports: jobs of a size, or of a user.
     pub group: String,
-    /// Who submits it.
+    /// User of the job.
     pub user: String,
-    /// Where it queues.
+    /// Queue of the job.
     pub queue: String,
-    /// Its priority.
+    /// Priority of the job.
     pub priority: Priority,
-    /// Its maps.
+    /// Maps of the job.
     pub maps: Vec<MapPlan>,
-    /// Who has each map's input, where that is known: machine numbers. Empty to have blocks placed.
+    /// Machines with the input of each map, if known. Empty if the simulator places the blocks.
     pub hosts: Vec<Vec<u32>>,
-    /// Its reduces.
+    /// Reduces of the job.
     pub reduces: Vec<ReducePlan>,
-    /// Map output for each byte of input.
+    /// Bytes of map output per byte of input.
     pub map_out: f64,
-    /// Reduce input, bytes a second on a machine of speed 1.
+    /// Input rate of a reduce, bytes per second on a machine of speed 1.
     pub reduce_rate: f64,
-    /// Merging, bytes a second.
+    /// Rate of merging, bytes per second.
     pub merge_rate: f64,
-    /// Reduce output for each byte of its input.
+    /// Bytes of reduce output per byte of its input.
     pub reduce_out: f64,
-    /// From a task's launch to its first record.
+    /// Time from the launch of a task to its first record.
     pub start: Span,
-    /// Part of the maps that must be done before reduces may start.
+    /// Fraction of the maps that must be done before reduces may start.
     pub slow_start: f64,
-    /// Whether stragglers may be duplicated.
+    /// Whether stragglers may get speculative attempts.
     pub speculation: bool,
 }
 
-/// A job's outline, before its tasks are drawn.
+/// A job before its tasks are drawn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outline<'a> {
-    /// When.
+    /// Submission, in seconds.
     pub at_s: f64,
-    /// Its name.
+    /// Name of the job.
     pub name: String,
-    /// Its group.
+    /// Group in reports.
     pub group: String,
-    /// Who.
+    /// User of the job.
     pub user: String,
-    /// How many maps.
+    /// Number of maps.
     pub maps: u32,
-    /// Bytes of each map's input.
+    /// Input bytes of each map.
     pub block: u64,
-    /// How many reduces.
+    /// Number of reduces.
     pub reduces: u32,
-    /// What it runs.
+    /// Profile of its program.
     pub profile: &'a Profile,
 }
 
 /// A list of jobs, oldest first.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Workload {
-    /// Its name.
+    /// Name of the workload.
     pub name: String,
     /// The jobs.
     pub jobs: Vec<JobPlan>,
 }
 
 impl Outline<'_> {
-    /// Draws its tasks.
+    /// Draws the tasks of the job.
     pub fn plan(self, rng: &mut Rng) -> JobPlan {
         let Self { at_s, name, group, user, maps, block, reduces, profile } = self;
         let work_s = block as f64 / (profile.map_mbps * 1e6);
@@ -136,14 +136,14 @@ impl Outline<'_> {
 }
 
 impl Workload {
-    /// Puts the jobs in order of time, and those of one moment in the order of the list.
+    /// Sorts the jobs by submission time. The sort is stable.
     #[must_use]
     pub fn sorted(mut self) -> Self {
         self.jobs.sort_by_key(|job| job.at);
         self
     }
 
-    /// Its groups as they come, or by their numbers if that is what they are called.
+    /// Returns the groups in order of first appearance, or sorted if they are numbers.
     pub fn groups(&self) -> Vec<String> {
         let mut groups: Vec<String> = Vec::new();
         for job in &self.jobs {
@@ -157,12 +157,12 @@ impl Workload {
         groups
     }
 
-    /// Tasks of all jobs.
+    /// Returns the number of tasks of all jobs.
     pub fn tasks(&self) -> usize {
         self.jobs.iter().map(|job| job.maps.len() + job.reduces.len()).sum()
     }
 
-    /// One of its jobs, alone and at once: what slowdown is measured against.
+    /// Returns a workload with one of the jobs, submitted at the start: the base of slowdowns.
     #[must_use]
     pub fn alone(&self, index: usize) -> Self {
         let mut job = self.jobs[index].clone();
@@ -171,7 +171,7 @@ impl Workload {
     }
 }
 
-/// As a span; nothing for what is not a time.
+/// Converts seconds; negative numbers and NaN become 0.
 pub fn seconds(seconds: f64) -> Span {
     Span((seconds.max(0.0) * 1e6).round() as u64)
 }

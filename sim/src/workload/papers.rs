@@ -1,22 +1,23 @@
-//! The papers' workloads: their tables, as they print them.
+//! The workloads of the papers, as printed in their tables.
 //!
-//! What a paper does not print (task times, mostly) is in the profiles of its time and explained in docs/research/papers/.
+//! Properties that a paper does not print (mostly task times) are in the profiles;
+//! docs/research/papers/ explains them.
 
 use super::{Outline, Workload};
 use crate::{profile::Profiles, rng::Rng};
 
-/// A kind of job in a paper's table.
+/// A kind of job in a table of a paper.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Kind {
-    /// The group it is reported in.
+    /// Group in reports.
     pub group: &'static str,
-    /// The profile it runs.
+    /// Name of the profile.
     pub program: &'static str,
-    /// Maps of each job.
+    /// Maps per job.
     pub maps: u32,
-    /// Reduces of each job.
+    /// Reduces per job.
     pub reduces: u32,
-    /// How many jobs.
+    /// Number of jobs.
     pub jobs: u32,
 }
 
@@ -60,7 +61,7 @@ pub const FCS_REDUCE_HEAVY: [Kind; 10] = [
     kind("10", "fcs-sequencecount", 20_000, 1024, 1),
 ];
 
-/// A kind's profile.
+/// Returns the outline of a job of this kind.
 fn outline<'a>(kind: &Kind, profiles: &'a Profiles, number: usize, at_s: f64, block: u64) -> Outline<'a> {
     Outline {
         at_s,
@@ -74,7 +75,7 @@ fn outline<'a>(kind: &Kind, profiles: &'a Profiles, number: usize, at_s: f64, bl
     }
 }
 
-/// hSRTF's 31 jobs: 128 MB blocks, in the paper's order.
+/// The 31 jobs of hSRTF: 128 MB blocks, in the order of the paper.
 pub fn hsrtf(profiles: &Profiles, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, "hsrtf");
     let all = HSRTF.iter().flat_map(|kind| std::iter::repeat_n(kind, kind.jobs as usize));
@@ -84,8 +85,9 @@ pub fn hsrtf(profiles: &Profiles, seed: u64) -> Workload {
     Workload { name: "hsrtf".into(), jobs: jobs.collect() }
 }
 
-/// Chronos: two jobs of 17 GB and 56 GB, 256 MB blocks, the second right after the first. With wordcount the paper's
-/// failure comes "before the reduce phase starts in order to have only map tasks as failed tasks": reduces wait for all maps.
+/// Chronos: two jobs of 17 GB and 56 GB, 256 MB blocks, the second directly after the first. With
+/// wordcount the failure of the paper comes "before the reduce phase starts in order to have only
+/// map tasks as failed tasks", so reduces wait for all maps.
 pub fn chronos(profiles: &Profiles, program: &str, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, "chronos");
     let program = if program == "sort" { "chronos-sort" } else { "chronos-wordcount" };
@@ -112,7 +114,8 @@ pub fn chronos(profiles: &Profiles, program: &str, seed: u64) -> Workload {
     Workload { name: program.to_owned(), jobs: jobs.collect() }
 }
 
-/// FCS's jobs in a random order, arrivals a Poisson process with this mean gap; `part` of each group's jobs.
+/// The jobs of FCS in random order, about `jobs_wanted` of them in the proportions of the table.
+/// Arrivals are a Poisson process with this mean gap.
 pub fn fcs(profiles: &Profiles, kinds: &[Kind], gap_s: f64, jobs_wanted: u32, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, "fcs");
     let all: u32 = kinds.iter().map(|kind| kind.jobs).sum();

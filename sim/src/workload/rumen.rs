@@ -1,9 +1,9 @@
-//! Rumen traces: Hadoop's own job histories, as JSON objects one after the other.
+//! Reads Rumen traces: job histories of Hadoop, as a sequence of JSON objects.
 //!
-//! They have the times and bytes of every attempt. A task's time is that of its attempt that succeeded; -1 means
-//! unknown, and what is unknown is taken from the job's other tasks. Of a task of which no attempt succeeded, the last one's
-//! time is taken: work that failed was a load too. A job without any tasks is left out. Read as a stream: one job is in
-//! memory at a time.
+//! They contain the times and bytes of every attempt. The time of a task is that of its successful
+//! attempt. If no attempt succeeded, it is that of the last one, because failed work is load too.
+//! -1 means unknown; unknown values are taken from the other tasks of the job. Jobs without tasks
+//! are skipped. The trace is read as a stream, with one job in memory at a time.
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
@@ -63,17 +63,17 @@ fn unknown() -> i64 {
     -1
 }
 
-/// Machines by name, numbered as they are met.
+/// Machine numbers by name, in order of appearance.
 type Hosts = BTreeMap<String, u32>;
 
-/// A trace that was read.
+/// Contents of a trace.
 #[derive(Debug)]
 pub struct Trace {
-    /// The jobs.
+    /// The jobs of the trace.
     pub workload: Workload,
-    /// How many machines it names.
+    /// Number of machines in the trace.
     pub hosts: usize,
-    /// Jobs that have no tasks: killed before they had any.
+    /// Jobs without tasks, for example killed before they had any.
     pub without_tasks: Vec<String>,
 }
 
@@ -108,7 +108,7 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
         job
     };
     let name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    // Hadoop writes a job down when it ends: the file is in that order, not in the order of submission.
+    // Hadoop writes a job when it ends, so the file is not in the order of submission.
     let workload = Workload { name, jobs: jobs.into_iter().map(at).collect() };
     Ok(Trace { workload: workload.sorted(), hosts: hosts.len(), without_tasks })
 }
@@ -187,21 +187,21 @@ impl Task {
             |attempt: &&Attempt| attempt.finish_time >= 0 && attempt.finish_time < attempt.start_time;
         match self.attempts.iter().flatten().find(backwards) {
             Some(attempt) => Err(format!(
-                "{}: an attempt began at {} and finished at {}",
+                "{}: an attempt started at {} and finished at {}",
                 self.id, attempt.start_time, attempt.finish_time
             )),
             None => Ok(()),
         }
     }
 
-    /// The attempt that counts: the one that succeeded, else the last.
+    /// Returns the attempt that counts: the one that succeeded, else the last.
     fn counts(&self) -> Option<&Attempt> {
         let attempts = self.attempts.as_deref().unwrap_or(&[]);
         let succeeded = attempts.iter().find(|attempt| attempt.result.as_deref() == Some("SUCCESS"));
         succeeded.or(attempts.last())
     }
 
-    /// Seconds of a map; of a reduce, after its shuffle and sort where that is known.
+    /// Returns the seconds of a map, or those of a reduce after its shuffle and sort, if known.
     fn work_s(&self) -> Option<f64> {
         let attempt = self.counts()?;
         let from = attempt.sort_finished.max(attempt.start_time);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_what_succeeded_and_the_unknown_is_as_usual() {
+    fn successful_attempts_give_the_times_and_other_tasks_the_unknown_ones() {
         let later = JOB.replace("job_1", "job_2").replace("\"submitTime\": 1000", "\"submitTime\": 500");
         let killed = r#"{"jobID": "job_3", "submitTime": 500, "finishTime": 550, "outcome": "KILLED"}"#;
         let Trace { workload, hosts, without_tasks } =
@@ -268,25 +268,25 @@ mod tests {
             (JOB.replace("\"inputBytes\": 100", "\"inputBytes\": -100"), "m0: -100 bytes"),
             (
                 JOB.replace("\"finishTime\": 4000", "\"finishTime\": 40"),
-                "an attempt began at 2000 and finished at 40",
+                "an attempt started at 2000 and finished at 40",
             ),
             (JOB.replace("\"finishTime\": 9000", "\"finishTime\": 9"), "submitted at 1000 and finished at 9"),
-            // In microseconds, that of a map and that of a reduce; bytes that no disk ever read.
+            // Times in microseconds, for a map and for a reduce, and an impossible number of bytes.
             (JOB.replace("\"finishTime\": 4000", "\"finishTime\": 1200000000000000"), "job_1: a task of 1"),
             (
                 JOB.replace("\"finishTime\": 8000", "\"finishTime\": 1200000000000000"),
-                "ten years, are the most",
+                "ten years; check the units",
             ),
             (
                 JOB.replace("\"inputBytes\": 100", "\"inputBytes\": 1000000000000000000"),
-                "ten years, are the most",
+                "ten years; check the units",
             ),
             (String::new(), "no jobs in it"),
             (format!("{JOB}{{"), ":7: "),
         ];
         for (text, expected) in cases {
             let error = parse(&text).map(|_| ()).expect_err(expected).to_string();
-            assert!(error.contains(expected), "{error} should say {expected}");
+            assert!(error.contains(expected), "{error} should contain {expected}");
         }
     }
 }

@@ -1,10 +1,12 @@
-//! SWIM traces: Facebook's jobs as tab-separated lines.
+//! Reads SWIM traces: jobs of Facebook as tab-separated lines.
 //!
-//! Columns: id, submission (s), gap (s), map input, shuffle, reduce output (bytes). No header. Bytes are scaled by the
-//! ratio of cluster sizes and arrivals kept. Maps are one for each block of the input, or, for a map-only job that
-//! writes more than it reads, of the output; reduces one for each GiB that they read and write, capped.
-//! The trace has no times: they follow from the class of Facebook's jobs (COSHH, table 4) that a job's bytes are most
-//! like. A small job there takes 20 s whatever it reads.
+//! Columns: ID, submission (s), gap (s), map input, shuffle, reduce output (bytes). There is no
+//! header. Bytes are scaled by the ratio of cluster sizes; arrival times are not scaled. There is
+//! one map per block of the input or, for a map-only job that writes more than it reads, per block
+//! of the output. There is one reduce per GiB that the reduces read and write, up to a limit.
+//!
+//! The trace has no task times. They are those of the class of Facebook's jobs (COSHH, table 4)
+//! with the most similar bytes. A small job takes 20 s, independent of its input.
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
@@ -16,21 +18,21 @@ use std::{
     path::Path,
 };
 
-/// How a trace is fitted to a cluster.
+/// How to fit a trace to a cluster.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scaling {
-    /// New nodes over the trace's.
+    /// Number of nodes of the cluster divided by that of the trace.
     pub bytes: f64,
     /// Bytes of a block.
     pub block: u64,
-    /// Reduces of a job at most.
+    /// Maximum number of reduces of a job.
     pub reduces_max: u32,
 }
 
-/// A class of jobs: what its bytes take.
+/// A class of jobs with its rates.
 struct Class {
     name: &'static str,
-    /// Seconds of every map beside its bytes.
+    /// Seconds of every map in addition to those for its bytes.
     fixed_s: f64,
     map_mbps: f64,
     reduce_mbps: f64,
@@ -38,11 +40,11 @@ struct Class {
 
 /// Loads and small jobs: no shuffle.
 const LOAD: Class = Class { name: "load", fixed_s: 15.0, map_mbps: 5.445, reduce_mbps: 1.0 };
-/// Far less out of the maps than into them.
+/// Map output is much smaller than the input.
 const AGGREGATE: Class = Class { name: "aggregate", fixed_s: 5.0, map_mbps: 2.204, reduce_mbps: 1.0 };
-/// About as much out as in.
+/// Map output is about as large as the input.
 const TRANSFORM: Class = Class { name: "transform", fixed_s: 5.0, map_mbps: 0.6631, reduce_mbps: 2.331 };
-/// More out than in.
+/// Map output is larger than the input.
 const EXPAND: Class = Class { name: "expand", fixed_s: 5.0, map_mbps: 0.3884, reduce_mbps: 2.566 };
 
 fn class(input: f64, shuffle: f64) -> &'static Class {
@@ -123,7 +125,7 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// Bytes that decide how many maps there are, in this cluster.
+    /// Returns the scaled bytes that determine the number of maps.
     fn size(&self, scaling: Scaling) -> f64 {
         scaling.bytes * if self.shuffle == 0.0 { self.input.max(self.output) } else { self.input }
     }
@@ -212,7 +214,7 @@ mod tests {
             ),
             (
                 format!("{good}job1\t60\t11\t1e18\t4\t5\n"),
-                ":2: a job of 7450580598 tasks: 1000000 is the most",
+                ":2: a job of 7450580598 tasks: the maximum is 1000000",
             ),
             (format!("{good}job1\t60\t11\t3\t4e18\t5\n"), ":2: a task of "),
             (good.repeat(1_000_001), ":1000001: 1000001 jobs and 2000002 tasks up to here"),
@@ -220,7 +222,7 @@ mod tests {
         ];
         for (text, expected) in cases {
             let error = parse(&text).expect_err(expected).to_string();
-            assert!(error.contains(expected), "{error} should say {expected}");
+            assert!(error.contains(expected), "{error} should contain {expected}");
         }
         assert!(read(Path::new("/nowhere/trace.tsv"), SCALING).is_err());
     }

@@ -1,18 +1,20 @@
-//! Made-up workloads: Poisson and bursty arrivals of jobs whose sizes have a heavy tail, and mixes like `GridMix`'s.
+//! Generated workloads: Poisson and bursty arrivals of jobs with heavy-tailed sizes, and mixes like
+//! those of `GridMix`.
 
 use super::{Outline, Workload};
 use crate::{profile::Profiles, rng::Rng};
 
-/// How jobs come.
+/// Distribution of submission times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrivals {
-    /// One after the other, at random.
+    /// A Poisson process.
     Poisson,
-    /// Ten at once, then a pause.
+    /// Bursts of ten jobs with pauses.
     Bursty,
 }
 
-/// A kind of `GridMix` job: name, program, and how often it is small, medium or large.
+/// The kinds of `GridMix` jobs: name, profile, and relative frequencies of small, medium and large
+/// jobs.
 const GRIDMIX: [(&str, &str, [u32; 3]); 6] = [
     ("stream-sort", "fcs-terasort", [10, 4, 1]),
     ("java-sort", "fcs-terasort", [8, 4, 1]),
@@ -21,7 +23,7 @@ const GRIDMIX: [(&str, &str, [u32; 3]); 6] = [
     ("webdata-scan", "fcs-invertedindex", [24, 12, 2]),
     ("webdata-sort", "fcs-terasort", [7, 1, 1]),
 ];
-/// Maps and reduces of a small, a medium and a large one.
+/// Maps and reduces of a small, a medium and a large job.
 const SIZES: [(u32, u32); 3] = [(3, 1), (30, 4), (300, 16)];
 
 fn next_arrival(arrivals: Arrivals, number: u32, gap_s: f64, rng: &mut Rng) -> f64 {
@@ -32,7 +34,7 @@ fn next_arrival(arrivals: Arrivals, number: u32, gap_s: f64, rng: &mut Rng) -> f
     }
 }
 
-/// So many jobs like `GridMix`'s, with this mean gap between them.
+/// Returns `jobs` jobs like those of `GridMix`, with this mean gap.
 pub fn gridmix(profiles: &Profiles, arrivals: Arrivals, jobs: u32, gap_s: f64, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, "gridmix");
     let all: u32 = GRIDMIX.iter().flat_map(|(_, _, often)| often).sum();
@@ -69,7 +71,7 @@ pub fn gridmix(profiles: &Profiles, arrivals: Arrivals, jobs: u32, gap_s: f64, s
     Workload { name: "gridmix".into(), jobs: plans }
 }
 
-/// So many jobs of one program, sizes log-normal with a heavy tail, users in turn.
+/// Returns `jobs` jobs of several programs and users, with log-normal, heavy-tailed sizes.
 pub fn mixed(profiles: &Profiles, arrivals: Arrivals, jobs: u32, gap_s: f64, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, "mixed");
     let programs = ["wordcount", "grep", "sort"];
@@ -100,7 +102,7 @@ mod tests {
     use crate::profile;
 
     #[test]
-    fn as_many_as_asked_and_the_same_again() {
+    fn number_of_jobs_is_exact_and_seeds_are_reproducible() {
         for arrivals in [Arrivals::Poisson, Arrivals::Bursty] {
             let one = gridmix(&profile::built_in(), arrivals, 80, 30.0, 7);
             assert_eq!(one.jobs.len(), 80);

@@ -1,4 +1,4 @@
-//! What trace readers share: opening, plain or compressed, and saying where a trace is bad.
+//! Shared code of trace readers: plain or compressed input, limits, and errors with line numbers.
 
 use super::{JobPlan, MapPlan, ReducePlan};
 use flate2::read::GzDecoder;
@@ -10,7 +10,7 @@ use std::{
     rc::Rc,
 };
 
-/// A trace that cannot be used, and the line at which that shows.
+/// Why a trace cannot be used, with the line if known.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum TraceError {
@@ -24,30 +24,30 @@ pub enum TraceError {
     Bad { path: String, line: u64, what: String },
 }
 
-/// Bytes of a line: a job of ours with a million splits has a line of some hundred MiB.
+/// Maximum bytes of a line. A job with a million splits has a line of a few hundred MiB.
 const LINE_MAX: u64 = 512 << 20;
-/// Jobs, and tasks of all of them: more would not fit into memory while they run.
+/// Maximum number of jobs and of all tasks, limited by the memory of a simulation.
 const JOBS_MAX: u64 = 1_000_000;
 const TASKS_MAX: u64 = 20_000_000;
-/// Tasks of one job, as the core has it.
+/// Maximum number of tasks of a job, as in the core.
 const TASKS_OF_A_JOB_MAX: f64 = 1_000_000.0;
 
-/// Seconds from a trace's beginning to its last job: ten years. Simulated time has an end, and so has patience.
+/// Maximum seconds from the start of a trace to its last job: ten years.
 const LENGTH_MAX_S: f64 = 3.2e8;
 
-/// Whether a job comes within the time that can be simulated.
+/// Checks that a job is submitted within the time that can be simulated.
 pub(super) fn check_time_range(at_s: f64) -> Result<(), String> {
     if at_s <= LENGTH_MAX_S {
         return Ok(());
     }
-    Err(format!("submitted {at_s:.0} s after the beginning: {LENGTH_MAX_S:.0} s, ten years, are the most"))
+    Err(format!("submitted {at_s:.0} s after the beginning: the maximum is {LENGTH_MAX_S:.0} s, ten years"))
 }
 
-/// Bytes a second of one reader, as machines have it unless they are said to be others.
+/// Default bytes per second of one reader of a disk.
 const DISK: f64 = 80e6;
 
-/// Whether no task of a job takes longer than can be simulated: times or bytes in another unit than they are taken for would have a
-/// world go on forever without anything that is amiss.
+/// Checks that no task takes longer than can be simulated. With times or bytes in a wrong unit the
+/// simulation would practically never end.
 pub(super) fn check_task_times(job: &JobPlan) -> Result<(), String> {
     let shuffled = job.maps.iter().map(|map| map.bytes as f64).sum::<f64>() * job.map_out;
     let map = |map: &MapPlan| f64::from(map.work_s) + map.bytes as f64 / DISK;
@@ -60,12 +60,12 @@ pub(super) fn check_task_times(job: &JobPlan) -> Result<(), String> {
     match tasks.find(|seconds| seconds.is_nan() || *seconds > LENGTH_MAX_S) {
         None => Ok(()),
         Some(seconds) => Err(format!(
-            "a task of {seconds:.0} s, for its times or its bytes: {LENGTH_MAX_S:.0} s, ten years, are the most; are they in another unit?"
+            "a task of {seconds:.0} s, by its times or bytes: the maximum is {LENGTH_MAX_S:.0} s, ten years; check the units"
         )),
     }
 }
 
-/// How much has been read: a trace that is too large is refused before it takes all memory.
+/// Counts jobs and tasks, so that a trace that is too large is rejected before it uses all memory.
 #[derive(Debug, Default)]
 pub(super) struct SizeLimit {
     jobs: u64,
@@ -73,18 +73,18 @@ pub(super) struct SizeLimit {
 }
 
 impl SizeLimit {
-    /// One job more, of so many tasks.
+    /// Adds a job with this number of tasks.
     pub(super) fn take(&mut self, tasks: f64) -> Result<(), String> {
         if tasks > TASKS_OF_A_JOB_MAX {
             return Err(format!(
-                "a job of {tasks:.0} tasks: {TASKS_OF_A_JOB_MAX:.0} is the most; scale its bytes down"
+                "a job of {tasks:.0} tasks: the maximum is {TASKS_OF_A_JOB_MAX:.0}; scale the bytes down"
             ));
         }
         self.jobs += 1;
         self.tasks += tasks as u64;
         if self.jobs > JOBS_MAX || self.tasks > TASKS_MAX {
             return Err(format!(
-                "{} jobs and {} tasks up to here: {JOBS_MAX} and {TASKS_MAX} are the most; cut the trace",
+                "{} jobs and {} tasks up to here: the maximum is {JOBS_MAX} jobs and {TASKS_MAX} tasks; shorten the trace",
                 self.jobs, self.tasks
             ));
         }
@@ -92,18 +92,18 @@ impl SizeLimit {
     }
 }
 
-/// A trace being read.
+/// A trace that is being read.
 pub(super) struct Source {
     path: String,
-    /// Lines taken from it so far.
+    /// Number of lines read so far.
     line: Rc<Cell<u64>>,
 }
 
-/// Counts the lines that are taken through it, byte by byte.
+/// A reader that counts lines.
 pub(super) struct Counted {
     inner: Box<dyn Read>,
     line: Rc<Cell<u64>>,
-    /// Bytes of the line so far.
+    /// Bytes of the current line so far.
     length: u64,
 }
 
@@ -118,7 +118,7 @@ impl Read for Counted {
             }
         }
         if self.length > LINE_MAX {
-            let what = format!("a line of more than {} MiB: this is no trace", LINE_MAX >> 20);
+            let what = format!("a line of more than {} MiB: this is not a trace", LINE_MAX >> 20);
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Ok(read)
@@ -126,7 +126,7 @@ impl Read for Counted {
 }
 
 impl Source {
-    /// Opens a file; one that ends in `.gz` is unpacked on the way. It is read as a stream, however large.
+    /// Opens a file. A file that ends in `.gz` is decompressed. The file is read as a stream.
     pub(super) fn open(path: &Path) -> Result<(Self, Counted), TraceError> {
         let name = path.display().to_string();
         let file =
@@ -142,22 +142,22 @@ impl Source {
         Ok((Self { path: name, line: line.clone() }, Counted { inner, line, length: 0 }))
     }
 
-    /// Something that is at hand already.
+    /// A source for text that is in memory already.
     pub(super) fn named(name: &str) -> Self {
         Self { path: name.to_owned(), line: Rc::new(Cell::new(0)) }
     }
 
-    /// The trace is bad at a line.
+    /// Returns an error at a line.
     pub(super) fn bad(&self, line: u64, what: impl Into<String>) -> TraceError {
         TraceError::Bad { path: self.path.clone(), line, what: what.into() }
     }
 
-    /// The trace is bad where it has been read to.
+    /// Returns an error at the current line.
     pub(super) fn error_here(&self, what: impl Into<String>) -> TraceError {
         self.bad(self.line.get() + 1, what)
     }
 
-    /// It could not be read further: the disk's fault, or that of what is at this line.
+    /// Returns a read error: of the disk, or because the line is not text.
     pub(super) fn unreadable(&self, line: u64, source: io::Error) -> TraceError {
         if source.kind() == io::ErrorKind::InvalidData {
             return self.bad(line, format!("not text: {source}"));
@@ -165,7 +165,7 @@ impl Source {
         TraceError::Unreadable { path: self.path.clone(), source }
     }
 
-    /// There is nothing in it.
+    /// Returns the error for a trace without jobs.
     pub(super) fn empty(&self) -> TraceError {
         TraceError::Empty { path: self.path.clone() }
     }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_without_end_is_refused_before_it_fills_memory() {
+    fn endless_line_is_rejected_before_it_fills_memory() {
         let line = Rc::new(Cell::new(0));
         let mut endless = Counted { inner: Box::new(io::repeat(b'x')), line, length: 0 };
         let mut buffer = vec![0; 1 << 20];

@@ -1,4 +1,4 @@
-//! Jobs come: their input is placed with the file system's own code, and they are submitted.
+//! Submission of jobs. Input blocks are placed by the placement code of the file system.
 
 use super::{KnownJob, SimEvent, World, fetch::MapLog};
 use crate::{rng::Rng, workload::JobPlan};
@@ -11,12 +11,12 @@ use mrcore::{
 use placement::{Candidate, Placing, place};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// With more machines than this, a block's candidates are a random part of them: placing a million blocks on ten
-/// thousand machines would take longer than all the rest.
+/// With more machines than this, a random subset is used as candidates for a block. Placing a
+/// million blocks on ten thousand machines would otherwise dominate the run time.
 const CANDIDATES_MAX: usize = 96;
 
 impl World {
-    /// Has the next job come when it is due.
+    /// Schedules the next submission.
     pub(super) fn await_arrival(&mut self) {
         if let Some(job) = self.workload.jobs.get(self.next_arrival) {
             let at = (Time(1_000_000) + job.at).max(self.now);
@@ -118,14 +118,14 @@ impl World {
     }
 }
 
-/// Hosts as a trace has them, so many for each map.
+/// Returns `copies` hosts per map, as the trace gives them.
 fn spread_hosts(hosts: &[Vec<u32>], copies: usize, nodes: usize) -> Vec<u32> {
     let fits = |at: &u32| (*at as usize) < nodes;
     let some = |map: (usize, &Vec<u32>)| {
         let (index, at) = map;
-        let jobs_known: Vec<u32> = at.iter().copied().filter(fits).collect();
-        let last = jobs_known.last().copied().unwrap_or((index % nodes.max(1)) as u32);
-        jobs_known.into_iter().chain(std::iter::repeat(last)).take(copies).collect::<Vec<_>>()
+        let valid: Vec<u32> = at.iter().copied().filter(fits).collect();
+        let last = valid.last().copied().unwrap_or((index % nodes.max(1)) as u32);
+        valid.into_iter().chain(std::iter::repeat(last)).take(copies).collect::<Vec<_>>()
     };
     hosts.iter().enumerate().flat_map(some).collect()
 }

@@ -1,4 +1,4 @@
-//! Attempts go on, change their pace, release their slots, and end.
+//! Attempts: progress, changes of speed, preemption, and end.
 
 use super::{
     SimEvent, World,
@@ -12,7 +12,7 @@ use mrcore::{
 };
 
 impl World {
-    /// When something about an attempt will change by itself is worked out anew.
+    /// Computes again when the state of an attempt will next change by itself.
     pub(super) fn expect(&mut self, at: usize, key: u64) {
         let Some(run) = self.nodes[at].run(key) else { return };
         run.version += 1;
@@ -22,7 +22,7 @@ impl World {
         self.queue.push(when, SimEvent::Done { node, key, version });
     }
 
-    /// Takes an attempt off its machine.
+    /// Removes an attempt from its machine.
     pub(super) fn remove_run(&mut self, at: usize, key: u64) -> Option<Run> {
         let place = self.nodes[at].runs.iter().position(|run| run.key == key)?;
         let run = self.nodes[at].runs.remove(place);
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// What an attempt was doing is done.
+    /// An attempt has reached the end of its current work.
     pub(super) fn done(&mut self, at: usize, key: u64, version: u32) {
         let now = self.now;
         let Some(run) = self.nodes[at].run(key).filter(|run| run.version == version) else { return };
@@ -53,21 +53,21 @@ impl World {
             }
             Work::Failing(why) => AttemptStatus::Failed((*why).into()),
             Work::CheckpointUnreachable => {
-                AttemptStatus::CheckpointUnreachable("the machine with its state does not answer".into())
+                AttemptStatus::CheckpointUnreachable("the machine with its checkpoint is unreachable".into())
             }
-            Work::Map(_) if failing => AttemptStatus::Failed("it was to fail".into()),
+            Work::Map(_) if failing => AttemptStatus::Failed("injected failure".into()),
             Work::Map(map) => {
                 let bytes_out = ((map.end - map.start) as f64 * map.out) as u64;
                 AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
             }
             Work::Reduce(reduce) if reduce.transfer.is_some() => return self.moved(at, key),
             Work::Reduce(reduce) if reduce.final_stages.is_none() => return self.fetched(at, key),
-            Work::Reduce(_) if failing => AttemptStatus::Failed("it was to fail".into()),
+            Work::Reduce(_) if failing => AttemptStatus::Failed("injected failure".into()),
             Work::Reduce(reduce) => {
                 let out = self
                     .jobs_known
                     .get(&id.job())
-                    .map(|jobs_known| self.workload.jobs[jobs_known.plan].reduce_out);
+                    .map(|known_job| self.workload.jobs[known_job.plan].reduce_out);
                 let bytes_out = (reduce.fetch.got * reduce.share * out.unwrap_or(1.0)) as u64;
                 AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
             }
@@ -78,13 +78,13 @@ impl World {
         self.end(at, key, status);
     }
 
-    /// A reduce has all its input: merging and reducing follow.
+    /// A reduce has all its input and starts to merge and reduce.
     fn fetched(&mut self, at: usize, key: u64) {
         let speed_now = self.nodes[at].speed_now();
         let Some(run) = self.nodes[at].run(key) else { return };
         let (id, flow) = (run.id, run.flow.take());
-        let Some(jobs_known) = self.jobs_known.get(&id.job()) else { return };
-        let job = &self.workload.jobs[jobs_known.plan];
+        let Some(known_job) = self.jobs_known.get(&id.job()) else { return };
+        let job = &self.workload.jobs[known_job.plan];
         let plan = job.reduces[id.task.index as usize];
         let (reduce_rate, merge_rate) = (job.reduce_rate, job.merge_rate);
         let Some(Work::Reduce(reduce)) = self.nodes[at].run(key).map(|run| &mut run.work) else { return };
@@ -103,7 +103,7 @@ impl World {
         self.expect(at, key);
     }
 
-    /// The state that a reduce continues from sets out from the machine where it lies.
+    /// Starts the transfer of a checkpoint from another machine.
     pub(super) fn start_transfer(&mut self, at: usize, key: u64) {
         let demand = self.setup.costs.fetch;
         let Some(run) = self.nodes[at].run(key) else { return };
@@ -115,7 +115,7 @@ impl World {
         self.expect(at, key);
     }
 
-    /// It is there: the reduce begins.
+    /// The checkpoint has arrived: the reduce starts.
     fn moved(&mut self, at: usize, key: u64) {
         let now = self.now;
         let Some(run) = self.nodes[at].run(key) else { return };
@@ -130,7 +130,7 @@ impl World {
         self.follow(at, key);
     }
 
-    /// States on their way from a machine that nobody reaches any more do not come.
+    /// Drops transfers of checkpoints from a machine that is unreachable.
     pub(super) fn drop_transfers_from(&mut self, gone: usize) {
         let comes = |run: &Run| matches!(&run.work, Work::Reduce(ReduceRun { transfer: Some(transfer), .. }) if transfer.source as usize == gone);
         let mut stranded: Vec<(usize, u64)> = Vec::new();
@@ -150,7 +150,7 @@ impl World {
         self.request_share();
     }
 
-    /// A reduce takes in what its tracker knows of the maps.
+    /// A reduce processes the map events that its tracker has received.
     pub(super) fn follow(&mut self, at: usize, key: u64) {
         let (now, all) = (self.now, self.unreachable == 0);
         let reach: Vec<bool> =
@@ -162,12 +162,12 @@ impl World {
         if !run.is_frozen
             && let Work::Reduce(reduce) = &mut run.work
             && reduce.transfer.is_none()
-            && let Some(jobs_known) = self.jobs_known.get(&id.job())
+            && let Some(known_job) = self.jobs_known.get(&id.job())
             && reduce.final_stages.is_none()
         {
             let map_events = node.map_events.get(&id.job()).copied().unwrap_or_default();
             reduce.maps = reduce.maps.max(map_events.maps);
-            reduce.fetch.follow(&jobs_known.log, map_events.seen, |node| all || reach[node as usize], all);
+            reduce.fetch.follow(&known_job.log, map_events.seen, |node| all || reach[node as usize], all);
             let demand = demand(
                 reduce.fetch.backlog() * reduce.share,
                 reduce.fetch.knows_all_maps(reduce.maps),
@@ -182,7 +182,7 @@ impl World {
         self.expect(at, key);
     }
 
-    /// Has rates found anew before long.
+    /// Schedules a new computation of flow rates.
     pub(super) fn request_share(&mut self) {
         if self.net.dirty && !self.sharing {
             self.sharing = true;
@@ -213,14 +213,14 @@ impl World {
         }
         self.net.share();
         for (flow, (at, key)) in owners {
-            self.speed_now(at as usize, key, flow);
+            self.set_rate(at as usize, key, flow);
         }
         self.net.dirty = unsettled;
         self.request_share();
     }
 
-    /// An attempt goes on at the rate that its flow has now.
-    fn speed_now(&mut self, at: usize, key: u64, flow: usize) {
+    /// Sets the rate of an attempt to that of its flow.
+    fn set_rate(&mut self, at: usize, key: u64, flow: usize) {
         let rate = self.net.rate(flow);
         let speed_now = self.nodes[at].speed_now();
         let Some(run) = self.nodes[at].run(key) else { return };
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// A machine computes faster or slower from now on.
+    /// Changes the speed of a machine.
     pub(super) fn set_speed(&mut self, at: usize, slow: f64) {
         let keys: Vec<u64> = self.nodes[at].runs.iter().map(|run| run.key).collect();
         let now = self.now;
@@ -262,7 +262,7 @@ impl World {
                     map.rate = compute.min(disk / bytes);
                     if let (Some(flow), Some(source)) = (flow, map.source) {
                         self.net.set_demand(flow, (bytes * compute).min(disks[source as usize]));
-                        self.speed_now(at, key, flow);
+                        self.set_rate(at, key, flow);
                     }
                 }
                 Work::Reduce(reduce) => {
@@ -278,8 +278,8 @@ impl World {
         self.request_share();
     }
 
-    /// An attempt is told to release its slot. That takes a while; what is to be checkpointed is what it has by now, and
-    /// it does no more.
+    /// Starts the preemption of an attempt. It stops working; after a while its slot is free and
+    /// the work done so far is in the checkpoint or output.
     pub(super) fn preempt(&mut self, at: usize, id: AttemptId, kind: PreemptKind) {
         let (now, costs) = (self.now, self.setup.costs.clone());
         let Some(run) = self.nodes[at].runs.iter_mut().find(|run| run.id == id) else { return };
@@ -291,12 +291,12 @@ impl World {
         let written = Span((run.unwritten(costs.memory) / costs.write * 1e6) as u64);
         let delay = match kind {
             PreemptKind::Kill => costs.kill,
-            // There is nothing to checkpointed yet.
-            PreemptKind::Pause if run.is_slot_expected() => costs.kill,
+            // There is nothing to save in a checkpoint yet.
+            PreemptKind::Pause if run.awaits_checkpoint() => costs.kill,
             PreemptKind::Split => costs.split + written,
             PreemptKind::Pause => costs.pause + written,
         };
-        // One that is done at this very moment says so.
+        // An attempt that ends at this moment reports its end instead.
         let is_done = run.next_s().is_some_and(|seconds| seconds <= 0.0);
         let (key, mut flow) = (run.key, None);
         if kind != PreemptKind::Kill && !is_done {
@@ -310,7 +310,7 @@ impl World {
         self.queue.push(now + delay, SimEvent::SlotReleased { node: at as u32, key });
     }
 
-    /// It has.
+    /// A preempted attempt has released its slot.
     pub(super) fn slot_released(&mut self, at: usize, key: u64) {
         let now = self.now;
         let Some(run) = self.nodes[at].run(key) else { return };
@@ -326,8 +326,8 @@ impl World {
                 AttemptStatus::Split(position, AttemptResult { bytes_out, ..AttemptResult::default() })
             }
             (Some(PreemptKind::Pause), Work::Reduce(ReduceRun { transfer: Some(_), .. })) => {
-                // The state that it was to continue from is where it was.
-                AttemptStatus::Killed("its state was still on its way".into())
+                // The checkpoint remains where it was.
+                AttemptStatus::Killed("its checkpoint was still being transferred".into())
             }
             (Some(PreemptKind::Pause), Work::Reduce(reduce)) => {
                 let checkpoint = CheckpointInfo {
@@ -345,7 +345,7 @@ impl World {
                 self.nodes[at].checkpoints.insert(id, saved);
                 AttemptStatus::Paused(checkpoint)
             }
-            _ => AttemptStatus::Killed("as it was told".into()),
+            _ => AttemptStatus::Killed("preempted".into()),
         };
         if matches!(status, AttemptStatus::Split(..)) {
             self.nodes[at].outputs.insert(id);
@@ -357,8 +357,8 @@ impl World {
     }
 }
 
-/// What a reduce would fetch in a second. One that waits for more maps wants no more than it can use until rates are
-/// found anew.
+/// Returns the bytes per second that a reduce would fetch. A reduce that waits for more maps
+/// requests no more than it can use until rates are computed again.
 fn demand(backlog: f64, knows_all_maps: bool, setup: &crate::setup::Setup) -> f64 {
     if backlog < 0.5 {
         return 0.0;
@@ -375,7 +375,7 @@ mod tests {
         world::run::Transfer,
     };
 
-    /// Plays on until some reduce runs, and says where.
+    /// Runs until a reduce runs, and returns where.
     fn until_a_reduce_runs() -> (World, usize, AttemptId, u64) {
         let Trial { setup, workload, .. } = short();
         let mut world = World::new(setup, workload).expect("a policy");
@@ -396,11 +396,11 @@ mod tests {
         }
     }
 
-    fn paused(is_slot_expected: bool) -> (World, usize, AttemptId) {
+    fn paused(awaits_checkpoint: bool) -> (World, usize, AttemptId) {
         let (mut world, at, id, key) = until_a_reduce_runs();
         let (source, began) = ((at + 1) as u32 % world.nodes.len() as u32, world.now);
         if let Some(Work::Reduce(reduce)) = world.nodes[at].run(key).map(|run| &mut run.work) {
-            reduce.transfer = is_slot_expected.then_some(Transfer { source, left: 1e9, rate: 1.0, began });
+            reduce.transfer = awaits_checkpoint.then_some(Transfer { source, left: 1e9, rate: 1.0, began });
         }
         world.preempt(at, id, PreemptKind::Pause);
         world.slot_released(at, key);

@@ -1,4 +1,4 @@
-//! Faults begin and are over.
+//! Start and end of faults.
 
 use super::{SimEvent, World, run::Work};
 use crate::fault::FaultKind;
@@ -17,33 +17,33 @@ impl World {
         let fits = |node: u32| (node as usize) < self.nodes.len();
         match fault.what {
             FaultKind::Tracker { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.dead += 1);
-                self.hang_up(node as usize);
+                self.change(node as usize, |faults| faults.dead += 1);
+                self.close_connection(node as usize);
             }
             FaultKind::Datanode { node } | FaultKind::FrozenDatanode { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.datanode_down += 1);
+                self.change(node as usize, |faults| faults.datanode_down += 1);
                 self.schedule_repair(node);
             }
             FaultKind::Node { node } if fits(node) => {
-                self.change(node as usize, |faults_of| {
-                    faults_of.dead += 1;
-                    faults_of.wiped += 1;
+                self.change(node as usize, |faults| {
+                    faults.dead += 1;
+                    faults.wiped += 1;
                 });
                 self.schedule_repair(node);
             }
             FaultKind::FrozenTracker { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.frozen += 1)
+                self.change(node as usize, |faults| faults.frozen += 1)
             }
-            FaultKind::Rack { rack } => self.each_in(rack, |faults_of| faults_of.unreachable += 1),
+            FaultKind::Rack { rack } => self.each_in(rack, |faults| faults.unreachable += 1),
             FaultKind::Frozen { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.unreachable += 1)
+                self.change(node as usize, |faults| faults.unreachable += 1)
             }
             FaultKind::Slow { node, factor } if fits(node) => self.set_speed(node as usize, factor),
             FaultKind::Partition { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.partitioned += 1)
+                self.change(node as usize, |faults| faults.partitioned += 1)
             }
             FaultKind::NoOrders { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.no_orders += 1)
+                self.change(node as usize, |faults| faults.no_orders += 1)
             }
             FaultKind::PreemptAll { node } if fits(node) => self.preempt_node(node as usize),
             FaultKind::KillOldestJob => self.stop_oldest(),
@@ -58,28 +58,28 @@ impl World {
         let fits = |node: u32| (node as usize) < self.nodes.len();
         match self.setup.faults[index].what.clone() {
             FaultKind::Tracker { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.dead -= 1)
+                self.change(node as usize, |faults| faults.dead -= 1)
             }
             FaultKind::Datanode { node } | FaultKind::FrozenDatanode { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.datanode_down -= 1);
+                self.change(node as usize, |faults| faults.datanode_down -= 1);
             }
             FaultKind::FrozenTracker { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.frozen -= 1)
+                self.change(node as usize, |faults| faults.frozen -= 1)
             }
-            FaultKind::Node { node } if fits(node) => self.change(node as usize, |faults_of| {
-                faults_of.dead -= 1;
-                faults_of.wiped -= 1;
+            FaultKind::Node { node } if fits(node) => self.change(node as usize, |faults| {
+                faults.dead -= 1;
+                faults.wiped -= 1;
             }),
-            FaultKind::Rack { rack } => self.each_in(rack, |faults_of| faults_of.unreachable -= 1),
+            FaultKind::Rack { rack } => self.each_in(rack, |faults| faults.unreachable -= 1),
             FaultKind::Frozen { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.unreachable -= 1)
+                self.change(node as usize, |faults| faults.unreachable -= 1)
             }
             FaultKind::Slow { node, factor } if fits(node) => self.set_speed(node as usize, 1.0 / factor),
             FaultKind::Partition { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.partitioned -= 1)
+                self.change(node as usize, |faults| faults.partitioned -= 1)
             }
             FaultKind::NoOrders { node } if fits(node) => {
-                self.change(node as usize, |faults_of| faults_of.no_orders -= 1)
+                self.change(node as usize, |faults| faults.no_orders -= 1)
             }
             FaultKind::PreemptAll { .. } => self.let_go(),
             FaultKind::JobTracker => self.revive_jobtracker(),
@@ -96,15 +96,15 @@ impl World {
         }
     }
 
-    /// Something about a machine's health changes, and what follows from that.
+    /// Changes the faults of a machine, and applies the consequences.
     fn change(&mut self, at: usize, change: impl Fn(&mut super::NodeFaults)) {
         let (was_up, served, read) = {
             let node = &self.nodes[at];
             (node.is_up(), node.serves(), node.has_blocks())
         };
-        let was_wiped = self.nodes[at].faults_of.wiped > 0;
-        change(&mut self.nodes[at].faults_of);
-        if !was_wiped && self.nodes[at].faults_of.wiped > 0 {
+        let was_wiped = self.nodes[at].faults.wiped > 0;
+        change(&mut self.nodes[at].faults);
+        if !was_wiped && self.nodes[at].faults.wiped > 0 {
             let node = &mut self.nodes[at];
             node.outputs.clear();
             node.checkpoints.clear();
@@ -123,7 +123,7 @@ impl World {
             }
             (false, true) => {
                 self.unreachable -= 1;
-                // What a machine has lost is not there again because it is.
+                // A machine that comes back after a loss of its disks has no map outputs.
                 if !was_wiped {
                     self.each_shuffle(at, false);
                 }
@@ -140,13 +140,13 @@ impl World {
         }
     }
 
-    /// The file system will make up for the blocks of a machine that gives none out.
+    /// Schedules the repair of the blocks of a machine whose DataNode is down.
     fn schedule_repair(&mut self, node: u32) {
         let returns = self.nodes[node as usize].returns;
         self.queue.push(self.now + self.setup.costs.repair, SimEvent::Repaired { node, returns });
     }
 
-    /// The tracker's process is gone, and all it ran.
+    /// The process of the tracker dies, with all its attempts.
     fn crash(&mut self, at: usize) {
         let keys: Vec<u64> = self.nodes[at].runs.iter().map(|run| run.key).collect();
         for key in keys {
@@ -159,7 +159,7 @@ impl World {
         node.beat_version += 1;
     }
 
-    /// It is there again, as another process.
+    /// The tracker starts again as a new process.
     fn restart(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         node.incarnation += 1;
@@ -169,18 +169,18 @@ impl World {
         self.beat_at(at, self.now + Span::millis(100));
     }
 
-    /// The JobTracker sees the connection of a process that died break.
-    fn hang_up(&mut self, at: usize) {
+    /// The JobTracker detects that the connection of a dead process is closed.
+    fn close_connection(&mut self, at: usize) {
         let node = &self.nodes[at];
         if let Some(tracker) =
-            node.number.filter(|_| node.faults_of.unreachable == 0 && node.faults_of.partitioned == 0)
+            node.number.filter(|_| node.faults.unreachable == 0 && node.faults.partitioned == 0)
         {
             let incarnation = Incarnation(node.incarnation);
             self.send_event(Event::Disconnection { tracker, incarnation });
         }
     }
 
-    /// What reduces could fetch from a machine they cannot any more, or can again.
+    /// Blocks or unblocks fetches from a machine.
     fn each_shuffle(&mut self, gone: usize, block: bool) {
         let now = self.now;
         let mut affected: Vec<(usize, u64)> = Vec::new();
@@ -188,12 +188,12 @@ impl World {
             for run in &mut node.runs {
                 run.advance(now);
                 let Work::Reduce(reduce) = &mut run.work else { continue };
-                let Some(jobs_known) = self.jobs_known.get(&run.id.job()) else { continue };
+                let Some(known_job) = self.jobs_known.get(&run.id.job()) else { continue };
                 if reduce.final_stages.is_some() {
                     continue;
                 }
                 if block {
-                    reduce.fetch.block(&jobs_known.log, gone as u32);
+                    reduce.fetch.block(&known_job.log, gone as u32);
                 } else {
                     reduce.fetch.unblock(gone as u32);
                 }
@@ -207,23 +207,23 @@ impl World {
 
     pub(super) fn repaired(&mut self, at: usize, returns: u32) {
         let node = &mut self.nodes[at];
-        if node.returns == returns && (node.faults_of.wiped > 0 || node.faults_of.datanode_down > 0) {
+        if node.returns == returns && (node.faults.wiped > 0 || node.faults.datanode_down > 0) {
             node.replaced = true;
         }
     }
 
-    /// Somebody preempts slots by hand: splits the maps and pauses the reduces of a machine.
+    /// A user preempts all attempts of a machine: splits its maps and pauses its reduces.
     fn preempt_node(&mut self, at: usize) {
         let running: Vec<AttemptId> = self.nodes[at].runs.iter().map(|run| run.id).collect();
         for attempt in running {
             let kind = if attempt.phase() == Phase::Map { PreemptKind::Split } else { PreemptKind::Pause };
             let request = self.request();
             self.manual_requests.insert(request);
-            self.send_event(Event::Preemption { request, attempt, kind, by: "somebody".into() });
+            self.send_event(Event::Preemption { request, attempt, kind, by: "operator".into() });
         }
     }
 
-    /// Whatever somebody holds may continue.
+    /// Releases all tasks on hold.
     pub(super) fn let_go(&mut self) {
         let Some(core) = &self.core else { return };
         let tasks = core.cluster().active_jobs().flat_map(|job| &job.tasks.reduce);
@@ -232,7 +232,7 @@ impl World {
         for task in held {
             let request = self.request();
             self.manual_requests.insert(request);
-            self.send_event(Event::Resumption { request, task, on: None, by: "somebody".into() });
+            self.send_event(Event::Resumption { request, task, on: None, by: "operator".into() });
         }
     }
 
@@ -240,7 +240,7 @@ impl World {
         let job = self.core.as_ref().and_then(|core| core.cluster().active_jobs().next().map(|job| job.id));
         if let Some(job) = job {
             let request = self.request();
-            self.send_event(Event::Kill { request, job, by: "somebody".into() });
+            self.send_event(Event::Kill { request, job, by: "operator".into() });
         }
     }
 }

@@ -1,22 +1,24 @@
-//! What reduces fetch: the list of a job's map outputs, and how far along it one reduce is.
+//! Shuffle: the list of the map outputs of a job, and the progress of a reduce in it.
 //!
-//! The list is the core's own list of map events, so every reduce reads the same one, each up to what its tracker has
-//! been told. Bytes are those of whole map outputs; a reduce's own part is its share of them. Outputs are fetched in
-//! the order of the list, but those on machines that cannot be reached are left out until they can.
-//! Deliberately absent: one flow for each map and reduce. Fifty million of them would say no more than one for each
-//! reduce.
+//! The list is the core's list of map events. All reduces read the same list, each up to the events
+//! that its tracker has received. Bytes are those of complete map outputs; a reduce fetches its
+//! share of them. Outputs are fetched in the order of the list. Outputs on unreachable machines are
+//! skipped until the machine is reachable again.
+//!
+//! Deliberately absent: a separate flow per map and reduce. Fifty million flows would not be more
+//! accurate than one per reduce.
 
 use mrcore::ids::AttemptId;
 use std::collections::BTreeMap;
 
-/// One change of the list.
+/// An entry of the list.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Change {
-    /// This output can be fetched from that machine.
+    /// The output is available on this machine.
     Available { attempt: AttemptId, bytes: f64, node: u32 },
-    /// This one cannot any more; it ended there in the list of bytes.
+    /// The output is withdrawn. `end` is its end position in the list of bytes.
     Withdrawn { map: u32, bytes: f64, end: f64 },
-    /// It is where it was.
+    /// The output has moved; nothing changes for reduces.
     Same,
 }
 
@@ -24,22 +26,23 @@ pub(super) enum Change {
 #[derive(Debug, Default)]
 pub(super) struct MapLog {
     changes: Vec<Change>,
-    /// Bytes made available by the first so many changes, and how many of these took something back.
+    /// For each prefix of the list: bytes made available, and number of entries that are not new
+    /// outputs.
     sums: Vec<(f64, u32)>,
-    /// What is available now, by index of the map.
+    /// Currently available outputs, by index of the map.
     now: BTreeMap<u32, (AttemptId, f64, f64)>,
 }
 
 impl MapLog {
-    /// How many changes are known.
+    /// Returns the number of entries.
     pub(super) fn len(&self) -> usize {
         self.changes.len()
     }
 
-    /// An output became available, or is somewhere else now.
+    /// An output became available, or has moved.
     pub(super) fn available(&mut self, attempt: AttemptId, bytes: f64, node: u32) {
         let index = attempt.task.index;
-        if self.now.get(&index).is_some_and(|(jobs_known, ..)| *jobs_known == attempt) {
+        if self.now.get(&index).is_some_and(|(available, ..)| *available == attempt) {
             return self.push(Change::Same, 0.0);
         }
         let end = self.sums.last().map_or(0.0, |(sum, _)| *sum) + bytes;
@@ -47,7 +50,7 @@ impl MapLog {
         self.push(Change::Available { attempt, bytes, node }, bytes);
     }
 
-    /// An output is gone.
+    /// An output was lost.
     pub(super) fn withdrawn(&mut self, attempt: AttemptId) {
         let map = attempt.task.index;
         let change = match self.now.remove(&map) {
@@ -58,19 +61,20 @@ impl MapLog {
     }
 
     fn push(&mut self, change: Change, bytes: f64) {
-        let (sum, taken_back) = self.sums.last().copied().unwrap_or_default();
+        let (sum, not_new_before) = self.sums.last().copied().unwrap_or_default();
         let not_new = !matches!(change, Change::Available { .. });
-        self.sums.push((sum + bytes, taken_back + u32::from(not_new)));
+        self.sums.push((sum + bytes, not_new_before + u32::from(not_new)));
         self.changes.push(change);
     }
 
-    /// Bytes, and changes that are not new outputs, among the first so many.
+    /// Returns the bytes, and the number of entries that are not new outputs, of the first
+    /// `changes` entries.
     fn sum(&self, changes: usize) -> (f64, u32) {
         changes.checked_sub(1).map_or((0.0, 0), |last| self.sums[last])
     }
 }
 
-/// An output that cannot be reached for now.
+/// An output on an unreachable machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Blocked {
     pub(super) attempt: AttemptId,
@@ -78,27 +82,27 @@ pub(super) struct Blocked {
     pub(super) node: u32,
 }
 
-/// How far one reduce is.
+/// Progress of one reduce.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Fetch {
-    /// Bytes it has.
+    /// Bytes fetched.
     pub(super) got: f64,
-    /// Bytes it could have.
+    /// Bytes that could be fetched in total.
     pub(super) available: f64,
-    /// Maps whose output it has or could have.
+    /// Maps whose output is fetched or available.
     pub(super) maps: u32,
-    /// Changes of the list that it has taken in.
+    /// Number of entries of the list that were processed.
     cursor: usize,
-    /// Bytes before where it stands in the list that it need not fetch.
+    /// Bytes before the current position that need not be fetched.
     skipped: f64,
-    /// Maps whose output is gone, but it has it.
+    /// Maps whose output was withdrawn after it was fetched.
     obtained: BTreeMap<u32, f64>,
-    /// Outputs that cannot be reached for now.
+    /// Outputs on unreachable machines.
     pub(super) blocked: Vec<Blocked>,
 }
 
 impl Fetch {
-    /// Takes the list in up to `upto`.
+    /// Processes the list up to entry `upto`.
     pub(super) fn follow(&mut self, log: &MapLog, upto: usize, reachable: impl Fn(u32) -> bool, all: bool) {
         let upto = upto.min(log.len());
         if upto <= self.cursor {
@@ -152,7 +156,7 @@ impl Fetch {
         self.got >= self.available - 0.5 || self.got + self.skipped >= end - 0.5
     }
 
-    /// A machine cannot be reached any more: what it has and this reduce has not must wait.
+    /// A machine became unreachable: its outputs that are not yet fetched are blocked.
     pub(super) fn block(&mut self, log: &MapLog, gone: u32) {
         let upto = self.cursor.min(log.len());
         let mut sum = 0.0;
@@ -160,17 +164,17 @@ impl Fetch {
             let Change::Available { attempt, bytes, node } = *change else { continue };
             sum += bytes;
             let current =
-                log.now.get(&attempt.task.index).is_some_and(|(jobs_known, ..)| *jobs_known == attempt);
-            let jobs_known = self.blocked.iter().any(|blocked| blocked.attempt == attempt)
+                log.now.get(&attempt.task.index).is_some_and(|(available, ..)| *available == attempt);
+            let is_known = self.blocked.iter().any(|blocked| blocked.attempt == attempt)
                 || self.obtained.contains_key(&attempt.task.index);
-            if node == gone && current && !jobs_known && !self.has(sum) {
+            if node == gone && current && !is_known && !self.has(sum) {
                 self.available = (self.available - bytes).max(self.got);
                 self.blocked.push(Blocked { attempt, bytes, node });
             }
         }
     }
 
-    /// A machine can be reached again.
+    /// A machine is reachable again.
     pub(super) fn unblock(&mut self, back: u32) {
         let freed: f64 =
             self.blocked.iter().filter(|blocked| blocked.node == back).map(|blocked| blocked.bytes).sum();
@@ -178,31 +182,31 @@ impl Fetch {
         self.available += freed;
     }
 
-    /// Fetches for a while.
+    /// Fetches this number of bytes.
     pub(super) fn run(&mut self, bytes: f64) {
         self.got = (self.got + bytes).min(self.available);
     }
 
-    /// Bytes that it could fetch now.
+    /// Returns the bytes that can be fetched now.
     pub(super) fn backlog(&self) -> f64 {
         (self.available - self.got).max(0.0)
     }
 
-    /// Whether it knows of all maps, and all of them can be reached.
+    /// Whether all maps are known and none is blocked.
     pub(super) fn knows_all_maps(&self, maps: u32) -> bool {
         self.maps >= maps && self.blocked.is_empty()
     }
 
-    /// Whether it has all.
+    /// Whether all map outputs are fetched.
     pub(super) fn has_all(&self, maps: u32) -> bool {
         self.knows_all_maps(maps) && self.backlog() < 0.5
     }
 
-    /// Part of the maps whose output it has.
+    /// Returns the fraction of the maps whose output is fetched.
     pub(super) fn fraction(&self, maps: u32) -> f64 {
-        let jobs_known = f64::from(self.maps) / f64::from(maps.max(1));
+        let known = f64::from(self.maps) / f64::from(maps.max(1));
         let got = if self.available > 0.0 { self.got / self.available } else { 1.0 };
-        (jobs_known * got).clamp(0.0, 1.0)
+        (known * got).clamp(0.0, 1.0)
     }
 }
 

@@ -1,4 +1,5 @@
-//! Trackers register and speak: at their interval, and at once when there is something to tell.
+//! Registration and heartbeats of trackers: periodic, and at once when there is something to
+//! report.
 
 use super::{World, run::Work};
 use mrcore::{
@@ -7,13 +8,13 @@ use mrcore::{
     ids::{Incarnation, TrackerId},
 };
 
-/// News that come this close together share a heartbeat, as in the real tracker.
+/// Events within this time share a heartbeat, as in the real tracker.
 const GAP: Span = Span::millis(2);
-/// Outputs that one reduce complains about at a time.
+/// Maximum number of fetch failures that a reduce reports at a time.
 const FETCH_FAILURES_MAX: usize = 4;
 
 impl World {
-    /// A tracker speaks next at that time, whatever was planned before.
+    /// Schedules the next heartbeat, and replaces the one planned before.
     pub(super) fn beat_at(&mut self, at: usize, when: Time) {
         let node = &mut self.nodes[at];
         node.beat_version += 1;
@@ -22,7 +23,7 @@ impl World {
         self.queue.push(when, super::SimEvent::Beat { node, version });
     }
 
-    /// It has something to tell.
+    /// Sends a heartbeat soon, because the tracker has something to report.
     pub(super) fn heartbeat_soon(&mut self, at: usize) {
         let soon = self.now + GAP;
         if self.setup.out_of_band && self.nodes[at].next_beat > soon && self.nodes[at].is_up() {
@@ -35,11 +36,11 @@ impl World {
             return;
         }
         self.beat_at(at, self.now + self.setup.heartbeat);
-        let heard = self.nodes[at].can_communicate() && self.core.is_some();
-        if !heard || self.nodes[at].faults_of.no_orders > 0 {
+        let delivered = self.nodes[at].can_communicate() && self.core.is_some();
+        if !delivered || self.nodes[at].faults.no_orders > 0 {
             self.fence(at);
         }
-        if !heard {
+        if !delivered {
             return;
         }
         if self.nodes[at].number.is_none() {
@@ -50,10 +51,10 @@ impl World {
             let ended = self.nodes[at].ended.len();
             self.nodes[at].unanswered = heartbeat.map(|heartbeat| (heartbeat, ended));
         } else {
-            // It has more to tell than what it repeats.
+            // More has happened since the repeated heartbeat was made.
             self.heartbeat_soon(at);
         }
-        if self.nodes[at].faults_of.no_orders == 0 {
+        if self.nodes[at].faults.no_orders == 0 {
             if let Some((heartbeat, ended)) = self.nodes[at].unanswered.take() {
                 let seq = heartbeat.seq;
                 self.nodes[at].unanswered = Some((bare(seq), ended));
@@ -64,7 +65,8 @@ impl World {
         }
     }
 
-    /// One that has had no answer for long stops what it runs: by now it runs elsewhere.
+    /// A tracker without an answer for a long time stops its attempts, because the JobTracker has
+    /// started them elsewhere.
     fn fence(&mut self, at: usize) {
         if self.now.since(self.nodes[at].answered) < self.setup.costs.fence {
             return;
@@ -72,13 +74,13 @@ impl World {
         let keys: Vec<u64> = self.nodes[at].runs.iter().map(|run| run.key).collect();
         for key in keys {
             if let Some(run) = self.remove_run(at, key) {
-                let status = AttemptStatus::Killed("its tracker was cut off for too long".into());
+                let status = AttemptStatus::Killed("its tracker was isolated for too long".into());
                 self.nodes[at].ended.push(AttemptReport { attempt: run.id, status });
             }
         }
     }
 
-    /// Every attempt that runs, as of now.
+    /// Reports every running attempt.
     fn reports(&mut self, at: usize) -> Vec<AttemptReport> {
         let now = self.now;
         let node = &mut self.nodes[at];
@@ -96,7 +98,8 @@ impl World {
         let attempts = self.reports(at);
         let (now, retry) = (self.now, self.setup.costs.fetch_retry);
         let cluster = self.core.as_ref()?.cluster();
-        // Reduces here do not follow an output to another machine: a failure is always one at its current address.
+        // Reduces of the simulator do not follow an output that moves, so a fetch failure is always
+        // at the current address.
         let addr_of = |map| {
             let output_on = cluster.attempt(map).and_then(|map| cluster.tracker(map.output_on));
             output_on.map_or_else(String::new, |output_on| output_on.shuffle_addr.clone())
@@ -130,14 +133,14 @@ impl World {
     }
 
     fn register(&mut self, at: usize) {
-        // One that does not hear cannot hold the conversation that a registration is.
-        let Some(core) = self.core.as_ref().filter(|_| self.nodes[at].faults_of.no_orders == 0) else {
+        // A tracker that gets no messages cannot register.
+        let Some(core) = self.core.as_ref().filter(|_| self.nodes[at].faults.no_orders == 0) else {
             return;
         };
         let cluster = core.cluster();
-        let jobs_known = cluster.tracker_named(&self.nodes[at].name).map(|tracker| tracker.id);
+        let known = cluster.tracker_named(&self.nodes[at].name).map(|tracker| tracker.id);
         let next = cluster.trackers().last().map_or(0, |last| last.id.0 + 1);
-        let number = jobs_known.unwrap_or(TrackerId(next));
+        let number = known.unwrap_or(TrackerId(next));
         let attempts = self.reports(at);
         let rack = self.setup.machines[at].rack;
         let now = self.now;
@@ -173,7 +176,7 @@ impl World {
     }
 }
 
-/// What is kept of a heartbeat that will be answered at once: its number.
+/// A heartbeat that is answered at once is stored only as its number.
 fn bare(seq: u64) -> Heartbeat {
     let (tracker, incarnation) = (TrackerId(0), Incarnation(0));
     Heartbeat { tracker, incarnation, seq, acked: 0, attempts: Vec::new(), fetch_failures: Vec::new() }

@@ -1,25 +1,27 @@
-//! The JobTracker is not there: its process has died and will replay its journal, or stands still and forgets nothing.
+//! Faults of the JobTracker: its process is dead and will replay its journal, or is frozen and
+//! keeps its state.
 
 use super::World;
 use mrcore::{Event, JobTracker, digest::digest};
 
-/// Why the core is not there, and what becomes of it.
+/// State of the JobTracker while it is dead or frozen.
 #[derive(Debug, Default)]
 pub(super) struct JobTrackerFaults {
-    /// How many faults it is dead for.
+    /// Number of faults for which it is dead.
     dead: u32,
-    /// How many it stands still for.
+    /// Number of faults for which it is frozen.
     frozen: u32,
-    /// It stands still, as it was.
+    /// The frozen core.
     core: Option<JobTracker>,
-    /// What it will hear when it continues: it is in its process already, or in its sockets.
+    /// Events that it gets when it continues, because they are in its process or its sockets.
     undelivered: Vec<Event>,
-    /// What its journal must give back, where that is checked.
+    /// Digest that replay of the journal must reproduce, if rules are checked.
     pub(super) lost: Option<String>,
 }
 
 impl JobTrackerFaults {
-    /// Something that nobody hears now. Trackers say again what is not answered, and the time comes by itself.
+    /// An event while the JobTracker is unavailable. Trackers repeat unanswered messages, and ticks
+    /// are periodic, so these are dropped.
     pub(super) fn miss(&mut self, event: Event) {
         let comes_again = matches!(event, Event::Tick | Event::Heartbeat(_) | Event::Registration { .. });
         if self.core.is_some() && !comes_again {
@@ -29,7 +31,8 @@ impl JobTrackerFaults {
 }
 
 impl World {
-    /// The JobTracker's process dies. What its journal must give back is remembered where that is checked.
+    /// The process of the JobTracker dies. If rules are checked, its state is stored for comparison
+    /// after replay.
     pub(super) fn crash_jobtracker(&mut self) {
         self.jobtracker_faults.dead += 1;
         self.jobtracker_faults.undelivered.clear();
@@ -40,7 +43,7 @@ impl World {
         }
     }
 
-    /// It may come back, unless it is dead for another reason too.
+    /// Ends one fault. The JobTracker starts again when no other fault keeps it dead.
     pub(super) fn revive_jobtracker(&mut self) {
         self.jobtracker_faults.dead -= 1;
         if self.jobtracker_faults.dead == 0 {
@@ -48,7 +51,7 @@ impl World {
         }
     }
 
-    /// Its process stands still. One that is dead does not.
+    /// Freezes the process; has no effect on a dead one.
     pub(super) fn freeze_jobtracker(&mut self) {
         self.jobtracker_faults.frozen += 1;
         if let Some(core) = self.core.take() {
@@ -56,7 +59,7 @@ impl World {
         }
     }
 
-    /// It continues where it was.
+    /// The process continues with its state.
     pub(super) fn unfreeze_jobtracker(&mut self) {
         self.jobtracker_faults.frozen -= 1;
         if self.jobtracker_faults.frozen > 0 {
@@ -70,26 +73,26 @@ impl World {
         self.submit_all();
     }
 
-    /// It comes back and replays its journal, which must give the cluster that it came from.
+    /// The JobTracker starts again and replays its journal, which must give the same cluster.
     pub(super) fn restart_jobtracker(&mut self) {
         let before = self.jobtracker_faults.lost.take();
         let Ok(scheduler) = self.setup.policy(&self.deciding) else { return };
         let mut core = JobTracker::new(self.setup.config.clone(), scheduler);
         for entry in self.journal.iter().flatten() {
             if let Err(apply_error) = core.replay(entry) {
-                self.violation = Some(format!("the journal does not replay: {apply_error}"));
+                self.violation = Some(format!("replay of the journal failed: {apply_error}"));
                 return;
             }
         }
         if before.is_some_and(|before| before != digest(core.cluster())) {
-            self.violation = Some("the journal gives another cluster than it came from".into());
+            self.violation = Some("replay of the journal gives a different cluster".into());
         }
         self.core = Some(core);
         self.send_event(Event::Start);
         self.submit_all();
     }
 
-    /// Jobs that came while nobody heard.
+    /// Submits the jobs that arrived while the JobTracker was unavailable.
     fn submit_all(&mut self) {
         for plan in std::mem::take(&mut self.unsubmitted) {
             self.submit(plan);

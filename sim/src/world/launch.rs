@@ -1,4 +1,4 @@
-//! Attempts begin: where a map reads from, where a reduce takes up.
+//! Start of attempts: where a map reads its input, and from which checkpoint a reduce resumes.
 
 use super::{
     World,
@@ -12,8 +12,8 @@ impl World {
         if self.nodes[at].runs.iter().any(|run| run.id == id) {
             return;
         }
-        let Some(jobs_known) = self.jobs_known.get(&id.job()) else { return };
-        let job = &self.workload.jobs[jobs_known.plan];
+        let Some(known_job) = self.jobs_known.get(&id.job()) else { return };
+        let job = &self.workload.jobs[known_job.plan];
         let (costs, own) = (&self.setup.costs, job.start);
         self.keys += 1;
         let mut rng = self.rng_of(id);
@@ -40,7 +40,7 @@ impl World {
             work,
             activity: 0,
         };
-        let moves = run.is_slot_expected();
+        let moves = run.awaits_checkpoint();
         self.nodes[at].runs.push(run);
         self.runs += 1;
         match id.phase() {
@@ -50,19 +50,20 @@ impl World {
         }
     }
 
-    /// Whether it is only there because a slot was preempted: it has the rest of a map, or another attempt was told to go.
+    /// Whether this attempt exists only because of a preemption: it runs the remainder of a split
+    /// map, or another attempt was preempted.
     fn is_restart(&self, id: AttemptId) -> bool {
         let task = self.core.as_ref().and_then(|core| core.cluster().task(id.task));
         let planned = self
             .jobs_known
             .get(&id.job())
-            .map_or(0, |jobs_known| self.workload.jobs[jobs_known.plan].maps.len());
+            .map_or(0, |known_job| self.workload.jobs[known_job.plan].maps.len());
         let is_rest = id.phase() == Phase::Map && id.task.index as usize >= planned;
         is_rest
             || task.is_some_and(|task| task.attempts.iter().any(|attempt| attempt.preempt_request.is_some()))
     }
 
-    /// What is left to chance about an attempt depends on it alone.
+    /// Returns a random number generator that depends only on the attempt.
     fn rng_of(&self, id: AttemptId) -> Rng {
         let task = u64::from(id.job().0) << 32
             | u64::from(id.task.index) << 1
@@ -71,21 +72,22 @@ impl World {
     }
 
     fn map(&self, at: usize, id: AttemptId) -> Option<(Work, Span)> {
-        let jobs_known = self.jobs_known.get(&id.job())?;
+        let known_job = self.jobs_known.get(&id.job())?;
         let task = self.core.as_ref()?.cluster().task(id.task)?;
-        let job = &self.workload.jobs[jobs_known.plan];
+        let job = &self.workload.jobs[known_job.plan];
         let plan = job.maps.get(task.root as usize)?;
-        let run_to_end = plan.bytes.max(1);
-        let work_s = (f64::from(plan.work_s) * task.bytes() as f64 / run_to_end as f64).max(1e-3);
-        let source = match self.source(at as u32, jobs_known.copies_of(task.root), id) {
+        let total = plan.bytes.max(1);
+        let work_s = (f64::from(plan.work_s) * task.bytes() as f64 / total as f64).max(1e-3);
+        let source = match self.source(at as u32, known_job.copies_of(task.root), id) {
             Some(source) => (source != at as u32).then_some(source),
-            None => return Some((Work::Failing("no copy of its input can be read"), Span::secs(3))),
+            None => return Some((Work::Failing("no replica of its input can be read"), Span::secs(3))),
         };
         let (start, end, root, out) = (task.start, task.end, task.root, job.map_out);
         Some((Work::Map(MapRun { start, end, done: 0.0, rate: 0.0, work_s, out, root, source }), Span(0)))
     }
 
-    /// Whose copy of a block a machine reads: its own, one in its rack, any; one that was made since.
+    /// Returns the machine whose replica is read: the same machine, one in the same rack, any
+    /// other, or one with a replica made by repair.
     fn source(&self, at: u32, replicas: &[u32], id: AttemptId) -> Option<u32> {
         let readable = |node: &&u32| self.nodes[**node as usize].has_blocks();
         if replicas.contains(&at) && readable(&&at) {
@@ -106,7 +108,7 @@ impl World {
         near.or_else(far).copied().or_else(copied)
     }
 
-    /// A map begins to read, or has to read elsewhere from now on.
+    /// A map starts to read, or has to read from another machine from now on.
     pub(super) fn read(&mut self, at: usize, key: u64) {
         let (now, speed_now, disk) = (self.now, self.nodes[at].speed_now(), self.nodes[at].disk);
         let Some(run) = self.nodes[at].run(key) else { return };
@@ -132,7 +134,7 @@ impl World {
         self.expect(at, key);
     }
 
-    /// The input of maps that read from a machine has to come from elsewhere.
+    /// Maps that read from a machine have to read from another one.
     pub(super) fn read_elsewhere(&mut self, gone: usize) {
         let reads = |run: &Run| match &run.work {
             Work::Map(map) if !run.is_frozen && map.source == Some(gone as u32) => Some(map.root),
@@ -145,7 +147,7 @@ impl World {
         }
         for (at, key, id, root) in affected {
             let copies =
-                self.jobs_known.get(&id.job()).map_or(&[][..], |jobs_known| jobs_known.copies_of(root));
+                self.jobs_known.get(&id.job()).map_or(&[][..], |known_job| known_job.copies_of(root));
             let source = self.source(at as u32, copies, id);
             let now = self.now;
             let Some(run) = self.nodes[at].run(key) else { continue };
@@ -158,22 +160,22 @@ impl World {
                 map.source = (source != at as u32).then_some(source);
             } else {
                 run.since = now + Span::secs(3);
-                run.work = Work::Failing("no copy of its input can be read any more");
+                run.work = Work::Failing("no replica of its input can be read any more");
             }
             self.read(at, key);
         }
     }
 
     fn reduce(&mut self, at: usize, id: AttemptId) -> Option<(Work, Span)> {
-        let jobs_known = self.jobs_known.get(&id.job())?;
-        let share = f64::from(self.workload.jobs[jobs_known.plan].reduces.get(id.task.index as usize)?.share);
+        let known_job = self.jobs_known.get(&id.job())?;
+        let share = f64::from(self.workload.jobs[known_job.plan].reduces.get(id.task.index as usize)?.share);
         let cluster = self.core.as_ref()?.cluster();
         let maps = cluster.job(id.job())?.tasks.map.len() as u32;
         let attempt = cluster.attempt(id)?;
-        let from = attempt.from;
+        let resumed_from = attempt.resumed_from;
         let checkpoint =
-            cluster.task(id.task)?.checkpoint.filter(|checkpoint| Some(checkpoint.attempt) == from);
-        // Where it lies now: it may have been moved since.
+            cluster.task(id.task)?.checkpoint.filter(|checkpoint| Some(checkpoint.attempt) == resumed_from);
+        // The current location of the checkpoint, which may have moved.
         let place = checkpoint.map(|checkpoint| checkpoint.tracker).or(attempt.checkpoint_on);
         let holder = place.and_then(|place| self.by_tracker.get(&place)).map(|holder| *holder as usize);
         let mut reduce = ReduceRun {
@@ -185,16 +187,17 @@ impl World {
             last_fetch_failure: Time(0),
             transfer: None,
         };
-        let Some(from) = from else { return Some((Work::Reduce(reduce), Span(0))) };
+        let Some(paused) = resumed_from else { return Some((Work::Reduce(reduce), Span(0))) };
         let there = holder.filter(|holder| *holder == at || self.nodes[*holder].serves());
         if there.is_none() {
             return Some((Work::CheckpointUnreachable, Span::secs(6)));
         }
-        let saved = there.and_then(|holder| self.nodes[holder].checkpoints.get(&from).cloned());
+        let saved = there.and_then(|holder| self.nodes[holder].checkpoints.get(&paused).cloned());
         let Some(saved) = saved else {
             return Some((Work::Failing("the checkpoint does not exist"), Span::secs(1)));
         };
-        // What was in memory is read back before it can continue; what lies elsewhere has to come first.
+        // The part in memory is read back before the reduce continues. A remote checkpoint is
+        // transferred first.
         let read_s = (saved.checkpoint.bytes.min(self.setup.costs.memory)) as f64 / self.nodes[at].disk;
         reduce.transfer = there.filter(|holder| *holder != at).map(|holder| Transfer {
             source: holder as u32,

@@ -1,23 +1,25 @@
-//! The world around the JobTracker's state machine: machines, disks, network, file system, time, and what goes wrong.
+//! The simulated environment of the JobTracker core: machines, disks, network, file system, time
+//! and faults.
 //!
-//! It is a loop: take the next thing from the heap, tell the core or change a machine, carry out what the core wants.
-//! Everything comes from one seed, so that two runs give the same facts (their hash says so). The core is the real
-//! one; so are the policies. What stands in for the rest, and what it leaves out, is in docs/internals/adr/0013.
+//! A loop takes the next event from a heap, passes it to the core or changes a machine, and
+//! executes the effects of the core. All random choices come from one seed, so that two runs give
+//! the same facts, which a hash verifies. The core and the policies are the real ones. The models
+//! of the other parts, and what they omit, are described in docs/internals/adr/0013.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `queue.rs` | what is to come |
-//! | `arrivals.rs` | jobs come, and their blocks are placed |
-//! | `beats.rs` | trackers register and speak |
-//! | `orders.rs` | what trackers are told |
-//! | `launch.rs` | attempts begin |
-//! | `work.rs` | attempts go on and end |
-//! | `fetch.rs`, `run.rs`, `node.rs` | a reduce's fetching, an attempt, a machine |
+//! | `queue.rs` | future events |
+//! | `arrivals.rs` | submission of jobs, placement of blocks |
+//! | `heartbeats.rs` | registration and heartbeats of trackers |
+//! | `orders.rs` | orders to trackers |
+//! | `launch.rs` | start of attempts |
+//! | `attempts.rs` | progress and end of attempts |
+//! | `fetch.rs`, `run.rs`, `node.rs` | shuffle of a reduce, an attempt, a machine |
 //! | `net.rs` | flows over shared links |
-//! | `inject.rs`, `steps.rs` | faults begin and are over; scenarios are played |
-//! | `jobtracker_faults.rs` | the JobTracker dies and stands still |
-//! | `rules.rs`, `standstill.rs` | what always holds, and what holds at rest; when nothing can continue |
-//! | `trace.rs` | facts folded into a hash |
+//! | `faults.rs`, `steps.rs` | start and end of faults; scenarios |
+//! | `jobtracker_faults.rs` | the JobTracker dies or is frozen |
+//! | `rules.rs`, `stall.rs` | invariants, always and at the end; detection of stalls |
+//! | `trace.rs` | hash of all facts |
 
 mod arrivals;
 mod attempts;
@@ -59,58 +61,59 @@ use std::{
 };
 use trace::Trace;
 
-/// What the world knows of a job that the core has taken.
+/// A job that the core has accepted.
 #[derive(Debug)]
 struct KnownJob {
-    /// Which of the workload's.
+    /// Index in the workload.
     plan: usize,
-    /// Machines with each map's input, `copies` for each.
+    /// Machines with the input of each map, `copies` per map.
     replicas: Vec<u32>,
     copies: usize,
     log: MapLog,
 }
 
 impl KnownJob {
-    /// Machines that have the input of a split.
+    /// Returns the machines with the input of a split.
     fn copies_of(&self, split: u32) -> &[u32] {
         self.replicas.chunks(self.copies.max(1)).nth(split as usize).unwrap_or(&[])
     }
 }
 
-/// How a run went.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The policy's name.
+    /// Name of the policy.
     pub scheduler: String,
     /// Figures of all jobs.
     pub metrics: Metrics,
-    /// When the last job was over.
+    /// When the last job ended.
     pub end: Time,
-    /// The hash of all facts.
+    /// Hash of all facts.
     pub hash: u64,
-    /// Things that happened.
+    /// Number of simulated events.
     pub events: u64,
-    /// Facts.
+    /// Number of facts.
     pub facts: u64,
-    /// Jobs that did not end within the limit, or could not any more.
+    /// Jobs that did not end within the limit, or that could never end.
     pub unfinished: usize,
-    /// Faults that came.
+    /// Number of faults that occurred.
     pub faults: u32,
-    /// How long the policy took to decide, on this machine: the one figure that another run gives anew.
+    /// Real time that the policy took to decide; the only figure that differs between runs with the
+    /// same seed.
     pub deciding: DecisionStats,
 }
 
-/// A run that broke a rule.
+/// A run that violated a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at {at}: {what}")]
 pub struct RuleViolation {
-    /// When.
+    /// Simulated time.
     pub at: String,
-    /// Which.
+    /// Description of the violation.
     pub what: String,
 }
 
-/// The world.
+/// The simulated cluster and its state.
 #[derive(Debug)]
 pub struct World {
     setup: Setup,
@@ -120,26 +123,26 @@ pub struct World {
     core: Option<JobTracker>,
     deciding: Arc<DecisionTimes>,
     nodes: Vec<Node>,
-    /// Machines by tracker number.
+    /// Machines by ID of the tracker.
     by_tracker: BTreeMap<TrackerId, u32>,
     net: Net,
-    /// When rates will be found anew, if they will.
+    /// Whether a computation of flow rates is scheduled.
     sharing: bool,
-    /// Machines whose tracker or network is not there.
+    /// Number of machines whose tracker or network is down.
     unreachable: u32,
     jobs_known: BTreeMap<JobId, KnownJob>,
     next_arrival: usize,
-    /// Jobs that came while the JobTracker was not there.
+    /// Jobs that arrived while the JobTracker was unavailable.
     unsubmitted: Vec<usize>,
     jobs_open: usize,
     runs: usize,
     keys: u64,
     requests: u128,
-    /// Requests that may be refused.
+    /// Requests that the core may refuse.
     manual_requests: BTreeSet<RequestId>,
-    /// What came of problems, until the core is told.
+    /// Solutions of optimisation problems that the core has not received yet.
     answers: BTreeMap<u64, Numbers>,
-    /// Kept only if the JobTracker will have to replay it.
+    /// The journal; recorded only if the JobTracker may have to replay it.
     journal: Option<Vec<Entry>>,
     jobtracker_faults: jobtracker_faults::JobTrackerFaults,
     asleep: bool,
@@ -157,7 +160,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world at its beginning.
+    /// A cluster at the start of a run.
     pub fn new(setup: Setup, workload: Workload) -> Result<Self, PolicyError> {
         let deciding = Arc::new(DecisionTimes::default());
         let core = JobTracker::new(setup.config.clone(), setup.policy(&deciding)?);
@@ -166,7 +169,7 @@ impl World {
         let rack_of = setup.machines.iter().map(|machine| machine.rack).collect();
         let fabric = setup.fabric.unwrap_or_else(|| nic.iter().sum());
         let net = Net::new(&nic, rack_of, setup.rack_uplink, fabric);
-        // A scenario may be for the JobTracker.
+        // A step of a scenario may restart the JobTracker.
         let restarts = !setup.steps.is_empty()
             || setup.faults.iter().any(|fault| fault.what == crate::fault::FaultKind::JobTracker);
         let mut world = Self {
@@ -209,7 +212,7 @@ impl World {
         Ok(world)
     }
 
-    /// Counts dissatisfaction and fairness for these users.
+    /// Enables dissatisfaction and fairness figures for these users.
     #[must_use]
     pub fn with_users(mut self, users: impl IntoIterator<Item = (String, MinShare)>) -> Self {
         let facts_so_far = std::mem::take(&mut self.metrics);
@@ -236,7 +239,8 @@ impl World {
         self.await_arrival();
     }
 
-    /// Plays until every job has ended, until `limit` has passed since the beginning, or until nothing can continue any more.
+    /// Runs until every job has ended, until `limit` has passed since the start, or until the
+    /// cluster has stalled.
     pub fn run(mut self, limit: Option<Span>) -> Result<Outcome, RuleViolation> {
         let last = limit.map(|limit| self.now + limit);
         while !self.is_over() {
@@ -276,15 +280,16 @@ impl World {
         })
     }
 
-    /// Every job has ended; where rules are checked, every fault is over too and every slot is free again.
+    /// Whether every job has ended. If rules are checked, also every fault must have ended and
+    /// every slot be free.
     fn is_over(&self) -> bool {
         let at_rest = || {
-            let deliver_orders = self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
+            let all_reported = self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
             let free = self.core.as_ref().is_some_and(|core| {
                 let idle = |phase: Phase| core.cluster().trackers().all(|at| at.running[phase].is_empty());
                 Phase::BOTH.into_iter().all(idle)
             });
-            self.faults_open == 0 && self.runs == 0 && deliver_orders && free
+            self.faults_open == 0 && self.runs == 0 && all_reported && free
         };
         self.jobs_open == 0 && (!self.setup.checked || at_rest())
     }
@@ -325,11 +330,11 @@ impl World {
         }
     }
 
-    /// The JobTracker looks at the time, and the world at whether anything will happen soon.
+    /// Timer of the JobTracker. Also checks whether the simulation may skip idle time.
     fn tick(&mut self) {
         self.send_event(Event::Tick);
         if self.setup.checked && self.faults_open == 0 {
-            // A pause that was asked for may have come after its fault was over.
+            // A requested pause may have completed after the end of its fault.
             self.let_go();
         }
         if self.may_sleep() {
@@ -342,8 +347,8 @@ impl World {
         self.queue.push(next, SimEvent::Tick);
     }
 
-    /// While nothing runs, nothing waits and nothing is wrong, no tracker need speak. The core takes such a silence
-    /// for its own absence.
+    /// Whether heartbeats can be skipped because nothing runs, waits or is faulty. The core treats
+    /// the gap as its own absence.
     fn may_sleep(&self) -> bool {
         const SLEEP_MIN: Span = Span::secs(30);
         let idle = self.runs == 0
@@ -353,10 +358,10 @@ impl World {
                     && core.cluster().jobs().all(mrcore::job::Job::is_over)
             });
         let well = self.faults_open == 0 && self.unreachable == 0;
-        let deliver_orders = || self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
+        let all_reported = || self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
         let far = self.workload.jobs.get(self.next_arrival);
         let far = far.is_some_and(|job| (Time(1_000_000) + job.at).since(self.now) > SLEEP_MIN);
-        idle && well && far && deliver_orders()
+        idle && well && far && all_reported()
     }
 
     fn wake(&mut self) {
@@ -369,8 +374,8 @@ impl World {
         }
     }
 
-    /// Tells the core something, and carries out what it wants. Nobody hears while it is not there; while it stands still,
-    /// it hears later.
+    /// Passes an event to the core and executes its effects. Events are lost while the core is
+    /// dead, and delivered later while it is frozen.
     fn send_event(&mut self, event: Event) {
         let Some(core) = self.core.as_mut() else { return self.jobtracker_faults.miss(event) };
         let mut effects = std::mem::take(&mut self.effects);
@@ -395,7 +400,7 @@ impl World {
             Effect::SendOrders { tracker, answer, orders } => self.deliver_orders(tracker, answer, orders),
             Effect::RequestRegistration { tracker, .. } => {
                 if let Some(node) = self.by_tracker.get(&tracker).copied().map(|at| at as usize)
-                    && self.nodes[node].faults_of.no_orders == 0
+                    && self.nodes[node].faults.no_orders == 0
                 {
                     self.nodes[node].number = None;
                     self.nodes[node].unanswered = None;
@@ -444,7 +449,7 @@ fn machine(setup: &Setup, at: usize) -> Node {
         speed: machine.speed,
         slow: 1.0,
         disk: machine.disk,
-        faults_of: NodeFaults::default(),
+        faults: NodeFaults::default(),
         incarnation: 1,
         replaced: false,
         returns: 0,

@@ -1,23 +1,25 @@
-//! The network: flows over shared links, each at its max-min fair rate.
+//! The network: flows over shared links with max-min fair rates.
 //!
-//! Links are each node's way up and down, each rack's way up and down, and the fabric in the middle. A flow has a
-//! demand (what its reader can take) and uses a part of each link on its path. Rates are found by progressive
-//! filling: the tightest link is shared evenly among the flows on it that want more, and so on.
-//! Deliberately absent: packets, latency, TCP. Rates are found anew at most once an epoch, not at every change:
-//! between epochs a new flow runs at the share it would get if nothing else moved.
+//! Each node and each rack has an uplink and a downlink, and all racks share the fabric. A flow has
+//! a demand (the rate that its reader can use) and occupies a fraction of each link on its path.
+//! Rates are computed by progressive filling: the most loaded link is divided evenly among its
+//! unsatisfied flows, then the next one.
+//!
+//! Deliberately absent: packets, latency, TCP. Rates are computed at most once per epoch and not at
+//! every change. Until then a new flow gets the rate that it would have if no other rate changed.
 
 use smallvec::SmallVec;
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-/// A flow's number, given out again after it has ended.
+/// Index of a flow; reused after its end.
 pub(super) type FlowId = usize;
 
-/// Whose a flow is: the attempt with this key on this node.
+/// Owner of a flow: the attempt with this key on this node.
 pub(super) type Owner = (u32, u64);
 
 #[derive(Debug, Clone)]
 struct Flow {
-    /// Links, and the part of the flow that each carries.
+    /// Links, and the fraction of the flow that each carries.
     path: SmallVec<[(u32, f32); 4]>,
     owner: Owner,
     demand: f64,
@@ -35,12 +37,12 @@ pub(super) struct Net {
     free: Vec<FlowId>,
     on_link: Vec<u32>,
     link_shares: LinkShares,
-    /// Something has changed since rates were last found.
+    /// Whether flows have changed since rates were computed.
     pub(super) dirty: bool,
 }
 
 impl Net {
-    /// `nic` bytes a second for each node, `rack` for each rack's way out, `fabric` for all in the middle.
+    /// Rates in bytes per second: `nic` per node, `rack` per rack, `fabric` in total.
     pub(super) fn new(nic: &[f64], rack_of: Vec<u32>, rack: f64, fabric: f64) -> Self {
         let (nodes, racks) = (nic.len() as u32, rack_of.iter().max().map_or(1, |last| last + 1));
         let mut capacity: Vec<f64> = nic.iter().chain(nic).copied().collect();
@@ -76,12 +78,12 @@ impl Net {
         2 * self.nodes + 2 * self.racks
     }
 
-    /// Whether two nodes share a rack.
+    /// Whether two nodes are in the same rack.
     pub(super) fn same_rack(&self, one: u32, other: u32) -> bool {
         self.rack_of[one as usize] == self.rack_of[other as usize]
     }
 
-    /// A flow from one node to another.
+    /// Adds a flow from one node to another.
     pub(super) fn between(&mut self, from: u32, to: u32, demand: f64, owner: Owner) -> FlowId {
         let mut path = SmallVec::from_slice(&[(Self::up(from), 1.0), (self.down(to), 1.0)]);
         if !self.same_rack(from, to) {
@@ -91,8 +93,9 @@ impl Net {
         self.add(path, demand, owner)
     }
 
-    /// A flow from everywhere to one node: a shuffle. Its sources are many and even, so that their own ways up are
-    /// never the narrow place; what they share is the fabric. What lies on the node itself goes over no link.
+    /// Adds a flow from all nodes to one: a shuffle. Its load on the uplinks of the sources is
+    /// small and even, so they are not modelled; the sources share the fabric. Bytes from the node
+    /// itself use no link.
     pub(super) fn gather(&mut self, to: u32, demand: f64, owner: Owner) -> FlowId {
         let across = 1.0 - 1.0 / self.racks as f32;
         let away = (1.0 - 1.0 / self.nodes as f32).max(1e-3);
@@ -121,7 +124,7 @@ impl Net {
         }
     }
 
-    /// A flow has ended.
+    /// Removes a flow.
     pub(super) fn remove(&mut self, id: FlowId) {
         if let Some(flow) = self.flows.get_mut(id).and_then(Option::take) {
             flow.path.iter().for_each(|(link, _)| self.on_link[*link as usize] -= 1);
@@ -130,12 +133,12 @@ impl Net {
         }
     }
 
-    /// What it gets, bytes a second.
+    /// Returns the rate of a flow in bytes per second.
     pub(super) fn rate(&self, id: FlowId) -> f64 {
         self.flows.get(id).and_then(Option::as_ref).map_or(0.0, |flow| flow.rate)
     }
 
-    /// What its reader could take from now on. Until rates are found anew it gets what an even share would be.
+    /// Sets the demand of a flow. Until rates are computed again it gets an even share.
     pub(super) fn set_demand(&mut self, id: FlowId, demand: f64) {
         let Some(flow) = self.flows.get_mut(id).and_then(Option::as_mut) else { return };
         if (flow.demand - demand).abs() <= flow.demand * 1e-3 {
@@ -151,18 +154,18 @@ impl Net {
         self.dirty = true;
     }
 
-    /// Every flow there is.
+    /// Returns every flow with its owner.
     pub(super) fn owners(&self) -> Vec<(FlowId, Owner)> {
         let flows = self.flows.iter().enumerate();
         flows.filter_map(|(id, flow)| Some((id, flow.as_ref()?.owner))).collect()
     }
 
-    /// Whether nothing flows.
+    /// Whether there are no flows.
     pub(super) fn is_idle(&self) -> bool {
         self.flows.len() == self.free.len()
     }
 
-    /// Finds every flow's max-min fair rate.
+    /// Computes the max-min fair rate of every flow.
     pub(super) fn share(&mut self) {
         self.dirty = false;
         let mut links = std::mem::take(&mut self.link_shares);
@@ -187,7 +190,7 @@ impl Net {
                 heap.push(Reverse((share.to_bits(), link)));
                 continue;
             }
-            // Flows that want less than the tightest link could give are content.
+            // Flows that demand less than the share of the most loaded link get their demand.
             let mut moved = false;
             while let Some(id) = content.next_if(|id| demand(&self.flows, *id) <= share) {
                 let wanted = demand(&self.flows, id);
@@ -220,7 +223,7 @@ fn fix(
     true
 }
 
-/// What is left of each link while rates are found. Kept for the next time: only links in use are set anew.
+/// Remaining capacity of each link while rates are computed. Reused; only links in use are reset.
 #[derive(Debug, Default)]
 struct LinkShares {
     left: Vec<f64>,
@@ -261,7 +264,7 @@ impl LinkShares {
         shares.collect()
     }
 
-    /// What each flow on a link would get; none once all are fixed.
+    /// Returns the share of each flow on a link; `None` when all its flows are fixed.
     fn share(&self, link: u32) -> Option<f64> {
         let at = link as usize;
         (self.weight[at] > 1e-6).then(|| (self.left[at] / self.weight[at]).max(0.0))
@@ -288,7 +291,7 @@ mod tests {
 
     #[test]
     fn bandwidth_is_max_min_fair() {
-        // Two flows into node 1, one of them from node 0 which also sends to node 2.
+        // Two flows into node 1, one of them from node 0, which also sends to node 2.
         let mut net = Net::new(&[100.0; 3], vec![0; 3], 1e9, 1e9);
         let a = net.between(0, 1, 1e9, (0, 0));
         let b = net.between(2, 1, 1e9, (0, 1));
@@ -336,7 +339,7 @@ mod tests {
                 flow.path
                     .iter()
                     .for_each(|(link, part)| used[*link as usize] += f64::from(*part) * flow.rate);
-                // Max-min: one that is not content has a full link on its way.
+                // Max-min: a flow below its demand has a full link on its path.
             }
             for (link, used) in used.iter().enumerate() {
                 assert!(*used <= net.capacity[link] + 1e-6, "link {link}: {used}");

@@ -1,4 +1,4 @@
-//! A machine as the world sees it: what its tracker runs, has, and has not told yet.
+//! A machine: its running attempts, its files, and its unsent reports.
 
 use super::run::{Run, StoredCheckpoint};
 use mrcore::{
@@ -8,55 +8,55 @@ use mrcore::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a tracker has been told of a job's maps.
+/// Map events of a job that a tracker has received.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct MapEventState {
-    /// Entries of its list.
+    /// Number of received events.
     pub(super) seen: usize,
-    /// How many maps it has.
+    /// Number of maps of the job.
     pub(super) maps: u32,
 }
 
-/// Why a machine is not well. Several things can be wrong at once, so each is counted.
+/// Active faults of a machine. Each is a counter, because faults can overlap.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct NodeFaults {
-    /// The tracker's process is gone.
+    /// The process of the tracker is dead.
     pub(super) dead: u32,
-    /// So are its disks.
+    /// The disks are lost.
     pub(super) wiped: u32,
-    /// The tracker's process stands still.
+    /// The process of the tracker is frozen.
     pub(super) frozen: u32,
-    /// The DataNode's process is gone or stands still; its blocks are there.
+    /// The process of the DataNode is dead or frozen; its blocks exist.
     pub(super) datanode_down: u32,
-    /// Nobody reaches it.
+    /// The machine is unreachable for all.
     pub(super) unreachable: u32,
-    /// The JobTracker does not.
+    /// The machine is unreachable for the JobTracker.
     pub(super) partitioned: u32,
-    /// It does not hear the JobTracker.
+    /// Messages of the JobTracker do not arrive.
     pub(super) no_orders: u32,
 }
 
-/// A machine.
+/// State of a machine.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) slots: PerPhase<u32>,
     pub(super) speed: f64,
-    /// What slows it down, all together.
+    /// Combined factor of all slowdowns.
     pub(super) slow: f64,
     pub(super) disk: f64,
-    pub(super) faults_of: NodeFaults,
+    pub(super) faults: NodeFaults,
     pub(super) incarnation: u64,
-    /// It is away for so long that the file system has made up for its blocks.
+    /// The blocks of the machine have been replicated elsewhere.
     pub(super) replaced: bool,
-    /// How often its blocks were there again.
+    /// How often its DataNode came back.
     pub(super) returns: u32,
     pub(super) number: Option<TrackerId>,
     pub(super) seq: u64,
     pub(super) acked: u64,
-    /// As its last heartbeat said.
+    /// Highest order acknowledged in the last heartbeat.
     pub(super) acked_reported: u64,
-    /// The heartbeat that has not been answered, and how many ends of attempts it tells.
+    /// The unanswered heartbeat, and the number of ends of attempts in it.
     pub(super) unanswered: Option<(Heartbeat, usize)>,
     pub(super) answered: Time,
     pub(super) next_beat: Time,
@@ -70,27 +70,27 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Whether its tracker runs.
+    /// Whether the process of the tracker runs.
     pub(super) fn is_up(&self) -> bool {
-        self.faults_of.dead == 0
+        self.faults.dead == 0
     }
 
     /// Whether others can fetch from its tracker.
     pub(super) fn serves(&self) -> bool {
-        self.is_up() && self.faults_of.unreachable == 0 && self.faults_of.frozen == 0
+        self.is_up() && self.faults.unreachable == 0 && self.faults.frozen == 0
     }
 
-    /// Whether its DataNode gives out blocks.
+    /// Whether its DataNode serves blocks.
     pub(super) fn has_blocks(&self) -> bool {
-        self.faults_of.wiped == 0 && self.faults_of.datanode_down == 0 && self.faults_of.unreachable == 0
+        self.faults.wiped == 0 && self.faults.datanode_down == 0 && self.faults.unreachable == 0
     }
 
-    /// Whether it and the JobTracker can speak.
+    /// Whether it can exchange messages with the JobTracker.
     pub(super) fn can_communicate(&self) -> bool {
-        self.serves() && self.faults_of.partitioned == 0
+        self.serves() && self.faults.partitioned == 0
     }
 
-    /// How fast it computes now.
+    /// Returns its current speed.
     pub(super) fn speed_now(&self) -> f64 {
         self.speed / self.slow
     }

@@ -1,4 +1,4 @@
-//! What trackers are told, and what they make of it.
+//! Delivery and execution of orders to trackers.
 
 use super::World;
 use mrcore::{
@@ -10,28 +10,29 @@ use mrcore::{
     tracker::TrackerState,
 };
 
-/// A tracker that has taken so many orders since its last heartbeat says so: until it does, it is sent them again
-/// with every new one.
+/// A tracker sends a heartbeat after this many unacknowledged orders, because the JobTracker
+/// repeats them with every new order until they are acknowledged.
 const UNACKED_ORDERS_MAX: u64 = 12;
 
 impl World {
-    /// A tracker gets its orders, unless nothing reaches it.
+    /// Delivers orders to a tracker, unless it is unreachable.
     pub(super) fn deliver_orders(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered>) {
         let Some(at) = self.by_tracker.get(&tracker).map(|at| *at as usize) else { return };
         let now = self.now;
-        let jobs_known = self.core.as_ref().and_then(|core| core.cluster().tracker(tracker));
-        // A JobTracker that has begun again has no line to a tracker before that has registered with it.
-        if jobs_known.is_some_and(|jobs_known| jobs_known.state == TrackerState::Awaited) {
+        let known = self.core.as_ref().and_then(|core| core.cluster().tracker(tracker));
+        // A JobTracker that has restarted has no connection to a tracker before the tracker
+        // registers.
+        if known.is_some_and(|tracker| tracker.state == TrackerState::Awaited) {
             return;
         }
         let node = &mut self.nodes[at];
-        if !node.can_communicate() || node.faults_of.no_orders > 0 || node.number != Some(tracker) {
+        if !node.can_communicate() || node.faults.no_orders > 0 || node.number != Some(tracker) {
             return;
         }
         let expected = node.unanswered.as_ref().map(|(heartbeat, _)| heartbeat.seq);
         if answer.is_some() && answer == expected {
-            let deliver_orders = node.unanswered.take().map_or(0, |(_, deliver_orders)| deliver_orders);
-            node.ended.drain(..deliver_orders.min(node.ended.len()));
+            let reported = node.unanswered.take().map_or(0, |(_, ends)| ends);
+            node.ended.drain(..reported.min(node.ended.len()));
             node.answered = now;
         }
         for (number, order) in orders {
@@ -60,7 +61,7 @@ impl World {
                 self.add_map_events(at, job, first, maps, &events)
             }
             Order::Clean(job) => self.clean(at, job),
-            // Nobody is drained here.
+            // Drains are not simulated.
             Order::CopyFiles { .. } => {}
         }
     }
@@ -82,19 +83,19 @@ impl World {
         node.map_events.remove(&job);
     }
 
-    /// News of a job's maps: the list grows, and this tracker's reduces follow it.
+    /// Adds map events of a job; the reduces on this tracker process them.
     fn add_map_events(&mut self, at: usize, job: JobId, first: usize, maps: u32, events: &[MapEvent]) {
-        let (Some(core), Some(jobs_known)) = (&self.core, self.jobs_known.get_mut(&job)) else { return };
-        let out = self.workload.jobs[jobs_known.plan].map_out;
-        let new = jobs_known.log.len().saturating_sub(first).min(events.len());
+        let (Some(core), Some(known_job)) = (&self.core, self.jobs_known.get_mut(&job)) else { return };
+        let out = self.workload.jobs[known_job.plan].map_out;
+        let new = known_job.log.len().saturating_sub(first).min(events.len());
         for event in &events[new..] {
             match event {
                 MapEvent::Available(attempt, on) => {
                     let bytes = core.cluster().task(attempt.task).map_or(0, mrcore::task::Task::bytes);
                     let node = self.by_tracker.get(on).copied().unwrap_or(0);
-                    jobs_known.log.available(*attempt, bytes as f64 * out, node);
+                    known_job.log.available(*attempt, bytes as f64 * out, node);
                 }
-                MapEvent::Withdrawn(attempt) => jobs_known.log.withdrawn(*attempt),
+                MapEvent::Withdrawn(attempt) => known_job.log.withdrawn(*attempt),
             }
         }
         let map_events = self.nodes[at].map_events.entry(job).or_default();

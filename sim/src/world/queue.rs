@@ -1,42 +1,45 @@
-//! What is to come: a heap of moments, and among equal ones the order in which they were asked for.
+//! The event queue: a heap by time; events at the same time are in order of insertion.
 
 use mrcore::{Time, ids::JobId};
 use std::{cmp::Ordering, collections::BinaryHeap};
 
-/// What can come.
+/// Simulated events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are what their names say")]
 pub(super) enum SimEvent {
     /// The next job is submitted.
     Arrival,
-    /// A tracker speaks; of an older version, it has been put off.
+    /// A heartbeat of a tracker is due. An older version was replaced by a newer one.
     Beat { node: u32, version: u32 },
-    /// An attempt comes to the end of what it does; of an older version, it has changed its pace since.
+    /// An attempt reaches the end of its current work. An older version is invalid because its
+    /// speed has changed.
     Done { node: u32, key: u64, version: u32 },
-    /// An attempt has released its slot.
+    /// A preempted attempt has released its slot.
     SlotReleased { node: u32, key: u64 },
-    /// The JobTracker looks at the time.
+    /// Timer of the JobTracker.
     Tick,
-    /// Rates of flows are found anew.
+    /// Flow rates are computed again.
     Share,
-    /// A job's output is in place.
+    /// The output of a job is committed.
     Committed { job: JobId },
-    /// A policy's problem has been solved.
+    /// The optimisation problem of a policy is solved.
     Solved { number: u64 },
-    /// A step of the scenario has come.
+    /// A step of the scenario is due.
     Step { index: u32 },
     /// A fault begins.
     Fault { index: u32 },
-    /// A fault is over.
+    /// A fault ends.
     Heal { index: u32 },
-    /// What a step of the scenario did is undone.
+    /// A step of the scenario is undone.
     Undo { index: u32 },
-    /// The file system has made up for a lost node's blocks, if they have not been there again since.
+    /// The file system has replicated the blocks of a lost node, unless the node has returned
+    /// since.
     Repaired { node: u32, returns: u32 },
 }
 
 impl SimEvent {
-    /// Whether it comes from outside: a job, a fault, the end of one. There are only so many of these.
+    /// Whether the event is external: a submission, a fault, or the end of one. The number of these
+    /// is limited.
     pub(super) fn is_from_outside(self) -> bool {
         matches!(
             self,
@@ -44,7 +47,7 @@ impl SimEvent {
         )
     }
 
-    /// Whether it comes again and again, whatever else does.
+    /// Whether the event is periodic.
     pub(super) fn is_routine(self) -> bool {
         matches!(self, Self::Beat { .. } | Self::Tick | Self::Share)
     }
@@ -58,7 +61,7 @@ struct ScheduledEvent {
 }
 
 impl Ord for ScheduledEvent {
-    /// The soonest is the greatest: that is what a heap gives first.
+    /// The earliest event is the greatest, because `BinaryHeap` returns the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.sequence).cmp(&(self.at, self.sequence))
     }
@@ -70,14 +73,14 @@ impl PartialOrd for ScheduledEvent {
     }
 }
 
-/// The heap.
+/// Future events.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     heap: BinaryHeap<ScheduledEvent>,
     sequence: u64,
-    /// How many of them are no mere routine.
+    /// Number of events that are not periodic.
     real: usize,
-    /// How many of them come from outside.
+    /// Number of external events.
     outside: usize,
 }
 
@@ -96,12 +99,12 @@ impl Queue {
         Some((at, what))
     }
 
-    /// Whether nothing is to come from outside: no job, no fault, no end of one.
+    /// Whether no external event is pending.
     pub(super) fn is_left_to_itself(&self) -> bool {
         self.outside == 0
     }
 
-    /// Whether nothing is to come but heartbeats and looks at the clock: no job, no end of any work, no end of a fault.
+    /// Whether only periodic events are pending.
     pub(super) fn is_routine(&self) -> bool {
         self.real == 0
     }

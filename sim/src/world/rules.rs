@@ -1,10 +1,10 @@
-//! What must hold after every event, and when all is healed and over.
+//! Invariants after every event, and after the end of all faults and jobs.
 
 use super::World;
 use mrcore::{JobTracker, Phase, digest::digest, invariants, tracker::TrackerState};
 
 impl World {
-    /// Whether every rule holds, in the core and between it and the machines.
+    /// Checks the invariants of the core, and those between the core and the machines.
     pub(super) fn check(&mut self) {
         let Some(core) = &self.core else { return };
         if let Err(what) = invariants::check(core.cluster()) {
@@ -22,11 +22,12 @@ impl World {
         }
     }
 
-    /// When all is healed, every job has ended, every slot is free, and the journal gives back what is there.
+    /// Checks the end of a run: every job has ended, every slot is free, and replay of the journal
+    /// gives the same cluster.
     pub(super) fn check_end(&mut self) {
         if !self.is_over() {
             let waits = self.core.as_ref().map(|core| digest(core.cluster())).unwrap_or_default();
-            self.violation = Some(format!("not at rest: {} jobs open\n{waits}", self.jobs_open));
+            self.violation = Some(format!("not idle: {} jobs are active\n{waits}", self.jobs_open));
             return;
         }
         let leaks = |core: &JobTracker| {
@@ -54,7 +55,7 @@ impl World {
         }
         if let Some(refused) = self.core.as_ref().map(JobTracker::refusals).filter(|refused| *refused > 0) {
             let times = crate::count(refused as usize, "time");
-            self.violation = Some(format!("the policy decided {times} what cannot be done"));
+            self.violation = Some(format!("the policy made illegal decisions {times}"));
         }
         self.jobtracker_faults.lost = self.core.take().map(|core| digest(core.cluster()));
         self.restart_jobtracker();

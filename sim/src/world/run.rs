@@ -1,7 +1,8 @@
-//! Attempts on a machine: how far they are, at what pace, and when they will be done.
+//! A running attempt: its progress, its speed, and when its work will be done.
 //!
-//! An attempt is only looked at when something happens to it: its state is what it was at `since`, and continues at a
-//! known rate from there. A map is one piece of work. A reduce fetches, then merges and reduces.
+//! The state of an attempt is that at the time `since`, and continues at a known rate. It is
+//! updated only when an event affects the attempt. A map has one stage. A reduce fetches, then
+//! merges and reduces.
 
 use super::{fetch::Fetch, net::FlowId};
 use mrcore::{
@@ -10,102 +11,102 @@ use mrcore::{
     task::{CheckpointInfo, PreemptKind, Progress, Stage},
 };
 
-/// An attempt under way.
+/// A running attempt.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) id: AttemptId,
-    /// Its number in this world, never used again.
+    /// Unique number in the simulation.
     pub(super) key: u64,
-    /// Goes up when its pace changes: what was expected before does not count.
+    /// Incremented when the speed changes; scheduled events of older versions are invalid.
     pub(super) version: u32,
-    /// How it was told to release its slot.
+    /// Kind of the preemption in progress.
     pub(super) preempting: Option<PreemptKind>,
-    /// It has stopped working, to checkpointed what it has.
+    /// The attempt has stopped working, to write its output or checkpoint.
     pub(super) is_frozen: bool,
-    /// It fails at this point of its work.
+    /// Progress at which it fails.
     pub(super) fails_at: Option<f64>,
-    /// When what follows was true.
+    /// Time of the state below.
     pub(super) since: Time,
     pub(super) flow: Option<FlowId>,
     pub(super) work: Work,
-    /// Counts its reports.
+    /// Number of progress reports.
     pub(super) activity: u64,
 }
 
-/// What it does.
+/// Current work of an attempt.
 #[derive(Debug)]
 pub(super) enum Work {
     /// A map.
     Map(MapRun),
     /// A reduce.
     Reduce(ReduceRun),
-    /// Nothing will come of it: its input cannot be read.
+    /// The attempt will fail with this error.
     Failing(&'static str),
-    /// Nor of this: the machine that has its state does not answer.
+    /// The checkpoint is on an unreachable machine.
     CheckpointUnreachable,
 }
 
-/// A map.
+/// State of a map.
 #[derive(Debug)]
 pub(super) struct MapRun {
-    /// Its range.
+    /// Byte range of its input.
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Part done, and part done in a second.
+    /// Fraction done, and fraction per second.
     pub(super) done: f64,
     pub(super) rate: f64,
-    /// Seconds of computing for all of it at speed 1.
+    /// Seconds of computing for the whole range at speed 1.
     pub(super) work_s: f64,
-    /// Map output for each byte.
+    /// Bytes of output per byte of input.
     pub(super) out: f64,
-    /// The split that its range is of.
+    /// Index of the original split.
     pub(super) root: u32,
-    /// Where it reads from, if that is another machine.
+    /// Machine that it reads from, if remote.
     pub(super) source: Option<u32>,
 }
 
-/// A reduce.
+/// State of a reduce.
 #[derive(Debug)]
 pub(super) struct ReduceRun {
     pub(super) fetch: Fetch,
-    /// Its part of every map's output.
+    /// Its fraction of every map output.
     pub(super) share: f64,
-    /// Bytes of map output (of all reduces) that it fetches in a second.
+    /// Bytes of map output (of all reduces) that it fetches per second.
     pub(super) rate: f64,
-    /// How many maps there are, as it was told.
+    /// Number of maps, as received from the JobTracker.
     pub(super) maps: u32,
-    /// Once it has fetched all: seconds of merging and of reducing at speed 1, and the part that is done.
+    /// Merge and reduce; set after the shuffle.
     pub(super) final_stages: Option<FinalStages>,
-    /// When it last said what it cannot fetch.
+    /// When it last reported fetch failures.
     pub(super) last_fetch_failure: Time,
-    /// Until it has come: the checkpoint that it resumes from, if that lies elsewhere.
+    /// Transfer of the remote checkpoint that it resumes from, until it has arrived.
     pub(super) transfer: Option<Transfer>,
 }
 
 impl ReduceRun {
-    /// Bytes that it has fetched and not reduced.
+    /// Returns the bytes that are fetched but not yet reduced.
     pub(super) fn state_bytes(&self) -> f64 {
         self.fetch.got * self.share * self.final_stages.map_or(1.0, |final_stages| 1.0 - final_stages.done)
     }
 }
 
-/// A state on its way from one machine to another.
+/// Transfer of a checkpoint between machines.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Transfer {
     pub(super) source: u32,
-    /// Bytes to come, and in a second.
+    /// Remaining bytes, and bytes per second.
     pub(super) left: f64,
     pub(super) rate: f64,
     pub(super) began: Time,
 }
 
-/// What follows the shuffle.
+/// The stages after the shuffle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct FinalStages {
     pub(super) merge_s: f64,
     pub(super) reduce_s: f64,
     pub(super) done: f64,
-    /// Part done in a second.
+    /// Fraction per second.
     pub(super) rate: f64,
 }
 
@@ -120,7 +121,7 @@ impl FinalStages {
     }
 }
 
-/// The state of a paused reduce.
+/// The checkpoint of a paused reduce.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct StoredCheckpoint {
     pub(super) fetch: Fetch,
@@ -129,7 +130,7 @@ pub(super) struct StoredCheckpoint {
 }
 
 impl Run {
-    /// Brings its state up to a moment.
+    /// Advances the state to `now`.
     pub(super) fn advance(&mut self, now: Time) {
         let passed = now.since(self.since).as_secs_f64();
         self.since = self.since.max(now);
@@ -149,7 +150,8 @@ impl Run {
         }
     }
 
-    /// Seconds from `since` until something about it changes by itself; none if that is up to others.
+    /// Seconds from `since` until the state changes by itself; `None` if it depends on other
+    /// events.
     pub(super) fn next_s(&self) -> Option<f64> {
         match &self.work {
             _ if self.is_frozen => None,
@@ -174,7 +176,7 @@ impl Run {
         }
     }
 
-    /// What its tracker says of it.
+    /// Returns the progress for a report.
     pub(super) fn progress(&mut self) -> Progress {
         self.activity += 1;
         let activity = self.activity;
@@ -220,12 +222,12 @@ impl Run {
         }
     }
 
-    /// Whether the checkpoint that it resumes from is still on its way.
-    pub(super) fn is_slot_expected(&self) -> bool {
+    /// Whether the checkpoint that it resumes from is still being transferred.
+    pub(super) fn awaits_checkpoint(&self) -> bool {
         matches!(&self.work, Work::Reduce(ReduceRun { transfer: Some(_), .. }))
     }
 
-    /// What a reduce is doing.
+    /// Returns the current stage.
     pub(super) fn stage(&self) -> Stage {
         match &self.work {
             Work::Reduce(reduce) => reduce.final_stages.as_ref().map_or(Stage::Shuffle, FinalStages::stage),
@@ -233,7 +235,7 @@ impl Run {
         }
     }
 
-    /// Bytes that it would have to write to save its checkpoint, of those that are in memory.
+    /// Returns the bytes in memory that must be written at a preemption.
     pub(super) fn unwritten(&self, memory: u64) -> f64 {
         match &self.work {
             Work::Map(map) => ((map.end - map.start) as f64 * map.done * map.out).min(memory as f64),

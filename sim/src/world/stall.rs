@@ -1,10 +1,11 @@
-//! Whether anything can still come of what happens.
+//! Detection of stalls: runs in which no job can make progress any more.
 //!
-//! A world is at a standstill if for an hour nothing has come but heartbeats and looks at the clock, and nothing else is to
-//! come: what waits there waits forever. So it is if attempts come and go and nothing is ever done: for an hour no task has
-//! ended, been cut or checkpointed further on than before; in that time every slot has been filled a hundred times over, on
-//! average; nothing runs that has been at it for half of that time; and nothing more is to come from outside. A hundred fillings are far
-//! more than any loss that is made up for takes: a map that runs again because its output was lost counts as done, ten times.
+//! A run has stalled if for an hour only periodic events have occurred and no other event is
+//! pending. It has also stalled if attempts start and end without progress. That is the case if,
+//! for an hour, no task has ended, been split, or saved a checkpoint further than before; in that
+//! time every slot was used a hundred times on average; no running attempt has run for half of that
+//! time; and no external event is pending. Recovery from any loss needs far fewer attempts than
+//! that. A map that runs again because its output was lost counts as progress ten times.
 
 use super::{World, queue::SimEvent};
 use mrcore::{
@@ -13,25 +14,25 @@ use mrcore::{
 };
 use std::collections::BTreeMap;
 
-/// Longer than any policy waits for anything by itself.
+/// Longer than any policy waits.
 const LONG: Span = Span::secs(3600);
-/// So often every slot is filled for nothing.
+/// How often every slot is used without progress.
 const FILLINGS: u64 = 100;
-/// So often a map that is done again counts.
+/// How often the repetition of a map counts as progress.
 const LOSSES: u32 = 10;
 
-/// What has come of things so far.
+/// Progress of the run.
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// When something last happened that was no mere routine.
+    /// Time of the last event that was not periodic.
     moved: Time,
-    /// When something was last done, or came from outside.
+    /// Time of the last progress or external event.
     advanced: Time,
-    /// Attempts launched since.
+    /// Attempts launched since then.
     launched: u64,
-    /// How often outputs of maps were lost.
+    /// How often the output of each map was lost.
     lost: BTreeMap<TaskId, u32>,
-    /// How far reduces were when they were paused: bytes fetched, and records of what follows.
+    /// Progress of reduces at their last pause: bytes fetched, and records reduced.
     checkpoint: BTreeMap<TaskId, (u64, u64)>,
 }
 
@@ -68,7 +69,7 @@ impl Progress {
         }
     }
 
-    /// A reduce saves its checkpoint, or a map is cut: that counts if it has come further.
+    /// A reduce has saved a checkpoint, or a map was split: counts if it is further than before.
     pub(super) fn released(&mut self, at: Time, id: AttemptId, reached: (u64, u64)) {
         let before = self.checkpoint.insert(id.task, reached).unwrap_or_default();
         if reached > before {
@@ -78,7 +79,7 @@ impl Progress {
 }
 
 impl World {
-    /// Whether nothing can continue any more, at the moment of what comes next.
+    /// Whether the run has stalled at the time of the next event.
     pub(super) fn is_stalled(&self, at: Time, next: SimEvent) -> bool {
         let Progress { moved, advanced, launched, .. } = self.progress;
         if next.is_routine() && self.queue.is_routine() && at.since(moved) > LONG {
@@ -119,7 +120,7 @@ mod tests {
     };
     use schedulers::fifo::Fifo;
 
-    /// Takes every slot back after a while, whatever was done in it.
+    /// Preempts every slot after a while.
     #[derive(Debug)]
     struct RandomPreempter {
         inner: Fifo,
@@ -176,11 +177,11 @@ mod tests {
     fn endless_kills_are_a_stall() {
         let never = Time(u64::MAX);
         let killed = played(Span::millis(500), never);
-        assert!(killed.unfinished > 0, "nothing could ever be done");
+        assert!(killed.unfinished > 0, "no task could ever end");
         let left =
-            killed.metrics.jobs().find_map(|(_, job)| job.last_looked_at).expect("they count up to then");
+            killed.metrics.jobs().find_map(|(_, job)| job.observed_until).expect("they count up to then");
         assert!(left.0 > LONG.0, "it was waited for: {left}");
-        // Somebody who kills for half an hour and then stops has not brought it to a standstill.
+        // Kills that stop after half an hour are not a stall.
         assert_eq!(played(Span::millis(500), Time(1_800_000_000)).unfinished, 0);
         assert_eq!(played(Span::secs(600), never).unfinished, 0, "none of its tasks takes so long");
     }

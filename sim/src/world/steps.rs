@@ -1,6 +1,7 @@
-//! Scenarios are played: each step becomes a fault when its time has come, or ends one.
+//! Execution of scenarios: each step starts or ends a fault when it is due.
 //!
-//! What the simulator has nothing like (`ScenarioAction::not_simulated`) is passed over; whoever reads the file says so.
+//! Actions that the simulator does not support (`ScenarioAction::not_simulated`) are skipped; the
+//! caller reports them.
 
 use super::{SimEvent, World};
 use crate::{
@@ -10,24 +11,24 @@ use crate::{
 };
 use mrcore::{Phase, Span, ids::JobId};
 
-/// Daemons that run are away for so long when they are started again.
+/// Downtime of a running daemon that is restarted.
 const RESTART: Span = Span::millis(500);
 
-/// How far the scenario is.
+/// State of the scenario.
 #[derive(Debug)]
 pub(super) struct Progress {
     /// Steps that wait for a job.
     waiting: Vec<usize>,
-    /// Faults that steps have begun and that stay until another step ends them, or theirs is undone.
+    /// Faults started by steps without a duration, until another step ends them.
     open: Vec<usize>,
-    /// What is to be undone after its time, and whom it was done to.
+    /// Actions to be undone after their time, with their targets.
     undos: Vec<(ScenarioAction, Target)>,
-    /// Whom the last step was for.
+    /// Target of the last step.
     last: Option<Target>,
     rng: Rng,
 }
 
-/// Whom a step is for, in this world.
+/// Target of a step in the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     Node(u32),
@@ -35,7 +36,7 @@ enum Target {
 }
 
 impl Target {
-    /// Its daemons that are meant: each dead, and standing still.
+    /// Returns the faults of its daemons: dead, and frozen.
     fn daemons(self, half: Daemons) -> Vec<(FaultKind, FaultKind)> {
         let Self::Node(node) = self else {
             return vec![(FaultKind::JobTracker, FaultKind::FrozenJobTracker)];
@@ -58,7 +59,7 @@ impl Progress {
 }
 
 impl World {
-    /// Steps with a time are put where they belong; the others wait.
+    /// Schedules steps with a time. The others wait for their job.
     pub(super) fn plan_steps(&mut self) {
         for (index, Step { when, after, .. }) in self.setup.steps.iter().enumerate() {
             match when {
@@ -70,7 +71,7 @@ impl World {
         }
     }
 
-    /// Whether what a step waits for has come.
+    /// Starts steps whose condition is met.
     pub(super) fn check_conditions(&mut self) {
         if self.scenario.waiting.is_empty() {
             return;
@@ -98,7 +99,7 @@ impl World {
         }
     }
 
-    /// A step has come.
+    /// Executes a step.
     pub(super) fn step(&mut self, index: usize) {
         let Step { action, lasts, .. } = self.setup.steps[index].clone();
         if action.not_simulated().is_some() {
@@ -131,14 +132,14 @@ impl World {
         }
     }
 
-    /// A step's time is over. What undoes it is what people would do, and takes it as it is by now: daemons that another
-    /// step has started are started again.
+    /// Undoes a step after its time, like a user with the opposite command: daemons that another
+    /// step has restarted already are restarted again.
     pub(super) fn undo(&mut self, index: usize) {
         self.faults_open -= 1;
         let (action, target) = self.scenario.undos[index].clone();
         match action {
             ScenarioAction::Kill { half, .. } => self.restart_daemons(target, half),
-            ScenarioAction::Stop { half, .. } => self.go_on(target, half),
+            ScenarioAction::Stop { half, .. } => self.unfreeze(target, half),
             _ => self.heal_links(Some(target)),
         }
     }
@@ -148,21 +149,22 @@ impl World {
             (ScenarioAction::Kill { half, .. }, _) => {
                 for (dead, frozen) in target.daemons(*half) {
                     self.begin_fault(dead);
-                    // It stands no more.
-                    self.end_faults(|inject| *inject == frozen);
+                    // A dead process is no longer frozen.
+                    self.end_faults(|kind| *kind == frozen);
                 }
             }
             (ScenarioAction::Stop { half, .. }, _) => {
                 target.daemons(*half).into_iter().for_each(|(_, frozen)| self.begin_fault(frozen));
             }
-            (ScenarioAction::Cont { half, .. }, _) => self.go_on(target, *half),
+            (ScenarioAction::Cont { half, .. }, _) => self.unfreeze(target, *half),
             (ScenarioAction::Restart { half, .. }, _) => self.restart_daemons(target, *half),
             (ScenarioAction::Heal { .. }, _) => self.heal_links(Some(target)),
             (ScenarioAction::Slow { share, .. }, Target::Node(node)) => {
                 let slow = FaultKind::Slow { node, factor: 1.0 / share };
                 self.inject_for(slow, lasts.unwrap_or_default());
             }
-            // What is lost on the way to the machine, it does not hear; what is lost on the way back is not answered.
+            // Messages lost towards the machine are orders. Messages lost from the machine make it
+            // unreachable for the JobTracker.
             (ScenarioAction::Partition { one_way: true, .. }, Target::Node(node))
                 if target == Target::JobTracker =>
             {
@@ -175,7 +177,7 @@ impl World {
         }
     }
 
-    /// Whom a step means.
+    /// Returns the target of a step.
     fn target(&mut self, who: &NodeRef) -> Option<Target> {
         let count = self.nodes.len() as u32;
         let found = match who {
@@ -201,26 +203,26 @@ impl World {
         if all.is_empty() { None } else { Some(all[self.scenario.rng.index(all.len())] as u32) }
     }
 
-    /// Daemons that were stopped go on.
-    fn go_on(&mut self, target: Target, half: Daemons) {
+    /// Frozen daemons continue.
+    fn unfreeze(&mut self, target: Target, half: Daemons) {
         let daemons = target.daemons(half);
-        self.end_faults(|inject| daemons.iter().any(|(_, frozen)| inject == frozen));
+        self.end_faults(|kind| daemons.iter().any(|(_, frozen)| kind == frozen));
     }
 
-    /// Daemons are there as new processes. Those that run, or stand still, are ended first.
+    /// Starts daemons as new processes. Running or frozen ones are ended first.
     fn restart_daemons(&mut self, target: Target, half: Daemons) {
         for (dead, frozen) in target.daemons(half) {
             let open = &self.scenario.open;
             if !open.iter().any(|index| self.setup.faults[*index].what == dead) {
                 self.inject_for(dead.clone(), RESTART);
             }
-            self.end_faults(|inject| *inject == dead || *inject == frozen);
+            self.end_faults(|kind| *kind == dead || *kind == frozen);
         }
     }
 
-    /// The links of a machine work again; the JobTracker's are those of all.
+    /// Restores the links of a machine; for the JobTracker, all links.
     fn heal_links(&mut self, target: Option<Target>) {
-        self.end_faults(|inject| match *inject {
+        self.end_faults(|kind| match *kind {
             FaultKind::Partition { node } | FaultKind::NoOrders { node } => match target {
                 Some(Target::Node(of)) => node == of,
                 Some(Target::JobTracker) | None => true,
@@ -229,7 +231,7 @@ impl World {
         });
     }
 
-    /// Something goes wrong until a step ends it.
+    /// Starts a fault that lasts until a step ends it.
     fn begin_fault(&mut self, what: FaultKind) {
         let index = self.setup.faults.len();
         self.setup.faults.push(Fault { at_s: 0.0, for_s: None, what });
@@ -238,7 +240,7 @@ impl World {
         self.scenario.open.push(index);
     }
 
-    /// Something goes wrong for so long, whatever else is done.
+    /// Starts a fault with a fixed duration.
     fn inject_for(&mut self, what: FaultKind, lasts: Span) {
         let index = self.setup.faults.len();
         self.setup.faults.push(Fault { at_s: 0.0, for_s: Some(lasts.as_secs_f64()), what });
@@ -266,7 +268,7 @@ fn number(job: &JobRef) -> JobId {
     }
 }
 
-/// Who is cut off by a cut between two: the one that is not the JobTracker.
+/// Returns the isolated side of a partition: the one that is not the JobTracker.
 fn cut_off(one: Target, other: Target) -> Option<Target> {
     [one, other].into_iter().find(|end| *end != Target::JobTracker)
 }
@@ -293,7 +295,7 @@ mod tests {
         outcome
     }
 
-    /// Plays on until so long after the beginning.
+    /// Runs until this many seconds after the start.
     fn play_to(world: &mut World, seconds: f64) {
         let until = Time(1_000_000) + Span((seconds * 1e6) as u64);
         loop {
@@ -322,20 +324,20 @@ mod tests {
     }
 
     #[test]
-    fn a_node_dies_when_a_job_has_come_so_far() {
+    fn node_dies_when_a_job_reaches_a_mark() {
         let calm = played("");
         let step = |when: &str| format!("[[step]]\n{when}\ndo = \"kill\"\nnode = \"any running job 1\"\n");
         let disturbed = played(&step("when = \"job 1 maps 40%\""));
         assert_eq!((recovered(&calm), recovered(&disturbed) > 0), (0, true));
         assert!(disturbed.end > calm.end);
         assert_eq!((calm.faults, disturbed.faults), (0, 1), "both daemons are one thing that goes wrong");
-        // The same twice, and nothing if its time never comes.
+        // The same steps give the same run. A step whose condition is never met has no effect.
         assert_eq!(played(&step("when = \"job 1 maps 40%\"")).hash, disturbed.hash);
         assert_eq!(played(&step("when = \"job 9 over\"")).hash, calm.hash);
     }
 
     #[test]
-    fn what_a_step_begins_another_ends() {
+    fn steps_end_faults_earlier_steps() {
         let calm = played("");
         for (verb, undo) in [("stop", "cont"), ("kill", "restart"), ("stop", "restart")] {
             let both = step("2s", verb, "jobtracker", "") + &step("9s", undo, "same", "");
@@ -344,16 +346,15 @@ mod tests {
             assert!(recovered(&played(&both)) > 0);
         }
         let partitioned = step("2s", "partition", "node2", "from = \"jobtracker\"");
-        for heal_links in ["", "node = \"node2\"", "node = \"master\""] {
-            let mut world =
-                world(&format!("{partitioned}[[step]]\nat = \"12s\"\ndo = \"heal\"\n{heal_links}\n"));
+        for end in ["", "node = \"node2\"", "node = \"master\""] {
+            let mut world = world(&format!("{partitioned}[[step]]\nat = \"12s\"\ndo = \"heal\"\n{end}\n"));
             play_to(&mut world, 11.0);
             assert!(!world.nodes[1].can_communicate());
             play_to(&mut world, 13.0);
-            assert!(world.nodes[1].can_communicate(), "{heal_links}");
+            assert!(world.nodes[1].can_communicate(), "{end}");
             assert!(recovered(&world.run(None).expect("no rule broken")) > 0);
         }
-        // Nothing that it has.
+        // An action that is not simulated.
         assert_eq!(played(&step("2s", "fill-disk", "node2", "")).hash, calm.hash);
     }
 
@@ -365,7 +366,7 @@ mod tests {
             let frozen = played(&step(&format!("{at}500ms"), "stop", "jobtracker", "for = \"3s\""));
             assert!(frozen.end <= calm.end + Span::secs(10), "at {at} s: {} after {}", frozen.end, calm.end);
         }
-        // Killed while it stands still it is dead, and `cont` does not bring it back; somebody has to start it.
+        // A frozen process that is killed is dead. `cont` does not start it; only a restart does.
         let text = step("2s", "stop", "jobtracker", "")
             + &step("3s", "kill", "jobtracker", "for = \"9s\"")
             + &step("4s", "cont", "jobtracker", "");
@@ -389,7 +390,8 @@ mod tests {
         play_to(&mut world, 8.5);
         assert_eq!(state(&world, 1), TrackerState::Live);
         assert!(world.nodes[1].has_blocks() && world.nodes[1].outputs.is_superset(&outputs));
-        // One that is dead for longer than it is waited for has its outputs all the same, as they lie on its disks.
+        // A node that is dead for longer than the timeout still has its outputs, because its disks
+        // remain.
         let wiped = played("[[fault]]\nat_s = 5.0\nfor_s = 3.0\nwhat = \"node\"\nnode = 1\n");
         let killed = played(&step("5s", "kill", "node2", "for = \"3s\""));
         assert!(recovered(&killed) < recovered(&wiped), "maps that are done are not done again");
@@ -407,7 +409,7 @@ mod tests {
         play_to(&mut one, 3.5);
         assert!(!one.nodes[1].serves() && !one.nodes[1].has_blocks() && !one.nodes[1].runs.is_empty());
         play_to(&mut one, 4.5);
-        assert!(one.nodes[1].serves() && !one.nodes[1].has_blocks(), "the DataNode still stands");
+        assert!(one.nodes[1].serves() && !one.nodes[1].has_blocks(), "the DataNode is still frozen");
     }
 
     #[test]
@@ -421,7 +423,8 @@ mod tests {
         play_to(&mut one, 5.1 + RESTART.as_secs_f64());
         assert_eq!((one.nodes[1].is_up(), one.nodes[1].incarnation), (true, 2));
         assert!(played(&step("5s", "restart", "jobtracker", "")).hash != calm.hash);
-        // Started again before its time it is there, and when its time is over it is started once more.
+        // A restart before the end of its time starts the daemon; at the end of its time it is
+        // started again.
         let text = step("3s", "kill", "node2", "for = \"9s\"") + &step("5s", "restart", "node2", "");
         let mut one = world(&text);
         for (at, incarnation, is_up) in [(4.0, 1, false), (5.1, 2, true), (12.1, 2, false), (13.0, 3, true)] {
@@ -429,7 +432,7 @@ mod tests {
             let node = &one.nodes[1];
             assert_eq!((node.incarnation, node.is_up()), (incarnation, is_up), "at {at} s");
         }
-        // A node that stands still is ended, too: what it ran is gone.
+        // A frozen node is ended too, with its attempts.
         let mut one =
             world(&(step("3s", "stop", "node2", "for = \"20s\"") + &step("5s", "restart", "node2", "")));
         play_to(&mut one, 5.7);

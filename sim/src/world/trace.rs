@@ -1,4 +1,4 @@
-//! All facts of a run folded into one number: two runs with the same number went the same way.
+//! Combines all facts of a run into a hash. Runs with the same hash are the same.
 
 use crate::rng::mix;
 use mrcore::{
@@ -6,7 +6,7 @@ use mrcore::{
     ids::{AttemptId, TaskId},
 };
 
-/// The fold.
+/// Hash of the facts so far.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     pub(super) hash: u64,
@@ -31,7 +31,7 @@ fn attempt(id: AttemptId) -> u64 {
     mix(task(id.task)) ^ u64::from(id.number)
 }
 
-/// The kind of a fact, and what tells it from others of its kind.
+/// Returns the kind of a fact and two values that distinguish it from others of its kind.
 fn key_of(fact: &Fact) -> [u64; 3] {
     match fact {
         Fact::JobTrackerStarted { epoch, .. } => [1, *epoch, 0],
@@ -58,13 +58,11 @@ fn key_of(fact: &Fact) -> [u64; 3] {
         Fact::MapOutputMoved { attempt: id } => [20, attempt(*id), 0],
         Fact::TrackerBlacklisted { job, tracker } => [21, u64::from(job.0), u64::from(tracker.0)],
         Fact::IdsSkipped { epoch, job } => [22, *epoch, u64::from(*job)],
-        Fact::StageLost { attempt: id, time, .. } => [23, attempt(*id), time.0],
         Fact::TrackerDraining { tracker, until, .. } => [24, u64::from(tracker.0), until.0],
         Fact::DrainCancelled { tracker, .. } => [25, u64::from(tracker.0), 0],
         Fact::TrackerForgotten { tracker, .. } => [31, u64::from(tracker.0), 0],
         Fact::MapOutputCopied { attempt: id, tracker, .. } => [26, attempt(*id), u64::from(tracker.0)],
         Fact::CheckpointCopied { attempt: id, tracker, .. } => [27, attempt(*id), u64::from(tracker.0)],
-        Fact::PauseRefused { attempt: id } => [28, attempt(*id), 0],
         Fact::PreemptionRefused { attempt: id, refusals, .. } => [29, attempt(*id), u64::from(*refusals)],
         Fact::PreemptionDeadlineSet { attempt: id, until } => [30, attempt(*id), until.0],
     }

@@ -1,11 +1,12 @@
-//! What attempts left on other trackers, copied here because those are drained.
+//! Copies of map outputs and checkpoints from trackers that are being drained.
 
 use super::{Action, Agent, Copied, CopySource, Report, Status};
 use crate::ids::{Attempt, Job};
 use std::time::Instant;
 
 impl Agent {
-    /// Asked twice, it is copied once; what is here already is told by whoever looks.
+    /// Starts a copy. A repeated order is ignored; a copy that exists already is reported by the
+    /// task runner.
     pub(super) fn copy(&mut self, now: Instant, attempt: Attempt, source: CopySource, out: &mut Vec<Action>) {
         if self.cleaning.contains_key(&attempt.job) {
             return self.report_copy(now, attempt, Err("its job is being cleaned up".into()));
@@ -35,7 +36,7 @@ impl Agent {
         self.finish_cleaning(attempt.job, out);
     }
 
-    /// Its job has ended.
+    /// Stops the copies of a job that has ended.
     pub(super) fn stop_copies(&self, job: Job, out: &mut Vec<Action>) {
         let its = self.copying.iter().filter(|attempt| attempt.job == job);
         out.extend(its.map(|attempt| Action::Kill(*attempt, "its job has ended".into())));

@@ -1,63 +1,63 @@
-//! What the agent hears and says.
+//! Events and actions of the agent.
 
 use crate::ids::{Attempt, Job};
 use proto::mr::{CheckpointInfo, MapEvent, PreemptKind, Progress, TaskResult, TaskSpec};
 use std::time::Duration;
 
-/// Something that happened.
+/// An event for the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// There is a line to the JobTracker.
+    /// A connection to the JobTracker exists.
     Connected,
-    /// It took the registration.
+    /// The JobTracker has accepted the registration.
     Registered {
-        /// How often it wants to hear of us.
+        /// Interval of heartbeats.
         heartbeat: Duration,
-        /// It gives us up when it has not heard of us for so long.
+        /// Time without a heartbeat after which the JobTracker declares the tracker lost.
         lost_after: Duration,
-        /// The number of this process among those that have had its name.
+        /// Number of this process among all that had its name.
         incarnation: u64,
     },
-    /// It does not know us any more.
+    /// The JobTracker does not know this tracker any more.
     RegisterAgain,
-    /// It has spoken its last word to us.
+    /// The JobTracker has refused this tracker permanently.
     Refused(String),
-    /// Orders, as the answer to a heartbeat unless `answers` is 0.
+    /// Orders, in reply to a heartbeat unless `answers` is 0.
     Orders {
-        /// Which heartbeat.
+        /// Sequence number of the answered heartbeat.
         answers: u64,
-        /// What to do, numbered.
+        /// Numbered orders.
         orders: Vec<(u64, Order)>,
     },
-    /// The line broke.
+    /// The connection was closed.
     Disconnected,
-    /// A process has been given its attempt.
+    /// A process has started its attempt.
     Started(Attempt),
-    /// It came further.
+    /// An attempt reports progress.
     Progressed(Attempt, Progress),
-    /// A reduce could not fetch a map's output.
+    /// A reduce could not fetch a map output.
     FetchFailed(FetchFailure),
-    /// Its process is gone, and so is its folder.
+    /// The process of an attempt has ended, and its folder is removed.
     Ended(Attempt, AttemptEnd),
-    /// What an attempt left on another tracker is here too; or it is not, and why.
+    /// Result of a copy from another tracker, or why it failed.
     Copied(Attempt, Result<Copied, String>),
-    /// The files of a job have been deleted, or not all of them could be.
+    /// The files of a job have been deleted; false if some could not be.
     Cleaned(Job, bool),
     /// Time has passed.
     Tick,
 }
 
-/// A copy of what an attempt left on another tracker.
+/// A copy from another tracker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Copied {
-    /// A map's output, so many bytes.
+    /// A map output with its length in bytes.
     Output(u64),
-    /// What a paused reduce checkpointed.
+    /// The checkpoint of a paused reduce.
     Checkpoint(CheckpointInfo),
 }
 
 impl Copied {
-    /// How long it is.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Output(bytes) => *bytes,
@@ -66,165 +66,166 @@ impl Copied {
     }
 }
 
-/// What the JobTracker wants done.
+/// An order of the JobTracker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Order {
-    /// Run this, from the state that another attempt checkpointed if that is given.
+    /// Run an attempt, if given from the checkpoint of another attempt.
     Launch(Attempt, Box<TaskSpec>, Option<CheckpointSource>),
-    /// Have this release its slot in that way, and say when it has.
+    /// Preempt an attempt in this way, and report when its slot is free.
     Preempt(Attempt, PreemptKind, String),
-    /// Entries of a job's map events, for its reduces.
+    /// Map events of a job, for its reduces.
     MapEvents(Job, MapEventBatch),
-    /// Delete what this attempt checkpointed: nobody will take it up any more.
+    /// Delete the checkpoint of an attempt, which will not be used any more.
     DropCheckpoint(Attempt),
-    /// Copy what this attempt left on another tracker.
+    /// Copy the files of an attempt from another tracker.
     CopyFiles(Attempt, CopySource),
-    /// Delete whatever is left of a job.
+    /// Delete all files of a job.
     Clean(Job),
-    /// Not understood; taken, so that it is not sent forever.
+    /// Not understood, but acknowledged, so that it is not sent again.
     Unknown,
 }
 
-/// Part of a job's list of map events.
+/// A part of the list of map events of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MapEventBatch {
-    /// The number of the first.
+    /// Index of the first event.
     pub first: u64,
     /// The entries.
     pub events: Vec<MapEvent>,
-    /// How many maps the job has once these are counted; 0 if that is not said.
+    /// Number of maps of the job after these events; 0 if unknown.
     pub maps: u32,
 }
 
-/// How an attempt came to its end.
+/// How an attempt ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttemptEnd {
-    /// All its work is done.
+    /// The attempt succeeded.
     Succeeded {
-        /// What it has to show.
+        /// Result of the task.
         result: TaskResult,
-        /// Whether this tracker now has map output of it.
+        /// Whether this tracker has its map output.
         output: bool,
     },
-    /// Its state is checkpointed on this tracker's disks.
+    /// The attempt was paused with a checkpoint on the disks of this tracker.
     Paused(CheckpointInfo),
-    /// The checkpoint that it was to resume from is gone or damaged.
+    /// The checkpoint to resume from is missing or damaged.
     CheckpointCorrupt(String),
-    /// Who has the checkpoint that it was to resume from does not answer.
+    /// The tracker with the checkpoint to resume from is unreachable.
     CheckpointUnreachable(String),
-    /// It failed in a way in which every attempt would.
+    /// The attempt failed, and every other attempt would fail too.
     Fatal(String),
-    /// It did not work out, and why.
+    /// The attempt failed with this error.
     Failed(String),
-    /// It was stopped.
+    /// The attempt was killed for this reason.
     Killed(String),
 }
 
-/// Where the state lies that an attempt takes up.
+/// Location of the checkpoint that an attempt resumes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointSource {
-    /// Whose it is.
+    /// Attempt that made the checkpoint.
     pub attempt: Attempt,
-    /// The shuffle address of the tracker that has it.
+    /// Shuffle address of the tracker that has it.
     pub addr: String,
 }
 
-/// Where something lies that is to be copied.
+/// Location of files to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopySource {
-    /// The shuffle address of the tracker that has it.
+    /// Shuffle address of the tracker that has them.
     pub addr: String,
-    /// What opens it, there and here.
+    /// Token for access, at the source and here.
     pub token: Vec<u8>,
-    /// Of its job.
+    /// Number of partitions of the job.
     pub partitions: u32,
 }
 
-/// Something to be done, in order.
+/// An action that the driver executes, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Run an attempt.
     Start(Attempt, Box<TaskSpec>, Option<CheckpointSource>),
-    /// End it at once.
+    /// Kill an attempt.
     Kill(Attempt, String),
-    /// Ask it to end by itself: a map where it stands, a reduce with its state checkpointed.
+    /// Preempt an attempt: a map ends at a record, a reduce with a checkpoint.
     Preempt(Attempt, PreemptKind, String),
-    /// Tell a reduce about maps.
+    /// Send map events to a reduce.
     MapEvents(Attempt, MapEventBatch),
     /// Delete the checkpoint of an attempt.
     DropCheckpoint(Attempt),
-    /// Copy what an attempt left on another tracker, and say when it is here.
+    /// Copy the files of an attempt from another tracker, and report the result.
     CopyFiles(Attempt, CopySource),
-    /// Delete a job's files, and say when they are gone; nothing of it runs any more.
+    /// Delete the files of a job, and report the result. No attempt of the job runs any more.
     Clean(Job),
-    /// Say who we are and what we have.
+    /// Register at the JobTracker.
     Register {
-        /// What the JobTracker gave this process before; 0 if nothing.
+        /// Incarnation that the JobTracker has assigned to this process; 0 if none.
         incarnation: u64,
-        /// Running, or ended and not yet told.
+        /// Attempts that run, or have ended without acknowledgement.
         attempts: Vec<Report>,
         /// Maps whose output is here.
         outputs: Vec<Attempt>,
-        /// Attempts whose state is checkpointed here.
+        /// Attempts with a checkpoint here.
         checkpoints: Vec<(Attempt, CheckpointInfo)>,
-        /// Every job that something is kept of, on disk or in memory.
+        /// Every job with files or state on this tracker.
         jobs: Vec<Job>,
     },
     /// A heartbeat.
     Heartbeat(Heartbeat),
-    /// The end, with the reason; everything that runs has been killed before.
+    /// Exit with this reason; all attempts have been killed before.
     Exit(String),
 }
 
-/// A heartbeat. Every attempt that runs is in every one.
+/// A heartbeat. Each one contains every running attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heartbeat {
-    /// Counts up from 1 within a registration.
+    /// Sequence number, from 1 within a registration.
     pub seq: u64,
-    /// The newest order taken.
+    /// Number of the newest acknowledged order.
     pub acked: u64,
-    /// What attempts do and did.
+    /// Reports of attempts.
     pub attempts: Vec<Report>,
-    /// Map output that reduces here could not fetch.
+    /// Map outputs that reduces could not fetch.
     pub fetch_failures: Vec<FetchFailure>,
 }
 
-/// A reduce could not fetch a map's output.
+/// A failed fetch of a map output.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FetchFailure {
-    /// Who wanted it.
+    /// The reduce.
     pub reduce: Attempt,
-    /// Whose output.
+    /// The map.
     pub map: Attempt,
-    /// The shuffle address that it was told.
+    /// Shuffle address that was used.
     pub addr: String,
 }
 
-/// What is said of an attempt.
+/// Report about an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// Which.
+    /// ID of the attempt.
     pub attempt: Attempt,
-    /// What.
+    /// State of the attempt.
     pub status: Status,
 }
 
-/// The states that the JobTracker is told. All but `Running` mean that the process is gone and the slot is free.
+/// States in reports. All except `Running` mean that the process has ended and the slot is free.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Status {
-    /// It is this far.
+    /// The attempt runs, with this progress.
     Running(Progress),
-    /// It is over.
+    /// The attempt has ended.
     Ended(AttemptEnd),
-    /// It never ran here: what it left elsewhere is here too, so many bytes, or is not, and why.
+    /// A copy of files of the attempt, which did not run here: its length in bytes, or why it
+    /// failed.
     Copied(Result<u64, String>),
 }
 
-/// How many attempts run at a time.
+/// Maximum number of concurrent attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots {
-    /// Maps.
+    /// Map slots.
     pub map: u32,
-    /// Reduces.
+    /// Reduce slots.
     pub reduce: u32,
 }

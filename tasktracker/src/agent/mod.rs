@@ -1,18 +1,24 @@
-//! The tracker's state machine: what runs in which slot, which orders have been taken, what has yet to be told.
+//! The state machine of the tracker: running attempts and slots, processed orders, and reports that
+//! are not yet acknowledged.
 //!
-//! No clock, socket, process or file: events come in with the time, actions go out. What holds:
-//! - an order is taken once, by number, and in order; repeats are skipped;
-//! - how an attempt ended is told until the heartbeat (or registration) that carried it has been answered;
-//! - one heartbeat is on its way at a time, and is sent again, the same, until it is answered;
+//! It has no clock, socket, process or file: events come in with the time, actions go out.
+//! Invariants:
+//! - an order is executed once, by number, and in order; repeats are skipped;
+//! - the end of an attempt is reported until the heartbeat (or registration) with it has been
+//!   answered;
+//! - one heartbeat is in flight at a time, and is repeated unchanged until it is answered;
 //! - no more attempts run than there are slots;
-//! - a job's files are deleted only after its last process here has gone, and nothing of it is being copied; until they
-//!   are, the job is registered;
-//! - no message is longer than the JobTracker reads.
+//! - the files of a job are deleted only after its last process here has ended and no copy for it
+//!   is in progress; until then the job is part of registrations;
+//! - no message is longer than the JobTracker accepts.
 //!
-//! While the JobTracker does not answer, tasks keep running up to a limit: the tracker stops them before the JobTracker
-//! declares the tracker lost and runs them elsewhere, so that no task runs twice. After a registration the JobTracker
-//! names the attempts to stop; the end of each is reported.
-//! Deliberately absent: how to reach the JobTracker again (`link`), how to run anything (`task_runner`).
+//! While the JobTracker does not answer, tasks keep running up to a limit: the tracker stops them
+//! before the JobTracker declares the tracker lost and runs them elsewhere, so that no task runs
+//! twice. After a registration the JobTracker lists the attempts to stop; the end of each is
+//! reported.
+//!
+//! Deliberately absent: how to reach the JobTracker again (`link`), how to run anything
+//! (`task_runner`).
 
 mod copies;
 mod messages;
@@ -31,42 +37,44 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// News that come this close together share a heartbeat.
+/// Events within this time share a heartbeat.
 pub const HEARTBEAT_GAP: Duration = Duration::from_millis(2);
-/// Until what could not be deleted is tried again.
+/// Delay before files that could not be deleted are tried again.
 const CLEAN_RETRY_DELAY: Duration = Duration::from_mins(1);
-/// The part of `lost_after` after which tasks are stopped: the rest is for ending their processes.
+/// Fraction of `lost_after` after which tasks are stopped; the remaining time is for ending their
+/// processes.
 const ISOLATION_FRACTION: f64 = 0.9;
-/// The interval until the JobTracker names one.
+/// Heartbeat interval before the JobTracker has set one.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Running {
     progress: Progress,
-    /// Why, once it has been told to stop.
+    /// Reason, once the attempt is being stopped.
     stopped: Option<String>,
-    /// Map events that it has been sent.
+    /// Number of map events that were sent to it.
     events_sent: usize,
-    /// How many maps it was told of with them.
+    /// Number of maps that was sent with them.
     maps: u32,
 }
 
-/// A job's map events.
+/// The map events of a job.
 #[derive(Debug, Default)]
 struct MapEventList {
-    /// Kept whole for as long as the job may start another reduce here: the JobTracker sends each entry once.
+    /// The complete list, kept as long as another reduce of the job may start here, because the
+    /// JobTracker sends each event once.
     events: Vec<MapEvent>,
     maps: u32,
 }
 
-/// What is left to do before a job is gone.
+/// State of the clean-up of a job.
 #[derive(Debug, PartialEq)]
 enum Cleaning {
-    /// Its processes are dying.
+    /// Waits until its processes have ended.
     Waiting,
     /// Its files are being deleted.
     Deleting,
-    /// Some could not be: once more, then.
+    /// Some files could not be deleted; to be repeated at this time.
     RetryAt(Instant),
 }
 
@@ -82,28 +90,28 @@ impl Cleaning {
 #[derive(Debug, PartialEq)]
 enum Connection {
     Down,
-    /// A registration is on its way.
+    /// A registration was sent and is not answered yet.
     Registering,
     Up,
 }
 
-/// The state machine.
+/// The state machine of the tracker.
 #[derive(Debug)]
 pub struct Agent {
     slots: Slots,
     running: BTreeMap<Attempt, Running>,
     outputs: BTreeSet<Attempt>,
-    /// Whose state is checkpointed here.
+    /// Attempts with a checkpoint here.
     checkpoints: BTreeMap<Attempt, CheckpointInfo>,
-    /// What is being copied from other trackers.
+    /// Copies from other trackers in progress.
     copying: BTreeSet<Attempt>,
-    /// Every job that there may be something of, on disk or in memory.
+    /// Every job with files or state here.
     jobs: BTreeSet<Job>,
     map_event_lists: BTreeMap<Job, MapEventList>,
     cleaning: BTreeMap<Job, Cleaning>,
-    /// To be told next.
+    /// To be reported next.
     pending_reports: PendingReports,
-    /// On its way, not answered yet.
+    /// Sent but not answered yet.
     in_flight: PendingReports,
     connection: Connection,
     interval: Duration,
@@ -111,23 +119,25 @@ pub struct Agent {
     acked: u64,
     sent: Option<Heartbeat>,
     next_heartbeat: Option<Instant>,
-    /// Something has happened since the last heartbeat that should not wait for the interval.
+    /// Something has happened that should be reported before the interval ends.
     urgent: bool,
-    /// What the JobTracker gave this process.
+    /// Incarnation that the JobTracker has assigned.
     incarnation: u64,
-    /// When the message was first sent that is to be answered next.
+    /// When the unanswered message was first sent.
     request_sent_at: Option<Instant>,
-    /// When the newest message was sent that the JobTracker has answered: it heard of us then, or later.
+    /// When the newest answered message was sent. The JobTracker has received it then or later.
     last_answered: Option<Instant>,
-    /// Tasks run at most this long without an answer; `None`: up to the limit that follows from `lost_after`.
+    /// Tasks run at most this long without an answer; `None`: up to the limit that follows from
+    /// `lost_after`.
     isolation_timeout: Option<Duration>,
-    /// The JobTracker gives up a tracker that it has not heard for this long.
+    /// Time without a heartbeat after which the JobTracker declares the tracker lost.
     lost_after: Option<Duration>,
 }
 
 impl Agent {
-    /// With the map outputs, the checkpoints and the jobs that an earlier start left on disk. Tasks are stopped when
-    /// the JobTracker has not answered for `isolation_timeout`, and before it gives this tracker up.
+    /// An agent with the map outputs, checkpoints and jobs that an earlier start left on disk.
+    /// Tasks are stopped when the JobTracker has not answered for `isolation_timeout`, and before
+    /// it declares the tracker lost.
     pub fn new(
         slots: Slots,
         outputs: BTreeSet<Attempt>,
@@ -161,27 +171,29 @@ impl Agent {
         }
     }
 
-    /// When to come back with a `Tick`, if nothing happens before.
+    /// Returns when a `Tick` is needed, if no other event comes before.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let cut_off = self
+        let isolated_at = self
             .last_answered
             .zip(self.isolation_limit())
             .and_then(|(last_answered, limit)| last_answered.checked_add(limit));
-        let cut_off = cut_off.filter(|_| self.running.values().any(|running| running.stopped.is_none()));
+        let isolated_at =
+            isolated_at.filter(|_| self.running.values().any(|running| running.stopped.is_none()));
         let again = self.cleaning.values().filter_map(Cleaning::again);
-        [self.next_heartbeat, cut_off].into_iter().flatten().chain(again).min()
+        [self.next_heartbeat, isolated_at].into_iter().flatten().chain(again).min()
     }
 
-    /// How long tasks run on without an answer.
+    /// Returns how long tasks may run without an answer.
     fn isolation_limit(&self) -> Option<Duration> {
         let lost = self.lost_after.map(|lost| lost.mul_f64(ISOLATION_FRACTION));
         self.isolation_timeout.into_iter().chain(lost).min()
     }
 
-    /// Takes an event in; what follows from it goes to `out`.
+    /// Handles an event; resulting actions are appended to `out`.
     pub fn handle(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
         match event {
-            // Said again before the registration was read: another would be answered with orders that start over.
+            // Repeated before the JobTracker has read the registration. A second registration would
+            // restart the numbering of orders.
             Event::RegisterAgain if self.connection == Connection::Registering => {}
             Event::Connected | Event::RegisterAgain => self.register(now, out),
             Event::Registered { heartbeat, lost_after, incarnation } => {
@@ -228,7 +240,7 @@ impl Agent {
         });
     }
 
-    /// Orders and heartbeats are numbered anew within each registration.
+    /// Orders and heartbeats are numbered from 1 in each registration.
     fn registered(&mut self, now: Instant, heartbeat: Duration, lost_after: Duration, incarnation: u64) {
         if self.connection != Connection::Registering {
             return;
@@ -242,7 +254,7 @@ impl Agent {
         self.next_heartbeat = Some(now);
     }
 
-    /// What was on its way may not have arrived: it is told again.
+    /// Reports in flight may not have arrived and are sent again.
     fn disconnected(&mut self) {
         self.connection = Connection::Down;
         self.next_heartbeat = None;
@@ -251,19 +263,19 @@ impl Agent {
         self.pending_reports.requeue(again);
     }
 
-    /// What runs here runs elsewhere by now.
+    /// Stops attempts that may run elsewhere by now.
     fn stop_if_isolated(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let Some(idle_timeout) =
+        let Some(silence) =
             self.last_answered.map(|last_answered| now.saturating_duration_since(last_answered))
         else {
             return;
         };
-        if self.isolation_limit().is_none_or(|limit| idle_timeout < limit) {
+        if self.isolation_limit().is_none_or(|limit| silence < limit) {
             return;
         }
         for (attempt, running) in &mut self.running {
             if running.stopped.is_none() {
-                let why = format!("cut off from the jobtracker for {:.1} s", idle_timeout.as_secs_f64());
+                let why = format!("isolated from the jobtracker for {:.1} s", silence.as_secs_f64());
                 running.stopped = Some(why.clone());
                 out.push(Action::Kill(*attempt, why));
             }
@@ -331,7 +343,7 @@ impl Agent {
         let refusal = if self.cleaning.contains_key(&attempt.job) {
             Some("its job is being cleaned up".into())
         } else if held >= slots as usize {
-            Some(format!("no {} slot is free, of {slots}", attempt.phase))
+            Some(format!("none of the {slots} {} slots is free", attempt.phase))
         } else {
             None
         };
@@ -358,17 +370,22 @@ impl Agent {
         why: String,
         out: &mut Vec<Action>,
     ) {
-        let events_sent = self.has_pending_end(attempt);
+        let has_ended = self.has_pending_end(attempt);
         match self.running.get_mut(&attempt) {
             Some(running) if running.stopped.is_none() && kind == PreemptKind::Kill => {
                 running.stopped = Some(why.clone());
                 out.push(Action::Kill(attempt, why));
             }
-            // How that went shows in its last word. Asked twice, it has heard it once.
+            // The result of the preemption is in the last message of the attempt. A repeated
+            // preemption is ignored.
             Some(running) if running.stopped.is_none() => out.push(Action::Preempt(attempt, kind, why)),
             Some(_) => {}
-            None if events_sent => {}
-            None => self.report_end(now, attempt, AttemptEnd::Killed("it does not run here".into())),
+            None if has_ended => {}
+            None => self.report_end(
+                now,
+                attempt,
+                AttemptEnd::Killed("the attempt does not run on this tracker".into()),
+            ),
         }
     }
 
@@ -382,7 +399,7 @@ impl Agent {
         }
         self.jobs.insert(job);
         let known = self.map_event_lists.entry(job).or_default();
-        // Entry n is always the same: what overlaps is known, and a gap cannot be filled by guessing.
+        // Event n is always the same, so an overlap is skipped; a gap cannot be filled.
         let Some(skip) = known.events.len().checked_sub(map_events.first as usize) else { return };
         known.events.extend(map_events.events.into_iter().skip(skip));
         if map_events.maps > 0 {
@@ -432,7 +449,7 @@ impl Agent {
         }
     }
 
-    /// A job of which something is left stays among those that are registered, and is tried again.
+    /// A job with remaining files stays registered, and is tried again.
     fn cleaned(&mut self, now: Instant, job: Job, whole: bool) {
         if whole {
             self.cleaning.remove(&job);
@@ -454,7 +471,7 @@ impl Agent {
     fn ended(&mut self, now: Instant, attempt: Attempt, end: AttemptEnd, out: &mut Vec<Action>) {
         let Some(running) = self.running.remove(&attempt) else { return };
         let end = match (end, running.stopped) {
-            // Whatever a process says while it is being killed, it was killed.
+            // Whatever a process reports while it is being killed, it was killed.
             (AttemptEnd::Failed(_) | AttemptEnd::Fatal(_) | AttemptEnd::Killed(_), Some(why)) => {
                 AttemptEnd::Killed(why)
             }
@@ -476,7 +493,7 @@ impl Agent {
         self.heartbeat_soon(now);
     }
 
-    /// There is something to tell; if a heartbeat is on its way, it waits for the answer.
+    /// Requests a heartbeat soon; if one is in flight, the next one waits for the answer.
     fn heartbeat_soon(&mut self, now: Instant) {
         self.urgent = true;
         if self.connection == Connection::Up && self.sent.is_none() {
@@ -503,7 +520,7 @@ impl Agent {
     fn new_heartbeat(&mut self) -> Heartbeat {
         self.seq += 1;
         self.in_flight = self.pending_reports.take();
-        // What one message does not hold follows at once.
+        // Reports that do not fit into one message follow in the next one at once.
         self.urgent = !self.pending_reports.is_empty();
         Heartbeat {
             seq: self.seq,
@@ -513,8 +530,8 @@ impl Agent {
         }
     }
 
-    /// Everything that runs, and the ends that are on their way. Ends that one message does not hold are told after;
-    /// until then their attempts are said to run.
+    /// Reports everything that runs, and the ends in flight. Ends that do not fit into one message
+    /// are reported later; until then their attempts are reported as running.
     fn reports(&self) -> Vec<Report> {
         let report = |attempt, progress| Report { attempt, status: Status::Running(progress) };
         let running =

@@ -1,26 +1,27 @@
-//! What has yet to be told, and how much of it goes into one message: the JobTracker reads messages of 8 MiB at
-//! the most, and one that is longer would end the line for all attempts.
+//! Reports that are not yet acknowledged, and their division into messages. The JobTracker reads
+//! messages of at most 8 MiB; a longer one would close the connection for all attempts.
 
 use super::{FetchFailure, Report, Status};
 use crate::{agent::AttemptEnd, ids::Attempt};
 use prost::Message;
 use std::collections::BTreeSet;
 
-/// Bytes of reports of ends in one message; one report alone may be as long.
+/// Maximum bytes of reports of ends in one message, and of a single report.
 pub const ENDED_BYTES: usize = 4 << 20;
-/// Bytes of reports of running attempts in one message, after which their own words are left out.
+/// Maximum bytes of reports of running attempts in one message; beyond that their status texts are
+/// omitted.
 const RUNNING_BYTES: usize = 2 << 20;
-/// Fetch failures in one message.
+/// Maximum number of fetch failures in one message.
 const FAILURES: usize = 4000;
-/// Fetch failures remembered; a reduce says again what it still cannot fetch.
+/// Maximum number of stored fetch failures; a reduce repeats those that persist.
 const FAILURES_MAX: usize = 100_000;
-/// What a report takes besides what is counted: ids, lengths, numbers.
+/// Bytes of a report in addition to those that are counted: IDs, lengths, numbers.
 const REPORT_OVERHEAD: usize = 128;
 
-/// Something to be told, or told and not answered yet.
+/// Reports to be sent, or sent and not answered yet.
 #[derive(Debug, Default)]
 pub(super) struct PendingReports {
-    /// How attempts ended.
+    /// Ends of attempts.
     pub(super) ended: Vec<Report>,
     pub(super) failures: BTreeSet<FetchFailure>,
 }
@@ -30,24 +31,24 @@ impl PendingReports {
         self.ended.is_empty() && self.failures.is_empty()
     }
 
-    /// Whether it says how this attempt ended.
+    /// Whether it has the end of this attempt.
     pub(super) fn has(&self, attempt: Attempt) -> bool {
-        self.ended.iter().any(|events_sent| events_sent.attempt == attempt)
+        self.ended.iter().any(|report| report.attempt == attempt)
     }
 
-    /// Takes the oldest ends, as many as go into one message.
+    /// Takes the oldest ends that fit into one message.
     pub(super) fn take_ended(&mut self) -> Vec<Report> {
         let mut bytes = 0;
         let fits = |report: &&Report| {
             bytes += report.bytes();
             bytes <= ENDED_BYTES
         };
-        // The first goes in any case: `task_runner` lets none be longer.
+        // At least one: `task_runner` ensures that none is too long.
         let count = self.ended.iter().take_while(fits).count().max(1);
         self.ended.drain(..count.min(self.ended.len())).collect()
     }
 
-    /// Takes what goes into one message.
+    /// Takes the reports that fit into one message.
     pub(super) fn take(&mut self) -> Self {
         let ended = self.take_ended();
         let later = match self.failures.iter().nth(FAILURES).cloned() {
@@ -57,7 +58,7 @@ impl PendingReports {
         Self { ended, failures: std::mem::replace(&mut self.failures, later) }
     }
 
-    /// Puts back what may not have arrived, before what came later.
+    /// Puts reports that may not have arrived before newer ones.
     pub(super) fn requeue(&mut self, mut again: Self) {
         again.ended.append(&mut self.ended);
         self.ended = again.ended;
@@ -72,7 +73,7 @@ impl PendingReports {
 }
 
 impl Report {
-    /// About how long it is on the wire, rather more.
+    /// Returns an upper estimate of the encoded length.
     fn bytes(&self) -> usize {
         REPORT_OVERHEAD
             + match &self.status {
@@ -91,7 +92,7 @@ impl Report {
     }
 }
 
-/// Leaves out the own words of running attempts where all of them would be too much.
+/// Omits the status texts of running attempts if all of them would be too long.
 pub(super) fn shorten(running: &mut [Report]) {
     let mut bytes = 0;
     for report in running {

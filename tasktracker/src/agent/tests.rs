@@ -1,11 +1,11 @@
-//! The agent's promises, one by one.
+//! The invariants of the agent.
 
 use super::*;
 use proto::mr::{MapAvailable, PreemptKind, TaskResult, map_event};
 
 mod limits;
 
-const CUT_OFF: Duration = Duration::from_mins(10);
+const ISOLATION_TIMEOUT: Duration = Duration::from_mins(10);
 const LOST_AFTER: Duration = Duration::from_hours(2);
 
 struct World {
@@ -49,12 +49,12 @@ impl World {
             BTreeSet::new(),
             BTreeMap::new(),
             BTreeSet::new(),
-            Some(CUT_OFF),
+            Some(ISOLATION_TIMEOUT),
         );
         Self { agent, now: Instant::now() }
     }
 
-    /// Connected, registered, its first heartbeat answered.
+    /// Connected, registered, first heartbeat answered.
     fn online() -> Self {
         let mut world = Self::new();
         world.on(Event::Connected);
@@ -92,22 +92,26 @@ impl World {
     }
 }
 
-fn events_sent(heartbeat: &Heartbeat) -> Vec<String> {
-    heartbeat.attempts.iter().map(|report| format!("{} {}", report.attempt, word(&report.status))).collect()
+fn reported(heartbeat: &Heartbeat) -> Vec<String> {
+    heartbeat
+        .attempts
+        .iter()
+        .map(|report| format!("{} {}", report.attempt, state_name(&report.status)))
+        .collect()
 }
 
-fn word(status: &Status) -> &'static str {
+fn state_name(status: &Status) -> &'static str {
     match status {
         Status::Running(_) => "running",
         Status::Ended(AttemptEnd::Succeeded { .. }) => "succeeded",
         Status::Ended(AttemptEnd::Paused(_)) => "paused",
-        Status::Ended(AttemptEnd::CheckpointCorrupt(_)) => "spoilt",
-        Status::Ended(AttemptEnd::CheckpointUnreachable(_)) => "unreached",
+        Status::Ended(AttemptEnd::CheckpointCorrupt(_)) => "checkpoint corrupt",
+        Status::Ended(AttemptEnd::CheckpointUnreachable(_)) => "checkpoint unreachable",
         Status::Ended(AttemptEnd::Failed(_)) => "failed",
         Status::Ended(AttemptEnd::Fatal(_)) => "fatal",
         Status::Ended(AttemptEnd::Killed(_)) => "killed",
-        Status::Copied(Ok(_)) => "taken",
-        Status::Copied(Err(_)) => "not taken",
+        Status::Copied(Ok(_)) => "copied",
+        Status::Copied(Err(_)) => "not copied",
     }
 }
 
@@ -122,7 +126,7 @@ fn an_order_is_taken_once() {
     assert_eq!(world.orders(0, first.clone()), []);
     let ended = Event::Ended(attempt("job_1.m0.0"), done());
     assert_eq!(world.on(ended), []);
-    // Also when it is over, and told, and the order still comes.
+    // Also after it has ended and was reported, if the order is repeated.
     assert_eq!(world.orders(0, first.clone()), []);
     assert_eq!(world.beat_after(HEARTBEAT_GAP).acked, 1);
     world.orders(2, first.clone());
@@ -137,20 +141,20 @@ fn ended_attempt_is_reported_until_acknowledged() {
     world.on(Event::Ended(attempt("job_1.m0.0"), done()));
     assert_eq!(world.agent.next_deadline(), Some(world.now + HEARTBEAT_GAP));
     let sent = world.beat_after(HEARTBEAT_GAP);
-    assert_eq!(events_sent(&sent), ["job_1.m1.0 running", "job_1.m0.0 succeeded"]);
-    // Not answered: the very same again, while later news wait for their turn.
+    assert_eq!(reported(&sent), ["job_1.m1.0 running", "job_1.m0.0 succeeded"]);
+    // Not answered: the same heartbeat is repeated, and later events wait.
     world.on(Event::Ended(attempt("job_1.m1.0"), AttemptEnd::Failed("boom".into())));
     assert_eq!(world.beat_after(INTERVAL), sent);
     assert_eq!(world.beat_after(INTERVAL), sent);
-    // An answer to another heartbeat is none to this.
+    // An answer to another heartbeat does not count.
     assert_eq!(world.orders(sent.seq - 1, vec![]), []);
     assert_eq!(world.beat_after(INTERVAL), sent);
     world.orders(sent.seq, vec![]);
     let next = world.beat_after(HEARTBEAT_GAP);
     assert_eq!(next.seq, sent.seq + 1);
-    assert_eq!(events_sent(&next), ["job_1.m1.0 failed"]);
+    assert_eq!(reported(&next), ["job_1.m1.0 failed"]);
     world.orders(next.seq, vec![]);
-    assert_eq!(events_sent(&world.beat_after(INTERVAL)), [""; 0]);
+    assert_eq!(reported(&world.beat_after(INTERVAL)), [""; 0]);
 }
 
 #[test]
@@ -161,8 +165,9 @@ fn simultaneous_events_share_a_heartbeat() {
     assert_eq!(world.after(HEARTBEAT_GAP / 2), []);
     assert_eq!(world.on(Event::Started(attempt("job_1.m1.0"))), []);
     let sent = world.beat_after(HEARTBEAT_GAP / 2);
-    assert_eq!(events_sent(&sent), ["job_1.m0.0 running", "job_1.m1.0 running"]);
-    // A start while one is on its way goes with the next, at once after the answer.
+    assert_eq!(reported(&sent), ["job_1.m0.0 running", "job_1.m1.0 running"]);
+    // A start while a heartbeat is in flight is reported in the next one, immediately after the
+    // answer.
     world.on(Event::Started(attempt("job_1.m1.0")));
     world.orders(sent.seq, vec![]);
     world.beat_after(HEARTBEAT_GAP);
@@ -190,23 +195,24 @@ fn after_a_reconnect_everything_is_reported_again() {
     world.beat_after(HEARTBEAT_GAP);
     world.on(Event::FetchFailed(unfetched("job_1.r0.0", "job_1.m9.0", "node2:7000")));
     assert_eq!(world.on(Event::Disconnected), []);
-    assert_eq!(world.agent.next_deadline(), Some(last_answered + CUT_OFF));
-    // Life goes on meanwhile.
+    assert_eq!(world.agent.next_deadline(), Some(last_answered + ISOLATION_TIMEOUT));
+    // Attempts end in the meantime.
     world.on(Event::Ended(attempt("job_1.m1.0"), AttemptEnd::Failed("boom".into())));
     assert_eq!(world.after(INTERVAL * 100), []);
     let again = world.on(Event::Connected);
     let [Action::Register { attempts, outputs, .. }] = &again[..] else { panic!("{again:?}") };
-    let words: Vec<&str> = attempts.iter().map(|report| word(&report.status)).collect();
+    let words: Vec<&str> = attempts.iter().map(|report| state_name(&report.status)).collect();
     assert_eq!(words, ["running", "succeeded", "failed"]);
     assert_eq!(outputs[..], [attempt("job_1.m0.0")]);
-    // Lost too: the next says the same.
+    // The registration is lost too: the next one is the same.
     world.on(Event::Disconnected);
     assert_eq!(world.on(Event::Connected), again);
     let first = world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
     let [Action::Heartbeat(first)] = &first[..] else { panic!("{first:?}") };
-    // Numbers start over, what was registered is not told twice, and the rest is not forgotten.
+    // Numbering starts over, registered ends are not reported again, and the fetch failure is still
+    // reported.
     assert_eq!((first.seq, first.acked), (1, 0));
-    assert_eq!(events_sent(first), ["job_1.r0.0 running"]);
+    assert_eq!(reported(first), ["job_1.r0.0 running"]);
     assert_eq!(first.fetch_failures, [unfetched("job_1.r0.0", "job_1.m9.0", "node2:7000")]);
     let taken =
         world.orders(1, vec![(1, Order::Preempt(attempt("job_1.r0.0"), PreemptKind::Kill, "why".into()))]);
@@ -219,11 +225,11 @@ fn end_during_registration_is_reported_afterwards() {
     world.orders(0, vec![(1, launch("job_1.m0.0"))]);
     assert!(matches!(&world.on(Event::RegisterAgain)[..], [Action::Register { .. }]));
     world.on(Event::Ended(attempt("job_1.m0.0"), done()));
-    // Orders of before are void until the answer.
+    // Orders from before are invalid until the answer.
     assert_eq!(world.orders(0, vec![(2, launch("job_1.m1.0"))]), []);
     let first = world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
     let [Action::Heartbeat(first)] = &first[..] else { panic!("{first:?}") };
-    assert_eq!(events_sent(first), ["job_1.m0.0 succeeded"]);
+    assert_eq!(reported(first), ["job_1.m0.0 succeeded"]);
 }
 
 #[test]
@@ -232,14 +238,14 @@ fn duplicate_registration_request_is_ignored() {
     assert!(matches!(&world.on(Event::RegisterAgain)[..], [Action::Register { .. }]));
     assert_eq!(world.on(Event::RegisterAgain), []);
     world.register();
-    // One registration, one numbering of orders: what comes after its answer is taken once.
+    // One registration, one numbering of orders: an order after the answer is executed once.
     let taken = world.orders(0, vec![(1, launch("job_1.m0.0"))]);
     assert!(matches!(&taken[..], [Action::Start(..)]), "{taken:?}");
     assert!(matches!(&world.on(Event::RegisterAgain)[..], [Action::Register { .. }]));
 }
 
 #[test]
-fn a_stop_is_a_kill_and_is_reported_as_one() {
+fn killed_attempt_is_reported_as_killed() {
     let mut world = World::online();
     let id = attempt("job_1.m0.0");
     world.orders(0, vec![(1, launch("job_1.m0.0"))]);
@@ -259,10 +265,11 @@ fn a_stop_is_a_kill_and_is_reported_as_one() {
         sent.attempts,
         [Report { attempt: id, status: Status::Ended(AttemptEnd::Killed("enough".into())) }]
     );
-    // A stop for one that is told of already says nothing new; one for a stranger is answered.
+    // A preemption of an attempt that was reported already is ignored; one of an unknown attempt is
+    // answered.
     assert_eq!(world.orders(0, vec![(4, Order::Preempt(id, PreemptKind::Kill, "late".into()))]), []);
     world.orders(sent.seq, vec![(5, Order::Preempt(attempt("job_9.m0.0"), PreemptKind::Kill, "who".into()))]);
-    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_9.m0.0 killed"]);
+    assert_eq!(reported(&world.beat_after(HEARTBEAT_GAP)), ["job_9.m0.0 killed"]);
 }
 
 #[test]
@@ -274,11 +281,11 @@ fn success_before_a_kill_counts() {
         vec![(1, launch("job_1.m0.0")), (2, Order::Preempt(id, PreemptKind::Kill, "enough".into()))],
     );
     world.on(Event::Ended(id, done()));
-    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_1.m0.0 succeeded"]);
+    assert_eq!(reported(&world.beat_after(HEARTBEAT_GAP)), ["job_1.m0.0 succeeded"]);
 }
 
 #[test]
-fn no_more_run_than_there_are_slots() {
+fn attempts_do_not_exceed_the_slots() {
     let mut world = World::online();
     let ids = ["job_1.m0.0", "job_1.m1.0", "job_1.m2.0", "job_1.r0.0", "job_1.r1.0"];
     let orders = ids.iter().enumerate().map(|(at, id)| (at as u64 + 1, launch(id))).collect();
@@ -289,7 +296,7 @@ fn no_more_run_than_there_are_slots() {
         .collect();
     assert_eq!(ids, [attempt("job_1.m0.0"), attempt("job_1.m1.0"), attempt("job_1.r0.0")]);
     let sent = world.beat_after(HEARTBEAT_GAP);
-    assert_eq!(events_sent(&sent)[3..], ["job_1.m2.0 killed", "job_1.r1.0 killed"]);
+    assert_eq!(reported(&sent)[3..], ["job_1.m2.0 killed", "job_1.r1.0 killed"]);
 }
 
 #[test]
@@ -301,12 +308,13 @@ fn map_events_reach_each_reduce_once_and_in_order() {
     let map_events =
         |reduce: &str, first, maps: &[&str]| Action::MapEvents(attempt(reduce), some(first, maps, 0));
     world.orders(0, vec![(1, launch("job_1.r0.0"))]);
-    let last_answered = world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a", "b"], 0)))]);
-    assert_eq!(last_answered, [map_events("job_1.r0.0", 0, &["a", "b"])]);
-    // A second reduce gets what came before it.
-    let last_answered = world.orders(0, vec![(3, launch("job_1.r1.0"))]);
-    assert_eq!(last_answered[1..], [map_events("job_1.r1.0", 0, &["a", "b"])]);
-    // An overlap, as after a registration, is cut; a gap is not guessed at; other jobs do not matter.
+    let actions = world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a", "b"], 0)))]);
+    assert_eq!(actions, [map_events("job_1.r0.0", 0, &["a", "b"])]);
+    // A second reduce gets the earlier events.
+    let actions = world.orders(0, vec![(3, launch("job_1.r1.0"))]);
+    assert_eq!(actions[1..], [map_events("job_1.r1.0", 0, &["a", "b"])]);
+    // An overlap, as after a registration, is skipped; events after a gap are ignored; other jobs
+    // are not affected.
     let both = world.orders(0, vec![(4, Order::MapEvents(Job(1), some(1, &["b", "c"], 0)))]);
     assert_eq!(both, [map_events("job_1.r0.0", 2, &["c"]), map_events("job_1.r1.0", 2, &["c"])]);
     assert_eq!(world.orders(0, vec![(5, Order::MapEvents(Job(1), some(7, &["x"], 0)))]), []);
@@ -323,7 +331,7 @@ fn a_job_is_cleaned_after_its_last_process() {
     let kills = world.orders(0, vec![(4, Order::Clean(Job(1)))]);
     assert_eq!(kills.len(), 2, "{kills:?}");
     assert_eq!(world.agent.outputs.len(), 0);
-    // Nothing of it begins any more.
+    // No attempt of the job is started any more.
     assert_eq!(world.orders(0, vec![(5, launch("job_1.m2.0"))]), []);
     assert_eq!(world.on(Event::Ended(id, done())), []);
     let last = world.on(Event::Ended(attempt("job_1.r0.0"), AttemptEnd::Killed("killed".into())));
@@ -333,7 +341,7 @@ fn a_job_is_cleaned_after_its_last_process() {
 }
 
 #[test]
-fn a_refusal_is_the_end() {
+fn refused_tracker_kills_its_attempts_and_exits() {
     let mut world = World::online();
     world.orders(0, vec![(1, launch("job_1.m0.0"))]);
     let end = world.on(Event::Refused("another has your name".into()));
@@ -346,16 +354,16 @@ fn a_refusal_is_the_end() {
 fn outputs_of_an_earlier_start_are_registered() {
     let (held, paused) = (attempt("job_1.m0.0"), attempt("job_9.r0.1"));
     let (outputs, jobs) = (BTreeSet::from([held]), BTreeSet::from([Job(9)]));
-    let aside = (paused, CheckpointInfo { stage: "merge".into(), bytes: 5, bytes_in: 9, records: 0 });
-    let states = [aside.clone()].into();
-    let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, outputs, states, jobs, Some(CUT_OFF));
+    let checkpoint = (paused, CheckpointInfo { stage: "merge".into(), bytes: 5, bytes_in: 9, records: 0 });
+    let states = [checkpoint.clone()].into();
+    let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, outputs, states, jobs, Some(ISOLATION_TIMEOUT));
     let mut out = Vec::new();
     agent.handle(Instant::now(), Event::Connected, &mut out);
     let registered = Action::Register {
         incarnation: 0,
         attempts: vec![],
         outputs: vec![held],
-        checkpoints: vec![aside],
+        checkpoints: vec![checkpoint],
         jobs: vec![Job(1), Job(9)],
     };
     assert_eq!(out, [registered]);

@@ -1,40 +1,40 @@
-//! The `tasktracker` daemon: flags over `fermata.toml`, then `fermata_tasktracker::run`.
+//! The `tasktracker` daemon: flags and `fermata.toml`, then `fermata_tasktracker::run`.
 
 use clap::Parser;
 use daemon::lifecycle::DaemonArgs;
 use std::{path::PathBuf, process::ExitCode};
 
-/// Runs tasks of Fermata's jobs on this machine
+/// Runs the tasks of Fermata jobs on this machine
 #[derive(Debug, Parser)]
 #[command(name = "tasktracker", version, max_term_width = 100)]
 struct Args {
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// The node's name, unique in the cluster [default: the host name]
+    /// Name of the node, unique in the cluster [default: the host name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// The rack it stands in
+    /// Rack of the node
     #[arg(long, value_name = "RACK")]
     rack: Option<String>,
-    /// Address to serve map output on; port 0 takes a free one
+    /// Address of the shuffle server; port 0 chooses a free port
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Folder for map output, spills and logs, best one a disk; repeat for several
+    /// Folder for map outputs, spills and logs, ideally one per disk; may be repeated
     #[arg(long = "dir", value_name = "FOLDER")]
     dirs: Vec<PathBuf>,
-    /// Where the JobTracker is
+    /// Address of the JobTracker
     #[arg(long, value_name = "HOST:PORT")]
     jobtracker: Option<String>,
-    /// Maps at a time
+    /// Maximum number of concurrent maps
     #[arg(long, value_name = "N")]
     map_slots: Option<u32>,
-    /// Reduces at a time
+    /// Maximum number of concurrent reduces
     #[arg(long, value_name = "N")]
     reduce_slots: Option<u32>,
-    /// Idle task processes kept warm
+    /// Number of idle task processes that are started in advance
     #[arg(long, value_name = "N")]
     warm_tasks: Option<u32>,
-    /// The program that runs built-in jobs [default: mrtask beside this program]
+    /// Program that runs built-in jobs [default: mrtask next to this program]
     #[arg(long, value_name = "FILE")]
     mrtask: Option<PathBuf>,
 }
@@ -55,7 +55,8 @@ fn main() -> ExitCode {
         Err(error) => return daemon::lifecycle::exit_usage("tasktracker", &error),
     };
     daemon.begin_log();
-    // Small messages are all that runs here; tasks are processes, and map output leaves on threads of its own.
+    // Only short messages are handled here; tasks are processes, and map outputs are served by
+    // other threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let result = match runtime {
         Ok(runtime) => runtime

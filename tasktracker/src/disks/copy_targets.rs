@@ -1,4 +1,4 @@
-//! Folders for what comes from another tracker.
+//! Folders for copies from other trackers.
 
 use super::{DiskError, Disks, OUTPUT, hand_over, remove_tree, warn};
 use crate::ids::{Attempt, Phase};
@@ -8,17 +8,17 @@ use std::{
     path::PathBuf,
 };
 
-/// Where a copy of what an attempt left elsewhere may go, best first.
+/// Where a copy may be stored, best first.
 #[derive(Debug, Default)]
 pub(crate) struct CopyTargets {
-    /// For what is on its way.
+    /// Folders for data during the transfer.
     pub(crate) scratch: Vec<PathBuf>,
-    /// For what came: a map's output, or the checkpoint of a reduce.
+    /// Folders for the result: a map output, or the checkpoint of a reduce.
     pub(crate) results: Vec<PathBuf>,
 }
 
 impl Disks {
-    /// Makes them, on every disk that has room.
+    /// Creates the folders, on every disk with enough space.
     pub(crate) fn make_copy_targets(&self, attempt: Attempt) -> Result<CopyTargets, DiskError> {
         let first = self.choose()?;
         let others = (0..self.all.len()).filter(|disk| *disk != first && self.usable(*disk));
@@ -37,15 +37,15 @@ impl Disks {
                 Err(source) if disk == first => {
                     return Err(self.failed(disk, &self.job_folder(disk, attempt.job), source));
                 }
-                // A disk that will not is done without.
+                // A disk on which this fails is not used.
                 Err(_) => {}
             }
         }
         Ok(places)
     }
 
-    /// The copy lies there as if a task had made it, and stays there, and that account's, whatever becomes of the power. Nobody
-    /// but us can have put anything there before; afterwards somebody can, so it is opened first.
+    /// Gives a copy to the account of tasks as if a task had made it, and makes it durable. Before
+    /// that only the tracker can write there; afterwards a task can, so the file is opened first.
     pub(crate) fn hand_over_copy(&self, places: &CopyTargets) -> io::Result<()> {
         for path in places.copied()? {
             let file = File::open(&path)?;
@@ -57,12 +57,12 @@ impl Disks {
 }
 
 impl CopyTargets {
-    /// Where a map's output may go.
+    /// Returns the possible paths of a map output.
     pub(crate) fn outputs(&self) -> Vec<PathBuf> {
         self.results.iter().map(|folder| folder.join(OUTPUT)).collect()
     }
 
-    /// All that came, each folder after what is in it.
+    /// Returns all copied files, each folder after its contents.
     fn copied(&self) -> io::Result<Vec<PathBuf>> {
         let mut all = Vec::new();
         for folder in &self.results {
@@ -74,7 +74,7 @@ impl CopyTargets {
         Ok(all)
     }
 
-    /// The copy is in place, or given up.
+    /// Ends a copy, after success or failure.
     pub(crate) fn end(&self, well: bool) {
         for path in &self.scratch {
             warn(path, "remove", remove_tree(path));

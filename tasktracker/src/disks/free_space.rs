@@ -1,5 +1,6 @@
-//! How much room the disks have, measured by a thread a folder: a disk that hangs holds up its own figure and nothing else.
-//! Whoever chooses a folder goes by the last figures, and waits for no disk.
+//! Measures the free space of disks with one thread per folder, so that a hanging disk delays only
+//! its own measurement. The choice of a folder uses the last measurements and never waits for a
+//! disk.
 
 use parking_lot::Mutex;
 use std::{
@@ -9,21 +10,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between two measurements.
+/// Interval of measurements.
 const EVERY: Duration = Duration::from_millis(500);
 /// A disk that has not answered for this long hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks how many bytes are free. A seam for tests.
+/// Returns the free bytes. Replaced in tests.
 pub(super) type FreeSpaceFn = fn(&Path) -> io::Result<u64>;
 
-/// What the file system says.
+/// Returns the free bytes according to the file system.
 pub(super) fn free(path: &Path) -> io::Result<u64> {
     let about = rustix::fs::statvfs(path)?;
     Ok(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
-/// The last figure of a folder.
+/// The last measurement of a folder.
 #[derive(Debug)]
 pub(super) struct Gauge {
     last: Mutex<Last>,
@@ -32,12 +33,12 @@ pub(super) struct Gauge {
 #[derive(Debug)]
 struct Last {
     at: Instant,
-    /// None if the disk would not say.
+    /// `None` if the measurement failed.
     free: Option<u64>,
 }
 
 impl Gauge {
-    /// Measures now, and then for as long as somebody has it.
+    /// Measures now, then periodically until dropped.
     pub(super) fn start(folder: &Path, free_space: FreeSpaceFn) -> io::Result<Arc<Self>> {
         let last = Last { at: Instant::now(), free: free_space(folder).ok() };
         let gauge = Arc::new(Self { last: Mutex::new(last) });
@@ -53,12 +54,12 @@ impl Gauge {
         Ok(gauge)
     }
 
-    /// Bytes that were free, if the disk said so.
+    /// Returns the free bytes of the last measurement, if it succeeded.
     pub(super) fn figure(&self) -> Option<u64> {
         self.last.lock().free
     }
 
-    /// Whether the disk still says anything.
+    /// Whether the disk answers.
     pub(super) fn answers(&self) -> bool {
         self.last.lock().at.elapsed() < HANG_TIMEOUT
     }
@@ -72,7 +73,7 @@ mod tests {
     #[test]
     fn hung_disk_is_detected_without_blocking() {
         static ASKED: AtomicU64 = AtomicU64::new(0);
-        /// Answers twice, and then for a long time not.
+        /// Answers twice, then blocks for a long time.
         fn free_space(_: &Path) -> io::Result<u64> {
             let asked = ASKED.fetch_add(1, Ordering::Relaxed);
             if asked == 2 {

@@ -1,5 +1,6 @@
-//! Takes the folders into service. One that cannot be used is left out, and that is said, if there is another; so is one that
-//! was in use and is empty now, because its disk is not mounted. A full one still serves what it has.
+//! Opens the folders at start. A folder that cannot be used is logged and skipped if there is
+//! another; so is one that was in use and is empty now, because its disk is not mounted. A full
+//! folder is opened, because its files are still served.
 
 use super::{
     Disk, Disks, Found, PRIVATE,
@@ -21,11 +22,11 @@ use std::{
     sync::atomic::AtomicU64,
 };
 
-/// What every folder has.
+/// Subfolders of every folder.
 const PARTS: [&str; 4] = ["warm", "process-logs", "jobs", "logs"];
 
 impl Disks {
-    /// Locks the folders, removes leftovers of attempts, and finds the map outputs.
+    /// Locks the folders, removes files of earlier attempts, and finds the map outputs.
     pub(crate) fn open(dirs: &[PathBuf], reserve: u64) -> Result<(Self, Found), TrackerError> {
         Self::open_with(dirs, reserve, free)
     }
@@ -36,7 +37,7 @@ impl Disks {
         free_space: FreeSpaceFn,
     ) -> Result<(Self, Found), TrackerError> {
         let mut all = Vec::new();
-        let mut trouble = None;
+        let mut first_error = None;
         let vanished = data_dirs::vanished(dirs);
         for dir in dirs {
             let opened = if vanished.contains(dir) {
@@ -47,20 +48,20 @@ impl Disks {
             match opened {
                 Ok(disk) => all.push(disk),
                 Err(error @ (TrackerError::Folder { .. } | TrackerError::Lock(LockError::Io { .. }))) => {
-                    tracing::error!(folder = %dir.display(), %error, "cannot be used: this start goes without it");
-                    trouble.get_or_insert(error);
+                    tracing::error!(folder = %dir.display(), %error, "cannot use this data folder: starting without it");
+                    first_error.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
             }
         }
-        if let Some(error) = trouble.filter(|_| all.is_empty()) {
+        if let Some(error) = first_error.filter(|_| all.is_empty()) {
             return Err(error);
         }
         data_dirs::remember(dirs, all.iter().map(|disk| disk.root.as_path()));
         let (next_disk, numbers) = (AtomicU64::new(0), AtomicU64::new(0));
         let disks = Self { all, reserve, free_space, next_disk, numbers, account: None };
-        // Before anything is looked at: they may be writing. The first folder of an earlier start, which they are marked
-        // with, may have been another than now.
+        // Before the files are examined, because processes of an earlier start may still write.
+        // They are marked with the first folder of that start, which may have been another one.
         for dir in dirs {
             let root = fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
             system::kill_marked(&root, None, orphan_reaper::DRAIN_TIMEOUT);
@@ -69,49 +70,50 @@ impl Disks {
         Ok((disks, found))
     }
 
-    /// The number of this start: the time, but always more than the last, whatever the clock does meanwhile. Any of the
-    /// folders may be gone next time.
+    /// Returns the number of this start: the time, but always greater than the last number, even if
+    /// the clock was set back. It is stored in every folder, because any of them may be missing
+    /// next time.
     pub(crate) fn next_incarnation(&self, now: u64) -> io::Result<u64> {
         let mut last: u64 = 0;
         let mut readable = Vec::new();
-        let mut trouble = None;
+        let mut first_error = None;
         for path in self.roots().map(|root| root.join("incarnation")) {
             match fs::read_to_string(&path) {
                 Ok(text) => last = last.max(text.trim().parse().unwrap_or(0)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    trouble = Some(error);
+                    first_error = Some(error);
                     continue;
                 }
             }
             readable.push(path);
         }
         let next = now.max(last.saturating_add(1));
-        let mut kept = false;
+        let mut stored = false;
         for path in readable {
             match replace(&path, next.to_string().as_bytes(), PRIVATE, true) {
-                Ok(()) => kept = true,
+                Ok(()) => stored = true,
                 Err(error) => {
                     let path = path.display();
-                    tracing::warn!(%path, %error, "cannot keep the number of this start: the clock must not be set back");
-                    // It is the clock that makes the next one higher.
-                    kept |= is_full(&error);
-                    trouble = Some(error);
+                    tracing::warn!(%path, %error, "cannot store the number of this start: the clock must not be set back");
+                    // The clock alone makes the next number greater.
+                    stored |= is_full(&error);
+                    first_error = Some(error);
                 }
             }
         }
-        match trouble {
-            Some(error) if !kept => Err(error),
+        match first_error {
+            Some(error) if !stored => Err(error),
             _ => Ok(next),
         }
     }
 }
 
 impl Disk {
-    /// Locks a folder, and makes what is to be in it.
+    /// Locks a folder, and creates its subfolders.
     fn open(dir: &Path, free_space: FreeSpaceFn) -> Result<Self, TrackerError> {
         let lock = FolderLock::acquire(dir, "tasktracker")?;
-        // Children have other current folders.
+        // Absolute, because children have other working folders.
         let root = fs::canonicalize(dir).map_err(folder("use", dir))?;
         for path in PARTS.map(|part| root.join(part)) {
             fs::create_dir_all(&path).map_err(folder("make", &path))?;

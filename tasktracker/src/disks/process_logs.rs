@@ -1,7 +1,9 @@
-//! What attempts print: files in a folder of the tracker's own, which tasks hold open and cannot reach otherwise.
+//! Output of attempts: files in a folder of the tracker, which tasks have open but cannot access by
+//! path.
 //!
-//! A process has its two files from its start to its end. Between attempts their folder is `process_logs/N`; during one it is
-//! `logs/ATTEMPT`. When a process goes on to another attempt, what it has printed stays behind as a copy.
+//! A process has the same two files from its start to its end. Between attempts their folder is
+//! `process-logs/N`; during an attempt it is `logs/ATTEMPT`. When a process is reused for another
+//! attempt, a copy of the output remains for the earlier one.
 
 use super::{AttemptFolders, Disks, remove_tree, sweep, warn};
 use crate::{confine::Account, ids::Attempt};
@@ -13,11 +15,11 @@ use std::{
     sync::Arc,
 };
 
-/// The file that says whose logs are beside it.
+/// File with the owner of the logs in the same folder.
 const OWNER: &str = "owner";
 const NAMES: [&str; 2] = ["stdout", "stderr"];
 
-/// The folder of what a process without an attempt prints; goes when it is dropped.
+/// The folder of the output of a process without an attempt; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct ProcessLogs {
     disk: usize,
@@ -25,12 +27,13 @@ pub(crate) struct ProcessLogs {
 }
 
 impl ProcessLogs {
-    /// Makes the files. Whoever has them open may open them again by `/dev/stderr`, so they are handed over.
+    /// Creates the files. They belong to the account of tasks, because a process may open them
+    /// again as `/dev/stderr`.
     pub(crate) fn files(&self, account: Option<Account>) -> io::Result<Arc<[File; 2]>> {
         files(&self.path, account)
     }
 
-    /// Where they are.
+    /// Returns the path of the folder.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -38,15 +41,15 @@ impl ProcessLogs {
 
 impl Drop for ProcessLogs {
     fn drop(&mut self) {
-        // Most have become an attempt's by then.
+        // Usually the folder has been renamed to that of an attempt by then.
         warn(&self.path, "remove", remove_tree(&self.path));
     }
 }
 
-/// Makes the two files in a folder of the tracker's own.
+/// Creates the two files in a folder of the tracker.
 pub(crate) fn files(folder: &Path, account: Option<Account>) -> io::Result<Arc<[File; 2]>> {
     let make = |name: &str| {
-        // Appending, so that a log that was cut does not get a hole.
+        // Opened for appending, so that a truncated log does not get a hole.
         let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(folder.join(name))?;
         if let Some(Account { user, group }) = account {
             fchown(&file, Some(user), Some(group))?;
@@ -57,21 +60,22 @@ pub(crate) fn files(folder: &Path, account: Option<Account>) -> io::Result<Arc<[
 }
 
 impl Disks {
-    /// A folder for what a new process prints.
+    /// Creates a folder for the output of a new process.
     pub(super) fn make_process_logs(&self, disk: usize) -> io::Result<ProcessLogs> {
         let path = self.all[disk].root.join("process-logs").join(self.number().to_string());
         fs::create_dir(&path).map(|()| ProcessLogs { disk, path })
     }
 
-    /// What a process prints is this attempt's from now on.
+    /// Assigns the output of a process to this attempt from now on.
     pub(super) fn begin_logs(&self, attempt: Attempt, process_logs: &ProcessLogs) -> io::Result<PathBuf> {
         let logs = self.logs_of(process_logs.disk, attempt);
-        // An attempt begins once; what an earlier one of this name left is not its own.
+        // An attempt starts once; files of an earlier one with this name are not its own.
         remove_tree(&logs)?;
         fs::rename(&process_logs.path, &logs).map(|()| logs)
     }
 
-    /// The process of an attempt goes on: its files move to a place of their own, and what it has printed stays.
+    /// Detaches the log files from an attempt whose process is reused: the files move to another
+    /// folder, and a copy of the output remains.
     pub(crate) fn detach_logs(&self, work: &AttemptFolders) -> io::Result<ProcessLogs> {
         let disk = self.all.iter().position(|disk| work.logs.starts_with(&disk.root)).unwrap_or(work.disk);
         let process_logs = self.make_process_logs(disk)?;
@@ -96,17 +100,17 @@ impl Disks {
         (0..self.all.len()).map(move |disk| self.logs_of(disk, attempt))
     }
 
-    /// An attempt's log, running or over.
+    /// Returns the path of a log of an attempt, running or ended.
     pub(crate) fn log(&self, attempt: Attempt, name: &str) -> Option<PathBuf> {
         self.all_logs_of(attempt).map(|logs| logs.join(name)).find(|path| path.is_file())
     }
 
-    /// Whose an attempt's logs are, if it was kept.
+    /// Returns the owner of the logs of an attempt, if stored.
     pub(crate) fn log_owner(&self, attempt: Attempt) -> Option<String> {
         self.all_logs_of(attempt).find_map(|logs| fs::read_to_string(logs.join(OWNER)).ok())
     }
 
-    /// Attempts whose logs are kept, the oldest first.
+    /// Returns the attempts with logs, oldest first.
     pub(crate) fn logs(&self) -> Vec<Attempt> {
         let mut found = Vec::new();
         for disk in &self.all {
@@ -121,7 +125,7 @@ impl Disks {
         found.into_iter().map(|(_, attempt)| attempt).collect()
     }
 
-    /// Deletes an attempt's logs.
+    /// Deletes the logs of an attempt.
     pub(crate) fn remove_log(&self, attempt: Attempt) {
         for path in self.all_logs_of(attempt) {
             warn(&path, "remove", remove_tree(&path));
@@ -130,7 +134,7 @@ impl Disks {
 }
 
 impl AttemptFolders {
-    /// Cuts an attempt's logs to `max` bytes each; 0 for no limit.
+    /// Truncates the logs of an attempt to `max` bytes each; 0 for no limit.
     pub(super) fn cut_logs(&self, max: u64) {
         if max == 0 {
             return;
@@ -144,8 +148,8 @@ impl AttemptFolders {
         }
     }
 
-    /// Keeps beside an attempt's logs whose they are.
+    /// Stores the owner of the logs of an attempt.
     pub(crate) fn write_owner(&self, owner: &str) {
-        warn(&self.logs, "keep the owner in", fs::write(self.logs.join(OWNER), owner));
+        warn(&self.logs, "store the owner in", fs::write(self.logs.join(OWNER), owner));
     }
 }

@@ -1,5 +1,6 @@
-//! What an earlier start left on the disks: map output and whole checkpoints are kept, the rest goes. What will not go
-//! stays, with a word, and is tried again with its job: tasks made it, and no task decides whether a tracker starts.
+//! Finds the files of an earlier start: map outputs and complete checkpoints are kept, other files
+//! are removed. Files that cannot be removed are logged and deleted with their job: tasks made
+//! them, and must not be able to prevent the start of a tracker.
 
 use super::{DROPPED, Disks, OUTPUT, TOKEN, TOKEN_TEMPORARY, remove_tree, warn};
 use crate::{
@@ -15,23 +16,23 @@ use std::{
     sync::atomic::Ordering,
 };
 
-/// What is there.
+/// Files of an earlier start.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Map outputs, and where.
+    /// Paths of map outputs.
     pub(crate) outputs: BTreeMap<Attempt, PathBuf>,
-    /// States that were checkpointed, and the folders of each.
+    /// Folders of checkpoints.
     pub(crate) checkpoints: BTreeMap<Attempt, Vec<PathBuf>>,
-    /// What is told of them.
+    /// Contents of the checkpoints, for reports.
     pub(crate) states: BTreeMap<Attempt, CheckpointInfo>,
-    /// Shuffle tokens of their jobs.
+    /// Shuffle tokens of the jobs.
     pub(crate) tokens: BTreeMap<Job, Vec<u8>>,
-    /// Jobs that have a folder on any disk.
+    /// Jobs with a folder on any disk.
     pub(crate) jobs: BTreeSet<Job>,
 }
 
 impl Disks {
-    /// Removes leftovers of attempts, and finds the map outputs.
+    /// Removes files of earlier attempts, and finds the map outputs.
     pub(super) fn sweep(&self) -> Found {
         let mut found = Found::default();
         let parts =
@@ -39,7 +40,7 @@ impl Disks {
         for (name, path) in parts.flat_map(|part| listed(&part)) {
             if let Ok(number) = name.parse::<u64>() {
                 warn(&path, "remove", remove_tree(&path));
-                // One that stays has its number.
+                // A folder that cannot be removed keeps its number.
                 self.numbers.fetch_max(number.saturating_add(1), Ordering::Relaxed);
             }
         }
@@ -51,7 +52,7 @@ impl Disks {
                 }
                 Err(error) => tracing::error!(
                     %job, %error,
-                    "its files are not served, and stay: its token cannot be read; fix that and restart"
+                    "its files are kept but not served: its token cannot be read; fix the error and restart the tracker"
                 ),
             }
             if self.job_folders(job).any(|path| path.exists()) {
@@ -73,7 +74,8 @@ impl Disks {
         }
     }
 
-    /// One that cannot be read is not one that is not there: all that the job has here would go with it.
+    /// A token that cannot be read is not treated as missing, because all files of the job would be
+    /// removed.
     fn read_token(&self, job: Job) -> Result<Option<Vec<u8>>, TrackerError> {
         for path in self.job_folders(job).map(|folder| folder.join(TOKEN)) {
             match fs::read(&path) {
@@ -87,16 +89,17 @@ impl Disks {
         Ok(None)
     }
 
-    /// A checkpoint is whole if its state can be read; without the job's token nobody could ship it.
+    /// A checkpoint is complete if its state can be read. Without the token of the job it could not
+    /// be transferred.
     fn sweep_checkpoints(&self, job: Job, found: &mut Found) {
         let mut checkpoint_dirs = BTreeMap::<Attempt, Vec<PathBuf>>::new();
         for folder in self.job_folders(job) {
             for (name, path) in listed(&folder.join("checkpoints")) {
-                // One that was dropped, and not yet deleted.
+                // A checkpoint that was dropped but not yet deleted.
                 if name.split_once(DROPPED).is_some_and(|(name, _)| name.parse::<Attempt>().is_ok()) {
                     warn(&path, "remove", remove_tree(&path));
                 }
-                // Whatever else lies there is not ours.
+                // Other files do not belong to the tracker.
                 let of_attempt = name.parse::<Attempt>().ok().filter(|attempt| attempt.job == job);
                 if let Some(attempt) =
                     of_attempt.filter(|_| path.symlink_metadata().is_ok_and(|found| found.is_dir()))
@@ -116,7 +119,7 @@ impl Disks {
             }
         }
         for folder in self.job_folders(job) {
-            // Fails while there is something in it.
+            // Fails if the folder is not empty.
             fs::remove_dir(folder.join("checkpoints")).ok();
         }
     }
@@ -127,7 +130,7 @@ impl Disks {
     }
 }
 
-/// A job's folder on one disk, but for the checkpoint there.
+/// Examines the folder of a job on one disk, except checkpoints.
 fn sweep_folder(path: &Path, job: Job, found: &mut Found) {
     for leftover in ["work", "program", "files"].map(|part| path.join(part)) {
         warn(&leftover, "remove", remove_tree(&leftover));
@@ -141,16 +144,16 @@ fn sweep_folder(path: &Path, job: Job, found: &mut Found) {
                 found.outputs.insert(attempt, whole);
             }
             Err(error) if !is_garbage(&error) => leave(attempt, &error),
-            // Half written, or of a job that nobody could show a token for.
+            // Incomplete, or of a job without a token.
             _ => warn(&its, "remove", remove_tree(&its)),
         }
     }
-    // Fails while there is something in it.
+    // Fails if the folder is not empty.
     fs::remove_dir(&output).ok();
 }
 
-/// Whether what could not be read is not what was written, or was never written to the end. A disk that fails for a moment,
-/// and another account than that which wrote it, say nothing of the bytes.
+/// Whether the error shows that the file is incomplete or damaged. Temporary errors of a disk, or a
+/// file of another account, do not.
 fn is_garbage(error: &TaskError) -> bool {
     match error {
         TaskError::Damaged { .. } | TaskError::CheckpointCorrupt(_) => true,
@@ -162,29 +165,30 @@ fn is_garbage(error: &TaskError) -> bool {
 }
 
 fn leave(attempt: Attempt, error: &TaskError) {
-    tracing::error!(%attempt, %error, "its files are not served, and stay: it cannot be read; fix that and restart");
+    tracing::error!(%attempt, %error, "its files are kept but not served: they cannot be read; fix the error and restart the tracker");
 }
 
-/// Removes the folder of a job that nothing is left of. A file that is not ours keeps it.
+/// Removes the folder of a job without remaining files. Files that do not belong to the tracker
+/// prevent it.
 fn remove_empty(path: &Path) {
     match entries(path) {
         Ok(left) if left.iter().all(|(name, _)| name == TOKEN || name == TOKEN_TEMPORARY) => {
             warn(path, "remove", remove_tree(path));
         }
         Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "left as it is"),
+        Err(error) => tracing::warn!(%error, "cannot read this folder: its files are kept"),
     }
 }
 
-/// The entries of a folder by name; none if it cannot be read, which is said.
+/// Returns the entries of a folder by name; logs a warning and returns none if it cannot be read.
 fn listed(path: &Path) -> Vec<(String, PathBuf)> {
     entries(path).unwrap_or_else(|error| {
-        tracing::warn!(%error, "left as it is");
+        tracing::warn!(%error, "cannot read this folder: its files are kept");
         Vec::new()
     })
 }
 
-/// The entries of a folder by name; none if there is no folder.
+/// Returns the entries of a folder by name; none if it does not exist.
 pub(super) fn entries(path: &Path) -> Result<Vec<(String, PathBuf)>, TrackerError> {
     let read = || -> io::Result<Vec<(String, PathBuf)>> {
         let entry = |entry: io::Result<fs::DirEntry>| {

@@ -1,4 +1,4 @@
-//! What lies where, and what is left alone.
+//! Tests of the layout of the folders, and of files that must be kept.
 
 use super::{free_space::free, *};
 use mrlib::{
@@ -7,7 +7,7 @@ use mrlib::{
 };
 use std::{fs::OpenOptions, io::Write};
 
-/// Writes an output file of these partitions, and its index.
+/// Writes a map output with these partitions, and its index.
 pub(crate) fn write(output: &Path, partitions: &[&[u8]]) {
     let mut index = Index::default();
     let mut offset = 0;
@@ -52,7 +52,7 @@ fn files(root: &Path) -> Vec<String> {
 }
 
 #[test]
-fn an_attempt_comes_and_goes_and_leaves_its_logs() {
+fn attempt_folders_are_removed_and_logs_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = [dir.path().join("a"), dir.path().join("b")];
     let (disks, _) = Disks::open(&dirs, 0).unwrap();
@@ -94,10 +94,11 @@ fn restart_keeps_outputs_and_unknown_files_and_removes_leftovers() {
         write(&done.outputs[0], &[b"one", b"two"]);
         let torn = work(&disks, 1, "job_1.m1.0");
         fs::write(&torn.outputs[0], "half").unwrap();
-        // Without a token nobody can fetch it.
+        // Without a token it cannot be fetched.
         let tokenless = work(&disks, 0, "job_2.m0.0");
         write(&tokenless.outputs[0], &[b"one"]);
-        // One state is whole, another was never finished, a third is somebody else's.
+        // The first checkpoint is complete, the second belongs to another attempt, the third is
+        // incomplete.
         let state = checkpoint::ReduceState::default();
         for (paused, owner) in [("job_1.r0.0", "job_1.r0.0"), ("job_1.r2.0", "job_1.r9.0")] {
             checkpoint::save(&work(&disks, 1, paused).checkpoint_dirs, owner, 0, &state).unwrap();
@@ -105,8 +106,11 @@ fn restart_keeps_outputs_and_unknown_files_and_removes_leftovers() {
         fs::create_dir_all(dirs[0].join("jobs/job_1/checkpoints/job_1.r1.0")).unwrap();
         fs::create_dir_all(dirs[0].join("jobs/job_1/files")).unwrap();
         fs::write(dirs[0].join("jobs/notes.txt"), "mine").unwrap();
-        fs::write(dirs[0].join("jobs/job_1/checkpoints/job_1.r7.0"), "mine, and named like one of theirs")
-            .unwrap();
+        fs::write(
+            dirs[0].join("jobs/job_1/checkpoints/job_1.r7.0"),
+            "a file of the user with the name of an attempt",
+        )
+        .unwrap();
         fs::write(dirs[1].join("jobs/job_1/output/notes.txt"), "mine").unwrap();
     }
     for _ in 0..2 {
@@ -118,7 +122,7 @@ fn restart_keeps_outputs_and_unknown_files_and_removes_leftovers() {
         assert_eq!(found.tokens[&Job(1)], b"secret");
         assert_eq!(found.jobs.iter().copied().collect::<Vec<_>>(), [Job(1)]);
     }
-    // Logs stay until there are too many.
+    // Logs are kept until there are too many.
     let kept = |dir: &Path| {
         let mut left = files(dir);
         left.retain(|path| !path.starts_with("logs/"));
@@ -136,9 +140,9 @@ fn restart_keeps_outputs_and_unknown_files_and_removes_leftovers() {
     assert!(!dirs[0].join("jobs/job_2").exists());
 }
 
-/// A disk that cannot be read just now says nothing of what lies on it.
+/// A temporary read error does not mean that the files are damaged.
 #[test]
-fn what_cannot_be_read_is_neither_served_nor_deleted() {
+fn unreadable_files_are_neither_served_nor_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = [dir.path().to_path_buf()];
     let (output, state) = {
@@ -150,7 +154,7 @@ fn what_cannot_be_read_is_neither_served_nor_deleted() {
         checkpoint::save(&checkpoint_dirs, "job_1.r0.0", 0, &checkpoint::ReduceState::default()).unwrap();
         (output, checkpoint_dirs[0].join("state"))
     };
-    // What reading fails of, for root too.
+    // Causes read errors, also for root.
     for path in [&output.with_extension("index"), &state] {
         fs::rename(path, path.with_extension("kept")).unwrap();
         fs::create_dir(path).unwrap();
@@ -165,7 +169,7 @@ fn what_cannot_be_read_is_neither_served_nor_deleted() {
     assert_eq!((found.outputs.len(), found.checkpoints.len()), (1, 1), "{found:?}");
 }
 
-/// What is copied here next may be of the same attempt: it is not deleted with what was dropped before.
+/// A new copy may be of the same attempt: it is not deleted together with the dropped one.
 #[test]
 fn checkpoint_may_be_recreated_while_the_old_one_is_deleted() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,7 +193,7 @@ fn checkpoint_may_be_recreated_while_the_old_one_is_deleted() {
             && disks.rename_for_deletion(attempt("job_1.r7.0")).is_empty()
     );
     drop(disks);
-    // What was not deleted goes with the next start.
+    // Folders that were not deleted are removed at the next start.
     assert_eq!(files(&dirs[0]).iter().filter(|file| file.contains(DROPPED)).count(), 1);
     let (_disks, found) = Disks::open(&dirs, 0).unwrap();
     assert_eq!(found.checkpoints.keys().copied().collect::<Vec<_>>(), [id]);
@@ -197,7 +201,7 @@ fn checkpoint_may_be_recreated_while_the_old_one_is_deleted() {
     assert!(!files(&dirs[0]).iter().any(|file| file.contains(DROPPED)));
 }
 
-/// As an account that may not do everything, in a folder of its own that was prepared for it.
+/// Runs `act` as an ordinary account, in a folder that was prepared for it.
 fn as_nobody(prepare: impl FnOnce(&Path), act: impl FnOnce(&Path) + Send) {
     const NOBODY: u32 = 65534;
     let dir = tempfile::tempdir().unwrap();
@@ -208,7 +212,7 @@ fn as_nobody(prepare: impl FnOnce(&Path), act: impl FnOnce(&Path) + Send) {
         scope.spawn(move || {
             if root {
                 std::os::unix::fs::chown(dir, Some(NOBODY), None).unwrap();
-                // Of this thread alone.
+                // Affects only this thread.
                 let nobody = rustix::process::Uid::from_raw(NOBODY);
                 rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
             }
@@ -217,7 +221,7 @@ fn as_nobody(prepare: impl FnOnce(&Path), act: impl FnOnce(&Path) + Send) {
     });
 }
 
-/// As programs that unpack something with folders of mode 0555 leave it, without any malice.
+/// As left by programs that unpack archives with folders of mode 0555.
 #[test]
 fn unreadable_task_folder_does_not_block_a_start() {
     as_nobody(
@@ -238,7 +242,7 @@ fn unreadable_task_folder_does_not_block_a_start() {
                 for folder in [&map.own, &reduce.checkpoint_dirs[0], map.outputs[0].parent().unwrap()] {
                     close(folder);
                 }
-                // One that ends is gone at once.
+                // The folders of an ended attempt are removed at once.
                 let ended = work(&disks, 0, "job_1.m1.0");
                 close(&ended.own);
                 disks.remove_attempt_folders(&ended, None, 0);
@@ -253,9 +257,9 @@ fn unreadable_task_folder_does_not_block_a_start() {
 }
 
 #[test]
-fn what_cannot_be_removed_is_left_and_its_job_known() {
+fn files_that_cannot_be_removed_keep_their_job_registered() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root can leave there what another cannot remove");
+        return eprintln!("skipped: only root can create files that another account cannot remove");
     }
     let prepare = |dir: &Path| {
         for left in ["jobs/job_1/work/job_1.m0.0/root's/file", "warm/7/root's/file"] {
@@ -280,14 +284,14 @@ fn a_start_goes_without_a_folder_that_cannot_be_used_if_another_can() {
     let (disks, _) = Disks::open(&dirs, 0).unwrap();
     assert_eq!(disks.next_incarnation(1000).unwrap(), 1000);
     drop(disks);
-    // What fails for root too, as on a disk that has become read-only.
+    // Fails for root too, as on a disk that has become read-only.
     for (at, broken) in dirs.iter().enumerate() {
         fs::remove_file(broken.join("LOCK")).unwrap();
         fs::create_dir(broken.join("LOCK")).unwrap();
         match Disks::open(&dirs, 0) {
             Ok((disks, _)) if at == 0 => {
                 assert_eq!((disks.count(), disks.choose().unwrap()), (1, 0));
-                // The number does not start over with the first folder gone, nor if it cannot be read.
+                // The number does not start over if the first folder is missing or unreadable.
                 assert_eq!(disks.next_incarnation(500).unwrap(), 1001);
                 work(&disks, 0, "job_1.m0.0");
             }
@@ -298,14 +302,14 @@ fn a_start_goes_without_a_folder_that_cannot_be_used_if_another_can() {
             }
         }
     }
-    // One that another holds is no broken one.
+    // A folder that another process has locked is not skipped.
     fs::remove_dir(dirs[1].join("LOCK")).unwrap();
     let (_held, _) = Disks::open(&dirs[1..], 0).unwrap();
     let error = Disks::open(&dirs, 0).unwrap_err().to_string();
     assert!(error.contains("in use by tasktracker"), "{error}");
 }
 
-/// A token that cannot be read is not one that is not there.
+/// A token that cannot be read is not treated as missing.
 #[test]
 fn a_job_whose_token_cannot_be_read_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -331,12 +335,12 @@ fn two_trackers_do_not_share_a_folder() {
 }
 
 #[test]
-fn attempts_are_spread_and_full_disks_left_alone() {
-    /// Folder `a` has little room, `b` and `c` plenty, `e` none that anyone can tell.
+fn attempts_are_distributed_and_full_disks_are_not_used() {
+    /// Folder `a` has little space, `b` and `c` have much, and `e` cannot be measured.
     fn free_space(path: &Path) -> io::Result<u64> {
         match path.file_name().and_then(|name| name.to_str()) {
             Some("a") => Ok(1 << 20),
-            Some("e") => Err(io::Error::other("ill")),
+            Some("e") => Err(io::Error::other("cannot be measured")),
             _ => Ok(100 << 30),
         }
     }
@@ -353,7 +357,7 @@ fn attempts_are_spread_and_full_disks_left_alone() {
     assert_eq!(counts, [0, 5, 5, 0]);
     disks.avoid(1);
     assert_eq!(disks.choose().unwrap(), 2);
-    // Rather one that failed lately than none.
+    // A folder that failed recently is better than none.
     disks.avoid(2);
     assert_eq!(disks.choose().unwrap(), 1);
     drop(disks);
@@ -386,7 +390,7 @@ fn token_is_stored_on_a_disk_with_space() {
         let done = work(&disks, 1, "job_1.m0.0");
         write(&done.outputs[0], &[b"one"]);
         fs::remove_dir_all(dirs[0].join("jobs")).unwrap();
-        fs::write(dirs[0].join("jobs"), "no folder can be made here").unwrap();
+        fs::write(dirs[0].join("jobs"), "blocks the creation of a folder").unwrap();
         disks.keep_token(Job(1), b"secret").unwrap();
         fs::remove_file(dirs[0].join("jobs")).unwrap();
     }
@@ -396,13 +400,13 @@ fn token_is_stored_on_a_disk_with_space() {
 }
 
 #[test]
-fn a_start_has_a_greater_number_than_the_last_whatever_the_clock_says() {
+fn start_number_increases_although_the_clock_was_set_back() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = [dir.path().join("a")];
     let number = |now| Disks::open(&dirs, 0).unwrap().0.next_incarnation(now).unwrap();
     assert_eq!(number(1000), 1000);
     assert_eq!(number(2000), 2000);
-    // Set back by an hour, and once more.
+    // The clock is set back by an hour, twice.
     assert_eq!(number(500), 2001);
     assert_eq!(number(500), 2002);
     assert_eq!(number(3000), 3000);
@@ -410,12 +414,12 @@ fn a_start_has_a_greater_number_than_the_last_whatever_the_clock_says() {
 }
 
 #[test]
-fn only_a_full_disk_of_the_attempt_is_blamed() {
-    /// Folder `b` is full, `c` is ill.
+fn only_a_full_disk_of_the_attempt_is_reported() {
+    /// Folder `b` is full, `c` cannot be measured.
     fn free_space(path: &Path) -> io::Result<u64> {
         match path.file_name().and_then(|name| name.to_str()) {
             Some("b") => Ok(0),
-            Some("c") => Err(io::Error::other("ill")),
+            Some("c") => Err(io::Error::other("cannot be measured")),
             _ => Ok(100 << 30),
         }
     }

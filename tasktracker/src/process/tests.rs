@@ -1,4 +1,4 @@
-//! Processes that are started, and how they end.
+//! Starting processes, and how they end.
 
 use super::*;
 
@@ -21,9 +21,9 @@ fn environment(root: &Path) -> ProcessEnvironment {
 }
 
 #[tokio::test]
-async fn a_process_that_cannot_be_waited_for_is_not_left_behind() {
+async fn process_without_a_waiting_thread_is_killed() {
     let dir = tempfile::tempdir().unwrap();
-    // No machine has room for such a stack.
+    // No machine has memory for such a stack.
     let spawner = Spawner::start_with(environment(dir.path()), 1 << 62).unwrap();
     spawner.spawn(Path::new("cat"), start(dir.path())).await.unwrap_err();
     assert_eq!(spawner.count(), 0);
@@ -40,7 +40,7 @@ async fn process_exceeding_the_log_limit_is_killed_with_a_message() {
     let status = (&mut process.ended).await.unwrap();
     assert_eq!(status.signal(), Some(9));
     let text = process.handle.kill_reason().unwrap();
-    assert!(text.starts_with("it printed more than 1000"), "{text}");
+    assert!(text.starts_with("the task printed more than 1000"), "{text}");
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn process_exceeding_the_process_limit_is_killed_with_a_message() {
     let mut process = spawner.spawn(&program, start(dir.path())).await.unwrap();
     assert_eq!((&mut process.ended).await.unwrap().signal(), Some(9));
     let text = process.handle.kill_reason().unwrap();
-    assert_eq!(text, "it wanted more than 20 processes and threads (task_processes_max)");
+    assert_eq!(text, "the task started more than 20 processes and threads (task_processes_max)");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Fetches, good and bad, over a real connection.
+//! Valid and invalid fetches over a real connection.
 
 use super::*;
 use crate::{
@@ -22,7 +22,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let output = dir.path().join("m0.out");
         write(&output, &[b"first partition", b"", b"third"]);
-        let aside = vec![dir.path().join("checkpoints")];
+        let folders = vec![dir.path().join("checkpoints")];
         let bytes = b"in memory".to_vec();
         let extent = Extent { stored: bytes.len() as u64, crc: crc32c::crc32c(&bytes), ..Extent::default() };
         let run = mrlib::segment::Run::in_memory("m0", bytes.into(), extent);
@@ -30,9 +30,9 @@ impl World {
             runs: vec![checkpoint::SourceRun { run, map: None }],
             ..Default::default()
         };
-        checkpoint::save(&aside, "job_1.r0.0", 0, &state).unwrap();
+        checkpoint::save(&folders, "job_1.r0.0", 0, &state).unwrap();
         let found = Found {
-            checkpoints: [("job_1.r0.0".parse().unwrap(), aside)].into(),
+            checkpoints: [("job_1.r0.0".parse().unwrap(), folders)].into(),
             outputs: [("job_1.m0.0".parse().unwrap(), output)].into(),
             tokens: [(Job(1), b"secret".to_vec())].into(),
             ..Found::default()
@@ -117,7 +117,7 @@ fn missing_partition_is_an_error_and_the_connection_stays() {
         let refused = world.fetch(token, attempt, partition).unwrap_err();
         assert_eq!(refused.0, status, "{attempt} {partition}: {}", refused.1);
     }
-    // The token of another partition, or the job's secret itself, opens nothing.
+    // Neither the token of another partition nor the secret of the job gives access.
     for wrong in [&security::partition_token(b"secret", "job_1", 1)[..], b"secret", b""] {
         assert_eq!(world.fetch_with(wrong, "job_1.m0.0", 0).unwrap_err().0, 2);
     }
@@ -141,7 +141,7 @@ fn a_damaged_index_and_a_short_file_are_seen() {
     let (status, words) = world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err();
     assert_eq!(status, DAMAGED);
     assert!(words.contains("checksum"), "{words}");
-    // What was not good is not remembered; what was is read once.
+    // An invalid index is not cached; a valid one is read once.
     std::fs::write(&path, good).unwrap();
     assert_eq!(world.fetch(b"secret", "job_1.m0.0", 2).unwrap().1, "third");
     std::fs::remove_file(&path).unwrap();
@@ -168,7 +168,7 @@ fn checkpoint_is_served_in_parts() {
     assert!(matches!(world.fetch(b"secrex", "job_1.r0.0", 1), Err((REFUSED, _))));
     assert!(matches!(world.fetch(b"secret", "job_1.r1.0", 0), Err((NOT_FOUND, _))));
     assert!(matches!(world.fetch(b"secret", "job_1.r0.0", 9), Err((DAMAGED, _))));
-    std::fs::write(world.dir.path().join("aside/state"), "nonsense").unwrap();
+    std::fs::write(world.dir.path().join("checkpoints/state"), "nonsense").unwrap();
     assert!(matches!(world.fetch(b"secret", "job_1.r0.0", 0), Err((DAMAGED, _))));
 }
 
@@ -190,7 +190,7 @@ fn a_link_or_a_pipe_in_place_of_an_output_is_damage() {
         let (status, words) = world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err();
         assert_eq!(status, DAMAGED, "{words}");
     }
-    // The state of a paused reduce, and a part of it.
+    // The checkpoint of a paused reduce, and a part of it.
     for name in ["memory", "state"] {
         let part = world.dir.path().join("checkpoints").join(name);
         std::fs::remove_file(&part).unwrap();

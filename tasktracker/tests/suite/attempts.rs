@@ -1,4 +1,4 @@
-//! What attempts do, and what is said of them.
+//! What attempts do, and how they are reported.
 
 use super::*;
 use proto::mr::{MapAvailable, MapEvent, MapEvents, Preempt, attempt_report::Status as Report, map_event};
@@ -12,7 +12,7 @@ fn stop(attempt: &str) -> order::Kind {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_starts_comes_further_and_is_done() {
+async fn attempt_starts_reports_progress_and_succeeds() {
     let world = World::start().await;
     world.launch("job_1.m0.0", "ok");
     let Report::Succeeded(result) = world.jobtracker.end_of("job_1.m0.0").await else { panic!("not done") };
@@ -21,22 +21,22 @@ async fn an_attempt_starts_comes_further_and_is_done() {
     world.jobtracker.progress_of("job_1.m1.0").await;
     world.jobtracker.order(stop("job_1.m1.0"));
     assert_eq!(world.jobtracker.end_of("job_1.m1.0").await, Report::Killed("enough".into()));
-    // Each order came several times, and was taken once.
+    // Each order was sent several times, and executed once.
     assert_eq!(world.jobtracker.with(|received| received.ended.len()), 2);
     let log = world.log("job_1.m0.0", false, 0).await.unwrap();
-    // The kernel takes tasks first when memory ends.
+    // The out-of-memory killer of the kernel prefers tasks.
     assert_eq!(log, "this is job_1.m0.0\noom_score_adj 1000\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_are_the_real_ones() {
+async fn failures_are_reported_with_their_cause() {
     let world = World::start().await;
     let cases = [
         ("job_1.m0.0", "exit:3", "exit code 3; stderr ends with:\nline 10 of trouble\n"),
         ("job_1.m1.0", "crash", "killed by signal 6 (aborted); stderr ends with:\nabout to crash"),
         ("job_1.m2.0", "failed:bad record at /in:7", "bad record at /in:7"),
         ("job_1.m3.0", "silent", "exit code 0 without a result"),
-        ("job_1.m4.0", "close", "it closed its umbilical without a result"),
+        ("job_1.m4.0", "close", "the task closed its umbilical without a result"),
     ];
     for (attempt, fake, text) in cases {
         world.launch(attempt, fake);
@@ -51,7 +51,7 @@ async fn errors_are_the_real_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_killed_from_outside_says_so() {
+async fn process_killed_from_outside_is_reported() {
     let world = World::start().await;
     world.launch("job_1.m0.0", "fork:hang");
     let grandchild = world.grandchild("job_1.m0.0").await;
@@ -90,19 +90,19 @@ async fn reduces_get_map_events_with_local_paths() {
         MapEvent { kind: Some(map_event::Kind::Available(map)) }
     };
     let withdrawn = MapEvent { kind: Some(map_event::Kind::Withdrawn("job_1.m1.0".into())) };
-    let news =
+    let map_events =
         |first, events| order::Kind::MapEvents(MapEvents { job: "job_1".into(), first, events, maps: 7 });
-    world.jobtracker.order(news(0, vec![available("job_1.m0.0", "here")]));
-    world.jobtracker.order(news(1, vec![available("job_1.m1.0", "there"), withdrawn]));
+    world.jobtracker.order(map_events(0, vec![available("job_1.m0.0", "here")]));
+    world.jobtracker.order(map_events(1, vec![available("job_1.m1.0", "there"), withdrawn]));
     let Report::Succeeded(result) = world.jobtracker.end_of("job_1.r0.0").await else { panic!("not done") };
     let path = std::fs::canonicalize(world.root()).unwrap().join("jobs/job_1/output/job_1.m0.0/out");
     let local = format!("job_1.m0.0={}", path.display());
     assert_eq!(result.pieces, [local.as_str(), "job_1.m1.0=", "-job_1.m1.0"]);
-    // Launched later, it hears the same.
+    // A reduce that is launched later gets the same events.
     world.launch("job_1.r1.0", "events:3");
     let Report::Succeeded(result) = world.jobtracker.end_of("job_1.r1.0").await else { panic!("not done") };
     assert_eq!(result.pieces.len(), 3);
-    // Not the 2 that it was launched with.
+    // Not the 2 in its launch order.
     assert_eq!(result.counters["MAPS"], 7);
     world.launch("job_1.r2.0", "unfetched:job_1.m0.0");
     let failure = world.jobtracker.until("a fetch failure", |received| {
@@ -114,7 +114,7 @@ async fn reduces_get_map_events_with_local_paths() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_fetched_or_started_fails_with_the_reason() {
+async fn failed_fetch_or_start_is_reported_with_its_cause() {
     let world = World::with(|config| config.client.deadline = daemon::Period::millis(200)).await;
     let mut spec = spec("job_1.m0.0", "ok");
     spec.namenode = "127.0.0.1:1".into();
@@ -124,13 +124,13 @@ async fn what_cannot_be_fetched_or_started_fails_with_the_reason() {
         settings: vec![],
     });
     world.launch_spec(spec.clone());
-    // A file system that is away is no fault of the task.
+    // An unavailable file system is not a failure of the task.
     let end = world.jobtracker.end_of("job_1.m0.0").await;
     assert!(matches!(&end, Report::Killed(why) if why.contains("127.0.0.1:1")), "{end:?}");
     spec.attempt = "job_1.m1.0".into();
     spec.program = None;
     world.launch_spec(spec);
-    assert_eq!(world.jobtracker.failure_of("job_1.m1.0").await, "the task names no program");
+    assert_eq!(world.jobtracker.failure_of("job_1.m1.0").await, "the task has no program");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,7 +142,7 @@ async fn a_full_disk_is_named_and_the_next_attempt_goes_elsewhere() {
     })
     .await;
     let on = |name: &str, attempt: &str| world.dir.path().join(name).join("logs").join(attempt).exists();
-    // A full file system of the cluster is no fault of our disks.
+    // A full DFS is not a fault of the local disks.
     world.launch("job_1.m9.0", "failed:cannot write /out: no space on dn1: No space left on device");
     let failure = world.jobtracker.failure_of("job_1.m9.0").await;
     assert!(failure.starts_with("cannot write /out: "), "{failure}");
@@ -172,14 +172,14 @@ async fn map_output_may_go_to_another_disk() {
     let outputs = ["one", "two"].map(|name| files(&world.dir.path().join(name).join("jobs/job_1/output")));
     let mut found: Vec<&String> = outputs.iter().flatten().collect();
     found.sort();
-    // The half on the full disk is gone.
+    // The partial output on the full disk was removed.
     assert_eq!(found, ["job_1.m0.0/out", "job_1.m0.0/out.index"], "{outputs:?}");
     world.launch("job_1.r0.0", "events:1");
     let map =
         MapAvailable { attempt: "job_1.m0.0".into(), tracker: "here".into(), ..MapAvailable::default() };
     let events = vec![MapEvent { kind: Some(map_event::Kind::Available(map)) }];
-    let news = MapEvents { job: "job_1".into(), first: 0, events, maps: 1 };
-    world.jobtracker.order(order::Kind::MapEvents(news));
+    let map_events = MapEvents { job: "job_1".into(), first: 0, events, maps: 1 };
+    world.jobtracker.order(order::Kind::MapEvents(map_events));
     let Report::Succeeded(result) = world.jobtracker.end_of("job_1.r0.0").await else { panic!("not done") };
     let path = result.pieces[0].strip_prefix("job_1.m0.0=").unwrap();
     assert_eq!(std::fs::read(path).unwrap(), b"partition 0partition 1");

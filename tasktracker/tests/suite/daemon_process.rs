@@ -1,4 +1,4 @@
-//! The tracker as a process of its own: what escapes its tasks, and what a kill of it leaves.
+//! The tracker as a separate process: escaped processes, and what remains after it was killed.
 
 use super::*;
 use proto::mr::attempt_report::Status as Report;
@@ -17,7 +17,7 @@ impl Daemon {
         Self { world, child }
     }
 
-    /// What an attempt printed; its process is running.
+    /// Returns the PID that a running attempt printed.
     async fn grandchild(&self, attempt: &str) -> u32 {
         let path = self.world.root().join("logs").join(attempt).join("stdout");
         until("the grandchild's number", || async {
@@ -29,7 +29,7 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Its child that is the same program.
+    /// Returns the PID of the reaper, which is a child with the same program.
     fn reaper(&self) -> i32 {
         let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_tasktracker")).unwrap();
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
@@ -38,7 +38,7 @@ impl Daemon {
         let mut pids =
             lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok());
         let exe = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/exe"));
-        pids.find(|pid| exe(pid).is_ok_and(|exe| exe == program)).expect("a keeper")
+        pids.find(|pid| exe(pid).is_ok_and(|exe| exe == program)).expect("a reaper")
     }
 }
 
@@ -46,7 +46,7 @@ async fn spawn(world: &World) -> Child {
     spawn_by(world, Command::new(env!("CARGO_BIN_EXE_tasktracker"))).await
 }
 
-/// The command becomes a tracker with these arguments.
+/// Starts a tracker with these arguments by this command.
 async fn spawn_by(world: &World, mut command: Command) -> Child {
     let config = world.dir.path().join("fermata.toml");
     std::fs::write(&config, world.config.print()).unwrap();
@@ -84,7 +84,7 @@ async fn escaped_process_dies_after_its_attempt() {
     let jobtracker = &daemon.world.jobtracker;
     daemon.world.launch("job_1.m0.0", "escape:hang");
     let kept = daemon.grandchild("job_1.m0.0").await;
-    // Its parent is dead: the tracker has taken it over.
+    // Its parent is dead: the tracker is the new parent.
     until_true("the tracker as a parent", || {
         state_of(kept).is_some_and(|(_, parent)| parent == daemon.child.id())
     })
@@ -92,7 +92,7 @@ async fn escaped_process_dies_after_its_attempt() {
     daemon.world.launch("job_1.m1.0", "escape:ok");
     assert!(matches!(jobtracker.end_of("job_1.m1.0").await, Report::Succeeded(_)));
     let gone = daemon.grandchild("job_1.m1.0").await;
-    // Reaped too.
+    // It was reaped too.
     until_true("the escaped one's end", || state_of(gone).is_none()).await;
     assert!(!is_dead(kept), "it belongs to an attempt that runs");
     jobtracker.order(stop("job_1.m0.0"));
@@ -134,7 +134,7 @@ async fn reaper_of_a_dead_tracker_spares_the_next_one() {
     let mut daemon = Daemon::start().await;
     let reaper = daemon.reaper();
     let reaper_pid = Pid::from_raw(reaper).unwrap();
-    // It comes late.
+    // The reaper is delayed.
     kill_process(reaper_pid, Signal::STOP).unwrap();
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
@@ -142,12 +142,12 @@ async fn reaper_of_a_dead_tracker_spares_the_next_one() {
     daemon.world.launch("job_1.m0.0", "fork:hang");
     let grandchild = daemon.grandchild("job_1.m0.0").await;
     kill_process(reaper_pid, Signal::CONT).unwrap();
-    until_true("the keeper's end", || is_dead(reaper.cast_unsigned())).await;
+    until_true("the end of the reaper", || is_dead(reaper.cast_unsigned())).await;
     assert!(!is_dead(grandchild));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn children_of_whoever_became_the_tracker_are_left_alone() {
+async fn children_of_the_replaced_program_are_not_killed() {
     let world = World::without_tracker(|config| config.tasktracker.warm_tasks = 1).await;
     let told = world.dir.path().join("told");
     let mut command = Command::new("sh");
@@ -165,7 +165,7 @@ async fn children_of_whoever_became_the_tracker_are_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tracker_that_is_asked_to_stop_leaves_no_process() {
+async fn stopped_tracker_leaves_no_process() {
     let mut daemon = Daemon::start().await;
     daemon.world.launch("job_1.m0.0", "escape:hang");
     let escaped = daemon.grandchild("job_1.m0.0").await;
@@ -174,7 +174,7 @@ async fn a_tracker_that_is_asked_to_stop_leaves_no_process() {
     kill_process(pid, Signal::TERM).unwrap();
     let status = daemon.child.wait().unwrap();
     assert!(status.success(), "{status}");
-    // Gone by then, and reaped.
+    // It has ended and was reaped.
     assert!(state_of(reaper.cast_unsigned()).is_none());
     until_true("the escaped one's end", || is_dead(escaped)).await;
 }

@@ -1,4 +1,4 @@
-//! A JobTracker of the tests' own, over real gRPC: remembers what it hears, says what the test wants.
+//! A fake JobTracker over real gRPC: records messages, and sends the orders of a test.
 
 use proto::mr::{
     AttemptReport, FromTracker, Heartbeat, Order, Orders, Progress, RegisterTracker, Registered, ToTracker,
@@ -22,11 +22,11 @@ pub(crate) struct Received {
     out: Option<Out>,
     waiting: Vec<Order>,
     number: u64,
-    /// The interval that registrations are answered with; 50 ms if 0.
+    /// Heartbeat interval in replies to registrations; 50 ms if 0.
     pub(crate) heartbeat_ms: u64,
-    /// Do not answer heartbeats.
+    /// Whether to ignore heartbeats.
     pub(crate) mute: bool,
-    /// Answer registrations with these words.
+    /// Refuse registrations with this message.
     pub(crate) refusal: Option<String>,
     pub(crate) registrations: Vec<RegisterTracker>,
     pub(crate) heartbeats: Vec<Heartbeat>,
@@ -42,12 +42,12 @@ pub(crate) struct JobTracker {
 }
 
 impl JobTracker {
-    /// Serves; returns its address too.
+    /// Starts the server; also returns its address.
     pub(crate) async fn start() -> (Self, String) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap().to_string();
         let jobtracker = Self::default();
-        // As the real one does.
+        // With the limit of the real JobTracker.
         let service = TrackerLinkServer::new(jobtracker.clone()).max_decoding_message_size(8 << 20);
         let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
         let server = tonic::transport::Server::builder().add_service(service);
@@ -55,7 +55,7 @@ impl JobTracker {
         (jobtracker, addr)
     }
 
-    /// Waits until `look` finds something in what was heard.
+    /// Waits until `look` returns something for the received messages.
     pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut(&mut Received) -> Option<T>) -> T {
         let wait = async {
             loop {
@@ -68,11 +68,14 @@ impl JobTracker {
         };
         let found = tokio::time::timeout(Duration::from_secs(40), wait).await.ok();
         found.unwrap_or_else(|| {
-            panic!("waited for nothing for {what}; ended: {:?}", self.with(|received| received.ended.clone()))
+            panic!(
+                "timeout while waiting for {what}; ended: {:?}",
+                self.with(|received| received.ended.clone())
+            )
         })
     }
 
-    /// How an attempt ended.
+    /// Returns how an attempt ended.
     pub(crate) async fn end_of(&self, attempt: &str) -> Report {
         let find = |received: &mut Received| {
             let found = received.ended.iter().find(|(id, _)| id == attempt);
@@ -81,7 +84,7 @@ impl JobTracker {
         self.until(&format!("the end of {attempt}"), find).await
     }
 
-    /// The words of one that failed.
+    /// Returns the error of a failed attempt.
     pub(crate) async fn failure_of(&self, attempt: &str) -> String {
         match self.end_of(attempt).await {
             Report::Failed(text) => text,
@@ -97,15 +100,15 @@ impl JobTracker {
         self.until(&format!("progress of {attempt}"), come).await;
     }
 
-    /// Gives an order, together with all that have not been taken yet.
+    /// Sends an order, together with all that are not yet acknowledged.
     pub(crate) fn order(&self, kind: order::Kind) {
         let mut received = self.received.lock().unwrap();
         received.number += 1;
         let order = Order { number: received.number, kind: Some(kind) };
         received.waiting.push(order);
-        // Twice: a repeat must do nothing.
-        received.tell(0);
-        received.tell(0);
+        // Twice: a repeated order must have no effect.
+        received.send_orders(0);
+        received.send_orders(0);
     }
 
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Received) -> T) -> T {
@@ -138,7 +141,7 @@ impl JobTracker {
                 received.waiting.retain(|order| order.number > acked);
                 if !received.mute {
                     received.reported(heartbeat.attempts.clone());
-                    received.tell(seq);
+                    received.send_orders(seq);
                 }
                 received.heartbeats.push(heartbeat);
             }
@@ -149,7 +152,7 @@ impl JobTracker {
 }
 
 impl Received {
-    fn tell(&self, answers: u64) {
+    fn send_orders(&self, answers: u64) {
         let orders = Orders { answers, orders: self.waiting.clone() };
         let message = ToTracker { kind: Some(to_tracker::Kind::Orders(orders)) };
         if let Some(out) = &self.out {
@@ -166,8 +169,8 @@ impl Received {
         }
     }
 
-    /// Breaks the line.
-    pub(crate) fn hang_up(&mut self) {
+    /// Closes the connection.
+    pub(crate) fn disconnect(&mut self) {
         if let Some(out) = self.out.take() {
             out.send(Err(Status::unavailable("broken on purpose"))).ok();
         }

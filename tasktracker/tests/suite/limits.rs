@@ -1,4 +1,4 @@
-//! A task that says, takes or prints too much ends itself, and nobody else.
+//! A task that sends, uses or prints too much ends only its own attempt.
 
 use super::*;
 use proto::mr::attempt_report::Status as Report;
@@ -10,9 +10,9 @@ async fn oversized_task_messages_fail_only_that_attempt() {
     world.jobtracker.progress_of("job_1.m9.0").await;
     let cases = [
         ("job_1.m0.0", "counters:1001", "more than 1000 counters in one task"),
-        ("job_1.m1.0", "pieces:10001", "it wrote 10001 output files: 10000 at most"),
+        ("job_1.m1.0", "pieces:10001", "the task wrote 10001 output files: the maximum is 10000"),
         // More than a message to the JobTracker may have.
-        ("job_1.m2.0", "counters:700000", "it sent a message of "),
+        ("job_1.m2.0", "counters:700000", "the task sent a message of "),
     ];
     for (attempt, fake, text) in cases {
         world.launch(attempt, fake);
@@ -35,14 +35,14 @@ async fn oversized_task_messages_fail_only_that_attempt() {
         received.heartbeats.iter().flat_map(|heartbeat| &heartbeat.attempts).map(running).max()
     });
     assert!(statuses.unwrap() <= 1024);
-    // One line all the time, and the neighbour still runs.
+    // The connection was never closed, and the other attempt still runs.
     assert_eq!(world.jobtracker.with(|received| received.registrations.len()), 1);
     let ended = world.jobtracker.with(|received| received.ended.iter().any(|(id, _)| id == "job_1.m9.0"));
     assert!(!ended);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_beyond_the_limit_ends_the_attempt_with_the_figures() {
+async fn exceeding_the_memory_limit_fails_the_attempt_with_the_numbers() {
     let world = World::with(|config| {
         config.tasktracker.task_memory = Bytes::mib(16);
         config.tasktracker.task_memory_max = Bytes::mib(100);
@@ -51,7 +51,7 @@ async fn memory_beyond_the_limit_ends_the_attempt_with_the_figures() {
     world.launch("job_1.m1.0", "eat:50");
     world.launch("job_1.m0.0", "eat:300");
     let failure = world.jobtracker.failure_of("job_1.m0.0").await;
-    let used = failure.strip_prefix("out of memory: it used ").and_then(|rest| rest.split_once(' '));
+    let used = failure.strip_prefix("out of memory: the task used ").and_then(|rest| rest.split_once(' '));
     let (used, rest) = used.unwrap_or_else(|| panic!("{failure}"));
     assert!((101..400).contains(&used.parse::<u64>().unwrap()), "{failure}");
     assert!(rest.starts_with("MiB of 100 MiB (task_memory_max)"), "{failure}");
@@ -59,7 +59,7 @@ async fn memory_beyond_the_limit_ends_the_attempt_with_the_figures() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_limits_reach_a_real_task_and_its_end_says_why() {
+async fn limits_apply_to_a_real_task_and_are_reported() {
     let mut world = World::without_tracker(|config| {
         config.tasktracker.task_memory_max = Bytes::mib(512);
         config.tasktracker.task_files_max = 777;
@@ -81,7 +81,7 @@ async fn printing_without_end_ends_the_attempt_and_the_log_is_cut() {
     let world = World::with(|config| config.tasktracker.task_log_max = Bytes::mib(1)).await;
     world.launch("job_1.m0.0", "print");
     let failure = world.jobtracker.failure_of("job_1.m0.0").await;
-    assert!(failure.starts_with("it printed more than "), "{failure}");
+    assert!(failure.starts_with("the task printed more than "), "{failure}");
     assert!(failure.contains(" to stdout (task_log_max)"), "{failure}");
     assert_eq!(world.log("job_1.m0.0", false, 0).await.unwrap().len(), 1 << 20);
 }

@@ -1,4 +1,4 @@
-//! A real tracker with real processes, and a JobTracker that the test speaks for.
+//! A real tracker with real processes, and a fake JobTracker.
 
 mod attempts;
 mod daemon_process;
@@ -19,7 +19,7 @@ use std::{
 };
 use tokio::sync::{Mutex, MutexGuard};
 
-/// One after the other: some count what this process has open.
+/// Tests run one after the other, because some count the open files of this process.
 static ONE: Mutex<()> = Mutex::const_new(());
 
 struct World {
@@ -51,7 +51,7 @@ impl World {
         config.tasktracker.listen = "127.0.0.1:0".into();
         config.tasktracker.dirs = vec![dir.path().join("one")];
         config.tasktracker.reserve = Bytes(0);
-        // These tests may well be run by root.
+        // These tests may be run by root.
         config.tasktracker.tasks_as_root = true;
         config.tasktracker.map_slots = 4;
         config.tasktracker.reduce_slots = 4;
@@ -81,7 +81,7 @@ impl World {
         self.dir.path().join("one")
     }
 
-    /// Launches an attempt that does what `fake` says (see `examples/fake_task.rs`).
+    /// Launches an attempt that does what `fake` requests (see `examples/fake_task.rs`).
     fn launch(&self, attempt: &str, fake: &str) {
         self.launch_spec(spec(attempt, fake));
     }
@@ -102,7 +102,7 @@ impl World {
         Ok(String::from_utf8(text).unwrap())
     }
 
-    /// The number of the process that `fork` left behind.
+    /// Returns the PID of the process that `fork` left behind.
     async fn grandchild(&self, attempt: &str) -> u32 {
         until("the grandchild's number", || async {
             let log = self.log(attempt, false, 0).await.unwrap_or_default();
@@ -112,7 +112,7 @@ impl World {
     }
 }
 
-/// Looks again and again until there is something to see.
+/// Calls `look` repeatedly until it returns something.
 async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     for _ in 0..4000 {
         if let Some(found) = look().await {
@@ -120,7 +120,7 @@ async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMu
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("waited for nothing for {what}");
+    panic!("timeout while waiting for {what}");
 }
 
 async fn until_true(what: &str, look: impl Fn() -> bool) {
@@ -163,7 +163,8 @@ fn example(name: &str) -> PathBuf {
     path
 }
 
-/// The state letter of a process, if there is one: fields after the name, which ends with the last bracket.
+/// Returns the state letter and the parent of a process, if it exists. These fields follow the
+/// name, which ends with the last bracket.
 fn state_of(pid: u32) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
@@ -171,11 +172,11 @@ fn state_of(pid: u32) -> Option<(char, u32)> {
 }
 
 fn is_dead(pid: u32) -> bool {
-    // Orphans are init's to reap, which is not always quick, nor always there.
+    // Orphans are reaped by init, which is not always quick, and does not always exist.
     state_of(pid).is_none_or(|(state, _)| state == 'Z' || state == 'X')
 }
 
-/// All files below a folder, by their path in it.
+/// Returns all files below a folder, as relative paths.
 fn files(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_owned()];

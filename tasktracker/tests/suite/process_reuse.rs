@@ -1,15 +1,15 @@
-//! One process serves attempts of one job, one after another, and nobody can tell but by its number.
+//! One process runs several attempts of one job, one after another.
 
 use super::*;
 use proto::mr::attempt_report::Status as Report;
 
-/// A reduce of no maps, which needs no file system.
+/// A reduce without maps, which needs no file system.
 fn reduce_of_nothing(attempt: &str) -> TaskSpec {
     let input = Some(task_spec::Input::Partition(Partition { index: 0, maps: 0 }));
     TaskSpec { input, ..spec(attempt, "") }
 }
 
-/// Runs it; its process, and its current folder.
+/// Runs an attempt, and returns its PID and working folder.
 async fn process_of(world: &World, spec: TaskSpec) -> (u32, String) {
     let attempt = spec.attempt.clone();
     world.launch_spec(spec);
@@ -25,7 +25,7 @@ async fn process_of(world: &World, spec: TaskSpec) -> (u32, String) {
 async fn process_is_reused_only_for_its_job() {
     let mut world = World::without_tracker(|_| {}).await;
     world.start_tracker_of(&example("reused_task")).await;
-    // On a busy machine the next may come too late for one.
+    // On a busy machine the idle process may have expired before the next attempt starts.
     let (mut first, mut index) = (0, 0);
     let folder = loop {
         let attempt = format!("job_1.r{index}.0");
@@ -35,13 +35,13 @@ async fn process_is_reused_only_for_its_job() {
             break folder;
         }
         index += 1;
-        assert!(index < 20, "no process stays");
+        assert!(index < 20, "no process was reused");
     };
     assert!(!Path::new(&folder).exists());
     let (other, _) = process_of(&world, reduce_of_nothing("job_2.r0.0")).await;
     assert_ne!(other, first);
     world.jobtracker.order(order::Kind::Clean("job_1".into()));
-    until_true("the end of those nobody came back for", || is_dead(first) && is_dead(other)).await;
+    until_true("the end of idle processes", || is_dead(first) && is_dead(other)).await;
     let left = files(&world.root().join("jobs"));
     assert!(!left.iter().any(|path| path.contains("work/job")), "{left:?}");
 }
@@ -54,7 +54,7 @@ async fn failed_or_streaming_process_is_not_reused() {
     bad.conf.insert("panic".into(), String::new());
     world.launch_spec(bad);
     let failure = world.jobtracker.failure_of("job_1.r0.0").await;
-    assert!(failure.contains("as it was told"), "{failure}");
+    assert!(failure.contains("panic requested"), "{failure}");
     let failed = world.log("job_1.r0.0", false, 0).await.unwrap();
     let (after, _) = process_of(&world, reduce_of_nothing("job_1.r1.0")).await;
     assert!(!failed.starts_with(&format!("{after} ")), "{failed}");

@@ -1,4 +1,4 @@
-//! A job's own files, from a file system whose daemons run in this process.
+//! Side files of a job, from a DFS whose daemons run in this process.
 
 use super::*;
 use daemon::{Period, lifecycle::DaemonArgs};
@@ -65,7 +65,7 @@ impl FileSystem {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn side_files_are_there_for_reading_and_go_with_the_job() {
+async fn side_files_are_readable_and_removed_with_the_job() {
     let world = World::with(|config| {
         let other = config.tasktracker.dirs[0].with_file_name("two");
         config.tasktracker.dirs.push(other);
@@ -77,7 +77,7 @@ async fn side_files_are_there_for_reading_and_go_with_the_job() {
     assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Report::Succeeded(_)));
     let log = world.log("job_1.m0.0", false, 0).await.unwrap();
     assert!(log.contains("some words with mode 555"), "{log}");
-    // What it prints is elsewhere: no name is taken.
+    // Output goes to another folder, so a side file may have any name.
     dfs.write("/stdout", b"mine").await;
     world.launch_spec(dfs.spec("job_2.m0.0", "side:stdout", &["/stdout"]));
     assert!(matches!(world.jobtracker.end_of("job_2.m0.0").await, Report::Succeeded(_)));

@@ -1,11 +1,11 @@
-//! The tracker itself: restarts, broken lines, leaks, strangers.
+//! The tracker: restarts, lost connections, leaks, unknown connections.
 
 use super::*;
 use proto::mr::attempt_report::Status as Report;
 use std::io::Read;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_finds_outputs_and_a_clean_removes_them() {
+async fn outputs_survive_a_restart_until_their_job_is_cleaned() {
     let mut world = World::start().await;
     world.launch("job_1.m0.0", "ok");
     world.jobtracker.end_of("job_1.m0.0").await;
@@ -17,9 +17,9 @@ async fn a_restart_finds_outputs_and_a_clean_removes_them() {
     assert_eq!(last.outputs, ["job_1.m0.0"]);
     assert!(last.attempts.is_empty(), "{last:?}");
     let first = world.jobtracker.with(|received| received.registrations[0].clone());
-    // The JobTracker numbers processes: a new one has no number yet.
+    // The JobTracker assigns incarnations: a new process has none yet.
     assert_eq!((first.incarnation, last.incarnation), (0, 0));
-    // And serves them, to who has the token.
+    // It serves them to clients with the token.
     let mut stream = std::net::TcpStream::connect(world.tracker().shuffle_addr()).unwrap();
     let token = security::partition_token(b"secret", "job_1", 1);
     let request = mrlib::fetch::wire::request(&token, "job_1.m0.0", 1).unwrap();
@@ -29,13 +29,13 @@ async fn a_restart_finds_outputs_and_a_clean_removes_them() {
     let mut stored = [0; 11];
     stream.read_exact(&mut stored).unwrap();
     assert_eq!(&stored, b"partition 1");
-    // An order to clean that was lost comes again, because the job is registered until it is gone.
+    // A lost clean order is repeated, because the job is registered until it is removed.
     assert_eq!(last.jobs, ["job_1"]);
     world.jobtracker.order(order::Kind::Clean("job_1".into()));
     let jobs = world.root().join("jobs");
     until_true("an empty folder", || std::fs::read_dir(&jobs).unwrap().next().is_none()).await;
     let registered = |world: &World| {
-        world.jobtracker.with(jobtracker::Received::hang_up);
+        world.jobtracker.with(jobtracker::Received::disconnect);
         let count = world.jobtracker.with(|received| received.registrations.len());
         let jobtracker = world.jobtracker.clone();
         async move {
@@ -53,7 +53,7 @@ async fn heartbeat_is_repeated_until_acknowledged() {
     let has_end = |heartbeat: &proto::mr::Heartbeat| {
         heartbeat.attempts.iter().any(|report| matches!(report.status, Some(Report::Succeeded(_))))
     };
-    // The first that went unanswered hides the end behind it, whatever comes meanwhile.
+    // The end is reported after the first unanswered heartbeat.
     let same = world.jobtracker.until("repeats", |received| {
         let last = received.heartbeats.last()?;
         let same: Vec<_> = received.heartbeats.iter().filter(|heartbeat| heartbeat.seq == last.seq).collect();
@@ -67,7 +67,7 @@ async fn heartbeat_is_repeated_until_acknowledged() {
         let ends = received.heartbeats.iter().filter(|heartbeat| has_end(heartbeat));
         ends.map(|heartbeat| heartbeat.seq).collect::<Vec<u64>>()
     });
-    // Told once, in the muted one or in the one right after it.
+    // Reported once, in the unanswered heartbeat or in the next one.
     assert!(ends.iter().all(|end| *end == ends[0]) && (seq..=seq + 1).contains(&ends[0]), "{ends:?}");
     assert_eq!(world.jobtracker.with(|received| received.ended.len()), 1);
 }
@@ -79,14 +79,14 @@ async fn reconnected_tracker_registers_its_attempts_and_outputs() {
     world.jobtracker.end_of("job_1.m0.0").await;
     world.launch("job_1.m1.0", "hang");
     world.jobtracker.progress_of("job_1.m1.0").await;
-    world.jobtracker.with(jobtracker::Received::hang_up);
+    world.jobtracker.with(jobtracker::Received::disconnect);
     let again =
         world.jobtracker.until("a registration", |received| received.registrations.get(1).cloned()).await;
     assert_eq!(again.outputs, ["job_1.m0.0"]);
     let running: Vec<&str> = again.attempts.iter().map(|report| report.attempt.as_str()).collect();
     assert_eq!(running, ["job_1.m1.0"]);
     assert_eq!(again.incarnation, 1, "the number that it was given");
-    // It still runs, and the JobTracker can stop it.
+    // It still runs, and the JobTracker can preempt it.
     let stop = proto::mr::Preempt {
         attempt: "job_1.m1.0".into(),
         why: "enough".into(),
@@ -97,13 +97,13 @@ async fn reconnected_tracker_registers_its_attempts_and_outputs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_ends_it_and_everything_that_runs() {
+async fn refused_tracker_exits_and_kills_its_tasks() {
     let world = World::start().await;
     world.launch("job_1.m0.0", "fork:hang");
     let grandchild = world.grandchild("job_1.m0.0").await;
     world.jobtracker.with(|received| {
         received.refusal = Some("another process has taken the name here".into());
-        received.hang_up();
+        received.disconnect();
     });
     let error = world.tracker().failed().await.to_string();
     assert!(error.contains("another process has taken the name here"), "{error}");
@@ -144,10 +144,10 @@ fn zombies() -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_attempts_leave_nothing_behind() {
     let world = World::with(|config| config.tasktracker.logs_kept = 5).await;
-    // Nothing below may wait for a tick.
+    // A long interval, so that nothing below waits for a periodic heartbeat.
     world.jobtracker.with(|received| {
         received.heartbeat_ms = 60_000;
-        received.hang_up();
+        received.disconnect();
     });
     world.jobtracker.until("a registration", |received| received.registrations.get(1).map(drop)).await;
     let mut before = 0;
@@ -172,6 +172,7 @@ async fn two_hundred_attempts_leave_nothing_behind() {
     let left = files(&world.root());
     let logs = left.iter().filter(|name| name.starts_with("logs/")).count();
     assert_eq!(logs, 2 * 5, "{left:?}");
-    // LOCK, VOLUMES, the number of this start, the socket, and the stdout and stderr of the idle process.
+    // LOCK, VOLUMES, the number of this start, the socket, and the stdout and stderr of the idle
+    // process.
     assert_eq!(left.len() - logs, 6, "{left:?}");
 }

@@ -1,5 +1,5 @@
-//! A job of a user's own, for the cluster tests: sorts lines as a whole behind the prefix that its side file holds,
-//! or does harm (setting `misbehaviour`) when it meets the line `now`.
+//! A job executable for the cluster tests: sorts lines in total order, with the contents of a side
+//! file as value, or misbehaves (setting `misbehaviour`) at the line `now`.
 
 use mrlib::{Conf, Context, Emit, Job, Mapper, Reducer, TaskError, Values, settings::Kind};
 use std::{fs, process::Command, thread, time::Duration};
@@ -56,17 +56,17 @@ fn misbehave(misbehaviour: &str, context: &mut Context) -> Result<(), TaskError>
             context.set_status("forked");
             panic!("after forking");
         }
-        "panic" => panic!("this line is no good"),
+        "panic" => panic!("this line is bad"),
         "exit" => {
             eprintln!("the last message of the task");
             std::process::exit(3);
         }
         "signal" => {
-            eprintln!("shot by the test");
+            eprintln!("killed by the test");
             Command::new("kill").arg("-ILL").arg(std::process::id().to_string()).status().ok();
             thread::sleep(Duration::from_mins(1));
         }
-        other => return Err(format!("no such harm: {other}").into()),
+        other => return Err(format!("unknown misbehaviour: {other}").into()),
     }
     Ok(())
 }

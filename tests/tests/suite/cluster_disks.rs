@@ -1,12 +1,12 @@
-//! Data folders of a cluster of several machines: where they are, and what happens when one is lost or not mounted.
-//! Skipped, with the reason, where network namespaces cannot be made.
+//! Data folders of a cluster on several machines: their location, and the loss or missing mount of
+//! one. Skipped with a message if network namespaces cannot be created.
 
 use fermata_tests::{Machines, eventually};
 use std::{fs, path::Path, process::Command, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A disk that is mounted, until it is dropped.
+/// A mounted disk, until dropped.
 struct Disk<'a>(&'a Path);
 
 impl<'a> Disk<'a> {
@@ -34,9 +34,9 @@ fn log(machines: &Machines, node: &str, daemon: &str) -> String {
     fs::read_to_string(machines.path(node).join(format!("logs/{daemon}.log"))).unwrap_or_default()
 }
 
-/// Operator's bug 2, and "at restart an unmounted disk means writes to the root file system".
+/// Regression: a disk that was not mounted at a restart caused writes to the root file system.
 #[test]
-fn a_node_uses_the_disks_of_the_settings_and_leaves_out_one_that_is_not_mounted() {
+fn configured_disks_are_used_and_unmounted_ones_are_skipped() {
     let Some(machines) = Machines::prepare("fq", 24, &["r1", "r1"], 2) else { return };
     let root = machines.path("disks");
     let dirs = format!("[\"{0}/{{host}}/a/dn\", \"{0}/{{host}}/b/dn\"]", root.display());
@@ -48,7 +48,7 @@ fn a_node_uses_the_disks_of_the_settings_and_leaves_out_one_that_is_not_mounted(
     for disk in ["a", "b"] {
         fs::create_dir_all(root.join("fq3").join(disk)).unwrap();
     }
-    // The account of tasks comes through to its folders.
+    // The account of tasks can reach its folders.
     Command::new("chmod").args(["-R", "a+X"]).arg(&root).status().unwrap();
     machines.up();
     let file = machines.path("file");
@@ -63,7 +63,7 @@ fn a_node_uses_the_disks_of_the_settings_and_leaves_out_one_that_is_not_mounted(
     }
     assert!(!machines.path("fq2/data/datanode").exists());
 
-    // One disk is not mounted: the node goes on without it, and does not write to the mount point.
+    // One disk is not mounted: the node works without it, and does not write to the mount point.
     machines.cluster(&["down"]);
     drop(second);
     machines.cluster(&["up"]);
@@ -74,7 +74,7 @@ fn a_node_uses_the_disks_of_the_settings_and_leaves_out_one_that_is_not_mounted(
     }
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
 
-    // None is: nothing is started there.
+    // No disk is mounted: no daemon is started there.
     machines.cluster(&["down"]);
     drop(first);
     let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "lab"]);
@@ -84,7 +84,7 @@ fn a_node_uses_the_disks_of_the_settings_and_leaves_out_one_that_is_not_mounted(
     }
     assert_eq!(fs::read_dir(&a).unwrap().count(), 0, "something was written below the mount point");
 
-    // New disks, which is said.
+    // New disks, confirmed with `--format`.
     let (_first, _second) = (Disk::mount(&a), Disk::mount(&b));
     machines.cluster(&["up", "--format", "fq2"]);
     eventually("all blocks have their replicas on the new disks", TIMEOUT, || {
@@ -95,7 +95,7 @@ fn a_node_uses_the_disks_of_the_settings_and_leaves_out_one_that_is_not_mounted(
     assert!(!a.join("dn").exists() && !b.join("tasks").exists(), "data is left after --purge");
 }
 
-/// Operator's bug 9.
+/// Regression: a master with a lost disk started empty.
 #[test]
 fn lost_master_disk_is_not_formatted_implicitly() {
     let Some(machines) = Machines::make("fv", 25, &["r1"]) else { return };
@@ -112,14 +112,15 @@ fn lost_master_disk_is_not_formatted_implicitly() {
         {
             assert!(refused.stderr.contains(text), "{}", refused.stderr);
         }
-        assert!(!folder.exists(), "it was created anew");
+        assert!(!folder.exists(), "it was created again");
         machines.cluster(&["down"]);
         fs::rename(&kept, &folder).unwrap();
     }
     machines.cluster(&["up"]);
     assert!(machines.mrctl(&["fs", "ls", "/"]).contains("precious"));
 
-    // Asked for, it is done; the nodes' blocks are of another cluster, and are kept.
+    // With `--format` it starts empty; the blocks of the nodes belong to another cluster and are
+    // kept.
     machines.cluster(&["down"]);
     fs::rename(data.join("namenode"), &kept).unwrap();
     let ran = machines.try_mrctl(&["cluster", "up", "--format", "fv1", "--cluster", "lab"]);

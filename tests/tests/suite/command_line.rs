@@ -1,4 +1,4 @@
-//! What somebody at the command line meets when something is wrong, and what they are told to do about it.
+//! Errors on the command line, and the advice in their messages.
 
 use fermata_tests::{Cluster, Up, binaries, eventually};
 use std::{
@@ -16,15 +16,15 @@ fn invalid_scheduler_changes_nothing() {
     let mut up = Command::new(binaries().join("mrctl"));
     let ran =
         up.args(["up", "--detach", "--scheduler", "fiffo"]).current_dir(folder.path()).output().unwrap();
-    let told = String::from_utf8_lossy(&ran.stderr);
+    let message = String::from_utf8_lossy(&ran.stderr);
     assert!(
         ran.status.code() == Some(2)
-            && told.contains("fiffo")
-            && told.contains("choose one of")
-            && told.contains("fifo"),
-        "{told}"
+            && message.contains("fiffo")
+            && message.contains("choose one of")
+            && message.contains("fifo"),
+        "{message}"
     );
-    assert_eq!(told.lines().count(), 1, "{told}");
+    assert_eq!(message.lines().count(), 1, "{message}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "something was written");
 }
 
@@ -54,8 +54,8 @@ fn dead_jobtracker_error_says_what_to_do() {
         (jobs[0]["maps"]["running"] == 1).then_some(())
     });
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
-    let told = wait_for("does not answer", 6);
-    assert!(told.contains("`mrctl up`") && told.contains("job_1"), "{told}");
+    let message = wait_for("does not answer", 6);
+    assert!(message.contains("`mrctl up`") && message.contains("job_1"), "{message}");
 
     let line = cluster.refused(1, &["jobs"]);
     assert!(line.contains("it has died") && line.contains("`mrctl up`"), "{line}");
@@ -67,11 +67,11 @@ fn dead_jobtracker_error_says_what_to_do() {
     assert!(datanodes.code == 1 && datanodes.stdout.contains("\"tracker\": null"), "{}", datanodes.stdout);
 
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
-    wait_for("answers again", 20);
+    wait_for("is reachable again", 20);
     cluster.mrctl(&["kill", "job_1"]);
     assert_eq!(follower.wait().unwrap().code(), Some(1));
 
-    // Frozen, it takes connections and says nothing.
+    // A frozen process accepts connections but does not answer.
     cluster.mrctl(&["chaos", "stop", "jobtracker"]);
     let started = Instant::now();
     let line = cluster.refused(1, &["jobs"]);
@@ -80,29 +80,29 @@ fn dead_jobtracker_error_says_what_to_do() {
 }
 
 #[test]
-fn an_address_of_the_clusters_own_is_used_with_the_credentials_of_its_folder() {
+fn addresses_of_the_local_cluster_use_its_credentials() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     let status = cluster.json(&["status"]);
     let [namenode, jobtracker] = ["namenode", "jobtracker"].map(|master| status[master].as_str().unwrap());
     cluster.mrctl(&["--namenode", namenode, "fs", "ls", "/"]);
     cluster.mrctl(&["--jobtracker", jobtracker, "jobs"]);
 
-    // Elsewhere there is no credential, and the caller is told how to show one.
+    // In another folder there is no credential, and the message explains how to give one.
     let elsewhere = tempfile::tempdir().unwrap();
     let args = ["--namenode", namenode, "fs", "ls", "/"];
     let ran = cluster.command(&args).current_dir(elsewhere.path()).output().unwrap();
-    let told = String::from_utf8_lossy(&ran.stderr);
-    assert!(!ran.status.success(), "{told}");
+    let message = String::from_utf8_lossy(&ran.stderr);
+    assert!(!ran.status.success(), "{message}");
     for flag in ["--config", "--security-dir", "--token-file"] {
-        assert!(told.contains(flag), "{told}");
+        assert!(message.contains(flag), "{message}");
     }
 
-    // A token makes no other.
+    // A token cannot create another one.
     let token = cluster.path("token");
     fs::write(&token, cluster.mrctl(&["token"])).unwrap();
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
     let line = cluster.refused(2, &["--token-file", token.to_str().unwrap(), "token", "--valid", "7d"]);
-    assert!(line.contains("a token makes no other"), "{line}");
+    assert!(line.contains("cannot create another"), "{line}");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn job_commands_show_jobs() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("f"), "a b\nc d\ne f\n").unwrap();
     cluster.mrctl(&["fs", "put", "f", "/in/f"]);
-    let told = cluster.mrctl(&[
+    let message = cluster.mrctl(&[
         "submit",
         "wordcount",
         "--input",
@@ -120,8 +120,8 @@ fn job_commands_show_jobs() {
         "--conf",
         "split.size=4B",
     ]);
-    assert!(told.contains("3 maps (3 node-local, 0 rack-local), 1 reduce"), "{told}");
-    assert!(told.contains("mrctl fs cat '/out/part-*'"), "{told}");
+    assert!(message.contains("3 maps (3 node-local, 0 rack-local), 1 reduce"), "{message}");
+    assert!(message.contains("mrctl fs cat '/out/part-*'"), "{message}");
 
     let table = cluster.mrctl(&["tasks", "job_1"]);
     let rows: Vec<&str> = table.lines().collect();
@@ -137,11 +137,11 @@ fn job_commands_show_jobs() {
     assert_eq!(cluster.json(&["history", "job_1"]).as_array().unwrap().len(), lines);
 
     let line = cluster.refused(1, &["kill", "job_1"]);
-    assert!(line.contains("job_1 has succeeded already"), "{line}");
+    assert!(line.contains("job_1 has already succeeded"), "{line}");
 
-    // What a job writes is thrown away only if one says so.
-    let told = cluster.mrctl(&["submit", "wordcount", "--input", "/in", "--no-output"]);
-    assert!(told.contains("thrown away"), "{told}");
+    // The output of a job is discarded only on request.
+    let message = cluster.mrctl(&["submit", "wordcount", "--input", "/in", "--no-output"]);
+    assert!(message.contains("discarded"), "{message}");
     assert_eq!(cluster.json(&["job", "job_2"])["counters"]["REDUCE_OUTPUT_RECORDS"], 6);
 }
 
@@ -152,7 +152,7 @@ fn blocks_on_unreachable_nodes_are_missing_not_corrupt() {
     cluster.mrctl(&["fs", "put", "f", "/f"]);
     assert!(cluster.mrctl(&["fs", "fsck", "/f*", "/"]).contains("is healthy"));
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "datanode"]);
-    eventually("its death is noticed", Duration::from_secs(20), || {
+    eventually("its death is detected", Duration::from_secs(20), || {
         let ran = cluster.try_mrctl(&["fs", "fsck", "/f*"]);
         (ran.code == 1 && ran.stdout.contains("is MISSING") && !ran.stdout.contains("CORRUPT")).then_some(())
     });

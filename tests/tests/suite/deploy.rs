@@ -1,4 +1,5 @@
-//! What lies in `deploy/` and cannot be run everywhere: read as far as a mistake would show, and who gets whose keys.
+//! Checks of the files in `deploy/` that cannot be run everywhere: syntax, and which keys each role
+//! gets.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +20,7 @@ fn text(name: &str) -> String {
     text
 }
 
-/// Words after `before`, up to what cannot be in a name.
+/// Returns the words after `before`, up to a character that is not part of a name.
 fn named<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
     let name = |rest: &'a str| {
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || "-_./".contains(c)));
@@ -28,13 +29,13 @@ fn named<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
     text.match_indices(before).map(|(at, found)| name(&text[at + found.len()..])).collect()
 }
 
-/// Every alias has its anchor before it, and every bracket its other half.
+/// Every alias has an anchor before it, and brackets are balanced.
 fn check_yaml(name: &str, text: &str) {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let body = lines.collect::<Vec<_>>().join("\n");
     let anchors: BTreeSet<&str> = named(&body, " &").into_iter().collect();
     for alias in named(&body, " *").into_iter().chain(named(&body, "[*")) {
-        assert!(anchors.contains(alias), "{name}: *{alias} stands for nothing");
+        assert!(anchors.contains(alias), "{name}: *{alias} has no anchor");
     }
     for (open, close) in [('[', ']'), ('{', '}')] {
         let count = |c: char| body.matches(c).count();
@@ -60,17 +61,18 @@ fn systemd_unit_is_valid() {
     for key in ["ExecStart", "User", "Delegate", "NoNewPrivileges", "ProtectSystem", "UMask"] {
         assert!(keys.contains(key), "no {key}");
     }
-    // Landlock is in no group of calls before systemd 253: a task would die by it, and no check of systemd's says so.
+    // Landlock is in no group of calls before systemd 253: tasks would be killed, and systemd does
+    // not report it.
     let calls = unit.lines().find_map(|line| line.strip_prefix("SystemCallFilter=")).unwrap();
     for call in ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"] {
         assert!(calls.split(' ').any(|word| word == call), "{call} is not allowed: {calls}");
     }
     assert!(unit.contains("\nSystemCallErrorNumber=EPERM\n"));
-    // A tracker could make no groups for its tasks.
+    // Otherwise a tracker could not create control groups for its tasks.
     assert!(!keys.contains("ProtectControlGroups"));
     let mut verify = Command::new("systemd-analyze");
     let Ok(ran) = verify.arg("verify").arg(file("systemd/fermata@.service")).output() else {
-        return eprintln!("there is no systemd-analyze here: the unit was not shown to it");
+        return eprintln!("skipped: systemd-analyze is not installed, so the unit was not verified");
     };
     for line in String::from_utf8_lossy(&ran.stderr).lines().filter(|line| line.contains("fermata@")) {
         assert!(line.contains("is not executable"), "{line}");
@@ -81,7 +83,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate").join(name)).unwrap()
 }
 
-/// The lines of the page, run with a stand-in for ssh that keeps what would be sent.
+/// Runs the lines of the page with a fake ssh that records what would be sent.
 #[test]
 fn a_machine_of_systemd_gets_the_keys_of_its_roles_alone() {
     let page = page("systemd.md");
@@ -112,11 +114,11 @@ fn a_machine_of_systemd_gets_the_keys_of_its_roles_alone() {
 }
 
 #[test]
-fn an_image_is_built_from_sources_alone() {
+fn image_build_context_has_only_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let rules = fs::read_to_string(root.join(".dockerignore")).unwrap();
     let rules: Vec<&str> = rules.lines().filter(|line| !line.starts_with('#')).collect();
-    assert_eq!(rules[0], "*", "what is not named is left out");
+    assert_eq!(rules[0], "*", "only listed files are included");
     let cargo = fs::read_to_string(root.join("Cargo.toml")).unwrap();
     let (_, members) = cargo.split_once("members = [").unwrap();
     for member in members.split(']').next().unwrap().split('"').skip(1).step_by(2) {
@@ -128,20 +130,20 @@ fn an_image_is_built_from_sources_alone() {
     assert!(!rules.iter().any(|rule| rule.starts_with("!lab") || rule.starts_with("!target")), "{rules:?}");
 }
 
-/// Before anything is started or made.
+/// Refused before anything is started or created.
 #[test]
-fn an_experiment_that_cannot_be_run_is_refused_at_once() {
+fn invalid_experiment_is_refused_before_any_change() {
     let dir = tempfile::tempdir().unwrap();
     let nodes = dir.path().join("nodes");
     fs::write(&nodes, "a\nb\n").unwrap();
     let refused = |experiment: &str, nodes: &Path, words: &str| {
         let mut command = Command::new(file("grid5000/fermata.oar"));
         command.arg(experiment).env("OAR_NODE_FILE", nodes).env("OAR_JOB_ID", "7");
-        // Nothing of ours is there: whoever comes so far would fail otherwise.
+        // The programs do not exist, so a run that gets further fails differently.
         let ran = command.env("PROGRAMS", "/nonexistent").current_dir(dir.path()).output().unwrap();
-        let paper_figures = String::from_utf8_lossy(&ran.stderr);
-        assert!(!ran.status.success() && paper_figures.contains(words), "{paper_figures}");
-        assert!(!dir.path().join("results-7").exists() || words.contains("already"), "{paper_figures}");
+        let printed = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success() && printed.contains(words), "{printed}");
+        assert!(!dir.path().join("results-7").exists() || words.contains("already"), "{printed}");
     };
     refused("/nonexistent", &nodes, "is not a program");
     refused("/bin/true", &dir.path().join("none"), "node file");
@@ -149,7 +151,7 @@ fn an_experiment_that_cannot_be_run_is_refused_at_once() {
 }
 
 #[test]
-fn a_container_gets_the_keys_of_its_role_alone() {
+fn container_gets_only_the_keys_of_its_role() {
     let all = text("container/compose.yaml");
     check_yaml("compose.yaml", &all);
     let (services, declared) = all.split_once("\nsecrets:\n").unwrap();
@@ -171,20 +173,25 @@ fn a_container_gets_the_keys_of_its_role_alone() {
         }
     }
     assert_eq!(seen, declared);
-    // What has escaped from a task comes to the tracker, which ends it, only if somebody else is process 1.
+    // Escaped processes of tasks become children of the tracker, which kills them, only if the
+    // tracker is not process 1.
     let (daemon, _) = all.split_once("\nx-settings:").unwrap();
     assert!(daemon.contains("\n  init: true\n"), "{daemon}");
-    // Volumes begin as the image has the folder, and whoever starts the cluster says whose its processes are.
+    // A new volume has the mode of the folder in the image, and the account of the processes is
+    // chosen at start.
     let image = text("container/Containerfile");
     assert!(daemon.contains("\n  user: \"${FERMATA_UID:-10001}:") && all.contains(":/data\"]"), "{daemon}");
-    assert!(image.contains("install -d -m 1777 -o fermata -g fermata /data\n"), "/data is not everybody's");
+    assert!(
+        image.contains("install -d -m 1777 -o fermata -g fermata /data\n"),
+        "/data is not writable for all"
+    );
     assert!(image.contains("\nVOLUME /data\n") && image.contains("\nUSER 10001:10001\n"), "{image}");
-    // The folder as a whole, with the authority's key, goes nowhere.
+    // The folder with the key of the authority is not mounted.
     assert!(!all.contains("lab}:/") && !all.contains("/ca:"), "all of lab is mounted");
 }
 
 #[test]
-fn a_pod_gets_the_keys_of_its_role_alone() {
+fn pod_gets_only_the_keys_of_its_role() {
     let all = text("kubernetes/fermata.yaml");
     check_yaml("fermata.yaml", &all);
     check_yaml("mrctl.yaml", &text("kubernetes/mrctl.yaml"));
@@ -197,13 +204,13 @@ fn a_pod_gets_the_keys_of_its_role_alone() {
         let mounted = "mountPath: /etc/fermata";
         assert!(container.contains(&format!("{{ name: {role}, {mounted}")), "{container}");
         assert_eq!(container.matches(mounted).count(), 1);
-        // What a kubelet makes of any mode with fsGroup.
+        // The mode that Kubernetes sets with fsGroup.
         assert!(body.contains(&format!("secretName: fermata-{role}, defaultMode: 288")));
     }
 }
 
 #[test]
-fn scripts_are_ones_that_bash_reads() {
+fn scripts_have_valid_bash_syntax() {
     for name in [
         "grid5000/fermata.oar",
         "grid5000/example-experiment",

@@ -1,5 +1,5 @@
-//! What lies in `deploy/`, run for real: scripts, the command line of the systemd unit, containers, OAR. Each test is skipped,
-//! with the reason, where root, network namespaces or packages are missing.
+//! Runs the files in `deploy/`: scripts, the command line of the systemd unit, containers, OAR.
+//! Each test is skipped with a message if root, network namespaces or packages are missing.
 
 use super::docs_commands::namespaces;
 use fermata_tests::{Ran, binaries, eventually, stripped_binaries};
@@ -13,7 +13,7 @@ use std::{
 };
 
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// What a script exits with where something that it needs is missing.
+/// Exit code of a script if a requirement is missing.
 const SKIPPED: i32 = 77;
 
 fn script(name: &str) -> PathBuf {
@@ -26,7 +26,8 @@ fn space() -> PathBuf {
     space
 }
 
-/// Runs a script on the programs under test; None, and said, where it cannot be run.
+/// Runs a script with the programs under test; prints a message and returns `None` if it cannot be
+/// run.
 #[track_caller]
 fn run(command: &mut Command) -> Option<Ran> {
     let ran: Ran =
@@ -71,10 +72,10 @@ fn the_chronos_experiment_compares_policies() {
     let mut chronos = Command::new(script("netns/chronos"));
     chronos.env("NAME", "fka").env("SUBNET", "28").env("POLICIES", "fifo").env("SCALE", "16");
     let ran = run(&mut chronos).unwrap();
-    assert!(ran.stdout.contains("== what the lost work waited for"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("== how long the lost work waited"), "{}", ran.stdout);
 }
 
-/// An experiment on machines that a stand-in for OAR has given; its folder is `dir`.
+/// Runs an experiment on machines of a fake OAR in the folder `dir`.
 fn under_a_stand_in(dir: &Path, job: &str, experiment: &str) -> Command {
     let program = dir.join(format!("experiment-{job}"));
     fs::write(&program, format!("#!/bin/sh\nset -e\n{experiment}\n")).unwrap();
@@ -98,7 +99,8 @@ fn under_a_stand_in(dir: &Path, job: &str, experiment: &str) -> Command {
     command
 }
 
-/// Researcher's bug 1: nothing was collected after a failure or a signal, and the experiment's process stayed.
+/// Regression: after a failure or a signal nothing was collected, and the process of the experiment
+/// continued.
 #[test]
 fn results_are_collected_after_a_failure_and_after_a_signal() {
     if !namespaces() {
@@ -138,7 +140,7 @@ fn results_are_collected_after_a_failure_and_after_a_signal() {
         results.join("child").metadata().ok().filter(|file| file.len() > 0)
     });
     Command::new("kill").args(["-USR2", &child.id().to_string()]).status().unwrap();
-    // 128 and the number of SIGUSR2.
+    // 128 plus the number of SIGUSR2.
     assert_eq!(child.wait().unwrap().code(), Some(140));
     collected("2");
     for file in ["pid", "child"] {
@@ -148,7 +150,7 @@ fn results_are_collected_after_a_failure_and_after_a_signal() {
     net(&["down", "fo"]);
 }
 
-/// Every way in which a job of a real OAR ends; about ten minutes.
+/// Every way in which a job of a real OAR can end; takes about ten minutes.
 #[test]
 #[ignore = "takes ten minutes; needs OAR and PostgreSQL: see deploy/grid5000/test/oar"]
 fn results_are_collected_however_an_oar_job_ends() {
@@ -179,7 +181,8 @@ impl Drop for Daemons {
     }
 }
 
-/// The command line of the unit, for each daemon, with the files that its machine would have; then the page's first job.
+/// Starts each daemon with the command line of the unit and the files of its machine, then runs the
+/// first job of the page.
 #[test]
 fn the_daemons_of_the_unit_run_a_job() {
     let dir = tempfile::Builder::new().prefix("systemd-").tempdir_in(space()).unwrap();
@@ -195,7 +198,7 @@ fn the_daemons_of_the_unit_run_a_job() {
             .into()
     };
     assert_eq!(mrctl(&["cluster", "init", "lab"]).code, 0);
-    // Free ports instead of the usual ones, which other tests may have.
+    // Free ports instead of the default ones, which other tests may use.
     let held: Vec<TcpListener> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let config = dir.path().join("lab/fermata.toml");
     let mut text = fs::read_to_string(&config).unwrap();
@@ -207,7 +210,8 @@ fn the_daemons_of_the_unit_run_a_job() {
     let unit = fs::read_to_string(script("systemd/fermata@.service")).unwrap();
     let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let state = dir.path().join("var");
-    // Root's tasks run as nobody, who must come to the tracker's folder; the daemons would make it for themselves alone.
+    // Tasks of root run as nobody, who must be able to reach the folder of the tracker; the daemons
+    // would create it for themselves only.
     fs::create_dir_all(state.join("fermata-data")).unwrap();
     for folder in [&state, &state.join("fermata-data")] {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o711)).unwrap();

@@ -1,4 +1,5 @@
-//! Bad input gets one line that says what, where, why and what to do, a non-zero exit, and nothing half done.
+//! Invalid input gives a one-line error with a cause and advice, a non-zero exit code, and no
+//! partial change.
 
 use fermata_tests::{Cluster, Up, binaries};
 use proto::dfs::{self as pb, block_reports_client::BlockReportsClient, name_node_client::NameNodeClient};
@@ -9,7 +10,7 @@ fn tiny() -> Cluster {
     Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() })
 }
 
-/// For callers without credentials.
+/// A cluster for callers without credentials.
 fn tiny_open() -> Cluster {
     Cluster::up(Up { nodes: 1, replication: 1, open: true, ..Up::default() })
 }
@@ -21,7 +22,8 @@ fn invalid_paths_and_operations_are_rejected() {
     cluster.mrctl(&["fs", "mkdir", "-p", "/dir/sub"]);
     cluster.mrctl(&["fs", "put", "f", "/file"]);
     let long = format!("/{}", "n".repeat(256));
-    // 2: the words cannot be right, whatever the cluster's state; 1: they could be.
+    // Exit code 2: the command is invalid in any state of the cluster. Exit code 1: it could be
+    // valid.
     let cases: [(i32, &[&str], &[&str]); 30] = [
         (2, &["fs", "ls", "relative"], &["relative"]),
         (2, &["fs", "ls", "/a/../b"], &[".."]),
@@ -61,7 +63,7 @@ fn invalid_paths_and_operations_are_rejected() {
     }
     assert_eq!(cluster.mrctl(&["fs", "cat", "/file"]), "data");
     let left = cluster.json(&["fs", "ls", "/"]);
-    // Beside /tmp and /user, which every file system has.
+    // In addition to /tmp and /user, which always exist.
     assert_eq!(left.as_array().unwrap().len(), 4, "something was half done: {left}");
 }
 
@@ -82,7 +84,7 @@ fn usage_errors_exit_with_2() {
 }
 
 #[test]
-fn an_unreachable_namenode_is_named_in_time() {
+fn unreachable_namenode_is_reported_in_time() {
     let cluster = tiny();
     let start = std::time::Instant::now();
     let line = cluster.refused(1, &["--namenode", "127.0.0.1:9", "fs", "ls", "/"]);
@@ -137,7 +139,7 @@ async fn namenode(cluster: &Cluster) -> NameNodeClient<Channel> {
     NameNodeClient::connect(address(cluster)).await.unwrap()
 }
 
-/// Both versions and both protocols are named.
+/// The message contains both versions and both protocols.
 async fn a_datanode_of_another_version_is_refused(cluster: &Cluster) {
     let mut client = BlockReportsClient::connect(address(cluster)).await.unwrap();
     let address = pb::DataNodeAddress { node: "old".into(), ..Default::default() };

@@ -1,4 +1,4 @@
-//! A walk through `mrctl fs` as a user takes it.
+//! The commands of `mrctl fs` as a user would use them.
 
 use fermata_tests::{Cluster, Up, eventually};
 use std::{fs, io::Write, process::Stdio, time::Duration};
@@ -64,7 +64,7 @@ fn pipes_work_both_ways() {
     assert!(put.wait().unwrap().success());
     let got = cluster.command(&["fs", "get", "/piped", "-"]).output().unwrap();
     assert!(got.status.success() && got.stdout == data);
-    // A reader that stops early ends the writer quietly.
+    // A reader that stops early ends the writer without an error.
     let mut cat = cluster
         .command(&["fs", "cat", "/piped"])
         .stdout(Stdio::piped())
@@ -107,7 +107,7 @@ fn the_nodes_table_and_the_report_agree() {
     assert!(nodes.as_array().unwrap().iter().all(|node| node["state"] == "live"), "{nodes}");
     let report = cluster.mrctl(&["fs", "report"]);
     assert!(report.contains("node1") && report.contains("safemode"), "{report}");
-    // Both nodes have their folders on the same disk; the first heartbeat of each names it.
+    // Both nodes have their folders on the same disk; the first heartbeat of each contains it.
     let report = eventually("the disk is named", TIMEOUT, || {
         Some(cluster.json(&["fs", "report"])).filter(|report| report["disks"] == 1)
     });

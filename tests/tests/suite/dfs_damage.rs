@@ -1,4 +1,4 @@
-//! Disks lie; readers get the right bytes all the same, and the damage is found, counted and fixed.
+//! Damaged replicas: readers get the right bytes, and the damage is detected, counted and repaired.
 
 use fermata_tests::{Cluster, QUICK, Up, eventually, random_file, sha256_of};
 use serde_json::Value;
@@ -19,10 +19,10 @@ fn checksum_file(block: &Path) -> std::path::PathBuf {
 }
 
 fn swap(a: &Path, b: &Path) {
-    let aside = a.with_extension("aside");
-    fs::rename(a, &aside).unwrap();
+    let moved = a.with_extension("moved");
+    fs::rename(a, &moved).unwrap();
     fs::rename(b, a).unwrap();
-    fs::rename(&aside, b).unwrap();
+    fs::rename(&moved, b).unwrap();
 }
 
 fn damage_four_replicas_on_node1(cluster: &Cluster) {
@@ -33,7 +33,7 @@ fn damage_four_replicas_on_node1(cluster: &Cluster) {
     swap(&checksum_file(&blocks[2]), &checksum_file(&blocks[3]));
 }
 
-/// All three nodes hold every block, so node1 is damaged and the others are not.
+/// All three nodes have every block; only node1 is damaged.
 fn cluster_with_a_file(settings: &str) -> (Cluster, String) {
     let cluster = Cluster::up(Up { replication: 3, settings, ..Up::default() });
     let source = cluster.path("source");
@@ -57,7 +57,7 @@ fn healed(cluster: &Cluster) {
 
 #[test]
 fn reads_survive_damage_which_is_reported_and_repaired() {
-    // No scrubber: what is found here is found by readers.
+    // Without a scrubber, only readers can find the damage.
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n");
     let (cluster, wanted) = cluster_with_a_file(&settings);
     damage_four_replicas_on_node1(&cluster);
@@ -68,7 +68,7 @@ fn reads_survive_damage_which_is_reported_and_repaired() {
         let client: toml::Table = extra.parse().unwrap();
         table.entry("client").or_insert(toml::Table::new().into()).as_table_mut().unwrap().extend(client);
         fs::write(&config, toml::to_string(&table).unwrap()).unwrap();
-        // Several times, so that each replica is likely to be tried.
+        // Several times, so that each replica is likely to be read.
         for _ in 0..6 {
             let got = cluster.path("got");
             cluster.mrctl(&[
@@ -83,14 +83,14 @@ fn reads_survive_damage_which_is_reported_and_repaired() {
             assert_eq!(sha256_of(&got), wanted);
         }
     }
-    // Whatever readers have not come across by chance, an operator's check finds.
+    // `fsck --verify` finds the damage that no read has found.
     let checked = cluster.try_mrctl(&["fs", "fsck", "/", "--verify"]);
-    // 1 while copies of what was found before are still being made.
+    // 1 while copies for earlier damage are still being made.
     assert!(checked.code <= 1, "{}{}", checked.stdout, checked.stderr);
     healed(&cluster);
 }
 
-/// Nobody checks, scrubs or asks for anything: what a reader comes across and reports is fixed by that alone.
+/// Without scrubber and verify: damage is repaired after a report of a reader.
 #[test]
 fn report_of_a_reader_triggers_repair() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n[client]\nshort_circuit = false\n");
@@ -99,8 +99,8 @@ fn report_of_a_reader_triggers_repair() {
     random_file(&source, 4 << 20, 6);
     cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
     let wanted = sha256_of(&source);
-    // Which of the two replicas of a block is read first is not ours to say: so of some the one is bad, of others the
-    // other.
+    // Which of two replicas is read first is not determined, so different replicas of different
+    // blocks are damaged.
     let (mut one, mut other) = (cluster.replicas_on("node1"), cluster.replicas_on("node2"));
     one.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
     other.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
@@ -119,7 +119,7 @@ fn report_of_a_reader_triggers_repair() {
     });
 }
 
-/// Nobody can come back with a good one: that is said at once, and as what it is.
+/// No good replica can appear, so the error comes at once and states this.
 #[test]
 fn block_with_all_replicas_corrupt_fails_at_once() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n[client]\ndeadline = \"1m\"\n");
@@ -142,7 +142,7 @@ fn block_with_all_replicas_corrupt_fails_at_once() {
 }
 
 #[test]
-fn the_scrubber_finds_damage_that_nobody_reads() {
+fn scrubber_finds_damage_in_unread_blocks() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"256MiB\"\nscrub_period = \"1s\"\n");
     let (cluster, wanted) = cluster_with_a_file(&settings);
     damage_four_replicas_on_node1(&cluster);
@@ -165,20 +165,21 @@ fn damage_done_while_a_node_is_down_is_found_when_it_returns() {
     assert_eq!(sha256_of(&got), wanted);
 }
 
-/// `fsck --verify` answers when every replica has been read: damage that nobody has read is in its result.
+/// `fsck --verify` answers after every replica has been read, so its result contains damage that no
+/// reader has found.
 #[test]
-fn verify_reports_damage_that_nobody_has_read() {
+fn verify_reports_damage_in_unread_blocks() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n");
     let (cluster, _) = cluster_with_a_file(&settings);
     for round in 1..=3 {
         flip_a_byte(&cluster.replicas_on("node2")[0]);
         let checked = cluster.try_mrctl(&["fs", "fsck", "/", "--verify", "--json"]);
-        let told: Value = serde_json::from_str(&checked.stdout).unwrap();
+        let result: Value = serde_json::from_str(&checked.stdout).unwrap();
         let one = 1 << 20;
         let wanted = serde_json::json!({
             "replicas_read": 18, "bytes_verified": 17 * one, "replicas_bad": 1, "replicas_not_read": 0,
         });
-        assert_eq!(told["verify"], wanted);
+        assert_eq!(result["verify"], wanted);
         let report = cluster.json(&["fs", "report"]);
         assert_eq!((&report["corrupt_found_total"], &report["checks_pending"]), (&round.into(), &0.into()));
         cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);

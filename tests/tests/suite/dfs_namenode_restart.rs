@@ -1,5 +1,6 @@
-//! The NameNode is killed at any moment of a stream of changes; what it had acknowledged is there afterwards.
-//! (That unsynced bytes may be lost too is shown on an instrumented disk, in `dfs`: `kill -9` keeps the cache.)
+//! The NameNode is killed during a stream of changes; acknowledged changes exist afterwards. (The
+//! loss of unsynced bytes is tested on an instrumented disk in `dfs`, because the page cache
+//! survives `kill -9`.)
 
 use dfs::{
     client::{Client, ClientOptions, CreateOptions},
@@ -11,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// For the work that is done before a kill, on a busy machine.
+/// Timeout for the work before a kill, on a busy machine.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(crate) async fn connect(cluster: &Cluster) -> Client {
@@ -23,7 +24,7 @@ pub(crate) async fn connect(cluster: &Cluster) -> Client {
     Client::connect(ClientOptions::new(address, config).with(cluster.credentials())).await.unwrap()
 }
 
-/// What one worker did to one file, in order; the last was perhaps not acknowledged.
+/// An operation of a worker on a file; the last one may not have been acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Did {
     Created,
@@ -31,7 +32,7 @@ enum Did {
     Deleted,
 }
 
-/// Creates, renames and deletes files of its own until told to stop or an operation is not acknowledged.
+/// Creates, renames and deletes files until it is stopped or an operation is not acknowledged.
 async fn work(
     client: Client,
     worker: usize,
@@ -62,7 +63,7 @@ async fn work(
     log
 }
 
-/// The states that a file may be in after `log`: as acknowledged, or one step further.
+/// Checks that each file is in a state that `log` allows: as acknowledged, or one step further.
 fn check(names: &[String], log: &[(usize, Did, bool)], worker: usize) {
     let last_file = log.last().map_or(0, |(file, ..)| *file);
     for file in 0..=last_file {
@@ -85,7 +86,7 @@ fn check(names: &[String], log: &[(usize, Did, bool)], worker: usize) {
 
 #[test]
 fn acknowledged_changes_outlive_kill_9() {
-    // A small snapshot limit, so that kills fall into snapshots too.
+    // A small snapshot limit, so that some kills occur during a snapshot.
     let settings = format!("{QUICK}snapshot_bytes = \"20KiB\"\n");
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -98,7 +99,7 @@ fn acknowledged_changes_outlive_kill_9() {
                 client.mkdir(&DfsPath::parse(&format!("/w{worker}")).unwrap(), true).await.unwrap();
             }
             let kill = async {
-                // The point is an arbitrary moment: some work first, then the blow.
+                // An arbitrary moment: the kill comes after some work.
                 let (started, enough) = (Instant::now(), 4 + 30 * round);
                 let busy = |steps: &AtomicUsize| steps.load(Ordering::Relaxed) > enough;
                 while !done.iter().all(busy) && started.elapsed() < TIMEOUT {

@@ -1,4 +1,4 @@
-//! What those who run a cluster meet: drains, stopped nodes, waits, lost blocks, settings.
+//! Tasks of operators: drains, stopped nodes, waits, lost blocks, settings.
 
 use fermata_tests::{Cluster, Up, eventually, random_file};
 use std::{
@@ -17,8 +17,8 @@ fn pid_of(cluster: &Cluster, node: &str, kind: &str) -> String {
 }
 
 #[test]
-fn drains_name_blockers_and_a_stopped_node_is_dead_at_once() {
-    // The defaults: a silent node is dead after ten seconds.
+fn refused_drain_names_its_cause_and_stopped_node_is_dead_at_once() {
+    // The default settings: a silent node is dead after ten seconds.
     let cluster = Cluster::up(Up { settings: "", ..Up::default() });
     let source = cluster.path("source");
     random_file(&source, 3 << 20, 9);
@@ -33,38 +33,33 @@ fn drains_name_blockers_and_a_stopped_node_is_dead_at_once() {
     let nodes = cluster.json(&["nodes"]);
     let states: Vec<&str> =
         nodes.as_array().unwrap().iter().filter_map(|node| node["state"].as_str()).collect();
-    assert_eq!(states, ["drained", "live", "live"], "a refused drain leaves no mark");
+    assert_eq!(states, ["drained", "live", "live"], "a refused drain changes nothing");
     cluster.mrctl(&["drain", "node1", "--cancel"]);
     cluster.mrctl(&["fs", "fsck", "--wait", "60s"]);
 
     let pid = pid_of(&cluster, "node3", "datanode");
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    eventually(
-        "a node that was stopped is dead long before its silence tells",
-        Duration::from_secs(6),
-        || {
-            let nodes = cluster.json(&["nodes"]);
-            let node3 =
-                nodes.as_array().unwrap().iter().find(|node| node["node"] == "node3").cloned().unwrap();
-            (node3["state"] == "dead").then_some(())
-        },
-    );
+    eventually("a stopped node is dead before its heartbeat timeout", Duration::from_secs(6), || {
+        let nodes = cluster.json(&["nodes"]);
+        let node3 = nodes.as_array().unwrap().iter().find(|node| node["node"] == "node3").cloned().unwrap();
+        (node3["state"] == "dead").then_some(())
+    });
     cluster.mrctl(&["fs", "fsck", "--wait", "60s"]);
 }
 
-/// `/other` lacks its first and its last block, and goes while it is read.
+/// `/other` lacks its first and its last block, and is deleted while it is read.
 fn holes_are_reported_even_if_the_read_fails(cluster: &Cluster) {
     let mut cat = cluster.command(&["fs", "cat", "--skip-lost", "/other"]);
     let mut cat = cat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It cannot get far ahead of what is read here.
+    // The command cannot read far ahead of this reader.
     let mut first = vec![1; (1 << 20) + 1];
     cat.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     assert!(first[..1 << 20].iter().all(|byte| *byte == 0));
     cluster.mrctl(&["fs", "rm", "/other"]);
     let ended = cat.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&ended.stderr);
+    let message = String::from_utf8_lossy(&ended.stderr);
     let (hole, end) = ("1048576 bytes from byte 0 on could not be read", "no such file");
-    assert!(told.find(hole).is_some_and(|at| told[at..].contains(end)), "{told}");
+    assert!(message.find(hole).is_some_and(|at| message[at..].contains(end)), "{message}");
     assert_eq!(ended.status.code(), Some(1));
 }
 
@@ -81,7 +76,8 @@ fn lost_blocks_waits_and_settings() {
     cluster.mrctl(&["fs", "put", other.to_str().unwrap(), "/other"]);
     let other = fs::read(&other).unwrap();
 
-    // The second block goes, with the only disk that had it; of the other file, the first and the last.
+    // The second block is lost with the only disk that had it; of the other file, the first and the
+    // last.
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "datanode"]);
     let blocks = cluster.replicas_on("node1");
     assert_eq!(blocks.len(), 6);
@@ -96,7 +92,7 @@ fn lost_blocks_waits_and_settings() {
     for word in ["waiting for a good replica", "at byte 1048576", "no good replica", "--skip-lost"] {
         assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
     }
-    assert!(!got.exists(), "whole or not at all");
+    assert!(!got.exists(), "complete or not at all");
     let ran = cluster.try_mrctl(&["fs", "get", "--quiet", "--skip-lost", "/file", got.to_str().unwrap()]);
     for word in ["waiting for a good replica", "1048576 bytes from byte 1048576 on could not be read"] {
         assert!(ran.code == 1 && ran.stderr.contains(word), "{word}: {}", ran.stderr);
@@ -109,7 +105,8 @@ fn lost_blocks_waits_and_settings() {
     assert!(ran.code == 1 && ran.stdout.contains("--skip-lost"), "{}", ran.stdout);
     cluster.mrctl(&["fs", "rm", "/file"]);
 
-    // What waiting cannot help fails at once; what it may, says that it waits.
+    // Errors that waiting cannot resolve are reported at once; otherwise the command reports that
+    // it waits.
     cluster.mrctl(&["fs", "safemode", "on"]);
     let started = Instant::now();
     let line = cluster.refused(1, &["fs", "mkdir", "/x"]);
@@ -122,9 +119,10 @@ fn lost_blocks_waits_and_settings() {
     let ran = cluster.try_mrctl(&["fs", "ls", "/"]);
     cluster.mrctl(&["chaos", "cont", "namenode"]);
     assert!(ran.code == 1 && ran.stderr.contains("waiting for the NameNode at"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("gives up in"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("timeout in"), "{}", ran.stderr);
 
-    // Settings beside the cluster are taken up, and the cluster is found although the file names no address.
+    // Settings next to the cluster are used, and the cluster is found although the file contains no
+    // address.
     cluster.mrctl(&["down"]);
     fs::write(cluster.path("fermata.toml"), "[namenode]\nblock_size = \"2MiB\"\n").unwrap();
     cluster.mrctl(&["up", "--detach"]);

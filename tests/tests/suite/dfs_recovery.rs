@@ -1,5 +1,5 @@
-//! The edit log itself is damaged: the NameNode says where and does not start; with `--recover` it says what it
-//! drops, continues with the rest, and new files are what was written to them.
+//! Damage of the edit log: the NameNode reports where it is and does not start. With `--recover` it
+//! reports what it drops and continues, and new files are read back as written.
 
 use fermata_tests::{Cluster, QUICK, Up, binaries, eventually};
 use std::{
@@ -19,7 +19,7 @@ fn namenode(cluster: &Cluster) -> Command {
     command
 }
 
-/// Flips a byte in the middle of the only segment; its name.
+/// Flips a byte in the middle of the only segment, and returns its name.
 fn damage_the_log(cluster: &Cluster) -> String {
     let edits = fs::read_dir(cluster.path(".fermata/data/namenode/edits")).unwrap().flatten();
     let segments: Vec<PathBuf> = edits
@@ -67,7 +67,7 @@ fn a_damaged_edit_log_is_refused_and_then_recovered() {
     recovering.kill().unwrap();
     recovering.wait().unwrap();
     let text = fs::read_to_string(&log).unwrap();
-    for word in [segment.as_str(), "dropped", "kept_as", "new ids begin far above"] {
+    for word in [segment.as_str(), "dropped", "saved_as", "new IDs start above"] {
         assert!(text.contains(word), "{word:?} is not in {text}");
     }
 
@@ -77,7 +77,7 @@ fn a_damaged_edit_log_is_refused_and_then_recovered() {
         list.as_array().unwrap().iter().filter(|entry| entry["path"].as_str().unwrap().starts_with("/f"));
     let left = files.count();
     assert!((1..6).contains(&left), "some went, some stayed: {list}");
-    // The same lengths as before: an old replica under a new id would pass for good.
+    // The same lengths as before: an old replica under a new ID would look valid.
     for number in 0..6 {
         fs::write(&source, format!("another {number}")).unwrap();
         let at = format!("/new{number}");

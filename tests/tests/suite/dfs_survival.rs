@@ -1,4 +1,4 @@
-//! DataNodes die; the bytes stay.
+//! Files survive the death of DataNodes.
 
 use fermata_tests::{Cluster, Up, eventually, random_file, sha256_of};
 use std::{process::Stdio, time::Duration};
@@ -13,7 +13,7 @@ fn get_sha256(cluster: &Cluster, path: &str) -> String {
 }
 
 #[test]
-fn a_gibibyte_survives_a_death_during_the_put_and_another_later() {
+fn large_file_survives_a_dead_node_during_the_put_and_another_later() {
     let cluster = Cluster::up(Up { block_size: "64MiB", ..Up::default() });
     let source = cluster.path("source");
     random_file(&source, GIB, 1);
@@ -27,9 +27,9 @@ fn a_gibibyte_survives_a_death_during_the_put_and_another_later() {
     eventually("node1 holds a block of the put", TIMEOUT, || {
         (cluster.replicas_on("node1").len() >= 2).then_some(())
     });
-    assert!(put.try_wait().unwrap().is_none(), "the put was over before a node could die in it");
+    assert!(put.try_wait().unwrap().is_none(), "the put ended before a node could die");
     cluster.mrctl(&["chaos", "kill", "node1"]);
-    assert!(put.wait().unwrap().success(), "the put failed when a DataNode died in it");
+    assert!(put.wait().unwrap().success(), "the put failed when a DataNode died");
     assert_eq!(get_sha256(&cluster, "/big"), wanted);
     cluster.mrctl(&["fs", "fsck", "/", "--wait", "120s"]);
 
@@ -41,7 +41,7 @@ fn a_gibibyte_survives_a_death_during_the_put_and_another_later() {
 }
 
 #[test]
-fn a_drained_node_can_be_stopped_without_a_block_in_danger() {
+fn drained_node_can_be_stopped_without_under_replicated_blocks() {
     let cluster = Cluster::up(Up { nodes: 4, racks: 2, ..Up::default() });
     let source = cluster.path("source");
     random_file(&source, 16 << 20, 2);

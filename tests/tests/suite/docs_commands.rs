@@ -1,19 +1,21 @@
-//! Every command block of README.md and docs/ is executed, or the page gives the reason why it is not.
+//! Every command block of README.md and docs/ is executed, or the page gives the reason why it is
+//! not.
 //!
-//! A command block is indented by four spaces, or fenced without a language or with `sh`. The blocks of a page run in one
-//! `bash -e`, in their order, in `~/fermata`, which looks like a checkout with its programs built; `HOME` is a fresh folder.
-//! Comments before a block change how it is run:
+//! A command block is indented by four spaces, or fenced without a language or with `sh`. The
+//! blocks of a page run in one `bash -e`, in their order, in `~/fermata`, which looks like a
+//! checkout with built programs; `HOME` is a new folder. Comments before a block change how it is
+//! run:
 //!
 //! ```text
-//! <!-- not run: REASON -->      it is not
-//! <!-- setup: COMMANDS -->      these first, in the same shell; may have several lines
-//! <!-- with: A for B -->        B is replaced by A in the block, for a smaller size or another address
-//! <!-- prints: TEXT -->         TEXT must be in what it prints
-//! <!-- fails -->                its exit code must not be 0
+//! <!-- not run: REASON -->      the block is not run
+//! <!-- setup: COMMANDS -->      run before the block in the same shell; may have several lines
+//! <!-- with: A for B -->        replace B by A in the block, for a smaller size or another address
+//! <!-- prints: TEXT -->         the output must contain TEXT
+//! <!-- fails -->                the exit code must not be 0
 //! ```
 //!
-//! A page with blocks that are run has a test here. Deliberately absent: a check of settings and outputs, which are fenced with
-//! a language (`toml`, `text`, ...).
+//! A page with executed blocks has a test here. Deliberately absent: a check of settings and
+//! outputs, which are fenced with a language (`toml`, `text`, ...).
 
 use fermata_tests::{binaries, stripped_binaries};
 use std::{
@@ -29,7 +31,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A page is given up after this long.
+/// Timeout of a page.
 const LIMIT: Duration = Duration::from_mins(4);
 
 /// Pages that have a test below.
@@ -44,7 +46,7 @@ const TESTED: [&str; 8] = [
     "docs/guide/tutorial.md",
 ];
 
-/// What a comment before a block asks for.
+/// A directive in a comment before a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Order {
     NotRun,
@@ -55,7 +57,7 @@ enum Order {
 }
 
 impl Order {
-    /// None for a comment that is not about a block.
+    /// Returns `None` for a comment that is not a directive.
     fn parse(comment: &str) -> Option<Self> {
         let comment = comment.trim();
         if comment == "fails" {
@@ -80,10 +82,10 @@ impl Order {
     }
 }
 
-/// Commands of a page.
+/// A command block of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Block {
-    /// Counted from 1.
+    /// Line, counted from 1.
     line: usize,
     text: String,
     orders: Vec<Order>,
@@ -94,7 +96,7 @@ impl Block {
         !self.orders.contains(&Order::NotRun)
     }
 
-    /// As a part of the page's script.
+    /// Returns the block as a part of the script of the page.
     fn script(&self, page: &str) -> String {
         let mut text = self.text.clone();
         let mut script = format!("\nprintf '@@ %s\\n' '{page}:{}' >&2\n", self.line);
@@ -131,7 +133,7 @@ impl Block {
     }
 }
 
-/// The command blocks of a page.
+/// Returns the command blocks of a page.
 fn blocks(page: &str) -> Vec<Block> {
     let lines: Vec<&str> = page.lines().collect();
     let mut found = Vec::new();
@@ -160,7 +162,7 @@ fn blocks(page: &str) -> Vec<Block> {
             }
         } else if line.starts_with("    ") && !line.starts_with("     ") {
             let mut text = String::new();
-            // Empty lines belong to it if it continues after them.
+            // Empty lines belong to the block if it continues after them.
             let belongs = |at: usize| {
                 let next = lines[at..].iter().find(|line| !line.trim().is_empty());
                 next.is_some_and(|line| line.starts_with("    "))
@@ -227,7 +229,7 @@ fn every_command_block_runs_or_has_a_reason() {
     assert_eq!(run, tested, "a page that is tested has no command block any more");
 }
 
-/// What the programs of a checkout would be after `cargo build --release` are those under test.
+/// A fake cargo: the results of `cargo build --release` are the programs under test.
 const CARGO: &str = r#"#!/bin/sh
 case "$1" in
 build) [ ! -e src/main.rs ] || { mkdir -p target/release && ln -sf PROGRAMS/wordcount-job target/release/; } ;;
@@ -236,7 +238,7 @@ run) while [ "$1" != -- ]; do shift; done; shift; exec PROGRAMS/wordcount-job "$
 esac
 "#;
 
-/// Stands for ssh: machines are network namespaces of the same names.
+/// A fake ssh: machines are network namespaces with the same names.
 const SSH: &str = r#"#!/bin/sh
 while :; do case "$1" in -o | -i | -p) shift 2 ;; -*) shift ;; *) break ;; esac; done
 host=${1#*@}; shift
@@ -245,7 +247,7 @@ mkdir -p "$HOME/disks/$host" && chmod 711 "$HOME/disks" "$HOME/disks/$host"
 exec ip netns exec "$host" sh -c 'mount --bind "$0" /var/tmp && exec "$@"' "$HOME/disks/$host" "$@"
 "#;
 
-/// Before the first block: what is started is ended, whatever comes.
+/// Runs before the first block: stops everything that the page has started, at exit.
 const BEGIN: &str = r#"set -e
 end() {
     for state in $(find ~ -name cluster.json -path '*/.fermata/*' 2>/dev/null); do (cd "${state%/.fermata/*}" && mrctl down >/dev/null 2>&1) || true; done
@@ -263,7 +265,7 @@ fn write_program(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A fresh home with what looks like a checkout in it.
+/// Creates a new home folder with what looks like a checkout.
 fn home() -> tempfile::TempDir {
     let space = binaries().with_file_name("tmp");
     fs::create_dir_all(&space).unwrap();
@@ -286,7 +288,7 @@ fn home() -> tempfile::TempDir {
     home
 }
 
-/// Runs the blocks of a page; `before` goes first.
+/// Runs the blocks of a page after `before`.
 fn run_page(page: &str, before: &str) {
     let home = home();
     let mut script = format!("{BEGIN}{before}\n");
@@ -295,8 +297,8 @@ fn run_page(page: &str, before: &str) {
     }
     let file = home.path().join(".script");
     fs::write(&file, script).unwrap();
-    let paper_figures = home.path().join(".said");
-    let out = fs::File::create(&paper_figures).unwrap();
+    let printed = home.path().join(".printed");
+    let out = fs::File::create(&printed).unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
     let mut bash = Command::new("bash");
     bash.arg(&file)
@@ -316,7 +318,7 @@ fn run_page(page: &str, before: &str) {
             break Some(status);
         }
         if started.elapsed() > LIMIT {
-            // It ends what it has started.
+            // On SIGTERM it stops what it has started.
             let group = format!("-{}", child.id());
             Command::new("kill").args(["-TERM", "--", &group]).status().unwrap();
             child.wait().unwrap();
@@ -324,20 +326,21 @@ fn run_page(page: &str, before: &str) {
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    let paper_figures = fs::read_to_string(paper_figures).unwrap_or_default();
-    let at = paper_figures.lines().rev().find_map(|line| line.strip_prefix("@@ ")).unwrap_or(page).to_owned();
-    let tail: Vec<&str> = paper_figures.lines().rev().take(30).collect();
+    let printed = fs::read_to_string(printed).unwrap_or_default();
+    let at = printed.lines().rev().find_map(|line| line.strip_prefix("@@ ")).unwrap_or(page).to_owned();
+    let tail: Vec<&str> = printed.lines().rev().take(30).collect();
     let tail = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
     match status {
         Some(status) if status.success() => {}
         Some(status) => panic!("the block at {at}: {status}\n{tail}"),
-        None => panic!("the block at {at} is not over after {LIMIT:?}\n{tail}"),
+        None => panic!("the block at {at} has not ended after {LIMIT:?}\n{tail}"),
     }
 }
 
-/// Machines `node1` to `node4` that have names and that ssh reaches; false, and said, where they cannot be made.
+/// Runs a page with the machines `node1` to `node4`, which have names and are reachable by the fake
+/// ssh. Skipped with a message if they cannot be created.
 fn run_page_on_machines(page: &str) {
-    // The one who runs it has the names, and nobody else on this machine.
+    // Only this run knows the names of the machines.
     let before = r#"
 [ -n "$INSIDE" ] || INSIDE=1 exec ~/fermata/deploy/netns/net alone node unshare --mount --propagation private bash "$0"
 for i in 1 2 3 4 5; do echo "10.77.21.$i node$i"; done | cat /etc/hosts - > ~/.hosts
@@ -352,7 +355,7 @@ AT_END='~/fermata/deploy/netns/net down node'
     }
 }
 
-/// Whether network and mount namespaces can be made; says so if not.
+/// Whether network and mount namespaces can be created; prints a message if not.
 pub(crate) fn namespaces() -> bool {
     let can = Command::new("unshare").args(["--net", "--mount", "ip", "link"]).output();
     let can = can.is_ok_and(|ran| ran.status.success());
@@ -405,7 +408,7 @@ fn commands_of_namespaces() {
 }
 
 #[test]
-fn blocks_are_found_with_what_is_asked_of_them() {
+fn blocks_are_found_with_their_directives() {
     let page = "# A page\n    mrctl up\n\n    mrctl down\ntext\n\n<!-- not run: it takes an hour -->\n\n    sleep 3600\n\n\
                 ```toml\n[cluster]\n```\n<!-- with: 10 for 1000 -->\n<!-- prints: done -->\n```\nmrctl x 1000\n```\n\
                 1. one\n       not a block\n";

@@ -1,17 +1,18 @@
-//! The fault matrix on machines of their own: one master and five nodes on two racks, closed by certificates. Each row is a
-//! scenario file, played by `mrctl chaos run` while a sort is under way; it must be noticed, got over, and leave the sort's
-//! output as it is. Figures are printed; docs/operate/fault-matrix.md has the table. Skipped where namespaces cannot be made.
+//! The fault matrix on machines: one master and five nodes on two racks with certificates. Each row
+//! is a scenario file, executed by `mrctl chaos run` during a sort. The fault must be detected, the
+//! cluster must recover, and the output of the sort must not change. Measurements are printed;
+//! docs/operate/fault-matrix.md has the table. Skipped if namespaces cannot be created.
 
 use fermata_tests::{Machines, eventually};
 use serde_json::Value;
 use std::{fs, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(2);
-/// On a machine that has nothing else to do it is a few seconds; here others may work too.
+/// Only a few seconds on an idle machine; other tests may run at the same time.
 const DETECTED_WITHIN_S: f64 = 15.0;
 const RECOVERED_WITHIN_S: f64 = 60.0;
 
-/// One fault: its name, what is done, and whether a master must have said so.
+/// A fault: its name, its steps, and whether a master must report it.
 struct Row {
     name: &'static str,
     steps: &'static str,
@@ -27,12 +28,12 @@ const SHORT: [Row; 3] = [
         detected: true,
     },
     Row {
-        name: "a node and the master do not hear each other for 6 s",
+        name: "a node and the master do not reach each other for 6 s",
         steps: "do = \"partition\"\nnode = \"any running job 1\"\nfrom = \"master\"\nfor = \"6s\"\n",
         detected: true,
     },
     Row {
-        name: "the master does not hear a node for 6 s",
+        name: "the master receives nothing from a node for 6 s",
         steps: "do = \"partition\"\nnode = \"node4\"\nfrom = \"master\"\none_way = true\nfor = \"6s\"\n",
         detected: true,
     },
@@ -65,18 +66,18 @@ const LONG: [Row; 10] = [
         detected: true,
     },
     Row {
-        name: "a node does not hear the master for 6 s",
+        name: "a node receives nothing from the master for 6 s",
         steps: "do = \"partition\"\nnode = \"master\"\nfrom = \"node3\"\none_way = true\nfor = \"6s\"\n",
         detected: true,
     },
     Row {
-        name: "two nodes do not hear each other for 6 s",
+        name: "two nodes do not reach each other for 6 s",
         steps: "do = \"partition\"\nnode = \"node1\"\nfrom = \"node5\"\nfor = \"6s\"\n",
         detected: false,
     },
     Row { name: "a byte of a replica flips", steps: "do = \"corrupt\"\nnode = \"node3\"\n", detected: true },
     Row {
-        name: "a replica is cut short",
+        name: "a replica is truncated",
         steps: "do = \"corrupt\"\nnode = \"node4\"\ntruncate = true\n",
         detected: true,
     },
@@ -90,7 +91,7 @@ const LONG: [Row; 10] = [
 const SORT: [&str; 8] =
     ["submit", "terasort", "--input", "/lab/gen", "--reduces", "4", "--conf", "pace.map=400KiB"];
 
-/// Six machines with 10 MB of records, and the sums of their sort in peace.
+/// Six machines with 10 MB of records, and the checksums of their sort without faults.
 fn lab(name: &'static str, subnet: u8) -> Option<(Machines, Vec<String>)> {
     let machines = Machines::prepare(name, subnet, &["r1", "r1", "r1", "r2", "r2"], 5)?;
     machines.set("datanode", "scrub_period = \"2s\"");
@@ -104,7 +105,7 @@ fn lab(name: &'static str, subnet: u8) -> Option<(Machines, Vec<String>)> {
     Some((machines, calm))
 }
 
-/// What jobs have left that are all over. Empty when all is well.
+/// Returns what is left of ended jobs. Empty if everything is clean.
 fn leftovers(machines: &Machines) -> Vec<String> {
     let mut left = Vec::new();
     for node in machines.json(&["nodes"]).as_array().unwrap() {
@@ -125,7 +126,7 @@ fn leftovers(machines: &Machines) -> Vec<String> {
     left
 }
 
-/// Plays a row during a sort, and holds it to its promises.
+/// Executes a row during a sort, and checks the results.
 fn play(machines: &Machines, calm: &[String], number: usize, row: &Row) {
     let Row { name, steps, detected } = row;
     let output = format!("/lab/row-{number}");
@@ -141,12 +142,12 @@ fn play(machines: &Machines, calm: &[String], number: usize, row: &Row) {
     let figure = |key: &str| step[key].as_f64();
     let shown = |key: &str| figure(key).map_or("-".to_owned(), |value| format!("{value:.1} s"));
     println!(
-        "{name}: noticed after {}, given up after {}, whole after {}",
+        "{name}: detected after {}, lost after {}, recovered after {}",
         shown("detected_s"),
         shown("lost_s"),
         shown("recovered_s")
     );
-    assert!(figure("detected_s").is_some() || !detected, "{name}: nobody noticed: {report:#}");
+    assert!(figure("detected_s").is_some() || !detected, "{name}: not detected: {report:#}");
     assert!(figure("detected_s").is_none_or(|after| after < DETECTED_WITHIN_S), "{name}: {report:#}");
     assert!(figure("recovered_s").is_some_and(|after| after < RECOVERED_WITHIN_S), "{name}: {report:#}");
     let over = machines.mrctl(&["job", &id, "--follow"]);
@@ -155,7 +156,7 @@ fn play(machines: &Machines, calm: &[String], number: usize, row: &Row) {
     assert_eq!(
         machines.json(&["job", &id])["maps"]["failed_attempts"],
         0,
-        "{name}: it is no fault of the task"
+        "{name}: the task was blamed for the fault"
     );
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
     eventually(&format!("{name}: all is clean"), TIMEOUT, || leftovers(machines).is_empty().then_some(()));

@@ -1,14 +1,14 @@
-//! Disks that fail where it hurts: every fsync of a daemon fails, or kills it (by strace, into the real binaries). What
-//! was acknowledged is there afterwards, what could not be made durable never was acknowledged, and jobs go on to the
-//! same output. Skipped, with a word, where strace cannot be used.
+//! Disk faults: every fsync of a daemon fails, or kills it (by strace, in the real binaries).
+//! Acknowledged data exists afterwards, data that could not be made durable was never acknowledged,
+//! and jobs give the same output. Skipped with a message if strace cannot be used.
 
 use fermata_tests::{Cluster, QUICK, Row, SYNCS, Strace, Up, eventually, is_gone, random_file, sha256_of};
 use std::{fs, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// Whatever goes out.
+/// System calls that send data.
 const SENDS: &str = "write,writev,sendto,sendmsg";
-/// Whatever a tracker or a task does to names and disks when it puts a state aside.
+/// System calls of a tracker or a task on names and disks when it saves a checkpoint.
 const NAMES: &str = "rename,renameat,renameat2,unlink,unlinkat,mkdir,fsync,fdatasync";
 
 fn cluster() -> Cluster {
@@ -25,26 +25,26 @@ fn await_death(cluster: &Cluster, name: &str, kind: &str) {
 }
 
 #[test]
-fn what_cannot_be_made_durable_is_not_acknowledged() {
+fn data_that_is_not_durable_is_not_acknowledged() {
     let cluster = cluster();
     cluster.mrctl(&["fs", "mkdir", "/before"]);
     fs::write(cluster.path("in"), "a b\n".repeat(1000)).unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
 
-    // The NameNode says nothing that it cannot keep, and ends.
+    // The NameNode acknowledges nothing that is not durable, and ends.
     let Some(held) = Strace::hold(&cluster, "namenode", "namenode", "error=EIO") else { return };
     let mut row = Row::begin("every fsync of the namenode fails");
     assert_eq!(cluster.try_mrctl(&["fs", "mkdir", "/never"]).code, 1, "a folder that is not durable");
     await_death(&cluster, "namenode", "namenode");
     row.detected();
     drop(held);
-    row.links_healed();
+    row.restart_clock();
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     cluster.mrctl(&["fs", "stat", "/before"]);
     cluster.mrctl(&["fs", "mkdir", "/after"]);
     row.recovered();
 
-    // A job that is not durable is not taken.
+    // A job that is not durable is not accepted.
     let Some(held) = Strace::hold(&cluster, "jobtracker", "jobtracker", "error=EIO") else { return };
     let never = ["submit", "wordcount", "--input", "/in", "--output", "/never-counted", "--detach"];
     let mut row = Row::begin("every fsync of the jobtracker fails");
@@ -52,12 +52,12 @@ fn what_cannot_be_made_durable_is_not_acknowledged() {
     await_death(&cluster, "jobtracker", "jobtracker");
     row.detected();
     drop(held);
-    row.links_healed();
+    row.restart_clock();
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counted"]);
     row.recovered();
 
-    // A DataNode whose disk fails retires it; the file is whole on others.
+    // A DataNode whose disk fails retires it; the other nodes have the complete file.
     let Some(held) = Strace::hold(&cluster, "node1", "datanode", "error=EIO") else { return };
     let source = cluster.path("source");
     random_file(&source, 6 << 20, 3);
@@ -75,7 +75,7 @@ fn what_cannot_be_made_durable_is_not_acknowledged() {
     row.recovered();
 }
 
-/// The NameNode dies at the nth time that it makes something durable.
+/// The NameNode dies at its nth sync.
 fn namenode_dies_at(cluster: &Cluster, point: u32) -> Option<()> {
     let held = Strace::hold(cluster, "namenode", "namenode", &format!("signal=KILL:when={point}"))?;
     let mut acknowledged = Vec::new();
@@ -86,7 +86,7 @@ fn namenode_dies_at(cluster: &Cluster, point: u32) -> Option<()> {
         }
         acknowledged.push(path);
     }
-    assert!(acknowledged.len() < point as usize + 20, "it never died");
+    assert!(acknowledged.len() < point as usize + 20, "it did not die");
     drop(held);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     for path in &acknowledged {
@@ -96,14 +96,15 @@ fn namenode_dies_at(cluster: &Cluster, point: u32) -> Option<()> {
     Some(())
 }
 
-/// The JobTracker dies at the nth time that it makes something durable, from the submission to the commit; false if the
-/// job was over before that.
+/// The JobTracker dies at its nth sync between the submission and the commit; false if the job
+/// ended before.
 fn jobtracker_dies_at(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8]) -> Option<bool> {
     let output = format!("/counted-{}-{point}", calls.len());
     let pid = cluster.pid_of("jobtracker", "jobtracker");
     let held = Strace::hold_at(cluster, &pid, &[], calls, &format!("signal=KILL:when={point}"))?;
     let submit = ["submit", "wordcount", "--input", "/in", "--output", &output, "--detach"];
-    // Not acknowledged if it dies first; whether it is there afterwards, the JobTracker knows.
+    // Not acknowledged if the JobTracker dies first; whether the job exists is found out after the
+    // restart.
     cluster.try_mrctl(&submit);
     eventually("it dies, or the job has ended", TIMEOUT, || {
         if is_gone(&pid) {
@@ -115,7 +116,7 @@ fn jobtracker_dies_at(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8])
         jobs.as_array()?.iter().any(over).then_some(())
     });
     drop(held);
-    // It may have been hit after the job was over.
+    // It may have died after the job ended.
     let died = is_gone(&pid);
     if died {
         cluster.mrctl(&["chaos", "restart", "jobtracker"]);
@@ -173,8 +174,8 @@ fn masters_die_at_every_point_of_a_job() {
     }
 }
 
-/// A tracker, or its task, is killed at the nth disk operation after a reduce was asked to pause; false if there are
-/// fewer operations.
+/// A tracker, or its task, is killed at the nth disk operation after a reduce was preempted; false
+/// if there are fewer operations.
 fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bool> {
     let output = format!("/paused-{point}");
     let conf = ["--conf", "pace.reduce=6KiB", "--conf", "slow.start=0", "--reduces", "1"];
@@ -199,7 +200,7 @@ fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
     let held = Strace::hold_at(cluster, &pid, &children, NAMES, &format!("signal=KILL:when={point}"))?;
     cluster.try_mrctl(&["preempt", &attempt, "--how", "pause"]);
     let task = attempt.rsplit_once('.').unwrap().0.to_owned();
-    let died = eventually("it has paused, or somebody has died", TIMEOUT, || {
+    let died = eventually("it has paused, or the tracker has died", TIMEOUT, || {
         if is_gone(&pid) {
             return Some(true);
         }
@@ -214,7 +215,7 @@ fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
         cluster.mrctl(&["chaos", "restart", &node, "--daemon", "tasktracker"]);
     }
     eventually("the job succeeds", TIMEOUT, || {
-        // Paused, it waits until somebody lets it continue.
+        // A paused task waits until it is resumed.
         cluster.try_mrctl(&["resume", &task]);
         let job = cluster.json(&["job", &id]);
         assert_ne!(job["state"], "failed", "{job}");
@@ -222,7 +223,7 @@ fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
     });
     assert_eq!(cluster.output(&output), wanted, "died at {point}");
     cluster.wait_clean();
-    println!("dies at call {point} while a reduce is checkpointed: {died}");
+    println!("dies at call {point} while a reduce saves its checkpoint: {died}");
     Some(died)
 }
 

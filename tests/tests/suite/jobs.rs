@@ -1,4 +1,4 @@
-//! Jobs on a real cluster give what a plain program gives.
+//! Jobs on a real cluster give the same results as plain programs.
 
 use fermata_tests::{Cluster, Up};
 use std::{collections::BTreeMap, fs, path::Path, process::Stdio};

@@ -1,4 +1,5 @@
-//! A node is drained while jobs run, and then taken away: nobody can tell from their output, and no work was lost.
+//! A node is drained while jobs run, and then stopped: the output does not change, and no work is
+//! lost.
 
 use super::jobs_pause::{counted, end, lines, running};
 use fermata_tests::{Cluster, QUICK, Up, eventually};
@@ -22,8 +23,8 @@ fn tracker(cluster: &Cluster, node: &str) -> Value {
     found.unwrap_or_else(|| panic!("no {node}: {nodes}"))["tracker"].clone()
 }
 
-/// Drains a node and takes it away at once; what the drain cost.
-fn take_away(cluster: &Cluster, node: &str) -> Value {
+/// Drains a node and stops it at once; returns the cost of the drain.
+fn drain_and_stop(cluster: &Cluster, node: &str) -> Value {
     let drained = cluster.json(&["drain", node, "--deadline", "60s"]);
     assert_eq!((&drained["state"], &drained["tracker"]["state"]), (&"drained".into(), &"drained".into()));
     let left = ["maps_running", "reduces_running", "outputs", "checkpoints"];
@@ -32,11 +33,14 @@ fn take_away(cluster: &Cluster, node: &str) -> Value {
     drained["tracker"]["cost"].clone()
 }
 
-/// Whether a job ended as one undisturbed, and nothing of it was done twice.
+/// Checks that a job ended like an undisturbed one, and that no work was repeated.
 fn same(cluster: &Cluster, (job, output): (&str, &str), (plain, plain_output): (&Value, &str)) {
     let ended = end(cluster, job);
     assert_eq!(counted(&ended), counted(plain));
-    assert!(cluster.output(output) == cluster.output(plain_output), "other bytes than undisturbed");
+    assert!(
+        cluster.output(output) == cluster.output(plain_output),
+        "the output differs from an undisturbed run"
+    );
     let history = cluster.mrctl(&["history", job]);
     for fact in ["map-output-lost", "checkpoint-lost", "attempt-killed", "attempt-failed"] {
         assert!(!history.contains(fact), "{fact}: {history}");
@@ -53,7 +57,7 @@ fn node_is_drained_and_removed_during_a_sort() {
     let plain = cluster.succeed(&[&sort[..], &["--output", "/plain"]].concat());
     let slow = ["--conf", "pace.map=150KiB", "--conf", "pace.reduce=300KiB", "--conf", "slow.start=0.2"];
     let job = cluster.detach(&[&sort[..], &slow, &["--output", "/drained"]].concat());
-    // One that runs a map and has the output of another.
+    // A node that runs a map and has the output of another.
     let node = eventually("a node with a map done and another running", TIMEOUT, || {
         let tasks = cluster.json(&["tasks", &job]);
         let attempts = tasks.as_array().unwrap().iter().flat_map(|task| task["attempts"].as_array().unwrap());
@@ -66,7 +70,7 @@ fn node_is_drained_and_removed_during_a_sort() {
             .into_iter()
             .find(|node| on("succeeded", node) && on("running", node))
     });
-    let cost = take_away(&cluster, node);
+    let cost = drain_and_stop(&cluster, node);
     assert!(cost["outputs"].as_u64().unwrap() > 0 && cost["splits"].as_u64().unwrap() > 0, "{cost}");
     assert_eq!(["kills", "ms_lost", "redone"].map(|name| cost[name].as_u64().unwrap()), [0; 3], "{cost}");
     same(&cluster, (&job, "/drained"), (&plain, "/plain"));
@@ -75,7 +79,8 @@ fn node_is_drained_and_removed_during_a_sort() {
 #[test]
 fn node_is_drained_and_removed_while_a_reduce_runs() {
     let cluster = cluster();
-    // Every reduce slot is taken: what is paused must be kept by somebody who cannot run it yet.
+    // Every reduce slot is in use: a tracker that cannot run the paused reduce yet must store its
+    // checkpoint.
     let text = ["wordcount", "--reduces", "4", "--input", "/text"];
     let plain = cluster.succeed(&[&text[..], &["--output", "/plain"]].concat());
     let job = cluster.detach(&[&text[..], &["--conf", "pace.reduce=15KiB", "--output", "/drained"]].concat());
@@ -83,7 +88,7 @@ fn node_is_drained_and_removed_while_a_reduce_runs() {
     let tasks = cluster.json(&["tasks", &job]);
     let reduce = tasks.as_array().unwrap().iter().find(|task| task["task"] == format!("{job}.r0").as_str());
     let node = reduce.unwrap()["attempts"][0]["tracker"].as_str().unwrap().to_owned();
-    let cost = take_away(&cluster, &node);
+    let cost = drain_and_stop(&cluster, &node);
     let done = ["pauses", "kills", "ms_lost", "redone"].map(|name| cost[name].as_u64().unwrap());
     assert_eq!(done, [1, 0, 0, 0], "{cost}");
     same(&cluster, (&job, "/drained"), (&plain, "/plain"));
@@ -92,7 +97,7 @@ fn node_is_drained_and_removed_while_a_reduce_runs() {
 }
 
 #[test]
-fn a_drain_that_somebody_cancels_stays_cancelled_and_one_that_is_late_kills() {
+fn cancelled_drain_stays_cancelled_and_late_drain_kills() {
     let cluster = cluster();
     let sleep =
         ["streaming", "--mapper", "sleep 60", "--reduces", "0", "--input", "/text", "--output", "/slow"];
@@ -105,10 +110,10 @@ fn a_drain_that_somebody_cancels_stays_cancelled_and_one_that_is_late_kills() {
     eventually("it drains", TIMEOUT, || (tracker(&cluster, &node)["state"] == "draining").then_some(()));
     cluster.mrctl(&["drain", &node, "--cancel"]);
     let watched = drain.wait_with_output().unwrap();
-    let (paper_figures, text) =
+    let (printed, text) =
         (String::from_utf8_lossy(&watched.stdout), String::from_utf8_lossy(&watched.stderr));
-    assert_eq!(watched.status.code(), Some(1), "{paper_figures}{text}");
-    assert!(paper_figures.contains("runs ") && text.contains("is in use again"), "{paper_figures}{text}");
+    assert_eq!(watched.status.code(), Some(1), "{printed}{text}");
+    assert!(printed.contains("runs ") && text.contains("is in use again"), "{printed}{text}");
     assert_eq!(tracker(&cluster, &node)["state"], "live");
     let ran = cluster.try_mrctl(&["drain", &node, "--deadline", "2s"]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);

@@ -1,4 +1,4 @@
-//! Daemons die while a job runs; its output is the same, byte for byte, as without.
+//! Daemons die while a job runs; its output is byte for byte the same as without faults.
 
 use fermata_tests::{Cluster, QUICK, Up, eventually};
 use serde_json::Value;
@@ -6,8 +6,8 @@ use std::{fs, process::Stdio, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A cluster with 20 MB of records, and the checksums of their undisturbed sort, part by part. Maps are paced so
-/// that there is time to kill something.
+/// A cluster with 20 MB of records, and the checksums of their sort without faults, by part. Maps
+/// are paced so that there is time for a fault.
 fn cluster() -> (Cluster, Vec<String>) {
     cluster_losing_trackers_after("2s")
 }
@@ -41,7 +41,7 @@ fn sums(cluster: &Cluster, folder: &str) -> Vec<String> {
         .collect()
 }
 
-/// When a sort is disturbed: which phase is slow, and how many of its tasks must be on their way.
+/// When a sort is disturbed: which phase is slow, and how far it must be.
 #[derive(Clone, Copy)]
 enum When {
     Mapping,
@@ -52,7 +52,7 @@ impl When {
     fn pace(self) -> &'static str {
         match self {
             Self::Mapping => "pace.map=500KiB",
-            // Five seconds each.
+            // Five seconds per reduce.
             Self::Reducing => "pace.reduce=1MiB",
         }
     }
@@ -67,20 +67,14 @@ impl When {
     }
 }
 
-/// Starts a slow sort, does `misbehaviour` when its time has come, and compares the result.
-fn disturbed(misbehaviour: impl Fn(&Cluster)) {
+/// Starts a slow sort, injects `fault` at the right time, and compares the result.
+fn disturbed(fault: impl Fn(&Cluster)) {
     let (cluster, calm) = cluster();
-    disturb(&cluster, &calm, "/disturbed", When::Mapping, misbehaviour);
+    disturb(&cluster, &calm, "/disturbed", When::Mapping, fault);
 }
 
-/// The job as it ended.
-fn disturb(
-    cluster: &Cluster,
-    calm: &[String],
-    output: &str,
-    when: When,
-    misbehaviour: impl Fn(&Cluster),
-) -> Value {
+/// Returns the job after its end.
+fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, fault: impl Fn(&Cluster)) -> Value {
     let args = ["submit", "terasort", "--input", "/gen", "--output", output, "--reduces", "4"];
     let args = [&args[..], &["--conf", when.pace(), "--json"]].concat();
     let job = cluster.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -88,12 +82,12 @@ fn disturb(
         let jobs = cluster.json(&["jobs", "--running"]);
         when.is_reached(jobs.as_array()?.first()?)?.then_some(())
     });
-    misbehaviour(cluster);
+    fault(cluster);
     let ended = job.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success(), "{text}{}", String::from_utf8_lossy(&ended.stderr));
     assert_eq!(sums(cluster, output), calm, "the output differs from an undisturbed run");
-    // Whoever died comes back and finds what it has of a finished job.
+    // Dead daemons are restarted and find the files of a finished job.
     for node in ["node1", "node2", "node3", "node4"] {
         if cluster.try_mrctl(&["chaos", "cont", node, "--daemon", "tasktracker"]).code != 0 {
             cluster.mrctl(&["chaos", "restart", node]);
@@ -108,7 +102,7 @@ fn disturb(
 }
 
 fn wait_lost(cluster: &Cluster, node: &str) {
-    eventually("it is given up", TIMEOUT, || {
+    eventually("it is lost", TIMEOUT, || {
         let nodes = cluster.json(&["nodes"]);
         let lost = |one: &serde_json::Value| one["node"] == node && one["tracker"]["state"] == "lost";
         nodes.as_array().unwrap().iter().any(lost).then_some(())
@@ -136,7 +130,8 @@ fn the_jobtracker_is_killed_and_comes_back() {
         cluster.mrctl(&["chaos", "kill", "jobtracker"]);
         cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     });
-    // What was done is kept, and what ran goes on. Only an order that had not arrived yet is given again.
+    // Finished work is kept, and running attempts continue. Only an order that had not arrived is
+    // repeated.
     let tasks = cluster.json(&["tasks", job["job"].as_str().unwrap()]);
     for task in tasks.as_array().unwrap() {
         let attempts = task["attempts"].as_array().unwrap();
@@ -149,7 +144,7 @@ fn the_jobtracker_is_killed_and_comes_back() {
     }
 }
 
-/// Every attempt of a job's tasks of one phase (`m` or `r`).
+/// Returns every attempt of the tasks of a job in one phase (`m` or `r`).
 fn attempts(cluster: &Cluster, job: &str, phase: &str) -> Vec<Value> {
     let tasks = cluster.json(&["tasks", job]);
     let of_phase = |task: &&Value| task["task"].as_str().unwrap().starts_with(&format!("{job}.{phase}"));
@@ -161,8 +156,8 @@ fn names(attempts: &[Value]) -> Vec<&str> {
     attempts.iter().map(|attempt| attempt["attempt"].as_str().unwrap()).collect()
 }
 
-/// Starts a sort with slow reduces, does `restart` when all its maps are done, and holds it to that: none of them runs
-/// again. `restart` gets the name of a node that runs a reduce.
+/// Starts a sort with slow reduces, calls `restart` when all maps are done, and checks that no map
+/// runs again. `restart` gets the name of a node that runs a reduce.
 fn restart_while_reducing(
     cluster: &Cluster,
     calm: &[String],
@@ -170,7 +165,7 @@ fn restart_while_reducing(
     restart: impl Fn(&Cluster, &str, &str),
 ) {
     let sort = ["terasort", "--input", "/gen", "--output", output, "--reduces", "4"];
-    // Ten seconds each: they are under way when the restart comes.
+    // Ten seconds per reduce: they run when the restart comes.
     let job = cluster.detach(&[&sort[..], &["--conf", "pace.reduce=512KiB"]].concat());
     let reducing = eventually("all maps are done, and a reduce runs", TIMEOUT, || {
         let maps = &cluster.json(&["job", &job])["maps"];
@@ -195,10 +190,10 @@ fn restart_while_reducing(
     cluster.wait_clean();
 }
 
-/// Each tracker is at another port afterwards, and has the map output of before on its disks.
+/// Each tracker has another port afterwards, and its earlier map outputs on its disks.
 #[test]
 fn done_maps_do_not_run_again_after_the_jobtracker_and_all_trackers_restart() {
-    // Longer than the test takes: a tracker that is lost would be a reason to run maps again.
+    // Longer than the test takes: maps of a lost tracker would run again.
     let (cluster, calm) = cluster_losing_trackers_after("10m");
     restart_while_reducing(&cluster, &calm, "/together", |cluster, _, _| {
         cluster.mrctl(&["down"]);
@@ -246,7 +241,8 @@ fn unreachable_namenode_fails_no_attempt() {
     let maps = |name: &str| cluster.json(&["job", &id])["maps"][name].as_u64();
     eventually("a map is done", TIMEOUT, || (maps("done")? >= 1).then_some(()));
     cluster.mrctl(&["chaos", "kill", "namenode"]);
-    // More than the attempts that a task has: each waited for as long as it may, and none of them failed.
+    // More attempts than a task may fail: each waited until its deadline, and none counted as
+    // failed.
     eventually("attempts have given up", TIMEOUT, || (maps("killed_attempts")? >= 12).then_some(()));
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     let over = cluster.mrctl(&["job", &id, "--follow"]);
@@ -278,20 +274,21 @@ fn daemon_deaths_during_reduce_output_change_nothing() {
         cluster.mrctl(&["chaos", "kill", "namenode"]);
         cluster.mrctl(&["chaos", "restart", "namenode"]);
     });
-    // It stays frozen until the job has ended: its task goes on writing, and what it writes is cleared away.
+    // It stays frozen until the job has ended: its task continues to write, and its output is
+    // removed.
     disturb(&cluster, &calm, "/frozen", When::Reducing, |cluster| {
         cluster.mrctl(&["chaos", "stop", "node3", "--daemon", "tasktracker"]);
     });
 }
 
 #[test]
-fn a_tracker_that_was_away_when_a_job_ended_is_told_to_clean() {
+fn tracker_that_was_down_when_a_job_ended_is_ordered_to_clean_up() {
     let settings =
         format!("{QUICK}[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"2s\"\n");
     let cluster = Cluster::up(Up { nodes: 2, block_size: "64KiB", settings: &settings, ..Up::default() });
     fs::write(cluster.path("in"), "line\n".repeat(50_000)).unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
-    // Maps on the second node wait until they may continue; then nothing of the job is left to run on the first.
+    // Maps on the second node wait for a file; then only those maps are left.
     let go = cluster.path("go");
     let script = format!(
         "case \"$PWD\" in */node2/*) until [ -e {} ]; do sleep 0.1; done;; esac\ncat\n",
@@ -311,7 +308,7 @@ fn a_tracker_that_was_away_when_a_job_ended_is_told_to_clean() {
     fs::write(go, "").unwrap();
     let over = cluster.mrctl(&["job", &id, "--follow"]);
     assert!(over.contains("succeeded"), "{over}");
-    assert!(!cluster.leftovers().is_empty(), "the side file of the one that is away is still there");
+    assert!(!cluster.leftovers().is_empty(), "the side file on the dead tracker still exists");
     cluster.mrctl(&["chaos", "cont", "node1", "--daemon", "tasktracker"]);
     cluster.wait_clean();
 }

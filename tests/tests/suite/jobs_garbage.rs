@@ -1,5 +1,6 @@
-//! Jobs that could only succeed with a wrong result are refused, or fail and say why: input that was replaced or is
-//! compressed, settings that nobody reads, folders that were not looked into, output that cannot be written.
+//! Jobs that could only succeed with a wrong result are refused, or fail with the reason: replaced
+//! or compressed input, unknown settings, folders that were not read, output that cannot be
+//! written.
 
 use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually};
 use serde_json::Value;
@@ -12,7 +13,7 @@ fn put(cluster: &Cluster, at: &str, bytes: &[u8]) {
     cluster.mrctl(&["fs", "put", "--force", "upload", at]);
 }
 
-/// The job once it is over.
+/// Returns the job after its end.
 fn over(cluster: &Cluster, job: &str) -> Value {
     eventually(&format!("{job} is over"), TIMEOUT, || {
         let job = cluster.json(&["job", job]);
@@ -20,7 +21,7 @@ fn over(cluster: &Cluster, job: &str) -> Value {
     })
 }
 
-/// Attempts of a job's tasks that failed, by task.
+/// Returns the number of failed attempts by task.
 fn failed_attempts(cluster: &Cluster, job: &str) -> Vec<usize> {
     let tasks = cluster.json(&["tasks", job]);
     let failed = |task: &Value| {
@@ -29,7 +30,8 @@ fn failed_attempts(cluster: &Cluster, job: &str) -> Vec<usize> {
     tasks.as_array().unwrap().iter().map(failed).collect()
 }
 
-/// Audit finding 10. Old: maps that start after the replacement read the new file, and the job succeeds with a mixture.
+/// Regression: maps that start after the replacement read the new file, and the job succeeds with a
+/// mixture.
 #[test]
 fn input_that_is_replaced_or_deleted_fails_the_job_without_retries() {
     let cluster =
@@ -66,12 +68,12 @@ fn input_that_is_replaced_or_deleted_fails_the_job_without_retries() {
     }
 }
 
-/// A file that grows is read as it was when the job was submitted, to the byte.
+/// A file that grows is read up to its length at submission.
 #[test]
 fn input_that_grows_is_read_as_it_was_at_submission() {
     let cluster =
         Cluster::up(Up { nodes: 1, replication: 1, block_size: "1MiB", settings: QUICK, ..Up::default() });
-    // No newline at its end: what is appended would otherwise lengthen the last message.
+    // No newline at its end: appended data would otherwise lengthen the last line.
     let text = [b"some words\n".repeat(400_000).as_slice(), b"last"].concat();
     put(&cluster, "/in/a", &text);
     let slow = ["--conf", "pace.map=600KiB", "--conf", "speculation=false"];
@@ -83,7 +85,7 @@ fn input_that_grows_is_read_as_it_was_at_submission() {
     assert_eq!(cluster.output("/out"), b"last\t1\nsome\t400000\nwords\t400000\n");
 }
 
-/// User bug 1. Old: such files are read as lines, and the job succeeds.
+/// Regression: such files are read as lines, and the job succeeds.
 #[test]
 fn compressed_input_that_cannot_be_decoded_is_refused_by_name() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -100,12 +102,12 @@ fn compressed_input_that_cannot_be_decoded_is_refused_by_name() {
     ];
     for (path, bytes, words) in cases {
         put(&cluster, path, bytes);
-        // Whether it is named itself, or found in a folder among others.
+        // Both if it is given itself, and if it is found in a folder.
         for input in [path, "/c"] {
             let args = ["submit", "wordcount", "--input", "/in", input, "--output", "/out"];
-            let told = cluster.refused(2, &args);
-            assert!(told.contains(&format!("input {path} is")) && told.contains(words), "{told}");
-            assert!(told.contains("input.codec=none"), "{told}");
+            let message = cluster.refused(2, &args);
+            assert!(message.contains(&format!("input {path} is")) && message.contains(words), "{message}");
+            assert!(message.contains("input.codec=none"), "{message}");
         }
         let output = format!("/as-it-is/{}", &path[3..]);
         cluster.succeed(&["wordcount", "--input", path, "--output", &output, "--conf", "input.codec=none"]);
@@ -117,7 +119,7 @@ fn compressed_input_that_cannot_be_decoded_is_refused_by_name() {
     cluster.succeed(&[&["identity", "--input", "/records", "--output", "/fixed"], &fixed[..]].concat());
 }
 
-/// User bug 2. Old: every name passes, and has no effect.
+/// Regression: unknown settings are accepted without effect.
 #[test]
 fn unknown_settings_are_refused_with_the_nearest_name() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -129,15 +131,15 @@ fn unknown_settings_are_refused_with_the_nearest_name() {
         ("wordcount", "mapreduce.job.reduces=2", "use --reduces 2"),
         ("wordcount", "stream.map.output.field.separator=,", "first tab"),
         ("grep", "grep.patern=x", "grep.pattern"),
-        (program.as_str(), "harn=panic", "did you mean harm?"),
+        (program.as_str(), "misbehavior=panic", "did you mean misbehaviour?"),
         (program.as_str(), "word.length=3", "setting word.length is unknown"),
     ] {
-        let told =
+        let message =
             cluster.refused(2, &["submit", program, "--input", "/in", "--output", "/o", "--conf", setting]);
-        assert!(told.contains(words), "{setting}: {told}");
+        assert!(message.contains(words), "{setting}: {message}");
     }
-    // What the program declares, and what begins with `user.`, it gets.
-    let own = ["--conf", "harm=", "--conf", "user.anything=1"];
+    // Declared settings, and those that begin with `user.`, are passed to the program.
+    let own = ["--conf", "misbehaviour=", "--conf", "user.anything=1"];
     cluster.succeed(&[&[program.as_str(), "--input", "/in", "--output", "/own"], &own[..]].concat());
     let mapper =
         ["--mapper", "sh -c 'cat > /dev/null; echo $user_greeting'", "--conf", "user.greeting=hello"];
@@ -149,9 +151,9 @@ fn unknown_settings_are_refused_with_the_nearest_name() {
     assert!(programs.contains("grep.pattern") && programs.contains("termvector.min"), "{programs}");
 }
 
-/// User bug 3. Old: subfolders are left out in silence.
+/// Regression: subfolders are silently ignored.
 #[test]
-fn a_folder_is_read_with_its_subfolders_unless_told_otherwise() {
+fn folder_input_includes_subfolders_unless_disabled() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     for (at, word) in [
         ("/in/a", "top"),
@@ -171,7 +173,7 @@ fn a_folder_is_read_with_its_subfolders_unless_told_otherwise() {
     assert!(cluster.mrctl(&["submit", "--help"]).contains("--no-recursive"));
 }
 
-/// User bug 4. Old: found after four failed attempts.
+/// Regression: detected only after four failed attempts.
 #[test]
 fn permissions_are_checked_at_submission() {
     let settings = format!("{QUICK}\n[security]\npermissions = \"on\"\n");
@@ -189,8 +191,8 @@ fn permissions_are_checked_at_submission() {
         cluster.command(&args).env("FERMATA_USER", "ann").output().unwrap().into()
     };
     for (input, output, words) in [
-        ("/in", "/closed/out", "may not make /closed/out"),
-        ("/in", "/closed/new/folder/out", "may not make /closed/new/folder/out"),
+        ("/in", "/closed/out", "may not create /closed/out"),
+        ("/in", "/closed/new/folder/out", "may not create /closed/new/folder/out"),
         ("/secret", "/open/out", "may not read /secret/b"),
         ("/in", "/full/out", "/full: quota of 4 files and folders"),
     ] {
@@ -203,7 +205,8 @@ fn permissions_are_checked_at_submission() {
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
 }
 
-/// User bugs 10 and 11. Old: panics and crashing streaming mappers fail the job, and a byte looks like a line.
+/// Regression: panics and crashing streaming mappers fail the job, and a byte offset looks like a
+/// line number.
 #[test]
 fn bad_records_are_skipped_up_to_a_bound_and_named_by_line() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -213,7 +216,7 @@ fn bad_records_are_skipped_up_to_a_bound_and_named_by_line() {
     put(&cluster, "/in/a", lines.as_bytes());
     let program = binaries().join("test-job").display().to_string();
     let python = "sh -c 'while read -r line; do [ \"$line\" = now ] && exit 3; echo \"$line\"; done'";
-    let panics = [program.as_str(), "--input", "/in", "--conf", "harm=panic"];
+    let panics = [program.as_str(), "--input", "/in", "--conf", "misbehaviour=panic"];
     let crashes = ["streaming", "--input", "/in", "--reduces", "1", "--mapper", python];
     for (name, args) in [("panics", &panics[..]), ("crashes", &crashes[..])] {
         let with = |output: &str, skip: &str| {
@@ -237,9 +240,9 @@ fn bad_records_are_skipped_up_to_a_bound_and_named_by_line() {
     }
 }
 
-/// The piece that the first run has begun to write is deleted, and the second run writes it again.
+/// The partial output of the first run is deleted, and the second run writes it again.
 #[test]
-fn a_map_only_job_that_skips_a_record_puts_every_other_one_out_once() {
+fn map_only_job_with_a_skipped_record_writes_all_others_once() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     let pad = "x".repeat(100);
     let lines: String =
@@ -255,7 +258,7 @@ fn a_map_only_job_that_skips_a_record_puts_every_other_one_out_once() {
         "--reduces",
         "0",
         "--conf",
-        "harm=panic",
+        "misbehaviour=panic",
         "--conf",
         "skip.bad.records=1",
         "--conf",
@@ -269,7 +272,7 @@ fn a_map_only_job_that_skips_a_record_puts_every_other_one_out_once() {
     assert_eq!(found, (0..40_000).filter(|n| *n != 39_000).collect::<Vec<_>>());
 }
 
-/// User bug 9 and smaller ones. Old: lists cut the exception off, the failed task is `unfinished`, teragen has input.
+/// Regression: lists truncate the exception, the failed task is `unfinished`, teragen has input.
 #[test]
 fn failures_are_shown_by_their_last_line() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });

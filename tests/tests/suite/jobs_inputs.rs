@@ -1,10 +1,10 @@
-//! Awkward inputs and shapes of jobs, each against a plain computation in the test.
+//! Unusual inputs and jobs, each compared with a plain computation in the test.
 
 use fermata_tests::{Cluster, QUICK, Up};
 use serde_json::Value;
 use std::{fs, io::Write as _, path::Path};
 
-/// Lines as the specification has them: ended by `\n` or `\r\n`, or by the end of the file.
+/// Returns lines as specified: ended by `\n` or `\r\n`, or by the end of the file.
 fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
     if lines.last().is_some_and(|last| last.is_empty()) {
@@ -19,7 +19,7 @@ fn put(cluster: &Cluster, name: &str, bytes: &[u8]) {
     fs::remove_file(cluster.path(name)).unwrap();
 }
 
-/// Any bytes but newlines, and now and then a line's end, with or without a carriage return.
+/// Random bytes with occasional line ends, with or without a carriage return.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut out = Vec::with_capacity(bytes);
@@ -41,7 +41,7 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
 fn every_byte_of_awkward_text_arrives() {
     let cluster = Cluster::up(Up { nodes: 2, block_size: "4MiB", ..Up::default() });
     cluster.mrctl(&["fs", "mkdir", "/in"]);
-    // A line of 100 MB lies across 25 blocks, and is a record like any other.
+    // A line of 100 MB spans 25 blocks, and is an ordinary record.
     let long: Vec<u8> = (0..100_000_000u32).map(|at| b'a' + (at % 23) as u8).collect();
     let files: [(&str, Vec<u8>); 6] = [
         ("noise", noise(1, 3 << 20)),
@@ -62,11 +62,11 @@ fn every_byte_of_awkward_text_arrives() {
     let wanted = wanted.join(&b'\n');
     let job = cluster.succeed(&["sort", "--input", "/in", "--output", "/sorted", "--reduces", "3"]);
     assert_eq!(job["counters"]["MAP_INPUT_RECORDS"], records, "{job}");
-    // Ranges of keys: the parts one after the other are sorted as a whole.
+    // Ranges of keys: the concatenated parts are sorted.
     let sorted = cluster.output("/sorted");
     assert!(sorted.strip_suffix(b"\n") == Some(&wanted[..]), "{} bytes came", sorted.len());
 
-    // Without reduces: the same lines, in the files' own order, a part a map.
+    // Without reduces: the same lines in the order of the files, one part per map.
     let job = cluster.succeed(&["sort", "--input", "/in", "--output", "/mapped", "--reduces", "0"]);
     assert_eq!(job["reduces"]["total"], 0, "{job}");
     let mapped = cluster.output("/mapped");
@@ -92,13 +92,13 @@ fn empty_input_gives_empty_parts() {
     cluster.wait_clean();
 }
 
-/// All parts of a folder in one local file.
+/// Writes all parts of a folder to one local file.
 fn gather(cluster: &Cluster, folder: &str, to: &Path) {
     fs::File::create(to).unwrap().write_all(&cluster.output(folder)).unwrap();
 }
 
-/// Terasort of so many records: against a plain sort of the same bytes, and as teravalidate sees it.
-/// The job as it ended.
+/// Runs terasort over this many records, compares it with a plain sort of the same bytes, and runs
+/// teravalidate. Returns the job after its end.
 fn terasort(cluster: &Cluster, rows: usize, reduces: &str) -> Value {
     let rows_setting = format!("rows={rows}");
     cluster.succeed(&["teragen", "--output", "/gen", "--conf", &rows_setting, "--conf", "maps=7"]);
@@ -129,7 +129,7 @@ fn terasort_on_one_node() {
 
 #[test]
 fn terasort_on_ten_nodes_with_two_hundred_reduces() {
-    // Ten nodes on few cores: nobody is to be given up for being slow.
+    // Ten nodes on few cores: no tracker may be lost because it is slow.
     let settings = "[tasktracker]\nwarm_tasks = 0\n";
     let cluster = Cluster::up(Up { nodes: 10, racks: 3, replication: 1, settings, ..Up::default() });
     terasort(&cluster, 100_000, "200");
@@ -137,7 +137,7 @@ fn terasort_on_ten_nodes_with_two_hundred_reduces() {
 
 #[test]
 fn terasort_of_64_mib_spills_and_merges() {
-    // A sort buffer of a few MiB for maps of 16: several spills each, and merges of many.
+    // A sort buffer of a few MiB for maps of 16 MiB: several spills each, and large merges.
     let settings = format!("{QUICK}[tasktracker]\ntask_memory = \"6MiB\"\n");
     let cluster = Cluster::up(Up {
         nodes: 3,

@@ -1,4 +1,4 @@
-//! What takes too long for every run: `scripts/long-tests` runs these, in release.
+//! Tests that take too long for every run: `scripts/long-tests` runs these, in release.
 
 use fermata_tests::{Cluster, Up};
 

@@ -1,5 +1,5 @@
-//! Tasks that crash, hang, fork or eat memory hurt only their attempt, and the user sees the real error; disks that
-//! are full; trackers whose tasks must not outlive them.
+//! Tasks that crash, hang, fork or use too much memory affect only their attempt, and the user sees
+//! the real error. Also full disks, and tasks that must not outlive their tracker.
 
 use fermata_tests::{Cluster, Up, binaries, eventually};
 use std::{
@@ -26,14 +26,15 @@ fn misbehaving_tasks_are_reported_and_isolated() {
     let program = binaries().join("test-job").display().to_string();
     let misbehaviours = [
         ("exit", ["exit code 3", "the last message of the task"]),
-        ("signal", ["signal 4 (illegal instruction)", "shot by the test"]),
+        ("signal", ["signal 4 (illegal instruction)", "killed by the test"]),
         ("eat", ["out of memory", "task_memory_max"]),
         ("fork", ["after forking", "panicked"]),
-        ("hang", ["not come further for 6", "job_"]),
+        ("hang", ["no progress for 6", "job_"]),
     ];
     let mut running = Vec::new();
     for (misbehaviour, words) in misbehaviours {
-        let (misbehaviour_setting, output) = (format!("harm={misbehaviour}"), format!("/out-{misbehaviour}"));
+        let (misbehaviour_setting, output) =
+            (format!("misbehaviour={misbehaviour}"), format!("/out-{misbehaviour}"));
         let args =
             ["submit", &program, "--input", "/in", "--output", &output, "--conf", &misbehaviour_setting];
         let child = cluster.command(&[&args[..], &["--conf", "attempts.max=2", "--json"]].concat());
@@ -49,7 +50,7 @@ fn misbehaving_tasks_are_reported_and_isolated() {
         let tasks = cluster.json(&["tasks", job["job"].as_str().unwrap()]);
         let first = &tasks[0]["attempts"][0];
         let took_ms = first["ended_ms"].as_u64().unwrap() - first["launched_ms"].as_u64().unwrap();
-        println!("a task does harm ({misbehaviour}): told after {:.1} s", took_ms as f64 / 1000.0);
+        println!("a task misbehaves ({misbehaviour}): reported after {:.1} s", took_ms as f64 / 1000.0);
         let why = job["why"].as_str().unwrap();
         assert!(words.iter().all(|word| why.contains(word)), "{misbehaviour}: {why}");
         let logs = cluster.mrctl(&["logs", &format!("{}.m0", job["job"].as_str().unwrap())]);
@@ -73,7 +74,7 @@ fn tasks_and_what_they_started_die_with_their_tracker() {
     let tasks = || cluster.processes_in(".fermata/tasks/node1/jobs");
     // The task, its shell, and what the shell started: two sleeps and another shell.
     eventually("everything runs", TIMEOUT, || (tasks().len() >= 5).then_some(()));
-    // What the other tests wait to see gone is seen while it is there.
+    // Shows that `leftovers` finds what other tests expect to be gone.
     let left = cluster.leftovers();
     for part in ["slots of", "/jobs/job_1/work/job_1.m0.0", "/tmp/fermata/staging/"] {
         assert!(left.iter().any(|left| left.contains(part)), "{part}: {left:?}");
@@ -85,7 +86,7 @@ fn tasks_and_what_they_started_die_with_their_tracker() {
     });
 }
 
-/// A small disk. Needs root; gone when dropped.
+/// A small disk. Needs root; unmounted when dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -106,7 +107,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A tracker with folders of the test's choice, in place of the cluster's own.
+/// A tracker with folders of the test, instead of that of the cluster.
 struct Tracker(Child);
 
 impl Tracker {
@@ -139,9 +140,9 @@ impl Drop for Tracker {
     }
 }
 
-/// As in a container that has no process but the tracker, and no control groups.
+/// As in a container with no other process than the tracker, and without control groups.
 #[test]
-fn a_tracker_that_is_the_first_process_ends_what_has_escaped() {
+fn tracker_as_process_1_kills_escaped_processes() {
     let contained = "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"";
     let contain = |program: &Path| {
         let mut command = Command::new("unshare");
@@ -150,12 +151,12 @@ fn a_tracker_that_is_the_first_process_ends_what_has_escaped() {
         command
     };
     if !contain(Path::new("true")).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: no namespace of processes can be made here (needs root and unshare)");
+        return eprintln!("skipped: no PID namespace can be created here (needs root and unshare)");
     }
     let settings = "[jobtracker]\nheartbeat = \"200ms\"\n";
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
     put(&cluster, "in", "a\n");
-    // It leaves group, parent and environment behind.
+    // It leaves its process group, parent and environment.
     fs::write(cluster.path("flee.sh"), "(setsid env -i sleep 98765 &) &\nsleep 0.2\ncat\n").unwrap();
     let own = cluster.path("own");
     let program = binaries().join("tasktracker");
@@ -172,21 +173,21 @@ fn a_tracker_that_is_the_first_process_ends_what_has_escaped() {
         let lines = pids.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
         lines.filter(|line| line.starts_with(b"sleep\098765")).count()
     };
-    eventually("what has fled is ended", Duration::from_secs(20), || (fled() == 0).then_some(()));
-    // The tracker continues, and ends by the signal that the first process hands on.
+    eventually("the escaped process is killed", Duration::from_secs(20), || (fled() == 0).then_some(()));
+    // The tracker continues, and ends by the signal that process 1 forwards.
     cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counts"]);
     drop(tracker);
     eventually("all of it ends", TIMEOUT, || cluster.processes_in("own").is_empty().then_some(()));
 }
 
-/// One disk without a byte of room, and then one that nobody can write to any more, keep no tracker from its work.
+/// Neither a full disk nor a read-only disk prevents the start of a tracker.
 fn starts_beside_a_bad_disk(cluster: &Cluster, bad: &Path, good: &Path) {
     let log = || fs::read_to_string(cluster.path(".fermata/logs/by-hand.log")).unwrap();
     let fill = bad.join("fill");
     fs::write(&fill, vec![0; 4 << 20]).unwrap_err();
     {
         let _tracker = Tracker::start(cluster, &[bad, good]);
-        assert!(log().contains("cannot keep the number of this start"), "{}", log());
+        assert!(log().contains("cannot store the number of this start"), "{}", log());
         cluster.succeed(&["wordcount", "--input", "/in", "--output", "/beside-full"]);
     }
     fs::remove_file(&fill).unwrap();
@@ -195,7 +196,7 @@ fn starts_beside_a_bad_disk(cluster: &Cluster, bad: &Path, good: &Path) {
     eventually("nothing of the tracker has a file open there", TIMEOUT, read_only);
     {
         let _tracker = Tracker::start(cluster, &[bad, good]);
-        assert!(log().contains("this start goes without it") && log().contains("Read-only"), "{}", log());
+        assert!(log().contains("starting without it") && log().contains("Read-only"), "{}", log());
         cluster.succeed(&["wordcount", "--input", "/in", "--output", "/beside-read-only"]);
     }
     assert!(remount("remount,rw").success());
@@ -218,7 +219,7 @@ fn full_disk_is_skipped_and_two_are_reported() {
         let _tracker = Tracker::start(&cluster, &[&one, &two]);
         let job = sort("/sorted");
         assert_eq!(job["state"], "succeeded", "{job}");
-        // A program that does not fit on the first is fetched to the other.
+        // A program that does not fit on the first disk is fetched to the other.
         put(&cluster, "in", "a\n");
         let program = binaries().join("test-job").display().to_string();
         cluster.succeed(&[&program, "--input", "/in", "--output", "/own"]);

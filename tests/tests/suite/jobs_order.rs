@@ -1,4 +1,5 @@
-//! Which job runs when and where: kills, priorities, blacklists, duplicates of stragglers, repeated submissions.
+//! Order and location of jobs: kills, priorities, blacklists, speculative attempts, repeated
+//! submissions.
 
 use fermata_tests::{Cluster, Up, eventually};
 use proto::mr as pb;
@@ -23,8 +24,8 @@ fn state(cluster: &Cluster, job: &str) -> Value {
 }
 
 #[test]
-fn a_kill_frees_slots_at_once_and_urgent_jobs_go_first() {
-    // Heartbeats so rare that nothing below can wait for one.
+fn kill_frees_slots_at_once_and_urgent_jobs_run_first() {
+    // A long heartbeat interval, so that nothing below waits for a periodic heartbeat.
     let settings = "[jobtracker]\nheartbeat = \"60s\"\nsuspect_after = \"120s\"\nlost_after = \"240s\"\n\
                     [tasktracker]\nmap_slots = 1\n";
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
@@ -38,7 +39,7 @@ fn a_kill_frees_slots_at_once_and_urgent_jobs_go_first() {
     let urgent = cluster.detach(&[&count[..], &["/urgent", "--priority", "very-high"]].concat());
     assert_eq!(state(&cluster, &second)["maps"]["running"], 0);
     cluster.mrctl(&["kill", &first]);
-    // The urgent one overtakes; then the second of the sleepers has its turn, and is killed too.
+    // The urgent job overtakes; then the second sleeping job runs, and is killed too.
     let soon = Duration::from_secs(15);
     eventually("the urgent one is done", soon, || {
         (state(&cluster, &urgent)["state"] == "succeeded").then_some(())
@@ -52,7 +53,7 @@ fn a_kill_frees_slots_at_once_and_urgent_jobs_go_first() {
     for job in [&first, &second] {
         assert_eq!(state(&cluster, job)["state"], "killed");
         let again = cluster.refused(1, &["kill", job]);
-        assert!(again.contains(&format!("{job} was killed already")), "{again}");
+        assert!(again.contains(&format!("{job} was already killed")), "{again}");
     }
     cluster.wait_clean();
     cluster.refused(1, &["fs", "stat", "/one"]);
@@ -67,9 +68,9 @@ fn waiting_job_explains_why() {
     eventually("the first runs", TIMEOUT, || (state(&cluster, &first)["maps"]["running"] == 1).then_some(()));
     let mut second = cluster.command(&["submit", "wordcount", "--input", "/in", "--output", "/two"]);
     let mut second = second.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut paper_figures = BufReader::new(second.stderr.take().unwrap()).lines().map_while(Result::ok);
-    assert_eq!(paper_figures.next().as_deref(), Some("job_2 submitted"));
-    let why = paper_figures.next().unwrap();
+    let mut printed = BufReader::new(second.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(printed.next().as_deref(), Some("job_2 submitted"));
+    let why = printed.next().unwrap();
     assert!(why.starts_with("mrctl: job_2 waits: ") && why.contains("job_1"), "{why}");
     cluster.mrctl(&["kill", &first]);
     assert!(second.wait().unwrap().success());
@@ -80,19 +81,19 @@ fn failing_node_is_blacklisted() {
     let settings = "[jobtracker]\nheartbeat = \"200ms\"\n";
     let cluster = Cluster::up(Up { nodes: 4, block_size: "64KiB", settings, ..Up::default() });
     put(&cluster, "in", &"some words\n".repeat(100_000));
-    let script = "case \"$PWD\" in */node2/*) echo this node is ill >&2; exit 1;; esac\nsleep 0.2\ncat\n";
+    let script = "case \"$PWD\" in */node2/*) echo this node is broken >&2; exit 1;; esac\nsleep 0.2\ncat\n";
     fs::write(cluster.path("map.sh"), script).unwrap();
     let args = ["streaming", "--mapper", "sh map.sh", "--file", "map.sh", "--reducer", "wc -l"];
     let job = cluster.succeed(&[&args[..], &["--input", "/in", "--output", "/out"]].concat());
     assert_eq!(String::from_utf8(cluster.output("/out")).unwrap().trim(), "100000");
     let id = job["job"].as_str().unwrap();
     let failed = job["maps"]["failed_attempts"].as_u64().unwrap();
-    // Three make it known; those that ran beside them may fail too.
+    // Three failures blacklist the node; concurrent attempts may fail too.
     assert!((3..=5).contains(&failed), "{job}");
     let history = cluster.mrctl(&["history", id]);
     assert_eq!(history.matches("tracker-blacklisted").count(), 1, "{history}");
-    assert!(history.contains("this node is ill"), "{history}");
-    // Another job uses it as before.
+    assert!(history.contains("this node is broken"), "{history}");
+    // Another job uses the node as before.
     let args = ["streaming", "--mapper", "sh -c 'echo $PWD'", "--reduces", "0", "--input", "/in"];
     cluster.succeed(&[&args[..], &["--output", "/where"]].concat());
     assert!(String::from_utf8(cluster.output("/where")).unwrap().contains("/node2/"));
@@ -119,9 +120,9 @@ fn a_straggler_is_duplicated_and_the_first_to_finish_counts() {
     let tasks = cluster.json(&["tasks", &id]);
     let attempts: Vec<&Value> =
         tasks.as_array().unwrap().iter().flat_map(|task| task["attempts"].as_array().unwrap()).collect();
-    let twins: Vec<_> = attempts.iter().filter(|attempt| attempt["speculative"] == true).collect();
-    assert!(twins.iter().any(|twin| twin["state"] == "succeeded"), "{tasks}");
-    // The one that was stopped is killed, not waited for.
+    let duplicates: Vec<_> = attempts.iter().filter(|attempt| attempt["speculative"] == true).collect();
+    assert!(duplicates.iter().any(|duplicate| duplicate["state"] == "succeeded"), "{tasks}");
+    // The stopped attempt is killed.
     cluster.wait_clean();
     eventually("it is gone", TIMEOUT, || {
         (!cluster.processes_in(".fermata/tasks/node1/jobs").contains(&stopped)).then_some(())
@@ -163,7 +164,7 @@ fn repeated_submission_is_accepted_once() {
     let mut ids = BTreeSet::from([submit(), submit()]);
     let id = ids.first().unwrap().clone();
     eventually("it is done", TIMEOUT, || (state(&cluster, &id)["state"] == "succeeded").then_some(()));
-    // Its output is there now, which would refuse a new job.
+    // Its output exists now, which would refuse a new job.
     ids.insert(submit());
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);

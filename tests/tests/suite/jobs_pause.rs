@@ -1,14 +1,14 @@
-//! Reduces are paused, go on here and elsewhere, and nobody can tell from a job's output.
+//! Reduces are paused and resume on the same or another node; the output does not change.
 
 use fermata_tests::{Cluster, QUICK, Up, eventually};
 use serde_json::Value;
 use std::{fs, path::PathBuf, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// Trackers that are away are noticed soon.
+/// Unreachable trackers are detected soon.
 const SETTINGS: &str = "[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"20s\"\n";
 
-/// Lines that differ, so that one lost or counted twice shows.
+/// Different lines, so that a lost or repeated one changes the output.
 pub(crate) fn lines(count: usize) -> String {
     let line = |at: usize| ["line ", &at.to_string(), " ", &"word ".repeat(at % 9), "\n"].concat();
     (0..count).map(line).collect()
@@ -37,7 +37,7 @@ fn newest(task: &Value) -> Value {
     task["attempts"].as_array().unwrap().last().cloned().unwrap_or_default()
 }
 
-/// Waits until the newest attempt of a task runs and has come to this stage; which it is.
+/// Waits until the newest attempt of a task runs in this stage, and returns it.
 pub(crate) fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
     eventually(&format!("{name} in {stage}"), TIMEOUT, || {
         let attempt = newest(&task(cluster, name));
@@ -46,11 +46,11 @@ pub(crate) fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
     })
 }
 
-/// Pauses what runs of a task; the paused attempt, as it is told.
+/// Pauses the running attempt of a task, and returns the paused attempt as JSON.
 pub(crate) fn pause(cluster: &Cluster, name: &str, stage: &str) -> Value {
     let attempt = running(cluster, name, stage);
     cluster.mrctl(&["preempt", &attempt, "--how", "pause"]);
-    eventually(&format!("{attempt} checkpointed"), TIMEOUT, || {
+    eventually(&format!("the checkpoint of {attempt}"), TIMEOUT, || {
         let task = task(cluster, name);
         assert_ne!(task["state"], "succeeded", "{attempt} had finished before it was asked to pause");
         (task["state"] == "paused" && task["paused"] == attempt.as_str()).then(|| newest(&task))
@@ -64,7 +64,7 @@ pub(crate) fn end(cluster: &Cluster, job: &str) -> Value {
     job
 }
 
-/// Counters that do not depend on when and where a job ran.
+/// Counters that do not depend on the time and place of a run.
 pub(crate) fn counted(job: &Value) -> Vec<(&'static str, Value)> {
     let names = [
         "MAP_INPUT_RECORDS",
@@ -83,40 +83,43 @@ const WORDS: [&str; 5] = ["wordcount", "--reduces", "1", "--input", "/text"];
 fn paused_reduce_resumes_locally_and_remotely() {
     let cluster = cluster(3);
     let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
-    // Reduces begin with the first map, and maps take their time.
+    // Reduces start with the first map, and maps are slow.
     let slow = ["--conf", "pace.map=100KiB", "--conf", "slow.start=0"];
     let job = cluster.detach(&[&WORDS[..], &slow, &SLOW, &["--output", "/paused"]].concat());
     let reduce = format!("{job}.r0");
-    let aside = pause(&cluster, &reduce, "shuffle");
-    let other = |aside: &Value| {
-        let on = aside["tracker"].as_str().unwrap();
+    let paused = pause(&cluster, &reduce, "shuffle");
+    let other = |paused: &Value| {
+        let on = paused["tracker"].as_str().unwrap();
         ["node1", "node2", "node3"].into_iter().find(|node| *node != on).unwrap()
     };
-    // Every command names the same stage.
+    // Every command shows the same stage.
     for (command, stage) in [("why", "paused in shuffle"), ("tasks", "pause in shuffle")] {
         let shown = cluster.mrctl(&[command, if command == "why" { &reduce } else { &job }]);
         assert!(shown.contains(stage), "{shown}");
     }
     let history = cluster.mrctl(&["history", &job]);
-    let paused = history.lines().find(|line| line.contains("attempt-paused")).expect("the pause");
-    assert!(paused.contains("\"stage\":\"shuffle\""), "{paused}");
+    let line = history.lines().find(|line| line.contains("attempt-paused")).expect("the pause");
+    assert!(line.contains("\"stage\":\"shuffle\""), "{line}");
     let refused = cluster.refused(1, &["resume", &reduce, "--on", "nowhere"]);
     assert!(refused.contains("nowhere"), "{refused}");
-    cluster.mrctl(&["resume", &reduce, "--on", other(&aside)]);
-    let aside = pause(&cluster, &reduce, "reduce");
-    assert_eq!(aside["from"], format!("{reduce}.0").as_str(), "{aside}");
+    cluster.mrctl(&["resume", &reduce, "--on", other(&paused)]);
+    let paused = pause(&cluster, &reduce, "reduce");
+    assert_eq!(paused["resumed_from"], format!("{reduce}.0").as_str(), "{paused}");
     cluster.mrctl(&["resume", &reduce]);
     let again = running(&cluster, &reduce, "reduce");
-    assert_eq!(newest(&task(&cluster, &reduce))["tracker"], aside["tracker"], "where its state lies");
+    assert_eq!(newest(&task(&cluster, &reduce))["tracker"], paused["tracker"], "where its checkpoint is");
     let refused = cluster.refused(1, &["resume", &reduce]);
-    assert!(refused.contains(&format!("{again} is at it")), "{refused}");
-    let aside = pause(&cluster, &reduce, "reduce");
+    assert!(refused.contains(&format!("{again} is running")), "{refused}");
+    let paused = pause(&cluster, &reduce, "reduce");
     let shown = cluster.mrctl(&["tasks", &job]);
     assert!(shown.contains("waits for `mrctl resume`") && shown.contains("slot free after"), "{shown}");
-    cluster.mrctl(&["resume", &reduce, "--on", other(&aside)]);
+    cluster.mrctl(&["resume", &reduce, "--on", other(&paused)]);
     let ended = end(&cluster, &job);
     assert_eq!(counted(&ended), counted(&plain));
-    assert!(cluster.output("/plain") == cluster.output("/paused"), "other bytes than undisturbed");
+    assert!(
+        cluster.output("/plain") == cluster.output("/paused"),
+        "the output differs from an undisturbed run"
+    );
     let cost = &ended["preemption"];
     let figures = ["pauses", "resumes", "migrations", "kills", "checkpoints_lost", "bytes_lost", "ms_lost"];
     let figures = figures.map(|name| cost[name].as_u64().unwrap());
@@ -127,8 +130,8 @@ fn paused_reduce_resumes_locally_and_remotely() {
     cluster.wait_clean();
 }
 
-fn temporary_path(cluster: &Cluster, aside: &Value) -> PathBuf {
-    let text = |name: &str| aside[name].as_str().unwrap().to_owned();
+fn checkpoint_dir(cluster: &Cluster, paused: &Value) -> PathBuf {
+    let text = |name: &str| paused[name].as_str().unwrap().to_owned();
     let (node, attempt) = (text("tracker"), text("attempt"));
     let job = attempt.split('.').next().unwrap();
     cluster.path(&format!(".fermata/tasks/{node}/jobs/{job}/checkpoints/{attempt}"))
@@ -140,8 +143,8 @@ fn restarted_tracker_finds_checkpoints_and_rejects_damaged_ones() {
     let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
     let job = cluster.detach(&[&WORDS[..], &SLOW, &["--output", "/paused"]].concat());
     let reduce = format!("{job}.r0");
-    let aside = pause(&cluster, &reduce, "reduce");
-    let node = aside["tracker"].as_str().unwrap();
+    let paused = pause(&cluster, &reduce, "reduce");
+    let node = paused["tracker"].as_str().unwrap();
     cluster.mrctl(&["chaos", "kill", node, "--daemon", "tasktracker"]);
     cluster.mrctl(&["chaos", "restart", node, "--daemon", "tasktracker"]);
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
@@ -151,12 +154,12 @@ fn restarted_tracker_finds_checkpoints_and_rejects_damaged_ones() {
         let live = |found: &Value| found["node"] == node && found["tracker"]["state"] == "live";
         nodes.as_array().unwrap().iter().any(live).then_some(())
     });
-    assert_eq!(task(&cluster, &reduce)["paused"], aside["attempt"], "it is still there");
+    assert_eq!(task(&cluster, &reduce)["paused"], paused["attempt"], "it is still there");
     cluster.mrctl(&["resume", &reduce, "--on", node]);
-    let aside = pause(&cluster, &reduce, "reduce");
-    assert_eq!(aside["from"], format!("{reduce}.0").as_str());
-    // One byte of a run, which is still to be read: its last.
-    let files = fs::read_dir(temporary_path(&cluster, &aside)).unwrap().map(|entry| entry.unwrap().path());
+    let paused = pause(&cluster, &reduce, "reduce");
+    assert_eq!(paused["resumed_from"], format!("{reduce}.0").as_str());
+    // The last byte of a run, which is still to be read.
+    let files = fs::read_dir(checkpoint_dir(&cluster, &paused)).unwrap().map(|entry| entry.unwrap().path());
     let run = files.filter(|path| !path.ends_with("state")).max_by_key(|path| path.metadata().unwrap().len());
     let run = run.expect("there is one");
     let mut bytes = fs::read(&run).unwrap();
@@ -165,10 +168,13 @@ fn restarted_tracker_finds_checkpoints_and_rejects_damaged_ones() {
     cluster.mrctl(&["resume", &reduce]);
     let ended = end(&cluster, &job);
     assert_eq!(counted(&ended), counted(&plain));
-    assert!(cluster.output("/plain") == cluster.output("/paused"), "other bytes than undisturbed");
+    assert!(
+        cluster.output("/plain") == cluster.output("/paused"),
+        "the output differs from an undisturbed run"
+    );
     let cost = &ended["preemption"];
     assert_eq!((&cost["checkpoints_lost"], &cost["pauses"]), (&1.into(), &2.into()), "{cost}");
-    assert_eq!(ended["reduces"]["failed_attempts"], 0, "it was no fault of the task: {ended}");
+    assert_eq!(ended["reduces"]["failed_attempts"], 0, "the task was not at fault: {ended}");
     cluster.wait_clean();
 }
 
@@ -178,23 +184,26 @@ fn reduce_waits_for_the_unreachable_tracker_with_its_checkpoint() {
     let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
     let job = cluster.detach(&[&WORDS[..], &SLOW, &["--output", "/paused"]].concat());
     let reduce = format!("{job}.r0");
-    let aside = pause(&cluster, &reduce, "reduce");
-    let node = aside["tracker"].as_str().unwrap();
+    let paused = pause(&cluster, &reduce, "reduce");
+    let node = paused["tracker"].as_str().unwrap();
     let mut others = ["node1", "node2", "node3"].into_iter().filter(|other| *other != node);
     cluster.mrctl(&["chaos", "kill", node, "--daemon", "tasktracker"]);
-    eventually("its silence is noticed", TIMEOUT, || {
+    eventually("it is suspect", TIMEOUT, || {
         let nodes = cluster.json(&["nodes"]);
         let found = nodes.as_array().unwrap().iter().find(|found| found["node"] == node).cloned();
         found.filter(|found| found["tracker"]["state"] == "suspect")
     });
-    // Others have slots, and are not given it.
+    // Other trackers have free slots, but do not get the reduce.
     cluster.mrctl(&["resume", &reduce]);
     let refused = cluster.refused(1, &["resume", &reduce, "--on", others.next().unwrap()]);
-    assert!(refused.contains("expected back"), "{refused}");
+    assert!(refused.contains("which sends no heartbeats"), "{refused}");
     cluster.mrctl(&["chaos", "restart", node, "--daemon", "tasktracker"]);
     let ended = end(&cluster, &job);
     assert_eq!(counted(&ended), counted(&plain));
-    assert!(cluster.output("/plain") == cluster.output("/paused"), "other bytes than undisturbed");
+    assert!(
+        cluster.output("/plain") == cluster.output("/paused"),
+        "the output differs from an undisturbed run"
+    );
     let cost = &ended["preemption"];
     let figures = ["pauses", "resumes", "checkpoints_lost", "bytes_lost", "ms_lost"];
     assert_eq!(figures.map(|name| cost[name].as_u64().unwrap()), [1, 1, 0, 0, 0], "{cost}");
@@ -204,7 +213,7 @@ fn reduce_waits_for_the_unreachable_tracker_with_its_checkpoint() {
 #[test]
 fn restartable_streaming_reducer_pauses_between_keys() {
     let cluster = cluster(3);
-    // Counts the lines of each key, and holds back nothing.
+    // Counts the lines of each key, and keeps no state between keys.
     let count = "#!/usr/bin/env python3\nimport sys\nlast, n = None, 0\nfor line in sys.stdin:\n    \
                  key = line.split('\\t')[0]\n    if key != last and last is not None:\n        \
                  print(f'{last}\\t{n}')\n        n = 0\n    last, n = key, n + 1\n\
@@ -224,7 +233,7 @@ fn restartable_streaming_reducer_pauses_between_keys() {
             pause(&cluster, &reduce, "reduce");
             cluster.mrctl(&["resume", &reduce]);
         } else {
-            // It says why it continues, and waits for nobody.
+            // The attempt refuses with a reason, and continues.
             let attempt = running(&cluster, &reduce, "reduce");
             cluster.mrctl(&["preempt", &attempt, "--how", "pause"]);
             eventually("a refusal", TIMEOUT, || {
@@ -236,7 +245,10 @@ fn restartable_streaming_reducer_pauses_between_keys() {
         }
         let ended = end(&cluster, &job);
         assert_eq!(counted(&ended), counted(&plain));
-        assert!(cluster.output("/plain") == cluster.output(&output), "other bytes than undisturbed");
+        assert!(
+            cluster.output("/plain") == cluster.output(&output),
+            "the output differs from an undisturbed run"
+        );
         let cost = &ended["preemption"];
         assert_eq!((&cost["ms_lost"], &cost["bytes_lost"]), (&0.into(), &0.into()), "{cost}");
         assert_eq!(cost["pauses"], u64::from(restartable == "true"), "{cost}");
@@ -261,14 +273,19 @@ fn task_on_hold_survives_the_loss_of_its_tracker() {
     };
     cluster.mrctl(&["chaos", "stop", node, "--daemon", "tasktracker"]);
     becomes("lost");
-    assert!(cluster.refused(1, &["resume", &reduce, "--on", node]).contains("its tracker is silent"));
-    assert!(cluster.mrctl(&["why", &reduce]).contains("goes on if that comes back"));
+    assert!(
+        cluster.refused(1, &["resume", &reduce, "--on", node]).contains("its tracker sends no heartbeats")
+    );
+    assert!(cluster.mrctl(&["why", &reduce]).contains("it resumes if that node comes back"));
     cluster.mrctl(&["chaos", "cont", node, "--daemon", "tasktracker"]);
     becomes("live");
     cluster.mrctl(&["resume", &reduce]);
     let ended = end(&cluster, &job);
     assert_eq!(counted(&ended), counted(&plain));
-    assert!(cluster.output("/plain") == cluster.output("/held"), "other bytes than undisturbed");
+    assert!(
+        cluster.output("/plain") == cluster.output("/held"),
+        "the output differs from an undisturbed run"
+    );
     let cost = &ended["preemption"];
     let figures = ["pauses", "resumes", "checkpoints_lost", "bytes_lost"];
     assert_eq!(figures.map(|name| cost[name].as_u64().unwrap()), [1, 1, 0, 0], "{cost}");

@@ -1,10 +1,10 @@
-//! Slots are preempted while jobs run, and nobody can tell from their output.
+//! Maps are preempted while jobs run; the output does not change.
 
 use fermata_tests::{Cluster, Up};
 use serde_json::Value;
 use std::{fs, thread, time::Duration};
 
-/// Lines that differ, so that a line lost or counted twice shows.
+/// Different lines, so that a lost or repeated one changes the output.
 fn lines(count: usize) -> String {
     let line = |at: usize| ["line ", &at.to_string(), " ", &"word ".repeat(at % 9), "\n"].concat();
     (0..count).map(line).collect()
@@ -18,19 +18,19 @@ fn attempts_in(tasks: &Value, phase: &str, state: &str) -> Vec<String> {
     wanted.map(|attempt| attempt["attempt"].as_str().expect("an id").to_owned()).collect()
 }
 
-/// Splits every map that it finds running, until the job has ended; how many splits were taken.
+/// Splits every running map until the job has ended, and returns the number of accepted splits.
 fn split_all(cluster: &Cluster, job: &str) -> usize {
-    let mut used = 0;
+    let mut preempted = 0;
     loop {
         let state = cluster.json(&["job", job])["state"].as_str().expect("a state").to_owned();
         if state != "running" && state != "committing" {
             assert_eq!(state, "succeeded", "{}", cluster.json(&["job", job]));
-            return used;
+            return preempted;
         }
         for attempt in attempts_in(&cluster.json(&["tasks", job]), ".m", "running") {
-            // It may be done by now, which is refused in words.
+            // It may be done by now, which is refused with a message.
             let ran = cluster.try_mrctl(&["preempt", &attempt, "--how", "split"]);
-            used += usize::from(ran.code == 0);
+            preempted += usize::from(ran.code == 0);
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -74,9 +74,12 @@ fn repeatedly_split_maps_give_the_same_output() {
         for counter in ["MAP_INPUT_RECORDS", "MAP_OUTPUT_RECORDS", "REDUCE_OUTPUT_RECORDS"] {
             assert_eq!(split["counters"][counter], recovered["counters"][counter], "{name}: {counter}");
         }
-        assert!(cluster.output(&plain) == cluster.output(&disturbed), "{name}: other bytes than undisturbed");
+        assert!(
+            cluster.output(&plain) == cluster.output(&disturbed),
+            "{name}: the output differs from an undisturbed run"
+        );
         let parts = |folder: &str| cluster.json(&["fs", "ls", folder]).as_array().unwrap().len();
-        assert_eq!(parts(&plain), parts(&disturbed), "{name}: other parts than undisturbed");
+        assert_eq!(parts(&plain), parts(&disturbed), "{name}: the parts differ from an undisturbed run");
     }
     let refused = cluster.refused(1, &["preempt", "job_1.m0.0", "--how", "split"]);
     assert!(refused.contains("job_1.m0.0 holds no slot"), "{refused}");

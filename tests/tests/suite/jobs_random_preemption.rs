@@ -1,6 +1,7 @@
-//! A seeded storm preempts slots several times a second: maps are split, reduces paused, resumed and moved, attempts
-//! killed. The outputs are those of jobs undisturbed, byte for byte, and every record is counted once; where nothing was
-//! killed no work was lost; and no checkpoint was, whoever died meanwhile.
+//! A seeded random sequence of preemptions, several per second: maps are split, reduces paused,
+//! resumed and migrated, attempts killed. The outputs are byte for byte those of undisturbed jobs,
+//! and every record is counted once. Without kills no work is lost. No checkpoint is lost,
+//! whichever daemon dies.
 
 use super::jobs_pause::{counted, lines};
 use fermata_tests::{Cluster, QUICK, Up};
@@ -13,7 +14,7 @@ use std::{
 const NODES: u64 = 4;
 const SETTINGS: &str = "[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"20s\"\n";
 
-/// Numbers that look like chance, the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 struct Rng(u64);
 
 impl Rng {
@@ -25,16 +26,16 @@ impl Rng {
 }
 
 #[derive(Clone, Copy, Default)]
-struct FaultSchedule {
+struct Disturbances {
     kills: bool,
-    /// The JobTracker dies now and then, and is started again.
+    /// The JobTracker dies sometimes, and is restarted.
     jobtracker_dies: bool,
-    /// So does some TaskTracker, with all that it runs.
+    /// A random TaskTracker dies sometimes, with all that it runs.
     tasktrackers_die: bool,
 }
 
-/// The storm over one job, until it is over. Whatever is asked may come too late, which is refused in words.
-fn storm(cluster: &Cluster, job: &str, rng: &mut Rng, disturbances: FaultSchedule) {
+/// Disturbs a job until it has ended. A request may come too late, which is refused with a message.
+fn disturb_job(cluster: &Cluster, job: &str, rng: &mut Rng, disturbances: Disturbances) {
     let mut round = 0;
     loop {
         let state = cluster.try_mrctl(&["job", job, "--json"]);
@@ -64,12 +65,12 @@ fn storm(cluster: &Cluster, job: &str, rng: &mut Rng, disturbances: FaultSchedul
     }
 }
 
-fn disturb(cluster: &Cluster, task: &Value, rng: &mut Rng, disturbances: FaultSchedule) {
+fn disturb(cluster: &Cluster, task: &Value, rng: &mut Rng, disturbances: Disturbances) {
     let name = task["task"].as_str().unwrap();
     if task["state"] == "paused" && rng.below(3) > 0 {
         let node = format!("node{}", 1 + rng.below(NODES));
         let on: &[&str] = if rng.below(2) == 0 { &["--on", &node] } else { &[] };
-        // A node without a free slot says so; the next round tries another.
+        // A node without a free slot refuses; the next round tries another.
         cluster.try_mrctl(&[&["resume", name], on].concat());
     }
     let attempts = task["attempts"].as_array().unwrap();
@@ -103,7 +104,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Programs, and how fast each may go so that there is something to disturb.
+/// Programs, and their paces, so that there is time to disturb them.
 const PROGRAMS: [(&str, &[&str], [&str; 2]); 4] = [
     ("terasort", &["terasort", "--input", "/gen"], ["pace.map=400KiB", "pace.reduce=400KiB"]),
     ("wordcount", &["wordcount", "--input", "/text"], ["pace.map=200KiB", "pace.reduce=30KiB"]),
@@ -129,7 +130,7 @@ const PROGRAMS: [(&str, &[&str], [&str; 2]); 4] = [
     ),
 ];
 
-/// What a storm has done, over all its jobs.
+/// What was done to all jobs.
 #[derive(Debug, Default)]
 struct Done {
     splits: u64,
@@ -149,16 +150,16 @@ impl Done {
         self.time += time;
     }
 
-    /// It has stormed.
-    fn check(&self, disturbances: FaultSchedule) {
+    /// Checks that jobs were really disturbed.
+    fn check(&self, disturbances: Disturbances) {
         let a_second = (self.splits + self.pauses + self.kills) as f64 / self.time.as_secs_f64();
         println!("{self:?}: {a_second:.1} slots a second");
-        assert!(self.splits > 0 && self.pauses > 0 && self.migrations > 0, "it was calm: {self:?}");
+        assert!(self.splits > 0 && self.pauses > 0 && self.migrations > 0, "too few preemptions: {self:?}");
         assert_eq!(self.kills > 0, disturbances.kills, "{self:?}");
     }
 }
 
-fn survives_all(seeds: std::ops::Range<u64>, disturbances: FaultSchedule) {
+fn survives_all(seeds: std::ops::Range<u64>, disturbances: Disturbances) {
     let cluster = cluster();
     let reduces = ["--reduces", "3"];
     let plain = PROGRAMS.map(|(name, program, _)| {
@@ -169,8 +170,8 @@ fn survives_all(seeds: std::ops::Range<u64>, disturbances: FaultSchedule) {
     let mut done = Done::default();
     for seed in seeds {
         for ((name, program, paces), (bytes, job)) in PROGRAMS.iter().zip(&plain) {
-            let output = format!("/storm-{name}-{seed}");
-            // A program that may keep something from key to key is paused too, but not in its last stage.
+            let output = format!("/disturb_job-{name}-{seed}");
+            // A program that may keep state between keys is paused too, but not in its last stage.
             let restartable = format!("stream.reducer.restartable={}", seed % 2 == 0);
             let slow = ["--conf", paces[0], "--conf", paces[1], "--conf", "slow.start=0"];
             let own = ["--conf", &restartable, "--conf", "stream.mapper.divisible=true"];
@@ -178,15 +179,18 @@ fn survives_all(seeds: std::ops::Range<u64>, disturbances: FaultSchedule) {
             let more = ["--output", &output];
             let id = cluster.detach(&[program, &reduces[..], &slow, own, &more].concat());
             let started = Instant::now();
-            storm(&cluster, &id, &mut Rng(seed << 8), disturbances);
-            let stormed = cluster.json(&["job", &id]);
-            let cost = &stormed["preemption"];
+            disturb_job(&cluster, &id, &mut Rng(seed << 8), disturbances);
+            let disturbed = cluster.json(&["job", &id]);
+            let cost = &disturbed["preemption"];
             println!("seed {seed} {name}: {cost}");
             let history = cluster.mrctl(&["history", &id]);
             let lost: Vec<&str> = history.lines().filter(|line| line.contains("checkpoint-lost")).collect();
             assert!(lost.is_empty(), "seed {seed} {name}: {lost:#?}\n{history}");
-            assert!(cluster.output(&output) == *bytes, "seed {seed} {name}: other bytes than in peace");
-            assert_eq!(counted(&stormed), counted(job), "seed {seed} {name}");
+            assert!(
+                cluster.output(&output) == *bytes,
+                "seed {seed} {name}: the output differs from an undisturbed run"
+            );
+            assert_eq!(counted(&disturbed), counted(job), "seed {seed} {name}");
             let lost = ["bytes_lost", "ms_lost", "kills"].map(|name| cost[name].as_u64().unwrap());
             let lossless = !disturbances.kills && !disturbances.tasktrackers_die;
             assert!(!lossless || lost == [0, 0, 0], "seed {seed} {name}: {cost}\n{history}");
@@ -197,8 +201,8 @@ fn survives_all(seeds: std::ops::Range<u64>, disturbances: FaultSchedule) {
     cluster.wait_clean();
 }
 
-const PREEMPTIONS_ONLY: FaultSchedule =
-    FaultSchedule { kills: false, jobtracker_dies: false, tasktrackers_die: false };
+const PREEMPTIONS_ONLY: Disturbances =
+    Disturbances { kills: false, jobtracker_dies: false, tasktrackers_die: false };
 
 #[test]
 fn splits_and_pauses_lose_nothing() {
@@ -207,25 +211,25 @@ fn splits_and_pauses_lose_nothing() {
 
 #[test]
 fn random_preemptions_and_kills_change_no_byte() {
-    survives_all(1..2, FaultSchedule { kills: true, ..PREEMPTIONS_ONLY });
+    survives_all(1..2, Disturbances { kills: true, ..PREEMPTIONS_ONLY });
 }
 
 #[test]
 fn jobtracker_deaths_during_random_preemption_change_nothing() {
-    survives_all(2..3, FaultSchedule { kills: true, jobtracker_dies: true, ..PREEMPTIONS_ONLY });
+    survives_all(2..3, Disturbances { kills: true, jobtracker_dies: true, ..PREEMPTIONS_ONLY });
 }
 
 #[test]
 fn tasktracker_deaths_during_random_preemption_change_nothing() {
-    survives_all(3..4, FaultSchedule { tasktrackers_die: true, ..PREEMPTIONS_ONLY });
+    survives_all(3..4, Disturbances { tasktrackers_die: true, ..PREEMPTIONS_ONLY });
 }
 
 #[test]
-#[ignore = "two hundred storms, half of them gentle: run scripts/long-tests"]
+#[ignore = "two hundred runs, half of them without kills: run scripts/long-tests"]
 fn two_hundred_random_preemption_runs() {
-    let died = FaultSchedule { jobtracker_dies: true, ..PREEMPTIONS_ONLY };
+    let died = Disturbances { jobtracker_dies: true, ..PREEMPTIONS_ONLY };
     survives_all(1000..1013, PREEMPTIONS_ONLY);
     survives_all(2000..2012, died);
-    survives_all(3000..3013, FaultSchedule { kills: true, ..died });
-    survives_all(4000..4012, FaultSchedule { kills: true, tasktrackers_die: true, ..PREEMPTIONS_ONLY });
+    survives_all(3000..3013, Disturbances { kills: true, ..died });
+    survives_all(4000..4012, Disturbances { kills: true, tasktrackers_die: true, ..PREEMPTIONS_ONLY });
 }

@@ -1,4 +1,4 @@
-//! What is kept of finished jobs, for how long, and what is said of what is gone.
+//! How long finished jobs are kept, and the messages about removed ones.
 
 use fermata_tests::{Cluster, Strace, Up, eventually, is_gone};
 use std::{
@@ -23,16 +23,16 @@ fn old_jobs_are_forgotten_and_lost_trackers_named() {
     }
     let jobs = cluster.json(&["jobs"]);
     let kept: Vec<&str> = jobs.as_array().unwrap().iter().map(|job| job["job"].as_str().unwrap()).collect();
-    // Old ones go when a new one comes.
+    // Old jobs are removed when a new one is submitted.
     assert_eq!(kept, ["job_5", "job_6", "job_7"]);
-    // In history alone: everything that needs the job says where to look.
+    // Only in the history: commands that need the job refer to it.
     for command in ["job", "tasks", "counters", "kill"] {
         let line = cluster.refused(1, &[command, "job_4"]);
         assert!(line.contains("job_4") && line.contains("mrctl history job_4"), "{command}: {line}");
     }
     assert!(cluster.refused(1, &["logs", "job_4.m0"]).contains("mrctl history job_4"));
     assert!(cluster.mrctl(&["history", "job_4"]).lines().count() > 3);
-    // Not even there.
+    // Not even in the history.
     let line = cluster.refused(1, &["history", "job_1"]);
     assert!(line.contains("job_1") && line.contains("newest 4"), "{line}");
     assert!(cluster.refused(1, &["job", "job_1"]).contains("no job_1"));
@@ -45,12 +45,12 @@ fn old_jobs_are_forgotten_and_lost_trackers_named() {
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "tasktracker"]);
     let lost = cluster.refused(1, &logs);
     assert!(lost.contains("node1") && lost.contains("does not answer"), "{lost}");
-    // Logs outlive the tracker's process.
+    // Logs survive a restart of the tracker.
     cluster.mrctl(&["chaos", "restart", "node1", "--daemon", "tasktracker"]);
     cluster.mrctl(&logs);
 }
 
-/// The lines of a history, each with its time in microseconds.
+/// Returns the lines of a history, each with its time in microseconds.
 fn lines_of(history: &Path) -> Vec<(u128, String)> {
     let time = |line: &str| {
         let fact: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -59,8 +59,8 @@ fn lines_of(history: &Path) -> Vec<(u128, String)> {
     fs::read_to_string(history).unwrap().lines().map(|line| (time(line), line.to_owned())).collect()
 }
 
-/// Writes to the history take long (by strace). The JobTracker is stopped while lines of a job that was just killed wait
-/// to be written.
+/// Writes to the history are slow (by strace). The JobTracker is stopped while lines of a killed
+/// job wait to be written.
 #[test]
 fn history_is_complete_after_a_clean_stop() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -84,7 +84,7 @@ fn history_is_complete_after_a_clean_stop() {
     let stopped_at = UNIX_EPOCH.elapsed().unwrap().as_micros();
     drop(held);
     let stopped = lines_of(&history);
-    // The next start adds what is missing, from the journal.
+    // The next start adds missing lines from the journal.
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     let complete = lines_of(&history);
     let known: Vec<_> = complete.into_iter().filter(|(at, _)| *at <= stopped_at).collect();

@@ -1,5 +1,5 @@
-//! The JobTracker's disk fills up: no job is taken in, no history is written, and running jobs continue; with almost
-//! nothing left, no attempt is started.
+//! The disk of the JobTracker fills up: no job is accepted, no history is written, and running jobs
+//! continue. With almost no space left, no attempt is started.
 
 use daemon::config::JobTrackerConfig;
 use fermata_tests::{Cluster, QUICK, Up, eventually, is_root};
@@ -12,12 +12,13 @@ use std::{
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A file system in memory, a little larger than the default of `jobtracker.disk_reserve`. It takes memory for what is
-/// in it only. Dropped, it is unmounted.
+/// A tmpfs a little larger than the default of `jobtracker.disk_reserve`. It uses memory only for
+/// its contents. Unmounted when dropped.
 struct Small(PathBuf);
 
 impl Small {
-    /// Over a folder, with what was in it. None, with a message, where that is not possible.
+    /// Mounts it over a folder and copies the contents. Prints a message and returns `None` if that
+    /// is not possible.
     fn over(folder: &Path) -> Option<Self> {
         let before = folder.with_extension("before");
         fs::rename(folder, &before).unwrap();
@@ -40,7 +41,7 @@ impl Small {
         JobTrackerConfig::default().disk_reserve.0 + (64 << 20)
     }
 
-    /// Has so many bytes left from here on.
+    /// Resizes it so that this many bytes are free.
     fn leave(&self, bytes: u64) {
         let ran = Command::new("df").args(["-B1", "--output=used"]).arg(&self.0).output().unwrap();
         let used: u64 =
@@ -48,7 +49,7 @@ impl Small {
         self.resize(used + bytes);
     }
 
-    /// Has as much left as at first.
+    /// Restores the original size.
     fn make_room(&self) {
         self.resize(Self::size());
     }
@@ -66,7 +67,7 @@ impl Drop for Small {
 }
 
 #[test]
-fn a_jobtracker_with_a_full_disk_takes_no_job_in_and_finishes_those_that_run() {
+fn jobtracker_with_a_full_disk_refuses_jobs_and_finishes_active_ones() {
     if !is_root() {
         eprintln!("skipped: only root may mount a small file system");
         return;
@@ -89,8 +90,8 @@ fn a_jobtracker_with_a_full_disk_takes_no_job_in_and_finishes_those_that_run() {
     let job = ["submit", "wordcount", "--input", "/text", "--output", "/out"];
     let refused = cluster.refused(1, &job);
     assert!(refused.contains("jobtracker.disk_reserve"), "{refused}");
-    let told = cluster.try_mrctl(&["nodes"]);
-    assert!(told.code == 0 && told.stderr.contains("disk_reserve"), "{}", told.stderr);
+    let nodes = cluster.try_mrctl(&["nodes"]);
+    assert!(nodes.code == 0 && nodes.stderr.contains("disk_reserve"), "{}", nodes.stderr);
     eventually("what ran has succeeded", TIMEOUT, || {
         (cluster.json(&["job", &running])["state"] == "succeeded").then_some(())
     });
@@ -100,9 +101,10 @@ fn a_jobtracker_with_a_full_disk_takes_no_job_in_and_finishes_those_that_run() {
     drop(small);
 }
 
-/// Old: attempts are launched and fail until the journal cannot be written, and the JobTracker ends.
+/// Regression: attempts are launched and fail until the journal cannot be written, and the
+/// JobTracker ends.
 #[test]
-fn a_jobtracker_whose_disk_is_almost_full_starts_no_attempt_and_stays_up() {
+fn jobtracker_with_an_almost_full_disk_starts_no_attempt_and_stays_up() {
     if !is_root() {
         eprintln!("skipped: only root may mount a small file system");
         return;
@@ -124,7 +126,7 @@ fn a_jobtracker_whose_disk_is_almost_full_starts_no_attempt_and_stays_up() {
     let bad = cluster.detach(&[&failing[..], &["--input", "/text", "--output", "/bad"]].concat());
     let attempts = || cluster.json(&["tasks", &bad])[0]["attempts"].as_array().map_or(0, Vec::len);
     eventually("an attempt has failed", TIMEOUT, || (attempts() > 1).then_some(()));
-    // Enough for the ends of what runs.
+    // Enough for the ends of running attempts.
     small.leave(64 << 10);
 
     let mut idle = 0;
@@ -138,8 +140,8 @@ fn a_jobtracker_whose_disk_is_almost_full_starts_no_attempt_and_stays_up() {
         (idle >= 10).then_some(())
     });
     assert_eq!(cluster.json(&["job", &good])["state"], "running", "its reduce waits");
-    let told = cluster.try_mrctl(&["nodes"]);
-    assert!(told.code == 0 && told.stderr.contains("no attempt is started"), "{}", told.stderr);
+    let nodes = cluster.try_mrctl(&["nodes"]);
+    assert!(nodes.code == 0 && nodes.stderr.contains("no attempt is started"), "{}", nodes.stderr);
     let log = fs::read_to_string(cluster.path(".fermata/logs/jobtracker.log")).unwrap();
     assert!(log.contains("no attempt is started"), "{log}");
 
@@ -160,7 +162,7 @@ fn a_jobtracker_whose_disk_is_almost_full_starts_no_attempt_and_stays_up() {
 }
 
 #[test]
-fn a_killed_job_of_very_many_maps_leaves_a_short_history() {
+fn killed_job_with_many_maps_has_a_short_history() {
     let settings = format!("{QUICK}[jobtracker]\nmaps_max = 1000000\n");
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
     fs::write(cluster.path("text"), "w\n".repeat(50_000)).unwrap();

@@ -1,6 +1,6 @@
-//! A master's journal is damaged at its end, where a torn write would be, or cannot be read: nothing that was
-//! acknowledged is dropped in silence. The master says what is wrong and does not start; with `--recover` it keeps what
-//! it drops and says so.
+//! The journal of a master is damaged at its end, where a torn write would be, or is unreadable: no
+//! acknowledged record is dropped silently. The master reports the damage and does not start. With
+//! `--recover` it saves and logs what it drops.
 
 use fermata_tests::{Cluster, QUICK, READS, Strace, Up, binaries, eventually};
 use std::{
@@ -13,7 +13,7 @@ use std::{
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A master, and where its journal is.
+/// A master, and the folder of its journal.
 #[derive(Clone, Copy)]
 struct Master {
     program: &'static str,
@@ -23,7 +23,7 @@ struct Master {
 const NAMENODE: Master = Master { program: "namenode", journal: ".fermata/data/namenode/edits" };
 const JOBTRACKER: Master = Master { program: "jobtracker", journal: ".fermata/data/jobtracker/journal" };
 
-/// A cluster with a file and a finished job, so that both masters have acknowledged something.
+/// A cluster with a file and a finished job, so that both masters have acknowledged records.
 fn cluster(settings: &str) -> Cluster {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
     fs::write(cluster.path("text"), "one two two\n").unwrap();
@@ -37,7 +37,7 @@ impl Master {
         cluster.path(self.journal)
     }
 
-    /// Files of the journal with this ending, oldest first.
+    /// Returns the files of the journal with this extension, oldest first.
     fn files(self, cluster: &Cluster, ending: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.folder(cluster)).unwrap().flatten().map(|entry| entry.path());
         let mut files: Vec<PathBuf> =
@@ -46,12 +46,12 @@ impl Master {
         files
     }
 
-    /// The newest segment.
+    /// Returns the newest segment.
     fn newest(self, cluster: &Cluster) -> PathBuf {
         self.files(cluster, "log").pop().expect("a segment")
     }
 
-    /// The newest segment, if it holds records and there are an older segment and a snapshot besides.
+    /// Returns the newest segment, if it has records and there are an older segment and a snapshot.
     fn newest_of_several(self, cluster: &Cluster) -> Option<PathBuf> {
         // Longer than the header of a file.
         const RECORDS: u64 = 150;
@@ -60,7 +60,7 @@ impl Master {
         (several && fs::metadata(&newest).unwrap().len() > RECORDS).then_some(newest)
     }
 
-    /// Has it acknowledge something more.
+    /// Makes the master acknowledge another record.
     fn write(self, cluster: &Cluster, number: u32) {
         let path = format!("/more-{number}");
         if self.program == "namenode" {
@@ -78,7 +78,7 @@ impl Master {
         }
     }
 
-    /// Ends it at once, or has it end as it should.
+    /// Kills it, or stops it cleanly.
     fn stop(self, cluster: &Cluster, cleanly: bool) {
         if cleanly {
             let pids = cluster.processes_named(self.program);
@@ -96,7 +96,8 @@ impl Master {
         Command::new(binaries().join(self.program))
     }
 
-    /// Started by the command, it must end by itself, with one line that names the file and the remedy; that line.
+    /// Checks that it exits with one line that contains the file and the remedy, and returns that
+    /// line.
     fn refuses(self, cluster: &Cluster, mut command: Command, file: &str) -> String {
         let errors = cluster.path("refusal");
         command.arg("--config").arg(cluster.path(".fermata/fermata.toml"));
@@ -123,8 +124,7 @@ impl Master {
         last.to_owned()
     }
 
-    /// Started by the command with `--recover` it serves; what it logs. `mrctl nodes` tells the operator as long as it
-    /// runs.
+    /// Starts it with `--recover`, checks that `mrctl nodes` reports the loss, and returns its log.
     fn recovers(self, cluster: &Cluster, command: Command) -> String {
         let config = cluster.path(".fermata/fermata.toml").display().to_string();
         let at = format!("--{}", self.program);
@@ -139,7 +139,7 @@ impl Master {
     }
 }
 
-/// Flips a bit shortly before the end of a file: in the last batch that was written.
+/// Flips a bit shortly before the end of a file, which is in the last batch.
 fn flip_near_the_end(path: &Path) {
     let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     let at = file.metadata().unwrap().len() - 5;
@@ -152,7 +152,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-fn a_flipped_bit_is_refused_and_kept(master: Master, cleanly: bool) {
+fn flipped_bit_is_refused_and_saved(master: Master, cleanly: bool) {
     let cluster = cluster(QUICK);
     master.stop(&cluster, cleanly);
     let newest = master.newest(&cluster);
@@ -165,9 +165,9 @@ fn a_flipped_bit_is_refused_and_kept(master: Master, cleanly: bool) {
     cluster.mrctl(&["chaos", "restart", master.program]);
 }
 
-/// A recovery logged what it dropped, and keeps the damaged segment beside the new one.
+/// Checks that a recovery logged what it dropped, and saved the damaged segment.
 fn assert_saved(segment: &Path, damaged: &[u8], log: &str) {
-    for word in ["dropped", "kept_as", "may be lost"] {
+    for word in ["dropped", "saved_as", "may be lost"] {
         assert!(log.contains(word), "{word:?} is not in {log}");
     }
     let kept = segment.with_file_name(format!("{}.damaged-1", name_of(segment)));
@@ -176,26 +176,26 @@ fn assert_saved(segment: &Path, damaged: &[u8], log: &str) {
 
 #[test]
 fn a_flipped_bit_in_the_last_edit_is_refused_after_a_kill() {
-    a_flipped_bit_is_refused_and_kept(NAMENODE, false);
+    flipped_bit_is_refused_and_saved(NAMENODE, false);
 }
 
 #[test]
 fn a_flipped_bit_in_the_last_edit_is_refused_after_a_clean_stop() {
-    a_flipped_bit_is_refused_and_kept(NAMENODE, true);
+    flipped_bit_is_refused_and_saved(NAMENODE, true);
 }
 
 #[test]
 fn a_flipped_bit_in_the_last_fact_is_refused_after_a_kill() {
-    a_flipped_bit_is_refused_and_kept(JOBTRACKER, false);
+    flipped_bit_is_refused_and_saved(JOBTRACKER, false);
 }
 
 #[test]
 fn a_flipped_bit_in_the_last_fact_is_refused_after_a_clean_stop() {
-    a_flipped_bit_is_refused_and_kept(JOBTRACKER, true);
+    flipped_bit_is_refused_and_saved(JOBTRACKER, true);
 }
 
-/// A cluster whose master was killed, and the newest segment of its journal. A snapshot and older segments hold what was
-/// acknowledged first.
+/// Returns a cluster whose master was killed, and the newest segment of its journal. A snapshot and
+/// older segments have earlier records.
 fn killed_with_several_segments(master: Master) -> (Cluster, PathBuf) {
     let often = "snapshot_bytes = \"4KiB\"\n";
     let cluster = cluster(&format!("{QUICK}{often}[jobtracker]\n{often}"));
@@ -205,7 +205,7 @@ fn killed_with_several_segments(master: Master) -> (Cluster, PathBuf) {
         master.write(&cluster, number);
         master.newest_of_several(&cluster)?;
         master.stop(&cluster, false);
-        // A snapshot may have begun a new segment meanwhile.
+        // A snapshot may have started a new segment in the meantime.
         let newest = master.newest_of_several(&cluster);
         if newest.is_none() {
             master.restart(&cluster);
@@ -215,8 +215,8 @@ fn killed_with_several_segments(master: Master) -> (Cluster, PathBuf) {
     (cluster, newest)
 }
 
-/// The newest segment vanishes. What is left, a snapshot and older segments, reads like a whole journal: only `COMMIT`
-/// says that more was acknowledged.
+/// The newest segment is missing. The remaining snapshot and segments look like a complete journal:
+/// only `COMMIT` shows that more was acknowledged.
 fn a_missing_segment_is_refused(master: Master) -> Cluster {
     let (cluster, newest) = killed_with_several_segments(master);
     assert!(newest.with_file_name("COMMIT").exists());
@@ -233,19 +233,21 @@ fn a_missing_newest_segment_of_the_edit_log_is_refused() {
 }
 
 #[test]
-fn after_a_missing_segment_no_job_number_is_given_again() {
+fn job_numbers_are_not_reused_after_a_missing_segment() {
     let cluster = a_missing_segment_is_refused(JOBTRACKER);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     let job = cluster.succeed(&["wordcount", "--input", "/text", "--output", "/counts-again"]);
     let number: u32 = job["job"].as_str().unwrap().trim_start_matches("job_").parse().unwrap();
-    assert!(number > 1000, "numbers that may have been given before are skipped: {number}");
+    assert!(number > 1000, "possibly used numbers are skipped: {number}");
 }
 
-/// The disk cannot read the newest segment (EIO, by strace), neither at a start nor during the recovery.
+/// The disk cannot read the newest segment (EIO, by strace), neither at a start nor during the
+/// recovery.
 fn an_unreadable_segment_is_refused_and_kept(master: Master) {
     let (cluster, newest) = killed_with_several_segments(master);
     let acknowledged = fs::read(&newest).unwrap();
-    // The segment that replaces this one has its name: the fault is bound to another file, which the name leads to.
+    // The segment that replaces this one has its name, so the fault is attached to another file,
+    // which the name links to.
     let sectors = fs::canonicalize(cluster.path("")).unwrap().join("sectors");
     fs::rename(&newest, &sectors).unwrap();
     symlink(&sectors, &newest).unwrap();
@@ -256,7 +258,7 @@ fn an_unreadable_segment_is_refused_and_kept(master: Master) {
     assert_eq!(fs::read_link(&newest).unwrap(), sectors, "a refusal changes nothing");
     let text = master.recovers(&cluster, second);
     assert_saved(&newest, &acknowledged, &text);
-    // What was acknowledged before that segment is there, and the cluster works.
+    // Records before that segment exist, and the cluster works.
     master.restart(&cluster);
     cluster.succeed(&["wordcount", "--input", "/text", "--output", "/counts-after"]);
     assert_eq!(cluster.output("/counts-after"), b"one\t1\ntwo\t2\n");

@@ -1,4 +1,4 @@
-//! `mrctl up`, `down`, `demo`: a cluster comes and goes without a trace.
+//! `mrctl up`, `down`, `demo`: starting and stopping a local cluster.
 
 use fermata_tests::{Cluster, Up, binaries, copy_folder, eventually, may_inspect_daemons};
 use std::{
@@ -49,13 +49,13 @@ fn up_in_a_running_folder_starts_dead_daemons_again() {
     }
     let ran = cluster.try_mrctl(&["status"]);
     assert!(ran.code == 1 && ran.stdout.starts_with("degraded, closed"), "{}", ran.stdout);
-    assert!(ran.stdout.ends_with("start what has died again with `mrctl up`\n"), "{}", ran.stdout);
-    assert!(cluster.refused(1, &["up", "--nodes", "3"]).contains("flags cannot change it"));
+    assert!(ran.stdout.ends_with("restart the daemons that have died with `mrctl up`\n"), "{}", ran.stdout);
+    assert!(cluster.refused(1, &["up", "--nodes", "3"]).contains("flags cannot change a running cluster"));
     let started = cluster.mrctl(&["up"]);
     assert_eq!(started.lines().count(), 2, "{started}");
     assert_eq!(cluster.json(&["status"])["state"], "running");
     let after = pids(&cluster);
-    assert_eq!(before.iter().filter(|pid| after.contains(pid)).count(), 4, "the others were left alone");
+    assert_eq!(before.iter().filter(|pid| after.contains(pid)).count(), 4, "the others were not restarted");
     cluster.mrctl(&["jobs"]);
 }
 
@@ -80,7 +80,7 @@ fn a_datanode_that_cannot_start_leaves_a_degraded_cluster_that_works() {
     cluster.succeed(&[&["wordcount", "--input", "/hello"], &counts[..]].concat());
     assert_eq!(cluster.try_mrctl(&["status"]).code, 1);
 
-    // Still broken: the same warning, and the rest is left alone.
+    // Still broken: the same warning, and other daemons are not touched.
     let again = cluster.try_mrctl(&["up"]);
     assert!(again.code == 1 && again.stderr.contains("node2's datanode has died: "), "{}", again.stderr);
     assert_eq!(cluster.mrctl(&["fs", "cat", "/hello"]), "hello");
@@ -116,7 +116,7 @@ fn up_with_an_older_copy_of_the_namenode_leaves_a_degraded_cluster_and_says_why(
         (cluster.path(".fermata/data/namenode"), cluster.path("older"), cluster.path("newest"));
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     copy_folder(&folder, &older);
-    // The restored NameNode makes the first of these starts again; the DataNode has seen the second.
+    // The restored NameNode repeats the first of these epochs; the DataNode has seen the second.
     for _ in 0..2 {
         cluster.restart_namenode();
         cluster.mrctl(&["chaos", "kill", "namenode"]);
@@ -132,7 +132,7 @@ fn up_with_an_older_copy_of_the_namenode_leaves_a_degraded_cluster_and_says_why(
     for word in ["an older NameNode runs", "start it from the newest one", "namenode --recover"] {
         assert!(warned.contains(word), "{word:?} is not in a warning of the datanode: {}", ran.stderr);
     }
-    // It is left running, so that the operator can look and decide.
+    // It keeps running, so that the operator can examine it.
     assert!(pids(&cluster).into_iter().all(alive));
     assert_eq!(cluster.mrctl(&["jobs"]), "no jobs\n");
     assert!(cluster.mrctl(&["fs", "report"]).contains("older copy of its folder"));
@@ -145,7 +145,7 @@ fn up_with_an_older_copy_of_the_namenode_leaves_a_degraded_cluster_and_says_why(
 }
 
 #[test]
-fn a_damaged_layout_and_lost_folders_of_masters_are_refused_and_nothing_is_made() {
+fn damaged_layout_and_lost_master_folders_are_refused_without_changes() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     cluster.mrctl(&["down"]);
     let layout = cluster.path(".fermata/layout.json");
@@ -165,7 +165,7 @@ fn a_damaged_layout_and_lost_folders_of_masters_are_refused_and_nothing_is_made(
     }
     cluster.mrctl(&["up", "--detach"]);
     cluster.mrctl(&["down"]);
-    // Whoever asks for it begins again.
+    // With `--format` the JobTracker starts empty.
     fs::remove_dir_all(cluster.path(".fermata/data/jobtracker")).unwrap();
     cluster.mrctl(&["up", "--detach", "--format", "jobtracker"]);
     assert_eq!(cluster.mrctl(&["jobs"]), "no jobs\n");
@@ -210,7 +210,7 @@ fn ports_are_stable_and_json_reports_the_result() {
     for master in ["namenode", "jobtracker"] {
         assert!(up[master] == before[master] && up[master] != "", "{before} {up}");
     }
-    // One that is taken meanwhile is given up.
+    // A port that is in use is replaced by another.
     cluster.mrctl(&["down"]);
     let _held = std::net::TcpListener::bind(up["namenode"].as_str().unwrap()).unwrap();
     let moved = cluster.json(&["up", "--detach"]);
@@ -223,7 +223,7 @@ fn daemons_end_when_their_folder_is_deleted() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     let pids = pids(&cluster);
     assert!(pids.len() == 4 && pids.iter().all(|pid| alive(*pid)));
-    // Some files may come in between: then once more.
+    // Daemons may create files during the removal: then it is repeated.
     eventually("the folder is gone", Duration::from_secs(10), || {
         fs::remove_dir_all(cluster.path(".fermata")).ok();
         (!cluster.path(".fermata").exists()).then_some(())
@@ -236,11 +236,11 @@ fn daemons_end_when_their_folder_is_deleted() {
 #[test]
 fn data_outlives_down_and_up() {
     let cluster = Cluster::up(Up::default());
-    fs::write(cluster.path("hello"), "hold, then go on").unwrap();
+    fs::write(cluster.path("hello"), "some text").unwrap();
     cluster.mrctl(&["fs", "put", "hello", "/hello"]);
     cluster.mrctl(&["down"]);
     cluster.mrctl(&["up", "--detach"]);
-    assert_eq!(cluster.mrctl(&["fs", "cat", "/hello"]), "hold, then go on");
+    assert_eq!(cluster.mrctl(&["fs", "cat", "/hello"]), "some text");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Clusters on several machines: network namespaces with addresses of their own, closed by certificates, started by
-//! `mrctl cluster`. Skipped, with a word, where namespaces cannot be made.
+//! Clusters on several machines: network namespaces with their own addresses and certificates,
+//! started by `mrctl cluster`. Skipped with a message if namespaces cannot be created.
 
 use fermata_tests::{Machines, Row, binaries, eventually};
 use serde_json::Value;
@@ -11,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
     let Some(machines) = Machines::make("fa", 11, &["r1", "r1", "r2"]) else { return };
     let [second, third, fourth] = [2, 3, 4].map(|at| machines.node(at));
-    // Once more changes nothing.
+    // A second `up` changes nothing.
     let status = machines.json(&["cluster", "status", "--cluster", "lab"]);
     machines.cluster(&["up"]);
     assert_eq!(machines.json(&["cluster", "status", "--cluster", "lab"]), status);
@@ -20,7 +20,7 @@ fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
     assert_eq!(daemons.len(), 8);
     assert!(daemons.iter().all(|daemon| daemon["state"] == "running"), "{status}");
 
-    // Without a credential nothing is told.
+    // Without a credential nothing is returned.
     let bare = Command::new(binaries().join("mrctl"))
         .args(["--namenode", "10.77.11.1:9400", "fs", "ls", "/"])
         .output()
@@ -31,7 +31,7 @@ fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
     machines.cluster(&["up"]);
     machines.await_tracker(&second, "live");
 
-    is_cut_off_and_comes_back(&machines, &third);
+    is_isolated_and_recovers(&machines, &third);
 
     machines.cluster(&["restart", &fourth]);
     machines.await_tracker(&fourth, "live");
@@ -46,18 +46,19 @@ fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
     assert!(status.contains("absent") && !status.contains("running"), "{status}");
 }
 
-/// The master does not hear a node; the node hears the master. Then it is whole again by itself.
-fn is_cut_off_and_comes_back(machines: &Machines, node: &str) {
+/// The master does not receive messages of a node, but the node receives those of the master.
+/// Afterwards it recovers by itself.
+fn is_isolated_and_recovers(machines: &Machines, node: &str) {
     let master = machines.node(1);
     machines.mrctl(&["chaos", "partition", node, &master, "--one-way", "--cluster", "lab"]);
     machines.await_tracker(node, "lost");
-    let paper_figures = machines.mrctl(&["chaos", "heal", "--cluster", "lab"]);
-    assert_eq!(paper_figures.trim(), format!("{master} hears {node} again"));
+    let printed = machines.mrctl(&["chaos", "heal", "--cluster", "lab"]);
+    assert_eq!(printed.trim(), format!("{master} receives packets from {node} again"));
     machines.await_tracker(node, "live");
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
 }
 
-/// A sort during which a machine dies gives what it gives in peace.
+/// A sort during which a machine dies gives the same output as without a fault.
 fn dies_in_the_middle_of_a_job(machines: &Machines, node: &str) {
     machines.mrctl(&["fs", "mkdir", "/lab"]);
     machines.mrctl(&["fs", "chown", "admin", "/lab"]);
@@ -103,7 +104,7 @@ fn dies_in_the_middle_of_a_job(machines: &Machines, node: &str) {
     );
 }
 
-/// A cluster grows, is brought to new programs while a job runs, has full disks, and shrinks.
+/// A cluster grows, is upgraded while a job runs, has full disks, and shrinks.
 #[test]
 fn machines_are_added_filled_upgraded_and_drained() {
     let Some(machines) = Machines::prepare("fc", 13, &["r1", "r2", "r1"], 2) else { return };
@@ -133,12 +134,12 @@ fn machines_are_added_filled_upgraded_and_drained() {
     let calm = machines.sums("/lab/calm");
 
     if small {
-        are_filled(&machines, &first, &third);
+        disks_are_filled(&machines, &first, &third);
     } else {
         eprintln!("skipped: a small disk cannot be mounted here");
     }
 
-    // Everything is started anew, one after the other, under a job.
+    // All daemons are restarted, one after the other, during a job.
     let slow = ["/lab/upgraded", "--conf", "pace.map=200KiB", "--detach"];
     let id = machines.json(&[&sort[..], &slow[..]].concat())["job"].as_str().unwrap().to_owned();
     let before = machines.json(&["cluster", "status", "--cluster", "lab"]);
@@ -162,25 +163,26 @@ fn machines_are_added_filled_upgraded_and_drained() {
         assert_eq!(host["daemons"][0]["state"], "absent", "{status}");
     };
     is_stopped();
-    assert_eq!(machines.sums("/lab/upgraded"), calm, "what it had is elsewhere");
-    // One that was stopped on purpose is not started by the next upgrade.
+    assert_eq!(machines.sums("/lab/upgraded"), calm, "its blocks are on other nodes");
+    // A machine that was stopped on purpose is not started by the next upgrade.
     machines.cluster(&["upgrade"]);
     is_stopped();
 }
 
-/// A master whose disk is full keeps what it has and takes nothing; a node's full disk is passed over.
-fn are_filled(machines: &Machines, master: &str, node: &str) {
+/// A master with a full disk keeps its data and accepts no changes; a node with a full disk is not
+/// used.
+fn disks_are_filled(machines: &Machines, master: &str, node: &str) {
     machines.mrctl(&["chaos", "fill-disk", master, "--leave", "8MiB", "--cluster", "lab"]);
-    let mut row = Row::begin("the namenode's disk is full, and has room again");
+    let mut row = Row::begin("the namenode's disk is full, and has space again");
     eventually("the namenode is in safemode", TIMEOUT, || {
         let report = machines.json(&["fs", "report"]);
         (report["safemode"]["on"] == true).then_some(())
     });
     row.detected();
     machines.mrctl(&["fs", "ls", "/lab"]);
-    let paper_figures = machines.mrctl(&["chaos", "fill-disk", master, "--clear", "--cluster", "lab"]);
-    assert_eq!(paper_figures.trim(), format!("the disk of {master} has room again"));
-    row.links_healed();
+    let printed = machines.mrctl(&["chaos", "fill-disk", master, "--clear", "--cluster", "lab"]);
+    assert_eq!(printed.trim(), format!("the disk of {master} has free space again"));
+    row.restart_clock();
     eventually("the namenode takes changes again", TIMEOUT, || {
         (machines.json(&["fs", "report"])["safemode"]["on"] == false).then_some(())
     });
@@ -188,13 +190,13 @@ fn are_filled(machines: &Machines, master: &str, node: &str) {
 
     machines.mrctl(&["chaos", "fill-disk", node, "--cluster", "lab"]);
     let sort = ["submit", "terasort", "--input", "/lab/gen", "--reduces", "4", "--output", "/lab/full"];
-    let row = Row::begin("a node's disk is full: a sort passes it over");
+    let row = Row::begin("a node's disk is full: a sort does not use it");
     machines.mrctl(&sort);
     row.recovered();
     assert_eq!(machines.sums("/lab/full"), machines.sums("/lab/calm"));
     machines.mrctl(&["chaos", "fill-disk", node, "--clear", "--cluster", "lab"]);
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
-    // The disk under the build folder is a large one.
+    // The disk of the build folder is large.
     let much = machines.try_mrctl(&["chaos", "fill-disk", &machines.node(2), "--cluster", "lab"]);
     assert!(much.code == 1 && much.stderr.contains("--force"), "{}{}", much.stdout, much.stderr);
 }

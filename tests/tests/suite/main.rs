@@ -1,4 +1,4 @@
-//! All cluster tests in one binary, and the tidy test. Each module is one promise of the product.
+//! All cluster tests in one binary, and the tidy test. Each module tests one area of the product.
 
 mod cluster_disks;
 mod command_line;
@@ -33,6 +33,7 @@ mod journal_damage;
 mod local_cluster;
 mod machines;
 mod remote;
+mod retired_terms;
 mod schedulers;
 mod security;
 mod storage;

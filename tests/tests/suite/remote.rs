@@ -1,5 +1,5 @@
-//! What `mrctl cluster` does on machines: it keeps out of other clusters' folders, tells what is from what was, and
-//! waits for nobody forever. The machines are this one, twice.
+//! Behaviour of `mrctl cluster` on machines: it does not touch folders of other clusters,
+//! distinguishes old from current state, and has timeouts. Both machines are this one.
 
 use fermata_tests::{Ran, binaries, task_account};
 use serde_json::Value;
@@ -12,12 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A master `m` and a node `n`, by a shell that runs everything here.
+/// A master `m` and a node `n`, with a shell command that runs everything locally.
 struct Pair {
     folder: tempfile::TempDir,
 }
 
-/// Runs it, and puts the machine's name into its environment.
+/// Runs a command with the name of the machine in its environment.
 const HERE: &str = "env WHERE={host}";
 
 impl Pair {
@@ -25,7 +25,7 @@ impl Pair {
         let space = binaries().with_file_name("tmp");
         fs::create_dir_all(&space).unwrap();
         let folder = tempfile::Builder::new().prefix("remote-").tempdir_in(space).unwrap();
-        // Tasks have another account, and must come to their folders.
+        // Tasks have another account, and must be able to reach their folders.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let pair = Self { folder };
         pair.init("lab");
@@ -57,7 +57,7 @@ impl Pair {
         command.arg("cluster").args(args).current_dir(self.folder.path()).output().unwrap().into()
     }
 
-    /// `mrctl cluster ARGS --cluster LAB`, all of it with one folder for all clusters.
+    /// Runs `mrctl cluster ARGS --cluster LAB` with the same folder for all clusters.
     fn of(&self, lab: &str, args: &[&str]) -> Ran {
         let (dir, programs) = (self.path("{host}").display().to_string(), binaries().display().to_string());
         let way = ["--cluster", lab, "--shell", HERE, "--remote-dir", &dir, "--programs", &programs];
@@ -91,19 +91,19 @@ fn cluster_leaves_foreign_folders_alone_and_reports_its_status() {
     assert!(up.contains("m: settings copied; namenode running (pid "), "{up}");
     assert!(!up.contains("older settings"), "{up}");
 
-    // Another cluster, which does not know that the folders are taken.
+    // Another cluster that uses the same folders.
     pair.init("other");
     for args in [&["up"][..], &["status"], &["restart", "n"], &["down"], &["down", "--purge"], &["upgrade"]] {
         let ran = pair.of("other", args);
         assert_eq!(ran.code, 1, "{args:?}: {}{}", ran.stdout, ran.stderr);
-        assert!(ran.stderr.contains("is of the cluster lab-"), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("belongs to cluster lab-"), "{args:?}: {}", ran.stderr);
     }
     assert!(pair.path("m/data/namenode").is_dir());
     pair.done(&["status"]);
 
-    a_part_of_the_machines_is_meant_once(&pair);
-    settings_that_changed_are_told_from_those_that_run(&pair);
-    nobody_inherits_what_is_open(&pair);
+    partial_hosts_file_applies_to_one_command(&pair);
+    changed_settings_are_distinguished_from_active_ones(&pair);
+    daemons_inherit_no_open_files(&pair);
     unknown_connections_do_not_fill_the_log(&pair);
     a_frozen_daemon_does_not_run(&pair);
     a_machine_is_removed(&pair);
@@ -111,8 +111,8 @@ fn cluster_leaves_foreign_folders_alone_and_reports_its_status() {
     assert!(!pair.path("m").exists());
 }
 
-/// A hosts file with some of the cluster's machines is for one command: the next one is for all again.
-fn a_part_of_the_machines_is_meant_once(pair: &Pair) {
+/// A hosts file with some of the machines applies to one command only.
+fn partial_hosts_file_applies_to_one_command(pair: &Pair) {
     let all = fs::read_to_string(pair.path("lab/hosts")).unwrap();
     let master: Vec<&str> = all.lines().filter(|line| line.starts_with("m ")).collect();
     let part = pair.path("part");
@@ -123,25 +123,28 @@ fn a_part_of_the_machines_is_meant_once(pair: &Pair) {
     assert!(up.contains("m: ") && up.contains("n: "), "the next `up` skips a machine: {up}");
 }
 
-fn settings_that_changed_are_told_from_those_that_run(pair: &Pair) {
-    assert!(pair.done(&["up"]).contains("n: settings are there; datanode running"));
+fn changed_settings_are_distinguished_from_active_ones(pair: &Pair) {
+    assert!(pair.done(&["up"]).contains("n: settings are up to date; datanode running"));
     let file = pair.path("lab/fermata.toml");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replace("[datanode]\n", "[datanode]\nscrub_period = \"5h\"\n")).unwrap();
     let up = pair.done(&["up"]);
-    assert!(up.contains("n: settings copied") && up.contains("until `mrctl cluster restart n`"), "{up}");
+    assert!(up.contains("n: settings copied") && up.contains("`mrctl cluster restart n` updates"), "{up}");
     let before = pair.pid(1, 0);
     let restarted = pair.done(&["restart", "n"]);
-    assert!(restarted.starts_with("n: settings are there") && !restarted.contains("older"), "{restarted}");
+    assert!(
+        restarted.starts_with("n: settings are up to date") && !restarted.contains("older"),
+        "{restarted}"
+    );
     assert_ne!(pair.pid(1, 0), before);
-    // Restarting is enough.
+    // A restart is sufficient.
     fs::write(&file, text).unwrap();
     assert!(pair.done(&["restart", "n"]).starts_with("n: settings copied"));
     pair.done(&["restart", "m"]);
     assert!(!pair.done(&["up"]).contains("older"));
 }
 
-fn nobody_inherits_what_is_open(pair: &Pair) {
+fn daemons_inherit_no_open_files(pair: &Pair) {
     let (secret, lock) = (pair.path("lab/security/admin.pem"), pair.path("lock"));
     let mrctl = binaries().join("mrctl");
     let script = "exec 9<$1 8>$2; flock 8; exec $0 cluster restart n --cluster lab";
@@ -157,7 +160,7 @@ fn nobody_inherits_what_is_open(pair: &Pair) {
         }
     }
     let free = Command::new("flock").arg("--nonblock").arg(&lock).arg("true").status().unwrap();
-    assert!(free.success(), "a daemon holds the lock of whoever started it");
+    assert!(free.success(), "a daemon has inherited the lock of its starter");
 }
 
 fn unknown_connections_do_not_fill_the_log(pair: &Pair) {
@@ -168,12 +171,12 @@ fn unknown_connections_do_not_fill_the_log(pair: &Pair) {
     for _ in 0..500 {
         std::os::unix::net::UnixStream::connect(&socket).unwrap();
     }
-    let told = || fs::read_to_string(pair.path("n/logs/tasktracker.log")).unwrap();
+    let log = || fs::read_to_string(pair.path("n/logs/tasktracker.log")).unwrap();
     let count = |log: &str| log.matches("refused a connection to the umbilical").count();
-    fermata_tests::eventually("strangers are told of", Duration::from_mins(1), || {
-        (count(&told()) > 0).then_some(())
+    fermata_tests::eventually("unknown connections are logged", Duration::from_mins(1), || {
+        (count(&log()) > 0).then_some(())
     });
-    assert!(count(&told()) <= 2, "{}", count(&told()));
+    assert!(count(&log()) <= 2, "{}", count(&log()));
 }
 
 fn a_frozen_daemon_does_not_run(pair: &Pair) {
@@ -191,7 +194,7 @@ fn a_frozen_daemon_does_not_run(pair: &Pair) {
         (pair.of("lab", &["status"]).code == 0).then_some(())
     });
     let json: Value = serde_json::from_str(&pair.done(&["status", "--json"])).unwrap();
-    assert_eq!(json[0]["daemons"][0]["reported"], "answers", "{json}");
+    assert_eq!(json[0]["daemons"][0]["reported"], "up", "{json}");
     assert_eq!(json[1]["daemons"][1]["reported"], "live", "{json}");
     assert_eq!(signal("kill").code, 0);
     let again = fermata_tests::eventually("it is gone", Duration::from_mins(1), || {
@@ -203,9 +206,11 @@ fn a_frozen_daemon_does_not_run(pair: &Pair) {
 }
 
 fn a_machine_is_removed(pair: &Pair) {
-    for (node, words) in
-        [("n", "n runs: `mrctl cluster drain n`"), ("m", "m is the master"), ("x", "no machine x")]
-    {
+    for (node, words) in [
+        ("n", "n runs: drain it with `mrctl cluster drain n`"),
+        ("m", "m is the master"),
+        ("x", "no machine x"),
+    ] {
         let ran = pair.of("lab", &["remove", node]);
         assert!(ran.code != 0 && ran.stderr.contains(words), "{}", ran.stderr);
     }
@@ -224,16 +229,16 @@ fn invalid_requests_are_rejected_before_any_change() {
         let ran = pair.run(args);
         assert!(ran.code == 2 && ran.stderr.contains(words), "{args:?}: {} {}", ran.code, ran.stderr);
     };
-    refused(&["init", "z1", "--master", "m", "--node", "m"], "m is there twice");
+    refused(&["init", "z1", "--master", "m", "--node", "m"], "m is listed twice");
     refused(&["init", "z1", "--master", "m", "--node", "n=999.1.1.1"], "is not an address");
     assert!(!pair.path("z1").exists());
     for name in ["fermata", "root", "jobtracker", "datanode", "admin"] {
-        refused(&["user", name, "--cluster", "lab", "--out", "theirs"], "is not for people");
+        refused(&["user", name, "--cluster", "lab", "--out", "theirs"], "is a reserved name");
     }
     assert!(!pair.path("theirs").exists());
     refused(&["up", "--cluster", "lab", "--remote-dir", "/"], "is not a folder for machines");
     refused(&["up", "--cluster", "nowhere"], "has no fermata.toml");
-    // A machine that says nothing is given up, and named.
+    // A machine that does not answer is reported after a timeout.
     let (hangs, started) = (pair.path("hangs"), Instant::now());
     fs::write(&hangs, "sleep 100 & sleep 100\n").unwrap();
     let shell = format!("sh {} {{host}}", hangs.display());
@@ -244,9 +249,10 @@ fn invalid_requests_are_rejected_before_any_change() {
     assert!(ran.code == 1 && ran.stderr.contains("runs no scripts there"), "{}", ran.stderr);
 }
 
-/// Data folders outside the machine's own: only those that are marked as this cluster's are purged.
+/// Data folders outside of the folder of the machine: only those marked as this cluster's are
+/// purged.
 #[test]
-fn purge_keeps_out_of_folders_that_are_not_this_clusters() {
+fn purge_does_not_touch_folders_of_others() {
     let pair = Pair::new();
     let (file, disk, foreign) = (pair.path("lab/fermata.toml"), pair.path("disk"), pair.path("foreign"));
     let text = fs::read_to_string(&file).unwrap();
@@ -261,7 +267,7 @@ fn purge_keeps_out_of_folders_that_are_not_this_clusters() {
     let mark = fs::read_to_string(disk.join("CLUSTER")).unwrap();
     assert!(mark.starts_with("lab-"), "{mark}");
     pair.done(&["down"]);
-    // Settings that name a folder of somebody else's, with names like ours in it.
+    // The settings contain a folder of another owner, with the same names in it.
     for name in ["current", "tmp", "logs"] {
         fs::create_dir_all(foreign.join(name)).unwrap();
     }
@@ -269,7 +275,7 @@ fn purge_keeps_out_of_folders_that_are_not_this_clusters() {
     with(&[&disk, &foreign]);
     let ran = pair.of("lab", &["down", "--purge"]);
     assert!(ran.code == 1 && ran.stderr.contains("foreign stays"), "{}{}", ran.stdout, ran.stderr);
-    assert!(!disk.exists(), "what is this cluster's is left");
+    assert!(!disk.exists(), "the folder of this cluster is left");
     for name in ["current", "tmp", "logs", "VERSION"] {
         assert!(foreign.join(name).exists(), "{name} is gone");
     }

@@ -1,4 +1,4 @@
-//! A policy is chosen, tuned, asked why, and compared with another, on a real cluster.
+//! Selecting, configuring, explaining and comparing policies on a real cluster.
 
 use fermata_tests::{Cluster, Up, binaries, eventually};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::{fs, process::Command, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Fair, with fifo in its shadow; one map slot on each of two nodes, and no patience for slots near the input.
+/// Fair with fifo as its shadow; one map slot on each of two nodes, and no waiting for locality.
 const FAIR: &str = "[jobtracker]\nheartbeat = \"200ms\"\n[tasktracker]\nmap_slots = 1\n\
     [scheduler]\nname = \"fair\"\nshadow = \"fifo\"\n\
     [scheduler.fair]\nnode_wait = \"0s\"\nrack_wait = \"0s\"\nfair_share_timeout = \"2s\"\n\
@@ -17,7 +17,7 @@ fn sleepers(cluster: &Cluster, user: &str, output: &str) -> String {
     cluster.detach(&job)
 }
 
-/// Two nodes; ann's job holds both slots, bob's waits.
+/// Two nodes; the job of ann has both slots, that of bob waits.
 fn two_users(settings: &str) -> (Cluster, String, String) {
     let cluster = Cluster::up(Up { nodes: 2, block_size: "64KiB", settings, ..Up::default() });
     fs::write(cluster.path("in"), "some words\n".repeat(30_000)).unwrap();
@@ -66,7 +66,7 @@ fn why_explains_waiting_and_preemptions() {
     assert!(text.contains("it runs on node"), "{text}");
     assert!(text.contains("m0.0 started on node"), "{text}");
     assert!(text.contains("pool ann held 0 of its fair share of 2 slots"), "{text}");
-    // The process dies; policy, parameters and reasons are the same when it is back.
+    // The process dies; policy, parameters and reasons are the same after a restart.
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     eventually("the trackers are back", TIMEOUT, || {
@@ -86,13 +86,13 @@ fn why_explains_waiting_and_preemptions() {
     };
     assert_eq!(value("pools.ann.weight"), Some("1.5".into()), "{fair}");
     assert_eq!((value("node_wait"), value("min_share_timeout")), (Some("0s".into()), Some("15s".into())));
-    // Slots of a silent node are not counted, and neither is what runs there.
+    // Slots of a silent node, and the attempts on it, are not counted.
     cluster.mrctl(&["chaos", "stop", "node1", "--daemon", "tasktracker"]);
     let numbers = eventually("one slot is left", TIMEOUT, || {
         let numbers = cluster.json(&["why", &ann])["waiting_for"][0]["numbers"].clone();
         (numbers["map_slots"] == 1.0).then_some(numbers)
     });
-    assert_eq!((&numbers["running"], &numbers["apart"]), (&1.0.into(), &1.0.into()), "{numbers}");
+    assert_eq!((&numbers["running"], &numbers["excluded"]), (&1.0.into(), &1.0.into()), "{numbers}");
     cluster.mrctl(&["chaos", "cont", "node1", "--daemon", "tasktracker"]);
     let refused = cluster.refused(1, &["why", &format!("{ann}.m9999")]);
     assert!(refused.contains("there is no task"), "{refused}");
@@ -105,7 +105,7 @@ fn why_explains_waiting_and_preemptions() {
 
 #[test]
 fn preemptions_are_explained_and_the_shadow_is_compared() {
-    // A share of one slot each; and a mapper that sleeps can be killed but has no record to end at.
+    // A share of one slot each. A sleeping mapper can be killed but has no record to end at.
     let (cluster, ann, bob) = two_users(
         &FAIR
             .replace("weight = 1.5", "weight = 1")
@@ -115,8 +115,8 @@ fn preemptions_are_explained_and_the_shadow_is_compared() {
         (cluster.json(&["job", &bob])["maps"]["running"] == 1).then_some(())
     });
     let text = cluster.mrctl(&["why", &ann]);
-    let used = format!("the slot goes to the pool of {bob} that held 0 of its fair share of 1");
-    assert!(text.contains(&used), "{text}");
+    let expected = format!("the slot goes to the pool of {bob} that held 0 of its fair share of 1");
+    assert!(text.contains(&expected), "{text}");
     let shadow = cluster.json(&["shadow"]);
     assert_eq!((&shadow["scheduler"], &shadow["shadow"]), (&Value::from("fair"), &Value::from("fifo")));
     assert!(shadow["same"].as_u64() >= Some(2), "{shadow}");
@@ -162,21 +162,24 @@ fn unknown_policy_is_rejected_before_any_change() {
             command.args(args).current_dir(folder.path()).env_remove("FERMATA_CONFIG").output().unwrap();
         (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
     };
-    let (code, told) = run("jobtracker", &["--scheduler", "fare", "--dir", "data"]);
-    assert_eq!(code, Some(2), "{told}");
-    assert!(told.contains("there is no scheduler \"fare\": choose one of fifo, fair"), "{told}");
-    let (code, told) = run("jobtracker", &["--shadow", "chronos(fare)", "--dir", "data"]);
-    assert!(code == Some(2) && told.contains("choose one of"), "{told}");
-    let (code, told) = run("mrctl", &["up", "--scheduler", "fare", "--detach", "--dir", "up"]);
-    assert!(code == Some(2) && told.contains("there is no scheduler \"fare\""), "{told}");
+    let (code, message) = run("jobtracker", &["--scheduler", "fare", "--dir", "data"]);
+    assert_eq!(code, Some(2), "{message}");
+    assert!(message.contains("there is no scheduler \"fare\": choose one of fifo, fair"), "{message}");
+    let (code, message) = run("jobtracker", &["--shadow", "chronos(fare)", "--dir", "data"]);
+    assert!(code == Some(2) && message.contains("choose one of"), "{message}");
+    let (code, message) = run("mrctl", &["up", "--scheduler", "fare", "--detach", "--dir", "up"]);
+    assert!(code == Some(2) && message.contains("there is no scheduler \"fare\""), "{message}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
     let slip = "[cluster]\ninsecure = false\n\n[scheduler]\nname = \"fair\"\n\n[scheduler.fair]\nnod_wait = \"5s\"\n";
     fs::write(folder.path().join("slip.toml"), slip).unwrap();
-    let (code, told) = run("jobtracker", &["--config", "slip.toml", "--dir", "data"]);
-    assert_eq!(code, Some(2), "{told}");
-    assert!(told.contains("slip.toml:8: there is no scheduler parameter fair.nod_wait: fair has "), "{told}");
-    let (code, told) = run("mrctl", &["up", "--config", "slip.toml", "--detach", "--dir", "up"]);
-    assert!(code == Some(2) && told.contains("slip.toml:8: there is no scheduler parameter"), "{told}");
+    let (code, message) = run("jobtracker", &["--config", "slip.toml", "--dir", "data"]);
+    assert_eq!(code, Some(2), "{message}");
+    assert!(
+        message.contains("slip.toml:8: there is no scheduler parameter fair.nod_wait: fair has "),
+        "{message}"
+    );
+    let (code, message) = run("mrctl", &["up", "--config", "slip.toml", "--detach", "--dir", "up"]);
+    assert!(code == Some(2) && message.contains("slip.toml:8: there is no scheduler parameter"), "{message}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
     let (code, _) = run("jobtracker", &["--config", "slip.toml", "--scheduler", "fifo", "--print-config"]);
     assert_eq!(code, Some(2), "parameters of policies that were not chosen are checked too");
@@ -196,7 +199,7 @@ fn policies_are_described_and_printed_without_a_cluster() {
     };
     let text = run("mrctl", &["schedulers"]);
     assert!(
-        text.contains("these are the defaults") && text.contains("\nchronos: around any policy"),
+        text.contains("these are the defaults") && text.contains("\nchronos: wraps any policy"),
         "{text}"
     );
     assert!(text.contains("    node_wait = 3s\n"), "{text}");

@@ -1,6 +1,6 @@
-//! Storage integrity on the real daemons: a read error costs one replica, an older copy of a master's folder never
-//! leads to wrong bytes or to a job without output, commits are recognised whatever became of their output, repair does
-//! not idle after a start, and the log says what happened to nodes.
+//! Storage integrity on the real daemons: a read error affects one replica; an older copy of a
+//! master's folder never leads to wrong bytes or to a job without output; repeated commits are
+//! recognised; repair starts soon after a start; and events of nodes are logged.
 
 use crate::dfs_namenode_restart::connect;
 use dfs::{
@@ -17,7 +17,7 @@ use std::{
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Audit 2: an unreadable sector on each of three machines, each in another block.
+/// An unreadable sector on each of three machines, each in a different block.
 #[test]
 fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"64MiB\"\nscrub_period = \"1s\"\n");
@@ -28,7 +28,7 @@ fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
         cluster.mrctl(&["fs", "put", "in", &format!("/f{number}")]);
     }
     cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
-    // One block per node, each another one.
+    // One block per node, all different.
     let mut used = BTreeSet::new();
     let mut held = Vec::new();
     for node in ["node1", "node2", "node3"] {
@@ -42,7 +42,7 @@ fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
         let Some(bad) = Strace::hold_files(&cluster, &pid, READS, "error=EIO", files) else { return };
         held.push((node, block, bad));
     }
-    // The scrubbers find them; every byte can be read all the while.
+    // The scrubbers find them; every byte can be read meanwhile.
     let read_all = || {
         for (number, content) in contents.iter().enumerate() {
             assert!(cluster.mrctl(&["fs", "cat", &format!("/f{number}")]) == *content, "/f{number}");
@@ -71,7 +71,7 @@ fn namenode_folder(cluster: &Cluster) -> PathBuf {
     cluster.path(".fermata/data/namenode")
 }
 
-/// Puts an older copy in the place of the NameNode's folder. The NameNode is not running.
+/// Replaces the folder of the NameNode, which is not running, by an older copy.
 fn restore(cluster: &Cluster, copy: &Path) {
     fs::remove_dir_all(namenode_folder(cluster)).unwrap();
     copy_folder(copy, &namenode_folder(cluster));
@@ -82,8 +82,8 @@ fn put(cluster: &Cluster, at: &str, content: &str) {
     cluster.mrctl(&["fs", "put", "in", at]);
 }
 
-/// Audit 3: an older copy of the NameNode's folder is restored while a DataNode is away, new files of the same lengths
-/// are written, the DataNode comes back and the others are lost.
+/// An older copy of the folder of the NameNode is restored while a DataNode is down, new files of
+/// the same lengths are written, the DataNode comes back and the others are lost.
 #[test]
 fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
     let settings = format!("{QUICK}[client]\ndeadline = \"10s\"\n");
@@ -107,9 +107,9 @@ fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
         let nodes = report["nodes"].as_array()?.clone();
         (nodes.len() == 2 && nodes.iter().all(|node| node["state"] == "live")).then_some(())
     });
-    // What the restored NameNode does not know is kept, and people are told.
-    let told = cluster.mrctl(&["fs", "report"]);
-    assert!(told.contains("future_blocks") && told.contains("older copy"), "{told}");
+    // Blocks that the restored NameNode does not know are kept, and reported.
+    let message = cluster.mrctl(&["fs", "report"]);
+    assert!(message.contains("future_blocks") && message.contains("older copy"), "{message}");
     assert!(cluster.mrctl(&["fs", "fsck", "/a"]).contains("future_blocks"));
     cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "datanode"]);
     let mut read = 0;
@@ -129,8 +129,8 @@ fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
     assert_eq!(cluster.mrctl(&["fs", "cat", "/a"]), "kept since before the copy\n");
 }
 
-/// Audit 3: DataNodes refuse a NameNode that is older than the last one they registered with, until an operator accepts
-/// it.
+/// DataNodes refuse a NameNode that is older than the last one they registered with, until an
+/// operator accepts it.
 #[test]
 fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
     let settings = format!("{QUICK}[client]\ndeadline = \"10s\"\n");
@@ -152,8 +152,8 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
         let ours = cluster.log("namenode").contains("DataNode refused: node1");
         (theirs && ours).then_some(())
     });
-    let told = cluster.mrctl(&["fs", "report"]);
-    assert!(told.contains("refused") && told.contains("namenode --recover"), "{told}");
+    let message = cluster.mrctl(&["fs", "report"]);
+    assert!(message.contains("refused") && message.contains("namenode --recover"), "{message}");
     assert_ne!(cluster.try_mrctl(&["fs", "cat", "/a"]).code, 0);
 
     // The documented step: one start with --recover accepts the copy.
@@ -166,8 +166,8 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
     assert!(!cluster.mrctl(&["fs", "report"]).contains("refused"));
 }
 
-/// Audit 13: a commit that is repeated after the user has moved its output is recognised, also by a NameNode that has
-/// started again.
+/// A commit that is repeated after the user has moved its output is recognised, also by a restarted
+/// NameNode.
 #[test]
 fn repeated_commit_is_recognised_after_its_output_was_moved() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -192,15 +192,15 @@ fn repeated_commit_is_recognised_after_its_output_was_moved() {
     assert_ne!(cluster.try_mrctl(&["fs", "stat", "/out/part-0"]).code, 0, "nothing was put there again");
 }
 
-/// Audit 13, as a user meets it: the JobTracker dies after a commit and before its record of it, which takes long to
-/// write (by strace), and the user moves the output before the JobTracker is back.
+/// The same from the view of a user: the JobTracker dies after a commit and before it is recorded,
+/// which takes long (by strace), and the user moves the output before the JobTracker is back.
 #[test]
 fn job_succeeds_although_its_output_was_moved_before_the_commit_was_recorded() {
     // On a slow machine the record may be written before the JobTracker is killed.
     assert!((0..3).any(|_| output_is_moved_before_the_commit_is_recorded()), "the case was never reached");
 }
 
-/// False if the record was written too early.
+/// Returns false if the record was written too early.
 fn output_is_moved_before_the_commit_is_recorded() -> bool {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     put(&cluster, "/in", &"word\n".repeat(20_000));
@@ -232,8 +232,9 @@ fn output_is_moved_before_the_commit_is_recorded() -> bool {
     cluster.log("jobtracker").contains("the NameNode has this commit already")
 }
 
-/// An older copy of the JobTracker's folder is restored. Its jobs get numbers that were assigned before, and the
-/// NameNode knows commits of those numbers: the new jobs' output is moved into place all the same.
+/// An older copy of the folder of the JobTracker is restored. Its jobs get numbers that were
+/// assigned before, and the NameNode knows commits of those numbers. The output of the new jobs is
+/// still committed.
 #[test]
 fn jobs_after_a_restore_of_the_jobtracker_have_their_output() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -259,7 +260,7 @@ fn jobs_after_a_restore_of_the_jobtracker_have_their_output() {
     cluster.mrctl(&["fs", "stat", "/after/_SUCCESS"]);
 }
 
-/// The block file of this cluster that some process has mapped, if there is one.
+/// Returns a block file of this cluster that some process has mapped, if there is one.
 fn mapped_block(cluster: &Cluster) -> Option<PathBuf> {
     let data = cluster.path(".fermata/data").display().to_string();
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -270,9 +271,9 @@ fn mapped_block(cluster: &Cluster) -> Option<PathBuf> {
     })
 }
 
-/// A task maps the blocks of its node. The rest of one of them becomes unreadable while it is read (here the file is
-/// cut, to which the kernel answers as to a bad sector, with SIGBUS): the attempt reads another replica, and the bad
-/// one is found.
+/// A task maps the blocks of its node. The rest of a block becomes unreadable while it is read.
+/// (Here the file is truncated, which gives SIGBUS like a bad sector.) The attempt reads another
+/// replica, and the bad one is found.
 #[test]
 fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
     if !fermata_tests::may_inspect_daemons() {
@@ -286,7 +287,7 @@ fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
     let args = [&["wordcount", "--input", "/in", "--output", "/counted"], &slow[..]].concat();
     let id = cluster.detach(&args);
     let block = eventually("the map has mapped its block", TIMEOUT, || mapped_block(&cluster));
-    // The end of it, which it has not read yet.
+    // The end of the block, which the task has not read yet.
     let file = fs::File::options().write(true).open(&block).unwrap();
     file.set_len(fs::metadata(&block).unwrap().len() - (64 << 10)).unwrap();
     eventually("the job succeeds", TIMEOUT, || {
@@ -303,8 +304,8 @@ fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
     });
 }
 
-/// Tasks have an account of their own, which is not the DataNode's: they map the blocks of their node all the same, also
-/// in an open cluster.
+/// Tasks have another account than the DataNode, but map the blocks of their node, also in an open
+/// cluster.
 #[test]
 fn task_of_an_open_cluster_maps_its_block() {
     if !fermata_tests::may_inspect_daemons() {
@@ -322,8 +323,9 @@ fn task_of_an_open_cluster_maps_its_block() {
     });
 }
 
-/// Operator 3 and 7: after a start of the NameNode, work that does not depend on late nodes begins at once; and the log
-/// reports nodes, drains and safemode, and nothing of each replica that `fsck --verify` looks at.
+/// After a start of the NameNode, work that does not depend on missing nodes starts at once. The
+/// log has lines about nodes, drains and safemode, but not about each replica that `fsck --verify`
+/// reads.
 #[test]
 fn drain_and_setrep_do_not_wait_for_dead_after_and_nodes_are_logged() {
     let settings = "[namenode]\nheartbeat = \"200ms\"\nsuspect_after = \"2s\"\ndead_after = \"10m\"\n";
@@ -354,7 +356,8 @@ fn drain_and_setrep_do_not_wait_for_dead_after_and_nodes_are_logged() {
     assert!(!log.contains("fsck --verify"), "no line for each replica: {log}");
 }
 
-/// Health tells that the NameNode is in safemode, and that it is up: DataNodes must reach it for safemode to end.
+/// The health check reports that the NameNode is in safemode, but also that it is up, because
+/// DataNodes must reach it for safemode to end.
 #[test]
 fn health_reports_safemode() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });

@@ -1,5 +1,5 @@
-//! Rules that a compiler does not check: how long functions may be, that each file says what it is, which crate may use
-//! which, and that nothing is left unfinished.
+//! Rules that the compiler does not check: length of functions, a header in each file, dependencies
+//! of crates, purity, and unfinished code.
 
 use std::{
     fmt::Write as _,
@@ -9,8 +9,8 @@ use std::{
 
 const FUNCTION_LINES_MAX: usize = 80;
 
-/// Who may use whom. The picture is in ARCHITECTURE.md.
-const ARROWS: [(&str, &[&str]); 16] = [
+/// Allowed dependencies of each crate. The table is in ARCHITECTURE.md.
+const DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("bench", &[]),
     ("core", &[]),
     ("daemon", &[]),
@@ -29,11 +29,11 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ("tests", &["core", "daemon", "dfs", "journal", "mrlib", "proto", "schedulers", "security", "sim"]),
 ];
 
-/// What a pure crate must not mention.
+/// Text that must not occur in a pure crate.
 const IMPURE: [&str; 8] =
     ["tokio", "tonic", "Instant::now", "SystemTime::now", "std::fs", "std::net", "std::thread", "HashMap"];
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace").into()
 }
 
@@ -113,14 +113,15 @@ fn crate_dependencies_match_the_table() {
         let manifest: toml::Table = manifest.parse().expect("a sound manifest");
         manifest["package"]["name"].as_str().expect("a package name").into()
     };
-    for (folder, allowed) in ARROWS {
+    for (folder, allowed) in DEPENDENCIES {
         let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).expect("a manifest");
         let manifest: toml::Table = manifest.parse().expect("a sound manifest");
         for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
             let Some(table) = manifest.get(section).and_then(toml::Value::as_table) else { continue };
             for dependency in table.keys() {
-                let ours =
-                    ARROWS.iter().find(|(other, _)| dependency == other || *dependency == package_of(other));
+                let ours = DEPENDENCIES
+                    .iter()
+                    .find(|(other, _)| dependency == other || *dependency == package_of(other));
                 if let Some((other, _)) = ours
                     && !allowed.contains(other)
                 {
@@ -129,7 +130,7 @@ fn crate_dependencies_match_the_table() {
             }
         }
     }
-    report("arrows that ARCHITECTURE.md does not have", &broken);
+    report("dependencies that ARCHITECTURE.md does not allow", &broken);
 }
 
 #[test]
@@ -142,7 +143,7 @@ fn every_crate_is_in_the_dependency_table() {
         .iter()
         .filter_map(|m| m.as_str())
         .collect();
-    let listed: Vec<&str> = ARROWS.iter().map(|(folder, _)| *folder).collect();
+    let listed: Vec<&str> = DEPENDENCIES.iter().map(|(folder, _)| *folder).collect();
     assert_eq!(members, listed);
 }
 
@@ -151,7 +152,7 @@ fn pure_crates_are_pure() {
     let mut broken = String::new();
     let pure = ["core/", "schedulers/", "placement/", "dfs/src/namenode/state", "dfs/src/namenode/namespace"];
     for (name, text) in sources() {
-        // A benchmark has a clock.
+        // A benchmark needs a clock.
         if !pure.iter().any(|folder| name.starts_with(folder)) || name.contains("/benches/") {
             continue;
         }
@@ -167,7 +168,7 @@ fn pure_crates_are_pure() {
 
 #[test]
 fn nothing_is_left_unfinished() {
-    // Put together here, so that this file does not accuse itself.
+    // Composed here, so that this file does not match.
     let marks = [("todo", "!("), ("unimplemented", "!("), ("dbg", "!("), ("FIX", "ME"), ("XX", "X")]
         .map(|(head, tail)| format!("{head}{tail}"));
     let mut broken = String::new();

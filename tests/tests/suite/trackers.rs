@@ -1,9 +1,10 @@
-//! Trackers that are cut off, stay away or come back, and the tasks that they ran.
+//! Isolated, lost and returning trackers, and their tasks.
 
 use fermata_tests::{Cluster, Up, binaries, eventually};
 use std::{
     fs,
     os::unix::{fs::OpenOptionsExt, process::ExitStatusExt},
+    path::PathBuf,
     process::{Command, Stdio},
     time::Duration,
 };
@@ -16,7 +17,7 @@ fn signal(pids: &[String], name: &str) {
     assert!(ran.success(), "kill {name} {pids:?}");
 }
 
-/// Mappers of a streaming job that sleep.
+/// Returns the number of sleeping mappers of a streaming job.
 fn sleepers(cluster: &Cluster) -> usize {
     let tasks = cluster.processes_in(".fermata/tasks");
     let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -25,7 +26,7 @@ fn sleepers(cluster: &Cluster) -> usize {
 
 #[test]
 fn tracker_without_replies_stops_its_tasks_before_it_is_lost() {
-    // Long enough that the JobTracker, when it runs again, knows that it was itself that stood still.
+    // Long enough that the JobTracker, when it continues, recognises its own absence.
     let settings = SETTINGS.replace("lost_after = \"3s\"", "lost_after = \"12s\"");
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
     fs::write(cluster.path("text"), "word\n").unwrap();
@@ -36,17 +37,18 @@ fn tracker_without_replies_stops_its_tasks_before_it_is_lost() {
     eventually("a task runs", TIMEOUT, || (sleepers(&cluster) > 0).then_some(()));
     let jobtracker = cluster.processes_named("jobtracker");
     signal(&jobtracker, "-STOP");
-    // The tracker decides by itself: the JobTracker is stopped and can neither order it nor give the tracker up.
+    // The tracker decides by itself: the JobTracker is frozen and can neither send orders nor
+    // declare it lost.
     eventually("its tasks are stopped", TIMEOUT, || (sleepers(&cluster) == 0).then_some(()));
     signal(&jobtracker, "-CONT");
-    // The task is tried again, and at no time beside its first try.
+    // The task runs again, but never at the same time as its first attempt.
     eventually("it runs again", TIMEOUT, || (sleepers(&cluster) == 1).then_some(()));
     let tasks = cluster.json(&["tasks", &job]);
     let first = &tasks[0]["attempts"][0];
     let why = first["error"].as_str().unwrap();
-    assert!(why.contains("cut off from the jobtracker"), "{tasks}");
+    assert!(why.contains("isolated from the jobtracker"), "{tasks}");
     let log = fs::read_to_string(cluster.path(".fermata/logs/jobtracker.log")).unwrap();
-    assert!(!log.contains("tracker is lost"), "the attempt ended before its tracker was given up: {log}");
+    assert!(!log.contains("tracker is lost"), "the attempt ended before its tracker was lost: {log}");
     cluster.mrctl(&["kill", &job]);
 }
 
@@ -70,8 +72,65 @@ fn a_lost_tracker_is_forgotten_by_name_and_a_live_one_is_not() {
     for line in ["tracker registered", "tracker is lost", "tracker is forgotten"] {
         assert!(log.contains(line), "{line:?} is not in the log");
     }
-    // It comes back as a new one.
+    // It returns as a new tracker.
     cluster.mrctl(&["chaos", "restart", "node2", "--daemon", "tasktracker"]);
+}
+
+/// Sets the wall clock of a process a day ahead, if preloaded.
+const CLOCK_A_DAY_AHEAD: &str = r"
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    int failed = syscall(SYS_clock_gettime, clock, time);
+    if (!failed && clock == CLOCK_REALTIME) time->tv_sec += 24 * 60 * 60;
+    return failed;
+}
+";
+
+/// Compiles it. None without a C compiler.
+fn clock_a_day_ahead(cluster: &Cluster) -> Option<PathBuf> {
+    let (source, library) = (cluster.path("ahead.c"), cluster.path("ahead.so"));
+    fs::write(&source, CLOCK_A_DAY_AHEAD).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
+    compiler.status().is_ok_and(|ran| ran.success()).then_some(library)
+}
+
+#[test]
+fn a_tracker_registers_after_its_clock_was_set_back() {
+    // Open: the tokens of a closed cluster expire by the same clock.
+    let cluster = Cluster::up(Up { nodes: 2, settings: SETTINGS, open: true, ..Up::default() });
+    let Some(ahead) = clock_a_day_ahead(&cluster) else {
+        return eprintln!("skipped: no C compiler here (cc)");
+    };
+    let start = || {
+        let log = cluster.log("node2-tasktracker");
+        log.lines().rfind(|line| line.contains("tracking tasks")).unwrap().to_owned()
+    };
+    let restart = |preload: Option<&PathBuf>| {
+        let before = start();
+        cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "tasktracker"]);
+        let mut command = cluster.command(&["chaos", "restart", "node2", "--daemon", "tasktracker"]);
+        let ran = command.envs(preload.map(|library| ("LD_PRELOAD", library))).output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        eventually("the new process registers", TIMEOUT, || {
+            let log = cluster.log("node2-tasktracker");
+            let (_, since) = log.rsplit_once("tracking tasks").unwrap();
+            (start() != before && since.contains(" registered")).then_some(())
+        });
+        eventually("it is live", TIMEOUT, || {
+            let nodes = cluster.json(&["nodes"]);
+            let live = |node: &serde_json::Value| node["tracker"]["state"] == "live";
+            nodes.as_array()?.iter().all(live).then_some(())
+        });
+    };
+    let day = |line: &str| line[.."2026-01-01".len()].to_owned();
+    let today = day(&start());
+    restart(Some(&ahead));
+    assert!(day(&start()) > today, "its clock is not ahead: {}", start());
+    restart(None);
 }
 
 #[test]
@@ -81,7 +140,7 @@ fn sighup_ends_no_daemon() {
         let pids = cluster.processes_named(daemon);
         assert!(!pids.is_empty(), "{daemon} runs");
         signal(&pids, "-HUP");
-        let paper_figures = || {
+        let printed = || {
             let logs = fs::read_dir(cluster.path(".fermata/logs")).unwrap().flatten();
             let mut texts = logs.filter_map(|log| {
                 let name = log.file_name().to_string_lossy().into_owned();
@@ -89,13 +148,13 @@ fn sighup_ends_no_daemon() {
             });
             texts.any(|text| text.contains("SIGHUP")).then_some(())
         };
-        eventually(&format!("{daemon} logs the signal"), TIMEOUT, paper_figures);
+        eventually(&format!("{daemon} logs the signal"), TIMEOUT, printed);
         assert_eq!(cluster.processes_named(daemon), pids, "{daemon} lives");
     }
 }
 
-/// As during the replay of a long journal: the daemon runs and does not serve yet. Here it waits for its configuration,
-/// which comes from a pipe.
+/// As during the replay of a long journal: the daemon runs but does not serve yet. Here it waits
+/// for its configuration from a pipe.
 #[test]
 fn sighup_ends_no_daemon_that_is_still_starting() {
     const NONBLOCK: i32 = 0o4000;
@@ -119,7 +178,7 @@ fn sighup_ends_no_daemon_that_is_still_starting() {
 
 #[test]
 fn a_mapper_that_numbers_its_lines_is_never_split() {
-    // Under fifo, which takes no slot back, nothing is advised.
+    // Under fifo, which does not preempt, no advice is printed.
     let settings = format!("{SETTINGS}[scheduler]\nname = \"fair\"\n");
     let cluster = Cluster::up(Up { settings: &settings, ..Up::default() });
     fs::write(cluster.path("text"), "line\n".repeat(60_000)).unwrap();
@@ -139,7 +198,8 @@ fn a_mapper_that_numbers_its_lines_is_never_split() {
     };
     let attempt = eventually("a map has read some lines", TIMEOUT, running);
     let refused = cluster.try_mrctl(&["preempt", &attempt, "--how", "split"]);
-    // 0 if the map did not run there, else 1: it is not drained after a second. Both leave the drain under way.
+    // 0 if the map did not run there, else 1, because the drain takes longer than a second. In both
+    // cases the drain continues.
     let drain = cluster.try_mrctl(&["drain", "node1", "--deadline", "1s"]);
     assert!(drain.code <= 1, "{}: {}", drain.code, drain.stderr);
     eventually("the job has ended", TIMEOUT, || {
@@ -152,7 +212,7 @@ fn a_mapper_that_numbers_its_lines_is_never_split() {
 }
 
 #[test]
-fn a_queue_that_nobody_configured_is_refused() {
+fn unknown_queue_is_refused() {
     let settings = "[scheduler]\nname = \"capacity\"\n[scheduler.capacity.queues.etl]\ncapacity = 30\n";
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
     fs::write(cluster.path("text"), "word\n").unwrap();

@@ -1,10 +1,11 @@
-//! The simulator against real clusters of eight nodes, and the papers' experiments on one machine.
+//! The simulator compared with real clusters of eight nodes, and the experiments of the papers on
+//! one machine.
 
 use fermata_tests::binaries;
 use serde_json::Value;
 use std::process::Command;
 
-/// Runs `mrctl ARGS` with its clusters below the build folder; what it printed.
+/// Runs `mrctl ARGS` with its clusters in the build folder, and returns its output.
 fn mrctl(args: &[&str]) -> String {
     run(Command::new(binaries().join("mrctl")), args)
 }
@@ -28,34 +29,34 @@ fn verify(only: Option<&str>) -> Value {
 }
 
 fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// The whole path from a real run to its simulation. How close they are is measured below, on an idle machine: here the
-/// machine has other work to do, so only a figure that is wrong by a factor fails.
+/// The path from a real run to its simulation. The accuracy is measured below, on an idle machine.
+/// Here the machine may be busy, so only a large error fails.
 #[test]
 fn simulator_predicts_a_short_trial() {
-    let told = verify(Some("short"));
-    assert!(number(&told["error"]) < 1.0, "{told:#}");
+    let result = verify(Some("short"));
+    assert!(number(&result["error"]) < 1.0, "{result:#}");
 }
 
 #[test]
 #[ignore = "six minutes on a quiet machine"]
 fn simulator_predicts_mixed_workloads_within_ten_percent() {
-    let told = verify(None);
-    println!("{told:#}");
-    assert!(told["trials"].as_array().is_some_and(|trials| trials.len() >= 6), "{told:#}");
-    assert!(number(&told["error"]) <= 0.10, "{told:#}");
+    let result = verify(None);
+    println!("{result:#}");
+    assert!(result["trials"].as_array().is_some_and(|trials| trials.len() >= 6), "{result:#}");
+    assert!(number(&result["error"]) <= 0.10, "{result:#}");
 }
 
-/// A network of its own, whose loopback interface carries so much and no more. Dropped, it is taken away.
+/// A network namespace whose loopback interface has a limited rate. Removed when dropped.
 struct Narrow(&'static str);
 
 impl Narrow {
-    /// None where the right to make one is missing.
+    /// Prints a result and returns `None` if it cannot be created.
     fn make(name: &'static str, rate: &str) -> Option<Self> {
         let ip = |line: &str| Command::new("ip").args(line.split(' ')).output();
-        // What a run before this one may have left.
+        // Remove what an earlier run may have left.
         let _ = ip(&format!("netns del {name}"));
         let limit =
             format!("netns exec {name} tc qdisc add dev lo root tbf rate {rate} burst 64kb latency 400ms");
@@ -77,7 +78,8 @@ impl Drop for Narrow {
     }
 }
 
-/// Bytes on a real link against bytes in the model. Packets are small and the queue long, or most of them are dropped and sent again.
+/// Compares bytes on a real link with those of the model. Packets are small and the queue is long,
+/// because otherwise most packets are dropped and sent again.
 #[test]
 #[ignore = "a minute, root and tc"]
 fn simulator_predicts_a_narrow_link() {
@@ -85,21 +87,21 @@ fn simulator_predicts_a_narrow_link() {
     let mut within = Command::new("ip");
     within.args(["netns", "exec", narrow.0]).arg(binaries().join("mrctl"));
     let out = run(within, &["sim", "verify", "--link", "4MB", "--json"]);
-    let told: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
-    println!("{told:#}");
-    assert!(number(&told["error"]) <= 0.20, "{told:#}");
+    let result: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
+    println!("{result:#}");
+    assert!(number(&result["error"]) <= 0.20, "{result:#}");
 }
 
-/// A node dies; what the first job lost with it starts again within two seconds of when that is known, on hosts of its
-/// input.
+/// A node dies; the lost work of the first job starts again within two seconds after the detection,
+/// on hosts of its input.
 #[test]
 fn lost_work_restarts_near_its_data() {
-    let told = verify(Some("chronos(fifo), a node dies"));
-    let jobs = told["trials"][0]["jobs"].as_array().expect("jobs");
+    let result = verify(Some("chronos(fifo), a node dies"));
+    let jobs = result["trials"][0]["jobs"].as_array().expect("jobs");
     let first = &jobs.iter().find(|job| job["job"] == "first-0").expect("the first job")["recovery"];
     let (maps, local) = (number(&first["maps"]), number(&first["local"]));
-    assert!(maps > 0.0 && local >= maps, "{told:#}");
-    assert!(number(&first["longest_s"]) <= 2.0, "{told:#}");
+    assert!(maps > 0.0 && local >= maps, "{result:#}");
+    assert!(number(&first["longest_s"]) <= 2.0, "{result:#}");
 }
 
 #[test]

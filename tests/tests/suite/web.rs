@@ -1,4 +1,4 @@
-//! `mrctl web`: pages that show what the commands show, and nobody else anything.
+//! `mrctl web`: pages with the same information as the commands, and their protection.
 
 use crate::{jobs_pause, security::Lab};
 use fermata_tests::{Cluster, QUICK, Ran, Up, eventually};
@@ -14,16 +14,16 @@ use std::{
 const TIMEOUT: Duration = Duration::from_mins(1);
 const EVIL: &str = "<script>alert(1)</script>";
 
-/// `mrctl web`, and what it printed. Ended when the test ends.
+/// A running `mrctl web`. Ended when dropped.
 struct Pages {
     process: Child,
     port: u16,
     token: String,
-    /// What the browser keeps, once it has shown the token.
+    /// Cookie of the browser, after sign-in.
     cookie: OnceLock<String>,
 }
 
-/// An answer.
+/// A response.
 struct Page {
     status: u16,
     head: String,
@@ -43,7 +43,7 @@ impl Pages {
         Self { process, port: port.parse().expect("a port"), token, cookie: OnceLock::new() }
     }
 
-    /// Shows the token, once, as a browser does that opens the whole address.
+    /// Signs in with the token, once, like a browser that opens the printed address.
     fn sign_in(&self, path: &str) -> Page {
         let page = self.get(&format!("{path}?token={}", self.token));
         let cookie = page.head.lines().find_map(|line| line.strip_prefix("set-cookie: "));
@@ -66,7 +66,7 @@ impl Pages {
         Page { status, head: head.to_lowercase(), body: body.into() }
     }
 
-    /// With the cookie, if there is one.
+    /// Gets a page, with the cookie if there is one.
     fn get(&self, path: &str) -> Page {
         let host = format!("Host: 127.0.0.1:{}", self.port);
         match self.cookie.get() {
@@ -75,7 +75,7 @@ impl Pages {
         }
     }
 
-    /// Waits until a page says this.
+    /// Waits until a page contains this text.
     fn page_with(&self, path: &str, words: &str) -> Page {
         eventually(&format!("{path} says {words}"), TIMEOUT, || {
             Some(self.get(path)).filter(|page| page.body.contains(words))
@@ -94,7 +94,7 @@ fn pages(cluster: &Cluster) -> Pages {
     Pages::of(cluster.command(&["web", "--port", "0"]))
 }
 
-/// A job of which maps were split and a reduce was paused, twice; it is held.
+/// A job with split maps and a reduce that was paused twice and is on hold.
 fn disturbed(cluster: &Cluster) -> String {
     let slow = ["--conf", "pace.map=60KiB", "--conf", "slow.start=0", "--conf", "pace.reduce=40KiB"];
     let words = ["wordcount", "--reduces", "1", "--input", "/text", "--output", "/out", "--name", EVIL];
@@ -143,7 +143,7 @@ fn pages_show_what_commands_show() {
     assert!(page.body.contains("Checkpoints") && page.body.contains("slot free after"), "{}", page.body);
     // The chart, the tree of ranges, the pauses, the reasons.
     for part in
-        ["class='split'", "class='pause'", "class='aside'", "└ ", "class='range'", "waits for `mrctl resume`"]
+        ["class='split'", "class='pause'", "class='gap'", "└ ", "class='range'", "waits for `mrctl resume`"]
     {
         assert!(page.body.contains(part), "no {part}: {}", page.body);
     }
@@ -165,15 +165,15 @@ fn pages_show_what_commands_show() {
     assert!(nodes.body.contains("node2") && nodes.body.contains("Under-replicated"), "{}", nodes.body);
 
     terminals_show_it_too(&cluster, &job);
-    masters_away(&cluster, &pages, &job);
+    masters_down(&cluster, &pages, &job);
     cluster.mrctl(&["resume", &format!("{job}.r0")]);
     jobs_pause::end(&cluster, &job);
     assert!(pages.page_with(&format!("/job/{job}"), "data-live='no'").body.contains("succeeded"));
-    // Two more, and it is remembered by its history alone.
+    // After two more jobs it is only in the history.
     for at in ["/a", "/b"] {
         cluster.succeed(&["wordcount", "--input", "/text", "--output", at]);
     }
-    assert!(cluster.refused(1, &["job", &job]).contains("no longer remembered"));
+    assert!(cluster.refused(1, &["job", &job]).contains("no longer in memory"));
     let page = pages.page_with(&format!("/job/{job}"), "from its history");
     for part in ["class='split'", "class='pause'", "└ ", "2 paused", "&lt;script&gt;"] {
         assert!(page.body.contains(part), "no {part} in history: {}", page.body);
@@ -192,10 +192,10 @@ fn terminals_show_it_too(cluster: &Cluster, job: &str) {
     assert!(glance["slots"]["maps"][1].as_u64() >= Some(2), "{glance}");
     assert_eq!(glance["files"]["nodes"].as_array().map(Vec::len), Some(2), "{glance}");
     assert_eq!(glance["files"]["disks"], 1, "both nodes are on one file system: {glance}");
-    assert!(cluster.refused(2, &["top", "--every", "10ms"]).contains("1s or more"));
+    assert!(cluster.refused(2, &["top", "--every", "10ms"]).contains("at least 1s"));
 }
 
-fn masters_away(cluster: &Cluster, pages: &Pages, job: &str) {
+fn masters_down(cluster: &Cluster, pages: &Pages, job: &str) {
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     for asks in [&["top", "--once"][..], &["health", "jobtracker"]] {
         let why = cluster.refused(1, asks);
@@ -203,8 +203,8 @@ fn masters_away(cluster: &Cluster, pages: &Pages, job: &str) {
     }
     let page = pages.page_with(&format!("/job/{job}"), "again with `mrctl up`");
     assert!(page.status == 503 && page.body.contains("data-live='yes'"), "{} {}", page.status, page.body);
-    let page = pages.page_with("/", "away");
-    assert!(page.status == 200 && page.body.contains("answers"), "the NameNode is there: {}", page.body);
+    let page = pages.page_with("/", ">down<");
+    assert!(page.status == 200 && page.body.contains(">up<"), "the NameNode is up: {}", page.body);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     let page = pages.page_with(&format!("/job/{job}"), "1 put on hold");
     assert_eq!(page.status, 200);
@@ -212,7 +212,7 @@ fn masters_away(cluster: &Cluster, pages: &Pages, job: &str) {
     let page = pages.page_with("/", "again with `mrctl up`");
     assert!(page.status == 200 && page.body.contains(job), "the JobTracker is there: {}", page.body);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
-    eventually("the NameNode is back", TIMEOUT, || (!pages.get("/").body.contains("away")).then_some(()));
+    eventually("the NameNode is back", TIMEOUT, || (!pages.get("/").body.contains(">down<")).then_some(()));
 }
 
 fn ends_by_a_signal(mut pages: Pages) {
@@ -233,7 +233,7 @@ fn only_local_reads_are_served() {
     for header in ["content-security-policy: default-src 'none'", "nosniff", "no-referrer", "no-store"] {
         assert!(page.head.contains(header), "no {header}: {}", page.head);
     }
-    // A name that leads here is not enough.
+    // A host name that resolves to this machine is not sufficient.
     for host in [format!("Host: evil.example:{}", pages.port), "Host: 127.0.0.1:1".into(), "X: y".into()] {
         let page = pages.ask("GET", "/", &[&host]);
         assert!([400, 403].contains(&page.status) && !page.body.contains("node1"), "{host}: {}", page.status);
@@ -260,7 +260,7 @@ fn only_local_reads_are_served() {
     {
         assert!(pages.get(path).head.contains(kind), "{path}");
     }
-    // Heads without end are cut off, and silence holds no place forever.
+    // Very long headers are rejected, and silent connections time out.
     let long = format!("X: {}", "x".repeat(100_000));
     let mut stream = TcpStream::connect(("127.0.0.1", pages.port)).unwrap();
     let _ = write!(stream, "GET / HTTP/1.1\r\n{own}\r\n{long}\r\n\r\n");
@@ -291,7 +291,7 @@ fn pages_of_a_closed_cluster_are_private() {
     };
     for master in ["namenode", "jobtracker"] {
         assert_eq!(lab.cluster.json(&["health", master])["serves"], true);
-        // Who has no keys of the master's shows their own.
+        // Clients without the keys of the master use their own.
         lab.done("ann", &["health", master]);
     }
     let (ann, bob) = (pages_of("ann"), pages_of("bob"));
@@ -307,7 +307,7 @@ fn pages_of_a_closed_cluster_are_private() {
     let first = ann.sign_in("/job/job_1");
     assert!(first.status == 303 && first.head.contains("location: /job/job_1\r\n"), "{}", first.head);
     assert!(first.head.contains("samesite=strict") && first.head.contains("httponly"), "{}", first.head);
-    // The token counts once, and not as a cookie.
+    // The token is valid once, and not as a cookie.
     let host = format!("Host: 127.0.0.1:{}", ann.port);
     assert_eq!(ann.ask("GET", &format!("/?token={}", ann.token), &[&host]).status, 403);
     let as_cookie = format!("Cookie: fermata_{}={}", ann.port, ann.token);
@@ -319,7 +319,7 @@ fn pages_of_a_closed_cluster_are_private() {
         page.body
     );
     assert!(ann.get("/task/job_1.m0").body.contains("id='log'"));
-    // Another user's: that there is one, whose it is and how far; nothing else.
+    // Of a job of another user only its existence, owner and progress are shown.
     bob.sign_in("/");
     let page = bob.get("/job/job_1");
     assert!(page.status == 200 && page.body.contains("bob may not"), "{}", page.body);

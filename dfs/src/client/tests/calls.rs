@@ -1,11 +1,11 @@
-//! Calls to the NameNode: retries, deadlines, metadata, paging, patterns, answers that make no sense.
+//! Tests of calls to the NameNode: retries, deadlines, metadata, paging, patterns, invalid replies.
 
 use super::*;
 use crate::error::{Error, Kind};
 use tonic::Status;
 
 #[tokio::test]
-async fn a_retry_carries_the_same_request_id_and_an_operation_a_fresh_one() {
+async fn retries_share_a_request_id_and_operations_do_not() {
     let cluster = Cluster::start(0).await;
     let client = cluster.client().await;
     for failure in [
@@ -39,8 +39,8 @@ async fn a_refusal_is_final_and_shown_as_it_is() {
 async fn the_deadline_ends_retries_with_the_last_reason() {
     let cluster = Cluster::start(0).await;
     let client = cluster.client().await;
-    let passing = || Status::from(Error::new(Kind::Safemode, "safemode: 3 of 9 blocks"));
-    cluster.table.lock().failures.extend((0..1000).map(|_| passing()));
+    let transient = || Status::from(Error::new(Kind::Safemode, "safemode: 3 of 9 blocks"));
+    cluster.table.lock().failures.extend((0..1000).map(|_| transient()));
     let error = client.stat(&path("/a")).await.unwrap_err();
     let text = error.to_string();
     assert!(text.starts_with("stat /a did not succeed within 2."), "{text}");
@@ -94,7 +94,7 @@ async fn malformed_replies_are_errors() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let text = client.report().await.unwrap_err().to_string();
-    assert_eq!(text, "report: the NameNode's answer makes no sense: it has no safemode status");
+    assert_eq!(text, "report: invalid reply of the NameNode: the reply has no safemode status");
     let text = client.drain("n1", false).await.unwrap_err().to_string();
     assert!(text.contains("unknown node state 77"), "{text}");
     assert_eq!(client.usage(&path("/")).await.unwrap_err().kind(), Some(Kind::Refused));
@@ -115,7 +115,7 @@ async fn malformed_replies_are_errors() {
 }
 
 #[tokio::test]
-async fn a_check_adds_up_its_pages_and_takes_the_worst() {
+async fn fsck_sums_pages_and_reports_the_worst_status() {
     let cluster = Cluster::start(0).await;
     let found = cluster.client().await.fsck(&path("/")).await.unwrap();
     assert_eq!((found.files, found.blocks, found.bytes), (6, 8, 10));
@@ -124,39 +124,39 @@ async fn a_check_adds_up_its_pages_and_takes_the_worst() {
     assert_eq!(each, [("/a", Health::Degraded), ("/b", Health::Corrupt)]);
 }
 
-/// A client that somebody watches, and what it was told.
+/// A client with a listener, and the messages of the listener.
 async fn watched(cluster: &Cluster) -> (Client, std::sync::Arc<Lock<Vec<String>>>) {
-    let told: std::sync::Arc<Lock<Vec<String>>> = std::sync::Arc::default();
-    let ears = told.clone();
+    let received: std::sync::Arc<Lock<Vec<String>>> = std::sync::Arc::default();
+    let messages = received.clone();
     let mut options = ClientOptions::new(cluster.namenode.clone(), cluster.config.clone());
-    options.listener = Some(Listener::new(move |line| ears.lock().push(line.to_owned())));
-    (Client::connect(options).await.unwrap(), told)
+    options.listener = Some(Listener::new(move |line| messages.lock().push(line.to_owned())));
+    (Client::connect(options).await.unwrap(), received)
 }
 
 #[tokio::test]
 async fn waiting_is_reported_once_with_reason_and_end() {
     let mut cluster = Cluster::start(0).await;
     cluster.config.deadline = daemon::Period::secs(4);
-    let (client, told) = watched(&cluster).await;
+    let (client, received) = watched(&cluster).await;
     client.stat(&path("/")).await.unwrap();
-    assert!(told.lock().is_empty(), "nothing to tell of what is quick");
-    let passing = || Status::from(Error::new(Kind::Safemode, "safemode: 3 of 9 blocks"));
-    cluster.table.lock().failures.extend((0..1000).map(|_| passing()));
+    assert!(received.lock().is_empty(), "a quick call is not reported");
+    let transient = || Status::from(Error::new(Kind::Safemode, "safemode: 3 of 9 blocks"));
+    cluster.table.lock().failures.extend((0..1000).map(|_| transient()));
     client.stat(&path("/")).await.unwrap_err();
-    let told = told.lock().clone();
+    let received = received.lock().clone();
     let wanted =
-        format!("waiting for the NameNode at {}: safemode: 3 of 9 blocks; gives up in ", cluster.namenode);
-    assert!(told.len() == 1 && told[0].starts_with(&wanted), "{told:?}");
+        format!("waiting for the NameNode at {}: safemode: 3 of 9 blocks; timeout in ", cluster.namenode);
+    assert!(received.len() == 1 && received[0].starts_with(&wanted), "{received:?}");
 }
 
 #[tokio::test]
 async fn manual_safemode_is_waited_for_only_without_a_listener() {
     let cluster = Cluster::start(0).await;
-    let blocked =
+    let in_safemode =
         || Status::from(Error::new(Kind::ManualSafemode, "safemode is on: turned on by an operator"));
-    cluster.table.lock().failures.push_back(blocked());
+    cluster.table.lock().failures.push_back(in_safemode());
     cluster.client().await.stat(&path("/")).await.unwrap();
-    cluster.table.lock().failures.push_back(blocked());
+    cluster.table.lock().failures.push_back(in_safemode());
     let (client, _) = watched(&cluster).await;
     let error = client.stat(&path("/")).await.unwrap_err();
     assert_eq!(error.to_string(), "safemode is on: turned on by an operator");
@@ -172,7 +172,8 @@ async fn wrong_service_is_reported_at_once() {
             let mut stream = stream.unwrap();
             let _ = stream.read(&mut [0; 1024]);
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
-            // To close with something unread would take the answer back.
+            // Read the request first: closing a socket with unread input would reset the
+            // connection, and the reply would be lost.
             std::thread::spawn(move || while stream.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {});
         }
     });
@@ -181,7 +182,7 @@ async fn wrong_service_is_reported_at_once() {
     let root = path("/");
     let asked = tokio::time::timeout(std::time::Duration::from_secs(20), client.stat(&root));
     let text = asked.await.expect("long before the deadline of a minute").unwrap_err().to_string();
-    assert!(text.starts_with(&format!("what answers at {addr} is not a Fermata NameNode")), "{text}");
+    assert!(text.starts_with(&format!("the server at {addr} is not a Fermata NameNode")), "{text}");
 }
 
 #[tokio::test]
@@ -190,7 +191,7 @@ async fn a_file_is_located_over_several_replies() {
     let client = cluster.client().await;
     let options = PutOptions { replication: Some(1), block_size: Some(65_536), ..PutOptions::default() };
     client.put_with("/f", &bytes(65_536 * 8), options, &()).await.unwrap();
-    // The servers of these tests name at most three blocks in an answer.
+    // The fake NameNode returns at most three blocks per reply.
     let (_, blocks) = client.locate(&path("/f"), 65_536, u64::MAX).await.unwrap();
     let offsets: Vec<u64> = blocks.iter().map(|block| block.offset).collect();
     assert_eq!(offsets, (1..8).map(|n| n * 65_536).collect::<Vec<u64>>());

@@ -1,4 +1,4 @@
-//! A NameNode for tests: a table in memory behind the real gRPC service.
+//! A fake NameNode: a table in memory behind the real gRPC service.
 
 use super::nodes::{Node, Nodes, nonce_of};
 use super::*;
@@ -17,7 +17,7 @@ pub(super) struct FakeFile {
     pub(super) open: bool,
     block_size: u64,
     replication: usize,
-    /// Id, length once committed, node names.
+    /// ID, length if committed, names of the nodes.
     pub(super) blocks: Vec<(u64, Option<u64>, Vec<String>)>,
 }
 
@@ -32,22 +32,22 @@ pub(super) struct Table {
     pub(super) files: BTreeMap<String, FakeFile>,
     pub(super) lease_ms: u64,
     pub(super) renewals: usize,
-    /// Method and request id of every mutating call, those that were failed on purpose included.
+    /// Method and request ID of every mutating call, including those that fail on purpose.
     pub(super) asked: Vec<(&'static str, Vec<u8>)>,
     pub(super) users: Vec<String>,
-    /// Answers to give before working again.
+    /// Errors to return before calls succeed again.
     pub(super) failures: VecDeque<Status>,
-    /// Block and node uuid of each report.
+    /// Block and node UUID of each report.
     pub(super) bad: Vec<(u64, String)>,
     pub(super) excluded: Vec<Vec<String>>,
-    /// The quota is used up: whoever commits a block is refused.
+    /// The quota is used up: every commit of a block is refused.
     pub(super) full: bool,
-    /// Changes the blocks that `Locate` and `AddBlock` answer with.
+    /// Changes the blocks in the replies of `Locate` and `AddBlock`.
     pub(super) mangle: Option<fn(&mut pb::LocatedBlock)>,
     last_id: u64,
 }
 
-/// All of a file system.
+/// A fake cluster: a NameNode and DataNodes.
 pub(in super::super) struct Cluster {
     pub(super) table: Arc<Mutex<Table>>,
     pub(super) nodes: Nodes,
@@ -61,7 +61,7 @@ pub(in super::super) struct FakeNameNode {
 }
 
 impl Cluster {
-    /// With DataNodes n1, n2, ..., and a short deadline.
+    /// Starts a cluster with DataNodes n1, n2, ..., and a short deadline.
     pub(in super::super) async fn start(nodes: usize) -> Self {
         let table = Arc::new(Mutex::new(Table { lease_ms: 60_000, ..Table::default() }));
         let all: Nodes = Arc::default();
@@ -97,7 +97,7 @@ impl Cluster {
         self.nodes.lock()[number - 1].clone()
     }
 
-    /// The bytes of a file, block after block, from the first node that has each.
+    /// Returns the contents of a file, each block from the first node that has it.
     pub(super) fn content(&self, path: &str) -> Vec<u8> {
         let file = self.table.lock().files[path].clone();
         let mut content = Vec::new();
@@ -116,7 +116,7 @@ impl Cluster {
 }
 
 impl FakeNameNode {
-    /// Notes the call; fails it if that was ordered.
+    /// Records the call. Returns an error if one was set.
     fn enter<T>(
         &self,
         name: &'static str,
@@ -288,7 +288,7 @@ impl NameNode for FakeNameNode {
             let Some(length) = *length else { continue };
             let wanted =
                 offset + length > request.offset && offset < request.offset.saturating_add(request.length);
-            // Few in one answer, so that every reader has to ask again.
+            // Return few blocks per reply, so that every reader needs several calls.
             if wanted && blocks.len() < 3 {
                 blocks.push(FakeNameNode::locate(self, &table, *block, offset, length, on));
             }
@@ -323,18 +323,18 @@ impl NameNode for FakeNameNode {
         Ok(Response::new(pb::StatReply { status: Some(status(&path, file)) }))
     }
 
-    /// Two entries a page, so that paging is always met.
+    /// Returns two entries per page, so that every test uses paging.
     async fn list(&self, request: Request<pb::ListRequest>) -> Reply<pb::ListReply> {
         self.enter("list", &[], &request)?;
         let request = request.into_inner();
         let folder = path(&request.path);
         let table = self.table.lock();
-        let downstream = table.files.iter().filter(|(path_text, _)| {
+        let children = table.files.iter().filter(|(path_text, _)| {
             let one = path(path_text);
             one.split_last()
                 .is_some_and(|(parent, name)| parent == folder && name > request.start_after.as_str())
         });
-        let entries: Vec<_> = downstream.map(|(path, file)| status(path, file)).collect();
+        let entries: Vec<_> = children.map(|(path, file)| status(path, file)).collect();
         let more = entries.len() > 2;
         Ok(Response::new(pb::ListReply { entries: entries.into_iter().take(2).collect(), more }))
     }
@@ -345,12 +345,12 @@ impl NameNode for FakeNameNode {
         Ok(Response::new(pb::DeleteReply { existed }))
     }
 
-    /// An answer with nothing in it.
+    /// An empty reply.
     async fn report(&self, _: Request<pb::ReportRequest>) -> Reply<pb::ReportReply> {
         Ok(Response::new(pb::ReportReply::default()))
     }
 
-    /// An enum value that nobody knows.
+    /// A reply with an unknown enum value.
     async fn drain(&self, _: Request<pb::DrainRequest>) -> Reply<pb::DrainReply> {
         Ok(Response::new(pb::DrainReply { state: 77, ..pb::DrainReply::default() }))
     }

@@ -1,5 +1,5 @@
-//! The client against small servers of its own: a NameNode with a table in memory and block servers that speak
-//! the bulk protocol and misbehave on command. The real daemons are met in the cluster tests.
+//! Tests of the client against fake servers: a NameNode with a table in memory, and block servers
+//! that use the bulk protocol and misbehave on request. The tests in `tests/` use the real daemons.
 
 mod calls;
 mod cluster;
@@ -16,12 +16,12 @@ pub(super) fn path(text: &str) -> DfsPath {
     DfsPath::parse(text).unwrap()
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that depend on their offset.
 pub(super) fn bytes(length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u8).collect()
 }
 
-/// Adds up what it is told.
+/// Counts the reported bytes.
 #[derive(Default)]
 pub(super) struct Counted(Lock<u64>);
 
@@ -37,7 +37,7 @@ impl Counted {
     }
 }
 
-/// Waits for `condition`, at most ten seconds.
+/// Waits until `condition` is true, at most ten seconds.
 pub(super) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..1000 {
         if condition() {

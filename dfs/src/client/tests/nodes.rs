@@ -1,4 +1,5 @@
-//! A block server for tests. Mirrors are written by the head of the pipeline straight into their memory.
+//! A fake block server. The first node of a pipeline writes directly into the memory of its
+//! mirrors.
 
 use crate::bulk::{FrameError, FrameKind, encode_frame, read_frame};
 use crate::checksum::{self, CHUNK_BYTES};
@@ -10,40 +11,40 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-/// What a node does wrong.
+/// A fault of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Misbehaviour {
-    /// Dies for good after this many packets.
+    /// The node dies permanently after this many packets.
     DieAfterPackets(usize),
-    /// Closes the connection after this many packets, once, and lives on.
+    /// Closes the connection once after this many packets. The node stays alive.
     HangUpOnceAfterPackets(usize),
-    /// Stops answering after this many packets, with the connection open.
+    /// Sends no more statuses after this many packets, with the connection open.
     StallAfterPackets(usize),
-    /// As a mirror, drops out after this many packets.
+    /// Fails as a mirror after this many packets.
     MirrorFailsAfterPackets(usize),
-    /// Refuses to write.
+    /// Refuses writes.
     RefuseWrites,
     /// Acknowledges bytes that were never sent.
     AckTooMuch,
-    /// Answers writes and reads with noise.
+    /// Answers writes and reads with random bytes.
     Garbage,
-    /// Sends this byte of every block flipped.
+    /// Sends every block with this byte changed.
     FlipByte(u64),
-    /// Ends the connection at this byte of every block.
+    /// Closes the connection at this byte of every block.
     CutAt(u64),
     /// Stops sending at this byte of every block.
     StallAt(u64),
-    /// Takes requests and never answers.
+    /// Accepts requests and never answers.
     Mute,
-    /// Answers reads after so many milliseconds.
+    /// Answers reads after this many milliseconds.
     Slow(u64),
-    /// Refuses reads as if the replica were missing.
+    /// Refuses reads as if the replica did not exist.
     Missing,
-    /// Offers fewer bytes than asked.
+    /// Offers fewer bytes than requested.
     OfferLess,
 }
 
-/// The nonce of a block: any function of its id, so that no two blocks have the same.
+/// Returns the nonce of a block. It depends on the ID, so that each block has another one.
 pub(super) fn nonce_of(block: u64) -> u64 {
     !block
 }
@@ -60,13 +61,13 @@ pub(in super::super) struct NodeState {
     pub(super) misbehaviour: Option<Misbehaviour>,
     pub(super) blocks: HashMap<u64, Vec<u8>>,
     pub(super) partial: HashMap<u64, Vec<u8>>,
-    /// `resume_at` of each write that was set up.
+    /// The `resume_at` of each write that was set up.
     pub(super) resumed_at: Vec<u64>,
     pub(super) reads: usize,
     pub(super) keep_alives: usize,
-    /// What it says its own patience is.
+    /// The timeout that the node reports in its statuses.
     pub(super) timeout_ms: u64,
-    blocked: Vec<TcpStream>,
+    held_open: Vec<TcpStream>,
 }
 
 pub(super) type Nodes = Arc<Mutex<Vec<Arc<Node>>>>;
@@ -81,7 +82,7 @@ impl Node {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
                 let (node, all) = (serving.clone(), all.clone());
-                // A dead node closes what it accepts: the client sees its connection end.
+                // A dead node closes accepted connections.
                 if !node.state.lock().dead {
                     std::thread::spawn(move || node.serve(stream, &all));
                 }
@@ -110,7 +111,7 @@ impl Node {
                 return;
             }
             if self.misbehaviour() == Some(Misbehaviour::Mute) {
-                self.state.lock().blocked.push(stream);
+                self.state.lock().held_open.push(stream);
                 return;
             }
             let served = match request.op {
@@ -132,46 +133,50 @@ impl Node {
 
     fn write(&self, stream: &mut TcpStream, write: &pb::WriteBlock, all: &Nodes) -> Result<(), FrameError> {
         if self.misbehaviour() == Some(Misbehaviour::RefuseWrites) {
-            return refuse(stream, "no-space", "no folder has room");
+            return refuse(stream, "no-space", "no folder has free space");
         }
         let block = write.block_id;
-        let mut line = Line { block, nodes: Vec::new(), faults: Vec::new(), packets: 0, timeout_ms: 0 };
-        line.timeout_ms = self.state.lock().timeout_ms;
-        line.join(self.find_self(all), write.resume_at);
+        let mut pipeline =
+            Pipeline { block, nodes: Vec::new(), faults: Vec::new(), packets: 0, timeout_ms: 0 };
+        pipeline.timeout_ms = self.state.lock().timeout_ms;
+        pipeline.join(self.find_self(all), write.resume_at);
         for mirror in &write.mirrors {
             let found = all.lock().iter().find(|node| node.uuid() == mirror.uuid).cloned();
-            line.join(found.unwrap(), write.resume_at);
+            pipeline.join(found.unwrap(), write.resume_at);
         }
         self.state.lock().resumed_at.push(write.resume_at);
-        if let Some(whole) = self.state.lock().blocks.get(&block) {
-            let status = line.status(whole.len() as u64, true);
+        if let Some(content) = self.state.lock().blocks.get(&block) {
+            let status = pipeline.status(content.len() as u64, true);
             return send(stream, FrameKind::Status, &status);
         }
-        send(stream, FrameKind::Status, &line.status(write.resume_at, false))?;
+        send(stream, FrameKind::Status, &pipeline.status(write.resume_at, false))?;
         loop {
             let frame = read_frame(stream, BytesMut::new())?;
             let packet: pb::Packet = frame.expect(FrameKind::Packet)?;
             checksum::verify(&frame.data, packet.offset, &checksum::from_bytes(&packet.checksums)).unwrap();
-            assert!(packet.last || frame.data.len() % CHUNK_BYTES == 0, "whole chunks but for the last");
+            assert!(
+                packet.last || frame.data.len() % CHUNK_BYTES == 0,
+                "complete chunks except in the last packet"
+            );
             if frame.data.is_empty() && !packet.last {
                 self.state.lock().keep_alives += 1;
-                send(stream, FrameKind::Status, &line.status(packet.offset, false))?;
+                send(stream, FrameKind::Status, &pipeline.status(packet.offset, false))?;
                 continue;
             }
             assert!(!frame.data.is_empty(), "only a keep-alive is empty");
-            line.packets += 1;
-            if matches!(self.misbehaviour(), Some(Misbehaviour::StallAfterPackets(after)) if line.packets > after)
+            pipeline.packets += 1;
+            if matches!(self.misbehaviour(), Some(Misbehaviour::StallAfterPackets(after)) if pipeline.packets > after)
             {
-                self.state.lock().blocked.push(stream.try_clone()?);
+                self.state.lock().held_open.push(stream.try_clone()?);
                 return Err(FrameError::Closed);
             }
-            self.perhaps_fail(line.packets)?;
-            line.take(packet.offset, &frame.data, packet.last);
+            self.perhaps_fail(pipeline.packets)?;
+            pipeline.take(packet.offset, &frame.data, packet.last);
             let mut acked = packet.offset + frame.data.len() as u64;
             if self.misbehaviour() == Some(Misbehaviour::AckTooMuch) {
                 acked += 1 << 40;
             }
-            send(stream, FrameKind::Status, &line.status(acked, packet.last))?;
+            send(stream, FrameKind::Status, &pipeline.status(acked, packet.last))?;
             if packet.last {
                 return Ok(());
             }
@@ -196,22 +201,22 @@ impl Node {
     fn read(&self, stream: &mut TcpStream, read: &pb::ReadBlock) -> Result<(), FrameError> {
         let misbehaviour = self.misbehaviour();
         self.state.lock().reads += 1;
-        let whole = self.state.lock().blocks.get(&read.block_id).cloned();
-        let Some(mut whole) = whole.filter(|_| misbehaviour != Some(Misbehaviour::Missing)) else {
-            return refuse(stream, "not-found", "no such replica here");
+        let content = self.state.lock().blocks.get(&read.block_id).cloned();
+        let Some(mut content) = content.filter(|_| misbehaviour != Some(Misbehaviour::Missing)) else {
+            return refuse(stream, "not-found", "this node has no such replica");
         };
-        assert_eq!(whole.len() as u64, read.block_length, "the client knows the block's length");
+        assert_eq!(content.len() as u64, read.block_length, "the client knows the block's length");
         let (start, end) = (read.offset as usize, (read.offset + read.length) as usize);
         assert!(start % CHUNK_BYTES == 0, "asked at a chunk boundary");
         let mut reply = pb::ReadReply {
             offset: read.offset,
             length: read.length,
             chunk_size: CHUNK_BYTES as u32,
-            checksums: checksum::to_bytes(&checksum::sums_of(&whole[start..end])),
+            checksums: checksum::to_bytes(&checksum::sums_of(&content[start..end])),
         };
         let mut upto = end;
         match misbehaviour {
-            Some(Misbehaviour::FlipByte(at)) if (at as usize) < whole.len() => whole[at as usize] ^= 1,
+            Some(Misbehaviour::FlipByte(at)) if (at as usize) < content.len() => content[at as usize] ^= 1,
             Some(Misbehaviour::CutAt(at) | Misbehaviour::StallAt(at)) => {
                 upto = (at as usize).clamp(start, end)
             }
@@ -220,10 +225,10 @@ impl Node {
             _ => {}
         }
         send(stream, FrameKind::ReadReply, &reply)?;
-        stream.write_all(&whole[start..upto])?;
+        stream.write_all(&content[start..upto])?;
         if upto < end {
             if matches!(misbehaviour, Some(Misbehaviour::StallAt(_))) {
-                self.state.lock().blocked.push(stream.try_clone()?);
+                self.state.lock().held_open.push(stream.try_clone()?);
             }
             return Err(FrameError::Closed);
         }
@@ -231,8 +236,8 @@ impl Node {
     }
 }
 
-/// The nodes that one write goes to.
-struct Line {
+/// The nodes of the pipeline of one write.
+struct Pipeline {
     block: u64,
     nodes: Vec<Arc<Node>>,
     faults: Vec<pb::NodeFault>,
@@ -240,7 +245,7 @@ struct Line {
     timeout_ms: u64,
 }
 
-impl Line {
+impl Pipeline {
     fn join(&mut self, node: Arc<Node>, resume_at: u64) {
         let mut state = node.state.lock();
         if state.dead || (state.misbehaviour == Some(Misbehaviour::RefuseWrites)) {
@@ -271,8 +276,8 @@ impl Line {
             assert_eq!(partial.len() as u64, offset, "packets come in order");
             partial.extend_from_slice(data);
             if last {
-                let whole = state.partial.remove(&block).unwrap();
-                state.blocks.insert(block, whole);
+                let content = state.partial.remove(&block).unwrap();
+                state.blocks.insert(block, content);
             }
             true
         });

@@ -1,4 +1,4 @@
-//! Reading: fail-over at every kind of damage with exactly the right bytes, short circuit, get.
+//! Tests of reads: failover with correct data for every kind of fault, short-circuit reads, get.
 
 use super::*;
 use crate::bulk::{FrameKind, PACKET_BYTES, encode_frame, read_frame};
@@ -30,7 +30,7 @@ async fn read_all(reader: &mut FileReader) -> Result<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn whole_files_and_any_part_of_them() {
+async fn complete_files_and_ranges_are_read() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     for length in [0, 1, 65_536, 65_537, PACKET_BYTES, 3 * PACKET_BYTES + 9] {
@@ -54,7 +54,7 @@ async fn whole_files_and_any_part_of_them() {
 }
 
 #[tokio::test]
-async fn every_kind_of_damage_is_read_around_from_the_byte_reached() {
+async fn reader_continues_on_another_replica_after_any_damage() {
     let packet = PACKET_BYTES as u64;
     let damages = [
         (Misbehaviour::FlipByte(0), true),
@@ -85,7 +85,7 @@ async fn every_kind_of_damage_is_read_around_from_the_byte_reached() {
 }
 
 #[tokio::test]
-async fn a_dead_node_is_read_around_and_then_avoided() {
+async fn dead_node_is_skipped_and_then_avoided() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     let data = bytes(6 * PACKET_BYTES);
@@ -94,7 +94,7 @@ async fn a_dead_node_is_read_around_and_then_avoided() {
     let mut reader = client.open(&path("/f")).await.unwrap();
     assert!(read_all(&mut reader).await.unwrap() == data);
     assert_eq!(reader.faults().len(), 1, "asked once: {:?}", reader.faults());
-    assert!(cluster.table.lock().bad.is_empty(), "its replicas are not to blame");
+    assert!(cluster.table.lock().bad.is_empty(), "its replicas are not reported as bad");
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn stalled_node_is_abandoned_and_avoided() {
     let client = cluster.client().await;
     let data = bytes(20 * PACKET_BYTES);
     put(&client, "/f", &data, 2, PACKET_BYTES).await;
-    // The connection that the first read leaves behind must not be waited for either.
+    // The idle connection of the first read must not be waited for either.
     for stall_at in [PACKET_BYTES as u64 / 2, 0] {
         cluster.node(1).set_misbehaviour(Misbehaviour::StallAt(stall_at));
         cluster.node(1).state.lock().reads = 0;
@@ -157,7 +157,10 @@ async fn block_with_all_replicas_corrupt_is_not_waited_for() {
         }
     }
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
-    assert!(!client.inner.has_given_up.load(std::sync::atomic::Ordering::Relaxed), "others may only be away");
+    assert!(
+        !client.inner.has_given_up.load(std::sync::atomic::Ordering::Relaxed),
+        "other nodes may be temporarily unreachable"
+    );
 }
 
 #[tokio::test]
@@ -187,7 +190,7 @@ async fn no_good_replica_names_every_host_and_why() {
     let text = read_all(&mut reader).await.unwrap_err().to_string();
     assert!(text.starts_with("cannot read /f at byte 0: no good replica of blk_"), "{text}");
     assert!(text.contains("n1 (127.0.0.1:") && text.contains("checksum mismatch at offset 65536"), "{text}");
-    assert!(text.contains("n2 (127.0.0.1:") && text.contains("no such replica here"), "{text}");
+    assert!(text.contains("n2 (127.0.0.1:") && text.contains("this node has no such replica"), "{text}");
 }
 
 #[tokio::test]
@@ -200,13 +203,13 @@ async fn a_replica_that_comes_back_before_the_deadline_is_found() {
     node.set_misbehaviour(Misbehaviour::Missing);
     let mut reader = client.open(&path("/f")).await.unwrap();
     let reading = tokio::spawn(async move { read_all(&mut reader).await });
-    until("it was asked", || node.state.lock().reads >= 2).await;
+    until("the node got the request", || node.state.lock().reads >= 2).await;
     node.state.lock().misbehaviour = None;
     assert!(reading.await.unwrap().unwrap() == data);
 }
 
 #[tokio::test]
-async fn get_writes_the_file_whole_or_not_at_all() {
+async fn get_writes_the_complete_file_or_nothing() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let data = bytes(2 * PACKET_BYTES + 1);
@@ -223,10 +226,10 @@ async fn get_writes_the_file_whole_or_not_at_all() {
     cluster.node(1).set_misbehaviour(Misbehaviour::CutAt(PACKET_BYTES as u64 / 2));
     let other = folder.path().join("g");
     client.get(&path("/f"), &other, GetOptions::default(), &()).await.unwrap_err();
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing half is left");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
 }
 
-/// Serves one block over a Unix socket. Tells of each connection whether a request came.
+/// Serves one block over a Unix socket. Reports for each connection whether a request arrived.
 fn serve_local(
     listener: UnixListener,
     data: &std::path::Path,
@@ -238,7 +241,7 @@ fn serve_local(
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let frame = read_frame(&mut stream, bytes::BytesMut::new());
-            // Most tests do not ask.
+            // The receiver may be dropped: most tests do not use it.
             let _ = requests.send(frame.is_ok());
             let Ok(frame) = frame else { continue };
             frame.expect::<proto::dfs::BulkRequest>(FrameKind::Request).unwrap();
@@ -285,7 +288,7 @@ async fn a_local_block_is_mapped_and_verified() {
     local.verify(0..u64::MAX).unwrap();
     assert!(client.open_local_block(&with("bad.sock")).await.unwrap().is_none(), "another block's sums");
     assert!(client.open_local_block(&with("none.sock")).await.unwrap().is_none());
-    // The reader takes the same way; a byte that changed is noticed and the other replica read instead.
+    // The reader uses the same code. If a byte has changed, it reads another replica.
     let run = |socket| {
         let block = with(socket);
         let part = fetch::BlockRange {
@@ -316,7 +319,8 @@ async fn a_local_block_is_mapped_and_verified() {
     assert!(matches!(bad.next().await, Some(Err(failure)) if failure.damaged));
 }
 
-/// What it serves is another content of the block with checksums that match: only its account shows that it is forged.
+/// The socket serves other contents of the block with matching checksums. Only the account of the
+/// server shows that they are forged.
 #[tokio::test]
 async fn a_local_socket_of_another_account_gets_no_request_and_the_block_is_read_over_tcp() {
     if !rustix::process::geteuid().is_root() {
@@ -338,7 +342,7 @@ async fn a_local_socket_of_another_account_gets_no_request_and_the_block_is_read
 
     let listener = UnixListener::bind(at("local.sock")).unwrap();
     block.nodes[0].local_socket = Some(at("local.sock"));
-    // The kernel names the account of the thread that called listen(2) last.
+    // The peer credentials are those of the thread that called `listen(2)` last.
     let other = listener.try_clone().unwrap();
     let as_nobody = move || {
         let nobody = rustix::process::Uid::from_raw(65_534);
@@ -349,7 +353,10 @@ async fn a_local_socket_of_another_account_gets_no_request_and_the_block_is_read
     let own = listener.try_clone().unwrap();
     let requests = serve_local(listener, &at("data"), &at("sums"));
 
-    assert!(client.open_local_block(&block).await.unwrap().is_none(), "mapped what a stranger serves");
+    assert!(
+        client.open_local_block(&block).await.unwrap().is_none(),
+        "a block of an untrusted account was mapped"
+    );
     let reads = cluster.node(1).state.lock().reads;
     let (node, to) = (block.nodes[0].clone(), block.length);
     let part = fetch::BlockRange { node, from: 0, to, block: block.clone(), has_other_replica: false };
@@ -360,23 +367,24 @@ async fn a_local_socket_of_another_account_gets_no_request_and_the_block_is_read
     }
     assert!(fetched == content, "not the bytes of the DataNode");
     assert_eq!(cluster.node(1).state.lock().reads, reads + 1, "not read over TCP");
-    // A request carries the block's token.
+    // A request would contain the token of the block, so none must be sent.
     for _ in 0..2 {
         assert_eq!(
             requests.recv_timeout(Duration::from_secs(10)),
             Ok(false),
-            "a stranger was sent a request"
+            "an untrusted account got a request"
         );
     }
 
-    // The same server with an account that is trusted is believed: nothing else kept the client from it.
+    // The same server is accepted if its account is trusted. This shows that nothing else prevented
+    // the read.
     rustix::net::listen(&own, 8).unwrap();
     let local = client.open_local_block(&block).await.unwrap().unwrap();
     assert!(local.bytes() == forged);
 }
 
 #[tokio::test]
-async fn a_wrong_byte_ends_the_run_after_everything_good_before_it() {
+async fn corrupt_chunk_ends_the_run_after_all_good_chunks() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let content = bytes(4 * PACKET_BYTES + 77);
@@ -395,7 +403,7 @@ async fn a_wrong_byte_ends_the_run_after_everything_good_before_it() {
             }],
         )
     };
-    // Whole chunks come, whatever was asked for, and the last one is short.
+    // Complete chunks are returned for any range. Only the last chunk of the block is short.
     let (chunk, end) = (CHUNK_BYTES as u64, content.len() as u64);
     for (from, to) in [(0, end), (1, 2), (chunk, 2 * chunk), (chunk - 1, chunk + 1), (end - 1, end)] {
         let (mut run, mut at) = (run(from, to), from / chunk * chunk);
@@ -425,7 +433,7 @@ async fn cancelled_read_resumes_without_a_gap() {
     let mut reader = client.open(&path("/f")).await.unwrap();
     let (mut read, mut given_up) = (Vec::new(), 0);
     while read.len() < content.len() {
-        // Polled once, then dropped.
+        // Poll once, then drop the future.
         let polled = {
             let mut next = std::pin::pin!(reader.next());
             std::future::poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await
@@ -446,7 +454,7 @@ async fn cancelled_read_resumes_without_a_gap() {
 }
 
 #[tokio::test]
-async fn a_lost_block_is_named_and_the_rest_can_be_read() {
+async fn lost_block_is_reported_and_other_blocks_can_be_read() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let size = 100_000;
@@ -485,7 +493,7 @@ async fn unreachable_block_is_waited_for_even_with_skip_lost() {
     let block = cluster.table.lock().files["/f"].blocks[0].0;
     let node = cluster.node(1);
     let away = node.state.lock().blocks.remove(&block).unwrap();
-    // Longer than what a lost block is given once it is known that waiting does not help.
+    // Longer than a lost block is waited for after one wait has failed.
     let back = async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         node.state.lock().blocks.insert(block, away);

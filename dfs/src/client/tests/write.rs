@@ -1,4 +1,4 @@
-//! Writing: sizes, parallel blocks, nodes that fail at every stage.
+//! Tests of writes: sizes, parallel blocks, nodes that fail in every stage.
 
 use super::*;
 use crate::bulk::{PACKET_BYTES, WINDOW_BYTES};
@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 impl Client {
-    /// Puts `data` as a local file of its own.
+    /// Puts `data` from a temporary local file.
     pub(super) async fn put_bytes(&self, to: &str, data: &[u8]) -> Result<PutReport> {
         self.put_with(to, data, PutOptions::default(), &()).await
     }
@@ -91,7 +91,7 @@ async fn a_stream_can_be_put_and_a_file_appended_to() {
 }
 
 #[tokio::test]
-async fn an_append_that_a_quota_refuses_leaves_the_file_as_it_was() {
+async fn append_refused_by_a_quota_leaves_the_file_unchanged() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let data = bytes(1000);
@@ -105,12 +105,12 @@ async fn an_append_that_a_quota_refuses_leaves_the_file_as_it_was() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), closed).await.expect("the file is given up");
+    tokio::time::timeout(Duration::from_secs(10), closed).await.expect("the file is discarded");
     assert!(cluster.content("/f") == data);
 }
 
 #[tokio::test]
-async fn the_first_node_dies_in_the_middle_and_the_survivor_takes_over() {
+async fn second_node_takes_over_when_the_first_dies() {
     for after in [0, 1, 5, 19] {
         let cluster = Cluster::start(3).await;
         let client = cluster.client().await;
@@ -126,7 +126,7 @@ async fn the_first_node_dies_in_the_middle_and_the_survivor_takes_over() {
 }
 
 #[tokio::test]
-async fn a_stream_survives_the_first_node_too_and_blocks_after_it_avoid_the_dead() {
+async fn stream_survives_its_first_node_and_later_blocks_avoid_it() {
     let cluster = Cluster::start(3).await;
     let client = cluster.client().await;
     let data = bytes(8 * PACKET_BYTES);
@@ -137,7 +137,7 @@ async fn a_stream_survives_the_first_node_too_and_blocks_after_it_avoid_the_dead
 }
 
 #[tokio::test]
-async fn a_connection_lost_by_a_living_node_is_resumed_on_it() {
+async fn lost_connection_to_a_live_node_is_resumed() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let data = bytes(20 * PACKET_BYTES);
@@ -150,7 +150,7 @@ async fn a_connection_lost_by_a_living_node_is_resumed_on_it() {
 }
 
 #[tokio::test]
-async fn a_failed_mirror_is_left_out_and_named() {
+async fn failed_mirror_is_removed_and_reported() {
     let cluster = Cluster::start(3).await;
     let client = cluster.client().await;
     let data = bytes(4 * PACKET_BYTES);
@@ -173,7 +173,7 @@ async fn put_reports_its_replica_count() {
 }
 
 #[tokio::test]
-async fn the_only_replica_dies_and_a_put_writes_the_block_again() {
+async fn put_writes_the_block_again_when_the_only_replica_dies() {
     let mut cluster = Cluster::start(3).await;
     for parallel in [1, 2, 3] {
         cluster.config.parallel_blocks = parallel;
@@ -192,7 +192,7 @@ async fn the_only_replica_dies_and_a_put_writes_the_block_again() {
 }
 
 #[tokio::test]
-async fn the_only_replica_dies_and_a_stream_says_so() {
+async fn stream_fails_when_the_only_replica_dies() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     let data = bytes(2 * WINDOW_BYTES);
@@ -201,8 +201,8 @@ async fn the_only_replica_dies_and_a_stream_says_so() {
     let text = lost.unwrap_err().to_string();
     assert!(text.starts_with("cannot write /f: blk_"), "{text}");
     assert!(text.contains(" on n1: "), "{text}");
-    until("the file is given up", || !cluster.paths().contains(&"/f".to_owned())).await;
-    // Within the first window nothing is lost yet: the block starts over elsewhere.
+    until("the file is discarded", || !cluster.paths().contains(&"/f".to_owned())).await;
+    // Within the first window all data is still kept: the block is written again on other nodes.
     cluster.node(1).state.lock().dead = false;
     cluster.node(1).set_misbehaviour(Misbehaviour::DieAfterPackets(0));
     client.write_stream("/g", &data, stream_options(1, data.len() as u64)).await.unwrap();
@@ -210,7 +210,7 @@ async fn the_only_replica_dies_and_a_stream_says_so() {
 }
 
 #[tokio::test]
-async fn nodes_that_refuse_are_passed_over_until_none_is_left() {
+async fn refusing_nodes_are_skipped_until_none_is_left() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     for misbehaviour in [Misbehaviour::RefuseWrites, Misbehaviour::Garbage, Misbehaviour::AckTooMuch] {
@@ -222,7 +222,7 @@ async fn nodes_that_refuse_are_passed_over_until_none_is_left() {
     cluster.node(1).set_misbehaviour(Misbehaviour::RefuseWrites);
     cluster.node(2).set_misbehaviour(Misbehaviour::RefuseWrites);
     let text = client.put_bytes("/f", &bytes(1000)).await.unwrap_err().to_string();
-    assert!(text.contains("no folder has room"), "{text}");
+    assert!(text.contains("no folder has free space"), "{text}");
     assert_eq!(cluster.paths(), ["/"], "nothing is left");
 }
 
@@ -235,7 +235,7 @@ async fn the_lease_is_renewed_while_a_file_is_open_and_not_after() {
     until("three renewals", || cluster.table.lock().renewals >= 3).await;
     writer.close().await.unwrap();
     let renewing = client.inner.leases.lock().is_idle();
-    assert!(renewing, "nobody renews any more");
+    assert!(renewing, "the lease is not renewed any more");
 }
 
 #[tokio::test]
@@ -252,7 +252,7 @@ async fn a_writer_that_is_dropped_or_aborted_leaves_nothing() {
             } else {
                 writer.abort().await.unwrap();
             }
-            until("the file is gone", || cluster.paths() == ["/"]).await;
+            until("the file is deleted", || cluster.paths() == ["/"]).await;
         }
     }
 }
@@ -287,7 +287,7 @@ async fn local_errors_name_the_local_file() {
     client.put(source, &long, PutOptions::default(), &()).await.unwrap();
 }
 
-/// Sets the length of a file as soon as the first bytes are through.
+/// Sets the length of a file when the first bytes are reported.
 struct Resize(std::fs::File, u64);
 
 impl Progress for Resize {
@@ -297,7 +297,7 @@ impl Progress for Resize {
 }
 
 #[tokio::test]
-async fn a_file_that_shrinks_is_refused_and_one_that_grows_is_put_as_it_was() {
+async fn shrinking_file_is_refused_and_growing_file_keeps_its_first_length() {
     let mut cluster = Cluster::start(1).await;
     cluster.config.parallel_blocks = 1;
     let client = cluster.client().await;
@@ -353,7 +353,7 @@ async fn node_that_fails_setup_is_skipped() {
 }
 
 #[tokio::test]
-async fn a_slow_source_is_kept_alive_and_a_node_that_stalls_meanwhile_is_noticed() {
+async fn slow_source_is_kept_alive_and_a_stalled_node_is_detected() {
     let mut cluster = Cluster::start(2).await;
     cluster.config.deadline = daemon::Period::secs(60);
     for node in [1, 2] {
@@ -367,13 +367,14 @@ async fn a_slow_source_is_kept_alive_and_a_node_that_stalls_meanwhile_is_noticed
     assert_eq!(cluster.node(1).state.lock().resumed_at.len(), 1, "over one connection");
     cluster.node(1).set_misbehaviour(Misbehaviour::StallAfterPackets(1));
     writer.write(&data[2 * PACKET_BYTES..]).await.unwrap();
-    // Nobody writes, and yet the survivor is asked to take over.
+    // The writer sends no data, and the other node still takes over.
     until("the take-over", || cluster.node(2).state.lock().resumed_at.len() == 1).await;
     writer.close().await.unwrap();
     assert!(cluster.content("/f") == data);
 }
 
-/// With a thread of the pool for each, the third would wait for the first two, and they for their user.
+/// If each transfer used a thread of the runtime pool, the third would wait for the first two, and
+/// these for their user.
 #[test]
 fn open_readers_and_writers_do_not_wait_for_each_other() {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();

@@ -1,4 +1,4 @@
-//! Damage done to files behind the node's back: found at start-up, on reads, by checks, by the scrubber.
+//! Damage to block files: found at start, on reads, by checks and by the scrubber.
 
 use super::{super::DataNode, harness::*};
 use crate::checksum::{from_bytes, verify};
@@ -24,14 +24,14 @@ fn truncate(path: &Path, to: u64) {
 }
 
 fn swap(one: &Path, other: &Path) {
-    let aside = one.with_extension("aside");
-    fs::rename(one, &aside).unwrap();
+    let temporary = one.with_extension("tmp");
+    fs::rename(one, &temporary).unwrap();
     fs::rename(other, one).unwrap();
-    fs::rename(aside, other).unwrap();
+    fs::rename(temporary, other).unwrap();
 }
 
-/// Puts blocks 1 to 7: 1 stays sound, 2 is flipped, 3 truncated, 4 and 5 swap checksum files, 6 loses its
-/// checksum file, 7's is damaged.
+/// Writes blocks 1 to 7. Then 1 stays good, 2 has a changed byte, 3 is truncated, 4 and 5 have
+/// swapped checksum files, 6 has no checksum file, and that of 7 is damaged.
 fn fill(node: &DataNode) {
     for block in 1..=7 {
         put(&chain(&[node]), block, &bytes(LENGTH as usize, block)).unwrap();
@@ -67,11 +67,11 @@ async fn found_at_start_up() {
     let node = bench.node("n1").await;
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [3, 4, 5, 6, 7]).await;
     let known = bench.namenode.known(&node);
-    // The flipped byte is not looked for at start-up: only names, sizes and checksum files are read.
+    // The changed byte is not found at start: only names, sizes and checksum files are read.
     assert_eq!(known.replicas.keys().copied().collect::<Vec<_>>(), [1, 2]);
     let reason = |block| known.bad.iter().find(|bad| bad.block_id == block).unwrap().reason.clone();
     assert!(reason(3).contains(&format!("{} bytes", LENGTH - 1)), "{}", reason(3));
-    assert!(reason(4).contains("is of blk_5, not of blk_4"), "{}", reason(4));
+    assert!(reason(4).contains("belongs to blk_5, not to blk_4"), "{}", reason(4));
     for block in 3..=7 {
         assert!(move_to_bad(&dir, block), "block {block}");
         assert_eq!(kind(read(&node, block, LENGTH)), "not-found");
@@ -84,7 +84,7 @@ async fn found_on_reads() {
     let dir = bench.dir("n1");
     let node = bench.node("n1").await;
     fill(&node);
-    // A connection that has block 3 open already must notice too.
+    // A connection that has block 3 open must also notice the damage.
     let mut stream = connect(node.data_addr());
     read_on(&mut stream, 3, 0..1, LENGTH).unwrap();
     damage(&dir);
@@ -94,7 +94,7 @@ async fn found_on_reads() {
         assert_eq!(kind(read(&node, block, LENGTH)), "not-found", "block {block}");
     }
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [3, 4, 5, 6, 7]).await;
-    // The reader sees the flipped byte by the checksums that come with it.
+    // The reader notices the changed byte with the checksums in the reply.
     let (reply, got) = read(&node, 2, LENGTH).unwrap();
     verify(&got, 0, &from_bytes(&reply.checksums)).unwrap_err();
     let (reply, got) = read(&node, 1, LENGTH).unwrap();
@@ -117,7 +117,8 @@ async fn found_by_checks() {
     assert_eq!(flipped.reason, format!("checksum mismatch at offset {}", 2 * CHUNK));
     assert!(move_to_bad(&dir, 2));
     assert!(read(&node, 1, LENGTH).unwrap().1 == bytes(LENGTH as usize, 1));
-    // A check that was on its way when the replica was quarantined: it is bad, not lost.
+    // A check that arrives after the replica was quarantined: the replica is reported as bad and
+    // not as lost.
     for block in [2, 99] {
         bench.namenode.command(&node, Kind::Check(CheckBlock { block: Some(named(block)) }));
     }
@@ -137,7 +138,7 @@ async fn found_by_the_scrubber() {
     damage(&dir);
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [2, 3, 4, 5, 6, 7]).await;
     assert!(move_to_bad(&dir, 2));
-    // A sound replica is undisturbed, and a new copy of a bad one is welcome.
+    // A good replica is not changed, and a new copy of a bad replica is accepted.
     put(&chain(&[&node]), 2, &bytes(LENGTH as usize, 2)).unwrap();
     assert!(read(&node, 2, LENGTH).unwrap().1 == bytes(LENGTH as usize, 2));
     assert!(read(&node, 1, LENGTH).unwrap().1 == bytes(LENGTH as usize, 1));

@@ -1,4 +1,4 @@
-//! Data folders: restarts, locks, identities, strangers' files, failing and full disks.
+//! Tests of data folders: restarts, locks, identities, foreign files, failing and full disks.
 
 use super::{
     super::{
@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-/// Syncs fail below these folders, with EIO or as told.
+/// A disk whose syncs fail in these folders, with EIO or with the given error.
 #[derive(Debug, Default)]
 struct BrokenDisk(Mutex<Vec<PathBuf>>, Option<Errno>);
 
@@ -47,7 +47,7 @@ impl Disk for BrokenDisk {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_finds_what_was_finalised_and_drops_the_rest() {
+async fn restart_keeps_finalised_and_drops_partial_replicas() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     let uuid = node.uuid();
@@ -61,7 +61,7 @@ async fn a_restart_finds_what_was_finalised_and_drops_the_rest() {
     assert!(tmp.exists());
     node.stop().await;
     let node = bench.node("n1").await;
-    assert_eq!(node.uuid(), uuid, "one identity for as long as the folders live");
+    assert_eq!(node.uuid(), uuid, "the ID stays the same as long as the folders exist");
     assert!(!tmp.exists());
     let known = bench.namenode.known(&node);
     assert_eq!(known.replicas.keys().copied().collect::<Vec<_>>(), [1, 256, 257, u64::MAX]);
@@ -75,7 +75,7 @@ async fn a_restart_finds_what_was_finalised_and_drops_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_of_others_are_left_alone() {
+async fn foreign_files_are_not_touched() {
     let bench = Bench::new().await;
     let dir = bench.dir("n1");
     let node = bench.node("n1").await;
@@ -91,19 +91,19 @@ async fn files_of_others_are_left_alone() {
         "current/01/blk_1.crc.bak",
         "current/01/core",
     ];
-    for wrong_peer in unknown_files {
-        fs::write(dir.join(wrong_peer), wrong_peer).unwrap();
+    for file in unknown_files {
+        fs::write(dir.join(file), file).unwrap();
     }
     fs::create_dir(dir.join("current/05/blk_5")).unwrap();
-    // Checksums without data: what a crash between two renames leaves.
+    // A checksum file without data, as left by a crash between two renames.
     fs::copy(block_file(&dir, 1, ".crc"), dir.join("current/09/blk_9.crc")).unwrap();
     let node = bench.node("n1").await;
     assert_eq!(bench.namenode.known(&node).replicas.keys().copied().collect::<Vec<_>>(), [1]);
-    for wrong_peer in unknown_files {
-        assert_eq!(fs::read_to_string(dir.join(wrong_peer)).unwrap(), wrong_peer);
+    for file in unknown_files {
+        assert_eq!(fs::read_to_string(dir.join(file)).unwrap(), file);
     }
     assert!(dir.join("current/05/blk_5").is_dir());
-    assert!(dir.join("current/09/blk_9.crc").exists(), "it is of another block: not ours to delete");
+    assert!(dir.join("current/09/blk_9.crc").exists(), "it belongs to another block and is not deleted");
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
 }
 
@@ -121,10 +121,10 @@ async fn folders_that_cannot_be_used_are_refused_by_name() {
     node.stop().await;
     start(&["b"]).await.unwrap().stop().await;
     let error = start(&["a", "b"]).await.unwrap_err().to_string();
-    assert!(error.contains("/a and ") && error.contains("/b are not of one DataNode"), "{error}");
+    assert!(error.contains("/a and ") && error.contains("/b do not belong to the same DataNode"), "{error}");
     let error = start(&["a", "a"]).await.unwrap_err();
     assert!(matches!(error, DataNodeError::Twice(_)), "{error}");
-    // A new, empty folder joins the others.
+    // A new, empty folder is added to the others.
     let node = start(&["a", "c"]).await.unwrap();
     let uuid = node.uuid();
     node.stop().await;
@@ -133,15 +133,15 @@ async fn folders_that_cannot_be_used_are_refused_by_name() {
     node.stop().await;
     fs::write(bench.dir("c").join("VERSION"), "layout = 9\n").unwrap();
     let error = start(&["c"]).await.unwrap_err().to_string();
-    assert!(error.contains("has layout 9, this build knows 2"), "{error}");
+    assert!(error.contains("has layout 9, this build supports 2"), "{error}");
     fs::write(bench.dir("c").join("VERSION"), "gibberish").unwrap();
     let error = start(&["c"]).await.unwrap_err().to_string();
     assert!(error.contains("c/VERSION is damaged"), "{error}");
 }
 
-/// In service such a folder is retired; a start is no different.
+/// Such a folder is also retired while the node runs.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_goes_without_a_folder_that_cannot_be_used_if_another_can() {
+async fn start_continues_without_an_unusable_folder_if_another_works() {
     let bench = Bench::new().await;
     let start = async |dirs: &[&str]| {
         let mut config = bench.config("n1");
@@ -154,13 +154,13 @@ async fn a_start_goes_without_a_folder_that_cannot_be_used_if_another_can() {
         put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
     }
     node.stop().await;
-    // What fails for root too, as on a disk that has become read-only.
+    // An error that root gets too, as on a disk that has become read-only.
     let break_it = |dir: &str| {
         fs::remove_file(bench.dir(dir).join("LOCK")).unwrap();
         fs::create_dir(bench.dir(dir).join("LOCK")).unwrap();
     };
     break_it("a");
-    // The only one that says whose the node is.
+    // Only this folder identifies the node.
     let error = start(&["a", "new"]).await.unwrap_err().to_string();
     assert!(error.starts_with("cannot use folder /") && error.contains("/a: "), "{error}");
     let node = start(&["a", "b"]).await.unwrap();
@@ -216,11 +216,11 @@ async fn a_failed_sync_is_never_acknowledged_and_retires_the_folder() {
     for block in in_b {
         assert!(read(&node, block, 100).unwrap().1 == bytes(100, block));
     }
-    // With the last folder goes the node.
+    // When the last folder fails, the node ends.
     disk.0.lock().push(fs::canonicalize(bench.dir("b")).unwrap());
     put(&chain(&[&node]), 20, b"hello").unwrap_err();
     let error = node.failed().await.to_string();
-    assert!(error.starts_with("no data folder is left: "), "{error}");
+    assert!(error.starts_with("all data folders have failed: "), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,7 +240,7 @@ async fn a_failing_disk_in_a_pipeline_costs_only_its_own_copy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_is_named_and_stays_in_service() {
+async fn full_disk_is_reported_and_stays_in_use() {
     let bench = Bench::new().await;
     let mut config = bench.config("n1");
     config.datanode.reserve = daemon::Bytes(u64::MAX);
@@ -265,7 +265,7 @@ async fn a_disk_that_fills_up_during_a_write_fails_that_write_only() {
     disk.0.lock().push(fs::canonicalize(bench.dir("n1")).unwrap());
     let error = put(&chain(&[&node]), 2, b"hello").unwrap_err();
     assert!(error.to_string().starts_with("no space on /"), "{error}");
-    assert!(!bench.dir("n1").join("tmp/blk_2").exists(), "its room is given back");
+    assert!(!bench.dir("n1").join("tmp/blk_2").exists(), "its space is released");
     disk.0.lock().clear();
     put(&chain(&[&node]), 2, b"hello").unwrap();
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
@@ -286,13 +286,13 @@ async fn node_reports_to_a_new_start_of_the_namenode_only_when_a_folder_has_stor
     };
     disk.0.lock().extend([a.clone(), b.clone()]);
     restart_namenode(2);
-    // It tries again and again, and has seen the first start only.
+    // The node retries the registration. It has stored only the first start.
     bench.namenode.until(&node, "two more registrations", |known| known.registrations.len() >= 3).await;
     let known = bench.namenode.known(&node);
     assert_eq!(known.full_reports, 1, "nothing is reported to the second start");
     assert!(known.registrations[1..].iter().all(|register| register.seen_epoch == 1));
     assert!(!fs::read_to_string(b.join("VERSION")).unwrap().contains("epoch = 2"));
-    // One folder is enough.
+    // One successful write is enough.
     disk.0.lock().retain(|dir| *dir == a);
     bench.namenode.until(&node, "a report", |known| known.full_reports == 2).await;
     assert!(fs::read_to_string(b.join("VERSION")).unwrap().contains("epoch = 2"));
@@ -303,7 +303,7 @@ async fn node_reports_to_a_new_start_of_the_namenode_only_when_a_folder_has_stor
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_that_make_no_sense_are_refused_by_name() {
+async fn invalid_settings_are_refused_by_name() {
     let bench = Bench::new().await;
     let mut config = bench.config("n1");
     config.datanode.transfers_max = 0;
@@ -315,7 +315,7 @@ async fn settings_that_make_no_sense_are_refused_by_name() {
     assert!(error.starts_with("datanode.transfer_timeout = 0s: "), "{error}");
 }
 
-/// Files of this name cannot be opened.
+/// A disk on which files with this name cannot be opened.
 #[derive(Debug)]
 struct UnreadableFile(&'static str);
 
@@ -354,7 +354,7 @@ async fn start_with_an_unreadable_block_quarantines_it_and_serves_the_others() {
         assert!(read(&node, 2, 500).unwrap().1 == bytes(500, 2), "{name}: the other block is served");
         put(&chain(&[&node]), 3, b"hello").ok();
         node.stop().await;
-        // Nothing is deleted: the operator finds both files in bad/.
+        // Nothing is deleted: both files are in `bad/`.
         let [bad, bad_sums] = ["blk_1", "blk_1.crc"].map(|name| bench.dir("n1").join("bad").join(name));
         assert!(bad.is_file() && bad_sums.is_file(), "{name}");
         fs::rename(bad, &block).unwrap();

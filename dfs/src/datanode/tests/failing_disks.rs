@@ -1,4 +1,5 @@
-//! Disks that cannot be read, or not now, or hang: a read error costs one replica, an error of the process nothing.
+//! Disks that cannot be read, temporarily or permanently, or that hang. A read error costs one
+//! replica; a transient error of the process costs nothing.
 
 use super::{
     super::{
@@ -16,7 +17,8 @@ use std::{
     sync::Arc,
 };
 
-/// Opens fail below a folder, and asking for room hangs, for as long as they are told to.
+/// A disk on which opening files in a folder fails, and measuring free space hangs, until it is
+/// reset.
 #[derive(Debug, Default)]
 struct FailingDisk {
     opens: Mutex<Option<(PathBuf, Errno)>>,
@@ -44,7 +46,7 @@ impl Disk for FailingDisk {
     }
 }
 
-/// A node on folders a and b, blocks 1 to 6 on both.
+/// A node with folders a and b, with blocks 1 to 6 in both.
 async fn filled(bench: &Bench, disk: Arc<FailingDisk>) -> DataNode {
     let node = bench.node_on(&two_folders(bench), disk).await.unwrap();
     for block in 1..=6 {
@@ -68,22 +70,22 @@ fn nothing_in_bad(bench: &Bench) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn passing_errors_refuse_a_start_and_leave_replicas_alone() {
+async fn transient_errors_fail_the_start_and_keep_all_replicas() {
     let bench = Bench::new().await;
     let disk = Arc::new(FailingDisk::default());
     filled(&bench, disk.clone()).await.stop().await;
     let (in_a, in_b) = (blocks_in(&bench.dir("a")), blocks_in(&bench.dir("b")));
     assert_eq!((in_a.len(), in_b.len()), (3, 3));
     let a = fs::canonicalize(bench.dir("a")).unwrap();
-    for passing in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
-        *disk.opens.lock() = Some((a.clone(), passing));
+    for transient in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+        *disk.opens.lock() = Some((a.clone(), transient));
         let error = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap_err().to_string();
         assert!(error.starts_with("cannot read the block ") && error.contains("/a/current/"), "{error}");
         assert_eq!(blocks_in(&bench.dir("a")), in_a);
     }
     *disk.opens.lock() = None;
     let node = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap();
-    assert_eq!(bench.namenode.known(&node).replicas.len(), 6, "all were sound all the time");
+    assert_eq!(bench.namenode.known(&node).replicas.len(), 6, "all replicas were always good");
     assert!(nothing_in_bad(&bench));
 }
 
@@ -97,9 +99,9 @@ async fn read_error_costs_one_replica_and_not_the_folder() {
         let in_a = blocks_in(&a);
         for suffix in ["", ".crc"] {
             *disk.opens.lock() = Some((block_file(&a, in_a[0], suffix), error));
-            let passing = error == Errno::MFILE;
-            if passing || suffix.is_empty() {
-                assert_eq!(kind(read(&node, in_a[0], 100)), if passing { "failed" } else { "damaged" });
+            let transient = error == Errno::MFILE;
+            if transient || suffix.is_empty() {
+                assert_eq!(kind(read(&node, in_a[0], 100)), if transient { "failed" } else { "damaged" });
             }
         }
         *disk.opens.lock() = None;
@@ -121,7 +123,7 @@ async fn read_error_costs_one_replica_and_not_the_folder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn folder_retires_after_bad_blocks_max_but_the_last_one_goes_on_serving() {
+async fn folder_retires_after_bad_blocks_max_but_the_last_one_keeps_serving() {
     let bench = Bench::new().await;
     let disk = Arc::new(FailingDisk::default());
     let mut config = two_folders(&bench);
@@ -144,12 +146,12 @@ async fn folder_retires_after_bad_blocks_max_but_the_last_one_goes_on_serving() 
     spoil("a", 1);
     bench.namenode.until(&node, "folder a retired", |known| failed(known, 1)).await;
     assert_eq!(bench.namenode.known(&node).lost.len(), 1, "the third block of the folder");
-    // Folder b is the last: it is not retired, but takes no new blocks.
+    // Folder b is the last one: it is not retired, but gets no new blocks.
     let in_b = blocks_in(&bench.dir("b"));
     spoil("b", 2);
     bench
         .namenode
-        .until(&node, "no more room", |known| {
+        .until(&node, "no free space", |known| {
             failed(known, 1) && known.heartbeats.last().is_some_and(|beat| beat.free == 0)
         })
         .await;
@@ -157,9 +159,9 @@ async fn folder_retires_after_bad_blocks_max_but_the_last_one_goes_on_serving() 
     assert_eq!(kind(put(&chain(&[&node]), 9, b"hello")), "no-space");
 }
 
-/// A read of `block`, in the folder `dir`, finds it damaged, and it cannot be moved to `bad/`.
+/// A read of `block` in the folder `dir` finds it damaged, and it cannot be moved to `bad/`.
 fn spoil_for_good(node: &DataNode, disk: &FailingDisk, dir: &Path, block: u64) {
-    // A folder in its place that is not empty: the rename fails.
+    // The rename fails because the target is a folder that is not empty.
     fs::create_dir_all(dir.join(format!("bad/blk_{block}/x"))).unwrap();
     *disk.opens.lock() = Some((block_file(dir, block, ""), Errno::IO));
     assert_eq!(kind(read(node, block, 100)), "damaged");
@@ -275,7 +277,7 @@ async fn quarantined_replicas_are_reported_again_and_duplicates_removed() {
     assert_eq!(kind(read(&node, 2, CHUNK as u64)), "damaged");
     bench.namenode.until(&node, "one bad", |known| known.bad.len() == 1).await;
     node.stop().await;
-    // A second copy of block 1, sound as far as one can see, in another folder.
+    // A second replica of block 1 in another folder. It appears to be good.
     fs::create_dir_all(bench.dir("other/current/01")).unwrap();
     fs::copy(dir.join("VERSION"), bench.dir("other/VERSION")).unwrap();
     for suffix in ["", ".crc"] {
@@ -286,7 +288,7 @@ async fn quarantined_replicas_are_reported_again_and_duplicates_removed() {
     let node = bench.node_with(&config).await;
     bench.namenode.until(&node, "the bad one again", |known| known.bad.len() == 2).await;
     assert!(bench.namenode.known(&node).bad.iter().all(|bad| bad.block_id == 2));
-    wait_for("the double to go", || !bench.dir("other/bad/blk_1").exists()).await;
+    wait_for("the duplicate to be deleted", || !bench.dir("other/bad/blk_1").exists()).await;
     assert!(!block_file(&bench.dir("other"), 1, "").exists() && dir.join("bad/blk_2").exists());
     assert!(read(&node, 1, CHUNK as u64).unwrap().1 == bytes(CHUNK, 1));
 }

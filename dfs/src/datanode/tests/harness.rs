@@ -1,5 +1,5 @@
-//! A NameNode that records what it is told, DataNodes in temporary folders, and a writer and reader that speak
-//! the bulk protocol by hand.
+//! A fake NameNode that records requests, DataNodes in temporary folders, and a simple writer and
+//! reader of the bulk protocol.
 
 use super::super::{DataNode, DataNodeError, disk::Disk, disk::RealDisk};
 use crate::{
@@ -29,14 +29,14 @@ use tempfile::TempDir;
 use tonic::{Request, Response, Status};
 
 pub(super) const CHUNK: usize = CHUNK_BYTES;
-/// The nonce of every block here.
+/// The nonce of every block in these tests.
 pub(super) const NONCE: u64 = 0xfeed_0000_0000_0077;
 
 pub(super) fn named(block: u64) -> NamedBlock {
     NamedBlock { block_id: block, nonce: NONCE }
 }
 
-/// What the fake NameNode knows of one DataNode.
+/// The requests that the fake NameNode has received from one DataNode.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Known {
     pub(super) registrations: Vec<RegisterRequest>,
@@ -48,7 +48,7 @@ pub(super) struct Known {
     pub(super) lost: Vec<u64>,
     pub(super) commands: Vec<Command>,
     pub(super) forget: bool,
-    /// Heartbeats that are taken and not answered.
+    /// Number of heartbeats that are processed but get no reply.
     pub(super) lose_answers: usize,
     pub(super) last: Option<(u64, Vec<Command>)>,
 }
@@ -56,10 +56,10 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
     pub(super) nodes: HashMap<String, Known>,
-    /// 50 if none.
+    /// The heartbeat interval; 50 if `None`.
     pub(super) heartbeat_ms: Option<u64>,
     pub(super) refuse: Option<String>,
-    /// Of the NameNode's start; 1 if 0.
+    /// The epoch of the NameNode; 0 stands for 1.
     pub(super) epoch: u64,
 }
 
@@ -90,7 +90,7 @@ impl FakeNameNode {
         known.commands.push(Command { kind: Some(kind) });
     }
 
-    /// Waits until what is known of `node` satisfies `wanted`.
+    /// Waits until the requests of `node` satisfy `wanted`.
     pub(super) async fn until(&self, node: &DataNode, what: &str, wanted: impl Fn(&Known) -> bool) {
         wait_for(what, || wanted(&self.known(node))).await;
     }
@@ -133,7 +133,7 @@ impl BlockReports for FakeNameNode {
         &self,
         _: Request<MayFinaliseRequest>,
     ) -> Result<Response<MayFinaliseReply>, Status> {
-        Err(Status::unimplemented("nobody asks in an open cluster"))
+        Err(Status::unimplemented("not called in an open cluster"))
     }
 
     async fn heartbeat(
@@ -168,7 +168,7 @@ impl BlockReports for FakeNameNode {
     }
 }
 
-/// A NameNode and a folder for DataNodes.
+/// A fake NameNode and a folder for DataNodes.
 pub(super) struct Bench {
     pub(super) namenode: FakeNameNode,
     pub(super) home: TempDir,
@@ -214,16 +214,16 @@ impl Bench {
     }
 }
 
-/// Polls a condition; fails the test if it does not come true.
+/// Polls a condition. Fails the test if it does not become true.
 pub(super) async fn wait_for(what: &str, wanted: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !wanted() {
-        assert!(Instant::now() < until, "waited for nothing for: {what}");
+        assert!(Instant::now() < until, "timeout waiting for: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Bytes that differ everywhere.
+/// Returns pseudo-random bytes.
 pub(super) fn bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..length)
@@ -236,19 +236,19 @@ pub(super) fn bytes(length: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// The one file of `block` below `dir/current`.
+/// The path of a file of `block` in `dir/current`.
 pub(super) fn block_file(dir: &Path, block: u64, suffix: &str) -> PathBuf {
     dir.join(format!("current/{:02x}/blk_{block}{suffix}", block % 256))
 }
 
-/// A write in progress, spoken by hand.
+/// A write in progress, at the level of frames.
 pub(super) struct Put {
     pub(super) stream: TcpStream,
     pub(super) at: u64,
 }
 
 impl Put {
-    /// Sets a pipeline up; returns it with the first status.
+    /// Sets up a pipeline. Returns it with the first status.
     pub(super) fn open(
         chain: &[DataNodeAddress],
         block: u64,
@@ -277,7 +277,7 @@ impl Put {
         let mut out = Vec::new();
         encode_frame(FrameKind::Packet, packet, data.len(), &mut out);
         out.extend_from_slice(data);
-        // The other end may have gone: its answer tells.
+        // The other end may have closed the connection; its answer is checked later.
         self.stream.write_all(&out).ok();
     }
 
@@ -317,7 +317,7 @@ pub(super) fn request(stream: &mut impl Write, op: Op) {
     stream.write_all(&out).unwrap();
 }
 
-/// Writes a whole block in packets of `packet` bytes.
+/// Writes a complete block in packets of `packet` bytes.
 pub(super) fn put_in(
     chain: &[DataNodeAddress],
     block: u64,
@@ -342,7 +342,7 @@ pub(super) fn put(chain: &[DataNodeAddress], block: u64, data: &[u8]) -> Result<
     put_in(chain, block, data, crate::bulk::PACKET_BYTES)
 }
 
-/// Reads a range on an open connection; the bytes are as sent, not verified.
+/// Reads a range on an open connection. The data is not verified.
 pub(super) fn read_on(
     stream: &mut TcpStream,
     block: u64,
@@ -361,7 +361,7 @@ pub(super) fn read(node: &DataNode, block: u64, length: u64) -> Result<(ReadRepl
     read_on(&mut connect(node.data_addr()), block, 0..length, length)
 }
 
-/// The kind of a refusal.
+/// Returns the kind of a refusal.
 pub(super) fn kind<T: std::fmt::Debug>(result: Result<T, FrameError>) -> String {
     match result {
         Err(FrameError::Refused { kind, .. }) => kind,

@@ -1,4 +1,5 @@
-//! DataNodes on real sockets and real files, with a NameNode that only listens and commands.
+//! Tests of DataNodes with real sockets and files, and a fake NameNode that records requests and
+//! sends commands.
 
 mod damage;
 mod disks;

@@ -1,4 +1,5 @@
-//! The talk with the NameNode: commands, news, new registrations, refusals, absence.
+//! Tests of the protocol with the NameNode: commands, reports, new registrations, refusals,
+//! unreachability.
 
 use super::harness::*;
 use proto::dfs::{CopyBlock, DeleteBlocks, command::Kind};
@@ -27,7 +28,7 @@ async fn a_copy_is_made_verified_and_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_has_made_its_copies_asks_for_more_at_once() {
+async fn idle_node_requests_more_copies_at_once() {
     let bench = Bench::new().await;
     bench.namenode.registrations.lock().heartbeat_ms = Some(60_000);
     let (from, to) = (bench.node("n1").await, bench.node("n2").await);
@@ -38,10 +39,10 @@ async fn a_node_that_has_made_its_copies_asks_for_more_at_once() {
         let (targets, length) = (chain(&[&to]), CHUNK as u64);
         Kind::Copy(CopyBlock { block_id: block, length, targets, token: Vec::new(), nonce: NONCE })
     };
-    // News bring the first heartbeat; all others are owed to copies that ended. The order comes a moment after that,
-    // as it does where the target's word is slow.
+    // The report of block 9 causes the first heartbeat. All others are caused by copies that have
+    // ended. The command follows a moment later, as when the report of the target is slow.
     bench.namenode.command(&from, copy(1));
-    put(&chain(&[&from]), 9, b"news").unwrap();
+    put(&chain(&[&from]), 9, b"data").unwrap();
     for block in 1..=7 {
         bench.namenode.until(&to, "copy", |known| known.replicas.contains_key(&block)).await;
         bench.namenode.command(&from, copy(block + 1));
@@ -72,7 +73,7 @@ async fn a_damaged_replica_is_not_copied_but_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deletions_take_sound_and_bad_replicas() {
+async fn deletions_remove_good_and_bad_replicas() {
     let bench = Bench::new().await;
     let dir = bench.dir("n1");
     let node = bench.node("n1").await;
@@ -112,12 +113,12 @@ async fn reregistration_reports_everything_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_ends_the_node_with_the_namenodes_words() {
+async fn refused_registration_ends_the_node_with_the_reason() {
     let bench = Bench::new().await;
     bench.namenode.registrations.lock().refuse = Some("node n1 runs already with a newer incarnation".into());
     let error = bench.node_on(&bench.config("n1"), std::sync::Arc::new(super::super::disk::RealDisk)).await;
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("refuses this datanode: node n1 runs already"), "{error}");
+    assert!(error.contains("refuses this DataNode: node n1 runs already"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,10 +133,10 @@ async fn burst_of_reports_makes_few_heartbeats_and_loses_none() {
             super::super::pending_reports::Item::Received(crate::ids::Nonce(NONCE), 7),
         )]);
     }
-    bench.namenode.until(&node, "all news", |known| known.replicas.len() == 200).await;
+    bench.namenode.until(&node, "all reports", |known| known.replicas.len() == 200).await;
     let beats = bench.namenode.known(&node).heartbeats.len() - before;
     let max = 4 + begin.elapsed().as_millis() as usize / 5;
-    assert!(beats <= max, "{beats} heartbeats, {max} expected at the most");
+    assert!(beats <= max, "{beats} heartbeats, at most {max} expected");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,7 +169,8 @@ async fn a_malformed_namenode_address_is_refused() {
     }
 }
 
-/// A deletion and a write of one block at the same time: whatever comes out, disk, map and report agree.
+/// A deletion and a write of one block at the same time: disk, map and reports are always
+/// consistent.
 #[tokio::test(flavor = "multi_thread")]
 async fn deletions_and_writes_of_one_block_never_cross() {
     let bench = Bench::new().await;
@@ -190,7 +192,7 @@ async fn deletions_and_writes_of_one_block_never_cross() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_in_a_lost_answer_is_carried_out_once_it_is_repeated() {
+async fn command_in_a_lost_reply_is_executed_when_repeated() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 1, b"hello").unwrap();
@@ -206,18 +208,18 @@ async fn a_command_in_a_lost_answer_is_carried_out_once_it_is_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_stops_says_goodbye() {
+async fn stopping_node_sends_a_last_heartbeat() {
     let bench = Bench::new().await;
     let node = bench.node("a").await;
     let uuid = node.uuid().to_string();
     assert!(bench.namenode.known(&node).heartbeats.iter().all(|heartbeat| !heartbeat.leaving));
     put(&chain(&[&node]), 1, b"hello").unwrap();
     node.stop().await;
-    let heard = bench.namenode.registrations.lock().nodes[&uuid].heartbeats.clone();
-    let (last, before) = heard.split_last().unwrap();
-    assert!(last.leaving, "and it is heard before the node ends");
+    let heartbeats = bench.namenode.registrations.lock().nodes[&uuid].heartbeats.clone();
+    let (last, before) = heartbeats.split_last().unwrap();
+    assert!(last.leaving, "the last heartbeat arrives before the node ends");
     assert!(before.iter().all(|heartbeat| !heartbeat.leaving));
-    let acknowledge =
+    let acknowledged =
         before.iter().any(|heartbeat| heartbeat.received.iter().any(|block| block.block_id == 1));
-    assert!(acknowledge, "after all else");
+    assert!(acknowledged, "it is the last message");
 }

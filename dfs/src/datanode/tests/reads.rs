@@ -1,4 +1,4 @@
-//! Blocks go out: ranges over TCP, descriptors over the Unix socket.
+//! Tests of reads: ranges over TCP, file descriptors over the Unix socket.
 
 use super::harness::*;
 use crate::{
@@ -18,14 +18,14 @@ use std::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ranges_come_in_whole_chunks_and_hold_what_was_asked() {
+async fn replies_are_complete_chunks_that_contain_the_requested_range() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     let data = bytes(2 * PACKET_BYTES + 4321, 2);
     let length = data.len() as u64;
     put(&chain(&[&node]), 1, &data).unwrap();
     put(&chain(&[&node]), 2, b"another").unwrap();
-    // One connection, many requests, refused ones among them.
+    // Many requests on one connection, some of which are refused.
     let mut stream = connect(node.data_addr());
     for (start, end) in [(0, 1), (1, 2), (65535, 65537), (70_000, 600_001), (length - 1, length), (0, length)]
     {
@@ -42,7 +42,7 @@ async fn ranges_come_in_whole_chunks_and_hold_what_was_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_with_another_length_is_refused_and_the_namenode_hears_of_it() {
+async fn reader_with_another_length_is_refused_and_the_replica_reported() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 1, b"hello").unwrap();
@@ -50,7 +50,7 @@ async fn a_reader_with_another_length_is_refused_and_the_namenode_hears_of_it() 
     bench.namenode.registrations.lock().nodes.values_mut().for_each(|known| known.replicas.clear());
     assert_eq!(kind(read_on(&mut connect(node.data_addr()), 1, 0..6, 6)), "damaged");
     bench.namenode.until(&node, "second report", |k| k.replicas.get(&1) == Some(&5)).await;
-    // One reader's word is not enough to lose a sound replica.
+    // The claim of one reader is not enough to drop a good replica.
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
 }
 
@@ -95,19 +95,19 @@ async fn a_local_reader_gets_the_files_and_can_map_them() {
     let sums = Checksums::decode(&sums, BlockId(1)).unwrap();
     assert!(reply.checksums.is_empty(), "they are in the second file");
     #[allow(unsafe_code, reason = "mapping the descriptor is what is tested")]
-    // SAFETY: nobody changes a finalised block while the test runs.
+    // SAFETY: no thread changes a finalised block while the test runs.
     let map = unsafe { memmap2::Mmap::map(&files[0]) }.unwrap();
     assert!(map[..] == data);
     verify(&map, 0, &sums.sums).unwrap();
-    let wrong_peer = OpenLocal { node_uuid: "another".into(), ..ask.clone() };
-    assert_eq!(kind(open_local(&socket, wrong_peer)), "invalid");
+    let other_node = OpenLocal { node_uuid: "another".into(), ..ask.clone() };
+    assert_eq!(kind(open_local(&socket, other_node)), "invalid");
     assert_eq!(kind(open_local(&socket, OpenLocal { block_id: 2, ..ask.clone() })), "not-found");
     assert_eq!(kind(open_local(&socket, OpenLocal { nonce: NONCE + 1, ..ask.clone() })), "not-found");
     assert_eq!(kind(open_local(&socket, OpenLocal { block_length: 1, ..ask })), "damaged");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_socket_is_elsewhere_if_it_is_set_or_its_path_would_be_too_long() {
+async fn socket_is_in_another_folder_if_set_or_if_its_path_is_too_long() {
     let bench = Bench::new().await;
     let sockets = bench.dir("sockets");
     std::fs::create_dir(&sockets).unwrap();
@@ -128,5 +128,5 @@ async fn the_socket_is_elsewhere_if_it_is_set_or_its_path_would_be_too_long() {
         node.stop().await;
         assert!(!folder.exists(), "{socket}");
     }
-    assert!(sockets.exists(), "only what was made is removed");
+    assert!(sockets.exists(), "only the created folder is removed");
 }

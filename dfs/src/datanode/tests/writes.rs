@@ -1,4 +1,4 @@
-//! Blocks come in: alone, down pipelines, with members dying, resumed and taken over.
+//! Tests of writes: single nodes, pipelines, failing nodes, resumed writes and take-overs.
 
 use super::{super::DataNode, harness::*};
 use crate::{
@@ -58,19 +58,19 @@ async fn a_pipeline_of_three_holds_three_copies() {
     }
 }
 
-/// An address where nobody listens.
-fn nobody(name: &str) -> DataNodeAddress {
+/// An address where no server listens.
+fn unreachable(name: &str) -> DataNodeAddress {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let data_addr = listener.local_addr().unwrap().to_string();
     DataNodeAddress { node: name.into(), uuid: name.into(), data_addr, ..Default::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mirror_that_is_not_there_is_left_out() {
+async fn unreachable_mirror_is_removed() {
     let bench = Bench::new().await;
     let (first, third) = (bench.node("n1").await, bench.node("n3").await);
     let mut pipeline = chain(&[&first, &third]);
-    pipeline.insert(1, nobody("n2"));
+    pipeline.insert(1, unreachable("n2"));
     let data = bytes(PACKET_BYTES + 5, 4);
     let done = put(&pipeline, 9, &data).unwrap();
     assert_eq!(done.nodes, uuids(&[&first, &third]));
@@ -81,12 +81,12 @@ async fn a_mirror_that_is_not_there_is_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mirror_that_says_nothing_is_left_out() {
+async fn silent_mirror_is_removed() {
     let bench = Bench::new().await;
     let mut config = bench.config("n1");
     config.datanode.transfer_timeout = Period::secs(1);
     let first = bench.node_with(&config).await;
-    // Takes connections and never answers.
+    // A server that accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let data_addr = silent.local_addr().unwrap().to_string();
     let mut pipeline = chain(&[&first]);
@@ -97,7 +97,7 @@ async fn a_mirror_that_says_nothing_is_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mirror_that_falls_silent_mid_block_is_dropped_in_time() {
+async fn mirror_that_becomes_silent_mid_block_is_removed_in_time() {
     let bench = Bench::new().await;
     let mut config = bench.config("n1");
     config.datanode.transfer_timeout = Period::secs(2);
@@ -122,7 +122,7 @@ async fn a_mirror_that_falls_silent_mid_block_is_dropped_in_time() {
     let begin = std::time::Instant::now();
     put.packet(&bytes(CHUNK, 1), false);
     let status = put.acked(CHUNK as u64);
-    assert!(begin.elapsed().as_secs_f64() < 2.0, "the writer, more patient, is still there");
+    assert!(begin.elapsed().as_secs_f64() < 2.0, "the writer has a longer timeout and still waits");
     assert_eq!((status.nodes, status.faults[0].node.as_str()), (uuids(&[&first]), "n2"));
     assert!(status.faults[0].reason.starts_with("no answer for"), "{}", status.faults[0].reason);
     put.packet(&[], true);
@@ -130,7 +130,7 @@ async fn a_mirror_that_falls_silent_mid_block_is_dropped_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mirror_that_dies_mid_block_is_dropped_and_the_rest_go_on() {
+async fn mirror_that_dies_mid_block_is_removed_and_others_continue() {
     let bench = Bench::new().await;
     let (first, second, third) = (bench.node("n1").await, bench.node("n2").await, bench.node("n3").await);
     let data = bytes(6 * PACKET_BYTES, 5);
@@ -155,7 +155,7 @@ async fn a_mirror_that_dies_mid_block_is_dropped_and_the_rest_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_middle_goes_what_is_behind_it() {
+async fn failed_middle_node_disconnects_later_nodes() {
     let bench = Bench::new().await;
     let (first, second, third) = (bench.node("n1").await, bench.node("n2").await, bench.node("n3").await);
     let data = bytes(3 * PACKET_BYTES, 5);
@@ -172,7 +172,7 @@ async fn with_the_middle_goes_what_is_behind_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_the_first_dies_the_writer_resumes_on_the_second() {
+async fn writer_resumes_on_the_second_node_when_the_first_dies() {
     let bench = Bench::new().await;
     let (first, second, third) = (bench.node("n1").await, bench.node("n2").await, bench.node("n3").await);
     let data = bytes(5 * PACKET_BYTES + 99, 6);
@@ -195,13 +195,13 @@ async fn when_the_first_dies_the_writer_resumes_on_the_second() {
     for node in rest {
         assert!(read(node, 8, data.len() as u64).unwrap().1 == data);
     }
-    // The writer may not have seen `done`: asking again is answered at once.
+    // The writer may not have received `done`: a repeated request is answered at once.
     let (_, done) = Put::open(&chain(&rest), 8, 5 * PACKET_BYTES as u64).unwrap();
     assert!(done.done && done.acked == data.len() as u64);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newer_connection_takes_over_from_a_living_one() {
+async fn newer_connection_takes_over_from_a_live_one() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     let data = bytes(4 * CHUNK, 7);
@@ -218,7 +218,7 @@ async fn a_newer_connection_takes_over_from_a_living_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_partial_replica_is_not_served_and_goes_when_its_writer_stays_away() {
+async fn partial_replica_is_not_served_and_is_dropped_without_a_writer() {
     let bench = Bench::new().await;
     let mut config = bench.config("n1");
     config.datanode.transfer_timeout = Period::millis(300);
@@ -247,7 +247,7 @@ async fn a_damaged_packet_is_refused_and_not_written() {
     let packet = Packet { offset: CHUNK as u64, last: true, checksums: to_bytes(&sums_of(&data)) };
     put.raw_packet(&packet, &bad);
     assert_eq!(kind(put.done()), "checksum");
-    // What came before stands, and can be resumed.
+    // The bytes before the damaged packet are kept, and the write can be resumed.
     let (mut again, _) = Put::open(&chain(&[&node]), 3, CHUNK as u64).unwrap();
     again.packet(&data, true);
     again.done().unwrap();
@@ -255,7 +255,7 @@ async fn a_damaged_packet_is_refused_and_not_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn packets_out_of_order_ragged_or_too_many_are_refused() {
+async fn packets_with_wrong_offset_or_length_are_refused() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     let data = bytes(CHUNK, 1);
@@ -272,19 +272,19 @@ async fn packets_out_of_order_ragged_or_too_many_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_the_limit_a_connection_is_told_busy() {
+async fn connection_over_the_limit_is_refused_as_busy() {
     let bench = Bench::new().await;
     let mut config = bench.config("n1");
     config.datanode.transfers_max = 2;
     let node = bench.node_with(&config).await;
     put(&chain(&[&node]), 1, b"hello").unwrap();
-    wait_for("a free place", || node.node.connections.count() == 0).await;
+    wait_for("no connections", || node.node.connections.count() == 0).await;
     let holders: Vec<_> = (10..12).map(|block| Put::open(&chain(&[&node]), block, 0).unwrap()).collect();
     for _ in 0..20 {
         assert_eq!(kind(read(&node, 1, 5)), "busy");
     }
     drop(holders);
-    wait_for("a free place", || node.node.connections.count() == 0).await;
+    wait_for("no connections", || node.node.connections.count() == 0).await;
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
 }
 
@@ -296,7 +296,7 @@ async fn garbage_ends_its_own_connection_and_nothing_else() {
     for seed in 0..200 {
         let mut junk = bytes(1 + (seed as usize * 37) % 3000, seed + 1);
         if seed % 2 == 0 {
-            // Looks like a frame at first.
+            // Starts like a valid frame.
             let head = [b'F', b'B', 1, (seed % 7) as u8];
             let n = junk.len().min(4);
             junk[..n].copy_from_slice(&head[..n]);
@@ -304,7 +304,7 @@ async fn garbage_ends_its_own_connection_and_nothing_else() {
         connect(node.data_addr()).write_all(&junk).ok();
     }
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
-    wait_for("the junk to go", || node.node.connections.count() == 0).await;
+    wait_for("the connections to be closed", || node.node.connections.count() == 0).await;
     let mut stream = connect(node.data_addr());
     stream.write_all(&[7; 64]).unwrap();
     let answer = read_frame(&mut stream, bytes::BytesMut::new()).unwrap();
@@ -315,7 +315,7 @@ async fn garbage_ends_its_own_connection_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_here_is_not_blamed_on_the_mirror() {
+async fn local_error_is_not_a_fault_of_the_mirror() {
     let bench = Bench::new().await;
     let (first, second) = (bench.node("n1").await, bench.node("n2").await);
     let (mut put, _) = Put::open(&chain(&[&first, &second]), 3, 0).unwrap();
@@ -329,7 +329,7 @@ async fn an_error_here_is_not_blamed_on_the_mirror() {
 async fn a_slow_writer_is_kept_alive_through_the_whole_pipeline() {
     let bench = Bench::new().await;
     let mut nodes = Vec::new();
-    // Long beside the pause between two packets, so that a busy machine keeps within them.
+    // Longer than the pause between two packets, also on a busy machine.
     for (name, millis) in [("n1", 2400), ("n2", 1500), ("n3", 1800)] {
         let mut config = bench.config(name);
         config.datanode.transfer_timeout = Period::millis(millis);
@@ -357,28 +357,28 @@ async fn a_slow_writer_is_kept_alive_through_the_whole_pipeline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn block_of_the_same_id_and_another_nonce_is_never_taken_for_this_one() {
+async fn block_with_the_same_id_and_another_nonce_is_another_block() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 1, b"first").unwrap();
     let mut stream = connect(node.data_addr());
-    // A writer with another nonce is not told that its block is there.
+    // A writer with another nonce must not get the answer that its block exists.
     let other = WriteBlock { block_id: 1, expected_length: 5, nonce: NONCE + 1, ..WriteBlock::default() };
     request(&mut stream, Op::Write(other));
     let answer = read_frame(&mut stream, BytesMut::new()).unwrap().expect::<WriteStatus>(FrameKind::Status);
     assert!(kind(answer) == "failed", "refused, and the first block stays");
-    // Neither is it read by one who means the other.
+    // A reader with another nonce does not get the block.
     let mut stream = connect(node.data_addr());
     let ask = ReadBlock { block_id: 1, offset: 0, length: 5, block_length: 5, nonce: NONCE + 1 };
     request(&mut stream, Op::Read(ask));
     let answer = read_frame(&mut stream, BytesMut::new()).unwrap().expect::<ReadReply>(FrameKind::ReadReply);
     assert_eq!(kind(answer), "not-found");
-    // Nor deleted by an order that means the other.
+    // A deletion with another nonce does not delete the block.
     let delete = DeleteBlocks { blocks: vec![NamedBlock { block_id: 1, nonce: NONCE + 1 }] };
     bench.namenode.command(&node, Kind::Delete(delete));
     bench.namenode.until(&node, "an answer", |known| known.deleted == [1]).await;
     assert_eq!(read(&node, 1, 5).unwrap().1, b"first");
-    // The nonce is durable, and told in reports.
+    // The nonce is durable and is reported.
     node.stop().await;
     let node = bench.node("n1").await;
     assert_eq!(read(&node, 1, 5).unwrap().1, b"first");
@@ -396,9 +396,13 @@ async fn node_refuses_a_namenode_older_than_the_last_one_it_registered_with() {
     let asked = |known: &Known| known.registrations.len() >= 3;
     bench.namenode.until(&node, "two more tries", asked).await;
     let known = bench.namenode.known(&node);
-    assert_eq!(known.registrations.last().unwrap().seen_epoch, 7, "it says what it has seen");
-    assert_eq!(known.full_reports, 1, "nothing is shown to the older one");
-    // It has not ended: with the right NameNode it continues.
+    assert_eq!(
+        known.registrations.last().unwrap().seen_epoch,
+        7,
+        "it sends the last start that it has registered with"
+    );
+    assert_eq!(known.full_reports, 1, "nothing is reported to the older one");
+    // The node has not ended: it continues with the newer NameNode.
     bench.namenode.registrations.lock().epoch = 8;
     bench.namenode.until(&node, "a report", |known| known.full_reports == 2).await;
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");

@@ -1,6 +1,8 @@
-//! Facts become state. Live operations and replay both come through here.
 //!
-//! A record that does not fit means a damaged or foreign log; the namespace is then good for nothing.
+//! Applies edits to the namespace, both live and in replay.
+//!
+//! A record that does not fit means that the log is damaged or belongs to another cluster. The
+//! namespace is then unusable.
 
 use super::{ApplyError, Block, Body, Edit, File, Folder, Inode, Namespace, Open, Record, Totals};
 use crate::{
@@ -9,20 +11,20 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// What a record means for the volatile half.
+/// The changes that a record means for the volatile half of the state.
 #[derive(Debug, Default)]
 pub(in crate::namenode) struct Changes {
-    /// Blocks that got their length.
+    /// Blocks that were committed with their length.
     pub(in crate::namenode) committed: Vec<BlockId>,
-    /// Blocks that are no more.
+    /// Blocks that were deleted.
     pub(in crate::namenode) dropped: Vec<(BlockId, Nonce)>,
-    /// Blocks whose number of wanted replicas may have changed.
-    pub(in crate::namenode) rewanted: Vec<(BlockId, u32)>,
-    /// Files that got a writer.
+    /// Blocks whose wanted number of replicas may have changed, with the previous number.
+    pub(in crate::namenode) replication_changed: Vec<(BlockId, u32)>,
+    /// Files that were opened for writing.
     pub(in crate::namenode) opened: Vec<FileId>,
-    /// Files that lost their writer, and who it was.
+    /// Files that lost their writer, with the writer.
     pub(in crate::namenode) released: Vec<(FileId, Box<str>)>,
-    /// Names of nodes to be drained, or no longer.
+    /// Names of nodes whose drain was started or stopped.
     pub(in crate::namenode) drains: Vec<String>,
 }
 
@@ -31,12 +33,12 @@ pub(super) fn apply_error(what: impl std::fmt::Display) -> ApplyError {
 }
 
 impl Namespace {
-    /// Takes one record of the log.
+    /// Applies one record of the log.
     pub fn apply(&mut self, record: &Record) -> Result<(), ApplyError> {
         self.apply_with_changes(record, &mut Changes::default())
     }
 
-    /// Takes one record and tells what it means for the volatile half.
+    /// Applies one record and collects the changes for the volatile half.
     pub(in crate::namenode) fn apply_with_changes(
         &mut self,
         record: &Record,
@@ -98,10 +100,10 @@ impl Namespace {
                 changes.opened.push(*id);
                 (*id, *parent, name, owner, group, *mode, Body::File(Box::new(created(edit)?)))
             }
-            other => return Err(apply_error(format_args!("{other:?} makes nothing"))),
+            other => return Err(apply_error(format_args!("{other:?} creates nothing"))),
         };
         if id.0 < self.next_file {
-            return Err(apply_error(format_args!("{id} was given out before")));
+            return Err(apply_error(format_args!("{id} was assigned before")));
         }
         let (owner, group) = (self.interner.share(owner), self.interner.share(group));
         let name: Arc<str> = name.as_str().into();
@@ -114,27 +116,27 @@ impl Namespace {
         self.link(at_ms, id)
     }
 
-    /// Puts an inode into its parent's table and totals.
+    /// Adds an inode to the children and totals of its parent.
     fn link(&mut self, at_ms: u64, id: FileId) -> Result<(), ApplyError> {
         let inode = self.known(id)?;
         let (parent, name, totals) = (inode.parent, inode.name.clone(), inode.totals());
         if parent == id || self.ancestors(parent).any(|above| above == id) {
-            return Err(apply_error(format_args!("{id} would be inside itself")));
+            return Err(apply_error(format_args!("{id} would be its own descendant")));
         }
         if self.folder_mut(parent)?.children.insert(name.clone(), id).is_some() {
-            return Err(apply_error(format_args!("{parent} has a {name:?} already")));
+            return Err(apply_error(format_args!("{parent} already has an entry {name:?}")));
         }
         self.touch(parent, at_ms);
         self.charge(parent, totals);
         Ok(())
     }
 
-    /// Takes an inode out of its parent's table and totals.
+    /// Removes an inode from the children and totals of its parent.
     fn unlink(&mut self, at_ms: u64, id: FileId) -> Result<(), ApplyError> {
         let inode = self.known(id)?;
         let (parent, name, totals) = (inode.parent, inode.name.clone(), inode.totals());
         if self.folder_mut(parent)?.children.get(&name) != Some(&id) {
-            return Err(apply_error(format_args!("{id} is not in its folder")));
+            return Err(apply_error(format_args!("{id} is not an entry of its parent")));
         }
         self.folder_mut(parent)?.children.remove(&name);
         self.touch(parent, at_ms);
@@ -170,7 +172,7 @@ impl Namespace {
     fn reopened(&mut self, id: FileId, holder: &str, changes: &mut Changes) -> Result<(), ApplyError> {
         let file = self.file_mut(id)?;
         if file.open.is_some() {
-            return Err(apply_error(format_args!("{id} is open already")));
+            return Err(apply_error(format_args!("{id} is already open")));
         }
         let open = Open { holder: holder.into(), on_abandon: OnAbandon::Close, unfinished: 0 };
         file.open = Some(Box::new(open));
@@ -181,7 +183,7 @@ impl Namespace {
 
     fn block_added(&mut self, id: FileId, block: BlockId, nonce: Nonce) -> Result<(), ApplyError> {
         if block.0 < self.next_block {
-            return Err(apply_error(format_args!("{block} was given out before")));
+            return Err(apply_error(format_args!("{block} was assigned before")));
         }
         self.with_file(id, |file| {
             file.open.as_mut().ok_or_else(|| apply_error(format_args!("{id} is closed")))?.unfinished += 1;
@@ -215,8 +217,10 @@ impl Namespace {
     fn block_dropped(&mut self, block: BlockId, changes: &mut Changes) -> Result<(), ApplyError> {
         let known = self.blocks.remove(&block).ok_or_else(|| apply_error(block))?;
         self.with_file(known.file, |file| {
-            let open =
-                file.open.as_mut().ok_or_else(|| apply_error(format_args!("{block}'s file is closed")))?;
+            let open = file
+                .open
+                .as_mut()
+                .ok_or_else(|| apply_error(format_args!("the file of {block} is closed")))?;
             match known.length() {
                 Some(length) => file.length -= length,
                 None => open.unfinished -= 1,
@@ -248,7 +252,7 @@ impl Namespace {
         if let Some(replication) = replication {
             self.with_file(*id, |file| {
                 let before = std::mem::replace(&mut file.replication, *replication);
-                changes.rewanted.extend(file.blocks.iter().map(|block| (*block, before)));
+                changes.replication_changed.extend(file.blocks.iter().map(|block| (*block, before)));
                 Ok(())
             })?;
         }
@@ -271,7 +275,7 @@ impl Namespace {
     ) -> Result<(), ApplyError> {
         if target == source || self.file_mut(target)?.open.is_some() || self.file_mut(source)?.open.is_some()
         {
-            return Err(apply_error(format_args!("{source} cannot go to the end of {target}")));
+            return Err(apply_error(format_args!("{source} cannot be appended to {target}")));
         }
         self.unlink(at_ms, source)?;
         let Some(Inode { body: Body::File(tail), .. }) = self.inodes.remove(&source) else {
@@ -287,11 +291,11 @@ impl Namespace {
             Ok(())
         })?;
         self.touch(target, at_ms);
-        changes.rewanted.extend(tail.blocks.iter().map(|block| (*block, tail.replication)));
+        changes.replication_changed.extend(tail.blocks.iter().map(|block| (*block, tail.replication)));
         Ok(())
     }
 
-    /// Changes a file and carries the difference in its totals to the folders above.
+    /// Changes a file and adds the change of its totals to its ancestors.
     fn with_file(
         &mut self,
         id: FileId,
@@ -322,7 +326,7 @@ impl Namespace {
     }
 
     fn known(&self, id: FileId) -> Result<&Inode, ApplyError> {
-        self.inodes.get(&id).ok_or_else(|| apply_error(format_args!("{id} is not there")))
+        self.inodes.get(&id).ok_or_else(|| apply_error(format_args!("{id} does not exist")))
     }
 
     fn folder_mut(&mut self, id: FileId) -> Result<&mut Folder, ApplyError> {

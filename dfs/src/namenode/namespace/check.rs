@@ -1,11 +1,11 @@
-//! The namespace's invariants, worked out from scratch. For tests: it looks at everything.
+//! Checks the invariants of the namespace. For tests: it visits all inodes and blocks.
 
 use super::{Body, Namespace, ROOT, Totals};
 use crate::ids::FileId;
 use std::collections::BTreeSet;
 
 impl Namespace {
-    /// Checks everything against everything; the first thing that is wrong, in words.
+    /// Checks all invariants. Returns a description of the first violation.
     pub(in crate::namenode) fn invariants(&self) -> Result<(), String> {
         let reached = self.subtree(ROOT);
         if reached.len() != self.inodes.len() {
@@ -16,17 +16,17 @@ impl Namespace {
         let mut open = BTreeSet::new();
         for (id, inode) in &self.inodes {
             if id.0 >= self.next_file {
-                return Err(format!("{id} is not given out yet"));
+                return Err(format!("{id} is not assigned yet"));
             }
             if *id != ROOT && self.child(inode.parent, &inode.name).ok().flatten() != Some(*id) {
-                return Err(format!("{id} is not its parent's {:?}", inode.name));
+                return Err(format!("{id} is not the entry {:?} of its parent", inode.name));
             }
             match &inode.body {
                 Body::Folder(folder) => {
                     let sum: Totals =
                         folder.children.values().map(|child| self.recompute_totals(*child)).sum();
                     if sum != folder.totals {
-                        return Err(format!("{id} has totals {:?}, really {sum:?}", folder.totals));
+                        return Err(format!("{id} has totals {:?}, but the sum is {sum:?}", folder.totals));
                     }
                 }
                 Body::File(file) => {
@@ -60,7 +60,10 @@ impl Namespace {
         }
         let unfinished = file.open.as_ref().map_or(0, |open| u64::from(open.unfinished));
         if length != file.length || finished + unfinished != file.blocks.len() as u64 {
-            return Err(format!("{id}: length {} really {length}, {unfinished} unfinished", file.length));
+            return Err(format!(
+                "{id}: length {}, but the sum is {length}; {unfinished} unfinished",
+                file.length
+            ));
         }
         Ok(finished)
     }

@@ -1,28 +1,30 @@
-//! Commits that were carried out, so that a repeat is recognised whatever became of their files since.
 //!
-//! The latest are kept, for [`RETAIN_MS`] and up to [`COMMITS_MAX`]: far longer than a JobTracker repeats a commit after
-//! a restart. The oldest goes first.
+//! Completed commits, to recognise a repeated commit even if its files have changed since.
+//!
+//! The latest commits are kept for [`RETAIN_MS`] and up to [`COMMITS_MAX`]. This is much longer
+//! than a JobTracker repeats a commit after a restart. The oldest is removed first.
 
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
 
-/// How long a commit is remembered, by the time of records.
+/// How long a commit is kept, by the time of the records.
 const RETAIN_MS: u64 = 30 * 24 * 3600 * 1000;
-/// This many are kept however old they are: a clock set forward must not drop all at once.
+/// Number of commits that are kept regardless of their age, so that a clock that is set forward
+/// does not remove all at once.
 const RETAIN_MIN: usize = 1000;
-/// Most commits remembered (about 150 bytes each).
+/// Maximum number of commits (about 150 bytes each).
 const COMMITS_MAX: usize = 100_000;
 
-/// A scope and an id in it, shared by the set and the queue.
+/// The scope and ID of a commit, shared by the set and the queue.
 type Key = Arc<(String, String)>;
 
-/// Scopes and ids of the latest commits.
+/// The scopes and IDs of the latest commits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Commits {
     known: BTreeSet<Key>,
-    /// With the time of each, oldest first.
+    /// The commits with their time, oldest first.
     order: VecDeque<(Key, u64)>,
 }
 
@@ -47,7 +49,7 @@ impl Commits {
         }
     }
 
-    /// All, oldest first: scope, id, time.
+    /// Returns all commits, oldest first: scope, ID, time.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str, u64)> {
         self.order.iter().map(|(key, at_ms)| (key.0.as_str(), key.1.as_str(), *at_ms))
     }
@@ -58,14 +60,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn oldest_commits_go_first_and_age_counts_only_beyond_a_minimum() {
+    fn oldest_commits_are_removed_first_but_a_minimum_is_kept() {
         let mut commits = Commits::default();
         for number in 0..=COMMITS_MAX as u64 {
             commits.insert("jobs", &format!("job_{number}"), number);
         }
         assert_eq!(commits.iter().count(), COMMITS_MAX);
         assert!(!commits.contains("jobs", "job_0") && commits.contains("jobs", "job_1"));
-        assert!(!commits.contains("others", "job_1"), "ids are of their scope");
+        assert!(!commits.contains("others", "job_1"), "commit IDs are separate per scope");
         commits.insert("jobs", "late", 100 * RETAIN_MS);
         assert_eq!(commits.iter().count(), RETAIN_MIN);
         assert!(commits.contains("jobs", "late") && commits.contains("jobs", &format!("job_{COMMITS_MAX}")));

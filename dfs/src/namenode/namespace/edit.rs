@@ -1,4 +1,4 @@
-//! The facts that make up the namespace's history. One [`Record`] is one atomic step of it.
+//! The edits of the namespace. One [`Record`] is one atomic step.
 
 use crate::{
     ids::{BlockId, FileId, Nonce, RequestId, StartId},
@@ -6,24 +6,26 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// One edit-log record: an answered request, or a step of the NameNode's own, and what it changed.
+/// A record of the edit log: the changes of an answered request, or of a step of the NameNode
+/// itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Wall clock of the step.
+    /// Wall clock time of the step.
     pub at_ms: u64,
-    /// The request and its answer, to recognise a repeat; None for a step of the NameNode's own.
+    /// The request and its outcome, to recognise a repeated request. `None` for a step of the
+    /// NameNode itself.
     pub request: Option<(RequestId, Outcome)>,
-    /// In order.
+    /// The changes, in order.
     pub edits: Vec<Edit>,
 }
 
-/// Something that happened to the namespace.
+/// A change of the namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are what the names say")]
+#[allow(missing_docs, reason = "the names of the fields are sufficient")]
 pub enum Edit {
-    /// A folder came to be.
+    /// A folder was created.
     FolderCreated { id: FileId, parent: FileId, name: String, owner: String, group: String, mode: u32 },
-    /// A file came to be, open for its holder.
+    /// A file was created and is open for writing by its holder.
     FileCreated {
         id: FileId,
         parent: FileId,
@@ -38,19 +40,20 @@ pub enum Edit {
     },
     /// A closed file was opened again to append blocks.
     FileReopened { file: FileId, holder: String },
-    /// An open file got a block at its end. Ids skipped on the way are never given out.
+    /// A block was added at the end of an open file. Block IDs that were skipped are never
+    /// assigned.
     BlockAdded { file: FileId, block: BlockId, nonce: Nonce },
-    /// A block is wholly written.
+    /// A block was completely written.
     BlockCommitted { block: BlockId, length: u64 },
-    /// A block was taken out of its open file.
+    /// A block was removed from its open file.
     BlockDropped { block: BlockId },
-    /// The writer is gone, all blocks are committed.
+    /// The file has no writer any more, and all of its blocks are committed.
     FileClosed { file: FileId },
-    /// It is now called `name` in `parent`; nothing of that name is there.
+    /// The file or folder was moved to `name` in `parent`, where no entry with that name existed.
     Renamed { id: FileId, parent: FileId, name: String },
-    /// It is gone, with everything below.
+    /// The file or folder was deleted with all of its contents.
     Deleted { id: FileId },
-    /// Attributes that are Some changed.
+    /// The attributes that are `Some` were changed.
     AttributesSet {
         id: FileId,
         replication: Option<u32>,
@@ -59,18 +62,19 @@ pub enum Edit {
         group: Option<String>,
         modified_ms: Option<u64>,
     },
-    /// A folder's limits are these.
+    /// The quota of a folder was set.
     QuotaSet { id: FileId, quota: Quota },
-    /// The source's blocks went to the end of the target; the source is gone.
+    /// The blocks of the source were appended to the target, and the source was deleted.
     Concatenated { target: FileId, source: FileId },
-    /// A fenced commit was carried out.
+    /// A fenced commit was done.
     Committed { scope: String, commit_id: String },
-    /// No commit of the scope below this epoch any more.
+    /// Commits of the scope with a lower epoch are refused from now on.
     Fenced { scope: String, epoch: u64 },
-    /// A DataNode is to be drained, or no longer.
+    /// The drain of a DataNode was started or stopped.
     DrainSet { node: String, on: bool },
-    /// A NameNode started. Ids below `next_file` and `next_block` may have been used by records that this log has
-    /// lost (an older copy was restored), so they are never used again. With `accepted`, an operator declared this
-    /// namespace the right one, whatever DataNodes have seen (ADR 0022).
+    /// A NameNode started. IDs below `next_file` and `next_block` may have been used by records
+    /// that this log has lost (an older copy was restored), so they are never assigned again. With
+    /// `accepted`, an operator has declared this namespace the valid one, even if DataNodes have
+    /// registered with a later start (ADR 0022).
     Started { epoch: u64, start: StartId, accepted: bool, next_file: u64, next_block: u64 },
 }

@@ -1,4 +1,4 @@
-//! Folders and files as the namespace keeps them: small, because there are millions.
+//! Folders and files in memory. They are small, because there are millions.
 
 use crate::{
     ids::{BlockId, FileId, Nonce},
@@ -7,7 +7,8 @@ use crate::{
 use smallvec::SmallVec;
 use std::{collections::BTreeMap, iter::Sum, ops, sync::Arc};
 
-/// A folder or file. `name` is shared with the parent's table of children, `owner` and `group` with everyone.
+/// A folder or file. `name` is shared with the children of the parent. `owner` and `group` are
+/// shared with all inodes that have the same.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::namenode) struct Inode {
     /// The root is its own parent.
@@ -20,14 +21,14 @@ pub(in crate::namenode) struct Inode {
     pub(in crate::namenode) body: Body,
 }
 
-/// What makes the difference.
+/// The part that differs between folders and files.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::namenode) enum Body {
     Folder(Box<Folder>),
     File(Box<File>),
 }
 
-/// A folder. `totals` is the sum over everything below, itself not counted.
+/// A folder. `totals` is the sum over all descendants, without the folder itself.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::namenode) struct Folder {
     pub(in crate::namenode) children: BTreeMap<Arc<str>, FileId>,
@@ -35,7 +36,7 @@ pub(in crate::namenode) struct Folder {
     pub(in crate::namenode) quota: Quota,
 }
 
-/// A file. `length` is the sum of its finished blocks; only an open file has unfinished ones.
+/// A file. `length` is the sum of its committed blocks. Only an open file has uncommitted blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::namenode) struct File {
     pub(in crate::namenode) blocks: SmallVec<[BlockId; 2]>,
@@ -45,16 +46,16 @@ pub(in crate::namenode) struct File {
     pub(in crate::namenode) open: Option<Box<Open>>,
 }
 
-/// The writer of a file.
+/// The writer of an open file.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::namenode) struct Open {
     pub(in crate::namenode) holder: Box<str>,
     pub(in crate::namenode) on_abandon: OnAbandon,
-    /// Blocks added and not committed.
+    /// Number of blocks that are added and not committed.
     pub(in crate::namenode) unfinished: u32,
 }
 
-/// A block, as far as it is durable.
+/// The durable part of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::namenode) struct Block {
     pub(in crate::namenode) file: FileId,
@@ -65,18 +66,18 @@ pub(in crate::namenode) struct Block {
 const UNFINISHED: u64 = u64::MAX;
 
 impl Block {
-    /// A block of `file`; without a length it is being written.
+    /// Creates a block of `file`. A block without a length is being written.
     pub(super) fn new(file: FileId, nonce: Nonce, length: Option<u64>) -> Self {
         Self { file, nonce, length: length.unwrap_or(UNFINISHED) }
     }
 
-    /// Its bytes, once committed.
+    /// Returns the length if the block is committed.
     pub(in crate::namenode) fn length(self) -> Option<u64> {
         (self.length != UNFINISHED).then_some(self.length)
     }
 }
 
-/// Files, folders, bytes and bytes times replication: a sum, or a change of one.
+/// Numbers of files, folders and bytes, and bytes times replication. Either a sum or a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::namenode) struct Totals {
     pub(in crate::namenode) files: i64,
@@ -111,7 +112,8 @@ impl Sum for Totals {
 }
 
 impl File {
-    /// What it adds to the folders above it. A block counts from its commit on, with the bytes it has.
+    /// The contribution of the file to the totals of its ancestors. A block counts from its commit
+    /// on.
     pub(in crate::namenode) fn totals(&self) -> Totals {
         let bytes = i128::from(self.length);
         Totals { files: 1, dirs: 0, bytes, space: bytes * i128::from(self.replication) }
@@ -119,7 +121,7 @@ impl File {
 }
 
 impl Inode {
-    /// What it and everything below add to the folders above it.
+    /// The contribution of the inode and all of its descendants to the totals of its ancestors.
     pub(in crate::namenode) fn totals(&self) -> Totals {
         match &self.body {
             Body::Folder(folder) => folder.totals + Totals { dirs: 1, ..Totals::default() },
@@ -127,7 +129,7 @@ impl Inode {
         }
     }
 
-    /// The file, if it is one.
+    /// Returns the file, if the inode is one.
     pub(in crate::namenode) fn file(&self) -> Option<&File> {
         match &self.body {
             Body::File(file) => Some(file),
@@ -135,7 +137,7 @@ impl Inode {
         }
     }
 
-    /// The folder, if it is one.
+    /// Returns the folder, if the inode is one.
     pub(in crate::namenode) fn folder(&self) -> Option<&Folder> {
         match &self.body {
             Body::Folder(folder) => Some(folder),

@@ -1,10 +1,15 @@
-//! The durable half of the NameNode: what the edit log and the snapshots hold, and nothing else.
 //!
-//! It changes only by [`Namespace::apply`], live and in replay alike, so that replay equals memory by
-//! construction. Invariants: every inode but the root is its parent's child under its name; a block is in
-//! exactly one file; a folder's totals are the sums over what is below it; ids are never given twice.
+//! The durable half of the NameNode: exactly the state that is in the edit log and the snapshots.
 //!
-//! Deliberately absent: replicas, nodes, leases' deadlines (volatile: `state`), and rules (`plan`).
+//! It changes only through [`Namespace::apply`], live and in replay. Replay therefore gives the
+//! same state as live operation.
+//!
+//! Invariants: every inode except the root is in the children of its parent under its name. A block
+//! belongs to exactly one file. The totals of a folder are the sums over its descendants. IDs are
+//! never assigned twice.
+//!
+//! Deliberately absent: replicas, nodes and deadlines of leases, which are volatile (`state`), and
+//! the rules of operations (`plan`).
 
 mod apply;
 mod check;
@@ -31,21 +36,21 @@ use std::{
     sync::Arc,
 };
 
-/// Why a record or snapshot item does not fit: the log is damaged or another cluster's.
+/// Why a record or snapshot item does not fit: the log is damaged or belongs to another cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ApplyError(pub(crate) String);
 
-/// The root folder's id.
+/// The ID of the root folder.
 pub(super) const ROOT: FileId = FileId(1);
 
-/// Folders, files, their blocks, and what else must outlive a restart.
+/// Folders, files, their blocks, and all other state that survives a restart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Namespace {
     cluster_id: String,
     inodes: BTreeMap<FileId, Inode>,
     blocks: BTreeMap<BlockId, Block>,
-    /// Files with a writer.
+    /// Files that are open for writing.
     open: BTreeSet<FileId>,
     retry_cache: RetryCache,
     fences: BTreeMap<String, u64>,
@@ -53,28 +58,29 @@ pub struct Namespace {
     draining: BTreeSet<String>,
     next_file: u64,
     next_block: u64,
-    /// Block ids that were never given out, `from..to`: see [`Namespace::is_future`].
+    /// Ranges `from..to` of block IDs that were never assigned: see [`Namespace::is_future`].
     skipped: Vec<(u64, u64)>,
-    /// The number of the current start, and the ids of the latest starts since the last accepted restore.
+    /// The number of the current start, and the IDs of the latest starts since the last accepted
+    /// restore.
     epoch: u64,
     starts: VecDeque<(u64, StartId)>,
     /// Whether an operator accepted this namespace after a restore or a loss of records.
     accepted: bool,
-    /// Blocks with a length.
+    /// Number of committed blocks.
     finished: u64,
     records: u64,
     interner: Interner,
 }
 
-/// One copy of each owner and group. It decides nothing, so any two are equal.
+/// One copy of each owner and group name. It is only a cache, so any two are equal.
 #[derive(Debug, Clone, Default)]
 struct Interner {
     known: BTreeSet<Arc<str>>,
-    /// At this size, words that nobody uses any more are thrown out.
+    /// At this size, names that are not used any more are removed.
     sweep_at: usize,
 }
 
-/// No sweep before there are this many.
+/// Minimum size for removing unused names.
 const INTERNER_SWEEP_MIN: usize = 1024;
 
 impl PartialEq for Interner {
@@ -99,7 +105,7 @@ impl Interner {
 }
 
 impl Namespace {
-    /// An empty one: only the root folder.
+    /// Creates an empty namespace with only the root folder.
     pub fn new(cluster_id: impl Into<String>) -> Self {
         let mut interner = Interner::default();
         let root = Inode {
@@ -114,7 +120,7 @@ impl Namespace {
         Self { inodes: BTreeMap::from([(ROOT, root)]), ..Self::bare(cluster_id.into(), interner) }
     }
 
-    /// Not even a root: where a snapshot begins.
+    /// Creates a namespace without a root, to load a snapshot into.
     fn bare(cluster_id: String, interner: Interner) -> Self {
         Self {
             cluster_id,
@@ -137,97 +143,97 @@ impl Namespace {
         }
     }
 
-    /// Which cluster.
+    /// Returns the ID of the cluster.
     pub fn cluster_id(&self) -> &str {
         &self.cluster_id
     }
 
-    /// Records applied in its life.
+    /// Returns the number of all records that were applied.
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// How many scopes have a fence.
+    /// Returns the number of scopes with a fence.
     pub(super) fn fences_len(&self) -> usize {
         self.fences.len()
     }
 
-    /// Keeps at most this many answers for repeats.
+    /// Limits the number of outcomes that are kept for repeated requests.
     pub fn set_retry_cache_limit(&mut self, limit: usize) {
         self.retry_cache.set_limit(limit);
     }
 
-    /// The answer given to a request before.
+    /// Returns the outcome of an earlier request.
     pub(super) fn answer(&self, request: RequestId) -> Option<&Outcome> {
         self.retry_cache.get(request)
     }
 
-    /// A folder or file.
+    /// Returns a folder or file.
     pub(super) fn inode(&self, id: FileId) -> Option<&Inode> {
         self.inodes.get(&id)
     }
 
-    /// A file by id.
+    /// Returns a file by its ID.
     pub(super) fn file(&self, id: FileId) -> Option<&File> {
         self.inodes.get(&id)?.file()
     }
 
-    /// A block.
+    /// Returns a block by its ID.
     pub(super) fn block(&self, block: BlockId) -> Option<Block> {
         self.blocks.get(&block).copied()
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     pub(super) fn blocks_len(&self) -> u64 {
         self.blocks.len() as u64
     }
 
-    /// How many of them are committed.
+    /// Returns the number of committed blocks.
     pub(super) fn finished_blocks(&self) -> u64 {
         self.finished
     }
 
-    /// Replicas wanted of a committed block.
+    /// Returns the wanted number of replicas of a committed block.
     pub(super) fn wanted(&self, block: BlockId) -> Option<u32> {
         let known = self.blocks.get(&block)?;
         known.length()?;
         Some(self.file(known.file)?.replication)
     }
 
-    /// Files with a writer.
+    /// Returns the files that are open for writing.
     pub(super) fn open_files(&self) -> impl ExactSizeIterator<Item = (FileId, &Open)> {
         self.open.iter().map(|id| {
             let open = self.file(*id).and_then(|file| file.open.as_deref());
-            (*id, open.expect("the set of open files holds open files"))
+            (*id, open.expect("the set of open files contains only open files"))
         })
     }
 
-    /// The highest epoch of a scope.
+    /// Returns the highest epoch of a scope.
     pub(super) fn fence(&self, scope: &str) -> u64 {
         self.fences.get(scope).copied().unwrap_or(0)
     }
 
-    /// Whether a commit was carried out, as far back as commits are remembered.
+    /// Whether a commit was done. Old commits are forgotten.
     pub(super) fn is_committed(&self, scope: &str, commit_id: &str) -> bool {
         self.commits.contains(scope, commit_id)
     }
 
-    /// Whether a node of this name is to be drained.
+    /// Whether the node with this name is being drained.
     pub(super) fn is_draining(&self, node: &str) -> bool {
         self.draining.contains(node)
     }
 
-    /// The next folder's or file's id.
+    /// Returns the next ID of a folder or file.
     pub(super) fn next_file(&self) -> u64 {
         self.next_file
     }
 
-    /// The next block's id.
+    /// Returns the next ID of a block.
     pub(super) fn next_block(&self) -> u64 {
         self.next_block
     }
 
-    /// Whether no block of this id was ever added. A replica that carries such an id comes from a history
+    /// Whether no block with this ID was ever added. A replica with such an ID comes from a history
     /// that this namespace has lost, and must not be deleted.
     pub(super) fn is_future(&self, block: BlockId) -> bool {
         block.0 >= self.next_block || self.skipped.iter().any(|(from, to)| (*from..*to).contains(&block.0))

@@ -1,21 +1,23 @@
-//! Answers kept so that a repeated request is recognised: those of the last minutes, whatever the load, up to a
-//! number that bounds memory (about 100 bytes each). The oldest goes first.
+//! Outcomes of recent requests, to recognise a repeated request. Those of the last minutes are
+//! kept, up to a limit that bounds memory (about 100 bytes each). The oldest is removed first.
 
 use crate::{ids::RequestId, namenode::op::Outcome};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long an answer is kept, by the time of records: longer than anybody repeats a request.
+/// How long an outcome is kept, by the time of the records: longer than any client repeats a
+/// request.
 const RETAIN_MS: u64 = 10 * 60 * 1000;
-/// This many are kept however old they are: a clock set forward must not throw out all at once.
+/// Number of outcomes that are kept regardless of their age, so that a clock that is set forward
+/// does not remove all at once.
 const RETAIN_MIN: usize = 10_000;
-/// How many are kept when nobody says otherwise.
+/// Default limit.
 const LIMIT: usize = 1_000_000;
 
-/// Requests answered lately.
+/// The outcomes of recent requests.
 #[derive(Debug, Clone)]
 pub(super) struct RetryCache {
     known: BTreeMap<RequestId, Outcome>,
-    /// With the time of each, oldest first.
+    /// The requests with their time, oldest first.
     order: VecDeque<(RequestId, u64)>,
     limit: usize,
 }
@@ -26,7 +28,7 @@ impl Default for RetryCache {
     }
 }
 
-/// Two are equal when they know the same: the limit is a setting, not knowledge.
+/// Compares only the contents: the limit is a setting.
 impl PartialEq for RetryCache {
     fn eq(&self, other: &Self) -> bool {
         self.order == other.order && self.known == other.known
@@ -34,18 +36,18 @@ impl PartialEq for RetryCache {
 }
 
 impl RetryCache {
-    /// Keeps at most `limit` from now on.
+    /// Limits the number of outcomes from now on.
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
         self.trim(0);
     }
 
-    /// The answer given to this request.
+    /// Returns the outcome of this request.
     pub(super) fn get(&self, request: RequestId) -> Option<&Outcome> {
         self.known.get(&request)
     }
 
-    /// Remembers an answer given at this time.
+    /// Adds an outcome with its time.
     pub(super) fn insert(&mut self, request: RequestId, at_ms: u64, outcome: Outcome) {
         if self.known.insert(request, outcome).is_none() {
             self.order.push_back((request, at_ms));
@@ -53,7 +55,7 @@ impl RetryCache {
         self.trim(at_ms);
     }
 
-    /// All with their times, oldest first.
+    /// Returns all outcomes with their times, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RequestId, u64, &Outcome)> {
         self.order.iter().filter_map(|(request, at_ms)| Some((*request, *at_ms, self.known.get(request)?)))
     }
@@ -89,12 +91,13 @@ mod tests {
     #[test]
     fn eviction_is_by_age() {
         let mut retry_cache = RetryCache::default();
-        // Ten thousand a second for a minute: all are kept.
+        // 10,000 requests per second for a minute: all are kept.
         for id in 0..600_000 {
             retry_cache.insert(RequestId(id), id as u64 / 10, Outcome::Done);
         }
         assert!(retry_cache.get(RequestId(0)).is_some());
-        // Long after, they go, but for the last: the clock may have been set.
+        // After a long time all but the last `RETAIN_MIN` are removed, because the clock may have
+        // been set.
         retry_cache.insert(RequestId(700_000), 100 * RETAIN_MS, Outcome::Done);
         assert_eq!(retry_cache.iter().count(), RETAIN_MIN);
         assert!(retry_cache.get(RequestId(599_999)).is_some() && retry_cache.get(RequestId(0)).is_none());

@@ -1,7 +1,9 @@
-//! The namespace as a stream of items, and back.
 //!
-//! Items come in a fixed order: Header, folders and files by id, fences, commits, draining nodes, answers, End.
-//! Folders' children and totals are not written; the loader works them out again from each item's parent.
+//! Writes the namespace as a sequence of items, and reads it again.
+//!
+//! The order of the items is fixed: header, folders and files by ID, fences, commits, draining
+//! nodes, outcomes, end. Children and totals of folders are not written; the loader computes them
+//! from the parents.
 
 use super::{ApplyError, Block, Body, File, Folder, Inode, Interner, Namespace, Open, ROOT};
 use crate::{
@@ -10,11 +12,11 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// One piece of a snapshot.
+/// An item of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are what the names say")]
+#[allow(missing_docs, reason = "the names of the fields are sufficient")]
 pub enum SnapshotItem {
-    /// First.
+    /// The first item.
     Header {
         cluster_id: String,
         next_file: u64,
@@ -25,9 +27,9 @@ pub enum SnapshotItem {
         accepted: bool,
         records: u64,
     },
-    /// A folder; the root is its own parent.
+    /// A folder. The root is its own parent.
     Folder { entry: Entry, quota: Quota },
-    /// A file; a block without a length is being written.
+    /// A file. A block without a length is being written.
     File {
         entry: Entry,
         replication: u32,
@@ -35,21 +37,21 @@ pub enum SnapshotItem {
         blocks: Vec<(BlockId, Nonce, Option<u64>)>,
         open: Option<(String, OnAbandon)>,
     },
-    /// A scope's fence.
+    /// The fence of a scope.
     Fence { scope: String, epoch: u64 },
-    /// A commit that was carried out, oldest first.
+    /// A completed commit. The oldest is first.
     Commit { scope: String, commit_id: String, at_ms: u64 },
-    /// A node being drained.
+    /// A node that is being drained.
     Draining { node: String },
-    /// An answer kept for repeats, oldest first.
+    /// The outcome of a recent request. The oldest is first.
     Answer { request: RequestId, at_ms: u64, outcome: Outcome },
-    /// Last: how many items of each kind came before.
+    /// The last item: the number of items of each kind before it.
     End { folders: u64, files: u64, others: u64 },
 }
 
-/// What folders and files have in common.
+/// The common part of folders and files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are what the names say")]
+#[allow(missing_docs, reason = "the names of the fields are sufficient")]
 pub struct Entry {
     pub id: FileId,
     pub parent: FileId,
@@ -61,7 +63,7 @@ pub struct Entry {
 }
 
 impl Namespace {
-    /// The whole as a snapshot.
+    /// Returns the items of a snapshot of this namespace.
     pub fn items(&self) -> impl Iterator<Item = SnapshotItem> {
         let header = SnapshotItem::Header {
             cluster_id: self.cluster_id.clone(),
@@ -126,7 +128,7 @@ impl Namespace {
     }
 }
 
-/// How many items of each kind went by.
+/// Number of items of each kind.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Counts {
     folders: u64,
@@ -149,7 +151,7 @@ impl Counts {
     }
 }
 
-/// Takes a snapshot's items one by one.
+/// Loads a snapshot item by item.
 #[derive(Debug, Default)]
 pub struct SnapshotLoader {
     namespace: Option<Namespace>,
@@ -159,15 +161,15 @@ pub struct SnapshotLoader {
 }
 
 fn bad(what: impl std::fmt::Display) -> ApplyError {
-    ApplyError(format!("snapshot does not hold together: {what}"))
+    ApplyError(format!("invalid snapshot: {what}"))
 }
 
-/// An empty namespace with the header's values.
+/// Creates an empty namespace with the values of the header.
 fn started(item: SnapshotItem) -> Result<Namespace, ApplyError> {
     let SnapshotItem::Header { cluster_id, next_file, next_block, skipped, epoch, starts, accepted, records } =
         item
     else {
-        return Err(bad("it does not begin with its header"));
+        return Err(bad("it does not start with a header"));
     };
     let bare = Namespace::bare(cluster_id, Interner::default());
     let starts = starts.into();
@@ -175,22 +177,22 @@ fn started(item: SnapshotItem) -> Result<Namespace, ApplyError> {
 }
 
 impl SnapshotLoader {
-    /// A loader whose namespace keeps at most this many answers for repeats.
+    /// Creates a loader whose namespace keeps at most `limit` outcomes for repeated requests.
     pub fn with_retry_cache(limit: usize) -> Self {
         Self { retry_cache: Some(limit), ..Self::default() }
     }
 
-    /// Takes the next item.
+    /// Adds the next item.
     pub fn take(&mut self, item: SnapshotItem) -> Result<(), ApplyError> {
         if self.ended {
-            return Err(bad("there are items after its end"));
+            return Err(bad("there are items after the end"));
         }
         if let SnapshotItem::End { .. } = item {
             self.ended = item == self.counts.end();
             return if self.ended {
                 Ok(())
             } else {
-                Err(bad(format_args!("{item:?} but {:?}", self.counts)))
+                Err(bad(format_args!("the end has {item:?}, but the items are {:?}", self.counts)))
             };
         }
         self.counts.add(&item);
@@ -204,14 +206,14 @@ impl SnapshotLoader {
         namespace.take(item)
     }
 
-    /// The namespace, if the items were whole and fit together.
+    /// Returns the namespace, if the items are complete and consistent.
     pub fn finish(self) -> Result<Namespace, ApplyError> {
         match self.namespace {
             Some(mut namespace) if self.ended => {
                 namespace.join()?;
                 Ok(namespace)
             }
-            _ => Err(bad("its end is missing")),
+            _ => Err(bad("the end is missing")),
         }
     }
 }
@@ -262,7 +264,7 @@ impl Namespace {
         for (block, nonce, length) in blocks {
             let known = Block::new(id, *nonce, *length);
             if block.0 >= self.next_block || self.blocks.insert(*block, known).is_some() {
-                return Err(bad(format_args!("{block} is given twice or not yet")));
+                return Err(bad(format_args!("{block} appears twice or is not assigned yet")));
             }
             if length.is_none() && file.open.is_none() {
                 return Err(bad(format_args!("{id} is closed and {block} has no length")));
@@ -287,24 +289,24 @@ impl Namespace {
             body,
         };
         if entry.id.0 >= self.next_file || self.inodes.insert(entry.id, inode).is_some() {
-            return Err(bad(format_args!("{} is given twice or not yet", entry.id)));
+            return Err(bad(format_args!("{} appears twice or is not assigned yet", entry.id)));
         }
         Ok(())
     }
 
-    /// Works out children and totals: children first by name, then sums from the leaves up.
+    /// Computes children and totals: first the children by name, then the sums from the leaves up.
     fn join(&mut self) -> Result<(), ApplyError> {
         if self.inode(ROOT).and_then(Inode::folder).is_none() {
             return Err(bad("there is no root folder"));
         }
-        let places: Vec<_> =
+        let parents: Vec<_> =
             self.inodes.iter().map(|(id, inode)| (*id, inode.parent, inode.name.clone())).collect();
-        for (id, parent, name) in places.into_iter().filter(|(id, ..)| *id != ROOT) {
+        for (id, parent, name) in parents.into_iter().filter(|(id, ..)| *id != ROOT) {
             match self.inodes.get_mut(&parent).map(|inode| &mut inode.body) {
                 Some(Body::Folder(folder)) if !folder.children.contains_key(&name) => {
                     folder.children.insert(name, id);
                 }
-                _ => return Err(bad(format_args!("{id} has no place in {parent}"))),
+                _ => return Err(bad(format_args!("{id} cannot be an entry of {parent}"))),
             }
         }
         let order = self.subtree(ROOT);

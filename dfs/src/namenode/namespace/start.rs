@@ -1,9 +1,11 @@
-//! What each start of a NameNode adds to the history: a higher epoch, a new start id, and ids far above those in use.
 //!
-//! A NameNode that was started from an older copy of its folder does not know which ids the lost part of the history
-//! used. New ids therefore begin above the wall clock times a constant at every start. DataNodes remember the epoch
-//! and start id that they last registered with; [`Namespace::check_start`] tells whether that start is part of this
-//! history (ADR 0022).
+//! Each start of a NameNode increases the epoch, creates a start ID, and skips many file and block
+//! IDs.
+//!
+//! A NameNode that was started from an older copy of its folder does not know which IDs the lost
+//! part of the history used. At every start, new IDs therefore begin above the wall clock time
+//! multiplied by a constant. DataNodes store the epoch and start ID that they last registered with.
+//! [`Namespace::check_start`] checks whether that start is part of this history (ADR 0022).
 
 use super::{ApplyError, Edit, Namespace, ROOT, Record, apply::apply_error};
 use crate::{
@@ -11,28 +13,34 @@ use crate::{
     namenode::op::Quota,
 };
 
-/// Ids jump by this much at every start, at least: so that a clock that was set back does not stop them.
+/// Minimum number of IDs that are skipped at every start, so that IDs increase even if the clock
+/// was set back.
 const IDS_SKIPPED: u64 = 1 << 20;
-/// The same when records were lost: further than those can have got.
+/// Minimum number of IDs that are skipped if records were lost: more than the lost records can have
+/// used.
 const IDS_SKIPPED_LOST: u64 = 1 << 32;
-/// Ids jump to the wall clock's milliseconds times this: higher than any history that gives out fewer ids a second
-/// can have got, so that a lost history and this one do not meet.
+/// IDs start at least at the wall clock time in milliseconds multiplied by this number. No history
+/// that assigns fewer IDs per second can have reached these IDs, so a lost history and this one do
+/// not use the same IDs.
 const IDS_PER_MS: u64 = 1 << 10;
-/// Starts remembered. A DataNode that has been away for longer is checked by its epoch number alone.
+/// Number of starts that are kept. A DataNode that last registered before them is checked only by
+/// its epoch.
 const STARTS_MAX: usize = 1000;
 
-/// Why a DataNode does not fit this namespace.
+/// Why a DataNode does not match this namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::namenode) enum StartMismatch {
-    /// It has registered with a later start than this one.
+    /// The DataNode has registered with a later start than this one.
     Newer,
-    /// It has registered with a start of the same number that is not in this history.
+    /// The DataNode has registered with a start of the same number that is not part of this
+    /// history.
     OtherHistory,
 }
 
 impl Namespace {
-    /// The record of a new start. `accept`: an operator declares this namespace the right one. A namespace without
-    /// any record gets its first folders, with `tmp_quota` for `/tmp`.
+    /// Returns the record of a new start. With `accept`, an operator declares this namespace the
+    /// valid one. A namespace without records gets its first folders, with the quota `tmp_quota`
+    /// for `/tmp`.
     pub(in crate::namenode) fn start_record(
         &self,
         at_ms: u64,
@@ -44,8 +52,9 @@ impl Namespace {
         let jump = if accept { IDS_SKIPPED_LOST } else { IDS_SKIPPED };
         let next_file = from_clock.max(self.next_file).saturating_add(jump);
         let next_block = from_clock.max(self.next_block).saturating_add(jump);
-        // An accepted namespace must be newer than any start that a DataNode can have seen; those are counted from
-        // 1, or begin at the wall clock of an earlier acceptance.
+        // The epoch of an accepted namespace must be higher than that of any start that a DataNode
+        // can have registered with. Those are counted from 1, or from the wall clock time of an
+        // earlier acceptance.
         let epoch = if accept { at_ms.max(self.epoch + 1) } else { self.epoch + 1 };
         let mut edits = vec![Edit::Started { epoch, start, accepted: accept, next_file, next_block }];
         if self.records == 0 {
@@ -69,7 +78,7 @@ impl Namespace {
             return Err(apply_error(format_args!("{edit:?} is not a start")));
         };
         if next_file < self.next_file || next_block < self.next_block || epoch <= self.epoch {
-            return Err(apply_error("ids or epochs go backwards"));
+            return Err(apply_error("IDs or epochs decrease"));
         }
         self.skip_blocks(next_block);
         self.next_file = next_file;
@@ -85,8 +94,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// The next block's id is `next`: those in between are never given out. Starts without a block between them
-    /// make one range, so that a NameNode that restarts again and again does not collect ranges.
+    /// Sets the next block ID to `next`. The IDs before it are never assigned. Consecutive ranges
+    /// are merged, so that a NameNode that restarts repeatedly does not collect ranges.
     pub(super) fn skip_blocks(&mut self, next: u64) {
         match self.skipped.last_mut() {
             _ if next == self.next_block => {}
@@ -96,22 +105,22 @@ impl Namespace {
         self.next_block = next;
     }
 
-    /// Whether an operator has declared this namespace the right one.
+    /// Whether an operator has declared this namespace the valid one.
     pub(in crate::namenode) fn is_accepted(&self) -> bool {
         self.accepted
     }
 
-    /// The number of the current start.
+    /// Returns the number of the current start.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The id of the current start.
+    /// Returns the ID of the current start.
     pub fn start_id(&self) -> Option<StartId> {
         self.starts.back().map(|(_, start)| *start)
     }
 
-    /// Whether the start that a DataNode last registered with is part of this history.
+    /// Checks that the start that a DataNode last registered with is part of this history.
     pub(in crate::namenode) fn check_start(&self, epoch: u64, start: StartId) -> Result<(), StartMismatch> {
         if epoch > self.epoch {
             return Err(StartMismatch::Newer);

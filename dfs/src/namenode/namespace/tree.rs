@@ -1,4 +1,4 @@
-//! Finding one's way: from paths to inodes and back, and over subtrees.
+//! Lookup of inodes by path, paths of inodes, and traversal of subtrees.
 
 use super::{Inode, Namespace, ROOT, Totals};
 use crate::{
@@ -12,7 +12,8 @@ use std::{
 };
 
 impl Namespace {
-    /// The inode at `path`; None if there is none. A file used as a folder is an error.
+    /// Returns the inode at `path`, or `None` if it does not exist. It is an error if a parent in
+    /// the path is a file.
     pub(in crate::namenode) fn find(&self, path: &DfsPath) -> Result<Option<FileId>, Error> {
         let mut at = ROOT;
         for name in path.names() {
@@ -25,14 +26,14 @@ impl Namespace {
         Ok(Some(at))
     }
 
-    /// The inode at `path`, which must exist.
+    /// Returns the inode at `path`, or an error if it does not exist.
     pub(in crate::namenode) fn get(&self, path: &DfsPath) -> Result<(FileId, &Inode), Error> {
         let missing = || Error::new(Kind::NotFound, format!("{path}: no such file or folder"));
         let id = self.find(path)?.ok_or_else(missing)?;
         Ok((id, self.inodes.get(&id).ok_or_else(missing)?))
     }
 
-    /// The entry `name` of a folder.
+    /// Returns the entry `name` of a folder.
     pub(in crate::namenode) fn child(
         &self,
         folder: FileId,
@@ -42,13 +43,13 @@ impl Namespace {
         Ok(folder.children.get(name).copied())
     }
 
-    /// The refusal for a path that goes through a file.
+    /// The refusal for a path in which a file is used as a folder.
     pub(in crate::namenode) fn not_a_folder(&self, file: FileId, path: &DfsPath) -> Error {
         let at = self.path_of(file).map_or_else(|| file.to_string(), |at| at.to_string());
         Error::new(Kind::NotDirectory, format!("{path}: {at} is a file, not a folder"))
     }
 
-    /// Where an inode is now.
+    /// Returns the present path of an inode.
     pub(in crate::namenode) fn path_of(&self, id: FileId) -> Option<DfsPath> {
         let mut names: Vec<Arc<str>> = Vec::new();
         let mut at = id;
@@ -67,7 +68,7 @@ impl Namespace {
         DfsPath::parse(&text).ok()
     }
 
-    /// The folders above an inode, nearest first, up to and with the root.
+    /// Returns the ancestors of an inode, the parent first, the root last.
     pub(in crate::namenode) fn ancestors(&self, id: FileId) -> impl Iterator<Item = FileId> {
         let mut at = id;
         std::iter::from_fn(move || {
@@ -79,14 +80,15 @@ impl Namespace {
         })
     }
 
-    /// Bytes over all replicas that the quotas of the folders above `id` leave to it, if there are any; negative
-    /// if one is exceeded already.
+    /// Returns the number of bytes, over all replicas, that the quotas of the ancestors of `id`
+    /// still allow. `None` if there is no quota. The number is negative if a quota is exceeded
+    /// already.
     pub(in crate::namenode) fn space_left(&self, id: FileId) -> Option<i128> {
         let folders = self.ancestors(id).filter_map(|above| self.inodes.get(&above)?.folder());
         folders.filter_map(|folder| Some(i128::from(folder.quota.space?) - folder.totals.space)).min()
     }
 
-    /// `id` and everything below, parents before children.
+    /// Returns `id` and all of its descendants, parents before children.
     pub(in crate::namenode) fn subtree(&self, id: FileId) -> Vec<FileId> {
         let mut all = vec![id];
         let mut next = 0;
@@ -99,7 +101,7 @@ impl Namespace {
         all
     }
 
-    /// Bytes of the longest path below `id`, measured from `id`.
+    /// Returns the length in bytes of the longest path below `id`, relative to `id`.
     pub(in crate::namenode) fn longest_below(&self, id: FileId) -> usize {
         let mut longest = 0;
         let mut todo = vec![(id, 0)];
@@ -112,7 +114,7 @@ impl Namespace {
         longest
     }
 
-    /// Adds `change` to the totals of `folder` and of all above it.
+    /// Adds `change` to the totals of `folder` and all of its ancestors.
     pub(super) fn charge(&mut self, folder: FileId, change: Totals) {
         let mut at = folder;
         while let Some(Inode { parent, body: super::Body::Folder(body), .. }) = self.inodes.get_mut(&at) {
@@ -124,7 +126,8 @@ impl Namespace {
         }
     }
 
-    /// Walks the files below `top` in order of their names, beginning after `start_after`.
+    /// Iterates over the files below `top` in the order of their names, starting after
+    /// `start_after`.
     pub(in crate::namenode) fn files_after(
         &self,
         top: FileId,
@@ -148,11 +151,12 @@ impl Namespace {
     }
 }
 
-/// The inode is a file, or not there.
+/// The inode is a file or does not exist.
 #[derive(Debug)]
 pub(in crate::namenode) struct NotAFolder;
 
-/// See [`Namespace::files_after`]. The stack holds each folder on the way and the last name taken in it.
+/// See [`Namespace::files_after`]. The stack contains the current folders and the last visited name
+/// in each.
 #[derive(Debug)]
 pub(in crate::namenode) struct FilesAfter<'a> {
     namespace: &'a Namespace,

@@ -1,4 +1,5 @@
-//! Rules for the fenced commit: a job's output appears whole, once, and never from an older epoch.
+//! Rules of the fenced commit: the output of a job appears completely and once, and never from an
+//! older epoch.
 
 use super::{FILE_MODE, Plan, check_label, refuse};
 use crate::{
@@ -12,11 +13,11 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Scopes with a fence, at the most: each is kept forever.
+/// Maximum number of scopes with a fence. A fence is never removed.
 const FENCES_MAX: usize = 100_000;
 
 impl Plan<'_> {
-    /// Shuts out epochs below this one.
+    /// Sets the fence of a scope: lower epochs are refused from now on.
     pub(in crate::namenode) fn fence(&mut self, scope: &str, epoch: u64) -> Result<Outcome, Error> {
         check_label("scope", scope)?;
         self.raise_fence(scope, epoch)?;
@@ -28,14 +29,14 @@ impl Plan<'_> {
         if epoch < fence {
             return refuse(
                 Kind::Fenced,
-                format!("{scope}: epoch {epoch} is over, {fence} has taken its place: stop"),
+                format!("{scope}: epoch {epoch} has ended, the current epoch is {fence}: stop"),
             );
         }
         if epoch > fence && fence == 0 && self.namespace.fences_len() >= FENCES_MAX {
             return refuse(
                 Kind::Quota,
                 format!(
-                    "{scope}: {FENCES_MAX} scopes have fences and that is the limit: use one scope for many commits"
+                    "{scope}: {FENCES_MAX} scopes have fences, which is the limit: use one scope for many commits"
                 ),
             );
         }
@@ -45,7 +46,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Moves pieces into place, then deletes, all or nothing.
+    /// Moves the pieces, then deletes. Either all of it is done or nothing.
     pub(in crate::namenode) fn commit(
         &mut self,
         scope: &str,
@@ -64,7 +65,7 @@ impl Plan<'_> {
             if let Some(step) = moves.iter().find(|step| step.to.is_within(path)) {
                 return refuse(
                     Kind::Invalid,
-                    format!("{path} is to be deleted and {} is to be put inside it", step.to),
+                    format!("{path} is to be deleted, but {} is to be created in it", step.to),
                 );
             }
         }
@@ -83,15 +84,15 @@ impl Plan<'_> {
         pieces: &mut BTreeMap<FileId, DfsPath>,
     ) -> Result<(), Error> {
         let to = &step.to;
-        let place = self.place(to, true)?;
-        if self.at(&place).is_some() || self.created.contains_key(&(place.folder, place.name.clone())) {
-            return refuse(Kind::Exists, format!("{to} exists: choose another place for the output"));
+        let target = self.resolve(to, true)?;
+        if self.at(&target).is_some() || self.created.contains_key(&(target.folder, target.name.clone())) {
+            return refuse(Kind::Exists, format!("{to} exists: choose another output path"));
         }
         let mut found: Vec<(FileId, &Inode)> = Vec::new();
         for piece in &step.pieces {
             let (id, inode) = self.closed_file(piece)?;
             if pieces.insert(id, piece.clone()).is_some() {
-                return refuse(Kind::Invalid, format!("{piece} is named twice: it can go to one place only"));
+                return refuse(Kind::Invalid, format!("{piece} is given twice: it can be moved only once"));
             }
             found.push((id, inode));
         }
@@ -100,32 +101,33 @@ impl Plan<'_> {
                 for (source_id, source) in rest {
                     self.join(*id, inode, *source_id, source);
                 }
-                self.move_to(*id, inode, &place);
+                self.move_to(*id, inode, &target);
             }
-            None => self.empty_file(&place),
+            None => self.empty_file(&target),
         }
         Ok(())
     }
 
-    fn empty_file(&mut self, place: &super::Target) {
+    fn empty_file(&mut self, target: &super::Target) {
         let id = self.new_id();
         let edit = Edit::FileCreated {
             id,
-            parent: place.folder,
-            name: place.name.clone(),
+            parent: target.folder,
+            name: target.name.clone(),
             owner: self.user.to_owned(),
-            group: self.group_in(place.folder),
+            group: self.group_in(target.folder),
             mode: FILE_MODE,
             replication: self.settings.replication,
             block_size: self.settings.block_size,
             holder: "commit".into(),
             on_abandon: OnAbandon::Close,
         };
-        self.add_file(place, edit);
+        self.add_file(target, edit);
         self.edits.push(Edit::FileClosed { file: id });
     }
 
-    /// Pieces have left by now: a delete of one has nothing to do, one of its folder spares it.
+    /// The pieces have been moved already: deleting one has no effect, and deleting its folder does
+    /// not delete it.
     fn commit_deletes(
         &mut self,
         deletes: &[DfsPath],

@@ -1,4 +1,4 @@
-//! Rules for files and their writers.
+//! Rules of operations on files and their writers.
 
 use super::{FILE_MODE, Plan, check_label, check_mode, refuse};
 use crate::{
@@ -27,7 +27,7 @@ pub(in crate::namenode) struct NewFile<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Creates a file, open for its holder.
+    /// Creates a file that is open for writing by its holder.
     pub(in crate::namenode) fn create(&mut self, new: &NewFile<'_>) -> Result<Outcome, Error> {
         let path = new.path;
         let replication = new.replication.unwrap_or(self.settings.replication);
@@ -36,23 +36,23 @@ impl<'a> Plan<'a> {
         check_mode(path, new.mode.unwrap_or(FILE_MODE))?;
         self.check_replication(path, replication)?;
         self.check_block_size(path, block_size)?;
-        let place = self.place(path, new.make_parents)?;
-        if let Some((old_id, old)) = self.at(&place) {
+        let target = self.resolve(path, new.make_parents)?;
+        if let Some((old_id, old)) = self.at(&target) {
             self.replace_existing(path, new, old_id, old)?;
         }
         let edit = Edit::FileCreated {
             id: self.new_id(),
-            parent: place.folder,
-            name: place.name.clone(),
+            parent: target.folder,
+            name: target.name.clone(),
             owner: self.user.to_owned(),
-            group: self.group_in(place.folder),
+            group: self.group_in(target.folder),
             mode: new.mode.unwrap_or(FILE_MODE),
             replication,
             block_size,
             holder: new.holder.to_owned(),
             on_abandon: new.on_abandon,
         };
-        self.add_file(&place, edit);
+        self.add_file(&target, edit);
         Ok(Outcome::File(FileId(self.next_file - 1)))
     }
 
@@ -71,7 +71,7 @@ impl<'a> Plan<'a> {
                 refuse(Kind::Busy, format!("{path} is being written by {}", open.holder))
             }
             None if !new.overwrite => {
-                refuse(Kind::Exists, format!("{path} exists already: delete it or ask to overwrite it"))
+                refuse(Kind::Exists, format!("{path} exists already: delete it or set the overwrite option"))
             }
             _ => {
                 self.delete(old_id, old);
@@ -80,7 +80,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Opens a closed file again.
+    /// Opens a closed file for writing again.
     pub(in crate::namenode) fn append(&mut self, path: &DfsPath, holder: &str) -> Result<Outcome, Error> {
         check_label("holder", holder)?;
         let (file, _) = self.closed_file(path)?;
@@ -88,9 +88,10 @@ impl<'a> Plan<'a> {
         Ok(Outcome::File(file))
     }
 
-    /// Commits lengths and adds `block` to the end. Tells the file's block size and replication. Nothing is
-    /// reserved for it: it counts when it is committed, and is refused now only if what its writer `expected` to put
-    /// there (a byte, if that is not known) is too much already.
+    /// Commits lengths and adds `block` at the end of the file. Returns the block size and the
+    /// replication of the file. No quota is reserved for the block: it counts when it is committed.
+    /// It is refused now only if its `expected` length (one byte, if unknown) already exceeds a
+    /// quota.
     pub(in crate::namenode) fn add_block(
         &mut self,
         id: FileId,
@@ -104,11 +105,11 @@ impl<'a> Plan<'a> {
         let space = i128::from(expected.clamp(1, file.block_size)) * i128::from(file.replication);
         self.charge(inode.parent, Totals { space, ..Totals::default() });
         self.edits.push(Edit::BlockAdded { file: id, block, nonce });
-        *self.gained.entry(id).or_default() += 1;
+        *self.added_blocks.entry(id).or_default() += 1;
         Ok((file.block_size, file.replication))
     }
 
-    /// Takes an unfinished block out of its file; one that is not there (any more) is fine.
+    /// Removes an uncommitted block from its file. Ignores a block that is not in the file.
     pub(in crate::namenode) fn abandon_block(
         &mut self,
         id: FileId,
@@ -128,7 +129,8 @@ impl<'a> Plan<'a> {
         Ok(Outcome::Done)
     }
 
-    /// Commits lengths, closes the file, and moves it if asked. All its blocks must be committed by then.
+    /// Commits lengths, closes the file, and moves it if requested. All blocks must be committed by
+    /// then.
     pub(in crate::namenode) fn close(
         &mut self,
         id: FileId,
@@ -156,24 +158,24 @@ impl<'a> Plan<'a> {
         Ok(Outcome::File(id))
     }
 
-    /// The file, if `holder` is its writer.
+    /// Returns the file, if `holder` is its writer.
     fn written_by(&self, id: FileId, holder: &str) -> Result<(&'a Inode, &'a File), Error> {
         let lost = |why: &str| {
             let at = self.show(id);
             refuse(Kind::LeaseLost, format!("{at} is not open for {holder}: {why}"))
         };
         let Some(inode) = self.namespace.inode(id) else {
-            return lost("it was deleted, perhaps because its lease ran out");
+            return lost("it was deleted, perhaps because its lease expired");
         };
         match inode.file().map(|file| (file, &file.open)) {
             Some((file, Some(open))) if &*open.holder == holder => Ok((inode, file)),
-            Some((_, Some(open))) => lost(&format!("{} is its writer now", open.holder)),
-            Some((_, None)) => lost("it is closed, perhaps because its lease ran out"),
+            Some((_, Some(open))) => lost(&format!("its writer is {}", open.holder)),
+            Some((_, None)) => lost("it is closed, perhaps because its lease expired"),
             None => lost("it is a folder"),
         }
     }
 
-    /// Plans the commits; a repeat of one is fine. Gives the new lengths.
+    /// Plans the commits and returns the new lengths. A repeated commit is ignored.
     fn commit_lengths(
         &mut self,
         id: FileId,
@@ -191,7 +193,10 @@ impl<'a> Plan<'a> {
                 Some(before) => {
                     return refuse(
                         Kind::Invalid,
-                        format!("{block} of {}: {before} bytes are committed, not {length}", self.show(id)),
+                        format!(
+                            "{block} of {}: it is committed with {before} bytes, not {length}",
+                            self.show(id)
+                        ),
                     );
                 }
                 None => {}

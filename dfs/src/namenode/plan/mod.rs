@@ -1,11 +1,14 @@
-//! Rules: each operation is planned against the namespace, which is only read. Every refusal happens here, so
-//! that nothing has changed; what comes out is a list of edits that fits.
 //!
-//! A plan remembers what it adds and how totals would change, so that an operation of several steps (a fenced
-//! commit) is checked as a whole, quotas included. What a plan removes still counts as being there: an
-//! operation never puts something in a place that it empties itself, except where it replaces a file.
+//! Rules. Each operation is planned against the namespace, which is only read. Every refusal
+//! happens here, before anything has changed. The result is a list of edits that can be applied.
 //!
-//! Deliberately absent: permissions (`permit`, which is asked first), replicas and nodes (`state`).
+//! A plan records the entries that it adds and the changes of the totals. An operation of several
+//! steps (a fenced commit) is therefore checked as one, including quotas. Entries that a plan
+//! removes still count as existing: an operation never creates an entry at a path that it removes,
+//! except when it replaces a file.
+//!
+//! Deliberately absent: permissions, which are checked before (`permit`), and replicas and nodes
+//! (`state`).
 
 mod commit;
 mod files;
@@ -25,17 +28,17 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Mode of a folder that nobody asked a mode for.
+/// Default mode of a folder.
 const FOLDER_MODE: u32 = 0o755;
-/// Mode of a file that nobody asked a mode for.
+/// Default mode of a file.
 const FILE_MODE: u32 = 0o644;
-/// Blocks of one file, at the most: a snapshot holds a file in one record, and so does the log its recovery, at
-/// up to 29 bytes a block.
+/// Maximum number of blocks of a file. A snapshot has a file in one record, and so has the log the
+/// recovery of a file, with up to 29 bytes per block.
 const FILE_BLOCKS_MAX: usize = 500_000;
-/// Longest holder, owner, group, scope, commit id.
+/// Maximum length of a holder, owner, group, scope or commit ID.
 const LABEL_BYTES_MAX: usize = 255;
 
-/// One operation on its way to becoming a record.
+/// A planned operation, which becomes a record.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     namespace: &'a Namespace,
@@ -45,12 +48,12 @@ pub(super) struct Plan<'a> {
     next_file: u64,
     /// Entries that this plan adds.
     created: BTreeMap<(FileId, String), NewEntry>,
-    /// Folders that this plan adds, and the nearest one above each that exists.
-    under: BTreeMap<FileId, FileId>,
+    /// Folders that this plan adds, each with its nearest existing ancestor.
+    existing_ancestor: BTreeMap<FileId, FileId>,
     changes: BTreeMap<FileId, Totals>,
     entries: BTreeMap<FileId, i64>,
-    /// Blocks that files gain.
-    gained: BTreeMap<FileId, usize>,
+    /// Number of blocks that this plan adds to files.
+    added_blocks: BTreeMap<FileId, usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +62,7 @@ enum NewEntry {
     File,
 }
 
-/// Where something is to be: a folder that exists or is made by the plan, and a name in it.
+/// A path: a folder, which exists or is created by the plan, and a name in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {
     folder: FileId,
@@ -70,17 +73,17 @@ fn refuse<T>(kind: Kind, message: impl Into<String>) -> Result<T, Error> {
     Err(Error::new(kind, message))
 }
 
-/// Checks a holder, owner, scope, ...
+/// Checks a holder, owner, group, scope or commit ID.
 fn check_label(what: &str, word: &str) -> Result<(), Error> {
     if word.is_empty() {
-        return refuse(Kind::Invalid, format!("{what} is empty: name one"));
+        return refuse(Kind::Invalid, format!("{what} is empty: give one"));
     }
     if word.len() > LABEL_BYTES_MAX || word.chars().any(char::is_control) {
         let bytes = word.len();
         return refuse(
             Kind::Invalid,
             format!(
-                "{what} of {bytes} bytes: at most {LABEL_BYTES_MAX}, without control characters, are allowed"
+                "{what} of {bytes} bytes: use at most {LABEL_BYTES_MAX} bytes without control characters"
             ),
         );
     }
@@ -89,16 +92,13 @@ fn check_label(what: &str, word: &str) -> Result<(), Error> {
 
 fn check_mode(path: &DfsPath, mode: u32) -> Result<(), Error> {
     if mode > 0o7777 {
-        return refuse(
-            Kind::Invalid,
-            format!("{path}: mode {mode:o} is more than permission bits: use 0 to 7777"),
-        );
+        return refuse(Kind::Invalid, format!("{path}: mode {mode:o} is invalid: use 0 to 7777"));
     }
     Ok(())
 }
 
 impl<'a> Plan<'a> {
-    /// A plan for `user`.
+    /// Creates a plan for `user`.
     pub(super) fn new(namespace: &'a Namespace, settings: &'a Settings, user: &'a str) -> Self {
         Self {
             namespace,
@@ -107,14 +107,14 @@ impl<'a> Plan<'a> {
             edits: Vec::new(),
             next_file: namespace.next_file(),
             created: BTreeMap::new(),
-            under: BTreeMap::new(),
+            existing_ancestor: BTreeMap::new(),
             changes: BTreeMap::new(),
             entries: BTreeMap::new(),
-            gained: BTreeMap::new(),
+            added_blocks: BTreeMap::new(),
         }
     }
 
-    /// The edits, if the limits of every folder concerned hold.
+    /// Returns the edits, if no limit of a folder or file is exceeded.
     pub(super) fn finish(self) -> Result<Vec<Edit>, Error> {
         for (id, change) in &self.changes {
             self.check_quota(*id, *change)?;
@@ -126,18 +126,18 @@ impl<'a> Plan<'a> {
                 let path = self.show(*id);
                 return refuse(
                     Kind::Quota,
-                    format!("{path} has {has} entries and {max} is the limit: use more folders"),
+                    format!("{path} has {has} entries, the limit is {max}: use more folders"),
                 );
             }
         }
-        for (id, more) in &self.gained {
+        for (id, more) in &self.added_blocks {
             let blocks = self.namespace.file(*id).map_or(0, |file| file.blocks.len()) + more;
             if blocks > FILE_BLOCKS_MAX {
                 let path = self.show(*id);
                 return refuse(
                     Kind::Quota,
                     format!(
-                        "{path} would have {blocks} blocks and {FILE_BLOCKS_MAX} is the limit: use larger blocks"
+                        "{path} would have {blocks} blocks, the limit is {FILE_BLOCKS_MAX}: use larger blocks"
                     ),
                 );
             }
@@ -156,7 +156,9 @@ impl<'a> Plan<'a> {
             let path = self.show(id);
             return refuse(
                 Kind::Quota,
-                format!("{path}: quota of {max} files and folders: {had} there, {has} would be"),
+                format!(
+                    "{path}: quota of {max} files and folders exceeded: it has {had} and would have {has}"
+                ),
             );
         }
         if let Some(max) = folder.quota.space
@@ -167,7 +169,7 @@ impl<'a> Plan<'a> {
             return refuse(
                 Kind::Quota,
                 format!(
-                    "{path}: quota of {max} bytes over all replicas: {used} used, {more} more are needed"
+                    "{path}: quota of {max} bytes over all replicas exceeded: {used} used, {more} more needed"
                 ),
             );
         }
@@ -178,9 +180,9 @@ impl<'a> Plan<'a> {
         self.namespace.path_of(id).map_or_else(|| id.to_string(), |path| path.to_string())
     }
 
-    /// Adds `change` to what will be below `folder` and all above it.
+    /// Adds `change` to the planned totals of `folder` and all of its ancestors.
     fn charge(&mut self, folder: FileId, change: Totals) {
-        let base = self.under.get(&folder).copied().unwrap_or(folder);
+        let base = self.existing_ancestor.get(&folder).copied().unwrap_or(folder);
         let above: Vec<FileId> = std::iter::once(base).chain(self.namespace.ancestors(base)).collect();
         for id in above {
             let sum = self.changes.entry(id).or_default();
@@ -188,10 +190,10 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn add_entry(&mut self, place: &Target, created: NewEntry, totals: Totals) {
-        self.created.insert((place.folder, place.name.clone()), created);
-        *self.entries.entry(place.folder).or_default() += 1;
-        self.charge(place.folder, totals);
+    fn add_entry(&mut self, target: &Target, created: NewEntry, totals: Totals) {
+        self.created.insert((target.folder, target.name.clone()), created);
+        *self.entries.entry(target.folder).or_default() += 1;
+        self.charge(target.folder, totals);
     }
 
     fn new_id(&mut self) -> FileId {
@@ -200,16 +202,16 @@ impl<'a> Plan<'a> {
         id
     }
 
-    /// New entries belong to the group of the folder they are in.
+    /// Returns the group of new entries of a folder, which is the group of the folder.
     fn group_in(&self, folder: FileId) -> String {
-        let base = self.under.get(&folder).copied().unwrap_or(folder);
+        let base = self.existing_ancestor.get(&folder).copied().unwrap_or(folder);
         self.namespace.inode(base).map_or_else(String::new, |inode| inode.group.to_string())
     }
 
-    /// Where `path` is or would be. Missing folders above it are made if `make` says so.
-    fn place(&mut self, path: &DfsPath, make: bool) -> Result<Target, Error> {
+    /// Returns the folder and the name of `path`. With `make`, missing parent folders are created.
+    fn resolve(&mut self, path: &DfsPath, make: bool) -> Result<Target, Error> {
         let Some((above, name)) = path.split_last() else {
-            return refuse(Kind::IsDirectory, "/ is the root folder: name something in it");
+            return refuse(Kind::IsDirectory, "/ is the root folder: give a path below it");
         };
         let mut at = super::namespace::ROOT;
         for step in above.names() {
@@ -218,7 +220,7 @@ impl<'a> Plan<'a> {
                 Some(NewEntry::File) => {
                     return refuse(
                         Kind::NotDirectory,
-                        format!("{path}: the same request puts a file at its folder {step:?}"),
+                        format!("{path}: the same request creates a file at its parent {step:?}"),
                     );
                 }
                 None => match self.existing(at, step) {
@@ -228,7 +230,7 @@ impl<'a> Plan<'a> {
                         return refuse(
                             Kind::NotFound,
                             format!(
-                                "{path}: there is no folder {above}: make it first (mkdir -p makes the whole path)"
+                                "{path}: folder {above} does not exist: create it first (mkdir -p also creates its parents)"
                             ),
                         );
                     }
@@ -242,42 +244,42 @@ impl<'a> Plan<'a> {
         Ok(Target { folder: at, name: name.to_owned() })
     }
 
-    /// The entry that a folder has now; nothing for a folder that the plan makes.
+    /// Returns the present entry of a folder; `None` for a folder that the plan creates.
     fn existing(&self, folder: FileId, name: &str) -> Result<Option<FileId>, FileId> {
-        if self.under.contains_key(&folder) {
+        if self.existing_ancestor.contains_key(&folder) {
             return Ok(None);
         }
         self.namespace.child(folder, name).map_err(|_| folder)
     }
 
-    /// What is at `place` now.
-    fn at(&self, place: &Target) -> Option<(FileId, &'a Inode)> {
-        let id = self.existing(place.folder, &place.name).ok().flatten()?;
+    /// Returns the inode that exists at the target now.
+    fn at(&self, target: &Target) -> Option<(FileId, &'a Inode)> {
+        let id = self.existing(target.folder, &target.name).ok().flatten()?;
         Some((id, self.namespace.inode(id)?))
     }
 
-    fn make_folder(&mut self, place: &Target, mode: Option<u32>) -> FileId {
+    fn make_folder(&mut self, target: &Target, mode: Option<u32>) -> FileId {
         let id = self.new_id();
-        let base = self.under.get(&place.folder).copied().unwrap_or(place.folder);
+        let base = self.existing_ancestor.get(&target.folder).copied().unwrap_or(target.folder);
         self.edits.push(Edit::FolderCreated {
             id,
-            parent: place.folder,
-            name: place.name.clone(),
+            parent: target.folder,
+            name: target.name.clone(),
             owner: self.user.to_owned(),
-            group: self.group_in(place.folder),
+            group: self.group_in(target.folder),
             mode: mode.unwrap_or(FOLDER_MODE),
         });
-        self.add_entry(place, NewEntry::Folder(id), Totals { dirs: 1, ..Totals::default() });
-        self.under.insert(id, base);
+        self.add_entry(target, NewEntry::Folder(id), Totals { dirs: 1, ..Totals::default() });
+        self.existing_ancestor.insert(id, base);
         id
     }
 
-    /// What an inode and everything below will hold once the plan so far is done.
+    /// Returns the totals of an inode and its descendants after the plan so far.
     fn totals_of(&self, id: FileId, inode: &Inode) -> Totals {
         inode.totals() + self.changes.get(&id).copied().unwrap_or_default()
     }
 
-    /// Takes an inode out of its folder's account.
+    /// Subtracts an inode from the totals of its ancestors.
     fn detach(&mut self, id: FileId, inode: &Inode) -> Totals {
         let totals = self.totals_of(id, inode);
         *self.entries.entry(inode.parent).or_default() -= 1;
@@ -290,10 +292,10 @@ impl<'a> Plan<'a> {
         self.edits.push(Edit::Deleted { id });
     }
 
-    fn move_to(&mut self, id: FileId, inode: &Inode, place: &Target) {
+    fn move_to(&mut self, id: FileId, inode: &Inode, target: &Target) {
         let totals = self.detach(id, inode);
         let created = if inode.file().is_some() { NewEntry::File } else { NewEntry::Folder(id) };
-        self.add_entry(place, created, totals);
-        self.edits.push(Edit::Renamed { id, parent: place.folder, name: place.name.clone() });
+        self.add_entry(target, created, totals);
+        self.edits.push(Edit::Renamed { id, parent: target.folder, name: target.name.clone() });
     }
 }

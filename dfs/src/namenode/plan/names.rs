@@ -1,4 +1,4 @@
-//! Rules for folders, names and attributes.
+//! Rules of operations on folders, names and attributes.
 
 use super::{FOLDER_MODE, NewEntry, Plan, Target, check_label, check_mode, refuse};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// The attributes to set, those that are Some.
+/// The attributes to set. `None` leaves an attribute unchanged.
 #[derive(Debug, Default)]
 pub(in crate::namenode) struct Attributes<'a> {
     pub(in crate::namenode) replication: Option<u32>,
@@ -23,7 +23,8 @@ pub(in crate::namenode) struct Attributes<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Makes a folder; with `parents`, those above it too, and one that is there already is fine.
+    /// Creates a folder. With `parents`, also creates missing parents, and accepts a folder that
+    /// exists.
     pub(in crate::namenode) fn mkdir(
         &mut self,
         path: &DfsPath,
@@ -34,28 +35,29 @@ impl<'a> Plan<'a> {
         if path.is_root() {
             return if parents { Ok(Outcome::Done) } else { refuse(Kind::Exists, "/ exists already") };
         }
-        let place = self.place(path, parents)?;
-        match self.at(&place) {
+        let target = self.resolve(path, parents)?;
+        match self.at(&target) {
             Some((_, inode)) if inode.folder().is_some() && parents => {}
             Some((_, inode)) => {
                 let what = if inode.folder().is_some() { "folder" } else { "file" };
                 return refuse(Kind::Exists, format!("{path}: a {what} of this name exists already"));
             }
-            None => drop(self.make_folder(&place, mode)),
+            None => drop(self.make_folder(&target, mode)),
         }
         Ok(Outcome::Done)
     }
 
-    /// Makes a home folder with the default quota. Its parent must exist: only a superuser makes that.
+    /// Creates a home folder with the default quota. Its parent must exist, because only a
+    /// superuser may create it.
     pub(in crate::namenode) fn make_home(&mut self, path: &DfsPath, mode: u32) -> Result<(), Error> {
         check_label("user", self.user)?;
-        let place = self.place(path, false)?;
-        let id = self.make_folder(&place, Some(mode));
+        let target = self.resolve(path, false)?;
+        let id = self.make_folder(&target, Some(mode));
         self.edits.push(Edit::QuotaSet { id, quota: self.settings.default_quota });
         Ok(())
     }
 
-    /// Gives a file or folder another place. `to` is the final path.
+    /// Moves a file or folder. `to` is the complete new path.
     pub(in crate::namenode) fn rename(
         &mut self,
         from: &DfsPath,
@@ -70,7 +72,7 @@ impl<'a> Plan<'a> {
         Ok(Outcome::Done)
     }
 
-    /// The same for an inode in hand.
+    /// Like [`Self::rename`], for an inode that is already found.
     pub(super) fn rename_inode(
         &mut self,
         id: FileId,
@@ -86,10 +88,13 @@ impl<'a> Plan<'a> {
             return refuse(Kind::Invalid, format!("{from} cannot be renamed to {to}, which is inside it"));
         }
         if to.is_root() {
-            return refuse(Kind::Exists, format!("{from} cannot be renamed to /: give its whole new path"));
+            return refuse(
+                Kind::Exists,
+                format!("{from} cannot be renamed to /: give the complete new path"),
+            );
         }
-        let place = self.place(to, false)?;
-        if let Some((old_id, old)) = self.at(&place) {
+        let target = self.resolve(to, false)?;
+        if let Some((old_id, old)) = self.at(&target) {
             self.replace(old_id, old, to, overwrite, inode.folder().is_some())?;
         }
         if inode.folder().is_some() && to.as_str().len() > from.as_str().len() {
@@ -98,16 +103,16 @@ impl<'a> Plan<'a> {
                 return refuse(
                     Kind::Invalid,
                     format!(
-                        "{from}: renamed to {to}, a path below it would have {longest} bytes: the limit is {PATH_BYTES_MAX}"
+                        "{from} cannot be renamed to {to}: a path below it would have {longest} bytes, the limit is {PATH_BYTES_MAX}"
                     ),
                 );
             }
         }
-        self.move_to(id, inode, &place);
+        self.move_to(id, inode, &target);
         Ok(())
     }
 
-    /// Deletes the file that stands where something else is to go, if that is allowed.
+    /// Deletes the file at the new path of another file, if that is allowed.
     fn replace(
         &mut self,
         old_id: FileId,
@@ -132,7 +137,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Deletes a file or folder; one that is not there is fine.
+    /// Deletes a file or folder. Does nothing if the path does not exist.
     pub(in crate::namenode) fn delete_path(
         &mut self,
         path: &DfsPath,
@@ -160,7 +165,7 @@ impl<'a> Plan<'a> {
         Ok(Outcome::Existed(true))
     }
 
-    /// Sets attributes.
+    /// Changes the attributes that are given.
     pub(in crate::namenode) fn set_attributes(
         &mut self,
         path: &DfsPath,
@@ -191,7 +196,7 @@ impl<'a> Plan<'a> {
         Ok(Outcome::Done)
     }
 
-    /// Limits a folder. A limit below what is there stops growth and nothing else.
+    /// Sets the quota of a folder. A quota below the present size only prevents growth.
     pub(in crate::namenode) fn set_quota(&mut self, path: &DfsPath, quota: Quota) -> Result<Outcome, Error> {
         let (id, inode) = self.namespace.get(path)?;
         if inode.folder().is_none() {
@@ -201,46 +206,50 @@ impl<'a> Plan<'a> {
         Ok(Outcome::Done)
     }
 
-    /// Puts the blocks of `sources`, in order, at the end of `target`; the sources cease to exist.
+    /// Appends the blocks of `sources`, in order, to `target`. The sources are removed.
     pub(in crate::namenode) fn concat(
         &mut self,
         target: &DfsPath,
         sources: &[DfsPath],
     ) -> Result<Outcome, Error> {
         if sources.is_empty() {
-            return refuse(Kind::Invalid, format!("{target}: name at least one file to put at its end"));
+            return refuse(Kind::Invalid, format!("{target}: give at least one file to append"));
         }
         let (id, inode) = self.closed_file(target)?;
         let mut used = BTreeSet::from([id]);
         for source in sources {
             let (source_id, source_inode) = self.closed_file(source)?;
             if !used.insert(source_id) {
-                return refuse(Kind::Invalid, format!("{source} is named twice: each file can go in once"));
+                return refuse(
+                    Kind::Invalid,
+                    format!("{source} is given twice: a file can be appended only once"),
+                );
             }
             self.join(id, inode, source_id, source_inode);
         }
         Ok(Outcome::File(id))
     }
 
-    /// Puts one closed file at the end of another.
+    /// Appends the blocks of a closed file to another closed file.
     pub(super) fn join(&mut self, id: FileId, inode: &Inode, source_id: FileId, source: &Inode) {
         let replication = inode.file().map_or(0, |file| file.replication);
         let bytes = source.totals().bytes;
         self.detach(source_id, source);
         let more = Totals { bytes, space: bytes * i128::from(replication), ..Totals::default() };
         self.charge(inode.parent, more);
-        // The file itself is no folder, but a later move of it must take along what it has gained.
-        let gained = self.changes.entry(id).or_default();
-        *gained = *gained + more;
-        *self.gained.entry(id).or_default() += source.file().map_or(0, |file| file.blocks.len());
+        // The file is not a folder, but a later move in the same plan must move the added totals
+        // too.
+        let totals = self.changes.entry(id).or_default();
+        *totals = *totals + more;
+        *self.added_blocks.entry(id).or_default() += source.file().map_or(0, |file| file.blocks.len());
         self.edits.push(Edit::Concatenated { target: id, source: source_id });
     }
 
-    /// A file that exists and that nobody writes.
+    /// Returns a file that exists and is not open for writing.
     pub(super) fn closed_file(&self, path: &DfsPath) -> Result<(FileId, &'a Inode), Error> {
         let (id, inode) = self.namespace.get(path)?;
         let Some(file) = inode.file() else {
-            return refuse(Kind::IsDirectory, format!("{path} is a folder: a file is needed"));
+            return refuse(Kind::IsDirectory, format!("{path} is a folder, not a file"));
         };
         if let Some(open) = &file.open {
             return refuse(Kind::Busy, format!("{path} is being written by {}: close it first", open.holder));
@@ -248,9 +257,9 @@ impl<'a> Plan<'a> {
         Ok((id, inode))
     }
 
-    /// Adds an empty closed file that a plan needs.
-    pub(super) fn add_file(&mut self, place: &Target, edit: Edit) {
+    /// Adds the edit that creates a file, and its entry.
+    pub(super) fn add_file(&mut self, target: &Target, edit: Edit) {
         self.edits.push(edit);
-        self.add_entry(place, NewEntry::File, Totals { files: 1, ..Totals::default() });
+        self.add_entry(target, NewEntry::File, Totals { files: 1, ..Totals::default() });
     }
 }

@@ -1,4 +1,4 @@
-//! The state's invariants, worked out from scratch. For tests: it looks at everything.
+//! Checks the invariants of the state. For tests: it visits everything.
 
 use super::{
     State,
@@ -13,7 +13,7 @@ fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 impl State {
-    /// Checks everything against everything; the first thing that is wrong, in words.
+    /// Checks all invariants. Returns a description of the first violation.
     pub fn invariants(&self) -> Result<(), String> {
         self.namespace.invariants()?;
         self.check_replicas()?;
@@ -22,7 +22,7 @@ impl State {
         self.check_leases()
     }
 
-    /// Blocks that readers are sent to this node for.
+    /// Returns the blocks whose readers are sent to this node.
     #[cfg(test)]
     pub(in crate::namenode) fn located_on(&self, node: crate::ids::NodeUuid) -> Vec<BlockId> {
         let ix = self.nodes.find(node);
@@ -37,25 +37,27 @@ impl State {
             for ix in on {
                 seen += 1;
                 let node = self.nodes.get(*ix);
-                demand(node.blocks.contains(block), || format!("node {ix} does not know it has {block}"))?;
+                demand(node.blocks.contains(block), || format!("node {ix} does not list {block}"))?;
                 demand(!node.deletes.contains_block(*block), || {
-                    format!("{block} on {ix} counts, being deleted")
+                    format!("{block} on {ix} is counted but is being deleted")
                 })?;
                 demand(!self.bad.contains(&(*block, *ix)), || format!("{block} on {ix} is good and bad"))?;
-                demand(!self.copies.contains_key(&(*block, *ix)), || format!("{block} comes to {ix} again"))?;
+                demand(!self.copies.contains_key(&(*block, *ix)), || {
+                    format!("{block} is copied to {ix}, which has it")
+                })?;
             }
         }
-        let blocked: usize = self.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
-        demand(blocked == seen, || format!("nodes have {blocked} replicas, blocks {seen}"))?;
-        for (block, on) in &self.unsettled {
+        let on_nodes: usize = self.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
+        demand(on_nodes == seen, || format!("nodes have {on_nodes} replicas, blocks {seen}"))?;
+        for (block, on) in &self.uncommitted {
             let open = self.namespace.block(*block).is_some_and(|known| known.length().is_none());
-            demand(open && !on.is_empty(), || format!("{block} is unsettled on {on:?}, open: {open}"))?;
+            demand(open && !on.is_empty(), || format!("{block} is uncommitted on {on:?}, open: {open}"))?;
         }
         for (block, ix) in &self.bad {
             demand(self.namespace.block(*block).is_some(), || format!("{block} on {ix} is bad and unknown"))?;
         }
         for (block, ix) in self.orphans.keys() {
-            demand(self.namespace.block(*block).is_none(), || format!("{block} on {ix} is no orphan"))?;
+            demand(self.namespace.block(*block).is_none(), || format!("{block} on {ix} is not an orphan"))?;
         }
         for ((block, ix), nonce) in &self.stale {
             let known = self.namespace.block(*block);
@@ -63,7 +65,7 @@ impl State {
                 format!("{block} on {ix} is not stale")
             })?;
             demand(!self.nodes.get(*ix).blocks.contains(block), || {
-                format!("{block} on {ix} is stale and counts")
+                format!("{block} on {ix} is stale but is counted")
             })?;
         }
         Ok(())
@@ -87,7 +89,7 @@ impl State {
                 }
             }
         }
-        for (block, on) in &self.unsettled {
+        for (block, on) in &self.uncommitted {
             for (ix, _) in on.iter().filter(|(ix, _)| self.nodes.get(*ix).draining) {
                 left.entry(*ix).or_default().insert(*block);
             }
@@ -103,7 +105,7 @@ impl State {
 
     fn check_orders(&self) -> Result<(), String> {
         let staying = self.nodes.iter().filter(|(_, node)| node.is_staying()).count();
-        demand(staying == self.nodes.staying(), || format!("{staying} nodes stay"))?;
+        demand(staying == self.nodes.staying(), || format!("{staying} nodes are staying"))?;
         let all = Self::traffic(self.copies.values());
         demand(all == self.copying, || format!("copying {:?}, should be {all:?}", self.copying))?;
         demand(all.is_within(self.settings.copies_max), || "too many copies".into())?;
@@ -119,10 +121,14 @@ impl State {
                 format!("node {ix} has too many copies: {is:?}")
             })?;
             let idle = node.blocks.is_empty() && node.outbox.is_empty() && is == Default::default();
-            demand(node.liveness != Liveness::Dead || idle, || format!("dead node {ix} holds something"))?;
+            demand(node.liveness != Liveness::Dead || idle, || {
+                format!("dead node {ix} still has replicas, commands or copies")
+            })?;
         }
         for block in self.writing.keys().chain(self.copies.keys().map(|(block, _)| block)) {
-            demand(self.namespace.block(*block).is_some(), || format!("{block} is under way and unknown"))?;
+            demand(self.namespace.block(*block).is_some(), || {
+                format!("{block} is being written or copied but is unknown")
+            })?;
         }
         Ok(())
     }

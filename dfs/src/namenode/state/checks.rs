@@ -1,9 +1,13 @@
-//! Checks that clients ask for: a client that could not use a replica says so, and its DataNode reads it again.
 //!
-//! A check is a full read of a block, so users are limited: one replica is checked once in [`RECHECK_MS`], a limited number
-//! of replicas is checked at a time, and one user may request a limited number a minute. A client's report is no proof: only
-//! the DataNode decides that a replica is corrupt. A check is pending until the DataNode has reported on the replica; the
-//! command is sent again every [`RECHECK_MS`], because an answer to a heartbeat can be lost.
+//! Checks on request. A client reports a replica that it could not read, and the DataNode verifies
+//! the replica.
+//!
+//! A check is a full read of a block, so there are limits. One replica is checked once per
+//! [`RECHECK_MS`], the number of replicas that are checked at a time is limited, and so is the
+//! number of requests per user and minute. A report of a client is no proof: only the DataNode
+//! decides that a replica is corrupt. A check is pending until the DataNode has reported the
+//! result. The command is sent again every [`RECHECK_MS`], because a reply to a heartbeat can be
+//! lost.
 
 use super::{State, nodes::Ix};
 use crate::{
@@ -17,37 +21,40 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A replica is not checked again for this long.
+/// Minimum interval between two checks of the same replica.
 const RECHECK_MS: u64 = 60_000;
-/// Replicas being checked, or checked lately, at a time; superusers may ask for more (`fsck --verify`).
+/// Maximum number of replicas that are being checked or were checked recently. Superusers may
+/// request more (`fsck --verify`).
 const CHECKS_MAX: usize = 10_000;
-/// The same on one DataNode, waiting to be told.
+/// Maximum number of commands that wait for one DataNode.
 const NODE_CHECKS_MAX: usize = 1000;
-/// Replicas that one user may report within [`RECHECK_MS`]; superusers are not limited.
+/// Maximum number of replicas that one user may report within [`RECHECK_MS`]. Superusers are not
+/// limited.
 const USER_CHECKS_MAX: u32 = 100;
-/// Longest reason that is logged, in characters.
+/// Maximum length of a logged reason, in characters.
 const REASON_MAX: usize = 200;
 
-/// A text of somebody else's as it may be logged: bounded, on one line, without control characters.
+/// Returns text from a client in a form that is safe to log: bounded, on one line, without control
+/// characters.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().take(REASON_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// What is being checked, and who asked how often.
+/// The running and recent checks, and the number of reports per user.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
     until: BTreeMap<(BlockId, Ix), u64>,
     order: VecDeque<(u64, (BlockId, Ix))>,
-    /// Their DataNode has not reported on them yet.
+    /// Checks whose result is not reported yet.
     pending: BTreeSet<(BlockId, Ix)>,
-    /// What DataNodes have found, since the start.
+    /// Results of checks since the start.
     pub(super) checked: Checked,
-    /// Reports by user, and when they are forgotten.
+    /// The number of reports per user, and when the count is reset.
     by_user: BTreeMap<String, (u64, u32)>,
 }
 
 impl Checks {
-    /// Forgets checks that are over. Those still pending are returned, to be requested again.
+    /// Removes old checks. Returns those that are still pending, to be requested again.
     fn forget_old(&mut self, now_ms: u64) -> Vec<(BlockId, Ix)> {
         let mut again = Vec::new();
         while let Some((until, key)) = self.order.front().copied()
@@ -77,17 +84,18 @@ impl Checks {
         self.pending.insert(key);
     }
 
-    /// The DataNode has reported on the replica. Whether it was asked.
+    /// The DataNode has reported on the replica. Returns whether a check was pending.
     pub(super) fn done(&mut self, block: BlockId, ix: Ix) -> bool {
         self.pending.remove(&(block, ix))
     }
 
-    /// The DataNode is gone, or has registered again and lost its commands.
+    /// Removes the pending checks of a DataNode that is dead, or that has registered again and lost
+    /// its commands.
     pub(super) fn forget_node(&mut self, ix: Ix) {
         self.pending.retain(|(_, at)| *at != ix);
     }
 
-    /// How many replicas are still to be reported on.
+    /// Returns the number of pending checks.
     pub(super) fn pending(&self) -> u64 {
         self.pending.len() as u64
     }
@@ -105,7 +113,7 @@ impl Checks {
 }
 
 impl State {
-    /// Ends the limits of checks that are over, and requests those again that nobody has reported on.
+    /// Removes old checks, and requests those again that are still pending.
     pub(super) fn repeat_checks(&mut self, now: Now) {
         for (block, ix) in self.checks.forget_old(now.mono_ms) {
             match self.namespace.block(block).map(|known| known.nonce) {
@@ -115,7 +123,8 @@ impl State {
         }
     }
 
-    /// A client could not use a replica, or an operator asks: its DataNode is to check it. Whether that is new.
+    /// A client could not read a replica, or an operator requests a check. Returns whether the
+    /// check is new.
     pub fn report_bad_replica(
         &mut self,
         now: Now,
@@ -126,14 +135,14 @@ impl State {
         let unknown = || Error::new(Kind::NotFound, format!("DataNode {node} has no {block}"));
         if !caller.superuser {
             self.checks.admit(now.mono_ms, &caller.user)?;
-            // Only those who may read the file can have found out.
+            // Only users registration may read the file can have found a bad replica.
             let file = self.namespace.block(block).ok_or_else(unknown)?.file;
             let path = self.namespace.path_of(file).ok_or_else(unknown)?;
             self.permit(caller, &path, Need::Read)?;
         }
         let ix = self.nodes.find(node).ok_or_else(unknown)?;
-        let unsettled = self.unsettled.get(&block).is_some_and(|on| on.iter().any(|(at, _)| *at == ix));
-        if !self.nodes.get(ix).blocks.contains(&block) && !unsettled {
+        let uncommitted = self.uncommitted.get(&block).is_some_and(|on| on.iter().any(|(at, _)| *at == ix));
+        if !self.nodes.get(ix).blocks.contains(&block) && !uncommitted {
             return if self.bad.contains(&(block, ix)) { Ok(false) } else { Err(unknown()) };
         }
         let nonce = self.namespace.block(block).ok_or_else(unknown)?.nonce;
@@ -144,7 +153,7 @@ impl State {
         }
         let waiting = self.nodes.get(ix).outbox.len();
         if !caller.superuser && self.checks.until.len() >= CHECKS_MAX || waiting >= NODE_CHECKS_MAX {
-            let message = format!("{} replicas are being checked: ask again", self.checks.until.len());
+            let message = format!("{} replicas are being checked: try again later", self.checks.until.len());
             return Err(Error::new(Kind::Unavailable, message));
         }
         self.checks.schedule(now.mono_ms, key);

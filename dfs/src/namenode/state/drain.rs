@@ -1,6 +1,7 @@
-//! Draining: a node is drained of need before it leaves. It is drained when each of its blocks has all the replicas
-//! it wants on nodes that stay. A drain after which too few would stay is refused and leaves no mark; should others
-//! die later, it says that it is stuck.
+//! Drains: all blocks of a node are copied to other nodes before the node is stopped. A node is
+//! drained when each of its blocks has the wanted number of replicas on staying nodes. A drain is
+//! refused, without any change, if too few nodes would stay. If other nodes die later, the drain
+//! reports that it is stuck.
 
 use super::{
     Event, State,
@@ -15,11 +16,11 @@ use crate::{
     },
 };
 
-/// Blocks named in one answer.
+/// Maximum number of example blocks in a reply.
 const EXAMPLES_MAX: usize = 5;
 
 impl State {
-    /// The edit for Drain, if it changes anything.
+    /// Returns the edits of a drain; none if nothing changes.
     pub(super) fn plan_drain(&self, node: &str, cancel: bool) -> Result<Vec<Edit>, Error> {
         let draining = self.namespace.is_draining(node);
         if self.nodes.find_name(node).is_none() && !(cancel && draining) {
@@ -34,13 +35,13 @@ impl State {
         Ok(vec![Edit::DrainSet { node: node.to_owned(), on: !cancel }])
     }
 
-    /// Refuses a drain that could not come to an end, or that would undo another's.
+    /// Refuses a drain that could never finish, or that would prevent another drain from finishing.
     fn check_drain(&self, name: &str) -> Result<(), Error> {
-        let Some((ix, node)) = self.nodes.iter().find(|(_, node)| node.who.node == name) else {
+        let Some((ix, node)) = self.nodes.iter().find(|(_, node)| node.registration.node == name) else {
             return Ok(());
         };
         if node.liveness == Liveness::Dead {
-            let why = format!("{name} is dead: it holds nothing that could be copied; start it again first");
+            let why = format!("{name} is dead, so its replicas cannot be copied: start it again first");
             return Err(Error::new(Kind::Refused, why));
         }
         let staying = self.nodes.staying().saturating_sub(usize::from(node.is_staying())) as u32;
@@ -53,19 +54,22 @@ impl State {
         let Some((other, block, wanted)) = lacking.next() else { return Ok(()) };
         let file = self.namespace.block(block).and_then(|info| self.namespace.path_of(info.file));
         let file = file.map_or_else(String::new, |path| format!(" of {path}"));
-        let whose: String =
-            if other == ix { ",".into() } else { format!(" on {}, too,", self.nodes.get(other).who.node) };
+        let location: String = if other == ix {
+            ",".into()
+        } else {
+            format!(" on {} (also draining),", self.nodes.get(other).registration.node)
+        };
         Err(Error::new(
             Kind::Refused,
             format!(
-                "{name} cannot be drained, too few nodes would stay: {staying} for {block}{file}{whose} which wants \
-                 {wanted} replicas; start more, ask for fewer with `mrctl fs setrep`, or end another drain with \
+                "{name} cannot be drained, too few nodes would stay: {staying} for {block}{file}{location} which needs \
+                 {wanted} replicas; start more nodes, reduce the replication with `mrctl fs setrep`, or end another drain with \
                  `mrctl drain NODE --cancel`"
             ),
         ))
     }
 
-    /// A node of this name is to be drained, or no longer.
+    /// The drain of the node with this name was started or stopped.
     pub(super) fn drain_changed(&mut self, name: &str) {
         let Some(ix) = self.nodes.find_name(name) else { return };
         let draining = self.namespace.is_draining(name);
@@ -83,8 +87,8 @@ impl State {
         self.nodes_changed();
     }
 
-    /// The answer to Drain. A node that has not registered since the start (its draining can be cancelled) is as
-    /// good as dead.
+    /// Returns the progress of a drain. A node that has not registered since the start of the
+    /// NameNode counts as dead; its drain can be cancelled.
     pub fn drain_status(&self, node: &str) -> DrainStatus {
         let staying = self.nodes.staying() as u32;
         let Some(ix) = self.nodes.find_name(node) else {
@@ -108,10 +112,10 @@ impl State {
         }
     }
 
-    /// Whether a block has as many replicas as the nodes that stay can hold, and still too few.
+    /// Whether a block has as many replicas as the staying nodes can store, but fewer than wanted.
     fn is_stuck(&self, block: BlockId) -> bool {
         let staying = self.nodes.staying() as u32;
-        self.tally(block).is_some_and(|tally| tally.wanted > staying && tally.sure >= staying)
+        self.tally(block).is_some_and(|tally| tally.wanted > staying && tally.confirmed >= staying)
     }
 
     fn drain_block(&self, block: BlockId) -> Option<DrainBlock> {
@@ -119,20 +123,23 @@ impl State {
         let path = self.namespace.path_of(file)?;
         let staying = self.nodes.staying() as u32;
         let Some(tally) = self.tally(block) else {
-            let why = "it is being written".into();
+            let why = "the block is being written".into();
             return Some(DrainBlock { block, path, wanted: 0, have: 0, why });
         };
         let copying = self.copies.range((block, 0)..=(block, Ix::MAX)).next().is_some();
         let why = match () {
-            () if copying => "a copy is under way".into(),
-            () if tally.wanted > staying => format!("datanodes that stay: {staying}"),
-            () if self.safemode.is_on() => "safemode is on: nothing is copied".into(),
-            () => "its copy waits for a datanode with room and a free slot".into(),
+            () if copying => "a copy is running".into(),
+            () if tally.wanted > staying => format!("number of staying DataNodes: {staying}"),
+            () if self.safemode.is_on() => "safemode is on: no copies are made".into(),
+            () => "its copy waits for a DataNode with free space and capacity for a copy".into(),
         };
-        Some(DrainBlock { block, path, wanted: tally.wanted, have: tally.sure, why })
+        Some(DrainBlock { block, path, wanted: tally.wanted, have: tally.confirmed, why })
     }
 }
 
 fn unknown_node(node: &str) -> Error {
-    Error::new(Kind::NotFound, format!("no DataNode is called {node:?}: see the report for their names"))
+    Error::new(
+        Kind::NotFound,
+        format!("no DataNode has the name {node:?}: `mrctl fs report` lists the names"),
+    )
 }

@@ -1,38 +1,38 @@
-//! What an operator finds in the log: the state machine notes it, the driver writes it.
+//! Events for the log. The state machine records them, and the driver logs them.
 
 use super::State;
 use std::fmt;
 
-/// Events kept for the driver, which takes them at every tick.
+/// Maximum number of recorded events. The driver takes them at every tick.
 const EVENTS_MAX: usize = 10_000;
 
-/// Something that happened to a DataNode, to a drain or to safemode.
+/// An event of a DataNode, of a drain or of safemode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A DataNode registered for the first time since the NameNode started.
+    /// A DataNode registered for the first time since the start of the NameNode.
     NodeRegistered(String),
-    /// A DataNode that was suspect or dead, or that started again, is back.
+    /// A DataNode that was suspect or dead, or that was restarted, is live again.
     NodeBack(String),
-    /// A DataNode has not been heard of for `suspect_after`.
+    /// A DataNode has sent no heartbeat for `suspect_after`.
     NodeSuspect(String),
-    /// A DataNode is dead, and how many replicas it had.
+    /// A DataNode is dead; the number of its replicas.
     NodeDead(String, usize),
-    /// A DataNode was refused, and why.
+    /// A DataNode was refused; the reason.
     NodeRefused(String),
     /// A replica is corrupt: block, node, reason.
     ReplicaCorrupt(String),
-    /// A drain began, or was cancelled.
+    /// A drain was started (true) or cancelled (false).
     Drain(String, bool),
-    /// A drain is finished: the node may be stopped.
+    /// A drain is complete: the node may be stopped.
     Drained(String),
-    /// Safemode is on, and why.
+    /// Safemode is on; the reason.
     SafemodeEntered(String),
-    /// Safemode is off.
+    /// Safemode is off; the reason.
     SafemodeLeft(String),
 }
 
 impl Event {
-    /// Whether somebody may have to do something.
+    /// Whether an operator may have to act.
     pub fn is_warning(&self) -> bool {
         matches!(
             self,
@@ -55,11 +55,11 @@ impl fmt::Display for Event {
             }
             Self::NodeDead(node, replicas) => {
                 let replicas = daemon::count(*replicas as u64, "replica");
-                write!(f, "DataNode {node} is dead: {replicas} to be copied elsewhere")
+                write!(f, "DataNode {node} is dead: {replicas} to be copied on other nodes")
             }
             Self::NodeRefused(why) => write!(f, "DataNode refused: {why}"),
             Self::ReplicaCorrupt(what) => write!(f, "corrupt replica: {what}"),
-            Self::Drain(node, true) => write!(f, "drain of DataNode {node} began"),
+            Self::Drain(node, true) => write!(f, "drain of DataNode {node} started"),
             Self::Drain(node, false) => write!(f, "drain of DataNode {node} cancelled"),
             Self::Drained(node) => write!(f, "drain of DataNode {node} finished: it may be stopped"),
             Self::SafemodeEntered(why) => f.write_str(why),
@@ -75,18 +75,18 @@ impl State {
         }
     }
 
-    /// What happened since the last call.
+    /// Returns the events since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Notes drains that have come to their end.
+    /// Records an event for each drain that is complete.
     pub(super) fn note_drained(&mut self) {
         for ix in 0..self.nodes.len() {
             let node = self.nodes.get_mut(ix);
             let drained = node.state() == crate::namenode::view::NodeState::Drained;
             if drained && !node.drained_reported {
-                let name = node.who.node.clone();
+                let name = node.registration.node.clone();
                 self.note(Event::Drained(name));
             }
             self.nodes.get_mut(ix).drained_reported = drained;

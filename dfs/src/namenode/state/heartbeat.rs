@@ -1,4 +1,4 @@
-//! A DataNode's heartbeat, and the answer to it.
+//! Heartbeats of DataNodes and the replies to them.
 
 use super::{State, checks::printable};
 use crate::{
@@ -9,11 +9,11 @@ use crate::{
     },
 };
 
-/// Most replicas to delete named in one answer.
+/// Maximum number of deletions per reply.
 const DELETES_MAX: usize = 1000;
 
 impl State {
-    /// Takes a heartbeat. A repeat (the same `seq`) gets the same answer and changes nothing.
+    /// Processes a heartbeat. A repeat (the same `seq`) gets the same answer and changes nothing.
     pub fn heartbeat(
         &mut self,
         now: Now,
@@ -25,7 +25,8 @@ impl State {
         let node = self.nodes.get_mut(ix);
         node.last_heartbeat_ms = now.mono_ms;
         if heartbeat.leaving {
-            // Nothing it could tell counts any more; if it comes back, it registers.
+            // The contents of the last heartbeat do not matter. If the node returns, it registers
+            // again.
             self.wait_for_return(now, ix);
             self.remove_dead(ix);
             self.nodes_changed();
@@ -33,13 +34,13 @@ impl State {
         }
         match &node.last {
             Some((seq, answer)) if *seq == heartbeat.seq => return HeartbeatAnswer::Commands(answer.clone()),
-            // Overtaken by a later one on the way: what it tells is old.
+            // A later heartbeat arrived first: the contents of this one are outdated.
             Some((seq, _)) if *seq > heartbeat.seq => return HeartbeatAnswer::Commands(Vec::new()),
             _ => {}
         }
         let was_suspect = std::mem::replace(&mut node.liveness, super::nodes::Liveness::Live)
             == super::nodes::Liveness::Suspect;
-        let back = was_suspect.then(|| super::Event::NodeBack(node.who.node.clone()));
+        let back = was_suspect.then(|| super::Event::NodeBack(node.registration.node.clone()));
         node.capacity = heartbeat.capacity;
         node.used = heartbeat.used;
         node.free = heartbeat.free;
@@ -57,9 +58,9 @@ impl State {
     }
 
     fn apply_heartbeat(&mut self, ix: super::Ix, heartbeat: &Heartbeat) {
-        for ordered_deletes in &heartbeat.received {
-            self.nodes.get_mut(ix).touch(ordered_deletes.block);
-            self.received_replica(ix, *ordered_deletes);
+        for replica in &heartbeat.received {
+            self.nodes.get_mut(ix).touch(replica.block);
+            self.received_replica(ix, *replica);
         }
         for block in &heartbeat.deleted {
             self.nodes.get_mut(ix).touch(*block);
@@ -70,7 +71,7 @@ impl State {
         for (block, reason) in &heartbeat.bad {
             self.nodes.get_mut(ix).touch(*block);
             if !self.bad.contains(&(*block, ix)) && self.namespace.block(*block).is_some() {
-                let node = &self.nodes.get(ix).who.node;
+                let node = &self.nodes.get(ix).registration.node;
                 self.note(super::Event::ReplicaCorrupt(format!("{block} on {node}: {}", printable(reason))));
             }
             self.record_corrupt(ix, *block);
@@ -78,7 +79,7 @@ impl State {
         for block in &heartbeat.lost {
             self.nodes.get_mut(ix).touch(*block);
             if self.nodes.get(ix).blocks.contains(block) {
-                self.explain(*block, 1);
+                self.add_known_missing(*block, 1);
             }
             self.lose_replica(ix, *block);
         }
@@ -97,7 +98,7 @@ impl State {
         }
     }
 
-    /// In safemode nodes may check, but neither copy nor delete.
+    /// Returns the commands to send. In safemode only checks are sent, no copies or deletions.
     fn commands(&mut self, now: Now, ix: super::Ix) -> Vec<Command> {
         let safe = self.safemode.is_on();
         let again_ms = self.settings.copy_timeout_ms;

@@ -1,6 +1,8 @@
+//!
 //! Home folders: `/user/NAME`, mode 700, owned by the user, with the default quota.
 //!
-//! The driver asks for one at a user's first call. It is an operation like others: planned read-only, then recorded.
+//! The driver creates one at the first call of a user. This is an operation like others: it is
+//! planned read-only and then recorded.
 
 use super::{Entry, State, encode_for_log};
 use crate::{
@@ -12,24 +14,24 @@ use crate::{
 const HOME_MODE: u32 = 0o700;
 
 fn home_of(user: &str) -> Result<DfsPath, Error> {
-    // A path separator would name a folder within somebody else's home.
+    // A slash in the name would create a folder in the home folder of another user.
     if user.is_empty() || user.contains('/') {
         return Err(Error::new(
             Kind::Invalid,
-            format!("user {user:?} cannot have a home folder: a user name is not empty and has no /"),
+            format!("user {user:?} cannot have a home folder: a user name must not be empty or contain /"),
         ));
     }
     Ok(DfsPath::parse(&format!("/user/{user}"))?)
 }
 
 impl State {
-    /// Whether something is at the place of the user's home folder.
+    /// Whether a file or folder exists at the path of the home folder.
     pub(crate) fn has_home(&self, user: &str) -> Result<bool, Error> {
         Ok(self.namespace.find(&home_of(user)?)?.is_some())
     }
 
-    /// Makes the user's home folder, if nothing is in its place. The record is to be made durable before any answer
-    /// leaves that could depend on it.
+    /// Creates the home folder of the user, if the path does not exist. The record must be durable
+    /// before any answer that could depend on it is sent.
     pub(crate) fn make_home(&mut self, now: Now, user: &str) -> Result<Option<Entry>, Error> {
         let path = home_of(user)?;
         if self.namespace.find(&path)?.is_some() {

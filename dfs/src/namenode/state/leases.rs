@@ -1,6 +1,8 @@
-//! Leases: a writer that is not heard of loses its files. Recovery never waits: it takes what is there.
 //!
-//! Invariant: every open file is in the lease of its holder, and nothing else is.
+//! Leases: a writer that does not renew its lease loses its files. Recovery never waits for
+//! DataNodes: it uses the replicas that are reported.
+//!
+//! Invariant: the leases contain exactly the open files, each in the lease of its holder.
 
 use super::State;
 use crate::{
@@ -13,10 +15,10 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// Edits of one tick, after which no further file is begun.
+/// Number of edits after which a tick recovers no further file.
 const RECOVERY_EDITS: usize = 100_000;
 
-/// What a holder has open, and until when.
+/// The open files of a holder, and when the lease expires.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) until_ms: u64,
@@ -24,10 +26,10 @@ pub(super) struct Lease {
 }
 
 impl State {
-    /// The holder lives: its files stay its own for this many milliseconds more.
+    /// Renews the lease of a holder. Returns its duration in milliseconds.
     pub fn renew_lease(&mut self, now: Now, holder: &str) -> Result<u64, Error> {
         if holder.is_empty() {
-            return Err(Error::new(Kind::Invalid, "holder is empty: name one"));
+            return Err(Error::new(Kind::Invalid, "holder is empty: give one"));
         }
         self.extend_lease(now, holder);
         Ok(self.settings.lease_ms)
@@ -39,7 +41,8 @@ impl State {
         }
     }
 
-    /// Nobody could be heard for this long: it does not count as silence.
+    /// The process was paused for this time and could not receive messages. Extends all leases by
+    /// it.
     pub(super) fn extend_leases_after_pause(&mut self, now: Now, pause_ms: u64) {
         let max = now.mono_ms + self.settings.lease_ms;
         for lease in self.leases.values_mut() {
@@ -47,7 +50,7 @@ impl State {
         }
     }
 
-    /// After a restart, every writer gets the whole time.
+    /// Gives every writer a full lease after a restart.
     pub(super) fn lease_all(&mut self, now: Now) {
         let open: Vec<FileId> = self.namespace.open_files().map(|(file, _)| file).collect();
         for file in open {
@@ -55,7 +58,8 @@ impl State {
         }
     }
 
-    /// A file has got a writer (unless the same record closed it again).
+    /// Adds a file that was opened for writing to the lease of its holder, unless the same record
+    /// closed it again.
     pub(super) fn lease_file(&mut self, now: Now, id: FileId) {
         let Some(open) = self.namespace.file(id).and_then(|file| file.open.as_deref()) else { return };
         let until_ms = now.mono_ms + self.settings.lease_ms;
@@ -67,7 +71,7 @@ impl State {
         lease.files.insert(id);
     }
 
-    /// A file has lost its writer.
+    /// Removes a file that has no writer any more from the lease.
     pub(super) fn release(&mut self, file: FileId, holder: &str) {
         if let Some(lease) = self.leases.get_mut(holder) {
             lease.files.remove(&file);
@@ -77,8 +81,8 @@ impl State {
         }
     }
 
-    /// Recovers the files of writers that are gone: one record a file, and so many edits at a time that the log
-    /// has room for them. The next tick goes on.
+    /// Recovers the files of writers whose lease has expired, with one record per file. The number
+    /// of edits is limited by the capacity of the log; the next tick continues.
     pub(super) fn expire_leases(&mut self, now: Now) -> Vec<Record> {
         let over = self.leases.values().filter(|lease| lease.until_ms <= now.mono_ms);
         let files: Vec<FileId> = over.flat_map(|lease| lease.files.iter().copied()).collect();
@@ -96,9 +100,10 @@ impl State {
         records
     }
 
-    /// What becomes of an abandoned file. One to be closed keeps its leading run of blocks that are committed,
-    /// or finished on some DataNode with a length that all who have it agree on, as far as the quotas above it
-    /// allow: what a writer was refused is not kept because it went away.
+    /// Returns the edits that recover an abandoned file. A file to be closed keeps its first blocks
+    /// up to the first one that is neither committed nor finalised on a DataNode with a length on
+    /// which all replicas agree. Blocks that exceed a quota are not kept either, because the writer
+    /// would have been refused too.
     fn recovery(&self, id: FileId) -> Vec<Edit> {
         let Some(file) = self.namespace.file(id) else { return Vec::new() };
         if file.open.as_ref().is_some_and(|open| open.on_abandon == OnAbandon::Delete) {
@@ -106,16 +111,16 @@ impl State {
         }
         let mut edits = Vec::new();
         let mut blocks = file.blocks.iter().peekable();
-        let mut room = self.namespace.space_left(id);
+        let mut quota_left = self.namespace.space_left(id);
         while let Some(block) = blocks.peek() {
             if self.namespace.block(**block).and_then(Block::length).is_none() {
                 let length = self.agreed_length(**block).filter(|length| *length <= file.block_size);
                 let Some(length) = length else { break };
                 let space = i128::from(length) * i128::from(file.replication);
-                if space > 0 && room.is_some_and(|room| space > room) {
+                if space > 0 && quota_left.is_some_and(|quota_left| space > quota_left) {
                     break;
                 }
-                room = room.map(|room| room - space);
+                quota_left = quota_left.map(|quota_left| quota_left - space);
                 edits.push(Edit::BlockCommitted { block: **block, length });
             }
             blocks.next();
@@ -126,7 +131,7 @@ impl State {
     }
 
     fn agreed_length(&self, block: BlockId) -> Option<u64> {
-        let on = self.unsettled.get(&block)?;
+        let on = self.uncommitted.get(&block)?;
         let (_, first) = on.first()?;
         on.iter().all(|(_, length)| length == first).then_some(*first)
     }

@@ -1,11 +1,14 @@
-//! The NameNode's state machine: operations and reports in, outcomes, records and commands out.
 //!
-//! Two halves. The durable one is the [`Namespace`]; it changes only by records. The volatile one (nodes,
-//! replicas, repair, leases' deadlines, safemode) is learnt anew after a restart. An operation is planned
-//! read-only, then its record is applied, then the volatile half follows (`State::follow`).
+//! The state machine of the NameNode. It gets operations and reports, and returns outcomes, records
+//! and commands.
 //!
-//! Deliberately absent: clocks, I/O, randomness, threads. The driver passes time in, makes records durable
-//! before it lets answers out, and calls [`State::tick`] a few times a second.
+//! It has two halves. The durable half is the [`Namespace`], which changes only by records. The
+//! volatile half (nodes, replicas, repair, deadlines of leases, safemode) is rebuilt after a
+//! restart from the reports of DataNodes. An operation is planned read-only, then its record is
+//! applied, then the volatile half is updated (`State::update_volatile`).
+//!
+//! Deliberately absent: clocks, I/O, randomness, threads. The driver passes the time, makes records
+//! durable before it sends replies, and calls [`State::tick`] several times per second.
 
 mod check;
 pub(crate) mod checks;
@@ -43,25 +46,25 @@ use safemode::Safemode;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handled {
-    /// The answer.
+    /// The outcome of the operation.
     pub outcome: Outcome,
-    /// To be made durable before the answer leaves; None for a repeat.
+    /// The record, which must be durable before the reply is sent. `None` for a repeated request.
     pub entry: Option<Entry>,
 }
 
-/// A record that has been applied, and its bytes for the log.
+/// A record that has been applied, and its encoding for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What happened.
+    /// The record.
     pub record: Record,
-    /// The same, encoded: no longer than the log takes.
+    /// The encoded record. Its length is within the limit of the log.
     pub bytes: Vec<u8>,
 }
 
-/// Everything the NameNode knows.
+/// The complete state of the NameNode.
 #[derive(Debug)]
 pub struct State {
     settings: Settings,
@@ -69,33 +72,37 @@ pub struct State {
     nodes: Nodes,
     /// Good replicas of committed blocks, on nodes that are not dead. No entry is empty.
     good: BTreeMap<BlockId, SmallVec<[Ix; 4]>>,
-    /// Finished replicas of blocks that are not committed yet, with their lengths.
-    unsettled: BTreeMap<BlockId, Vec<(Ix, u64)>>,
+    /// Finalised replicas of blocks that are not committed yet, with their lengths.
+    uncommitted: BTreeMap<BlockId, Vec<(Ix, u64)>>,
     /// Damaged replicas of known blocks.
     bad: BTreeSet<(BlockId, Ix)>,
-    /// Replicas of blocks that are no more, with their nonces.
+    /// Replicas of deleted blocks, with their nonces.
     orphans: BTreeMap<(BlockId, Ix), Nonce>,
-    /// Replicas with the id of a known block and another nonce: bytes of another history. They never count. They are
-    /// kept unless an operator has declared this namespace the right one.
+    /// Replicas with the ID of a known block but another nonce: they have data of another history.
+    /// They never count as replicas. They are kept unless an operator has declared this namespace
+    /// the valid one.
     stale: BTreeMap<(BlockId, Ix), Nonce>,
-    /// DataNodes that were refused because they have registered with a NameNode of a newer or another history, and why.
+    /// DataNodes that were refused because they have registered with a NameNode of a newer or
+    /// another history, with the reason.
     refused: BTreeMap<String, String>,
-    /// Replicas of blocks that never were: from a history this NameNode has lost. Never deleted.
+    /// Replicas of blocks that were never assigned: they come from a history that this NameNode has
+    /// lost. They are never deleted.
     future: BTreeSet<(BlockId, Ix)>,
-    /// Blocks with a good replica but fewer than wanted.
+    /// Blocks with at least one good replica, but fewer than wanted.
     queue: Queue,
-    /// Blocks with more than wanted.
+    /// Blocks with more replicas than wanted.
     surplus: BTreeSet<BlockId>,
     surplus_after: BlockId,
-    /// Copies under way, by block and target.
+    /// Running copies, by block and target.
     copies: BTreeMap<(BlockId, Ix), Copy>,
-    /// All of them together.
+    /// The sum of all running copies.
     copying: Traffic,
-    /// One of them has ended and left a slot of its source free.
+    /// A copy has ended, and its source has capacity for another.
     slot_freed: bool,
-    /// Where unfinished blocks are being written.
+    /// The nodes to which uncommitted blocks are being written.
     writing: BTreeMap<BlockId, SmallVec<[Ix; 4]>>,
-    /// Committed blocks whose other replicas may still be on their way, or come back, and until when that is so.
+    /// Blocks that are not copied before this time, because their other replicas may still be
+    /// reported, or their node may return.
     fresh: BTreeMap<BlockId, u64>,
     leases: BTreeMap<Box<str>, Lease>,
     safemode: Safemode,
@@ -103,15 +110,17 @@ pub struct State {
     started: Now,
     ticked_ms: u64,
     events: Vec<Event>,
-    /// Until the end of the grace after a start: replicas that are known to be gone, or wanted on top, by block. Their
-    /// copies need not wait for DataNodes that have not come yet.
-    explained: BTreeMap<BlockId, u32>,
-    /// Blocks from here on were made since the start: no DataNode that is late has a replica.
+    /// Replicas that are known to be missing, by block: they are lost, or wanted because of a
+    /// higher replication. Used only in the time of grace after a start. Their copies need not wait
+    /// for DataNodes that have not registered yet.
+    known_missing: BTreeMap<BlockId, u32>,
+    /// Blocks from this ID on were created since the start: DataNodes that register later have no
+    /// replicas of them.
     first_block: BlockId,
     checks: Checks,
 }
 
-/// Since the start.
+/// Counters since the start.
 #[derive(Debug, Default)]
 struct Counters {
     corrupt_found: u64,
@@ -120,8 +129,8 @@ struct Counters {
 }
 
 impl State {
-    /// Begins with what the log held. In safemode if there is something to wait for. Every open file gets a
-    /// whole new lease.
+    /// Creates the state from the namespace in the log. It is in safemode if there are blocks to
+    /// wait for. Every open file gets a full lease.
     pub fn new(settings: Settings, mut namespace: Namespace, now: Now) -> State {
         namespace.set_retry_cache_limit(settings.retry_cache);
         let mut state = State {
@@ -130,7 +139,7 @@ impl State {
             namespace,
             nodes: Nodes::default(),
             good: BTreeMap::new(),
-            unsettled: BTreeMap::new(),
+            uncommitted: BTreeMap::new(),
             bad: BTreeSet::new(),
             orphans: BTreeMap::new(),
             stale: BTreeMap::new(),
@@ -149,7 +158,7 @@ impl State {
             started: now,
             ticked_ms: now.mono_ms,
             events: Vec::new(),
-            explained: BTreeMap::new(),
+            known_missing: BTreeMap::new(),
             first_block: BlockId(0),
             checks: Checks::default(),
         };
@@ -158,7 +167,8 @@ impl State {
         state
     }
 
-    /// One client operation. A refusal changes nothing; a repeat gets the same outcome and no record.
+    /// Executes an operation of a client. A refusal changes nothing. A repeated request gets the
+    /// same outcome and no record.
     pub fn handle(&mut self, now: Now, request: Request) -> Result<Handled, Error> {
         if let Some(holder) = request.op.holder() {
             self.extend_lease(now, holder);
@@ -178,8 +188,9 @@ impl State {
         Ok(Handled { outcome, entry: Some(Entry { record, bytes }) })
     }
 
-    /// What time brings: expiry, repair, the end of safemode. To be called every 200 ms or so. After a pause
-    /// in which nobody could be heard (a stopped process) everyone is given that time on top.
+    /// Does the periodic work: expiry, repair, the end of safemode. Must be called about every 200
+    /// ms. If the process was paused and could not receive messages, all deadlines are extended by
+    /// that time.
     pub fn tick(&mut self, now: Now) -> Vec<Record> {
         let pause = now.mono_ms.saturating_sub(self.ticked_ms);
         self.ticked_ms = now.mono_ms;
@@ -198,7 +209,7 @@ impl State {
         }
         let records = self.expire_leases(now);
         self.repair(now);
-        self.thin_out();
+        self.delete_surplus();
         self.delete_orphans(now);
         records
     }
@@ -222,16 +233,16 @@ impl State {
         Ok((outcome, plan.finish()?))
     }
 
-    /// Applies a record that was just planned, and lets the volatile half follow.
+    /// Applies a record that was just planned, and updates the volatile half.
     fn take(&mut self, now: Now, record: &Record) {
         let mut changes = Changes::default();
         self.namespace
             .apply_with_changes(record, &mut changes)
-            .expect("a record planned against this namespace fits it");
-        self.follow(now, changes);
+            .expect("a record that was planned for this namespace can be applied");
+        self.update_volatile(now, changes);
     }
 
-    fn follow(&mut self, now: Now, changes: Changes) {
+    fn update_volatile(&mut self, now: Now, changes: Changes) {
         for (file, holder) in changes.released {
             self.release(file, &holder);
         }
@@ -239,14 +250,14 @@ impl State {
             self.lease_file(now, file);
         }
         for block in changes.committed {
-            self.settle(now, block);
+            self.block_committed(now, block);
         }
         for (block, nonce) in changes.dropped {
             self.drop_block(block, nonce);
         }
-        for (block, before) in changes.rewanted {
+        for (block, before) in changes.replication_changed {
             let more = self.namespace.wanted(block).unwrap_or(0).saturating_sub(before);
-            self.explain(block, more);
+            self.add_known_missing(block, more);
             self.recheck(block);
         }
         for node in changes.drains {
@@ -254,17 +265,17 @@ impl State {
         }
     }
 
-    /// The durable half, for snapshots.
+    /// Returns the durable half, for snapshots.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// Which cluster.
+    /// Returns the ID of the cluster.
     pub fn cluster_id(&self) -> &str {
         self.namespace.cluster_id()
     }
 
-    /// How long a lease lasts.
+    /// Returns the duration of a lease.
     pub fn lease_ms(&self) -> u64 {
         self.settings.lease_ms
     }
@@ -276,7 +287,7 @@ impl State {
     }
 }
 
-/// Refused here, before anything is applied, if the log would not take it.
+/// Encodes a record. Refuses it, before it is applied, if it is too large for the log.
 fn encode_for_log(record: &Record) -> Result<Vec<u8>, Error> {
     let bytes = codec::encode(record);
     if bytes.len() > RECORD_BYTES_MAX {
@@ -284,14 +295,14 @@ fn encode_for_log(record: &Record) -> Result<Vec<u8>, Error> {
         return Err(Error::new(
             Kind::Invalid,
             format!(
-                "too many changes in one request: {edits} edits are {size} bytes in the log and {RECORD_BYTES_MAX} is the limit: commit in parts"
+                "too many changes in one request: {edits} edits need {size} bytes in the log, the limit is {RECORD_BYTES_MAX}: use several requests"
             ),
         ));
     }
     Ok(bytes)
 }
 
-/// The operations that the namespace alone decides.
+/// Plans the operations that depend only on the namespace.
 fn plan_in_namespace(plan: &mut Plan<'_>, op: &Op) -> Result<Outcome, Error> {
     match op {
         Op::Create { path, holder, replication, block_size, overwrite, make_parents, mode, on_abandon } => {
@@ -328,13 +339,13 @@ fn plan_in_namespace(plan: &mut Plan<'_>, op: &Op) -> Result<Outcome, Error> {
             plan.commit(scope, *epoch, commit_id, moves, deletes)
         }
         Op::AddBlock { .. } | Op::Close { .. } | Op::Drain { .. } => {
-            unreachable!("planned by the state, which knows the nodes")
+            unreachable!("the state plans these operations, because they depend on nodes")
         }
     }
 }
 
 impl Op {
-    /// The writer who asks, if it is a writer's operation.
+    /// Returns the writer, if this is an operation of a writer.
     fn holder(&self) -> Option<&str> {
         match self {
             Op::Create { holder, .. }

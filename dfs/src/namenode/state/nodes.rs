@@ -1,7 +1,8 @@
+//!
 //! The table of DataNodes.
 //!
-//! A node keeps its index for as long as its name is known, so that replica lists hold four bytes a replica.
-//! A dead node holds nothing: no replica, no command, no copy.
+//! A node keeps its index as long as its name is known, so that replica lists need only four bytes
+//! per replica. A dead node has no replicas, no commands and no copies.
 
 use super::repair::Traffic;
 use crate::{
@@ -13,19 +14,19 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A node's place in the table.
+/// The index of a node in the table.
 pub(super) type Ix = u32;
 
-/// All DataNodes registered since the start.
+/// All DataNodes that have registered since the start.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     slots: Vec<Node>,
     by_uuid: BTreeMap<NodeUuid, Ix>,
-    /// Nodes that can be counted on to keep a replica: neither dead nor draining.
+    /// Number of nodes that are expected to keep their replicas: neither dead nor draining.
     staying: usize,
 }
 
-/// Whether a node is heard of.
+/// Whether heartbeats of a node arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Liveness {
     Live,
@@ -33,10 +34,10 @@ pub(super) enum Liveness {
     Dead,
 }
 
-/// One DataNode.
+/// A DataNode.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) who: Registration,
+    pub(super) registration: Registration,
     pub(super) liveness: Liveness,
     pub(super) draining: bool,
     pub(super) last_heartbeat_ms: u64,
@@ -46,44 +47,45 @@ pub(super) struct Node {
     pub(super) disks: Vec<(u64, u64)>,
     pub(super) volumes: u32,
     pub(super) failed_volumes: u32,
-    /// The last heartbeat and its answer, for a repeat of it.
+    /// The sequence number and the answer of the last heartbeat, in case it is repeated.
     pub(super) last: Option<(u64, Vec<Command>)>,
     /// Good replicas of committed blocks.
     pub(super) blocks: BTreeSet<BlockId>,
-    /// Of a draining node: blocks that are not yet safe elsewhere.
+    /// For a draining node: blocks with too few replicas on staying nodes.
     pub(super) left: BTreeSet<BlockId>,
     pub(super) deletes: Deletes,
-    /// Copies and checks to be told with the next answer.
+    /// Copies and checks to send with the next reply.
     pub(super) outbox: VecDeque<Command>,
-    /// Copies under way from here.
+    /// Running copies from this node.
     pub(super) sending: Traffic,
-    /// Copies under way to here.
+    /// Running copies to this node.
     pub(super) receiving: Traffic,
-    /// The last one never came: others may not reach it, though it reaches us.
+    /// The last copy to this node timed out. Other nodes may not be able to reach it, although its
+    /// heartbeats arrive.
     pub(super) missed_copy: bool,
-    /// Blocks being written here.
+    /// Number of blocks that are being written to this node.
     pub(super) writes: u32,
     pub(super) report: Option<Incoming>,
-    /// Its full report is in.
+    /// The full report is complete.
     pub(super) reported: bool,
-    /// The end of its drain has been noted.
+    /// The end of its drain has been logged.
     pub(super) drained_reported: bool,
 }
 
-/// A full report on its way.
+/// A full report that is being received.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     pub(super) next_chunk: u32,
     pub(super) replicas: Vec<Replica>,
-    /// Blocks that heartbeats have told of since: they know better than the report.
+    /// Blocks that were in heartbeats since: these are newer than the report.
     pub(super) touched: BTreeSet<BlockId>,
 }
 
-/// Replicas that a node has been, or is to be, told to delete, with their nonces. They count no more.
+/// Replicas that a node must delete, with their nonces. They no longer count as replicas.
 #[derive(Debug, Default)]
 pub(super) struct Deletes {
     pending: BTreeMap<BlockId, Nonce>,
-    /// Those of `pending` that were never told and are good.
+    /// Members of `pending` that are good and were never sent.
     surplus: BTreeSet<BlockId>,
     sent: BTreeMap<BlockId, Nonce>,
     sent_at: VecDeque<(u64, BlockId)>,
@@ -96,35 +98,38 @@ impl Deletes {
         }
     }
 
-    /// Whether this very replica is to go.
+    /// Whether this replica is to be deleted.
     pub(super) fn contains(&self, block: BlockId, nonce: Nonce) -> bool {
         [&self.pending, &self.sent].iter().any(|map| map.get(&block) == Some(&nonce))
     }
 
-    /// Whether any replica of this id is to go.
+    /// Whether any replica with this block ID is to be deleted.
     pub(super) fn contains_block(&self, block: BlockId) -> bool {
         self.pending.contains_key(&block) || self.sent.contains_key(&block)
     }
 
-    /// The node says it is done. Whether it was asked to.
+    /// The node has reported the deletion. Returns whether it was ordered.
     pub(super) fn done(&mut self, block: BlockId) -> bool {
         self.surplus.remove(&block);
         self.pending.remove(&block).is_some() | self.sent.remove(&block).is_some()
     }
 
-    /// It is good, and going only because there are too many.
+    /// Marks a deletion as cancellable: the replica is good, and is deleted only because there are
+    /// too many.
     pub(super) fn mark_cancellable(&mut self, block: BlockId) {
         if self.pending.contains_key(&block) {
             self.surplus.insert(block);
         }
     }
 
-    /// The replica is needed after all: whether it is still there for sure, and stays.
+    /// Cancels a deletion because the replica is needed. Returns whether the replica still exists
+    /// and stays.
     pub(super) fn cancel(&mut self, block: BlockId) -> bool {
         self.surplus.remove(&block) && self.pending.remove(&block).is_some()
     }
 
-    /// Up to `max` to tell now; those told longer than `again_after_ms` ago and not done are told again.
+    /// Returns up to `max` deletions to send. A deletion that was sent more than `again_after_ms`
+    /// ago and is not done is sent again.
     pub(super) fn take_due(&mut self, now_ms: u64, again_after_ms: u64, max: usize) -> Vec<(BlockId, Nonce)> {
         while let Some((at, block)) = self.sent_at.front().copied()
             && now_ms.saturating_sub(at) >= again_after_ms
@@ -147,9 +152,9 @@ impl Deletes {
 }
 
 impl Node {
-    pub(super) fn new(who: Registration, now_ms: u64, draining: bool) -> Self {
+    pub(super) fn new(registration: Registration, now_ms: u64, draining: bool) -> Self {
         Self {
-            who,
+            registration,
             liveness: Liveness::Live,
             draining,
             last_heartbeat_ms: now_ms,
@@ -174,12 +179,12 @@ impl Node {
         }
     }
 
-    /// A place without a node. Every node has a name.
+    /// Whether this is an unused slot. Every node has a name.
     pub(super) fn is_vacant(&self) -> bool {
-        self.who.node.is_empty()
+        self.registration.node.is_empty()
     }
 
-    /// Can be counted on to keep a replica.
+    /// Whether the node is expected to keep its replicas.
     pub(super) fn is_staying(&self) -> bool {
         self.liveness != Liveness::Dead && !self.draining
     }
@@ -196,16 +201,17 @@ impl Node {
 
     pub(super) fn address(&self) -> NodeAddress {
         NodeAddress {
-            node: self.who.node.clone(),
-            uuid: self.who.uuid,
-            data_addr: self.who.data_addr.clone(),
-            rack: self.who.rack.clone(),
-            local_socket: self.who.local_socket.clone(),
-            host: self.who.host.clone(),
+            node: self.registration.node.clone(),
+            uuid: self.registration.uuid,
+            data_addr: self.registration.data_addr.clone(),
+            rack: self.registration.rack.clone(),
+            local_socket: self.registration.local_socket.clone(),
+            host: self.registration.host.clone(),
         }
     }
 
-    /// Heartbeats know better than a full report on its way.
+    /// Records that a heartbeat has reported on this block. This is newer than a full report that
+    /// is being received.
     pub(super) fn touch(&mut self, block: BlockId) {
         if let Some(report) = &mut self.report {
             report.touched.insert(block);
@@ -219,7 +225,7 @@ impl Nodes {
     }
 
     pub(super) fn find_name(&self, name: &str) -> Option<Ix> {
-        self.iter().find(|(_, node)| node.who.node == name).map(|(ix, _)| ix)
+        self.iter().find(|(_, node)| node.registration.node == name).map(|(ix, _)| ix)
     }
 
     pub(super) fn get(&self, ix: Ix) -> &Node {
@@ -242,17 +248,17 @@ impl Nodes {
         self.staying
     }
 
-    /// Counts anew after a node's life or draining changed. Whether the number is another.
+    /// Counts the staying nodes again after a change. Returns whether the number has changed.
     pub(super) fn recount(&mut self) -> bool {
         let staying = self.slots.iter().filter(|node| node.is_staying()).count();
         std::mem::replace(&mut self.staying, staying) != staying
     }
 
-    /// Adds a node, in a vacant place if there is one.
+    /// Adds a node, in an unused slot if there is one.
     pub(super) fn add(&mut self, node: Node) {
         let vacant = self.slots.iter().position(Node::is_vacant);
         let ix = vacant.unwrap_or(self.slots.len());
-        self.by_uuid.insert(node.who.uuid, ix as Ix);
+        self.by_uuid.insert(node.registration.uuid, ix as Ix);
         if vacant.is_some() {
             self.slots[ix] = node;
         } else {
@@ -260,19 +266,20 @@ impl Nodes {
         }
     }
 
-    /// Takes its name from a dead node, and forgets it.
+    /// Removes a dead node from the table. Its slot is unused from then on.
     pub(super) fn vacate(&mut self, ix: Ix) {
         let node = &mut self.slots[ix as usize];
-        node.who.node.clear();
-        self.by_uuid.remove(&node.who.uuid);
+        node.registration.node.clear();
+        self.by_uuid.remove(&node.registration.uuid);
     }
 
-    /// How many are known, dead ones included.
+    /// Returns the number of known nodes, including dead ones.
     pub(super) fn known(&self) -> usize {
         self.by_uuid.len()
     }
 
-    /// Nobody could be heard for this long: it does not count as silence. Nobody is heard in the future.
+    /// The process was paused for this time and could not receive heartbeats. Moves the times of
+    /// the last heartbeats forward, but not into the future.
     pub(super) fn extend_after_pause(&mut self, now_ms: u64, pause_ms: u64) {
         for node in &mut self.slots {
             node.last_heartbeat_ms = (node.last_heartbeat_ms + pause_ms).min(now_ms);

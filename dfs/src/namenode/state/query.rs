@@ -1,4 +1,4 @@
-//! Questions about names and places. They change nothing and run under the driver's read lock.
+//! Queries on names and locations. They change nothing and run under the read lock of the driver.
 
 use super::{
     State,
@@ -16,19 +16,20 @@ use crate::{
 };
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// Blocks in one answer about where they are, at the most.
+/// Maximum number of blocks in a reply to Locate.
 const LOCATE_BLOCKS_MAX: usize = 1000;
 
 impl State {
-    /// A file or folder by path.
+    /// Returns the status of a file or folder by its path.
     pub fn stat(&self, path: &DfsPath) -> Result<FileStatus, Error> {
         let (id, inode) = self.namespace.get(path)?;
         Ok(self.status(path.clone(), id, inode))
     }
 
-    /// Whether the quotas above a path where nothing is leave room for so many files and folders, and for a byte.
-    /// Quotas may change before anything is made: this is for an early answer, not a promise.
-    pub(in crate::namenode) fn check_room(&self, path: &DfsPath, entries: u64) -> Result<(), Error> {
+    /// Checks that the quotas of the ancestors of a path that does not exist allow `entries` more
+    /// files and folders and one more byte. The result is only an early check: quotas may change
+    /// before the path is created.
+    pub(in crate::namenode) fn check_quotas(&self, path: &DfsPath, entries: u64) -> Result<(), Error> {
         let mut missing = 0_u64;
         let mut at = path.clone();
         let nearest = loop {
@@ -43,7 +44,7 @@ impl State {
         if missing == 0 {
             return Ok(());
         }
-        // The last of the missing is the path itself, which `entries` counts.
+        // The path itself is also missing, but `entries` includes it.
         let more = entries.max(1) + missing - 1;
         for id in std::iter::once(nearest).chain(self.namespace.ancestors(nearest)) {
             let Some(folder) = self.namespace.inode(id).and_then(Inode::folder) else { continue };
@@ -53,7 +54,7 @@ impl State {
                 && had + i128::from(more) > i128::from(most)
             {
                 let text = format!(
-                    "{}: quota of {most} files and folders: {had} there, {more} more are needed",
+                    "{}: quota of {most} files and folders exceeded: it has {had}, {more} more needed",
                     name()
                 );
                 return Err(Error::new(Kind::Quota, text));
@@ -62,22 +63,23 @@ impl State {
                 && folder.totals.space >= i128::from(most)
             {
                 let used = folder.totals.space;
-                let text = format!("{}: quota of {most} bytes over all replicas: {used} used", name());
+                let text =
+                    format!("{}: quota of {most} bytes over all replicas is used up: {used} used", name());
                 return Err(Error::new(Kind::Quota, text));
             }
         }
         Ok(())
     }
 
-    /// A file or folder by id.
+    /// Returns the status of a file or folder by its ID.
     pub fn stat_id(&self, id: FileId) -> Result<FileStatus, Error> {
-        let gone = || Error::new(Kind::NotFound, format!("{id} is there no more"));
+        let gone = || Error::new(Kind::NotFound, format!("{id} does not exist any more"));
         let inode = self.namespace.inode(id).ok_or_else(gone)?;
         Ok(self.status(self.namespace.path_of(id).ok_or_else(gone)?, id, inode))
     }
 
-    /// A folder's entries by name after `start_after` (empty: from the first), and whether there are more.
-    /// A file lists as itself.
+    /// Returns the entries of a folder after the name `start_after` (empty: from the first), and
+    /// whether there are more. For a file, returns the file itself.
     pub fn list(
         &self,
         path: &DfsPath,
@@ -120,7 +122,8 @@ impl State {
         }
     }
 
-    /// Committed blocks up to the first that is not: what a reader may count on.
+    /// Returns the committed blocks before the first uncommitted one. These are what readers can
+    /// read.
     fn readable<'a>(&'a self, file: &'a File) -> impl Iterator<Item = (BlockId, Nonce, u64)> + 'a {
         file.blocks.iter().map_while(|block| {
             let known = self.namespace.block(*block)?;
@@ -135,8 +138,9 @@ impl State {
         }
     }
 
-    /// A file and the blocks that hold `offset..offset + length`, each with its nodes, nearest first. Of many
-    /// only the first `LOCATE_BLOCKS_MAX`: ask again from the end of the last.
+    /// Returns the status of a file and its blocks in `offset..offset + length`, each with its
+    /// nodes, nearest first. At most `LOCATE_BLOCKS_MAX` blocks are returned; the client asks again
+    /// from the end of the last.
     pub fn locate(
         &self,
         path: &DfsPath,
@@ -146,10 +150,13 @@ impl State {
     ) -> Result<(FileStatus, Vec<LocatedBlock>), Error> {
         let (id, inode) = self.namespace.get(path)?;
         let Some(file) = inode.file() else {
-            return Err(Error::new(Kind::IsDirectory, format!("{path} is a folder: name a file to read")));
+            return Err(Error::new(
+                Kind::IsDirectory,
+                format!("{path} is a folder: give the path of a file"),
+            ));
         };
-        let at_reader = self.nodes.iter().find(|(_, node)| node.who.host == reader_host);
-        let rack = at_reader.map(|(_, node)| node.who.rack.as_str());
+        let at_reader = self.nodes.iter().find(|(_, node)| node.registration.host == reader_host);
+        let rack = at_reader.map(|(_, node)| node.registration.rack.as_str());
         let end = offset.saturating_add(length);
         let mut at = 0;
         let mut blocks = Vec::new();
@@ -167,14 +174,14 @@ impl State {
         Ok((self.status(path.clone(), id, inode), blocks))
     }
 
-    /// The nodes of a block: live before suspect, then the reader's host, then its rack; the rest in an order
-    /// that differs from block to block, so that not all readers go to the same one.
+    /// Returns the nodes of a block: live before suspect, then the host of the reader, then its
+    /// rack. The order of the others differs from block to block, so that readers are distributed.
     fn by_distance(&self, block: BlockId, reader_host: &str, rack: Option<&str>) -> Vec<NodeAddress> {
         let key = |ix: &Ix| {
             let node = self.nodes.get(*ix);
             let distance = match () {
-                () if node.who.host == reader_host => 0,
-                () if Some(node.who.rack.as_str()) == rack => 1,
+                () if node.registration.host == reader_host => 0,
+                () if Some(node.registration.rack.as_str()) == rack => 1,
                 () => 2,
             };
             (
@@ -189,16 +196,18 @@ impl State {
     }
 
     fn damaged_on(&self, block: BlockId) -> Vec<String> {
-        self.bad_holders(block).map(|ix| self.nodes.get(ix).who.node.clone()).collect()
+        self.bad_holders(block).map(|ix| self.nodes.get(ix).registration.node.clone()).collect()
     }
 
-    /// The answer to `AddBlock`: a new block and its pipeline. Nodes that are no more are left out.
+    /// Returns a new block with its pipeline, for the reply to `AddBlock`. Nodes that no longer
+    /// exist are omitted.
     pub fn located_block(&self, block: BlockId, nodes: &[NodeUuid]) -> Result<LocatedBlock, Error> {
-        let gone = || Error::new(Kind::NotFound, format!("{block} is there no more"));
+        let gone = || Error::new(Kind::NotFound, format!("{block} does not exist any more"));
         let known = self.namespace.block(block).ok_or_else(gone)?;
         let file = self.namespace.file(known.file).ok_or_else(gone)?;
         let length = |block: &BlockId| self.namespace.block(*block).and_then(Block::length).unwrap_or(0);
-        // Of those from the block on, of which there are few: it was the last when it was added.
+        // Sums the blocks after this one. There are few, because the block was the last when it was
+        // added.
         let from_here = file.blocks.iter().rev().take_while(|other| **other != block).map(length);
         let own = known.length().unwrap_or(0);
         Ok(LocatedBlock {
@@ -211,23 +220,23 @@ impl State {
         })
     }
 
-    /// As long as a block can become: its file's block size.
+    /// Returns the maximum length of a block, which is the block size of its file.
     pub fn block_bytes_max(&self, block: BlockId) -> u64 {
         let file = self.namespace.block(block).and_then(|block| self.namespace.file(block.file));
         file.map_or(0, |file| file.block_size)
     }
 
-    /// Whether a writer may still put replicas of it anywhere: it is a block, and how long it is has not been settled.
+    /// Whether a client may still write replicas of a block: the block exists and is not committed.
     pub fn is_being_written(&self, block: BlockId, nonce: Nonce) -> bool {
         self.namespace.block(block).is_some_and(|block| block.length().is_none() && block.nonce == nonce)
     }
 
-    /// Where a node is, e.g. the target of a Copy command.
+    /// Returns the address of a node, for example of the target of a copy.
     pub fn node_address(&self, node: NodeUuid) -> Option<NodeAddress> {
         Some(self.nodes.get(self.nodes.find(node)?).address())
     }
 
-    /// What a folder holds; of a file, itself.
+    /// Returns the size of the contents of a folder, or of a file.
     pub fn usage(&self, path: &DfsPath) -> Result<Usage, Error> {
         let (_, inode) = self.namespace.get(path)?;
         let (totals, quota) = match &inode.body {

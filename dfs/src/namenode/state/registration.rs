@@ -1,4 +1,4 @@
-//! How DataNodes come and go: registration, full reports, silence.
+//! Registration, full reports and liveness of DataNodes.
 
 use super::{
     Event, State,
@@ -14,85 +14,89 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Refused DataNodes remembered for the report.
+/// Maximum number of refused DataNodes in the report.
 const REFUSED_MAX: usize = 1000;
-/// Chunks of one full report, at the most.
+/// Maximum number of chunks of a full report.
 const REPORT_CHUNKS_MAX: u32 = 1 << 16;
-/// Replicas in one full report, at the most.
+/// Maximum number of replicas in a full report.
 const REPORT_REPLICAS_MAX: usize = 20_000_000;
 
 impl State {
-    /// A DataNode introduces itself. What it was told before is void; its replicas stay known until its full
-    /// report replaces them, but nothing is deleted because of them until then. Of two with the same name the
-    /// one that started last wins; the other is forgotten, and refused when it comes again.
-    pub fn register(&mut self, now: Now, who: Registration) -> Result<(), Error> {
-        self.check_registration(&who)?;
-        self.check_history(&who)?;
-        let draining = self.namespace.is_draining(&who.node);
-        let known = self.nodes.find(who.uuid);
-        if let Some(other) = self.nodes.find_name(&who.node)
+    /// Registers a DataNode. Its earlier commands are void. Its known replicas stay known until its
+    /// full report replaces them, but no replica is deleted because of them until then. If two
+    /// DataNodes have the same name, the one that started later is accepted. The other one is
+    /// removed, and is refused when it registers again.
+    pub fn register(&mut self, now: Now, registration: Registration) -> Result<(), Error> {
+        self.check_registration(&registration)?;
+        self.check_history(&registration)?;
+        let draining = self.namespace.is_draining(&registration.node);
+        let known = self.nodes.find(registration.uuid);
+        if let Some(other) = self.nodes.find_name(&registration.node)
             && Some(other) != known
         {
             self.remove_dead(other);
             self.nodes.vacate(other);
         }
         self.note(match known {
-            Some(_) => Event::NodeBack(who.node.clone()),
-            None => Event::NodeRegistered(who.node.clone()),
+            Some(_) => Event::NodeBack(registration.node.clone()),
+            None => Event::NodeRegistered(registration.node.clone()),
         });
         match known {
             Some(ix) => {
                 self.cancel_orders(ix);
                 let node = self.nodes.get_mut(ix);
-                node.who = who;
+                node.registration = registration;
                 node.liveness = Liveness::Live;
                 node.last_heartbeat_ms = now.mono_ms;
                 node.last = None;
                 node.report = Some(Incoming::default());
                 node.reported = false;
                 if node.draining != draining {
-                    let name = node.who.node.clone();
+                    let name = node.registration.node.clone();
                     self.drain_changed(&name);
                 }
             }
-            None => self.nodes.add(Node::new(who, now.mono_ms, draining)),
+            None => self.nodes.add(Node::new(registration, now.mono_ms, draining)),
         }
         self.nodes_changed();
         Ok(())
     }
 
-    fn check_registration(&self, who: &Registration) -> Result<(), Error> {
+    fn check_registration(&self, registration: &Registration) -> Result<(), Error> {
         let refuse = |kind, message| Err(Error::new(kind, message));
         let ours = self.cluster_id();
-        if who.node.is_empty() {
-            return refuse(Kind::Invalid, "the DataNode gave no name: set datanode.node".into());
+        if registration.node.is_empty() {
+            return refuse(Kind::Invalid, "the DataNode has no name: set datanode.node".into());
         }
-        if !who.cluster_id.is_empty() && who.cluster_id != ours {
+        if !registration.cluster_id.is_empty() && registration.cluster_id != ours {
             return refuse(
                 Kind::Refused,
                 format!(
-                    "{}: its folders belong to cluster {} and this is cluster {ours}: give it other folders or the right NameNode",
-                    who.node, who.cluster_id
+                    "{}: its data folders belong to cluster {}, but this is cluster {ours}: use other data folders or the NameNode of that cluster",
+                    registration.node, registration.cluster_id
                 ),
             );
         }
-        if let Some(ix) = self.nodes.find(who.uuid)
-            && who.incarnation < self.nodes.get(ix).who.incarnation
+        if let Some(ix) = self.nodes.find(registration.uuid)
+            && registration.incarnation < self.nodes.get(ix).registration.incarnation
         {
             return refuse(
                 Kind::Refused,
-                format!("{}: a newer start of this DataNode has registered: stop this one", who.node),
+                format!(
+                    "{}: a newer start of this DataNode has registered: stop this one",
+                    registration.node
+                ),
             );
         }
-        if let Some(ix) = self.nodes.find_name(&who.node) {
+        if let Some(ix) = self.nodes.find_name(&registration.node) {
             let other = self.nodes.get(ix);
-            let newer = who.incarnation > other.who.incarnation;
-            if other.who.uuid != who.uuid && other.liveness != Liveness::Dead && !newer {
+            let newer = registration.incarnation > other.registration.incarnation;
+            if other.registration.uuid != registration.uuid && other.liveness != Liveness::Dead && !newer {
                 return refuse(
                     Kind::Refused,
                     format!(
-                        "the name {} is taken by the DataNode {} at {}, which started later: stop this one or choose another name",
-                        who.node, other.who.uuid, other.who.data_addr
+                        "the name {} is in use by the DataNode {} at {}, which started later: stop this one or choose another name",
+                        registration.node, other.registration.uuid, other.registration.data_addr
                     ),
                 );
             }
@@ -100,37 +104,40 @@ impl State {
         Ok(())
     }
 
-    /// Refuses a DataNode that has registered with a newer NameNode, or with one of another history: this NameNode was
-    /// started from an older copy of its folder, and would delete or overlook what the DataNode holds for the other.
-    fn check_history(&mut self, who: &Registration) -> Result<(), Error> {
-        let Err(mismatch) = self.namespace.check_start(who.seen_epoch, who.seen_start) else {
-            self.refused.remove(&who.node);
+    /// Refuses a DataNode that has registered with a newer NameNode or with one of another history.
+    /// This NameNode was started from an older copy of its folder, and would delete or ignore
+    /// replicas that belong to the other history.
+    fn check_history(&mut self, registration: &Registration) -> Result<(), Error> {
+        let Err(mismatch) = self.namespace.check_start(registration.seen_epoch, registration.seen_start)
+        else {
+            self.refused.remove(&registration.node);
             return Ok(());
         };
-        let (node, seen, ours) = (&who.node, who.seen_epoch, self.namespace.epoch());
+        let (node, seen, ours) = (&registration.node, registration.seen_epoch, self.namespace.epoch());
         let what = match mismatch {
             StartMismatch::Newer => {
-                format!("has registered with start {seen} of the NameNode and this is start {ours}")
+                format!("has registered with start {seen} of the NameNode, but this is start {ours}")
             }
             StartMismatch::OtherHistory => {
-                format!("has registered with another NameNode's start {seen} (this is start {ours})")
+                format!("has registered with start {seen} of another history (this is start {ours})")
             }
         };
         let why = format!(
             "{node} {what}: this NameNode runs from an older copy of its folder; start it from the newest one, or accept \
-             the older one for good with `namenode --recover`"
+             the older one permanently with `namenode --recover`"
         );
         if self.refused.get(node) != Some(&why) {
             self.note(Event::NodeRefused(why.clone()));
         }
-        if self.refused.len() < REFUSED_MAX || self.refused.contains_key(&who.node) {
-            self.refused.insert(who.node.clone(), why.clone());
+        if self.refused.len() < REFUSED_MAX || self.refused.contains_key(&registration.node) {
+            self.refused.insert(registration.node.clone(), why.clone());
         }
         Err(Error::new(Kind::OlderNameNode, why))
     }
 
-    /// A chunk of everything on a DataNode's disks. With the last one, what was known of it is replaced;
-    /// only what heartbeats told since it registered (or since chunk 0) is kept.
+    /// Processes a chunk of the full report of a DataNode. The last chunk replaces all known
+    /// replicas of the node, except those that heartbeats reported since the registration (or since
+    /// chunk 0).
     pub fn full_report(
         &mut self,
         now: Now,
@@ -162,8 +169,8 @@ impl State {
                 return Err(Error::new(
                     Kind::Invalid,
                     format!(
-                        "{}: a report of more than {REPORT_REPLICAS_MAX} replicas or {REPORT_CHUNKS_MAX} chunks: run more DataNodes, each with fewer blocks",
-                        node.who.node
+                        "{}: the report has more than {REPORT_REPLICAS_MAX} replicas or {REPORT_CHUNKS_MAX} chunks: run more DataNodes, each with fewer blocks",
+                        node.registration.node
                     ),
                 ));
             }
@@ -171,15 +178,15 @@ impl State {
                 report.next_chunk += 1;
                 report.replicas.extend(replicas);
             }
-            // The answer to it was lost.
+            // The reply to this chunk was lost, and the DataNode sends it again.
             Some(report) if chunk.checked_add(1) == Some(report.next_chunk) => {}
             None if last => {}
             _ => {
                 return Err(Error::new(
                     Kind::Invalid,
                     format!(
-                        "{}: chunk {chunk} of a report is out of turn: begin with chunk 0",
-                        node.who.node
+                        "{}: chunk {chunk} of a report is out of order: start with chunk 0",
+                        node.registration.node
                     ),
                 ));
             }
@@ -193,41 +200,41 @@ impl State {
 
     fn apply_report(&mut self, ix: Ix, report: Incoming) {
         let mut before = self.replicas_on(ix);
-        for ordered_deletes in report.replicas {
-            before.remove(&ordered_deletes.block);
-            if !report.touched.contains(&ordered_deletes.block) {
-                self.reported_replica(ix, ordered_deletes);
+        for replica in report.replicas {
+            before.remove(&replica.block);
+            if !report.touched.contains(&replica.block) {
+                self.reported_replica(ix, replica);
             }
         }
         for gone in before.difference(&report.touched) {
             self.lose_replica(ix, *gone);
         }
-        // Blocks being written count for a draining node only once it has reported.
+        // Uncommitted blocks count for a draining node only after its full report.
         self.nodes_changed();
     }
 
-    /// Every replica that a node is known to have, damaged ones apart: those it has quarantined itself.
+    /// Returns all known replicas of a node except damaged ones, which the node has quarantined.
     fn replicas_on(&self, ix: Ix) -> BTreeSet<BlockId> {
-        let elsewhere = |set: &BTreeSet<(BlockId, Ix)>| -> Vec<BlockId> {
+        let on_node = |set: &BTreeSet<(BlockId, Ix)>| -> Vec<BlockId> {
             set.iter().filter(|(_, at)| *at == ix).map(|(block, _)| *block).collect()
         };
         let mut all = self.nodes.get(ix).blocks.clone();
         let with_nonce = [&self.orphans, &self.stale].into_iter().flat_map(BTreeMap::keys);
         all.extend(with_nonce.filter(|(_, at)| *at == ix).map(|(block, _)| *block));
-        all.extend(elsewhere(&self.future));
-        let unsettled = self.unsettled.iter().filter(|(_, on)| on.iter().any(|(at, _)| *at == ix));
-        all.extend(unsettled.map(|(block, _)| *block));
+        all.extend(on_node(&self.future));
+        let uncommitted = self.uncommitted.iter().filter(|(_, on)| on.iter().any(|(at, _)| *at == ix));
+        all.extend(uncommitted.map(|(block, _)| *block));
         all
     }
 
-    /// The node, if this start of it is the current one and not taken for dead.
+    /// Returns the node, if this incarnation is the current one and the node is not dead.
     pub(super) fn current(&self, uuid: NodeUuid, incarnation: Incarnation) -> Option<Ix> {
         let ix = self.nodes.find(uuid)?;
         let node = self.nodes.get(ix);
-        (node.who.incarnation == incarnation && node.liveness != Liveness::Dead).then_some(ix)
+        (node.registration.incarnation == incarnation && node.liveness != Liveness::Dead).then_some(ix)
     }
 
-    /// Silence makes nodes suspect, then dead.
+    /// Makes nodes suspect and then dead if their heartbeats are missing.
     pub(super) fn check_liveness(&mut self, now: Now) {
         let mut dead = Vec::new();
         for ix in 0..self.nodes.len() {
@@ -241,8 +248,8 @@ impl State {
                 _ => node.liveness = Liveness::Live,
             }
             let event = match (before, node.liveness) {
-                (Liveness::Live, Liveness::Suspect) => Event::NodeSuspect(node.who.node.clone()),
-                (Liveness::Suspect, Liveness::Live) => Event::NodeBack(node.who.node.clone()),
+                (Liveness::Live, Liveness::Suspect) => Event::NodeSuspect(node.registration.node.clone()),
+                (Liveness::Suspect, Liveness::Live) => Event::NodeBack(node.registration.node.clone()),
                 _ => continue,
             };
             self.note(event);
@@ -255,12 +262,12 @@ impl State {
         }
     }
 
-    /// A dead node holds nothing.
+    /// Marks a node as dead and removes everything that it has.
     pub(super) fn remove_dead(&mut self, ix: Ix) {
         self.cancel_orders(ix);
         let node = self.nodes.get_mut(ix);
         let was_dead = std::mem::replace(&mut node.liveness, Liveness::Dead) == Liveness::Dead;
-        let died = Event::NodeDead(node.who.node.clone(), node.blocks.len());
+        let died = Event::NodeDead(node.registration.node.clone(), node.blocks.len());
         node.report = None;
         node.reported = false;
         node.left.clear();
@@ -269,11 +276,11 @@ impl State {
             self.note(died);
         }
         for block in blocks {
-            self.explain(block, 1);
+            self.add_known_missing(block, 1);
             self.forget_good(ix, block);
             self.recheck(block);
         }
-        self.unsettled.retain(|_, on| {
+        self.uncommitted.retain(|_, on| {
             on.retain(|(at, _)| *at != ix);
             !on.is_empty()
         });
@@ -285,7 +292,7 @@ impl State {
         }
     }
 
-    /// Nothing that a node was told, or that was planned with it, holds any more.
+    /// Cancels all commands, writes and copies of a node.
     fn cancel_orders(&mut self, ix: Ix) {
         let node = self.nodes.get_mut(ix);
         node.outbox.clear();
@@ -301,24 +308,25 @@ impl State {
         }
     }
 
-    /// Looks again at what depends on how many nodes there are: damaged replicas and draining nodes.
+    /// Rechecks the blocks that depend on the number of nodes: damaged replicas and blocks of
+    /// draining nodes.
     pub(super) fn nodes_changed(&mut self) {
         self.nodes.recount();
         let mut blocks: BTreeSet<BlockId> = self.bad.iter().map(|(block, _)| *block).collect();
-        let unsettled = self.unsettled.keys().copied();
+        let uncommitted = self.uncommitted.keys().copied();
         for (_, node) in self.nodes.iter().filter(|(_, node)| node.draining) {
             blocks.extend(node.blocks.iter().chain(&node.left));
         }
         if self.nodes.iter().any(|(_, node)| node.draining) {
-            blocks.extend(unsettled);
+            blocks.extend(uncommitted);
         }
         for block in blocks {
             self.recheck(block);
         }
     }
 
-    /// Refuses replicas that nobody could hold, if a number was asked for. Soon after the start that may yet
-    /// change, so the caller is told to ask again.
+    /// Refuses a requested replication that is higher than the number of DataNodes. Soon after the
+    /// start more DataNodes may register, so the caller may retry.
     pub(super) fn check_requested_replication(&self, now: Now, op: &Op) -> Result<(), Error> {
         let (Op::Create { replication: Some(asked), .. }
         | Op::SetAttributes { replication: Some(asked), .. }) = op
@@ -326,14 +334,14 @@ impl State {
             return Ok(());
         };
         let known = self.nodes.known();
-        // What is above replication_max too is refused for that, with its limit.
+        // A value above `replication_max` is refused later, with that limit in the message.
         if *asked as usize <= known || *asked > self.settings.replication_max {
             return Ok(());
         }
         let starting = now.mono_ms.saturating_sub(self.started.mono_ms) < self.settings.suspect_after_ms;
         let kind = if starting { Kind::Unavailable } else { Kind::Refused };
         let known = daemon::count(known as u64, "DataNode");
-        let why = format!("replication {asked} is too much for {known}: ask for fewer replicas");
+        let why = format!("replication {asked} is too high for {known}: request fewer replicas");
         Err(Error::new(kind, why))
     }
 }

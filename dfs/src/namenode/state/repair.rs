@@ -1,9 +1,12 @@
-//! Repair: too few replicas are copied, most endangered blocks first; too many are thinned out.
 //!
-//! All of it is incremental: queues are kept by `recheck`, each pass looks at a bounded number of entries and
-//! the next goes on where it stopped. After a start, copies that may be needless wait until a DataNode that
-//! has not come yet would count as dead: its replicas are late, not lost. Copies that replace corrupt, draining or lost
-//! replicas, or that a higher replication asks for, do not wait.
+//! Repair: copies blocks with too few replicas, the most endangered first, and deletes surplus
+//! replicas.
+//!
+//! Everything is incremental: `recheck` maintains the queues, and each pass processes a limited
+//! number of entries and continues where the last one stopped. After a start, copies that may be
+//! unnecessary wait until a DataNode that has not registered would count as dead, because its
+//! replicas may only be late. Copies that replace corrupt, draining or lost replicas, or that a
+//! higher replication requires, do not wait.
 
 use super::{
     State,
@@ -23,18 +26,18 @@ use std::{
     ops::Bound::{Excluded, Unbounded},
 };
 
-/// After a start, a block with one replica left waits this many times `suspect_after` for late DataNodes, if that is
-/// shorter than `dead_after`.
+/// After a start, a block with only one replica waits this many times `suspect_after` for late
+/// DataNodes, if that is shorter than `dead_after`.
 const ENDANGERED_WAITS: u64 = 10;
-/// Queue entries looked at in one pass.
+/// Number of queue entries per pass.
 const PASS: usize = 1024;
-/// A copy of so much or more takes up a slot (`copies_max`, `copies_per_node_max`); smaller ones share slots, so that a
-/// node has enough of them at hand to be busy until it asks again.
+/// A copy of this size or more uses a slot (`copies_max`, `copies_per_node_max`). Smaller copies
+/// share slots, so that a node has enough of them until its next heartbeat.
 const SLOT_BYTES: u64 = 4 << 20;
-/// What the smallest copy counts: its syncs and its connection cost something too.
+/// Minimum share of a copy, because even a small copy needs syncs and a connection.
 const SHARE_MIN: u64 = 64 << 10;
 
-/// A copy under way.
+/// A running copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Copy {
     pub(super) source: Ix,
@@ -42,10 +45,10 @@ pub(super) struct Copy {
     pub(super) share: u64,
 }
 
-/// Copies under way: of the cluster, or in one direction at a node.
+/// The running copies of the cluster, or of a node in one direction.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Traffic {
-    /// What they take up of slots of `SLOT_BYTES`.
+    /// The used share of slots of `SLOT_BYTES`.
     share: u64,
 }
 
@@ -58,13 +61,13 @@ impl Traffic {
         self.share -= share;
     }
 
-    /// The slots taken up, in whole or in part.
+    /// Returns the number of used slots, including partly used ones.
     fn slots(self) -> u32 {
         self.share.div_ceil(SLOT_BYTES) as u32
     }
 
-    /// Whether one of `slots` is free as a whole. No less will do for a small copy either: else they would keep a large
-    /// one waiting forever.
+    /// Whether one of `slots` is completely free. A small copy also needs a free slot, because
+    /// otherwise small copies could delay a large one forever.
     fn has_slot(self, slots: u32) -> bool {
         self.share + SLOT_BYTES <= u64::from(slots) * SLOT_BYTES
     }
@@ -73,7 +76,7 @@ impl Traffic {
         2 * self.share <= u64::from(slots) * SLOT_BYTES
     }
 
-    /// For checks.
+    /// Whether the limit is kept, for the invariants.
     pub(super) fn is_within(self, slots: u32) -> bool {
         self.share <= u64::from(slots) * SLOT_BYTES
     }
@@ -84,7 +87,7 @@ impl Traffic {
 pub(super) struct Queue {
     order: BTreeSet<(u8, BlockId)>,
     urgency: BTreeMap<BlockId, u8>,
-    /// Where the next pass begins.
+    /// The last entry of the previous pass.
     after: Option<(u8, BlockId)>,
 }
 
@@ -108,7 +111,7 @@ impl Queue {
         }
     }
 
-    /// The next entries; after the last ones it starts over.
+    /// Returns the next entries. Starts from the beginning after the last one.
     fn next_pass(&mut self) -> Vec<BlockId> {
         let from = self.after.map_or(Unbounded, Excluded);
         let pass: Vec<_> = self.order.range((from, Unbounded)).take(PASS).copied().collect();
@@ -116,21 +119,21 @@ impl Queue {
         pass.into_iter().map(|(_, block)| block).collect()
     }
 
-    /// The next pass begins with the most endangered.
+    /// Makes the next pass start with the most endangered block.
     fn rewind(&mut self) {
         self.after = None;
     }
 }
 
 impl State {
-    /// Orders copies, as many as the limits allow.
+    /// Orders as many copies as the limits allow.
     pub(super) fn repair(&mut self, now: Now) {
         let all = self.settings.copies_max;
         if self.queue.len() == 0 || !self.copying.has_slot(all) {
             return;
         }
         if self.has_waited(now, self.settings.dead_after_ms) {
-            self.explained.clear();
+            self.known_missing.clear();
         }
         for block in self.queue.next_pass() {
             if !self.copying.has_slot(all) {
@@ -147,11 +150,11 @@ impl State {
         now.mono_ms.saturating_sub(self.started.mono_ms) >= ms
     }
 
-    /// So many replicas of a block are known to be gone, or are wanted on top: no DataNode that is late has them.
-    pub(super) fn explain(&mut self, block: BlockId, replicas: u32) {
+    /// Records that replicas of a block are known to be missing: no late DataNode has them.
+    pub(super) fn add_known_missing(&mut self, block: BlockId, replicas: u32) {
         let in_grace = !self.has_waited_at_tick();
         if in_grace && replicas > 0 && block < self.first_block {
-            *self.explained.entry(block).or_default() += replicas;
+            *self.known_missing.entry(block).or_default() += replicas;
         }
     }
 
@@ -159,28 +162,31 @@ impl State {
         self.ticked_ms.saturating_sub(self.started.mono_ms) >= self.settings.dead_after_ms
     }
 
-    /// How many of the missing replicas need not be waited for. Soon after a start a DataNode that is not here yet may
-    /// have the others. A block that is down to one replica waits a shorter time.
+    /// Returns the number of missing replicas that need not be waited for. Soon after a start, a
+    /// DataNode that has not registered may have the others. A block with only one replica waits
+    /// for a shorter time.
     fn copies_due(&self, now: Now, block: BlockId, tally: Tally, short: u32) -> u32 {
         let last_one = tally.live + tally.draining == 1;
-        let hurried_ms = self.settings.dead_after_ms.min(ENDANGERED_WAITS * self.settings.suspect_after_ms);
-        let grace_ms = if last_one { hurried_ms } else { self.settings.dead_after_ms };
+        let short_grace_ms =
+            self.settings.dead_after_ms.min(ENDANGERED_WAITS * self.settings.suspect_after_ms);
+        let grace_ms = if last_one { short_grace_ms } else { self.settings.dead_after_ms };
         if block >= self.first_block || self.has_waited(now, grace_ms) {
             return short;
         }
         let bad = self.bad_holders(block).count() as u32;
-        short.min(bad + tally.draining + self.explained.get(&block).copied().unwrap_or(0))
+        short.min(bad + tally.draining + self.known_missing.get(&block).copied().unwrap_or(0))
     }
 
-    /// Copies have ended since the last pass and left room for more: nobody waits for the next tick.
+    /// Orders more copies if copies have ended since the last pass, without waiting for the next
+    /// tick.
     pub(super) fn repair_on(&mut self, now: Now) {
         if std::mem::take(&mut self.slot_freed) && !self.safemode.is_on() {
             self.repair(now);
         }
     }
 
-    /// A node goes, and may only be starting again: blocks that are left with two replicas wait a little before they
-    /// are copied.
+    /// A node stops, and may only be restarting. Its blocks that still have two replicas are not
+    /// copied for a short time.
     pub(super) fn wait_for_return(&mut self, now: Now, ix: Ix) {
         let until_ms = now.mono_ms + self.settings.suspect_after_ms;
         let blocks: Vec<BlockId> = self.nodes.get(ix).blocks.iter().copied().collect();
@@ -198,7 +204,7 @@ impl State {
         else {
             return;
         };
-        // Before any placing: while all are busy, most of a long queue ends here.
+        // Check this first: while all nodes are busy, most entries of a long queue end here.
         if self.copy_source(block).is_none() {
             return;
         }
@@ -219,7 +225,7 @@ impl State {
             let until_ms = now.mono_ms + self.settings.copy_timeout_ms;
             self.copies.insert((block, target), Copy { source, until_ms, share });
             self.copying.add(share);
-            let uuid = self.nodes.get(target).who.uuid;
+            let uuid = self.nodes.get(target).registration.uuid;
             self.nodes.get_mut(target).receiving.add(share);
             let node = self.nodes.get_mut(source);
             node.sending.add(share);
@@ -227,8 +233,8 @@ impl State {
         }
     }
 
-    /// Nodes that could take a replica: with room, a free slot, and nothing of this block on them. Where a copy never
-    /// came goes none while others will do.
+    /// Returns nodes for new replicas: with free space, a free slot, and no replica of this block.
+    /// Nodes whose last copy timed out are used only if there are too few others.
     fn copy_targets(&self, block: BlockId, length: u64, count: usize, pending: &[Ix]) -> Vec<Ix> {
         let reached = self.place_copies(block, length, count, pending, |node| !node.missed_copy);
         if reached.len() == count || !self.nodes.iter().any(|(_, node)| node.missed_copy) {
@@ -243,7 +249,7 @@ impl State {
         length: u64,
         count: usize,
         pending: &[Ix],
-        will_do: impl Fn(&Node) -> bool,
+        allowed: impl Fn(&Node) -> bool,
     ) -> Vec<Ix> {
         let slots = self.settings.copies_per_node_max;
         let stale = self.stale.range((block, 0)..=(block, Ix::MAX)).map(|((_, ix), _)| *ix);
@@ -253,7 +259,7 @@ impl State {
             .iter()
             .map(|(ix, node)| {
                 let mut candidate = candidate(node, length);
-                candidate.usable &= will_do(node)
+                candidate.usable &= allowed(node)
                     && node.receiving.has_slot(slots)
                     && !corrupt.contains(&ix)
                     && !node.deletes.contains_block(block);
@@ -267,7 +273,7 @@ impl State {
         place(&candidates, &placing).into_iter().map(|index| index as Ix).collect()
     }
 
-    /// The least busy live node that has the block; draining nodes serve too.
+    /// Returns the least busy live node that has the block. Draining nodes are included.
     fn copy_source(&self, block: BlockId) -> Option<Ix> {
         let slots = self.settings.copies_per_node_max;
         let able = |ix: &Ix| {
@@ -278,15 +284,15 @@ impl State {
         holders.filter(able).min_by_key(|ix| (self.nodes.get(*ix).sending.share, *ix))
     }
 
-    /// Ends a copy, done or not.
+    /// Removes a copy that has ended or is cancelled.
     pub(super) fn drop_copy(&mut self, block: BlockId, target: Ix) {
         let Some(copy) = self.copies.remove(&(block, target)) else { return };
         self.copying.remove(copy.share);
-        let uuid = self.nodes.get(target).who.uuid;
+        let uuid = self.nodes.get(target).registration.uuid;
         self.nodes.get_mut(target).receiving.remove(copy.share);
         let node = self.nodes.get_mut(copy.source);
         node.sending.remove(copy.share);
-        // Small copies are handed out by the dozen, not one for each that ends.
+        // Small copies are ordered in groups, and not one for each that ends.
         let few = node.sending.is_half_of(self.settings.copies_per_node_max);
         self.slot_freed |= few || copy.share == SLOT_BYTES;
         node.outbox.retain(|command| {
@@ -294,7 +300,7 @@ impl State {
         });
     }
 
-    /// Copies that nobody has heard of in time are given up; the block is still in the queue.
+    /// Gives up copies that were not reported in time. Their blocks are still in the queue.
     pub(super) fn drop_late_copies(&mut self, now: Now) {
         let late = self.copies.iter().filter(|(_, copy)| copy.until_ms <= now.mono_ms);
         for (block, target) in late.map(|(key, _)| *key).collect::<Vec<_>>() {
@@ -303,38 +309,39 @@ impl State {
         }
     }
 
-    /// Deletes replicas beyond the wanted number. Only nodes heard of lately, with their reports in, count: if a
-    /// suspect one dies, its replica was one of those to keep.
-    pub(super) fn thin_out(&mut self) {
+    /// Deletes replicas beyond the wanted number. Only live nodes with a full report count: if a
+    /// suspect node dies, its replica must not have been one of those to keep.
+    pub(super) fn delete_surplus(&mut self) {
         let from = (Excluded(self.surplus_after), Unbounded);
         let pass: Vec<BlockId> = self.surplus.range(from).take(PASS).copied().collect();
         self.surplus_after = if pass.len() == PASS { pass[PASS - 1] } else { BlockId(0) };
         for block in pass {
             let Some(tally) = self.tally(block) else { continue };
-            let sure = |ix: &Ix| {
+            let confirmed = |ix: &Ix| {
                 let node = self.nodes.get(*ix);
                 node.is_staying() && node.liveness == Liveness::Live && node.reported
             };
-            let mut on: Vec<Ix> = self.holders(block).iter().copied().filter(sure).collect();
+            let mut on: Vec<Ix> = self.holders(block).iter().copied().filter(confirmed).collect();
             while on.len() > tally.wanted as usize {
                 let Some(victim) = self.least_useful(&on) else { break };
                 on.retain(|ix| *ix != victim);
-                self.order_thinning(victim, block);
+                self.order_surplus_delete(victim, block);
             }
             self.recheck(block);
         }
     }
 
-    /// The replica whose loss keeps the most racks, then the one on the fullest node.
+    /// Returns the replica to delete: the one whose loss leaves the most racks, then the one on the
+    /// fullest node.
     fn least_useful(&self, on: &[Ix]) -> Option<Ix> {
         let racks_without = |gone: Ix| {
             let rest = on.iter().filter(|ix| **ix != gone);
-            rest.map(|ix| self.nodes.get(*ix).who.rack.as_str()).collect::<BTreeSet<_>>().len()
+            rest.map(|ix| self.nodes.get(*ix).registration.rack.as_str()).collect::<BTreeSet<_>>().len()
         };
         on.iter().copied().max_by_key(|ix| (racks_without(*ix), u64::MAX - self.nodes.get(*ix).free, *ix))
     }
 
-    /// Replicas of blocks that are no more go, once the nodes have had time to come back after safemode.
+    /// Deletes replicas of deleted blocks, when the nodes have had time to register after safemode.
     pub(super) fn delete_orphans(&mut self, now: Now) {
         if !self.safemode.left_for(now, self.settings.orphan_grace_ms) {
             return;
@@ -345,14 +352,14 @@ impl State {
         self.delete_stale();
     }
 
-    /// Replicas of other histories go only when an operator has declared this namespace the right one, and when the
-    /// block of that id has all its replicas.
+    /// Deletes replicas of other histories, but only if an operator has declared this namespace the
+    /// valid one, and the block with that ID has all of its replicas.
     fn delete_stale(&mut self) {
         if !self.namespace.is_accepted() {
             return;
         }
         let settled = |block: BlockId| match self.namespace.block(block) {
-            Some(_) => self.tally(block).is_some_and(|tally| tally.sure >= tally.wanted),
+            Some(_) => self.tally(block).is_some_and(|tally| tally.confirmed >= tally.wanted),
             None => true,
         };
         let going: Vec<(BlockId, Ix)> =
@@ -365,13 +372,13 @@ impl State {
     }
 }
 
-/// A node as placement sees it. Room for what is on its way there is taken off.
+/// Converts a node for the placement. The space for running writes and copies is subtracted.
 pub(super) fn candidate(node: &Node, block_bytes: u64) -> Candidate<'_> {
     let load = node.writes + node.receiving.slots();
     Candidate {
-        name: &node.who.node,
-        host: &node.who.host,
-        rack: &node.who.rack,
+        name: &node.registration.node,
+        host: &node.registration.host,
+        rack: &node.registration.rack,
         free: node.free.saturating_sub(u64::from(load) * block_bytes),
         load,
         usable: node.liveness == Liveness::Live && !node.draining,

@@ -1,9 +1,11 @@
-//! Who has what: every replica is good, unsettled (its block is not committed yet), damaged, an orphan, stale (its
-//! nonce is not its block's), or of a block that this NameNode never gave out (it runs from an older copy of its
-//! folder). Whatever changes for a block, [`State::recheck`] puts it in the right queues.
 //!
-//! Invariants: `good` and each node's `blocks` are two views of the same; a replica that a node was told to
-//! delete is in none of the maps; a damaged one never counts.
+//! The replicas of each block. A replica is good, uncommitted (its block is not committed yet),
+//! damaged, an orphan (its block was deleted), stale (its nonce is not that of its block), or of a
+//! block that this NameNode never assigned (the NameNode runs from an older copy of its folder).
+//! After each change of a block, [`State::recheck`] updates the queues.
+//!
+//! Invariants: `good` and the `blocks` of all nodes contain the same replicas. A replica whose
+//! deletion was ordered is in none of the maps. A damaged replica is never counted.
 
 use super::{State, nodes::Ix};
 use crate::{
@@ -14,21 +16,22 @@ use crate::{
     },
 };
 
-/// How a committed block is doing.
+/// Numbers of replicas of a committed block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) wanted: u32,
-    /// Good, on nodes that stay.
+    /// Good replicas on staying nodes.
     pub(super) live: u32,
-    /// Of these, on nodes whose full report is in. Only they count where something is to be given up for them:
-    /// a node that has just started again may have lost what it had.
-    pub(super) sure: u32,
-    /// Good, on nodes that leave.
+    /// The part of `live` that is on nodes with a complete full report. Only these count when other
+    /// replicas are deleted because of them: a node that was just restarted may have lost replicas.
+    pub(super) confirmed: u32,
+    /// Good replicas on draining nodes.
     pub(super) draining: u32,
 }
 
 impl Tally {
-    /// How much a block is in danger: the lower the more. None if it is not, or if nothing is left to copy.
+    /// Returns how urgent a copy is; lower is more urgent. `None` if no copy is needed, or if there
+    /// is no replica to copy.
     pub(super) fn urgency(self) -> Option<u8> {
         match self.live + self.draining {
             0 => None,
@@ -38,50 +41,51 @@ impl Tally {
         }
     }
 
-    /// Whether a draining node may go as far as this block is concerned: as many replicas as are wanted are on
-    /// nodes that stay.
+    /// Whether this block allows a node to be drained: the staying nodes have the wanted number of
+    /// replicas.
     pub(super) fn is_drainable(self) -> bool {
-        self.sure >= self.wanted
+        self.confirmed >= self.wanted
     }
 }
 
 impl State {
-    /// How a block is doing; None if it is not committed, or no more.
+    /// Counts the replicas of a block. `None` if the block is not committed or does not exist.
     pub(super) fn tally(&self, block: BlockId) -> Option<Tally> {
         let wanted = self.namespace.wanted(block)?;
         let holders = self.holders(block);
-        let mut tally = Tally { wanted, live: 0, sure: 0, draining: 0 };
+        let mut tally = Tally { wanted, live: 0, confirmed: 0, draining: 0 };
         for node in holders.iter().map(|ix| self.nodes.get(*ix)) {
             tally.draining += u32::from(node.draining);
             tally.live += u32::from(!node.draining);
-            tally.sure += u32::from(!node.draining && node.reported);
+            tally.confirmed += u32::from(!node.draining && node.reported);
         }
         Some(tally)
     }
 
-    /// The nodes with a good replica.
+    /// Returns the nodes with a good replica.
     pub(super) fn holders(&self, block: BlockId) -> &[Ix] {
         self.good.get(&block).map_or(&[], |on| on.as_slice())
     }
 
-    /// Nodes with a damaged replica.
+    /// Returns the nodes with a damaged replica.
     pub(super) fn bad_holders(&self, block: BlockId) -> impl Iterator<Item = Ix> {
         self.bad.range((block, 0)..=(block, Ix::MAX)).map(|(_, ix)| *ix)
     }
 
-    /// A node has finished a replica.
-    pub(super) fn received_replica(&mut self, ix: Ix, ordered_deletes: Replica) {
-        if !self.nodes.get(ix).deletes.contains(ordered_deletes.block, ordered_deletes.nonce) {
-            self.bad.remove(&(ordered_deletes.block, ix));
-            self.add_replica(ix, ordered_deletes);
+    /// A node has finalised a replica.
+    pub(super) fn received_replica(&mut self, ix: Ix, replica: Replica) {
+        if !self.nodes.get(ix).deletes.contains(replica.block, replica.nonce) {
+            self.bad.remove(&(replica.block, ix));
+            self.add_replica(ix, replica);
         }
     }
 
-    /// A node's full report names a replica. One known to be damaged stays so.
-    pub(super) fn reported_replica(&mut self, ix: Ix, ordered_deletes: Replica) {
-        let deleting = self.nodes.get(ix).deletes.contains(ordered_deletes.block, ordered_deletes.nonce);
-        if !self.bad.contains(&(ordered_deletes.block, ix)) && !deleting {
-            self.add_replica(ix, ordered_deletes);
+    /// The full report of a node contains a replica. A replica that is known to be damaged stays
+    /// so.
+    pub(super) fn reported_replica(&mut self, ix: Ix, replica: Replica) {
+        let deleting = self.nodes.get(ix).deletes.contains(replica.block, replica.nonce);
+        if !self.bad.contains(&(replica.block, ix)) && !deleting {
+            self.add_replica(ix, replica);
         }
     }
 
@@ -93,7 +97,7 @@ impl State {
             Some(known) if known.nonce != nonce => self.record_stale(ix, block, nonce),
             Some(known) => match known.length() {
                 None => {
-                    let on = self.unsettled.entry(block).or_default();
+                    let on = self.uncommitted.entry(block).or_default();
                     on.retain(|(at, _)| *at != ix);
                     on.push((ix, length));
                     self.recheck(block);
@@ -116,8 +120,9 @@ impl State {
         self.recheck(block);
     }
 
-    /// A replica has the id of a known block and holds other bytes: it does not count. It may be all that is left of
-    /// another history, so it is not deleted until somebody has decided (`delete_stale`).
+    /// Records a replica with the ID of a known block but other contents. It does not count. It may
+    /// be the only copy from another history, so it is not deleted until an operator has decided
+    /// (`delete_stale`).
     fn record_stale(&mut self, ix: Ix, block: BlockId, nonce: Nonce) {
         if self.copies.contains_key(&(block, ix)) {
             self.drop_copy(block, ix);
@@ -127,13 +132,13 @@ impl State {
         self.recheck(block);
     }
 
-    /// A replica is damaged: it does not count, and is deleted once it is replaced.
+    /// Records a damaged replica. It does not count, and is deleted when it is replaced.
     pub(super) fn record_corrupt(&mut self, ix: Ix, block: BlockId) {
         if self.nodes.get(ix).deletes.contains_block(block) {
             return;
         }
         if self.namespace.block(block).is_none() {
-            // A quarantined replica is deleted whatever its nonce.
+            // A quarantined replica is deleted regardless of its nonce.
             self.add_replica(ix, Replica { block, nonce: Nonce(0), length: 0 });
             return;
         }
@@ -147,7 +152,7 @@ impl State {
         self.recheck(block);
     }
 
-    /// A node has a replica no more.
+    /// A node does not have a replica any more.
     pub(super) fn lose_replica(&mut self, ix: Ix, block: BlockId) {
         self.nodes.get_mut(ix).deletes.done(block);
         self.forget_replica(ix, block);
@@ -163,16 +168,16 @@ impl State {
         if self.nodes.get_mut(ix).blocks.remove(&block) {
             self.forget_good(ix, block);
         }
-        if let Some(on) = self.unsettled.get_mut(&block) {
+        if let Some(on) = self.uncommitted.get_mut(&block) {
             on.retain(|(at, _)| *at != ix);
             if on.is_empty() {
-                self.unsettled.remove(&block);
+                self.uncommitted.remove(&block);
             }
         }
         self.nodes.get_mut(ix).left.remove(&block);
     }
 
-    /// The block's side of it only.
+    /// Removes a replica from `good`, but not from `blocks` of the node.
     pub(super) fn forget_good(&mut self, ix: Ix, block: BlockId) {
         if let Some(on) = self.good.get_mut(&block) {
             on.retain(|at| *at != ix);
@@ -183,8 +188,8 @@ impl State {
         }
     }
 
-    /// The last good replica is gone: those that were too many, and that nobody was told to delete yet, are
-    /// needed after all.
+    /// The last good replica is lost. Cancels deletions of surplus replicas that were not sent yet,
+    /// because these replicas are needed now.
     fn cancel_deletes(&mut self, block: BlockId) {
         if self.namespace.wanted(block).is_none() {
             return;
@@ -198,33 +203,33 @@ impl State {
         }
     }
 
-    /// Tells a node to delete a good replica that is one too many.
-    pub(super) fn order_thinning(&mut self, ix: Ix, block: BlockId) {
+    /// Orders the deletion of a good replica that is surplus.
+    pub(super) fn order_surplus_delete(&mut self, ix: Ix, block: BlockId) {
         let Some(known) = self.namespace.block(block) else { return };
         self.order_delete(ix, block, known.nonce);
         self.nodes.get_mut(ix).deletes.mark_cancellable(block);
     }
 
-    /// Tells a node to delete its replica, which counts no more from now on.
+    /// Orders the deletion of a replica. It does not count from now on.
     pub(super) fn order_delete(&mut self, ix: Ix, block: BlockId, nonce: Nonce) {
         self.forget_replica(ix, block);
         self.bad.remove(&(block, ix));
         self.nodes.get_mut(ix).deletes.add(block, nonce);
     }
 
-    /// A block got its length: its replicas prove good or damaged.
-    pub(super) fn settle(&mut self, now: Now, block: BlockId) {
+    /// A block was committed: its reported replicas become good or damaged.
+    pub(super) fn block_committed(&mut self, now: Now, block: BlockId) {
         self.forget_write(block);
         self.fresh.insert(block, now.mono_ms + self.settings.suspect_after_ms);
         let nonce = self.namespace.block(block).map_or(Nonce(0), |known| known.nonce);
-        for (ix, length) in self.unsettled.remove(&block).unwrap_or_default() {
+        for (ix, length) in self.uncommitted.remove(&block).unwrap_or_default() {
             self.nodes.get_mut(ix).left.remove(&block);
             self.add_replica(ix, Replica { block, nonce, length });
         }
         self.recheck(block);
     }
 
-    /// A block is no more: so shall be its replicas.
+    /// A block was deleted: orders the deletion of all of its replicas.
     pub(super) fn drop_block(&mut self, block: BlockId, nonce: Nonce) {
         self.forget_write(block);
         self.fresh.remove(&block);
@@ -233,7 +238,7 @@ impl State {
             self.drop_copy(block, target);
         }
         let mut on: Vec<Ix> = self.holders(block).to_vec();
-        on.extend(self.unsettled.get(&block).into_iter().flatten().map(|(ix, _)| *ix));
+        on.extend(self.uncommitted.get(&block).into_iter().flatten().map(|(ix, _)| *ix));
         on.extend(self.bad_holders(block));
         for ix in on {
             self.order_delete(ix, block, nonce);
@@ -241,7 +246,7 @@ impl State {
         self.recheck(block);
     }
 
-    /// Puts a block into the queues it belongs in, and out of the others.
+    /// Updates the queues for a block.
     pub(super) fn recheck(&mut self, block: BlockId) {
         let tally = self.tally(block);
         self.queue.set(block, tally.and_then(Tally::urgency));
@@ -251,9 +256,9 @@ impl State {
             self.surplus.remove(&block);
         }
         let holders = self.good.get(&block).into_iter().flatten().copied();
-        let unsettled = self.unsettled.get(&block).into_iter().flatten().map(|(ix, _)| *ix);
+        let uncommitted = self.uncommitted.get(&block).into_iter().flatten().map(|(ix, _)| *ix);
         let enough = tally.is_some_and(Tally::is_drainable);
-        for ix in holders.chain(unsettled) {
+        for ix in holders.chain(uncommitted) {
             let node = self.nodes.get_mut(ix);
             if node.draining && !enough {
                 node.left.insert(block);
@@ -266,16 +271,16 @@ impl State {
         }
     }
 
-    /// Damaged replicas go when good ones have taken their place, or when that is possible only in the very
-    /// place they take up.
+    /// Deletes damaged replicas when good ones have replaced them, or when no other node is
+    /// available for a good one.
     fn clear_bad(&mut self, block: BlockId, tally: Tally) {
         let bad: Vec<Ix> = self.bad_holders(block).collect();
-        if bad.is_empty() || self.safemode.is_on() || tally.sure == 0 {
+        if bad.is_empty() || self.safemode.is_on() || tally.confirmed == 0 {
             return;
         }
         let corrupt = bad.iter().filter(|ix| self.nodes.get(**ix).is_staying()).count();
         let possible = (self.nodes.staying() - corrupt) as u32;
-        if tally.sure < tally.wanted.min(possible) {
+        if tally.confirmed < tally.wanted.min(possible) {
             return;
         }
         let Some(known) = self.namespace.block(block) else { return };
@@ -285,14 +290,15 @@ impl State {
         }
     }
 
-    /// Whether a block has a finished replica on some node: of this length, if it is given.
+    /// Whether a node has reported a finalised replica of a block. For an uncommitted block, the
+    /// replica must have this length.
     pub(super) fn is_reported(&self, block: BlockId, length: u64) -> bool {
         match self.namespace.block(block).and_then(Block::length) {
             Some(_) => self.good.contains_key(&block),
             None => self
-                .unsettled
+                .uncommitted
                 .get(&block)
-                .is_some_and(|on| on.iter().any(|(_, ordered_deletes)| *ordered_deletes == length)),
+                .is_some_and(|on| on.iter().any(|(_, reported)| *reported == length)),
         }
     }
 }

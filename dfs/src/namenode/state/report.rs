@@ -1,4 +1,4 @@
-//! The cluster's health: the report at a glance, and the check file by file.
+//! The state of the cluster: the summary report, and the check of files.
 
 use super::{
     State,
@@ -17,7 +17,7 @@ use crate::{
 use std::collections::BTreeMap;
 
 impl State {
-    /// The cluster at a glance. Costs as much as there are nodes.
+    /// Returns the summary of the cluster. The cost is proportional to the number of nodes.
     pub fn report(&self, now: Now) -> Report {
         let root = self.usage(&DfsPath::root()).unwrap_or_default();
         let alive = || self.nodes.iter().map(|(_, node)| node).filter(|node| node.liveness != Liveness::Dead);
@@ -59,7 +59,7 @@ impl State {
         }
     }
 
-    /// Finished blocks that only damaged replicas are known of.
+    /// Returns the number of committed blocks that have only damaged replicas.
     fn corrupt_blocks(&self) -> u64 {
         let lost =
             |block: &BlockId| self.holders(*block).is_empty() && self.namespace.wanted(*block).is_some();
@@ -84,14 +84,14 @@ impl State {
                 volumes: node.volumes,
                 failed_volumes: node.failed_volumes,
                 blocks_left_to_drain: node.left.len() as u64,
-                version: node.who.version.clone(),
+                version: node.registration.version.clone(),
             })
             .collect();
         nodes.sort_by(|a, b| a.address.node.cmp(&b.address.node));
         nodes
     }
 
-    /// Checks up to `limit` files below `path`, in order of their paths' names, after `start_after`.
+    /// Checks up to `limit` files below `path`, in the order of their names, after `start_after`.
     pub fn fsck(
         &self,
         path: &DfsPath,
@@ -142,19 +142,19 @@ impl State {
     }
 }
 
-/// What is free on each file system. Nodes of one host that are on the same device share its room: the most that one
-/// of them says. A node that names no device has one of its own, unless none of its disks
-/// takes blocks.
+/// Returns the free space of each file system. Nodes of a host on the same device share its space,
+/// and the highest value that one of them reports is used. A node that reports no device counts as
+/// one file system, unless it has no free space.
 fn shared_disks<'a>(nodes: impl Iterator<Item = &'a Node>) -> BTreeMap<(&'a str, Option<u64>, &'a str), u64> {
     let mut disks = BTreeMap::new();
     for node in nodes {
-        let Registration { host, node: name, .. } = &node.who;
+        let Registration { host, node: name, .. } = &node.registration;
         let unnamed = (node.disks.is_empty() && node.free > 0)
             .then_some(((host.as_str(), None, name.as_str()), node.free));
         let named = node.disks.iter().map(|(device, free)| ((host.as_str(), Some(*device), ""), *free));
         for (disk, free) in named.chain(unnamed) {
-            let room = disks.entry(disk).or_insert(free);
-            *room = free.max(*room);
+            let most = disks.entry(disk).or_insert(free);
+            *most = free.max(*most);
         }
     }
     disks

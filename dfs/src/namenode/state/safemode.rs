@@ -1,18 +1,19 @@
-//! Safemode: nothing changes and nothing is deleted. Three reasons, each on its own: waiting for blocks after
-//! a start, an operator's wish, an edit-log disk with no room.
+//! Safemode: nothing is changed and no replica is deleted. There are three independent reasons:
+//! waiting for blocks after a start, the command of an operator, and too little space on the disk
+//! of the edit log.
 
 use super::{Event, State, nodes::Liveness};
 use crate::namenode::{namespace::Namespace, op::Now, settings::Settings, view::SafemodeStatus};
 
-/// Why it is on, or since when it is off.
+/// Why safemode is on, or since when it is off.
 #[derive(Debug)]
 pub(super) struct Safemode {
     waiting: bool,
     manual: bool,
     disk_free: Option<u64>,
-    /// Monotonic; known from the first tick after it.
+    /// Monotonic time of the end of safemode, set by the first tick after it.
     left_ms: Option<u64>,
-    /// Whether it was on when that was last noted.
+    /// Whether safemode was on at the last recorded event.
     reported: bool,
 }
 
@@ -26,24 +27,25 @@ impl Safemode {
         self.waiting || self.manual || self.disk_free.is_some()
     }
 
-    /// Whether it ends only when an operator says so.
+    /// Whether only an operator ends it.
     pub(super) fn is_manual(&self) -> bool {
         self.manual
     }
 
-    /// Whether it has been off for this long.
+    /// Whether safemode has been off for this long.
     pub(super) fn left_for(&self, now: Now, ms: u64) -> bool {
         self.left_ms.is_some_and(|left| now.mono_ms.saturating_sub(left) >= ms)
     }
 }
 
-/// Committed blocks that must be reported. Those of open files count too: their writers were told they are safe.
+/// Number of committed blocks that must be reported. Committed blocks of open files count too,
+/// because their writers have received confirmations.
 fn needed(settings: &Settings, namespace: &Namespace) -> u64 {
     (namespace.finished_blocks() as f64 * settings.safemode_threshold).ceil() as u64
 }
 
 impl State {
-    /// An operator's wish. Off also ends the wait for blocks.
+    /// Turns safemode on or off by command. Off also ends the wait for blocks.
     pub fn set_safemode(&mut self, on: bool) {
         self.safemode.manual = on;
         if !on {
@@ -51,12 +53,14 @@ impl State {
         }
     }
 
-    /// The edit log's disk is short of room: this many bytes are left. None when it has room again.
+    /// Sets the free space of the disk of the edit log if it is too low; `None` if there is enough
+    /// space.
     pub fn set_disk_low(&mut self, free: Option<u64>) {
         self.safemode.disk_free = free;
     }
 
-    /// Ends the wait when enough is reported, and does what had to wait for the end of safemode.
+    /// Ends the wait when enough blocks are reported, and continues the work that safemode has
+    /// delayed.
     pub(super) fn tick_safemode(&mut self, now: Now) {
         if self.safemode.waiting {
             let enough = self.good.len() as u64 >= needed(&self.settings, &self.namespace);
@@ -89,7 +93,8 @@ impl State {
         self.nodes.iter().filter(|(_, node)| node.reported && node.liveness != Liveness::Dead).count() as u32
     }
 
-    /// Whether changes are refused, and why. The reason may hold a warning while they are not.
+    /// Returns whether changes are refused, and why. The reason may contain warnings if changes are
+    /// not refused.
     pub fn safemode(&self) -> SafemodeStatus {
         let (seen, needed) = (self.good.len() as u64, needed(&self.settings, &self.namespace));
         let mut reasons = Vec::new();
@@ -106,18 +111,18 @@ impl State {
             reasons.push("turned on by an operator: turn it off to continue".into());
         }
         if let Some(free) = self.safemode.disk_free {
-            reasons.push(format!("only {free} bytes are left on the edit log's disk: make room there"));
+            reasons.push(format!("only {free} bytes are free on the disk of the edit log: free some space"));
         }
         let on = !reasons.is_empty();
         if !self.future.is_empty() {
             reasons.push(format!(
-                "future_blocks {}: DataNodes have blocks that this NameNode never gave out, so its log is not the newest: restore it; they are not deleted",
+                "future_blocks {}: DataNodes have blocks that this NameNode never assigned, so its edit log is not the newest: restore the newest one; the blocks are not deleted",
                 self.future.len()
             ));
         }
         if !self.stale.is_empty() {
             reasons.push(format!(
-                "stale_replicas {}: DataNodes have blocks of another history under ids that are in use here; they are never served, and kept until `namenode --recover` accepts this history",
+                "stale_replicas {}: DataNodes have replicas of another history with block IDs that are in use; they are never served, and are kept until `namenode --recover` accepts this history",
                 self.stale.len()
             ));
         }

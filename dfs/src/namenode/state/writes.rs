@@ -1,4 +1,4 @@
-//! New blocks: where they are written, and whether they have arrived.
+//! New blocks: on which nodes they are written, and whether replicas are reported.
 
 use super::{State, nodes::Ix, repair::candidate};
 use crate::{
@@ -13,11 +13,12 @@ use crate::{
 use placement::{Candidate, Placing, place, shortage};
 use std::collections::BTreeMap;
 
-/// Ids this far ahead of ours are taken for garbage, not for a lost history.
+/// A block ID that is this much higher than the next one is considered invalid and not part of a
+/// lost history.
 const FUTURE_MAX: u64 = 1 << 40;
 
 impl State {
-    /// Plans `AddBlock`: the namespace's part, then the nodes.
+    /// Plans `AddBlock`: first in the namespace, then the nodes.
     pub(super) fn plan_block(&self, plan: &mut Plan<'_>, op: &Op) -> Result<Outcome, Error> {
         let Op::AddBlock {
             file,
@@ -52,24 +53,24 @@ impl State {
             return Err(Error::new(
                 Kind::NoNodes,
                 format!(
-                    "no DataNode can take a block of {block_bytes} bytes: {} registered, {} not live or draining, {} full, {} excluded by the writer",
+                    "no DataNode can store a block of {block_bytes} bytes: {} registered, {} not live or draining, {} full, {} excluded by the writer",
                     why.nodes, why.unusable, why.full, why.excluded
                 ),
             ));
         }
-        let nodes = chosen.into_iter().map(|index| self.nodes.get(index as Ix).who.uuid).collect();
+        let nodes = chosen.into_iter().map(|index| self.nodes.get(index as Ix).registration.uuid).collect();
         Ok(Outcome::Block { block, nodes })
     }
 
-    /// The next id, above those of replicas from a lost history: a new block must not meet an old replica of
-    /// the same id.
+    /// Returns the next block ID. It is higher than those of replicas from a lost history, so that
+    /// no old replica has the ID of a new block.
     fn next_block(&self) -> BlockId {
         let next = self.namespace.next_block();
         let seen = self.future.range(..(BlockId(next.saturating_add(FUTURE_MAX)), 0)).next_back();
         BlockId(seen.map_or(next, |(block, _)| next.max(block.0 + 1)))
     }
 
-    /// A block is being written to these nodes: they are busier for it.
+    /// Records that a block is being written to these nodes, which increases their load.
     pub(super) fn expect_write(&mut self, block: BlockId, nodes: &[NodeUuid]) {
         for ix in nodes.iter().filter_map(|uuid| self.nodes.find(*uuid)).collect::<Vec<_>>() {
             self.nodes.get_mut(ix).writes += 1;
@@ -77,14 +78,14 @@ impl State {
         }
     }
 
-    /// It is written, or given up.
+    /// The block is committed or abandoned.
     pub(super) fn forget_write(&mut self, block: BlockId) {
         for ix in self.writing.remove(&block).unwrap_or_default() {
             self.nodes.get_mut(ix).writes -= 1;
         }
     }
 
-    /// A file may be closed when each block has arrived somewhere.
+    /// Checks that each block of a file has a reported replica. Only then may the file be closed.
     pub(super) fn check_reported(&self, file: FileId, commits: &[BlockLength]) -> Result<(), Error> {
         let lengths: BTreeMap<BlockId, u64> =
             commits.iter().map(|commit| (commit.block, commit.length)).collect();
@@ -97,18 +98,17 @@ impl State {
         match blocks.iter().find(missing) {
             None => Ok(()),
             Some(block) => {
-                let ordered_deletes = self.unsettled.get(block).into_iter().flatten();
-                let ordered_deletes: Vec<String> = ordered_deletes
-                    .map(|(ix, length)| format!("{} has {length} bytes", self.nodes.get(*ix).who.node))
+                let reported = self.uncommitted.get(block).into_iter().flatten();
+                let reported: Vec<String> = reported
+                    .map(|(ix, length)| {
+                        format!("{} has {length} bytes", self.nodes.get(*ix).registration.node)
+                    })
                     .collect();
-                let but = if ordered_deletes.is_empty() {
-                    String::new()
-                } else {
-                    format!(" ({})", ordered_deletes.join(", "))
-                };
+                let details =
+                    if reported.is_empty() { String::new() } else { format!(" ({})", reported.join(", ")) };
                 Err(Error::new(
                     Kind::NotYetReplicated,
-                    format!("{file}: no live DataNode has reported {block}{but}: ask again"),
+                    format!("{file}: no live DataNode has reported {block}{details}: try again"),
                 ))
             }
         }

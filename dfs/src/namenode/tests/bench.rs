@@ -1,5 +1,5 @@
-//! The bench: a state, a clock, and DataNodes that are maps. Every request is sent twice and the invariants
-//! are checked after every step.
+//! The test bench: a state, a clock, and DataNodes that are maps. Every request is sent twice, and
+//! the invariants are checked after every step.
 
 use crate::{
     error::{Error, Kind},
@@ -54,7 +54,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// With nodes `n1..`, two racks in turn, all registered and heard of.
+    /// Creates a bench with nodes `n1..`, alternating between two racks, all registered and live.
     pub(super) fn with_nodes(count: usize) -> Self {
         Self::with_settings(count, settings())
     }
@@ -69,12 +69,13 @@ impl Bench {
         bench
     }
 
-    /// As one who may do everything.
+    /// Sends a request as a superuser.
     pub(super) fn ask(&mut self, op: Op) -> Result<Outcome, Error> {
         self.ask_as(Caller::superuser("ann"), op)
     }
 
-    /// Asks twice: the second time must get the same answer and no record. A refusal must change nothing.
+    /// Sends a request twice: the second time must have the same outcome and no record. A refusal
+    /// must change nothing.
     pub(super) fn ask_as(&mut self, caller: Caller, op: Op) -> Result<Outcome, Error> {
         self.requests += 1;
         let id = RequestId(self.requests);
@@ -105,7 +106,7 @@ impl Bench {
         }
     }
 
-    /// As random as anything here.
+    /// Returns a pseudo-random nonce.
     pub(super) fn next_nonce(&self) -> Nonce {
         Nonce((self.requests as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
@@ -172,7 +173,7 @@ impl Bench {
         Ok((block, nodes))
     }
 
-    /// Adds a block, writes it to its nodes, and has them tell.
+    /// Adds a block, writes it to its nodes, and lets them report it.
     pub(super) fn write(&mut self, file: FileId, length: u64) -> BlockLength {
         let (block, nodes) = self.add_block_as(file, "w").unwrap();
         for uuid in nodes {
@@ -186,7 +187,7 @@ impl Bench {
         self.ask(Op::Close { file, holder: "w".into(), commits, rename_to: None, overwrite: false })
     }
 
-    /// A closed file with blocks of these lengths.
+    /// Creates a closed file with blocks of these lengths.
     pub(super) fn file(&mut self, at: &str, replication: u32, lengths: &[u64]) -> (FileId, Vec<BlockId>) {
         let file = self.create_as(at, "w", replication, OnAbandon::Close).unwrap();
         let commits: Vec<_> = lengths.iter().map(|length| self.write(file, *length)).collect();
@@ -202,7 +203,7 @@ impl Bench {
         self.nodes.iter_mut().find(|node| node.uuid == uuid).unwrap()
     }
 
-    /// One heartbeat, sent twice; registers first if told to.
+    /// Sends a heartbeat twice. Registers first if the NameNode requests it.
     pub(super) fn beat(&mut self, index: usize) {
         let node = &mut self.nodes[index];
         if !node.up {
@@ -230,14 +231,15 @@ impl Bench {
                 assert_eq!(again, HeartbeatAnswer::Commands(commands.clone()), "a repeat");
                 let received = if self.nodes[index].ignores_orders { Vec::new() } else { commands };
                 for command in received {
-                    self.obey(index, command);
+                    self.execute(index, command);
                 }
             }
         }
         self.check();
     }
 
-    /// Registers and reports everything, in two chunks, one of them sent twice; damage it reports again.
+    /// Registers and sends a full report in two chunks, one of them twice. Damaged replicas are
+    /// reported again.
     pub(super) fn register(&mut self, index: usize) -> Result<(), Error> {
         let node = &self.nodes[index];
         let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
@@ -257,7 +259,7 @@ impl Bench {
         Ok(())
     }
 
-    fn obey(&mut self, index: usize, command: Command) {
+    fn execute(&mut self, index: usize, command: Command) {
         self.nodes[index].reported.push(command.clone());
         match command {
             Command::Copy { block, nonce, length, targets } => {
@@ -297,7 +299,8 @@ impl Bench {
         }
     }
 
-    /// Never the last good replica of a block that somebody may want; and nothing in safemode.
+    /// Checks that the last good replica of a needed block is never deleted, and no replica in
+    /// safemode.
     fn check_delete(&self, index: usize, block: BlockId, nonce: Nonce) {
         assert!(!self.state.safemode().on, "{block} deleted in safemode");
         let meant = self.nodes[index].nonce(block) == nonce;
@@ -307,7 +310,10 @@ impl Bench {
         if let Some(known) = self.state.namespace().block(block)
             && known.nonce != nonce
         {
-            assert!(self.state.namespace().is_accepted(), "{block} of another history is deleted unasked");
+            assert!(
+                self.state.namespace().is_accepted(),
+                "{block} of another history is deleted without acceptance"
+            );
             return;
         }
         let Some(known) = self.state.namespace().block(block) else {
@@ -325,19 +331,19 @@ impl Bench {
         assert!(!good(&self.nodes[index]) || others, "the last good replica of {block} is deleted");
     }
 
-    /// Every node, and again for those that got something to tell.
+    /// Sends a heartbeat of every node, and another one of the nodes with something to report.
     pub(super) fn beat_all(&mut self) {
         for index in 0..self.nodes.len() {
             self.beat(index);
         }
         for index in 0..self.nodes.len() {
-            if self.nodes[index].has_news() {
+            if self.nodes[index].has_reports() {
                 self.beat(index);
             }
         }
     }
 
-    /// Turns the clock by one tick of 200 ms.
+    /// Advances the clock by one tick of 200 ms.
     pub(super) fn tick(&mut self) {
         self.now.mono_ms += 200;
         self.now.wall_ms += 200;
@@ -345,7 +351,7 @@ impl Bench {
         self.check();
     }
 
-    /// Ticks, with a heartbeat of every node each second.
+    /// Ticks, with a heartbeat of every node per second.
     pub(super) fn run_ms(&mut self, ms: u64) {
         for step in 0..ms / 200 {
             self.tick();
@@ -355,7 +361,7 @@ impl Bench {
         }
     }
 
-    /// The namespace as the log tells it.
+    /// Returns the namespace from a replay of the log.
     pub(super) fn replayed(&self) -> Namespace {
         let mut namespace = Namespace::new("c1");
         for record in &self.records {
@@ -364,26 +370,26 @@ impl Bench {
         namespace
     }
 
-    /// The NameNode dies and starts again from its log.
+    /// The NameNode crashes and starts again from its log.
     pub(super) fn restart(&mut self) {
         assert_eq!(&self.replayed(), self.state.namespace());
         self.start(false);
     }
 
-    /// The NameNode dies and starts again from an older copy of its log, of so many records.
+    /// The NameNode crashes and starts again from an older copy of its log with this many records.
     pub(super) fn restore(&mut self, records: usize) {
         self.records.truncate(records);
         self.start(false);
     }
 
-    /// The NameNode dies and starts again with other settings.
+    /// The NameNode crashes and starts again with other settings.
     pub(super) fn restart_with(&mut self, settings: &Settings) {
         self.restart();
         let namespace = self.state.namespace().clone();
         self.state = State::new(settings.clone(), namespace, self.now);
     }
 
-    /// Starts from the log; with `accept`, as an operator who declares it the right one.
+    /// Starts from the log. With `accept`, an operator declares it the valid one.
     pub(super) fn start(&mut self, accept: bool) {
         self.requests += 1;
         let mut namespace = self.replayed();
@@ -397,7 +403,7 @@ impl Bench {
         self.check();
     }
 
-    /// Nodes (by index) with a good replica on disk.
+    /// Returns the nodes (by index) with a good replica on disk.
     pub(super) fn good_on(&self, block: BlockId) -> Vec<usize> {
         let known = self.state.namespace().block(block);
         let length = known.and_then(Block::length);

@@ -1,6 +1,7 @@
-//! A seeded cluster with everything going wrong: nodes die and return, replicas rot, writers vanish, the NameNode
-//! restarts, also from an older copy of its log. First safety (invariants after every event, never a last good replica
-//! deleted, replay equals memory), then liveness: left alone, the cluster becomes whole.
+//! A random cluster with many faults: nodes fail and return, replicas are damaged, writers
+//! disappear, and the NameNode restarts, also from an older copy of its log. The first phase checks
+//! safety: invariants after every event, no last good replica is deleted, replay equals memory. The
+//! second phase checks liveness: without faults, the cluster repairs everything.
 
 use super::{
     bench::{Bench, path},
@@ -15,7 +16,7 @@ use crate::{
 const NODES: usize = 6;
 const STEPS: usize = 400;
 
-/// A file on its way.
+/// A file that is being written.
 struct Writer {
     file: FileId,
     holder: String,
@@ -27,14 +28,14 @@ struct RandomCluster {
     random: Random,
     writers: Vec<Writer>,
     files: u32,
-    /// Records in an older copy of the log.
+    /// Number of records in an older copy of the log.
     copy: Option<usize>,
     hits: [u32; 9],
 }
 
 impl RandomCluster {
     fn step(&mut self) {
-        match self.random.downstream(24) {
+        match self.random.below(24) {
             0..=3 => self.create(),
             4..=8 => self.write(),
             9..=11 => self.finish(),
@@ -62,29 +63,29 @@ impl RandomCluster {
     }
 
     fn some_file(&mut self) -> String {
-        format!("/d{}/f{}", self.random.downstream(3), self.random.downstream(self.files.max(1) as usize))
+        format!("/d{}/f{}", self.random.below(3), self.random.below(self.files.max(1) as usize))
     }
 
     fn create(&mut self) {
-        let at = format!("/d{}/f{}", self.random.downstream(3), self.files);
-        let holder = format!("w{}", self.random.downstream(4));
+        let at = format!("/d{}/f{}", self.random.below(3), self.files);
+        let holder = format!("w{}", self.random.below(4));
         let on_abandon = self.random.pick(&[OnAbandon::Close, OnAbandon::Delete]);
-        let replication = 1 + self.random.downstream(3) as u32;
+        let replication = 1 + self.random.below(3) as u32;
         if let Ok(file) = self.bench.create_as(&at, &holder, replication, on_abandon) {
             self.files += 1;
             self.writers.push(Writer { file, holder, commits: vec![] });
         }
     }
 
-    /// A pipeline in which any member but one may fail.
+    /// A pipeline in which all nodes except one may fail.
     fn write(&mut self) {
         if self.writers.is_empty() {
             return;
         }
-        let at = self.random.downstream(self.writers.len());
+        let at = self.random.below(self.writers.len());
         let (file, holder) = (self.writers[at].file, self.writers[at].holder.clone());
         let Ok((block, nodes)) = self.bench.add_block_as(file, &holder) else { return };
-        let length = 1 + self.random.downstream(100) as u64;
+        let length = 1 + self.random.below(100) as u64;
         let mut written = 0;
         for uuid in nodes {
             let fails = written > 0 && self.random.once_in(4);
@@ -105,7 +106,7 @@ impl RandomCluster {
         if self.writers.is_empty() {
             return;
         }
-        let at = self.random.downstream(self.writers.len());
+        let at = self.random.below(self.writers.len());
         let Writer { file, holder, commits } = &self.writers[at];
         let (file, holder, commits) = (*file, holder.clone(), commits.clone());
         let close = Op::Close { file, holder, commits, rename_to: None, overwrite: false };
@@ -117,7 +118,7 @@ impl RandomCluster {
 
     fn vanish(&mut self) {
         if !self.writers.is_empty() {
-            let at = self.random.downstream(self.writers.len());
+            let at = self.random.below(self.writers.len());
             self.writers.remove(at);
             self.hits[0] += 1;
         }
@@ -126,7 +127,7 @@ impl RandomCluster {
     /// At most two nodes are down at a time.
     fn stop_or_start(&mut self) {
         let down = self.bench.nodes.iter().filter(|node| !node.up).count();
-        let at = self.random.downstream(NODES);
+        let at = self.random.below(NODES);
         if !self.bench.nodes[at].up {
             self.bench.nodes[at].up = true;
         } else if down < 2 {
@@ -136,7 +137,7 @@ impl RandomCluster {
     }
 
     fn restart_node(&mut self) {
-        let at = self.random.downstream(NODES);
+        let at = self.random.below(NODES);
         let node = &mut self.bench.nodes[at];
         node.incarnation += 1;
         node.seq = 0;
@@ -144,11 +145,11 @@ impl RandomCluster {
         self.hits[2] += 1;
     }
 
-    /// A replica of which two more good ones are on nodes that are up.
+    /// Chooses a replica with two other good ones on nodes that are up.
     fn victim(&mut self) -> Option<(usize, BlockId)> {
-        let at = self.random.downstream(NODES);
+        let at = self.random.below(NODES);
         let blocks: Vec<BlockId> = self.bench.nodes[at].disk.keys().copied().collect();
-        let block = *blocks.get(self.random.downstream(blocks.len().max(1)))?;
+        let block = *blocks.get(self.random.below(blocks.len().max(1)))?;
         let good = self.bench.good_on(block);
         let up = good.iter().filter(|other| **other != at && self.bench.nodes[**other].up).count();
         (up >= 1 && self.bench.nodes[at].up).then_some((at, block))
@@ -160,7 +161,7 @@ impl RandomCluster {
         if self.random.once_in(2) {
             self.bench.nodes[at].move_to_bad(block);
         } else {
-            // Not noticed until a reader complains.
+            // The damage is not noticed until a reader reports it.
             self.bench.nodes[at].disk.get_mut(&block).unwrap().1 = true;
             let uuid = self.bench.nodes[at].uuid;
             let _unknown =
@@ -182,7 +183,7 @@ impl RandomCluster {
 
     fn setrep(&mut self) {
         let at = self.some_file();
-        let replication = Some(1 + self.random.downstream(4) as u32);
+        let replication = Some(1 + self.random.below(4) as u32);
         let (mode, owner, group, modified_ms) = (None, None, None, None);
         let path = path(&at);
         let _refused =
@@ -190,7 +191,7 @@ impl RandomCluster {
     }
 
     fn drain(&mut self) {
-        let node = format!("n{}", 1 + self.random.downstream(2));
+        let node = format!("n{}", 1 + self.random.below(2));
         let cancel = self.random.once_in(2);
         self.hits[5] += 1;
         let _refused = self.bench.ask(Op::Drain { node, cancel });
@@ -202,8 +203,9 @@ impl RandomCluster {
         self.hits[6] += 1;
     }
 
-    /// An operator copies the log, or restores a copy. DataNodes that have seen a later start refuse it until it is
-    /// accepted. Files of which the lost history has deleted a block are then deleted, as an operator would.
+    /// An operator copies the log or restores a copy. DataNodes that have registered with a later
+    /// start refuse it until it is accepted. Files that have lost a block in the lost history are
+    /// then deleted, as an operator would do.
     fn copy_or_restore(&mut self) {
         let Some(copy) = self.copy.take() else {
             self.copy = Some(self.bench.records.len());
@@ -212,7 +214,8 @@ impl RandomCluster {
         self.hits[8] += 1;
         self.writers.clear();
         if self.random.once_in(2) {
-            // The clock is set back: the ids of the lost history are given out again, with other nonces.
+            // The clock is set back: the IDs of the lost history are assigned again, with other
+            // nonces.
             self.bench.now.wall_ms = 1_700_000_000_000;
         }
         self.bench.restore(copy);
@@ -231,7 +234,8 @@ impl RandomCluster {
         }
     }
 
-    /// Nobody is sent to a replica of another block: what readers are told is on disk with the block's nonce.
+    /// Checks that readers are never sent to a replica of another block: all located replicas are
+    /// on disk with the nonce of the block.
     fn check_located(&self) {
         for (id, _) in self.bench.nodes.iter().enumerate() {
             let node = &self.bench.nodes[id];
@@ -250,7 +254,7 @@ impl RandomCluster {
         self.hits[7] += 1;
     }
 
-    /// The faults end; everything must come right by itself.
+    /// Ends all faults. The cluster must recover without help.
     fn heal(&mut self) {
         for node in &mut self.bench.nodes {
             (node.up, node.ignores_orders) = (true, false);
@@ -272,21 +276,22 @@ impl RandomCluster {
         self.check_disks();
     }
 
-    /// What the NameNode believes is what the disks hold, and nothing else is left on them.
+    /// Checks that the disks have exactly the replicas that the NameNode knows.
     fn check_disks(&self) {
         let mut wanted = 0;
         for (at, node) in self.bench.nodes.iter().enumerate() {
             let namespace = self.bench.state.namespace();
-            // What this history never gave out is kept, damaged or not.
+            // Replicas of blocks that this history never assigned are kept, damaged or not.
             let quarantined: Vec<_> =
                 node.quarantined.iter().filter(|block| !namespace.is_future(**block)).collect();
             assert!(quarantined.is_empty(), "{} still has {quarantined:?} quarantined", node.name);
             for block in node.disk.keys() {
                 match namespace.block(*block) {
                     Some(known) if known.nonce == node.nonce(*block) => wanted += 1,
-                    // Stale ones go after an operator's decision; what this history never gave out is kept.
+                    // Stale replicas are deleted after the decision of an operator. Blocks that
+                    // this history never assigned are kept.
                     Some(_) => panic!("{block} on {at} is of another history"),
-                    None => assert!(namespace.is_future(*block), "{block} is litter on {at}"),
+                    None => assert!(namespace.is_future(*block), "{block} on {at} should have been deleted"),
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The fenced commit.
+//! Tests of the fenced commit.
 
 use super::bench::{Bench, path};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     namenode::op::{CommitMove, Op, Outcome, Quota},
 };
 
-/// Pieces, and where they go.
+/// Pieces, and the path of the resulting file.
 type Move<'a> = (&'a [&'a str], &'a str);
 
 fn commit(epoch: u64, id: &str, moves: &[Move], deletes: &[&str]) -> Op {
@@ -43,7 +43,7 @@ const DONE: Result<Outcome, Error> = Ok(Outcome::Committed { already_done: false
 const REPEATED: Result<Outcome, Error> = Ok(Outcome::Committed { already_done: true });
 
 #[test]
-fn everything_appears_at_once_and_once() {
+fn commit_is_atomic_and_done_once() {
     let mut bench = job();
     assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp", "/tmp/t0", "/nothing"])), DONE);
     let status = bench.stat("/out/part-0").unwrap();
@@ -52,7 +52,7 @@ fn everything_appears_at_once_and_once() {
     let success = bench.stat("/out/_SUCCESS").unwrap();
     assert_eq!((success.length, success.open), (0, false));
     assert_eq!(bench.stat("/tmp").unwrap_err(), Kind::NotFound);
-    // Sent again under another request id, e.g. by a restarted tracker.
+    // The same commit with another request ID, for example of a restarted JobTracker.
     assert_eq!(bench.ask(commit(4, "c1", MOVES, &["/out"])), REPEATED);
     assert_eq!(bench.refused(commit(3, "c1", MOVES, &[])), Kind::Fenced);
     assert_eq!(bench.refused(commit(4, "c2", MOVES, &[])), Kind::Exists);
@@ -114,7 +114,7 @@ fn committed_piece_survives_deletes_of_its_source() {
 }
 
 #[test]
-fn quotas_count_for_the_whole() {
+fn quotas_apply_to_the_complete_commit() {
     let mut bench = job();
     bench.ask(Op::Mkdir { path: path("/out"), parents: false, mode: None }).unwrap();
     let quota = |files, space| Op::SetQuota { path: path("/out"), quota: Quota { files, space } };
@@ -134,7 +134,7 @@ fn oversized_commit_is_rejected_before_it_is_applied() {
     let targets: Vec<String> = (0..500).map(|number| format!("/{number}{deep}")).collect();
     let moves: Vec<Move> = targets.iter().map(|to| (&[][..], to.as_str())).collect();
     let error = bench.ask(commit(1, "c1", &moves, &[])).unwrap_err();
-    assert!(error.kind == Kind::Invalid && error.message.contains("commit in parts"), "{error}");
+    assert!(error.kind == Kind::Invalid && error.message.contains("use several requests"), "{error}");
     assert_eq!(bench.stat("/0").unwrap_err(), Kind::NotFound);
     assert_eq!(bench.ask(commit(1, "c1", &moves[..2], &[])), DONE);
     assert_eq!(&bench.replayed(), bench.state.namespace());
@@ -144,14 +144,14 @@ fn oversized_commit_is_rejected_before_it_is_applied() {
 fn repeated_commit_is_recognised_after_output_changes() {
     let mut bench = job();
     assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp"])), DONE);
-    // The user has moved one file, deleted another and put something else in the place of the third.
+    // The user has moved one file, deleted another, and replaced the third.
     bench.ask(Op::Rename { from: path("/out/part-0"), to: path("/mine"), overwrite: false }).unwrap();
     for at in ["/out/part-1", "/out/_SUCCESS"] {
         bench.ask(Op::Delete { path: path(at), recursive: false }).unwrap();
     }
     bench.file("/out/part-1", 1, &[7]);
     assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp"])), REPEATED);
-    // Also by a JobTracker that has begun again, and by a NameNode that has.
+    // Also for a restarted JobTracker and a restarted NameNode.
     bench.restart();
     bench.beat_all();
     bench.tick();

@@ -1,4 +1,4 @@
-//! A DataNode of the bench: a map of replicas, and what it has not reported yet.
+//! A DataNode of the test bench: a map of replicas, and pending reports.
 
 use crate::{
     ids::{BlockId, Incarnation, NodeUuid, Nonce, StartId},
@@ -6,7 +6,7 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A DataNode: its disk, and what it has not told yet.
+/// A DataNode: its disk, and its pending reports.
 #[derive(Debug, Clone)]
 pub(super) struct FakeNode {
     pub(super) name: String,
@@ -15,18 +15,18 @@ pub(super) struct FakeNode {
     pub(super) incarnation: u64,
     pub(super) seq: u64,
     pub(super) up: bool,
-    /// Answers to it get lost.
+    /// The replies to this node are lost.
     pub(super) ignores_orders: bool,
-    /// Other nodes do not reach it.
+    /// Other nodes cannot reach this node.
     pub(super) isolated: bool,
     pub(super) capacity: u64,
-    /// Length, and whether it is damaged.
+    /// Length, and whether the replica is damaged.
     pub(super) disk: BTreeMap<BlockId, (u64, bool)>,
-    /// The nonces of what is, or was, on disk,
+    /// The nonces of the replicas that are or were on disk.
     pub(super) nonces: BTreeMap<BlockId, Nonce>,
-    /// and of what writers offer.
+    /// The nonces of the blocks that writers send.
     pub(super) offered: BTreeMap<BlockId, Nonce>,
-    /// The NameNode's start that it last registered with.
+    /// The start of the NameNode that the node last registered with.
     pub(super) seen: (u64, StartId),
     pub(super) quarantined: BTreeSet<BlockId>,
     pub(super) pending_reports: Heartbeat,
@@ -71,7 +71,8 @@ impl FakeNode {
         }
     }
 
-    /// Takes a replica from a writer, unless another block of this id is on disk: that one stays.
+    /// Receives a replica from a writer, unless another block with this ID is on disk, which is
+    /// kept.
     pub(super) fn receive(&mut self, block: BlockId, length: u64) {
         let nonce = self.offered.get(&block).copied().unwrap_or(Nonce(0));
         if self.disk.contains_key(&block) && self.nonce(block) != nonce {
@@ -86,7 +87,7 @@ impl FakeNode {
         self.nonces.get(&block).copied().unwrap_or(Nonce(0))
     }
 
-    /// What it reports of a replica on disk.
+    /// Returns the report of a replica on disk.
     pub(super) fn replica(&self, block: BlockId) -> Replica {
         Replica { block, nonce: self.nonce(block), length: self.disk[&block].0 }
     }
@@ -97,7 +98,7 @@ impl FakeNode {
         self.pending_reports.bad.push((block, "checksum".into()));
     }
 
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_reports(&self) -> bool {
         let Heartbeat { received, deleted, bad, lost, .. } = &self.pending_reports;
         !(received.is_empty() && deleted.is_empty() && bad.is_empty() && lost.is_empty())
     }

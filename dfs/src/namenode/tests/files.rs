@@ -1,4 +1,4 @@
-//! Files and their writers, rule by rule.
+//! Tests of the rules for files and their writers.
 
 use super::bench::{BLOCK, Bench, path};
 use crate::{
@@ -110,7 +110,7 @@ fn an_abandoned_block_leaves_no_trace() {
     assert_eq!(bench.stat("/f").unwrap().length, 30);
     bench.run_ms(2_000);
     assert!(bench.good_on(lost).is_empty());
-    assert!(kept.block > lost, "ids are never used twice");
+    assert!(kept.block > lost, "IDs are never used twice");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn one_writer_at_a_time() {
 }
 
 #[test]
-fn deleting_an_open_file_takes_it_from_its_writer() {
+fn deleting_an_open_file_revokes_its_lease() {
     let mut bench = Bench::with_nodes(2);
     let file = bench.create("/d/f");
     let block = bench.write(file, 10).block;
@@ -260,18 +260,23 @@ fn quotas_stop_growth() {
         expected,
         nonce: Nonce(1),
     };
-    // 450 bytes hold 225, twice; blocks of 100. Open blocks reserve nothing, so small files fit beside each other.
+    // 450 bytes allow 225 bytes with two replicas; blocks have 100 bytes. Open blocks reserve
+    // nothing, so small files fit.
     let blocks = [bench.write(file, 100), bench.write(file, 100), bench.write(file, 5)];
     let usage = bench.state.usage(&path("/q")).unwrap();
     assert_eq!((usage.files, usage.dirs, usage.bytes, usage.space), (1, 1, 0, 0));
     bench.ask(add(&blocks, 0)).unwrap();
     assert_eq!(bench.state.usage(&path("/q")).unwrap().space, 410);
-    assert_eq!(bench.refused(add(&[], 21)), Kind::Quota, "said before it is written");
+    assert_eq!(bench.refused(add(&[], 21)), Kind::Quota, "refused before the block is written");
     bench.ask(add(&[], 20)).unwrap();
     let last = bench.write(file, 20);
     let over = bench.write(file, 1);
-    assert_eq!(bench.refused(add(&[last, over], 0)), Kind::Quota, "what is too much is not kept");
-    assert_eq!(bench.refused(add(&[last], 0)), Kind::Quota, "not a byte is left for another block");
+    assert_eq!(
+        bench.refused(add(&[last, over], 0)),
+        Kind::Quota,
+        "a block beyond the quota is not committed"
+    );
+    assert_eq!(bench.refused(add(&[last], 0)), Kind::Quota, "the quota allows no other block");
     assert_eq!(bench.state.usage(&path("/q")).unwrap().space, 410, "a refusal changes nothing");
     assert_eq!(&bench.replayed(), bench.state.namespace());
     bench.ask(mkdir("/q/d", false)).unwrap();
@@ -282,13 +287,14 @@ fn quotas_stop_growth() {
 }
 
 #[test]
-fn what_a_quota_refused_is_not_kept_by_lease_recovery() {
+fn lease_recovery_respects_quotas() {
     let mut bench = Bench::with_nodes(2);
     bench.ask(mkdir("/q/sub", true)).unwrap();
     let quota = Quota { files: None, space: Some(250) };
     bench.ask(Op::SetQuota { path: path("/q"), quota }).unwrap();
     let file = bench.create("/q/sub/f");
-    // Twice 125 bytes fit: the first two blocks, not the third, and then not the small one behind it.
+    // Two replicas of 125 bytes fit: the first two blocks, but not the third and the small one
+    // after it.
     let blocks =
         [bench.write(file, 100), bench.write(file, 25), bench.write(file, 100), bench.write(file, 0)];
     assert_eq!(bench.close(file, blocks.to_vec()).unwrap_err().kind, Kind::Quota);
@@ -311,7 +317,7 @@ fn folder_entry_limit_is_enforced() {
 }
 
 #[test]
-fn an_expired_lease_closes_with_the_leading_run() {
+fn expired_lease_closes_the_file_with_its_leading_blocks() {
     let mut bench = Bench::with_nodes(3);
     let file = bench.create("/f");
     let committed = bench.write(file, 40);
@@ -327,7 +333,8 @@ fn an_expired_lease_closes_with_the_leading_run() {
             nonce: Nonce(1),
         })
         .unwrap();
-    // The second block was finished but never committed, the third never arrived, the fourth is committed.
+    // The second block was finalised but never committed, the third was never reported, the fourth
+    // is committed.
     let second = bench.state.locate(&path("/f"), 0, 1000, "").unwrap().0.blocks;
     assert_eq!(second, 2);
     let unfinished = BlockId(committed.block.0 + 1);
@@ -344,12 +351,12 @@ fn an_expired_lease_closes_with_the_leading_run() {
     assert_eq!((status.open, status.length, status.blocks), (false, 70, 2));
     bench.run_ms(6_000);
     assert!(bench.good_on(fourth.block).is_empty());
-    assert_eq!(bench.good_on(unfinished).len(), 2, "and it is replicated");
+    assert_eq!(bench.good_on(unfinished).len(), 2, "the block is replicated");
     assert_eq!(bench.close(file, vec![]).unwrap_err().kind, Kind::LeaseLost);
 }
 
 #[test]
-fn an_expired_lease_deletes_if_asked() {
+fn expired_lease_deletes_the_file_if_requested() {
     let mut bench = Bench::with_nodes(2);
     let file = bench.create_as("/f", "w", 2, OnAbandon::Delete).unwrap();
     bench.write(file, 10);
@@ -358,7 +365,7 @@ fn an_expired_lease_deletes_if_asked() {
     bench.run_ms(3_000);
     assert_eq!(bench.stat("/f").unwrap_err(), Kind::NotFound);
     assert!(bench.nodes.iter().all(|node| node.disk.is_empty()));
-    // Appending never puts what was there before at risk.
+    // An append never endangers the existing blocks.
     let (file, _) = bench.file("/g", 2, &[10]);
     bench.ask(Op::Append { path: path("/g"), holder: "w".into() }).unwrap();
     bench.run_ms(22_000);
@@ -382,7 +389,7 @@ fn concat_moves_blocks_without_copying() {
 }
 
 #[test]
-fn lists_go_page_by_page() {
+fn lists_are_paged() {
     let mut bench = Bench::with_nodes(1);
     for name in ["b", "a", "c", "d"] {
         bench.ask(mkdir(&format!("/l/{name}"), true)).unwrap();

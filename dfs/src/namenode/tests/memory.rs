@@ -1,4 +1,4 @@
-//! What a block costs in memory: estimated from the sizes of the maps' entries, for a million of them.
+//! Estimates the memory per block from the sizes of map entries, for a million blocks.
 
 use crate::{
     ids::{BlockId, FileId},
@@ -7,12 +7,14 @@ use crate::{
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A B-tree filled in order has its leaves a little more than half full (6 of 11), plus a tenth for the rest.
+/// The leaves of a B-tree that is filled in order are a little more than half full (6 of 11). A
+/// tenth is added for the inner nodes.
 fn tree_bytes<K, V>() -> f64 {
     (size_of::<K>() + size_of::<V>()) as f64 * 11.0 / 6.0 + 4.0
 }
 
-/// Bytes a block in the block map, its two replicas and their nodes' sets, and its place in the file.
+/// Bytes per block: its entry in the block map, its two replicas, their entries in the nodes, and
+/// its entry in the file.
 fn block_bytes() -> f64 {
     let durable = tree_bytes::<BlockId, Block>();
     let replicas = tree_bytes::<BlockId, SmallVec<[u32; 4]>>();
@@ -20,7 +22,7 @@ fn block_bytes() -> f64 {
     durable + replicas + nodes + size_of::<BlockId>() as f64
 }
 
-/// Bytes a file with a name of 16 bytes: its inode, its name (once), its place in its folder.
+/// Bytes per file with a name of 16 bytes: its inode, its name (shared), its entry in the folder.
 fn file_bytes() -> f64 {
     let name = 16.0 + 16.0;
     tree_bytes::<FileId, Inode>() + size_of::<File>() as f64 + 16.0 + name + tree_bytes::<Arc<str>, FileId>()

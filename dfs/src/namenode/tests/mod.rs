@@ -1,4 +1,4 @@
-//! Tests of the whole state machine, on a bench with pretended DataNodes and a clock that is turned by hand.
+//! Tests of the state machine, on a test bench with fake DataNodes and a simulated clock.
 
 mod bench;
 mod cluster;

@@ -1,5 +1,5 @@
-//! The namespace against a deliberately dumb model: one flat map from path to thing, sums by walking all of
-//! it, several steps by trying them on a copy. Every class of result and every listing must agree.
+//! Compares the namespace with a simple model: a flat map from path to entry, sums by visiting all
+//! entries, and operations of several steps on a copy. All results and listings must be equal.
 
 use super::{
     bench::{BLOCK, Bench, path},
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone, PartialEq)]
 struct ModelEntry {
-    /// None for a folder.
+    /// `None` for a folder.
     file: Option<Content>,
     quota: Option<u64>,
 }
@@ -24,7 +24,7 @@ struct Content {
     blocks: Vec<BlockLength>,
 }
 
-/// Everything but the root, by path.
+/// All entries except the root, by path.
 type Flat = BTreeMap<String, ModelEntry>;
 
 #[derive(Debug, Clone, Default)]
@@ -58,7 +58,7 @@ impl Model {
         }
     }
 
-    /// What is at a path; an error if a file is used as a folder on the way.
+    /// Returns the entry at a path, or an error if a parent in the path is a file.
     fn find(&self, at: &str) -> Result<Option<&ModelEntry>, Kind> {
         if at != "/" {
             self.is_folder(above(at))?;
@@ -112,7 +112,7 @@ impl Model {
         1 + self.flat.keys().filter(|at| *at != folder && inside(at, folder)).count() as u64
     }
 
-    /// Whether a folder that grew is over its quota.
+    /// Whether a folder that has grown exceeds its quota.
     fn over_quota(&self, before: &Model) -> bool {
         let over = |at: &str, quota: Option<u64>| {
             quota.is_some_and(|max| self.count(at) > before.count(at) && self.count(at) > max)
@@ -302,15 +302,15 @@ fn name_of(holder: &str) -> &'static str {
     ["w", "v"].into_iter().find(|name| *name == holder).unwrap()
 }
 
-struct Play {
+struct RandomModel {
     bench: Bench,
     model: Model,
     random: Random,
     done: BTreeMap<&'static str, [u32; 2]>,
 }
 
-impl Play {
-    /// Few names, and often one that is there, so that operations meet.
+impl RandomModel {
+    /// Uses few names, and often an existing one, so that operations affect the same paths.
     fn path(&mut self) -> String {
         let known: Vec<String> = self.model.flat.keys().cloned().collect();
         if !known.is_empty() && self.random.once_in(2) {
@@ -322,7 +322,7 @@ impl Play {
         if at.is_empty() { "/".into() } else { at }
     }
 
-    /// Most often a file that nobody writes.
+    /// Usually returns a file that is not open for writing.
     fn closed_file(&mut self) -> String {
         let closed: Vec<String> =
             self.model.flat.keys().filter(|at| self.model.closed(at).is_ok()).cloned().collect();
@@ -336,7 +336,7 @@ impl Play {
     fn op(&mut self) -> (&'static str, Op) {
         let at = path(&self.path());
         let holder = self.random.pick(&["w", "v"]).to_owned();
-        match self.random.downstream(17) {
+        match self.random.below(17) {
             0..=3 => (
                 "create",
                 Op::Create {
@@ -355,12 +355,12 @@ impl Play {
             8..=10 => ("rename", Op::Rename { from: at, to: path(&self.path()), overwrite: self.flip() }),
             11 | 12 => ("delete", Op::Delete { path: at, recursive: self.random.once_in(3) }),
             13 => {
-                let files = (!self.random.once_in(3)).then(|| 2 + self.random.downstream(9) as u64);
+                let files = (!self.random.once_in(3)).then(|| 2 + self.random.below(9) as u64);
                 ("quota", Op::SetQuota { path: at, quota: Quota { files, space: None } })
             }
             14 => {
                 let target = path(&self.closed_file());
-                let sources = (0..=self.random.downstream(2)).map(|_| path(&self.closed_file())).collect();
+                let sources = (0..=self.random.below(2)).map(|_| path(&self.closed_file())).collect();
                 ("concat", Op::Concat { target, sources })
             }
             _ => ("commit", self.commit()),
@@ -368,15 +368,15 @@ impl Play {
     }
 
     fn commit(&mut self) -> Op {
-        let moves = (0..self.random.downstream(3))
+        let moves = (0..self.random.below(3))
             .map(|_| CommitMove {
-                pieces: (0..self.random.downstream(3)).map(|_| path(&self.path())).collect(),
+                pieces: (0..self.random.below(3)).map(|_| path(&self.path())).collect(),
                 to: path(&self.path()),
             })
             .collect();
-        let deletes = (0..self.random.downstream(2)).map(|_| path(&self.path())).collect();
-        let commit_id = format!("c{}", self.random.downstream(400));
-        let epoch = self.model.epoch.saturating_sub(1) + self.random.downstream(3) as u64;
+        let deletes = (0..self.random.below(2)).map(|_| path(&self.path())).collect();
+        let commit_id = format!("c{}", self.random.below(400));
+        let epoch = self.model.epoch.saturating_sub(1) + self.random.below(3) as u64;
         Op::Commit { scope: "s".into(), epoch, commit_id, moves, deletes }
     }
 
@@ -390,14 +390,14 @@ impl Play {
         let got = self.bench.ask(op.clone());
         self.done.entry(class).or_default()[usize::from(got.is_err())] += 1;
         let got = got.map(drop).map_err(|error| error.kind);
-        // A commit with several faults may be refused for any of them.
+        // A commit with several errors may be refused for any of them.
         if matches!(op, Op::Commit { .. }) && got.is_err() && expected.is_err() {
             return;
         }
         assert_eq!(got, expected, "{op:?}\n{:#?}", self.model.flat.keys());
     }
 
-    /// An open file gets a block and is closed.
+    /// Writes a block to an open file and closes it.
     fn write_and_close(&mut self) {
         let open: Vec<String> = self
             .model
@@ -416,7 +416,7 @@ impl Play {
         let mut commits = Vec::new();
         if self.random.once_in(2) {
             let (block, nodes) = self.bench.add_block_as(file, holder).unwrap();
-            let length = self.random.downstream(BLOCK as usize) as u64;
+            let length = self.random.below(BLOCK as usize) as u64;
             self.bench.node(nodes[0]).receive(block, length);
             self.bench.beat(0);
             commits.push(BlockLength { block, length });
@@ -457,7 +457,8 @@ fn random_operations_match_the_model() {
     let mut done: BTreeMap<&str, [u32; 2]> = BTreeMap::new();
     for seed in 0..40 {
         let bench = Bench::with_nodes(1);
-        let mut play = Play { bench, model: Model::default(), random: Random(seed), done: BTreeMap::new() };
+        let mut play =
+            RandomModel { bench, model: Model::default(), random: Random(seed), done: BTreeMap::new() };
         for step in 0..400 {
             play.step();
             if step % 10 == 0 {
@@ -465,7 +466,7 @@ fn random_operations_match_the_model() {
             }
         }
         play.compare();
-        let snapshot_at = play.random.downstream(play.bench.records.len());
+        let snapshot_at = play.random.below(play.bench.records.len());
         let mut early = crate::namenode::Namespace::new("c1");
         play.bench.records[..snapshot_at].iter().for_each(|record| early.apply(record).unwrap());
         let mut late = super::replay::through_snapshot(&early);

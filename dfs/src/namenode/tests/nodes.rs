@@ -1,4 +1,4 @@
-//! DataNodes: names, incarnations, reports, silence, safemode.
+//! Tests of DataNodes: names, incarnations, reports, missing heartbeats, safemode.
 
 use super::bench::{Bench, FakeNode, path, settings};
 use crate::{
@@ -29,8 +29,8 @@ fn a_disk_that_nodes_of_a_host_share_counts_once() {
             .enumerate()
     {
         let node = FakeNode::new(index, &format!("n{index}"), "r1");
-        let who = Registration { host: host.into(), ..node.registration() };
-        bench.state.register(bench.now, who).unwrap();
+        let registration = Registration { host: host.into(), ..node.registration() };
+        bench.state.register(bench.now, registration).unwrap();
         let heartbeat = Heartbeat { seq: 1, used: 10, free: 650, disks, ..Heartbeat::default() };
         bench.state.heartbeat(bench.now, node.uuid, Incarnation(1), heartbeat);
     }
@@ -42,13 +42,13 @@ fn a_disk_that_nodes_of_a_host_share_counts_once() {
 #[test]
 fn duplicate_node_names_are_resolved() {
     let mut bench = Bench::with_nodes(1);
-    let twin = FakeNode::new(9, "n1", "r1");
+    let duplicate = FakeNode::new(9, "n1", "r1");
     let (_, blocks) = bench.file("/f", 1, &[10]);
-    bench.nodes.push(twin);
+    bench.nodes.push(duplicate);
     let error = bench.register(1).unwrap_err();
     assert!(error.kind == Kind::Refused && error.message.contains("n1:1"), "{error}");
     bench.beat(0);
-    // The one that started last wins, and what the other holds counts no more.
+    // The one that started last is accepted, and the replicas of the other do not count any more.
     bench.nodes[1].incarnation = 2;
     bench.register(1).unwrap();
     assert!(!bench.good_known(blocks[0]));
@@ -56,8 +56,8 @@ fn duplicate_node_names_are_resolved() {
     let old = bench.state.heartbeat(bench.now, uuid, incarnation, Heartbeat::default());
     assert_eq!(old, HeartbeatAnswer::RegisterAgain);
     let error = bench.register(0).unwrap_err();
-    let twin = bench.nodes[1].uuid.to_string();
-    assert!(error.kind == Kind::Refused && error.message.contains(&twin), "{error}");
+    let duplicate = bench.nodes[1].uuid.to_string();
+    assert!(error.kind == Kind::Refused && error.message.contains(&duplicate), "{error}");
     assert_eq!(bench.state.report(bench.now).nodes.len(), 1, "one name, one node");
     bench.nodes[0].incarnation = 3;
     bench.register(0).unwrap();
@@ -113,19 +113,19 @@ fn only_the_newest_incarnation_counts() {
     assert_eq!(old, HeartbeatAnswer::RegisterAgain);
     bench.nodes[0].incarnation = 4;
     assert_eq!(bench.register(0).unwrap_err().kind, Kind::Refused);
-    let nobody = NodeUuid(uuid::Uuid::from_u128(77));
-    let unknown = bench.state.heartbeat(bench.now, nobody, Incarnation(1), Heartbeat::default());
+    let unknown_node = NodeUuid(uuid::Uuid::from_u128(77));
+    let unknown = bench.state.heartbeat(bench.now, unknown_node, Incarnation(1), Heartbeat::default());
     assert_eq!(unknown, HeartbeatAnswer::RegisterAgain);
-    let report = bench.state.full_report(bench.now, nobody, Incarnation(1), 0, true, vec![]);
+    let report = bench.state.full_report(bench.now, unknown_node, Incarnation(1), 0, true, vec![]);
     assert_eq!(report.unwrap_err().kind, Kind::NotFound);
 }
 
 #[test]
-fn another_clusters_node_is_refused_with_both_ids() {
+fn node_of_another_cluster_is_refused_with_both_ids() {
     let mut bench = Bench::with_nodes(0);
-    let mut who = FakeNode::new(0, "n1", "r1").registration();
-    who.cluster_id = "c2".into();
-    let error = bench.state.register(bench.now, who).unwrap_err();
+    let mut registration = FakeNode::new(0, "n1", "r1").registration();
+    registration.cluster_id = "c2".into();
+    let error = bench.state.register(bench.now, registration).unwrap_err();
     assert!(error.message.contains("c1") && error.message.contains("c2"), "{error}");
     let error = {
         let file = bench.create("/f");
@@ -135,7 +135,7 @@ fn another_clusters_node_is_refused_with_both_ids() {
 }
 
 #[test]
-fn a_node_that_says_goodbye_is_dead_at_once_and_its_blocks_are_copied() {
+fn stopping_node_is_dead_at_once_and_its_blocks_are_copied() {
     let mut bench = Bench::with_nodes(3);
     let (_, blocks) = bench.file("/f", 2, &[10]);
     bench.run_ms(11_000);
@@ -148,11 +148,11 @@ fn a_node_that_says_goodbye_is_dead_at_once_and_its_blocks_are_copied() {
     bench.check();
     let name = bench.nodes[gone].name.clone();
     assert_eq!(state_of(&bench, &name), NodeState::Dead);
-    assert_eq!(bench.state.report(bench.now).under_replicated, 1, "nobody waits for the silence to grow");
+    assert_eq!(bench.state.report(bench.now).under_replicated, 1, "the blocks are queued without waiting");
     assert!(bench.state.locate(&path("/f"), 0, 10, "").unwrap().1[0].nodes.iter().all(|n| n.uuid != uuid));
     bench.run_ms(2_000);
     assert_eq!(bench.state.report(bench.now).under_replicated, 0);
-    // A goodbye on its way twice, or late, does no harm; a return is a new start.
+    // A repeated or late last heartbeat has no effect. A node that returns registers again.
     assert_eq!(bench.state.heartbeat(bench.now, uuid, incarnation, goodbye), HeartbeatAnswer::RegisterAgain);
     bench.nodes[gone].up = true;
     bench.beat_all();
@@ -160,7 +160,7 @@ fn a_node_that_says_goodbye_is_dead_at_once_and_its_blocks_are_copied() {
 }
 
 #[test]
-fn a_node_that_says_goodbye_and_starts_again_costs_no_copies() {
+fn restarted_node_causes_no_copies() {
     let mut bench = Bench::with_nodes(4);
     let (_, blocks) = bench.file("/f", 3, &[10]);
     bench.run_ms(11_000);
@@ -217,7 +217,7 @@ fn paused_namenode_does_not_expire_nodes() {
     bench.tick();
     assert_eq!(state_of(&bench, "n1"), NodeState::Live);
     assert!(bench.state.stat_id(file).unwrap().open);
-    // And gives nobody more than a whole lease or a whole silence on top.
+    // No node gets more than a full lease or a full timeout in addition.
     for node in &mut bench.nodes {
         node.up = false;
     }
@@ -241,7 +241,8 @@ fn heartbeats_after_a_block_report_win() {
         blocks.iter().map(|block| (*block, bench.state.namespace().block(*block).unwrap().nonce)).collect();
     let nonce_of = |block| nonces[&block];
     let reported = |block| Replica { block, nonce: nonce_of(block), length: 10 };
-    // It restarts; its report (taken with nothing on disk) arrives after a heartbeat that reports one.
+    // The node restarts. Its report (made when its disk was empty) arrives after a heartbeat that
+    // reports a replica.
     bench.state.register(bench.now, node.registration()).unwrap();
     assert!(bench.good_known(mine[0]), "known until the report is in");
     let heartbeat =
@@ -273,9 +274,9 @@ fn registration_cancels_pending_orders() {
     bench.nodes[0].seq = 0;
     bench.register(0).unwrap();
     bench.beat(0);
-    assert!(bench.nodes[0].disk.contains_key(&blocks[0]), "the old order is void");
+    assert!(bench.nodes[0].disk.contains_key(&blocks[0]), "the old command is cancelled");
     bench.run_ms(4_000);
-    assert!(bench.nodes[0].disk.is_empty(), "an orphan goes after its time of grace");
+    assert!(bench.nodes[0].disk.is_empty(), "an orphan is deleted after the grace period");
 }
 
 #[test]
@@ -303,7 +304,7 @@ fn safemode_waits_for_blocks_and_refuses_changes() {
 }
 
 #[test]
-fn an_operator_may_end_the_wait_and_turn_it_on() {
+fn operator_can_turn_safemode_off_and_on() {
     let mut bench = Bench::with_nodes(1);
     bench.file("/f", 1, &[10]);
     bench.nodes[0].up = false;
@@ -360,11 +361,12 @@ fn reported_bad_replica_is_verified_by_the_datanode() {
         bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), block, uuid)
     };
     assert_eq!([(); 3].map(|()| report(&mut bench, blocks[0]).unwrap()), [true, false, false]);
-    assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0, "a client's word is no proof");
+    assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0, "a report of a client is no proof");
     bench.beat(0);
     assert_eq!(bench.nodes[0].reported, [Command::Check(blocks[0], nonce)]);
     assert_eq!(report(&mut bench, BlockId(9)).unwrap_err().kind, Kind::NotFound);
-    // A superuser may ask again as soon as the DataNode has reported, a user a minute later.
+    // A superuser may request another check as soon as the DataNode has reported. A user may do so
+    // a minute later.
     let user = Caller { user: "eve".into(), groups: std::sync::Arc::default(), superuser: false };
     let by_user = |bench: &mut Bench| bench.state.report_bad_replica(bench.now, &user, blocks[0], uuid);
     bench.run_ms(30_000);
@@ -384,7 +386,7 @@ fn reported_bad_replica_is_verified_by_the_datanode() {
 }
 
 #[test]
-fn a_check_that_nobody_reports_on_is_pending_and_requested_again() {
+fn unreported_check_stays_pending_and_is_requested_again() {
     let mut bench = Bench::with_nodes(1);
     let (_, blocks) = bench.file("/f", 1, &[10]);
     let uuid = bench.nodes[0].uuid;
@@ -396,7 +398,7 @@ fn a_check_that_nobody_reports_on_is_pending_and_requested_again() {
     bench.nodes[0].ignores_orders = false;
     bench.run_ms(20_000);
     assert_eq!(bench.state.report(bench.now).checks_pending, 0);
-    // What a dead node was asked is not waited for.
+    // Checks on a dead node are not waited for.
     bench.nodes[0].ignores_orders = true;
     bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), blocks[0], uuid).unwrap();
     bench.nodes[0].up = false;
@@ -421,7 +423,11 @@ fn reports_of_bad_replicas_are_limited_by_user_and_need_read_permission() {
         modified_ms: None,
     };
     bench.ask(set(0o600)).unwrap();
-    assert_eq!(report(&mut bench).unwrap_err().kind, Kind::Denied, "who cannot read it knows nothing of it");
+    assert_eq!(
+        report(&mut bench).unwrap_err().kind,
+        Kind::Denied,
+        "a user who cannot read the file cannot report it"
+    );
     bench.ask(set(0o644)).unwrap();
     let last = (0..200).map(|_| report(&mut bench)).last().unwrap();
     assert_eq!(last.unwrap_err().kind, Kind::Quota);
@@ -435,7 +441,7 @@ fn replica_with_another_nonce_never_counts_and_is_kept_until_an_operator_decides
     let (_, blocks) = bench.file("/f", 1, &[10]);
     let block = blocks[0];
     let (holder, other) = (bench.good_on(block)[0], 1 - bench.good_on(block)[0]);
-    // The other node has a block of the same id and length, of another history.
+    // The other node has a block with the same ID and length from another history.
     bench.nodes[other].offered.insert(block, Nonce(666));
     bench.nodes[other].receive(block, 10);
     bench.beat(other);
@@ -444,21 +450,23 @@ fn replica_with_another_nonce_never_counts_and_is_kept_until_an_operator_decides
     assert!(bench.state.safemode().reason.contains("stale_replicas 1"));
     let located = |bench: &Bench| bench.state.locate(&path("/f"), 0, 10, "").unwrap().1[0].nodes.clone();
     assert_eq!(located(&bench).iter().map(|node| node.uuid).collect::<Vec<_>>(), [bench.nodes[holder].uuid]);
-    // With the holder gone there is no replica: an error for readers, never other bytes.
+    // Without the node of the good replica there is no replica: readers get an error and never
+    // other data.
     bench.nodes[holder].up = false;
     bench.run_ms(20_000);
     assert!(located(&bench).is_empty());
     assert_eq!(bench.state.report(bench.now).missing, 1);
     assert!(
         bench.nodes[other].disk.contains_key(&block),
-        "kept: it may be all that is left of the other history"
+        "kept: it may be the only copy from the other history"
     );
     bench.nodes[holder].up = true;
     bench.restart();
     bench.run_ms(20_000);
-    assert_eq!(bench.state.report(bench.now).stale_replicas, 1, "a full report tells the same");
+    assert_eq!(bench.state.report(bench.now).stale_replicas, 1, "a full report shows the same");
     assert!(bench.nodes[other].disk.contains_key(&block));
-    // An operator accepts this history: the block has its replicas, so the stale one goes.
+    // An operator accepts this history. The block has all of its replicas, so the stale one is
+    // deleted.
     bench.start(true);
     bench.run_ms(20_000);
     assert!(!bench.nodes[other].disk.contains_key(&block) && bench.nodes[holder].disk.contains_key(&block));
@@ -489,11 +497,11 @@ fn datanode_of_a_newer_or_another_history_is_refused_until_an_operator_accepts()
     let events = bench.state.take_events();
     assert!(events.iter().any(|event| matches!(event, Event::NodeRefused(_))), "{events:?}");
     refused(&mut bench).unwrap_err();
-    assert!(bench.state.take_events().is_empty(), "said once");
-    // A second start has the number that the DataNode has seen, and is another start all the same.
+    assert!(bench.state.take_events().is_empty(), "reported once");
+    // The second start has the number that the DataNode has stored, but it is another start.
     bench.restart();
     assert_eq!(bench.state.namespace().epoch(), later.0);
-    assert!(refused(&mut bench).unwrap_err().1.contains("another NameNode's start"));
+    assert!(refused(&mut bench).unwrap_err().1.contains("of another history"));
     bench.restart();
     refused(&mut bench).expect_err("higher numbers do not help");
     bench.start(true);
@@ -511,27 +519,30 @@ fn events_report_nodes_drains_and_safemode() {
     let (_, _) = bench.file("/f", 1, &[10]);
     bench.run_ms(1_000);
     let mut seen = bench.state.take_events();
-    let tell = |bench: &mut Bench| -> Vec<String> {
+    let events = |bench: &mut Bench| -> Vec<String> {
         bench.state.take_events().iter().map(ToString::to_string).collect()
     };
     assert_eq!(seen.len(), 3, "{seen:?}");
     assert_eq!(seen.remove(0), Event::NodeRegistered("n1".into()));
     bench.ask(Op::Drain { node: "n1".into(), cancel: false }).unwrap();
     bench.run_ms(5_000);
-    let reported = tell(&mut bench);
-    assert_eq!(reported, ["drain of DataNode n1 began", "drain of DataNode n1 finished: it may be stopped"]);
+    let reported = events(&mut bench);
+    assert_eq!(
+        reported,
+        ["drain of DataNode n1 started", "drain of DataNode n1 finished: it may be stopped"]
+    );
     bench.nodes[1].up = false;
     bench.run_ms(12_000);
-    let reported = tell(&mut bench);
+    let reported = events(&mut bench);
     assert!(reported[0].contains("n2 is suspect") && reported[1].contains("n2 is dead"), "{reported:?}");
     bench.nodes[1].up = true;
     bench.run_ms(2_000);
-    assert_eq!(tell(&mut bench), ["DataNode n2 is back"]);
+    assert_eq!(events(&mut bench), ["DataNode n2 is back"]);
     bench.state.set_safemode(true);
     bench.run_ms(1_000);
     bench.state.set_safemode(false);
     bench.run_ms(1_000);
-    let reported = tell(&mut bench);
+    let reported = events(&mut bench);
     assert!(
         reported[0].contains("turned on by an operator") && reported[1].contains("safemode is off"),
         "{reported:?}"

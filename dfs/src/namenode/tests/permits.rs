@@ -1,4 +1,4 @@
-//! Owner, group, mode, sticky folders: each operation by those who may and those who may not.
+//! Tests of owner, group, mode and sticky folders: each operation by permitted and denied users.
 
 use super::bench::Bench;
 use crate::{
@@ -47,7 +47,8 @@ struct PermissionTest {
 }
 
 impl PermissionTest {
-    /// `/home/ann` (750, group lab) and `/home/bob` (700), and `/tmp`, which is everybody's and sticky.
+    /// Creates `/home/ann` (750, group lab), `/home/bob` (700), and `/tmp`, which all users can
+    /// write and is sticky.
     fn new() -> Self {
         let mut bench = Bench::with_nodes(1);
         for (at, owner, mode) in [
@@ -62,19 +63,19 @@ impl PermissionTest {
         Self { bench }
     }
 
-    fn may(&mut self, who: &Caller, op: Op) -> Outcome {
-        self.bench.ask_as(who.clone(), op.clone()).unwrap_or_else(|error| panic!("{op:?}: {error}"))
+    fn may(&mut self, caller: &Caller, op: Op) -> Outcome {
+        self.bench.ask_as(caller.clone(), op.clone()).unwrap_or_else(|error| panic!("{op:?}: {error}"))
     }
 
-    fn may_not(&mut self, who: &Caller, op: Op) {
-        let answer = self.bench.ask_as(who.clone(), op.clone());
-        assert_eq!(answer.map_err(|error| error.kind), Err(Kind::Denied), "{who:?}: {op:?}");
+    fn may_not(&mut self, caller: &Caller, op: Op) {
+        let answer = self.bench.ask_as(caller.clone(), op.clone());
+        assert_eq!(answer.map_err(|error| error.kind), Err(Kind::Denied), "{caller:?}: {op:?}");
     }
 
-    fn file(&mut self, who: &Caller, at: &str) -> FileId {
-        let Outcome::File(file) = self.may(who, create(at)) else { panic!("no file") };
+    fn file(&mut self, caller: &Caller, at: &str) -> FileId {
+        let Outcome::File(file) = self.may(caller, create(at)) else { panic!("no file") };
         self.may(
-            who,
+            caller,
             Op::Close { file, holder: "h".into(), commits: vec![], rename_to: None, overwrite: false },
         );
         file
@@ -82,7 +83,7 @@ impl PermissionTest {
 }
 
 #[test]
-fn entries_are_made_moved_and_deleted_by_who_may_write_the_folder() {
+fn changing_entries_needs_write_permission_on_the_folder() {
     let (ann, bob, cid) = (user("ann", &["lab"]), user("bob", &[]), user("cid", &["lab"]));
     let mut test = PermissionTest::new();
     test.file(&ann, "/home/ann/a");
@@ -95,7 +96,7 @@ fn entries_are_made_moved_and_deleted_by_who_may_write_the_folder() {
     }
     test.may_not(&ann, Op::Rename { from: path("/home/ann/a"), to: path("/home/bob/a"), overwrite: false });
     test.may(&ann, Op::Rename { from: path("/home/ann/a"), to: path("/home/ann/b"), overwrite: false });
-    // A folder of another's, inside one's own, with something in it, stays.
+    // A non-empty folder of another user inside an own folder is not deleted.
     test.may(&ann, mkdir("/home/ann/shared"));
     test.may(&ann, set("/home/ann/shared", Some(0o777), None, None));
     test.may_not(&bob, mkdir("/home/ann/shared/of-bob"));
@@ -118,15 +119,15 @@ fn sticky_folder_restricts_deletes_to_owners() {
 }
 
 #[test]
-fn a_file_is_written_and_read_by_who_may() {
+fn file_access_needs_permission() {
     let (ann, bob, cid) = (user("ann", &["lab"]), user("bob", &[]), user("cid", &["lab"]));
     let mut test = PermissionTest::new();
     let Outcome::File(file) = test.may(&ann, create("/home/ann/a")) else { panic!("no file") };
     let close = Op::Close { file, holder: "h".into(), commits: vec![], rename_to: None, overwrite: false };
     test.may_not(&cid, close.clone());
     test.may(&ann, close);
-    let may = |test: &PermissionTest, who: &Caller, need| {
-        test.bench.state.permit(who, &path("/home/ann/a"), need).is_ok()
+    let may = |test: &PermissionTest, caller: &Caller, need| {
+        test.bench.state.permit(caller, &path("/home/ann/a"), need).is_ok()
     };
     assert!(may(&test, &cid, Need::Read) && may(&test, &cid, Need::Traverse));
     assert!(!may(&test, &bob, Need::Read) && !may(&test, &bob, Need::Traverse));
@@ -134,18 +135,18 @@ fn a_file_is_written_and_read_by_who_may() {
     assert!(
         !may(&test, &cid, Need::Read) && may(&test, &cid, Need::Traverse) && may(&test, &ann, Need::Read)
     );
-    let list = |who: &Caller, at: &str| test.bench.state.permit(who, &path(at), Need::List).is_ok();
+    let list = |caller: &Caller, at: &str| test.bench.state.permit(caller, &path(at), Need::List).is_ok();
     assert!(list(&cid, "/home/ann") && !list(&bob, "/home/ann") && list(&bob, "/home"));
-    let make = |who: &Caller, at: &str| test.bench.state.permit(who, &path(at), Need::Create).is_ok();
+    let make = |caller: &Caller, at: &str| test.bench.state.permit(caller, &path(at), Need::Create).is_ok();
     assert!(make(&ann, "/home/ann/b/c") && !make(&cid, "/home/ann/b/c") && !make(&ann, "/home/bob/b"));
-    assert!(make(&cid, "/home/ann/a"), "that something is there is for the answer to say");
-    // What is not there is for the operation to say.
+    assert!(make(&cid, "/home/ann/a"), "the operation itself reports that the path exists");
+    // For a missing path, the operation itself reports the error.
     assert!(list(&bob, "/nowhere/at/all"));
     test.may_not(&cid, Op::Append { path: path("/home/ann/a"), holder: "x".into() });
 }
 
 #[test]
-fn attributes_need_the_owner_and_ownership_an_admin() {
+fn only_the_owner_sets_attributes_and_only_an_admin_the_owner() {
     let (ann, bob) = (user("ann", &["lab"]), user("bob", &["lab"]));
     let mut test = PermissionTest::new();
     test.file(&ann, "/home/ann/a");
@@ -159,7 +160,7 @@ fn attributes_need_the_owner_and_ownership_an_admin() {
 }
 
 #[test]
-fn a_commit_does_what_its_user_could() {
+fn commit_needs_the_permissions_of_its_operations() {
     let (ann, bob) = (user("ann", &[]), user("bob", &[]));
     let mut test = PermissionTest::new();
     let commit = |id: &str, piece: &str, to: &str, deletes: &[&str]| Op::Commit {
@@ -195,7 +196,7 @@ fn concat_needs_read_permission() {
 #[test]
 fn first_call_of_a_user_makes_a_home_that_only_the_user_can_enter() {
     let mut bench = Bench::with_nodes(1);
-    // Without /user, which only a superuser makes, there is no home and nothing changes.
+    // Without `/user`, which only a superuser creates, there is no home folder and nothing changes.
     assert_eq!(bench.state.make_home(bench.now, "ann").unwrap_err().kind, Kind::NotFound);
     bench.ask(mkdir("/user")).unwrap();
     let entry = bench.state.make_home(bench.now, "ann").unwrap().expect("nothing was there");
@@ -208,26 +209,29 @@ fn first_call_of_a_user_makes_a_home_that_only_the_user_can_enter() {
     let mut test = PermissionTest { bench };
     test.may(&user("ann", &[]), create("/user/ann/f"));
     test.may_not(&user("bob", &[]), create("/user/ann/g"));
-    // The default quota stops a user who fills the NameNode's memory.
+    // The default quota stops a user from filling the memory of the NameNode.
     let ann = user("ann", &[]);
     let full = (0..60).find_map(|n| test.bench.ask_as(ann.clone(), mkdir(&format!("/user/ann/d{n}"))).err());
     assert_eq!(full.map(|error| error.kind), Some(Kind::Quota));
     test.bench.restart();
-    assert!(test.bench.state.has_home("ann").unwrap(), "and it is durable");
+    assert!(test.bench.state.has_home("ann").unwrap(), "the home folder is durable");
     for name in ["a/b", "..", ""] {
-        assert!(test.bench.state.make_home(test.bench.now, name).is_err(), "{name:?} is no folder's name");
+        assert!(
+            test.bench.state.make_home(test.bench.now, name).is_err(),
+            "{name:?} is not a valid folder name"
+        );
     }
 }
 
 #[test]
-fn a_refusal_names_the_folder_whose_owner_and_mode_are_in_the_way() {
+fn refusal_names_the_folder_that_denies_access() {
     let mut test = PermissionTest::new();
     let bob = user("bob", &[]);
     let mut refusal = |op| test.bench.ask_as(bob.clone(), op).unwrap_err().to_string();
     let error = refusal(Op::Delete { path: path("/home/bob"), recursive: true });
     assert!(error.contains("may not remove /home/bob: /home has owner root, group lab, mode 755"), "{error}");
     let error = refusal(create("/home/ann/x"));
-    assert!(error.contains("may not go to /home/ann/x: /home/ann has owner ann"), "{error}");
+    assert!(error.contains("may not access /home/ann/x: /home/ann has owner ann"), "{error}");
     let error = refusal(create("/home/x"));
-    assert!(error.contains("may not make /home/x: /home has owner root"), "{error}");
+    assert!(error.contains("may not create /home/x: /home has owner root"), "{error}");
 }

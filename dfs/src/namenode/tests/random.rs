@@ -1,12 +1,12 @@
-//! A seeded source of choices for tests.
+//! A seeded random number generator for tests.
 
-/// Numbers that depend on the seed and nothing else.
+/// Pseudo-random numbers that depend only on the seed.
 #[derive(Debug, Clone)]
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    /// Below `limit`.
-    pub(super) fn downstream(&mut self, limit: usize) -> usize {
+    /// Returns a number less than `limit`.
+    pub(super) fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -14,13 +14,13 @@ impl Random {
         ((z ^ (z >> 31)) % limit as u64) as usize
     }
 
-    /// True once in `n`.
+    /// Returns true with probability 1/`n`.
     pub(super) fn once_in(&mut self, n: usize) -> bool {
-        self.downstream(n) == 0
+        self.below(n) == 0
     }
 
-    /// One of these.
+    /// Returns one of the items.
     pub(super) fn pick<T: Clone>(&mut self, items: &[T]) -> T {
-        items[self.downstream(items.len())].clone()
+        items[self.below(items.len())].clone()
     }
 }

@@ -1,4 +1,4 @@
-//! Repair, thinning out, damage, draining.
+//! Tests of repair, surplus replicas, damage and drains.
 
 use super::bench::{Bench, path, settings};
 use crate::{
@@ -30,7 +30,7 @@ fn problems(bench: &Bench) -> usize {
     bench.state.fsck(&path("/"), None, 1000).unwrap().problems.len()
 }
 
-/// A block of which each copy takes up a slot.
+/// Length of a block whose copy uses a complete slot.
 const LARGE: u64 = 64 << 20;
 
 fn large_blocks(nodes: usize, copies_max: u32, copies_per_node_max: u32) -> Bench {
@@ -41,7 +41,7 @@ fn large_blocks(nodes: usize, copies_max: u32, copies_per_node_max: u32) -> Benc
     bench
 }
 
-/// Copies under way after a drain of the first node was ordered and a tick has passed.
+/// Returns the number of running copies one tick after the drain of the first node was ordered.
 fn pending_in_drain(bench: &mut Bench, lengths: &[u64]) -> u64 {
     bench.file("/f", 2, lengths);
     bench.run_ms(11_000);
@@ -53,10 +53,14 @@ fn pending_in_drain(bench: &mut Bench, lengths: &[u64]) -> u64 {
 #[test]
 fn small_copies_share_a_slot_and_large_ones_do_not() {
     let pending = pending_in_drain(&mut large_blocks(3, 3, 2), &[LARGE; 20]);
-    assert!((2..=3).contains(&pending), "{pending} under way, two a node and three in all");
-    // Some sixty of 64 KiB or less fit a slot, and one of two must be free as a whole for another.
+    assert!(
+        (2..=3).contains(&pending),
+        "{pending} copies are running, at most two per node and three in total"
+    );
+    // About sixty copies of 64 KiB or less fit into a slot, and one of two slots must be completely
+    // free for another.
     let pending = pending_in_drain(&mut large_blocks(3, 2, 2), &[1000; 200]);
-    assert!((60..=66).contains(&pending), "{pending} under way");
+    assert!((60..=66).contains(&pending), "{pending} copies are running");
 }
 
 #[test]
@@ -64,7 +68,7 @@ fn next_copy_starts_without_a_tick() {
     let mut bench = large_blocks(3, 1, 1);
     let pending = pending_in_drain(&mut bench, &[LARGE; 12]);
     assert_eq!(pending, 1);
-    // Heartbeats alone, with no time going by: each report of a copy brings the order for the next.
+    // Only heartbeats, while the clock stands still: each report of a copy leads to the next copy.
     for _ in 0..12 {
         bench.beat_all();
     }
@@ -82,7 +86,7 @@ fn a_dead_nodes_blocks_are_copied() {
         assert!(on.iter().filter(|at| **at != 0).count() == 2, "{block} on {on:?}");
     }
     assert_eq!(problems(&bench), 0);
-    // It comes back: too many now, thinned out again.
+    // The node returns: there are too many replicas now, and the surplus is deleted.
     bench.nodes[0].up = true;
     bench.run_ms(5_000);
     assert!(blocks.iter().all(|block| bench.good_on(*block).len() == 2));
@@ -92,7 +96,7 @@ fn a_dead_nodes_blocks_are_copied() {
 }
 
 #[test]
-fn the_most_endangered_go_first() {
+fn most_endangered_blocks_are_copied_first() {
     let mut bench = large_blocks(6, 1, 1);
     let safe = bench.file("/safe", 4, &[LARGE]).1[0];
     let weak = bench.file("/weak", 2, &[LARGE]).1[0];
@@ -132,15 +136,15 @@ fn a_copy_that_never_arrives_is_tried_again() {
     assert_eq!(bench.good_on(block).len(), 2);
 }
 
-/// It hears and is heard by us: nothing else tells that copies to it cannot come.
+/// The heartbeats of the node arrive, so only failed copies show that other nodes cannot reach it.
 #[test]
-fn a_node_that_others_do_not_reach_is_passed_over_after_the_first_copy() {
+fn node_that_others_cannot_reach_gets_no_more_copies() {
     let mut bench = Bench::with_nodes(8);
     let blocks = bench.file("/f", 2, &[10; 60]).1;
     let isolated = bench.nodes.len() - 1;
     bench.nodes[isolated].isolated = true;
     bench.nodes[0].up = false;
-    // Dead after 10 s; the first copies to the one apart are late 5 s after that.
+    // The node is dead after 10 s. The first copies to the isolated node time out 5 s later.
     bench.run_ms(30_000);
     let short =
         blocks.iter().filter(|block| bench.good_on(**block).iter().filter(|at| **at != 0).count() < 2);
@@ -182,7 +186,7 @@ fn damage_is_found_replaced_and_counted() {
         (0, 1, 1)
     );
     assert_eq!(bench.good_on(block).len(), 2);
-    assert!(bench.nodes[at].quarantined.is_empty(), "deleted once it was replaced");
+    assert!(bench.nodes[at].quarantined.is_empty(), "deleted when it was replaced");
     assert_eq!(problems(&bench), 0);
 }
 
@@ -204,18 +208,18 @@ fn the_last_replica_is_kept_even_if_damaged() {
     bench.run_ms(15_000);
     assert!(bench.nodes[0].quarantined.contains(&block));
     let report = bench.state.report(bench.now);
-    assert_eq!((report.missing, report.corrupt, report.corrupt_replicas), (0, 1, 1), "damaged, as fsck says");
+    assert_eq!((report.missing, report.corrupt, report.corrupt_replicas), (0, 1, 1), "damaged, as in fsck");
     let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
     assert_eq!((located[0].nodes.len(), located[0].damaged_on.as_slice()), (0, &["n1".to_owned()][..]));
     bench.nodes[0].up = false;
     bench.run_ms(15_000);
     let report = bench.state.report(bench.now);
-    assert_eq!((report.missing, report.corrupt), (1, 0), "who knows what is there");
+    assert_eq!((report.missing, report.corrupt), (1, 0), "the node is down, so its replica is unknown");
     bench.nodes[0].up = true;
     bench.run_ms(2_000);
     bench.ask(Op::Delete { path: path("/f"), recursive: false }).unwrap();
     bench.run_ms(2_000);
-    assert!(bench.nodes[0].quarantined.is_empty(), "with the file it goes");
+    assert!(bench.nodes[0].quarantined.is_empty(), "it is deleted with the file");
 }
 
 #[test]
@@ -223,10 +227,10 @@ fn drained_node_holds_no_needed_replica() {
     let mut bench = Bench::with_nodes(4);
     let blocks = bench.file("/f", 2, &[10; 10]).1;
     bench.ask(drain("n1", false)).unwrap();
-    let blocked = bench.nodes[0].disk.len() as u64;
-    assert_eq!(drained(&bench, "n1"), (NodeState::Draining, blocked));
+    let replicas = bench.nodes[0].disk.len() as u64;
+    assert_eq!(drained(&bench, "n1"), (NodeState::Draining, replicas));
     let (_, located) = bench.state.locate(&path("/f"), 0, 1000, "n1").unwrap();
-    assert!(located.iter().all(|at| at.nodes.len() == 2), "it serves until it goes");
+    assert!(located.iter().all(|at| at.nodes.len() == 2), "it serves until it is stopped");
     bench.restart();
     bench.run_ms(30_000);
     assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
@@ -240,7 +244,7 @@ fn drained_node_holds_no_needed_replica() {
     bench.ask(drain("n1", true)).unwrap();
     assert_eq!(drained(&bench, "n1").0, NodeState::Live);
     bench.run_ms(5_000);
-    assert!(blocks.iter().all(|block| bench.good_on(*block).len() == 2), "and the surplus goes");
+    assert!(blocks.iter().all(|block| bench.good_on(*block).len() == 2), "the surplus is deleted");
 }
 
 #[test]
@@ -250,17 +254,17 @@ fn refused_drain_changes_nothing() {
     bench.ask(drain("n1", false)).unwrap();
     bench.run_ms(15_000);
     assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
-    // With the second one gone too, each block would have one place left.
+    // Without the second node, only one node would be left for each block.
     assert_eq!(bench.refused(drain("n2", false)), Kind::Refused);
     assert_eq!((drained(&bench, "n1").0, drained(&bench, "n2").0), (NodeState::Drained, NodeState::Live));
     assert!(!bench.state.namespace().is_draining("n2"));
-    // Fewer wanted: then both are drained.
+    // With a lower replication both can be drained.
     bench.ask(setrep("/f", 1)).unwrap();
     bench.ask(drain("n2", false)).unwrap();
     bench.run_ms(15_000);
     assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
     assert_eq!(drained(&bench, "n2"), (NodeState::Drained, 0));
-    assert_eq!(bench.refused(drain("n3", false)), Kind::Refused, "somebody must stay");
+    assert_eq!(bench.refused(drain("n3", false)), Kind::Refused, "one node must stay");
 }
 
 #[test]
@@ -286,7 +290,7 @@ fn a_drain_is_stuck_when_too_few_stay_for_its_blocks() {
     let example = &status.examples[0];
     assert!(blocks.contains(&example.block) && example.path == path("/f"), "{example:?}");
     assert_eq!((example.wanted, example.have), (2, 1));
-    assert_eq!(example.why, "datanodes that stay: 1");
+    assert_eq!(example.why, "number of staying DataNodes: 1");
     bench.nodes[1].up = true;
     bench.run_ms(15_000);
     assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
@@ -311,8 +315,8 @@ fn drained(bench: &Bench, node: &str) -> (NodeState, u64) {
     (status.state, status.blocks_left)
 }
 
-/// Takes what a node is told, without doing it.
-fn told_to_delete(bench: &mut Bench, index: usize) -> Vec<BlockId> {
+/// Returns the deletions that are sent to a node, without executing them.
+fn sent_deletes(bench: &mut Bench, index: usize) -> Vec<BlockId> {
     let node = &mut bench.nodes[index];
     node.seq += 1;
     let heartbeat = Heartbeat { seq: node.seq, free: 1_000, ..Heartbeat::default() };
@@ -331,7 +335,7 @@ fn restarted_node_replicas_are_not_surplus() {
     let mut bench = Bench::with_nodes(3);
     let block = bench.file("/f", 3, &[10]).1[0];
     bench.run_ms(1_000);
-    // Two start again, one of them with an empty disk, and have not reported yet.
+    // Two nodes restart, one of them with an empty disk, and have not reported yet.
     for index in [0, 1] {
         bench.nodes[index].incarnation += 1;
         bench.nodes[index].seq = 0;
@@ -343,7 +347,7 @@ fn restarted_node_replicas_are_not_surplus() {
     bench.tick();
     bench.check();
     assert_eq!(drained(&bench, "n3"), (NodeState::Draining, 1));
-    assert!((0..3).all(|index| told_to_delete(&mut bench, index).is_empty()), "{block} may be gone there");
+    assert!((0..3).all(|index| sent_deletes(&mut bench, index).is_empty()), "{block} may be lost there");
     for index in [0, 1] {
         bench.register(index).unwrap();
     }
@@ -361,12 +365,12 @@ fn pending_delete_is_cancelled_when_the_last_replica_is_lost() {
     bench.tick();
     let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
     let kept = located[0].nodes[0].uuid;
-    assert_eq!(located[0].nodes.len(), 1, "one is to go");
+    assert_eq!(located[0].nodes.len(), 1, "one replica is to be deleted");
     bench.node(kept).move_to_bad(block);
     let index = bench.nodes.iter().position(|node| node.uuid == kept).unwrap();
     bench.beat(index);
     let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
-    assert_eq!(located[0].nodes.len(), 1, "the other one stays after all");
+    assert_eq!(located[0].nodes.len(), 1, "the deletion of the other one is cancelled");
     bench.run_ms(2_000);
     assert_eq!(bench.good_on(block), [1 - index]);
 }
@@ -375,7 +379,7 @@ fn pending_delete_is_cancelled_when_the_last_replica_is_lost() {
 fn replication_above_the_nodes_is_refused_with_their_number() {
     let mut bench = Bench::with_nodes(2);
     bench.file("/f", 2, &[10]);
-    assert_eq!(bench.refused(setrep("/f", 3)), Kind::Unavailable, "more may yet come");
+    assert_eq!(bench.refused(setrep("/f", 3)), Kind::Unavailable, "more nodes may register");
     bench.run_ms(11_000);
     bench.nodes[1].up = false;
     bench.run_ms(11_000);
@@ -387,7 +391,7 @@ fn replication_above_the_nodes_is_refused_with_their_number() {
 }
 
 #[test]
-fn fsck_goes_page_by_page() {
+fn fsck_returns_pages() {
     let mut bench = Bench::with_nodes(1);
     for at in ["/a/x", "/a/y", "/b", "/a-b"] {
         bench.file(at, 1, &[10]);
@@ -424,7 +428,8 @@ fn after_a_start_only_copies_for_late_nodes_wait() {
     bench.beat_all();
     bench.state.set_safemode(false);
     bench.run_ms(1_000);
-    // A replica rots, a file wants more replicas, a node is to go: none waits for the ten minutes of `dead_after`.
+    // A replica is damaged, a file gets a higher replication, a node is drained: none of these
+    // waits for `dead_after` (ten minutes).
     let rotten = bench.good_on(corrupt[0]).into_iter().find(|at| *at != late).unwrap();
     bench.nodes[rotten].move_to_bad(corrupt[0]);
     bench.ask(setrep("/raised", 3)).unwrap();
@@ -438,7 +443,7 @@ fn after_a_start_only_copies_for_late_nodes_wait() {
     );
     assert!(up(&bench, raised[0]) >= 3 - usize::from(bench.nodes[late].disk.contains_key(&raised[0])));
     assert_eq!(bench.state.drain_status(&node).blocks_left, 0, "drained");
-    // Blocks that lack a replica only because a node has not come are left alone.
+    // Blocks that lack a replica only because a node has not registered are not copied.
     let on_late: Vec<BlockId> =
         files.iter().copied().filter(|b| bench.nodes[late].disk.contains_key(b)).collect();
     assert!(!on_late.is_empty());
@@ -446,7 +451,7 @@ fn after_a_start_only_copies_for_late_nodes_wait() {
     bench.nodes[late].up = true;
     bench.run_ms(5_000);
     for block in on_late {
-        assert!(all(&bench, block) <= 4, "no needless copy but the drain's");
+        assert!(all(&bench, block) <= 4, "no unnecessary copy except that of the drain");
     }
     assert_eq!(bench.state.report(bench.now).under_replicated, 0);
 }

@@ -1,4 +1,5 @@
-//! Replay equals memory, from the whole log and from a snapshot and the rest of it.
+//! Replay gives the same state as live operation, both from the complete log and from a snapshot
+//! and the later records.
 
 use super::bench::{Bench, path};
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
 pub(super) fn through_snapshot(namespace: &Namespace) -> Namespace {
     let mut loader = SnapshotLoader::default();
     for item in namespace.items() {
-        // As it goes to disk and back.
+        // Encode and decode, as on disk.
         let bytes = bincode::serde::encode_to_vec(&item, bincode::config::standard()).unwrap();
         let (back, _): (SnapshotItem, _) =
             bincode::serde::decode_from_slice(&bytes, bincode::config::standard()).unwrap();
@@ -41,7 +42,7 @@ fn a_snapshot_holds_everything() {
 }
 
 #[test]
-fn a_short_or_mixed_up_snapshot_is_refused() {
+fn incomplete_or_reordered_snapshot_is_refused() {
     let bench = run_history();
     let items: Vec<SnapshotItem> = bench.state.namespace().items().collect();
     let load = |items: &[SnapshotItem]| {
@@ -66,7 +67,7 @@ fn records_that_do_not_fit_are_refused_and_never_panic() {
     let bench = run_history();
     let (file, folder, none) =
         (bench.stat("/c").unwrap().file_id, bench.stat("/d").unwrap().file_id, FileId(99));
-    let downstream = bench.stat("/d/f").unwrap().file_id;
+    let child = bench.stat("/d/f").unwrap().file_id;
     let table = [
         Edit::FileClosed { file },
         Edit::FileClosed { file: none },
@@ -77,7 +78,7 @@ fn records_that_do_not_fit_are_refused_and_never_panic() {
         Edit::BlockDropped { block: BlockId(1) },
         Edit::BlockDropped { block: BlockId(77) },
         Edit::Renamed { id: folder, parent: folder, name: "x".into() },
-        Edit::Renamed { id: folder, parent: downstream, name: "x".into() },
+        Edit::Renamed { id: folder, parent: child, name: "x".into() },
         Edit::Renamed { id: file, parent: FileId(1), name: "d".into() },
         Edit::Renamed { id: FileId(1), parent: folder, name: "d".into() },
         Edit::Deleted { id: none },
@@ -116,7 +117,7 @@ fn retry_cache_survives_a_restart() {
     assert_eq!((again.outcome, again.entry), (outcome, None), "even in safemode");
 }
 
-/// A state whose namespace begins with these edits.
+/// Creates a state whose namespace starts with these edits.
 fn state_with(edits: Vec<Edit>) -> crate::namenode::State {
     let mut namespace = Namespace::new("c1");
     namespace.apply(&Record { at_ms: 1, request: None, edits }).unwrap();
@@ -141,7 +142,7 @@ fn fence_limit_is_enforced() {
         state_with((0..100_000).map(|n| Edit::Fenced { scope: format!("s{n}"), epoch: 1 }).collect());
     let error = refusal(&mut state, fence("one more".into(), 1)).unwrap();
     assert!(error.message.contains("100000 scopes have fences"), "{error}");
-    assert_eq!(refusal(&mut state, fence("s7".into(), 2)), None, "known ones go on");
+    assert_eq!(refusal(&mut state, fence("s7".into(), 2)), None, "existing fences still work");
 }
 
 #[test]
@@ -173,9 +174,9 @@ fn block_limit_of_a_file_is_enforced() {
     };
     state.register(now(), super::bench::FakeNode::new(0, "n1", "r1").registration()).unwrap();
     let uuid = super::bench::FakeNode::new(0, "n1", "r1").uuid;
-    let room =
+    let heartbeat =
         crate::namenode::op::Heartbeat { seq: 1, capacity: 1 << 40, free: 1 << 40, ..Default::default() };
-    state.heartbeat(now(), uuid, crate::ids::Incarnation(1), room);
+    state.heartbeat(now(), uuid, crate::ids::Incarnation(1), heartbeat);
     let error = refusal(&mut state, add).unwrap();
-    assert!(error.message.contains("would have 500001 blocks and 500000 is the limit"), "{error}");
+    assert!(error.message.contains("would have 500001 blocks, the limit is 500000"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! From the wire: requests become operations, checked at the door. Nothing malformed gets further than this.
+//! Converts requests to operations and validates them. No malformed request gets past this module.
 
 use crate::{
     error::{Error, Kind},
@@ -19,13 +19,13 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(Kind::Invalid, message)
 }
 
-/// A mutating request that can name itself and say what it wants.
+/// A mutating request: its ID and its operation.
 pub(crate) trait Mutation {
     fn request_id(&self) -> &[u8];
     fn op(self) -> Result<Op, Error>;
 }
 
-/// The whole request: who, which, what.
+/// Converts a request with its caller, ID and operation.
 pub(crate) fn request<M: Mutation>(request: tonic::Request<M>) -> Result<Request, Error> {
     let caller = caller(&request)?;
     let message = request.into_inner();
@@ -35,11 +35,15 @@ pub(crate) fn request<M: Mutation>(request: tonic::Request<M>) -> Result<Request
     Ok(Request { id: RequestId(request_of(&caller.user, id)), caller, op: message.op()? })
 }
 
-/// Who asks, as the gate before the service has found out.
+/// Returns the caller, as determined by the gate before the service.
 pub(crate) fn caller<M>(request: &tonic::Request<M>) -> Result<Caller, Error> {
-    let who = Identity::of(request.extensions())
+    let identity = Identity::of(request.extensions())
         .map_err(|status| Error::new(Kind::Denied, status.message().to_owned()))?;
-    Ok(Caller { user: who.name.as_ref().into(), groups: who.groups.clone(), superuser: who.superuser })
+    Ok(Caller {
+        user: identity.name.as_ref().into(),
+        groups: identity.groups.clone(),
+        superuser: identity.superuser,
+    })
 }
 
 fn short_name(what: &str, text: &str, bytes_max: usize) -> Result<String, Error> {
@@ -71,7 +75,7 @@ fn within_limit(what: &str, count: usize) -> Result<(), Error> {
 
 fn mode(mode: u32) -> Result<u32, Error> {
     if mode > 0o7777 {
-        return Err(invalid(format!("mode {mode:o} is not a set of permission bits (at most 7777)")));
+        return Err(invalid(format!("mode {mode:o} is not valid: the maximum is 7777")));
     }
     Ok(mode)
 }
@@ -116,7 +120,7 @@ mutations! {
         holder: holder(&m.holder)?,
         on_abandon: match m.on_abandon() {
             pb::OnAbandon::Unspecified => {
-                return Err(invalid("on_abandon is missing or of a newer client: close or delete"));
+                return Err(invalid("on_abandon is missing or unknown: it must be close or delete"));
             }
             pb::OnAbandon::Close => OnAbandon::Close,
             pb::OnAbandon::Delete => OnAbandon::Delete,

@@ -1,4 +1,4 @@
-//! The NameNode's door: the only place where its wire types and its own types meet.
+//! Conversion between the wire types and the types of the NameNode. Only this module uses both.
 
 mod inbound;
 mod outbound;

@@ -1,4 +1,4 @@
-//! To the wire: what the state shows of itself becomes replies.
+//! Converts the results of the state to replies.
 
 use crate::ids::{BlockId, Nonce};
 use crate::namenode::{
@@ -47,13 +47,13 @@ fn address(address: NodeAddress) -> pb::DataNodeAddress {
     }
 }
 
-/// One that is to be written to.
+/// The address of a node that is to be written to, with the signature of the NameNode.
 fn sealed(node: NodeAddress, key: &BlockKey) -> pb::DataNodeAddress {
     let seal = key.seal(&node.data_addr);
     pb::DataNodeAddress { seal, ..address(node) }
 }
 
-/// A block to be read.
+/// A block for reading, with its token.
 pub(crate) fn located(block: LocatedBlock, key: &BlockKey) -> pb::LocatedBlock {
     pb::LocatedBlock {
         token: key.to_read(block.block.0, block.nonce.0).to_bytes(),
@@ -66,7 +66,7 @@ pub(crate) fn located(block: LocatedBlock, key: &BlockKey) -> pb::LocatedBlock {
     }
 }
 
-/// A block to be written, of no more than `max` bytes.
+/// A block for writing at most `max` bytes, with its token.
 pub(crate) fn to_write(block: LocatedBlock, key: &BlockKey, max: u64) -> pb::LocatedBlock {
     pb::LocatedBlock {
         token: key.to_write(block.block.0, block.nonce.0, max).to_bytes(),
@@ -206,8 +206,8 @@ pub(crate) fn report(report: Report, last_edit: u64) -> pb::ReportReply {
     }
 }
 
-/// A command names its targets by id; whoever carries it out needs their addresses. A target that has gone in
-/// the meantime is left out, and a copy to nobody is dropped: repair will ask again.
+/// Converts a command, with the addresses of its targets. Targets that no longer exist are omitted,
+/// and a copy without targets is dropped: repair will order it again.
 fn command(state: &State, command: Command, key: &BlockKey) -> Option<pb::Command> {
     use pb::command::Kind;
     let kind = match command {

@@ -1,4 +1,4 @@
-//! The cluster that is measured, and programs run beside it or on it, with what they cost.
+//! The measured cluster, and runs of jobs and plain programs with their cost.
 
 use super::usage::Usage;
 use crate::{
@@ -21,32 +21,34 @@ use std::{
 };
 use tokio::process::Command;
 
-/// After a job, until its tracker has reaped the last task process and the pools are full again: that belongs to it.
+/// After a job, wait until its tracker has reaped the last task process and the pools are full
+/// again, because that cost belongs to the job.
 const SETTLE: Duration = Duration::from_millis(500);
 /// How long deletes may take to reach the disks.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is measured.
+/// The measured cluster, and connections to it.
 pub(super) struct Cluster {
     pub(super) launch: Launch,
     pub(super) files: Client,
     pub(super) tracker: JobTracker,
 }
 
-/// A run of something.
+/// The duration and cost of a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ran {
-    /// Seconds from its start to its end.
+    /// Seconds from start to end.
     pub(super) wall: f64,
-    /// Processor seconds.
+    /// CPU seconds by kind of process.
     pub(super) usage: Usage,
 }
 
 impl Cluster {
-    /// Starts it, one replica of everything.
+    /// Starts the cluster, with replication 1.
     pub(super) async fn start(folder: &Path, nodes: u32) -> Result<Self> {
         let mut layout = layout(folder, "mr", nodes, false)?;
-        // All nodes share this machine: more maps at a time than it has cores would only take each other's caches.
+        // All nodes share this machine: more parallel maps than cores would only compete for
+        // caches.
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         layout.config.tasktracker.map_slots = (cores / nodes.max(1)).max(1);
         let launch = Launch::start(layout, None).await?;
@@ -55,7 +57,7 @@ impl Cluster {
         Ok(Self { launch, files, tracker })
     }
 
-    /// Runs a program beside the cluster, to its end; `client` is what it used itself.
+    /// Runs a program outside the cluster to its end. Its own CPU time is counted as `client`.
     pub(super) async fn run(&self, command: &mut Command) -> Result<Ran> {
         let before = Usage::of(&self.launch).await?;
         let (wall, _) = finish(command).await?;
@@ -67,7 +69,8 @@ impl Cluster {
         self.run(own()?.args(["bench", "plain", name]).arg(file).arg(out)).await
     }
 
-    /// Submits a job as a user would, in a process of its own, and waits for its end; its id and its cost.
+    /// Submits a job in a separate process, as a user would, and waits for its end. Returns its ID
+    /// and cost.
     pub(super) async fn submit(&self, arguments: &[&str]) -> Result<(String, Ran)> {
         let before = Usage::of(&self.launch).await?;
         let (id, wall) = self.submit_uncounted(arguments).await?;
@@ -75,7 +78,7 @@ impl Cluster {
         Ok((id, Ran { wall, usage: Usage::of(&self.launch).await?.since(&before) }))
     }
 
-    /// The same without its cost, which takes time to read: its id and its seconds.
+    /// The same without the cost, which takes time to read. Returns the ID and the seconds.
     pub(super) async fn submit_uncounted(&self, arguments: &[&str]) -> Result<(String, f64)> {
         let mut command = own()?;
         command
@@ -90,7 +93,8 @@ impl Cluster {
         Ok((id.to_owned(), wall))
     }
 
-    /// Submits a job from this process over a connection that is there already; seconds from submit to done.
+    /// Submits a job from this process over an existing connection. Returns the seconds from
+    /// submission to completion.
     pub(super) async fn submit_here(&self, submission: Submission) -> Result<f64> {
         let since = Instant::now();
         let id = self.tracker.submit(submission).await?;
@@ -99,7 +103,7 @@ impl Cluster {
         Ok(since.elapsed().as_secs_f64())
     }
 
-    /// Processor seconds that a job's maps and reduces say they used.
+    /// CPU seconds of maps and of reduces, from the counters of the job.
     pub(super) async fn by_phase(&self, job: &str) -> Result<[f64; 2]> {
         let mut seconds = [0.0; 2];
         for task in self.tracker.tasks(job).await? {
@@ -111,14 +115,14 @@ impl Cluster {
         Ok(seconds)
     }
 
-    /// Copies a local file in.
+    /// Copies a local file into the cluster.
     pub(super) async fn put(&self, file: &Path, to: &str) -> Result<()> {
         let options = PutOptions { make_parents: true, ..PutOptions::default() };
         self.files.put(PutSource::File(file.to_owned()), &DfsPath::parse(to)?, options, &()).await?;
         Ok(())
     }
 
-    /// Copies some bytes in.
+    /// Writes bytes to a file in the cluster.
     pub(super) async fn put_bytes(&self, bytes: Vec<u8>, to: &str) -> Result<()> {
         let options = PutOptions { make_parents: true, ..PutOptions::default() };
         let source = PutSource::Reader(Box::new(std::io::Cursor::new(bytes)));
@@ -126,7 +130,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Hands all bytes of a job's output, part after part, to `sink`.
+    /// Passes all bytes of the output of a job, part by part, to `sink`.
     pub(super) async fn output(&self, folder: &str, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut parts = self.files.glob(&format!("{folder}/part-*")).await?;
         parts.sort_by(|one, other| one.path.cmp(&other.path));
@@ -139,8 +143,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes a folder and waits until the disks have their room back, which should not fall into what is measured
-    /// next.
+    /// Deletes a folder and waits until the space is free on the disks, so that this does not
+    /// disturb the next measurement.
     pub(super) async fn delete(&self, folder: &str) -> Result<()> {
         let path = DfsPath::parse(folder)?;
         let bytes: u64 = self.files.walk(&path).await?.iter().map(|file| file.length).sum();
@@ -154,12 +158,12 @@ impl Cluster {
     }
 }
 
-/// This program, to be run again.
+/// A command that runs this program.
 fn own() -> Result<Command> {
     Ok(Command::new(std::env::current_exe().context("cannot determine the path of mrctl")?))
 }
 
-/// Runs a program to its end: its seconds, and what it printed.
+/// Runs a program to its end. Returns the seconds and its output.
 async fn finish(command: &mut Command) -> Result<(f64, Vec<u8>)> {
     let name = command.as_std().get_program().to_string_lossy().into_owned();
     let since = Instant::now();

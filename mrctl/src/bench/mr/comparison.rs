@@ -1,9 +1,9 @@
-//! A job and the plain program that does the same, round by round.
+//! Compares a job with the plain program that does the same work, round by round.
 
 use super::{cluster::Ran, usage::Usage};
 use crate::bench::measurement::{Limit, Measurement, median};
 
-/// Rounds of both.
+/// The rounds of both.
 #[derive(Default)]
 pub(super) struct Comparison {
     jobs: Vec<Ran>,
@@ -12,14 +12,13 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Adds a round.
     pub(super) fn add(&mut self, job: Ran, phases: [f64; 2], plain: Ran) {
         self.jobs.push(job);
         self.phases.push(phases);
         self.plain.push(plain);
     }
 
-    /// Median seconds of the jobs.
+    /// Median duration of the jobs in seconds.
     pub(super) fn wall(&self) -> f64 {
         median(self.jobs.iter().map(|ran| ran.wall).collect())
     }
@@ -29,7 +28,7 @@ impl Comparison {
         median(self.jobs.iter().map(|ran| ran.usage.total()).collect())
     }
 
-    /// The figure with a limit, the time, and where the CPU time went.
+    /// The CPU time with its limit, the duration, and the CPU time by kind of process.
     pub(super) fn figures(&self, name: &str, most: f64) -> Vec<Measurement> {
         let plain = |of: fn(&Ran) -> f64| Some(median(self.plain.iter().map(of).collect()));
         let cpu = Measurement {
@@ -75,11 +74,15 @@ mod tests {
             wall,
             usage: Usage(seconds.iter().copied().collect::<BTreeMap<_, _>>()),
         };
-        let mut duplicate = Comparison::default();
-        duplicate.add(ran(4.0, &[("tasks", 3.0), ("client", 1.0)]), [2.0, 1.0], ran(1.0, &[("client", 2.0)]));
-        let figures = duplicate.figures("x", 2.0);
+        let mut comparison = Comparison::default();
+        comparison.add(
+            ran(4.0, &[("tasks", 3.0), ("client", 1.0)]),
+            [2.0, 1.0],
+            ran(1.0, &[("client", 2.0)]),
+        );
+        let figures = comparison.figures("x", 2.0);
         assert_eq!((figures[0].met(), figures[1].met()), (Some(true), None));
         assert!((figures[0].value - 4.0).abs() < 1e-9 && (figures[1].value - 4.0).abs() < 1e-9);
-        assert_eq!(duplicate.figures("x", 1.9)[0].met(), Some(false));
+        assert_eq!(comparison.figures("x", 1.9)[0].met(), Some(false));
     }
 }

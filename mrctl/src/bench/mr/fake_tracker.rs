@@ -1,5 +1,5 @@
-//! Trackers that exist only as heartbeats: every task they are given has succeeded. For measuring the jobtracker
-//! alone; knows wire types, like the other load of the benchmarks.
+//! Simulated trackers that only send heartbeats and report every task as succeeded, to measure the
+//! JobTracker alone. Uses wire types directly, like the other load generators.
 
 use crate::bench::wire::connect;
 use anyhow::{Context, Result, bail};
@@ -13,17 +13,17 @@ use tonic::{Request, Streaming, metadata::MetadataValue};
 pub(super) struct Tracker {
     messages: mpsc::Sender<pb::FromTracker>,
     stream: Streaming<pb::ToTracker>,
-    /// Heartbeats sent.
+    /// The number of heartbeats sent.
     seq: u64,
-    /// The last order.
+    /// The number of the last order received.
     acked: u64,
 }
 
 impl Tracker {
-    /// Registers one with some slots for maps.
+    /// Registers a tracker with this number of map slots.
     pub(super) async fn attach(
         jobtracker: &str,
-        shown: &Credentials,
+        credentials: &Credentials,
         name: &str,
         map_slots: u32,
     ) -> Result<Self> {
@@ -41,10 +41,10 @@ impl Tracker {
             ..pb::RegisterTracker::default()
         };
         let kind = Some(pb::from_tracker::Kind::Register(register));
-        messages.send(pb::FromTracker { kind }).await.context("the link is closed")?;
-        let mut link = TrackerLinkClient::new(connect(jobtracker, shown, Role::JobTracker).await?);
+        messages.send(pb::FromTracker { kind }).await.context("the connection is closed")?;
+        let mut link = TrackerLinkClient::new(connect(jobtracker, credentials, Role::JobTracker).await?);
         let mut request = Request::new(ReceiverStream::new(receiver));
-        shown.sign(request.metadata_mut(), &MetadataValue::from_static("tasktracker"));
+        credentials.sign(request.metadata_mut(), &MetadataValue::from_static("tasktracker"));
         let mut stream = link.attach(request).await.context("attach")?.into_inner();
         let first = stream.message().await.context("attach")?.and_then(|message| message.kind);
         match first {
@@ -58,10 +58,10 @@ impl Tracker {
         let heartbeat =
             pb::Heartbeat { seq: self.seq, acked: self.acked, attempts, fetch_failures: Vec::new() };
         let kind = Some(pb::from_tracker::Kind::Heartbeat(heartbeat));
-        self.messages.send(pb::FromTracker { kind }).await.context("the link is closed")
+        self.messages.send(pb::FromTracker { kind }).await.context("the connection is closed")
     }
 
-    /// Speaks with nothing to tell; how long until it was answered.
+    /// Sends an empty heartbeat. Returns the time until the answer.
     pub(super) async fn heartbeat(&mut self) -> Result<Duration> {
         let since = Instant::now();
         self.send(Vec::new()).await?;
@@ -77,7 +77,7 @@ impl Tracker {
         }
     }
 
-    /// Answers every launch until a job has ended.
+    /// Reports every launched attempt as succeeded, until the job has ended.
     pub(super) async fn serve(mut self) -> Result<()> {
         loop {
             let message = self.stream.message().await.context("orders")?.and_then(|message| message.kind);

@@ -1,4 +1,4 @@
-//! A cluster that has nothing to do: CPU time and memory.
+//! The CPU time and memory of an idle cluster.
 
 use super::{cluster::Cluster, usage::Usage, usage::children};
 use crate::{
@@ -8,9 +8,9 @@ use crate::{
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
-/// How long it is watched.
+/// The duration of the measurement.
 pub(super) const OVER: Duration = Duration::from_secs(20);
-/// What jobs before it left to do is not part of it.
+/// A pause before it, so that work left by earlier jobs is not counted.
 const SETTLE: Duration = Duration::from_secs(3);
 const CORE_PERCENT: f64 = 1.0;
 const MEMORY_MIB: f64 = 30.0;

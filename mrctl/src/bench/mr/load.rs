@@ -1,5 +1,5 @@
-//! `mrctl bench load`: a jobtracker under the heartbeats of very many trackers, each on a connection of its own, and
-//! what becomes of it when all of them come back at once.
+//! `mrctl bench load`: a JobTracker under the heartbeats of thousands of trackers, each with its
+//! own connection, also after a restart, when all of them reconnect at once.
 
 use super::{
     super::{layout, measurement::Measurement, note_build},
@@ -23,14 +23,14 @@ use std::{
 };
 use tokio::task::JoinSet;
 
-/// As trackers do after a lost connection.
+/// The same retry intervals as real trackers.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 const ATTACH_TIMEOUT: Duration = Duration::from_mins(2);
-/// Sockets of ours beside those of the trackers.
+/// Open files besides the sockets of the trackers.
 const OTHER_FILES: u64 = 256;
 
-/// A jobtracker and very many trackers that only send heartbeats, over real connections
+/// Measure a jobtracker under the heartbeats of many simulated trackers
 ///
 /// Starts a namenode and a jobtracker of its own in a temporary folder and removes them.
 #[derive(Debug, clap::Args)]
@@ -38,36 +38,36 @@ const OTHER_FILES: u64 = 256;
     after_help = "Examples:\n  mrctl bench load\n  mrctl bench load --trackers 500 --seconds 10 --json"
 )]
 pub(crate) struct Args {
-    /// How many trackers
+    /// Number of trackers
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     trackers: u32,
-    /// For how long, before and after the jobtracker is killed
+    /// Duration of the measurement, before and after the jobtracker is killed
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// How often each speaks
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = more_than_none)]
+    /// Heartbeat interval of each tracker
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_period)]
     heartbeat: Period,
-    /// With certificates: TLS on every connection
+    /// Use certificates: TLS on every connection
     #[arg(long)]
     tls: bool,
-    /// Folder for everything [default: the current folder]
+    /// Folder for all data [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     pub(in crate::bench) dir: PathBuf,
-    /// As JSON: one array of figures
+    /// Print JSON: one array of measurements
     #[arg(long)]
     pub(in crate::bench) json: bool,
 }
 
-fn more_than_none(text: &str) -> Result<Period, String> {
+fn positive_period(text: &str) -> Result<Period, String> {
     let period: Period = text.parse().map_err(|error: daemon::QuantityError| error.to_string())?;
     if period.0.is_zero() { Err("must be more than 0".into()) } else { Ok(period) }
 }
 
-/// What all trackers look at.
+/// The state that all simulated trackers share.
 #[derive(Debug, Default)]
-struct Board {
+struct SharedState {
     attached: AtomicUsize,
-    /// Answers count only while this is set.
+    /// Whether answer times are recorded.
     counting: AtomicBool,
     over: AtomicBool,
 }
@@ -79,43 +79,45 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     layout.config.jobtracker.heartbeat = args.heartbeat;
     let state_folder = layout.folder.clone();
     let mut launch = Launch::start_without_trackers(layout, None).await?;
-    let board = Arc::new(Board::default());
-    let shown = Credentials::of_daemon(&launch.layout.config, Role::TaskTracker)?;
+    let shared = Arc::new(SharedState::default());
+    let credentials = Credentials::of_daemon(&launch.layout.config, Role::TaskTracker)?;
     let mut trackers = JoinSet::new();
     let started = Instant::now();
     for number in 0..args.trackers {
-        let (addr, board) = ((launch.state.jobtracker.clone(), shown.clone()), board.clone());
-        // Spread over the first period, as trackers that were started one by one.
+        let (addr, shared) = ((launch.state.jobtracker.clone(), credentials.clone()), shared.clone());
+        // Spread the first heartbeats over one period, as if the trackers were started one after
+        // another.
         let offset = args.heartbeat.0.mul_f64(f64::from(number) / f64::from(args.trackers));
-        trackers.spawn(live(addr, format!("load{number}"), args.heartbeat.0, offset, board));
+        trackers.spawn(live(addr, format!("load{number}"), args.heartbeat.0, offset, shared));
     }
-    await_all(&board, args.trackers).await?;
+    await_all(&shared, args.trackers).await?;
     let mut figures = vec![unlimited("trackers attached", started.elapsed().as_secs_f64(), "s")];
     let jobtracker = launch.state.find("jobtracker", None)?.identity.pid;
     let before = Usage::of(&launch).await?;
-    board.counting.store(true, Ordering::Relaxed);
+    shared.counting.store(true, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(args.seconds)).await;
-    board.counting.store(false, Ordering::Relaxed);
+    shared.counting.store(false, Ordering::Relaxed);
     let used = Usage::of(&launch).await?.since(&before);
     let busy = used.0.get("jobtracker").copied().unwrap_or(0.0) / args.seconds as f64;
     figures.push(unlimited("jobtracker, of one core", 100.0 * busy, "%"));
-    let bytes = memory_bytes(jobtracker).context("cannot read the jobtracker's memory from /proc")?;
+    let bytes = memory_bytes(jobtracker).context("cannot read the memory of the jobtracker from /proc")?;
     figures.push(unlimited("jobtracker, resident", bytes as f64 / f64::from(1 << 20), "MiB"));
 
     let daemon = launch.state.find("jobtracker", None)?;
     end(&[(&daemon.identity, &daemon.args)], Duration::ZERO)?;
     launch.reap();
-    wait_until_none(&board).await?;
+    wait_until_none(&shared).await?;
     let since = Instant::now();
     restart(&state_folder, &mut launch.state, "jobtracker", Kind::Jobtracker).await?;
-    await_all(&board, args.trackers).await?;
-    figures.push(unlimited("after kill -9 of the jobtracker: all back", since.elapsed().as_secs_f64(), "s"));
-    board.counting.store(true, Ordering::Relaxed);
+    await_all(&shared, args.trackers).await?;
+    let took = since.elapsed().as_secs_f64();
+    figures.push(unlimited("all trackers registered again after kill -9 of the jobtracker", took, "s"));
+    shared.counting.store(true, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(args.seconds)).await;
-    board.over.store(true, Ordering::Relaxed);
+    shared.over.store(true, Ordering::Relaxed);
     let mut answers = Vec::new();
     while let Some(ended) = trackers.join_next().await {
-        answers.extend(ended.context("a made-up tracker broke down")??);
+        answers.extend(ended.context("a simulated tracker panicked")??);
     }
     figures.extend(latencies(answers, args.trackers)?);
     Ok(figures)
@@ -137,70 +139,71 @@ fn latencies(mut answers: Vec<Duration>, trackers: u32) -> Result<Vec<Measuremen
         Measurement::unlimited(name("median"), at(0.5), "ms"),
         Measurement {
             limit: Some(Limit::AtMost(100.0)),
-            ..Measurement::unlimited(name("99 of 100 within"), at(0.99), "ms")
+            ..Measurement::unlimited(name("p99"), at(0.99), "ms")
         },
         Measurement::unlimited(name("slowest"), at(1.0), "ms"),
         Measurement::unlimited("load: heartbeats answered", answers.len() as f64, ""),
     ])
 }
 
-/// One tracker: speaks each period, and comes back when the connection breaks. The times to each answer.
+/// One simulated tracker: sends a heartbeat each period and reconnects when the connection breaks.
+/// Returns the answer times.
 async fn live(
-    (addr, shown): (String, Credentials),
+    (addr, credentials): (String, Credentials),
     name: String,
     period: Duration,
     offset: Duration,
-    board: Arc<Board>,
+    shared: Arc<SharedState>,
 ) -> Result<Vec<Duration>> {
     let (mut answers, mut pause) = (Vec::new(), RETRY_FIRST);
     tokio::time::sleep(offset).await;
-    while !board.over.load(Ordering::Relaxed) {
-        let Ok(mut tracker) = Tracker::attach(&addr, &shown, &name, 2).await else {
+    while !shared.over.load(Ordering::Relaxed) {
+        let Ok(mut tracker) = Tracker::attach(&addr, &credentials, &name, 2).await else {
             tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             pause = (pause * 2).min(RETRY_MAX);
             continue;
         };
         pause = RETRY_FIRST;
-        board.attached.fetch_add(1, Ordering::Relaxed);
+        shared.attached.fetch_add(1, Ordering::Relaxed);
         let mut beats = tokio::time::interval(period);
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while !board.over.load(Ordering::Relaxed) {
+        while !shared.over.load(Ordering::Relaxed) {
             beats.tick().await;
-            let counts = board.counting.load(Ordering::Relaxed);
+            let counts = shared.counting.load(Ordering::Relaxed);
             match tracker.heartbeat().await {
                 Ok(took) if counts => answers.push(took),
                 Ok(_) => {}
                 Err(_) => break,
             }
         }
-        board.attached.fetch_sub(1, Ordering::Relaxed);
+        shared.attached.fetch_sub(1, Ordering::Relaxed);
     }
     Ok(answers)
 }
 
-async fn await_all(board: &Board, trackers: u32) -> Result<()> {
+async fn await_all(shared: &SharedState, trackers: u32) -> Result<()> {
     let deadline = Instant::now() + ATTACH_TIMEOUT;
-    while board.attached.load(Ordering::Relaxed) < trackers as usize {
-        let attached = board.attached.load(Ordering::Relaxed);
+    while shared.attached.load(Ordering::Relaxed) < trackers as usize {
+        let attached = shared.attached.load(Ordering::Relaxed);
         ensure!(
             Instant::now() < deadline,
-            "only {attached} of {trackers} trackers were taken in {ATTACH_TIMEOUT:?}"
+            "only {attached} of {trackers} trackers were registered within {ATTACH_TIMEOUT:?}"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
 
-async fn wait_until_none(board: &Board) -> Result<()> {
+async fn wait_until_none(shared: &SharedState) -> Result<()> {
     let deadline = Instant::now() + ATTACH_TIMEOUT;
-    while board.attached.load(Ordering::Relaxed) > 0 {
-        ensure!(Instant::now() < deadline, "trackers do not notice that the jobtracker is gone");
+    while shared.attached.load(Ordering::Relaxed) > 0 {
+        ensure!(Instant::now() < deadline, "the trackers do not notice that the jobtracker has ended");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
 
-/// A socket for each tracker here, and one in the jobtracker, which inherits the limit.
+/// Each tracker needs a socket in this process and one in the JobTracker, which inherits the limit.
 fn check_socket_limit(trackers: u64) -> Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = trackers + OTHER_FILES;

@@ -1,7 +1,9 @@
-//! `mrctl bench mr`: what jobs cost on a cluster of this machine, beside a plain program that does the same.
+//! `mrctl bench mr`: the cost of jobs on a local cluster, compared with a plain program that does
+//! the same.
 //!
-//! Processor time counts everything that Fermata runs: the daemons, the task processes, the client. A plain program
-//! is a process of its own too, started by this one, so both are read from the same counters of the kernel.
+//! CPU time includes everything that Fermata runs: daemons, task processes, the client. A plain
+//! program is also a process started by this one, so both are read from the same counters of the
+//! kernel.
 
 mod cluster;
 mod comparison;
@@ -21,7 +23,7 @@ use cluster::Cluster;
 use daemon::Bytes;
 use std::path::{Path, PathBuf};
 
-/// Jobs: CPU time beside a plain program's, latency, tasks a second, an idle cluster
+/// Measure jobs: CPU time against a plain program, latency, tasks per second, an idle cluster
 ///
 /// Starts a cluster of its own in a temporary folder and removes it.
 #[derive(Debug, clap::Args)]
@@ -30,42 +32,43 @@ use std::path::{Path, PathBuf};
     mrctl bench mr --size 256MiB --only wordcount,small --rounds 1\n  \
     mrctl bench mr --only idle --json")]
 pub(crate) struct Args {
-    /// Bytes to count and to sort
+    /// Size of the input of wordcount and terasort
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     size: Bytes,
-    /// Nodes, each a datanode and a tasktracker; as many reduces
+    /// Number of nodes, each with a datanode and a tasktracker; also the number of reduces
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=50))]
     nodes: u32,
-    /// Only these figures
+    /// Run only these measurements
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT,...")]
     only: Vec<What>,
     /// Rounds of wordcount and terasort; the median counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Folder for everything [default: the current folder]
+    /// Folder for all data [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     pub(super) dir: PathBuf,
-    /// As JSON: one array of figures
+    /// Print JSON: one array of measurements
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// A group of figures.
+/// A group of measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum What {
-    /// Processor time of counting words
+    /// CPU time of wordcount
     Wordcount,
-    /// Processor time and time of sorting records
+    /// CPU time and duration of terasort
     Terasort,
-    /// A small job from submit to done
+    /// Latency of a small job
     Small,
-    /// Empty tasks a second
+    /// Empty tasks per second
     Tasks,
-    /// Processor time and memory of a cluster without jobs
+    /// CPU time and memory of an idle cluster
     Idle,
 }
 
-/// Copies of the input on the disk at one time: input, cluster's, output, plain output, GNU's, room for deletes.
+/// Copies of the input on the disk at the same time: the input, its copy in the cluster, the
+/// output, those of the plain program and of GNU sort, and space for deleted files.
 const COPIES: u64 = 8;
 
 impl Args {
@@ -73,7 +76,7 @@ impl Args {
         self.only.is_empty() || self.only.contains(&what)
     }
 
-    /// Says what is going on, to people.
+    /// Prints a progress message.
     fn print_status(&self, text: impl std::fmt::Display) {
         if !self.json {
             eprintln!("{text}");
@@ -81,7 +84,7 @@ impl Args {
     }
 }
 
-/// Measures what is wanted.
+/// Runs the selected measurements.
 pub(super) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Measurement>> {
     note_build(args.json);
     if args.wants(What::Wordcount) || args.wants(What::Terasort) {
@@ -102,9 +105,9 @@ pub(super) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Measuremen
         figures.extend(small::measure(&cluster).await?);
     }
     if args.wants(What::Tasks) {
-        args.print_status(format!("tasks: {} empty ones", tasks::TASKS));
+        args.print_status(format!("tasks: {} empty tasks", tasks::TASKS));
         figures.extend(tasks::measure(&cluster).await?);
-        args.print_status("tasks: the jobtracker alone");
+        args.print_status("tasks: the jobtracker with simulated trackers");
         figures.push(tasks::measure_alone(folder, args.nodes).await?);
     }
     if args.wants(What::Idle) {

@@ -1,10 +1,13 @@
-//! `mrctl bench preempt`: how soon a slot is free, what it costs to take it back, and what a kill would have thrown away.
+//! `mrctl bench preempt`: how soon a preempted slot is free, what preemption costs, and what kills
+//! would cost.
 //!
-//! One job is run again and again with the same paces. For costs: undisturbed, with every task taken back once, and the
-//! same by kills, in turn. For latencies: with its maps split and its reduces paused one after another all the time, the
-//! same with all at once, and paused in shuffle when nearly everything has been fetched. Latencies are the JobTracker's:
-//! from the word to the free slot. All nodes share this machine's cores, so that those asked at once wait for each other
-//! too: limits are for one at a time.
+//! One job runs repeatedly at the same rates. For the costs, three runs alternate: undisturbed,
+//! with every task preempted once, and with every task killed once. For the latencies, maps are
+//! split and reduces are paused all the time, one after another; then all at once; then reduces are
+//! paused in shuffle when nearly all map outputs have been fetched. Latencies are those of the
+//! JobTracker: from the request to the free slot. All nodes share the cores of this machine, so
+//! attempts that are preempted at the same time wait for each other; limits apply only to one at a
+//! time.
 
 use super::{
     super::{check_free_space, measurement::Measurement, note_build},
@@ -24,68 +27,69 @@ use std::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Of each reduce, and of all maps together.
+/// Pauses of each reduce, and splits of all maps together.
 const PAUSES: usize = 12;
 const SPLITS: usize = 120;
-/// How far a map is, and a reduce, when it is taken back once: half of its way, half of its last stage.
+/// The progress at which a map and a reduce are preempted once: half of the map, half of the last
+/// stage of the reduce.
 const HALF: [f64; 2] = [0.5, 0.83];
-/// Of jobs whose costs are compared.
+/// Rounds for the comparison of costs.
 const ROUNDS: usize = 3;
-/// Of pauses in shuffle.
+/// Rounds of pauses in shuffle.
 const SHUFFLES: usize = 3;
-/// For what maps have finished to be fetched.
+/// Time to fetch the outputs of completed maps.
 const FETCH_TIMEOUT: Duration = Duration::from_millis(700);
 const COPIES: u64 = 8;
 const TASK_SECONDS: u64 = 6;
 const ROW_BYTES: u64 = 100;
-/// Looks at a flag that are timed together.
+/// The number of flag checks that are timed together.
 const FLAG_CHECKS: usize = 10_000_000;
 
-/// Preemption: how soon they are free, what it costs, and what a kill would have cost
+/// Measure preemption: how soon slots are free, its cost, and the cost of kills
 ///
 /// Starts a cluster of its own in a temporary folder and removes it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl bench preempt\n  mrctl bench preempt --size 64MiB --json")]
 pub(crate) struct Args {
-    /// Bytes to sort
+    /// Size of the input
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
     size: Bytes,
-    /// Nodes, each a datanode and a tasktracker
+    /// Number of nodes, each with a datanode and a tasktracker
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=50))]
     nodes: u32,
-    /// Folder for everything [default: the current folder]
+    /// Folder for all data [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     pub(in crate::bench) dir: PathBuf,
-    /// As JSON: one array of figures
+    /// Print JSON: one array of measurements
     #[arg(long)]
     pub(in crate::bench) json: bool,
 }
 
-/// What befalls a job.
+/// How a job is disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disturbance {
-    Calm,
-    /// Every task is split or paused once,
+    Undisturbed,
+    /// Every task is split or paused once.
     Once,
-    /// or killed once.
+    /// Every task is killed once.
     Killed,
     /// Splits and pauses all the time, one at a time.
     Continuous,
-    /// The same, everything at once.
+    /// Splits and pauses all the time, all tasks at once.
     Bursts,
 }
 
-/// What has befallen a job so far.
+/// The preemptions of a job so far.
 #[derive(Default)]
 struct PreemptedTasks {
-    /// The tasks that it began with: not the rests of split maps.
+    /// The tasks as submitted, without the remainders of split maps.
     tasks: Vec<String>,
-    /// Those that were taken back, where once is enough.
+    /// The tasks that were preempted, for runs with one preemption per task.
     once: Vec<String>,
     splits: usize,
 }
 
-/// Measures all of it.
+/// Runs all measurements.
 pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Measurement>> {
     note_build(args.json);
     check_free_space(&args.dir, args.size, COPIES)?;
@@ -99,10 +103,10 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     let (rows, maps) = (format!("rows={rows}"), format!("maps={}", args.nodes));
     cluster.submit(&["teragen", "--output", "/gen", "--conf", &rows, "--conf", &maps]).await?;
     let bench = Bench { cluster: &cluster, nodes: args.nodes, size: args.size.0 };
-    print_status("split and paused, again and again");
+    print_status("splits and pauses, one at a time");
     let continuous = bench.run(Disturbance::Continuous).await?;
     let mut figures = bench.latencies(&continuous.job, Some(folder)).await?;
-    print_status("the same, all at once");
+    print_status("splits and pauses, all at once");
     let bursts = bench.run(Disturbance::Bursts).await?;
     figures.extend(bench.latencies(&bursts.job, None).await?);
     let mut costs = Costs::default();
@@ -111,7 +115,7 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
         print_status(&format!(
             "undisturbed, each task preempted once, each killed once: {round} of {ROUNDS}"
         ));
-        for disturbance in [Disturbance::Calm, Disturbance::Once, Disturbance::Killed] {
+        for disturbance in [Disturbance::Undisturbed, Disturbance::Once, Disturbance::Killed] {
             let one = bench.run(disturbance).await?;
             costs.add(disturbance, &one);
             ran.push(one);
@@ -119,7 +123,7 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     }
     let sums = ran.iter().map(|one| (one.sum, &one.job.job)).collect::<Vec<_>>();
     for (sum, job) in &sums {
-        ensure!(*sum == sums[0].0, "{job} put out other bytes than {}", sums[0].1);
+        ensure!(*sum == sums[0].0, "the output of {job} differs from that of {}", sums[0].1);
     }
     figures.extend(costs.figures());
     print_status("paused in shuffle");
@@ -127,14 +131,14 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     Ok(figures)
 }
 
-/// A job that has been run.
+/// A completed run of the job.
 struct Ran {
     job: Job,
     /// A checksum of its output.
     sum: u32,
-    /// Processor time of its maps and of its reduces, in seconds.
+    /// CPU seconds of its maps and of its reduces.
     cpu: [f64; 2],
-    /// How many of its tasks were taken back once.
+    /// The number of tasks that were preempted once, and of all tasks.
     once: (usize, usize),
 }
 
@@ -145,7 +149,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs the job in this weather.
+    /// Runs the job with this disturbance.
     async fn run(&self, disturbance: Disturbance) -> Result<Ran> {
         let output = format!("/{disturbance:?}").to_lowercase();
         let id = self.submit(&output, self.nodes).await?;
@@ -155,7 +159,7 @@ impl Bench<'_> {
             if job.is_over() {
                 break job;
             }
-            if disturbance != Disturbance::Calm {
+            if disturbance != Disturbance::Undisturbed {
                 self.disturb(&id, disturbance, &mut preempted).await?;
             }
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -172,9 +176,9 @@ impl Bench<'_> {
         Ok(Ran { job, sum, cpu, once: (preempted.once.len(), preempted.tasks.len()) })
     }
 
-    /// As a user would submit it: what is sorted as a whole is sampled first.
+    /// Submits the job by `mrctl submit`, which samples its input for the total order.
     async fn submit(&self, output: &str, reduces: u32) -> Result<String> {
-        // A few seconds a task, so that there is something to take back.
+        // A few seconds per task, so that there is time to preempt it.
         let pace = |tasks: u32| (self.size / u64::from(tasks) / TASK_SECONDS).max(1 << 16);
         let paces = [format!("pace.map={}", pace(self.nodes)), format!("pace.reduce={}", pace(reduces))];
         let reduces = reduces.to_string();
@@ -184,7 +188,7 @@ impl Bench<'_> {
         Ok(self.cluster.submit_uncounted(&arguments).await?.0)
     }
 
-    /// Whatever is asked may come too late, which is refused in words.
+    /// Preempts and resumes tasks. A request that comes too late is refused, which is no error.
     async fn disturb(
         &self,
         id: &str,
@@ -196,9 +200,9 @@ impl Bench<'_> {
         if preempted.tasks.is_empty() {
             preempted.tasks = tasks.iter().map(|task| task.task.clone()).collect();
         }
-        let gives_back = |state: &str| ["splitting", "pausing", "stopping"].contains(&state);
+        let is_stopping = |state: &str| ["splitting", "pausing", "stopping"].contains(&state);
         let mut attempts = tasks.iter().flat_map(|task| &task.attempts);
-        let mut busy = attempts.any(|attempt| gives_back(&attempt.state));
+        let mut busy = attempts.any(|attempt| is_stopping(&attempt.state));
         for task in tasks {
             if busy && disturbance == Disturbance::Continuous {
                 return Ok(());
@@ -217,7 +221,7 @@ impl Bench<'_> {
             };
             let wanted = match disturbance {
                 Disturbance::Continuous | Disturbance::Bursts => {
-                    // Not at once: there must be something to lose.
+                    // Not directly after the launch, when there is no work to lose yet.
                     attempt.progress > 0.05
                         && task.attempts.len() <= PAUSES
                         && (!is_map || preempted.splits < SPLITS)
@@ -237,8 +241,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// How soon slots were free. `alone`, with a folder to write into: they were taken back one at a time, and the
-    /// limits are for that.
+    /// The times until slots were free. `alone` is a folder to write to, if the attempts were
+    /// preempted one at a time; limits apply only then.
     async fn latencies(&self, job: &Job, alone: Option<&Path>) -> Result<Vec<Measurement>> {
         let tasks = self.cluster.tracker.tasks(&job.job).await?;
         let of = |how: &str, stage: &str| -> Vec<f64> {
@@ -252,10 +256,10 @@ impl Bench<'_> {
         let mean = |counter: &str, times: u32| {
             job.counters.get(counter).copied().unwrap_or(0) as f64 / f64::from(times.max(1))
         };
-        // A reduce may take as long more as it takes to write what it holds in memory.
-        let on_hold = mean("CHECKPOINT_MEMORY_BYTES", pauses) as u64;
+        // A pause may take longer by the time to write the data that the reduce has in memory.
+        let memory_bytes = mean("CHECKPOINT_MEMORY_BYTES", pauses) as u64;
         let flush =
-            alone.map(|folder| write(&folder.join("plain"), on_hold)).transpose()?.unwrap_or_default();
+            alone.map(|folder| write(&folder.join("plain"), memory_bytes)).transpose()?.unwrap_or_default();
         let kinds = [
             ("split", "", 50.0, 250.0),
             ("pause", "shuffle", 0.0, 0.0),
@@ -271,30 +275,28 @@ impl Bench<'_> {
                 limit: limit(middle),
                 ..Measurement::unlimited(name, median(times.clone()), "ms")
             });
-            let name = format!("slot free after {what}, 99 of 100 within");
+            let name = format!("slot free after {what}, p99");
             figures.push(Measurement {
                 limit: limit(late),
-                ..Measurement::unlimited(name, within(times, 99), "ms")
+                ..Measurement::unlimited(name, percentile(times, 99), "ms")
             });
         }
         if alone.is_none() {
             return Ok(figures);
         }
-        // What tasks themselves take of it: the rest is on the way, and in journals.
+        // The part of this time that the tasks themselves need. The remainder is messages and
+        // journals.
         let name = format!(
             "writing and syncing {}, as much as a paused reduce has in memory, mean",
-            crate::output::human(on_hold)
+            crate::output::human(memory_bytes)
         );
         figures.push(Measurement::unlimited(name, flush, "ms"));
         for (name, took) in [
             (
-                "of a split, the task's own part: its output sorted and written, mean",
+                "split, the part of the task: sorting and writing its output, mean",
                 mean("SPLIT_MILLISECONDS", splits),
             ),
-            (
-                "of a pause, the task's own part: its state on the disks, mean",
-                mean("PAUSE_MILLISECONDS", pauses),
-            ),
+            ("pause, the part of the task: writing its checkpoint, mean", mean("PAUSE_MILLISECONDS", pauses)),
         ] {
             figures.push(Measurement::unlimited(name, took, "ms"));
         }
@@ -331,20 +333,21 @@ impl Bench<'_> {
         })
     }
 
-    /// Nearly everything has been fetched, and one map is missing: how soon the slot was free, and the checkpoint.
+    /// Pauses a reduce when nearly all map outputs have been fetched and one map is missing.
+    /// Returns the time until the slot was free, and the size of the checkpoint.
     async fn shuffle(&self) -> Result<(f64, u64)> {
         let (tracker, output) = (&self.cluster.tracker, "/shuffle");
         let id = self.submit(output, 1).await?;
         let reduce = format!("{id}.r0");
-        let (mut asked, mut written) = (false, 0);
+        let (mut requested, mut written) = (false, 0);
         let job = loop {
             let job = tracker.job(&id).await?;
             if job.is_over() {
                 break job;
             }
-            if !asked && job.maps.done + 1 >= job.maps.total {
+            if !requested && job.maps.done + 1 >= job.maps.total {
                 tokio::time::sleep(FETCH_TIMEOUT).await;
-                asked = tracker.preempt(&format!("{reduce}.0"), How::Pause).await.is_ok();
+                requested = tracker.preempt(&format!("{reduce}.0"), How::Pause).await.is_ok();
             }
             let task = tracker.tasks(&id).await?.into_iter().find(|task| task.task == reduce);
             if let Some(task) = task.filter(|task| task.on_hold && !task.paused.is_empty()) {
@@ -359,7 +362,7 @@ impl Bench<'_> {
     }
 }
 
-/// Milliseconds to write so many bytes for good.
+/// Milliseconds to write and sync this many bytes.
 fn write(path: &Path, bytes: u64) -> Result<f64> {
     let portion = vec![7; 1 << 20];
     let started = Instant::now();
@@ -373,16 +376,17 @@ fn write(path: &Path, bytes: u64) -> Result<f64> {
     Ok(took.as_secs_f64() * 1000.0)
 }
 
-/// What the same jobs took in peace, with each task taken back once, and with each killed once.
+/// The cost of the same job undisturbed, with each task preempted once, and with each killed once.
 #[derive(Default)]
 struct Costs {
-    /// Processor time of maps and of reduces, the job's time and work lost, all in seconds, of each round.
-    calm: [Vec<f64>; 4],
+    /// CPU time of maps and of reduces, duration of the job, and work lost, each in seconds and for
+    /// each round.
+    undisturbed: [Vec<f64>; 4],
     once: [Vec<f64>; 4],
     killed: [Vec<f64>; 4],
-    /// Tasks taken back once, of how many.
+    /// The number of tasks that were preempted once, and of all tasks.
     tasks: (usize, usize),
-    /// Looks whether a slot is wanted of a job undisturbed: one a record, and one a key.
+    /// Checks of the preemption flag in an undisturbed job: one per record and one per key.
     flag_checks: u64,
 }
 
@@ -394,14 +398,14 @@ impl Costs {
         let of = match disturbance {
             Disturbance::Once => &mut self.once,
             Disturbance::Killed => &mut self.killed,
-            _ => &mut self.calm,
+            _ => &mut self.undisturbed,
         };
         for (all, one) in of.iter_mut().zip(figures) {
             all.push(one);
         }
         match disturbance {
             Disturbance::Once => self.tasks = ran.once,
-            Disturbance::Calm => {
+            Disturbance::Undisturbed => {
                 let counted = ["MAP_INPUT_RECORDS", "REDUCE_INPUT_RECORDS", "REDUCE_INPUT_GROUPS"];
                 self.flag_checks = counted.iter().map(|name| counter(name)).sum();
             }
@@ -410,13 +414,13 @@ impl Costs {
     }
 
     fn figures(self) -> Vec<Measurement> {
-        let [calm, once, killed] = [self.calm, self.once, self.killed].map(|of| of.map(median));
+        let [plain, once, killed] = [self.undisturbed, self.once, self.killed].map(|of| of.map(median));
         let [time, lost] = [2, 3];
         let checking =
-            100.0 * self.flag_checks as f64 * flag_check_seconds() / (calm[0] + calm[1]).max(0.001);
+            100.0 * self.flag_checks as f64 * flag_check_seconds() / (plain[0] + plain[1]).max(0.001);
         let (preempted, all) = self.tasks;
         let flag_checks =
-            format!("of an undisturbed job, {} preemption checks, as measured in a loop", self.flag_checks);
+            format!("{} preemption checks of an undisturbed job, as measured in a loop", self.flag_checks);
         let undisturbed = |name: &str, value: f64, baseline: f64| Measurement {
             baseline: Some(baseline),
             baseline_name: Some("undisturbed"),
@@ -429,11 +433,11 @@ impl Costs {
             },
             Measurement {
                 limit: Some(Limit::AtMostOfBaseline(1.03)),
-                ..undisturbed("CPU time of maps, each split once, median", once[0], calm[0])
+                ..undisturbed("CPU time of maps, each split once, median", once[0], plain[0])
             },
             Measurement {
                 limit: Some(Limit::AtMostOfBaseline(1.03)),
-                ..undisturbed("CPU time of reduces, each paused once, median", once[1], calm[1])
+                ..undisturbed("CPU time of reduces, each paused once, median", once[1], plain[1])
             },
             Measurement::unlimited(format!("tasks preempted once, of {all}"), preempted as f64, "tasks"),
             Measurement {
@@ -442,13 +446,13 @@ impl Costs {
                 baseline_name: Some("with kills"),
                 ..Measurement::unlimited("work lost to splits and pauses", once[lost], "s")
             },
-            undisturbed("time of the job, each task split or paused once", once[time], calm[time]),
-            undisturbed("time of the job, each task killed once", killed[time], calm[time]),
+            undisturbed("time of the job, each task split or paused once", once[time], plain[time]),
+            undisturbed("time of the job, each task killed once", killed[time], plain[time]),
         ]
     }
 }
 
-/// Seconds that a look at a task's stop flag takes, the best of some tries.
+/// Seconds for one check of the preemption flag of a task: the best of several loops.
 fn flag_check_seconds() -> f64 {
     let stop = TaskControl::default();
     let once = || {
@@ -464,19 +468,19 @@ fn flag_check_seconds() -> f64 {
     (0..5).map(|_| once()).fold(f64::INFINITY, f64::min)
 }
 
-/// What so many of a hundred stay within.
-fn within(mut times: Vec<f64>, of_hundred: usize) -> f64 {
+/// The percentile `percent`.
+fn percentile(mut times: Vec<f64>, percent: usize) -> f64 {
     times.sort_by(f64::total_cmp);
-    times.get((times.len() * of_hundred).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0)
+    times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::within;
+    use super::percentile;
 
     #[test]
-    fn the_late_ones_are_seen() {
-        assert!((within((1..=200).map(f64::from).collect(), 99) - 198.0).abs() < 1e-9);
-        assert!(within(Vec::new(), 99).abs() < 1e-9);
+    fn p99_of_200_values_is_the_198th() {
+        assert!((percentile((1..=200).map(f64::from).collect(), 99) - 198.0).abs() < 1e-9);
+        assert!(percentile(Vec::new(), 99).abs() < 1e-9);
     }
 }

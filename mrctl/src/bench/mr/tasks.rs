@@ -1,4 +1,4 @@
-//! Empty tasks a second: through real trackers and task processes, and through the jobtracker alone.
+//! Empty tasks per second: with real trackers and task processes, and with simulated trackers.
 
 use super::{cluster::Cluster, fake_tracker, usage::Usage};
 use crate::{
@@ -19,14 +19,14 @@ use security::{Credentials, Role};
 use std::{collections::BTreeMap, path::Path, time::Instant};
 use tokio::task::JoinSet;
 
-/// How many.
+/// The number of tasks.
 pub(super) const TASKS: u32 = 10_000;
-const LEAST: f64 = 500.0;
-/// Input of one task: a line.
+const LIMIT_PER_SECOND: f64 = 500.0;
+/// The input of one task: a line of this length.
 const LINE: usize = 64;
 const FILES: u32 = 4;
 
-/// Lines without what the job looks for: each task reads one and writes nothing.
+/// Lines that do not match the pattern of the job: each task reads one and writes nothing.
 fn input() -> Vec<u8> {
     let mut line = vec![b'x'; LINE - 1];
     line.push(b'\n');
@@ -47,7 +47,7 @@ fn submission() -> Submission {
     }
 }
 
-/// A process for each task, from submit to done.
+/// The rate with real trackers and task processes.
 pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
     for file in 0..FILES {
         cluster.put_bytes(input(), &format!("/tasks/{file}")).await?;
@@ -57,7 +57,7 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
     let usage = Usage::of(&cluster.launch).await?.since(&before);
     cluster.delete("/tasks").await?;
     let mut figures = vec![Measurement {
-        limit: Some(Limit::AtLeast(LEAST)),
+        limit: Some(Limit::AtLeast(LIMIT_PER_SECOND)),
         wall_seconds: wall,
         daemon_cpu_seconds: usage.total(),
         ..Measurement::unlimited(format!("{TASKS} empty tasks"), f64::from(TASKS) / wall.max(1e-9), "tasks/s")
@@ -70,7 +70,8 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
     Ok(figures)
 }
 
-/// The same job with trackers that answer at once, without processes: what the jobtracker itself can do.
+/// The rate of the same job with simulated trackers, which report success at once: the capacity of
+/// the JobTracker itself.
 pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Measurement> {
     let mut layout = layout(folder, "alone", 1, false)?;
     layout.config.jobtracker.suspect_after = Period::secs(600);
@@ -83,20 +84,20 @@ pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Measur
         let source = PutSource::Reader(Box::new(std::io::Cursor::new(input())));
         files.put(source, &DfsPath::parse(&format!("/tasks/{file}"))?, options, &()).await?;
     }
-    let shown = Credentials::of_daemon(&launch.layout.config, Role::TaskTracker)?;
-    let mut ghosts = JoinSet::new();
+    let credentials = Credentials::of_daemon(&launch.layout.config, Role::TaskTracker)?;
+    let mut fakes = JoinSet::new();
     for number in 1..=trackers {
-        let ghost =
-            fake_tracker::Tracker::attach(&launch.state.jobtracker, &shown, &format!("node{number}"), slots)
-                .await?;
-        ghosts.spawn(ghost.serve());
+        let name = format!("node{number}");
+        let fake =
+            fake_tracker::Tracker::attach(&launch.state.jobtracker, &credentials, &name, slots).await?;
+        fakes.spawn(fake.serve());
     }
     let tracker = JobTracker::connect(&launch.state.jobtracker, None, launch.credentials()?).await?;
     let before = Usage::of(&launch).await?;
     let since = Instant::now();
     tracker.submit(submission()).await?;
-    while let Some(ghost) = ghosts.join_next().await {
-        ghost.context("a made-up tracker ended early")??;
+    while let Some(fake) = fakes.join_next().await {
+        fake.context("a simulated tracker panicked")??;
     }
     let wall = since.elapsed().as_secs_f64();
     let usage = Usage::of(&launch).await?.since(&before);
@@ -104,7 +105,7 @@ pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Measur
         wall_seconds: wall,
         daemon_cpu_seconds: usage.total(),
         ..Measurement::unlimited(
-            format!("{TASKS} empty tasks, trackers that only answer"),
+            format!("{TASKS} empty tasks, simulated trackers"),
             f64::from(TASKS) / wall.max(1e-9),
             "tasks/s",
         )

@@ -1,4 +1,4 @@
-//! Sorting records, beside the plain program and beside GNU sort, which is given the same file.
+//! Terasort, compared with the plain program and with GNU sort of the same file.
 
 use super::{Args, cluster::Cluster, comparison::Comparison};
 use crate::bench::measurement::{Limit, Measurement, median};
@@ -23,11 +23,11 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
     let reduces = args.nodes.to_string();
     let gnu = has_gnu_sort().await;
     if !gnu {
-        args.print_status("terasort: no GNU sort on this machine; its row is left out");
+        args.print_status("terasort: no GNU sort on this machine; its row is omitted");
     }
-    let (mut duplicate, mut gnu_walls) = (Comparison::default(), Vec::new());
+    let (mut comparison, mut gnu_walls) = (Comparison::default(), Vec::new());
     for round in 0..args.rounds {
-        let beside = cluster.plain("sort", &records, &sorted).await?;
+        let baseline = cluster.plain("sort", &records, &sorted).await?;
         if gnu {
             let mut command = Command::new("sort");
             command.env("LC_ALL", "C").arg("--parallel=2").arg("-T").arg(folder).arg("-o");
@@ -35,7 +35,7 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
         }
         let arguments = ["terasort", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
         let (job, ran) = cluster.submit(&arguments).await?;
-        duplicate.add(ran, cluster.by_phase(&job).await?, beside);
+        comparison.add(ran, cluster.by_phase(&job).await?, baseline);
         if round == 0 {
             same_bytes(cluster, &sorted).await?;
             validate(cluster, &records).await?;
@@ -46,7 +46,7 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
     for path in [&records, &sorted] {
         std::fs::remove_file(path).context("cannot remove the records")?;
     }
-    let mut figures = duplicate.figures("terasort", LIMIT_RATIO);
+    let mut figures = comparison.figures("terasort", LIMIT_RATIO);
     if gnu {
         std::fs::remove_file(&other).context("cannot remove the records")?;
         figures.insert(
@@ -55,7 +55,7 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
                 limit: Some(Limit::AtMostOfBaseline(1.0)),
                 baseline: Some(median(gnu_walls)),
                 baseline_name: Some("GNU sort --parallel=2 of the same file, LC_ALL=C"),
-                ..Measurement::unlimited("terasort, time against GNU sort", duplicate.wall(), "s")
+                ..Measurement::unlimited("terasort, time against GNU sort", comparison.wall(), "s")
             },
         );
     }
@@ -63,30 +63,36 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
 }
 
 async fn has_gnu_sort() -> bool {
-    let asked = Command::new("sort").arg("--version").output().await;
-    asked.is_ok_and(|asked| String::from_utf8_lossy(&asked.stdout).contains("GNU coreutils"))
+    let version = Command::new("sort").arg("--version").output().await;
+    version.is_ok_and(|version| String::from_utf8_lossy(&version.stdout).contains("GNU coreutils"))
 }
 
-/// The parts one after the other are what the plain program wrote.
+/// Checks that the concatenated parts equal the output of the plain program.
 async fn same_bytes(cluster: &Cluster, sorted: &Path) -> Result<()> {
-    let mut plain = BufReader::new(File::open(sorted).context("cannot open the plain program's output")?);
+    let mut plain =
+        BufReader::new(File::open(sorted).context("cannot open the output of the plain program")?);
     let mut expected = Vec::new();
     let mut at = 0;
     cluster
         .output(OUTPUT, |bytes| {
             expected.resize(bytes.len(), 0);
-            plain.read_exact(&mut expected).context("the job's output is longer than the plain program's")?;
-            ensure!(expected == bytes, "the job's output differs from the plain program's after byte {at}");
+            plain
+                .read_exact(&mut expected)
+                .context("the output of the job is longer than that of the plain program")?;
+            ensure!(
+                expected == bytes,
+                "the output of the job differs from that of the plain program after byte {at}"
+            );
             at += bytes.len();
             Ok(())
         })
         .await?;
-    let rest = plain.read(&mut [0]).context("cannot read the plain program's output")?;
-    ensure!(rest == 0, "the job's output ends after {at} bytes, the plain program's goes on");
+    let rest = plain.read(&mut [0]).context("cannot read the output of the plain program")?;
+    ensure!(rest == 0, "the output of the job ends after {at} bytes, that of the plain program is longer");
     Ok(())
 }
 
-/// Runs teravalidate, and compares its checksum with the input's.
+/// Runs teravalidate and compares its checksum with that of the input.
 async fn validate(cluster: &Cluster, records: &Path) -> Result<()> {
     let arguments = ["teravalidate", "--input", OUTPUT, "--output", VERDICT, "--reduces", "1"];
     cluster.submit(&arguments).await?;
@@ -106,7 +112,7 @@ async fn validate(cluster: &Cluster, records: &Path) -> Result<()> {
     }
     let expected = format!("records\t{count}\nchecksum\t{checksum}\nout-of-order\t0\n");
     if verdict != expected {
-        bail!("teravalidate says {verdict:?}, not {expected:?}");
+        bail!("teravalidate printed {verdict:?}, expected {expected:?}");
     }
     Ok(())
 }

@@ -1,22 +1,24 @@
-//! Processor time of a cluster, by kind of process, with every child that has come and gone.
+//! CPU time of a cluster by kind of process, including ended children.
 //!
-//! A task process that has ended is in its tracker's count of reaped children; one that lives is read itself. Between
-//! the two it could be counted twice or not at all, so a reading is taken again if processes came or went meanwhile.
+//! The time of an ended task process is in the counter for reaped children of its tracker; a
+//! running one is read directly. A process that ends during a reading could be counted twice or not
+//! at all, so the reading is repeated if processes started or ended in the meantime.
 
 use crate::cluster::{Kind, Launch, Times, times};
 use anyhow::{Context, Result, bail};
 use std::{collections::BTreeMap, fs, time::Duration};
 
-/// Readings until one is undisturbed.
+/// The largest number of readings.
 const TRIES: usize = 200;
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// Seconds by kind: a daemon's name, `tasks`, or `client` (what this process has started and waited for).
+/// Seconds by kind of process: the name of a daemon, `tasks`, or `client` (ended children of this
+/// process).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Usage(pub(super) BTreeMap<&'static str, f64>);
 
 impl Usage {
-    /// What the cluster and this process's children have used so far.
+    /// The CPU time of the cluster and of the children of this process so far.
     pub(super) async fn of(launch: &Launch) -> Result<Self> {
         for _ in 0..TRIES {
             let before = processes()?;
@@ -27,7 +29,9 @@ impl Usage {
             }
             tokio::time::sleep(AGAIN).await;
         }
-        bail!("processes come and continue this machine too fast to read their times: try when it is quieter")
+        bail!(
+            "processes start and end too fast on this machine to read their CPU times: try again when it is idle"
+        )
     }
 
     fn read(launch: &Launch, processes: &BTreeMap<u32, Times>) -> Result<Self> {
@@ -37,36 +41,35 @@ impl Usage {
             let of = processes.get(&pid).with_context(|| format!("{} has died", daemon.name))?;
             *usage.entry(daemon.kind.program()).or_insert(0.0) += of.own;
             if daemon.kind == Kind::Tasktracker {
-                let living: f64 = below(processes, pid).iter().map(|of| of.own + of.reaped).sum();
+                let living: f64 = descendants(processes, pid).iter().map(|of| of.own + of.reaped).sum();
                 *usage.entry("tasks").or_insert(0.0) += of.reaped + living;
             }
         }
-        let own = processes.get(&std::process::id()).context("cannot read this process's own times")?;
+        let own = processes.get(&std::process::id()).context("cannot read the CPU times of this process")?;
         usage.insert("client", own.reaped);
         Ok(Self(usage))
     }
 
-    /// What was used since an earlier reading.
+    /// The time used since an earlier reading.
     pub(super) fn since(&self, before: &Self) -> Self {
         let used = |kind: &str, now: f64| now - before.0.get(kind).copied().unwrap_or(0.0);
         Self(self.0.iter().map(|(kind, now)| (*kind, used(kind, *now))).collect())
     }
 
-    /// All of it.
     pub(super) fn total(&self) -> f64 {
         self.0.values().sum()
     }
 }
 
-/// Every process of this machine that can be read.
+/// All processes of this machine that can be read.
 fn processes() -> Result<BTreeMap<u32, Times>> {
     let entries = fs::read_dir("/proc").context("cannot read /proc")?;
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     Ok(pids.filter_map(|pid: u32| Some((pid, times(pid)?))).collect())
 }
 
-/// Children, their children, and so on.
-fn below(processes: &BTreeMap<u32, Times>, pid: u32) -> Vec<Times> {
+/// All descendants of a process.
+fn descendants(processes: &BTreeMap<u32, Times>, pid: u32) -> Vec<Times> {
     let mut found = Vec::new();
     let mut parents = vec![pid];
     while let Some(parent) = parents.pop() {
@@ -78,7 +81,7 @@ fn below(processes: &BTreeMap<u32, Times>, pid: u32) -> Vec<Times> {
     found
 }
 
-/// The live processes below `pid`.
+/// The running children of `pid`.
 pub(super) fn children(pid: u32) -> Result<Vec<u32>> {
     Ok(processes()?.into_iter().filter(|(_, of)| of.parent == pid).map(|(pid, _)| pid).collect())
 }
@@ -92,12 +95,12 @@ mod tests {
     fn descendants_are_found() {
         let of = |parent| Times { parent, own: 1.0, reaped: 0.0 };
         let processes = BTreeMap::from([(2, of(1)), (3, of(2)), (4, of(3)), (5, of(1))]);
-        assert_eq!(below(&processes, 2).len(), 2);
-        assert_eq!(below(&processes, 1).len(), 4);
+        assert_eq!(descendants(&processes, 2).len(), 2);
+        assert_eq!(descendants(&processes, 1).len(), 4);
     }
 
     #[test]
-    fn a_child_counts_when_it_has_been_waited_for() {
+    fn child_counts_after_it_was_waited_for() {
         let own = || processes().unwrap()[&std::process::id()].reaped;
         let before = own();
         let mut child = Command::new("sh")

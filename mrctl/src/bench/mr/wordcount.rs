@@ -1,4 +1,4 @@
-//! Counting the words of a text.
+//! Wordcount, compared with the plain program.
 
 use super::{Args, cluster::Cluster, comparison::Comparison};
 use crate::bench::measurement::Measurement;
@@ -11,16 +11,16 @@ const INPUT: &str = "/wordcount/in";
 
 pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Result<Vec<Measurement>> {
     let (text, counts) = (folder.join("text"), folder.join("counts"));
-    // Just written, so both copies are in the page cache.
+    // The file was just written, so it is in the page cache, as is its copy in the cluster.
     plain::make_text(&text, args.size.0, plain::SEED)?;
     cluster.put(&text, INPUT).await?;
     let reduces = args.nodes.to_string();
-    let mut duplicate = Comparison::default();
+    let mut comparison = Comparison::default();
     for round in 0..args.rounds {
-        let beside = cluster.plain("wordcount", &text, &counts).await?;
+        let baseline = cluster.plain("wordcount", &text, &counts).await?;
         let arguments = ["wordcount", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
         let (job, ran) = cluster.submit(&arguments).await?;
-        duplicate.add(ran, cluster.by_phase(&job).await?, beside);
+        comparison.add(ran, cluster.by_phase(&job).await?, baseline);
         if round == 0 {
             same_counts(cluster, &counts).await?;
         }
@@ -28,10 +28,10 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
     }
     cluster.delete("/wordcount").await?;
     std::fs::remove_file(&text).context("cannot remove the text")?;
-    Ok(duplicate.figures("wordcount", LIMIT_RATIO))
+    Ok(comparison.figures("wordcount", LIMIT_RATIO))
 }
 
-/// The same lines, whatever their order.
+/// Checks that both have the same lines, in any order.
 async fn same_counts(cluster: &Cluster, counts: &Path) -> Result<()> {
     let mut output = Vec::new();
     cluster
@@ -40,8 +40,11 @@ async fn same_counts(cluster: &Cluster, counts: &Path) -> Result<()> {
             Ok(())
         })
         .await?;
-    let expected = std::fs::read(counts).context("cannot read the plain program's counts")?;
-    ensure!(sorted(&output) == sorted(&expected), "the job's counts differ from the plain program's");
+    let expected = std::fs::read(counts).context("cannot read the counts of the plain program")?;
+    ensure!(
+        sorted(&output) == sorted(&expected),
+        "the counts of the job differ from those of the plain program"
+    );
     Ok(())
 }
 

@@ -1,10 +1,10 @@
-//! Scenarios that end before their time, on machines whose links are files.
+//! Tests of scenarios that end early, on simulated machines whose links are files.
 
 use super::*;
 use crate::remote::{Fleet, Reach};
 use std::{fs, path::Path};
 
-/// In place of `ip`: a file for each link that is cut, which takes its time.
+/// A replacement for `ip` that creates a file for each partitioned link, after a delay.
 const IP: &str = "#!/bin/sh\ncase \"$*\" in\n*'route get'*) echo \"x dev eth0 x\";;\n\
     *'neigh replace'*) sleep 1; touch $LINKS/$3;;\n*'neigh show'*) [ ! -e $LINKS/$3 ] || echo 02:00:00:00:00:01;;\n\
     *'neigh del'*) rm $LINKS/$3;;\nesac\n";
@@ -27,7 +27,7 @@ fn fleet(space: &Path) -> Fleet {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_under_way_when_the_time_is_over_is_undone_too() {
+async fn actions_in_progress_at_the_timeout_are_undone() {
     let space = tempfile::tempdir().unwrap();
     let text = "[[step]]\nat = \"0s\"\ndo = \"partition\"\nnode = \"n\"\nfrom = \"master\"\nfor = \"10m\"\n";
     fs::write(space.path().join("faults.toml"), text).unwrap();
@@ -35,11 +35,11 @@ async fn what_is_under_way_when_the_time_is_over_is_undone_too() {
     let target = Arc::new(ChaosTarget::Machines(fleet(space.path())));
     let (observer, view) = (Observer::new(target.target()), ClusterView::default());
     let opening = Opening { nodes: vec!["n".into()], observer, view };
-    let mut run_scenario = ScenarioRun::new(target, "faults.toml".into(), steps, opening, 1, true);
-    // Both ways of the link take a second each.
-    run_scenario.run_scenario(Duration::from_millis(200)).await.unwrap();
+    let mut run = ScenarioRun::new(target, "faults.toml".into(), steps, opening, 1, true);
+    // Each direction of the link takes a second.
+    run.run(Duration::from_millis(200)).await.unwrap();
     assert_eq!(fs::read_dir(space.path().join("links")).unwrap().count(), 0, "links are left cut");
-    assert!(run_scenario.open.is_empty() && run_scenario.failed);
-    let done = run_scenario.fault_log.timeline.iter().map(|entry| entry.what).collect::<Vec<_>>();
+    assert!(run.open.is_empty() && run.failed);
+    let done = run.fault_log.timeline.iter().map(|entry| entry.what).collect::<Vec<_>>();
     assert!(done.contains(&"undone"), "{done:?}");
 }

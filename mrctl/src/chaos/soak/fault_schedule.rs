@@ -1,4 +1,4 @@
-//! What happens to a cluster during a round: slots are preempted, and one thing after another goes wrong for a while.
+//! The faults of one soak round: random preemptions, and one fault after another.
 
 use super::{
     super::{
@@ -19,10 +19,10 @@ use std::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(150);
-/// Jobs of a round take half a minute in peace.
+/// Undisturbed, the jobs of a round take half a minute.
 const ROUND_TIMEOUT: Duration = Duration::from_mins(6);
 
-/// What was done.
+/// The number of faults and preemptions.
 #[derive(Debug, Default, Clone, Serialize)]
 pub(super) struct Tally {
     kills: u32,
@@ -72,12 +72,12 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// The weather of a round.
+/// The random faults of a round.
 pub(super) struct FaultSchedule {
     target: Arc<ChaosTarget>,
     rng: SmallRng,
     tally: Tally,
-    /// What is wrong now, and when it ends.
+    /// The current fault, and when it ends.
     open: Option<(FaultAction, Instant)>,
     next: Instant,
 }
@@ -89,7 +89,7 @@ impl FaultSchedule {
         Self { target, rng: own, tally: Tally::default(), open: None, next }
     }
 
-    /// Until these jobs have ended; what was seen last.
+    /// Injects faults until these jobs have ended, and returns the last view.
     pub(super) async fn until_over(
         &mut self,
         observer: &mut Observer,
@@ -120,7 +120,8 @@ impl FaultSchedule {
         }
     }
 
-    /// Takes some slots back, and lets some of what was paused go on. What comes too late is refused.
+    /// Preempts some attempts and resumes some paused tasks. The JobTracker refuses requests that
+    /// come too late.
     async fn preempt_some(&mut self, tracker: &JobTracker, jobs: &[&str]) {
         let job = jobs[self.rng.random_range(0..jobs.len())];
         let Ok(tasks) = tracker.tasks(job).await else { return };
@@ -149,7 +150,7 @@ impl FaultSchedule {
         }
     }
 
-    /// Ends what has lasted long enough, or begins something.
+    /// Ends the current fault if its time is over, or starts the next one.
     async fn faults(&mut self, view: &ClusterView) -> Result<()> {
         let now = Instant::now();
         match self.open.take() {
@@ -171,29 +172,29 @@ impl FaultSchedule {
     async fn begin(&mut self, view: &ClusterView) -> Result<()> {
         let nodes = self.target.nodes()?;
         let node = nodes[self.rng.random_range(0..nodes.len())].clone();
-        let who = NodeRef::Named(node.clone());
+        let node_ref = NodeRef::Named(node.clone());
         let lasts = Duration::from_millis(self.rng.random_range(500..7000));
         let half = [Daemons::Both, Daemons::Datanode, Daemons::Tasktracker][self.rng.random_range(0..3)];
         let machines = matches!(*self.target, ChaosTarget::Machines(_));
         let (action, node, to) = match self.rng.random_range(0..if machines { 10 } else { 8 }) {
             0..=2 => {
                 self.tally.kills += 1;
-                (ScenarioAction::Kill { node: who, half }, node, String::new())
+                (ScenarioAction::Kill { node: node_ref, half }, node, String::new())
             }
             3 | 4 => {
                 self.tally.freezes += 1;
-                (ScenarioAction::Stop { node: who, half }, node, String::new())
+                (ScenarioAction::Stop { node: node_ref, half }, node, String::new())
             }
             5 => {
-                // A replica is damaged only while all others are there.
+                // Damage a replica only while all other replicas are available.
                 if view.block_problem().is_some() || view.nodes().values().any(|one| one.datanode != "live") {
                     return Ok(());
                 }
                 let chance = self.rng.random();
                 let action =
-                    ScenarioAction::Corrupt { node: who, block: None, cut: self.rng.random_bool(0.3) };
+                    ScenarioAction::Corrupt { node: node_ref, block: None, cut: self.rng.random_bool(0.3) };
                 let fault_action = FaultAction { chance, ..fault_action(action, node, String::new(), None) };
-                // A node without blocks has none to damage.
+                // A node without blocks has no replica to damage.
                 self.tally.damaged += u32::from(perform(&self.target, &fault_action).await.is_ok());
                 self.pause();
                 return Ok(());
@@ -210,7 +211,7 @@ impl FaultSchedule {
             7 => {
                 self.tally.slow += 1;
                 let share = self.rng.random_range(0.1..0.6);
-                let action = ScenarioAction::Slow { node: who, share };
+                let action = ScenarioAction::Slow { node: node_ref, share };
                 let lasts = Some(lasts.min(Duration::from_secs(3)));
                 let fault_action = fault_action(action, node, String::new(), lasts);
                 perform(&self.target, &fault_action).await?;
@@ -221,7 +222,11 @@ impl FaultSchedule {
                 self.tally.cuts += 1;
                 let one_way = self.rng.random_bool(0.5);
                 let to = "master".to_owned();
-                (ScenarioAction::Partition { from: who, to: NodeRef::Named(to.clone()), one_way }, node, to)
+                (
+                    ScenarioAction::Partition { from: node_ref, to: NodeRef::Named(to.clone()), one_way },
+                    node,
+                    to,
+                )
             }
         };
         let fault_action = fault_action(action, node, to, Some(lasts));
@@ -230,7 +235,7 @@ impl FaultSchedule {
         Ok(())
     }
 
-    /// Ends whatever is still wrong; what was done.
+    /// Ends the current fault and returns the counts.
     pub(super) async fn clear(mut self) -> Result<Tally> {
         if let Some((fault_action, _)) = self.open.take() {
             perform(&self.target, &fault_action.undo()).await?;
@@ -239,7 +244,7 @@ impl FaultSchedule {
     }
 }
 
-/// One of no scenario.
+/// A fault without a scenario.
 fn fault_action(action: ScenarioAction, node: String, to: String, lasts: Option<Duration>) -> FaultAction {
     FaultAction { number: 0, line: 0, action, node, to, lasts, chance: 0, is_end: false }
 }

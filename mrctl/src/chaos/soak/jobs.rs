@@ -1,5 +1,5 @@
-//! The jobs of a soak: a few programs whose right output is known from calm runs. They are submitted as anybody would, by
-//! `mrctl` itself.
+//! The jobs of a soak: a few programs whose correct output is known from undisturbed runs. They are
+//! submitted by the `mrctl` command.
 
 use super::super::{observer::ClusterView, target::ChaosTarget};
 use crate::locate::credentials;
@@ -15,11 +15,11 @@ use std::{
 };
 
 const FOLDER: &str = "/soak";
-/// Lines of text, and what a line has of words.
+/// Number of lines of the text, and number of different words.
 const LINES: u32 = 20_000;
 const WORDS: u32 = 3_000;
 
-/// A program, its input, and how fast it may go so that there is something to disturb.
+/// A program, its input, and its rate limits, which leave time for faults.
 struct Program {
     name: &'static str,
     input: &'static str,
@@ -34,7 +34,7 @@ const PROGRAMS: [Program; 4] = [
     Program { name: "identity", input: "text", pace_map: "200KiB", pace_reduce: "300KiB" },
 ];
 
-/// A job that was submitted.
+/// A submitted job.
 #[derive(Debug, Clone)]
 pub(super) struct SoakJob {
     pub(super) id: String,
@@ -42,19 +42,19 @@ pub(super) struct SoakJob {
     output: String,
 }
 
-/// The programs, and what they bring when nothing is wrong.
+/// The programs, and the hashes of their output without faults.
 pub(super) struct SoakJobs {
     mrctl: PathBuf,
     config: PathBuf,
-    calm: Vec<String>,
+    expected: Vec<String>,
     pub(super) files: u64,
 }
 
 impl SoakJobs {
-    /// Makes the inputs, and runs each program in peace.
+    /// Creates the inputs and runs each program undisturbed.
     pub(super) fn prepare(target: &ChaosTarget) -> Result<Self> {
         let mrctl = std::env::current_exe().context("cannot determine the path of this program")?;
-        let mut jobs = Self { mrctl, config: target.config_file(), calm: Vec::new(), files: 0 };
+        let mut jobs = Self { mrctl, config: target.config_file(), expected: Vec::new(), files: 0 };
         jobs.run(&["fs", "rm", "-rf", FOLDER])?;
         jobs.run(&["fs", "mkdir", FOLDER])?;
         if let Some(name) = credentials(&target.config()?.security)?.name() {
@@ -66,7 +66,7 @@ impl SoakJobs {
         for (number, program) in PROGRAMS.iter().enumerate() {
             let output = format!("{FOLDER}/calm-{}", program.name);
             jobs.submit(number, &output, &[])?;
-            jobs.calm.push(jobs.hash(&output)?);
+            jobs.expected.push(jobs.hash(&output)?);
         }
         jobs.files = jobs.count_files()?;
         Ok(jobs)
@@ -81,11 +81,11 @@ impl SoakJobs {
         command
     }
 
-    /// Runs `mrctl`, which must succeed; what it printed.
+    /// Runs `mrctl`, which must succeed, and returns its standard output.
     pub(super) fn run(&self, args: &[&str]) -> Result<String> {
         let ran = tokio::task::block_in_place(|| self.command(args).output()).context("cannot run mrctl")?;
-        let paper_figures = String::from_utf8_lossy(&ran.stderr);
-        ensure!(ran.status.success(), "mrctl {}: {}", args.join(" "), paper_figures.trim());
+        let output = String::from_utf8_lossy(&ran.stderr);
+        ensure!(ran.status.success(), "mrctl {}: {}", args.join(" "), output.trim());
         Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
     }
 
@@ -96,7 +96,7 @@ impl SoakJobs {
             .stdout(Stdio::null())
             .spawn()
             .context("cannot run mrctl")?;
-        child.stdin.take().expect("asked for").write_all(bytes).context("cannot write to mrctl")?;
+        child.stdin.take().expect("stdin is piped").write_all(bytes).context("cannot write to mrctl")?;
         ensure!(child.wait()?.success(), "mrctl fs put {path} failed");
         Ok(())
     }
@@ -105,13 +105,13 @@ impl SoakJobs {
         let Program { name, input, .. } = &PROGRAMS[program];
         let input = format!("{FOLDER}/{input}");
         let args = ["submit", name, "--input", &input, "--output", output, "--reduces", "3", "--json"];
-        let paper_figures = self.run(&[&args[..], extra].concat())?;
-        let job: Value = serde_json::from_str(&paper_figures)
-            .with_context(|| format!("mrctl submit said {paper_figures:?}"))?;
+        let output = self.run(&[&args[..], extra].concat())?;
+        let job: Value = serde_json::from_str(&output)
+            .with_context(|| format!("cannot parse the output of mrctl submit: {output:?}"))?;
         Ok(job["job"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Submits a handful, slow enough to be disturbed.
+    /// Submits a few random jobs, slow enough to be disturbed.
     pub(super) fn submit_random(&self, round: u32, rng: &mut SmallRng) -> Result<Vec<SoakJob>> {
         let count = rng.random_range(2..=5);
         let one = |number: u32| {
@@ -127,7 +127,7 @@ impl SoakJobs {
         (0..count).map(one).collect()
     }
 
-    /// The hash of a job's output, part after part.
+    /// The hash of the output of a job, over all parts.
     fn hash(&self, output: &str) -> Result<String> {
         let parts = format!("{output}/part-*");
         let mut child = self
@@ -136,7 +136,7 @@ impl SoakJobs {
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot run mrctl")?;
-        let mut out = child.stdout.take().expect("asked for");
+        let mut out = child.stdout.take().expect("stdout is piped");
         let (mut hash, mut buffer) = (Sha256::new(), vec![0; 64 << 10]);
         loop {
             let read = out.read(&mut buffer).context("cannot read from mrctl")?;
@@ -157,35 +157,35 @@ impl SoakJobs {
         }))
     }
 
-    /// Jobs that did not succeed, and outputs that are not what they should be.
+    /// Jobs that did not succeed, and outputs that differ from the expected ones.
     pub(super) fn check_outputs(&self, jobs: &[SoakJob], view: &ClusterView) -> Vec<String> {
-        let mut check_outputs = Vec::new();
+        let mut problems = Vec::new();
         for work in jobs {
             let name = PROGRAMS[work.program].name;
             let state = view.jobs.iter().find(|job| job.job == work.id);
             match state {
                 Some(job) if job.state == "succeeded" => {}
                 Some(job) => {
-                    check_outputs.push(format!("{} ({name}) {}: {}", work.id, job.state, job.why));
+                    problems.push(format!("{} ({name}) {}: {}", work.id, job.state, job.why));
                     continue;
                 }
                 None => {
-                    check_outputs.push(format!("{} ({name}) is not known any more", work.id));
+                    problems.push(format!("{} ({name}) is no longer known", work.id));
                     continue;
                 }
             }
             match tokio::task::block_in_place(|| self.hash(&work.output)) {
-                Ok(hash) if hash == self.calm[work.program] => {}
+                Ok(hash) if hash == self.expected[work.program] => {}
                 Ok(_) => {
-                    check_outputs.push(format!("{} ({name}): its output is not that of a calm run", work.id))
+                    problems.push(format!("{} ({name}): its output differs from an undisturbed run", work.id))
                 }
-                Err(error) => check_outputs.push(format!("{} ({name}): {error:#}", work.id)),
+                Err(error) => problems.push(format!("{} ({name}): {error:#}", work.id)),
             }
         }
-        check_outputs
+        problems
     }
 
-    /// Deletes outputs.
+    /// Deletes the outputs of jobs.
     pub(super) fn remove(&self, jobs: &[SoakJob]) -> Result<()> {
         for work in jobs {
             self.run(&["fs", "rm", "-rf", &work.output])?;
@@ -195,8 +195,8 @@ impl SoakJobs {
 
     /// All files in the file system.
     pub(super) fn list(&self) -> Result<Vec<String>> {
-        let paper_figures = self.run(&["fs", "ls", "-R", "--json", "/"])?;
-        let all: Value = serde_json::from_str(&paper_figures).context("mrctl fs ls")?;
+        let output = self.run(&["fs", "ls", "-R", "--json", "/"])?;
+        let all: Value = serde_json::from_str(&output).context("mrctl fs ls")?;
         let paths = all.as_array().into_iter().flatten().filter_map(|entry| entry["path"].as_str());
         Ok(paths.map(str::to_owned).collect())
     }
@@ -205,13 +205,13 @@ impl SoakJobs {
         Ok(self.list()?.len() as u64)
     }
 
-    /// Removes everything of ours.
+    /// Removes all files of the soak.
     pub(super) fn clear(&self) -> Result<()> {
         self.run(&["fs", "rm", "-rf", FOLDER]).map(drop)
     }
 }
 
-/// Lines of words, some frequent and some not.
+/// Lines of words with different frequencies.
 fn text() -> Vec<u8> {
     let mut rng = SmallRng::seed_from_u64(1);
     let mut text = String::new();

@@ -1,4 +1,5 @@
-//! What must not be there when all jobs have ended and all is well: files, processes, and more memory than before.
+//! Checks after a round, when all jobs have ended: leftover files and processes, and growth of
+//! memory.
 
 use super::{
     super::{
@@ -15,14 +16,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is to be cleared away is cleared away by then.
+/// By then, the cluster must have removed temporary files and processes.
 const CLEAN_TIMEOUT: Duration = Duration::from_secs(30);
-/// A daemon may need a quarter more memory in the end than at first, and this much: allocators keep what was needed once.
+/// Memory may grow by a quarter plus this amount, because allocators keep memory that was used
+/// once.
 const MEMORY_SLACK: u64 = 8 << 20;
-/// Open files more than at first: connections that are about to end.
+/// The allowed growth of open files, for connections that are about to close.
 const FILES_SLACK: u64 = 16;
 
-/// Waits until nothing is left over; what is, if that takes too long.
+/// Waits until nothing is left over. Returns the leftovers after a timeout.
 pub(super) async fn left_over(
     target: &ChaosTarget,
     jobs: &SoakJobs,
@@ -46,42 +48,46 @@ fn observe(target: &ChaosTarget, jobs: &SoakJobs, view: &ClusterView) -> Result<
         left.push(format!("{} in use", output::count(view.in_use().into(), "slot")));
     }
     if let Some(open) = view.files.as_ref().map(|files| files.open_files).filter(|open| *open > 0) {
-        left.push(format!("{} still held by a writer", output::count(open, "file")));
+        left.push(format!("{} still open for writing", output::count(open, "file")));
     }
     let files = jobs.list()?;
     let ours = |path: &&String| path.contains("/_temporary") || path.starts_with("/tmp/fermata/staging/");
-    left.extend(files.iter().filter(ours).map(|path| format!("{path} is left in the file system")));
+    left.extend(files.iter().filter(ours).map(|path| format!("{path} is left over in the file system")));
     if left.is_empty() && files.len() as u64 != jobs.files {
         left.push(format!(
-            "{} in the file system, at first {}",
+            "{} in the file system, {} at the start",
             output::count(files.len() as u64, "file"),
             jobs.files
         ));
     }
-    left.extend(target.job_files()?.into_iter().take(5).map(|path| format!("{path} is left of a job")));
-    let feet = target.resource_usage()?;
-    let settings = target.config()?.tasktracker;
-    // Idle ones for the next tasks, one that has done a task for each slot, and the keeper, which ends them all.
-    let most = settings.warm_tasks + settings.map_slots + settings.reduce_slots + 1;
-    let many = feet.iter().filter(|foot| foot.tasks > if foot.program == "tasktracker" { most } else { 0 });
     left.extend(
-        many.map(|foot| format!("processes under the {} of {}: {}", foot.program, foot.node, foot.tasks)),
+        target.job_files()?.into_iter().take(5).map(|path| format!("{path} is left over from a job")),
     );
+    let usage = target.resource_usage()?;
+    let settings = target.config()?.tasktracker;
+    // Allowed: idle processes for the next tasks, one process per slot that has run a task, and the
+    // reaper.
+    let most = settings.warm_tasks + settings.map_slots + settings.reduce_slots + 1;
+    let many =
+        usage.iter().filter(|daemon| daemon.tasks > if daemon.program == "tasktracker" { most } else { 0 });
+    left.extend(many.map(|daemon| {
+        format!("processes under the {} of {}: {}", daemon.program, daemon.node, daemon.tasks)
+    }));
     let expected = target.nodes()?.len() * 2 + 2;
-    if feet.len() != expected {
-        left.push(format!("daemons that run: {} of {expected}", feet.len()));
+    if usage.len() != expected {
+        left.push(format!("daemons that run: {} of {expected}", usage.len()));
     }
     Ok(left)
 }
 
-/// What daemons had in memory when all was well, round after round.
+/// The memory and open files of daemons after each round.
 #[derive(Debug, Default)]
 pub(super) struct UsageHistory {
-    /// By program, the most of all.
+    /// By program, the maximum over all daemons.
     rounds: Vec<BTreeMap<String, (u64, u64)>>,
 }
 
-/// How a program's need has changed.
+/// The growth of a program.
 #[derive(Debug, Serialize)]
 pub(super) struct Growth {
     pub(super) program: String,
@@ -102,8 +108,8 @@ impl UsageHistory {
         Ok(())
     }
 
-    /// Of the first quarter of the rounds, and of the last: the median of each, because one round may be measured at a bad
-    /// moment.
+    /// Compares the first quarter of the rounds with the last. Uses the median of each, because a
+    /// single measurement may be an outlier.
     pub(super) fn growth(&self) -> Vec<Growth> {
         let quarter = self.rounds.len().div_ceil(4);
         let Some(first) = self.rounds.get(..quarter) else { return Vec::new() };
@@ -126,25 +132,25 @@ impl UsageHistory {
             .collect()
     }
 
-    /// Programs that need more in the end than they may.
+    /// Programs whose memory or open files have grown more than allowed.
     pub(super) fn leaks(&self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut leaks = Vec::new();
         for one in self.growth() {
             let may = one.first_bytes + one.first_bytes / 4 + MEMORY_SLACK;
             if one.last_bytes > may {
-                told.push(format!(
-                    "{}: {} bytes of memory, at first {}: more than {may}",
+                leaks.push(format!(
+                    "{}: {} bytes of memory, {} at the start: more than {may}",
                     one.program, one.last_bytes, one.first_bytes
                 ));
             }
             if one.last_files > one.first_files + FILES_SLACK {
-                told.push(format!(
-                    "{}: {} open files, at first {}",
+                leaks.push(format!(
+                    "{}: {} open files, {} at the start",
                     one.program, one.last_files, one.first_files
                 ));
             }
         }
-        told
+        leaks
     }
 }
 
@@ -161,10 +167,10 @@ mod tests {
     fn growth_is_reported_and_noise_is_not() {
         let mib = |sizes: &[u64]| sizes.iter().map(|size| (size << 20, 50)).collect::<Vec<_>>();
         assert!(leaks_of("namenode", &mib(&[30, 32, 31, 33, 40, 41, 42, 41])).is_empty());
-        // One bad moment is none.
+        // A single outlier is no leak.
         assert!(leaks_of("namenode", &mib(&[30, 31, 30, 30, 30, 30, 30, 30, 30, 30, 99, 30])).is_empty());
-        let told = leaks_of("namenode", &mib(&[30, 32, 34, 36, 38, 40, 46, 49]));
-        assert!(told.len() == 1 && told[0].starts_with("namenode"), "{told:?}");
+        let leaks = leaks_of("namenode", &mib(&[30, 32, 34, 36, 38, 40, 46, 49]));
+        assert!(leaks.len() == 1 && leaks[0].starts_with("namenode"), "{leaks:?}");
         let files = |count| (30 << 20, count);
         assert!(leaks_of("datanode", &[files(20), files(36)]).is_empty());
         assert_eq!(leaks_of("datanode", &[files(20), files(37)]).len(), 1);

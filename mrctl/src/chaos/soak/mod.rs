@@ -1,8 +1,8 @@
-//! `mrctl chaos soak`: random jobs, preempted slots, and faults, on a real cluster, round after round. After each round
-//! everything is healed, and then nothing may be wrong: outputs are those of calm runs, slots are free, no file, process or
-//! memory is left over.
+//! `mrctl chaos soak`: random jobs, preemptions and faults on a real cluster, round after round.
+//! After each round all faults are undone, and then checks must pass: outputs equal those of
+//! undisturbed runs, all slots are free, and no file, process or memory is left over.
 //!
-//! Deliberately absent: two nodes off at once, which three replicas need not survive.
+//! Never are two nodes down at the same time, because three replicas need not survive that.
 
 mod fault_schedule;
 mod jobs;
@@ -31,42 +31,43 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long it may take until all is well after a round.
+/// How long the cluster may take to recover after a round.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Random jobs, preemptions and faults on a real cluster, and checks after each round
+/// Run random jobs, preemptions and faults on a real cluster, with checks after each round
 ///
-/// Starts a cluster of its own in a temporary folder, which it removes in the end; or, with --cluster, uses one that runs on
-/// several machines and nobody else uses meanwhile, where links are cut as well. Wrong output, or anything left over (slots, files, processes, memory),
-/// makes the exit code 1, and the folder of its own cluster stays to be looked at.
+/// Starts a cluster of its own in a temporary folder and removes it at the end. With --cluster, it
+/// uses a running cluster on several machines, which must have no other users; then it also
+/// partitions links. If an output is wrong or anything is left over (slots, files, processes,
+/// memory), the exit code is 1, and the folder of the own cluster is kept for inspection.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl chaos soak --minutes 2
   mrctl chaos soak --minutes 30 --seed 7 --nodes 6
   mrctl chaos soak --minutes 30 --cluster lab")]
 pub(crate) struct Args {
-    /// How long; the last round is played to its end
+    /// Duration; the last round is completed
     #[arg(long, default_value_t = 30.0)]
     minutes: f64,
-    /// Decides what happens
+    /// Seed for random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Nodes of its own cluster
+    /// Number of nodes of the own cluster
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(3..=50))]
     nodes: u32,
-    /// Folder for its own cluster's data [default: the current folder]
+    /// Folder for the data of the own cluster [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     dir: PathBuf,
-    /// Use this cluster on several machines, as made by `mrctl cluster init`, which runs
+    /// Use this running cluster on several machines, as created by `mrctl cluster init`
     #[arg(long, value_name = "DIR", conflicts_with_all = ["nodes", "dir"])]
     cluster: Option<PathBuf>,
-    /// Print JSON, in the end
+    /// Print JSON at the end
     #[arg(long)]
     json: bool,
 }
 
-/// What came of it.
+/// The result of a soak.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     seed: u64,
@@ -75,21 +76,21 @@ struct Report {
     jobs: u32,
     #[serde(flatten)]
     tally: Tally,
-    /// Seconds until all was well after a round, the longest.
+    /// The longest recovery after a round, in seconds.
     recovered_s: f64,
-    /// What was wrong; empty if nothing was.
+    /// One line per problem.
     wrong: Vec<String>,
     memory: Vec<leaks::Growth>,
 }
 
-/// A cluster of its own. However this ends, its daemons end with it.
+/// A cluster whose daemons stop when this is dropped.
 struct OwnedCluster {
     folder: PathBuf,
 }
 
 impl Drop for OwnedCluster {
     fn drop(&mut self) {
-        // Those that were started again are in the file alone.
+        // Restarted daemons are only in the state file.
         if let Ok(Some(state)) = ClusterState::load(&self.folder) {
             let _ = state.stop_all();
         }
@@ -100,7 +101,7 @@ impl Drop for OwnedCluster {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
-    ensure!(args.minutes.is_finite() && args.minutes >= 0.0, "--minutes {}: a time from 0 on", args.minutes);
+    ensure!(args.minutes.is_finite() && args.minutes >= 0.0, "--minutes {}: must be 0 or more", args.minutes);
     if let Some(cluster) = &args.cluster {
         let target = Arc::new(ChaosTarget::Machines(Fleet::of(&Reach::of(cluster))?));
         return print_result(&soak(args, &target).await?, args.json);
@@ -111,18 +112,18 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         let target = Arc::new(ChaosTarget::here(own.folder.clone())?);
         tokio::select! {
             report = soak(args, &target) => report?,
-            () = crate::command::end_signal() => bail!("interrupted: what was started is stopped and removed"),
+            () = crate::command::end_signal() => bail!("interrupted: the cluster was stopped and removed"),
         }
     };
     if report.wrong.is_empty() {
         folder.close().context("cannot remove the folder")?;
     } else {
-        eprintln!("mrctl: the cluster's files stay in {}", folder.keep().display());
+        eprintln!("mrctl: the files of the cluster stay in {}", folder.keep().display());
     }
     print_result(&report, args.json)
 }
 
-/// A cluster that notices silence within seconds, and keeps three replicas of small blocks.
+/// Starts a cluster that detects lost nodes within seconds and has three replicas of small blocks.
 async fn start(folder: &Path, nodes: u32) -> Result<OwnedCluster> {
     let overrides = Overrides {
         nodes: Some(nodes),
@@ -140,7 +141,7 @@ async fn start(folder: &Path, nodes: u32) -> Result<OwnedCluster> {
     (config.namenode.suspect_after, config.jobtracker.suspect_after) = (Period::secs(1), Period::secs(1));
     (config.namenode.dead_after, config.jobtracker.lost_after) = (Period::secs(3), Period::secs(3));
     config.datanode.scrub_period = Period::secs(5);
-    // What it remembers on purpose must not look like a leak.
+    // Limit the jobs that the JobTracker remembers, so that they do not look like a leak.
     config.jobtracker.jobs_kept = 20;
     config.check()?;
     let own = OwnedCluster { folder: layout.folder.clone() };
@@ -149,7 +150,7 @@ async fn start(folder: &Path, nodes: u32) -> Result<OwnedCluster> {
     Ok(own)
 }
 
-/// A soak under way.
+/// The state of a running soak.
 struct Soak {
     target: Arc<ChaosTarget>,
     observer: Observer,
@@ -164,55 +165,58 @@ async fn soak(args: &Args, target: &Arc<ChaosTarget>) -> Result<Report> {
     let report = Report { seed: args.seed, ..Report::default() };
     let mut observer = Observer::new(target.target());
     let began = Instant::now();
-    let view = recovered(&mut observer, target, None).await.context("before anything was done")?;
+    let view = recovered(&mut observer, target, None).await.context("before the first round")?;
     let jobs = SoakJobs::prepare(target)?;
     let slots = view.slots();
     let rng = SmallRng::seed_from_u64(args.seed);
     let mut soak = Soak { target: target.clone(), observer, view, slots, jobs, rng, report };
-    let mut feet = UsageHistory::default();
-    feet.take(target)?;
+    let mut usage = UsageHistory::default();
+    usage.take(target)?;
     let limit = Duration::from_secs_f64(args.minutes * 60.0);
-    let calm_s = began.elapsed().as_secs_f64();
+    let prepare_s = began.elapsed().as_secs_f64();
     print_line(
         args.json,
-        format!("{}; calm runs took {calm_s:.0} s", output::count(target.nodes()?.len() as u64, "node")),
+        format!(
+            "{}; undisturbed runs took {prepare_s:.0} s",
+            output::count(target.nodes()?.len() as u64, "node")
+        ),
     )?;
     let start = Instant::now();
-    let mut goes_on = true;
-    while goes_on && (soak.report.rounds == 0 || start.elapsed() < limit) {
+    let mut healthy = true;
+    while healthy && (soak.report.rounds == 0 || start.elapsed() < limit) {
         soak.report.rounds += 1;
         let since = Instant::now();
-        // What cannot be done is wrong, too, and what comes after it would say nothing.
+        // A round that fails counts as a problem, and later rounds would prove nothing.
         let wrong = soak.round().await.unwrap_or_else(|error| {
-            goes_on = false;
+            healthy = false;
             vec![output::chain(&error)]
         });
-        feet.take(target)?;
+        usage.take(target)?;
         let (round, tally, elapsed_s) =
             (soak.report.rounds, &soak.report.tally, since.elapsed().as_secs_f64());
-        let verdict = if wrong.is_empty() { "all is well".to_owned() } else { wrong.join("; ") };
+        let verdict = if wrong.is_empty() { "no problems".to_owned() } else { wrong.join("; ") };
         print_line(args.json, format!("round {round}, {elapsed_s:.0} s; so far {tally}: {verdict}"))?;
         soak.report
             .wrong
             .extend(wrong.iter().map(|what| format!("seed {}, round {round}: {what}", args.seed)));
     }
     soak.report.seconds = start.elapsed().as_secs_f64();
-    soak.report.memory = feet.growth();
-    soak.report.wrong.extend(feet.leaks());
-    if goes_on {
+    soak.report.memory = usage.growth();
+    soak.report.wrong.extend(usage.leaks());
+    if healthy {
         soak.jobs.clear()?;
     }
     Ok(soak.report)
 }
 
 impl Soak {
-    /// Some jobs in bad weather, and what is wrong when it is over.
+    /// Runs some jobs under faults, and returns the problems found afterwards.
     async fn round(&mut self) -> Result<Vec<String>> {
         let jobs = self.jobs.submit_random(self.report.rounds, &mut self.rng)?;
         self.report.jobs += jobs.len() as u32;
-        let mut weather = FaultSchedule::new(self.target.clone(), &mut self.rng);
-        let over = weather.until_over(&mut self.observer, self.view.clone(), &jobs).await;
-        self.report.tally.add(&weather.clear().await?);
+        let mut faults = FaultSchedule::new(self.target.clone(), &mut self.rng);
+        let over = faults.until_over(&mut self.observer, self.view.clone(), &jobs).await;
+        self.report.tally.add(&faults.clear().await?);
         self.view = over?;
         let healing = Instant::now();
         self.view = recovered(&mut self.observer, &self.target, Some(self.slots)).await?;
@@ -224,7 +228,7 @@ impl Soak {
     }
 }
 
-/// Waits until all is well; what was seen then.
+/// Waits until the cluster is healthy, and returns that view.
 async fn recovered(
     observer: &mut Observer,
     target: &ChaosTarget,
@@ -240,12 +244,12 @@ async fn recovered(
         let busy = view.in_use();
         let why = match problem {
             Some(why) => why,
-            None if !live => format!("{} of {nodes} nodes are there", view.nodes().len()),
+            None if !live => format!("{} of {nodes} nodes are registered", view.nodes().len()),
             None if busy > 0 && slots.is_some() => format!("{} in use", output::count(busy.into(), "slot")),
             None => return Ok(view),
         };
         if Instant::now() > deadline {
-            bail!("not whole after {} s: {why}", RECOVERY_TIMEOUT.as_secs());
+            bail!("not recovered after {} s: {why}", RECOVERY_TIMEOUT.as_secs());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -260,7 +264,7 @@ fn print_result(report: &Report, json: bool) -> Result<ExitCode> {
         output::json(report)?;
     } else {
         output::line(format!(
-            "\nseed {}: {}, {} in {:.0} s; {}; whole again within {:.1} s",
+            "\nseed {}: {}, {} in {:.0} s; {}; recovered within {:.1} s",
             report.seed,
             output::count(report.rounds.into(), "round"),
             output::count(report.jobs.into(), "job"),
@@ -270,7 +274,7 @@ fn print_result(report: &Report, json: bool) -> Result<ExitCode> {
         ))?;
         for one in &report.memory {
             output::line(format!(
-                "{}: {} at first, {} in the end; {} and {} open files",
+                "{}: {} at the start, {} at the end; {} and {} open files",
                 one.program,
                 output::human(one.first_bytes),
                 output::human(one.last_bytes),
@@ -280,9 +284,9 @@ fn print_result(report: &Report, json: bool) -> Result<ExitCode> {
         }
         let wrong = report.wrong.len();
         output::line(if wrong == 0 {
-            "nothing was wrong".into()
+            "no problems were found".into()
         } else {
-            format!("{wrong} things were wrong:")
+            format!("{wrong} problems:")
         })?;
         for what in &report.wrong {
             output::line(format!("  {what}"))?;

@@ -1,4 +1,5 @@
-//! What a drain has to do, has done, and could not do, in words.
+//! Texts of `mrctl drain`: the work to do, the work done, and the reasons why a node is not
+//! drained.
 
 use super::Drained;
 use crate::{
@@ -9,10 +10,10 @@ use daemon::Period;
 use dfs::client::{DrainBlock, DrainStatus, NodeState};
 use serde::Serialize;
 
-/// Blocks that are named; the others are in the way for much the same.
+/// The number of blocks in an error message.
 const EXAMPLES: usize = 2;
 
-/// As JSON.
+/// The output of `--json`.
 #[derive(Serialize)]
 pub(super) struct DrainJson<'a> {
     #[serde(flatten)]
@@ -25,7 +26,7 @@ fn count(number: u32, thing: &str) -> String {
     output::count(number.into(), thing)
 }
 
-/// What there is to do.
+/// The state of the tracker before the drain.
 pub(super) fn before(tracker: &DrainState) -> String {
     let DrainState {
         maps_running,
@@ -37,17 +38,17 @@ pub(super) fn before(tracker: &DrainState) -> String {
         ..
     } = tracker;
     format!(
-        "runs {} and {}, and keeps {} ({}) and {} ({}) that jobs need",
+        "runs {} and {}, and has {} ({}) and {} ({}) that jobs need",
         count(*maps_running, "map"),
         count(*reduces_running, "reduce"),
         count(*outputs, "map output"),
         output::human(*output_bytes),
-        count(*checkpoints, "paused state"),
+        count(*checkpoints, "checkpoint"),
         output::human(*checkpoint_bytes)
     )
 }
 
-/// What was done.
+/// What the drain has done and what it has cost.
 pub(super) fn cost(cost: &DrainCost) -> String {
     let done = format!(
         "{} split, {} paused, {} ({}) and {} ({}) moved",
@@ -55,7 +56,7 @@ pub(super) fn cost(cost: &DrainCost) -> String {
         count(cost.pauses, "reduce"),
         count(cost.outputs, "map output"),
         output::human(cost.output_bytes),
-        count(cost.checkpoints, "paused state"),
+        count(cost.checkpoints, "checkpoint"),
         output::human(cost.checkpoint_bytes)
     );
     if cost.kills + cost.redone == 0 {
@@ -63,7 +64,7 @@ pub(super) fn cost(cost: &DrainCost) -> String {
     }
     let lost = std::time::Duration::from_millis(cost.ms_lost);
     format!(
-        "{done}; lost: {} killed after {} of work, {} could not be moved and {} made again",
+        "{done}; lost: {} killed after {} of work, {} could not be moved and {} computed again",
         count(cost.kills, "attempt"),
         output::millis(lost),
         count(cost.redone, "output"),
@@ -71,7 +72,7 @@ pub(super) fn cost(cost: &DrainCost) -> String {
     )
 }
 
-/// What is left.
+/// What is left to do.
 pub(super) fn left(status: &Drained<'_>) -> String {
     let mut parts = Vec::new();
     if let Some(datanode) = &status.datanode {
@@ -81,7 +82,7 @@ pub(super) fn left(status: &Drained<'_>) -> String {
         let things = [
             (tracker.maps_running + tracker.reduces_running, "running task"),
             (tracker.outputs, "map output"),
-            (tracker.checkpoints, "paused state"),
+            (tracker.checkpoints, "checkpoint"),
         ];
         parts.extend(
             things.iter().filter(|(number, _)| *number > 0).map(|(number, what)| count(*number, what)),
@@ -90,7 +91,7 @@ pub(super) fn left(status: &Drained<'_>) -> String {
     format!("{} left", parts.join(", "))
 }
 
-/// Why a node is not drained, what is in the way, and what to do.
+/// The error message for a node that is not drained: why, and what to do.
 pub(super) fn not_drained(status: &Drained<'_>, deadline: &Period) -> String {
     let node = status.node;
     if status.is_cancelled() {
@@ -104,7 +105,7 @@ pub(super) fn not_drained(status: &Drained<'_>, deadline: &Period) -> String {
     let examples = status.datanode.as_ref().map_or_else(String::new, examples);
     let alone =
         status.tracker.as_ref().is_some_and(|tracker| tracker.others == 0 && tracker.state != "drained");
-    let alone = if alone { "; no other tracker takes work: start more" } else { "" };
+    let alone = if alone { "; no other tracker accepts work: start more" } else { "" };
     let silent =
         status.tracker.as_ref().is_some_and(|tracker| ["suspect", "awaited"].contains(&&*tracker.state));
     let silent = if silent {
@@ -120,12 +121,14 @@ pub(super) fn not_drained(status: &Drained<'_>, deadline: &Period) -> String {
 
 fn describe_stuck_blocks(node: &str, status: &DrainStatus) -> Option<String> {
     if status.state == NodeState::Dead {
-        return Some(format!("{node} is dead: what only it had is missing; start it again, or --cancel"));
+        return Some(format!(
+            "{node} is dead: blocks without a replica elsewhere are missing; start it again, or --cancel"
+        ));
     }
     status.stuck.then(|| {
         format!(
-            "{node} is not drained, for too few nodes stay: {} cannot hold all replicas of {}{}; start more, lower the \
-             number with `mrctl fs setrep`, or --cancel",
+            "{node} is not drained, because too few nodes stay: {} cannot hold all replicas of {}{}; start more, lower the \
+             replication with `mrctl fs setrep`, or --cancel",
             output::count(status.staying.into(), "datanode"),
             output::count(status.blocks_left, "block"),
             examples(status)
@@ -133,7 +136,7 @@ fn describe_stuck_blocks(node: &str, status: &DrainStatus) -> Option<String> {
     })
 }
 
-/// Some of the blocks that are in the way.
+/// Some of the blocks that prevent the drain from ending.
 fn examples(status: &DrainStatus) -> String {
     let examples: Vec<String> = status.examples.iter().take(EXAMPLES).map(example).collect();
     let more = if status.blocks_left > examples.len() as u64 { "; ..." } else { "" };
@@ -183,7 +186,7 @@ mod tests {
         let tracker = DrainState { state: "draining".into(), outputs: 2, ..DrainState::default() };
         status = Drained { node: "n1", datanode: None, tracker: Some(tracker) };
         let text = not_drained(&status, &Period::secs(5));
-        assert!(text.contains("2 map outputs left; no other tracker takes work"), "{text}");
+        assert!(text.contains("2 map outputs left; no other tracker accepts work"), "{text}");
     }
 
     #[test]

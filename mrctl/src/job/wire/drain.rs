@@ -1,4 +1,4 @@
-//! Drains of trackers, over the same connection.
+//! Calls that drain trackers.
 
 use super::JobTracker;
 use crate::job::model::{DrainCost, DrainState};
@@ -7,19 +7,19 @@ use proto::mr as pb;
 use std::time::Duration;
 
 impl JobTracker {
-    /// Has a tracker emptied within this time.
+    /// Starts the drain of a tracker; attempts that cannot be saved are killed after `within`.
     pub(crate) async fn drain(&self, node: &str, within: Duration) -> Result<DrainState> {
         let within_ms = within.as_millis() as u64;
         self.call_drain(pb::DrainTrackerRequest { node: node.into(), within_ms, ..Default::default() }).await
     }
 
-    /// Has it used again.
+    /// Cancels the drain of a tracker.
     pub(crate) async fn undrain(&self, node: &str) -> Result<DrainState> {
         self.call_drain(pb::DrainTrackerRequest { node: node.into(), cancel: true, ..Default::default() })
             .await
     }
 
-    /// How far that is.
+    /// The progress of the drain of a tracker.
     pub(crate) async fn drain_status(&self, node: &str) -> Result<DrainState> {
         self.call_drain(pb::DrainTrackerRequest {
             node: node.into(),

@@ -1,4 +1,4 @@
-//! Questions about scheduling, over the same connection.
+//! Calls about scheduling.
 
 use super::JobTracker;
 use crate::job::scheduling::{
@@ -14,7 +14,7 @@ impl JobTracker {
         Ok(reply.map_err(|status| self.refusal(&status))?.into_inner())
     }
 
-    /// What a job or a task waits for.
+    /// Why a job or a task waits.
     pub(crate) async fn why(&self, of: &str) -> Result<Why> {
         let message = self.request(pb::WhyRequest { of: of.into() });
         let reply = self.answer(self.client.clone().why(message).await)?;
@@ -23,11 +23,11 @@ impl JobTracker {
             state: reply.state,
             scheduler: reply.scheduler,
             waiting_for: reply.waiting_for.into_iter().map(reason).collect(),
-            recent_events: reply.recent_events.into_iter().map(happening).collect(),
+            recent_events: reply.recent_events.into_iter().map(job_event).collect(),
         })
     }
 
-    /// The policies.
+    /// All policies, and those in use.
     pub(crate) async fn schedulers(&self) -> Result<Schedulers> {
         let message = self.request(pb::SchedulersRequest {});
         let reply = self.answer(self.client.clone().schedulers(message).await)?;
@@ -38,7 +38,7 @@ impl JobTracker {
         Ok(Schedulers { scheduler: Some(reply.scheduler), shadow, deciding: Some(deciding), policies })
     }
 
-    /// How the policy in the shadow differs.
+    /// How the decisions of the shadow policy differ.
     pub(crate) async fn shadow(&self) -> Result<Comparison> {
         let message = self.request(pb::ShadowRequest {});
         let reply = self.answer(self.client.clone().shadow(message).await)?;
@@ -62,14 +62,14 @@ fn reason(reason: pb::Reason) -> Reason {
     Reason { rule: reason.rule, numbers, text: reason.text }
 }
 
-fn happening(happening: pb::JobEvent) -> JobEvent {
+fn job_event(event: pb::JobEvent) -> JobEvent {
     JobEvent {
-        at_ms: happening.at_ms,
-        what: happening.what,
-        attempt: happening.attempt,
-        tracker: happening.tracker,
-        why: happening.why.map(reason),
-        text: happening.text,
+        at_ms: event.at_ms,
+        what: event.what,
+        attempt: event.attempt,
+        tracker: event.tracker,
+        why: event.why.map(reason),
+        text: event.text,
     }
 }
 
@@ -104,9 +104,9 @@ fn difference(difference: pb::ShadowDifference) -> Difference {
     }
 }
 
-pub(super) fn pace(pace: Option<pb::Throughput>) -> Throughput {
-    let pb::Throughput { attempts, bytes_per_second, speed } = pace.unwrap_or_default();
-    // Neither can be 0: the wire has 0 for what is not known.
+pub(super) fn throughput(message: Option<pb::Throughput>) -> Throughput {
+    let pb::Throughput { attempts, bytes_per_second, speed } = message.unwrap_or_default();
+    // On the wire, 0 means unknown; neither value can be 0.
     let known = |value: f64| (value > 0.0).then_some(value);
     Throughput { attempts, bytes_per_second: known(bytes_per_second), speed: known(speed) }
 }

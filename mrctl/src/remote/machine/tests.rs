@@ -1,4 +1,5 @@
-//! A machine that is this one, with programs that are scripts: what runs is left alone by what comes later.
+//! Tests with a local folder as the machine and scripts as programs: later installations do not
+//! affect running daemons.
 
 use super::*;
 use std::{
@@ -7,7 +8,7 @@ use std::{
     path::Path,
 };
 
-/// Writes its ready file, and stays for a while.
+/// A daemon that writes its ready file and then waits.
 const DAEMON: &str = "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" != --ready-file ] || echo here > $2; shift; done\n\
                       i=0; while [ $i -lt 600 ]; do i=$((i+1)); sleep 0.1; done\n";
 
@@ -20,7 +21,7 @@ fn build(folder: &Path, version: &str) -> Programs {
     Programs::of(folder)
 }
 
-/// Ended whatever becomes of the test.
+/// A machine whose daemons are stopped at the end of the test.
 struct Node(Machine);
 
 impl Drop for Node {
@@ -39,7 +40,7 @@ fn machine(dir: &Path, shell: Shell) -> Machine {
     Machine { host, shell, cluster: "lab-1".into(), dir, bin, ports: [1, 2], data, formatted: false }
 }
 
-/// The numbers of accounts at a desk are not those of the machines.
+/// User IDs on the machine of the user differ from those on the machines of the cluster.
 #[test]
 fn files_on_a_root_machine_belong_to_root() {
     if !rustix::process::geteuid().is_root() {
@@ -67,11 +68,12 @@ fn files_on_a_root_machine_belong_to_root() {
         let about = fs::metadata(at("n1").join(name)).unwrap();
         assert_eq!((about.uid(), about.gid(), about.mode() & 0o022), (0, 0, 0), "{name}");
     }
-    // What an earlier release gave away may have been changed since, whatever its stamp says.
+    // Programs that an earlier release left to another account may have been changed, whatever the
+    // stamp says.
     chown(at("n1/bin.new/mrtask"), Some(ANN), None).unwrap();
     assert_eq!(install().unwrap(), "programs and settings copied");
-    assert_eq!(install().unwrap(), "programs and settings are there");
-    // A tar that gives files away all the same.
+    assert_eq!(install().unwrap(), "programs and settings are up to date");
+    // A tar that keeps the owner although it should not.
     let way = "shift; if [ \"$1\" = tar ]; then shift 3; exec tar --same-owner \"$@\"; fi; exec \"$@\"\n";
     fs::write(at("way"), way).unwrap();
     let shell = format!("sh {} {{host}}", at("way").display()).parse().unwrap();
@@ -84,7 +86,7 @@ fn files_on_a_root_machine_belong_to_root() {
 fn folders_without_permissions_are_purged() {
     let space = tempfile::tempdir().unwrap();
     let dir = space.path().join("n1");
-    // Root comes in everywhere: somebody else then.
+    // Permissions do not restrict root: use another account then.
     let root = rustix::process::geteuid().is_root();
     let way = if root { "setpriv --reuid=65534 env HOST={host}" } else { "env HOST={host}" };
     let shell: Shell = way.parse().unwrap();
@@ -113,7 +115,7 @@ fn new_programs_do_not_replace_running_ones() {
     fs::write(at("lab/revoked"), "name ann\n").unwrap();
     let package = Package::of(&at("lab")).unwrap();
     let [first, second] = ["one", "the second"].map(|version| build(&at(version), version));
-    // Where this file is, archives do not arrive.
+    // While this file exists, copies fail.
     let broken = at("broken");
     let way = "shift; if [ \"$1\" = tar ] && [ -e $BROKEN ]; then exit 1; fi; exec \"$@\"\n";
     fs::write(at("way"), way.replace("$BROKEN", &broken.display().to_string())).unwrap();
@@ -125,18 +127,18 @@ fn new_programs_do_not_replace_running_ones() {
     assert_eq!(machine.install(Some(&first), &package).unwrap(), "programs and settings copied");
     assert!(machine.start(&daemons).unwrap().iter().all(|one| one.state == "running" && !one.outdated));
     assert_eq!(mrtask(), "# one\n");
-    // A copy that breaks off leaves all as it was; so does one that arrives, for as long as something runs.
+    // A failed copy changes nothing. A successful copy changes nothing while a daemon runs.
     fs::write(&broken, "").unwrap();
     assert!(machine.install(Some(&second), &package).is_err());
     assert_eq!(mrtask(), "# one\n");
     assert_eq!(fs::read_to_string(at("n1/revoked")).unwrap(), "name ann\n");
     fs::remove_file(&broken).unwrap();
     assert_eq!(machine.install(Some(&second), &package).unwrap(), "programs and settings copied");
-    assert_eq!(machine.install(Some(&second), &package).unwrap(), "programs and settings are there");
+    assert_eq!(machine.install(Some(&second), &package).unwrap(), "programs and settings are up to date");
     machine.stop("datanode").unwrap();
     assert!(machine.start(&daemons).unwrap().iter().all(|one| one.state == "running" && one.outdated));
     assert_eq!(mrtask(), "# one\n");
-    // Who goes back before they were used, goes back.
+    // A return to the old programs before the new ones were used leaves nothing outdated.
     machine.install(Some(&first), &package).unwrap();
     assert!(machine.status_of().unwrap().iter().all(|one| !one.outdated));
     machine.install(Some(&second), &package).unwrap();

@@ -1,6 +1,6 @@
 //! `/`: masters, slots, jobs that run, wait or have just ended, nodes, the policy.
 
-use super::{Cell, Frame, Tile, cell, chip, nodes, note, num, progress, table, tiles, who};
+use super::{Cell, Frame, Tile, cell, chip, job_cells, nodes, note, num, progress, table, tiles};
 use crate::{
     job::{
         model::{Job, Tracker},
@@ -12,7 +12,7 @@ use crate::{
 };
 use sim::{html, report::html::Html};
 
-/// Jobs that are listed of each kind; the page of jobs has all.
+/// The number of jobs in each list. The page of jobs has all.
 const JOBS_MAX: usize = 100;
 const ENDED_MAX: usize = 12;
 
@@ -34,29 +34,29 @@ pub(in crate::web) fn page(all: &Overview) -> Frame {
     Frame::new("", "/", true, main)
 }
 
-fn master<T>(name: &'static str, told: &QueryResult<T>, more: String) -> Tile<'static> {
-    match told {
-        Ok(_) => Tile::new(name, "answers", more).severity("good"),
-        Err(_) => Tile::new(name, "away", "still asking").severity("bad"),
+fn master<T>(name: &'static str, answer: &QueryResult<T>, more: String) -> Tile<'static> {
+    match answer {
+        Ok(_) => Tile::new(name, "up", more).severity("good"),
+        Err(_) => Tile::new(name, "down", "retrying").severity("bad"),
     }
 }
 
 fn overview_section(out: &mut Html, all: &Overview) {
     let policy = all.schedulers.as_ref().ok().and_then(|all| all.scheduler.clone());
     let jobs = all.jobs.as_deref().unwrap_or_default();
-    let not_over = jobs.iter().filter(|job| !job.is_over()).count();
+    let active = jobs.iter().filter(|job| !job.is_over()).count();
     let mut tiles_of = vec![
-        master("JobTracker", &all.jobs, format!("{} active", output::count(not_over as u64, "job"))),
+        master("JobTracker", &all.jobs, format!("{} active", output::count(active as u64, "job"))),
         master("NameNode", &all.files, all.files.as_ref().map_or_else(|_| String::new(), safemode)),
     ];
     if let Some(policy) = policy {
         let shadow = all.schedulers.as_ref().ok().and_then(|all| all.shadow.clone());
-        let shadow = shadow.map_or_else(String::new, |name| format!("{name} in its shadow"));
+        let shadow = shadow.map_or_else(String::new, |name| format!("shadow: {name}"));
         tiles_of.push(Tile::new("Scheduler", policy, shadow));
     }
     if let Ok(trackers) = &all.trackers {
         let Slots { maps: (maps, map_slots), reduces: (reduces, reduce_slots) } = all.slots();
-        // Those of nodes that are silent or drained are free for nobody.
+        // Free slots of trackers that are not live cannot be used.
         let free = |of: fn(&Tracker) -> u32| {
             let free = trackers.iter().filter(|own| own.state == "live").map(of).sum::<u32>();
             format!("{free} free")
@@ -82,7 +82,7 @@ fn safemode(report: &dfs::client::Report) -> String {
 
 fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
     let (over, active): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.is_over());
-    let (waiting, running): (Vec<&Job>, Vec<&Job>) = active.into_iter().partition(|job| job.waiting_for());
+    let (waiting, running): (Vec<&Job>, Vec<&Job>) = active.into_iter().partition(|job| job.is_waiting());
     html!(out, "<h2>Running <small>{}</small></h2>", running.len());
     let now_ms = output::now_ms();
     if running.is_empty() {
@@ -93,11 +93,11 @@ fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
             html!(state, "{}", chip(job.display_state()));
             let since = num(output::age(now_ms.saturating_sub(job.submitted_ms)));
             let bars = [progress(&job.maps), progress(&job.reduces), Cell("", state), since];
-            who(job).into_iter().chain(bars).collect()
+            job_cells(job).into_iter().chain(bars).collect()
         };
         let rows = running.iter().take(JOBS_MAX).map(row).collect();
         table(out, "running", &["Job", "Name", "User", "Maps", "Reduces", "State", "Since#"], rows);
-        rest(out, running.len(), JOBS_MAX);
+        more_jobs(out, running.len(), JOBS_MAX);
     }
     if !waiting.is_empty() {
         html!(out, "<h2>Waiting <small>{}</small></h2>", waiting.len());
@@ -107,11 +107,11 @@ fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
             let on_hold = if on_hold > 0 { format!("{on_hold} on hold. ") } else { String::new() };
             let since = num(output::age(now_ms.saturating_sub(job.submitted_ms)));
             let more = [cell("wide", &format!("{on_hold}{why}")), since];
-            who(job).into_iter().chain(more).collect()
+            job_cells(job).into_iter().chain(more).collect()
         };
         let rows = waiting.iter().take(JOBS_MAX).map(row).collect();
-        table(out, "waiting", &["Job", "Name", "User", "It waits for", "Since#"], rows);
-        rest(out, waiting.len(), JOBS_MAX);
+        table(out, "waiting", &["Job", "Name", "User", "Reason", "Since#"], rows);
+        more_jobs(out, waiting.len(), JOBS_MAX);
     }
     if !over.is_empty() {
         html!(out, "<h2>Ended <small>the newest of {}</small></h2>", over.len());
@@ -121,7 +121,7 @@ fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
     }
 }
 
-fn rest(out: &mut Html, count: usize, shown: usize) {
+fn more_jobs(out: &mut Html, count: usize, shown: usize) {
     if count > shown {
         html!(out, "<p class='soft'>{} more: <a href='/jobs'>all jobs</a></p>", count - shown);
     }
@@ -142,14 +142,14 @@ pub(super) fn ended_row(job: &Job) -> Vec<Cell> {
     let elapsed = if job.is_over() { format!("{:.1} s", job.seconds()) } else { String::new() };
     let (preempted, why) = (preempted::briefly(job), job.short_reason());
     let more = [Cell("", state), cell("flat", &ended), num(elapsed), cell("", &preempted), cell("wide", why)];
-    who(job).into_iter().chain(more).collect()
+    job_cells(job).into_iter().chain(more).collect()
 }
 
 fn policy(out: &mut Html, all: &Schedulers) {
     let Some(name) = &all.scheduler else { return };
     html!(out, "<h2>Scheduler <small>{}", name);
     if let Some(shadow) = &all.shadow {
-        html!(out, ", {} in its shadow", shadow);
+        html!(out, ", shadow: {}", shadow);
     }
     html!(out, "</small></h2>");
     if let Some(deciding) = &all.deciding {
@@ -169,6 +169,6 @@ fn policy(out: &mut Html, all: &Schedulers) {
         return;
     }
     html!(out, "<details id='parameters'><summary>{} parameters</summary>", rows.len());
-    table(out, "parameter-table", &["Parameter", "Value#", "Default#", "What it does"], rows);
+    table(out, "parameter-table", &["Parameter", "Value#", "Default#", "Description"], rows);
     html!(out, "</details>");
 }

@@ -1,4 +1,5 @@
-//! `/job/ID`: how far it is, what taking its slots back has cost, its attempts over time, why it waits, its tasks and its counters.
+//! `/job/ID`: progress, preemptions and their cost, attempts over time, why it waits, tasks and
+//! counters.
 
 use super::{
     Frame, Tile, bar, chip, facts, note,
@@ -18,11 +19,11 @@ use crate::{
 };
 use sim::{html, report::html::Html};
 
-/// Facts of `mrctl job` that the page shows in another way.
+/// Rows of `mrctl job` that the page shows in another way.
 const SHOWN_ELSEWHERE: [&str; 5] = ["job", "state", "maps", "reduces", "preempted"];
 
-pub(in crate::web) fn page(whole: &JobDetails, view: &View) -> Frame {
-    let JobDetails { job, tasks, why, past } = whole;
+pub(in crate::web) fn page(details: &JobDetails, view: &View) -> Frame {
+    let JobDetails { job, tasks, why, past } = details;
     let mut main = Html::new();
     html!(main, "<h1><bdi>{}</bdi> {}</h1>", job.name, chip(job.display_state()));
     html!(main, "<p class='lead'>{}</p>", lead(job));
@@ -44,7 +45,7 @@ pub(in crate::web) fn page(whole: &JobDetails, view: &View) -> Frame {
         preemption(&mut main, job, tasks.as_deref().unwrap_or_default());
     }
     match tasks {
-        // One word for all that is its owner's.
+        // If the user may not see the tasks, one note replaces all sections about them.
         Err(error) => note(&mut main, error),
         Ok(tasks) => {
             timeline_section(&mut main, job, tasks);
@@ -72,7 +73,7 @@ fn lead(job: &Job) -> String {
 fn from_history(out: &mut Html, figures: &[String]) {
     html!(
         out,
-        "<div class='note'>The JobTracker no longer remembers this job. What follows is from its history.</div>\
+        "<div class='note'>The JobTracker no longer remembers this job. The following is from its history.</div>\
          <ul class='words'>"
     );
     for line in figures {
@@ -81,7 +82,7 @@ fn from_history(out: &mut Html, figures: &[String]) {
     html!(out, "</ul>");
 }
 
-/// Preemptions by kind, work conserved and lost, how soon slots were free and reduces went on, the checkpoint.
+/// Preemptions by kind, work saved and lost, latencies, checkpoints.
 fn preemption(out: &mut Html, job: &Job, tasks: &[Task]) {
     let of = &job.preemption;
     if preempted::summary(job).is_none() {
@@ -103,22 +104,18 @@ fn preemption(out: &mut Html, job: &Job, tasks: &[Task]) {
         Tile::new("Splits of maps", of.splits.to_string(), soon("split")),
         Tile::new("Pauses of reduces", of.pauses.to_string(), soon("pause")),
         Tile::new("Resumes", of.resumes.to_string(), format!("{} on another node", of.migrations)),
-        Tile::new(
-            "Kills",
-            of.kills.to_string(),
-            if of.kills > 0 { "what they had done is lost" } else { "" },
-        ),
+        Tile::new("Kills", of.kills.to_string(), if of.kills > 0 { "their work is lost" } else { "" }),
         Tile::new("Work saved", human(of.bytes_saved), format!("in {}", seconds(of.ms_saved)))
             .severity("good"),
         Tile::new("Work lost", human(of.bytes_lost), format!("in {}", seconds(of.ms_lost))).severity(lost),
     ];
     all.extend(asked.map(|each| Tile::new("Slot free after", each, "mean of splits and pauses")));
     all.extend(
-        resuming.map(|each| Tile::new("Going on after", each, "mean, from a resume to its first record")),
+        resuming.map(|each| Tile::new("Resumed after", each, "mean, from a resume to its first record")),
     );
     if of.pauses > 0 {
-        let states = count(of.checkpoints_lost.into(), "state");
-        all.push(Tile::new("Checkpoints", human(of.checkpoint_bytes), format!("{states} lost")));
+        let lost = count(of.checkpoints_lost.into(), "checkpoint");
+        all.push(Tile::new("Checkpoints", human(of.checkpoint_bytes), format!("{lost} lost")));
     }
     tiles(out, all);
 }
@@ -127,7 +124,7 @@ fn timeline_section(out: &mut Html, job: &Job, tasks: &[Task]) {
     html!(out, "<h2>Attempts over time <small>by node</small></h2>");
     let until_ms = if job.is_over() { job.ended_ms } else { output::now_ms() };
     let Some(chart) = chart::draw(tasks, job.submitted_ms, until_ms) else {
-        html!(out, "<p class='soft'>None has begun yet.</p>");
+        html!(out, "<p class='soft'>No attempt has started yet.</p>");
         return;
     };
     html!(out, "<div class='scroll' id='chart' tabindex='0'>{}</div><div class='legend'>", chart.svg);
@@ -143,19 +140,19 @@ fn timeline_section(out: &mut Html, job: &Job, tasks: &[Task]) {
         out,
         "<span><svg viewBox='0 0 10 10'><path class='split' d='M5,0 l4,5 l-4,5 l-4,-5 z'/></svg>split here</span>\
          <span><svg viewBox='0 0 10 10'><rect class='pause' x='3.5' width='3' height='10'/></svg>paused here</span>\
-         <span><svg viewBox='0 0 10 10'><line class='aside' x1='0' y1='5' x2='10' y2='5'/></svg>checkpointed, until it continues</span></div>"
+         <span><svg viewBox='0 0 10 10'><line class='gap' x1='0' y1='5' x2='10' y2='5'/></svg>paused, until it continues</span></div>"
     );
-    if chart.skipped_jobs > 0 {
+    if chart.omitted > 0 {
         html!(
             out,
-            "<p class='soft'>The {} longest of {} attempts are drawn.</p>",
+            "<p class='soft'>Only the {} longest of {} attempts are shown.</p>",
             chart.shown,
-            chart.shown + chart.skipped_jobs
+            chart.shown + chart.omitted
         );
     }
 }
 
-/// What it waits for, and what was decided for it lately.
+/// Why the job or task waits, and the recent scheduling decisions about it.
 pub(super) fn reasons(out: &mut Html, why: &Result<Why, QueryError>) {
     html!(out, "<h2>Why</h2>");
     let why = match why {
@@ -163,7 +160,7 @@ pub(super) fn reasons(out: &mut Html, why: &Result<Why, QueryError>) {
         Err(error) => return note(out, error),
     };
     if why.waiting_for.is_empty() {
-        html!(out, "<p>It waits for nothing.</p>");
+        html!(out, "<p>It is not waiting.</p>");
     } else {
         html!(out, "<ul class='words'>");
         for reason in &why.waiting_for {
@@ -174,11 +171,11 @@ pub(super) fn reasons(out: &mut Html, why: &Result<Why, QueryError>) {
     if why.recent_events.is_empty() {
         return;
     }
-    // What is over may have been decided under another policy.
+    // An ended job may have run under another policy.
     let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
     html!(
         out,
-        "<details id='lately' open><summary>Recent decisions{}</summary><ul class='words lately'>",
+        "<details id='recent' open><summary>Recent decisions{}</summary><ul class='words recent'>",
         under
     );
     for event in why.recent_events.iter().rev() {
@@ -203,7 +200,7 @@ fn counters(out: &mut Html, job: &Job) {
     html!(out, "</div></details>");
 }
 
-/// With thin spaces between thousands.
+/// Separates groups of three digits by narrow spaces.
 fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::new();
@@ -229,12 +226,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_failure_stay_lines() {
+    fn line_breaks_of_an_error_are_kept() {
         let job =
             Job { state: "failed".into(), why: "Traceback:\n  line 1\nKeyError".into(), ..Job::default() };
         let unknown = QueryError::Forbidden(String::new());
-        let whole = JobDetails { job, tasks: Err(unknown.clone()), why: Err(unknown), past: None };
-        let page = page(&whole, &View::new(None, None)).whole("ann").into_string();
+        let details = JobDetails { job, tasks: Err(unknown.clone()), why: Err(unknown), past: None };
+        let page = page(&details, &View::new(None, None)).render("ann").into_string();
         assert!(page.contains("<div class='note bad'>Traceback:\n  line 1\nKeyError</div>"), "{page}");
         let style = include_str!("../style.css").lines().find(|line| line.starts_with(".note {")).unwrap();
         assert!(style.contains("white-space: pre-wrap"), "{style}");
@@ -251,8 +248,8 @@ mod tests {
             ..Job::default()
         };
         let refused = QueryError::Forbidden("job_1 is ann's".into());
-        let whole = JobDetails { job, tasks: Err(refused.clone()), why: Err(refused), past: None };
-        let page = page(&whole, &View::new(None, None)).whole("bob").into_string();
+        let details = JobDetails { job, tasks: Err(refused.clone()), why: Err(refused), past: None };
+        let page = page(&details, &View::new(None, None)).render("bob").into_string();
         assert!(page.contains("&lt;script&gt;alert(1)") && !page.contains("<script>alert"), "{page}");
         assert!(page.contains("2.00 KiB") && page.matches("job_1 is ann&#39;s").count() == 1, "{page}");
     }

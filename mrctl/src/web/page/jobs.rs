@@ -1,4 +1,4 @@
-//! `/jobs`: all that the JobTracker remembers, the newest first.
+//! `/jobs`: all jobs that the JobTracker remembers, newest first.
 
 use super::{
     Frame,

@@ -1,4 +1,5 @@
-//! Pages, from what the masters have said. Nothing here asks anybody; everything is written by `html!`, which escapes.
+//! Renders pages from the answers of the masters. These modules send no requests. All output goes
+//! through `html!`, which escapes it.
 
 pub(super) mod cluster;
 pub(super) mod job;
@@ -13,23 +14,23 @@ use crate::{
 };
 use sim::{html, report::html::Html};
 
-/// A page that is still without what all pages have.
+/// A page without the common header and footer.
 pub(super) struct Frame {
     title: String,
-    /// Where it is in the house, as the address of one of the places of the head.
-    place: &'static str,
-    /// Whether it may be another in a moment.
+    /// The address of the navigation entry that the page belongs to.
+    section: &'static str,
+    /// Whether the page reloads regularly.
     live: bool,
     main: Html,
 }
 
 impl Frame {
-    fn new(title: &str, place: &'static str, live: bool, main: Html) -> Self {
-        Self { title: title.into(), place, live, main }
+    fn new(title: &str, section: &'static str, live: bool, main: Html) -> Self {
+        Self { title: title.into(), section, live, main }
     }
 
-    /// The whole page. `user`: as whom the masters are asked, if that is proved to them.
-    pub(in crate::web) fn whole(self, user: &str) -> Html {
+    /// The complete page. `user`: the authenticated user, or empty.
+    pub(in crate::web) fn render(self, user: &str) -> Html {
         let mut page = Html::new();
         let title =
             if self.title.is_empty() { "Fermata".into() } else { format!("{} · Fermata", self.title) };
@@ -49,13 +50,13 @@ impl Frame {
             "</head><body><header><a class='brand' href='/'><img src='/icon.svg' alt=''>Fermata</a><nav>"
         );
         for (to, name) in [("/", "Cluster"), ("/nodes", "Nodes"), ("/jobs", "Jobs")] {
-            let here = if to == self.place { "here" } else { "" };
+            let here = if to == self.section { "here" } else { "" };
             html!(page, "<a href='{}' class='{}'>{}</a>", to, here, name);
         }
         let live = if self.live { "yes" } else { "no" };
         html!(
             page,
-            "</nav><span id='lost' hidden>mrctl web does not answer; still trying</span></header>\n\
+            "</nav><span id='lost' hidden>mrctl web is unreachable; retrying</span></header>\n\
              <main data-live='{}'>{}</main>\n<footer>",
             live,
             self.main
@@ -69,20 +70,20 @@ impl Frame {
     }
 }
 
-/// A page that only says something.
+/// A page with only a message.
 pub(super) fn message(title: &str, text: &str, live: bool) -> Frame {
     let mut main = Html::new();
     html!(main, "<h1><bdi>{}</bdi></h1><div class='note bad'>{}</div>", title, text);
-    html!(main, "<p class='soft'>{}</p>", if live { "This page asks again by itself." } else { "" });
-    html!(main, "<p><a href='/'>To the cluster</a></p>");
+    html!(main, "<p class='soft'>{}</p>", if live { "This page reloads automatically." } else { "" });
+    html!(main, "<p><a href='/'>Back to the cluster</a></p>");
     Frame::new(title, "", live, main)
 }
 
-/// A figure with a name, and something to say of it.
+/// A box with a name, a value and a remark.
 struct Tile<'a> {
     name: &'a str,
     value: String,
-    /// How it is: good, bad, warn; empty: neither.
+    /// The colour of the value: good, bad, warn, or empty.
     severity: &'a str,
     more: String,
 }
@@ -112,7 +113,7 @@ fn tiles(out: &mut Html, all: impl IntoIterator<Item = Tile<'static>>) {
     html!(out, "</div>");
 }
 
-/// A cell of a table: its text or markup, and how it stands.
+/// A cell of a table: its CSS class and its content.
 struct Cell(&'static str, Html);
 
 fn cell(class: &'static str, text: &str) -> Cell {
@@ -121,25 +122,25 @@ fn cell(class: &'static str, text: &str) -> Cell {
     Cell(class, own)
 }
 
-/// A number, or something with a unit.
+/// A cell with a number, aligned to the right.
 fn num(text: impl ToString) -> Cell {
     cell("num", &text.to_string())
 }
 
-/// What somebody has called something.
+/// A cell with a name that a user has chosen, isolated from the text direction of the page.
 fn named(text: &str) -> Cell {
     let mut own = Html::new();
     html!(own, "<bdi>{}</bdi>", text);
     Cell("", own)
 }
 
-fn linked(class: &'static str, place: &'static str, id: &str, shown: &str) -> Cell {
+fn linked(class: &'static str, page: &'static str, id: &str, shown: &str) -> Cell {
     let mut own = Html::new();
-    html!(own, "<a href='/{}/{}'>{}</a>", place, id, shown);
+    html!(own, "<a href='/{}/{}'>{}</a>", page, id, shown);
     Cell(class, own)
 }
 
-/// A table that scrolls by itself where it is too wide. Names of columns that end with `#` are of numbers.
+/// A table that scrolls if it is too wide. The columns whose names end with `#` contain numbers.
 fn table(out: &mut Html, id: &'static str, head: &[&'static str], rows: Vec<Vec<Cell>>) {
     html!(out, "<div class='scroll' id='{}' tabindex='0'><table><thead><tr>", id);
     for name in head {
@@ -159,7 +160,7 @@ fn table(out: &mut Html, id: &'static str, head: &[&'static str], rows: Vec<Vec<
     html!(out, "</tbody></table></div>");
 }
 
-/// Names and what is said of them.
+/// A list of names and values.
 fn facts(out: &mut Html, rows: impl IntoIterator<Item = (&'static str, String)>) {
     html!(out, "<dl>");
     for (name, value) in rows {
@@ -173,12 +174,12 @@ fn note(out: &mut Html, error: &QueryError) {
     html!(out, "<div class='note {}'>{}</div>", severity, error.describe());
 }
 
-/// A state as a word that catches the eye as much as it should.
+/// A coloured label for a state.
 fn chip(state: &str) -> Html {
     let severity = match state {
         "running" | "committing" | "launching" => "run",
-        "succeeded" | "done" | "live" | "answers" => "good",
-        "failed" | "lost" | "dead" | "away" => "bad",
+        "succeeded" | "done" | "live" | "up" => "good",
+        "failed" | "lost" | "dead" | "down" => "bad",
         "paused" | "pausing" => "paused",
         "suspect" | "awaited" | "draining" | "drained" | "stopping" | "splitting" => "warn",
         _ => "",
@@ -188,14 +189,14 @@ fn chip(state: &str) -> Html {
     out
 }
 
-/// How far a phase is: done, on its way, held.
+/// A progress bar of a phase: done, running, on hold.
 fn bar(phase: &Phase) -> Html {
     let mut out = Html::new();
     let total = f64::from(phase.total.max(1));
     let part = |count: u32| 100.0 * (f64::from(count) / total).clamp(0.0, 1.0);
     let done = part(phase.done);
     let on_hold = part(phase.paused).min(100.0 - done);
-    let way = (100.0 * phase.progress.clamp(0.0, 1.0) - done).clamp(0.0, 100.0 - done);
+    let running = (100.0 * phase.progress.clamp(0.0, 1.0) - done).clamp(0.0, 100.0 - done);
     html!(
         out,
         "<svg class='bar' viewBox='0 0 100 6' preserveAspectRatio='none' role='img' aria-label='{} of {} done'>\
@@ -205,14 +206,14 @@ fn bar(phase: &Phase) -> Html {
         phase.total,
         done,
         done,
-        way,
+        running,
         100.0 - on_hold,
         on_hold
     );
     out
 }
 
-/// The same in a cell, with the numbers.
+/// A cell with the progress bar and the numbers.
 fn progress(phase: &Phase) -> Cell {
     let mut out = Html::new();
     if phase.total == 0 {
@@ -226,19 +227,21 @@ fn progress(phase: &Phase) -> Cell {
     Cell("", out)
 }
 
-/// Of a job: its id, name and user.
-fn who(job: &Job) -> [Cell; 3] {
+/// The cells for ID, name and user of a job.
+fn job_cells(job: &Job) -> [Cell; 3] {
     [linked("id", "job", &job.job, &job.job), named(&job.name), named(&job.user)]
 }
 
-/// Which part of a long list, and how to come to the others.
+/// Links to the other pages of a long list.
 fn pager(out: &mut Html, (page, pages): (usize, usize), address: &str) {
     if pages < 2 {
         return;
     }
     html!(out, "<p class='filters'><span>Page {} of {}</span>", page, pages);
     let glue = if address.contains('?') { "&" } else { "?" };
-    for (to, name) in [(1, "first"), (page.saturating_sub(1), "back"), (page + 1, "on"), (pages, "last")] {
+    for (to, name) in
+        [(1, "first"), (page.saturating_sub(1), "previous"), (page + 1, "next"), (pages, "last")]
+    {
         if (1..=pages).contains(&to) && to != page {
             html!(out, "<a href='{}{}page={}'>{}</a>", address, glue, to, name);
         }
@@ -246,7 +249,7 @@ fn pager(out: &mut Html, (page, pages): (usize, usize), address: &str) {
     html!(out, "</p>");
 }
 
-/// Cuts a list to one page of it; which one that is, and of how many.
+/// The entries of one page of a list, with the number of the page and of all pages.
 fn cut<T>(all: &[T], page: usize, size: usize) -> (&[T], (usize, usize)) {
     let pages = all.len().div_ceil(size).max(1);
     let page = page.clamp(1, pages);
@@ -268,16 +271,16 @@ mod tests {
         assert_eq!(cut::<u32>(&[], 7, 10), (&[][..], (1, 1)));
         let mut out = Html::new();
         pager(&mut out, (2, 3), "/job/job_1?state=failed");
-        assert!(out.as_str().contains("href='/job/job_1?state=failed&amp;page=3'>on"), "{}", out.as_str());
+        assert!(out.as_str().contains("href='/job/job_1?state=failed&amp;page=3'>next"), "{}", out.as_str());
     }
 
     #[test]
     fn page_is_complete_and_marks_static_content() {
-        let page = message("<b>", "x & y", false).whole("ann<").into_string();
+        let page = message("<b>", "x & y", false).render("ann<").into_string();
         assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
         assert!(page.contains("&lt;b&gt;") && page.contains("x &amp; y") && page.contains("ann&lt;"));
         assert!(page.contains("data-live='no'") && !page.contains("http-equiv"));
-        assert!(message("x", "y", true).whole("").into_string().contains("http-equiv='refresh'"));
+        assert!(message("x", "y", true).render("").into_string().contains("http-equiv='refresh'"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `/nodes`: what each stores and runs, and the file system as a whole.
+//! `/nodes`: the data and attempts of each node, and the state of the file system.
 
 use super::{Cell, Frame, Tile, cell, chip, facts, named, note, num, table, tiles};
 use crate::{
@@ -11,9 +11,9 @@ use crate::{
 use dfs::client::{NodeReport, Report};
 use sim::{html, report::html::Html};
 
-/// More slots than this are a number.
+/// More slots than this are shown as a number.
 const SLOTS_DRAWN: u32 = 24;
-/// More nodes than this are on a page of their own anyhow.
+/// The number of nodes in a table.
 const NODES_MAX: usize = 1000;
 
 pub(in crate::web) fn page(all: &Overview) -> Frame {
@@ -27,7 +27,7 @@ pub(in crate::web) fn page(all: &Overview) -> Frame {
         html!(main, "<h2>File system</h2>");
         figures(&mut main, report);
         stored_table(&mut main, &report.nodes);
-        html!(main, "<h2>All of it</h2>");
+        html!(main, "<h2>Report</h2>");
         facts(&mut main, overview::facts(report));
     }
     Frame::new("Nodes", "/nodes", true, main)
@@ -58,7 +58,7 @@ fn figures(out: &mut Html, report: &Report) {
     tiles(out, all);
 }
 
-/// Slots as they are used.
+/// The table of nodes with the use of their slots.
 pub(super) fn slots_table(out: &mut Html, all: &Overview) {
     let datanodes = all.files.as_ref().map_or(&[][..], |report| &report.nodes);
     let trackers = all.trackers.as_deref().unwrap_or_default();
@@ -76,7 +76,7 @@ pub(super) fn slots_table(out: &mut Html, all: &Overview) {
         node_row(name, datanode, tracker)
     };
     let rows = rows.into_iter().take(NODES_MAX).map(row).collect();
-    let head = ["Node", "TaskTracker", "Maps", "Reduces", "Heard#", "DataNode", "Used#", "Free#"];
+    let head = ["Node", "TaskTracker", "Maps", "Reduces", "Heartbeat#", "DataNode", "Used#", "Free#"];
     table(out, "nodes", &head, rows);
     if count > NODES_MAX {
         html!(out, "<p class='soft'>{} more: <code>mrctl nodes</code> lists them.</p>", count - NODES_MAX);
@@ -111,7 +111,7 @@ fn node_row(name: &str, datanode: Option<&NodeReport>, tracker: Option<&Tracker>
     row
 }
 
-/// A square for each slot, full if something runs in it.
+/// A square for each slot, filled if an attempt runs in it.
 fn slots(kind: &'static str, used: u32, all: u32) -> Cell {
     let mut out = Html::new();
     if all > SLOTS_DRAWN {
@@ -159,6 +159,6 @@ fn stored_table(out: &mut Html, all: &[NodeReport]) {
         ]),
     };
     let rows = nodes::merged(all, &[]).into_iter().filter_map(row).take(NODES_MAX).collect();
-    let head = ["DataNode", "Host", "Rack", "Capacity#", "Used#", "Blocks#", "Heard#", "Note"];
+    let head = ["DataNode", "Host", "Rack", "Capacity#", "Used#", "Blocks#", "Heartbeat#", "Note"];
     table(out, "stored", &head, rows);
 }

@@ -1,4 +1,5 @@
-//! `/task/ID`: its attempts, why each was placed where it was, what it waits for, and the end of what one of them printed.
+//! `/task/ID`: the attempts of a task, why each ran on its node, why the task waits, and the end of
+//! a log.
 
 use super::{Cell, Frame, cell, chip, facts, job::reasons, named, note, num, table, tasks};
 use crate::{
@@ -6,15 +7,15 @@ use crate::{
         model::{Attempt, Job, Task},
         preempted,
         scheduling::Why,
-        tasks as explain,
+        tasks as job_tasks,
     },
     output,
     status_cache::{LOG_BYTES_MAX, QueryResult},
 };
-use schedulers::explain::{Names, describe_text as words_of};
+use schedulers::explain::{Names, describe_text};
 use sim::{html, report::html::Html};
 
-/// What an attempt printed.
+/// The log of an attempt.
 pub(in crate::web) struct Log<'a> {
     pub(in crate::web) attempt: &'a Attempt,
     pub(in crate::web) stderr: bool,
@@ -44,15 +45,15 @@ pub(in crate::web) fn page(
     Frame::new(&task.task, "/jobs", !over, main)
 }
 
-/// What it is, and where it stands among the parts of a split map.
+/// The input of the task, its relation to other parts of a split map, and its checkpoint.
 fn about(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if !task.source.is_empty() {
         let bytes = output::human(task.end.saturating_sub(task.start));
-        rows.push(("input", format!("{} ({bytes})", explain::input(task))));
+        rows.push(("input", format!("{} ({bytes})", job_tasks::input(task))));
     }
     if let Some(parent) = &task.tail_of {
-        rows.push(("rest of", parent.clone()));
+        rows.push(("remainder of", parent.clone()));
     }
     let tails = all.iter().filter(|other| other.tail_of.as_ref() == Some(&task.task));
     let tails: Vec<&str> = tails.map(|other| other.task.as_str()).collect();
@@ -64,15 +65,16 @@ fn about(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
         let bytes = output::human(task.paused_bytes);
         rows.push(("checkpoint", format!("{bytes} by {} on {}{on_hold}", task.paused, task.paused_on)));
     } else if task.on_hold {
-        rows.push(("held", "until `mrctl resume`".into()));
+        rows.push(("on hold", "until `mrctl resume`".into()));
     }
     rows
 }
 
-/// Why an attempt was placed where it was, as a sentence. Pools are users here, as they are unless configured otherwise.
+/// Why an attempt was placed on its node, as a sentence. The pool is assumed to be the user, which
+/// is the default.
 fn placed(job: &Job, why: &str) -> String {
     let Job { user, queue, .. } = job;
-    words_of(why, &Names { user, queue, pool: user, tracker: &|id| format!("tracker {id}") })
+    describe_text(why, &Names { user, queue, pool: user, tracker: &|id| format!("tracker {id}") })
 }
 
 fn attempts(out: &mut Html, job: &Job, task: &Task) {
@@ -90,13 +92,13 @@ fn attempts(out: &mut Html, job: &Job, task: &Task) {
             tasks::state(attempt),
             named(&attempt.tracker),
             cell("flat", &output::time(attempt.launched_ms)),
-            num(explain::elapsed(attempt, now_ms)),
+            num(job_tasks::elapsed(attempt, now_ms)),
             cell("wide", &placed(job, &attempt.why)),
-            cell("wide", &explain::note(task, attempt)),
+            cell("wide", &job_tasks::note(task, attempt)),
         ]
     };
     let rows = task.attempts.iter().map(row).collect();
-    let head = ["Attempt", "State", "Node", "Launched", "Took#", "Placed there because", "Note"];
+    let head = ["Attempt", "State", "Node", "Launched", "Took#", "Reason", "Note"];
     table(out, "attempts", &head, rows);
     let pauses: Vec<&Attempt> = task.attempts.iter().filter(|own| own.state == "paused").collect();
     if !pauses.is_empty() {
@@ -129,13 +131,13 @@ fn show_log(out: &mut Html, task: &Task, log: &Log<'_>) {
     );
     match &log.text {
         Err(error) => note(out, error),
-        Ok(text) if text.is_empty() => html!(out, "<p class='soft'>It has printed nothing.</p>"),
+        Ok(text) if text.is_empty() => html!(out, "<p class='soft'>The attempt has printed nothing.</p>"),
         Ok(text) => {
             html!(out, "<div class='scroll' id='log-text' tabindex='0'><pre>{}</pre></div>", text);
             if text.len() as u64 >= LOG_BYTES_MAX {
                 html!(
                     out,
-                    "<p class='soft'>The last {}; <code>mrctl logs {}</code> has all of it.</p>",
+                    "<p class='soft'>The last {}; <code>mrctl logs {}</code> shows all of it.</p>",
                     output::human(LOG_BYTES_MAX),
                     log.attempt.attempt
                 );

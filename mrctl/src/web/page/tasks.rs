@@ -1,4 +1,4 @@
-//! The tasks of a job: the tree of ranges that maps were split into, the pauses of each reduce, and what failed.
+//! The tasks of a job: the tree of split maps, the pauses of reduces, and the failures.
 
 use super::{Cell, cell, chip, cut, linked, num, pager, table};
 use crate::{
@@ -12,33 +12,33 @@ use mrlib::error::last_line;
 use sim::{html, report::html::Html};
 use std::collections::BTreeMap;
 
-/// Attempts on a page.
+/// Rows per page.
 const PAGE_ROWS: usize = 200;
 const FAILURES_MAX: usize = 20;
-/// Of an error.
+/// Lines of an error.
 const ERROR_LINES: usize = 12;
 
-/// Which of them.
+/// The part of the tasks to show.
 pub(in crate::web) struct View {
     state: Option<&'static str>,
     page: usize,
 }
 
 impl View {
-    /// A state that there is not is none.
+    /// An unknown state means no filter.
     pub(in crate::web) fn new(state: Option<String>, page: Option<usize>) -> Self {
         let known = |state: String| tasks::STATES.into_iter().find(|known| *known == state);
         Self { state: state.and_then(known), page: page.unwrap_or(1) }
     }
 }
 
-/// All of them, or those in a state.
+/// The table of all tasks, or of those in one state.
 pub(super) fn section(out: &mut Html, job: &str, all: &[Task], view: &View) {
-    html!(out, "<h2 id='tasks'>Tasks <small>{}</small></h2>", tasks::method_text(all));
+    html!(out, "<h2 id='tasks'>Tasks <small>{}</small></h2>", tasks::totals(all));
     filters(out, job, all, view);
     let mut kept = all.to_vec();
     if let Some(state) = view.state {
-        tasks::matches_state(&mut kept, state);
+        tasks::retain_state(&mut kept, state);
     }
     let roots = roots(all);
     let mut rows: Vec<(usize, &Task, Option<&Attempt>)> = Vec::new();
@@ -94,7 +94,7 @@ fn row(
     }
 }
 
-/// With how far it is.
+/// The state of an attempt, with its progress.
 pub(super) fn state(attempt: &Attempt) -> Cell {
     let mut out = Html::new();
     html!(out, "{}", chip(&attempt.state));
@@ -105,7 +105,8 @@ pub(super) fn state(attempt: &Attempt) -> Cell {
     Cell("flat", out)
 }
 
-/// Of each split as it was submitted: where it begins and ends, and of how many maps it is now.
+/// For each root: start and end of the split as submitted, and the number of maps that it consists
+/// of now.
 fn roots(all: &[Task]) -> BTreeMap<u32, (u64, u64, usize)> {
     let mut roots = BTreeMap::new();
     for task in all.iter().filter(|task| !task.source.is_empty()) {
@@ -115,7 +116,7 @@ fn roots(all: &[Task]) -> BTreeMap<u32, (u64, u64, usize)> {
     roots
 }
 
-/// What a map reads; of one that was split, which part.
+/// The input of a map. For a part of a split map, also a picture of its range.
 fn input(task: &Task, roots: &BTreeMap<u32, (u64, u64, usize)>) -> Cell {
     let mut out = Html::new();
     if let Some((start, end, parts)) = roots.get(&task.root).filter(|_| !task.source.is_empty())
@@ -125,7 +126,7 @@ fn input(task: &Task, roots: &BTreeMap<u32, (u64, u64, usize)>) -> Cell {
         let part = |bytes: u64| 100.0 * bytes as f64 / whole;
         html!(
             out,
-            "<svg class='range' viewBox='0 0 100 6' preserveAspectRatio='none' role='img' aria-label='its part of the split'>\
+            "<svg class='range' viewBox='0 0 100 6' preserveAspectRatio='none' role='img' aria-label='its part of the submitted split'>\
              <rect class='track' width='100' height='6'/><rect class='own' x='{}' width='{}' height='6'/></svg>",
             part(task.start - start),
             part(task.end.saturating_sub(task.start)).max(1.5)
@@ -160,7 +161,7 @@ fn filters(out: &mut Html, job: &str, all: &[Task], view: &View) {
     html!(out, "</p>");
 }
 
-/// Attempts that failed, the newest first, with what they said.
+/// The failed attempts with their errors, newest first.
 pub(super) fn failures(out: &mut Html, all: &[Task]) {
     let attempts = all.iter().flat_map(|task| &task.attempts);
     let mut failed: Vec<&Attempt> = attempts.filter(|attempt| attempt.state == "failed").collect();
@@ -183,7 +184,7 @@ pub(super) fn failures(out: &mut Html, all: &[Task]) {
         html!(out, "<div class='scroll'><pre>{}</pre></div></details>", lines.join("\n"));
     }
     if failed.len() > FAILURES_MAX {
-        html!(out, "<p class='soft'>The newest {} are shown.</p>", FAILURES_MAX);
+        html!(out, "<p class='soft'>Only the newest {} are shown.</p>", FAILURES_MAX);
     }
 }
 
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_split_stand_below_it() {
+    fn parts_of_a_split_map_are_indented() {
         let mut all = vec![map("job_1.m0", 0, 40, "succeeded"), map("job_1.m1", 40, 100, "running")];
         preempted::find_tails(&mut all);
         let mut out = Html::new();

@@ -1,5 +1,5 @@
-//! Watches the last stage of a reduce go by: the one place that knows how far the merge and the output are, where the
-//! stop flag is looked at, and where a wish is heard.
+//! The progress of the last stage of a reduce: counts records, checks for kills and preemption
+//! requests, and reports.
 
 use super::{
     super::{Liveness, Meter, OutputSink, PreemptRefusal, PreemptRequest, Progress, TaskControl, TaskIo},
@@ -11,10 +11,10 @@ use crate::{
     error::TaskError,
 };
 
-/// A record's lengths, most often.
+/// Typical size of the two lengths in a record.
 const LENGTHS_BYTES: usize = 2;
 
-/// Output, counted.
+/// Counts the output.
 pub(super) struct Output {
     pub(super) sink: Box<dyn OutputSink>,
     pub(super) records: u64,
@@ -30,28 +30,28 @@ impl Emit for Output {
     }
 }
 
-/// How far a reduce is, in bytes of records.
+/// The progress of a reduce, in bytes of records.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ByteProgress {
-    /// Of all runs.
+    /// Bytes of all runs.
     pub(super) whole: u64,
-    /// Read by attempts before this one.
+    /// Bytes read by earlier attempts.
     pub(super) before: u64,
-    /// Fetched by all of them.
+    /// Bytes fetched by all attempts.
     pub(super) shuffled: u64,
 }
 
-/// Tells progress, keeps the pace, sees the stop flag.
+/// Reports progress, keeps the pace, and checks the control of the task.
 pub(super) struct ReduceProgress<'a> {
     pub(super) io: &'a mut dyn TaskIo,
     stop: TaskControl,
     meter: Meter,
     byte_progress: ByteProgress,
-    /// Bytes of records so far, about.
+    /// Bytes of records read so far, approximately.
     read: u64,
     bytes_out: u64,
     status: Option<String>,
-    /// Whether it can be checkpointed.
+    /// Whether a checkpoint can be saved.
     preemptible: bool,
 }
 
@@ -63,25 +63,25 @@ impl<'a> ReduceProgress<'a> {
         preemptible: bool,
     ) -> Self {
         let (stop, meter) = (io.stop(), Meter::new(pace, preemptible, io.liveness()));
-        let mut watch =
+        let mut progress =
             Self { io, stop, meter, byte_progress, read: 0, bytes_out: 0, status: None, preemptible };
-        watch.report();
-        watch
+        progress.report();
+        progress
     }
 
     #[inline]
     fn record(&mut self, bytes: usize) -> Result<(), TaskError> {
         self.read += bytes as u64;
         if self.meter.tick(self.read, &self.stop)? {
-            // A group may be long.
+            // A key group may be long.
             self.stop.check()?;
             self.report();
         }
         Ok(())
     }
 
-    /// Between two key groups: nothing of the one before is left, nothing of the next has been taken. Whether it is to
-    /// be checkpointed.
+    /// Called between two key groups, when no record is in use. Returns whether to save a
+    /// checkpoint.
     pub(super) fn boundary(&mut self, out: &Output, context: &mut Context) -> Result<bool, TaskError> {
         self.bytes_out = out.sink.bytes();
         if let Some(status) = context.take_status() {
@@ -91,7 +91,8 @@ impl<'a> ReduceProgress<'a> {
         Ok(self.preemptible && self.stop.preempt_request()? == PreemptRequest::Pause)
     }
 
-    /// It cannot be checkpointed here, and continues as if nobody had asked.
+    /// Refuses the preemption because the state of the reducer cannot be saved. The reduce
+    /// continues.
     #[cold]
     pub(super) fn refuse(&mut self, why: &str) {
         eprintln!("pause refused: {why}");
@@ -111,16 +112,17 @@ impl<'a> ReduceProgress<'a> {
         });
     }
 
-    /// The values of a group, watched.
+    /// Wraps the values of a group to count them.
     pub(super) fn group<'w, V: Values>(&'w mut self, key: &[u8], values: V) -> ReportedValues<'w, 'a, V> {
-        ReportedValues { values, record_bytes: key.len() + LENGTHS_BYTES, watch: self }
+        ReportedValues { values, record_bytes: key.len() + LENGTHS_BYTES, progress: self }
     }
 }
 
 pub(super) struct ReportedValues<'a, 'io, V> {
     values: V,
-    watch: &'a mut ReduceProgress<'io>,
-    /// Of a record without its value: the keys of a group are taken for equally long.
+    progress: &'a mut ReduceProgress<'io>,
+    /// Approximate bytes of a record without its value. All keys of a group are assumed to have the
+    /// same length.
     record_bytes: usize,
 }
 
@@ -129,7 +131,7 @@ impl<V: Values> Values for ReportedValues<'_, '_, V> {
     fn next(&mut self) -> Result<Option<&[u8]>, TaskError> {
         let value = self.values.next()?;
         if let Some(value) = value {
-            self.watch.record(self.record_bytes + value.len())?;
+            self.progress.record(self.record_bytes + value.len())?;
         }
         Ok(value)
     }
@@ -138,7 +140,7 @@ impl<V: Values> Values for ReportedValues<'_, '_, V> {
     fn next_pair(&mut self) -> Result<Option<Pair<'_>>, TaskError> {
         let pair = self.values.next_pair()?;
         if let Some((_, value)) = pair {
-            self.watch.record(self.record_bytes + value.len())?;
+            self.progress.record(self.record_bytes + value.len())?;
         }
         Ok(pair)
     }

@@ -1,4 +1,4 @@
-//! The last stage of a reduce: merges what there is, and has the reducer make output of it.
+//! The last stage of a reduce: merges the runs and calls the reducer.
 
 use super::{
     super::{TaskIo, TaskOutcome},
@@ -17,17 +17,17 @@ use crate::{
 
 const OUTPUT_COUNTER: &str = "OUTPUT_BYTES";
 
-/// What a reducer works with.
+/// The state of the last stage.
 struct Work {
     reducer: Box<dyn Reducer>,
     groups: Groups<Merge>,
     out: Output,
     context: Context,
-    /// Key groups so far, of this attempt.
+    /// Key groups that this attempt has processed.
     group_count: u64,
 }
 
-/// Reduces to the end, or until it is to be checkpointed.
+/// Calls the reducer until the end, or until a checkpoint is to be saved.
 pub(super) fn reduce(
     job: &Job,
     task: &ReduceTask,
@@ -35,7 +35,7 @@ pub(super) fn reduce(
     state: ReduceState,
     io: &mut dyn TaskIo,
 ) -> Result<Stop, TaskError> {
-    let runs: Vec<Run> = state.runs.iter().map(|run_of_map| run_of_map.run.clone()).collect();
+    let runs: Vec<Run> = state.runs.iter().map(|source| source.run.clone()).collect();
     let order = SortOrder { keys: job.order, values: job.sort_values };
     let groups = Groups::new(Merge::open(&runs, order)?, job.grouping.unwrap_or(job.order));
     let byte_progress = ByteProgress {
@@ -49,7 +49,7 @@ pub(super) fn reduce(
         StateBetweenKeys::NotSavable(why) => Some(why),
         _ => None,
     };
-    let mut watch = ReduceProgress::new(io, byte_progress, pace, !task.checkpoint_dirs.is_empty());
+    let mut progress = ReduceProgress::new(io, byte_progress, pace, !task.checkpoint_dirs.is_empty());
     while let Some((key, values)) = work.groups.next()? {
         if work.group_count == 0 && state.is_resuming {
             for (counter, more) in task.resumed() {
@@ -57,13 +57,13 @@ pub(super) fn reduce(
             }
         }
         work.group_count += 1;
-        let mut watched = watch.group(key, values);
-        work.reducer.reduce(key, &mut watched, &mut work.out, &mut work.context)?;
-        // One that is at its end is sooner done than checkpointed.
-        if watch.boundary(&work.out, &mut work.context)? && work.groups.settle()? {
+        let mut counted_values = progress.group(key, values);
+        work.reducer.reduce(key, &mut counted_values, &mut work.out, &mut work.context)?;
+        // After the last group, finishing is faster than a checkpoint.
+        if progress.boundary(&work.out, &mut work.context)? && work.groups.settle()? {
             match unsaved {
-                None => return work.leave(byte_progress.whole),
-                Some(why) => watch.refuse(why),
+                None => return work.pause(byte_progress.whole),
+                Some(why) => progress.refuse(why),
             }
         }
     }
@@ -73,7 +73,7 @@ pub(super) fn reduce(
     Ok(Stop::Done(TaskOutcome { counters, pieces, bytes_out, position: 0 }))
 }
 
-/// Bytes of a run's records.
+/// Bytes of the records of a run.
 fn raw(run: &Run) -> u64 {
     run.parts().map(|part| part.extent.raw).sum()
 }
@@ -118,17 +118,16 @@ impl Work {
         Ok((self.context.counters(), pieces))
     }
 
-    /// Between two key groups.
-    fn leave(mut self, whole: u64) -> Result<Stop, TaskError> {
+    /// Stops between two key groups, for a checkpoint.
+    fn pause(mut self, whole: u64) -> Result<Stop, TaskError> {
         let reducer = match self.reducer.state_between_keys() {
             StateBetweenKeys::Savable => self.reducer.save(&mut self.out, &mut self.context)?,
             StateBetweenKeys::None | StateBetweenKeys::NotSavable(_) => Vec::new(),
         };
-        // Runs at their end are not needed any more.
+        // Runs that were read completely are not needed any more.
         let rest = self.groups.cursor().left().into_iter().flatten();
         let runs: Vec<SourceRun> = rest.map(|run| SourceRun { run, map: None }).collect();
-        let consumed_bytes =
-            whole - runs.iter().map(|run_of_map| raw(&run_of_map.run)).sum::<u64>().min(whole);
+        let consumed_bytes = whole - runs.iter().map(|source| raw(&source.run)).sum::<u64>().min(whole);
         let state =
             ReduceState { stage: Stage::Reduce, runs, reducer, consumed_bytes, ..ReduceState::default() };
         Ok(Stop::Stopped(Stopped { state, close: Some(Box::new(|| self.end())) }))

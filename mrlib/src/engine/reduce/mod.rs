@@ -1,11 +1,13 @@
-//! Runs a reduce: shuffle, merge, reduce; begun anew, or gone on with from where another attempt was checkpointed.
+//! Runs a reduce through shuffle, merge and reduce, from the start or from a checkpoint.
 //!
-//! Runs are merged in the order of their maps' places in the input, whatever memory or disk they came to lie on, so that
-//! the same map outputs give the same output bytes. A reduce that is to be checkpointed leaves off where its stage can: a
-//! shuffle with the outputs that are here, a merge with what it has made and the rest of what it was making it of, the
-//! last stage between two key groups. What it leaves is a [`ReduceState`], and a reduce that takes it up gives the same bytes
-//! and counts every record once. Where there is no room for it on any disk, or it is longer than any may be, the reduce
-//! takes it up itself and continues.
+//! Runs are merged in the order of their maps in the input, wherever they are stored, so that the
+//! same map outputs always give the same bytes of output.
+//!
+//! A reduce can be paused in every stage: in the shuffle with the outputs fetched so far, in a
+//! merge with the run written so far and the remainders of its inputs, in the last stage between
+//! two key groups. The result is a [`ReduceState`]. A reduce that resumes from it gives the same
+//! output and counts every record once. If no disk has enough space for the checkpoint, or it would
+//! be too large, the reduce continues from that state itself.
 
 mod final_progress;
 mod final_stage;
@@ -32,95 +34,97 @@ use crate::{
 use proto::mr::FetchFailed;
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, thread, time::Instant};
 
-/// Of a task's memory, the part for fetched outputs; the rest is for merging.
+/// Fraction of the memory of a task for fetched outputs; the remainder is for merging.
 const SHUFFLE_FRACTION: f64 = 0.6;
-/// Of a task's memory, the part for the blocks of runs that are merged at the same time.
+/// Fraction of the memory of a task for the blocks of runs that are merged at the same time.
 const BLOCKS_FRACTION: f64 = 0.25;
-/// The three stages are taken for equally long.
+/// The progress assumes that the three stages take equally long.
 const STAGES: f64 = 3.0;
 
-/// CPU time of a task over all of its attempts that count.
+/// CPU time of a task over all attempts that count.
 pub(crate) const CPU_COUNTER: &str = "CPU_MILLISECONDS";
 pub(crate) const SHUFFLE_COUNTER: &str = "SHUFFLE_BYTES";
 pub(crate) const RECORDS_COUNTER: &str = "REDUCE_INPUT_RECORDS";
-/// From the word that it is to be checkpointed until all but the list of its state was on the disks, over all pauses; and
-/// what had to be written for that because it was in memory.
+/// Milliseconds from the request to pause until all runs were saved, over all pauses.
 const PAUSE_COUNTER: &str = "PAUSE_MILLISECONDS";
+/// Bytes of checkpoints that had to be written because they were in memory.
 const MEMORY_COUNTER: &str = "CHECKPOINT_MEMORY_BYTES";
-/// How often it was resumed; from an attempt's start until it went on where it was, in its last stage with the
-/// first record, over all of them; and what came from other nodes for that.
+/// How often the reduce was resumed.
 const RESUMES_COUNTER: &str = "RESUMES";
+/// Milliseconds from the start of an attempt until it had resumed, over all attempts. In the last
+/// stage it has resumed with its first record.
 const RESUME_COUNTER: &str = "RESUME_MILLISECONDS";
+/// Bytes of checkpoints copied from other nodes.
 const COPIED_COUNTER: &str = "CHECKPOINT_COPIED_BYTES";
 
 /// A reduce to run.
 #[derive(Clone)]
 pub struct ReduceTask {
-    /// Which of the job's reduces.
+    /// The index of the reduce.
     pub partition: u32,
-    /// The job's settings.
+    /// The settings of the job.
     pub conf: Conf,
-    /// The live list of map outputs.
+    /// The list of map events, which grows while the reduce runs.
     pub feed: Arc<MapFeed>,
-    /// What shuffle servers know the job by.
+    /// The token of the job for shuffle servers.
     pub token: Vec<u8>,
-    /// Told of each map output that could not be fetched.
+    /// Called for each map output that could not be fetched.
     pub fetch_failed: Arc<dyn Fn(FetchFailed) + Send + Sync>,
-    /// Folders to save its checkpoint in, best one a disk; without any it cannot be checkpointed.
+    /// Folders for a checkpoint, ideally one per disk. If empty, the reduce cannot be paused.
     pub checkpoint_dirs: Vec<PathBuf>,
-    /// The state to take up.
+    /// The checkpoint to resume from.
     pub from: Option<CheckpointSource>,
-    /// When the attempt was begun with.
+    /// When the attempt was started.
     pub started: Instant,
 }
 
 impl ReduceTask {
-    /// What to count when it has taken up a state and continues.
+    /// The counters to add when the reduce has resumed.
     fn resumed(&self) -> [(&'static str, u64); 2] {
         [(RESUMES_COUNTER, 1), (RESUME_COUNTER, self.started.elapsed().as_millis() as u64)]
     }
 }
 
-/// How a reduce ended, if well.
+/// How a reduce ended without an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReduceEnd {
-    /// It is done.
+    /// The reduce is complete.
     Done(TaskOutcome),
-    /// Its state is checkpointed, as it was told.
+    /// A checkpoint was saved as requested.
     Paused(Paused),
 }
 
-/// What a paused reduce tells.
+/// A summary of the checkpoint of a paused reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paused {
-    /// Where it continues.
+    /// The stage in which it resumes.
     pub stage: Stage,
     /// The size of its checkpoint.
     pub bytes: u64,
 }
 
-/// Runs it to the end, or until it is to be checkpointed.
+/// Runs a reduce to the end, or until it is paused.
 pub fn run_reduce(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, TaskError> {
     let ran = run(job, task, io);
     match ran {
-        // What shows only when it is read.
-        Err(error) if task.from.is_some() => Err(of_state(task, error)),
+        // Some damage of a checkpoint shows only when its runs are read.
+        Err(error) if task.from.is_some() => Err(as_checkpoint_error(task, error)),
         ran => ran,
     }
 }
 
-/// Damage, and files of the state that are gone or cut off, are told as the state's, not as this task's.
-fn of_state(task: &ReduceTask, error: TaskError) -> TaskError {
+/// Turns damage, and missing or truncated files of the checkpoint, into `CheckpointCorrupt`.
+fn as_checkpoint_error(task: &ReduceTask, error: TaskError) -> TaskError {
     let dirs = task.from.iter().flat_map(|origin| &origin.dirs);
-    let names_it = |what: &str| dirs.clone().any(|dir| what.contains(&*dir.to_string_lossy()));
+    let is_in_checkpoint = |what: &str| dirs.clone().any(|dir| what.contains(&*dir.to_string_lossy()));
     let gone =
         |source: &io::Error| matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof);
-    let is_its = match &error {
+    let is_corrupt = match &error {
         TaskError::Damaged { .. } => true,
-        TaskError::Io { what, source } => gone(source) && names_it(what),
+        TaskError::Io { what, source } => gone(source) && is_in_checkpoint(what),
         _ => false,
     };
-    if is_its { TaskError::CheckpointCorrupt(error.to_string()) } else { error }
+    if is_corrupt { TaskError::CheckpointCorrupt(error.to_string()) } else { error }
 }
 
 fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, TaskError> {
@@ -128,7 +132,7 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
     let memory = settings.sort_memory.unwrap_or_else(|| io.memory_bytes());
     let mut state = restore(task, io)?;
     loop {
-        let left = match go_on(job, task, (&settings, memory), state, io)? {
+        let left = match run_stages(job, task, (&settings, memory), state, io)? {
             Stop::Done(outcome) => return Ok(ReduceEnd::Done(outcome)),
             Stop::Stopped(left) => left,
         };
@@ -138,17 +142,17 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
             Err(error) => error,
         };
         let Some(refusal) = refusal(&error) else { return Err(error) };
-        eprintln!("pause refused: its checkpoint cannot be saved: {error}");
+        eprintln!("pause refused: the checkpoint cannot be saved: {error}");
         io.stop().refuse(refusal);
         state = closed;
     }
 }
 
-/// Why it continues, if that is why its state could not be checkpointed.
+/// The refusal if the error means that the reduce continues without a checkpoint.
 pub(crate) fn refusal(error: &TaskError) -> Option<PreemptRefusal> {
     match error {
         _ if disk_failed(error) => Some(PreemptRefusal::NoSpace),
-        // Its reducer carries more than is ever read back.
+        // The state of the reducer is larger than what could be read again.
         TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
             Some(PreemptRefusal::ReducerNotSavable)
         }
@@ -156,21 +160,21 @@ pub(crate) fn refusal(error: &TaskError) -> Option<PreemptRefusal> {
     }
 }
 
-/// Where a reduce has come to.
+/// How an execution of the stages ended.
 enum Stop {
-    /// The end.
+    /// The reduce is complete.
     Done(TaskOutcome),
-    /// It is to be checkpointed.
+    /// A checkpoint is to be saved.
     Stopped(Stopped),
 }
 
 /// Counters over all attempts so far, and pieces.
 type Closed = (BTreeMap<String, u64>, Vec<String>);
 
-/// Where a reduce has left off.
+/// The position at which a reduce has stopped.
 struct Stopped {
     state: ReduceState,
-    /// What is still to be done to have the state's counters and pieces.
+    /// Closes the output and returns the final counters and pieces.
     close: Option<Box<dyn FnOnce() -> Result<Closed, TaskError>>>,
 }
 
@@ -180,8 +184,8 @@ impl From<ReduceState> for Stop {
     }
 }
 
-/// Runs on from a state, to the end or until it is to be checkpointed.
-fn go_on(
+/// Continues from a state, to the end or until a checkpoint is to be saved.
+fn run_stages(
     job: &Job,
     task: &ReduceTask,
     (settings, memory): (&Settings, u64),
@@ -191,22 +195,22 @@ fn go_on(
     if state.stage == Stage::Shuffle {
         let Shuffled { outputs, all } =
             shuffle(task, settings, share(memory, SHUFFLE_FRACTION), &mut state, io)?;
-        let run_of_map = outputs.into_iter().map(|Fetched { attempt, root, start, run }| SourceRun {
+        let source_runs = outputs.into_iter().map(|Fetched { attempt, root, start, run }| SourceRun {
             run,
             map: Some((attempt, root, start)),
         });
         if !all {
-            state.runs = run_of_map.collect();
+            state.runs = source_runs.collect();
             return Ok(state.into());
         }
-        // From now on only their order counts.
-        let merged = run_of_map
-            .filter(|run_of_map| run_of_map.run.extent.records > 0)
-            .map(|run_of_map| SourceRun { map: None, ..run_of_map });
+        // From here on only the order of the runs matters.
+        let merged = source_runs
+            .filter(|source| source.run.extent.records > 0)
+            .map(|source| SourceRun { map: None, ..source });
         (state.runs, state.stage) = (merged.collect(), Stage::Merge);
     }
     if state.stage == Stage::Merge {
-        let runs = std::mem::take(&mut state.runs).into_iter().map(|run_of_map| run_of_map.run).collect();
+        let runs = std::mem::take(&mut state.runs).into_iter().map(|source| source.run).collect();
         let Fewer { runs, open, enough } = merge(job, task, settings, (runs, state.open), memory, io)?;
         state.runs = runs.into_iter().map(|run| SourceRun { run, map: None }).collect();
         state.open = open;
@@ -214,7 +218,7 @@ fn go_on(
             return Ok(state.into());
         }
     }
-    if is_wanted(task, io)? {
+    if pause_requested(task, io)? {
         return Ok(state.into());
     }
     final_stage::reduce(job, task, settings.pace_reduce, state, io)
@@ -224,20 +228,20 @@ fn share(memory: u64, part: f64) -> u64 {
     (memory as f64 * part) as u64
 }
 
-/// Whether it is to be checkpointed, and can be.
-fn is_wanted(task: &ReduceTask, io: &dyn TaskIo) -> Result<bool, TaskError> {
+/// Whether a checkpoint is requested and possible.
+fn pause_requested(task: &ReduceTask, io: &dyn TaskIo) -> Result<bool, TaskError> {
     Ok(io.stop().preempt_request()? == PreemptRequest::Pause && !task.checkpoint_dirs.is_empty())
 }
 
-/// The state to begin with.
+/// The state to start from.
 fn restore(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceState, TaskError> {
     let Some(origin) = &task.from else { return Ok(ReduceState::default()) };
     let (stop, liveness, scratch) = (io.stop(), io.liveness(), io.scratch());
     io.progress(&Progress { stage: "shuffle", ..Progress::default() });
-    let mut ship = RemoteCheckpoint::new(&origin.addr, &task.token, &origin.attempt, stop, liveness);
-    ship.connector = io.connector();
-    let mut state = checkpoint::restore(origin, task.partition, &scratch, &mut ship)?;
-    *state.counters.entry(COPIED_COUNTER.into()).or_default() += ship.bytes;
+    let mut remote = RemoteCheckpoint::new(&origin.addr, &task.token, &origin.attempt, stop, liveness);
+    remote.connector = io.connector();
+    let mut state = checkpoint::restore(origin, task.partition, &scratch, &mut remote)?;
+    *state.counters.entry(COPIED_COUNTER.into()).or_default() += remote.bytes;
     if state.stage != Stage::Reduce {
         for (counter, more) in task.resumed() {
             *state.counters.entry(counter.into()).or_default() += more;
@@ -246,8 +250,8 @@ fn restore(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceState, TaskEr
     Ok(state)
 }
 
-/// Saves a checkpoint as this attempt's: the whole of it, and how long it is or why it could not be. Somebody waits for
-/// the slot: the disks write its runs while the file system takes the last of its output.
+/// Saves a checkpoint for this attempt. Returns the complete state, and the size of the checkpoint
+/// or the error. The JobTracker waits for the slot, so runs are saved while the output is closed.
 fn save_checkpoint(
     task: &ReduceTask,
     left: Stopped,
@@ -261,14 +265,15 @@ fn save_checkpoint(
         let Some(close) = close else { return (save(), Ok(None)) };
         let other = thread::Builder::new().spawn_scoped(scope, save);
         let closed = close().map(Some);
-        // Where there is no thread to be had, this one does both.
+        // If no thread can be started, this one does both.
         let started = other.ok().and_then(|other| other.join().ok());
         (started.unwrap_or_else(save), closed)
     });
     if let Some((counters, pieces)) = closed? {
         (state.counters, state.pieces) = (counters, pieces);
     }
-    // These counters are the paused attempt's, whether it comes to that or not.
+    // Only the checkpoint has these counters. If it cannot be saved, the attempt continues with the
+    // counters before.
     let mut paused = state.clone();
     let requested_at =
         io.stop().requested_at().map_or(0, |requested_at| requested_at.elapsed().as_millis() as u64);
@@ -288,7 +293,7 @@ struct ShuffleListener<'a> {
     io: &'a mut dyn TaskIo,
     task: &'a ReduceTask,
     liveness: Liveness,
-    /// Fetched by attempts before this one.
+    /// Bytes fetched by earlier attempts.
     before: u64,
     bytes: u64,
 }
@@ -341,7 +346,8 @@ fn shuffle(
     Ok(shuffled)
 }
 
-/// Makes the runs few enough to be merged at one time. Many small ones that fit into memory are few enough.
+/// Merges runs until few enough are left to merge at once. Many small runs that fit in memory are
+/// few enough.
 fn merge(
     job: &Job,
     task: &ReduceTask,
@@ -351,13 +357,13 @@ fn merge(
     io: &mut dyn TaskIo,
 ) -> Result<Fewer, TaskError> {
     let stored: u64 = runs.iter().map(Run::left).sum();
-    let room = |run: &Run| run.parts().map(|part| part.extent.room()).max().unwrap_or(0);
-    let rooms: Vec<u64> = runs.iter().map(room).collect();
+    let buffer = |run: &Run| run.parts().map(|part| part.extent.room()).max().unwrap_or(0);
+    let buffers: Vec<u64> = runs.iter().map(buffer).collect();
     let (budget, for_blocks) = (share(memory, SHUFFLE_FRACTION), share(memory, BLOCKS_FRACTION));
     let (scratch, stop) = (io.scratch(), io.stop());
     let at_merge = Progress { done: 1.0 / STAGES, stage: "merge", bytes_in: stored, ..Progress::default() };
     io.progress(&at_merge);
-    if open.is_none() && stored <= budget && rooms.iter().sum::<u64>() <= for_blocks {
+    if open.is_none() && stored <= budget && buffers.iter().sum::<u64>() <= for_blocks {
         return Ok(Fewer { runs, open, enough: true });
     }
     let order = SortOrder { keys: job.order, values: job.sort_values };
@@ -370,6 +376,6 @@ fn merge(
         liveness.mark_alive();
         Ok(stop.preempt_request()? != PreemptRequest::Pause || !preemptible)
     };
-    let factor = factor_for(rooms, for_blocks, settings.merge_factor);
+    let factor = factor_for(buffers, for_blocks, settings.merge_factor);
     merge_down(runs, open, order, factor, settings.compress, &scratch, &mut step)
 }

@@ -1,5 +1,5 @@
-//! Reduces that are checkpointed at every point, and continue here or elsewhere, from sound states and from damaged ones: the
-//! bytes and the counters are always those of a reduce that was undisturbed.
+//! Pauses reduces at every point and resumes them on the same or another node, from intact and
+//! damaged checkpoints. Output and counters are always the same as without pauses.
 
 mod full_disk;
 mod server;
@@ -19,18 +19,18 @@ use std::{cell::RefCell, collections::BTreeMap, fs, path::Path, sync::Mutex};
 
 const TOKEN: &[u8] = b"secret";
 
-/// When a reduce is asked to pause.
+/// When a reduce gets the request to pause.
 #[derive(Debug, Clone, Copy)]
 enum When {
-    /// So many maps are there, and they are here.
+    /// This many map outputs were announced and fetched.
     Fetched(usize),
-    /// Keys have been compared so often: in a merge, or in the last stage.
+    /// Keys were compared this many times, in a merge or in the last stage.
     Compared(u32),
-    /// The reducer has been given so many records.
+    /// The reducer got this many records.
     Reduced(u32),
 }
 
-/// What becomes of the state that is checkpointed.
+/// What happens to the saved checkpoint.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
     None,
@@ -47,7 +47,7 @@ struct Step {
 }
 
 thread_local! {
-    /// How many more comparisons or records until the pause, and who is told.
+    /// How many comparisons or records are left until the pause, and the control to request it.
     static COMPARISONS: RefCell<Option<(u32, TaskControl)>> = const { RefCell::new(None) };
     static RECORDS: RefCell<Option<(u32, TaskControl)>> = const { RefCell::new(None) };
 }
@@ -66,7 +66,7 @@ fn compare(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
     a.cmp(b)
 }
 
-/// Puts out the values of a key in the order in which they come, and perhaps a total over all keys.
+/// Emits the values of a key in their order, and optionally a total over all keys.
 struct Join {
     total: u64,
     state_between_keys: StateBetweenKeys,
@@ -87,7 +87,7 @@ impl Reducer for Join {
             joined.push(b' ');
             context.add(seen, 1);
             RECORDS.with(count_down);
-            // Not every value of a key is looked at.
+            // Ignores some values of a key.
             if joined.len() > 60 {
                 break;
             }
@@ -105,13 +105,13 @@ impl Reducer for Join {
 
     fn save(&mut self, out: &mut dyn Emit, _: &mut Context) -> Result<Vec<u8>, TaskError> {
         assert_eq!(self.state_between_keys, StateBetweenKeys::Savable);
-        // It may put out what it likes, and here it likes nothing.
+        // `save` may emit output; this reducer has none.
         let _ = out;
         Ok(self.total.to_le_bytes().to_vec())
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), TaskError> {
-        self.total = u64::from_le_bytes(state.try_into().map_err(|_| "another's state")?);
+        self.total = u64::from_le_bytes(state.try_into().map_err(|_| "the state of another reducer")?);
         Ok(())
     }
 }
@@ -120,11 +120,11 @@ struct NoMap;
 
 impl Mapper for NoMap {
     fn map(&mut self, _: &[u8], _: &[u8], _: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
-        unreachable!("a reduce")
+        unreachable!("a reduce has no mapper")
     }
 }
 
-/// A node's folder, and what tasks put out.
+/// A node with its folder, and the output of its tasks.
 struct Node {
     dir: tempfile::TempDir,
     stop: TaskControl,
@@ -132,9 +132,9 @@ struct Node {
     memory: u64,
     written: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
     attempt: u32,
-    /// Of each attempt, one.
+    /// One per attempt.
     scratches: RefCell<BTreeMap<u32, Scratch>>,
-    /// Asks for a pause once so many maps are here.
+    /// Requests a pause once this many map outputs were fetched.
     fetched: Option<u32>,
     maps: u32,
 }
@@ -199,7 +199,7 @@ impl TaskIo for Node {
     }
 
     fn open_input(&mut self, _: &str) -> Result<Box<dyn ByteSource>, TaskError> {
-        unreachable!("a reduce")
+        unreachable!("a reduce has no input file")
     }
 
     fn open_output(
@@ -212,7 +212,7 @@ impl TaskIo for Node {
     }
 }
 
-/// A reduce of these maps, each of sorted records.
+/// A reduce of these maps, each with sorted records.
 struct Case {
     node: Node,
     server: Server,
@@ -245,14 +245,14 @@ impl Case {
                 attempt: attempt.clone(),
                 shuffle_addr: server.addr.clone(),
                 local_path: if local { path.display().to_string() } else { String::new() },
-                // Not in the order of their numbers.
+                // In another order than the numbers of the maps.
                 root: (maps.len() - map) as u32,
                 ..MapAvailable::default()
             };
             events.push(MapEvent { kind: Some(map_event::Kind::Available(available)) });
         };
         (0..maps.len()).for_each(|map| available(map, 0));
-        // One is replaced in the end by another that holds the same.
+        // The last event replaces the output of one map with an equal one.
         available(0, 1);
         let last = events.len() - 1;
         events.insert(last, MapEvent { kind: Some(map_event::Kind::Withdrawn("job_1.m0.0".into())) });
@@ -273,7 +273,7 @@ impl Case {
         Self { node, server, job: job(state_between_keys), conf, events, maps: maps.len() }
     }
 
-    /// The next attempt, from the state at hand, asked to pause in its turn.
+    /// Runs the next attempt from a checkpoint, and requests a pause if `step` is given.
     fn attempt(
         &mut self,
         from: Option<CheckpointSource>,
@@ -316,10 +316,11 @@ impl Case {
     }
 
     fn checkpoint_dirs(&self, attempt: u32) -> PathBuf {
-        self.node.dir.path().join(format!("aside-{attempt}"))
+        self.node.dir.path().join(format!("checkpoint-{attempt}"))
     }
 
-    /// Runs to the end; output and counters, and how often states were checkpointed in each stage, and refused.
+    /// Runs to the end. Returns the output, the counters, and the number of pauses in each stage
+    /// and of refusals.
     fn run(&mut self, steps: &[Step]) -> (Vec<u8>, BTreeMap<String, u64>, [u32; 4]) {
         let (mut from, mut steps, mut pauses) = (None, steps.iter(), [0; 4]);
         loop {
@@ -334,13 +335,13 @@ impl Case {
                 }
                 Ok(ReduceEnd::Paused(paused)) => {
                     pauses[paused.stage as usize] += 1;
-                    from = Some(self.origin(step.expect("asked to")));
+                    from = Some(self.origin(step.expect("a pause was requested")));
                 }
                 Err(TaskError::CheckpointCorrupt(_)) => {
                     pauses[3] += 1;
                     from = None;
                 }
-                // What it was to take up is as it was.
+                // The checkpoint to resume from is unchanged.
                 Err(TaskError::NotResumed) => assert!(from.is_some()),
                 Err(error) => panic!("{error}"),
             }
@@ -348,7 +349,7 @@ impl Case {
         }
     }
 
-    /// Where the state that was just checkpointed is found, after what happens to it.
+    /// The location of the checkpoint that was just saved, after it was damaged.
     fn origin(&self, step: &Step) -> CheckpointSource {
         let dir = self.checkpoint_dirs(self.node.attempt);
         damage(&dir, step.damage);
@@ -362,10 +363,10 @@ impl Case {
 fn write_map(path: &Path, map: usize, records: &[(u8, u8)]) {
     let mut sorted = records.to_vec();
     sorted.sort_unstable_by_key(|(key, _)| *key);
-    // Two partitions, of which this reduce has the first.
+    // Two partitions; this reduce reads the first.
     let mut writer = SegmentWriter::create(path, 2, true).unwrap();
     for (number, (key, value)) in sorted.iter().enumerate() {
-        // Of one, more than a block.
+        // One map has more than one block.
         let padding = if map == 1 { 2500 } else { 0 };
         let value = format!("{map}.{number}.{value}{:padding$}", "");
         writer.append(0, &[*key >> 3, *key], value.as_bytes()).unwrap();
@@ -374,7 +375,7 @@ fn write_map(path: &Path, map: usize, records: &[(u8, u8)]) {
     writer.finish().unwrap().write(path).unwrap();
 }
 
-/// Never in place: the file may be another's too.
+/// Replaces files: they may be hard links to files of another checkpoint.
 fn damage(dir: &Path, damage: Damage) {
     let files: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     let (Damage::Cut(index) | Damage::Flip(index)) = damage else {
@@ -393,7 +394,7 @@ fn damage(dir: &Path, damage: Damage) {
             at -= if found { 0 } else { *length };
             found
         })
-        .expect("it is within them");
+        .expect("the index is within the files");
     let mut bytes = fs::read(file).unwrap();
     match damage {
         Damage::Cut(_) => bytes.truncate(at as usize),
@@ -442,7 +443,7 @@ proptest! {
     }
 }
 
-/// Paused after every k-th record, again and again, with the state going back and forth between nodes.
+/// Pauses after every k-th record, and alternates between two nodes.
 #[test]
 fn reduce_paused_at_every_record_finishes() {
     let records = |map: u8| (0..40u8).map(|n| (n.wrapping_mul(37).wrapping_add(map), n)).collect::<Vec<_>>();
@@ -461,7 +462,7 @@ fn reduce_paused_at_every_record_finishes() {
                     Case::new(&maps, memory, state_between_keys).run(&steps);
                 assert!(output == paused, "every {every}");
                 assert_eq!(counted(&counters), counted(&again), "every {every}");
-                assert_eq!(counters["SHUFFLE_BYTES"], again["SHUFFLE_BYTES"], "nothing is fetched twice");
+                assert_eq!(counters["SHUFFLE_BYTES"], again["SHUFFLE_BYTES"], "no output is fetched twice");
                 let paused = [in_shuffle, in_reduce];
                 assert!(
                     in_shuffle >= 4 && in_reduce >= 20 / every && corrupt == 0,
@@ -472,7 +473,7 @@ fn reduce_paused_at_every_record_finishes() {
     }
 }
 
-/// Paused after every k-th comparison of its merges, twice.
+/// Pauses after every k-th comparison of the merges, twice.
 #[test]
 fn merge_paused_anywhere_finishes() {
     let records = |map: u8| (0..30u8).map(|n| (n.wrapping_mul(41).wrapping_add(map), n)).collect::<Vec<_>>();

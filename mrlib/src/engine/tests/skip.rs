@@ -1,14 +1,14 @@
-//! Bad records: errors, panics and crashing programs, skipped up to a bound.
+//! Bad records: errors, panics and crashing programs, skipped up to a limit.
 
 use super::*;
 
 #[test]
 fn stopped_and_bad_records() {
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     let source = here.file("text", b"good\nbad\nbad\nfine\n");
     let mut task = here.task(&source, 0, 100, 1);
     let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
-    assert_eq!(error, format!("record at {source}:2: no word for it"));
+    assert_eq!(error, format!("record at {source}:2: this word is bad"));
     task.conf.set("skip.bad.records", "true");
     let outcome = run_map(&words(None), &task, &mut here).unwrap();
     assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["LINES"]), (2, 2));
@@ -22,7 +22,7 @@ fn stopped_and_bad_records() {
 
 #[test]
 fn too_many_records_that_cannot_be_read_are_an_error_that_names_the_last() {
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     let source = here.file("text", b"good\nmuch too long\nfine\nagain too long\nlast\n");
     let mut task = here.task(&source, 0, 100, 1);
     task.conf.set("record.bytes.max", "10");
@@ -35,7 +35,7 @@ fn too_many_records_that_cannot_be_read_are_an_error_that_names_the_last() {
     assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["LINES"]), (2, 3));
 }
 
-/// Panics at words, and keeps a state that would be wrong after a panic.
+/// Panics at `bad`, and has state that would be wrong after a panic.
 struct Panicky(u64);
 
 impl Mapper for Panicky {
@@ -50,14 +50,14 @@ impl Mapper for Panicky {
         context.add(lines, 1);
         self.0 += 1;
         out.emit(line, &self.0.to_be_bytes())?;
-        assert!(line != b"bad", "no word for it");
+        assert!(line != b"bad", "this word is bad");
         Ok(())
     }
 }
 
 #[test]
 fn records_that_a_mapper_panics_at_are_skipped_up_to_the_bound() {
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     let source = here.file("text", b"good\nbad\nfine\nbad\nlast\n");
     let job = Job::map(|_| Ok(Panicky(0)));
     let mut task = here.task(&source, 0, 100, 1);
@@ -69,7 +69,7 @@ fn records_that_a_mapper_panics_at_are_skipped_up_to_the_bound() {
     task.conf.set("skip.bad.records", "2");
     let outcome = run_map(&job, &task, &mut here).unwrap();
     assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["LINES"]), (2, 3));
-    assert_eq!(outcome.counters["MAP_OUTPUT_RECORDS"], 3, "nothing is left of the runs before");
+    assert_eq!(outcome.counters["MAP_OUTPUT_RECORDS"], 3, "the output of earlier runs is discarded");
 }
 
 /// Returns an error at `bad`, and panics at `worse`.
@@ -79,7 +79,7 @@ impl Mapper for FlakyMapper {
     fn map(&mut self, _: &[u8], line: &[u8], out: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
         assert!(line != b"worse", "cannot continue");
         if line == b"bad" {
-            return Err("no word for it".into());
+            return Err("this word is bad".into());
         }
         out.emit(line, b"")
     }
@@ -88,7 +88,7 @@ impl Mapper for FlakyMapper {
 #[test]
 fn errors_and_panics_count_against_one_bound_in_either_order() {
     for text in ["bad\nworse\ngood\n", "worse\nbad\ngood\n"] {
-        let mut here = Here::new();
+        let mut here = TestIo::new();
         let source = here.file("text", text.as_bytes());
         let job = Job::map(|_| Ok(FlakyMapper));
         let mut task = here.task(&source, 0, 100, 1);
@@ -121,10 +121,10 @@ impl Reducer for BadCombiner {
 }
 
 #[test]
-fn a_combiner_that_fails_or_panics_costs_no_record() {
+fn combiner_that_fails_or_panics_skips_no_record() {
     for (panics, why) in [(true, "the combiner panics"), (false, "the combiner fails")] {
-        let mut here = Here::new();
-        // More than the buffer holds, so that pairs are combined while the mapper emits.
+        let mut here = TestIo::new();
+        // More than fits in the buffer, so that pairs are combined while the mapper emits.
         let source = here.file("text", &text(100_000));
         let job = Job::map(|_| Ok(Words { cut: None })).combine(move |_| Ok(BadCombiner { panics }));
         let mut task = here.task(&source, 0, u64::MAX, 1);
@@ -137,7 +137,7 @@ fn a_combiner_that_fails_or_panics_costs_no_record() {
 
 #[test]
 fn records_that_a_streaming_mapper_crashes_at_are_found_by_bisecting() {
-    let mut here = Here::new();
+    let mut here = TestIo::new();
     let lines: Vec<String> =
         (0..3000).map(|n| if n == 77 || n == 2500 { "bad".into() } else { format!("line {n}") }).collect();
     let source = here.file("text", (lines.join("\n") + "\n").as_bytes());
@@ -150,12 +150,12 @@ fn records_that_a_streaming_mapper_crashes_at_are_found_by_bisecting() {
     task.conf.set("skip.bad.records", "5");
     let outcome = run_map(&job, &task, &mut here).unwrap();
     assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["MAP_OUTPUT_RECORDS"]), (2, 2998));
-    // One that fails whatever it reads has no bad record.
+    // A program that always fails has no bad record.
     task.conf.set("stream.mapper", "sh -c 'cat > /dev/null; exit 4'");
     let job = crate::registry::job("streaming", &task.conf).unwrap();
     let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
     assert!(error.contains("exit status: 4"), "{error}");
-    // One that fails at no record alone is not helped by skipping.
+    // If no single record makes the program fail, skipping does not help.
     let script = "n=0; while read -r line; do n=$((n+1)); [ $n -gt 2000 ] && exit 5; done; exit 0";
     task.conf.set("stream.mapper", format!("sh -c '{script}'"));
     let job = crate::registry::job("streaming", &task.conf).unwrap();

@@ -1,4 +1,4 @@
-//! Output on this node's disks.
+//! Outputs on the disks of this node.
 
 use super::*;
 use crate::segment::{Index, SegmentWriter};
@@ -26,23 +26,23 @@ fn output_on_this_node_is_read_in_place_after_it_was_verified() {
     std::fs::write(&bad, bytes).expect("a disk");
     let mut shuffle = Shuffle::new(2, vec![local("job_1.m0.0", &good), local("job_1.m1.0", &bad)]);
     let replacement = local("job_1.m1.1", &again);
-    let mut told = false;
+    let mut rerun = false;
     shuffle.on_events = Box::new(move |fetch_failed, _| {
-        if fetch_failed.is_empty() || std::mem::replace(&mut told, true) {
+        if fetch_failed.is_empty() || std::mem::replace(&mut rerun, true) {
             return Vec::new();
         }
         assert_eq!(fetch_failed, ["job_1.m1.0"]);
         vec![withdrawn("job_1.m1.0"), replacement.clone()]
     });
-    let came = shuffle.run().expect("both are there");
-    assert_eq!(came.keys().collect::<Vec<_>>(), ["job_1.m0.0", "job_1.m1.1"]);
+    let fetched = shuffle.run().expect("both outputs exist");
+    assert_eq!(fetched.keys().collect::<Vec<_>>(), ["job_1.m0.0", "job_1.m1.1"]);
     let extent = Index::read(&good).expect("a disk").extents[PARTITION as usize];
     let whole = std::fs::read(&good).expect("a disk");
-    assert_eq!(came["job_1.m0.0"], whole[extent.offset as usize..][..extent.stored as usize]);
+    assert_eq!(fetched["job_1.m0.0"], whole[extent.offset as usize..][..extent.stored as usize]);
 }
 
 #[test]
-fn local_read_error_blames_no_host() {
+fn local_read_error_is_no_fault_of_a_host() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("output");
     std::fs::write(&path, b"").expect("a disk");
@@ -50,11 +50,11 @@ fn local_read_error_blames_no_host() {
     let mut shuffle = Shuffle::new(1, vec![local("job_1.m0.0", &path)]);
     let error = shuffle.run().expect_err("a folder cannot be read");
     assert!(matches!(error, TaskError::Io { .. }), "{error}");
-    assert!(shuffle.fetch_failed.is_empty(), "the map is not to run again for that");
+    assert!(shuffle.fetch_failed.is_empty(), "the map does not have to run again");
 }
 
 #[test]
-fn an_output_here_is_not_kept_open() {
+fn local_output_is_not_kept_open() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |map: u32, bytes: usize| {
         let path = folder.path().join(format!("m{map}"));
@@ -69,12 +69,12 @@ fn an_output_here_is_not_kept_open() {
     let mut shuffle = Shuffle::new(3, events);
     let (feed, options, scratch, stop) =
         (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), TaskControl::default());
-    let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle).expect("sound outputs");
+    let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle).expect("valid outputs");
     let runs: Vec<_> = runs.outputs.into_iter().filter(|fetched| fetched.run.extent.records > 0).collect();
     let kinds: Vec<_> = runs.iter().map(|fetched| (&fetched.run.stored, fetched.run.verified)).collect();
-    // What is read again from the disk is verified again.
+    // An output that is read again from disk is verified again.
     assert!(matches!(kinds[..], [(Stored::Memory(_), true), (Stored::File(_), false)]), "{kinds:?}");
     for Fetched { run, .. } in &runs {
-        assert!(run.open().and_then(|mut reader| reader.next()).expect("sound"));
+        assert!(run.open().and_then(|mut reader| reader.next()).expect("a valid run"));
     }
 }

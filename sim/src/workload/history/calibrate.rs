@@ -1,41 +1,43 @@
-//! What each built-in program does to its input, measured from jobs that really ran.
+//! Measures the profile of each built-in program from the histories of real jobs.
 //!
-//! A map's time is taken for `start + bytes / rate`: the straight line nearest to all maps of the program (least squares), and
-//! `spread` is how far they scatter about it. Where all maps are alike no line can be told, and starting is in the rate.
-//! A machine that had other work to do made tasks wait for it; their CPU time does not know of that, and is taken if
-//! asked for. Bytes are those on disk and wire: of map output that compresses well, few.
-//! Deliberately absent: the merge, which histories do not tell from reducing; it is in the rate of reduces. What was not measured
-//! is not made up: it is left out, and a comment says so.
+//! The time of a map is modelled as `start + bytes / rate`, fitted by least squares over all maps
+//! of the program. `spread` is the deviation from that line. If all maps have the same size,
+//! `start` cannot be determined and is part of the rate. On a busy machine the durations of tasks
+//! include waiting; CPU time does not, and is used on request. Bytes are those on disk and network,
+//! that is, after compression.
+//!
+//! Deliberately absent: the rate of merging, which histories do not separate from reducing; it is
+//! part of the rate of reduces. Values that were not measured are omitted, with a comment.
 
 use super::History;
 use crate::profile;
 use mrcore::{Phase, metrics::stats::mean};
 use std::{collections::BTreeMap, fmt::Write as _};
 
-/// All that was seen of a program.
+/// All samples of a program.
 #[derive(Default)]
 struct ProgramSamples {
     jobs: usize,
     /// Bytes and seconds of each map.
     maps: Vec<(f64, f64)>,
     reduces: usize,
-    /// Bytes out of maps, out of reduces, and seconds of reduces.
+    /// Output bytes of maps, output bytes of reduces, and seconds of reduces.
     map_out: f64,
     reduce_out: f64,
     reduce_s: f64,
 }
 
 impl History {
-    /// Of each built-in program, by the time its tasks took or by their CPU time: the more jobs of it, and the less alike
-    /// their maps, the better. Jobs that failed do not count.
-    pub fn calibrate(&self, by_processor: bool) -> Vec<Calibrated> {
+    /// Measures each built-in program, from the durations of its tasks or from their CPU time. The
+    /// result is better with more jobs and with maps of different sizes. Failed jobs are ignored.
+    pub fn calibrate(&self, by_cpu_time: bool) -> Vec<Calibrated> {
         let mut programs: BTreeMap<&str, ProgramSamples> = BTreeMap::new();
         for (at, (job, program)) in self.workload.jobs.iter().zip(&self.programs).enumerate() {
             let Some(name) = program.strip_prefix("builtin:") else { continue };
             if self.real.get(at).is_some_and(|real| !real.succeeded) {
                 continue;
             }
-            let used = self.processor.get(at).filter(|_| by_processor);
+            let used = self.cpu_s.get(at).filter(|_| by_cpu_time);
             let seconds = |phase: Phase, at: usize, elapsed: f32| {
                 let used = used.and_then(|used| used[phase].get(at)).copied().filter(|used| *used > 0.0);
                 used.unwrap_or(f64::from(elapsed))
@@ -56,33 +58,35 @@ impl History {
     }
 }
 
-/// What a program does, as far as it was measured, and what from.
+/// The measured profile of a program, and the number of samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibrated {
-    /// The program.
+    /// Name of the program.
     pub name: String,
-    /// Jobs that succeeded.
+    /// Number of jobs that succeeded.
     pub jobs: usize,
-    /// Their maps.
+    /// Number of their maps.
     pub maps: usize,
-    /// And the input of these.
+    /// Input bytes of these maps.
     pub bytes: f64,
-    /// Their reduces.
+    /// Number of their reduces.
     pub reduces: usize,
-    /// Input of a map, MB a second; none if maps read nothing or took no time.
+    /// Input rate of a map, MB per second; `None` if maps read no bytes or took no time.
     pub map_mbps: Option<f64>,
-    /// Map output for each byte of input.
+    /// Bytes of map output per byte of input.
     pub map_out: f64,
-    /// From launch to the first record; none where maps are too much alike to tell.
+    /// Seconds from launch to the first record; `None` if all maps have similar sizes.
     pub start_s: Option<f64>,
-    /// How much maps scatter; none of one map.
+    /// Variation of map times; `None` for a single map.
     pub spread: Option<f64>,
-    /// Input of a reduce, MB a second, and output for each byte of it; none if none read anything.
+    /// Input rate of a reduce in MB per second, and output bytes per input byte; `None` if no
+    /// reduce read anything.
     pub reduce: Option<(f64, f64)>,
 }
 
 impl Calibrated {
-    /// As a part of a file of profiles. Beside each figure stands how many tasks it is of; above all, what makes it doubtful.
+    /// Returns the profile as TOML. A comment after each value gives the number of tasks; comments
+    /// above give warnings.
     pub fn render(&self) -> String {
         let Self { name, jobs, maps, bytes, reduces, .. } = self;
         let mut text = format!(
@@ -93,19 +97,19 @@ impl Calibrated {
             (bytes / 1e6).max(1.0).round()
         );
         if *maps < 8 || *bytes < 64e6 {
-            text += "# little to go by: run more or larger jobs of it\n";
+            text += "# few samples: run more or larger jobs of this program\n";
         }
         if self.spread.is_some_and(|spread| spread > 0.3) {
-            text += "# its maps differ much for their size: was the machine busy? (--processor-time)\n";
+            text += "# map times vary much for their size: if the machine was busy, use --cpu-time\n";
         }
         let Some(map_mbps) = self.map_mbps else {
-            return text + "# no profile: its maps read nothing, or took no time\n";
+            return text + "# no profile: the maps read no bytes, or took no time\n";
         };
         let profile = self.lines(map_mbps);
         if self.reduce.is_some() || profile::built_in().contains_key(name) {
             return text + &profile;
         }
-        text += "# not to be used as it is: no reduce was measured, and nothing is built in that would stand in for it\n";
+        text += "# incomplete: no reduce was measured, and there is no built-in profile to complete it\n";
         profile.lines().fold(text, |text, line| text + "# " + line + "\n")
     }
 
@@ -113,7 +117,7 @@ impl Calibrated {
         let (maps, reduces) = (crate::count(self.maps, "map"), crate::count(self.reduces, "reduce"));
         let mut text = format!("[{}]\n", self.name);
         let mut say = |key: &str, value: f64, of: &str| {
-            // Three digits are more than enough, and what is next to nothing is nothing.
+            // Three digits are enough. Values below 1e-9 are written as 0.
             let value =
                 format!("{value:.2e}").parse::<f64>().ok().filter(|value| *value > 1e-9).unwrap_or(0.0);
             let _ = writeln!(text, "{:<24}# {of}", format!("{key} = {value:?}"));
@@ -123,19 +127,19 @@ impl Calibrated {
         if let Some((rate, out)) = self.reduce {
             say("reduce_mbps", rate, &reduces);
             say("reduce_out", out, &reduces);
-            say("merge_mbps", 1e6, "not measured: merging is in reduce_mbps, and this adds nothing to it");
+            say("merge_mbps", 1e6, "not measured: merging is part of reduce_mbps");
         }
         match self.start_s {
             Some(start_s) => say("start_s", start_s, &maps),
-            None => say("start_s", 0.0, "not measured: maps are too much alike; it is in map_mbps"),
+            None => say("start_s", 0.0, "not measured: maps have similar sizes; it is part of map_mbps"),
         }
         if let Some(spread) = self.spread {
             say("spread", spread, &maps);
         } else {
-            text += "# spread: not measured, of one map\n";
+            text += "# spread: not measured, there is only one map\n";
         }
         if self.reduce.is_none() {
-            text += "# reduce_mbps, reduce_out, merge_mbps: not measured, for no reduce read anything; as they are built in\n";
+            text += "# reduce_mbps, reduce_out, merge_mbps: not measured, because no reduce read anything; the built-in values apply\n";
         }
         text
     }
@@ -168,7 +172,8 @@ impl ProgramSamples {
     }
 }
 
-/// Seconds at no bytes, if they can be told from those for each byte: the nearest line that does not begin below 0 nor fall.
+/// Fits a line through the maps. Returns the seconds at zero bytes, if they can be determined, and
+/// the seconds per byte. The line must not start below 0 or fall.
 fn line(maps: &[(f64, f64)]) -> (Option<f64>, f64) {
     let count = maps.len().max(1) as f64;
     let (bytes, seconds) = maps.iter().fold((0.0, 0.0), |sum, map| (sum.0 + map.0, sum.1 + map.1));
@@ -192,7 +197,7 @@ mod tests {
     }
 
     fn seen() -> ProgramSamples {
-        // Half a second and 10 MB/s: 1.5 s for 10 MB, 2.5 s for 20 MB, 10.5 s for 100 MB.
+        // Start of 0.5 s and rate of 10 MB/s: 1.5 s for 10 MB, 2.5 s for 20 MB, 10.5 s for 100 MB.
         let maps = vec![(10e6, 1.5), (20e6, 2.5), (100e6, 10.5)];
         ProgramSamples { jobs: 1, maps, reduces: 2, map_out: 65e6, reduce_out: 13e6, reduce_s: 6.5 }
     }
@@ -210,13 +215,13 @@ mod tests {
 
     #[test]
     fn equal_maps_give_only_a_rate() {
-        // 10 and 40 s for the same: 25 s on average, and both off by a factor.
+        // 10 and 40 s for the same size: 25 s on average, and both deviate by a factor.
         let seen = ProgramSamples { maps: vec![(100e6, 10.0), (100e6, 40.0)], ..ProgramSamples::default() };
         let one = seen.calibrated("grep");
         assert_eq!((one.start_s, one.reduce), (None, None));
         close(one.map_mbps, 4.0);
         close(one.spread, f64::midpoint(0.4_f64.ln().powi(2), 1.6_f64.ln().powi(2)).sqrt());
-        // A line that would begin below nothing is none.
+        // A line that would start below 0 is rejected.
         assert_eq!(line(&[(10e6, 0.1), (20e6, 10.0)]).0, None);
     }
 
@@ -224,7 +229,7 @@ mod tests {
     fn calibrated_profile_round_trips_with_its_source() {
         let text = seen().calibrated("wordcount").render();
         assert!(
-            text.starts_with("# wordcount: 1 job, 3 maps, 2 reduces, 130 MB of input\n# little to go by"),
+            text.starts_with("# wordcount: 1 job, 3 maps, 2 reduces, 130 MB of input\n# few samples"),
             "{text}"
         );
         assert!(text.contains("\nmap_mbps = 10.0         # 3 maps\n") && !text.contains("busy"), "{text}");
@@ -233,7 +238,7 @@ mod tests {
         let read = profile::parse(&text).expect("it reads")["wordcount"];
         close(Some(read.map_mbps), 10.0);
         let busy = Calibrated { spread: Some(0.6), maps: 100, ..seen().calibrated("wordcount") }.render();
-        assert!(busy.contains("busy") && !busy.contains("little"), "{busy}");
+        assert!(busy.contains("busy") && !busy.contains("few samples"), "{busy}");
     }
 
     #[test]
@@ -250,14 +255,14 @@ mod tests {
         assert!(text.contains("start_s = 0.0           # not measured"), "{text}");
         let read = profile::parse(&text).expect("it reads")["grep"];
         close(Some(read.reduce_mbps), profile::built_in()["grep"].reduce_mbps);
-        let unheard_of = map_only("own");
+        let unknown = map_only("own");
         assert!(
-            unheard_of.contains("not to be used as it is")
-                && profile::parse(&unheard_of).expect("it reads").is_empty()
+            unknown.contains("incomplete: no reduce")
+                && profile::parse(&unknown).expect("it reads").is_empty()
         );
         let idle = ProgramSamples { maps: vec![(0.0, 3.0)], ..ProgramSamples::default() }
             .calibrated("grep")
             .render();
-        assert!(idle.ends_with("# no profile: its maps read nothing, or took no time\n"), "{idle}");
+        assert!(idle.ends_with("# no profile: the maps read no bytes, or took no time\n"), "{idle}");
     }
 }

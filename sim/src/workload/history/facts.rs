@@ -1,5 +1,6 @@
-//! The facts of all jobs in the order of time. Each job has its own file, and yet they ran side by side: what users held
-//! together, and how many attempts a tracker ran at a time, only shows when they are put together.
+//! Merges the facts of all jobs in order of time. Each job has its own file, but jobs run
+//! concurrently. The slots of a user and the concurrent attempts of a tracker are visible only in
+//! the merged list.
 
 use mrcore::{
     Fact, PerPhase, Phase, Time,
@@ -8,19 +9,19 @@ use mrcore::{
 };
 use std::collections::BTreeMap;
 
-/// Facts as they are read, job by job.
+/// Facts as read, job by job.
 #[derive(Default)]
 pub(super) struct FactLog(Vec<(Time, Fact)>);
 
-/// A tracker, when it was lost, and when it was there again.
+/// A tracker, when it was lost, and when it registered again.
 pub(super) type Loss = (TrackerId, Time, Option<Time>);
 
-/// What follows from all of them.
+/// Figures of all facts.
 pub(super) struct Counted {
     pub(super) metrics: Metrics,
-    /// The most attempts that one tracker ran at a time.
+    /// The largest number of concurrent attempts on one tracker.
     pub(super) slots: PerPhase<u32>,
-    /// Trackers that were lost: when, and when they were there again.
+    /// Lost trackers: when, and when they registered again.
     pub(super) lost: Vec<Loss>,
 }
 
@@ -29,7 +30,7 @@ impl FactLog {
         self.0.push((at, fact));
     }
 
-    /// Puts them in order, and counts.
+    /// Sorts the facts by time, and computes the figures.
     pub(super) fn count(mut self, users: Vec<(String, MinShare)>) -> Counted {
         self.0.sort_by_key(|(at, _)| *at);
         let (mut metrics, mut busy) = (Metrics::with_users(users), Busy::default());
@@ -42,7 +43,8 @@ impl FactLog {
 }
 
 impl FactLog {
-    /// Every job that had something on a lost tracker reports it.
+    /// Returns the losses of trackers. Every job that had an attempt or output on a lost tracker
+    /// records the loss.
     fn losses(&self) -> Vec<Loss> {
         let mut lost: Vec<Loss> = Vec::new();
         for (at, fact) in &self.0 {
@@ -62,7 +64,7 @@ impl FactLog {
     }
 }
 
-/// Attempts at a time, by tracker.
+/// Concurrent attempts by tracker.
 #[derive(Default)]
 struct Busy {
     runs: BTreeMap<AttemptId, TrackerId>,

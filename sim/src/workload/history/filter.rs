@@ -1,4 +1,5 @@
-//! What is left out of histories and what does not belong together: nothing is dropped, and nothing mixed, silently.
+//! Selects the jobs that can be replayed. Reports every skipped job, and rejects histories of
+//! different clusters.
 
 use super::{History, Job, Workload, records::Under};
 use crate::workload::JobPlan;
@@ -8,14 +9,14 @@ use std::{
     fmt,
 };
 
-/// A job that cannot be run again from its history, and why.
+/// A job that cannot be replayed from its history, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SkippedJob {
-    /// It still ran when its history was read.
+    /// The job was active when its history was read.
     Unfinished(JobId),
-    /// It failed or was killed: what its tasks would have taken is not known.
+    /// The job failed or was killed, so the times of its tasks are unknown.
     Unsuccessful(JobId),
-    /// It was there already.
+    /// The job was read before.
     Twice(JobId),
 }
 
@@ -24,32 +25,33 @@ impl fmt::Display for SkippedJob {
         match self {
             Self::Unfinished(job) => write!(f, "{job} has not ended"),
             Self::Unsuccessful(job) => write!(f, "{job} did not succeed"),
-            Self::Twice(job) => write!(f, "{job} is there twice"),
+            Self::Twice(job) => write!(f, "{job} appears twice"),
         }
     }
 }
 
-/// `2 jobs left out: job_1 has not ended, job_7 is there twice`; none if there are none.
+/// Returns `skipped 2 jobs: job_1 has not ended, job_7 appears twice`; `None` if no job was
+/// skipped.
 pub fn skipped_jobs(jobs: &[SkippedJob]) -> Option<String> {
     const NAMED: usize = 8;
     let named: Vec<String> = jobs.iter().take(NAMED).map(SkippedJob::to_string).collect();
     let more = if jobs.len() > NAMED { format!(", and {} more", jobs.len() - NAMED) } else { String::new() };
     let all = crate::count(jobs.len(), "job");
-    (!jobs.is_empty()).then(|| format!("{all} left out: {}{more}", named.join(", ")))
+    (!jobs.is_empty()).then(|| format!("skipped {all}: {}{more}", named.join(", ")))
 }
 
-/// A policy as it was tuned, and the jobs that were submitted to it.
+/// A policy with its parameters, and the jobs that were submitted to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
-    /// As `schedulers::make` takes it.
+    /// Name for `schedulers::make`.
     pub policy: String,
     /// Its parameters.
     pub params: BTreeMap<String, String>,
-    /// Those jobs, in the order of the files.
+    /// The jobs, in the order of the files.
     pub jobs: Vec<JobId>,
 }
 
-/// What has been seen so far.
+/// State of the filter while histories are read.
 #[derive(Default)]
 pub(super) struct HistoryFilter {
     cluster: Option<String>,
@@ -59,13 +61,13 @@ pub(super) struct HistoryFilter {
 }
 
 impl HistoryFilter {
-    /// A job's history begins: whether it is to be read. Of two clusters there can be no one workload: their nodes have the same names
-    /// and their jobs the same numbers.
+    /// Starts the history of a job. Returns whether to read it. Histories of two clusters cannot be
+    /// combined, because their nodes have the same names and their jobs the same numbers.
     pub(super) fn begin(&mut self, cluster: &str, job: JobId) -> Result<bool, String> {
         let first = self.cluster.get_or_insert_with(|| cluster.to_owned());
         if first != cluster {
             return Err(format!(
-                "{job} is of cluster {cluster}, and what was read before it of {first}: name the histories of one cluster"
+                "{job} is of cluster {cluster}, but earlier jobs are of cluster {first}: use histories of one cluster"
             ));
         }
         let is_new = self.seen.insert(job);
@@ -75,7 +77,7 @@ impl HistoryFilter {
         Ok(is_new)
     }
 
-    /// A job's history is at its end.
+    /// Ends the history of a job.
     pub(super) fn end(&mut self, job: &Job, under: Option<&Under>) {
         match (job.ended, job.succeeded) {
             (None, _) => self.skipped_jobs.push(SkippedJob::Unfinished(job.id)),
@@ -94,8 +96,8 @@ impl HistoryFilter {
 }
 
 impl History {
-    /// The jobs that succeeded, to be run again, and what each is called and really took. Of others it is not known what
-    /// their tasks would have taken.
+    /// Returns the jobs that succeeded, with their names and real seconds. The task times of other
+    /// jobs are unknown.
     pub fn succeeded(&self) -> (Workload, Vec<(String, f64)>) {
         let both = || self.workload.jobs.iter().zip(&self.real).filter(|(_, real)| real.succeeded);
         let jobs: Vec<JobPlan> = both().map(|(job, _)| job.clone()).collect();
@@ -104,7 +106,7 @@ impl History {
         (Workload { name: self.workload.name.clone(), jobs }, real.collect())
     }
 
-    /// Whether a job is left out that held slots for longer than its history tells.
+    /// Whether a skipped job occupied slots for longer than its history shows.
     pub fn is_truncated(&self) -> bool {
         self.skipped_jobs.iter().any(|job| matches!(job, SkippedJob::Unfinished(_)))
     }
@@ -115,11 +117,11 @@ mod tests {
     use super::*;
     use crate::workload::history::{read, read_texts};
 
-    /// One map of 3 s, from a second after it came.
-    fn history_of(cluster: &str, job: u32, policy: &str, outcome: &str) -> String {
+    /// A history with one map of 3 s that starts a second after submission.
+    fn history(cluster: &str, job: u32, policy: &str, outcome: &str) -> String {
         let lines = [
             format!(
-                r#"{{"format":1,"cluster":"{cluster}","job":"job_{job}","at_us":1000000,"spec":{{"name":"sort","user":"ann","queue":"q","priority":"high","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{{"start":0,"end":100}}]}}}}"#
+                r#"{{"format":3,"cluster":"{cluster}","job":"job_{job}","at_us":1000000,"spec":{{"name":"sort","user":"ann","queue":"q","priority":"high","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{{"start":0,"end":100}}]}}}}"#
             ),
             format!(
                 r#"{{"at_us":1000000,"fact":{{"submitted-to":{{"policy":"{policy}","params":{{}},"trackers":[]}}}}}}"#
@@ -137,21 +139,21 @@ mod tests {
     }
 
     fn texts(runs: &[String]) -> Vec<(String, String)> {
-        runs.iter().map(|history_of| ("a file".to_owned(), history_of.clone())).collect()
+        runs.iter().map(|history| ("a file".to_owned(), history.clone())).collect()
     }
 
     #[test]
     fn skipped_jobs_are_reported() {
         let runs = [
-            history_of("c", 1, "fair", ""),
-            history_of("c", 2, "fair", "succeeded"),
-            history_of("c", 2, "fair", "succeeded"),
-            history_of("c", 3, "fair", "killed"),
+            history("c", 1, "fair", ""),
+            history("c", 2, "fair", "succeeded"),
+            history("c", 2, "fair", "succeeded"),
+            history("c", 3, "fair", "killed"),
         ];
         let history = read_texts(&texts(&runs)).expect("they read");
         assert_eq!(
             skipped_jobs(&history.skipped_jobs).as_deref(),
-            Some("3 jobs left out: job_1 has not ended, job_2 is there twice, job_3 did not succeed")
+            Some("skipped 3 jobs: job_1 has not ended, job_2 appears twice, job_3 did not succeed")
         );
         assert!(history.is_truncated());
         let (workload, real) = history.succeeded();
@@ -163,24 +165,24 @@ mod tests {
     #[test]
     fn histories_of_which_none_has_ended_are_not_called_empty() {
         let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join("job_1.jsonl"), history_of("c", 1, "fair", "")).expect("a file");
+        std::fs::write(folder.path().join("job_1.jsonl"), history("c", 1, "fair", "")).expect("a file");
         let error = read(folder.path()).map(|_| ()).expect_err("nothing to run again").to_string();
-        assert!(error.ends_with("no job in it has ended: 1 job left out: job_1 has not ended"), "{error}");
+        assert!(error.ends_with("no job in it has ended: skipped 1 job: job_1 has not ended"), "{error}");
     }
 
     #[test]
     fn clusters_are_not_mixed_and_policies_are_told_apart() {
-        let runs = [history_of("c", 1, "fair", "succeeded"), history_of("d", 2, "fair", "succeeded")];
+        let runs = [history("c", 1, "fair", "succeeded"), history("d", 2, "fair", "succeeded")];
         let error = read_texts(&texts(&runs)).map(|_| ()).expect_err("two clusters").to_string();
         assert!(error.contains("a file:1: job_2 is of cluster d"), "{error}");
         let runs = [
-            history_of("c", 1, "fair", "succeeded"),
-            history_of("c", 2, "fifo", "succeeded"),
-            history_of("c", 3, "fair", "succeeded"),
+            history("c", 1, "fair", "succeeded"),
+            history("c", 2, "fifo", "succeeded"),
+            history("c", 3, "fair", "succeeded"),
         ];
         let history = read_texts(&texts(&runs)).expect("they read");
-        let facts: Vec<(&str, usize)> =
+        let policies: Vec<(&str, usize)> =
             history.policies.iter().map(|ran| (ran.policy.as_str(), ran.jobs.len())).collect();
-        assert_eq!(facts, [("fair", 2), ("fifo", 1)]);
+        assert_eq!(policies, [("fair", 2), ("fifo", 1)]);
     }
 }

@@ -1,7 +1,8 @@
-//! One job as its history is read: what its tasks took, and what came out of them.
+//! Collects the work of one job from its history: durations and output of its tasks.
 //!
-//! Of a map counts the attempt whose output the job used in the end: one whose output was lost was done for nothing, and what it took
-//! is in no profile and is not done twice in a replay. Lines that do not fit the job are passed over.
+//! For a map, the attempt counts whose output the job used in the end. Attempts whose output was
+//! lost are not part of profiles and are not replayed. Lines that do not belong to the job are
+//! ignored.
 
 use super::{
     super::{JobPlan, MapPlan, ReducePlan, seconds},
@@ -16,42 +17,42 @@ use mrcore::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// One job as it is read.
+/// State of a job while its history is read.
 pub(super) struct Job {
     pub(super) id: JobId,
     pub(super) submitted: Time,
     pub(super) spec: Arc<JobSpec>,
     launched: BTreeMap<AttemptId, Time>,
-    /// The split of each map.
+    /// For each map, the index of its original split.
     roots: Vec<u32>,
-    /// Of each map whose output is there.
+    /// Maps whose output is available.
     maps: BTreeMap<u32, Done>,
     reduces: Vec<Done>,
     maps_left: usize,
-    /// When the outputs of all maps were there, the last time that they were.
+    /// When the outputs of all maps became available the last time.
     maps_done: Option<Time>,
     pub(super) ended: Option<Time>,
     pub(super) succeeded: bool,
     pub(super) last: Time,
 }
 
-/// What a task took, and what came of it.
+/// Duration and output of a task.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
     seconds: f64,
-    processor: f64,
+    cpu_s: f64,
     bytes_out: f64,
 }
 
-/// A job that is over.
+/// A job whose history has been read completely.
 pub(super) struct Finished {
     pub(super) at: Time,
     pub(super) plan: JobPlan,
     pub(super) real: Real,
-    /// Who has the input of each map.
+    /// Hosts of the input of each map.
     pub(super) hosts: Vec<Vec<String>>,
     pub(super) program: String,
-    pub(super) processor: PerPhase<Vec<f64>>,
+    pub(super) cpu_s: PerPhase<Vec<f64>>,
 }
 
 impl Job {
@@ -97,16 +98,17 @@ impl Job {
         let used = result.counters.iter().find(|(name, _)| name == records::CPU);
         let done = Done {
             seconds: at.since(launched).as_secs_f64(),
-            processor: used.map_or(0.0, |(_, used)| *used as f64 / 1e3),
+            cpu_s: used.map_or(0.0, |(_, used)| *used as f64 / 1e3),
             bytes_out: result.bytes_out as f64,
         };
         match id.phase() {
             Phase::Map => self.mapped(at, id.task.index, done, split),
             Phase::Reduce => {
-                // It has ended, and so it had the outputs of all maps, whatever was lost since.
+                // The reduce has ended, so it had fetched all map outputs, even if some were lost
+                // later.
                 self.reduced(at, launched, id.task.index);
                 if let Some(reduce) = self.reduces.get_mut(id.task.index as usize) {
-                    reduce.processor += done.processor;
+                    reduce.cpu_s += done.cpu_s;
                     reduce.bytes_out += done.bytes_out;
                 }
             }
@@ -117,7 +119,7 @@ impl Job {
         let Some(root) = self.roots.get(index as usize).copied() else { return };
         let is_new = self.maps.insert(index, done).is_none();
         if split {
-            // The rest of its range is a map more.
+            // The remainder of the range becomes a new map.
             self.roots.push(root);
             self.maps_left += 1;
         }
@@ -137,21 +139,21 @@ impl Job {
         }
     }
 
-    /// Time after the maps is the reduce's own; before, it waited for them.
+    /// Adds the time of a reduce after the end of the maps. Time before that was waiting.
     fn reduced(&mut self, at: Time, launched: Time, index: u32) {
         if let (Some(done), Some(reduce)) = (self.maps_done, self.reduces.get_mut(index as usize)) {
             reduce.seconds += at.since(launched.max(done)).as_secs_f64();
         }
     }
 
-    /// What its maps took and used, split by split: all pieces of one together.
+    /// Returns time and output by original split, as the sum over all its maps.
     fn splits(&self) -> Vec<Done> {
         let mut splits = vec![Done::default(); self.spec.splits.len()];
         for (index, map) in &self.maps {
             let root = self.roots.get(*index as usize);
             if let Some(split) = root.and_then(|root| splits.get_mut(*root as usize)) {
                 split.seconds += map.seconds;
-                split.processor += map.processor;
+                split.cpu_s += map.cpu_s;
             }
         }
         splits
@@ -195,8 +197,8 @@ impl Job {
         let makespan = ended.since(self.submitted);
         let real = Real { id: self.id, name: name.clone(), makespan, succeeded: self.succeeded };
         let program = program.clone();
-        let used = |tasks: &[Done]| tasks.iter().map(|task| task.processor).collect();
-        let processor = PerPhase { map: used(&by_split), reduce: used(&self.reduces) };
-        Some(Finished { at: self.submitted, plan, real, hosts, program, processor })
+        let used = |tasks: &[Done]| tasks.iter().map(|task| task.cpu_s).collect();
+        let cpu_s = PerPhase { map: used(&by_split), reduce: used(&self.reduces) };
+        Some(Finished { at: self.submitted, plan, real, hosts, program, cpu_s })
     }
 }

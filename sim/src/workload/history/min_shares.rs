@@ -1,31 +1,31 @@
-//! What users were promised when their jobs came: by the policy that each history names, not by the one that runs now.
+//! Minimum shares of users under the policies that the histories contain, not the current policy.
 
 use super::Ran;
 use mrcore::metrics::shares::MinShare;
 use std::{collections::BTreeMap, fmt};
 
-/// Why it cannot be said what users were promised.
+/// Why the minimum shares of users are unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownShares {
-    /// Histories of older versions do not name their policy.
+    /// Histories of older versions do not contain the policy.
     NoPolicy,
-    /// Policies that promised them different things.
+    /// The jobs ran under policies with different minimum shares.
     Several,
-    /// Pools were named by queues.
+    /// Pools were per queue, not per user.
     Queues,
 }
 
 impl fmt::Display for UnknownShares {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoPolicy => "histories of older versions do not say what users were promised",
-            Self::Several => "the jobs ran under policies that promised users different things",
-            Self::Queues => "slots were promised to queues, not to users",
+            Self::NoPolicy => "histories of older versions do not contain the minimum shares of users",
+            Self::Several => "the jobs ran under policies with different minimum shares",
+            Self::Queues => "minimum shares were per queue, not per user",
         })
     }
 }
 
-/// What each user was promised by the policies that ran.
+/// Returns the minimum share of each user under the policies of the histories.
 pub(super) fn min_shares<'a>(
     users: impl Iterator<Item = &'a str>,
     ran: &[Ran],
@@ -41,19 +41,19 @@ pub(super) fn min_shares<'a>(
     Ok(first.into_iter().collect())
 }
 
-/// `fair.pools.NAME.min_maps`, `coshh.users.NAME.weight`; a minimum is of both kinds of slots together.
+/// Reads `fair.pools.NAME.min_maps`, `coshh.users.NAME.weight`. The minimum is the sum over map and
+/// reduce slots.
 fn by_one(users: &[&str], ran: &Ran) -> Result<BTreeMap<String, MinShare>, UnknownShares> {
     let sections = ran.policy.split(['(', ')']).filter(|name| !name.is_empty());
-    let paper_figures =
-        |key: &str| sections.clone().find_map(|section| ran.params.get(&format!("{section}.{key}")));
-    if paper_figures("pool_by").is_some_and(|by| by == "queue") {
+    let param = |key: &str| sections.clone().find_map(|section| ran.params.get(&format!("{section}.{key}")));
+    if param("pool_by").is_some_and(|by| by == "queue") {
         return Err(UnknownShares::Queues);
     }
     let min_share_of = |user: &str| {
         let of = |what: &str| {
             let keys =
                 [user, "default"].map(|name| ["pools", "users"].map(|kind| format!("{kind}.{name}.{what}")));
-            keys.iter().flatten().find_map(|key| paper_figures(key)?.parse::<f64>().ok())
+            keys.iter().flatten().find_map(|key| param(key)?.parse::<f64>().ok())
         };
         let min_share = of("min_maps").unwrap_or(0.0) + of("min_reduces").unwrap_or(0.0);
         MinShare { min_share, weight: of("weight").unwrap_or(1.0) }
@@ -88,8 +88,8 @@ mod tests {
         assert_eq!(of(&[ran("fair", &tuned)]), Ok(expected.clone()));
         assert_eq!(of(&[ran("chronos(fair)", &tuned)]), Ok(expected));
         let nothing = vec![min_share_of("ann", 0.0, 1.0), min_share_of("bob", 0.0, 1.0)];
-        assert_eq!(of(&[ran("fifo", &tuned)]), Ok(nothing.clone()), "that section was in no use");
-        assert_eq!(of(&[ran("fifo", &[]), ran("hsrtf-prp", &[])]), Ok(nothing), "neither promises anything");
+        assert_eq!(of(&[ran("fifo", &tuned)]), Ok(nothing.clone()), "the section fair does not apply");
+        assert_eq!(of(&[ran("fifo", &[]), ran("hsrtf-prp", &[])]), Ok(nothing), "neither has minimum shares");
     }
 
     #[test]

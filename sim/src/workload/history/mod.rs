@@ -1,7 +1,9 @@
-//! Our own job histories (docs/research/history-format.md): what really ran, as a workload to run again, and the figures of it.
+//! Reads job histories (docs/research/history-format.md): the real jobs as a workload to replay,
+//! and their figures.
 //!
-//! A map's work is the time that its attempts which count took, a reduce's that from when its maps were done (or it
-//! was launched, if that was later). One file a job, a folder of them, or several one after the other in a file.
+//! The work of a map is the duration of the attempts that count. The work of a reduce is its
+//! duration after the end of the maps, or after its launch if that was later. Input is one file per
+//! job, a folder of them, or several histories in one file.
 
 mod calibrate;
 mod facts;
@@ -24,7 +26,7 @@ pub use min_shares::UnknownShares;
 pub use mrcore::job::Split;
 use mrcore::{PerPhase, Span, Time, ids::JobId, job::JobSpec, metrics::Metrics};
 use records::{Head, Record, Trackers};
-pub use records::{SplitRun, TrackerRow, Under, expand};
+pub use records::{SplitRun, TrackerRow, Under, check_format, expand};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
@@ -32,52 +34,56 @@ use std::{
     sync::Arc,
 };
 
-/// When the first job came, as histories are told: as in a simulated world.
+/// Time of the first submission; histories are shifted to it, as in simulated runs.
 const BEGINNING: Time = Time(1_000_000);
 
-/// How a job really went.
+/// The real run of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Real {
-    /// Which it was.
+    /// ID of the job.
     pub id: JobId,
-    /// Its name.
+    /// Name of the job.
     pub name: String,
-    /// From submission to end.
+    /// Time from submission to end.
     pub makespan: Span,
-    /// Whether it did what it was to do.
+    /// Whether the job succeeded.
     pub succeeded: bool,
 }
 
-/// What histories tell.
+/// Contents of job histories.
 #[derive(Debug, Default)]
 pub struct History {
-    /// The jobs, to be run again.
+    /// The jobs, to be replayed.
     pub workload: Workload,
-    /// How each went, in the same order.
+    /// The real run of each job, in the same order.
     pub real: Vec<Real>,
-    /// What each ran, in the same order.
+    /// Program of each job, in the same order.
     pub programs: Vec<String>,
-    /// Processor seconds of each one's splits and reduces, in the same order; 0 where a history does not say.
-    pub processor: Vec<PerPhase<Vec<f64>>>,
-    /// Trackers that ran something, by name.
+    /// CPU seconds of the splits and reduces of each job, in the same order; 0 if a history has
+    /// none.
+    pub cpu_s: Vec<PerPhase<Vec<f64>>>,
+    /// Names of the trackers that ran attempts.
     pub trackers: Vec<String>,
-    /// The most attempts that one of them ran at a time: it had at least so many slots.
+    /// The largest number of concurrent attempts of one tracker, which is a lower bound of its
+    /// slots.
     pub slots: PerPhase<u32>,
-    /// What the last job was submitted to: the policy, its parameters and the cluster. Older histories do not say.
+    /// Policy, parameters and cluster at the submission of the last job. Older histories do not
+    /// contain them.
     pub under: Option<Under>,
-    /// Trackers that were lost, by number: when, and when they were there again, counted from when the first job came.
+    /// Lost trackers, by index: when, and when they registered again, relative to the first
+    /// submission.
     pub losses: Vec<(u32, Span, Option<Span>)>,
-    /// The figures of all jobs, counted from when the first one came.
+    /// Figures of all jobs, relative to the first submission.
     pub metrics: Metrics,
-    /// Why dissatisfaction and fairness are not among them, if they are not.
+    /// Why dissatisfaction and fairness are missing in the figures, if they are.
     pub unknown_shares: Option<UnknownShares>,
-    /// Jobs that cannot be run again.
+    /// Jobs that cannot be replayed.
     pub skipped_jobs: Vec<SkippedJob>,
     /// The policies that jobs were submitted to.
     pub policies: Vec<Ran>,
 }
 
-/// What is gathered from all files.
+/// State of reading over all files.
 #[derive(Default)]
 struct Reading {
     trackers: Trackers,
@@ -98,7 +104,7 @@ pub fn read(path: &Path) -> Result<History, TraceError> {
     reading.end(path)
 }
 
-/// Reads texts of histories, the oldest job first, each with a name for errors.
+/// Reads the texts of histories, oldest job first, each with a name for errors.
 pub fn read_texts(texts: &[(String, String)]) -> Result<History, TraceError> {
     let mut reading = Reading::default();
     for (name, text) in texts {
@@ -107,7 +113,7 @@ pub fn read_texts(texts: &[(String, String)]) -> Result<History, TraceError> {
     reading.end(Path::new("the history"))
 }
 
-/// The figures of a job that may still run, from the text of its history.
+/// Returns the figures of a job, which may be active, from the text of its history.
 pub fn figures(name: &str, text: &str) -> Result<Metrics, TraceError> {
     let mut reading = Reading::default();
     reading.take(&Source::named(name), text.as_bytes())?;
@@ -146,13 +152,13 @@ impl Reading {
         let losses = lost.collect();
         let mut history =
             History { slots, metrics, unknown_shares, under: trackers.under, losses, ..History::default() };
-        for Finished { at, mut plan, real, hosts, program, processor } in jobs {
+        for Finished { at, mut plan, real, hosts, program, cpu_s } in jobs {
             plan.at = at.since(first);
             plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
             history.workload.jobs.push(plan);
             history.real.push(real);
             history.programs.push(program);
-            history.processor.push(processor);
+            history.cpu_s.push(cpu_s);
         }
         history.workload.name =
             path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -161,7 +167,8 @@ impl Reading {
     }
 }
 
-/// A file, or those of a folder: the oldest job first, whose numbers go up with time.
+/// Returns the file, or the files of the folder with the oldest job first. Job numbers increase
+/// with time.
 fn files(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -201,7 +208,7 @@ impl Reading {
                 if is_passed_over {
                     continue;
                 }
-                let what = "a fact before the job that it is of: no line with `format` above it";
+                let what = "a fact without a job: there is no line with `format` before it";
                 return Err(source.bad(line, what));
             };
             let facts: Record =
@@ -221,12 +228,10 @@ impl Reading {
         Ok(())
     }
 
-    /// None for a job that has been read already.
+    /// Returns `None` for a job that was read before.
     fn head(&mut self, value: Value) -> Result<Option<Job>, String> {
         let head: Head = serde_json::from_value(value).map_err(|error| error.to_string())?;
-        if !(1..=2).contains(&head.format) {
-            return Err(format!("format {}: this reads format 1", head.format));
-        }
+        check_format(head.format)?;
         let id: JobId = head.job.parse().map_err(|error| format!("{error}"))?;
         if !self.filter.begin(&head.cluster, id)? {
             return Ok(None);
@@ -234,7 +239,7 @@ impl Reading {
         let (submitted, spec) = (Time(head.at_us), Arc::new(JobSpec::from(head.spec)));
         let first = *self.first.get_or_insert(submitted);
         check_time_range(seconds_between(submitted, first))?;
-        // Before anything is made for each of them.
+        // Checked before memory is allocated for the tasks.
         self.size_limit.take(spec.splits.len() as f64 + f64::from(spec.reduces))?;
         let job = Job::new(id, submitted, spec);
         self.trackers.begin();
@@ -260,7 +265,7 @@ impl Reading {
     }
 }
 
-/// Seconds between the two.
+/// Returns the seconds between two times.
 fn seconds_between(one: Time, other: Time) -> f64 {
     Span(one.0.abs_diff(other.0)).as_secs_f64()
 }
@@ -270,7 +275,8 @@ fn shifted(at: Time, first: Time) -> Time {
 }
 
 impl History {
-    /// As if it had been simulated under this policy. The figures go with it.
+    /// Returns the outcome as if it had been simulated under this policy. Moves the figures into
+    /// it.
     pub fn outcome(&mut self, scheduler: &str) -> Outcome {
         let metrics = std::mem::take(&mut self.metrics);
         let ended = metrics.jobs().filter_map(|(_, job)| job.ended);

@@ -1,11 +1,13 @@
-//! A history's lines as the facts that they were, so that whoever understands facts understands histories.
+//! Converts the lines of a history back to facts, so that code for facts can process histories.
 //!
-//! A job's history names trackers and says nothing of their comings and goings. They are numbered as they are first
-//! seen, join with the first attempt they are given, are lost with the first attempt that ended for that, and join
-//! again with the next. Their racks and slots, and the policy, are in the line that says what a job was submitted to.
+//! The history of a job contains names of trackers, but not when they register or are lost.
+//! Trackers are numbered as they first appear. A tracker registers with its first attempt, is lost
+//! with the first attempt that ended because of a loss, and registers again with its next attempt.
+//! The racks and slots of trackers, and the policy, are in the line with the environment of the
+//! submission.
 
 use mrcore::{
-    Fact, PerPhase, Span, Time, Why,
+    Fact, PerPhase, Time, Why,
     fact::{Entry, TRACKER_LOST},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     job::{InputPin, JobOutcome, JobSpec, Priority, Split},
@@ -20,7 +22,15 @@ use std::{
     sync::Arc,
 };
 
-/// The first line.
+/// The format that this build reads: that of `jobtracker/src/history/record.rs`.
+const FORMAT: u32 = 3;
+
+/// Rejects a history of another format: its records have other names.
+pub fn check_format(format: u32) -> Result<(), String> {
+    if format == FORMAT { Ok(()) } else { Err(format!("format {format}: this build reads format {FORMAT}")) }
+}
+
+/// The first line of a history.
 #[derive(Deserialize)]
 pub(super) struct Head {
     pub(super) format: u32,
@@ -31,7 +41,7 @@ pub(super) struct Head {
     pub(super) spec: Spec,
 }
 
-/// The job as it was submitted.
+/// The job as submitted.
 #[derive(Deserialize)]
 pub(super) struct Spec {
     name: String,
@@ -50,8 +60,8 @@ pub(super) struct Spec {
     splits: Vec<SplitRun>,
 }
 
-/// Splits of one file that follow each other; the range is the first one's. Without a file or a start it continues where
-/// the last one ended.
+/// Consecutive splits of one file; the range is that of the first one. Without a file or a start,
+/// the splits continue where the previous ones ended.
 #[derive(Debug, Deserialize)]
 pub struct SplitRun {
     source: Option<String>,
@@ -62,15 +72,7 @@ pub struct SplitRun {
     #[serde(default = "yes")]
     divisible: bool,
     #[serde(default)]
-    hosts: Vec<Host>,
-}
-
-/// By number, or by name as in histories of format 1.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Host {
-    Number(usize),
-    Name(String),
+    hosts: Vec<usize>,
 }
 
 fn yes() -> bool {
@@ -81,18 +83,14 @@ fn one() -> u32 {
     1
 }
 
-/// No job has more maps; a history that claims more is not one.
+/// Maximum number of maps. A history with more is rejected.
 const MAPS_MAX: usize = 10_000_000;
 
-/// The splits that runs stand for; `names` are the hosts that they number.
+/// Expands runs to splits; `names` are the numbered hosts.
 pub fn expand(runs: Vec<SplitRun>, names: &[String]) -> Vec<Split> {
     let mut splits: Vec<Split> = Vec::new();
     for SplitRun { source, start, end, count, divisible, hosts } in runs {
-        let name = |host| match host {
-            Host::Number(number) => names.get(number).cloned(),
-            Host::Name(name) => Some(name),
-        };
-        let hosts: Vec<String> = hosts.into_iter().filter_map(name).collect();
+        let hosts: Vec<String> = hosts.into_iter().filter_map(|host| names.get(host).cloned()).collect();
         let before = splits.last();
         let source = source.or_else(|| before.map(|split| split.source.clone())).unwrap_or_default();
         let start = start.or_else(|| before.map(|split| split.end)).unwrap_or(0);
@@ -107,7 +105,7 @@ pub fn expand(runs: Vec<SplitRun>, names: &[String]) -> Vec<Split> {
     splits
 }
 
-/// Every other line.
+/// Every line after the first.
 #[derive(Deserialize)]
 pub(super) struct Record {
     pub(super) at_us: u64,
@@ -134,29 +132,29 @@ impl From<Spec> for JobSpec {
     }
 }
 
-/// Trackers of one cluster, and what is known of them at a point of a job's history.
+/// The trackers of a cluster, and their state at the current line.
 #[derive(Debug, Default)]
 pub(super) struct Trackers {
     numbers: BTreeMap<String, TrackerId>,
     joined: BTreeSet<TrackerId>,
-    /// Who runs what.
+    /// Tracker of each running attempt.
     on: BTreeMap<AttemptId, TrackerId>,
-    /// What the last job was submitted to, if histories say so.
+    /// Environment of the last submission, if the history contains it.
     pub(super) under: Option<Under>,
 }
 
-/// What a job was submitted to.
+/// The environment of a submission: policy and cluster.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Under {
-    /// The policy, as `schedulers::make` takes it.
+    /// Name of the policy for `schedulers::make`.
     pub policy: String,
-    /// Its parameters.
+    /// Parameters of the policy.
     pub params: BTreeMap<String, String>,
-    /// Who was there.
+    /// Registered trackers.
     pub trackers: Vec<TrackerRow>,
 }
 
-/// A tracker.
+/// A tracker with its rack and slots.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct TrackerRow {
@@ -167,11 +165,11 @@ pub struct TrackerRow {
     pub reduce_slots: u32,
 }
 
-/// The counter of a task's CPU time.
+/// Name of the counter of CPU time.
 pub(super) const CPU: &str = "CPU_MILLISECONDS";
 
 impl Trackers {
-    /// Their names, by number.
+    /// Returns the names by number.
     pub(super) fn names(&self) -> Vec<String> {
         let mut names: Vec<(&TrackerId, &String)> =
             self.numbers.iter().map(|(name, number)| (number, name)).collect();
@@ -179,20 +177,20 @@ impl Trackers {
         names.into_iter().map(|(_, name)| name.clone()).collect()
     }
 
-    /// Another job's history begins, and with it an earlier time.
+    /// Resets the state: the history of another job starts at an earlier time.
     pub(super) fn begin(&mut self) {
         self.joined.clear();
         self.on.clear();
     }
 
-    /// The facts of a line of a job; none for what is not of use to anybody here.
+    /// Returns the facts of a line; empty if the line is not needed here.
     pub(super) fn facts(&mut self, job: JobId, at: Time, line: &Record) -> Result<Vec<Entry>, String> {
         let mut facts = Vec::new();
         for (kind, value) in &line.fact {
             if kind == "submitted-to" {
                 let under: Under =
                     serde_json::from_value(value.clone()).map_err(|error| error.to_string())?;
-                // Also those that never ran anything have a number.
+                // Trackers that never ran an attempt get a number too.
                 for place in &under.trackers {
                     self.number(&place.name);
                 }
@@ -206,7 +204,7 @@ impl Trackers {
         Ok(facts.into_iter().map(|fact| Entry { at, fact }).collect())
     }
 
-    /// What must have happened to a tracker before this fact.
+    /// Returns the registration or loss of a tracker that this fact implies.
     fn around(&mut self, fact: &Fact) -> Option<Fact> {
         match fact {
             Fact::AttemptLaunched { attempt, tracker, .. } => {
@@ -241,7 +239,7 @@ impl Trackers {
     }
 
     fn fact(&mut self, job: JobId, fields: Fields<'_>) -> Result<Option<Fact>, String> {
-        // Of all counters only this one is of use here.
+        // CPU time is the only counter that is used here.
         let cpu = fields.value["counters"][CPU].as_u64().map(|used| (CPU.to_owned(), used));
         let result = || AttemptResult {
             bytes_out: fields.number("bytes_out"),
@@ -253,7 +251,10 @@ impl Trackers {
                 attempt: fields.attempt("attempt")?,
                 tracker: self.number(fields.text("tracker").ok_or("a launch without a tracker")?),
                 speculative: fields.flag("speculative"),
-                from: fields.text("from").is_some().then(|| fields.attempt("from")).transpose()?,
+                resumed_from: fields
+                    .text("resumed_from")
+                    .map(|_| fields.attempt("resumed_from"))
+                    .transpose()?,
                 why: Why::default(),
             },
             "preemption-requested" => Fact::PreemptionRequested {
@@ -290,7 +291,6 @@ impl Trackers {
                 why: fields.words("why"),
                 unfetched: fields.flag("unfetched"),
             },
-            "pause-refused" => Fact::PauseRefused { attempt: fields.attempt("attempt")? },
             "preemption-refused" => Fact::PreemptionRefused {
                 attempt: fields.attempt("attempt")?,
                 refusals: u32::try_from(fields.number("refusals")).unwrap_or(u32::MAX),
@@ -300,18 +300,13 @@ impl Trackers {
             "checkpoint-lost" => {
                 Fact::CheckpointLost { attempt: fields.attempt("attempt")?, why: fields.words("why") }
             }
-            "stage-lost" => Fact::StageLost {
-                attempt: fields.attempt("attempt")?,
-                why: fields.words("why"),
-                time: Span(fields.number("time_us")),
-            },
             "job-ended" => Fact::JobEnded { job, outcome: fields.outcome() },
             _ => return Ok(None),
         }))
     }
 }
 
-/// A job came in.
+/// Returns the fact of a submission.
 pub(super) fn submitted(job: JobId, spec: &Arc<JobSpec>) -> Fact {
     Fact::JobSubmitted { job, request: RequestId(u128::from(job.0)), spec: spec.clone() }
 }

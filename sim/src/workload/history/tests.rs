@@ -1,11 +1,11 @@
-//! Histories that are read, and those that are refused.
+//! Tests of reading and rejecting histories.
 
 use super::*;
 use crate::workload::MapPlan;
 use mrcore::job::Priority;
 use std::fs;
 
-const HEAD: &str = r#"{"format":1,"cluster":"c","job":"job_7","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"high","program":"builtin:sort","inputs":[],"files":[],"output":"/o","reduces":1,"slow_start":0.05,"speculation":false,"attempts_max":4,"conf":{},"splits":[{"source":"/i","start":0,"end":100,"hosts":["node1"]}]}}"#;
+const HEAD: &str = r#"{"format":3,"cluster":"c","job":"job_7","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"high","program":"builtin:sort","inputs":[],"files":[],"output":"/o","reduces":1,"slow_start":0.05,"speculation":false,"attempts_max":4,"conf":{},"hosts":["node1"],"splits":[{"source":"/i","start":0,"end":100,"hosts":[0]}]}}"#;
 
 fn line(at: u64, fact: &str) -> String {
     format!("\n{{\"at_us\":{at},\"fact\":{fact}}}")
@@ -20,7 +20,7 @@ fn launch(at: u64, attempt: &str) -> String {
     )
 }
 
-fn history_of() -> String {
+fn sample_history() -> String {
     [
         HEAD.to_owned(),
         launch(2_000_000, "job_7.m0.0"),
@@ -42,7 +42,7 @@ fn parse(text: &str) -> Result<History, TraceError> {
 
 #[test]
 fn a_history_is_a_workload() {
-    let history = parse(&history_of()).expect("it reads");
+    let history = parse(&sample_history()).expect("it reads");
     assert_eq!(history.trackers, ["node1"]);
     assert_eq!(history.slots, PerPhase { map: 1, reduce: 1 });
     assert_eq!(history.real[0].makespan, Span::millis(11_500));
@@ -58,8 +58,8 @@ fn a_history_is_a_workload() {
     let is = |got: Option<f64>, wanted: f64| got.is_some_and(|got| (got / wanted - 1.0).abs() < 1e-6);
     assert!((one.map_out - 0.5).abs() < 1e-9 && one.spread.is_none(), "{one:?}");
     assert!(is(one.reduce.map(|reduce| reduce.1), 20.0 / 50.0), "20 bytes of the 50 that came out of maps");
-    // 100 MB in 5 s. Both pieces of the map took a second and a half of CPU time; of the reduce nothing is said.
-    let large = history_of().replace("\"end\":100", "\"end\":100000000");
+    // 100 MB in 5 s. Both parts of the map took 1.5 s of CPU time; the reduce has no counter.
+    let large = sample_history().replace("\"end\":100", "\"end\":100000000");
     let slow = parse(&large).expect("it reads").calibrate(true);
     let cpu = |bytes: u32| format!(r#""bytes_out":{bytes},"counters":{{"CPU_MILLISECONDS":1500}}"#);
     let counted = large.replacen("\"bytes_out\":30", &cpu(30), 1).replacen("\"bytes_out\":20", &cpu(20), 1);
@@ -79,7 +79,7 @@ fn history_names_the_policy_and_trackers() {
         tracker("node1"),
         tracker("node2")
     );
-    let text = history_of().replacen(HEAD, &format!("{HEAD}{}", line(1_000_000, &to)), 1);
+    let text = sample_history().replacen(HEAD, &format!("{HEAD}{}", line(1_000_000, &to)), 1);
     let history = parse(&text).expect("it reads");
     let under = history.under.expect("it says so");
     assert_eq!((under.policy.as_str(), under.trackers[1].map_slots), ("chronos(fair)", 4));
@@ -88,28 +88,30 @@ fn history_names_the_policy_and_trackers() {
 
 #[test]
 fn jobs_that_ran_side_by_side_are_put_together() {
-    let other = history_of().replace("job_7", "job_8").replace("\"user\":\"ann\"", "\"user\":\"bob\"");
-    let under = |policy: &str, history_of: &str| {
+    let other = sample_history().replace("job_7", "job_8").replace("\"user\":\"ann\"", "\"user\":\"bob\"");
+    let under = |policy: &str, history: &str| {
         let to = format!(
             r#"{{"submitted-to":{{"policy":"{policy}","params":{{"fair.pools.ann.min_maps":"2"}},"trackers":[]}}}}"#
         );
-        let (head, rest) = history_of.split_once('\n').expect("more than one line");
+        let (head, rest) = history.split_once('\n').expect("more than one line");
         format!("{head}{}\n{rest}", line(1_000_000, &to))
     };
     let both = |one: &str, two: &str| {
-        let texts = [("one".to_owned(), under(one, &history_of())), ("other".to_owned(), under(two, &other))];
+        let texts =
+            [("one".to_owned(), under(one, &sample_history())), ("other".to_owned(), under(two, &other))];
         read_texts(&texts).expect("they read")
     };
     let history = both("fair", "fair");
     assert_eq!(history.unknown_shares, None);
     assert_eq!(history.slots, PerPhase { map: 2, reduce: 2 }, "the tracker ran one of each job at a time");
-    // Of 11.5 s ann has both her slots from 2 to 4 s and from 5 to 8, one from 4 to 5 and from 8 to 12, none else.
+    // Of 11.5 s, ann has both slots from 2 to 4 s and from 5 to 8 s, one slot from 4 to 5 s and
+    // from 8 to 12 s, otherwise none.
     let lacked = (1.0 + 0.5 + 4.0 * 0.5 + 0.5) / 11.5;
     assert!((history.metrics.shares.dissatisfaction() - lacked).abs() < 1e-9, "{lacked}");
     assert_eq!(
         both("fair", "fifo").unknown_shares,
         Some(UnknownShares::Several),
-        "she was promised two slots, and nothing"
+        "minimum shares: two slots, and none"
     );
     assert_eq!(history.workload.jobs[0].group, "sort", "as figures call it");
 }
@@ -138,34 +140,37 @@ fn reduce_on_hold_is_recognised_by_its_release() {
 #[test]
 fn bad_histories_name_the_line() {
     let cases = [
-        (history_of().replace("\"format\":1", "\"format\":3"), ":1: format 3"),
-        (history_of().replacen("\"at_us\":5000000", "\"at_us\":5", 1), ":5: job_7: at_us 5 is before"),
-        (history_of().replace("\"user\":\"ann\",", ""), ":1: missing field `user`"),
-        (history_of().replacen("job_7.m1.0", "map one", 1), ":5: job_7: attempt-launched"),
-        (launch(1, "job_7.m0.0").trim().to_owned(), ":1: a fact before the job"),
+        (sample_history().replace("\"format\":3", "\"format\":2"), ":1: format 2: this build reads format 3"),
+        (sample_history().replacen("\"at_us\":5000000", "\"at_us\":5", 1), ":5: job_7: at_us 5 is before"),
+        (sample_history().replace("\"user\":\"ann\",", ""), ":1: missing field `user`"),
+        (sample_history().replacen("job_7.m1.0", "map one", 1), ":5: job_7: attempt-launched"),
+        (launch(1, "job_7.m0.0").trim().to_owned(), ":1: a fact without a job"),
         (
-            history_of().replace("\"at_us\":12500000", "\"at_us\":1200000000000000000"),
+            sample_history().replace("\"at_us\":12500000", "\"at_us\":1200000000000000000"),
             ":8: job_7: at_us 1200000000000000000 is more than ten years after 1000000",
         ),
         (
-            history_of().replace("\"bytes_out\":30", "\"bytes_out\":9000000000000000000"),
+            sample_history().replace("\"bytes_out\":30", "\"bytes_out\":9000000000000000000"),
             ":8: job_7: a task of 1125",
         ),
         (
             format!(
                 "{}\n{}",
-                history_of(),
+                sample_history(),
                 HEAD.replace("job_7", "job_8").replace("1000000", "1000000000000000000")
             ),
             ":9: submitted 999999999999 s after the beginning",
         ),
-        (history_of().replace("\"reduces\":1", "\"reduces\":4000000000"), ":1: a job of 4000000001 tasks"),
+        (
+            sample_history().replace("\"reduces\":1", "\"reduces\":4000000000"),
+            ":1: a job of 4000000001 tasks",
+        ),
         ("nonsense".to_owned(), ":1: expected"),
         (String::new(), "no jobs in it"),
     ];
     for (text, expected) in cases {
         let error = parse(&text).map(|_| ()).expect_err(expected).to_string();
-        assert!(error.contains(expected), "{error} should say {expected}");
+        assert!(error.contains(expected), "{error} should contain {expected}");
     }
 }
 
@@ -182,8 +187,8 @@ fn done(at: u64, attempt: &str, bytes: u64, milliseconds: u64) -> String {
     )
 }
 
-/// Two pieces of a map, 2 s and 3 s; the first one's output is lost, and made again in 6 s, while one of two reduces has all it
-/// needs.
+/// Two parts of a map take 2 s and 3 s. The output of the first is lost and made again in 6 s,
+/// while one of two reduces has all its input already.
 #[test]
 fn repeated_work_in_a_history_counts_once() {
     let split = r#"{"map-split":{"attempt":"job_7.m0.0","position":50,"bytes_out":30,"counters":{"CPU_MILLISECONDS":1000}}}"#;
@@ -207,7 +212,7 @@ fn repeated_work_in_a_history_counts_once() {
     let job = &history.workload.jobs[0];
     assert!((job.maps[0].work_s - (3.0 + 6.0)).abs() < 1e-6, "the other piece's time stays: {:?}", job.maps);
     assert!((job.map_out * 1e8 - 50.0).abs() < 1e-6, "not the 30 bytes twice: {}", job.map_out * 1e8);
-    assert_eq!(history.processor[0].map, [3.5], "2 s and 1.5 s");
+    assert_eq!(history.cpu_s[0].map, [3.5], "2 s and 1.5 s");
     let reduces: Vec<f32> = job.reduces.iter().map(|reduce| reduce.fixed_s).collect();
     assert_eq!(
         reduces,
@@ -217,17 +222,17 @@ fn repeated_work_in_a_history_counts_once() {
     assert!((job.reduce_out - 20.0 / 50.0).abs() < 1e-9);
 }
 
-/// Whatever the lines of a damaged file say of a job, and in what order: it is read or refused.
+/// Lines of a damaged file, in any order, are read or rejected without a panic.
 #[test]
 fn damaged_histories_are_read_or_refused() {
-    let no_splits = HEAD.replace(r#"{"source":"/i","start":0,"end":100,"hosts":["node1"]}"#, "");
+    let no_splits = HEAD.replace(r#"{"source":"/i","start":0,"end":100,"hosts":[0]}"#, "");
     let ended = line(9_000_000, r#"{"job-ended":{"outcome":"succeeded"}}"#);
     let split = line(4_000_000, r#"{"map-split":{"attempt":"job_7.m0.0","position":50,"bytes_out":30}}"#);
     let text = [no_splits.clone(), launch(2_000_000, "job_7.m0.0"), split, lost(5_000_000, "job_7.m0.0")];
     parse(&(text.concat() + &ended)).expect("it reads");
     let mut rng = crate::rng::Rng::new(7);
     let kinds = [
-        r#"{"attempt-launched":{"attempt":"ID","tracker":"node1","from":"job_7.r0.0"}}"#,
+        r#"{"attempt-launched":{"attempt":"ID","tracker":"node1","resumed_from":"job_7.r0.0"}}"#,
         r#"{"attempt-succeeded":{"attempt":"ID","bytes_out":5,"counters":{"CPU_MILLISECONDS":7}}}"#,
         r#"{"map-split":{"attempt":"ID","position":50,"bytes_out":30}}"#,
         r#"{"attempt-paused":{"attempt":"ID","stage":"merge","bytes":1,"bytes_in":1}}"#,
@@ -236,8 +241,7 @@ fn damaged_histories_are_read_or_refused() {
         r#"{"attempt-failed":{"attempt":"ID","error":"x"}}"#,
         r#"{"map-output-lost":{"attempt":"ID"}}"#,
         r#"{"checkpoint-lost":{"attempt":"ID"}}"#,
-        r#"{"stage-lost":{"attempt":"ID","time_us":99999999999}}"#,
-        r#"{"pause-refused":{"attempt":"ID"}}"#,
+        r#"{"preemption-refused":{"attempt":"ID","refusals":1}}"#,
     ];
     for _ in 0..2000 {
         let mut text = if rng.one_in(2) { no_splits.clone() } else { HEAD.to_owned() };

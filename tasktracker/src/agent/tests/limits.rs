@@ -1,4 +1,4 @@
-//! What was promised later: bounds, zombies, clean-up, the live number of maps.
+//! Limits of messages, unknown attempts, clean-up, isolation, and the number of maps.
 
 use super::*;
 use proto::mr::{CheckpointInfo, PreemptKind};
@@ -17,24 +17,24 @@ fn unknown_attempts_are_stopped_and_reported_until_acknowledged() {
     let mut world = World::online();
     let id = attempt("job_1.m0.0");
     world.orders(0, vec![(1, launch("job_1.m0.0"))]);
-    // The JobTracker had given it up meanwhile.
+    // The JobTracker had declared the tracker lost in the meantime.
     let again = world.on(Event::RegisterAgain);
     let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
     assert!(matches!(&attempts[..], [Report { status: Status::Running(_), .. }]));
     world.register();
     let stop = Order::Preempt(id, PreemptKind::Kill, "given up".into());
     assert_eq!(world.orders(0, vec![(1, stop)]), [Action::Kill(id, "given up".into())]);
-    // Until it is gone it is said to run, in every heartbeat.
-    assert_eq!(events_sent(&world.beat_after(INTERVAL)), ["job_1.m0.0 running"]);
+    // Until its process has ended it is reported as running, in every heartbeat.
+    assert_eq!(reported(&world.beat_after(INTERVAL)), ["job_1.m0.0 running"]);
     world.on(Event::Ended(id, AttemptEnd::Killed("killed".into())));
     world.orders(2, vec![]);
-    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_1.m0.0 killed"]);
-    // Unanswered, and the line breaks: it is in the registration.
+    assert_eq!(reported(&world.beat_after(HEARTBEAT_GAP)), ["job_1.m0.0 killed"]);
+    // The connection is closed without an answer: the end is part of the registration.
     world.on(Event::Disconnected);
     let again = world.on(Event::Connected);
     let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
-    assert_eq!(word(&attempts[0].status), "killed");
-    // One that was asked to stop before the line broke is killed once, and told too.
+    assert_eq!(state_name(&attempts[0].status), "killed");
+    // An attempt that was preempted before the connection was closed is killed once, and reported.
     world.register();
     world.orders(
         0,
@@ -50,7 +50,7 @@ fn unknown_attempts_are_stopped_and_reported_until_acknowledged() {
         []
     );
     world.on(Event::Ended(attempt("job_1.m1.0"), AttemptEnd::Failed("signal 9".into())));
-    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_1.m1.0 killed"]);
+    assert_eq!(reported(&world.beat_after(HEARTBEAT_GAP)), ["job_1.m1.0 killed"]);
 }
 
 #[test]
@@ -72,24 +72,24 @@ fn no_message_is_longer_than_the_jobtracker_reads() {
     }
     let first = world.beat_after(HEARTBEAT_GAP);
     let running = ["job_1.m1.0 running", "job_1.m2.0 running", "job_1.m3.0 running"];
-    assert_eq!(events_sent(&first), [&running[..], &["job_1.m0.0 succeeded"]].concat());
-    // The rest comes one by one, and at once; until then nobody is to believe that it is gone.
+    assert_eq!(reported(&first), [&running[..], &["job_1.m0.0 succeeded"]].concat());
+    // The other ends follow one by one; until then their attempts are reported as running.
     world.orders(first.seq, vec![]);
     let second = world.beat_after(HEARTBEAT_GAP);
-    assert_eq!(events_sent(&second)[2], "job_1.m1.0 succeeded");
-    // A registration holds one too.
+    assert_eq!(reported(&second)[2], "job_1.m1.0 succeeded");
+    // A registration has one end too.
     world.on(Event::Disconnected);
     let again = world.on(Event::Connected);
     let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
-    let words: Vec<&str> = attempts.iter().map(|report| word(&report.status)).collect();
+    let words: Vec<&str> = attempts.iter().map(|report| state_name(&report.status)).collect();
     assert_eq!(words, ["running", "running", "succeeded"]);
     let first = world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
     let [Action::Heartbeat(first)] = &first[..] else { panic!("{first:?}") };
-    assert_eq!(events_sent(first), ["job_1.m3.0 running", "job_1.m2.0 succeeded"]);
+    assert_eq!(reported(first), ["job_1.m3.0 running", "job_1.m2.0 succeeded"]);
 }
 
 #[test]
-fn long_statuses_are_left_out_where_they_would_be_too_much() {
+fn long_status_texts_are_omitted_if_the_message_would_be_too_long() {
     let mut world = World::new();
     world.agent.slots.map = 10_000;
     world.on(Event::Connected);
@@ -119,8 +119,8 @@ fn repeated_fetch_failures_are_reported_once_per_address() {
         world.on(Event::FetchFailed(unfetched("job_1.r0.0", "job_1.m1.0", "node2:7000")));
         world.on(Event::FetchFailed(unfetched("job_1.r0.0", "job_1.m1.0", "node2:7001")));
     }
-    let events_sent = world.beat_after(HEARTBEAT_GAP).fetch_failures;
-    let addrs: Vec<&str> = events_sent.iter().map(|failure| failure.addr.as_str()).collect();
+    let reported = world.beat_after(HEARTBEAT_GAP).fetch_failures;
+    let addrs: Vec<&str> = reported.iter().map(|failure| failure.addr.as_str()).collect();
     assert_eq!(addrs, ["node2:7000", "node2:7001"]);
 }
 
@@ -130,19 +130,20 @@ fn every_job_with_leftovers_is_registered() {
     world.orders(0, vec![(1, launch("job_1.m0.0")), (2, Order::MapEvents(Job(2), some(0, &["a"], 1)))]);
     assert_eq!(jobs(&mut world), [Job(1), Job(2)]);
     world.orders(0, vec![(1, Order::Clean(Job(1))), (2, Order::Clean(Job(2)))]);
-    // Not gone yet: the order could be lost with this start.
+    // Not deleted yet: the order could be lost with this start.
     assert_eq!(jobs(&mut world), [Job(1), Job(2)]);
     world.on(Event::Cleaned(Job(2), true));
     let gone = world.on(Event::Ended(attempt("job_1.m0.0"), AttemptEnd::Killed("killed".into())));
     assert!(gone.contains(&Action::Clean(Job(1))), "{gone:?}");
     assert_eq!(jobs(&mut world), [Job(1)]);
-    // It could not be deleted: tried again a minute later, and at once when it is ordered again.
+    // Files that could not be deleted are tried again a minute later, and at once when it is
+    // ordered again.
     world.on(Event::Cleaned(Job(1), false));
     assert_eq!(jobs(&mut world), [Job(1)]);
     assert!(world.after(CLEAN_RETRY_DELAY).contains(&Action::Clean(Job(1))));
     world.on(Event::Cleaned(Job(1), false));
     assert_eq!(world.orders(0, vec![(1, Order::Clean(Job(1)))]), [Action::Clean(Job(1))]);
-    // News of it while it is deleted are nobody's, and bring nothing back.
+    // Map events of a job that is being deleted are ignored.
     world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a"], 1)))]);
     world.on(Event::Cleaned(Job(1), true));
     assert_eq!(jobs(&mut world), []);
@@ -154,17 +155,17 @@ fn map_count_change_alone_is_forwarded() {
     let mut world = World::online();
     let reduce = attempt("job_1.r0.0");
     world.orders(0, vec![(1, launch("job_1.r0.0"))]);
-    let last_answered = world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a"], 5)))]);
-    assert_eq!(last_answered, [Action::MapEvents(reduce, some(0, &["a"], 5))]);
-    let last_answered = world.orders(0, vec![(3, Order::MapEvents(Job(1), some(1, &[], 6)))]);
-    assert_eq!(last_answered, [Action::MapEvents(reduce, some(1, &[], 6))]);
-    // One launched later hears the newest.
+    let actions = world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a"], 5)))]);
+    assert_eq!(actions, [Action::MapEvents(reduce, some(0, &["a"], 5))]);
+    let actions = world.orders(0, vec![(3, Order::MapEvents(Job(1), some(1, &[], 6)))]);
+    assert_eq!(actions, [Action::MapEvents(reduce, some(1, &[], 6))]);
+    // A reduce that is launched later gets the newest number.
     world.on(Event::Ended(reduce, AttemptEnd::Failed("boom".into())));
-    let last_answered = world.orders(0, vec![(4, launch("job_1.r0.1"))]);
-    assert_eq!(last_answered[1], Action::MapEvents(attempt("job_1.r0.1"), some(0, &["a"], 6)));
+    let actions = world.orders(0, vec![(4, launch("job_1.r0.1"))]);
+    assert_eq!(actions[1], Action::MapEvents(attempt("job_1.r0.1"), some(0, &["a"], 6)));
 }
 
-/// Silent after its answer, with one map running; how long until it stops that map.
+/// Returns how long a tracker without answers waits until it stops its running map.
 fn isolated(timeout: Option<Duration>, lost_after: Duration) -> Duration {
     let mut world = World::new();
     world.agent =
@@ -179,7 +180,7 @@ fn isolated(timeout: Option<Duration>, lost_after: Duration) -> Duration {
             return world.now - began;
         }
     }
-    panic!("it is never stopped");
+    panic!("the map is never stopped");
 }
 
 #[test]
@@ -187,7 +188,7 @@ fn isolated_tracker_stops_its_tasks_before_it_is_lost() {
     let secs = Duration::from_secs;
     let lost = isolated(None, secs(10));
     assert!(secs(8) <= lost && lost < secs(10), "{lost:?}");
-    assert_eq!(isolated(Some(secs(3)), secs(10)), secs(3), "sooner if it is told to");
+    assert_eq!(isolated(Some(secs(3)), secs(10)), secs(3), "sooner if configured");
     let lost = isolated(Some(secs(600)), secs(10));
     assert!(lost < secs(10), "never later: {lost:?}");
 }
@@ -197,20 +198,20 @@ fn time_without_an_answer_counts_from_when_the_message_was_sent() {
     let mut world = World::online();
     world.orders(0, vec![(1, launch("job_1.m0.0"))]);
     let sent = world.now + INTERVAL;
-    let mark_alive = world.beat_after(INTERVAL);
-    // The answer takes its time; the JobTracker may have heard of this tracker at the beginning of it.
+    let heartbeat = world.beat_after(INTERVAL);
+    // The answer is late; the JobTracker may have received the message at the start of that time.
     world.now += INTERVAL / 2;
-    world.orders(mark_alive.seq, vec![]);
+    world.orders(heartbeat.seq, vec![]);
     world.on(Event::Disconnected);
-    assert_eq!(world.agent.next_deadline(), Some(sent + CUT_OFF));
-    // Orders that answer nothing say nothing of what the JobTracker has heard.
+    assert_eq!(world.agent.next_deadline(), Some(sent + ISOLATION_TIMEOUT));
+    // Orders that answer no heartbeat do not show what the JobTracker has received.
     world.on(Event::Connected);
     world.register();
     let last_answered = world.now;
     world.now += INTERVAL / 4;
     world.orders(0, vec![(1, launch("job_1.m1.0"))]);
     world.on(Event::Disconnected);
-    assert_eq!(world.agent.next_deadline(), Some(last_answered + CUT_OFF));
+    assert_eq!(world.agent.next_deadline(), Some(last_answered + ISOLATION_TIMEOUT));
 }
 
 #[test]
@@ -229,22 +230,22 @@ fn isolated_tracker_stops_and_reports_its_tasks() {
     let id = attempt("job_1.m0.0");
     world.orders(0, vec![(1, launch("job_1.m0.0"))]);
     world.on(Event::Disconnected);
-    assert_eq!(world.agent.next_deadline(), Some(world.now + CUT_OFF));
-    assert_eq!(world.after(CUT_OFF.saturating_sub(HEARTBEAT_GAP)), []);
-    let why = "cut off from the jobtracker for 600.0 s".to_string();
+    assert_eq!(world.agent.next_deadline(), Some(world.now + ISOLATION_TIMEOUT));
+    assert_eq!(world.after(ISOLATION_TIMEOUT.saturating_sub(HEARTBEAT_GAP)), []);
+    let why = "isolated from the jobtracker for 600.0 s".to_string();
     assert_eq!(world.after(HEARTBEAT_GAP), [Action::Kill(id, why.clone())]);
-    assert_eq!(world.after(CUT_OFF), []);
+    assert_eq!(world.after(ISOLATION_TIMEOUT), []);
     assert_eq!(world.agent.next_deadline(), None);
     world.on(Event::Ended(id, AttemptEnd::Failed("signal 9".into())));
     let again = world.on(Event::Connected);
     let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
     assert_eq!(attempts[..], [Report { attempt: id, status: Status::Ended(AttemptEnd::Killed(why)) }]);
-    // Heard again, it is as before.
+    // After a new registration the tracker works as before.
     world.register();
     world.orders(0, vec![(1, launch("job_1.m1.0"))]);
     assert!(
         !world
-            .after(CUT_OFF.saturating_sub(HEARTBEAT_GAP))
+            .after(ISOLATION_TIMEOUT.saturating_sub(HEARTBEAT_GAP))
             .iter()
             .any(|action| matches!(action, Action::Kill(..)))
     );
@@ -262,18 +263,18 @@ fn checkpoint_is_registered_until_dropped() {
     );
     let state = CheckpointInfo { stage: "merge".into(), bytes: 7, ..CheckpointInfo::default() };
     world.on(Event::Ended(attempt("job_1.r0.0"), AttemptEnd::Paused(state.clone())));
-    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_1.r0.0 paused"]);
-    let aside = |world: &mut World| {
+    assert_eq!(reported(&world.beat_after(HEARTBEAT_GAP)), ["job_1.r0.0 paused"]);
+    let registered_checkpoints = |world: &mut World| {
         let again = world.on(Event::RegisterAgain);
         let [Action::Register { checkpoints, .. }] = &again[..] else { panic!("{again:?}") };
         let checkpoints = checkpoints.clone();
         world.register();
         checkpoints
     };
-    assert_eq!(aside(&mut world), [(attempt("job_1.r0.0"), state)]);
+    assert_eq!(registered_checkpoints(&mut world), [(attempt("job_1.r0.0"), state)]);
     let dropped = world.orders(0, vec![(1, Order::DropCheckpoint(attempt("job_1.r0.0")))]);
     assert_eq!(dropped, [Action::DropCheckpoint(attempt("job_1.r0.0"))]);
-    assert_eq!(aside(&mut world), []);
+    assert_eq!(registered_checkpoints(&mut world), []);
 }
 
 #[test]
@@ -285,12 +286,16 @@ fn copied_files_are_kept_and_reported_until_acknowledged() {
         vec![(1, Order::CopyFiles(output, source.clone())), (2, Order::CopyFiles(state, source.clone()))];
     let copies = [Action::CopyFiles(output, source.clone()), Action::CopyFiles(state, source.clone())];
     assert_eq!(world.orders(0, orders), copies);
-    assert_eq!(world.orders(0, vec![(3, Order::CopyFiles(output, source.clone()))]), [], "it is at it");
+    assert_eq!(
+        world.orders(0, vec![(3, Order::CopyFiles(output, source.clone()))]),
+        [],
+        "the copy is in progress"
+    );
     world.on(Event::Copied(output, Ok(Copied::Output(7))));
     world.on(Event::Copied(state, Err("gone".into())));
     let first = world.beat_after(HEARTBEAT_GAP);
-    assert_eq!(events_sent(&first), ["job_1.m0.0 taken", "job_1.r0.0 not taken"]);
-    // Not answered: told again with the next registration, which has what is here.
+    assert_eq!(reported(&first), ["job_1.m0.0 copied", "job_1.r0.0 not copied"]);
+    // Not answered: reported again with the next registration, which contains the copies.
     world.on(Event::Disconnected);
     let again = world.on(Event::Connected);
     let [Action::Register { attempts, outputs, checkpoints, jobs, .. }] = &again[..] else {
@@ -299,7 +304,7 @@ fn copied_files_are_kept_and_reported_until_acknowledged() {
     assert_eq!(attempts.len(), 2);
     assert_eq!((&outputs[..], &checkpoints[..], &jobs[..]), (&[output][..], &[][..], &[Job(1)][..]));
     world.register();
-    // A job's files are not deleted under the hands of a copy.
+    // The files of a job are not deleted while a copy is in progress.
     world.orders(0, vec![(1, Order::CopyFiles(state, source.clone()))]);
     let over = world.orders(0, vec![(2, Order::Clean(Job(1)))]);
     assert_eq!(over, [Action::Kill(state, "its job has ended".into())]);
@@ -308,5 +313,5 @@ fn copied_files_are_kept_and_reported_until_acknowledged() {
         [Action::Clean(Job(1))]
     );
     world.orders(0, vec![(3, Order::CopyFiles(output, source))]);
-    assert_eq!(events_sent(&world.beat_after(HEARTBEAT_GAP)), ["job_1.r0.0 taken", "job_1.m0.0 not taken"]);
+    assert_eq!(reported(&world.beat_after(HEARTBEAT_GAP)), ["job_1.r0.0 copied", "job_1.m0.0 not copied"]);
 }

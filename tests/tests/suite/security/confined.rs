@@ -1,17 +1,17 @@
-//! Tasks in a closed cluster: another account where the tracker is root, no way to gain rights, and their own folders;
-//! whatever the program is, and however it tries.
+//! Tasks in a closed cluster: another account if the tracker is root, no way to gain privileges,
+//! and access only to their own folders, for every kind of program.
 
 use super::Lab;
 use fermata_tests::is_root;
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
-/// What a job binary says of itself; ours link nothing of mrlib.
+/// The description of a job executable; the ones here do not use mrlib.
 const DESCRIPTION: &str = r#"{"input":"lines","output":"text","reducer":false,"combiner":false,"total_order":false,"divisible":false,"mrlib":"0.1.0","settings":[]}"#;
 
-/// A cluster with something worth stealing, and a user who tries.
+/// A cluster with secrets, and a user who tries to read them.
 struct Trial {
     lab: Lab,
-    /// Of the machine, readable to everybody, outside of what the system needs.
+    /// A file of the machine, readable for all, outside of system folders.
     secret: tempfile::NamedTempFile,
 }
 
@@ -42,7 +42,7 @@ impl Trial {
         self.lab.run("ann", &[&["submit"], program, &rest].concat())
     }
 
-    /// What a task of any kind tries, each line with a word before it.
+    /// Returns a script of what a task tries, each line with a label.
     fn attempts(&self) -> String {
         format!(
             "id -u | sed 's/^/uid\\t/'\n\
@@ -60,7 +60,7 @@ impl Trial {
     }
 }
 
-/// None of it has worked.
+/// Checks that nothing of it has worked.
 fn check(out: &str, log: &str) {
     assert!(out.contains("privs\tNoNewPrivs: 1"), "{out}");
     assert!(out.contains("own\tmine") && out.contains("env\t0"), "{out}");
@@ -77,7 +77,7 @@ fn check(out: &str, log: &str) {
 }
 
 #[test]
-fn a_task_reaches_its_own_folders_and_nothing_else() {
+fn task_can_access_only_its_own_folders() {
     let account = account();
     let root = account.contains("nobody");
     let trial = Trial::new(&account);
@@ -90,7 +90,7 @@ fn a_task_reaches_its_own_folders_and_nothing_else() {
     let log = trial.lab.done("ann", &["logs", "job_1.m0"]);
     check(&out, &log);
     assert!(!root || !out.contains("uid\t0\n"), "{out}");
-    // A program of the user's own, which asks nobody to be confined.
+    // A program of the user, which does not confine itself.
     let text = format!("[ \"$1\" = --describe ] && echo '{DESCRIPTION}' && exit\n{}", trial.attempts());
     let program = trial.script("own-program", &text);
     let ran = trial.submit(&[program.to_str().unwrap()], "of-own");
@@ -103,7 +103,7 @@ fn a_task_reaches_its_own_folders_and_nothing_else() {
 
 #[test]
 fn program_with_the_tracker_account_is_still_confined() {
-    // Root's tasks have its account only if the settings say so.
+    // Tasks of root have its account only if configured.
     let trial = Trial::new(if is_root() { "[tasktracker]\ntasks_as_root = true\n" } else { "" });
     let text = format!("[ \"$1\" = --describe ] && echo '{DESCRIPTION}' && exit\n{}", trial.attempts());
     let program = trial.script("own-program", &text);
@@ -134,7 +134,7 @@ fn tracker_follows_no_links_or_pipes_of_tasks() {
         let log = trial.lab.run("ann", args);
         assert!(!log.stdout.contains("PRIVATE KEY"), "{}", log.stdout);
     }
-    // The end of such an attempt is told, and its slot is free again.
+    // The end of such an attempt is reported, and its slot is free again.
     let plant =
         "cat > /dev/null\nfor name in stdout stderr; do rm -f $name; mkfifo $name; done\necho was here\n";
     let file = trial.script("pipes.sh", plant);
@@ -150,7 +150,7 @@ fn kernel() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// What gives tasks an account of their own, where that can be.
+/// Returns the setting that gives tasks another account, if possible.
 pub(super) fn account() -> String {
     if is_root() { format!("[tasktracker]\n{}\n", fermata_tests::task_account()) } else { String::new() }
 }

@@ -1,5 +1,5 @@
-//! The servers' own doors, with no `mrctl` before them that would have refused: names that lead out, and blocks without
-//! the right token.
+//! Direct requests to the servers, without the checks of `mrctl`: path traversal, and blocks
+//! without a valid token.
 
 use super::{
     Good, Lab,
@@ -29,14 +29,14 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
 
 type Codes = Vec<(&'static str, Code)>;
 
-/// Asks, and notes what came of it.
+/// Makes a call, and records its result.
 macro_rules! call {
     ($codes:ident, $caller:ident, $method:literal, $message:expr) => {
         $codes.push(($method, $caller.call(concat!("/fermata.", $method), $message).await));
     };
 }
 
-/// Everything of the NameNode's that takes a path, with this one.
+/// Calls every method of the NameNode that has a path.
 async fn request_files(caller: &Caller, name: &str) -> Codes {
     let (request_id, path) = (uuid_bytes, || name.to_owned());
     let put = fs::CreateRequest {
@@ -80,7 +80,7 @@ async fn request_files(caller: &Caller, name: &str) -> Codes {
     codes
 }
 
-/// Jobs with this for a path.
+/// Submits jobs with this path.
 async fn submit_with(caller: &Caller, name: &str) -> Codes {
     let path = || name.to_owned();
     let program = |kind, files| Some(mr::Program { kind: Some(kind), files, settings: Vec::new() });
@@ -107,7 +107,7 @@ async fn submit_with(caller: &Caller, name: &str) -> Codes {
     codes
 }
 
-/// Everything that takes the id of something of a job's, with this one.
+/// Calls every method with the ID of something of a job.
 async fn request_jobs(caller: &Caller, name: &str) -> Codes {
     let (request_id, path) = (uuid_bytes, || name.to_owned());
     let kill = mr::KillRequest { request_id: request_id(), job: path() };
@@ -139,7 +139,7 @@ fn servers_reject_path_traversal() {
     std::fs::write(&local, "x\n").unwrap();
     lab.cluster.mrctl(&["fs", "put", local.to_str().unwrap(), "/in"]);
     let logs = runtime().block_on(set(&lab)).logs;
-    // The first call of boss makes its home folder.
+    // The first call of boss creates its home folder.
     let listing = || {
         let all = lab.cluster.mrctl(&["fs", "ls", "-R", "/"]);
         all.lines().filter(|line| !line.contains("/user")).map(str::to_owned).collect::<Vec<_>>()
@@ -160,14 +160,14 @@ fn servers_reject_path_traversal() {
     assert_eq!(listing(), before, "nothing has changed");
 }
 
-/// The block key of a cluster.
+/// Returns the block key of a cluster.
 pub(super) fn key_of(secret: &Path) -> BlockKey {
     let mut config = Config::default();
     secret.clone_into(&mut config.security.secret);
     Guard::new(&config, Role::NameNode).unwrap().blocks()
 }
 
-/// The kind of the refusal; None if it was let in.
+/// Returns the kind of the refusal; `None` if the request was accepted.
 pub(super) fn ask(mut stream: impl Read + Write, op: Op, token: &[u8]) -> Option<String> {
     let mut out = Vec::new();
     let request = fs::BulkRequest { op: Some(op), token: token.to_vec() };
@@ -179,7 +179,7 @@ pub(super) fn ask(mut stream: impl Read + Write, op: Op, token: &[u8]) -> Option
     }
 }
 
-/// Makes a file of one block; where it lies.
+/// Creates a file of one block, and returns its location.
 pub(super) fn block_of(lab: &Lab, kind: &[&str]) -> fs::LocatedBlock {
     let local = lab.cluster.path("in");
     std::fs::write(&local, "words\n".repeat(1000)).unwrap();
@@ -187,7 +187,7 @@ pub(super) fn block_of(lab: &Lab, kind: &[&str]) -> fs::LocatedBlock {
     locate(lab)
 }
 
-/// Where the block of the file lies now.
+/// Returns the current location of the block of the file.
 pub(super) fn locate(lab: &Lab) -> fs::LocatedBlock {
     runtime().block_on(async {
         let boss = Caller::new(lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
@@ -236,7 +236,7 @@ fn block_needs_its_own_token() {
         ask(bulk(), write(new, 2000), &theirs.to_write(new, nonce, 2000).to_bytes()).as_deref(),
         Some("denied")
     );
-    // No more than the NameNode meant.
+    // No more bytes than the NameNode has permitted.
     assert_eq!(
         ask(bulk(), write(new, 2001), &ours.to_write(new, nonce, 2000).to_bytes()).as_deref(),
         Some("denied")

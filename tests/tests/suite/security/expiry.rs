@@ -1,5 +1,5 @@
-//! Credentials that have been good: of a task whose job has ended, of a user who is shut out, of a writer whose block is
-//! closed.
+//! Credentials that were valid: of a task whose job has ended, of a revoked user, of a writer whose
+//! block is closed.
 
 use super::{
     Good, Lab,
@@ -32,7 +32,7 @@ fn home(lab: &Lab, user: &str) {
 }
 
 #[test]
-fn a_tasks_token_ends_with_its_job() {
+fn token_of_a_task_ends_with_its_job() {
     let lab = Lab::up(false, "");
     home(&lab, "ann");
     let local = lab.cluster.path("text");
@@ -40,13 +40,13 @@ fn a_tasks_token_ends_with_its_job() {
     lab.done("ann", &["fs", "put", local.to_str().unwrap(), "/home/ann/text"]);
     let submit = |output: &str, more: &[&str]| {
         let args = ["submit", "wordcount", "--input", "/home/ann/text", "--output", output, "--json"];
-        let paper_figures = lab.done("ann", &[&args[..], more].concat());
-        let job: serde_json::Value = serde_json::from_str(&paper_figures).unwrap();
+        let printed = lab.done("ann", &[&args[..], more].concat());
+        let job: serde_json::Value = serde_json::from_str(&printed).unwrap();
         job["job"].as_str().unwrap().rsplit('_').next().unwrap().parse::<u64>().unwrap()
     };
     let done = submit("/home/ann/out", &[]);
     let slow = submit("/home/ann/slow", &["--conf", "pace.map=100", "--detach"]);
-    // The journal's own name is in its folder.
+    // The scope of the journal is in its folder.
     let version = std::fs::read_to_string(lab.cluster.path(".fermata/data/jobtracker/VERSION")).unwrap();
     let version: toml::Table = version.parse().unwrap();
     let scope = format!("jobtracker-{}", version["cluster_id"].as_str().unwrap());
@@ -62,10 +62,10 @@ fn a_tasks_token_ends_with_its_job() {
     };
     refused(done);
     assert_eq!(stat(slow), Code::Ok, "it runs");
-    assert_eq!(stat(slow + 1), Code::Ok, "it may have begun a moment ago");
+    assert_eq!(stat(slow + 1), Code::Ok, "the job may have started a moment ago");
     lab.done("ann", &["kill", &format!("job_{slow}")]);
     refused(slow);
-    // A NameNode that was started anew is told again.
+    // A restarted NameNode gets the list again.
     lab.cluster.mrctl(&["chaos", "kill", "namenode"]);
     lab.cluster.mrctl(&["chaos", "restart", "namenode"]);
     refused(done);
@@ -79,7 +79,7 @@ fn revoke(lab: &Lab, args: &[&str]) {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// A user is shut out, let in, and loses one of two credentials.
+/// A user is revoked, restored, and loses one of two credentials.
 fn is_rejected(tls: bool) {
     let lab = Lab::up(tls, "");
     home(&lab, "ann");
@@ -91,8 +91,8 @@ fn is_rejected(tls: bool) {
     }
     let is_out = |user: &str| {
         eventually("both masters say that it is revoked", TIMEOUT, || {
-            let paper_figures = [lab.run(user, &ls), lab.run(user, &jobs)];
-            paper_figures.iter().all(|ran| ran.code != 0 && ran.stderr.contains("revoked")).then_some(())
+            let printed = [lab.run(user, &ls), lab.run(user, &jobs)];
+            printed.iter().all(|ran| ran.code != 0 && ran.stderr.contains("revoked")).then_some(())
         });
     };
     let is_in = |user: &str| {
@@ -103,7 +103,7 @@ fn is_rejected(tls: bool) {
     revoke(&lab, &["ann"]);
     is_out("ann");
     lab.done("bob", &ls);
-    // No new ones for her either, until she is let in again.
+    // No new credentials either, until the user is restored.
     let mut make = Command::new(binaries().join("mrctl"));
     make.args(["cluster", "user", "ann", "--cluster"])
         .arg(lab.path("ours"))
@@ -119,8 +119,8 @@ fn is_rejected(tls: bool) {
     revoke(&lab, &["--credential", old.to_str().unwrap()]);
     is_out("ann");
     if !tls {
-        // Nor in other letters. (Of a certificate:
-        // `a_certificate_whose_signature_is_written_in_another_way_is_the_same`.)
+        // A token in another encoding is revoked too. (For certificates:
+        // `certificate_with_another_signature_encoding_is_revoked_too`.)
         let text = std::fs::read_to_string(&old).unwrap();
         let (words, signature) = text.trim().rsplit_once(':').unwrap();
         std::fs::write(&old, format!("{words}:{}", signature.to_uppercase())).unwrap();
@@ -142,7 +142,8 @@ fn revoked_token_is_rejected() {
     is_rejected(false);
 }
 
-/// Writes a whole block to a DataNode, as its writer would; the kind of the refusal, None if it was taken.
+/// Writes a whole block to a DataNode like its writer; returns the kind of the refusal, or `None`
+/// if it was accepted.
 fn plant(addr: &str, (block_id, nonce): (u64, u64), token: Vec<u8>, bytes: &[u8]) -> Option<String> {
     let mut stream = TcpStream::connect(addr).unwrap();
     let length = bytes.len() as u64;
@@ -170,7 +171,7 @@ fn a_closed_block_is_not_written_again() {
     let lab = Lab::up(false, "");
     let block = block_of(&lab, &["--replication", "1"]);
     let (id, length, nonce) = (block.block_id, block.length, block.nonce);
-    // What its writer was given, and still has.
+    // The token that its writer still has.
     let token = key_of(&lab.path("ours/secret")).to_write(id, nonce, length).to_bytes();
     let report: fs::ReportReply = runtime().block_on(async {
         let boss = Caller::new(&lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
@@ -180,15 +181,15 @@ fn a_closed_block_is_not_written_again() {
     let other = nodes.map(|node| node.data_addr).find(|addr| *addr != block.nodes[0].data_addr).unwrap();
     let bytes = vec![b'x'; length as usize];
     assert_eq!(plant(&other, (id, nonce), token, &bytes).as_deref(), Some("denied"));
-    assert_eq!(locate(&lab).nodes.len(), 1, "nobody has seen another replica");
-    // The NameNode's own copies still go there.
+    assert_eq!(locate(&lab).nodes.len(), 1, "there is no other replica");
+    // Copies that the NameNode orders are still accepted.
     lab.cluster.mrctl(&["fs", "setrep", "2", "/in"]);
     eventually("it is copied", TIMEOUT, || (locate(&lab).nodes.len() == 2).then_some(()));
     assert!(lab.cluster.mrctl(&["fs", "cat", "/in"]).starts_with("words\n"));
 }
 
-/// In a closed cluster nodes ask the NameNode whether what was sent may become a replica. While it is away the writer
-/// tries them again and again, and nothing fails.
+/// In a closed cluster DataNodes ask the NameNode whether received data may become a replica. While
+/// it is down the writer repeats its request, and nothing fails.
 #[test]
 fn block_finishes_while_the_namenode_is_down() {
     let lab = Lab::up(false, "[datanode]\ntransfer_timeout = \"2s\"\n");
@@ -202,13 +203,13 @@ fn block_finishes_while_the_namenode_is_down() {
     });
     lab.cluster.mrctl(&["chaos", "stop", "namenode"]);
     drop(text);
-    // Twice as long as nodes and writers wait for each other.
+    // Twice as long as the timeouts of nodes and writers.
     std::thread::sleep(Duration::from_secs(4));
-    assert!(put.try_wait().unwrap().is_none(), "nobody can know whether it may be");
+    assert!(put.try_wait().unwrap().is_none(), "the NameNode has not confirmed it yet");
     lab.cluster.mrctl(&["chaos", "cont", "namenode"]);
     let ran = put.wait_with_output().unwrap();
-    let (told, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success(), "{told}{errors}");
-    // One may have been left out just before it came back.
+    let (message, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{message}{errors}");
+    // One replica may have been dropped just before the NameNode came back.
     lab.cluster.mrctl(&["fs", "fsck", "/slow", "--wait", "60s"]);
 }

@@ -1,5 +1,5 @@
-//! Every method of every service, with every kind of wrong credential. The methods are those of the .proto files: one
-//! without a rule fails here.
+//! Every method of every service, with every kind of invalid credential. The methods are those of
+//! the .proto files: a method without a rule fails here.
 
 use super::{Good, Lab};
 use prost::Message;
@@ -13,7 +13,7 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-/// All methods, as they are called.
+/// Returns the paths of all methods.
 fn methods() -> Vec<String> {
     let all = FileDescriptorSet::decode(proto::DESCRIPTORS).unwrap();
     let mut methods = Vec::new();
@@ -48,10 +48,10 @@ fn every_method_has_a_rule_and_every_rule_a_method() {
     }
 }
 
-/// One who calls, with connections to all servers.
+/// A caller with connections to all servers.
 pub(super) struct Caller {
     credentials: Credentials,
-    /// Shows nothing, whatever it has.
+    /// Sends no credential.
     silent: bool,
     servers: BTreeMap<&'static str, Channel>,
 }
@@ -70,12 +70,12 @@ impl Caller {
         Self { credentials, silent: false, servers }
     }
 
-    /// One who believes our servers and shows them nothing at all.
+    /// A caller that trusts our servers and sends no credential.
     fn nobody(lab: &Lab, logs: &str) -> Self {
         Self { silent: true, ..Self::new(lab, logs, lab.nobody()) }
     }
 
-    /// The answer, or why there is none.
+    /// Returns the reply, or the error code.
     pub(super) async fn ask<M, R>(&self, method: &str, message: M) -> Result<R, Code>
     where
         M: Message + Clone + Default + 'static,
@@ -95,32 +95,32 @@ impl Caller {
         answer.map(tonic::Response::into_inner).map_err(|status| status.code())
     }
 
-    /// What comes of a call.
+    /// Returns the result code of a call.
     pub(super) async fn call<M: Message + Clone + Default + 'static>(
         &self,
         method: &str,
         message: M,
     ) -> Code {
-        // A stream that is let in has nothing to say.
+        // An accepted stream receives no message.
         let answer = tokio::time::timeout(Duration::from_secs(5), self.ask::<M, ()>(method, message)).await;
         answer.map_or(Code::Ok, |answer| answer.err().unwrap_or(Code::Ok))
     }
 }
 
-/// A caller without the right certificate is refused by TLS before it can call: the server says why, which a server
-/// that is dead, or does not answer, does not.
+/// A client with an invalid certificate is refused by TLS before it can call. The server sends the
+/// reason, which a dead server does not.
 fn is_refused_at_handshake(credentials: &Credentials, addr: &str, server: Role) -> bool {
     let socket = TcpStream::connect(addr).unwrap();
     let connected = credentials.connector(server).secure(socket, Duration::from_secs(10));
-    // To the client the handshake is over before the server has looked at its certificate.
+    // For the client the handshake ends before the server has verified its certificate.
     let error = connected.and_then(|stream| (&stream).read(&mut [0; 64])).unwrap_err();
     error.to_string().contains("received fatal alert")
 }
 
-/// What those may get for an empty request whom the gate lets in: an answer, or that it makes no sense. Nothing that a
-/// server that is away, or broken, would say.
-fn is_let_in(code: Code) -> bool {
-    // A unary call of a stream that ends silently is an internal error of the caller's own.
+/// Whether the code is a possible result of an empty request that the gate accepts: a reply, or an
+/// invalid argument. Excludes errors of a dead or broken server.
+fn is_accepted(code: Code) -> bool {
+    // A unary call of a stream that ends without a message is an internal error of the client.
     let streams = Code::Internal;
     [Code::Ok, Code::InvalidArgument, Code::NotFound, Code::FailedPrecondition, streams].contains(&code)
 }
@@ -132,7 +132,7 @@ pub(super) struct Stage {
     file_id: u64,
 }
 
-/// A job and a file of ann's, which nobody else may touch.
+/// A job and a file of ann, which others may not access.
 pub(super) async fn set(lab: &Lab) -> Stage {
     let local = lab.cluster.path("text");
     std::fs::write(&local, "to be or not to be\n".repeat(100)).unwrap();
@@ -153,7 +153,7 @@ pub(super) async fn set(lab: &Lab) -> Stage {
     Stage { attempt, logs, file_id: stat.status.unwrap().file_id, job }
 }
 
-/// Something of ann's, asked for by another.
+/// Another user accesses something of ann.
 async fn touch(caller: &Caller, method: &str, of: &Stage) -> Option<Code> {
     let (file, file_id) = ("/home/ann/text".to_owned(), of.file_id);
     let request_id = uuid_bytes();
@@ -221,7 +221,7 @@ pub(super) fn uuid_bytes() -> Vec<u8> {
     [u64::from(std::process::id()), NEXT.fetch_add(1, Ordering::Relaxed)].map(u64::to_be_bytes).concat()
 }
 
-/// Walks all methods with all credentials; how many calls were refused.
+/// Calls all methods with all credentials, and returns the number of refused calls.
 async fn walk(lab: &Lab) -> usize {
     let stage = set(lab).await;
     let who = |role, name, good| Caller::new(lab, &stage.logs, lab.credentials(role, name, good));
@@ -243,7 +243,7 @@ async fn walk(lab: &Lab) -> usize {
         let rule = rule_of(&method).unwrap();
         is(&format!("{method} without a credential"), nobody.call(&method, ()).await, Code::Unauthenticated);
         is(
-            &format!("{method} with a stranger's token"),
+            &format!("{method} with a token of an unknown key"),
             other_client.call(&method, ()).await,
             Code::Unauthenticated,
         );
@@ -257,22 +257,21 @@ async fn walk(lab: &Lab) -> usize {
             }
             let code = good.call(&method, ()).await;
             if rule.allows(*role) {
-                assert!(is_let_in(code), "{method} as {role}: {code:?}");
+                assert!(is_accepted(code), "{method} as {role}: {code:?}");
             } else {
                 is(&format!("{method} as {role}, which it is not for"), code, Code::PermissionDenied);
             }
         }
         if rule.owned {
             let code = touch(&bob, &method, &stage).await;
-            let code =
-                code.unwrap_or_else(|| panic!("{method} has an owner: say here how it touches something"));
+            let code = code.unwrap_or_else(|| panic!("{method} has an owner: add its request here"));
             is(&format!("{method} on something of ann's, as bob"), code, Code::PermissionDenied);
         }
     }
     if lab.tls {
         refused += handshakes(lab, &stage.logs);
     }
-    // Who it is for may.
+    // The owner may.
     let ann = who(Role::User, "ann", Good::Yes);
     for method in
         ["/fermata.dfs.v1.NameNode/Stat", "/fermata.mr.v1.JobTracker/Why", "/fermata.mr.v1.TrackerLogs/Log"]
@@ -283,7 +282,8 @@ async fn walk(lab: &Lab) -> usize {
     refused
 }
 
-/// Every server, with certificates of every role that are another cluster's or have expired; how many were refused.
+/// Connects to every server with certificates of every role that are of another cluster or expired;
+/// returns the number of refusals.
 fn handshakes(lab: &Lab, logs: &str) -> usize {
     let (namenode, jobtracker) = lab.masters();
     let servers =

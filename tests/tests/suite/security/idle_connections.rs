@@ -1,4 +1,5 @@
-//! Too many at once: those who have nothing to show keep nobody out, and those who have are told to come later.
+//! Too many connections: unauthenticated ones do not block others, and authenticated ones beyond
+//! the limit get "busy".
 
 use super::{
     Good, Lab,
@@ -13,14 +14,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Idle connections to each master. The daemons could open more files than that, and the test too.
+/// Number of idle connections to each master, below the limits of open files of the daemons and the
+/// test.
 const CROWD: usize = 2500;
-/// What a daemon has open with as many strangers as it takes, at two files each, and its own.
+/// Maximum number of open files of a daemon with the maximum number of unauthenticated connections,
+/// of two files each.
 const OPEN_MAX: usize = 2 * 256 + 200;
-/// A client is served within this while others crowd the door; a machine may be busy.
+/// Time within which a client is served meanwhile, on a busy machine.
 const SERVED_WITHIN: Duration = Duration::from_secs(20);
 
-/// The address of a daemon, and how many files it has open.
+/// Returns the address of a daemon, and the number of its open files.
 fn open_files(cluster: &Cluster, daemon: &str) -> (String, usize) {
     let home = fs::canonicalize(cluster.path(".")).unwrap().display().to_string();
     let all = fs::read_dir("/proc").unwrap().flatten();
@@ -38,7 +41,7 @@ fn open_files(cluster: &Cluster, daemon: &str) -> (String, usize) {
     (addr, fs::read_dir(found[0].path().join("fd")).unwrap().count())
 }
 
-/// Thousands connect and say nothing; a client is served all the same, and the daemon keeps few of them.
+/// Thousands of idle connections: a client is still served, and the daemon keeps few of them.
 fn crowd(cluster: &Cluster) {
     let mut idle = Vec::new();
     for daemon in ["namenode", "jobtracker"] {
@@ -54,7 +57,7 @@ fn crowd(cluster: &Cluster) {
         assert!(open < OPEN_MAX, "{daemon} has {open} files open");
     }
     drop(idle);
-    // Those that it counts on were not sent away.
+    // Connections of nodes were not closed.
     let nodes = cluster.json(&["nodes"]);
     assert!(nodes.as_array().unwrap().iter().all(|node| node["tracker"]["state"] == "live"), "{nodes}");
 }
@@ -75,7 +78,8 @@ fn idle_connections_do_not_block_clients_of_a_closed_cluster() {
     crowd(&Lab::up(true, "").cluster);
 }
 
-/// With all transfers of the DataNodes taken, the next is told so, in words that TLS carries too; then it is served.
+/// With all transfers of the DataNodes in use, the next one gets a message, also over TLS; later it
+/// is served.
 fn overload(tls: bool) {
     let lab = Lab::up(tls, "[datanode]\ntransfers_max = 2\n");
     let block = block_of(&lab, &[]);
@@ -86,11 +90,11 @@ fn overload(tls: bool) {
         let socket = TcpStream::connect(&node.data_addr).unwrap();
         boss.connector(Role::DataNode).secure(socket, Duration::from_secs(10)).unwrap()
     };
-    // Others of the cluster may still have a connection: until both places are ours.
+    // Other clients may still have a connection: repeat until both slots are ours.
     let mut held = Vec::new();
     let deadline = Instant::now() + Duration::from_mins(1);
     while held.len() < 2 {
-        assert!(Instant::now() < deadline, "the places do not come free");
+        assert!(Instant::now() < deadline, "the slots do not become free");
         let stream = connect();
         if ask(&stream, read(), &block.token).is_none() {
             held.push(stream);

@@ -1,5 +1,5 @@
-//! Closed by default: who may call what, who may touch whose files and jobs, and what a default cluster shows the
-//! world.
+//! Tests of security: which calls, files and jobs each role may access, and which ports a default
+//! cluster opens.
 
 mod confined;
 mod direct_requests;
@@ -18,19 +18,19 @@ use fermata_tests::{Cluster, QUICK, Up, binaries};
 use security::{Authority, Credentials, Keyring, Role, Token, write_private};
 use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, process::Command, time::Duration};
 
-/// The account of this process, which its clusters have.
+/// The account of this process, which also runs its clusters.
 fn own_account() -> u32 {
     fs::metadata("/proc/self").unwrap().uid()
 }
 
-/// A closed cluster, and all that its operator has.
+/// A closed cluster with the files of its operator.
 pub(super) struct Lab {
     pub(super) cluster: Cluster,
     folder: tempfile::TempDir,
     tls: bool,
 }
 
-/// How a credential is wrong, or not.
+/// Whether and how a credential is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Good {
     Yes,
@@ -39,12 +39,12 @@ pub(super) enum Good {
 }
 
 impl Lab {
-    /// With certificates, or with a secret alone. `limits` is more of `fermata.toml`.
+    /// A cluster with certificates, or only with a secret. `more` is added to `fermata.toml`.
     pub(super) fn up(tls: bool, more: &str) -> Self {
         Self::up_with(tls, QUICK, more)
     }
 
-    /// The same, with other settings than the quick ones.
+    /// Like [`Self::up`], with other base settings.
     fn up_with(tls: bool, settings: &str, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for name in ["ours", "theirs"] {
@@ -71,7 +71,7 @@ impl Lab {
         self.folder.path().join(cluster)
     }
 
-    /// What somebody shows.
+    /// Returns the credentials of a role and name.
     pub(super) fn credentials(&self, role: Role, name: &str, good: Good) -> Credentials {
         let of = if good == Good::OfAnotherCluster { "theirs" } else { "ours" };
         let dir = tempfile::tempdir_in(self.folder.path()).unwrap().keep();
@@ -82,7 +82,7 @@ impl Lab {
             let days = if good == Good::Expired { -1 } else { 1 };
             let own = authority.person(role, name, days).unwrap();
             write_private(&dir.join(format!("{name}.pem")), own.as_bytes()).unwrap();
-            // Whoever it is, it believes our servers: what is refused is refused by them.
+            // Every client trusts our servers, so that only the servers refuse.
             fs::copy(self.path("ours/security/ca.pem"), dir.join("ca.pem")).unwrap();
             (settings.dir, settings.identity) = (dir, name.into());
         } else {
@@ -96,13 +96,13 @@ impl Lab {
         Credentials::of_client(&settings, name).unwrap()
     }
 
-    /// The authority's certificate, if there is one: what somebody without a credential may know. What it would show,
-    /// with TLS, is a stranger's.
+    /// Credentials of a client that has only the certificate of the authority, if there is one.
+    /// With TLS they contain a token of an unknown key.
     pub(super) fn nobody(&self) -> Credentials {
         if self.tls { self.other_client() } else { Credentials::default() }
     }
 
-    /// A token that somebody has signed.
+    /// Credentials with a token signed by an unknown key.
     pub(super) fn other_client(&self) -> Credentials {
         let token = Token { role: Role::Task, name: "x".into(), job: None, expires: u64::MAX };
         let token = token.sign(&Keyring::from_secret(b"nobody's")).unwrap();
@@ -111,14 +111,14 @@ impl Lab {
         Credentials::of_task(&token, &authority, own_account()).unwrap()
     }
 
-    /// What a task of a job shows.
+    /// Credentials of a task of a job.
     pub(super) fn task(&self, user: &str, word: &str) -> Credentials {
         let keys = Keyring::of_secret_file(&self.path("ours/secret")).unwrap();
         let token = Token::new(Role::Task, user, Some(word), Duration::from_hours(1)).sign(&keys).unwrap();
         Credentials::of_task(&token, &[], own_account()).unwrap()
     }
 
-    /// A configuration by which `mrctl` is this user.
+    /// Returns a configuration with which `mrctl` acts as this user.
     pub(super) fn config_of(&self, name: &str, admin: bool) -> String {
         let out = self.path(&format!("of-{name}"));
         if !out.exists() {
@@ -146,7 +146,7 @@ impl Lab {
         self.cluster.try_mrctl(&[&["--config", &config], args].concat())
     }
 
-    /// The same, which must succeed.
+    /// Like [`Self::run`]; must succeed.
     #[track_caller]
     pub(super) fn done(&self, user: &str, args: &[&str]) -> String {
         let ran = self.run(user, args);
@@ -154,7 +154,7 @@ impl Lab {
         ran.stdout
     }
 
-    /// The same, which must be refused in one line that says so.
+    /// Like [`Self::run`]; must be refused with one line.
     #[track_caller]
     pub(super) fn denied(&self, user: &str, args: &[&str]) {
         let ran = self.run(user, args);
@@ -167,7 +167,7 @@ impl Lab {
         assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
     }
 
-    /// Addresses of the masters.
+    /// Returns the addresses of the masters.
     pub(super) fn masters(&self) -> (String, String) {
         let text = fs::read_to_string(self.cluster.path(".fermata/fermata.toml")).unwrap();
         let table: toml::Table = text.parse().unwrap();

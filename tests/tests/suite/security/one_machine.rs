@@ -1,5 +1,6 @@
-//! A cluster on one machine belongs to the account that started it: other accounts get nothing from it, its tasks never
-//! run as root nor read its secret, and `mrctl` follows no folder or file of another account.
+//! A local cluster belongs to the account that started it: other accounts cannot access it, its
+//! tasks never run as root or read its secret, and `mrctl` does not use folders or files of another
+//! account.
 
 use super::direct_requests::ask;
 use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually, is_root};
@@ -21,16 +22,17 @@ use std::{
 const OTHER_ACCOUNT: u32 = 54_321;
 const NOBODY: u32 = 65_534;
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// A mapper that prints the user, the group and all groups that it runs with.
+/// A mapper that prints its user, group and all groups.
 const WHO: &str = "sh -c 'cat > /dev/null; echo $(id -u) $(id -g) $(id -G)'";
 
-/// `ids` is what [`WHO`] printed.
+/// `ids` is the output of [`WHO`].
 fn assert_not_root(ids: &str) {
     assert!(ids.split_whitespace().count() >= 3, "{ids}");
     assert!(ids.split_whitespace().all(|id| id != "0"), "a task ran with rights of root: {ids}");
 }
 
-/// `program`, as another account. None, visibly, without root.
+/// Returns a command that runs `program` as another account. Prints a message and returns `None`
+/// without root.
 fn as_account(uid: u32, program: &Path) -> Option<Command> {
     if !is_root() {
         eprintln!("skipped: only root can act as another account");
@@ -45,7 +47,7 @@ fn as_account(uid: u32, program: &Path) -> Option<Command> {
     Some(command)
 }
 
-/// `mrctl ARGS` as another account, in this folder.
+/// Runs `mrctl ARGS` as another account, in this folder.
 fn mrctl_as(uid: u32, folder: &Path, args: &[&str]) -> Option<Ran> {
     let mut command = as_account(uid, &binaries().join("mrctl"))?;
     Some(command.args(args).current_dir(folder).output().expect("setpriv starts").into())
@@ -63,7 +65,7 @@ fn address(folder: &Path, kind: &str) -> String {
     found["addr"].as_str().unwrap().to_owned()
 }
 
-/// Every file below.
+/// Collects every file below a folder.
 fn files_in(folder: &Path, found: &mut Vec<PathBuf>) {
     for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
         if path.is_dir() {
@@ -97,10 +99,10 @@ fn another_account_gets_nothing_from_a_cluster() {
         for here in [Path::new("/"), &cluster.path("."), &folder] {
             let Some(ran) = mrctl_as(OTHER_ACCOUNT, here, &[&at[..], args].concat()) else { return };
             assert_eq!(ran.code, 1, "{args:?}: {}{}", ran.stdout, ran.stderr);
-            assert!(ran.stderr.contains("wants a credential"), "{args:?}: {}", ran.stderr);
+            assert!(ran.stderr.contains("requires a credential"), "{args:?}: {}", ran.stderr);
         }
     }
-    // Nor by the folder, which it can see.
+    // Nor with the folder, which it can see.
     for args in [&["fs", "ls", "/"][..], &["jobs"], &["status"]] {
         let ran = mrctl_as(OTHER_ACCOUNT, &cluster.path("."), args).unwrap();
         let line = format!("{args:?}: {}{}", ran.stdout, ran.stderr);
@@ -110,7 +112,7 @@ fn another_account_gets_nothing_from_a_cluster() {
             "{line}"
         );
     }
-    // A token of its owner lets it in.
+    // A token of the owner gives access.
     let token = cluster.path("token");
     fs::write(&token, cluster.mrctl(&["token", "--valid", "10m"])).unwrap();
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
@@ -173,7 +175,7 @@ fn open_cluster_warns_and_accepts_everybody() {
     assert!(cluster.mrctl(&["status"]).contains("open (every account of this machine can use it)"));
     assert!(cluster.refused(1, &["token"]).contains("this cluster is open"));
     cluster.mrctl(&["down"]);
-    // The folder remembers it, and `up` warns again.
+    // The setting is stored in the folder, and `up` warns again.
     let again = cluster.try_mrctl(&["up", "--detach"]);
     assert!(again.code == 0 && again.stderr.contains("warning: --open"), "{}{}", again.stdout, again.stderr);
     fs::write(cluster.path("in"), "x\n").unwrap();
@@ -203,7 +205,7 @@ fn a_token_lets_another_client_in_until_it_expires() {
         let _ = fs::remove_file(&own);
         security::write_private(&own, text.as_bytes()).unwrap();
         let args = ["--token-file", own.to_str().unwrap(), "--namenode", &namenode, "fs", "ls", "/"];
-        // Elsewhere: the folder's own secret is not found there.
+        // In another folder, where the secret of the cluster is not found.
         let mut command = cluster.command(&args);
         Ran::from(command.current_dir("/").output().unwrap())
     };
@@ -215,8 +217,8 @@ fn a_token_lets_another_client_in_until_it_expires() {
     assert!(cluster.refused(2, &["token", "--valid", "0s"]).contains("--valid"));
 }
 
-/// Listens on a port of 127.0.0.1 (family 4) or of all addresses, IPv4 and IPv6 (family 6). For each connection it
-/// prints how many bytes came before its end: `bytes N`.
+/// Listens on a port of 127.0.0.1 (family 4) or of all addresses, IPv4 and IPv6 (family 6). For
+/// each connection it prints the number of received bytes at its end: `bytes N`.
 const LISTEN: &str = r#"
 import socket, sys, threading, time
 family, port = sys.argv[1], int(sys.argv[2])
@@ -245,14 +247,14 @@ while True:
     threading.Thread(target=hear, args=(server.accept()[0],), daemon=True).start()
 "#;
 
-/// A program of another account that has taken a port. Ended when dropped.
+/// A program of another account that listens on a port. Ended when dropped.
 struct Impostor {
     process: Child,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Impostor {
-    /// None, visibly, where it cannot be done.
+    /// Prints a message and returns `None` if that is not possible.
     fn port(addr: &str, family: &str) -> Option<Self> {
         let (_, port) = addr.rsplit_once(':').unwrap();
         let mut command = as_account(OTHER_ACCOUNT, Path::new("python3"))?;
@@ -260,7 +262,7 @@ impl Impostor {
         let mut process = command.spawn().expect("setpriv starts");
         let mut coming = BufReader::new(process.stdout.take().unwrap()).lines();
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let used = Self { process, lines: lines.clone() };
+        let impostor = Self { process, lines: lines.clone() };
         match coming.next() {
             Some(Ok(line)) if line == "ready" => {}
             _ => {
@@ -271,11 +273,11 @@ impl Impostor {
         std::thread::spawn(move || {
             coming.map_while(Result::ok).for_each(|line| lines.lock().unwrap().push(line));
         });
-        Some(used)
+        Some(impostor)
     }
 
-    /// What has come so far, by connection.
-    fn heard(&self) -> Vec<String> {
+    /// Returns the received bytes by connection.
+    fn received(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }
 }
@@ -288,7 +290,7 @@ impl Drop for Impostor {
 }
 
 #[test]
-fn nothing_is_sent_to_another_account_that_takes_the_port_of_a_dead_master() {
+fn no_token_is_sent_to_another_account_on_the_port_of_a_dead_master() {
     if !is_root() {
         return eprintln!("skipped: only root can act as another account");
     }
@@ -303,27 +305,31 @@ fn nothing_is_sent_to_another_account_that_takes_the_port_of_a_dead_master() {
         }
         let logs = ["node1-datanode", "node1-tasktracker"];
         let before = logs.map(|log| cluster.log(log).len());
-        let mut used = Vec::new();
+        let mut impostors = Vec::new();
         for (addr, family) in addresses.iter().zip(families) {
             let Some(one) = Impostor::port(addr, family) else { return };
-            used.push(one);
+            impostors.push(one);
         }
         for args in [&["fs", "ls", "/"][..], &["jobs"]] {
             let line = cluster.refused(1, args);
             assert!(line.contains("no token is sent to it") && line.contains("uid54321"), "{args:?}: {line}");
             assert_eq!(line.trim().lines().count(), 1, "{line}");
         }
-        // Daemons do not fall for it either, and say why.
+        // Daemons refuse it too, and log the reason.
         for (log, before) in logs.into_iter().zip(before) {
             eventually("a daemon has been asked for its token", TIMEOUT, || {
                 cluster.log(log)[before..].contains("no token is sent to it").then_some(())
             });
         }
-        for one in &used {
-            eventually("connections ended", TIMEOUT, || (one.heard().len() >= 2).then_some(()));
-            assert!(one.heard().iter().all(|line| line == "bytes 0"), "{families:?}: {:?}", one.heard());
+        for one in &impostors {
+            eventually("connections ended", TIMEOUT, || (one.received().len() >= 2).then_some(()));
+            assert!(
+                one.received().iter().all(|line| line == "bytes 0"),
+                "{families:?}: {:?}",
+                one.received()
+            );
         }
-        drop(used);
+        drop(impostors);
         for master in masters {
             cluster.mrctl(&["chaos", "restart", master]);
         }
@@ -336,7 +342,7 @@ fn nothing_is_sent_to_another_account_that_takes_the_port_of_a_dead_master() {
 }
 
 #[test]
-fn a_token_is_for_a_cluster_of_another_account_only_if_that_is_named() {
+fn token_for_a_cluster_of_another_account_needs_trust_owner() {
     let Some(cluster) = Ordinary::up() else {
         return eprintln!("skipped: no cluster of another account can be started here");
     };
@@ -363,7 +369,8 @@ fn a_token_is_for_a_cluster_of_another_account_only_if_that_is_named() {
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
 }
 
-/// What a task of the cluster in `folder` tries to get at, each with its exit code.
+/// Returns a script of what a task of the cluster in `folder` tries to access, each with its exit
+/// code.
 fn intrusions(folder: &Path) -> String {
     let daemons = daemons(folder);
     let found = daemons.iter().find(|daemon| daemon["kind"] == "tasktracker").expect("a tracker");
@@ -385,7 +392,7 @@ fn intrusions(folder: &Path) -> String {
     script
 }
 
-/// Nothing worked, and all was tried.
+/// Checks that everything was tried and nothing worked.
 fn check_intrusions(out: &str) {
     for name in ["secret", "environ", "memory", "descriptors", "root", "folders", "connect"] {
         let line = out.lines().find(|line| line.starts_with(&format!("{name} ")));
@@ -395,7 +402,7 @@ fn check_intrusions(out: &str) {
 }
 
 #[test]
-fn tasks_of_root_s_cluster_run_as_another_account_and_reach_no_secret() {
+fn tasks_of_a_root_cluster_run_as_another_account_and_cannot_read_secrets() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("in"), "x\n").unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
@@ -406,7 +413,7 @@ fn tasks_of_root_s_cluster_run_as_another_account_and_reach_no_secret() {
     let out = String::from_utf8(cluster.output("/out")).unwrap();
     assert!(!is_root() || !out.lines().any(|line| line.trim() == "uid 0"), "a task ran as root: {out}");
     check_intrusions(&out);
-    // A program that the account cannot start is named, with what to do.
+    // A program that the account cannot start is reported with advice.
     let hidden = tempfile::tempdir().unwrap();
     let program = hidden.path().join("program");
     fs::write(&program, "#!/bin/sh\ncat\n").unwrap();
@@ -417,7 +424,7 @@ fn tasks_of_root_s_cluster_run_as_another_account_and_reach_no_secret() {
     assert!(why.contains("tasktracker.task_reads") && why.contains("account"), "{job}");
 }
 
-/// A task has its job's token in memory. Programs of its account that do not belong to the cluster cannot read it.
+/// A task has the token of its job in memory. Other programs with its account cannot read it.
 #[test]
 fn memory_of_a_task_is_closed_to_its_account() {
     let Some(mut peek) = as_account(NOBODY, Path::new("sh")) else { return };
@@ -436,12 +443,12 @@ fn memory_of_a_task_is_closed_to_its_account() {
     });
     let ran = peek.args(["-c", &format!("head -c 1 /proc/{pid}/mem; head -c 1 /proc/{pid}/environ")]);
     let ran = ran.output().expect("setpriv starts");
-    let paper_figures = String::from_utf8_lossy(&ran.stderr).into_owned();
-    assert_eq!(paper_figures.matches("Permission denied").count(), 2, "{paper_figures}");
+    let printed = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert_eq!(printed.matches("Permission denied").count(), 2, "{printed}");
     assert!(ran.stdout.is_empty());
 }
 
-/// A cluster of an ordinary account, whose tasks have its own uid. Stopped when dropped.
+/// A cluster of an ordinary account, whose tasks have the same account. Stopped when dropped.
 struct Ordinary {
     folder: tempfile::TempDir,
 }
@@ -501,13 +508,13 @@ fn tasks_with_the_account_of_the_cluster_cannot_read_its_secret() {
     let out = cluster.done(&["fs", "cat", "/out/part-*"]);
     assert!(out.contains(&format!("uid {NOBODY}")), "{out}");
     check_intrusions(&out);
-    // Root itself does not follow that folder: it is another account's.
+    // Root does not use that folder, because it belongs to another account.
     let mut command = Command::new(binaries().join("mrctl"));
     let ran = Ran::from(command.args(["fs", "ls", "/"]).current_dir(at).output().unwrap());
     assert!(ran.code == 1 && ran.stderr.contains("belongs to nobody"), "{}{}", ran.stdout, ran.stderr);
 }
 
-/// The programs in a folder that only its owner can enter, as in root's home.
+/// The programs in a folder that only its owner can enter, like the home folder of root.
 fn closed_programs() -> tempfile::TempDir {
     let folder = tempfile::tempdir_in(binaries().with_file_name("tmp")).unwrap();
     for name in ["mrctl", "namenode", "datanode", "jobtracker", "tasktracker", "mrtask"] {
@@ -518,7 +525,7 @@ fn closed_programs() -> tempfile::TempDir {
     folder
 }
 
-/// Trackers' folders outside the cluster's own that belong to this one.
+/// Returns the folder of the trackers of this cluster, if it is outside of the cluster folder.
 fn elsewhere(state: &Path) -> Option<PathBuf> {
     let text = fs::read_to_string(state.join("layout.json")).ok()?;
     let layout: Value = serde_json::from_str(&text).ok()?;
@@ -541,7 +548,7 @@ fn a_cluster_in_a_closed_folder_runs_its_tasks_elsewhere() {
     mrctl(&["up", "--detach", "--nodes", "1", "--replication", "1"]);
     let tasks = elsewhere(&home.path().join(".fermata"));
     assert_eq!(tasks.is_some(), is_root(), "{tasks:?}");
-    // A task can come to the socket that it reads blocks through.
+    // A task can access the socket for short-circuit reads.
     let within = tasks.iter().flat_map(|tasks| fs::read_dir(tasks).unwrap().flatten());
     let sockets = within.map(|entry| entry.path().join("local.sock")).filter(|path| path.exists());
     let sockets: Vec<PathBuf> = sockets.collect();
@@ -560,7 +567,7 @@ fn a_cluster_in_a_closed_folder_runs_its_tasks_elsewhere() {
     mrctl(&["down", "--purge"]);
     assert!(tasks.is_none_or(|tasks| !tasks.exists()), "tasks' folders are left");
     assert!(!home.path().join(".fermata").exists(), "the folder is left");
-    // The demo, too, from a checkout in a closed folder, with temporary files in another.
+    // The demo too, from a checkout in a closed folder, with temporary files in another.
     let mut demo = Command::new(programs.path().join("mrctl"));
     demo.arg("demo").current_dir(home.path()).env("TMPDIR", home.path());
     let ran = Ran::from(demo.output().unwrap());
@@ -569,7 +576,8 @@ fn a_cluster_in_a_closed_folder_runs_its_tasks_elsewhere() {
     assert_eq!(left.collect::<Vec<_>>(), ["in"], "left behind");
 }
 
-/// A state folder in `home` that names a program, which leaves a mark if it is run; and all that belongs to it.
+/// A state folder in `home` that names a program, which leaves a mark if it is run; returns all its
+/// files.
 fn planted(home: &Path) -> Vec<PathBuf> {
     let state = home.join(".fermata");
     fs::create_dir_all(&state).unwrap();
@@ -644,12 +652,12 @@ fn a_folder_of_another_account_is_refused_and_nothing_in_it_is_run() {
     }
     refused(&["fs", "ls", "/"], Some(file));
     assert!(!marker.exists(), "a program named by the folder was run");
-    // Ours, but anybody could have changed it.
+    // Owned by us, but writable for others.
     grant_all(&all, 0);
     fs::set_permissions(file, fs::Permissions::from_mode(0o666)).unwrap();
     let ran = run(&["fs", "ls", "/"], None);
     assert!(ran.code == 1 && ran.stderr.contains("chmod go-w"), "{}", ran.stderr);
-    // What it names as a program is not run even so: programs lie beside mrctl.
+    // The program in the state file is not run even then: programs are those next to mrctl.
     fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
     run(&["chaos", "restart", "namenode"], None);
     assert!(!marker.exists(), "a program named by a state file was run");

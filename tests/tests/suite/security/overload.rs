@@ -1,12 +1,13 @@
-//! Abuse of the masters: thousands of calls that never end, requests that never arrive whole, from eighty connections
-//! at once without a credential, and in the closed cluster from twenty more of a user who has one. Heartbeats, admin
-//! calls, jobs and memory are not affected.
+//! Abuse of the masters: thousands of calls that never end, and requests that never arrive
+//! completely, from eighty connections without a credential, and in the closed cluster from twenty
+//! more of a user. Heartbeats, admin calls, jobs and memory are not affected.
 //!
-//! What is counted are calls whose headers were written to a connection; how many of them a server holds is for its
-//! limits to say, and it refuses the rest. Every run checks what does not depend on the speed of the machine: no call
-//! of an admin is refused, no node is suspected or registers again, the job succeeds, memory is bounded. Latencies are
-//! limits only in the run of a minute, which is started on its own on an idle machine; the short run shares the machine
-//! with other tests and prints them.
+//! Calls are counted when their headers were written to a connection. The limits of the server
+//! decide how many it keeps; it refuses the others. Every run checks what does not depend on the
+//! speed of the machine: no call of an admin is refused, no node becomes suspect or registers
+//! again, the job succeeds, and memory is bounded. Latencies are checked only in the run of a
+//! minute, which is started alone on an idle machine; the short run shares the machine with other
+//! tests and prints them.
 
 mod attack;
 
@@ -22,32 +23,33 @@ use std::{
 use tonic::{Request, client::Grpc, codegen::http::uri::PathAndQuery};
 use tonic_prost::ProstCodec;
 
-/// How long the abuse lasts: in every run, and in the long one.
+/// Duration of the abuse: in every run, and in the long one.
 const HOLD: Duration = Duration::from_secs(15);
 const HOLD_LONG: Duration = Duration::from_mins(1);
-/// Calls that are sent to each master at the least.
+/// Minimum number of calls that are sent to each master.
 const SENT_MIN: usize = 10_000;
-/// The user who abuses.
+/// The abusive user.
 const MALLORY: &str = "mallory";
-/// An admin has the answer within this (in the long run).
+/// Maximum latency of an admin call (in the long run).
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
-/// Resident memory of a master grows by this at the most.
+/// Maximum growth of the resident memory of a master.
 const GROWTH_MAX: u64 = 64 << 20;
-/// The job takes no more than this times its usual time, and this in addition (in the long run).
+/// Maximum duration of the job relative to its usual time, and an absolute addition (in the long
+/// run).
 const JOB_RATIO: f64 = 1.25;
 const JOB_SLACK: Duration = Duration::from_secs(2);
 /// Heartbeats that a busy machine does not miss.
 const SETTINGS: &str = "[namenode]\nheartbeat = \"500ms\"\nsuspect_after = \"3s\"\ndead_after = \"20s\"\n\
     [jobtracker]\nheartbeat = \"500ms\"\nsuspect_after = \"3s\"\nlost_after = \"20s\"\n";
 
-/// A cluster, and what its admin shows.
+/// A cluster, and the credentials of its admin.
 struct Subject {
     cluster: Cluster,
     admin: Credentials,
     attacker: Credentials,
-    /// An ordinary user who abuses, too.
+    /// An ordinary user who abuses the masters too.
     mallory: Option<Credentials>,
-    /// A configuration with which jobs are submitted.
+    /// Configuration for submitting jobs.
     user: Vec<String>,
 }
 
@@ -58,7 +60,7 @@ impl Subject {
         Self { cluster, admin, attacker, mallory: None, user: Vec::new() }
     }
 
-    /// The lab's own folder must live as long as its cluster.
+    /// The folder of the lab must exist as long as its cluster.
     fn closed(lab: Lab) -> (Self, tempfile::TempDir) {
         let (admin, attacker) = (lab.credentials(Role::Admin, "boss", Good::Yes), lab.nobody());
         lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
@@ -72,13 +74,13 @@ impl Subject {
         fs::read_to_string(self.cluster.path(".fermata").join(file)).unwrap()
     }
 
-    /// Where a master serves.
+    /// Returns the address of a master.
     fn address(&self, master: Role) -> String {
         let table: toml::Table = self.state("fermata.toml").parse().unwrap();
         table["cluster"][master.name()].as_str().unwrap().to_owned()
     }
 
-    /// A figure of a master's memory now, in bytes.
+    /// Returns a memory figure of a master in bytes.
     fn memory(&self, master: Role, figure: &str) -> u64 {
         let state: serde_json::Value = serde_json::from_str(&self.state("cluster.json")).unwrap();
         let all = state["daemons"].as_array().unwrap();
@@ -88,7 +90,8 @@ impl Subject {
         line.trim_matches(|c: char| !c.is_ascii_digit()).parse::<u64>().unwrap() << 10
     }
 
-    /// How often each DataNode and each tracker has registered, by its own log: masters do not log every registration.
+    /// Returns how often each DataNode and each tracker has registered, by its own log, because
+    /// masters do not log every registration.
     fn registrations(&self) -> Vec<usize> {
         let is_one = |line: &&str| line.contains(" registered") && !line.contains("not registered");
         let count = |daemon: &&str| self.cluster.log(daemon).lines().filter(is_one).count();
@@ -98,7 +101,7 @@ impl Subject {
             .collect()
     }
 
-    /// Runs a job whose tasks wait more than they work: its time, from submission to its end.
+    /// Runs a job whose tasks mostly wait, and returns its duration.
     fn job(&self, output: &str) -> Duration {
         let mut args: Vec<&str> = self.user.iter().map(String::as_str).collect();
         let output = format!("{}/{output}", self.home());
@@ -123,7 +126,7 @@ impl Subject {
     }
 }
 
-/// Calls to both masters, one after the other, each fifth on a connection of its own.
+/// Calls to both masters, one after the other, every fifth on a new connection.
 struct Admin<'a> {
     subject: &'a Subject,
     runtime: tokio::runtime::Runtime,
@@ -154,7 +157,7 @@ impl<'a> Admin<'a> {
         }
     }
 
-    /// Latencies until the time is over, sorted. Looks at the cluster with `watch` now and then.
+    /// Returns sorted latencies over the given time. Calls `watch` from time to time.
     fn latencies(&self, lasts: Duration, mut watch: impl FnMut()) -> Vec<Duration> {
         let masters = [Role::NameNode, Role::JobTracker];
         let channel = |master| {
@@ -194,7 +197,7 @@ fn all_live(cluster: &Cluster) {
     assert!(nodes.as_array().unwrap().iter().all(live), "a heartbeat was missed: {nodes}");
 }
 
-/// The whole: usual figures, then the same under abuse.
+/// Measures without and with abuse, and compares.
 fn abuse(subject: &Subject, hold: Duration) {
     let masters = [Role::NameNode, Role::JobTracker];
     subject.prepare();
@@ -203,7 +206,10 @@ fn abuse(subject: &Subject, hold: Duration) {
     let admin = Admin::new(subject);
     let usual = admin.latencies(Duration::from_secs(5), || all_live(&subject.cluster));
     let registered = subject.registrations();
-    assert!(registered.iter().all(|count| *count >= 1), "the logs do not tell registrations: {registered:?}");
+    assert!(
+        registered.iter().all(|count| *count >= 1),
+        "the logs do not contain registrations: {registered:?}"
+    );
     let before = masters.map(|master| subject.memory(master, "VmRSS:"));
 
     let targets = masters.map(|master| (master, subject.address(master)));
@@ -254,7 +260,7 @@ fn abuse(subject: &Subject, hold: Duration) {
 fn abuse_closed(hold: Duration) {
     let (subject, _folder) = Subject::closed(Lab::up_with(true, SETTINGS, ""));
     abuse(&subject, hold);
-    // Who did it, how, and how often is in the log, in few lines.
+    // The log contains the caller, the kind and the number of refusals, in few lines.
     for master in ["namenode", "jobtracker"] {
         let log = subject.state(&format!("logs/{master}.log"));
         let lines = log.lines().filter(|line| line.contains("refused a call")).count();
@@ -285,16 +291,17 @@ fn abuse_for_a_minute_does_not_disturb_an_open_cluster() {
     abuse(&Subject::open(), HOLD_LONG);
 }
 
-/// Who was refused what, and why, is in the log of the daemon that refused it.
+/// The log of a daemon contains who was refused what, and why.
 #[test]
 fn refused_access_is_in_the_log_with_who_what_and_why() {
     let lab = Lab::up(true, "");
     lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
     lab.cluster.mrctl(&["fs", "chmod", "700", "/home/ann"]);
-    // By the gate: a method that is not for users. By the file's owner: a folder that is not bob's.
+    // By the gate: a method that is not for users. By the owner of the file: a folder that is not
+    // bob's.
     for args in [&["fs", "safemode", "on"][..], &["fs", "ls", "/home/ann"]] {
         assert_ne!(lab.run("bob", args).code, 0, "{args:?}");
-        // The log takes one line of a kind each second.
+        // The log has one line of a kind per second.
         let log = || fs::read_to_string(lab.cluster.path(".fermata/logs/namenode.log")).unwrap();
         let method = if args[1] == "ls" { "NameNode/" } else { "NameNode/SetSafemode" };
         let line = fermata_tests::eventually("a line about it", Duration::from_secs(20), || {
@@ -319,11 +326,8 @@ fn health_names_the_daemon_that_does_not_answer() {
     for (master, title) in [("namenode", "NameNode"), ("jobtracker", "JobTracker")] {
         let mut health = std::process::Command::new(fermata_tests::binaries().join("mrctl"));
         let ran = health.arg("--config").arg(&config).args(["health", master]).output().unwrap();
-        let paper_figures = String::from_utf8_lossy(&ran.stderr).into_owned();
-        assert_eq!(ran.status.code(), Some(1), "{paper_figures}");
-        assert!(
-            paper_figures.contains(&format!("the {title} at 127.0.0.1:1 does not answer")),
-            "{paper_figures}"
-        );
+        let printed = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert_eq!(ran.status.code(), Some(1), "{printed}");
+        assert!(printed.contains(&format!("the {title} at 127.0.0.1:1 does not answer")), "{printed}");
     }
 }

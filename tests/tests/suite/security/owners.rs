@@ -1,4 +1,4 @@
-//! Whose files and jobs: owner, group, mode, superuser; as `mrctl` shows it to people. Over TLS.
+//! Ownership of files and jobs: owner, group, mode, superuser, as shown by `mrctl`. Over TLS.
 
 use super::{Good, Lab};
 use dfs::{
@@ -15,7 +15,7 @@ fn files_and_jobs_belong_to_their_owners() {
     let text = lab.cluster.path("text");
     std::fs::write(&text, "one two two\n").unwrap();
     let text = text.to_str().unwrap();
-    // A place for everybody, and one for each.
+    // A home folder for each user.
     for (user, mode) in [("ann", "750"), ("bob", "700")] {
         let home = format!("/home/{user}");
         admin(&["fs", "mkdir", "-p", &home]);
@@ -25,7 +25,7 @@ fn files_and_jobs_belong_to_their_owners() {
     lab.done("ann", &["fs", "put", text, "/home/ann/a"]);
     lab.denied("ann", &["fs", "put", text, "/home/bob/a"]);
     lab.denied("ann", &["fs", "put", text, "/a"]);
-    // Cid is in ann's group, bob is not.
+    // Cid is in the group of ann, bob is not.
     assert_eq!(lab.done("cid", &["fs", "cat", "/home/ann/a"]), "one two two\n");
     lab.denied("bob", &["fs", "cat", "/home/ann/a"]);
     lab.denied("bob", &["fs", "ls", "/home/ann"]);
@@ -34,9 +34,9 @@ fn files_and_jobs_belong_to_their_owners() {
     lab.denied("ann", &["fs", "chown", "bob", "/home/ann/a"]);
     lab.done("ann", &["fs", "chmod", "600", "/home/ann/a"]);
     lab.denied("cid", &["fs", "cat", "/home/ann/a"]);
-    // An admin is not asked.
+    // An admin may do everything.
     assert_eq!(lab.done("root-of-all", &["fs", "cat", "/home/ann/a"]), "one two two\n");
-    // A job is its submitter: it reads what she may read, and writes where she may write.
+    // A job has the rights of its submitter.
     let submit = |user: &str, input: &str, output: &str| {
         lab.run(user, &["submit", "wordcount", "--input", input, "--output", output])
     };
@@ -61,8 +61,8 @@ fn files_and_jobs_belong_to_their_owners() {
     }
     let jobs = lab.done("root-of-all", &["jobs", "--json"]);
     let jobs: serde_json::Value = serde_json::from_str(&jobs).unwrap();
-    assert_eq!(jobs.as_array().unwrap().len(), 1, "refused when it was submitted, not when it wrote: {jobs}");
-    // And nobody else's business.
+    assert_eq!(jobs.as_array().unwrap().len(), 1, "refused at submission, not during the run: {jobs}");
+    // Others may not access it.
     for args in [&["why", "job_1"][..], &["history", "job_1"], &["kill", "job_1"], &["tasks", "job_1"]] {
         lab.denied("bob", args);
     }
@@ -71,28 +71,28 @@ fn files_and_jobs_belong_to_their_owners() {
     lab.done("ann", &["logs", "job_1.m0"]);
     others_see_little(&lab);
     jobs_are_limited(&lab, text);
-    admins_are_admins(&lab);
+    admin_methods_are_refused_for_users(&lab);
 }
 
-fn admins_are_admins(lab: &Lab) {
-    // What is for admins.
+fn admin_methods_are_refused_for_users(lab: &Lab) {
+    // A method for admins.
     let ran = lab.run("ann", &["drain", "node1"]);
     assert!(ran.code != 0 && ran.stderr.contains("not for the role user"), "{}", ran.stderr);
-    // Nobody is another by saying so.
+    // A user cannot act as another.
     let ran =
         lab.run("ann", &["submit", "wordcount", "--input", "/home/ann/a", "--output", "/o", "--user", "bob"]);
     assert!(ran.code != 0 && ran.stderr.contains("ann cannot act for bob"), "{}", ran.stderr);
 }
 
 fn others_see_little(lab: &Lab) {
-    // Others see that there is a job and how far it is; what it works on, and what it said when it failed, is her own.
+    // Others see that a job exists and its progress, but not its inputs and error messages.
     let seen = |user: &str| lab.done(user, &["jobs", "--json"]);
     assert!(seen("ann").contains("/home/ann/out"));
     assert!(seen("bob").contains("job_1") && !seen("bob").contains("/home/ann"), "{}", seen("bob"));
     let job = lab.done("bob", &["job", "job_1"]);
-    assert!(job.contains("for ann to see") && !job.contains("/home/ann"), "{job}");
+    assert!(job.contains("visible only to ann") && !job.contains("/home/ann"), "{job}");
     let ran = lab.run("bob", &["counters", "job_1"]);
-    assert!(ran.code == 1 && ran.stderr.contains("are for ann and admins"), "{}", ran.stderr);
+    assert!(ran.code == 1 && ran.stderr.contains("are visible only to ann and admins"), "{}", ran.stderr);
     let mapper = ["--mapper", "sh -c 'echo my-secret-words >&2; exit 3'"];
     let place = ["--input", "/home/ann/a", "--output", "/home/ann/out3"];
     assert_eq!(lab.run("ann", &[&["submit", "streaming"][..], &mapper, &place].concat()).code, 1);
@@ -101,7 +101,7 @@ fn others_see_little(lab: &Lab) {
 }
 
 fn jobs_are_limited(lab: &Lab, text: &str) {
-    // One job at a time each: the next is told to come later, and another's is let in.
+    // One active job per user: the next one is refused, and that of another user is accepted.
     let place = ["--input", "/home/ann/a", "--output", "/home/ann/slow", "--detach"];
     lab.done("ann", &[&["submit", "streaming", "--mapper", "sleep 300"][..], &place].concat());
     let submit = |user: &str, input: &str, output: &str| {
@@ -113,7 +113,7 @@ fn jobs_are_limited(lab: &Lab, text: &str) {
     assert_eq!(submit("bob", "/home/bob/b", "/home/bob/out").code, 0);
 }
 
-/// Where a name is believed, owners can bind as well.
+/// Permissions can be enforced in an open cluster too.
 #[test]
 fn open_cluster_with_permissions_protects_logs() {
     let settings = format!("{QUICK}\n[security]\npermissions = \"on\"\n");
@@ -137,7 +137,7 @@ fn open_cluster_with_permissions_protects_logs() {
     cluster.mrctl(&["logs", "job_1.m0"]);
 }
 
-/// A fresh closed cluster is usable: nobody has to make a folder first.
+/// A new closed cluster is usable without creating folders first.
 #[test]
 fn first_call_makes_the_home_folder_and_the_first_job_runs() {
     let settings = format!("{QUICK}default_quota_files = 60\n");
@@ -155,16 +155,16 @@ fn first_call_makes_the_home_folder_and_the_first_job_runs() {
     let ran =
         lab.run("ann", &["submit", "wordcount", "--input", "/user/ann/in", "--output", "/user/ann/out"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    // The default quota stops who fills the NameNode's memory, and is shown.
+    // The default quota protects the memory of the NameNode, and is shown.
     assert!(lab.done("ann", &["fs", "quota", "/user/ann"]).contains("60"));
     let full = (0..80)
         .map(|n| lab.run("ann", &["fs", "mkdir", &format!("/user/ann/d{n}")]))
         .find(|ran| ran.code != 0);
-    assert!(full.is_some_and(|ran| ran.stderr.contains("quota of 60 files")), "the quota holds");
+    assert!(full.is_some_and(|ran| ran.stderr.contains("quota of 60 files")), "the quota is enforced");
 }
 
-/// A report of a bad replica makes a DataNode read a whole block. Only those who may read the file can
-/// report, a limited number a minute, and what they write as the reason does not fill the log.
+/// A report of a bad replica makes a DataNode read a whole block. Only users who may read the file
+/// can report, the number per minute is limited, and the reason is truncated in the log.
 #[test]
 fn reports_of_bad_replicas_are_for_readers_limited_and_short_in_the_log() {
     let lab = Lab::up(true, "");

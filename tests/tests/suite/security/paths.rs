@@ -1,4 +1,4 @@
-//! Names that want to be paths: against every path and every id that enters, nothing but a refusal comes of them.
+//! Path traversal: names in every path and every ID of a request are only refused.
 
 use fermata_tests::{Cluster, Up};
 

@@ -1,12 +1,12 @@
-//! Reduces that are confined save their checkpoints all the same, take it up in another attempt, and on another node;
-//! whatever their program is.
+//! Confined reduces save their checkpoints, and resume in another attempt and on another node, for
+//! every kind of program.
 
 use super::{Lab, confined::account};
 use crate::jobs_pause::{end, lines, pause};
 use fermata_tests::binaries;
 use std::fs;
 
-/// Lines of each key, counted; every line is one of its own, so that there is a key to stop at.
+/// Counts the lines of each key; all lines differ, so that there are many keys to stop at.
 const COUNT: &str = "#!/bin/sh\ncut -f 1 | uniq -c\n";
 
 #[test]
@@ -43,7 +43,7 @@ fn confined_reduce_resumes_locally_and_remotely() {
     for (name, program) in programs {
         let args = [program, &["--input", "/lab/text", "--reduces", "1"]].concat();
         let plain = format!("/lab/plain-{name}");
-        // The last setting of a name counts: this one is not slow.
+        // The last setting of a name counts: this run is not slow.
         cluster.succeed(&[&args[..], &["--conf", "pace.reduce=1GiB", "--output", &plain]].concat());
         let paused = format!("/lab/paused-{name}");
         let job = cluster.detach(&[&args[..], &["--output", &paused]].concat());
@@ -55,7 +55,10 @@ fn confined_reduce_resumes_locally_and_remotely() {
         let existing = if here == "node1" { "node2" } else { "node1" };
         cluster.mrctl(&["resume", &reduce, "--on", existing]);
         let cost = &end(cluster, &job)["preemption"];
-        assert!(cluster.output(&plain) == cluster.output(&paused), "{name}: other bytes than undisturbed");
+        assert!(
+            cluster.output(&plain) == cluster.output(&paused),
+            "{name}: the output differs from an undisturbed run"
+        );
         let figures = ["pauses", "resumes", "migrations", "checkpoints_lost", "ms_lost"];
         let figures = figures.map(|name| cost[name].as_u64().unwrap());
         assert_eq!(figures, [2, 2, 1, 0, 0], "{name}: {cost}");

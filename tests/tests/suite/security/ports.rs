@@ -1,4 +1,4 @@
-//! What a default cluster shows the world: nothing. And what a daemon needs before it shows itself.
+//! Ports of a default cluster, and what a daemon needs to listen on other addresses.
 
 use fermata_tests::{Cluster, Up, binaries, may_inspect_daemons};
 use std::{
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Local addresses that processes listen on, by the inodes of their sockets.
+/// Returns the local addresses that processes listen on, by the inodes of their sockets.
 fn listeners(pids: &BTreeSet<u32>) -> Vec<String> {
     let mut sockets = BTreeSet::new();
     for pid in pids {
@@ -85,19 +85,16 @@ fn daemons_need_authentication_to_listen_beyond_loopback() {
             let mut daemon = Command::new(binaries().join(name));
             daemon.args(["--listen", "0.0.0.0:0", "--dir", &dir]).args(*flags);
             let ran = daemon.output().unwrap();
-            let paper_figures = String::from_utf8_lossy(&ran.stderr).into_owned();
-            assert!(
-                !ran.status.success() && paper_figures.contains(words),
-                "{name} {flags:?}: {paper_figures}"
-            );
-            assert_eq!(paper_figures.lines().count(), 1, "{name} {flags:?}: {paper_figures}");
+            let printed = String::from_utf8_lossy(&ran.stderr).into_owned();
+            assert!(!ran.status.success() && printed.contains(words), "{name} {flags:?}: {printed}");
+            assert_eq!(printed.lines().count(), 1, "{name} {flags:?}: {printed}");
         }
     }
 }
 
 /// With a secret it may.
 #[test]
-fn a_daemon_with_a_secret_listens_anywhere() {
+fn daemon_with_a_secret_may_listen_on_all_addresses() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
     write(&folder.path().join("secret"), "a secret of some length\n", 0o600);
@@ -120,8 +117,8 @@ fn a_daemon_with_a_secret_listens_anywhere() {
         mrctl.output().unwrap()
     };
     let refused = ask(&[]);
-    let paper_figures = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && paper_figures.contains("wants a credential"), "{paper_figures}");
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && printed.contains("requires a credential"), "{printed}");
     fs::write(folder.path().join("own.toml"), "[security]\nsecret = \"secret\"\n").unwrap();
     let let_in = ask(&["--config", &at("own.toml")]);
     assert!(let_in.status.success(), "{}", String::from_utf8_lossy(&let_in.stderr));

@@ -1,4 +1,4 @@
-//! The faults: how each is made on a machine, and how it shows in a log.
+//! The storage faults: how each is injected, and how it appears in logs.
 
 use super::work::Known;
 use fermata_tests::{Cluster, READS, Strace, is_gone};
@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// What a disk does wrong.
+/// A fault of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     ReadError,
@@ -45,7 +45,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// A line of a log is about it if it has all words of one of these groups.
+    /// Groups of words; a log line is about the fault if it contains all words of a group.
     fn words(self) -> &'static [&'static [&'static str]] {
         match self {
             Self::ReadError | Self::WriteError | Self::SyncError => &[&["input/output error"]],
@@ -83,7 +83,7 @@ impl Master {
     }
 }
 
-/// Whose disk it is.
+/// Owner of the faulty disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Machine {
     Node(u32),
@@ -100,7 +100,7 @@ impl fmt::Display for Machine {
 }
 
 impl Machine {
-    /// The kind of the daemon whose disk fails.
+    /// Returns the kind of the daemon whose disk fails.
     fn kind(self) -> &'static str {
         match self {
             Self::Node(_) => "datanode",
@@ -112,7 +112,7 @@ impl Machine {
         cluster.pid_of(&self.to_string(), self.kind())
     }
 
-    /// Its own log first; then those of who hears of the fault.
+    /// Returns its own log first, then those of other daemons that detect the fault.
     fn logs(self, cluster: &Cluster, fault: Fault) -> Vec<PathBuf> {
         let log = |name: &str| cluster.path(&format!(".fermata/logs/{name}.log"));
         let node = |number: u32| log(&format!("node{number}-datanode"));
@@ -126,7 +126,7 @@ impl Machine {
     }
 }
 
-/// How long each log was.
+/// Lengths of the logs at some time.
 pub(super) struct Logs(BTreeMap<PathBuf, u64>);
 
 impl Logs {
@@ -135,7 +135,7 @@ impl Logs {
         Self(entries.map(|entry| (entry.path(), entry.metadata().unwrap().len())).collect())
     }
 
-    /// The first line since then that is about this, without its time.
+    /// Returns the first line since then that is about the fault, without its time.
     pub(super) fn line_since(&self, cluster: &Cluster, machine: Machine, fault: Fault) -> Option<String> {
         let groups = fault.words();
         machine.logs(cluster, fault).into_iter().find_map(|path| {
@@ -155,15 +155,15 @@ impl Logs {
     }
 }
 
-/// A fault that lasts until this is dropped, or one that has happened.
+/// A fault that lasts until dropped, or one that has happened.
 pub(super) enum InjectedFault {
     Lasting { _strace: Strace },
     Done,
 }
 
 impl InjectedFault {
-    /// Makes a fault on a machine whose daemon runs; one of a block in a block that is not in `used`, and is then.
-    /// None, with a message, where strace cannot be used.
+    /// Injects a fault on a machine with a running daemon. A fault of a block affects a block that
+    /// is not in `used`, and adds it. Prints a message and returns `None` if strace cannot be used.
     pub(super) fn inject(
         cluster: &Cluster,
         known: &Known,
@@ -198,7 +198,7 @@ impl InjectedFault {
     }
 }
 
-/// The id in the name of a block's file.
+/// Returns the ID in the name of a block file.
 fn id_of(block: &Path) -> u64 {
     let name = block.file_name().unwrap().to_string_lossy().into_owned();
     let digits: String =
@@ -206,20 +206,20 @@ fn id_of(block: &Path) -> u64 {
     digits.parse().unwrap()
 }
 
-/// A replica on a node of a block of a known file that is not taken yet.
+/// Returns a replica on a node of a block of a known file that is not used yet.
 fn known_block(cluster: &Cluster, known: &Known, number: u32, used: &mut BTreeSet<u64>) -> PathBuf {
     let node = format!("node{number}");
     let blocks = known.blocks_on(cluster, &node);
     let id = blocks.into_iter().find(|id| used.insert(*id));
-    let id = id.unwrap_or_else(|| panic!("{node} has no block that is not taken: {used:?}"));
+    let id = id.unwrap_or_else(|| panic!("{node} has no unused block: {used:?}"));
     let replicas = cluster.replicas_on(&node);
     let replica =
         replicas.iter().find(|path| id_of(path) == id).expect("the replica that the NameNode knows");
-    // As strace sees the files of a process.
+    // The path as strace sees it.
     fs::canonicalize(replica).unwrap()
 }
 
-/// Flips a bit at a part of a file.
+/// Flips a bit at a relative position of a file.
 fn flip(path: &Path, part: f64) {
     let file = fs::File::options().read(true).write(true).open(path).unwrap();
     let length = file.metadata().unwrap().len();
@@ -229,7 +229,7 @@ fn flip(path: &Path, part: f64) {
     file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
-/// The newest file of a journal with this ending, longer than `least`.
+/// Returns the newest file of a journal with this extension, longer than `least`.
 fn newest(cluster: &Cluster, master: Master, ending: &str, least: u64) -> PathBuf {
     let folder = master.journal(cluster);
     let paths = fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.path());
@@ -240,7 +240,7 @@ fn newest(cluster: &Cluster, master: Master, ending: &str, least: u64) -> PathBu
     paths.filter(fits).max().unwrap_or_else(|| panic!("no .{ending} in {}", folder.display()))
 }
 
-/// Damages what a master will find when it starts.
+/// Damages the files of a master before its start.
 pub(super) fn damage(cluster: &Cluster, fault: Fault, master: Master) {
     // Longer than the header of a file.
     const BATCHES: u64 = 150;
@@ -253,7 +253,7 @@ pub(super) fn damage(cluster: &Cluster, fault: Fault, master: Master) {
     }
 }
 
-/// Has a master write records; what it has acknowledged.
+/// Makes a master write records, and returns what it has acknowledged.
 pub(super) fn provoke(cluster: &Cluster, master: Master) -> Vec<String> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let mut acknowledged = Vec::new();
@@ -289,7 +289,7 @@ pub(super) fn start(cluster: &Cluster, master: Master) {
     cluster.mrctl(&["chaos", "restart", master.name()]);
 }
 
-/// Starts a daemon that its disk has ended.
+/// Restarts a daemon that has ended because of its disk.
 pub(super) fn restart_daemons(cluster: &Cluster, machine: Machine) {
     if !is_gone(&machine.pid(cluster)) {
         return;
@@ -302,7 +302,8 @@ pub(super) fn restart_daemons(cluster: &Cluster, machine: Machine) {
     }
 }
 
-/// Starts a master; if it refuses, it has to say how to continue, and that is done. Whether it was so.
+/// Starts a master. If it refuses, its message must mention `--recover`, which is then used.
+/// Returns whether that was necessary.
 pub(super) fn start_or_recover(cluster: &Cluster, master: Master) -> bool {
     let ran = cluster.try_mrctl(&["chaos", "restart", master.name()]);
     if ran.code == 0 {

@@ -1,9 +1,10 @@
-//! The storage-fault matrix on the real daemons: what disks do wrong, on each machine at a time, and a different fault
-//! on every machine at once.
+//! The storage-fault matrix on the real daemons: faults of disks on one machine at a time, and a
+//! different fault on every machine at once.
 //!
-//! A known set of files is written before. Puts, gets and a job go on meanwhile. What must hold, whatever the fault: no
-//! wrong byte is ever read; nothing that was acknowledged is lost without a message; whatever has a good replica is
-//! served; afterwards the file system is healthy. Each row is printed as a line of the table in docs/operate/storage-faults.md.
+//! A known set of files is written before. Puts, gets and a job continue during the fault. For
+//! every fault: no wrong byte is ever read; no acknowledged data is lost without a message; every
+//! block with a good replica is served; and the file system is healthy afterwards. Each row is
+//! printed as a line of the table in docs/operate/storage-faults.md.
 
 mod faults;
 mod work;
@@ -19,8 +20,9 @@ use work::{Known, Served, Work};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Reads go through the DataNodes, the scrubber looks at everything every two seconds, and the masters make a snapshot
-/// every few records. A node that is only slow, on a busy machine, is not taken for dead, and no call fails for it.
+/// Reads go through the DataNodes, the scrubber reads everything every two seconds, and the masters
+/// make a snapshot every few records. Slow nodes on a busy machine are not declared dead, and calls
+/// do not fail because of them.
 const SETTINGS: &str = "[namenode]\nheartbeat = \"200ms\"\nsuspect_after = \"3s\"\ndead_after = \"10s\"\n\
      snapshot_bytes = \"4KiB\"\n\
      [jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"3s\"\nlost_after = \"10s\"\nsnapshot_bytes = \"4KiB\"\n\
@@ -33,33 +35,33 @@ fn cluster(nodes: u32, replication: u32) -> (Arc<Cluster>, Known) {
     (Arc::new(cluster), known)
 }
 
-/// What is to be seen of a fault.
-struct EventCounts {
+/// How a fault was detected.
+struct Detection {
     detected: Duration,
     message: String,
 }
 
-/// Waits until a log that the fault concerns has a line about it.
-fn notice(
+/// Waits until a log has a line about the fault.
+fn await_detection(
     cluster: &Cluster,
     fault: Fault,
     machine: Machine,
     before: &faults::Logs,
     begun: Instant,
-) -> EventCounts {
-    let message = eventually(&format!("{fault} of {machine} is noticed"), TIMEOUT, || {
+) -> Detection {
+    let message = eventually(&format!("{fault} of {machine} is detected"), TIMEOUT, || {
         before.line_since(cluster, machine, fault)
     });
-    EventCounts { detected: begun.elapsed(), message }
+    Detection { detected: begun.elapsed(), message }
 }
 
-/// Waits until the file system is healthy: every block has its replicas, none of them damaged.
+/// Waits until the file system is healthy: every block has its replicas, and none is damaged.
 fn await_health(cluster: &Cluster) {
     let ran = cluster.try_mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
     assert_eq!(ran.code, 0, "fsck after a minute: {}{}", ran.stdout, ran.stderr);
 }
 
-fn print_row(fault: Fault, machine: &str, seen: &EventCounts, served: &Served, whole: Duration) {
+fn print_row(fault: Fault, machine: &str, seen: &Detection, served: &Served, whole: Duration) {
     println!(
         "| {fault} | {machine} | {:.1} s: {} | {served} | {:.1} s |",
         seen.detected.as_secs_f64(),
@@ -68,7 +70,7 @@ fn print_row(fault: Fault, machine: &str, seen: &EventCounts, served: &Served, w
     );
 }
 
-/// One fault of a DataNode's disk. False where strace cannot be used.
+/// One fault of the disk of a DataNode. False if strace cannot be used.
 fn node_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, number: u32) -> bool {
     let machine = Machine::Node(number);
     let before = faults::Logs::now(cluster);
@@ -79,22 +81,22 @@ fn node_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, number: u32) ->
         work.end();
         return false;
     };
-    let seen = notice(cluster, fault, machine, &before, begun);
-    // It continues for a while after it was noticed.
+    let seen = await_detection(cluster, fault, machine, &before, begun);
+    // The fault continues for a while after its detection.
     work.rounds(6);
     drop(injected);
-    let links_healed = Instant::now();
+    let fault_removed = Instant::now();
     faults::restart_daemons(cluster, machine);
     let served = work.end();
     assert_eq!(served.gets_failed, 0, "{fault} of {machine}: a file with a good replica was not served");
     assert_eq!(served.puts_failed, 0, "{fault} of {machine}: the other nodes took no new file");
     known.check(cluster, &served.acknowledged);
     await_health(cluster);
-    print_row(fault, &machine.to_string(), &seen, &served, links_healed.elapsed());
+    print_row(fault, &machine.to_string(), &seen, &served, fault_removed.elapsed());
     true
 }
 
-/// One fault of a master's disk while it runs: it acknowledges nothing that it cannot keep.
+/// One fault of the disk of a running master: it acknowledges nothing that is not durable.
 fn master_runs_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: Master) -> bool {
     let machine = Machine::Master(master);
     let before = faults::Logs::now(cluster);
@@ -106,19 +108,19 @@ fn master_runs_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: 
         return false;
     };
     faults::provoke(cluster, master);
-    let seen = notice(cluster, fault, machine, &before, begun);
+    let seen = await_detection(cluster, fault, machine, &before, begun);
     drop(injected);
-    let links_healed = Instant::now();
+    let fault_removed = Instant::now();
     faults::restart_daemons(cluster, machine);
     let served = work.end();
     known.check(cluster, &served.acknowledged);
     await_health(cluster);
-    print_row(fault, &machine.to_string(), &seen, &served, links_healed.elapsed());
+    print_row(fault, &machine.to_string(), &seen, &served, fault_removed.elapsed());
     true
 }
 
-/// One fault in what a master finds when it starts: it says so and starts when the operator accepts the loss, or it
-/// has lost nothing.
+/// One fault in the files of a master before its start: it refuses until the operator accepts the
+/// loss, or it has lost nothing.
 fn master_starts_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: Master) {
     let machine = Machine::Master(master);
     let before = faults::Logs::now(cluster);
@@ -130,10 +132,10 @@ fn master_starts_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master
     faults::damage(cluster, fault, master);
     let recovered = faults::start_or_recover(cluster, master);
     assert!(!recovered || fault != Fault::Snapshot, "the {machine} did not start from its older snapshot");
-    let seen = notice(cluster, fault, machine, &before, begun);
+    let seen = await_detection(cluster, fault, machine, &before, begun);
     let served = work.end_after(recovered);
     if !recovered {
-        // Nothing was given up: then nothing may be missing either.
+        // Without a recovery nothing may be missing.
         known.check(cluster, &served.acknowledged);
         faults::assert_there(cluster, &sacrificed);
     }
@@ -143,8 +145,8 @@ fn master_starts_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master
     print_row(fault, &format!("{machine} ({how})"), &seen, &served, begun.elapsed());
 }
 
-/// An older copy of the JobTracker's folder: job numbers are assigned again, to other submissions, and their output is
-/// there all the same.
+/// An older copy of the folder of the JobTracker: job numbers are assigned again to other
+/// submissions, and their output is complete.
 fn stale_jobtracker_row(cluster: &Arc<Cluster>, known: &Known) {
     let folder = cluster.path(".fermata/data/jobtracker");
     let copy = cluster.path("jobtracker.copy");
@@ -162,13 +164,12 @@ fn stale_jobtracker_row(cluster: &Arc<Cluster>, known: &Known) {
     known.check(cluster, &written.acknowledged);
     known.check(cluster, &served.acknowledged);
     await_health(cluster);
-    let seen =
-        EventCounts { detected: Duration::ZERO, message: "not detected: its epoch is not older".into() };
+    let seen = Detection { detected: Duration::ZERO, message: "not detected: its epoch is not older".into() };
     print_row(Fault::StaleRestore, "jobtracker", &seen, &served, begun.elapsed());
 }
 
-/// An older copy of the NameNode's folder, while one DataNode is away: what was written since is never read as
-/// something else.
+/// An older copy of the folder of the NameNode, while one DataNode is down: newer data is never
+/// read as something else.
 fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
     let fault = Fault::StaleRestore;
     let folder = cluster.path(".fermata/data/namenode");
@@ -186,14 +187,14 @@ fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
     std::fs::rename(&folder, &newest).unwrap();
     copy_folder(&copy, &folder);
     let started = cluster.try_mrctl(&["chaos", "restart", "namenode"]).code == 0;
-    let seen = notice(cluster, fault, Machine::Master(Master::NameNode), &before, begun);
+    let seen = await_detection(cluster, fault, Machine::Master(Master::NameNode), &before, begun);
     let work = Work::begin(cluster, known);
     work.rounds(4);
-    // It runs, refuses the older NameNode too, and so does not serve yet.
+    // It runs, but refuses the older NameNode too, so it does not serve yet.
     let back = cluster.try_mrctl(&["chaos", "restart", "node3", "--daemon", "datanode"]);
     assert!(back.code == 0 || back.stderr.contains("an older NameNode runs"), "{}", back.stderr);
     work.rounds(2);
-    // Whatever was read was right. The newest folder is put back: everything is there again.
+    // Everything that was read was right. With the newest folder everything is there again.
     if started {
         faults::kill(cluster, Master::NameNode);
     }
@@ -206,7 +207,7 @@ fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
     let served = work.end();
     known.check(cluster, &written.acknowledged);
     known.check(cluster, &served.acknowledged);
-    print_row(fault, "namenode, node3 away", &seen, &served, begun.elapsed());
+    print_row(fault, "namenode, node3 down", &seen, &served, begun.elapsed());
 }
 
 const NODE_FAULTS: [Fault; 6] = [
@@ -242,10 +243,10 @@ fn a_different_storage_fault_on_every_machine_at_once() {
     let mut rows = Vec::new();
     for (fault, number) in node_faults {
         let machine = Machine::Node(number);
-        rows.push((fault, machine, notice(&cluster, fault, machine, &before, begun)));
+        rows.push((fault, machine, await_detection(&cluster, fault, machine, &before, begun)));
     }
     work.rounds(4);
-    // Nothing but reads and writes of files so far: all are served.
+    // So far only reads and writes of files: all are served.
     let served = work.end();
     assert_eq!(served.gets_failed, 0, "a file with a good replica was not served");
     let work = Work::begin(&cluster, &known);
@@ -257,10 +258,10 @@ fn a_different_storage_fault_on_every_machine_at_once() {
         faults::damage(&cluster, fault, master);
         recovered |= faults::start_or_recover(&cluster, master) && master == Master::NameNode;
         let machine = Machine::Master(master);
-        rows.push((fault, machine, notice(&cluster, fault, machine, &before, begun)));
+        rows.push((fault, machine, await_detection(&cluster, fault, machine, &before, begun)));
     }
     drop(injected);
-    let links_healed = Instant::now();
+    let fault_removed = Instant::now();
     for number in 1..=4 {
         faults::restart_daemons(&cluster, Machine::Node(number));
     }
@@ -269,11 +270,12 @@ fn a_different_storage_fault_on_every_machine_at_once() {
     known.check_or_missing(&cluster, &later.acknowledged, recovered);
     await_health(&cluster);
     for (fault, machine, seen) in &rows {
-        print_row(*fault, &machine.to_string(), seen, &served, links_healed.elapsed());
+        print_row(*fault, &machine.to_string(), seen, &served, fault_removed.elapsed());
     }
 }
 
-/// The part of the matrix that runs with every build: one row for each way in which a fault shows.
+/// The part of the matrix that runs with every build: one row for each way in which a fault
+/// appears.
 #[test]
 fn storage_faults_of_one_machine_at_a_time() {
     let (cluster, known) = cluster(3, 2);

@@ -1,4 +1,4 @@
-//! Work that goes on while disks fail: files that are known, gets and puts one after the other, and a job.
+//! Work during disk faults: known files, gets and puts one after the other, and a job.
 
 use fermata_tests::{Cluster, eventually, random_file, sha256_of};
 use serde_json::Value;
@@ -15,11 +15,11 @@ use std::{
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 const FILES: u64 = 6;
-/// Three blocks each, the last of them not full.
+/// Three blocks each; the last one is not full.
 const FILE_BYTES: u64 = (5 << 20) / 2;
 const NEW_BYTES: u64 = 300 << 10;
 
-/// A file in the file system, and where its content lies.
+/// A file in the file system, and the local file with its content.
 #[derive(Debug, Clone)]
 pub(super) struct Copied {
     path: String,
@@ -27,7 +27,7 @@ pub(super) struct Copied {
     sum: String,
 }
 
-/// What was there before anything failed.
+/// Data that was written before the faults.
 pub(super) struct Known {
     files: Vec<Copied>,
     counted: Vec<u8>,
@@ -51,7 +51,7 @@ impl Known {
         Self { files, counted }
     }
 
-    /// Ids of blocks of known files that have a replica on a node.
+    /// Returns the IDs of blocks of known files that have a replica on a node.
     pub(super) fn blocks_on(&self, cluster: &Cluster, node: &str) -> Vec<u64> {
         let paths: Vec<&str> = self.files.iter().map(|file| file.path.as_str()).collect();
         let files = cluster.json(&[&["fs", "stat", "--blocks"], &paths[..]].concat());
@@ -61,7 +61,7 @@ impl Known {
         blocks.filter(here).map(|block| block["block"].as_u64().unwrap()).collect()
     }
 
-    /// Every known file and every acknowledged one is there and right.
+    /// Checks that every known and every acknowledged file exists and is right.
     pub(super) fn check(&self, cluster: &Cluster, acknowledged: &[Copied]) {
         for file in self.files.iter().chain(acknowledged) {
             let read = eventually(&format!("{} is served", file.path), TIMEOUT, || {
@@ -71,8 +71,8 @@ impl Known {
         }
     }
 
-    /// Every one of them is right, or, if the operator has given something up, not there at all. Known files that are
-    /// not there are put again.
+    /// Checks that every file is right or, if the operator has accepted a loss, missing. Missing
+    /// known files are put again.
     pub(super) fn check_or_missing(&self, cluster: &Cluster, acknowledged: &[Copied], given_up: bool) {
         let mut missing = Vec::new();
         for file in self.files.iter().chain(acknowledged) {
@@ -87,7 +87,7 @@ impl Known {
                 None => missing.push(file),
             }
         }
-        assert!(given_up || missing.is_empty(), "lost, and nobody was asked: {missing:?}");
+        assert!(given_up || missing.is_empty(), "lost without consent of the operator: {missing:?}");
         for file in missing.into_iter().filter(|file| file.path.starts_with("/known/")) {
             cluster.try_mrctl(&["fs", "mkdir", "-p", "/known"]);
             cluster.mrctl(&["fs", "put", file.source.to_str().unwrap(), &file.path]);
@@ -102,25 +102,25 @@ fn is_missing(text: &str) -> bool {
     text.contains("no such file") || text.contains("not found") || text.contains("does not exist")
 }
 
-/// The checksum of what is read from a path; what was said if it could not be read.
+/// Returns the checksum of a file, or the error message.
 fn read(cluster: &Cluster, path: &str, into: &str) -> Result<String, String> {
     let got = cluster.path(into);
     let ran = cluster.try_mrctl(&["fs", "get", "--force", path, got.to_str().unwrap()]);
     if ran.code == 0 { Ok(sha256_of(&got)) } else { Err(ran.stderr) }
 }
 
-/// What was served, and what was not.
+/// Result of the work.
 #[derive(Debug, Default)]
 pub(super) struct Served {
     gets: u32,
     pub(super) gets_failed: u32,
     puts: u32,
     pub(super) puts_failed: u32,
-    /// The last thing that was said by what failed.
+    /// The last error message.
     text: String,
-    /// What was read and was not what had been written.
+    /// Files that were read with wrong contents.
     wrong: Vec<String>,
-    /// New files.
+    /// New files that were acknowledged.
     pub(super) acknowledged: Vec<Copied>,
     job: &'static str,
 }
@@ -132,7 +132,7 @@ impl fmt::Display for Served {
     }
 }
 
-/// Gets and puts on a thread of their own, and a job.
+/// Gets and puts in a separate thread, and a job.
 pub(super) struct Work {
     cluster: Arc<Cluster>,
     counted: Vec<u8>,
@@ -142,7 +142,7 @@ pub(super) struct Work {
     thread: JoinHandle<Served>,
 }
 
-/// No two works use the same names.
+/// Makes the names of different works unique.
 static WORKS: AtomicU32 = AtomicU32::new(0);
 
 impl Work {
@@ -150,7 +150,7 @@ impl Work {
         let number = WORKS.fetch_add(1, Ordering::Relaxed);
         let (round, over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
         let output = format!("/counted-{number}");
-        // Not acknowledged if its master is away; then it is submitted at the end.
+        // Not acknowledged if its master is down; then it is submitted at the end.
         submit(cluster, &output);
         let (files, shared) = (known.files.clone(), (cluster.clone(), round.clone(), over.clone()));
         let thread = thread::spawn(move || {
@@ -165,36 +165,36 @@ impl Work {
         Self { cluster: cluster.clone(), counted: known.counted.clone(), output, round, over, thread }
     }
 
-    /// Waits for so many gets and puts more.
+    /// Waits for this many more gets and puts.
     pub(super) fn rounds(&self, count: u32) {
         let until = self.round.load(Ordering::Relaxed) + count;
-        // Each may take as long as the client's deadline.
+        // Each may take as long as the deadline of the client.
         eventually("more operations complete", TIMEOUT * count, || {
             (self.round.load(Ordering::Relaxed) >= until).then_some(())
         });
     }
 
-    /// Ends it, and waits for its job.
+    /// Ends the work, and waits for its job.
     #[track_caller]
     pub(super) fn end(self) -> Served {
         self.end_after(false)
     }
 
-    /// The same. After an operator has given up the lost part of a master's journal (`given_up`), the output of the job
-    /// may be among what is lost; then it is submitted again.
+    /// Like [`Self::end`]. After an operator has accepted the loss of a part of a journal
+    /// (`given_up`), the output of the job may be lost; then it is submitted again.
     #[track_caller]
     pub(super) fn end_after(self, given_up: bool) -> Served {
         self.over.store(true, Ordering::Relaxed);
         let mut served = self.thread.join().expect("work never panics");
         assert!(served.wrong.is_empty(), "wrong bytes were read: {:?}", served.wrong);
         if served.gets_failed + served.puts_failed > 0 {
-            println!("what failed said last: {}", served.text.trim());
+            println!("last error: {}", served.text.trim());
         }
         served.job = "a job";
         for again in [false, true] {
             if again {
                 served.job = "a job submitted again";
-                assert!(submit(&self.cluster, &format!("{}-again", self.output)), "a job is not taken");
+                assert!(submit(&self.cluster, &format!("{}-again", self.output)), "a job was not accepted");
             }
             let output = if again { format!("{}-again", self.output) } else { self.output.clone() };
             if await_job(&self.cluster, &output) {
@@ -214,7 +214,7 @@ fn submit(cluster: &Cluster, output: &str) -> bool {
     cluster.try_mrctl(&["submit", "wordcount", "--input", "/in", "--output", output, "--detach"]).code == 0
 }
 
-/// Waits for the end of the job with this output; false if there is none, or it has failed.
+/// Waits for the end of the job with this output; false if there is none, or if it has failed.
 fn await_job(cluster: &Cluster, output: &str) -> bool {
     eventually(&format!("the job for {output} is over or unknown"), 2 * TIMEOUT, || {
         let ran = cluster.try_mrctl(&["jobs", "--json"]);

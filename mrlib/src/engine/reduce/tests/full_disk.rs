@@ -1,9 +1,9 @@
-//! Disks without room for what a reduce puts aside.
+//! Full disks when a reduce saves its checkpoint.
 
 use super::*;
 use std::os::unix::fs::symlink;
 
-/// Whatever is written in this folder finds its disk full, until the folder is removed.
+/// Makes all writes to this folder fail with a full disk, until the folder is removed.
 fn fill(dir: &Path) {
     fs::create_dir_all(dir).unwrap();
     for name in ["memory", "state"] {
@@ -21,7 +21,7 @@ fn reduce_without_disk_space_continues_and_can_be_preempted_again() {
             for when in [When::Fetched(2), When::Compared(90), When::Reduced(20)] {
                 let mut case = Case::new(&maps, memory, state_between_keys);
                 fill(&case.checkpoint_dirs(0));
-                // Asked again and again: the first time there is no room.
+                // Pauses are requested repeatedly. The first finds the disk full.
                 let ended = case.attempt(None, Some(when)).unwrap();
                 assert!(matches!(ended, ReduceEnd::Paused(_)), "{when:?}: {ended:?}");
                 assert_eq!(case.node.stop.refusals(), 1, "{when:?}");
@@ -31,7 +31,7 @@ fn reduce_without_disk_space_continues_and_can_be_preempted_again() {
                 let ReduceEnd::Done(outcome) = ended else { panic!("{when:?}: {ended:?}") };
                 let written = case.node.written.lock().unwrap();
                 let bytes: Vec<u8> = outcome.pieces.iter().flat_map(|piece| written[piece].clone()).collect();
-                assert!(bytes == output, "{when:?}: other bytes than in peace");
+                assert!(bytes == output, "{when:?}: the output differs from an undisturbed run");
                 assert_eq!(counted(&counters), counted(&outcome.counters), "{when:?}");
             }
         }

@@ -1,4 +1,4 @@
-//! A shuffle server: map outputs and checkpoints, by the files of this machine.
+//! A shuffle server for map outputs and checkpoints in local files.
 
 use super::TOKEN;
 use crate::{
@@ -28,10 +28,10 @@ impl Server {
     pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (addr, known) = (listener.local_addr().unwrap().to_string(), Known::default());
-        let run_of_map = Arc::downgrade(&known);
+        let weak = Arc::downgrade(&known);
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (mut stream, Some(known)) = (stream.unwrap(), run_of_map.upgrade()) else { return };
+                let (mut stream, Some(known)) = (stream.unwrap(), weak.upgrade()) else { return };
                 thread::spawn(move || while serve(&mut stream, &known).is_some() {});
             }
         });
@@ -49,7 +49,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The thread looks whether anybody is left when somebody calls.
+        // The thread checks whether to end when a connection arrives.
         self.known = Known::default();
         drop(TcpStream::connect(&self.addr));
     }

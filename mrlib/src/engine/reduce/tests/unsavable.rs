@@ -1,8 +1,9 @@
-//! States that cannot be saved, or vanish while they are read.
+//! Reducers whose state cannot be saved, and checkpoints that disappear while they are read.
 
 use super::*;
 
-/// A reducer that cannot save what it carries is paused up to its last stage, and in that refuses and loses nothing.
+/// A reducer with state that cannot be saved can be paused before its last stage. In that stage it
+/// refuses, and loses nothing.
 #[test]
 fn unsavable_reducer_refuses_preemption_and_continues() {
     let maps = vec![vec![(1, 1), (20, 2), (90, 3)], vec![(2, 5), (200, 7)]];
@@ -27,7 +28,8 @@ fn unsavable_reducer_refuses_preemption_and_continues() {
     assert!(bytes == output && pauses[0] == 1, "{pauses:?}");
 }
 
-/// What is gone only by the time it is read is the state's trouble too, not a failure.
+/// A file that disappears before it is read makes the checkpoint corrupt, and is not a failure of
+/// the attempt.
 #[test]
 fn checkpoint_whose_files_vanish_is_corrupt() {
     let maps: Vec<_> = (0..6).map(|map| (0..40).map(|n| (n * 6 + map, n)).collect::<Vec<_>>()).collect();
@@ -40,7 +42,7 @@ fn checkpoint_whose_files_vanish_is_corrupt() {
         TaskError::io(format!("open {}", dir.join("run-0").display()))(io::ErrorKind::NotFound.into());
     case.node.attempt += 1;
     let task = case.task(Some(origin), MapFeed::new(6));
-    assert!(matches!(of_state(&task, error), TaskError::CheckpointCorrupt(_)));
+    assert!(matches!(as_checkpoint_error(&task, error), TaskError::CheckpointCorrupt(_)));
     let own = TaskError::io("open /elsewhere/spill-0")(io::ErrorKind::NotFound.into());
-    assert!(matches!(of_state(&task, own), TaskError::Io { .. }));
+    assert!(matches!(as_checkpoint_error(&task, own), TaskError::Io { .. }));
 }

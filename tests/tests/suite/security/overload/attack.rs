@@ -1,4 +1,5 @@
-//! Abusers of a server: they send calls and never end them, and send the next when one is refused.
+//! Abusive clients of a server: they open calls and never end them, and open the next when one is
+//! refused.
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
@@ -19,32 +20,35 @@ use tonic::{
     transport::Channel,
 };
 
-/// Connections of those without a credential to each server, and of the user. Fewer than the 256 that a server takes.
+/// Connections of clients without a credential to each server, and of the user. Fewer than the
+/// limit of 256.
 const CONNECTIONS: usize = 80;
 const CONNECTIONS_OF_USER: usize = 20;
 /// Connections that send long requests.
 const LONG_CONNECTIONS: usize = 20;
-/// Calls of each connection: as many as HTTP/2 admits, so that none waits in the client. 80 connections have 10,240.
+/// Calls per connection: the maximum of HTTP/2, so that none waits in the client. 80 connections
+/// have 10,240.
 const CALLS: usize = 128;
-/// Of these, how many follow the health of the server, and how many send a long request but for its last byte.
+/// Number of calls that watch the health of the server, and that send a long request without its
+/// last byte.
 const WATCHES: usize = 50;
 const LONG: usize = 6;
-/// One more than the last byte that is sent of a long request.
+/// Length of a long request, whose last byte is not sent.
 const LONG_BYTES: usize = 4 << 20;
 const PIECE: &[u8] = &[0; 16 << 10];
-/// A refused call is opened again after this.
+/// Delay after which a refused call is repeated.
 const AGAIN: Duration = Duration::from_secs(3);
 
-/// A request, of which something may be missing.
+/// A request that may be incomplete.
 struct Pieces {
     left: VecDeque<Bytes>,
     ends: bool,
-    /// Where to note, and count, that it was sent.
+    /// Where to record and count that it was sent.
     sent: Option<(Note, Arc<Count>)>,
 }
 
 impl Pieces {
-    /// A message of which so many bytes are missing, and which never ends.
+    /// A message without its last `missing` bytes, which never ends.
     fn unfinished(length: usize, missing: usize) -> Self {
         let mut prefix = vec![0];
         prefix.extend((length as u32).to_be_bytes());
@@ -59,7 +63,7 @@ impl Pieces {
     }
 
     /// An empty message.
-    fn recovered() -> Self {
+    fn empty() -> Self {
         Self { ends: true, ..Self::unfinished(0, 0) }
     }
 }
@@ -83,7 +87,7 @@ impl Body for Pieces {
     }
 }
 
-/// What a call of this number on a connection asks for. A user does not stop at health checks.
+/// Returns the method and body of a call by its number. A user sends more than health checks.
 fn call(master: Role, number: usize, user: bool) -> (&'static str, Pieces) {
     const CHECK: &str = "/grpc.health.v1.Health/Check";
     let long = match (master, number % 3) {
@@ -97,17 +101,17 @@ fn call(master: Role, number: usize, user: bool) -> (&'static str, Pieces) {
     match number {
         ..LONG => (long, Pieces::unfinished(LONG_BYTES, 1)),
         _ if number < 2 * LONG => (CHECK, Pieces::unfinished(LONG_BYTES, 1)),
-        // Announced, and nothing sent.
+        // Announced, but nothing is sent.
         _ if number < 3 * LONG => (long, Pieces::unfinished(LONG_BYTES, LONG_BYTES)),
-        _ if number < WATCHES => ("/grpc.health.v1.Health/Watch", Pieces::recovered()),
+        _ if number < WATCHES => ("/grpc.health.v1.Health/Watch", Pieces::empty()),
         _ if user => (long, Pieces::unfinished(10, 1)),
         _ if number.is_multiple_of(2) => (CHECK, Pieces::unfinished(10, 1)),
         _ => (CHECK, Pieces { left: VecDeque::new(), ends: false, sent: None }),
     }
 }
 
-/// Calls of one server. A call is counted as sent when its body is first asked for: HTTP/2 has then opened its stream
-/// and written its headers. It is open from then until it has been answered or has failed.
+/// Calls of one server. A call counts as sent when its body is first polled: HTTP/2 has then opened
+/// its stream and written its headers. It is open until it was answered or has failed.
 #[derive(Default)]
 struct Count {
     open: AtomicUsize,
@@ -115,10 +119,10 @@ struct Count {
     sent: AtomicUsize,
 }
 
-/// Where a call that was sent is noted until it is over.
+/// State of a call that was sent, until it has ended.
 type Note = Arc<Mutex<Option<Sent>>>;
 
-/// Counts a call in, and out when dropped.
+/// Counts an open call until dropped.
 struct Sent(Arc<Count>);
 
 impl Sent {
@@ -136,33 +140,33 @@ impl Drop for Sent {
     }
 }
 
-/// What a server got of the abuse.
+/// Result of the abuse for a server.
 pub(super) struct Sum {
-    /// Calls that were sent.
+    /// Number of calls that were sent.
     pub(super) sent: usize,
-    /// The most that were open at once. A server that refuses at once has few.
+    /// Maximum number of open calls. A server that refuses at once has few.
     pub(super) most: usize,
 }
 
-/// One who abuses.
+/// An abusive client.
 #[derive(Clone)]
 struct Abuser {
     channel: Channel,
     master: Role,
-    /// What a user shows with each call.
+    /// Credentials of a user, sent with each call.
     shown: Option<http::HeaderMap>,
     long: bool,
     count: Arc<Count>,
 }
 
-/// The abuse, until it is told to end.
+/// The running abuse.
 pub(super) struct Attack {
     runtime: tokio::runtime::Runtime,
     counts: Vec<Arc<Count>>,
 }
 
 impl Attack {
-    /// `nobody` has no credential that counts; `user` has one, by this name.
+    /// `nobody` has no valid credential; `user` has one with this name.
     pub(super) fn begin(
         nobody: &Credentials,
         user: Option<(&Credentials, &str)>,
@@ -199,7 +203,7 @@ impl Attack {
         Self { runtime, counts }
     }
 
-    /// Ends it: what each server got.
+    /// Stops it, and returns the result by server.
     pub(super) fn end(self) -> Vec<Sum> {
         self.runtime.shutdown_background();
         let sum = |count: &Arc<Count>| Sum { sent: count.sent.load(Relaxed), most: count.most.load(Relaxed) };
@@ -209,7 +213,7 @@ impl Attack {
 
 /// Keeps one call open, or tries to.
 async fn hold(mut abuser: Abuser, number: usize) {
-    // Other connections send short requests alone.
+    // Other connections send only short requests.
     let number = if abuser.long { number } else { number + 3 * LONG };
     loop {
         let (method, body) = call(abuser.master, number, abuser.shown.is_some());

@@ -1,9 +1,10 @@
-//! What is wished of a running task, set from another thread.
+//! Requests to a running task, set from another thread.
 //!
-//! A kill is heard everywhere, as an error at the next record or step. The other wishes are heard where they can be
-//! granted. The map of a file that can be split ends at its next record with the output of what it has read
-//! ([`super::TaskOutcome::position`] tells where); that of a gzip file goes on as if nothing had been said. A reduce that
-//! is to pause saves its checkpoint ([`super::ReduceEnd::Paused`]).
+//! A kill takes effect everywhere, as an error at the next record or step. A preemption request
+//! takes effect where it can be granted. A divisible map ends at its next record with the output of
+//! what it has read ([`super::TaskOutcome::position`] is where it ended). A map that is not
+//! divisible, or reads gzip, refuses and continues. A reduce saves a checkpoint
+//! ([`super::ReduceEnd::Paused`]).
 
 use crate::error::TaskError;
 use std::{
@@ -14,43 +15,44 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is wished, short of a kill. The later one stands for the former too.
+/// A request short of a kill. A later variant includes the earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PreemptRequest {
-    /// Go on to the end.
+    /// No request: continue to the end.
     None,
-    /// End soon with what has been done: the rest is for another task.
+    /// End soon with the output so far. A new task gets the remainder of the range.
     Split,
-    /// End soon with what has been done: the rest is for later.
+    /// End soon with a checkpoint, to be resumed later.
     Pause,
 }
 
-/// Why a wish is not granted.
+/// Why a preemption request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreemptRefusal {
-    /// There is no room on any disk for what it would checkpointed.
+    /// No disk has enough space for the checkpoint.
     NoSpace,
-    /// Its reducer carries something from key to key that it cannot save.
+    /// The state of the reducer between keys cannot be saved.
     ReducerNotSavable,
-    /// Its mapper must see its whole range.
+    /// The mapper must see its whole range.
     MapperNotDivisible,
 }
 
-/// Shared by a task and whoever may stop it.
+/// Shared by a task and the threads that may stop it.
 #[derive(Debug, Clone, Default)]
-pub struct TaskControl(Arc<Stop>);
+pub struct TaskControl(Arc<Control>);
 
 #[derive(Debug, Default)]
-struct Stop {
-    /// A [`PreemptRequest`] as a number, or `KILL`; only grows, but for a wish that is refused.
+struct Control {
+    /// A [`PreemptRequest`] as a number, or `KILL`. Only grows, except when a request is refused.
     state: AtomicU8,
-    /// Wishes refused, and why the last was: a [`PreemptRefusal`] as a number.
+    /// Number of refused requests, and the reason of the last one: a [`PreemptRefusal`] as a
+    /// number.
     refusals: AtomicU32,
     refused: AtomicU8,
     why: OnceLock<String>,
-    /// When a wish first came, since the last that was refused.
+    /// When the first request came, since the last refusal.
     requested_at: Mutex<Option<Instant>>,
-    /// Of whoever rests; the state is not behind it.
+    /// The lock of `changed`. It does not protect `state`.
     sleep: Mutex<()>,
     changed: Condvar,
 }
@@ -58,24 +60,24 @@ struct Stop {
 const KILL: u8 = u8::MAX;
 
 impl TaskControl {
-    /// Says stop: the task fails. The first reason stands.
+    /// Kills the task, which then fails. Only the first reason is kept.
     pub fn set(&self, why: impl Into<String>) {
         let _ = self.0.why.set(why.into());
         self.raise(KILL);
     }
 
-    /// Makes a wish known.
+    /// Requests a preemption.
     pub fn request_preemption(&self, preempt_request: PreemptRequest) {
         self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
         self.raise(preempt_request as u8);
     }
 
-    /// When a wish was first made known.
+    /// When a preemption was first requested.
     pub fn requested_at(&self) -> Option<Instant> {
         *self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is wished cannot be granted: the task goes on as if nobody had asked. A kill stands.
+    /// Refuses the request: the task continues as if there was none. A kill cannot be refused.
     pub fn refuse(&self, why: PreemptRefusal) {
         self.0.refused.store(why as u8, Ordering::Relaxed);
         *self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -84,12 +86,12 @@ impl TaskControl {
         let _ = self.0.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, quiet);
     }
 
-    /// How often that was.
+    /// Number of refused requests.
     pub fn refusals(&self) -> u32 {
         self.0.refusals.load(Ordering::Relaxed)
     }
 
-    /// Why the last was, if any was.
+    /// The reason of the last refusal.
     pub fn refused(&self) -> Option<PreemptRefusal> {
         let why = self.0.refused.load(Ordering::Relaxed);
         let all =
@@ -99,12 +101,13 @@ impl TaskControl {
 
     fn raise(&self, state: u8) {
         self.0.state.fetch_max(state, Ordering::Release);
-        // Whoever is about to rest has looked at the state under this lock.
+        // A sleeping thread has checked the state under this lock, so it cannot miss the
+        // notification.
         drop(self.0.sleep.lock().unwrap_or_else(PoisonError::into_inner));
         self.0.changed.notify_all();
     }
 
-    /// Whether `set` has been called.
+    /// Whether the task was killed.
     pub fn is_set(&self) -> bool {
         self.state() == KILL
     }
@@ -114,13 +117,13 @@ impl TaskControl {
         self.0.state.load(Ordering::Relaxed)
     }
 
-    /// An error once `set` has been called.
+    /// Fails if the task was killed.
     #[inline]
     pub fn check(&self) -> Result<(), TaskError> {
         if self.state() == KILL { Err(self.stopped()) } else { Ok(()) }
     }
 
-    /// What is wished; an error once `set` has been called.
+    /// The current request. Fails if the task was killed.
     #[inline]
     pub fn preempt_request(&self) -> Result<PreemptRequest, TaskError> {
         match self.state() {
@@ -131,7 +134,8 @@ impl TaskControl {
         }
     }
 
-    /// Does nothing for so long; shorter if the task is killed or, with `preemptible`, if there is a wish.
+    /// Sleeps for `time`, or until the task is killed or, with `preemptible`, a preemption is
+    /// requested.
     pub fn sleep(&self, time: Duration, preemptible: bool) {
         let least = if preemptible { PreemptRequest::Split as u8 } else { KILL };
         let sleep = self.0.sleep.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,13 +194,13 @@ mod tests {
         let started = Instant::now();
         let sleeper = std::thread::spawn(move || other.sleep(long, true));
         stop.request_preemption(PreemptRequest::Split);
-        sleeper.join().expect("no panic");
+        sleeper.join().expect("the thread has ended");
         stop.sleep(Duration::from_millis(20), false);
         assert!(started.elapsed() >= Duration::from_millis(20));
         let other = stop.clone();
         let sleeper = std::thread::spawn(move || other.sleep(long, false));
         stop.set("enough");
-        sleeper.join().expect("no panic");
+        sleeper.join().expect("the thread has ended");
         assert!(started.elapsed() < long / 2);
     }
 }
