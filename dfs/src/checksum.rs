@@ -1,4 +1,3 @@
-//!
 //! CRC32C checksums per chunk, and the checksum file next to each block file.
 //!
 //! Layout of a checksum file, little endian: magic `FMTC`, version u16, log2(chunk size) u16, block

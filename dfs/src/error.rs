@@ -1,4 +1,3 @@
-//!
 //! The refusals of the NameNode, shared by server and client.
 //!
 //! The server creates an `Error` with a kind and a message. The error is sent as a gRPC status

@@ -1,4 +1,3 @@
-//!
 //! The distributed file system. Files are divided into blocks, blocks are replicated on DataNodes,
 //! and one NameNode has the namespace.
 //!

@@ -1,4 +1,3 @@
-//!
 //! A path in the file system: absolute and normalised. It is checked once, when it is parsed.
 //!
 //! Deliberately absent: relative paths and a working folder. `.` and `..` are refused and not

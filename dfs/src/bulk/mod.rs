@@ -1,4 +1,3 @@
-//!
 //! The bulk protocol: transfers blocks between clients and DataNodes, in frames over TCP.
 //!
 //! A frame is a 16-byte header, a small protobuf body and raw data. The CRC in the header covers

@@ -1,4 +1,3 @@
-//!
 //! A call to the NameNode, retried until it is answered or the deadline has passed.
 //!
 //! A retry is safe because every mutating request has an ID. The caller creates the request once,

@@ -1,4 +1,3 @@
-//!
 //! Blocking connections to DataNodes. They have timeouts, are reused for the next request, and can
 //! be closed by another thread.
 //!

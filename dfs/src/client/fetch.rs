@@ -1,4 +1,3 @@
-//!
 //! Fetches ranges of blocks in order and verifies them.
 //!
 //! Invariant: no byte is returned before the checksum of its chunk has been verified.

@@ -1,4 +1,3 @@
-//!
 //! Glob patterns over paths: `*`, `?`, `[a-z]`, `[!x]`, `{a,b}`. Only `{}` can match across a
 //! slash.
 //!

@@ -1,4 +1,3 @@
-//!
 //! Finds the input files of a job. The JobTracker and the programs that sample the input use this
 //! code, so that they select the same files.
 //!

@@ -1,4 +1,3 @@
-//!
 //! Short-circuit reads. A DataNode on this machine passes the file descriptors of the two files of
 //! a block. The client reads or maps the block itself, and no data is sent over a socket.
 //!

@@ -1,4 +1,3 @@
-//!
 //! The client API to read and write files.
 //!
 //! [`Client`] is a handle that is cheap to clone. Namespace calls are retried with the same request

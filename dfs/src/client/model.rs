@@ -1,4 +1,3 @@
-//!
 //! The data types of the client API. `--json` prints them as they are.
 //!
 //! Invariant: none of them is a wire type. `wire.rs` validates the messages of a server before it

@@ -1,4 +1,3 @@
-//!
 //! Writes one block through its pipeline, and continues with the remaining nodes when nodes fail.
 //!
 //! Invariants: the writer keeps the packets that are not acknowledged, and the last packet until

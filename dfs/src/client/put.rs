@@ -1,4 +1,3 @@
-//!
 //! Copies a local file or a stream into the file system. The data is written to a file with a
 //! hidden temporary name, which is renamed when it is closed. The file therefore appears completely
 //! or not at all. If a put is killed, the NameNode deletes the hidden file when its lease expires.

@@ -1,4 +1,3 @@
-//!
 //! Reads a file with verification. When a replica fails, the reader continues with another replica
 //! at the same offset.
 //!

@@ -1,4 +1,3 @@
-//!
 //! Threads for transfers. A transfer waits for its user (a reader that pauses, a writer whose
 //! source is slow), so it must not block a thread of the runtime. If all threads of the runtime
 //! were blocked, no task could make the transfers continue.

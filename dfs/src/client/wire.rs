@@ -1,4 +1,3 @@
-//!
 //! Converts between the generated types and the types of the client. All replies of servers are
 //! validated here.
 //!

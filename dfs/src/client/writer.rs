@@ -1,4 +1,3 @@
-//!
 //! Writes a file sequentially.
 //!
 //! The data is divided into packets. For each block, a task sends the packets on its own thread.

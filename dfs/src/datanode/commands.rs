@@ -1,4 +1,3 @@
-//!
 //! Commands of the NameNode: copies, deletions, checks. They are queued and executed by a few
 //! threads.
 //!

@@ -1,4 +1,3 @@
-//!
 //! The disk operations that can fail or block: fsync, open, free space. Tests replace them. Also
 //! defines what an error means for a data folder.
 //!

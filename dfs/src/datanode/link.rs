@@ -1,4 +1,3 @@
-//!
 //! The connection to the NameNode: registration, full report, then heartbeats with new reports.
 //!
 //! The data path never waits for this connection. While the NameNode is unreachable, reports are

@@ -1,4 +1,3 @@
-//!
 //! Short-circuit reads: a reader on this machine gets the open file descriptors over a Unix socket.
 //!
 //! The descriptors are read-only and stay valid if the block is deleted. Every account of the

@@ -1,4 +1,3 @@
-//!
 //! The sending side of a write: from a DataNode to the next node of a pipeline, or to the target of
 //! a copy. The next node is called the mirror.
 //!

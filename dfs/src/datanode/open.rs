@@ -1,4 +1,3 @@
-//!
 //! Start-up: opens the data folders, identifies the node, and scans the replicas.
 //!
 //! Invariant: `VERSION` is the first file that is written to a folder. It identifies the node and

@@ -1,4 +1,3 @@
-//!
 //! A replica that is being written: its writer, its length, and how it is finalised.
 //!
 //! A partial replica has one writer at a time. A newer connection takes the partial replica over

@@ -1,4 +1,3 @@
-//!
 //! Receives a block from a client, from the previous node of a pipeline, or from a node that copies
 //! it.
 //!

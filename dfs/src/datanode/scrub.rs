@@ -1,4 +1,3 @@
-//!
 //! Verifies replicas: single replicas on command of the NameNode, and all replicas slowly, in
 //! rounds.
 //!

@@ -1,4 +1,3 @@
-//!
 //! Sends a block: the checksums in the reply, then the data with `sendfile` directly from the page
 //! cache.
 //!

@@ -1,4 +1,3 @@
-//!
 //! The server of the bulk port. Each connection has a thread, which serves its requests one after
 //! the other.
 //!

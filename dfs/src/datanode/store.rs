@@ -1,4 +1,3 @@
-//!
 //! All data folders of the node as one store: where replicas are, where a new one is stored, and
 //! what happens when a folder fails.
 //!

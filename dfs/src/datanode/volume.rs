@@ -1,4 +1,3 @@
-//!
 //! A data folder: opening, scanning, and the file operations.
 //!
 //! This module makes no decisions: errors are returned, and `store` decides whether the folder

@@ -1,4 +1,3 @@
-//!
 //! The driver of the state machine: clock, lock, edit log, and their order.
 //!
 //! A change is applied and its record is queued under one write lock, so that the order of the log

@@ -1,4 +1,3 @@
-//!
 //! The NameNode: has the namespace and knows where blocks are.
 //!
 //! [`op`] defines operations and their outcomes. The state machine is pure: time is a parameter.

@@ -1,4 +1,3 @@
-//!
 //! Permission checks with owner, group and mode, as in POSIX. They are read-only and run before an
 //! operation is planned.
 //!

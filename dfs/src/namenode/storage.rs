@@ -1,4 +1,3 @@
-//!
 //! The folder of the NameNode: identity, loading of the namespace from snapshot and edits, and new
 //! snapshots.
 //!

@@ -1,4 +1,3 @@
-//!
 //! The results of queries to the state of the NameNode, with the same fields as in
 //! `namenode.proto`.
 //!

@@ -20,7 +20,7 @@ async fn invalid_inputs_and_outputs_are_refused() {
     let cases = [
         ("/nowhere", "/out", Code::NotFound, "input /nowhere does not exist"),
         ("/in/a/b", "/out", Code::NotFound, "input /in/a/b does not exist"),
-        ("/in/z*", "/out", Code::NotFound, "input pattern /in/z* matches nothing"),
+        ("/in/z*", "/out", Code::NotFound, "input pattern /in/z* matches no file"),
         ("/in/[", "/out", Code::InvalidArgument, "/in/["),
         ("relative", "/out", Code::InvalidArgument, "input \"relative\""),
         ("/in", "/there", Code::AlreadyExists, "output /there exists"),

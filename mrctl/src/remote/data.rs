@@ -22,7 +22,7 @@ const MARK: &str = "CLUSTER";
 const MASTER: (&str, &str) =
     ("VERSION", "LOCK VERSION VERSION.tmp NEW NEW.tmp RECOVERING RECOVERING.tmp edits journal history");
 const DATANODE: (&str, &str) = ("VERSION", "LOCK VERSION VERSION.tmp VOLUMES NEW local.sock current tmp bad");
-const TASKTRACKER: (&str, &str) = ("incarnation", "LOCK incarnation VOLUMES NEW warm printed jobs logs");
+const TASKTRACKER: (&str, &str) = ("incarnation", "LOCK incarnation VOLUMES NEW warm process-logs jobs logs");
 
 fn about(daemon: &str) -> (&'static str, &'static str) {
     match daemon {

@@ -454,5 +454,5 @@ fn reused_process_leaves_its_logs_behind() {
     let process_logs = |id| fs::read_to_string(disks.log(attempt(id), "stdout").unwrap()).unwrap();
     assert_eq!((process_logs("job_1.m0.0"), process_logs("job_1.m1.0")), ("first".into(), "second".into()));
     drop(disks.detach_logs(&second).unwrap());
-    assert_eq!(fs::read_dir(dir.path().join("a/printed")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(dir.path().join("a/process-logs")).unwrap().count(), 0);
 }

@@ -201,7 +201,7 @@ fn a_frozen_daemon_does_not_run(pair: &Pair) {
         let ran = signal("kill");
         (ran.code == 1).then_some(ran)
     });
-    assert!(again.stderr.contains("namenode of m not running"), "{}", again.stderr);
+    assert!(again.stderr.contains("namenode on m not running"), "{}", again.stderr);
     pair.done(&["up"]);
 }
 

@@ -348,7 +348,7 @@ fn drain_and_setrep_do_not_wait_for_dead_after_and_nodes_are_logged() {
     for line in [
         "DataNode node1 registered",
         "safemode is off",
-        "drain of DataNode node1 began",
+        "drain of DataNode node1 started",
         "drain of DataNode node1 finished",
     ] {
         assert!(log.contains(line), "{line:?} is not in {log}");

@@ -1,4 +1,3 @@
-//!
 //! Applies edits to the namespace, both live and in replay.
 //!
 //! A record that does not fit means that the log is damaged or belongs to another cluster. The

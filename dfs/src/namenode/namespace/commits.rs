@@ -1,4 +1,3 @@
-//!
 //! Completed commits, to recognise a repeated commit even if its files have changed since.
 //!
 //! The latest commits are kept for [`RETAIN_MS`] and up to [`COMMITS_MAX`]. This is much longer

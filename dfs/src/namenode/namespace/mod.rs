@@ -1,4 +1,3 @@
-//!
 //! The durable half of the NameNode: exactly the state that is in the edit log and the snapshots.
 //!
 //! It changes only through [`Namespace::apply`], live and in replay. Replay therefore gives the

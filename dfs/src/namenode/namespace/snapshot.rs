@@ -1,4 +1,3 @@
-//!
 //! Writes the namespace as a sequence of items, and reads it again.
 //!
 //! The order of the items is fixed: header, folders and files by ID, fences, commits, draining

@@ -1,4 +1,3 @@
-//!
 //! Each start of a NameNode increases the epoch, creates a start ID, and skips many file and block
 //! IDs.
 //!

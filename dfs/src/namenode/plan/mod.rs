@@ -1,4 +1,3 @@
-//!
 //! Rules. Each operation is planned against the namespace, which is only read. Every refusal
 //! happens here, before anything has changed. The result is a list of edits that can be applied.
 //!

@@ -1,4 +1,3 @@
-//!
 //! Checks on request. A client reports a replica that it could not read, and the DataNode verifies
 //! the replica.
 //!

@@ -1,4 +1,3 @@
-//!
 //! Home folders: `/user/NAME`, mode 700, owned by the user, with the default quota.
 //!
 //! The driver creates one at the first call of a user. This is an operation like others: it is

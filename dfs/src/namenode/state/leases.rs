@@ -1,4 +1,3 @@
-//!
 //! Leases: a writer that does not renew its lease loses its files. Recovery never waits for
 //! DataNodes: it uses the replicas that are reported.
 //!

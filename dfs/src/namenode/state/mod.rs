@@ -1,4 +1,3 @@
-//!
 //! The state machine of the NameNode. It gets operations and reports, and returns outcomes, records
 //! and commands.
 //!

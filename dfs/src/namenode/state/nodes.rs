@@ -1,4 +1,3 @@
-//!
 //! The table of DataNodes.
 //!
 //! A node keeps its index as long as its name is known, so that replica lists need only four bytes

@@ -1,4 +1,3 @@
-//!
 //! Repair: copies blocks with too few replicas, the most endangered first, and deletes surplus
 //! replicas.
 //!

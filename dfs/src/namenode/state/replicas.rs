@@ -1,4 +1,3 @@
-//!
 //! The replicas of each block. A replica is good, uncommitted (its block is not committed yet),
 //! damaged, an orphan (its block was deleted), stale (its nonce is not that of its block), or of a
 //! block that this NameNode never assigned (the NameNode runs from an older copy of its folder).

@@ -53,7 +53,7 @@ impl Trial {
              (kill -0 $FERMATA_TRACKER_PID 2>&1; echo $?) | tail -n 1 | sed 's/^/signal\\t/'\n\
              (echo mine > own && cat own) | sed 's/^/own\\t/'\n\
              (ls /dev 2>&1; echo $?) | tail -n 1 | sed 's/^/devices\\t/'\n\
-             echo heard > /dev/stderr\n\
+             echo reported > /dev/stderr\n\
              env | grep -ci 'token\\|secret' | sed 's/^/env\\t/'\n",
             self.secret.path().display()
         )
