@@ -11,7 +11,7 @@ use super::{
     store::{Opened, Store},
     volume::Damage,
 };
-use crate::{
+use dfs_client::{
     bulk::PACKET_BYTES,
     checksum::{CHUNK_BYTES, verify},
     ids::BlockId,
