@@ -8,7 +8,7 @@ use crate::{
     driver::Driver,
     output::{Pause, is_transient},
 };
-use dfs::{client::ClientError, error::Kind};
+use dfs_client::{ClientError, error::Kind};
 use std::{sync::Arc, time::Duration};
 
 /// Time between two reports if no job ends.

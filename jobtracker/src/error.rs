@@ -1,6 +1,6 @@
 //! Refused requests: a message of one line, and a status code for programs.
 
-use dfs::{client::ClientError, error::Kind};
+use dfs_client::{ClientError, error::Kind};
 use tonic::{Code, Status};
 
 /// A refused request. It has changed nothing.

@@ -13,11 +13,7 @@ use crate::{
     error::Refusal,
     output::{Pause, WORK_DIR, is_transient},
 };
-use dfs::{
-    client::{Attributes, ClientError, FileStatus},
-    error::Kind,
-    path::DfsPath,
-};
+use dfs_client::{Attributes, ClientError, FileStatus, error::Kind, path::DfsPath};
 use mrcore::{
     Cluster, Fact,
     job::{Job, JobOutcome, JobState},

@@ -8,8 +8,8 @@ use crate::{
     driver::Driver,
     leftovers::{self, Leftovers},
 };
-use dfs::{
-    client::{Client, ClientError, ClientOptions, Commit, CommitMove},
+use dfs_client::{
+    Client, ClientError, ClientOptions, Commit, CommitMove,
     error::Kind,
     path::{DfsPath, PathError},
 };

@@ -18,7 +18,7 @@ use daemon::{
     listen::ListenError,
     lock::{FolderLock, LockError},
 };
-use dfs::client::ClientOptions;
+use dfs_client::ClientOptions;
 use journal::{Log, LogFailed, Recovery, SnapshotPolicy};
 use mrcore::{Event, JobTracker, Span, Time};
 use proto::mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer};

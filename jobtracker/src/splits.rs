@@ -1,11 +1,11 @@
 //! From the input paths of a job to the ranges that its maps read.
 //!
-//! [`dfs::client::Client::find_inputs`] expands paths and patterns. Subfolders are included unless
+//! [`dfs_client::Client::find_inputs`] expands paths and patterns. Subfolders are included unless
 //! the job sets `input.recursive = false`. An empty file has no split. A split identifies its file
 //! by ID and length, so that a map never reads another file that has replaced it.
 
 use crate::error::Refusal;
-use dfs::client::{Client, FileStatus, InputError, Inputs, LocatedBlock};
+use dfs_client::{Client, FileStatus, InputError, Inputs, LocatedBlock};
 use mrcore::job::{InputPin, Split};
 use mrlib::{
     InputFormat,
@@ -186,7 +186,7 @@ fn hosts(blocks: &[LocatedBlock], start: u64, end: u64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dfs::{client::NodeAddress, ids::BlockId};
+    use dfs_client::{NodeAddress, ids::BlockId};
 
     fn split_inputs(length: u64, size: u64) -> Vec<(u64, u64)> {
         ranges(length, size).collect()
@@ -231,7 +231,7 @@ mod tests {
         };
         let block = |id, offset, length, names: &[&str]| LocatedBlock {
             block: BlockId(id),
-            nonce: dfs::ids::Nonce(0),
+            nonce: dfs_client::ids::Nonce(0),
             offset,
             length,
             nodes: names.iter().map(|name| node(name)).collect(),

@@ -10,11 +10,7 @@ use crate::{
     splits::{self, SplitOptions},
 };
 use daemon::config::JobTrackerConfig;
-use dfs::{
-    client::{Client, Inputs},
-    error::Kind,
-    path::DfsPath,
-};
+use dfs_client::{Client, Inputs, error::Kind, path::DfsPath};
 use journal::{codec, log::RECORD_BYTES_MAX};
 use mrcore::{
     ids::{JobId, RequestId},

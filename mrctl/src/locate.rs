@@ -11,7 +11,7 @@ use daemon::{
     Period,
     config::{ClientConfig, Config, SecurityConfig},
 };
-use dfs::client::{Client, ClientError, ClientOptions, Listener};
+use dfs_client::{Client, ClientError, ClientOptions, Listener};
 use security::{Credentials, Role};
 use std::{
     fs, io,

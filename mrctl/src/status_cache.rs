@@ -17,7 +17,7 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use daemon::Period;
-use dfs::client::{Client, Report};
+use dfs_client::{Client, Report};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashMap},

@@ -10,10 +10,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use daemon::{Bytes, Period};
-use dfs::{
-    client::{Client, PutOptions, PutSource},
-    path::DfsPath,
-};
+use dfs_client::{Client, PutOptions, PutSource, path::DfsPath};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use rustix::process::Signal;
 use sim::{

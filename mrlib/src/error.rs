@@ -41,7 +41,7 @@ pub enum TaskError {
     },
     /// An error of the distributed file system.
     #[error(transparent)]
-    Dfs(#[from] dfs::client::ClientError),
+    Dfs(#[from] dfs_client::ClientError),
     /// A file does not contain what was written.
     #[error("{file} is damaged at offset {offset}: {why}")]
     Damaged {

@@ -8,10 +8,7 @@ use crate::{
     conf::Conf, engine::sample_keys, error::TaskError, input::DfsFile, job::Job, partition::encode_splits,
 };
 use daemon::config::{ClientConfig, SecurityConfig};
-use dfs::{
-    client::{Client, ClientOptions},
-    path::DfsPath,
-};
+use dfs_client::{Client, ClientOptions, path::DfsPath};
 use security::Credentials;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

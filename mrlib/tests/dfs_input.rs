@@ -2,11 +2,8 @@
 //! memory-mapped, over the network, and with damaged local replicas.
 
 use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs};
-use dfs::{
-    client::{Client, ClientOptions, CreateOptions},
-    datanode::DataNode,
-    path::DfsPath,
-};
+use dfs::datanode::DataNode;
+use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
 use mrlib::{
     InputFormat,
     input::{ByteSource, DfsFile, Flow, SplitSpec, open_split},

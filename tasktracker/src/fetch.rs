@@ -10,8 +10,8 @@ use crate::{
     ids::Job,
 };
 use daemon::{Period, config::ClientConfig};
-use dfs::{
-    client::{Client, ClientError, ClientOptions, GetOptions},
+use dfs_client::{
+    Client, ClientError, ClientOptions, GetOptions,
     path::{DfsPath, PathError},
 };
 use parking_lot::Mutex;

@@ -13,7 +13,7 @@ use super::{
     send::check_length,
     store::Opened,
 };
-use crate::{
+use dfs_client::{
     checksum::to_bytes,
     ids::{BlockId, Nonce},
 };

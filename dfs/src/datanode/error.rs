@@ -1,6 +1,6 @@
 //! Errors of the DataNode ([`DataNodeError`]) and refusals of single requests ([`Refusal`]).
 
-use crate::{bulk::NAMENODE_UNAVAILABLE, ids::BlockId};
+use dfs_client::{bulk::NAMENODE_UNAVAILABLE, ids::BlockId};
 use std::{fmt, path::PathBuf};
 
 /// An error that ends the DataNode.

@@ -17,7 +17,7 @@
 //! A file belongs to the DataNode only if its name is exactly what the DataNode would write.
 //! `blk_007` is therefore a foreign file.
 
-use crate::ids::{BlockId, NodeUuid};
+use dfs_client::ids::{BlockId, NodeUuid};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -12,10 +12,10 @@ use super::{
     pending_reports::{Batch, Item},
     store::Alarm,
 };
-use crate::{
+use crate::metadata::DATANODE_PROTOCOL;
+use dfs_client::{
     error::{Kind, from_status},
     ids::{BlockId, Nonce},
-    metadata::DATANODE_PROTOCOL,
 };
 use proto::dfs::{
     BadReplica, CheckBlock, Command, DataNodeAddress, DiskRoom, FullReportRequest, HeartbeatReply,

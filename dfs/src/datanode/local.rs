@@ -10,7 +10,7 @@ use super::{
     send::check_length,
     store::Opened,
 };
-use crate::{
+use dfs_client::{
     bulk::{FrameKind, encode_frame},
     checksum::CHUNK_BYTES,
     ids::{BlockId, NodeUuid, Nonce},

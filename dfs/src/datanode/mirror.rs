@@ -9,11 +9,11 @@
 //! and can still report the failure to the nodes before it and to the client.
 
 use super::node::Node;
-use crate::{
+use bytes::BytesMut;
+use dfs_client::{
     bulk::{self, FrameError, FrameKind, encode_frame, read_frame},
     ids::{BlockId, Nonce},
 };
-use bytes::BytesMut;
 use parking_lot::{Condvar, Mutex};
 use proto::dfs::{BulkRequest, DataNodeAddress, NodeFault, Packet, WriteBlock, WriteStatus, bulk_request};
 use security::{BlockToken, Stream};

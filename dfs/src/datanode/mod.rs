@@ -41,11 +41,11 @@ mod volume;
 
 pub use error::DataNodeError;
 
-use crate::ids::NodeUuid;
 use daemon::{
     config::{Config, DataNodeConfig},
     lifecycle::DaemonArgs,
 };
+use dfs_client::ids::NodeUuid;
 use disk::{Disk, RealDisk};
 use node::Node;
 use proto::dfs::DataNodeAddress;

@@ -16,8 +16,8 @@ use super::{
     store::{Alarm, BlockLocks, State, Store, VolumeState},
     volume::Volume,
 };
-use crate::ids::NodeUuid;
 use daemon::{config::DataNodeConfig, data_dirs, lock::LockError};
+use dfs_client::ids::NodeUuid;
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap},

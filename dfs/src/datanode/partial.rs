@@ -9,7 +9,7 @@ use super::{
     error::{Refusal, RefusalKind},
     store::Store,
 };
-use crate::{
+use dfs_client::{
     checksum::{CHUNK_BYTES, Checksums},
     ids::{BlockId, Nonce},
 };

@@ -2,7 +2,7 @@
 //! is kept until a heartbeat that contains it has succeeded. The number is bounded by the number of
 //! blocks on the disks.
 
-use crate::ids::{BlockId, Nonce};
+use dfs_client::ids::{BlockId, Nonce};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tokio::sync::Notify;

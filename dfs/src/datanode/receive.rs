@@ -12,12 +12,12 @@ use super::{
     node::Node,
     partial::{Begin, Claim, Writer},
 };
-use crate::{
+use bytes::BytesMut;
+use dfs_client::{
     bulk::{FrameError, FrameKind, encode_frame, read_frame, recycle},
     checksum::{self, CHUNK_BYTES},
     ids::{BlockId, Nonce},
 };
-use bytes::BytesMut;
 use parking_lot::Mutex;
 use proto::dfs::{NodeFault, Packet, WriteBlock, WriteStatus};
 use security::{BlockToken, Stream};

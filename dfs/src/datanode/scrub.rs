@@ -10,7 +10,7 @@ use super::{
     store::{Opened, Store},
     volume::Damage,
 };
-use crate::{
+use dfs_client::{
     bulk::PACKET_BYTES,
     checksum::{CHUNK_BYTES, verify},
     ids::BlockId,

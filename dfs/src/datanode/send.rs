@@ -11,7 +11,7 @@ use super::{
     store::{Opened, Store},
     volume::Damage,
 };
-use crate::{
+use dfs_client::{
     bulk::{FrameError, FrameKind, encode_frame},
     checksum::{CHUNK_BYTES, to_bytes},
     ids::{BlockId, Nonce},
@@ -153,6 +153,6 @@ mod tests {
             ReadReply { offset: 0, length: u64::MAX, chunk_size: CHUNK_BYTES as u32, checksums: sums };
         let mut out = Vec::new();
         encode_frame(FrameKind::ReadReply, &reply, 0, &mut out);
-        crate::bulk::read_frame(&mut &out[..], bytes::BytesMut::new()).unwrap();
+        dfs_client::bulk::read_frame(&mut &out[..], bytes::BytesMut::new()).unwrap();
     }
 }

@@ -13,7 +13,7 @@ use super::{
     receive::{Failure, receive},
     send::{LastRead, send},
 };
-use crate::bulk::{FrameError, FrameKind, encode_frame, read_request};
+use dfs_client::bulk::{FrameError, FrameKind, encode_frame, read_request};
 use proto::dfs::{BulkError, BulkRequest, bulk_request::Op};
 use security::{Access, BlockToken, ConnectionLimiter, ConnectionSlot, Stream, UNAUTHENTICATED_TIMEOUT};
 use std::{

@@ -18,7 +18,7 @@ use super::{
     pending_reports::{Item, PendingReports},
     volume::{Damage, Volume},
 };
-use crate::{
+use dfs_client::{
     checksum::Checksums,
     ids::{BlockId, NodeUuid, Nonce},
 };

@@ -8,11 +8,11 @@ use super::{
     error::DataNodeError,
     layout::{LAYOUT, Part, Paths, SHARDS, Version, VersionError, parse_name, shard},
 };
-use crate::{
+use daemon::lock::FolderLock;
+use dfs_client::{
     checksum::{CHUNK_BYTES, Checksums, HEADER_BYTES},
     ids::{BlockId, Nonce},
 };
-use daemon::lock::FolderLock;
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
@@ -245,7 +245,10 @@ impl Volume {
         let found = data.metadata()?.len();
         let sums = self.read_sums(block, found)?;
         if sums.length != found {
-            return Err(Damage::Sums(crate::checksum::ChecksumError::Length { wanted: sums.length, found }));
+            return Err(Damage::Sums(dfs_client::checksum::ChecksumError::Length {
+                wanted: sums.length,
+                found,
+            }));
         }
         Ok((data, sums))
     }
@@ -344,7 +347,7 @@ pub(super) enum Damage {
     Unreadable(io::Error),
     /// The checksum file, the length or the data is wrong.
     #[error("{0}")]
-    Sums(#[from] crate::checksum::ChecksumError),
+    Sums(#[from] dfs_client::checksum::ChecksumError),
     /// This process cannot read the replica now (no descriptors, no memory). The replica may be
     /// good.
     #[error("cannot be read now: {0}")]

@@ -9,12 +9,12 @@ use super::{
     state::State,
     storage::{self, Storage},
 };
-use crate::{
+use daemon::config::NameNodeConfig;
+use dfs_client::{
     error::Error,
     ids::{FileId, RequestId},
     path::DfsPath,
 };
-use daemon::config::NameNodeConfig;
 use journal::{
     Recovery,
     crash::{CrashDisk, Survive},

@@ -9,11 +9,11 @@ use super::{
     op::{Heartbeat, HeartbeatAnswer, Now, Outcome, Registration, Replica, Request},
     state::State,
 };
-use crate::{
+use daemon::config::NameNodeConfig;
+use dfs_client::{
     error::{Error, Kind},
     ids::{Incarnation, NodeUuid, StartId},
 };
-use daemon::config::NameNodeConfig;
 use journal::{AppendError, Log, LogFailed, codec, log::RECORD_BYTES_MAX};
 use parking_lot::RwLock;
 use std::{

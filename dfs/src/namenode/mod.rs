@@ -26,7 +26,7 @@ mod tests;
 pub use crate::metadata::DATANODE_PROTOCOL;
 pub use journal::Recovery;
 pub use namespace::{ApplyError, Edit, Namespace, Record, SnapshotItem, SnapshotLoader};
-pub use run::{NameNodeError, WRITABLE_SERVICE, run};
+pub use run::{NameNodeError, run};
 pub use settings::Settings;
 pub use state::{Entry, Handled, State};
 pub use storage::StorageError;

@@ -1,6 +1,6 @@
 //! The types of the state machine of the NameNode: operations, outcomes, and messages of DataNodes.
 
-use crate::{
+use dfs_client::{
     ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
     path::DfsPath,
 };

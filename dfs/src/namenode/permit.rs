@@ -14,7 +14,7 @@ use super::{
     op::{Caller, Op, Request},
     state::State,
 };
-use crate::{
+use dfs_client::{
     error::{Error, Kind},
     ids::FileId,
     path::DfsPath,

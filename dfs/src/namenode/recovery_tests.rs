@@ -8,11 +8,11 @@ use super::{
     state::State,
     storage::{Storage, StorageError},
 };
-use crate::{
+use daemon::config::NameNodeConfig;
+use dfs_client::{
     ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
     path::DfsPath,
 };
-use daemon::config::NameNodeConfig;
 use journal::Recovery;
 use std::{fs, os::unix::fs::FileExt, path::Path, time::Instant};
 

@@ -19,11 +19,6 @@ use security::{Guard, Role, SecurityError};
 use std::{io, sync::Arc, time::Instant};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-/// The name under which the health service reports whether changes are accepted: `NOT_SERVING` in
-/// safemode. The NameNode itself stays `SERVING`: DataNodes must reach it to end safemode, so a
-/// supervisor must not stop it.
-pub const WRITABLE_SERVICE: &str = "fermata.dfs.v1.NameNode/writable";
-
 /// Why a NameNode ended.
 #[derive(Debug, thiserror::Error)]
 pub enum NameNodeError {
@@ -131,7 +126,7 @@ async fn housekeeping(
         let now = !driver.in_safemode();
         if writable.replace(now) != Some(now) {
             let status = if now { ServingStatus::Serving } else { ServingStatus::NotServing };
-            health.set_service_status(WRITABLE_SERVICE, status).await;
+            health.set_service_status(dfs_client::WRITABLE_SERVICE, status).await;
         }
         let snapshot_driver = driver.clone();
         snapshots.check(driver.log(), move || {

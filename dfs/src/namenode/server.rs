@@ -7,8 +7,8 @@ use super::{
     state::{State, checks::printable},
     wire,
 };
-use crate::error::{Error, Kind};
 use crate::metadata::DATANODE_PROTOCOL;
+use dfs_client::error::{Error, Kind};
 use proto::dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode};
 use security::{ActiveJobs, BlockKey, Identity, Jobs, Role};
 use std::sync::Arc;
@@ -151,7 +151,7 @@ impl NameNode for ClientService {
     ) -> Answer<pb::ReportBadReplicaReply> {
         let caller = self.caller(&request)?;
         let pb::ReportBadReplicaRequest { block_id, node_uuid, reason } = request.into_inner();
-        let (block, node) = (crate::ids::BlockId(block_id), wire::node_uuid(&node_uuid)?);
+        let (block, node) = (dfs_client::ids::BlockId(block_id), wire::node_uuid(&node_uuid)?);
         let new =
             self.driver.adjust(|state, now| state.report_bad_replica(now, &caller, block, node)).await?;
         let reason = printable(&reason);
@@ -308,14 +308,14 @@ impl BlockReports for DataNodeService {
 
     async fn full_report(&self, request: Request<pb::FullReportRequest>) -> Answer<pb::FullReportReply> {
         let pb::FullReportRequest { uuid, incarnation, chunk, last, replicas } = request.into_inner();
-        let (node, incarnation) = (wire::node_uuid(&uuid)?, crate::ids::Incarnation(incarnation));
+        let (node, incarnation) = (wire::node_uuid(&uuid)?, dfs_client::ids::Incarnation(incarnation));
         self.driver.full_report(node, incarnation, chunk, last, wire::replicas(replicas)?).await?;
         Ok(Response::new(pb::FullReportReply {}))
     }
 
     async fn may_finalise(&self, request: Request<pb::MayFinaliseRequest>) -> Answer<pb::MayFinaliseReply> {
         let pb::MayFinaliseRequest { block_id, nonce } = request.into_inner();
-        let (block, nonce) = (crate::ids::BlockId(block_id), crate::ids::Nonce(nonce));
+        let (block, nonce) = (dfs_client::ids::BlockId(block_id), dfs_client::ids::Nonce(nonce));
         let open = self.driver.query(|state| Ok(state.is_being_written(block, nonce))).await?;
         Ok(Response::new(pb::MayFinaliseReply { open }))
     }

@@ -10,8 +10,8 @@ use super::{
     op::Quota,
     settings::default_quota,
 };
-use crate::ids::StartId;
 use daemon::config::NameNodeConfig;
+use dfs_client::ids::StartId;
 use journal::{AppendError, Home, HomeError, Item, Log, LogError, LogFailed, Owner, Recovery, Replay, codec};
 use std::{path::Path, time::Instant};
 

@@ -3,9 +3,9 @@
 //!
 //! Deliberately absent: wire types. The driver converts to them.
 
-use crate::{
+use crate::namenode::op::Quota;
+use dfs_client::{
     ids::{BlockId, FileId, NodeUuid, Nonce},
-    namenode::op::Quota,
     path::DfsPath,
 };
 

@@ -4,7 +4,7 @@
 use super::SMALL;
 use crate::{Damage, Limit, Target};
 use bytes::BytesMut;
-use dfs::{
+use dfs_client::{
     bulk::{
         FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, PACKET_BYTES, encode_frame, read_frame,
         read_request,
@@ -22,7 +22,7 @@ use proto::dfs::{
 pub(super) const TARGETS: &[Target] = &[
     Target {
         name: "bulk_frame",
-        reads: "dfs::bulk::read_request, read_frame, Frame::expect, checksum::verify of packets",
+        reads: "dfs_client::bulk::read_request, read_frame, Frame::expect, checksum::verify of packets",
         seeds: frames,
         body: frame,
         damage: Damage::Unnoticed,
@@ -31,7 +31,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         name: "checksum_file",
-        reads: "dfs::checksum::Checksums::decode",
+        reads: "dfs_client::checksum::Checksums::decode",
         seeds: || {
             let of = |length: usize| {
                 let data: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
@@ -46,7 +46,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         name: "dfs_path",
-        reads: "dfs::path::DfsPath::parse",
+        reads: "dfs_client::path::DfsPath::parse",
         seeds: || {
             [&b"/"[..], b"/user/ann/in", b"//a//b/", "/\u{fc}/\u{1f642}".as_bytes()]
                 .map(<[u8]>::to_vec)

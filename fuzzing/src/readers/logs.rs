@@ -5,13 +5,11 @@ use crate::{
     Damage, Limit, Target,
     folder::{pack, unpack},
 };
-use dfs::{
-    ids::{BlockId, FileId, Nonce, RequestId, StartId},
-    namenode::{
-        Edit, Namespace, Record, SnapshotItem, SnapshotLoader,
-        op::{OnAbandon, Outcome, Quota},
-    },
+use dfs::namenode::{
+    Edit, Namespace, Record, SnapshotItem, SnapshotLoader,
+    op::{OnAbandon, Outcome, Quota},
 };
+use dfs_client::ids::{BlockId, FileId, Nonce, RequestId, StartId};
 use journal::{
     Item, Log, LogError, Recovery, codec,
     crash::{CrashDisk, Survive},

@@ -3,7 +3,7 @@
 use super::Driver;
 use crate::error::Refusal;
 use daemon::config::JobTrackerConfig;
-use dfs::path::DfsPath;
+use dfs_client::path::DfsPath;
 use mrcore::{
     Cluster, Event, Span,
     event::Reply,

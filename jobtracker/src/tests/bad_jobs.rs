@@ -1,7 +1,7 @@
 //! Invalid submissions: each is refused with one line that names the error.
 
 use super::cluster::*;
-use dfs::client::Quota;
+use dfs_client::Quota;
 use proto::mr as pb;
 use tonic::Code;
 

@@ -2,11 +2,8 @@
 
 use crate::{TRACKER_PROTOCOL, run::Daemon};
 use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs, logging::LogFormat};
-use dfs::{
-    client::{Client, ClientOptions, CreateOptions},
-    datanode::DataNode,
-    path::DfsPath,
-};
+use dfs::datanode::DataNode;
+use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
 use journal::Recovery;
 use proto::mr::{self as pb, job_tracker_client::JobTrackerClient, tracker_link_client::TrackerLinkClient};
 use std::{collections::HashMap, path::Path, time::Duration};

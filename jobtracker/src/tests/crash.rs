@@ -7,7 +7,7 @@ use crate::{
     storage::{self, Storage},
 };
 use daemon::config::JobTrackerConfig;
-use dfs::client::ClientOptions;
+use dfs_client::ClientOptions;
 use journal::{Recovery, codec, crash::CrashDisk, crash::Survive};
 use mrcore::{
     Event, JobTracker, PerPhase, Phase, Span, Time,

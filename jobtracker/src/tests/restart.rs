@@ -188,7 +188,7 @@ async fn leftovers_are_deleted_by_the_next_start() {
     cluster.put(&format!("{}/piece-0", map.work_output), b"half").await;
     let (forgotten, long_ago) = ("/tmp/fermata/staging/forgotten", 1_000_000_000_000);
     cluster.put(&format!("{forgotten}/program"), b"its client died").await;
-    let attributes = dfs::client::Attributes { modified_ms: Some(long_ago), ..Default::default() };
+    let attributes = dfs_client::Attributes { modified_ms: Some(long_ago), ..Default::default() };
     cluster.dfs.set_attributes(&dfs_path(forgotten), attributes).await.unwrap();
     cluster.dfs.set_safemode(true).await.unwrap();
     client.kill(pb::KillRequest { request_id: vec![9; 16], job: "job_2".into() }).await.unwrap();

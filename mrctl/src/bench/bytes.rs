@@ -8,10 +8,7 @@ use super::{
 };
 use crate::cluster::{Launch, Layout};
 use anyhow::{Context, Result, ensure};
-use dfs::{
-    client::{Client, ClientOptions, LocatedBlock, PutOptions, PutSource},
-    path::DfsPath,
-};
+use dfs_client::{Client, ClientOptions, LocatedBlock, PutOptions, PutSource, path::DfsPath};
 use memmap2::Mmap;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::{

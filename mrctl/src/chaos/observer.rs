@@ -10,7 +10,7 @@ use crate::{
     output::count as count_of,
 };
 use anyhow::{Result, bail};
-use dfs::client::{Client, ClientOptions, Report};
+use dfs_client::{Client, ClientOptions, Report};
 use sim::scenario::Daemons;
 use std::{collections::BTreeMap, time::Duration};
 

@@ -12,10 +12,7 @@ use super::{
     state::{ClusterState, Daemon, Kind},
 };
 use anyhow::{Context, Result, anyhow, bail};
-use dfs::{
-    client::{Attributes, Client, ClientOptions, NodeState, Report},
-    path::DfsPath,
-};
+use dfs_client::{Attributes, Client, ClientOptions, NodeState, Report, path::DfsPath};
 use rand::RngExt;
 use security::Credentials;
 use std::{

@@ -13,10 +13,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use daemon::{Bytes, Period};
-use dfs::{
-    client::{Client, Health, NodeState, PutOptions, PutSource},
-    path::DfsPath,
-};
+use dfs_client::{Client, Health, NodeState, PutOptions, PutSource, path::DfsPath};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
@@ -242,7 +239,7 @@ async fn heal(client: &Client) -> Result<()> {
     loop {
         let report = client.report().await?;
         let dead =
-            |node: &dfs::client::NodeReport| node.address.node == VICTIM && node.state == NodeState::Dead;
+            |node: &dfs_client::NodeReport| node.address.node == VICTIM && node.state == NodeState::Dead;
         if report.nodes.iter().any(dead) {
             break;
         }

@@ -11,7 +11,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use daemon::Period;
-use dfs::client::{Client, DrainStatus, NodeState};
+use dfs_client::{Client, DrainStatus, NodeState};
 use serde::Serialize;
 use std::{
     process::ExitCode,

@@ -80,7 +80,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         })?;
         let mut safemode = None;
         if role == Role::NameNode {
-            let service = dfs::namenode::WRITABLE_SERVICE.into();
+            let service = dfs_client::WRITABLE_SERVICE.into();
             let writable = client.check(HealthCheckRequest { service }).await.ok();
             safemode = writable.map(|writable| writable.into_inner().status() == ServingStatus::NotServing);
         }

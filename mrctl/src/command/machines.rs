@@ -294,7 +294,7 @@ async fn wait_until_live(target: &Target, node: &str) -> Result<()> {
             let stores = report
                 .nodes
                 .iter()
-                .any(|one| one.address.node == node && one.state == dfs::client::NodeState::Live);
+                .any(|one| one.address.node == node && one.state == dfs_client::NodeState::Live);
             let jobs = trackers.iter().any(|one| one.name == node && one.state == "live");
             if stores && jobs {
                 return Ok(());

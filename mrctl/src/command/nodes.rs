@@ -7,7 +7,7 @@ use crate::{
     output,
 };
 use anyhow::Result;
-use dfs::client::{NodeReport, NodeState};
+use dfs_client::{NodeReport, NodeState};
 use serde::Serialize;
 use std::process::ExitCode;
 

@@ -14,7 +14,7 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use daemon::Period;
-use dfs::client::{NodeReport, Report};
+use dfs_client::{NodeReport, Report};
 use serde::Serialize;
 use std::{
     io::{IsTerminal as _, Write as _},

@@ -8,7 +8,7 @@ use super::{
 use crate::output::{self, Usage};
 use anyhow::{Result, bail};
 use daemon::Period;
-use dfs::client::{Attributes, Client, FileStatus, Health};
+use dfs_client::{Attributes, Client, FileStatus, Health};
 use std::process::ExitCode;
 
 /// Set the number of replicas of files

@@ -4,10 +4,8 @@ use super::{Outcome, expand_all};
 use crate::output;
 use anyhow::Result;
 use daemon::Period;
-use dfs::{
-    client::{self, Client, FileStatus, FsckFile, Health, NodeState, SafemodeStatus},
-    error::Kind,
-    path::DfsPath,
+use dfs_client::{
+    self, Client, FileStatus, FsckFile, Health, NodeState, SafemodeStatus, error::Kind, path::DfsPath,
 };
 use std::{
     collections::BTreeSet,
@@ -82,7 +80,11 @@ enum Action {
 }
 
 /// Checks `path` until it is healthy or the time is over, and returns the last result.
-pub(crate) async fn await_health(client: &Client, path: &DfsPath, wait: Duration) -> Result<client::Fsck> {
+pub(crate) async fn await_health(
+    client: &Client,
+    path: &DfsPath,
+    wait: Duration,
+) -> Result<dfs_client::Fsck> {
     let deadline = Instant::now() + wait;
     let mut next_message = Instant::now() + QUIET;
     loop {
@@ -113,7 +115,7 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
     }
     let verified = if args.verify { Some(verify(client, &roots).await?) } else { None };
     let deadline = Instant::now() + args.wait.map_or(Duration::ZERO, |wait| wait.0);
-    let mut fsck = client::Fsck::new();
+    let mut fsck = dfs_client::Fsck::new();
     for root in &roots {
         let left = deadline.saturating_duration_since(Instant::now());
         fsck.add(await_health(client, &root.path, left).await?);
@@ -143,7 +145,7 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
 #[derive(serde::Serialize)]
 struct Checked<'a> {
     #[serde(flatten)]
-    fsck: &'a client::Fsck,
+    fsck: &'a dfs_client::Fsck,
     #[serde(skip_serializing_if = "Option::is_none")]
     verify: Option<VerifyResult>,
 }
@@ -161,7 +163,7 @@ struct VerifyResult {
 }
 
 impl VerifyResult {
-    fn new(asked: u64, before: &client::Report, after: &client::Report) -> Self {
+    fn new(asked: u64, before: &dfs_client::Report, after: &dfs_client::Report) -> Self {
         let good = after.checks_good_total - before.checks_good_total;
         let replicas_bad = after.checks_bad_total - before.checks_bad_total;
         Self {
@@ -245,12 +247,12 @@ fn health_name(health: Health) -> &'static str {
 }
 
 /// The files with missing replicas. Surplus replicas are no problem: the NameNode deletes them.
-pub(super) fn lacking(fsck: &client::Fsck) -> Vec<&FsckFile> {
+pub(super) fn lacking(fsck: &dfs_client::Fsck) -> Vec<&FsckFile> {
     fsck.problems.iter().filter(|file| file.status != Health::Healthy).collect()
 }
 
 /// Whether the cluster can create the missing replicas.
-async fn repair_outlook(client: &Client, fsck: &client::Fsck) -> Result<String> {
+async fn repair_outlook(client: &Client, fsck: &dfs_client::Fsck) -> Result<String> {
     let report = client.report().await?;
     let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();
     let blocks = lacking(fsck).into_iter().flat_map(|file| &file.blocks);
@@ -267,7 +269,7 @@ fn repair_outlook_text(live: usize, pending: u64, wanted: impl Iterator<Item = u
     format!("{most} replicas are wanted, but the number of live datanodes is {live}: start more")
 }
 
-fn show(what: &str, fsck: &client::Fsck, repair_outlook: &str) -> Result<()> {
+fn show(what: &str, fsck: &dfs_client::Fsck, repair_outlook: &str) -> Result<()> {
     let problems = lacking(fsck);
     if !problems.is_empty() {
         let header = ["FILE", "STATE", "BLOCK", "LENGTH", "GOOD", "WANTED", "DAMAGED", "DRAINING"];

@@ -13,10 +13,7 @@ use crate::{
     output::{self, Meter, Usage},
 };
 use anyhow::{Context, Result, bail};
-use dfs::{
-    client::{Client, FileStatus, GetOptions, GetReport},
-    path::DfsPath,
-};
+use dfs_client::{Client, FileStatus, GetOptions, GetReport, path::DfsPath};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -251,7 +248,7 @@ async fn copy_all(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dfs::ids::FileId;
+    use dfs_client::ids::FileId;
 
     fn status(path: &str, is_dir: bool) -> FileStatus {
         FileStatus {

@@ -4,7 +4,7 @@ use super::{Outcome, expand_all, tree};
 use crate::output::{self, Sizes};
 use anyhow::Result;
 use comfy_table::Table;
-use dfs::client::{Client, FileStatus};
+use dfs_client::{Client, FileStatus};
 use std::process::ExitCode;
 
 /// List a folder or show files

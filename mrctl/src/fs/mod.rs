@@ -19,11 +19,7 @@ pub(crate) use check::await_health;
 use crate::{locate::Target, output};
 use anyhow::{Result, bail};
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use dfs::{
-    client::{Client, ClientError, FileReader, FileStatus, Lost},
-    error::Kind,
-    path::DfsPath,
-};
+use dfs_client::{Client, ClientError, FileReader, FileStatus, Lost, error::Kind, path::DfsPath};
 use std::{fmt::Display, io::Write, process::ExitCode, time::Duration};
 
 /// How long to wait at the end for the removal of unfinished files.

@@ -8,10 +8,7 @@ use super::{
 };
 use crate::output::{self, Usage};
 use anyhow::{Context, Result, bail};
-use dfs::{
-    client::{Client, FileStatus},
-    path::DfsPath,
-};
+use dfs_client::{Client, FileStatus, path::DfsPath};
 use std::process::ExitCode;
 
 /// Create folders

@@ -4,7 +4,7 @@ use super::{Outcome, check::reason, expand_all};
 use crate::{command::nodes, output};
 use anyhow::Result;
 use comfy_table::Table;
-use dfs::client::{Client, FileStatus, LocatedBlock};
+use dfs_client::{Client, FileStatus, LocatedBlock};
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -139,7 +139,7 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
 }
 
 /// Space on disks. The NameNode counts a disk that several DataNodes share once.
-fn disks(report: &dfs::client::Report) -> String {
+fn disks(report: &dfs_client::Report) -> String {
     format!(
         "{} used, {} free of {} on {}",
         output::human(report.used),
@@ -150,7 +150,7 @@ fn disks(report: &dfs::client::Report) -> String {
 }
 
 /// The state of the file system, as rows of a table.
-pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)> {
+pub(crate) fn facts(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
     let (safemode, human) = (&report.safemode, output::human);
     let folders = output::count(report.dirs, "folder");
     let mut facts = vec![
@@ -187,7 +187,7 @@ pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)>
 
 /// Warnings about possible loss of data and about replicas or nodes that do not belong to this
 /// namespace. Empty in a healthy cluster.
-pub(crate) fn warnings(report: &dfs::client::Report) -> Vec<(&'static str, String)> {
+pub(crate) fn warnings(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if !report.lost_edits.is_empty() {
         rows.push(("lost_edits", format!("{}: the last changes before that may be lost", report.lost_edits)));

@@ -16,10 +16,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail};
 use daemon::Bytes;
-use dfs::{
-    client::{Client, FileStatus, NodeFault, PutOptions, PutReport, PutSource},
-    path::DfsPath,
-};
+use dfs_client::{Client, FileStatus, NodeFault, PutOptions, PutReport, PutSource, path::DfsPath};
 use rustix::fs::OFlags;
 use std::{
     fs, io,
@@ -352,7 +349,7 @@ async fn append(plan: Plan, client: &Client, meter: &Meter) -> Result<ExitCode> 
                 }
             };
             writer.write(&buffer[..read]).await?;
-            dfs::client::Progress::advance(meter, read as u64);
+            dfs_client::Progress::advance(meter, read as u64);
         }
         writer.close().await?;
     }

@@ -3,7 +3,7 @@
 use super::{Outcome, copy_out, expand, expand_all, refuse_dir, report_lost};
 use anyhow::{Result, bail};
 use daemon::Bytes;
-use dfs::client::{Client, ClientError, FileReader};
+use dfs_client::{Client, ClientError, FileReader};
 use std::process::ExitCode;
 
 const LINES: u64 = 10;

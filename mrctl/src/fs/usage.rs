@@ -4,10 +4,7 @@ use super::{Outcome, expand_all};
 use crate::output::{self, Sizes, Usage};
 use anyhow::{Result, bail};
 use daemon::Bytes;
-use dfs::{
-    client::{self, Client},
-    path::DfsPath,
-};
+use dfs_client::{self, Client, path::DfsPath};
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -88,7 +85,7 @@ impl From<Bytes> for Number {
 struct Entry {
     path: DfsPath,
     #[serde(flatten)]
-    usage: client::Usage,
+    usage: dfs_client::Usage,
 }
 
 pub(crate) async fn du(args: Du, client: &Client) -> Result<ExitCode> {
@@ -157,8 +154,8 @@ pub(crate) async fn quota(args: Quota, client: &Client) -> Result<ExitCode> {
 }
 
 /// The current limits, replaced by those that flags name.
-fn with_limits(now: client::Quota, files: Option<Limit>, space: Option<Limit>) -> client::Quota {
-    client::Quota {
+fn with_limits(now: dfs_client::Quota, files: Option<Limit>, space: Option<Limit>) -> dfs_client::Quota {
+    dfs_client::Quota {
         files: files.map_or(now.files, |limit| limit.0),
         space: space.map_or(now.space, |limit| limit.0),
     }
@@ -178,8 +175,8 @@ mod tests {
 
     #[test]
     fn other_limit_is_unchanged() {
-        let now = client::Quota { files: Some(5), space: Some(6) };
+        let now = dfs_client::Quota { files: Some(5), space: Some(6) };
         let new = with_limits(now, None, Some(Limit(None)));
-        assert_eq!(new, client::Quota { files: Some(5), space: None });
+        assert_eq!(new, dfs_client::Quota { files: Some(5), space: None });
     }
 }

@@ -4,7 +4,7 @@
 use super::wire::Submission;
 use crate::locate::Target;
 use anyhow::{Context, Result, ensure};
-use dfs::client::Client;
+use dfs_client::Client;
 use mrlib::{
     ranges::{SampleRequest, split_keys},
     registry,

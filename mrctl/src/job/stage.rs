@@ -2,10 +2,7 @@
 
 use crate::output::Usage;
 use anyhow::{Context, Result};
-use dfs::{
-    client::{Client, PutOptions, PutSource},
-    path::DfsPath,
-};
+use dfs_client::{Client, PutOptions, PutSource, path::DfsPath};
 use proto::STAGING;
 use std::path::Path;
 

@@ -12,7 +12,7 @@ use crate::{
     output::{self, Usage},
 };
 use anyhow::{Result, bail, ensure};
-use dfs::{client::Client, path::DfsPath};
+use dfs_client::{Client, path::DfsPath};
 use mrlib::{
     registry,
     settings::{self, ENGINE, MAPPER_DIVISIBLE},

@@ -11,7 +11,7 @@ pub(crate) use size::{Sizes, age, human, millis, now_ms, permissions, shell, tim
 use crate::job::refusal::Refusal;
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
-use dfs::{client::ClientError, error::Kind};
+use dfs_client::{ClientError, error::Kind};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -77,7 +77,7 @@ impl std::error::Error for Usage {}
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     let usage = error.chain().any(|cause| {
         cause.is::<Usage>()
-            || cause.is::<dfs::path::PathError>()
+            || cause.is::<dfs_client::path::PathError>()
             || cause.is::<daemon::config::ConfigError>()
             || cause.downcast_ref::<Refusal>().is_some_and(Refusal::is_usage)
             || cause.downcast_ref::<ClientError>().is_some_and(|error| error.is(Kind::Invalid))
@@ -136,9 +136,9 @@ mod tests {
 
     #[test]
     fn bad_values_exit_with_2_and_failures_with_1() {
-        let refused = |kind| ClientError::Refused(dfs::error::Error::new(kind, "x"));
+        let refused = |kind| ClientError::Refused(dfs_client::error::Error::new(kind, "x"));
         assert_eq!(exit_code(&Usage("x".into()).into()), 2);
-        assert_eq!(exit_code(&dfs::path::DfsPath::parse("relative").unwrap_err().into()), 2);
+        assert_eq!(exit_code(&dfs_client::path::DfsPath::parse("relative").unwrap_err().into()), 2);
         assert_eq!(exit_code(&anyhow::Error::from(refused(Kind::Invalid)).context("y")), 2);
         assert_eq!(exit_code(&refused(Kind::NotFound).into()), 1);
         assert_eq!(exit_code(&anyhow::anyhow!("x")), 1);

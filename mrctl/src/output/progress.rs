@@ -2,7 +2,7 @@
 //! terminal, only simulations report progress, because they take minutes.
 
 use super::{human, millis};
-use dfs::client::Progress;
+use dfs_client::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::experiment::Step;
 use std::{

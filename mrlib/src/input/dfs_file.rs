@@ -8,10 +8,8 @@
 use super::{ByteSource, local::CHUNK_BYTES};
 use crate::error::TaskError;
 use bytes::Bytes;
-use dfs::{
-    client::{Client, ClientError, FileReader, FileStatus, LocalBlock, LocatedBlock},
-    error::Kind,
-    path::DfsPath,
+use dfs_client::{
+    Client, ClientError, FileReader, FileStatus, LocalBlock, LocatedBlock, error::Kind, path::DfsPath,
 };
 use tokio::runtime::Handle;
 

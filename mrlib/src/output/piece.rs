@@ -4,10 +4,7 @@
 //! that a record costs only a copy. A writer that is dropped without `finish` discards its file.
 
 use crate::error::TaskError;
-use dfs::{
-    client::{Client, CreateOptions, FileWriter, OnAbandon},
-    path::DfsPath,
-};
+use dfs_client::{Client, CreateOptions, FileWriter, OnAbandon, path::DfsPath};
 use std::{fs::File, io::Write as _, path::PathBuf};
 use tokio::runtime::Handle;
 

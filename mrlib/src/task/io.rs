@@ -9,10 +9,7 @@ use crate::{
     output::{PieceWriter, RecordWriter, Target},
 };
 use daemon::{Period, config::ClientConfig};
-use dfs::{
-    client::{Client, ClientOptions},
-    path::DfsPath,
-};
+use dfs_client::{Client, ClientOptions, path::DfsPath};
 use proto::mr::{ClientSettings, TaskSpec, TaskStart};
 use security::{Connector, Credentials, Role};
 use std::{

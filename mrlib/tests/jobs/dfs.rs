@@ -2,11 +2,8 @@
 
 use crate::task::{Tracker, done, failed, fatal};
 use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs};
-use dfs::{
-    client::{Client, ClientOptions, CreateOptions},
-    datanode::DataNode,
-    path::DfsPath,
-};
+use dfs::datanode::DataNode;
+use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
 use proto::mr::{
     MapAvailable, MapEvent, Partition, Program, Split, TaskMapEvents, TaskResult, TaskSpec, TaskStart,
     map_event, program, task_spec, to_task,

@@ -2,11 +2,8 @@
 
 use super::*;
 use daemon::{Period, lifecycle::DaemonArgs};
-use dfs::{
-    client::{Client, ClientOptions, CreateOptions},
-    datanode::DataNode,
-    path::DfsPath,
-};
+use dfs::datanode::DataNode;
+use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
 use proto::mr::attempt_report::Status as Report;
 
 struct FileSystem {

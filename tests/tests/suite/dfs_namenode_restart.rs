@@ -2,10 +2,7 @@
 //! loss of unsynced bytes is tested on an instrumented disk in `dfs`, because the page cache
 //! survives `kill -9`.)
 
-use dfs::{
-    client::{Client, ClientOptions, CreateOptions},
-    path::DfsPath,
-};
+use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
 use fermata_tests::{Cluster, QUICK, Up};
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},

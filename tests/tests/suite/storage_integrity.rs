@@ -3,10 +3,7 @@
 //! recognised; repair starts soon after a start; and events of nodes are logged.
 
 use crate::dfs_namenode_restart::connect;
-use dfs::{
-    client::{Commit, CommitMove},
-    path::DfsPath,
-};
+use dfs_client::{Commit, CommitMove, path::DfsPath};
 use fermata_tests::{Cluster, QUICK, READS, Strace, Up, copy_folder, eventually};
 use std::{
     collections::BTreeSet,

@@ -1,8 +1,8 @@
 //! Damage to block files: found at start, on reads, by checks and by the scrubber.
 
 use super::{super::DataNode, harness::*};
-use crate::checksum::{from_bytes, verify};
 use daemon::{Bytes, Period};
+use dfs_client::checksum::{from_bytes, verify};
 use proto::dfs::{CheckBlock, command::Kind};
 use std::{
     fs::{self, OpenOptions},

@@ -2,12 +2,12 @@
 //! reader of the bulk protocol.
 
 use super::super::{DataNode, DataNodeError, disk::Disk, disk::RealDisk};
-use crate::{
+use bytes::BytesMut;
+use daemon::{Bytes, Period, config::Config};
+use dfs_client::{
     bulk::{FrameError, FrameKind, encode_frame, read_frame},
     checksum::{CHUNK_BYTES, sums_of, to_bytes},
 };
-use bytes::BytesMut;
-use daemon::{Bytes, Period, config::Config};
 use parking_lot::Mutex;
 use proto::dfs::{
     BadReplica, BulkRequest, Command, DataNodeAddress, FullReportReply, FullReportRequest, HeartbeatReply,
@@ -339,7 +339,7 @@ pub(super) fn put_in(
 }
 
 pub(super) fn put(chain: &[DataNodeAddress], block: u64, data: &[u8]) -> Result<WriteStatus, FrameError> {
-    put_in(chain, block, data, crate::bulk::PACKET_BYTES)
+    put_in(chain, block, data, dfs_client::bulk::PACKET_BYTES)
 }
 
 /// Reads a range on an open connection. The data is not verified.

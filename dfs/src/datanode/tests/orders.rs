@@ -9,7 +9,7 @@ use std::{fs, time::Duration};
 async fn a_copy_is_made_verified_and_reported() {
     let bench = Bench::new().await;
     let (from, to, behind) = (bench.node("n1").await, bench.node("n2").await, bench.node("n3").await);
-    for (block, length) in [(1, 0), (2, 1), (3, 5 * CHUNK + 3), (4, crate::bulk::PACKET_BYTES)] {
+    for (block, length) in [(1, 0), (2, 1), (3, 5 * CHUNK + 3), (4, dfs_client::bulk::PACKET_BYTES)] {
         let data = bytes(length, block);
         put(&chain(&[&from]), block, &data).unwrap();
         let copy = CopyBlock {
@@ -129,8 +129,8 @@ async fn burst_of_reports_makes_few_heartbeats_and_loses_none() {
     let begin = std::time::Instant::now();
     for block in 0..200 {
         node.node.store.pending_reports.post([(
-            crate::ids::BlockId(block),
-            super::super::pending_reports::Item::Received(crate::ids::Nonce(NONCE), 7),
+            dfs_client::ids::BlockId(block),
+            super::super::pending_reports::Item::Received(dfs_client::ids::Nonce(NONCE), 7),
         )]);
     }
     bench.namenode.until(&node, "all reports", |known| known.replicas.len() == 200).await;
@@ -181,7 +181,9 @@ async fn deletions_and_writes_of_one_block_never_cross() {
         std::thread::scope(|scope| {
             scope.spawn(|| put(&chain(&[&node]), 1, &data).unwrap());
             scope.spawn(|| {
-                node.node.store.delete(&[(crate::ids::BlockId(1), crate::ids::Nonce(NONCE))], || true);
+                node.node
+                    .store
+                    .delete(&[(dfs_client::ids::BlockId(1), dfs_client::ids::Nonce(NONCE))], || true);
             });
         });
         let there = file.exists();

@@ -1,12 +1,12 @@
 //! Tests of reads: ranges over TCP, file descriptors over the Unix socket.
 
 use super::harness::*;
-use crate::{
+use bytes::BytesMut;
+use dfs_client::{
     bulk::{FRAME_HEADER_BYTES, FrameError, FrameKind, PACKET_BYTES, read_frame},
     checksum::{Checksums, from_bytes, verify},
     ids::BlockId,
 };
-use bytes::BytesMut;
 use proto::dfs::{OpenLocal, ReadReply, bulk_request::Op};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::{

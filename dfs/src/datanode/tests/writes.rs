@@ -1,12 +1,12 @@
 //! Tests of writes: single nodes, pipelines, failing nodes, resumed writes and take-overs.
 
 use super::{super::DataNode, harness::*};
-use crate::{
+use bytes::BytesMut;
+use daemon::Period;
+use dfs_client::{
     bulk::{FrameError, FrameKind, PACKET_BYTES, encode_frame, read_frame},
     checksum::{sums_of, to_bytes, verify},
 };
-use bytes::BytesMut;
-use daemon::Period;
 use proto::dfs::{
     DataNodeAddress, DeleteBlocks, NamedBlock, Packet, ReadBlock, ReadReply, WriteBlock, WriteStatus,
     bulk_request::Op, command::Kind,
@@ -25,7 +25,7 @@ async fn what_is_written_reads_back() {
         assert_eq!((done.acked, done.nodes), (length as u64, uuids(&[&node])));
         let (reply, got) = read(&node, block, length as u64).unwrap();
         assert!(got == data, "{length} bytes");
-        verify(&got, 0, &crate::checksum::from_bytes(&reply.checksums)).unwrap();
+        verify(&got, 0, &dfs_client::checksum::from_bytes(&reply.checksums)).unwrap();
         bench.namenode.until(&node, "report", |k| k.replicas.get(&block) == Some(&(length as u64))).await;
     }
 }

@@ -4,10 +4,8 @@
 //! namespace is then unusable.
 
 use super::{ApplyError, Block, Body, Edit, File, Folder, Inode, Namespace, Open, Record, Totals};
-use crate::{
-    ids::{BlockId, FileId, Nonce},
-    namenode::op::OnAbandon,
-};
+use crate::namenode::op::OnAbandon;
+use dfs_client::ids::{BlockId, FileId, Nonce};
 use std::sync::Arc;
 
 /// The changes that a record means for the volatile half of the state.

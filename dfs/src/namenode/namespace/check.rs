@@ -1,7 +1,7 @@
 //! Checks the invariants of the namespace. For tests: it visits all inodes and blocks.
 
 use super::{Body, Namespace, ROOT, Totals};
-use crate::ids::FileId;
+use dfs_client::ids::FileId;
 use std::collections::BTreeSet;
 
 impl Namespace {

@@ -1,9 +1,7 @@
 //! The edits of the namespace. One [`Record`] is one atomic step.
 
-use crate::{
-    ids::{BlockId, FileId, Nonce, RequestId, StartId},
-    namenode::op::{OnAbandon, Outcome, Quota},
-};
+use crate::namenode::op::{OnAbandon, Outcome, Quota};
+use dfs_client::ids::{BlockId, FileId, Nonce, RequestId, StartId};
 use serde::{Deserialize, Serialize};
 
 /// A record of the edit log: the changes of an answered request, or of a step of the NameNode

@@ -1,9 +1,7 @@
 //! Folders and files in memory. They are small, because there are millions.
 
-use crate::{
-    ids::{BlockId, FileId, Nonce},
-    namenode::op::{OnAbandon, Quota},
-};
+use crate::namenode::op::{OnAbandon, Quota};
+use dfs_client::ids::{BlockId, FileId, Nonce};
 use smallvec::SmallVec;
 use std::{collections::BTreeMap, iter::Sum, ops, sync::Arc};
 

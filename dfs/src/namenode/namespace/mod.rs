@@ -27,8 +27,8 @@ pub use snapshot::{Entry, SnapshotItem, SnapshotLoader};
 pub(super) use start::StartMismatch;
 
 use super::op::Outcome;
-use crate::ids::{BlockId, FileId, RequestId, StartId};
 use commits::Commits;
+use dfs_client::ids::{BlockId, FileId, RequestId, StartId};
 use retry_cache::RetryCache;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -1,7 +1,8 @@
 //! Outcomes of recent requests, to recognise a repeated request. Those of the last minutes are
 //! kept, up to a limit that bounds memory (about 100 bytes each). The oldest is removed first.
 
-use crate::{ids::RequestId, namenode::op::Outcome};
+use crate::namenode::op::Outcome;
+use dfs_client::ids::RequestId;
 use std::collections::{BTreeMap, VecDeque};
 
 /// How long an outcome is kept, by the time of the records: longer than any client repeats a

@@ -5,10 +5,8 @@
 //! from the parents.
 
 use super::{ApplyError, Block, Body, File, Folder, Inode, Interner, Namespace, Open, ROOT};
-use crate::{
-    ids::{BlockId, FileId, Nonce, RequestId, StartId},
-    namenode::op::{OnAbandon, Outcome, Quota},
-};
+use crate::namenode::op::{OnAbandon, Outcome, Quota};
+use dfs_client::ids::{BlockId, FileId, Nonce, RequestId, StartId};
 use serde::{Deserialize, Serialize};
 
 /// An item of a snapshot.

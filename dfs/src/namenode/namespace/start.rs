@@ -7,10 +7,8 @@
 //! [`Namespace::check_start`] checks whether that start is part of this history (ADR 0022).
 
 use super::{ApplyError, Edit, Namespace, ROOT, Record, apply::apply_error};
-use crate::{
-    ids::{FileId, StartId},
-    namenode::op::Quota,
-};
+use crate::namenode::op::Quota;
+use dfs_client::ids::{FileId, StartId};
 
 /// Minimum number of IDs that are skipped at every start, so that IDs increase even if the clock
 /// was set back.

@@ -1,7 +1,7 @@
 //! Lookup of inodes by path, paths of inodes, and traversal of subtrees.
 
 use super::{Inode, Namespace, ROOT, Totals};
-use crate::{
+use dfs_client::{
     error::{Error, Kind},
     ids::FileId,
     path::DfsPath,

@@ -2,13 +2,13 @@
 //! older epoch.
 
 use super::{FILE_MODE, Plan, check_label, refuse};
-use crate::{
+use crate::namenode::{
+    namespace::{Edit, Inode},
+    op::{CommitMove, OnAbandon, Outcome},
+};
+use dfs_client::{
     error::{Error, Kind},
     ids::FileId,
-    namenode::{
-        namespace::{Edit, Inode},
-        op::{CommitMove, OnAbandon, Outcome},
-    },
     path::DfsPath,
 };
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,16 +1,16 @@
 //! Rules of operations on files and their writers.
 
 use super::{FILE_MODE, Plan, check_label, check_mode, refuse};
-use crate::{
-    error::{Error, Kind},
-    ids::{BlockId, FileId, Nonce},
-    namenode::{
-        namespace::{Block, Edit, File, Inode, Totals},
-        op::{BlockLength, OnAbandon, Outcome},
-    },
-    path::DfsPath,
+use crate::namenode::{
+    namespace::{Block, Edit, File, Inode, Totals},
+    op::{BlockLength, OnAbandon, Outcome},
 };
 use daemon::config::BLOCK_BYTES_MAX;
+use dfs_client::{
+    error::{Error, Kind},
+    ids::{BlockId, FileId, Nonce},
+    path::DfsPath,
+};
 use std::collections::BTreeMap;
 
 /// A file to be created.

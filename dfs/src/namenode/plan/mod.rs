@@ -20,7 +20,7 @@ use super::{
     namespace::{Edit, Inode, Namespace, Totals},
     settings::Settings,
 };
-use crate::{
+use dfs_client::{
     error::{Error, Kind},
     ids::FileId,
     path::DfsPath,

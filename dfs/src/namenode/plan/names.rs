@@ -1,13 +1,13 @@
 //! Rules of operations on folders, names and attributes.
 
 use super::{FOLDER_MODE, NewEntry, Plan, Target, check_label, check_mode, refuse};
-use crate::{
+use crate::namenode::{
+    namespace::{Body, Edit, Inode, Totals},
+    op::{Outcome, Quota},
+};
+use dfs_client::{
     error::{Error, Kind},
     ids::FileId,
-    namenode::{
-        namespace::{Body, Edit, Inode, Totals},
-        op::{Outcome, Quota},
-    },
     path::{DfsPath, PATH_BYTES_MAX},
 };
 use std::collections::BTreeSet;

@@ -5,7 +5,7 @@ use super::{
     nodes::{Ix, Liveness},
     repair::{Copy, Traffic},
 };
-use crate::ids::{BlockId, FileId};
+use dfs_client::ids::{BlockId, FileId};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
@@ -24,7 +24,7 @@ impl State {
 
     /// Returns the blocks whose readers are sent to this node.
     #[cfg(test)]
-    pub(in crate::namenode) fn located_on(&self, node: crate::ids::NodeUuid) -> Vec<BlockId> {
+    pub(in crate::namenode) fn located_on(&self, node: dfs_client::ids::NodeUuid) -> Vec<BlockId> {
         let ix = self.nodes.find(node);
         ix.map_or_else(Vec::new, |ix| self.nodes.get(ix).blocks.iter().copied().collect())
     }

@@ -9,14 +9,14 @@
 //! lost.
 
 use super::{State, nodes::Ix};
-use crate::{
+use crate::namenode::{
+    op::{Caller, Command, Now},
+    permit::Need,
+    view::Checked,
+};
+use dfs_client::{
     error::{Error, Kind},
     ids::{BlockId, NodeUuid},
-    namenode::{
-        op::{Caller, Command, Now},
-        permit::Need,
-        view::Checked,
-    },
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

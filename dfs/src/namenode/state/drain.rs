@@ -7,13 +7,13 @@ use super::{
     Event, State,
     nodes::{Ix, Liveness},
 };
-use crate::{
+use crate::namenode::{
+    namespace::Edit,
+    view::{DrainBlock, DrainStatus, NodeState},
+};
+use dfs_client::{
     error::{Error, Kind},
     ids::BlockId,
-    namenode::{
-        namespace::Edit,
-        view::{DrainBlock, DrainStatus, NodeState},
-    },
 };
 
 /// Maximum number of example blocks in a reply.

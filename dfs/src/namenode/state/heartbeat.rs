@@ -1,13 +1,11 @@
 //! Heartbeats of DataNodes and the replies to them.
 
 use super::{State, checks::printable};
-use crate::{
-    ids::{Incarnation, NodeUuid},
-    namenode::{
-        namespace::Block,
-        op::{Command, Heartbeat, HeartbeatAnswer, Now},
-    },
+use crate::namenode::{
+    namespace::Block,
+    op::{Command, Heartbeat, HeartbeatAnswer, Now},
 };
+use dfs_client::ids::{Incarnation, NodeUuid};
 
 /// Maximum number of deletions per reply.
 const DELETES_MAX: usize = 1000;

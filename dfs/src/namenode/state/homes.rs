@@ -4,9 +4,9 @@
 //! planned read-only and then recorded.
 
 use super::{Entry, State, encode_for_log};
-use crate::{
+use crate::namenode::{namespace::Record, op::Now, plan::Plan};
+use dfs_client::{
     error::{Error, Kind},
-    namenode::{namespace::Record, op::Now, plan::Plan},
     path::DfsPath,
 };
 

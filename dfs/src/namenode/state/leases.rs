@@ -4,13 +4,13 @@
 //! Invariant: the leases contain exactly the open files, each in the lease of its holder.
 
 use super::State;
-use crate::{
+use crate::namenode::{
+    namespace::{Block, Edit, Record},
+    op::{Now, OnAbandon},
+};
+use dfs_client::{
     error::{Error, Kind},
     ids::{BlockId, FileId},
-    namenode::{
-        namespace::{Block, Edit, Record},
-        op::{Now, OnAbandon},
-    },
 };
 use std::collections::BTreeSet;
 

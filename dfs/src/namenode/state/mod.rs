@@ -31,11 +31,11 @@ use super::{
     plan::{Attributes, NewFile, Plan},
     settings::Settings,
 };
-use crate::{
+use checks::Checks;
+use dfs_client::{
     error::{Error, Kind},
     ids::{BlockId, Nonce},
 };
-use checks::Checks;
 pub use events::Event;
 use journal::{codec, log::RECORD_BYTES_MAX};
 use leases::Lease;

@@ -4,13 +4,11 @@
 //! per replica. A dead node has no replicas, no commands and no copies.
 
 use super::repair::Traffic;
-use crate::{
-    ids::{BlockId, NodeUuid, Nonce},
-    namenode::{
-        op::{Command, Registration, Replica},
-        view::{NodeAddress, NodeState},
-    },
+use crate::namenode::{
+    op::{Command, Registration, Replica},
+    view::{NodeAddress, NodeState},
 };
+use dfs_client::ids::{BlockId, NodeUuid, Nonce};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The index of a node in the table.

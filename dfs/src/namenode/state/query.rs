@@ -4,14 +4,14 @@ use super::{
     State,
     nodes::{Ix, Liveness},
 };
-use crate::{
+use crate::namenode::{
+    namespace::{Block, Body, File, Folder, Inode, Totals},
+    op::Quota,
+    view::{FileStatus, LocatedBlock, NodeAddress, Usage},
+};
+use dfs_client::{
     error::{Error, Kind},
     ids::{BlockId, FileId, NodeUuid, Nonce},
-    namenode::{
-        namespace::{Block, Body, File, Folder, Inode, Totals},
-        op::Quota,
-        view::{FileStatus, LocatedBlock, NodeAddress, Usage},
-    },
     path::DfsPath,
 };
 use std::ops::Bound::{Excluded, Unbounded};

@@ -4,13 +4,13 @@ use super::{
     Event, State,
     nodes::{Incoming, Ix, Liveness, Node},
 };
-use crate::{
+use crate::namenode::{
+    namespace::StartMismatch,
+    op::{Now, Op, Registration, Replica},
+};
+use dfs_client::{
     error::{Error, Kind},
     ids::{BlockId, Incarnation, NodeUuid},
-    namenode::{
-        namespace::StartMismatch,
-        op::{Now, Op, Registration, Replica},
-    },
 };
 use std::collections::{BTreeMap, BTreeSet};
 

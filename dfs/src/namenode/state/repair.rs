@@ -12,13 +12,11 @@ use super::{
     nodes::{Ix, Liveness, Node},
     replicas::Tally,
 };
-use crate::{
-    ids::BlockId,
-    namenode::{
-        namespace::Block,
-        op::{Command, Now},
-    },
+use crate::namenode::{
+    namespace::Block,
+    op::{Command, Now},
 };
+use dfs_client::ids::BlockId;
 use placement::{Candidate, Placing, place};
 use std::{
     collections::{BTreeMap, BTreeSet},

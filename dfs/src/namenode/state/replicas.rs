@@ -7,13 +7,11 @@
 //! deletion was ordered is in none of the maps. A damaged replica is never counted.
 
 use super::{State, nodes::Ix};
-use crate::{
-    ids::{BlockId, Nonce},
-    namenode::{
-        namespace::Block,
-        op::{Now, Replica},
-    },
+use crate::namenode::{
+    namespace::Block,
+    op::{Now, Replica},
 };
+use dfs_client::ids::{BlockId, Nonce};
 
 /// Numbers of replicas of a committed block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,14 +4,14 @@ use super::{
     State,
     nodes::{Liveness, Node},
 };
-use crate::{
+use crate::namenode::{
+    namespace::Block,
+    op::{Now, Registration},
+    view::{FsckBlock, FsckFile, FsckPage, NodeReport, Report},
+};
+use dfs_client::{
     error::Error,
     ids::{BlockId, FileId},
-    namenode::{
-        namespace::Block,
-        op::{Now, Registration},
-        view::{FsckBlock, FsckFile, FsckPage, NodeReport, Report},
-    },
     path::DfsPath,
 };
 use std::collections::BTreeMap;

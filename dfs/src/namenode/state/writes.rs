@@ -1,14 +1,14 @@
 //! New blocks: on which nodes they are written, and whether replicas are reported.
 
 use super::{State, nodes::Ix, repair::candidate};
-use crate::{
+use crate::namenode::{
+    namespace::Block,
+    op::{BlockLength, Op, Outcome},
+    plan::Plan,
+};
+use dfs_client::{
     error::{Error, Kind},
     ids::{BlockId, FileId, NodeUuid},
-    namenode::{
-        namespace::Block,
-        op::{BlockLength, Op, Outcome},
-        plan::Plan,
-    },
 };
 use placement::{Candidate, Placing, place, shortage};
 use std::collections::BTreeMap;

@@ -1,18 +1,18 @@
 //! The test bench: a state, a clock, and DataNodes that are maps. Every request is sent twice, and
 //! the invariants are checked after every step.
 
-use crate::{
+use crate::namenode::{
+    Edit, Namespace, Record, Settings, State,
+    namespace::Block,
+    op::{
+        BlockLength, Caller, Command, Heartbeat, HeartbeatAnswer, Now, OnAbandon, Op, Outcome, Quota,
+        Replica, Request,
+    },
+    view::FileStatus,
+};
+use dfs_client::{
     error::{Error, Kind},
     ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
-    namenode::{
-        Edit, Namespace, Record, Settings, State,
-        namespace::Block,
-        op::{
-            BlockLength, Caller, Command, Heartbeat, HeartbeatAnswer, Now, OnAbandon, Op, Outcome, Quota,
-            Replica, Request,
-        },
-        view::FileStatus,
-    },
     path::DfsPath,
 };
 

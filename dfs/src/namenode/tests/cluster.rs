@@ -8,10 +8,8 @@ use super::{
     random::Random,
     replay::through_snapshot,
 };
-use crate::{
-    ids::{BlockId, FileId},
-    namenode::op::{BlockLength, Caller, Heartbeat, OnAbandon, Op},
-};
+use crate::namenode::op::{BlockLength, Caller, Heartbeat, OnAbandon, Op};
+use dfs_client::ids::{BlockId, FileId};
 
 const NODES: usize = 6;
 const STEPS: usize = 400;

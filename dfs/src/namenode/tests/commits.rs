@@ -1,10 +1,8 @@
 //! Tests of the fenced commit.
 
 use super::bench::{Bench, path};
-use crate::{
-    error::{Error, Kind},
-    namenode::op::{CommitMove, Op, Outcome, Quota},
-};
+use crate::namenode::op::{CommitMove, Op, Outcome, Quota};
+use dfs_client::error::{Error, Kind};
 
 /// Pieces, and the path of the resulting file.
 type Move<'a> = (&'a [&'a str], &'a str);

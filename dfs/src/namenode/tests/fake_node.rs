@@ -1,9 +1,7 @@
 //! A DataNode of the test bench: a map of replicas, and pending reports.
 
-use crate::{
-    ids::{BlockId, Incarnation, NodeUuid, Nonce, StartId},
-    namenode::op::{Command, Heartbeat, Registration, Replica},
-};
+use crate::namenode::op::{Command, Heartbeat, Registration, Replica};
+use dfs_client::ids::{BlockId, Incarnation, NodeUuid, Nonce, StartId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A DataNode: its disk, and its pending reports.

@@ -1,10 +1,10 @@
 //! Tests of the rules for files and their writers.
 
 use super::bench::{BLOCK, Bench, path};
-use crate::{
+use crate::namenode::op::{BlockLength, OnAbandon, Op, Outcome, Quota};
+use dfs_client::{
     error::Kind,
     ids::{BlockId, FileId, Nonce},
-    namenode::op::{BlockLength, OnAbandon, Op, Outcome, Quota},
 };
 
 fn create(at: &str, holder: &str, overwrite: bool, parents: bool) -> Op {

@@ -1,9 +1,7 @@
 //! Estimates the memory per block from the sizes of map entries, for a million blocks.
 
-use crate::{
-    ids::{BlockId, FileId},
-    namenode::namespace::{Block, File, Inode},
-};
+use crate::namenode::namespace::{Block, File, Inode};
+use dfs_client::ids::{BlockId, FileId};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

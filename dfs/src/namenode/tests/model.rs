@@ -5,10 +5,8 @@ use super::{
     bench::{BLOCK, Bench, path},
     random::Random,
 };
-use crate::{
-    error::Kind,
-    namenode::op::{BlockLength, CommitMove, OnAbandon, Op, Outcome, Quota},
-};
+use crate::namenode::op::{BlockLength, CommitMove, OnAbandon, Op, Outcome, Quota};
+use dfs_client::error::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -157,11 +155,11 @@ impl Model {
                 Ok(())
             }
             Op::Concat { target, sources } => {
-                let sources: Vec<&str> = sources.iter().map(crate::path::DfsPath::as_str).collect();
+                let sources: Vec<&str> = sources.iter().map(dfs_client::path::DfsPath::as_str).collect();
                 self.concat(target.as_str(), &sources)
             }
             Op::Commit { epoch, commit_id, moves, deletes, .. } => {
-                let deletes: Vec<&str> = deletes.iter().map(crate::path::DfsPath::as_str).collect();
+                let deletes: Vec<&str> = deletes.iter().map(dfs_client::path::DfsPath::as_str).collect();
                 self.commit(*epoch, commit_id, moves, &deletes)
             }
             other => panic!("not modelled: {other:?}"),

@@ -1,14 +1,14 @@
 //! Tests of DataNodes: names, incarnations, reports, missing heartbeats, safemode.
 
 use super::bench::{Bench, FakeNode, path, settings};
-use crate::{
+use crate::namenode::{
+    op::{Caller, Command, Heartbeat, HeartbeatAnswer, Op, Registration, Replica},
+    state::Event,
+    view::{Checked, NodeState},
+};
+use dfs_client::{
     error::Kind,
     ids::{BlockId, Incarnation, NodeUuid, Nonce},
-    namenode::{
-        op::{Caller, Command, Heartbeat, HeartbeatAnswer, Op, Registration, Replica},
-        state::Event,
-        view::{Checked, NodeState},
-    },
 };
 
 fn mkdir(at: &str) -> Op {

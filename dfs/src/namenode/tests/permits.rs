@@ -1,15 +1,11 @@
 //! Tests of owner, group, mode and sticky folders: each operation by permitted and denied users.
 
 use super::bench::Bench;
-use crate::{
-    error::Kind,
-    ids::FileId,
-    namenode::{
-        op::{Caller, CommitMove, OnAbandon, Op, Outcome, Quota},
-        permit::Need,
-    },
-    path::DfsPath,
+use crate::namenode::{
+    op::{Caller, CommitMove, OnAbandon, Op, Outcome, Quota},
+    permit::Need,
 };
+use dfs_client::{error::Kind, ids::FileId, path::DfsPath};
 
 fn path(text: &str) -> DfsPath {
     DfsPath::parse(text).unwrap()

@@ -1,14 +1,14 @@
 //! Tests of repair, surplus replicas, damage and drains.
 
 use super::bench::{Bench, path, settings};
-use crate::{
+use crate::namenode::{
+    Settings,
+    op::{Command, Heartbeat, HeartbeatAnswer, OnAbandon, Op},
+    view::NodeState,
+};
+use dfs_client::{
     error::Kind,
     ids::{BlockId, Incarnation},
-    namenode::{
-        Settings,
-        op::{Command, Heartbeat, HeartbeatAnswer, OnAbandon, Op},
-        view::NodeState,
-    },
 };
 
 fn setrep(at: &str, replication: u32) -> Op {

@@ -2,10 +2,8 @@
 //! and the later records.
 
 use super::bench::{Bench, path};
-use crate::{
-    ids::{BlockId, FileId, Nonce},
-    namenode::{Edit, Namespace, Record, SnapshotItem, SnapshotLoader, op::Op},
-};
+use crate::namenode::{Edit, Namespace, Record, SnapshotItem, SnapshotLoader, op::Op};
+use dfs_client::ids::{BlockId, FileId, Nonce};
 
 pub(super) fn through_snapshot(namespace: &Namespace) -> Namespace {
     let mut loader = SnapshotLoader::default();
@@ -129,9 +127,9 @@ fn now() -> crate::namenode::op::Now {
     crate::namenode::op::Now { mono_ms: 0, wall_ms: 1 }
 }
 
-fn refusal(state: &mut crate::namenode::State, op: Op) -> Option<crate::error::Error> {
+fn refusal(state: &mut crate::namenode::State, op: Op) -> Option<dfs_client::error::Error> {
     let caller = crate::namenode::op::Caller::superuser("me");
-    let request = crate::namenode::op::Request { id: crate::ids::RequestId::random(), caller, op };
+    let request = crate::namenode::op::Request { id: dfs_client::ids::RequestId::random(), caller, op };
     state.handle(now(), request).err()
 }
 
@@ -176,7 +174,7 @@ fn block_limit_of_a_file_is_enforced() {
     let uuid = super::bench::FakeNode::new(0, "n1", "r1").uuid;
     let heartbeat =
         crate::namenode::op::Heartbeat { seq: 1, capacity: 1 << 40, free: 1 << 40, ..Default::default() };
-    state.heartbeat(now(), uuid, crate::ids::Incarnation(1), heartbeat);
+    state.heartbeat(now(), uuid, dfs_client::ids::Incarnation(1), heartbeat);
     let error = refusal(&mut state, add).unwrap();
     assert!(error.message.contains("would have 500001 blocks, the limit is 500000"), "{error}");
 }

@@ -1,11 +1,11 @@
 //! Converts requests to operations and validates them. No malformed request gets past this module.
 
-use crate::{
+use crate::namenode::op::{
+    BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Replica, Request,
+};
+use dfs_client::{
     error::{Error, Kind},
     ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
-    namenode::op::{
-        BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Replica, Request,
-    },
     path::DfsPath,
 };
 use proto::dfs as pb;

@@ -1,6 +1,5 @@
 //! Converts the results of the state to replies.
 
-use crate::ids::{BlockId, Nonce};
 use crate::namenode::{
     op::{Command, HeartbeatAnswer, Quota},
     state::State,
@@ -9,6 +8,7 @@ use crate::namenode::{
         NodeReport, NodeState, Report, SafemodeStatus, Usage,
     },
 };
+use dfs_client::ids::{BlockId, Nonce};
 use proto::dfs as pb;
 use security::BlockKey;
 

@@ -10,10 +10,7 @@ use crate::{
     },
 };
 use anyhow::{Context, Result, bail, ensure};
-use dfs::{
-    client::{Client, PutOptions, PutSource},
-    path::DfsPath,
-};
+use dfs_client::{Client, PutOptions, PutSource, path::DfsPath};
 use std::{
     path::Path,
     process::Stdio,

@@ -11,10 +11,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use daemon::Period;
-use dfs::{
-    client::{PutOptions, PutSource},
-    path::DfsPath,
-};
+use dfs_client::{PutOptions, PutSource, path::DfsPath};
 use security::{Credentials, Role};
 use std::{collections::BTreeMap, path::Path, time::Instant};
 use tokio::task::JoinSet;

@@ -7,7 +7,7 @@ use crate::{
     output,
 };
 use daemon::Period;
-use dfs::client::{DrainBlock, DrainStatus, NodeState};
+use dfs_client::{DrainBlock, DrainStatus, NodeState};
 use serde::Serialize;
 
 /// The number of blocks in an error message.
@@ -154,7 +154,7 @@ fn example(block: &DrainBlock) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dfs::ids::BlockId;
+    use dfs_client::ids::BlockId;
 
     #[test]
     fn drain_blockers_are_named() {

@@ -73,7 +73,7 @@ fn overview_section(out: &mut Html, all: &Overview) {
     tiles(out, tiles_of);
 }
 
-fn safemode(report: &dfs::client::Report) -> String {
+fn safemode(report: &dfs_client::Report) -> String {
     if report.safemode.on {
         return "in safemode".into();
     }

@@ -8,7 +8,7 @@ use crate::{
     output,
     status_cache::Overview,
 };
-use dfs::client::{NodeReport, Report};
+use dfs_client::{NodeReport, Report};
 use sim::{html, report::html::Html};
 
 /// More slots than this are shown as a number.

@@ -7,7 +7,7 @@ use super::{
     paths::TRAVERSALS,
 };
 use daemon::config::Config;
-use dfs::bulk::{FrameError, FrameKind, encode_frame, read_frame};
+use dfs_client::bulk::{FrameError, FrameKind, encode_frame, read_frame};
 use prost::bytes::BytesMut;
 use proto::{
     dfs::{self as fs, bulk_request::Op},

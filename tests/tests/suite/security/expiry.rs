@@ -6,7 +6,7 @@ use super::{
     direct_requests::{block_of, key_of, locate, runtime},
     gate::Caller,
 };
-use dfs::{
+use dfs_client::{
     bulk::{FrameKind, encode_frame, read_frame},
     checksum::{sums_of, to_bytes},
 };
@@ -160,7 +160,7 @@ fn plant(addr: &str, (block_id, nonce): (u64, u64), token: Vec<u8>, bytes: &[u8]
         match frame.expect::<fs::WriteStatus>(FrameKind::Status) {
             Ok(status) if status.done => return None,
             Ok(_) => {}
-            Err(dfs::bulk::FrameError::Refused { kind, .. }) => return Some(kind),
+            Err(dfs_client::bulk::FrameError::Refused { kind, .. }) => return Some(kind),
             Err(error) => panic!("{error}"),
         }
     }

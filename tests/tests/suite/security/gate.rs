@@ -32,7 +32,8 @@ fn every_method_has_a_rule_and_every_rule_a_method() {
     let methods = methods();
     assert!(methods.len() > 35, "{methods:?}");
     for method in &methods {
-        let rule = rule_of(method).unwrap_or_else(|| panic!("{method} has no rule in security/src/rules.rs"));
+        let rule =
+            rule_of(method).unwrap_or_else(|| panic!("{method} has no rule in base/security/src/rules.rs"));
         assert!(rule.roles.is_some_and(|roles| !roles.is_empty()), "{method} is open to anybody");
     }
     let all = FileDescriptorSet::decode(proto::DESCRIPTORS).unwrap();
@@ -40,7 +41,7 @@ fn every_method_has_a_rule_and_every_rule_a_method() {
         for method in &service.method {
             let path = format!(".{}/{}", service.name(), method.name());
             let rule = security::RULES.iter().find(|rule| rule.method.ends_with(&path)).unwrap();
-            assert_eq!(rule.streams, method.client_streaming(), "{path} in security/src/rules.rs");
+            assert_eq!(rule.streams, method.client_streaming(), "{path} in base/security/src/rules.rs");
         }
     }
     for rule in security::RULES.iter().filter(|rule| !rule.method.starts_with("/grpc.health.")) {

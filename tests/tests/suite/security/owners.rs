@@ -1,10 +1,7 @@
 //! Ownership of files and jobs: owner, group, mode, superuser, as shown by `mrctl`. Over TLS.
 
 use super::{Good, Lab};
-use dfs::{
-    client::{Client, ClientOptions},
-    path::DfsPath,
-};
+use dfs_client::{Client, ClientOptions, path::DfsPath};
 use fermata_tests::{Cluster, QUICK, Ran, Up};
 use security::Role;
 

@@ -1,4 +1,4 @@
-//! The client API to read and write files.
+//! The client of the distributed file system: reads and writes files, and calls the NameNode.
 //!
 //! [`Client`] is a handle that is cheap to clone. Namespace calls are retried with the same request
 //! ID until the configured deadline. Data is transferred directly to and from DataNodes with the
@@ -6,11 +6,20 @@
 //!
 //! Deliberately absent: caching of metadata or data. Every call goes to the NameNode, and every
 //! byte is verified.
+//!
+//! [`bulk`], [`checksum`], [`error`], [`ids`] and [`path`] are also used by the NameNode and the
+//! DataNode.
+
+pub mod bulk;
+pub mod checksum;
+pub mod error;
+pub mod ids;
+pub mod path;
 
 mod admin;
 mod call;
+mod client_error;
 mod connection;
-mod error;
 mod fetch;
 mod get;
 mod glob;
@@ -31,7 +40,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use error::ClientError;
+pub use client_error::ClientError;
 pub use inputs::{InputError, Inputs};
 pub use local::{LocalBlock, ReadError};
 pub use model::*;
@@ -48,6 +57,11 @@ use std::time::{Duration, Instant};
 use tonic::metadata::{Ascii, MetadataValue};
 
 type Result<T> = std::result::Result<T, ClientError>;
+
+/// The name under which the health service reports whether changes are accepted: `NOT_SERVING` in
+/// safemode. The NameNode itself stays `SERVING`: DataNodes must reach it to end safemode, so a
+/// supervisor must not stop it.
+pub const WRITABLE_SERVICE: &str = "fermata.dfs.v1.NameNode/writable";
 
 /// Maximum size of a reply, large enough for a page of a large folder or file.
 const REPLY_BYTES_MAX: usize = 64 << 20;

@@ -124,7 +124,7 @@ impl FakeNameNode {
         request: &Request<T>,
     ) -> std::result::Result<(), Status> {
         let mut table = self.table.lock();
-        let user = request.metadata().get(crate::metadata::USER_KEY).and_then(|user| user.to_str().ok());
+        let user = request.metadata().get(security::USER_KEY).and_then(|user| user.to_str().ok());
         table.users.push(user.unwrap_or_default().to_owned());
         if !id.is_empty() {
             assert_eq!(id.len(), 16);

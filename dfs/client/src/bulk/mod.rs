@@ -66,7 +66,7 @@ pub fn set_up_within(nodes: usize) -> std::time::Duration {
 
 /// The kind of a refusal that is not a fault of the DataNode: the DataNode needs the NameNode,
 /// which does not answer.
-pub(crate) const NAMENODE_UNAVAILABLE: &str = "namenode-unavailable";
+pub const NAMENODE_UNAVAILABLE: &str = "namenode-unavailable";
 
 /// Data bytes in a full packet. A multiple of the chunk size.
 pub const PACKET_BYTES: usize = 8 * crate::checksum::CHUNK_BYTES;
