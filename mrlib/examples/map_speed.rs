@@ -101,7 +101,7 @@ impl Mapper for Identity {
     }
 }
 
-/// A pseudo-random number generator (SplitMix64).
+/// A pseudo-random number generator (`SplitMix64`).
 struct Random(u64);
 
 impl Random {

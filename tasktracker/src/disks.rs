@@ -334,10 +334,10 @@ impl Disks {
     fn make_result_folders(&self, disk: usize, work: &mut AttemptFolders) -> Result<(), DiskError> {
         match work.attempt.phase {
             Phase::Map => {
-                work.outputs.push(self.make_attempt_part(disk, work.attempt, "output")?.join(OUTPUT))
+                work.outputs.push(self.make_attempt_part(disk, work.attempt, "output")?.join(OUTPUT));
             }
             Phase::Reduce => {
-                work.checkpoint_dirs.push(self.make_attempt_part(disk, work.attempt, "checkpoints")?)
+                work.checkpoint_dirs.push(self.make_attempt_part(disk, work.attempt, "checkpoints")?);
             }
         }
         Ok(())

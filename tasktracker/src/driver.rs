@@ -58,7 +58,7 @@ impl Driver {
             };
             let event = tokio::select! {
                 Some(event) = events.recv() => Some(self.on_task_event(event)),
-                Some(link_events) = link_events.recv() => self.on_link_event(link_events),
+                Some(event) = link_events.recv() => self.on_link_event(event),
                 () = timeout => Some(Event::Tick),
                 else => return,
             };
@@ -86,8 +86,8 @@ impl Driver {
         event
     }
 
-    fn on_link_event(&mut self, link_events: LinkEvent) -> Option<Event> {
-        match link_events {
+    fn on_link_event(&mut self, event: LinkEvent) -> Option<Event> {
+        match event {
             LinkEvent::Up(out) => {
                 self.out = Some(out);
                 Some(Event::Connected)
@@ -104,7 +104,7 @@ impl Driver {
                         self.ready.send_replace(true);
                     }
                     Some(Event::RegisterAgain) => {
-                        tracing::info!("the jobtracker requests a new registration")
+                        tracing::info!("the jobtracker requests a new registration");
                     }
                     Some(_) => {}
                     None => tracing::warn!("ignored a message that this build does not know"),
@@ -129,10 +129,9 @@ impl Driver {
                 tracing::debug!(%attempt, ?kind, why, "preempting an attempt");
                 self.command(attempt, Command::Preempt(kind, why));
             }
-            Action::MapEvents(reduce, mut link_events) => {
-                link_events.events =
-                    link_events.events.into_iter().map(|event| self.with_local_path(event)).collect();
-                self.command(reduce, Command::MapEvents(link_events));
+            Action::MapEvents(reduce, mut batch) => {
+                batch.events = batch.events.into_iter().map(|event| self.with_local_path(event)).collect();
+                self.command(reduce, Command::MapEvents(batch));
             }
             Action::DropCheckpoint(attempt) => self.drop_checkpoint(attempt),
             Action::CopyFiles(attempt, source) => {

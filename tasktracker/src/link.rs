@@ -35,7 +35,7 @@ pub(crate) struct Link {
     endpoint: Endpoint,
     credentials: Credentials,
     jobtracker: String,
-    link_events: mpsc::Sender<LinkEvent>,
+    events: mpsc::Sender<LinkEvent>,
 }
 
 impl Link {
@@ -43,7 +43,7 @@ impl Link {
     pub(crate) fn new(
         jobtracker: &str,
         credentials: Credentials,
-        link_events: mpsc::Sender<LinkEvent>,
+        events: mpsc::Sender<LinkEvent>,
     ) -> Result<Self, TrackerError> {
         let malformed = || TrackerError::JobTracker(jobtracker.into());
         if jobtracker.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
@@ -58,13 +58,13 @@ impl Link {
                     .keep_alive_while_idle(true)
                     .tcp_nodelay(true)
             });
-        Ok(Self { endpoint, credentials, jobtracker: jobtracker.into(), link_events })
+        Ok(Self { endpoint, credentials, jobtracker: jobtracker.into(), events })
     }
 
     /// Runs until the receiver of events is dropped.
     pub(crate) async fn run(self) {
         let mut pause = RETRY_FIRST;
-        while !self.link_events.is_closed() {
+        while !self.events.is_closed() {
             match self.attach().await {
                 Ok(received) => {
                     if received {
@@ -73,7 +73,7 @@ impl Link {
                     tracing::info!(jobtracker = self.jobtracker, "the connection to the jobtracker ended");
                 }
                 Err(why) => {
-                    tracing::warn!(jobtracker = self.jobtracker, why, "cannot connect to the jobtracker")
+                    tracing::warn!(jobtracker = self.jobtracker, why, "cannot connect to the jobtracker");
                 }
             }
             tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -86,14 +86,14 @@ impl Link {
         let channel = self.endpoint.connect().await.map_err(|error| security::why(&error))?;
         let (out, outgoing) = mpsc::channel(OUTGOING_MAX);
         // The registration must be sent before the JobTracker answers the call.
-        self.link_events.send(LinkEvent::Up(out)).await.map_err(|_| "the tracker is stopping".to_string())?;
+        self.events.send(LinkEvent::Up(out)).await.map_err(|_| "the tracker is stopping".to_string())?;
         let mut request = Request::new(ReceiverStream::new(outgoing));
         self.credentials.sign(request.metadata_mut(), &MetadataValue::from_static("tasktracker"));
         let mut client = TrackerLinkClient::new(channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let end = self.listen(client.attach(request).await).await;
-        self.link_events.send(LinkEvent::Down).await.ok();
+        self.events.send(LinkEvent::Down).await.ok();
         end
     }
 
@@ -107,7 +107,7 @@ impl Link {
             match message {
                 Ok(message) => {
                     received = true;
-                    if self.link_events.send(LinkEvent::Message(message)).await.is_err() {
+                    if self.events.send(LinkEvent::Message(message)).await.is_err() {
                         break;
                     }
                 }

@@ -35,15 +35,15 @@ const STACK_BYTES: usize = 256 << 10;
 /// The shuffle server.
 #[derive(Debug)]
 pub(crate) struct Shuffle {
-    shuffle_store: Arc<ShuffleStore>,
+    store: Arc<ShuffleStore>,
     guard: Guard,
     connection_limiter: Arc<ConnectionLimiter>,
 }
 
 impl Shuffle {
     /// Serves the contents of the shuffle store.
-    pub(crate) fn new(shuffle_store: Arc<ShuffleStore>, guard: Guard) -> Self {
-        Self { shuffle_store, guard, connection_limiter: ConnectionLimiter::new(CONNECTIONS_MAX) }
+    pub(crate) fn new(store: Arc<ShuffleStore>, guard: Guard) -> Self {
+        Self { store, guard, connection_limiter: ConnectionLimiter::new(CONNECTIONS_MAX) }
     }
 
     /// Accepts connections until dropped.
@@ -115,7 +115,7 @@ impl Shuffle {
         let Request { token, attempt, partition } = *request;
         let attempt: Attempt = attempt.parse().map_err(|error| (REFUSED, format!("{error}")))?;
         let whose = if attempt.phase == Phase::Reduce { attempt.index } else { partition };
-        if self.shuffle_store.opens(attempt.job, whose, token) {
+        if self.store.opens(attempt.job, whose, token) {
             return Ok(attempt);
         }
         Err((REFUSED, format!("the token is not valid for partition {whose} of {}", attempt.job)))
@@ -133,13 +133,13 @@ impl Shuffle {
             _ => (DAMAGED, error.to_string()),
         };
         let (path, extent) = if attempt.phase == Phase::Reduce {
-            let dirs = self.shuffle_store.checkpoint(attempt).ok_or_else(missing)?;
-            let parts = self.shuffle_store.parts(attempt, &dirs).map_err(unusable)?;
+            let dirs = self.store.checkpoint(attempt).ok_or_else(missing)?;
+            let parts = self.store.parts(attempt, &dirs).map_err(unusable)?;
             let part = parts.get(partition as usize).ok_or_else(|| checkpoint::missing_part(partition));
             part.and_then(|part| part.find(&dirs)).map_err(unusable)?
         } else {
-            let path = self.shuffle_store.output(attempt).ok_or_else(missing)?;
-            let extents = self.shuffle_store.extents(attempt, &path).map_err(unusable)?;
+            let path = self.store.output(attempt).ok_or_else(missing)?;
+            let extents = self.store.extents(attempt, &path).map_err(unusable)?;
             let extent = extents.get(partition as usize).copied().ok_or_else(|| {
                 (
                     NOT_FOUND,

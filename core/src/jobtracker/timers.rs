@@ -148,7 +148,7 @@ impl JobTracker {
                 // A live tracker that has not reported the attempt since the order to stop it does
                 // not run it.
                 AttemptState::Stopping if now.since(attempt.last_reported) >= launch_timeout => {
-                    gone.push(attempt.id)
+                    gone.push(attempt.id);
                 }
                 _ => {}
             }

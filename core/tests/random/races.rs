@@ -61,7 +61,7 @@ impl World {
                 self.counts.preemptions_after_end += 1;
             }
             (Some(AttemptState::Pausing | AttemptState::Splitting), _) => {
-                self.counts.preemptions_repeated += 1
+                self.counts.preemptions_repeated += 1;
             }
             _ => {}
         }
@@ -96,7 +96,7 @@ impl World {
             }
             Fact::PreemptionRefused { .. } => self.counts.refused += 1,
             Fact::JobTrackerStarted { .. } => {
-                self.counts.restarts_while_pausing += before.pausing.len() as u32
+                self.counts.restarts_while_pausing += before.pausing.len() as u32;
             }
             _ => {}
         }

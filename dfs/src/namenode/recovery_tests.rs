@@ -209,7 +209,7 @@ fn missing_edit_log_is_rejected_and_recovery_reuses_no_id() {
     fs::remove_dir_all(folder.path().join("edits")).unwrap();
 
     let refused = Bench::open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
-    assert!(refused.contains("edits has no edit log in it") && refused.contains("--recover"), "{refused}");
+    assert!(refused.contains("edits has no edit log,") && refused.contains("--recover"), "{refused}");
     let mut bench = Bench::open(folder.path(), Recovery::DropDamaged).unwrap();
     assert!(bench.state.stat(&DfsPath::parse("/f").unwrap()).is_err());
     bench.register(1);

@@ -146,7 +146,7 @@ pub(crate) fn drain(request: tonic::Request<pb::DrainTrackerRequest>) -> Result<
     let pb::DrainTrackerRequest { request_id: id, node, cancel, within_ms, status_only } =
         request.into_inner();
     let (node, within) = (short("node", node)?, (!cancel).then(|| Span::millis(within_ms)));
-    Ok(DrainRequest { request: request_id(&id, &by)?, node, within, status_only: status_only, by })
+    Ok(DrainRequest { request: request_id(&id, &by)?, node, within, status_only, by })
 }
 
 /// Decodes the request to forget a lost tracker: request ID, node, user.

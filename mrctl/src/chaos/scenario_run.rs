@@ -364,13 +364,13 @@ impl ScenarioRun {
         let node = fault_action.affected_node().to_owned();
         match &fault_action.action {
             ScenarioAction::Kill { half, .. } | ScenarioAction::Stop { half, .. } => {
-                self.removed_nodes.push((node, *half))
+                self.removed_nodes.push((node, *half));
             }
             ScenarioAction::Partition { .. } if !fault_action.is_between_nodes() => {
-                self.removed_nodes.push((node, Daemons::Both))
+                self.removed_nodes.push((node, Daemons::Both));
             }
             ScenarioAction::Cont { half, .. } | ScenarioAction::Restart { half, .. } => {
-                self.back(&node, *half)
+                self.back(&node, *half);
             }
             ScenarioAction::Heal { .. } => self.links_healed(&node),
             _ => {}
@@ -418,7 +418,7 @@ impl ScenarioRun {
             let now = self.fault_log.now_s();
             match &fault_action.action {
                 ScenarioAction::Kill { half, .. } | ScenarioAction::Stop { half, .. } => {
-                    self.back(&fault_action.node, *half)
+                    self.back(&fault_action.node, *half);
                 }
                 ScenarioAction::Partition { .. } => self.links_healed(fault_action.affected_node()),
                 _ => {

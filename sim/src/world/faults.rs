@@ -32,18 +32,18 @@ impl World {
                 self.schedule_repair(node);
             }
             FaultKind::FrozenTracker { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.frozen += 1)
+                self.change(node as usize, |faults| faults.frozen += 1);
             }
             FaultKind::Rack { rack } => self.each_in(rack, |faults| faults.unreachable += 1),
             FaultKind::Frozen { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.unreachable += 1)
+                self.change(node as usize, |faults| faults.unreachable += 1);
             }
             FaultKind::Slow { node, factor } if fits(node) => self.set_speed(node as usize, factor),
             FaultKind::Partition { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.partitioned += 1)
+                self.change(node as usize, |faults| faults.partitioned += 1);
             }
             FaultKind::NoOrders { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.no_orders += 1)
+                self.change(node as usize, |faults| faults.no_orders += 1);
             }
             FaultKind::PreemptAll { node } if fits(node) => self.preempt_node(node as usize),
             FaultKind::KillOldestJob => self.stop_oldest(),
@@ -58,13 +58,13 @@ impl World {
         let fits = |node: u32| (node as usize) < self.nodes.len();
         match self.setup.faults[index].what.clone() {
             FaultKind::Tracker { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.dead -= 1)
+                self.change(node as usize, |faults| faults.dead -= 1);
             }
             FaultKind::Datanode { node } | FaultKind::FrozenDatanode { node } if fits(node) => {
                 self.change(node as usize, |faults| faults.datanode_down -= 1);
             }
             FaultKind::FrozenTracker { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.frozen -= 1)
+                self.change(node as usize, |faults| faults.frozen -= 1);
             }
             FaultKind::Node { node } if fits(node) => self.change(node as usize, |faults| {
                 faults.dead -= 1;
@@ -72,14 +72,14 @@ impl World {
             }),
             FaultKind::Rack { rack } => self.each_in(rack, |faults| faults.unreachable -= 1),
             FaultKind::Frozen { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.unreachable -= 1)
+                self.change(node as usize, |faults| faults.unreachable -= 1);
             }
             FaultKind::Slow { node, factor } if fits(node) => self.set_speed(node as usize, 1.0 / factor),
             FaultKind::Partition { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.partitioned -= 1)
+                self.change(node as usize, |faults| faults.partitioned -= 1);
             }
             FaultKind::NoOrders { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.no_orders -= 1)
+                self.change(node as usize, |faults| faults.no_orders -= 1);
             }
             FaultKind::PreemptAll { .. } => self.let_go(),
             FaultKind::JobTracker => self.revive_jobtracker(),

@@ -58,7 +58,7 @@ impl World {
                 self.nodes[at].checkpoints.remove(&attempt);
             }
             Order::MapEvents { job, first, maps, events } => {
-                self.add_map_events(at, job, first, maps, &events)
+                self.add_map_events(at, job, first, maps, &events);
             }
             Order::Clean(job) => self.clean(at, job),
             // Drains are not simulated.

@@ -142,7 +142,7 @@ impl Run {
             Work::Reduce(reduce) => match (&mut reduce.transfer, &mut reduce.final_stages) {
                 (Some(transfer), _) => transfer.left = (transfer.left - passed * transfer.rate).max(0.0),
                 (None, Some(final_stages)) => {
-                    final_stages.done = (final_stages.done + passed * final_stages.rate).min(1.0)
+                    final_stages.done = (final_stages.done + passed * final_stages.rate).min(1.0);
                 }
                 (None, None) => reduce.fetch.run(passed * reduce.rate),
             },

@@ -171,7 +171,7 @@ impl World {
                 self.begin_fault(FaultKind::NoOrders { node });
             }
             (ScenarioAction::Partition { .. }, Target::Node(node)) => {
-                self.begin_fault(FaultKind::Partition { node })
+                self.begin_fault(FaultKind::Partition { node });
             }
             _ => {}
         }

@@ -218,7 +218,7 @@ impl Node {
         match misbehaviour {
             Some(Misbehaviour::FlipByte(at)) if (at as usize) < content.len() => content[at as usize] ^= 1,
             Some(Misbehaviour::CutAt(at) | Misbehaviour::StallAt(at)) => {
-                upto = (at as usize).clamp(start, end)
+                upto = (at as usize).clamp(start, end);
             }
             Some(Misbehaviour::OfferLess) => reply.length -= 1,
             Some(Misbehaviour::Slow(ms)) => std::thread::sleep(std::time::Duration::from_millis(ms)),

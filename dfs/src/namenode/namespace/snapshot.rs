@@ -243,7 +243,7 @@ impl Namespace {
             }
             SnapshotItem::Draining { node } => drop(self.draining.insert(node)),
             SnapshotItem::Answer { request, at_ms, outcome } => {
-                self.retry_cache.insert(request, at_ms, outcome)
+                self.retry_cache.insert(request, at_ms, outcome);
             }
             SnapshotItem::Header { .. } | SnapshotItem::End { .. } => {
                 return Err(bad("a second header or end"));
