@@ -38,7 +38,7 @@ pub(crate) const DAEMON_CALLS_MAX: usize = 20_480;
 /// Calls that a connection may always have under way.
 pub(crate) const GUARANTEED: usize = 2;
 /// Bytes of long requests that clients may have in memory.
-pub(crate) const CLIENT_BYTES_MAX: usize = 24 << 20;
+pub(crate) const CLIENT_BYTES_MAX: usize = 16 << 20;
 /// The same of one identity: half of them. A single message that is longer takes the whole share.
 pub(crate) const IDENTITY_BYTES_MAX: usize = CLIENT_BYTES_MAX / 2;
 /// Bytes of long requests that daemons may have in memory.

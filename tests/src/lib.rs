@@ -30,7 +30,8 @@ pub fn binaries() -> &'static PathBuf {
         let this = std::env::current_exe().expect("a test has a path");
         let folder = this.ancestors().nth(2).expect("target/PROFILE/deps/test").to_path_buf();
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        build.args(["build", "--workspace", "--bins", "--locked", "--quiet"]);
+        // With a test among the targets the features are those of `cargo test`, so that nothing is compiled twice.
+        build.args(["build", "--workspace", "--bins", "--test", "suite", "--locked", "--quiet"]);
         if folder.ends_with("release") {
             build.arg("--release");
         }

@@ -191,7 +191,7 @@ async fn body_that_gets_no_memory_says_so() {
     pieces.send(message(FREE_BYTES + 1, 0)).unwrap();
     let status = next(&mut body).await.unwrap().unwrap_err();
     assert!(
-        status.message().starts_with("the 24 MiB that this server has for requests of clients"),
+        status.message().starts_with("the 16 MiB that this server has for requests of clients"),
         "{status}"
     );
 }
@@ -247,7 +247,7 @@ async fn one_identity_leaves_half_of_the_bytes_to_others() {
     assert!(!other.call.as_ref().unwrap().keeps_others_waiting());
     assert!(held[0].1.call.as_ref().unwrap().keeps_others_waiting());
     let status = next(&mut fifth).await.unwrap().unwrap_err();
-    assert!(status.message().contains("ann") && status.message().contains("12 MiB"), "{status}");
+    assert!(status.message().contains("ann") && status.message().contains("8 MiB"), "{status}");
     drop((held, fifth, other));
     // A message that is longer than the share is taken all the same, alone.
     let (pieces, mut long, _) = sender.request_of(Class::Client, "ann", false);

@@ -4,6 +4,7 @@ use fermata_tests::{Cluster, Up, binaries, eventually};
 use std::{
     fs,
     os::unix::{fs::OpenOptionsExt, process::ExitStatusExt},
+    path::PathBuf,
     process::{Command, Stdio},
     time::Duration,
 };
@@ -72,6 +73,63 @@ fn a_lost_tracker_is_forgotten_by_name_and_a_live_one_is_not() {
     }
     // It comes back as a new one.
     cluster.mrctl(&["chaos", "restart", "node2", "--daemon", "tasktracker"]);
+}
+
+/// Sets the wall clock of a process a day ahead, if preloaded.
+const CLOCK_A_DAY_AHEAD: &str = r"
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    int failed = syscall(SYS_clock_gettime, clock, time);
+    if (!failed && clock == CLOCK_REALTIME) time->tv_sec += 24 * 60 * 60;
+    return failed;
+}
+";
+
+/// Compiles it. None without a C compiler.
+fn clock_a_day_ahead(cluster: &Cluster) -> Option<PathBuf> {
+    let (source, library) = (cluster.path("ahead.c"), cluster.path("ahead.so"));
+    fs::write(&source, CLOCK_A_DAY_AHEAD).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
+    compiler.status().is_ok_and(|ran| ran.success()).then_some(library)
+}
+
+#[test]
+fn a_tracker_registers_after_its_clock_was_set_back() {
+    // Open: the tokens of a closed cluster expire by the same clock.
+    let cluster = Cluster::up(Up { nodes: 2, settings: SETTINGS, open: true, ..Up::default() });
+    let Some(ahead) = clock_a_day_ahead(&cluster) else {
+        return eprintln!("skipped: no C compiler here (cc)");
+    };
+    let start = || {
+        let log = cluster.log("node2-tasktracker");
+        log.lines().rfind(|line| line.contains("tracking tasks")).unwrap().to_owned()
+    };
+    let restart = |preload: Option<&PathBuf>| {
+        let before = start();
+        cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "tasktracker"]);
+        let mut command = cluster.command(&["chaos", "restart", "node2", "--daemon", "tasktracker"]);
+        let ran = command.envs(preload.map(|library| ("LD_PRELOAD", library))).output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        eventually("the new process registers", PATIENCE, || {
+            let log = cluster.log("node2-tasktracker");
+            let (_, since) = log.rsplit_once("tracking tasks").unwrap();
+            (start() != before && since.contains(" registered")).then_some(())
+        });
+        eventually("it is live", PATIENCE, || {
+            let nodes = cluster.json(&["nodes"]);
+            let live = |node: &serde_json::Value| node["tracker"]["state"] == "live";
+            nodes.as_array()?.iter().all(live).then_some(())
+        });
+    };
+    let day = |line: &str| line[.."2026-01-01".len()].to_owned();
+    let today = day(&start());
+    restart(Some(&ahead));
+    assert!(day(&start()) > today, "its clock is not ahead: {}", start());
+    restart(None);
 }
 
 #[test]
