@@ -8,7 +8,7 @@ use tonic::transport::Server;
 const STREAMS_MAX: u32 = 128;
 /// Bytes of one request body, and of all on one connection, that HTTP/2 holds while nobody reads them.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
-const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
 /// Metadata of one call, decoded: names and tokens are short.
 const HEADER_BYTES_MAX: u32 = 8 << 10;
 /// Calls that a client may cancel before they are looked at; then its connection ends (rapid reset, CVE-2023-44487).
