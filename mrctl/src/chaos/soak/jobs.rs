@@ -177,7 +177,8 @@ impl SoakJobs {
             match tokio::task::block_in_place(|| self.hash(&work.output)) {
                 Ok(hash) if hash == self.expected[work.program] => {}
                 Ok(_) => {
-                    problems.push(format!("{} ({name}): its output differs from an undisturbed run", work.id));
+                    problems
+                        .push(format!("{} ({name}): its output differs from an undisturbed run", work.id));
                 }
                 Err(error) => problems.push(format!("{} ({name}): {error:#}", work.id)),
             }
