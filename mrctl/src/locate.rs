@@ -2,11 +2,11 @@
 
 use crate::{
     cluster::{ClusterState, Daemon, Kind},
-    job::{refusal::Refusal, wire::JobTracker},
     output::{self, Usage},
     trust,
 };
 use anyhow::{Context, Result, bail};
+use client::JobTracker;
 use daemon::{
     Period,
     config::{ClientConfig, Config, SecurityConfig},
@@ -139,7 +139,7 @@ impl Target {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         let found = self.find(&cwd)?;
         let options = ClientOptions::new(&found.namenode, found.client.clone());
-        let mut options = options.with(credentials(&found.security)?);
+        let mut options = options.with(client::credentials(&found.security)?);
         set(&mut options);
         match Client::connect(options).await {
             Err(error @ ClientError::Unreachable { .. }) => {
@@ -165,13 +165,13 @@ impl Target {
     pub(crate) async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
         let (addr, origin, security) = self.find_jobtracker()?;
         check_addr("jobtracker", &addr)?;
-        match JobTracker::connect(&addr, user, credentials(&security)?).await {
-            Ok(tracker) => Ok(tracker.from(origin)),
-            Err(error) if error.is::<Refusal>() => {
+        match JobTracker::connect(&addr, user, client::credentials(&security)?).await {
+            Ok(tracker) => Ok(tracker.with_advice(move || origin.advice(Kind::Jobtracker))),
+            Err(error) if !error.is_usage() => {
                 let tls_mismatch = security::tls_mismatch(&error.to_string()).map(str::to_owned);
                 bail!("{error}; {}", tls_mismatch.unwrap_or_else(|| origin.advice(Kind::Jobtracker)))
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -200,7 +200,7 @@ impl Target {
     /// The credentials for the selected cluster.
     pub(crate) fn credentials(&self) -> Result<Credentials> {
         let (_, _, security) = self.find_jobtracker()?;
-        credentials(&security)
+        Ok(client::credentials(&security)?)
     }
 
     /// The authenticated name of the caller; None if the cluster is open.
@@ -313,11 +313,6 @@ impl Found {
 fn load(file: Option<&Path>) -> Result<Config> {
     file.map_or(Ok(()), trust::file)?;
     Ok(Config::load(file)?)
-}
-
-/// The credentials that these settings describe.
-pub(crate) fn credentials(security: &SecurityConfig) -> Result<Credentials> {
-    Ok(Credentials::of_client(security, &daemon::account::user())?)
 }
 
 /// Accepts every path. The parser of clap refuses an empty one, but an empty environment variable

@@ -4,18 +4,16 @@
 //! still shown.
 
 use crate::{
-    job::{
-        from_history,
-        model::{Attempt, Job, Task, Tracker},
-        refusal::Refusal,
-        scheduling::{Schedulers, Why},
-        statistics,
-        wire::JobTracker,
-    },
+    job::{from_history, statistics},
     locate::Target,
     output,
 };
 use anyhow::{Result, bail};
+use client::{
+    Error, JobTracker,
+    model::{Attempt, Job, Task, Tracker},
+    scheduling::{Schedulers, Why},
+};
 use daemon::Period;
 use dfs_client::{Client, Report};
 use serde::Serialize;
@@ -57,11 +55,11 @@ pub(crate) enum QueryError {
 impl QueryError {
     fn of(error: &anyhow::Error) -> Self {
         let reason_text = output::chain(error);
-        match error.downcast_ref::<Refusal>() {
-            Some(Refusal::Status { code: Code::NotFound | Code::InvalidArgument, .. }) => {
+        match error.downcast_ref::<Error>() {
+            Some(Error::Status { code: Code::NotFound | Code::InvalidArgument, .. }) => {
                 Self::Unknown(reason_text)
             }
-            Some(Refusal::Status { code: Code::PermissionDenied | Code::Unauthenticated, .. }) => {
+            Some(Error::Status { code: Code::PermissionDenied | Code::Unauthenticated, .. }) => {
                 Self::Forbidden(reason_text)
             }
             _ => Self::Unavailable(reason_text),
@@ -161,7 +159,7 @@ impl StatusCache {
     /// Why a task waits, and the scheduling decisions about it.
     pub(crate) async fn why(&self, of: &str) -> QueryResult<Why> {
         let of = of.to_owned();
-        self.query(REQUEST_TIMEOUT, |tracker| async move { tracker.why(&of).await }).await
+        self.query(REQUEST_TIMEOUT, |tracker| async move { anyhow::Ok(tracker.why(&of).await?) }).await
     }
 
     /// The end of the output of an attempt.
@@ -171,7 +169,7 @@ impl StatusCache {
             let mut text = Vec::new();
             let add = |bytes: &[u8]| {
                 text.extend_from_slice(bytes);
-                Ok(())
+                anyhow::Ok(())
             };
             tracker.log(&attempt, stderr, LOG_BYTES_MAX, add).await?;
             Ok(String::from_utf8_lossy(&text).into_owned())
@@ -180,15 +178,16 @@ impl StatusCache {
     }
 
     async fn refresh(&self) -> Overview {
-        let jobs = self.query(REQUEST_TIMEOUT, |tracker| async move { tracker.jobs(true).await });
+        let jobs =
+            self.query(REQUEST_TIMEOUT, |tracker| async move { anyhow::Ok(tracker.jobs(true).await?) });
         let (jobs, files) = tokio::join!(jobs, self.report());
         let (trackers, schedulers) = if let Err(error) = &jobs {
             // The JobTracker is unreachable: do not query it again.
             (Err(error.clone()), Err(error.clone()))
         } else {
             tokio::join!(
-                self.query(REQUEST_TIMEOUT, |tracker| async move { tracker.trackers().await }),
-                self.query(REQUEST_TIMEOUT, |tracker| async move { tracker.schedulers().await })
+                self.query(REQUEST_TIMEOUT, |tracker| async move { anyhow::Ok(tracker.trackers().await?) }),
+                self.query(REQUEST_TIMEOUT, |tracker| async move { anyhow::Ok(tracker.schedulers().await?) })
             )
         };
         let mut reasons = BTreeMap::new();
@@ -207,13 +206,15 @@ impl StatusCache {
     async fn query_job(&self, id: &str) -> QueryResult<JobDetails> {
         let own = || id.to_owned();
         let (of_job, of_tasks) = (own(), own());
-        let job = match self.query(REQUEST_TIMEOUT, |tracker| async move { tracker.job(&of_job).await }).await
+        let job = match self
+            .query(REQUEST_TIMEOUT, |tracker| async move { anyhow::Ok(tracker.job(&of_job).await?) })
+            .await
         {
             Err(QueryError::Unknown(reason_text)) => return self.query_history(id, reason_text).await,
             other => other?,
         };
         let (tasks, why) = tokio::join!(
-            self.query(READ_TIMEOUT, |tracker| async move { tracker.tasks(&of_tasks).await }),
+            self.query(READ_TIMEOUT, |tracker| async move { anyhow::Ok(tracker.tasks(&of_tasks).await?) }),
             self.why(id)
         );
         Ok(JobDetails { job, tasks, why, past: None })
@@ -370,7 +371,7 @@ mod tests {
     #[test]
     fn query_errors_are_distinguished() {
         let status =
-            |code, message: &str| anyhow::Error::new(Refusal::Status { code, message: message.into() });
+            |code, message: &str| anyhow::Error::new(Error::Status { code, message: message.into() });
         assert_eq!(
             QueryError::of(&status(Code::NotFound, "no job_9")),
             QueryError::Unknown("no job_9".into())

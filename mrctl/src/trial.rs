@@ -4,11 +4,9 @@
 //!
 //! Only the faults "node dies" and "tracker dies" are supported.
 
-use crate::{
-    cluster::{Kind, Launch, Layout, Overrides, temporary},
-    job::wire::{JobTracker, Submission},
-};
+use crate::cluster::{Kind, Launch, Layout, Overrides, temporary};
 use anyhow::{Context, Result, bail, ensure};
+use client::{JobTracker, Submission};
 use daemon::{Bytes, Period};
 use dfs_client::{Client, PutOptions, PutSource, path::DfsPath};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};

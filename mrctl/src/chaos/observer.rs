@@ -1,15 +1,11 @@
 //! The state of a cluster as both masters report it, and the changes since the last query.
 
-use crate::{
-    command::nodes::state_name,
-    job::{
-        model::{Job, Tracker},
-        wire::JobTracker,
-    },
-    locate::{Target, credentials},
-    output::count as count_of,
-};
+use crate::{command::nodes::state_name, locate::Target, output::count as count_of};
 use anyhow::{Result, bail};
+use client::{
+    JobTracker, credentials,
+    model::{Job, Tracker},
+};
 use dfs_client::{Client, ClientOptions, Report};
 use sim::scenario::Daemons;
 use std::{collections::BTreeMap, time::Duration};

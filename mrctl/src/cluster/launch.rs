@@ -183,7 +183,7 @@ impl Launch {
 
     /// The credentials for this cluster.
     pub(crate) fn credentials(&self) -> Result<Credentials> {
-        crate::locate::credentials(&self.layout.config.security)
+        Ok(client::credentials(&self.layout.config.security)?)
     }
 
     /// Keeps the daemons running after this value is dropped.

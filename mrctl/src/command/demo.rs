@@ -5,13 +5,11 @@
 use crate::{
     cluster::{Kind, Launch, Layout, Overrides, temporary},
     fs::await_health,
-    job::{
-        follow::follow,
-        wire::{JobTracker, Submission},
-    },
+    job::follow::follow,
     output::{self, Meter},
 };
 use anyhow::{Context, Result, bail, ensure};
+use client::{JobTracker, Submission};
 use daemon::{Bytes, Period};
 use dfs_client::{Client, Health, NodeState, PutOptions, PutSource, path::DfsPath};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};

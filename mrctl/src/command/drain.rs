@@ -5,11 +5,11 @@
 mod text;
 
 use crate::{
-    job::{model::DrainState, wire::JobTracker},
     locate::Target,
     output::{self, Meter},
 };
 use anyhow::{Context as _, Result, bail};
+use client::{JobTracker, model::DrainState};
 use daemon::Period;
 use dfs_client::{Client, DrainStatus, NodeState};
 use serde::Serialize;
@@ -146,7 +146,7 @@ impl<'a> Node<'a> {
         if let (Some(_), Some(files)) = (&refused, self.files.as_ref().filter(|_| was_in_use)) {
             files.drain(self.name, true).await?;
         }
-        refused.map_or(Ok(()), Err)
+        refused.map_or(Ok(()), |refused| Err(refused.into()))
     }
 
     async fn cancel(&self) -> Result<()> {

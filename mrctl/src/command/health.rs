@@ -2,13 +2,10 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{
-    job::wire::channel,
-    locate::{self, Target},
-    output,
-};
+use crate::{locate::Target, output};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
+use client::channel;
 use daemon::{Period, config::Config};
 use security::{Credentials, Role};
 use serde::Serialize;
@@ -68,7 +65,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let (addr, security) = target.master(role)?;
     let config = Config { security, ..Config::default() };
     let own = Credentials::of_daemon(&config, role).ok();
-    let credentials = own.map_or_else(|| locate::credentials(&config.security), Ok)?;
+    let credentials = own.map_or_else(|| client::credentials(&config.security), Ok)?;
     let asking = async {
         let mut client = HealthClient::new(channel(&addr, &credentials, role).await?);
         let answer = client.check(HealthCheckRequest::default()).await.map_err(|status| {

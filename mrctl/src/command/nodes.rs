@@ -1,12 +1,8 @@
 //! `mrctl nodes`: the nodes, the data they store and the attempts they run.
 
-use crate::{
-    fs::overview,
-    job::{model::Tracker, scheduling::Throughput},
-    locate::Target,
-    output,
-};
+use crate::{fs::overview, locate::Target, output};
 use anyhow::Result;
+use client::{model::Tracker, scheduling::Throughput};
 use dfs_client::{NodeReport, NodeState};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -60,7 +56,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         return print_rates(&target.jobtracker().await?.trackers().await?);
     }
     let report = target.connect().await?.report().await?;
-    let asked = async { target.jobtracker().await?.trackers_and_notices().await };
+    let asked = async { anyhow::Ok(target.jobtracker().await?.trackers_and_notices().await?) };
     let ((trackers, notices), missing) = match asked.await {
         Ok(found) => (found, None),
         Err(error) => (<_>::default(), Some(error)),

@@ -2,12 +2,9 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{
-    job::scheduling::{Parameter, Policy, Schedulers},
-    locate::Target,
-    output,
-};
+use crate::{locate::Target, output};
 use anyhow::Result;
+use client::scheduling::{Parameter, Policy, Schedulers, policy_names};
 use std::process::ExitCode;
 
 /// Describe the scheduling policies and their parameters
@@ -34,7 +31,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let mut all = if args.defaults { None } else { running(target).await? }.unwrap_or_else(defaults);
     if let Some(name) = &args.policy {
         let known: Vec<String> = all.policies.iter().map(|policy| policy.name.clone()).collect();
-        all.policies.retain(|policy| names(name).any(|part| part == policy.name));
+        all.policies.retain(|policy| policy_names(name).any(|part| part == policy.name));
         if all.policies.is_empty() {
             let known = known.join(", ");
             return Err(
@@ -54,7 +51,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 /// unreachable is an error.
 async fn running(target: &Target) -> Result<Option<Schedulers>> {
     match target.jobtracker().await {
-        Ok(tracker) => tracker.schedulers().await.map(Some),
+        Ok(tracker) => Ok(Some(tracker.schedulers().await?)),
         Err(error) if target.is_named() => Err(error),
         Err(_) => Ok(None),
     }
@@ -76,11 +73,6 @@ fn defaults() -> Schedulers {
         parameters: own.parameters.into_iter().map(parameter).collect(),
     });
     Schedulers { scheduler: None, shadow: None, deciding: None, policies: policies.collect() }
-}
-
-/// The policies in a specification such as `chronos(fair)`.
-pub(crate) fn names(spec: &str) -> impl Iterator<Item = &str> {
-    spec.split(['(', ')']).map(str::trim).filter(|name| !name.is_empty())
 }
 
 fn print(all: &Schedulers) -> Result<()> {
@@ -123,8 +115,8 @@ mod tests {
 
     #[test]
     fn a_wrapped_name_is_two_policies() {
-        assert_eq!(names("chronos( fair )").collect::<Vec<_>>(), ["chronos", "fair"]);
-        assert_eq!(names("fifo").collect::<Vec<_>>(), ["fifo"]);
+        assert_eq!(policy_names("chronos( fair )").collect::<Vec<_>>(), ["chronos", "fair"]);
+        assert_eq!(policy_names("fifo").collect::<Vec<_>>(), ["fifo"]);
     }
 
     #[test]

@@ -2,12 +2,9 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{
-    job::scheduling::{Choice, Comparison, Difference},
-    locate::Target,
-    output,
-};
+use crate::{locate::Target, output};
 use anyhow::Result;
+use client::scheduling::{Choice, Comparison, Difference};
 use std::process::ExitCode;
 
 /// Compare the decisions of the shadow policy with those of the policy in use
@@ -94,7 +91,7 @@ fn describe(difference: &Difference) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::scheduling::Reason;
+    use client::scheduling::Reason;
 
     fn choice(task: &str, preempted: bool) -> Choice {
         let why = Reason { text: "because".into(), ..Reason::default() };

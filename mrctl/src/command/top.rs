@@ -4,15 +4,13 @@
 
 use super::nodes::{self, Row};
 use crate::{
-    job::{
-        model::{Job, Phase, Tracker},
-        preempted,
-    },
+    job::preempted,
     locate::Target,
     output::{self, Usage},
     status_cache::{Overview, Slots, StatusCache},
 };
 use anyhow::{Result, bail};
+use client::model::{Job, Phase, Tracker};
 use daemon::Period;
 use dfs_client::{NodeReport, Report};
 use serde::Serialize;

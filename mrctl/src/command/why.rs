@@ -2,8 +2,9 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{job::scheduling::Why, locate::Target, output};
+use crate::{locate::Target, output};
 use anyhow::Result;
+use client::scheduling::Why;
 use std::process::ExitCode;
 
 /// Explain why a job or a task waits, and its recent scheduling decisions
@@ -58,7 +59,7 @@ fn lines(why: &Why) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::scheduling::Reason;
+    use client::scheduling::Reason;
 
     #[test]
     fn each_reason_is_a_line() {

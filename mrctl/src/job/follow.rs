@@ -1,12 +1,12 @@
 //! The progress of a running job: two bars on a terminal, otherwise a line every few seconds.
 
-use super::{
-    model::{Job, Phase},
-    refusal::Refusal,
-    wire::{JobTracker, Watch},
-};
 use crate::output;
 use anyhow::Result;
+use client::{
+    JobTracker, Observer,
+    model::{Job, Phase},
+    scheduling::Reason,
+};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::{
     io::IsTerminal,
@@ -15,11 +15,6 @@ use std::{
 
 /// The interval between lines if there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
-/// How long to retry after the connection to the JobTracker is lost, and how long without a
-/// message.
-const RECONNECT_TIMEOUT: Duration = Duration::from_mins(1);
-const NOTICE_AFTER: Duration = Duration::from_secs(2);
-const RETRY: Duration = Duration::from_millis(300);
 
 /// How the progress of a job is shown.
 enum Display {
@@ -46,7 +41,25 @@ impl Display {
         Self::Bars { head, maps: bar("maps"), reduces: bar("reduces") }
     }
 
-    fn show(&mut self, job: &Job) {
+    /// Prints a line above the bars.
+    fn print_line(&self, text: &str) {
+        match self {
+            Self::Bars { maps, .. } => maps.suspend(|| eprintln!("mrctl: {text}")),
+            Self::Lines { .. } | Self::Nothing => eprintln!("mrctl: {text}"),
+        }
+    }
+
+    fn clear(&self) {
+        if let Self::Bars { head, maps, reduces } = self {
+            head.finish_and_clear();
+            maps.finish_and_clear();
+            reduces.finish_and_clear();
+        }
+    }
+}
+
+impl Observer for Display {
+    fn status(&mut self, job: &Job) {
         match self {
             Self::Bars { head, maps, reduces } => {
                 head.set_message(headline(job, output::now_ms()));
@@ -63,20 +76,22 @@ impl Display {
         }
     }
 
-    /// Prints a line above the bars.
-    fn print_line(&self, text: &str) {
-        match self {
-            Self::Bars { maps, .. } => maps.suspend(|| eprintln!("mrctl: {text}")),
-            Self::Lines { .. } | Self::Nothing => eprintln!("mrctl: {text}"),
-        }
+    fn unreachable(&mut self, tracker: &JobTracker, job: &str, timeout: Duration) {
+        self.print_line(&format!(
+            "the JobTracker at {} does not answer; {}; retrying {job} for {} s (Ctrl-C stops)",
+            tracker.addr(),
+            tracker.advice(),
+            timeout.as_secs()
+        ));
     }
 
-    fn clear(&self) {
-        if let Self::Bars { head, maps, reduces } = self {
-            head.finish_and_clear();
-            maps.finish_and_clear();
-            reduces.finish_and_clear();
-        }
+    fn reachable(&mut self, tracker: &JobTracker) {
+        self.print_line(&format!("the JobTracker at {} is reachable again", tracker.addr()));
+    }
+
+    fn waits(&mut self, job: &str, reasons: &[Reason]) {
+        let words: Vec<&str> = reasons.iter().map(|reason| reason.text.as_str()).collect();
+        self.print_line(&format!("{job} waits: {}", words.join("; ")));
     }
 }
 
@@ -103,19 +118,6 @@ fn describe(phase: &Phase) -> String {
     format!("{done}/{total} done, {running} running{paused}{failed}")
 }
 
-/// The JobTracker stayed unreachable. The job may still be running.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the JobTracker at {addr} has not answered for {} s: {advice}; {job} continues when it is up again: follow it with \
-     `mrctl job --follow {job}`",
-    RECONNECT_TIMEOUT.as_secs()
-)]
-struct ConnectionLost {
-    addr: String,
-    advice: String,
-    job: String,
-}
-
 /// Follows a job until it has ended. None if the user interrupts first; the job then continues.
 pub(crate) async fn follow(tracker: &JobTracker, id: &str, quiet: bool) -> Result<Option<Job>> {
     follow_until(tracker, id, quiet, crate::command::end_signal()).await
@@ -131,132 +133,11 @@ pub(super) async fn follow_until(
 ) -> Result<Option<Job>> {
     let mut display = Display::new(quiet);
     let over = tokio::select! {
-        over = to_the_end(tracker, id, &mut display) => Some(over),
+        over = tracker.follow(id, &mut display) => Some(over),
         () = stop => None,
     };
     display.clear();
-    over.transpose()
-}
-
-/// Since when the JobTracker has been unreachable, and whether a message about it was printed.
-#[derive(Debug, Default)]
-struct DisconnectedTime {
-    since: Option<Instant>,
-    is_printed: bool,
-}
-
-impl DisconnectedTime {
-    /// The JobTracker is reachable. Returns whether a message about the lost connection was
-    /// printed.
-    fn is_over(&mut self) -> bool {
-        std::mem::take(self).is_printed
-    }
-
-    /// Runs `work`. Calls `report` once if the JobTracker stays unreachable for `NOTICE_AFTER`.
-    async fn during<T>(&mut self, work: impl Future<Output = T>, report: impl FnOnce()) -> T {
-        let Some(since) = self.since.filter(|_| !self.is_printed) else { return work.await };
-        let mut work = std::pin::pin!(work);
-        tokio::select! {
-            biased;
-            done = &mut work => return done,
-            () = tokio::time::sleep_until((since + NOTICE_AFTER).into()) => {}
-        }
-        self.is_printed = true;
-        report();
-        work.await
-    }
-}
-
-/// Follows the job until it has ended. Reconnects if the JobTracker restarts, because its jobs
-/// continue.
-async fn to_the_end(tracker: &JobTracker, id: &str, display: &mut Display) -> Result<Job> {
-    let mut silence = DisconnectedTime::default();
-    loop {
-        let asked = silence.during(tracker.watch(id), || display.print_line(&unreachable(tracker, id))).await;
-        let watched = match asked {
-            Ok(watch) => watch_on(watch, tracker, display, &mut silence).await,
-            Err(refusal) => Err(refusal),
-        };
-        match watched {
-            Ok(Some(job)) => return Ok(job),
-            Err(refusal) if !refusal.is_transient() => return Err(refusal.into()),
-            Ok(None) | Err(_) => {}
-        }
-        let since = *silence.since.get_or_insert_with(Instant::now);
-        if since.elapsed() > RECONNECT_TIMEOUT {
-            let (addr, advice) = (tracker.addr().to_owned(), tracker.advice());
-            return Err(ConnectionLost { addr, advice, job: id.into() }.into());
-        }
-        silence.during(tokio::time::sleep(RETRY), || display.print_line(&unreachable(tracker, id))).await;
-    }
-}
-
-fn unreachable(tracker: &JobTracker, id: &str) -> String {
-    format!(
-        "the JobTracker at {} does not answer; {}; retrying {id} for {} s (Ctrl-C stops)",
-        tracker.addr(),
-        tracker.advice(),
-        RECONNECT_TIMEOUT.as_secs()
-    )
-}
-
-/// A job without a running attempt, and whether the reason was printed.
-#[derive(Debug, Default)]
-struct Waits {
-    job: Option<String>,
-    is_printed: bool,
-}
-
-impl Waits {
-    fn update(&mut self, job: &Job) {
-        let is_waiting = job.maps.running + job.reduces.running == 0 && job.state == "running";
-        self.job = is_waiting.then(|| job.job.clone());
-        self.is_printed &= is_waiting;
-    }
-
-    /// Runs `work`. If the job still waits after `NOTICE_AFTER`, prints the reason once.
-    async fn during<T>(
-        &mut self,
-        work: impl Future<Output = T>,
-        tracker: &JobTracker,
-        display: &Display,
-    ) -> T {
-        let Some(job) = self.job.as_ref().filter(|_| !self.is_printed) else { return work.await };
-        let mut work = std::pin::pin!(work);
-        tokio::select! {
-            biased;
-            done = &mut work => return done,
-            () = tokio::time::sleep(NOTICE_AFTER) => {}
-        }
-        self.is_printed = true;
-        if let Ok(why) = tracker.why(job).await
-            && !why.waiting_for.is_empty()
-        {
-            let words: Vec<&str> = why.waiting_for.iter().map(|reason| reason.text.as_str()).collect();
-            display.print_line(&format!("{job} waits: {}", words.join("; ")));
-        }
-        work.await
-    }
-}
-
-async fn watch_on(
-    mut watch: Watch,
-    tracker: &JobTracker,
-    display: &mut Display,
-    silence: &mut DisconnectedTime,
-) -> Result<Option<Job>, Refusal> {
-    let mut waits = Waits::default();
-    while let Some(job) = waits.during(watch.next(), tracker, display).await? {
-        waits.update(&job);
-        if silence.is_over() {
-            display.print_line(&format!("the JobTracker at {} is reachable again", tracker.addr()));
-        }
-        display.show(&job);
-        if job.is_over() {
-            return Ok(Some(job));
-        }
-    }
-    Ok(None)
+    Ok(over.transpose()?)
 }
 
 /// Prints the result of a job.
@@ -281,7 +162,6 @@ pub(crate) fn summary(job: &Job) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
 
     #[test]
     fn headline_has_job_elapsed_and_remaining_time() {
@@ -290,24 +170,5 @@ mod tests {
         job.maps = Phase { total: 4, progress: 1.0, ..Phase::default() };
         job.reduces = Phase { total: 2, progress: 0.0, ..Phase::default() };
         assert_eq!(headline(&job, 6000), "job_7 (sort): 5 s, about 5 s left");
-    }
-
-    #[tokio::test]
-    async fn lost_connection_is_reported_once_after_a_delay() {
-        let printed = Cell::new(0);
-        let report = || printed.set(printed.get() + 1);
-        let nap = || tokio::time::sleep(Duration::from_millis(50));
-        let mut silence = DisconnectedTime::default();
-        silence.during(nap(), report).await;
-        assert_eq!(printed.get(), 0, "nothing was lost");
-        silence.since = Some(Instant::now());
-        silence.during(nap(), report).await;
-        assert_eq!(printed.get(), 0, "too short");
-        silence.since = Instant::now().checked_sub(NOTICE_AFTER);
-        for _ in 0..2 {
-            silence.during(nap(), report).await;
-            assert_eq!(printed.get(), 1);
-        }
-        assert!(silence.is_over() && !silence.is_over());
     }
 }

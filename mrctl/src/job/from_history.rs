@@ -4,11 +4,8 @@
 //! Unknown lines and fields are skipped. Counters, progress and the work saved by preemption are
 //! absent, because the history does not contain their sums.
 
-use super::{
-    model::{Attempt, Job, Phase, Task},
-    preempted,
-};
 use anyhow::{Context, Result};
+use client::model::{Attempt, Job, Phase, Task};
 use serde::Deserialize;
 use serde_json::Value;
 use sim::workload::history::{Split, SplitRun, check_format, expand};
@@ -183,7 +180,7 @@ impl JobFromHistory {
         self.job.reduces = finish(&mut self.reduces);
         let mut tasks = self.maps;
         tasks.append(&mut self.reduces);
-        preempted::find_tails(&mut tasks);
+        client::model::find_tails(&mut tasks);
         (self.job, tasks)
     }
 }

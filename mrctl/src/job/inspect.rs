@@ -3,17 +3,14 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::{
-    follow,
-    model::{self, Job},
-    preempted,
-    tasks::shortened,
-};
+use super::{follow, preempted, tasks::shortened};
 use crate::{
     locate::Target,
     output::{self, Usage},
 };
 use anyhow::{Result, bail};
+use client::model::{self, Job};
+use mrlib::error::last_line;
 use std::{collections::BTreeMap, io::Write, process::ExitCode};
 
 /// List the jobs
@@ -173,7 +170,7 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
             format!("{}/{}", job.reduces.done, job.reduces.total),
             output::time(job.submitted_ms),
             elapsed,
-            shortened(job.short_reason()),
+            shortened(last_line(&job.why)),
         ]);
     }
     output::print_table(&table)?;
@@ -270,7 +267,7 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
     tracker
         .log(attempt, !args.stdout, tail, |bytes| {
             printed |= !bytes.is_empty();
-            Ok(out.write_all(bytes)?)
+            anyhow::Ok(out.write_all(bytes)?)
         })
         .await?;
     if !printed {
@@ -312,7 +309,7 @@ pub(crate) async fn history(args: History, target: &Target) -> Result<ExitCode> 
     }
     let mut out = output::stdout();
     if !args.json {
-        tracker.history(job, |lines| Ok(out.write_all(lines.as_bytes())?)).await?;
+        tracker.history(job, |lines| anyhow::Ok(out.write_all(lines.as_bytes())?)).await?;
         return Ok(ExitCode::SUCCESS);
     }
     // A chunk may end in the middle of a line.

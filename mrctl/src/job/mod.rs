@@ -3,17 +3,12 @@
 pub(crate) mod follow;
 pub(crate) mod from_history;
 pub(crate) mod inspect;
-pub(crate) mod model;
 pub(crate) mod preempt;
 pub(crate) mod preempted;
 mod program;
-pub(crate) mod refusal;
 pub(crate) mod resume;
 mod sample;
-pub(crate) mod scheduling;
-mod stage;
 pub(crate) mod statistics;
 pub(crate) mod submit;
 pub(crate) mod tasks;
 mod tera;
-pub(crate) mod wire;

@@ -2,13 +2,13 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::{
-    model::{Attempt, Task},
-    preempted,
-    wire::JobTracker,
-};
+use super::preempted;
 use crate::{locate::Target, output};
 use anyhow::{Result, bail};
+use client::{
+    JobTracker, PreemptKind,
+    model::{Attempt, Task},
+};
 use std::{process::ExitCode, time::Duration};
 
 /// The interval between polls: first, and longest.
@@ -17,7 +17,7 @@ const POLL_MAX: Duration = Duration::from_secs(1);
 
 /// The kind of preemption.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(crate) enum How {
+enum How {
     /// End a map at its next record; a new task gets the remainder of its input
     Split,
     /// Save a checkpoint of a reduce; `mrctl resume` continues it, on the same or another node
@@ -50,7 +50,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
     let attempt = in_progress(&tracker, &args.attempt).await?;
-    tracker.preempt(&attempt, args.how).await?;
+    tracker.preempt(&attempt, args.how.into()).await?;
     if args.wait {
         return print_result(&args, &attempt, &outcome(&tracker, &attempt).await?);
     }
@@ -77,6 +77,16 @@ impl How {
             Self::Split => "split",
             Self::Pause => "pause",
             Self::Kill => "kill",
+        }
+    }
+}
+
+impl From<How> for PreemptKind {
+    fn from(how: How) -> Self {
+        match how {
+            How::Split => Self::Split,
+            How::Pause => Self::Pause,
+            How::Kill => Self::Kill,
         }
     }
 }

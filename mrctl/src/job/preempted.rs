@@ -1,21 +1,8 @@
 //! Preemption of a job: its figures, and the tree of the ranges of split maps.
 
-use super::model::{Attempt, Job, Preemption, Task};
 use crate::output::{count, human};
+use client::model::{Attempt, Job, Preemption, Task};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Finds the parent of each map that is the remainder of a split. A split creates a new task with
-/// the next number, so the parent is the map whose range contained the first byte of the new one at
-/// that time.
-pub(crate) fn find_tails(tasks: &mut [Task]) {
-    // For each root, the tasks so far by the start of their range.
-    let mut roots = BTreeMap::<u32, BTreeMap<u64, String>>::new();
-    for task in tasks.iter_mut().filter(|task| !task.source.is_empty()) {
-        let ranges = roots.entry(task.root).or_default();
-        task.tail_of = ranges.range(..task.start).next_back().map(|(_, parent)| parent.clone());
-        ranges.insert(task.start, task.task.clone());
-    }
-}
 
 /// The tasks in list order: the parts of a split map follow each other in the order of their
 /// ranges, each with its depth in the tree.
@@ -157,7 +144,7 @@ mod tests {
             [("m0", 0, 0), ("m1", 1, 0), ("m2", 0, 50), ("m3", 0, 80), ("m4", 0, 20), ("r0", 0, 0)]
                 .map(|(name, root, start)| task(name, root, start))
                 .into();
-        find_tails(&mut tasks);
+        client::model::find_tails(&mut tasks);
         let parents: Vec<_> = tasks.iter().map(|task| task.tail_of.as_deref()).collect();
         assert_eq!(parents, [None, None, Some("m0"), Some("m2"), Some("m0"), None]);
         let listed: Vec<_> =

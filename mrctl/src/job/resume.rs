@@ -2,9 +2,9 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::model::Task;
 use crate::{locate::Target, output};
 use anyhow::Result;
+use client::model::Task;
 use std::process::ExitCode;
 
 /// Resume a paused task from its checkpoint
@@ -56,7 +56,7 @@ fn describe_resumption(task: &Task) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::model::Attempt;
+    use client::model::Attempt;
 
     #[test]
     fn resume_reports_a_restart_from_scratch() {

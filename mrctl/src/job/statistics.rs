@@ -2,9 +2,9 @@
 //! the code that the simulator also uses. Fairness is measured against the shares that each history
 //! records from the policy of that time.
 
-use super::wire::JobTracker;
 use crate::output;
 use anyhow::{Context, Result};
+use client::JobTracker;
 use serde_json::{Value, json};
 use sim::{JobFigures, Span, replay, report, workload::history};
 use std::{collections::BTreeSet, process::ExitCode};
@@ -14,7 +14,7 @@ async fn read(tracker: &JobTracker, id: &str) -> Result<String> {
     let mut text = String::new();
     let add = |lines: &str| {
         text.push_str(lines);
-        Ok(())
+        anyhow::Ok(())
     };
     tracker.history(id, add).await?;
     Ok(text)
@@ -23,7 +23,7 @@ async fn read(tracker: &JobTracker, id: &str) -> Result<String> {
 /// Figures of all ended jobs that the JobTracker remembers.
 pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCode> {
     let mut jobs = tracker.jobs(true).await?;
-    jobs.retain(super::model::Job::is_over);
+    jobs.retain(client::model::Job::is_over);
     jobs.sort_by_key(|job| job.submitted_ms);
     if jobs.is_empty() {
         if as_json {

@@ -4,14 +4,13 @@
 use super::{
     follow,
     program::{self, is_builtin, short_name},
-    stage::Stage,
-    wire::{JobTracker, NoReply, Submission},
 };
 use crate::{
     locate::Target,
     output::{self, Usage},
 };
 use anyhow::{Result, bail, ensure};
+use client::{Error, JobTracker, Stage, Submission};
 use dfs_client::{Client, path::DfsPath};
 use mrlib::{
     registry,
@@ -138,12 +137,14 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker_as(args.user.as_deref()).await?;
     let client = target.connect().await?;
     let mut stage = Stage::new(&client);
+    // Whether the job was sent to the JobTracker.
+    let mut sent = false;
     // One future for the whole run: a signal between two listeners would be lost.
     let mut stop = std::pin::pin!(crate::command::end_signal());
     let submitting = async {
         let submission = prepare(&args, plan, target, &client, &mut stage).await?;
-        stage.sent = true;
-        tracker.submit(submission).await
+        sent = true;
+        anyhow::Ok(tracker.submit(submission).await?)
     };
     let submitted = tokio::select! {
         submitted = submitting => submitted,
@@ -154,7 +155,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         Err(error) => {
             // Without a reply the JobTracker may have accepted the job. Then it needs the staged
             // files and removes them itself.
-            if !(stage.sent && (error.is::<NoReply>() || error.is::<Interrupted>())) {
+            let no_reply = matches!(error.downcast_ref(), Some(Error::NoReply { .. }));
+            if !(sent && (no_reply || error.is::<Interrupted>())) {
                 stage.discard().await;
             }
             return Err(with_hint(error, &args.input));
@@ -285,9 +287,7 @@ async fn prepare(
         let path = stage.put_bytes("split-keys", keys).await?;
         submission.conf.insert("total.order.splits".into(), path);
     }
-    if stage.used {
-        submission.conf.insert("staging".into(), stage.folder.to_string());
-    }
+    stage.add_to(&mut submission);
     Ok(submission)
 }
 

@@ -2,13 +2,10 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::{
-    inspect::One,
-    model::{Attempt, Task},
-    preempted,
-};
+use super::{inspect::One, preempted};
 use crate::{locate::Target, output};
 use anyhow::Result;
+use client::model::{Attempt, Task};
 use mrlib::error::last_line;
 use std::{collections::BTreeMap, process::ExitCode};
 

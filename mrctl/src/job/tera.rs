@@ -1,8 +1,8 @@
 //! The input of teragen: small files that describe which records each map generates.
 
-use super::stage::Stage;
 use crate::output::Usage;
 use anyhow::{Result, bail};
+use client::Stage;
 use std::collections::BTreeMap;
 
 const MAPS_MAX: u64 = 10_000;

@@ -8,8 +8,8 @@ pub(crate) use daemon::count;
 pub(crate) use progress::{Meter, Runs};
 pub(crate) use size::{Sizes, age, human, millis, now_ms, permissions, shell, time};
 
-use crate::job::refusal::Refusal;
 use anyhow::Result;
+use client::Error;
 use comfy_table::{CellAlignment, Table, presets};
 use dfs_client::{ClientError, error::Kind};
 use serde::Serialize;
@@ -79,7 +79,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         cause.is::<Usage>()
             || cause.is::<dfs_client::path::PathError>()
             || cause.is::<daemon::config::ConfigError>()
-            || cause.downcast_ref::<Refusal>().is_some_and(Refusal::is_usage)
+            || cause.downcast_ref::<Error>().is_some_and(Error::is_usage)
             || cause.downcast_ref::<ClientError>().is_some_and(|error| error.is(Kind::Invalid))
     });
     if usage { 2 } else { 1 }

@@ -4,10 +4,8 @@
 //! if that is free. The size is limited: the chart shows the longest attempts up to a number of
 //! lines, and counts the others. Colours are defined in the style sheet.
 
-use crate::{
-    command::nodes::natural,
-    job::model::{Attempt, Task},
-};
+use crate::command::nodes::natural;
+use client::model::{Attempt, Task};
 use sim::{
     html,
     report::{html::Html, svg::ticks},

@@ -1,15 +1,9 @@
 //! The measured cluster, and runs of jobs and plain programs with their cost.
 
 use super::usage::Usage;
-use crate::{
-    bench::layout,
-    cluster::Launch,
-    job::{
-        follow::follow,
-        wire::{JobTracker, Submission},
-    },
-};
+use crate::{bench::layout, cluster::Launch, job::follow::follow};
 use anyhow::{Context, Result, bail, ensure};
+use client::{JobTracker, Submission};
 use dfs_client::{Client, PutOptions, PutSource, path::DfsPath};
 use std::{
     path::Path,

@@ -13,11 +13,9 @@ use super::{
     super::{check_free_space, measurement::Measurement, note_build},
     cluster::Cluster,
 };
-use crate::{
-    bench::measurement::{Limit, median},
-    job::{model::Job, preempt::How},
-};
+use crate::bench::measurement::{Limit, median};
 use anyhow::{Result, ensure};
+use client::{PreemptKind, model::Job};
 use daemon::Bytes;
 use mrlib::engine::{PreemptRequest, TaskControl};
 use std::{
@@ -215,9 +213,9 @@ impl Bench<'_> {
             };
             let is_map = task.task.contains(".m");
             let how = match (disturbance, is_map) {
-                (Disturbance::Killed, _) => How::Kill,
-                (_, true) => How::Split,
-                (_, false) => How::Pause,
+                (Disturbance::Killed, _) => PreemptKind::Kill,
+                (_, true) => PreemptKind::Split,
+                (_, false) => PreemptKind::Pause,
             };
             let wanted = match disturbance {
                 Disturbance::Continuous | Disturbance::Bursts => {
@@ -347,7 +345,7 @@ impl Bench<'_> {
             }
             if !requested && job.maps.done + 1 >= job.maps.total {
                 tokio::time::sleep(FETCH_TIMEOUT).await;
-                requested = tracker.preempt(&format!("{reduce}.0"), How::Pause).await.is_ok();
+                requested = tracker.preempt(&format!("{reduce}.0"), PreemptKind::Pause).await.is_ok();
             }
             let task = tracker.tasks(&id).await?.into_iter().find(|task| task.task == reduce);
             if let Some(task) = task.filter(|task| task.on_hold && !task.paused.is_empty()) {

@@ -1,11 +1,9 @@
 //! The latency of a job with one map, one reduce and one kilobyte of input.
 
 use super::cluster::Cluster;
-use crate::{
-    bench::measurement::{Limit, Measurement, median},
-    job::wire::Submission,
-};
+use crate::bench::measurement::{Limit, Measurement, median};
 use anyhow::Result;
+use client::Submission;
 use std::time::Instant;
 
 /// Jobs of each measurement.

@@ -7,9 +7,9 @@ use crate::{
         measurement::{Limit, Measurement},
     },
     cluster::Launch,
-    job::wire::{JobTracker, Submission},
 };
 use anyhow::{Context, Result};
+use client::{JobTracker, Submission};
 use daemon::Period;
 use dfs_client::{PutOptions, PutSource, path::DfsPath};
 use security::{Credentials, Role};

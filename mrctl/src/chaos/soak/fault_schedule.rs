@@ -8,8 +8,8 @@ use super::{
     },
     jobs::SoakJob,
 };
-use crate::job::{preempt::How, wire::JobTracker};
 use anyhow::{Result, bail};
+use client::{JobTracker, PreemptKind};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use serde::Serialize;
 use sim::scenario::{Daemons, NodeRef, ScenarioAction};
@@ -137,15 +137,15 @@ impl FaultSchedule {
                 continue;
             }
             let how = match task.task.contains(".m") {
-                _ if self.rng.random_bool(0.1) => How::Kill,
-                true => How::Split,
-                false => How::Pause,
+                _ if self.rng.random_bool(0.1) => PreemptKind::Kill,
+                true => PreemptKind::Split,
+                false => PreemptKind::Pause,
             };
             let done = u32::from(tracker.preempt(&attempt.attempt, how).await.is_ok());
             match how {
-                How::Kill => self.tally.attempts_killed += done,
-                How::Split => self.tally.splits += done,
-                How::Pause => self.tally.pauses += done,
+                PreemptKind::Kill => self.tally.attempts_killed += done,
+                PreemptKind::Split => self.tally.splits += done,
+                PreemptKind::Pause => self.tally.pauses += done,
             }
         }
     }

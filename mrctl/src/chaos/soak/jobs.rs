@@ -2,8 +2,8 @@
 //! submitted by the `mrctl` command.
 
 use super::super::{observer::ClusterView, target::ChaosTarget};
-use crate::locate::credentials;
 use anyhow::{Context, Result, ensure};
+use client::credentials;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use serde_json::Value;
 use sha2::{Digest, Sha256};

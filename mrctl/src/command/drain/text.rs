@@ -2,10 +2,8 @@
 //! drained.
 
 use super::Drained;
-use crate::{
-    job::model::{DrainCost, DrainState},
-    output,
-};
+use crate::output;
+use client::model::{DrainCost, DrainState};
 use daemon::Period;
 use dfs_client::{DrainBlock, DrainStatus, NodeState};
 use serde::Serialize;

@@ -2,14 +2,15 @@
 
 use super::{Cell, Frame, Tile, cell, chip, job_cells, nodes, note, num, progress, table, tiles};
 use crate::{
-    job::{
-        model::{Job, Tracker},
-        preempted,
-        scheduling::Schedulers,
-    },
+    job::preempted,
     output,
     status_cache::{Overview, QueryResult, Slots},
 };
+use client::{
+    model::{Job, Tracker},
+    scheduling::Schedulers,
+};
+use mrlib::error::last_line;
 use sim::{html, report::html::Html};
 
 /// The number of jobs in each list. The page of jobs has all.
@@ -140,7 +141,7 @@ pub(super) fn ended_row(job: &Job) -> Vec<Cell> {
     html!(state, "{}", chip(job.display_state()));
     let ended = if job.is_over() { output::time(job.ended_ms) } else { String::new() };
     let elapsed = if job.is_over() { format!("{:.1} s", job.seconds()) } else { String::new() };
-    let (preempted, why) = (preempted::briefly(job), job.short_reason());
+    let (preempted, why) = (preempted::briefly(job), last_line(&job.why));
     let more = [Cell("", state), cell("flat", &ended), num(elapsed), cell("", &preempted), cell("wide", why)];
     job_cells(job).into_iter().chain(more).collect()
 }

@@ -7,15 +7,14 @@ use super::{
     tiles,
 };
 use crate::{
-    job::{
-        inspect,
-        model::{Job, Task},
-        preempted,
-        scheduling::Why,
-    },
+    job::{inspect, preempted},
     output::{self, count, human},
     status_cache::{JobDetails, QueryError},
     web::chart,
+};
+use client::{
+    model::{Job, Task},
+    scheduling::Why,
 };
 use sim::{html, report::html::Html};
 
@@ -216,7 +215,7 @@ fn grouped(value: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::model::{Phase, Preemption};
+    use client::model::{Phase, Preemption};
 
     #[test]
     fn digit_groups_are_separated() {

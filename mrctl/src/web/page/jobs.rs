@@ -5,10 +5,8 @@ use super::{
     cluster::{ENDED, ended_row},
     cut, note, pager, table,
 };
-use crate::{
-    job::model::{self, Job},
-    status_cache::Overview,
-};
+use crate::status_cache::Overview;
+use client::model::{self, Job};
 use sim::{html, report::html::Html};
 
 const PAGE_JOBS: usize = 100;

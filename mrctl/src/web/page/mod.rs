@@ -8,10 +8,8 @@ pub(super) mod nodes;
 pub(super) mod task;
 pub(super) mod tasks;
 
-use crate::{
-    job::model::{Job, Phase},
-    status_cache::QueryError,
-};
+use crate::status_cache::QueryError;
+use client::model::{Job, Phase};
 use sim::{html, report::html::Html};
 
 /// A page without the common header and footer.

@@ -4,10 +4,10 @@ use super::{Cell, Frame, Tile, cell, chip, facts, named, note, num, table, tiles
 use crate::{
     command::nodes::{self, Row},
     fs::overview,
-    job::model::Tracker,
     output,
     status_cache::Overview,
 };
+use client::model::Tracker;
 use dfs_client::{NodeReport, Report};
 use sim::{html, report::html::Html};
 

@@ -3,14 +3,13 @@
 
 use super::{Cell, Frame, cell, chip, facts, job::reasons, named, note, num, table, tasks};
 use crate::{
-    job::{
-        model::{Attempt, Job, Task},
-        preempted,
-        scheduling::Why,
-        tasks as job_tasks,
-    },
+    job::{preempted, tasks as job_tasks},
     output,
     status_cache::{LOG_BYTES_MAX, QueryResult},
+};
+use client::{
+    model::{Attempt, Job, Task},
+    scheduling::Why,
 };
 use schedulers::explain::{Names, describe_text};
 use sim::{html, report::html::Html};

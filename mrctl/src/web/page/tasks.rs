@@ -2,12 +2,10 @@
 
 use super::{Cell, cell, chip, cut, linked, num, pager, table};
 use crate::{
-    job::{
-        model::{Attempt, Task},
-        preempted, tasks,
-    },
+    job::{preempted, tasks},
     output,
 };
+use client::model::{Attempt, Task};
 use mrlib::error::last_line;
 use sim::{html, report::html::Html};
 use std::collections::BTreeMap;
@@ -201,7 +199,7 @@ mod tests {
     #[test]
     fn parts_of_a_split_map_are_indented() {
         let mut all = vec![map("job_1.m0", 0, 40, "succeeded"), map("job_1.m1", 40, 100, "running")];
-        preempted::find_tails(&mut all);
+        client::model::find_tails(&mut all);
         let mut out = Html::new();
         section(&mut out, "job_1", &all, &View::new(None, None));
         let page = out.as_str();

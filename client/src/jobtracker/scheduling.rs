@@ -1,11 +1,13 @@
 //! Calls about scheduling.
 
 use super::JobTracker;
-use crate::job::scheduling::{
-    Choice, Comparison, DecisionStats, Difference, JobEvent, Parameter, Policy, Reason, Schedulers,
-    Throughput, Why,
+use crate::{
+    Result,
+    scheduling::{
+        Choice, Comparison, DecisionStats, Difference, JobEvent, Parameter, Policy, Reason, Schedulers,
+        Throughput, Why, policy_names,
+    },
 };
-use anyhow::Result;
 use proto::mr as pb;
 use tonic::{Response, Status};
 
@@ -15,7 +17,7 @@ impl JobTracker {
     }
 
     /// Why a job or a task waits.
-    pub(crate) async fn why(&self, of: &str) -> Result<Why> {
+    pub async fn why(&self, of: &str) -> Result<Why> {
         let message = self.request(pb::WhyRequest { of: of.into() });
         let reply = self.answer(self.client.clone().why(message).await)?;
         Ok(Why {
@@ -28,7 +30,7 @@ impl JobTracker {
     }
 
     /// All policies, and those in use.
-    pub(crate) async fn schedulers(&self) -> Result<Schedulers> {
+    pub async fn schedulers(&self) -> Result<Schedulers> {
         let message = self.request(pb::SchedulersRequest {});
         let reply = self.answer(self.client.clone().schedulers(message).await)?;
         let policies = reply.policies.into_iter().map(|own| policy(own, &reply.scheduler)).collect();
@@ -39,7 +41,7 @@ impl JobTracker {
     }
 
     /// How the decisions of the shadow policy differ.
-    pub(crate) async fn shadow(&self) -> Result<Comparison> {
+    pub async fn shadow(&self) -> Result<Comparison> {
         let message = self.request(pb::ShadowRequest {});
         let reply = self.answer(self.client.clone().shadow(message).await)?;
         Ok(Comparison {
@@ -81,7 +83,7 @@ fn policy(policy: pb::Policy, in_use: &str) -> Policy {
         about: own.about,
     };
     Policy {
-        in_use: crate::command::schedulers::names(in_use).any(|name| name == policy.name),
+        in_use: policy_names(in_use).any(|name| name == policy.name),
         name: policy.name,
         about: policy.about,
         section: policy.section,

@@ -3,18 +3,14 @@
 mod drain;
 mod scheduling;
 
-use super::{
-    model::{Attempt, Job, Phase, Preemption, Task, Tracker},
-    preempt::How,
-    preempted,
-    refusal::Refusal,
+use crate::{
+    Error, PreemptKind, Result, Submission,
+    model::{self, Attempt, Job, Phase, Preemption, Task, Tracker},
 };
-use crate::{cluster::Kind, locate::Origin, output::Usage};
-use anyhow::{Result, anyhow, bail};
 use proto::mr::{self as pb, job_tracker_client::JobTrackerClient, tracker_logs_client::TrackerLogsClient};
 use security::{Credentials, Role};
 use std::{
-    collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tonic::{
@@ -32,62 +28,35 @@ const SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A tracker that has not begun to send a log after this time counts as unreachable.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A submission without a reply: the JobTracker may have accepted the job or not.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "no reply to the submission from the JobTracker at {addr}: {why}; `mrctl jobs` shows whether it has accepted the job"
-)]
-pub(crate) struct NoReply {
-    addr: String,
-    why: String,
-}
-
-/// A job to submit.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Submission {
-    pub(crate) name: String,
-    pub(crate) queue: String,
-    pub(crate) priority: String,
-    pub(crate) builtin: Option<String>,
-    pub(crate) executable: Option<String>,
-    pub(crate) files: Vec<String>,
-    /// Settings that an executable declares.
-    pub(crate) declared: Vec<String>,
-    pub(crate) inputs: Vec<String>,
-    pub(crate) output: String,
-    pub(crate) reduces: u32,
-    pub(crate) conf: BTreeMap<String, String>,
-}
-
 /// A connection to a JobTracker.
 #[derive(Clone)]
-pub(crate) struct JobTracker {
+pub struct JobTracker {
     client: JobTrackerClient<Channel>,
     addr: String,
     user: MetadataValue<Ascii>,
     credentials: Credentials,
-    origin: Origin,
+    advice: Option<Arc<dyn Fn() -> String + Send + Sync>>,
 }
 
 /// A stream of status messages of a job.
-pub(crate) struct Watch {
+pub struct Watch {
     from: String,
     stream: Streaming<pb::JobStatus>,
 }
 
 impl Watch {
     /// The next status; None after the last one of an ended job.
-    pub(crate) async fn next(&mut self) -> Result<Option<Job>, Refusal> {
-        let message = self.stream.message().await.map_err(|status| Refusal::of(&self.from, &status))?;
+    pub async fn next(&mut self) -> Result<Option<Job>> {
+        let message = self.stream.message().await.map_err(|status| Error::of(&self.from, &status))?;
         Ok(message.map(job))
     }
 }
 
 /// Connects to a daemon of this role.
-pub(crate) async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Result<Channel> {
+pub async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Result<Channel> {
     let endpoint = credentials
         .endpoint(addr, server)
-        .ok_or_else(|| Usage(format!("address {addr:?} is not host:port")))?
+        .ok_or_else(|| Error::Invalid(format!("address {addr:?} is not host:port")))?
         .with(|endpoint| {
             endpoint
                 .connect_timeout(CONNECT_TIMEOUT)
@@ -95,37 +64,39 @@ pub(crate) async fn channel(addr: &str, credentials: &Credentials, server: Role)
                 .http2_keep_alive_interval(PING_EVERY)
                 .keep_alive_timeout(PONG_TIMEOUT)
         });
-    endpoint.connect().await.map_err(|error| Refusal::unreachable(server, addr, &error).into())
+    endpoint.connect().await.map_err(|error| Error::unreachable(server, addr, &error))
 }
 
 impl JobTracker {
     /// Connects, as `user` if given.
-    pub(crate) async fn connect(addr: &str, user: Option<&str>, credentials: Credentials) -> Result<Self> {
+    pub async fn connect(addr: &str, user: Option<&str>, credentials: Credentials) -> Result<Self> {
         let client = JobTrackerClient::new(channel(addr, &credentials, Role::JobTracker).await?);
         let own = || credentials.name().map_or_else(daemon::account::user, str::to_owned);
         let user = user.map_or_else(own, str::to_owned);
         let user = user
             .parse()
-            .map_err(|_| Usage(format!("user name {user:?} is not plain text: set FERMATA_USER")))?;
-        Ok(Self { client, addr: addr.into(), user, credentials, origin: Origin::default() })
+            .map_err(|_| Error::Invalid(format!("user name {user:?} is not plain text: set FERMATA_USER")))?;
+        Ok(Self { client, addr: addr.into(), user, credentials, advice: None })
     }
 
-    /// Sets how the cluster was found, which `advice` uses.
-    pub(crate) fn from(self, origin: Origin) -> Self {
-        Self { origin, ..self }
+    /// Sets what errors of [`JobTracker::follow`] suggest if the JobTracker is unreachable.
+    #[must_use]
+    pub fn with_advice(self, advice: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        Self { advice: Some(Arc::new(advice)), ..self }
     }
 
-    pub(crate) fn addr(&self) -> &str {
+    /// The address of the JobTracker.
+    pub fn addr(&self) -> &str {
         &self.addr
     }
 
     /// What to do if the JobTracker is unreachable.
-    pub(crate) fn advice(&self) -> String {
-        self.origin.advice(Kind::Jobtracker)
+    pub fn advice(&self) -> String {
+        self.advice.as_ref().map_or_else(|| "is it running?".into(), |advice| advice())
     }
 
-    fn refusal(&self, status: &Status) -> Refusal {
-        Refusal::of(&self.addr, status)
+    fn refusal(&self, status: &Status) -> Error {
+        Error::of(&self.addr, status)
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -136,12 +107,15 @@ impl JobTracker {
 
     /// Submits a job. If the reply is lost, the request is sent again with the same ID, which
     /// creates no second job.
-    pub(crate) async fn submit(&self, submission: Submission) -> Result<String> {
+    pub async fn submit(&self, submission: Submission) -> Result<String> {
         use pb::program::Kind as Program;
         let kind = match (submission.builtin, submission.executable) {
             (Some(name), None) => Program::Builtin(name),
             (None, Some(path)) => Program::Executable(path),
-            _ => bail!("a job is either a built-in program or an executable"),
+            _ => {
+                let why = "a job is either a built-in program or an executable";
+                return Err(Error::Invalid(why.into()));
+            }
         };
         let message = pb::SubmitRequest {
             request_id: uuid::Uuid::new_v4().as_bytes().to_vec(),
@@ -165,11 +139,11 @@ impl JobTracker {
                 Err(status) => {
                     let refusal = self.refusal(&status);
                     if !refusal.is_transient() {
-                        return Err(refusal.into());
+                        return Err(refusal);
                     }
                     if began.elapsed() > SUBMIT_TIMEOUT {
                         let (addr, why) = (self.addr.clone(), refusal.to_string());
-                        return Err(NoReply { addr, why }.into());
+                        return Err(Error::NoReply { addr, why });
                     }
                     tokio::time::sleep(Duration::from_millis(300)).await;
                 }
@@ -177,26 +151,29 @@ impl JobTracker {
         }
     }
 
-    pub(crate) async fn kill(&self, job: &str) -> Result<()> {
+    /// Kills a job.
+    pub async fn kill(&self, job: &str) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let message = pb::KillRequest { request_id, job: job.into() };
         self.client.clone().kill(self.request(message)).await.map_err(|status| self.refusal(&status))?;
         Ok(())
     }
 
-    pub(crate) async fn preempt(&self, attempt: &str, kind: How) -> Result<()> {
+    /// Preempts an attempt. The program may refuse; [`JobTracker::why`] shows that.
+    pub async fn preempt(&self, attempt: &str, kind: PreemptKind) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let kind = match kind {
-            How::Split => pb::PreemptKind::Split,
-            How::Pause => pb::PreemptKind::Pause,
-            How::Kill => pb::PreemptKind::Kill,
+            PreemptKind::Split => pb::PreemptKind::Split,
+            PreemptKind::Pause => pb::PreemptKind::Pause,
+            PreemptKind::Kill => pb::PreemptKind::Kill,
         };
         let message = pb::PreemptRequest { request_id, attempt: attempt.into(), kind: kind.into() };
         self.client.clone().preempt(self.request(message)).await.map_err(|status| self.refusal(&status))?;
         Ok(())
     }
 
-    pub(crate) async fn resume(&self, task: &str, on: Option<&str>) -> Result<()> {
+    /// Continues a paused task, on the tracker `on` if given.
+    pub async fn resume(&self, task: &str, on: Option<&str>) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let on = on.unwrap_or_default().into();
         let message = pb::ResumeRequest { request_id, task: task.into(), on };
@@ -204,7 +181,8 @@ impl JobTracker {
         Ok(())
     }
 
-    pub(crate) async fn jobs(&self, all: bool) -> Result<Vec<Job>> {
+    /// The active jobs; with `all`, also ended ones that the JobTracker has not forgotten.
+    pub async fn jobs(&self, all: bool) -> Result<Vec<Job>> {
         let reply = self
             .client
             .clone()
@@ -214,7 +192,8 @@ impl JobTracker {
         Ok(reply.into_inner().jobs.into_iter().map(job).collect())
     }
 
-    pub(crate) async fn job(&self, id: &str) -> Result<Job> {
+    /// A job.
+    pub async fn job(&self, id: &str) -> Result<Job> {
         let message = pb::JobRequest { job: id.into() };
         Ok(job(self
             .client
@@ -225,14 +204,17 @@ impl JobTracker {
             .into_inner()))
     }
 
-    pub(crate) async fn watch(&self, id: &str) -> Result<Watch, Refusal> {
+    /// Streams the status of a job until it ends or the connection breaks. [`JobTracker::follow`]
+    /// reconnects.
+    pub async fn watch(&self, id: &str) -> Result<Watch> {
         let message = pb::JobRequest { job: id.into() };
         let reply = self.client.clone().watch(self.request(message)).await;
         let stream = reply.map_err(|status| self.refusal(&status))?.into_inner();
         Ok(Watch { from: self.addr.clone(), stream })
     }
 
-    pub(crate) async fn tasks(&self, id: &str) -> Result<Vec<Task>> {
+    /// All tasks of a job.
+    pub async fn tasks(&self, id: &str) -> Result<Vec<Task>> {
         let mut tasks: Vec<Task> = Vec::new();
         loop {
             let after = tasks.last().map_or_else(String::new, |last| last.task.clone());
@@ -244,12 +226,12 @@ impl JobTracker {
                 break;
             }
         }
-        preempted::find_tails(&mut tasks);
+        model::find_tails(&mut tasks);
         Ok(tasks)
     }
 
     /// One task. `tail_of` is not set, because that needs all tasks.
-    pub(crate) async fn task(&self, id: &str) -> Result<Option<Task>> {
+    pub async fn task(&self, id: &str) -> Result<Option<Task>> {
         let job = id.split('.').next().unwrap_or_default().to_owned();
         let one = pb::TasksRequest { job, after: String::new(), only: id.into() };
         Ok(self.some_tasks(one).await?.tasks.pop().map(task))
@@ -260,12 +242,13 @@ impl JobTracker {
         Ok(reply.map_err(|status| self.refusal(&status))?.into_inner())
     }
 
-    pub(crate) async fn trackers(&self) -> Result<Vec<Tracker>> {
+    /// All trackers.
+    pub async fn trackers(&self) -> Result<Vec<Tracker>> {
         Ok(self.trackers_and_notices().await?.0)
     }
 
     /// The trackers, and the warnings of the JobTracker for its operator, one per line.
-    pub(crate) async fn trackers_and_notices(&self) -> Result<(Vec<Tracker>, Vec<String>)> {
+    pub async fn trackers_and_notices(&self) -> Result<(Vec<Tracker>, Vec<String>)> {
         let message = self.request(pb::TrackersRequest {});
         let reply = self.client.clone().trackers(message).await.map_err(|status| self.refusal(&status))?;
         let pb::TrackersReply { trackers, notices, .. } = reply.into_inner();
@@ -273,7 +256,7 @@ impl JobTracker {
     }
 
     /// Removes a lost tracker from the list of the JobTracker.
-    pub(crate) async fn forget_node(&self, name: &str) -> Result<()> {
+    pub async fn forget_node(&self, name: &str) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let message = self.request(pb::ForgetNodeRequest { request_id, node: name.into() });
         self.client.clone().forget_node(message).await.map_err(|status| self.refusal(&status))?;
@@ -281,7 +264,11 @@ impl JobTracker {
     }
 
     /// Passes each chunk of the history of a job to `sink`.
-    pub(crate) async fn history(&self, id: &str, mut sink: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    pub async fn history<E: From<Error>>(
+        &self,
+        id: &str,
+        mut sink: impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
         let message = pb::JobRequest { job: id.into() };
         let mut chunks = self
             .client
@@ -297,26 +284,23 @@ impl JobTracker {
     }
 
     /// Passes each chunk of the log of an attempt to `sink`.
-    pub(crate) async fn log(
+    pub async fn log<E: From<Error>>(
         &self,
         attempt: &Attempt,
         stderr: bool,
         tail_bytes: u64,
-        mut sink: impl FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+        mut sink: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let Attempt { attempt: id, tracker: node, logs_addr: addr, .. } = attempt;
-        let silent = || {
-            anyhow!(
-                "the logs of {id} are on {node}, whose tasktracker at {addr} is unreachable: `mrctl nodes` shows its state"
-            )
-        };
+        let silent =
+            || Error::LogsUnreachable { attempt: id.clone(), node: node.clone(), addr: addr.clone() };
         let channel = channel(addr, &self.credentials, Role::TaskTracker);
         let mut client = TrackerLogsClient::new(channel.await.map_err(|_| silent())?);
         let message = self.request(pb::LogRequest { attempt: id.clone(), stderr, tail_bytes });
         let asked = tokio::time::timeout(LOG_TIMEOUT, client.log(message)).await.map_err(|_| silent())?;
-        let refused = |status: Status| match Refusal::of(addr, &status) {
+        let refused = |status: Status| match Error::of(addr, &status) {
             refusal if refusal.is_transient() => silent(),
-            refusal => refusal.into(),
+            refusal => refusal,
         };
         let mut chunks = asked.map_err(refused)?.into_inner();
         while let Some(chunk) = chunks.message().await.map_err(refused)? {

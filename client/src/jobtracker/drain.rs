@@ -1,26 +1,28 @@
 //! Calls that drain trackers.
 
 use super::JobTracker;
-use crate::job::model::{DrainCost, DrainState};
-use anyhow::Result;
+use crate::{
+    Result,
+    model::{DrainCost, DrainState},
+};
 use proto::mr as pb;
 use std::time::Duration;
 
 impl JobTracker {
     /// Starts the drain of a tracker; attempts that cannot be saved are killed after `within`.
-    pub(crate) async fn drain(&self, node: &str, within: Duration) -> Result<DrainState> {
+    pub async fn drain(&self, node: &str, within: Duration) -> Result<DrainState> {
         let within_ms = within.as_millis() as u64;
         self.call_drain(pb::DrainTrackerRequest { node: node.into(), within_ms, ..Default::default() }).await
     }
 
     /// Cancels the drain of a tracker.
-    pub(crate) async fn undrain(&self, node: &str) -> Result<DrainState> {
+    pub async fn undrain(&self, node: &str) -> Result<DrainState> {
         self.call_drain(pb::DrainTrackerRequest { node: node.into(), cancel: true, ..Default::default() })
             .await
     }
 
     /// The progress of the drain of a tracker.
-    pub(crate) async fn drain_status(&self, node: &str) -> Result<DrainState> {
+    pub async fn drain_status(&self, node: &str) -> Result<DrainState> {
         self.call_drain(pb::DrainTrackerRequest {
             node: node.into(),
             status_only: true,

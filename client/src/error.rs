@@ -1,0 +1,156 @@
+//! Why a call to the JobTracker failed: it refused, or it was unreachable.
+
+use dfs_client::ClientError;
+use security::Role;
+use std::path::PathBuf;
+use tonic::{Code, Status};
+
+/// The result of a call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The failure of a call to a daemon.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No answer: the daemon is down or frozen, or the network is interrupted.
+    #[error("the {daemon} at {addr} does not answer ({why})")]
+    Unreachable {
+        /// The kind of daemon, for people.
+        daemon: &'static str,
+        /// Its address.
+        addr: String,
+        /// The error of the transport.
+        why: String,
+    },
+    /// An answer, but not from a JobTracker.
+    #[error("the server at {addr} is not a Fermata JobTracker ({why}): name another with --jobtracker")]
+    NotJobTracker {
+        /// Its address.
+        addr: String,
+        /// The error in its answer.
+        why: String,
+    },
+    /// The JobTracker refused with a gRPC status.
+    #[error("{message}")]
+    Status {
+        /// The kind of refusal.
+        code: Code,
+        /// The reason, for people.
+        message: String,
+    },
+    /// A value of the caller is not valid, so that nothing was sent.
+    #[error("{0}")]
+    Invalid(String),
+    /// A local file could not be uploaded.
+    #[error("cannot upload {}", file.display())]
+    Upload {
+        /// The local file.
+        file: PathBuf,
+        /// The error of the file system.
+        source: ClientError,
+    },
+    /// The file system refused, or it was unreachable.
+    #[error("{0}")]
+    Files(#[source] ClientError),
+    /// A submission without a reply: the JobTracker may have accepted the job or not.
+    #[error(
+        "no reply to the submission from the JobTracker at {addr}: {why}; `mrctl jobs` shows whether it has accepted the job"
+    )]
+    NoReply {
+        /// The address of the JobTracker.
+        addr: String,
+        /// The error of the last attempt.
+        why: String,
+    },
+    /// The JobTracker stayed unreachable while a job was followed. The job may still be running.
+    #[error(
+        "the JobTracker at {addr} has not answered for {seconds} s: {advice}; {job} continues when it is up again: follow it with \
+         `mrctl job --follow {job}`"
+    )]
+    ConnectionLost {
+        /// The address of the JobTracker.
+        addr: String,
+        /// For how long it was retried.
+        seconds: u64,
+        /// What to do ([`crate::JobTracker::with_advice`]).
+        advice: String,
+        /// The ID of the job.
+        job: String,
+    },
+    /// The tracker that has the log of an attempt does not answer.
+    #[error(
+        "the logs of {attempt} are on {node}, whose tasktracker at {addr} is unreachable: `mrctl nodes` shows its state"
+    )]
+    LogsUnreachable {
+        /// The ID of the attempt.
+        attempt: String,
+        /// The name of the tracker.
+        node: String,
+        /// The address of its log server.
+        addr: String,
+    },
+}
+
+impl Error {
+    /// The failure for a status that a call to `addr` returned.
+    pub(crate) fn of(addr: &str, status: &Status) -> Self {
+        let other_server =
+            status.code() == Code::Unimplemented || status.message().contains("HTTP status code");
+        match std::error::Error::source(status) {
+            Some(cause) => Self::unreachable(Role::JobTracker, addr, cause),
+            None if other_server => Self::NotJobTracker { addr: addr.into(), why: status.message().into() },
+            None => Self::Status { code: status.code(), message: status.message().into() },
+        }
+    }
+
+    /// A connection to a daemon failed or broke.
+    pub(crate) fn unreachable(daemon: Role, addr: &str, cause: &dyn std::error::Error) -> Self {
+        Self::Unreachable { daemon: daemon.title(), addr: addr.into(), why: innermost(cause) }
+    }
+
+    /// Whether a retry may succeed.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { .. }
+            | Self::NoReply { .. }
+            | Self::ConnectionLost { .. }
+            | Self::LogsUnreachable { .. } => true,
+            Self::NotJobTracker { .. } | Self::Invalid(_) | Self::Upload { .. } | Self::Files(_) => false,
+            Self::Status { code, .. } => {
+                matches!(code, Code::Unavailable | Code::Cancelled | Code::Unknown)
+            }
+        }
+    }
+
+    /// Whether the request was invalid.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Invalid(_) | Self::Status { code: Code::InvalidArgument, .. })
+    }
+}
+
+/// The innermost cause, such as "connection refused" instead of "transport error".
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_differs_from_no_reply() {
+        let refused = Error::of("h:1", &Status::invalid_argument("no such id"));
+        assert!(refused.is_usage() && !refused.is_transient());
+        assert_eq!(refused.to_string(), "no such id");
+        assert!(Error::of("h:1", &Status::unavailable("not now")).is_transient());
+        let other_server = Error::of("h:1", &Status::unimplemented("no such method"));
+        assert!(!other_server.is_transient());
+        assert!(other_server.to_string().contains("is not a Fermata JobTracker"));
+        let silent = Error::unreachable(Role::NameNode, "h:1", &std::io::Error::other("connection refused"));
+        assert!(silent.is_transient() && !silent.is_usage());
+        assert_eq!(silent.to_string(), "the NameNode at h:1 does not answer (connection refused)");
+    }
+}

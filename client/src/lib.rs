@@ -1,0 +1,48 @@
+//! The Rust client of a Fermata cluster.
+//!
+//! [`Cluster`] finds the masters in a `fermata.toml`. [`JobTracker`] submits, watches, preempts and
+//! kills jobs, and reads their logs and histories. [`files::Client`] reads and writes files.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use fermata_client::{Cluster, Submission, Unobserved};
+//!
+//! let cluster = Cluster::load(".fermata/fermata.toml".as_ref())?;
+//! let jobs = cluster.jobtracker().await?;
+//! let id = jobs
+//!     .submit(Submission {
+//!         builtin: Some("wordcount".into()),
+//!         inputs: vec!["/books".into()],
+//!         output: "/counts".into(),
+//!         reduces: 1,
+//!         ..Submission::default()
+//!     })
+//!     .await?;
+//! let job = jobs.follow(&id, &mut Unobserved).await?;
+//! println!("{id} {} after {:.1} s", job.state, job.seconds());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `client/examples/submit.rs` is a complete program. Deliberately absent: clusters in the folders
+//! of `mrctl up`, texts for users, and the check of a program before its submission; these are in
+//! `mrctl`.
+
+mod cluster;
+mod error;
+mod follow;
+mod jobtracker;
+pub mod model;
+pub mod scheduling;
+mod stage;
+mod submission;
+
+/// The client of the file system.
+pub use dfs_client as files;
+
+pub use cluster::{Cluster, credentials};
+pub use error::{Error, Result};
+pub use follow::{Observer, Unobserved};
+pub use jobtracker::{JobTracker, Watch, channel};
+pub use stage::Stage;
+pub use submission::{PreemptKind, Submission};

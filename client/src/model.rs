@@ -1,0 +1,345 @@
+//! Jobs, tasks and trackers as `--json` prints them.
+
+#![allow(clippy::struct_field_names, reason = "the names are those of the JSON")]
+
+use crate::scheduling::Throughput;
+use daemon::count;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The progress of a phase of a job.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Phase {
+    /// All tasks.
+    pub total: u32,
+    /// Tasks that wait for a slot.
+    pub pending: u32,
+    /// Tasks with a running attempt.
+    pub running: u32,
+    /// Tasks that a user put on hold.
+    pub paused: u32,
+    /// Tasks that are done.
+    pub done: u32,
+    /// Attempts that failed.
+    pub failed_attempts: u32,
+    /// Attempts that were killed.
+    pub killed_attempts: u32,
+    /// From 0 to 1.
+    pub progress: f64,
+}
+
+impl Phase {
+    /// `3 of 8 done (41%), 2 running, 3 waiting; 0 attempts failed, 1 killed`.
+    pub fn describe(&self) -> String {
+        let paused = if self.paused > 0 { format!(", {} put on hold", self.paused) } else { String::new() };
+        format!(
+            "{} of {} done ({:.0}%), {} running, {} waiting{paused}; {} failed, {} killed",
+            self.done,
+            self.total,
+            self.progress * 100.0,
+            self.running,
+            self.pending,
+            count(self.failed_attempts.into(), "attempt"),
+            self.killed_attempts
+        )
+    }
+}
+
+/// A job.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Job {
+    /// The ID, `job_7`.
+    pub job: String,
+    /// The name, for people.
+    pub name: String,
+    /// The owner.
+    pub user: String,
+    /// The queue or pool.
+    pub queue: String,
+    /// From `very-low` to `very-high`.
+    pub priority: String,
+    /// The program.
+    pub program: String,
+    /// `running`, `committing`, `succeeded`, `failed` or `killed`.
+    pub state: String,
+    /// Why it failed or was killed.
+    pub why: String,
+    /// When it was submitted, in milliseconds since 1970.
+    pub submitted_ms: u64,
+    /// When its first attempt started; 0 before that.
+    pub started_ms: u64,
+    /// When it ended; 0 before that.
+    pub ended_ms: u64,
+    /// The progress of its maps.
+    pub maps: Phase,
+    /// The progress of its reduces.
+    pub reduces: Phase,
+    /// Maps that were node-local.
+    pub local_maps: u64,
+    /// Maps that were rack-local.
+    pub rack_maps: u64,
+    /// The inputs, as submitted.
+    pub inputs: Vec<String>,
+    /// The folder of the output; empty if it is discarded.
+    pub output: String,
+    /// The sums of the counters of its tasks.
+    pub counters: BTreeMap<String, u64>,
+    /// The cost of preemption.
+    pub preemption: Preemption,
+    /// Whether inputs, output and counters are left out, because the caller is not the owner.
+    pub partial: bool,
+}
+
+/// The work that preemption has saved and lost.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Preemption {
+    /// Maps that were split.
+    pub splits: u32,
+    /// Reduces that were paused.
+    pub pauses: u32,
+    /// Reduces that were resumed.
+    pub resumes: u32,
+    /// Reduces that were resumed on another tracker.
+    pub migrations: u32,
+    /// Attempts that were killed.
+    pub kills: u32,
+    /// Checkpoints that were lost.
+    pub checkpoints_lost: u32,
+    /// Bytes processed that did not have to be processed again.
+    pub bytes_saved: u64,
+    /// The time for these bytes.
+    pub ms_saved: u64,
+    /// Bytes processed that had to be processed again.
+    pub bytes_lost: u64,
+    /// The time for these bytes.
+    pub ms_lost: u64,
+    /// The size of all checkpoints.
+    pub checkpoint_bytes: u64,
+    /// The sum of the times from requests to free slots.
+    pub latency_ms: u64,
+}
+
+impl Job {
+    /// Whether the job has ended.
+    pub fn is_over(&self) -> bool {
+        !matches!(self.state.as_str(), "running" | "committing")
+    }
+
+    /// From submission to end.
+    pub fn seconds(&self) -> f64 {
+        self.ended_ms.saturating_sub(self.submitted_ms) as f64 / 1000.0
+    }
+
+    /// How many maps were node-local or rack-local. None for a job without real input: the maps of
+    /// teragen read only a line that describes the rows to generate.
+    pub fn locality(&self) -> Option<String> {
+        let reads = self.maps.total > 0 && self.program.rsplit(':').next() != Some("teragen");
+        reads.then(|| format!("{} node-local, {} rack-local", self.local_maps, self.rack_maps))
+    }
+
+    /// The state for users: "waiting" if no attempt runs.
+    pub fn display_state(&self) -> &str {
+        if self.is_waiting() { "waiting" } else { &self.state }
+    }
+
+    /// Whether it is running but has no slot.
+    pub fn is_waiting(&self) -> bool {
+        self.state == "running" && self.maps.running + self.reduces.running == 0
+    }
+}
+
+/// Whether the JobTracker may have forgotten older jobs, judged by the job numbers. Their number is
+/// unknown, because a recovered JobTracker skips numbers.
+pub fn has_forgotten<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> bool {
+    let number = |job: &Job| job.job.strip_prefix("job_").and_then(|number| number.parse::<u64>().ok());
+    let (count, newest) = jobs.into_iter().fold((0, 0), |(count, newest), job| {
+        (count + 1, number(job).map_or(newest, |number| number.max(newest)))
+    });
+    newest > count
+}
+
+/// The attempt with this ID, or the newest attempt of the task with this ID.
+pub fn attempt_of<'a>(tasks: &'a [Task], id: &str) -> Option<&'a Attempt> {
+    let exact = tasks.iter().find_map(|task| task.attempt(id));
+    exact.or_else(|| tasks.iter().find(|task| task.task == id)?.attempts.last())
+}
+
+/// A task and its attempts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Task {
+    /// The ID, `job_7.m3`.
+    pub task: String,
+    /// The state of the task.
+    pub state: String,
+    /// The input file of a map; empty for a reduce.
+    pub source: String,
+    /// The first byte of the range of a map.
+    pub start: u64,
+    /// The end of the range of a map.
+    pub end: u64,
+    /// All attempts, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// The number of the submitted split that the range is a part of.
+    pub root: u32,
+    /// The map that was split, if this task is the remainder of its range.
+    pub tail_of: Option<String>,
+    /// Whether it waits until a user resumes it.
+    pub on_hold: bool,
+    /// The paused attempt that the next one resumes from; empty if there is none.
+    pub paused: String,
+    /// The tracker that has the checkpoint.
+    pub paused_on: String,
+    /// The size of the checkpoint.
+    pub paused_bytes: u64,
+}
+
+impl Task {
+    /// The attempts that occupy a slot.
+    pub fn running(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.iter().filter(|attempt| attempt.ended_ms == 0 && attempt.state != "succeeded")
+    }
+
+    /// The attempt of this task with this ID.
+    pub fn attempt(&self, id: &str) -> Option<&Attempt> {
+        self.attempts.iter().find(|attempt| attempt.attempt == id)
+    }
+}
+
+/// An attempt of a task.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Attempt {
+    /// The ID, `job_7.m3.0`.
+    pub attempt: String,
+    /// The tracker that runs it.
+    pub tracker: String,
+    /// The address of the log server of that tracker.
+    #[serde(skip)]
+    pub logs_addr: String,
+    /// The state of the attempt.
+    pub state: String,
+    /// From 0 to 1.
+    pub progress: f64,
+    /// What it is doing: `map`, `shuffle`, `merge` or `reduce`.
+    pub stage: String,
+    /// When it was launched, in milliseconds since 1970.
+    pub launched_ms: u64,
+    /// When it ended; 0 before that.
+    pub ended_ms: u64,
+    /// Whether it is a duplicate of a straggler.
+    pub speculative: bool,
+    /// How near the input of a map is.
+    pub locality: String,
+    /// Why the scheduler launched it.
+    pub why: String,
+    /// Why it failed or was killed.
+    pub error: String,
+    /// The attempt whose checkpoint it resumed from.
+    pub resumed_from: String,
+    /// `split`, `pause` or `kill`; empty if it was not preempted.
+    pub preempt_kind: String,
+    /// When the preemption was requested.
+    pub preempted_ms: u64,
+    /// Its counters.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// A TaskTracker.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Tracker {
+    /// Its name.
+    pub name: String,
+    /// Its host.
+    pub host: String,
+    /// Its rack.
+    pub rack: String,
+    /// `live`, `suspect`, `awaited`, `lost`, `draining` or `drained`.
+    pub state: String,
+    /// Slots for maps.
+    pub map_slots: u32,
+    /// Slots for reduces.
+    pub reduce_slots: u32,
+    /// Maps that run there.
+    pub maps_running: u32,
+    /// Reduces that run there.
+    pub reduces_running: u32,
+    /// The time since its last heartbeat.
+    pub last_heartbeat_ms_ago: u64,
+    /// The measured speed of its maps.
+    pub map_rates: Throughput,
+    /// The measured speed of its reduces.
+    pub reduce_rates: Throughput,
+}
+
+/// The progress of the drain of a tracker. For a tracker that is not draining: what a drain would
+/// have to move.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct DrainState {
+    /// The state of the tracker.
+    pub state: String,
+    /// Maps that run there.
+    pub maps_running: u32,
+    /// Reduces that run there.
+    pub reduces_running: u32,
+    /// Map outputs that jobs need and only this tracker has.
+    pub outputs: u32,
+    /// The size of these outputs.
+    pub output_bytes: u64,
+    /// Checkpoints that only this tracker has.
+    pub checkpoints: u32,
+    /// The size of these checkpoints.
+    pub checkpoint_bytes: u64,
+    /// The number of other trackers that accept work.
+    pub others: u32,
+    /// What the drain has done so far.
+    pub cost: DrainCost,
+}
+
+/// What a drain has done so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct DrainCost {
+    /// Maps that were split.
+    pub splits: u32,
+    /// Reduces that were paused.
+    pub pauses: u32,
+    /// Attempts that were killed.
+    pub kills: u32,
+    /// The run time of the killed attempts.
+    pub ms_lost: u64,
+    /// Map outputs that other trackers copied.
+    pub outputs: u32,
+    /// Their size.
+    pub output_bytes: u64,
+    /// Checkpoints that other trackers copied.
+    pub checkpoints: u32,
+    /// Their size.
+    pub checkpoint_bytes: u64,
+    /// Tasks that run again, because their data could not be copied.
+    pub redone: u32,
+}
+
+/// Finds the parent of each map that is the remainder of a split. A split creates a new task with
+/// the next number, so the parent is the map whose range contained the first byte of the new one at
+/// that time.
+pub fn find_tails(tasks: &mut [Task]) {
+    // For each root, the tasks so far by the start of their range.
+    let mut roots = BTreeMap::<u32, BTreeMap<u64, String>>::new();
+    for task in tasks.iter_mut().filter(|task| !task.source.is_empty()) {
+        let ranges = roots.entry(task.root).or_default();
+        task.tail_of = ranges.range(..task.start).next_back().map(|(_, parent)| parent.clone());
+        ranges.insert(task.start, task.task.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_in_job_numbers_mean_forgotten_jobs() {
+        let jobs = |numbers: &[u64]| -> Vec<Job> {
+            numbers.iter().map(|number| Job { job: format!("job_{number}"), ..Job::default() }).collect()
+        };
+        assert!(!has_forgotten(&jobs(&[])) && !has_forgotten(&jobs(&[1, 2])));
+        assert!(has_forgotten(&jobs(&[2])) && has_forgotten(&jobs(&[1, 1_794_835_503])));
+    }
+}

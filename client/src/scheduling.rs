@@ -1,0 +1,184 @@
+//! Scheduling data as `--json` prints it.
+
+#![allow(clippy::struct_field_names, reason = "the names are those of the JSON")]
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Why a decision was made, or why a job or task waits.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Reason {
+    /// The name of the rule.
+    pub rule: String,
+    /// The numbers that the rule used.
+    pub numbers: BTreeMap<String, f64>,
+    /// The reason, for people.
+    pub text: String,
+}
+
+/// A scheduling decision about a job, or another event of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobEvent {
+    /// When it happened, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The kind of event.
+    pub what: String,
+    /// The attempt; empty if the event concerns the whole job.
+    pub attempt: String,
+    /// The tracker, if any.
+    pub tracker: String,
+    /// The reason of a decision.
+    pub why: Option<Reason>,
+    /// The event, for people.
+    pub text: String,
+}
+
+/// Why a job or a task waits.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Why {
+    /// The ID of the job or task.
+    pub of: String,
+    /// Its state.
+    pub state: String,
+    /// The policy in use.
+    pub scheduler: String,
+    /// The reasons; empty if it does not wait.
+    pub waiting_for: Vec<Reason>,
+    /// The last events, oldest first.
+    pub recent_events: Vec<JobEvent>,
+}
+
+impl Why {
+    /// Whether the job or task has ended.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state.as_str(), "succeeded" | "failed" | "killed" | "done")
+    }
+}
+
+/// All policies, and those in use.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Schedulers {
+    /// The policy in use; None without a cluster.
+    pub scheduler: Option<String>,
+    /// The shadow policy, if any.
+    pub shadow: Option<String>,
+    /// How long the policy in use takes to decide; None without a cluster.
+    pub deciding: Option<DecisionStats>,
+    /// All policies.
+    pub policies: Vec<Policy>,
+}
+
+/// The time that a policy has needed for its decisions since the JobTracker started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct DecisionStats {
+    /// The number of rounds.
+    pub rounds: u64,
+    /// The time of all rounds in microseconds.
+    pub total_us: u64,
+    /// The time of the longest round in microseconds.
+    pub longest_us: u64,
+}
+
+impl DecisionStats {
+    /// The time for people.
+    pub fn describe(&self) -> String {
+        let mean = self.total_us as f64 / self.rounds.max(1) as f64;
+        let rounds = daemon::count(self.rounds, "decision round");
+        format!("{rounds}, {mean:.1} us on average, {} us at most", self.longest_us)
+    }
+}
+
+/// A policy and its parameters.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Policy {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub about: String,
+    /// The section of its parameters in `fermata.toml`.
+    pub section: String,
+    /// Whether it is in use, alone or as a part.
+    pub in_use: bool,
+    /// Its parameters.
+    pub parameters: Vec<Parameter>,
+}
+
+/// A parameter of a policy.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Parameter {
+    /// Its name.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// Its default.
+    pub default: String,
+    /// What it does.
+    pub about: String,
+}
+
+/// How the decisions of the shadow policy differ from those of the policy in use.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The policy in use.
+    pub scheduler: String,
+    /// The shadow policy.
+    pub shadow: String,
+    /// Slots that both policies gave to the same job.
+    pub same: u64,
+    /// Slots that the shadow would have given to another job.
+    pub other: u64,
+    /// Slots that the policy used and the shadow would have left free.
+    pub left_free: u64,
+    /// Tasks that the shadow would have launched when the policy left the slot free.
+    pub sooner: u64,
+    /// Attempts that both policies preempted.
+    pub both_preempted: u64,
+    /// Attempts that the policy preempted.
+    pub policy_preempted: u64,
+    /// Attempts that the shadow would have preempted.
+    pub shadow_preempted: u64,
+    /// The last differences, oldest first.
+    pub differences: Vec<Difference>,
+}
+
+/// One decision in which the two policies differ.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difference {
+    /// When it was made, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The tracker.
+    pub tracker: String,
+    /// Map or reduce.
+    pub phase: String,
+    /// The decision of the policy in use.
+    pub policy: Option<Choice>,
+    /// The decision of the shadow policy.
+    pub shadow: Option<Choice>,
+}
+
+/// The decision of one of the two policies.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Choice {
+    /// The task that was launched, or the attempt that was preempted.
+    pub task: String,
+    /// Whether it is a preemption.
+    pub preempted: bool,
+    /// The reason.
+    pub why: Reason,
+}
+
+/// The measured speed of a tracker. A value is None until it is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Throughput {
+    /// The number of attempts that were measured.
+    pub attempts: u32,
+    /// Of one attempt: input of maps, output of reduces.
+    pub bytes_per_second: Option<f64>,
+    /// Relative to other trackers that ran the same jobs, 1 on average.
+    pub speed: Option<f64>,
+}
+
+/// The names of the policies in the description of a composed one, such as `chronos(fair)`.
+pub fn policy_names(description: &str) -> impl Iterator<Item = &str> {
+    description.split(['(', ')']).map(str::trim).filter(|name| !name.is_empty())
+}

@@ -1,0 +1,65 @@
+//! Uploads the executable and side files of a job to its staging folder.
+
+use crate::{Error, Result, Submission};
+use dfs_client::{Client, ClientError, PutOptions, PutSource, path::DfsPath};
+use proto::STAGING;
+use std::path::Path;
+
+/// The staging folder of one job. The JobTracker removes it when the job ends.
+pub struct Stage<'a> {
+    client: &'a Client,
+    folder: DfsPath,
+    /// Whether the folder may have been created.
+    used: bool,
+}
+
+impl<'a> Stage<'a> {
+    /// A staging folder with a new name. It is created with the first file.
+    pub fn new(client: &'a Client) -> Self {
+        let folder = format!("{STAGING}/{}", uuid::Uuid::new_v4());
+        Self { client, folder: DfsPath::parse(&folder).expect("a plain path"), used: false }
+    }
+
+    /// Uploads a local file. Returns its path in the file system.
+    pub async fn put(&mut self, file: &Path) -> Result<String> {
+        let name = match file.file_name() {
+            Some(name) if file.is_file() => name,
+            _ if file.exists() => return Err(Error::Invalid(format!("{} is not a file", file.display()))),
+            _ => return Err(Error::Invalid(format!("cannot find {}", file.display()))),
+        };
+        let source = PutSource::File(file.to_owned());
+        let upload = self.put_as(&name.to_string_lossy(), source).await;
+        let path = upload.map_err(|source| Error::Upload { file: file.to_owned(), source })?;
+        Ok(path.to_string())
+    }
+
+    /// Creates a file with these bytes. Returns its path in the file system.
+    pub async fn put_bytes(&mut self, name: &str, bytes: Vec<u8>) -> Result<String> {
+        let source = PutSource::Reader(Box::new(std::io::Cursor::new(bytes)));
+        Ok(self.put_as(name, source).await.map_err(Error::Files)?.to_string())
+    }
+
+    async fn put_as(&mut self, name: &str, source: PutSource) -> Result<DfsPath, ClientError> {
+        let to = self.folder.join(name)?;
+        if !self.used {
+            self.used = true;
+            self.client.mkdir_with(&self.folder, true, 0o700).await?;
+        }
+        self.client.put(source, &to, PutOptions::default(), &()).await?;
+        Ok(to)
+    }
+
+    /// Tells the JobTracker which folder to remove when the job ends.
+    pub fn add_to(&self, submission: &mut Submission) {
+        if self.used {
+            submission.conf.insert("staging".into(), self.folder.to_string());
+        }
+    }
+
+    /// Deletes the folder, if the job was not submitted.
+    pub async fn discard(&self) {
+        if self.used {
+            let _ = self.client.delete(&self.folder, true).await;
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What a caller sends to the JobTracker.
+
+use std::collections::BTreeMap;
+
+/// A job to submit. The program is either `builtin` or `executable`.
+#[derive(Debug, Clone, Default)]
+pub struct Submission {
+    /// The name of the job, for people.
+    pub name: String,
+    /// The queue or pool; empty means `default`.
+    pub queue: String,
+    /// The priority, from `very-low` to `very-high`; empty means `normal`.
+    pub priority: String,
+    /// The name of a built-in program.
+    pub builtin: Option<String>,
+    /// The path of an executable in the file system ([`crate::Stage::put`]).
+    pub executable: Option<String>,
+    /// The paths of side files in the file system.
+    pub files: Vec<String>,
+    /// Settings that an executable declares.
+    pub declared: Vec<String>,
+    /// Files, folders and patterns to read.
+    pub inputs: Vec<String>,
+    /// A new folder for the output; empty to discard the output.
+    pub output: String,
+    /// The number of reduces.
+    pub reduces: u32,
+    /// The settings of the job.
+    pub conf: BTreeMap<String, String>,
+}
+
+/// The kind of preemption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PreemptKind {
+    /// Ends a map at its next record; a new task gets the remainder of its input.
+    Split,
+    /// Saves a checkpoint of a reduce, which [`crate::JobTracker::resume`] continues.
+    Pause,
+    /// Kills the attempt and discards its work.
+    Kill,
+}
