@@ -17,6 +17,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
+use view::status_cache::{Connecting, Masters};
 
 /// The default folder of `mrctl up`.
 pub(crate) const FOLDER: &str = ".fermata";
@@ -298,6 +299,20 @@ impl Target {
         trust::folder(&folder)?;
         let config = Config::load(Some(&folder.join("fermata.toml")))?;
         Ok(Found::new(config, Some(folder)))
+    }
+}
+
+impl Masters for Target {
+    fn jobtracker(&self) -> Connecting<'_, JobTracker> {
+        Box::pin(Target::jobtracker(self))
+    }
+
+    fn namenode(&self, timeout: Period) -> Connecting<'_, Client> {
+        Box::pin(self.connect_briefly(timeout))
+    }
+
+    fn proved_name(&self) -> Result<Option<String>> {
+        Target::proved_name(self)
     }
 }
 

@@ -14,10 +14,8 @@ mod job;
 mod locate;
 mod output;
 mod remote;
-mod status_cache;
 mod trial;
 mod trust;
-mod web;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -96,7 +94,7 @@ enum Command {
     Top(command::top::Args),
     Drain(command::drain::Args),
     Health(command::health::Args),
-    Web(web::Args),
+    Web(command::web::Args),
     Token(command::token::Args),
     /// Create and run a cluster on several machines; create credentials for its users
     #[command(subcommand, arg_required_else_help = true)]
@@ -153,7 +151,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Top(args) => command::top::run(args, &cli.target).await,
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
         Command::Health(args) => command::health::run(args, &cli.target).await,
-        Command::Web(args) => web::run(args, &cli.target).await,
+        Command::Web(args) => command::web::run(args, &cli.target).await,
         Command::Token(args) => command::token::run(&args, &cli.target),
         Command::Cluster(command) => command::cluster::run(command).await,
         Command::Chaos(command) => chaos::run(command).await,

@@ -1,6 +1,6 @@
 //! The state of a cluster as both masters report it, and the changes since the last query.
 
-use crate::{command::nodes::state_name, locate::Target, output::count as count_of};
+use crate::{locate::Target, output::count as count_of};
 use anyhow::{Result, bail};
 use client::{
     JobTracker, credentials,
@@ -9,6 +9,7 @@ use client::{
 use dfs_client::{Client, ClientOptions, Report};
 use sim::scenario::Daemons;
 use std::{collections::BTreeMap, time::Duration};
+use view::nodes::state_name;
 
 /// After this time without an answer, a master counts as down.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

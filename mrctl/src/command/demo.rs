@@ -223,7 +223,7 @@ async fn spread(client: &Client) -> Result<String> {
     let parts: Vec<String> = nodes
         .iter()
         .map(|node| {
-            let state = crate::command::nodes::state_name(node.state);
+            let state = view::nodes::state_name(node.state);
             format!("{} {} ({state})", node.address.node, node.blocks)
         })
         .collect();

@@ -1,4 +1,4 @@
-//! One module per command, except those of `fs`, `job`, `bench`, `chaos` and `web`.
+//! One module per command, except those of `fs`, `job`, `bench` and `chaos`.
 
 pub(crate) mod cluster;
 pub(crate) mod cluster_status;
@@ -23,6 +23,7 @@ pub(crate) mod status;
 pub(crate) mod token;
 pub(crate) mod top;
 pub(crate) mod up;
+pub(crate) mod web;
 pub(crate) mod why;
 
 /// Completes on Ctrl-C, on SIGTERM, and when the terminal is closed.

@@ -1,11 +1,14 @@
 //! `mrctl nodes`: the nodes, the data they store and the attempts they run.
 
-use crate::{fs::overview, locate::Target, output};
+use crate::{locate::Target, output};
 use anyhow::Result;
 use client::{model::Tracker, scheduling::Throughput};
-use dfs_client::{NodeReport, NodeState};
-use serde::Serialize;
+use dfs_client::NodeReport;
 use std::process::ExitCode;
+use view::{
+    files,
+    nodes::{merged, natural, note, state_name},
+};
 
 /// List the nodes, the data they store and the attempts they run
 ///
@@ -61,7 +64,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         Ok(found) => (found, None),
         Err(error) => (<_>::default(), Some(error)),
     };
-    for (_, warning) in overview::warnings(&report) {
+    for (_, warning) in files::warnings(&report) {
         eprintln!("mrctl: warning: {warning}");
     }
     for notice in notices {
@@ -83,45 +86,6 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     eprintln!("mrctl: tasktrackers are not shown: {}", output::chain(&error));
     // A missing JobTracker is an error only if the cluster is known to have one.
     Ok(if target.has_jobtracker()? { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// A node as JSON: its datanode, its tracker, or both.
-#[derive(Serialize)]
-#[serde(untagged)]
-pub(crate) enum Row<'a> {
-    Datanode {
-        #[serde(flatten)]
-        datanode: &'a NodeReport,
-        tracker: Option<&'a Tracker>,
-    },
-    Tracker {
-        node: &'a str,
-        tracker: &'a Tracker,
-    },
-}
-
-impl Row<'_> {
-    fn name(&self) -> (&str, u64, &str) {
-        match self {
-            Self::Datanode { datanode, .. } => natural(&datanode.address.node),
-            Self::Tracker { node, .. } => natural(node),
-        }
-    }
-}
-
-/// The nodes by name, each with its DataNode, its tracker, or both.
-pub(crate) fn merged<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Row<'a>> {
-    let mut all: Vec<Row<'_>> = nodes
-        .iter()
-        .map(|datanode| {
-            let node = datanode.address.node.as_str();
-            Row::Datanode { datanode, tracker: trackers.iter().find(|tracker| tracker.name == node) }
-        })
-        .collect();
-    let alone = trackers.iter().filter(|tracker| nodes.iter().all(|node| node.address.node != tracker.name));
-    all.extend(alone.map(|tracker| Row::Tracker { node: &tracker.name, tracker }));
-    all.sort_by(|one, other| one.name().cmp(&other.name()));
-    all
 }
 
 fn print_trackers(trackers: &[Tracker]) -> Result<()> {
@@ -177,16 +141,6 @@ fn rates(trackers: &[Tracker]) -> comfy_table::Table {
     table
 }
 
-pub(crate) fn state_name(state: NodeState) -> &'static str {
-    match state {
-        NodeState::Live => "live",
-        NodeState::Suspect => "suspect",
-        NodeState::Dead => "dead",
-        NodeState::Draining => "draining",
-        NodeState::Drained => "drained",
-    }
-}
-
 pub(crate) fn print(nodes: &[NodeReport]) -> Result<()> {
     let header = ["DATANODE", "HOST", "RACK", "STATE", "USED", "FREE", "BLOCKS", "HEARTBEAT", "NOTE"];
     let mut table = output::table(&header, &[4, 5, 6, 7]);
@@ -208,35 +162,9 @@ pub(crate) fn print(nodes: &[NodeReport]) -> Result<()> {
     output::print_table(&table)
 }
 
-/// The sort key of a node name: `node10` sorts after `node9`.
-pub(crate) fn natural(name: &str) -> (&str, u64, &str) {
-    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    (stem, name[stem.len()..].parse().unwrap_or(0), name)
-}
-
-/// What is unusual about a DataNode.
-pub(crate) fn note(node: &NodeReport) -> String {
-    let mut notes = Vec::new();
-    if node.state == NodeState::Draining {
-        notes.push(format!("{} left", output::count(node.blocks_left_to_drain, "block")));
-    }
-    if node.failed_volumes > 0 {
-        let all = node.volumes + node.failed_volumes;
-        notes.push(format!("{} of {all} folders failed", node.failed_volumes));
-    }
-    notes.join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbered_names_sort_by_number() {
-        let mut names = ["node10", "node9", "web", "node1", "b2"];
-        names.sort_by(|one, other| natural(one).cmp(&natural(other)));
-        assert_eq!(names, ["b2", "node1", "node9", "node10", "web"]);
-    }
 
     #[test]
     fn unknown_rates_are_blank() {

@@ -2,12 +2,9 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::nodes::{self, Row};
 use crate::{
-    job::preempted,
     locate::Target,
     output::{self, Usage},
-    status_cache::{Overview, Slots, StatusCache},
 };
 use anyhow::{Result, bail};
 use client::model::{Job, Phase, Tracker};
@@ -18,6 +15,11 @@ use std::{
     io::{IsTerminal as _, Write as _},
     process::ExitCode,
     time::Duration,
+};
+use view::{
+    nodes::{self, Row},
+    preempted,
+    status_cache::{Overview, Slots, StatusCache},
 };
 
 /// The shortest interval between queries of the masters.
@@ -61,7 +63,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     if args.every.0 < EVERY_MIN {
         bail!(Usage("--every: the interval must be at least 1s".into()));
     }
-    let status_cache = StatusCache::new(target.clone(), target.proved_name()?);
+    let status_cache = StatusCache::new(Box::new(target.clone()), target.proved_name()?);
     if args.once || args.json || !std::io::stdout().is_terminal() {
         return once(&*status_cache.overview().await, args.json);
     }
@@ -301,7 +303,7 @@ fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status_cache::QueryError;
+    use view::status_cache::QueryError;
 
     fn job(id: &str, state: &str, running: u32) -> Job {
         let maps = Phase { total: 8, done: 3, running, progress: 0.41, ..Phase::default() };

@@ -12,6 +12,7 @@ use std::{
     process::ExitCode,
     time::{Duration, Instant},
 };
+use view::files;
 
 const POLL: Duration = Duration::from_millis(200);
 /// How long to wait without a message, and the interval between later messages.
@@ -132,7 +133,7 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
             String::new()
         };
         show(&args.paths.join(" "), &fsck, &short)?;
-        for (name, meaning) in super::overview::warnings(&client.report().await?) {
+        for (name, meaning) in files::warnings(&client.report().await?) {
             output::line(format!("{name}: {meaning}"))?;
         }
     }
@@ -321,17 +322,12 @@ pub(crate) async fn safemode(args: Safemode, client: &Client) -> Result<ExitCode
     if args.json {
         output::json(&status)?;
     } else if status.on {
-        output::line(format!("safemode is on: {}", reason(&status)))?;
+        output::line(format!("safemode is on: {}", files::reason(&status)))?;
     } else {
         output::line("safemode is off")?;
     }
     let failed = args.action == Action::Wait && status.on;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// The reason without the prefix that all messages about safemode have.
-pub(super) fn reason(status: &SafemodeStatus) -> &str {
-    status.reason.strip_prefix("safemode is on: ").unwrap_or(&status.reason)
 }
 
 async fn await_end(client: &Client, timeout: Duration) -> Result<SafemodeStatus> {
@@ -379,7 +375,7 @@ mod tests {
             blocks_seen: 0,
             blocks_needed: 1,
         };
-        assert_eq!(reason(&status("safemode is on: 0 of 1 blocks")), "0 of 1 blocks");
-        assert_eq!(reason(&status("other words")), "other words");
+        assert_eq!(files::reason(&status("safemode is on: 0 of 1 blocks")), "0 of 1 blocks");
+        assert_eq!(files::reason(&status("other words")), "other words");
     }
 }

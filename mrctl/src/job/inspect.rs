@@ -3,7 +3,7 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::{follow, preempted, tasks::shortened};
+use super::follow;
 use crate::{
     locate::Target,
     output::{self, Usage},
@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use client::model::{self, Job};
 use mrlib::error::last_line;
 use std::{collections::BTreeMap, io::Write, process::ExitCode};
+use view::{preempted, tasks::shortened};
 
 /// List the jobs
 #[derive(Debug, clap::Args)]
@@ -201,35 +202,10 @@ pub(crate) async fn show(args: Show, target: &Target) -> Result<ExitCode> {
 
 fn print(job: &Job) -> Result<()> {
     let mut table = output::table(&[], &[]);
-    for (name, value) in facts(job) {
+    for (name, value) in view::job::facts(job) {
         table.add_row([name.to_owned(), value]);
     }
     output::print_table(&table)
-}
-
-/// The properties of a job as rows of a table.
-pub(crate) fn facts(job: &Job) -> Vec<(&'static str, String)> {
-    let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
-    let mut rows = vec![
-        ("job", format!("{} ({})", job.job, job.name)),
-        ("program", job.program.clone()),
-        ("user", format!("{}, queue {}, priority {}", job.user, job.queue, job.priority)),
-        ("state", format!("{}{why}", job.display_state())),
-        ("submitted", format!("{} UTC", output::time(job.submitted_ms))),
-    ];
-    if job.is_over() {
-        rows.push(("took", format!("{:.2} s", job.seconds())));
-    }
-    rows.extend([("maps", job.maps.describe()), ("reduces", job.reduces.describe())]);
-    rows.extend(job.locality().map(|words| ("locality", words)));
-    rows.extend(preempted::summary(job).map(|words| ("preempted", words)));
-    if job.partial {
-        rows.push(("files", format!("visible only to {} and admins", job.user)));
-    } else {
-        rows.push(("input", job.inputs.join(" ")));
-        rows.push(("output", if job.output.is_empty() { "none".into() } else { job.output.clone() }));
-    }
-    rows
 }
 
 pub(crate) async fn counters(Counters { one: args }: Counters, target: &Target) -> Result<ExitCode> {

@@ -1,10 +1,8 @@
 //! Jobs: commands that submit, follow, show, preempt and kill them.
 
 pub(crate) mod follow;
-pub(crate) mod from_history;
 pub(crate) mod inspect;
 pub(crate) mod preempt;
-pub(crate) mod preempted;
 mod program;
 pub(crate) mod resume;
 mod sample;

@@ -2,7 +2,6 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::preempted;
 use crate::{locate::Target, output};
 use anyhow::{Result, bail};
 use client::{
@@ -10,6 +9,7 @@ use client::{
     model::{Attempt, Task},
 };
 use std::{process::ExitCode, time::Duration};
+use view::preempted;
 
 /// The interval between polls: first, and longest.
 const POLL: Duration = Duration::from_millis(50);

@@ -100,13 +100,6 @@ fn describe_shares(shares: &Result<(f64, f64), String>) -> String {
     }
 }
 
-/// The figures of a job, from the text of its history, as sentences.
-pub(crate) fn of_text(id: &str, text: &str) -> Result<Vec<String>> {
-    let metrics = history::figures(id, text)?;
-    let (_, figures) = metrics.jobs().next().with_context(|| format!("the history of {id} is empty"))?;
-    Ok(describe(figures))
-}
-
 pub(crate) async fn show(tracker: &JobTracker, id: &str, as_json: bool) -> Result<ExitCode> {
     let text = read(tracker, id).await?;
     let metrics = history::figures(id, &text)?;
@@ -114,7 +107,7 @@ pub(crate) async fn show(tracker: &JobTracker, id: &str, as_json: bool) -> Resul
     if as_json {
         output::json(&numbers(id, figures))?;
     } else {
-        for line in describe(figures) {
+        for line in view::figures::describe(figures) {
             output::line(line)?;
         }
     }
@@ -152,55 +145,6 @@ fn numbers(id: &str, job: &JobFigures) -> Value {
         "recovery_wait_s": seconds(recovery.mean_wait()),
         "recovery_longest_s": recovery.mean_wait().map(|_| recovery.longest.as_secs_f64()),
     })
-}
-
-fn describe(job: &JobFigures) -> Vec<String> {
-    let known = |span: Span| format!("{:.2} s", span.as_secs_f64());
-    let span = |span: Option<Span>| span.map_or("-".to_owned(), known);
-    let mut lines = vec![
-        format!(
-            "completion time {}: {} until the first map started, then {}",
-            span(job.makespan()),
-            span(job.waiting()),
-            span(job.execution())
-        ),
-        format!(
-            "slot time: {} of map slots, {} of reduce slots; {} of it was lost, after reading {}",
-            known(job.held.map),
-            known(job.held.reduce),
-            known(job.lost),
-            output::human(job.lost_bytes)
-        ),
-        format!(
-            "map attempts: {} node-local, {} rack-local, {} off-rack",
-            job.near[0], job.near[1], job.near[2]
-        ),
-    ];
-    if let Some(waited) = job.reduce_wait() {
-        lines.push(format!("reduces waited {} for a slot after the last map, on average", known(waited)));
-    }
-    let taken = &job.preemption;
-    if taken.preemptions() > 0 {
-        lines.push(format!(
-            "preempted: {} split, {} paused, {} killed; {} resumed, {} of them on another node",
-            taken.splits, taken.pauses, taken.kills, taken.resumes, taken.migrations
-        ));
-    }
-    if job.duplicates > 0 {
-        lines.push(format!("speculative attempts: {}", job.duplicates));
-    }
-    let recovery = &job.recovery;
-    if let Some(waited) = recovery.mean_wait() {
-        lines.push(format!(
-            "run again after a node was lost: {}, started {} after the loss on average, {} at most; {} of {} maps node-local",
-            output::count(recovery.tasks.into(), "task"),
-            known(waited),
-            known(recovery.longest),
-            recovery.local,
-            recovery.maps
-        ));
-    }
-    lines
 }
 
 #[cfg(test)]

@@ -2,31 +2,14 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::{inspect::One, preempted};
+use super::inspect::One;
 use crate::{locate::Target, output};
 use anyhow::Result;
-use client::model::{Attempt, Task};
-use mrlib::error::last_line;
-use std::{collections::BTreeMap, process::ExitCode};
-
-/// The number of characters shown of the last line of an error. `mrctl logs` and `--json` show all
-/// of it.
-const ERROR_CHARS: usize = 100;
-
-/// The states of attempts, and of tasks without attempts.
-pub(crate) const STATES: [&str; 11] = [
-    "waiting",
-    "launching",
-    "running",
-    "splitting",
-    "pausing",
-    "paused",
-    "stopping",
-    "succeeded",
-    "failed",
-    "killed",
-    "unfinished",
-];
+use std::process::ExitCode;
+use view::{
+    preempted,
+    tasks::{STATES, elapsed, indented, input, note, retain_state, state, totals},
+};
 
 /// List the tasks of a job and their attempts
 #[derive(Debug, clap::Args)]
@@ -76,157 +59,4 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     }
     output::line(all)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Keeps only attempts in this state, and tasks in this state without attempts.
-pub(crate) fn retain_state(tasks: &mut Vec<Task>, state: &str) {
-    tasks.retain_mut(|task| {
-        let matches = task.attempts.is_empty() && task.state == state;
-        task.attempts.retain(|attempt| attempt.state == state);
-        matches || !task.attempts.is_empty()
-    });
-}
-
-/// A name, indented by its depth in the tree of split maps.
-pub(crate) fn indented(depth: usize, name: &str) -> String {
-    if depth > 0 { format!("{:>1$} {name}", "└", 2 * depth) } else { name.into() }
-}
-
-/// The number of tasks in each state: `30 maps: 28 succeeded, 2 running; 1 reduce: 1 waiting`.
-pub(crate) fn totals(tasks: &[Task]) -> String {
-    let mut parts = Vec::new();
-    for (letter, kind) in [(".m", "map"), (".r", "reduce")] {
-        let mut states: BTreeMap<&str, u64> = BTreeMap::new();
-        for task in tasks.iter().filter(|task| task.task.contains(letter)) {
-            *states.entry(&task.state).or_default() += 1;
-        }
-        let total: u64 = states.values().sum();
-        if total > 0 {
-            let states: Vec<String> =
-                states.iter().map(|(state, number)| format!("{number} {state}")).collect();
-            parts.push(format!("{}: {}", output::count(total, kind), states.join(", ")));
-        }
-    }
-    if parts.is_empty() { "no tasks".into() } else { parts.join("; ") }
-}
-
-/// The state of an attempt, with the progress of a running one.
-pub(crate) fn state(attempt: &Attempt) -> String {
-    if attempt.ended_ms != 0 || attempt.state == "succeeded" {
-        return attempt.state.clone();
-    }
-    format!("{} {:.0}%", attempt.state, attempt.progress * 100.0)
-}
-
-/// How long the attempt took, or has run so far.
-pub(crate) fn elapsed(attempt: &Attempt, now_ms: u64) -> String {
-    let until = if attempt.ended_ms == 0 { now_ms } else { attempt.ended_ms };
-    format!("{:.2} s", until.saturating_sub(attempt.launched_ms) as f64 / 1000.0)
-}
-
-/// The input range of a map; empty for a reduce.
-pub(crate) fn input(task: &Task) -> String {
-    if task.source.is_empty() {
-        return String::new();
-    }
-    format!("{} {}..{}", task.source, task.start, task.end)
-}
-
-/// What is unusual about an attempt.
-pub(crate) fn note(task: &Task, attempt: &Attempt) -> String {
-    let mut notes = Vec::new();
-    if attempt.ended_ms == 0 && !attempt.stage.is_empty() {
-        notes.push(attempt.stage.clone());
-    }
-    if attempt.speculative {
-        notes.push("duplicate of a straggler".into());
-    }
-    if !matches!(attempt.locality.as_str(), "" | "node-local") {
-        notes.push(attempt.locality.clone());
-    }
-    notes.extend(preempted::note(task, attempt));
-    let error = last_line(&attempt.error);
-    if !error.is_empty() {
-        notes.push(shortened(error));
-    }
-    notes.join("; ")
-}
-
-/// Removes the middle of a long error: it often starts with long paths and ends with the cause.
-/// Cuts between words if possible.
-pub(super) fn shortened(error: &str) -> String {
-    let letters: Vec<char> = error.chars().collect();
-    if letters.len() <= ERROR_CHARS {
-        return error.to_owned();
-    }
-    let half = ERROR_CHARS / 2;
-    let (mut start, mut end) = (&letters[..half], &letters[letters.len() - half..]);
-    let is_space = |letter: &char| *letter == ' ';
-    if let Some(at) = start.iter().rposition(is_space).filter(|at| *at > half / 2) {
-        start = &start[..at];
-    }
-    if let Some(at) = end.iter().position(is_space).filter(|at| *at < half / 2) {
-        end = &end[at + 1..];
-    }
-    let part = |letters: &[char]| letters.iter().collect::<String>();
-    format!("{} ... {}", part(start), part(end))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_error_is_cut_between_words() {
-        let text = "word ".repeat(40);
-        let short = shortened(text.trim());
-        assert!(short.split(" ... ").count() == 2 && short.len() <= ERROR_CHARS + 5, "{short}");
-        assert!(short.split_whitespace().all(|word| word == "word" || word == "..."), "{short}");
-        assert_eq!(shortened(&"x".repeat(150)).matches('x').count(), ERROR_CHARS);
-    }
-
-    fn attempt(state: &str) -> Attempt {
-        Attempt {
-            attempt: "job_1.m0.0".into(),
-            tracker: "node1".into(),
-            state: state.into(),
-            progress: 0.43,
-            stage: "map".into(),
-            launched_ms: 1000,
-            ended_ms: u64::from(state != "running") * 1250,
-            locality: "node-local".into(),
-            ..Attempt::default()
-        }
-    }
-
-    fn task(id: &str, state: &str) -> Task {
-        Task { task: id.into(), state: state.into(), source: "/a".into(), end: 9, ..Task::default() }
-    }
-
-    #[test]
-    fn attempts_are_shown_briefly() {
-        let done = attempt("succeeded");
-        assert_eq!(
-            (state(&done), elapsed(&done, 9999), note(&task("job_1.m0", "done"), &done)),
-            ("succeeded".into(), "0.25 s".into(), String::new())
-        );
-        let running = attempt("running");
-        assert_eq!((state(&running), elapsed(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
-        assert_eq!(note(&task("job_1.m0", "running"), &running), "map");
-        let failed = Attempt {
-            error: format!("Traceback:\n{}{}\n", "x".repeat(200), "y".repeat(50)),
-            locality: "off-rack".into(),
-            ..attempt("failed")
-        };
-        let short = format!("off-rack; {} ... {}", "x".repeat(50), "y".repeat(50));
-        assert_eq!(note(&task("job_1.m0", "waiting"), &failed), short);
-        assert_eq!(input(&task("job_1.m0", "waiting")), "/a 0..9");
-    }
-
-    #[test]
-    fn totals_count_tasks_by_state() {
-        let tasks = [task("job_1.m0", "succeeded"), task("job_1.m1", "waiting"), task("job_1.r0", "waiting")];
-        assert_eq!(totals(&tasks), "2 maps: 1 succeeded, 1 waiting; 1 reduce: 1 waiting");
-        assert_eq!(totals(&[]), "no tasks");
-    }
 }

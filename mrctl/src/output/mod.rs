@@ -1,77 +1,12 @@
-//! Output for users and programs: tables, JSON, sizes, times, progress. All writes to standard
-//! output pass through this module, so that a closed pipe is an error and never a panic.
+//! Output for users and programs, with progress bars and exit codes.
 
 mod progress;
-mod size;
 
-pub(crate) use daemon::count;
 pub(crate) use progress::{Meter, Runs};
-pub(crate) use size::{Sizes, age, human, millis, now_ms, permissions, shell, time};
+pub(crate) use view::output::*;
 
-use anyhow::Result;
 use client::Error;
-use comfy_table::{CellAlignment, Table, presets};
 use dfs_client::{ClientError, error::Kind};
-use serde::Serialize;
-use std::io::{self, Write};
-
-/// Advice for an error about a local path where a path of the cluster was expected.
-pub(crate) const QUOTE_IT: &str = "did your shell expand a pattern? quote it, as in '/in/*'";
-
-/// Standard output. Its errors contain the words "standard output".
-pub(crate) fn stdout() -> Named<io::StdoutLock<'static>> {
-    Named(io::stdout().lock())
-}
-
-/// The writer that `stdout` returns.
-pub(crate) struct Named<W>(W);
-
-impl<W: Write> Write for Named<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(of_stdout)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(of_stdout)
-    }
-}
-
-/// Keeps the kind of the error, because callers check for `BrokenPipe` and `Interrupted`.
-fn of_stdout(error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))
-}
-
-/// Prints a line to standard output.
-pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
-    writeln!(stdout(), "{text}")?;
-    Ok(())
-}
-
-/// The text of an error and of its causes. A cause whose text is already part of the message is not
-/// repeated.
-pub(crate) fn chain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
-}
-
-/// A usage error: no state of the cluster can make the command valid. Exit code 2.
-#[derive(Debug)]
-pub(crate) struct Usage(pub(crate) String);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
 
 /// The exit code for an error: 2 for a usage error, 1 for a failure.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
@@ -85,54 +20,9 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     if usage { 2 } else { 1 }
 }
 
-/// Prints a value as indented JSON.
-pub(crate) fn json(value: &impl Serialize) -> Result<()> {
-    let mut out = stdout();
-    serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from)?;
-    writeln!(out)?;
-    Ok(())
-}
-
-/// A table whose columns are separated by two spaces, without lines, so that `cut` and `awk` can
-/// process it.
-pub(crate) fn table(header: &[&str], right: &[usize]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).force_no_tty();
-    if !header.is_empty() {
-        table.set_header(header.iter().copied());
-    }
-    align_right(&mut table, right);
-    table
-}
-
-pub(crate) fn print_table(table: &Table) -> Result<()> {
-    let mut out = stdout();
-    for row in table_lines(table) {
-        writeln!(out, "{row}")?;
-    }
-    Ok(())
-}
-
-/// The lines of a table as they are printed.
-pub(crate) fn table_lines(table: &Table) -> Vec<String> {
-    // The preset pads each cell by a space on both sides.
-    let plain = |row: &str| row.strip_prefix(' ').unwrap_or(row).trim_end().to_owned();
-    table.to_string().lines().map(plain).collect()
-}
-
-/// Aligns columns to the right; for tables without a header, once they have rows.
-pub(crate) fn align_right(table: &mut Table, columns: &[usize]) {
-    for at in columns {
-        if let Some(column) = table.column_mut(*at) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::Context;
 
     #[test]
     fn bad_values_exit_with_2_and_failures_with_1() {
@@ -142,33 +32,5 @@ mod tests {
         assert_eq!(exit_code(&anyhow::Error::from(refused(Kind::Invalid)).context("y")), 2);
         assert_eq!(exit_code(&refused(Kind::NotFound).into()), 1);
         assert_eq!(exit_code(&anyhow::anyhow!("x")), 1);
-    }
-
-    #[test]
-    fn full_disk_on_stdout_is_reported() {
-        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let error = Named(full).write_all(b"x").unwrap_err();
-        let text = error.to_string();
-        assert!(text.starts_with("cannot write to standard output: No space left"), "{text}");
-        assert_eq!(of_stdout(io::ErrorKind::BrokenPipe.into()).kind(), io::ErrorKind::BrokenPipe);
-    }
-
-    #[test]
-    fn error_cause_is_printed_once() {
-        #[derive(Debug)]
-        struct Outer(std::io::Error);
-        impl std::fmt::Display for Outer {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, "cannot use x: {}", self.0)
-            }
-        }
-        impl std::error::Error for Outer {
-            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-                Some(&self.0)
-            }
-        }
-        let outer = Outer(std::io::Error::other("denied"));
-        let error = Err::<(), _>(outer).context("starting").unwrap_err();
-        assert_eq!(chain(&error), "starting: cannot use x: denied");
     }
 }

@@ -2,26 +2,26 @@
 //! a log.
 
 use super::{Cell, Frame, cell, chip, facts, job::reasons, named, note, num, table, tasks};
-use crate::{
-    job::{preempted, tasks as job_tasks},
-    output,
-    status_cache::{LOG_BYTES_MAX, QueryResult},
-};
 use client::{
     model::{Attempt, Job, Task},
     scheduling::Why,
 };
 use schedulers::explain::{Names, describe_text};
 use sim::{html, report::html::Html};
+use view::{
+    output, preempted,
+    status_cache::{LOG_BYTES_MAX, QueryResult},
+    tasks as job_tasks,
+};
 
 /// The log of an attempt.
-pub(in crate::web) struct Log<'a> {
-    pub(in crate::web) attempt: &'a Attempt,
-    pub(in crate::web) stderr: bool,
-    pub(in crate::web) text: QueryResult<String>,
+pub(crate) struct Log<'a> {
+    pub(crate) attempt: &'a Attempt,
+    pub(crate) stderr: bool,
+    pub(crate) text: QueryResult<String>,
 }
 
-pub(in crate::web) fn page(
+pub(crate) fn page(
     job: &Job,
     all: &[Task],
     task: &Task,

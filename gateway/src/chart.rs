@@ -4,7 +4,6 @@
 //! if that is free. The size is limited: the chart shows the longest attempts up to a number of
 //! lines, and counts the others. Colours are defined in the style sheet.
 
-use crate::command::nodes::natural;
 use client::model::{Attempt, Task};
 use sim::{
     html,
@@ -14,6 +13,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
 };
+use view::nodes::natural;
 
 /// The largest number of attempts in the chart.
 pub(super) const SHOWN_MAX: usize = 2000;

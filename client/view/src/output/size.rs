@@ -8,7 +8,7 @@ use std::{
 
 /// How sizes are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sizes {
+pub enum Sizes {
     /// In bytes.
     Exact,
     /// With three digits and a unit.
@@ -16,7 +16,8 @@ pub(crate) enum Sizes {
 }
 
 impl Sizes {
-    pub(crate) fn of(self, bytes: u64) -> String {
+    /// The size as text.
+    pub fn of(self, bytes: u64) -> String {
         match self {
             Self::Exact => bytes.to_string(),
             Self::Human => human(bytes),
@@ -25,7 +26,7 @@ impl Sizes {
 }
 
 /// About three digits and a binary unit: `1.50 GiB`.
-pub(crate) fn human(bytes: u64) -> String {
+pub fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -42,7 +43,7 @@ pub(crate) fn human(bytes: u64) -> String {
 }
 
 /// A path for a shell command, quoted if necessary.
-pub(crate) fn shell(path: &Path) -> String {
+pub fn shell(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -52,7 +53,7 @@ pub(crate) fn shell(path: &Path) -> String {
 }
 
 /// A duration in a short form: `0.4 s`, `12 s`, `3 min`.
-pub(crate) fn age(ms: u64) -> String {
+pub fn age(ms: u64) -> String {
     match ms {
         0..10_000 => format!("{:.1} s", ms as f64 / 1000.0),
         10_000..120_000 => format!("{} s", ms / 1000),
@@ -62,7 +63,7 @@ pub(crate) fn age(ms: u64) -> String {
 }
 
 /// A duration in milliseconds or seconds.
-pub(crate) fn millis(duration: Duration) -> String {
+pub fn millis(duration: Duration) -> String {
     if duration < Duration::from_secs(1) {
         format!("{} ms", duration.as_millis())
     } else {
@@ -71,18 +72,18 @@ pub(crate) fn millis(duration: Duration) -> String {
 }
 
 /// The current time in milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
 /// A wall-clock time in UTC, to the second.
-pub(crate) fn time(ms: u64) -> String {
+pub fn time(ms: u64) -> String {
     let timestamp = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     timestamp.map_or("?".into(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
 /// Permissions in the format of `ls`: `drwxr-xr-x`.
-pub(crate) fn permissions(is_dir: bool, mode: u32) -> String {
+pub fn permissions(is_dir: bool, mode: u32) -> String {
     let bits = (0..9).map(|at| if mode >> (8 - at) & 1 == 1 { char::from(b"rwx"[at % 3]) } else { '-' });
     let mut shown: String = std::iter::once(if is_dir { 'd' } else { '-' }).chain(bits).collect();
     if mode & 0o1000 != 0 {

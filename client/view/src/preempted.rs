@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The tasks in list order: the parts of a split map follow each other in the order of their
 /// ranges, each with its depth in the tree.
-pub(crate) fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
+pub fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
     let here: BTreeSet<&str> = tasks.iter().map(|task| task.task.as_str()).collect();
     // If `tasks` is only a part of all tasks, the parent may be missing.
     let parent = |task: &'_ Task| task.tail_of.as_deref().and_then(|parent| here.get(parent).copied());
@@ -30,7 +30,7 @@ pub(crate) fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
 }
 
 /// A note about the preemption of an attempt, or about the checkpoint that it resumed from.
-pub(crate) fn note(task: &Task, attempt: &Attempt) -> Option<String> {
+pub fn note(task: &Task, attempt: &Attempt) -> Option<String> {
     let mut notes = Vec::new();
     if !attempt.resumed_from.is_empty() {
         notes.push(format!("resumed from {}", attempt.resumed_from));
@@ -51,7 +51,7 @@ pub(crate) fn note(task: &Task, attempt: &Attempt) -> Option<String> {
 }
 
 /// The preemption figures of a job in one line; None if it was never preempted.
-pub(crate) fn summary(job: &Job) -> Option<String> {
+pub fn summary(job: &Job) -> Option<String> {
     let of = &job.preemption;
     let Preemption { splits, pauses, resumes, migrations, kills, checkpoints_lost, .. } = *of;
     if [splits, pauses, resumes, kills].iter().sum::<u32>() == 0 {
@@ -81,13 +81,13 @@ pub(crate) fn summary(job: &Job) -> Option<String> {
 
 /// The mean time that a resumed reduce needs until its first record. Only completed tasks report
 /// it.
-pub(crate) fn resuming_ms(job: &Job) -> Option<u64> {
+pub fn resuming_ms(job: &Job) -> Option<u64> {
     let counted = |name: &str| job.counters.get(name).copied().unwrap_or(0);
     counted("RESUME_MILLISECONDS").checked_div(counted("RESUMES"))
 }
 
 /// The preemption latency of this kind (`split` or `pause`) in milliseconds: median and maximum.
-pub(crate) fn latency(tasks: &[Task], kind: &str) -> Option<(u64, u64)> {
+pub fn latency(tasks: &[Task], kind: &str) -> Option<(u64, u64)> {
     let ended_so = |attempt: &&Attempt| {
         let released = matches!((kind, attempt.state.as_str()), ("split", "succeeded") | ("pause", "paused"));
         released && attempt.preempt_kind == kind && attempt.ended_ms > 0
@@ -100,7 +100,7 @@ pub(crate) fn latency(tasks: &[Task], kind: &str) -> Option<(u64, u64)> {
 }
 
 /// The counters of the job, with the preemption figures that are not zero.
-pub(crate) fn counters(job: &Job) -> BTreeMap<String, u64> {
+pub fn counters(job: &Job) -> BTreeMap<String, u64> {
     let of = &job.preemption;
     let named = [
         ("PREEMPT_SPLITS", u64::from(of.splits)),
@@ -121,7 +121,7 @@ pub(crate) fn counters(job: &Job) -> BTreeMap<String, u64> {
 }
 
 /// The numbers of splits, pauses and kills.
-pub(crate) fn briefly(job: &Job) -> String {
+pub fn briefly(job: &Job) -> String {
     let of = &job.preemption;
     let parts = [(of.splits, "split"), (of.pauses, "pause"), (of.kills, "kill")];
     let parts = parts.into_iter().filter(|(number, _)| *number > 0);

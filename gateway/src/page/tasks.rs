@@ -1,14 +1,11 @@
 //! The tasks of a job: the tree of split maps, the pauses of reduces, and the failures.
 
 use super::{Cell, cell, chip, cut, linked, num, pager, table};
-use crate::{
-    job::{preempted, tasks},
-    output,
-};
 use client::model::{Attempt, Task};
 use mrlib::error::last_line;
 use sim::{html, report::html::Html};
 use std::collections::BTreeMap;
+use view::{output, preempted, tasks};
 
 /// Rows per page.
 const PAGE_ROWS: usize = 200;
@@ -17,14 +14,14 @@ const FAILURES_MAX: usize = 20;
 const ERROR_LINES: usize = 12;
 
 /// The part of the tasks to show.
-pub(in crate::web) struct View {
+pub(crate) struct View {
     state: Option<&'static str>,
     page: usize,
 }
 
 impl View {
     /// An unknown state means no filter.
-    pub(in crate::web) fn new(state: Option<String>, page: Option<usize>) -> Self {
+    pub(crate) fn new(state: Option<String>, page: Option<usize>) -> Self {
         let known = |state: String| tasks::STATES.into_iter().find(|known| *known == state);
         Self { state: state.and_then(known), page: page.unwrap_or(1) }
     }

@@ -5,13 +5,13 @@ use super::{
     cluster::{ENDED, ended_row},
     cut, note, pager, table,
 };
-use crate::status_cache::Overview;
 use client::model::{self, Job};
 use sim::{html, report::html::Html};
+use view::status_cache::Overview;
 
 const PAGE_JOBS: usize = 100;
 
-pub(in crate::web) fn page(all: &Overview, page: usize) -> Frame {
+pub(crate) fn page(all: &Overview, page: usize) -> Frame {
     let mut main = Html::new();
     html!(main, "<h1>Jobs</h1>");
     match &all.jobs {

@@ -1,24 +1,17 @@
-//! `mrctl web`: read-only pages on loopback, with the data that the masters return for the user of
-//! mrctl.
+//! Read-only pages on loopback, with the data that the masters return for one user. `mrctl web`
+//! serves them.
 //!
 //! It is a client like all other commands, with the same calls and credentials, so a page shows
 //! only what its user may see. It has no pages that change the cluster, and it listens only on
 //! loopback.
-
-#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
 mod answer;
 mod chart;
 mod guard;
 mod page;
 
-use crate::{
-    locate::Target,
-    output::{self, Usage},
-    status_cache::StatusCache,
-};
 use answer::WebServer;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use guard::Guard;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -26,10 +19,14 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     termios::tcgetpgrp,
 };
-use std::{io, net::Ipv4Addr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{io, net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
+};
+use view::{
+    output,
+    status_cache::{Masters, StatusCache},
 };
 
 /// The largest number of parallel connections; further ones wait.
@@ -41,53 +38,28 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
 
-/// Show the cluster in a browser
+/// Serves the pages on this port of 127.0.0.1 (0: any free port) until `stop`. Prints the address.
 ///
-/// Serves read-only pages on 127.0.0.1 until Ctrl-C: the cluster, its nodes and jobs, and for each
-/// job its preemptions, its attempts over time, its tasks and why it waits. The pages show what you
-/// may see, as all other commands do. In a closed cluster the address contains a token, because
-/// other accounts of this machine could open it too. The token is valid once: the first browser
-/// that opens the address stays signed in. Press Enter to print a new address.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    mrctl web                          then open the address that it prints\n  \
-    mrctl web --port 0                 on any free port\n  \
-    mrctl web --cluster lab            the cluster in a folder of `cluster init`\n  \
-    ssh -L 50030:127.0.0.1:50030 HOST mrctl web      from another machine")]
-pub(crate) struct Args {
-    /// Port on 127.0.0.1; 0 means any free port
-    #[arg(long, default_value_t = 50030)]
-    port: u16,
-    /// Folder created by `mrctl cluster init` or `cluster user`; same as --config DIR/fermata.toml
-    #[arg(long, value_name = "DIR")]
-    cluster: Option<PathBuf>,
-}
-
-pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
-    let target = match &args.cluster {
-        Some(_) if target.is_named() => {
-            bail!(Usage("--cluster and other flags each select a cluster: give one of them".into()))
-        }
-        Some(folder) => Target::of_config(&folder.join("fermata.toml")),
-        None => target.clone(),
-    };
-    let name = target.proved_name()?;
-    let listener = listen(args.port).await?;
+/// In a closed cluster the address contains a token, because other accounts of this machine could
+/// open it too. The token is valid once. Enter on standard input prints a new address.
+pub async fn run(port: u16, masters: Box<dyn Masters>, stop: impl Future<Output = ()>) -> Result<()> {
+    let name = masters.proved_name()?;
+    let listener = listen(port).await?;
     let port = listener.local_addr().context("cannot determine the port")?.port();
     let guard = Guard::new(port, name.is_some());
     output::line(guard.address())?;
     let fresh = if guard.is_closed() { " (it is valid once); Enter prints a new one," } else { ";" };
     eprintln!("mrctl: open this address in a browser{fresh} Ctrl-C ends it");
-    let server = Arc::new(WebServer { guard, status_cache: StatusCache::new(target, name) });
+    let server = Arc::new(WebServer { guard, status_cache: StatusCache::new(masters, name) });
     if server.guard.is_closed() {
         let server = server.clone();
         std::thread::spawn(move || print_at_enter(&server));
     }
     tokio::select! {
         () = serve(&listener, &server) => {}
-        () = crate::command::end_signal() => {}
+        () = stop => {}
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Prints a new address for each line on standard input, until it ends.

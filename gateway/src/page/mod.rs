@@ -8,9 +8,9 @@ pub(super) mod nodes;
 pub(super) mod task;
 pub(super) mod tasks;
 
-use crate::status_cache::QueryError;
 use client::model::{Job, Phase};
 use sim::{html, report::html::Html};
+use view::status_cache::QueryError;
 
 /// A page without the common header and footer.
 pub(super) struct Frame {
@@ -28,7 +28,7 @@ impl Frame {
     }
 
     /// The complete page. `user`: the authenticated user, or empty.
-    pub(in crate::web) fn render(self, user: &str) -> Html {
+    pub(crate) fn render(self, user: &str) -> Html {
         let mut page = Html::new();
         let title =
             if self.title.is_empty() { "Fermata".into() } else { format!("{} · Fermata", self.title) };

@@ -4,7 +4,6 @@ use super::{
     guard::{Guard, Verdict, asked},
     page::{self, Frame},
 };
-use crate::status_cache::{JobDetails, QueryError, StatusCache};
 use http_body_util::Full;
 use hyper::{
     Request, Response, StatusCode, Uri,
@@ -13,6 +12,7 @@ use hyper::{
 };
 use sim::report::html::Html;
 use std::sync::Arc;
+use view::status_cache::{JobDetails, QueryError, StatusCache};
 
 /// Pages load nothing from other servers, send nothing to them, and cannot be embedded in other
 /// pages.

@@ -41,7 +41,7 @@ struct Record {
 }
 
 /// Reads a job and its tasks from the text of its history.
-pub(crate) fn read(text: &str) -> Result<(Job, Vec<Task>)> {
+pub fn read(text: &str) -> Result<(Job, Vec<Task>)> {
     let mut lines = text.lines();
     let head = lines.next().context("the history is empty")?;
     let head: Head = serde_json::from_str(head).context("the first line of the history is invalid")?;

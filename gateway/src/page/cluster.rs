@@ -1,23 +1,22 @@
 //! `/`: masters, slots, jobs that run, wait or have just ended, nodes, the policy.
 
 use super::{Cell, Frame, Tile, cell, chip, job_cells, nodes, note, num, progress, table, tiles};
-use crate::{
-    job::preempted,
-    output,
-    status_cache::{Overview, QueryResult, Slots},
-};
 use client::{
     model::{Job, Tracker},
     scheduling::Schedulers,
 };
 use mrlib::error::last_line;
 use sim::{html, report::html::Html};
+use view::{
+    output, preempted,
+    status_cache::{Overview, QueryResult, Slots},
+};
 
 /// The number of jobs in each list. The page of jobs has all.
 const JOBS_MAX: usize = 100;
 const ENDED_MAX: usize = 12;
 
-pub(in crate::web) fn page(all: &Overview) -> Frame {
+pub(crate) fn page(all: &Overview) -> Frame {
     let mut main = Html::new();
     html!(main, "<h1>Cluster</h1>");
     overview_section(&mut main, all);

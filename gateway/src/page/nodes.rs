@@ -1,22 +1,22 @@
 //! `/nodes`: the data and attempts of each node, and the state of the file system.
 
 use super::{Cell, Frame, Tile, cell, chip, facts, named, note, num, table, tiles};
-use crate::{
-    command::nodes::{self, Row},
-    fs::overview,
-    output,
-    status_cache::Overview,
-};
 use client::model::Tracker;
 use dfs_client::{NodeReport, Report};
 use sim::{html, report::html::Html};
+use view::{
+    files,
+    nodes::{self, Row},
+    output,
+    status_cache::Overview,
+};
 
 /// More slots than this are shown as a number.
 const SLOTS_DRAWN: u32 = 24;
 /// The number of nodes in a table.
 const NODES_MAX: usize = 1000;
 
-pub(in crate::web) fn page(all: &Overview) -> Frame {
+pub(crate) fn page(all: &Overview) -> Frame {
     let mut main = Html::new();
     html!(main, "<h1>Nodes</h1>");
     for error in all.query_errors() {
@@ -28,7 +28,7 @@ pub(in crate::web) fn page(all: &Overview) -> Frame {
         figures(&mut main, report);
         stored_table(&mut main, &report.nodes);
         html!(main, "<h2>Report</h2>");
-        facts(&mut main, overview::facts(report));
+        facts(&mut main, files::facts(report));
     }
     Frame::new("Nodes", "/nodes", true, main)
 }

@@ -3,11 +3,7 @@
 //! master is unreachable, the error is part of the answer, and the data of the other master is
 //! still shown.
 
-use crate::{
-    job::{from_history, statistics},
-    locate::Target,
-    output,
-};
+use crate::{figures, from_history, output};
 use anyhow::{Result, bail};
 use client::{
     Error, JobTracker,
@@ -19,6 +15,7 @@ use dfs_client::{Client, Report};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashMap},
+    pin::Pin,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -39,11 +36,11 @@ const REASONS_MAX: usize = 12;
 /// A longer history is not shown.
 const HISTORY_BYTES_MAX: usize = 64 << 20;
 /// The number of bytes shown from the end of a log.
-pub(crate) const LOG_BYTES_MAX: u64 = 32 << 10;
+pub const LOG_BYTES_MAX: u64 = 32 << 10;
 
 /// Why a query has no answer, with the text for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum QueryError {
+pub enum QueryError {
     /// The job, task or attempt does not exist.
     Unknown(String),
     /// It belongs to another user.
@@ -66,29 +63,35 @@ impl QueryError {
         }
     }
 
-    pub(crate) fn describe(&self) -> &str {
+    /// The text for the user.
+    pub fn describe(&self) -> &str {
         let (Self::Unknown(reason_text) | Self::Forbidden(reason_text) | Self::Unavailable(reason_text)) =
             self;
         reason_text
     }
 }
 
-pub(crate) type QueryResult<T> = Result<T, QueryError>;
+/// The answer to a query, or why there is none.
+pub type QueryResult<T> = Result<T, QueryError>;
 
 /// The state of the cluster: jobs, trackers, schedulers, and the report of the NameNode.
 #[derive(Debug)]
-pub(crate) struct Overview {
-    pub(crate) jobs: QueryResult<Vec<Job>>,
-    pub(crate) trackers: QueryResult<Vec<Tracker>>,
-    pub(crate) schedulers: QueryResult<Schedulers>,
-    pub(crate) files: QueryResult<Report>,
+pub struct Overview {
+    /// All jobs that the JobTracker remembers.
+    pub jobs: QueryResult<Vec<Job>>,
+    /// All trackers.
+    pub trackers: QueryResult<Vec<Tracker>>,
+    /// The policies.
+    pub schedulers: QueryResult<Schedulers>,
+    /// The report of the NameNode.
+    pub files: QueryResult<Report>,
     /// The first reason why each waiting job has no slot, by job ID.
-    pub(crate) reasons: BTreeMap<String, String>,
+    pub reasons: BTreeMap<String, String>,
 }
 
 impl Overview {
     /// The slots in use and in total, without those of lost and awaited trackers.
-    pub(crate) fn slots(&self) -> Slots {
+    pub fn slots(&self) -> Slots {
         let trackers = self.trackers.as_deref().unwrap_or_default();
         let here = trackers.iter().filter(|own| !matches!(own.state.as_str(), "lost" | "awaited"));
         here.fold(Slots::default(), |sum, own| Slots {
@@ -98,31 +101,51 @@ impl Overview {
     }
 
     /// The error of each master that is unreachable.
-    pub(crate) fn query_errors(&self) -> impl Iterator<Item = &QueryError> {
+    pub fn query_errors(&self) -> impl Iterator<Item = &QueryError> {
         [self.jobs.as_ref().err(), self.files.as_ref().err()].into_iter().flatten()
     }
 }
 
 /// Slots in use and in total, by phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub(crate) struct Slots {
-    pub(crate) maps: (u32, u32),
-    pub(crate) reduces: (u32, u32),
+pub struct Slots {
+    /// Map slots in use and in total.
+    pub maps: (u32, u32),
+    /// Reduce slots in use and in total.
+    pub reduces: (u32, u32),
 }
 
 /// A job, its tasks, and the reasons for its scheduling.
 #[derive(Debug)]
-pub(crate) struct JobDetails {
-    pub(crate) job: Job,
-    pub(crate) tasks: QueryResult<Vec<Task>>,
-    pub(crate) why: QueryResult<Why>,
+pub struct JobDetails {
+    /// The job.
+    pub job: Job,
+    /// Its tasks.
+    pub tasks: QueryResult<Vec<Task>>,
+    /// Why it waits, and recent decisions about it.
+    pub why: QueryResult<Why>,
     /// The statistics from its history, if the JobTracker knows the job only from there.
-    pub(crate) past: Option<Vec<String>>,
+    pub past: Option<Vec<String>>,
+}
+
+/// A connection that is being made.
+pub type Connecting<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// How to connect to the masters of a cluster, again after a connection is lost.
+pub trait Masters: Send + Sync {
+    /// Connects to the JobTracker.
+    fn jobtracker(&self) -> Connecting<'_, JobTracker>;
+
+    /// Connects to the NameNode, with this deadline for connections and calls.
+    fn namenode(&self, timeout: Period) -> Connecting<'_, Client>;
+
+    /// The authenticated name of the caller; None if the cluster is open.
+    fn proved_name(&self) -> Result<Option<String>>;
 }
 
 /// Connections to the masters, and the cached answers.
-pub(crate) struct StatusCache {
-    target: Target,
+pub struct StatusCache {
+    masters: Box<dyn Masters>,
     name: Option<String>,
     jobtracker: tokio::sync::Mutex<Option<JobTracker>>,
     namenode: tokio::sync::Mutex<Option<Client>>,
@@ -132,9 +155,9 @@ pub(crate) struct StatusCache {
 
 impl StatusCache {
     /// `name` is the authenticated name of the user; None in an open cluster.
-    pub(crate) fn new(target: Target, name: Option<String>) -> Self {
+    pub fn new(masters: Box<dyn Masters>, name: Option<String>) -> Self {
         Self {
-            target,
+            masters,
             name,
             jobtracker: tokio::sync::Mutex::default(),
             namenode: tokio::sync::Mutex::default(),
@@ -144,26 +167,28 @@ impl StatusCache {
     }
 
     /// The user whose credentials the queries use.
-    pub(crate) fn user(&self) -> String {
+    pub fn user(&self) -> String {
         self.name.clone().unwrap_or_else(daemon::account::user)
     }
 
-    pub(crate) async fn overview(&self) -> Arc<Overview> {
+    /// The state of the cluster.
+    pub async fn overview(&self) -> Arc<Overview> {
         self.overviews.get("", Box::pin(self.refresh())).await
     }
 
-    pub(crate) async fn job(&self, id: &str) -> Arc<QueryResult<JobDetails>> {
+    /// A job and its tasks.
+    pub async fn job(&self, id: &str) -> Arc<QueryResult<JobDetails>> {
         self.jobs.get(id, Box::pin(self.query_job(id))).await
     }
 
     /// Why a task waits, and the scheduling decisions about it.
-    pub(crate) async fn why(&self, of: &str) -> QueryResult<Why> {
+    pub async fn why(&self, of: &str) -> QueryResult<Why> {
         let of = of.to_owned();
         self.query(REQUEST_TIMEOUT, |tracker| async move { anyhow::Ok(tracker.why(&of).await?) }).await
     }
 
     /// The end of the output of an attempt.
-    pub(crate) async fn log(&self, attempt: &Attempt, stderr: bool) -> QueryResult<String> {
+    pub async fn log(&self, attempt: &Attempt, stderr: bool) -> QueryResult<String> {
         let attempt = attempt.clone();
         let read = |tracker: JobTracker| async move {
             let mut text = Vec::new();
@@ -241,7 +266,7 @@ impl StatusCache {
             other => other?,
         };
         let (job, tasks) = from_history::read(&text).map_err(|error| QueryError::of(&error))?;
-        let figures = statistics::of_text(id, &text).unwrap_or_default();
+        let figures = figures::of_text(id, &text).unwrap_or_default();
         Ok(JobDetails {
             job,
             tasks: Ok(tasks),
@@ -274,7 +299,7 @@ impl StatusCache {
             return Ok(tracker.clone());
         }
         self.check_same_access()?;
-        let tracker = self.target.jobtracker().await?;
+        let tracker = self.masters.jobtracker().await?;
         *cached = Some(tracker.clone());
         Ok(tracker)
     }
@@ -302,7 +327,7 @@ impl StatusCache {
             return Ok(client.clone());
         }
         self.check_same_access()?;
-        let client = self.target.connect_briefly(Period(REQUEST_TIMEOUT / 2)).await?;
+        let client = self.masters.namenode(Period(REQUEST_TIMEOUT / 2)).await?;
         *cached = Some(client.clone());
         Ok(client)
     }
@@ -310,7 +335,7 @@ impl StatusCache {
     /// Refuses to reconnect if the authenticated name has changed since the start: a browser that
     /// was admitted before must not see the data of another identity.
     fn check_same_access(&self) -> Result<()> {
-        if self.target.proved_name()? != self.name {
+        if self.masters.proved_name()? != self.name {
             bail!("the identity for this cluster has changed since the start: restart `mrctl web`");
         }
         Ok(())

@@ -6,22 +6,22 @@ use super::{
     tasks::{self, View},
     tiles,
 };
-use crate::{
-    job::{inspect, preempted},
-    output::{self, count, human},
-    status_cache::{JobDetails, QueryError},
-    web::chart,
-};
+use crate::chart;
 use client::{
     model::{Job, Task},
     scheduling::Why,
 };
 use sim::{html, report::html::Html};
+use view::{
+    output::{self, count, human},
+    preempted,
+    status_cache::{JobDetails, QueryError},
+};
 
 /// Rows of `mrctl job` that the page shows in another way.
 const SHOWN_ELSEWHERE: [&str; 5] = ["job", "state", "maps", "reduces", "preempted"];
 
-pub(in crate::web) fn page(details: &JobDetails, view: &View) -> Frame {
+pub(crate) fn page(details: &JobDetails, view: &View) -> Frame {
     let JobDetails { job, tasks, why, past } = details;
     let mut main = Html::new();
     html!(main, "<h1><bdi>{}</bdi> {}</h1>", job.name, chip(job.display_state()));
@@ -36,7 +36,7 @@ pub(in crate::web) fn page(details: &JobDetails, view: &View) -> Frame {
         }
     }
     html!(main, "</div>");
-    facts(&mut main, inspect::facts(job).into_iter().filter(|(name, _)| !SHOWN_ELSEWHERE.contains(name)));
+    facts(&mut main, view::job::facts(job).into_iter().filter(|(name, _)| !SHOWN_ELSEWHERE.contains(name)));
     if let Some(figures) = past {
         from_history(&mut main, figures);
     } else {

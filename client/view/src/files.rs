@@ -1,0 +1,85 @@
+//! The state of the file system in words.
+
+use crate::output;
+use dfs_client::SafemodeStatus;
+
+/// Space on disks. The NameNode counts a disk that several DataNodes share once.
+fn disks(report: &dfs_client::Report) -> String {
+    format!(
+        "{} used, {} free of {} on {}",
+        output::human(report.used),
+        output::human(report.free),
+        output::human(report.capacity),
+        output::count(report.disks, "disk")
+    )
+}
+
+/// The state of the file system, as rows of a table.
+pub fn facts(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
+    let (safemode, human) = (&report.safemode, output::human);
+    let folders = output::count(report.dirs, "folder");
+    let mut facts = vec![
+        ("cluster", format!("{} (version {})", report.cluster_id, report.version)),
+        ("started", format!("{} UTC", output::time(report.started_ms))),
+        ("safemode", if safemode.on { format!("ON: {}", reason(safemode)) } else { "off".into() }),
+        ("files", format!("{} in {folders}, {} open", report.files, report.open_files)),
+        ("bytes", format!("{} in {}", human(report.bytes), output::count(report.blocks, "block"))),
+        ("disks", disks(report)),
+        (
+            "replicas",
+            format!(
+                "{} under-replicated, {} over-replicated, {} missing, {} with all replicas corrupt",
+                output::count(report.under_replicated, "block"),
+                report.over_replicated,
+                report.missing,
+                report.corrupt
+            ),
+        ),
+        ("copies", format!("{} pending, {} done", report.copies_pending, report.copies_done_total)),
+        (
+            "damage",
+            format!(
+                "{} damaged now, {} found, {} replaced",
+                output::count(report.corrupt_replicas, "replica"),
+                report.corrupt_found_total,
+                report.corrupt_replaced_total
+            ),
+        ),
+    ];
+    facts.extend(warnings(report));
+    facts
+}
+
+/// Warnings about possible loss of data and about replicas or nodes that do not belong to this
+/// namespace. Empty in a healthy cluster.
+pub fn warnings(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    if !report.lost_edits.is_empty() {
+        rows.push(("lost_edits", format!("{}: the last changes before that may be lost", report.lost_edits)));
+    }
+    if report.future_blocks > 0 {
+        let count = output::count(report.future_blocks, "replica");
+        rows.push((
+            "future_blocks",
+            format!(
+                "{count} of blocks with ids that this NameNode never assigned: it runs from an older copy of its folder; they are kept; start it from the newest copy to get them back"
+            ),
+        ));
+    }
+    if report.stale_replicas > 0 {
+        let count = output::count(report.stale_replicas, "replica");
+        rows.push((
+            "stale_replicas",
+            format!(
+                "{count} of another history of the namespace whose block ids are in use here; they are kept but never served"
+            ),
+        ));
+    }
+    rows.extend(report.refused_nodes.iter().map(|why| ("refused", why.clone())));
+    rows
+}
+
+/// The reason without the prefix that all messages about safemode have.
+pub fn reason(status: &SafemodeStatus) -> &str {
+    status.reason.strip_prefix("safemode is on: ").unwrap_or(&status.reason)
+}

@@ -1,0 +1,29 @@
+//! A job in words.
+
+use crate::{output, preempted};
+use client::model::Job;
+
+/// The properties of a job as rows of a table.
+pub fn facts(job: &Job) -> Vec<(&'static str, String)> {
+    let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
+    let mut rows = vec![
+        ("job", format!("{} ({})", job.job, job.name)),
+        ("program", job.program.clone()),
+        ("user", format!("{}, queue {}, priority {}", job.user, job.queue, job.priority)),
+        ("state", format!("{}{why}", job.display_state())),
+        ("submitted", format!("{} UTC", output::time(job.submitted_ms))),
+    ];
+    if job.is_over() {
+        rows.push(("took", format!("{:.2} s", job.seconds())));
+    }
+    rows.extend([("maps", job.maps.describe()), ("reduces", job.reduces.describe())]);
+    rows.extend(job.locality().map(|words| ("locality", words)));
+    rows.extend(preempted::summary(job).map(|words| ("preempted", words)));
+    if job.partial {
+        rows.push(("files", format!("visible only to {} and admins", job.user)));
+    } else {
+        rows.push(("input", job.inputs.join(" ")));
+        rows.push(("output", if job.output.is_empty() { "none".into() } else { job.output.clone() }));
+    }
+    rows
+}

@@ -1,0 +1,93 @@
+//! Nodes: DataNodes and trackers side by side.
+
+use crate::output;
+use client::model::Tracker;
+use dfs_client::{NodeReport, NodeState};
+use serde::Serialize;
+
+/// A node as JSON: its datanode, its tracker, or both.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum Row<'a> {
+    /// A DataNode, with the tracker of its node if there is one.
+    Datanode {
+        /// The DataNode.
+        #[serde(flatten)]
+        datanode: &'a NodeReport,
+        /// The tracker of the same name.
+        tracker: Option<&'a Tracker>,
+    },
+    /// A tracker without a DataNode.
+    Tracker {
+        /// The name of the node.
+        node: &'a str,
+        /// The tracker.
+        tracker: &'a Tracker,
+    },
+}
+
+impl Row<'_> {
+    fn name(&self) -> (&str, u64, &str) {
+        match self {
+            Self::Datanode { datanode, .. } => natural(&datanode.address.node),
+            Self::Tracker { node, .. } => natural(node),
+        }
+    }
+}
+
+/// The nodes by name, each with its DataNode, its tracker, or both.
+pub fn merged<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Row<'a>> {
+    let mut all: Vec<Row<'_>> = nodes
+        .iter()
+        .map(|datanode| {
+            let node = datanode.address.node.as_str();
+            Row::Datanode { datanode, tracker: trackers.iter().find(|tracker| tracker.name == node) }
+        })
+        .collect();
+    let alone = trackers.iter().filter(|tracker| nodes.iter().all(|node| node.address.node != tracker.name));
+    all.extend(alone.map(|tracker| Row::Tracker { node: &tracker.name, tracker }));
+    all.sort_by(|one, other| one.name().cmp(&other.name()));
+    all
+}
+
+/// The state for people.
+pub fn state_name(state: NodeState) -> &'static str {
+    match state {
+        NodeState::Live => "live",
+        NodeState::Suspect => "suspect",
+        NodeState::Dead => "dead",
+        NodeState::Draining => "draining",
+        NodeState::Drained => "drained",
+    }
+}
+
+/// The sort key of a node name: `node10` sorts after `node9`.
+pub fn natural(name: &str) -> (&str, u64, &str) {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    (stem, name[stem.len()..].parse().unwrap_or(0), name)
+}
+
+/// What is unusual about a DataNode.
+pub fn note(node: &NodeReport) -> String {
+    let mut notes = Vec::new();
+    if node.state == NodeState::Draining {
+        notes.push(format!("{} left", output::count(node.blocks_left_to_drain, "block")));
+    }
+    if node.failed_volumes > 0 {
+        let all = node.volumes + node.failed_volumes;
+        notes.push(format!("{} of {all} folders failed", node.failed_volumes));
+    }
+    notes.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbered_names_sort_by_number() {
+        let mut names = ["node10", "node9", "web", "node1", "b2"];
+        names.sort_by(|one, other| natural(one).cmp(&natural(other)));
+        assert_eq!(names, ["b2", "node1", "node9", "node10", "web"]);
+    }
+}
