@@ -5,17 +5,10 @@
 //! can make valid. An error is one line on standard error: what, where, why, what to do. mrctl
 //! stores no state except in the cluster folder that `mrctl up` or `mrctl cluster` creates.
 
-mod bench;
-mod chaos;
-mod cluster;
 mod command;
 mod fs;
 mod job;
-mod locate;
 mod output;
-mod remote;
-mod trial;
-mod trust;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -61,7 +54,7 @@ const TEMPLATE: &str = "{about-with-newline}
 #[command(before_help = BEGIN, after_help = FOOTER, help_template = TEMPLATE)]
 struct Cli {
     #[command(flatten)]
-    target: locate::Target,
+    target: clusters::locate::Target,
     #[command(subcommand)]
     command: Command,
 }
@@ -102,10 +95,10 @@ enum Command {
     // The help of `mrctl` lists the following commands in `FOOTER`.
     /// Inject faults: one at a time, from a scenario, or at random
     #[command(subcommand, arg_required_else_help = true, hide = true)]
-    Chaos(chaos::ChaosCommand),
+    Chaos(lab::chaos::ChaosCommand),
     /// Run benchmarks and compare each value with its limit
     #[command(subcommand, arg_required_else_help = true, hide = true)]
-    Bench(bench::BenchCommand),
+    Bench(lab::bench::BenchCommand),
     #[command(hide = true)]
     Sim(command::sim::Args),
     #[command(hide = true)]
@@ -154,8 +147,8 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Web(args) => command::web::run(args, &cli.target).await,
         Command::Token(args) => command::token::run(&args, &cli.target),
         Command::Cluster(command) => command::cluster::run(command).await,
-        Command::Chaos(command) => chaos::run(command).await,
-        Command::Bench(command) => Box::pin(bench::run(command)).await,
+        Command::Chaos(command) => lab::chaos::run(command).await,
+        Command::Bench(command) => Box::pin(lab::bench::run(command)).await,
         Command::Sim(args) => command::sim::run(&args).await,
         Command::Replay(args) => command::sim_replay::run(&args),
         Command::Repro(args) => command::sim_repro::run(&args).await,

@@ -72,6 +72,15 @@ impl DaemonArgs {
     }
 }
 
+/// Completes on Ctrl-C, on SIGTERM, and when the terminal is closed.
+pub async fn end_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
+        return stop_signal().await;
+    };
+    tokio::select! { () = stop_signal() => {}, _ = hangup.recv() => {} }
+}
+
 /// Completes when the process gets SIGTERM or SIGINT, or when its folders were deleted. SIGHUP is
 /// logged and ignored, because settings are read only at start.
 pub async fn stop_signal() {

@@ -3,6 +3,7 @@
 
 pub mod figures;
 pub mod files;
+pub mod follow;
 pub mod from_history;
 pub mod job;
 pub mod nodes;

@@ -14,17 +14,17 @@
 //! Secrets are written once, readable only by their owner, and never overwritten.
 
 use super::{cluster_status, machines, membership, renew, revoke};
-use crate::{
-    cluster::check_scheduler,
-    output::{self, Usage},
+use crate::output::{self, Usage};
+use anyhow::{Context, Result, bail};
+use clusters::{
+    certificates::{certify, make_folder},
+    local::check_scheduler,
     remote::{Host, Hosts, Part, check_addr, check_host, revoked_list, write_mark},
 };
-use anyhow::{Context, Result, bail};
 use daemon::config::Config;
 use security::{Authority, Keyring, Revocations, Role, Token, check_name, write_private};
 use std::{
     fs,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -134,11 +134,6 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<ExitCode> {
     }
 }
 
-fn make_folder(path: &Path) -> Result<()> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.with_context(|| format!("cannot create folder {}", path.display()))
-}
-
 fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -186,23 +181,6 @@ fn init(args: &Init) -> Result<ExitCode> {
         output::shell(dir)
     ))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Creates the folders `ca` and `security` in `dir`, with a new certificate authority and the
-/// certificate and keys of each role.
-pub(crate) fn certify(dir: &Path, name: &str, secret: &str, days: i64) -> Result<()> {
-    let (own, public) = (dir.join("ca"), dir.join("security"));
-    make_folder(&own)?;
-    make_folder(&public)?;
-    let authority = Authority::new(name)?;
-    authority.save(&own, &public)?;
-    let keys = Keyring::from_secret(secret.as_bytes());
-    for role in Role::DAEMONS {
-        write_private(&public.join(format!("{role}.pem")), authority.daemon(role, days)?.as_bytes())?;
-        write_private(&public.join(format!("{role}.keys")), keys.file_for(role).as_bytes())?;
-    }
-    let admin = authority.person(Role::Admin, "admin", days)?;
-    Ok(write_private(&public.join("admin.pem"), admin.as_bytes())?)
 }
 
 fn machine(text: &str) -> Result<Host, String> {
@@ -282,7 +260,7 @@ fn user(args: &User) -> Result<ExitCode> {
         )));
     }
     let file = args.cluster.join("fermata.toml");
-    crate::trust::folder(&args.cluster)?;
+    clusters::trust::folder(&args.cluster)?;
     let config = Config::load(Some(&file))?;
     if is_not_empty(&args.out)? {
         bail!("{} is not empty: choose another folder", args.out.display());

@@ -4,25 +4,15 @@
 //! short timeout, and shows the state in which they have each node.
 
 use super::machines::{describe, exit};
-use crate::{
+use crate::output;
+use anyhow::Result;
+use clusters::{
     locate::Target,
-    output,
     remote::{DaemonStatus, Fleet, Machine, Part, Reach, on_all},
 };
-use anyhow::Result;
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// States reported by masters that need no attention.
-const HEALTHY_STATES: [&str; 4] = ["up", "live", "draining", "drained"];
-
-impl DaemonStatus {
-    /// Whether the daemon runs, and its master, if it was queried, reports a healthy state.
-    pub(crate) fn is_healthy(&self) -> bool {
-        let reported = self.reported.as_deref();
-        self.state == "running" && reported.is_none_or(|reported| HEALTHY_STATES.contains(&reported))
-    }
-}
 
 /// The state of each node as a master reports it, or the error if the master is unreachable.
 type Nodes = Result<BTreeMap<String, String>, String>;

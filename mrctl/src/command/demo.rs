@@ -3,13 +3,12 @@
 //! interrupt.
 
 use crate::{
-    cluster::{Kind, Launch, Layout, Overrides, temporary},
     fs::await_health,
-    job::follow::follow,
     output::{self, Meter},
 };
 use anyhow::{Context, Result, bail, ensure};
 use client::{JobTracker, Submission};
+use clusters::local::{Kind, Launch, Layout, Overrides, temporary};
 use daemon::{Bytes, Period};
 use dfs_client::{Client, Health, NodeState, PutOptions, PutSource, path::DfsPath};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
@@ -23,6 +22,7 @@ use std::{
     process::ExitCode,
     time::{Duration, Instant},
 };
+use view::follow::follow;
 
 const BYTES: u64 = 64 << 20;
 const VICTIM: &str = "node2";
@@ -46,7 +46,7 @@ pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
     let folder = temporary(&std::env::temp_dir(), "fermata-demo-")?;
     tokio::select! {
         result = show(folder.path()) => result?,
-        () = super::end_signal() => {
+        () = daemon::lifecycle::end_signal() => {
             eprintln!("mrctl: interrupted: the processes and files of the demonstration are removed");
             return Ok(ExitCode::FAILURE);
         }

@@ -1,11 +1,11 @@
 //! `mrctl down`: stops all daemons of a local cluster. The data stays, except with `--purge`.
 
-use crate::{
-    cluster::{ClusterState, ExitKind, lock, remove_elsewhere},
-    locate::state_folder,
-    output,
-};
+use crate::output;
 use anyhow::{Context, Result};
+use clusters::{
+    local::{ClusterState, ExitKind, lock, remove_elsewhere},
+    locate::state_folder,
+};
 use serde::Serialize;
 use std::{
     fs,

@@ -4,12 +4,10 @@
 
 mod text;
 
-use crate::{
-    locate::Target,
-    output::{self, Meter},
-};
+use crate::output::{self, Meter};
 use anyhow::{Context as _, Result, bail};
 use client::{JobTracker, model::DrainState};
+use clusters::locate::Target;
 use daemon::Period;
 use dfs_client::{Client, DrainStatus, NodeState};
 use serde::Serialize;
@@ -177,7 +175,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     } else {
         tokio::select! {
             after = watch(&node, &args, started) => after.context(format!("the drain of {} continues", args.node))?,
-            () = super::end_signal() => {
+            () = daemon::lifecycle::end_signal() => {
                 eprintln!("mrctl: the drain of {0} continues; `mrctl drain {0} --cancel` ends it", args.node);
                 return Ok(ExitCode::FAILURE);
             }

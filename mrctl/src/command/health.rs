@@ -2,10 +2,11 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{locate::Target, output};
+use crate::output;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use client::channel;
+use clusters::locate::Target;
 use daemon::{Period, config::Config};
 use security::{Credentials, Role};
 use serde::Serialize;

@@ -4,12 +4,12 @@
 //! Every command can be repeated: steps that are already done are skipped.
 
 use super::cluster_status::MasterReports;
-use crate::{
+use crate::output::{self, Usage};
+use anyhow::{Result, bail};
+use clusters::{
     locate::Target,
-    output::{self, Usage},
     remote::{DaemonStatus, Fleet, Machine, Package, Part, Programs, Reach, on_all},
 };
-use anyhow::{Result, bail};
 use std::{
     process::ExitCode,
     time::{Duration, Instant},

@@ -3,11 +3,9 @@
 //! daemon is on a machine in the file.
 
 use super::machines::{begin, exit, installed, on_each, stop_all, succeeded};
-use crate::{
-    output::{self, Usage},
-    remote::{Fleet, Host, Machine, Part, Reach, check_addr, check_host},
-};
+use crate::output::{self, Usage};
 use anyhow::{Context, Result, bail};
+use clusters::remote::{Fleet, Host, Machine, Part, Reach, check_addr, check_host};
 use daemon::files::{USUAL, replace};
 use std::{fs, path::Path, process::ExitCode};
 

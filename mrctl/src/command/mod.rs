@@ -1,4 +1,4 @@
-//! One module per command, except those of `fs`, `job`, `bench` and `chaos`.
+//! One module per command, except those of `fs`, `job`.
 
 pub(crate) mod cluster;
 pub(crate) mod cluster_status;
@@ -18,19 +18,9 @@ mod sim_fuzz;
 mod sim_json;
 pub(crate) mod sim_replay;
 pub(crate) mod sim_repro;
-pub(crate) mod sim_verify;
 pub(crate) mod status;
 pub(crate) mod token;
 pub(crate) mod top;
 pub(crate) mod up;
 pub(crate) mod web;
 pub(crate) mod why;
-
-/// Completes on Ctrl-C, on SIGTERM, and when the terminal is closed.
-pub(crate) async fn end_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
-        return daemon::lifecycle::stop_signal().await;
-    };
-    tokio::select! { () = daemon::lifecycle::stop_signal() => {}, _ = hangup.recv() => {} }
-}

@@ -1,8 +1,9 @@
 //! `mrctl nodes`: the nodes, the data they store and the attempts they run.
 
-use crate::{locate::Target, output};
+use crate::output;
 use anyhow::Result;
 use client::{model::Tracker, scheduling::Throughput};
+use clusters::locate::Target;
 use dfs_client::NodeReport;
 use std::process::ExitCode;
 use view::{

@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn new_certificates_are_of_the_same_authority() {
         let dir = tempfile::tempdir().unwrap();
-        crate::command::cluster::certify(dir.path(), "lab", "0123456789abcdef", 1).unwrap();
+        clusters::certificates::certify(dir.path(), "lab", "0123456789abcdef", 1).unwrap();
         let file = |name: &str| fs::read(dir.path().join("security").join(name)).unwrap();
         let (ca, before, keys) = (file("ca.pem"), file("datanode.pem"), file("datanode.keys"));
         for _ in 0..2 {

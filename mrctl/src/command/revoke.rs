@@ -1,11 +1,9 @@
 //! `mrctl cluster revoke`: revokes valid credentials.
 
 use super::{cluster::is_reserved, machines::on_each};
-use crate::{
-    output::{self, Usage},
-    remote::{Fleet, Machine, Package, Reach, revoked_list},
-};
+use crate::output::{self, Usage};
 use anyhow::Result;
+use clusters::remote::{Fleet, Machine, Package, Reach, revoked_list};
 use security::{Revocations, check_name, fingerprint_of_file};
 use std::{path::PathBuf, process::ExitCode};
 

@@ -2,9 +2,10 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{locate::Target, output};
+use crate::output;
 use anyhow::Result;
 use client::scheduling::{Parameter, Policy, Schedulers, policy_names};
+use clusters::locate::Target;
 use std::process::ExitCode;
 
 /// Describe the scheduling policies and their parameters

@@ -2,9 +2,10 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{locate::Target, output};
+use crate::output;
 use anyhow::Result;
 use client::scheduling::{Choice, Comparison, Difference};
+use clusters::locate::Target;
 use std::process::ExitCode;
 
 /// Compare the decisions of the shadow policy with those of the policy in use

@@ -42,7 +42,7 @@ enum SimCommand {
     /// Compute profiles of programs from job histories, and print them
     Calibrate(Calibrate),
     /// Run small jobs on a real local cluster and in the simulator, and compare
-    Verify(super::sim_verify::Args),
+    Verify(lab::verify::Args),
     /// Print the built-in profiles
     Profiles,
 }
@@ -107,7 +107,7 @@ struct Calibrate {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
-        Some(SimCommand::Verify(args)) => super::sim_verify::run(args).await,
+        Some(SimCommand::Verify(args)) => lab::verify::run(args).await,
         Some(SimCommand::Fuzz(args)) => super::sim_fuzz::run(args),
         Some(SimCommand::Calibrate(args)) => calibrate(args),
         Some(SimCommand::Profiles) => {

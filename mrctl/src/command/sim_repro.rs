@@ -2,12 +2,10 @@
 //! simulated at the size of the paper or on a real cluster on this machine.
 
 use super::sim::{can_write, write};
-use crate::{
-    output::{self, Runs, Usage},
-    trial,
-};
+use crate::output::{self, Runs, Usage};
 use anyhow::Result;
 use clap::ValueEnum;
+use lab::trial;
 use sim::{
     catalog,
     experiment::Step,

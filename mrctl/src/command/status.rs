@@ -1,12 +1,12 @@
 //! `mrctl status`: the cluster of a folder, which accounts may use it, and which of its daemons
 //! run.
 
-use crate::{
-    cluster::{ClusterState, Layout, Overrides},
-    locate::{dir_flag, state_folder},
-    output,
-};
+use crate::output;
 use anyhow::{Result, bail};
+use clusters::{
+    local::{ClusterState, Layout, Overrides},
+    locate::{dir_flag, state_folder},
+};
 use serde::Serialize;
 use std::{
     os::unix::fs::MetadataExt,
@@ -64,7 +64,7 @@ impl ClusterStatus {
     pub(crate) fn of(folder: &Path) -> Result<Self> {
         let layout = Layout::prepare(folder, &Overrides::default())?;
         let state = ClusterState::load(folder)?.unwrap_or_default();
-        let process = |daemon: &crate::cluster::Daemon| Process {
+        let process = |daemon: &clusters::local::Daemon| Process {
             name: daemon.name.clone(),
             kind: daemon.kind.program(),
             state: if daemon.is_running() { "running" } else { "dead" },

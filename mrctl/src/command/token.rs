@@ -1,11 +1,9 @@
 //! `mrctl token`: creates a token with the identity of the caller, for clients without access to
 //! its credentials.
 
-use crate::{
-    locate::Target,
-    output::{self, Usage},
-};
+use crate::output::{self, Usage};
 use anyhow::{Result, bail};
+use clusters::locate::Target;
 use daemon::Period;
 use std::process::ExitCode;
 

@@ -2,12 +2,10 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{
-    locate::Target,
-    output::{self, Usage},
-};
+use crate::output::{self, Usage};
 use anyhow::{Result, bail};
 use client::model::{Job, Phase, Tracker};
+use clusters::locate::Target;
 use daemon::Period;
 use dfs_client::{NodeReport, Report};
 use serde::Serialize;
@@ -84,7 +82,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     drop(out);
     let ended: Result<()> = tokio::select! {
         ended = looks => ended,
-        () = super::end_signal() => Ok(()),
+        () = daemon::lifecycle::end_signal() => Ok(()),
     };
     // Ignore errors: the terminal may have been closed.
     let _ = write!(output::stdout(), "{LEAVE}").and_then(|()| output::stdout().flush());

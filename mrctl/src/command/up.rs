@@ -1,12 +1,13 @@
 //! `mrctl up`: starts a local cluster of real processes on loopback and waits until it is ready.
 
 use super::status::ClusterStatus;
-use crate::{
-    cluster::{ClusterState, Kind, Launch, Layout, Overrides, failure, lock, restart},
-    locate::{FOLDER, dir_flag},
-    output, trust,
-};
+use crate::output;
 use anyhow::{Result, bail};
+use clusters::{
+    local::{ClusterState, Kind, Launch, Layout, Overrides, failure, lock, restart},
+    locate::{FOLDER, dir_flag},
+    trust,
+};
 use daemon::Bytes;
 use std::{
     collections::BTreeSet,
@@ -139,7 +140,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     note_replication(&layout);
     note_access(&layout);
     // One future for the whole run: a signal between two listeners would be lost.
-    let mut stop = std::pin::pin!(super::end_signal());
+    let mut stop = std::pin::pin!(daemon::lifecycle::end_signal());
     let mut launch = tokio::select! {
         launch = Launch::start_degraded(layout, args.namenode_port) => launch?,
         () = &mut stop => bail!("interrupted while starting: all started daemons were stopped"),

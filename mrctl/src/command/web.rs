@@ -2,8 +2,9 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{locate::Target, output::Usage};
+use crate::output::Usage;
 use anyhow::{Result, bail};
+use clusters::locate::Target;
 use std::{path::PathBuf, process::ExitCode};
 
 /// Show the cluster in a browser
@@ -36,6 +37,6 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         Some(folder) => Target::of_config(&folder.join("fermata.toml")),
         None => target.clone(),
     };
-    gateway::run(args.port, Box::new(target), super::end_signal()).await?;
+    gateway::run(args.port, Box::new(target), daemon::lifecycle::end_signal()).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,9 +2,10 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{locate::Target, output};
+use crate::output;
 use anyhow::Result;
 use client::scheduling::Why;
+use clusters::locate::Target;
 use std::process::ExitCode;
 
 /// Explain why a job or a task waits, and its recent scheduling decisions

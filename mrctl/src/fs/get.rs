@@ -8,11 +8,9 @@ use super::{
     put::report_faults,
     refuse_dir, report_lost, tree,
 };
-use crate::{
-    command::end_signal,
-    output::{self, Meter, Usage},
-};
+use crate::output::{self, Meter, Usage};
 use anyhow::{Context, Result, bail};
+use daemon::lifecycle::end_signal;
 use dfs_client::{Client, FileStatus, GetOptions, GetReport, path::DfsPath};
 use std::{
     fs,

@@ -16,9 +16,10 @@ mod usage;
 
 pub(crate) use check::await_health;
 
-use crate::{locate::Target, output};
+use crate::output;
 use anyhow::{Result, bail};
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use clusters::locate::Target;
 use dfs_client::{Client, ClientError, FileReader, FileStatus, Lost, error::Kind, path::DfsPath};
 use std::{fmt::Display, io::Write, process::ExitCode, time::Duration};
 

@@ -10,12 +10,10 @@ use super::{
     namespace::existing,
     utf8,
 };
-use crate::{
-    command::end_signal,
-    output::{self, Meter, Usage},
-};
+use crate::output::{self, Meter, Usage};
 use anyhow::{Context, Result, bail};
 use daemon::Bytes;
+use daemon::lifecycle::end_signal;
 use dfs_client::{Client, FileStatus, NodeFault, PutOptions, PutReport, PutSource, path::DfsPath};
 use rustix::fs::OFlags;
 use std::{

@@ -3,15 +3,13 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::follow;
-use crate::{
-    locate::Target,
-    output::{self, Usage},
-};
+use crate::output::{self, Usage};
 use anyhow::{Result, bail};
 use client::model::{self, Job};
+use clusters::locate::Target;
 use mrlib::error::last_line;
 use std::{collections::BTreeMap, io::Write, process::ExitCode};
+use view::follow;
 use view::{preempted, tasks::shortened};
 
 /// List the jobs

@@ -1,6 +1,5 @@
 //! Jobs: commands that submit, follow, show, preempt and kill them.
 
-pub(crate) mod follow;
 pub(crate) mod inspect;
 pub(crate) mod preempt;
 mod program;

@@ -2,12 +2,13 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{locate::Target, output};
+use crate::output;
 use anyhow::{Result, bail};
 use client::{
     JobTracker, PreemptKind,
     model::{Attempt, Task},
 };
+use clusters::locate::Target;
 use std::{process::ExitCode, time::Duration};
 use view::preempted;
 

@@ -2,9 +2,10 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::{locate::Target, output};
+use crate::output;
 use anyhow::Result;
 use client::model::Task;
+use clusters::locate::Target;
 use std::process::ExitCode;
 
 /// Resume a paused task from its checkpoint

@@ -1,9 +1,9 @@
 //! Samples the input of a job with total order and computes the key ranges of its reduces. mrctl
 //! samples for built-in programs; an executable samples its own input.
 
-use crate::locate::Target;
 use anyhow::{Context, Result, ensure};
 use client::Submission;
+use clusters::locate::Target;
 use dfs_client::Client;
 use mrlib::{
     ranges::{SampleRequest, split_keys},

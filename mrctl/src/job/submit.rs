@@ -1,16 +1,11 @@
 //! `mrctl submit`: checks the arguments, uploads files that the tasks need, sends the job, and
 //! follows it.
 
-use super::{
-    follow,
-    program::{self, is_builtin, short_name},
-};
-use crate::{
-    locate::Target,
-    output::{self, Usage},
-};
+use super::program::{self, is_builtin, short_name};
+use crate::output::{self, Usage};
 use anyhow::{Result, bail, ensure};
 use client::{Error, JobTracker, Stage, Submission};
+use clusters::locate::Target;
 use dfs_client::{Client, path::DfsPath};
 use mrlib::{
     registry,
@@ -23,6 +18,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
 };
+use view::follow;
 
 /// Submit a job, and follow it
 ///
@@ -140,7 +136,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     // Whether the job was sent to the JobTracker.
     let mut sent = false;
     // One future for the whole run: a signal between two listeners would be lost.
-    let mut stop = std::pin::pin!(crate::command::end_signal());
+    let mut stop = std::pin::pin!(daemon::lifecycle::end_signal());
     let submitting = async {
         let submission = prepare(&args, plan, target, &client, &mut stage).await?;
         sent = true;

@@ -3,8 +3,9 @@
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
 use super::inspect::One;
-use crate::{locate::Target, output};
+use crate::output;
 use anyhow::Result;
+use clusters::locate::Target;
 use std::process::ExitCode;
 use view::{
     preempted,

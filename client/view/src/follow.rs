@@ -1,0 +1,174 @@
+//! The progress of a running job: two bars on a terminal, otherwise a line every few seconds.
+
+use crate::output;
+use anyhow::Result;
+use client::{
+    JobTracker, Observer,
+    model::{Job, Phase},
+    scheduling::Reason,
+};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use std::{
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
+
+/// The interval between lines if there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How the progress of a job is shown.
+enum Display {
+    Bars { head: ProgressBar, maps: ProgressBar, reduces: ProgressBar },
+    Lines { last: Instant },
+    Nothing,
+}
+
+impl Display {
+    fn new(quiet: bool) -> Self {
+        if quiet {
+            return Self::Nothing;
+        }
+        if !std::io::stderr().is_terminal() {
+            return Self::Lines { last: Instant::now() };
+        }
+        let bars = MultiProgress::new();
+        let style = ProgressStyle::with_template("{prefix:7} {wide_bar} {pos:>3}%  {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar =
+            |name: &'static str| bars.add(ProgressBar::new(100).with_style(style.clone()).with_prefix(name));
+        let head = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+        let head = bars.add(ProgressBar::new_spinner().with_style(head));
+        Self::Bars { head, maps: bar("maps"), reduces: bar("reduces") }
+    }
+
+    /// Prints a line above the bars.
+    fn print_line(&self, text: &str) {
+        match self {
+            Self::Bars { maps, .. } => maps.suspend(|| eprintln!("mrctl: {text}")),
+            Self::Lines { .. } | Self::Nothing => eprintln!("mrctl: {text}"),
+        }
+    }
+
+    fn clear(&self) {
+        if let Self::Bars { head, maps, reduces } = self {
+            head.finish_and_clear();
+            maps.finish_and_clear();
+            reduces.finish_and_clear();
+        }
+    }
+}
+
+impl Observer for Display {
+    fn status(&mut self, job: &Job) {
+        match self {
+            Self::Bars { head, maps, reduces } => {
+                head.set_message(headline(job, output::now_ms()));
+                maps.set_position((job.maps.progress * 100.0) as u64);
+                maps.set_message(describe(&job.maps));
+                reduces.set_position((job.reduces.progress * 100.0) as u64);
+                reduces.set_message(describe(&job.reduces));
+            }
+            Self::Lines { last } if last.elapsed() >= LINE_INTERVAL => {
+                *last = Instant::now();
+                eprintln!("{}: maps {}, reduces {}", job.job, describe(&job.maps), describe(&job.reduces));
+            }
+            Self::Lines { .. } | Self::Nothing => {}
+        }
+    }
+
+    fn unreachable(&mut self, tracker: &JobTracker, job: &str, timeout: Duration) {
+        self.print_line(&format!(
+            "the JobTracker at {} does not answer; {}; retrying {job} for {} s (Ctrl-C stops)",
+            tracker.addr(),
+            tracker.advice(),
+            timeout.as_secs()
+        ));
+    }
+
+    fn reachable(&mut self, tracker: &JobTracker) {
+        self.print_line(&format!("the JobTracker at {} is reachable again", tracker.addr()));
+    }
+
+    fn waits(&mut self, job: &str, reasons: &[Reason]) {
+        let words: Vec<&str> = reasons.iter().map(|reason| reason.text.as_str()).collect();
+        self.print_line(&format!("{job} waits: {}", words.join("; ")));
+    }
+}
+
+/// ID, name, elapsed time and estimated remaining time of the job.
+fn headline(job: &Job, now_ms: u64) -> String {
+    let elapsed = Duration::from_millis(now_ms.saturating_sub(job.submitted_ms));
+    let phases = [&job.maps, &job.reduces].into_iter().filter(|phase| phase.total > 0);
+    let (sum, count) = phases.fold((0.0, 0.0), |(sum, count), phase| (sum + phase.progress, count + 1.0));
+    let done: f64 = if count > 0.0 { sum / count } else { 0.0 };
+    // With little progress, an estimate of the remaining time would be useless.
+    let left = (done > 0.1 && done < 1.0).then(|| elapsed.mul_f64((1.0 - done) / done).as_secs());
+    let left = left.map_or_else(String::new, |left| format!(", about {left} s left"));
+    format!("{} ({}): {} s{left}", job.job, job.name, elapsed.as_secs())
+}
+
+/// A short text about a phase.
+fn describe(phase: &Phase) -> String {
+    let Phase { done, total, running, paused, failed_attempts, .. } = phase;
+    if *total == 0 {
+        return "none".into();
+    }
+    let failed = if *failed_attempts > 0 { format!(", {failed_attempts} failed") } else { String::new() };
+    let paused = if *paused > 0 { format!(", {paused} put on hold") } else { String::new() };
+    format!("{done}/{total} done, {running} running{paused}{failed}")
+}
+
+/// Follows a job until it has ended. None if the user interrupts first; the job then continues.
+pub async fn follow(tracker: &JobTracker, id: &str, quiet: bool) -> Result<Option<Job>> {
+    follow_until(tracker, id, quiet, daemon::lifecycle::end_signal()).await
+}
+
+/// Does the same until `stop`, for a caller that already listens for signals: a signal between two
+/// listeners would be lost.
+pub async fn follow_until(
+    tracker: &JobTracker,
+    id: &str,
+    quiet: bool,
+    stop: impl Future<Output = ()>,
+) -> Result<Option<Job>> {
+    let mut display = Display::new(quiet);
+    let over = tokio::select! {
+        over = tracker.follow(id, &mut display) => Some(over),
+        () = stop => None,
+    };
+    display.clear();
+    Ok(over.transpose()?)
+}
+
+/// Prints the result of a job.
+pub fn summary(job: &Job) -> Result<()> {
+    let secs = output::millis(Duration::from_secs_f64(job.seconds()));
+    let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
+    output::line(format!("{} {} after {secs}{why}", job.job, job.state))?;
+    if job.state == "succeeded" {
+        let maps = output::count(job.maps.total.into(), "map");
+        let reduces = output::count(job.reduces.total.into(), "reduce");
+        let locality = job.locality().map_or_else(String::new, |words| format!(" ({words})"));
+        output::line(format!("{maps}{locality}, {reduces}"))?;
+        if job.output.is_empty() {
+            output::line("its output was discarded, as requested")?;
+        } else {
+            output::line(format!("output in {0}: mrctl fs cat '{0}/part-*'", job.output))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headline_has_job_elapsed_and_remaining_time() {
+        let mut job = Job { job: "job_7".into(), name: "sort".into(), submitted_ms: 1000, ..Job::default() };
+        assert_eq!(headline(&job, 6000), "job_7 (sort): 5 s");
+        job.maps = Phase { total: 4, progress: 1.0, ..Phase::default() };
+        job.reduces = Phase { total: 2, progress: 0.0, ..Phase::default() };
+        assert_eq!(headline(&job, 6000), "job_7 (sort): 5 s, about 5 s left");
+    }
+}

@@ -1,0 +1,516 @@
+//! Starts daemons and waits until they are ready.
+//!
+//! A launch that is dropped before `keep` stops the daemons that it started, so that a failed or
+//! interrupted start leaves no process. A cluster that has started completely before is started as
+//! far as possible: if its masters are ready, other failures are warnings. Each daemon has its own
+//! process group, no standard input, and a log file: Ctrl-C reaches only mrctl, and closing the
+//! terminal stops no daemon.
+
+use super::{
+    layout::{Layout, Role},
+    process::{Identity, cpu_seconds, end, memory_bytes},
+    state::{ClusterState, Daemon, Kind},
+};
+use anyhow::{Context, Result, anyhow, bail};
+use dfs_client::{Attributes, Client, ClientOptions, NodeState, Report, path::DfsPath};
+use rand::RngExt;
+use security::Credentials;
+use std::{
+    fs,
+    io::ErrorKind,
+    net::TcpListener,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+const READY_TIMEOUT: Duration = Duration::from_mins(1);
+/// After this time, a message says what mrctl is waiting for.
+const NOTICE_AFTER: Duration = Duration::from_secs(5);
+/// How long to wait for the end of safemode if all DataNodes have reported and blocks are missing.
+const HOPELESS_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(20);
+const LOG_LINES: usize = 12;
+/// The owner of the root folder in a new namespace.
+const UNOWNED: &str = "fermata";
+/// The flag that daemons recommend in their log when their journal is damaged.
+const RECOVER: &str = "--recover";
+
+/// A cluster that this process is starting or has started.
+pub struct Launch {
+    /// The planned cluster.
+    pub layout: Layout,
+    /// The daemons that have been started.
+    pub state: ClusterState,
+    /// One line for each daemon that did not start.
+    pub warnings: Vec<String>,
+    children: Vec<Child>,
+    keep: bool,
+    /// If set, a failure of a daemon that is not a master is only a warning.
+    tolerant: bool,
+}
+
+impl Launch {
+    /// Starts a complete cluster and waits until all nodes accept blocks and tasks.
+    pub async fn start(layout: Layout, port: Option<u16>) -> Result<Self> {
+        Box::pin(Self::start_namenode(layout, port)).await?.start_rest().await
+    }
+
+    /// Does the same, but if the cluster has started completely before and its masters are ready
+    /// now, other failures are only warnings.
+    pub async fn start_degraded(layout: Layout, port: Option<u16>) -> Result<Self> {
+        let mut launch = Box::pin(Self::start_namenode(layout, port)).await?;
+        launch.tolerant = launch.layout.formatted;
+        launch.start_rest().await
+    }
+
+    async fn start_rest(mut self) -> Result<Self> {
+        Box::pin(self.files()).await?;
+        self.jobs().await?;
+        self.start_all(Kind::Tasktracker).await?;
+        self.layout.set_formatted()?;
+        Ok(self)
+    }
+
+    /// Starts the file system and the JobTracker, without TaskTrackers: jobs are accepted and wait.
+    pub async fn start_without_trackers(layout: Layout, port: Option<u16>) -> Result<Self> {
+        let mut launch = Box::pin(Self::start_files(layout, port)).await?;
+        launch.jobs().await?;
+        Ok(launch)
+    }
+
+    /// Starts only the file system.
+    pub async fn start_files(layout: Layout, port: Option<u16>) -> Result<Self> {
+        let mut launch = Box::pin(Self::start_namenode(layout, port)).await?;
+        Box::pin(launch.files()).await?;
+        Ok(launch)
+    }
+
+    async fn files(&mut self) -> Result<()> {
+        self.start_all(Kind::Datanode).await?;
+        let registered = Box::pin(self.registered()).await;
+        self.tolerate(registered)?;
+        let owned = Box::pin(self.own_root()).await;
+        self.tolerate(owned)
+    }
+
+    async fn jobs(&mut self) -> Result<()> {
+        let at = self.state.daemons.len();
+        self.spawn(&Layout::jobtracker())?;
+        self.state.jobtracker = self.ready(at, Instant::now() + READY_TIMEOUT).await?;
+        Ok(())
+    }
+
+    /// Starts a daemon of this kind on every node and waits until all are ready. The timeout
+    /// restarts with each daemon that becomes ready.
+    async fn start_all(&mut self, kind: Kind) -> Result<()> {
+        let first = self.state.daemons.len();
+        for role in self.layout.on_nodes(kind) {
+            self.spawn(&role)?;
+        }
+        let mut deadline = Instant::now() + READY_TIMEOUT;
+        for at in first..self.state.daemons.len() {
+            match self.ready(at, deadline).await {
+                Ok(_) => deadline = Instant::now() + READY_TIMEOUT,
+                Err(_) if self.tolerant => self.warnings.push(failure(&self.state.daemons[at])),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns an error into a warning if `tolerant` is set.
+    fn tolerate(&mut self, result: Result<()>) -> Result<()> {
+        match result {
+            Err(error) if self.tolerant => self.warnings.push(view::output::chain(&error)),
+            other => return other,
+        }
+        Ok(())
+    }
+
+    /// Starts only the NameNode and waits until it is ready.
+    pub async fn start_namenode(mut layout: Layout, port: Option<u16>) -> Result<Self> {
+        let port = port.filter(|port| *port != 0);
+        let [namenode, jobtracker] = free_ports(port, layout.ports)?;
+        layout.make()?;
+        layout.write_config([port.unwrap_or(namenode), jobtracker])?;
+        let state = ClusterState::default();
+        let (warnings, children) = (Vec::new(), Vec::new());
+        let mut launch = Self { layout, state, warnings, children, keep: false, tolerant: false };
+        launch.spawn(&Layout::namenode())?;
+        launch.state.namenode = launch.ready(0, Instant::now() + READY_TIMEOUT).await?;
+        Ok(launch)
+    }
+
+    /// Kills the NameNode and starts it again on another port, because another process may have
+    /// taken the old one. Returns how long it took from the start until it was ready.
+    pub async fn restart_namenode(&mut self) -> Result<Duration> {
+        let namenode = &self.state.daemons[0];
+        let pid = namenode.identity.pid;
+        end(&[(&namenode.identity, &namenode.args)], Duration::ZERO)?;
+        // A process holds the lock of its folder until its last thread has ended. Only waiting for
+        // the child makes sure of that.
+        if let Some(at) = self.children.iter().position(|child| child.id() == pid) {
+            self.children.swap_remove(at).wait().context("cannot wait for the namenode")?;
+        }
+        let namenode = &mut self.state.daemons[0];
+        let listen =
+            namenode.args.iter().position(|word| word == "--listen").context("a namenode has --listen")?;
+        namenode.args[listen + 1] = "127.0.0.1:0".into();
+        let since = Instant::now();
+        let child = run(namenode)?;
+        self.children.push(child);
+        self.state.namenode = self.ready(0, since + READY_TIMEOUT).await?;
+        Ok(since.elapsed())
+    }
+
+    /// CPU seconds of all daemons so far.
+    pub fn cpu_seconds(&self) -> f64 {
+        self.state.daemons.iter().filter_map(|daemon| cpu_seconds(daemon.identity.pid)).sum()
+    }
+
+    /// Resident memory of the namenode, in bytes.
+    pub fn namenode_memory(&self) -> Result<u64> {
+        memory_bytes(self.state.daemons[0].identity.pid)
+            .context("cannot read the memory of the namenode from /proc")
+    }
+
+    pub async fn client(&self) -> Result<Client> {
+        let options = ClientOptions::new(&self.state.namenode, self.layout.config.client.clone());
+        Ok(Client::connect(options.with(self.credentials()?)).await?)
+    }
+
+    /// The credentials for this cluster.
+    pub fn credentials(&self) -> Result<Credentials> {
+        Ok(client::credentials(&self.layout.config.security)?)
+    }
+
+    /// Keeps the daemons running after this value is dropped.
+    pub fn keep(&mut self) {
+        self.keep = true;
+    }
+
+    /// Stops all daemons.
+    pub fn stop(&mut self) -> Result<()> {
+        self.keep = true;
+        self.state.stop_all()?;
+        let path = ClusterState::path(&self.layout.folder);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+            }
+            _ => {}
+        }
+        for child in &mut self.children {
+            let _ = child.wait();
+        }
+        if self.layout.temporary { super::remove_elsewhere(&self.layout.folder) } else { Ok(()) }
+    }
+
+    /// Gives the root folder of a closed cluster to the account that started it, so that its jobs
+    /// can write there: jobs run without superuser rights.
+    async fn own_root(&self) -> Result<()> {
+        let credentials = self.credentials()?;
+        let Some(name) = credentials.name().filter(|_| self.layout.has_own_secret()) else { return Ok(()) };
+        let client = self.client().await?;
+        let root = DfsPath::root();
+        if client.stat(&root).await?.owner != UNOWNED {
+            return Ok(());
+        }
+        let attributes = Attributes { owner: Some(name.to_owned()), ..Attributes::default() };
+        Ok(client.set_attributes(&root, attributes).await?)
+    }
+
+    /// Collects the exit statuses of ended children, so that none stays a zombie.
+    pub fn reap(&mut self) {
+        self.children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+    }
+
+    fn spawn(&mut self, role: &Role) -> Result<()> {
+        let layout = &self.layout;
+        let mut daemon = Daemon {
+            name: role.name.clone(),
+            kind: role.kind,
+            identity: Identity { pid: 0, started_ticks: 0 },
+            addr: String::new(),
+            rack: role.rack.clone(),
+            dir: layout.data_dir(role),
+            log: layout.log(role),
+            log_before: 0,
+            ready_file: layout.ready_file(role),
+            args: layout.args(role),
+        };
+        self.children.push(run(&mut daemon)?);
+        self.state.daemons.push(daemon);
+        self.state.save(&self.layout.folder)
+    }
+
+    /// Waits until daemon `at` is ready and returns its address.
+    async fn ready(&mut self, at: usize, deadline: Instant) -> Result<String> {
+        let addr = await_ready(&self.state.daemons[at], deadline).await?;
+        self.state.daemons[at].addr.clone_from(&addr);
+        self.state.save(&self.layout.folder)?;
+        Ok(addr)
+    }
+
+    /// Waits until all DataNodes that are ready have registered and safemode is off.
+    async fn registered(&self) -> Result<()> {
+        let client = self.client().await?;
+        let serves = |daemon: &&Daemon| daemon.kind == Kind::Datanode && !daemon.addr.is_empty();
+        let nodes = self.state.daemons.iter().filter(serves).count();
+        let mut waiting = Waiting::until(Instant::now() + READY_TIMEOUT);
+        loop {
+            let report = client.report().await?;
+            let Some(why) = missing(&report, nodes) else { return Ok(()) };
+            if let Some(dead) = self.state.daemons.iter().filter(serves).find(|daemon| !daemon.is_running()) {
+                return Err(if self.tolerant { anyhow!(failure(dead)) } else { died(dead) });
+            }
+            // A DataNode is ready only after its full block report, so no more blocks will come.
+            let hopeless = self.tolerant && report.safemode.blocks_seen < report.safemode.blocks_needed;
+            if waiting.is_over() || hopeless && waiting.lasts(HOPELESS_TIMEOUT) {
+                let seconds = waiting.since.elapsed().as_secs();
+                let off = if report.safemode.on { "; `mrctl fs safemode off` turns it off" } else { "" };
+                let logs = self.layout.folder.join("logs");
+                bail!(
+                    "the file system is not ready after {seconds} s: {why}{off}; logs are in {}",
+                    logs.display()
+                );
+            }
+            waiting.notice(|| why);
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+/// A wait with a deadline, which prints one message if it takes long.
+struct Waiting {
+    since: Instant,
+    deadline: Instant,
+    announced: bool,
+}
+
+impl Waiting {
+    fn until(deadline: Instant) -> Self {
+        Self { since: Instant::now(), deadline, announced: false }
+    }
+
+    fn lasts(&self, time: Duration) -> bool {
+        self.since.elapsed() > time
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() > self.deadline
+    }
+
+    fn notice(&mut self, what: impl FnOnce() -> String) {
+        if !self.announced && self.lasts(NOTICE_AFTER) {
+            self.announced = true;
+            let left = self.deadline.saturating_duration_since(Instant::now()).as_secs();
+            eprintln!("mrctl: waiting up to {left} s more: {}", what());
+        }
+    }
+}
+
+impl Drop for Launch {
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        if let Err(error) = self.stop() {
+            eprintln!("mrctl: {}; retry with `mrctl down`", view::output::chain(&error));
+        }
+    }
+}
+
+/// Starts a daemon again with its recorded arguments, waits until it is ready, and records its new
+/// process.
+pub async fn restart(folder: &Path, state: &mut ClusterState, name: &str, kind: Kind) -> Result<()> {
+    // Drop the handle: the process outlives this one and is identified by its PID from now on.
+    drop(run(state.find(name, Some(kind))?)?);
+    state.save(folder)?;
+    let daemon = state.find(name, Some(kind))?;
+    daemon.addr = await_ready(daemon, Instant::now() + READY_TIMEOUT).await?;
+    state.save(folder)
+}
+
+/// What the cluster still waits for before it is ready.
+fn missing(report: &Report, nodes: usize) -> Option<String> {
+    let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();
+    if live < nodes {
+        return Some(format!("{live} of {nodes} datanodes are registered"));
+    }
+    report.safemode.on.then(|| report.safemode.reason.clone())
+}
+
+/// The path of the binary of a daemon, which is in the folder of mrctl.
+pub(super) fn program(kind: Kind) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot determine the path of mrctl")?;
+    let path = own.with_file_name(kind.program());
+    if !path.is_file() {
+        bail!("{} is missing beside mrctl: build it with `cargo build --workspace`", path.display());
+    }
+    Ok(path)
+}
+
+/// Two free ports other than `not`: those of the last start if they are free, else random ones
+/// outside the range that the kernel uses for outgoing connections, so that a restarted daemon
+/// finds its port free.
+fn free_ports(not: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]> {
+    let is_free = |port: &u16| Some(*port) != not && TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    if let Some(before) = before.filter(|before| before.iter().all(is_free)) {
+        return Ok(before);
+    }
+    let mut random = rand::rng();
+    // Keep the first listener open, so that the second port differs.
+    let mut found: Vec<(u16, TcpListener)> = Vec::new();
+    for _ in 0..200 {
+        let port = random.random_range(10_000..32_000);
+        if Some(port) != not
+            && let Ok(held) = TcpListener::bind(("127.0.0.1", port))
+        {
+            found.push((port, held));
+        }
+        if let [(one, _), (other, _)] = found[..] {
+            return Ok([one, other]);
+        }
+    }
+    bail!("no free ports found on 127.0.0.1 from 10000 to 32000")
+}
+
+fn run(daemon: &mut Daemon) -> Result<Child> {
+    let _ = fs::remove_file(&daemon.ready_file);
+    let log = fs::OpenOptions::new().create(true).append(true).open(&daemon.log);
+    let log = log.with_context(|| format!("cannot open log {}", daemon.log.display()))?;
+    daemon.log_before = log.metadata().map_or(0, |about| about.len());
+    let errors = log.try_clone().context("cannot share a log file")?;
+    let program = program(daemon.kind)?;
+    let child = Command::new(&program)
+        .args(&daemon.args)
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    daemon.identity = Identity::of(child.id())
+        .with_context(|| format!("{} vanished from /proc right after its start", daemon.title()))?;
+    daemon.addr.clear();
+    Ok(child)
+}
+
+async fn await_ready(daemon: &Daemon, deadline: Instant) -> Result<String> {
+    let mut waiting = Waiting::until(deadline);
+    loop {
+        if let Ok(text) = fs::read_to_string(&daemon.ready_file) {
+            return Ok(text.trim().to_owned());
+        }
+        if !daemon.is_running() {
+            return Err(died(daemon));
+        }
+        if waiting.is_over() {
+            bail!(failure(daemon));
+        }
+        waiting.notice(|| failure(daemon));
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// The part of the log since the last start of the daemon.
+fn log_of_start(daemon: &Daemon) -> String {
+    let log = fs::read(&daemon.log).unwrap_or_default();
+    let own = log.get(daemon.log_before as usize..).unwrap_or(&log);
+    String::from_utf8_lossy(own).into_owned()
+}
+
+/// One line about a daemon that is not ready, with the last error or warning in its log.
+pub fn failure(daemon: &Daemon) -> String {
+    let (title, log) = (daemon.title(), daemon.log.display());
+    let what = if daemon.is_running() { "does not serve yet" } else { "has died" };
+    let why = last_error_line(&log_of_start(daemon), daemon.kind.program());
+    format!("{title} {what}{}; see {log}", why.map_or(String::new(), |why| format!(": {why}")))
+}
+
+/// The last error or warning in a log, without time and module. A daemon that exits prints the
+/// reason after its program name.
+fn last_error_line(log: &str, program: &str) -> Option<String> {
+    log.lines().rev().find_map(|line| {
+        let logged = [" ERROR ", " WARN "].into_iter().find_map(|level| line.split_once(level));
+        let logged = logged.map(|(_, text)| text.split_once(": ").map_or(text, |(_, text)| text));
+        let message = logged.or_else(|| line.strip_prefix(program)?.strip_prefix(": "))?;
+        Some(message.trim().to_owned())
+    })
+}
+
+fn died(daemon: &Daemon) -> anyhow::Error {
+    let tail = last_lines(&log_of_start(daemon), LOG_LINES);
+    let (title, log) = (daemon.title(), daemon.log.display());
+    let advice = if tail.contains(RECOVER) { recovery(daemon) } else { String::new() };
+    anyhow!("{title} died while starting; the end of {log}:\n{tail}{advice}")
+}
+
+/// The command that starts the daemon once with the flag that its log recommends.
+fn recovery(daemon: &Daemon) -> String {
+    let program = program(daemon.kind).unwrap_or_else(|_| daemon.kind.program().into());
+    let words = std::iter::once(program.to_string_lossy().into_owned());
+    let command: Vec<String> = words.chain(daemon.args.clone()).map(|word| quoted(&word)).collect();
+    let command = command.join(" ");
+    format!(
+        "\nto start it once with {RECOVER} (stop it with Ctrl-C when it is ready, then start the cluster again):\n  \
+         {command} {RECOVER}"
+    )
+}
+
+/// Quotes a word for a shell.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.into();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let tail: Vec<String> =
+        lines[lines.len().saturating_sub(count)..].iter().map(|line| format!("  {line}")).collect();
+    if tail.is_empty() { "  (empty)".into() } else { tail.join("\n") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_lines_of_a_log() {
+        assert_eq!(last_lines("a\nb\nc\n", 2), "  b\n  c");
+        assert_eq!(last_lines("a\n", 2), "  a");
+        assert_eq!(last_lines("", 2), "  (empty)");
+    }
+
+    #[test]
+    fn last_error_line_has_no_time_and_module() {
+        let warned = "2026-11-16T14:00:07Z  WARN fermata_dfs::datanode::link: refused why=\"an older NameNode runs\"\n\
+                      2026-11-16T14:00:08Z  INFO fermata_dfs::datanode: waits\n";
+        let last_error = |log: &str| last_error_line(log, "datanode");
+        assert_eq!(last_error(warned).as_deref(), Some("refused why=\"an older NameNode runs\""));
+        let died = format!("{warned}datanode: /d/VERSION is missing\n");
+        assert_eq!(last_error(&died).as_deref(), Some("/d/VERSION is missing"));
+        assert_eq!(last_error("2026-11-16T14:00:08Z  INFO a: b\n"), None);
+    }
+
+    #[test]
+    fn arguments_are_quoted_for_the_shell() {
+        assert_eq!(["/a/b-c", "a b", "it's", ""].map(quoted), ["/a/b-c", "'a b'", r"'it'\''s'", "''"]);
+    }
+
+    #[test]
+    fn free_ports_can_be_bound() {
+        let ports = free_ports(None, None).unwrap();
+        assert_eq!(free_ports(None, Some(ports)).unwrap(), ports, "those of the last start");
+        assert!(!free_ports(Some(ports[0]), Some(ports)).unwrap().contains(&ports[0]));
+        let _held = ports.map(|port| TcpListener::bind(("127.0.0.1", port)).unwrap());
+        let others = free_ports(None, Some(ports)).unwrap();
+        assert!(others.iter().all(|port| !ports.contains(port)), "{others:?}");
+    }
+}

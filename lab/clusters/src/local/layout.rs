@@ -1,0 +1,676 @@
+//! The layout of a local cluster, and the command lines of its daemons.
+//!
+//! A folder keeps its number of nodes and racks, its ports and its access (closed or open) from one
+//! start to the next, unless flags change them. A new cluster is closed: its secret is in the
+//! folder, and only the account that started it can read that. Processes are in `launch`, the
+//! creation of folders in `folders`.
+
+use super::state::Kind;
+use anyhow::{Context, Result, bail};
+use daemon::{
+    Bytes,
+    config::{Choice, Config, ConfigError, SchedulerConfig},
+    files::{PRIVATE, USUAL, replace},
+};
+use schedulers::PolicyError;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    io::ErrorKind,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+use view::output::Usage;
+
+/// Flags that override the stored layout, or the defaults in a new folder.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// Number of nodes.
+    pub nodes: Option<u32>,
+    /// Number of racks.
+    pub racks: Option<u32>,
+    /// Replicas of new files.
+    pub replication: Option<u32>,
+    /// Block size of new files.
+    pub block_size: Option<Bytes>,
+    /// The configuration file to use instead of the one in the folder.
+    pub config: Option<PathBuf>,
+    /// Map slots of each node.
+    pub map_slots: Option<u32>,
+    /// Reduce slots of each node.
+    pub reduce_slots: Option<u32>,
+    pub scheduler: Option<String>,
+    /// The shadow policy.
+    pub shadow: Option<String>,
+    /// Whether every local account may use the cluster. None: as stored in the folder.
+    pub open: Option<bool>,
+    /// Whether the caller removes the folder when the cluster has stopped.
+    pub temporary: bool,
+}
+
+/// The contents of `layout.json`: what the next start needs to know.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Shape {
+    pub(super) nodes: u32,
+    pub(super) racks: u32,
+    /// Whether it was started with `--open`.
+    pub(super) open: bool,
+    /// Ports of the namenode and the jobtracker at the last start.
+    pub(super) ports: Option<[u16; 2]>,
+    /// The parent of the folders of the trackers, if it is not in the cluster folder.
+    pub(super) tasks: Option<PathBuf>,
+    /// Whether the complete cluster has started once, so that its masters have data.
+    pub(super) formatted: bool,
+}
+
+impl Shape {
+    pub(super) fn path(folder: &Path) -> PathBuf {
+        folder.join("layout.json")
+    }
+
+    /// None if the folder has never contained a cluster.
+    pub(super) fn load(folder: &Path) -> Result<Option<Self>> {
+        let path = Self::path(folder);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            // A file that is not UTF-8 is also damaged.
+            Err(error) if error.kind() == ErrorKind::InvalidData => error.to_string(),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        };
+        let why = match serde_json::from_str::<Self>(&text) {
+            Ok(shape) if shape.nodes > 0 => return Ok(Some(shape)),
+            Ok(_) => "the number of nodes is missing".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        bail!(
+            "{} is damaged ({why}): it has the number of nodes and racks of this cluster; restore it, or write {{\"nodes\": N, \
+             \"racks\": R, \"formatted\": true}} to it with the numbers of this cluster",
+            path.display()
+        )
+    }
+}
+
+/// The account that tasks run as, if it is not that of the caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TaskAccount {
+    pub(super) name: String,
+    pub(super) ids: (u32, u32),
+}
+
+/// A planned cluster in a folder.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// The cluster folder, as an absolute path.
+    pub folder: PathBuf,
+    /// Number of nodes, named node1 to nodeN.
+    pub nodes: u32,
+    /// Number of racks, named rack1 to rackR.
+    pub racks: u32,
+    /// The configuration of all daemons and clients.
+    pub config: Config,
+    /// The number of nodes at the last start, if it was larger.
+    pub nodes_before: Option<u32>,
+    /// Ports of the namenode and the jobtracker at the last start.
+    pub ports: Option<[u16; 2]>,
+    /// Whether every local account may use it.
+    pub open: bool,
+    /// Whether the complete cluster has started once, so that its masters have data.
+    pub formatted: bool,
+    /// The configured replication, if there are fewer nodes.
+    pub replication_wanted: Option<u32>,
+    /// Whether the caller removes the folder when the cluster has stopped.
+    pub temporary: bool,
+    /// The parent of the folders of the trackers.
+    pub(super) tasks: PathBuf,
+    pub(super) account: Option<TaskAccount>,
+}
+
+/// Name, kind and rack of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Role {
+    /// `namenode`, `jobtracker`, or the name of the node.
+    pub name: String,
+    pub kind: Kind,
+    /// Empty for the NameNode and the JobTracker.
+    pub rack: String,
+}
+
+impl Role {
+    /// The name for the files of this daemon. It is unique, while two daemons of a node share
+    /// `name`.
+    fn label(&self) -> String {
+        let program = self.kind.program();
+        if self.name == program { self.name.clone() } else { format!("{}-{program}", self.name) }
+    }
+}
+
+fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(Usage(what()).into()) }
+}
+
+/// Refuses an unknown policy and bad parameters, before the settings are written to the folder.
+pub fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigError> {
+    let params = config.parameters()?;
+    let shadow = Some(("shadow", &config.shadow)).filter(|(_, name)| !name.trim().is_empty());
+    for (key, name) in std::iter::once(("name", &config.name)).chain(shadow) {
+        schedulers::make(name, &params).map_err(|error| {
+            let (key, value) = match &error {
+                PolicyError::Unknown { name } => (key, Some(name.clone())),
+                PolicyError::Parameter(bad) => (bad.place(), None),
+            };
+            ConfigError::Setting { key: format!("scheduler.{key}"), value, why: error.to_string() }
+        })?;
+    }
+    Ok(())
+}
+
+/// The account of tasks if the cluster runs as root and the settings name none.
+const TASK_USER: &str = "nobody";
+/// The name of the secret file in the cluster folder.
+pub(super) const SECRET: &str = "secret";
+
+/// Closes the cluster with the secret in its folder, unless it is to be open or the settings close
+/// it in another way.
+fn set_access(config: &mut Config, secret: &Path, of_folder: bool, open: bool) -> Result<()> {
+    let security = &mut config.security;
+    // After the folder was moved, its settings have the old path of the secret.
+    let moved = of_folder && security.secret.file_name() == secret.file_name() && !security.secret.exists();
+    let own = security.secret.as_os_str().is_empty() || security.secret == secret || moved;
+    if !security.dir.as_os_str().is_empty() || !own {
+        return demand(!open, || {
+            "--open: the configuration closes this cluster (security.dir or security.secret): remove these, or --open"
+                .into()
+        });
+    }
+    security.secret = if open { PathBuf::new() } else { secret.to_owned() };
+    Ok(())
+}
+
+/// The account for tasks of a cluster that runs as root. Tasks never run as root, unless
+/// `tasks_as_root` is set.
+fn task_account(config: &mut Config, root: bool) -> Result<Option<TaskAccount>> {
+    let tasks = &mut config.tasktracker;
+    if !root {
+        return Ok(None);
+    }
+    if tasks.task_user.is_empty() {
+        if tasks.tasks_as_root {
+            return Ok(None);
+        }
+        tasks.task_user = TASK_USER.into();
+    }
+    let name = tasks.task_user.clone();
+    match daemon::account::find(&name).filter(|(user, _)| *user != 0) {
+        Some(ids) => Ok(Some(TaskAccount { name, ids })),
+        None => bail!(Usage(format!(
+            "tasktracker.task_user = {name:?}: there is no such account, or it is root; tasks of a cluster that runs as \
+             root need another account"
+        ))),
+    }
+}
+
+/// Turns confinement off where the kernel has no Landlock: otherwise a tracker would refuse tasks
+/// of its own account. In a cluster with its own secret, tasks are programs of the account that
+/// started it, which can read the secret anyway.
+fn relax_confinement(config: &mut Config, own_secret: bool, own_account: bool, landlock: bool) {
+    let tasks = &mut config.tasktracker;
+    if own_secret && !own_account && !landlock && tasks.confine == Choice::Auto {
+        tasks.confine = Choice::Off;
+    }
+}
+
+const NODES: u32 = 3;
+const NODES_MAX: u32 = 200;
+
+impl Layout {
+    /// The layout for `folder`: the stored one, with `overrides` applied. This changes no file.
+    pub fn prepare(folder: &Path, overrides: &Overrides) -> Result<Self> {
+        let folder = std::path::absolute(folder)
+            .with_context(|| format!("cannot determine the path of {}", folder.display()))?;
+        let own = folder.join("fermata.toml");
+        let own = own.exists().then_some(own.as_path());
+        let file = overrides.config.as_deref().or(own);
+        let config = Config::load(file)?;
+        let shape = Shape::load(&folder)?;
+        Self::plan(folder, shape, config, overrides).map_err(|error| match error.downcast::<ConfigError>() {
+            Ok(error) => error.found_in(file).into(),
+            Err(error) => error,
+        })
+    }
+
+    /// Whether the cluster is closed by the secret in its folder.
+    pub fn has_own_secret(&self) -> bool {
+        self.config.security.secret == self.folder.join(SECRET)
+    }
+
+    /// A warning if other accounts can read the secret in the folder.
+    pub fn exposed_secret(&self) -> Option<String> {
+        let path = self.folder.join(SECRET);
+        let mode = fs::metadata(&path).ok().filter(|_| self.has_own_secret())?.permissions().mode() & 0o777;
+        (mode & 0o077 != 0).then(|| {
+            let (shown, dir) = (path.display(), crate::locate::dir_flag(Some(&self.folder)));
+            format!(
+                "{shown} has mode {mode:o}: other accounts may have read the secret of this cluster, and daemons do not start \
+                 with it; run `chmod 600 {}`, or create a new one: `mrctl down{dir}`, remove the file, `mrctl up{dir}`",
+                view::output::shell(&path)
+            )
+        })
+    }
+
+    /// The account that tasks run as, if it is not that of the caller.
+    pub fn task_account(&self) -> Option<&str> {
+        self.account.as_ref().map(|account| account.name.as_str())
+    }
+
+    /// Whether tasks can read the secret of the cluster: they are not confined and run as the
+    /// account of the cluster.
+    pub fn tasks_read_secret(&self) -> bool {
+        let confine = self.config.tasktracker.confine;
+        self.config.security.is_closed() && confine == Choice::Off && self.account.is_none()
+    }
+
+    /// Stores the layout for the next start in this folder.
+    fn remember(&self) -> Result<()> {
+        let path = Shape::path(&self.folder);
+        let own = self.folder.join("tasks");
+        let shape = Shape {
+            nodes: self.nodes_before.unwrap_or(self.nodes),
+            racks: self.racks,
+            open: self.open,
+            ports: self.ports,
+            tasks: (self.tasks != own).then(|| self.tasks.clone()),
+            formatted: self.formatted,
+        };
+        let text = serde_json::to_string(&shape).expect("the shape is plain data");
+        replace(&path, (text + "\n").as_bytes(), PRIVATE, false)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Records that the masters have data. From then on, `check_masters` refuses an empty folder of
+    /// a master.
+    pub(super) fn set_formatted(&mut self) -> Result<()> {
+        if self.formatted {
+            return Ok(());
+        }
+        self.formatted = true;
+        self.remember()
+    }
+
+    /// Refuses to start if the folder of a master had data and is empty now: its disk may not be
+    /// mounted. With `renew_jobs`, the folder of the JobTracker may be empty.
+    pub fn check_masters(&self, renew_jobs: bool) -> Result<()> {
+        let is_empty = |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
+        let flag = crate::locate::dir_flag(Some(&self.folder));
+        let lost = |role: &Role| self.formatted && is_empty(&self.data_dir(role));
+        let namenode = Self::namenode();
+        if lost(&namenode) {
+            bail!(
+                "{} is missing or empty, and this cluster had files: mount or restore it, or start a new cluster: `mrctl down{flag} --purge` removes \
+                 the remaining data, then `mrctl up{flag}` creates a new cluster",
+                self.data_dir(&namenode).display()
+            );
+        }
+        let jobtracker = Self::jobtracker();
+        if lost(&jobtracker) && !renew_jobs {
+            bail!(
+                "{} is missing or empty, and this cluster had jobs: mount or restore it, or start without these jobs: \
+                 `mrctl up{flag} --format jobtracker`, which numbers jobs from job_1 again",
+                self.data_dir(&jobtracker).display()
+            );
+        }
+        Ok(())
+    }
+
+    fn plan(
+        folder: PathBuf,
+        before: Option<Shape>,
+        mut config: Config,
+        overrides: &Overrides,
+    ) -> Result<Self> {
+        let earlier = before.as_ref().filter(|shape| shape.nodes > 0);
+        let nodes = overrides.nodes.or(earlier.map(|shape| shape.nodes)).unwrap_or(NODES);
+        let racks = overrides.racks.or(earlier.map(|shape| shape.racks.clamp(1, nodes))).unwrap_or(1);
+        demand((1..=NODES_MAX).contains(&nodes), || {
+            format!("--nodes {nodes}: must be from 1 to {NODES_MAX}")
+        })?;
+        demand(racks >= 1, || "--racks 0: must be at least 1".into())?;
+        let has = view::output::count(nodes.into(), "node");
+        demand(racks <= nodes, || format!("--racks {racks}: the cluster has only {has}"))?;
+        config.namenode.dir = folder.join("data/namenode");
+        config.namenode.safemode_nodes_min = config.namenode.safemode_nodes_min.min(nodes);
+        let configured = config.namenode.replication;
+        config.namenode.replication = match overrides.replication {
+            Some(replication) => {
+                demand(replication >= 1, || "--replication 0: must be at least 1".into())?;
+                demand(replication <= nodes, || {
+                    format!(
+                        "--replication {replication}: the cluster has {has}; ask for fewer replicas or more --nodes"
+                    )
+                })?;
+                replication
+            }
+            None => config.namenode.replication.min(nodes),
+        };
+        if let Some(size) = overrides.block_size {
+            config.namenode.block_size = size;
+        }
+        config.jobtracker.dir = folder.join("data/jobtracker");
+        let open = overrides.open.or(before.as_ref().map(|shape| shape.open)).unwrap_or(false);
+        set_access(&mut config, &folder.join(SECRET), overrides.config.is_none(), open)?;
+        let account = task_account(&mut config, rustix::process::geteuid().is_root())?;
+        let own_secret = config.security.secret == folder.join(SECRET);
+        relax_confinement(&mut config, own_secret, account.is_some(), mrlib::task::can_confine());
+        let tasks = &mut config.tasktracker;
+        tasks.map_slots = overrides.map_slots.unwrap_or(tasks.map_slots);
+        tasks.reduce_slots = overrides.reduce_slots.unwrap_or(tasks.reduce_slots);
+        if let Some(scheduler) = &overrides.scheduler {
+            config.scheduler.name.clone_from(scheduler);
+        }
+        if let Some(shadow) = &overrides.shadow {
+            config.scheduler.shadow.clone_from(shadow);
+        }
+        config.check()?;
+        check_scheduler(&config.scheduler)?;
+        let nodes_before = before.as_ref().map(|shape| shape.nodes).filter(|before| *before > nodes);
+        let before = before.unwrap_or_default();
+        let tasks = before.tasks.unwrap_or_else(|| folder.join("tasks"));
+        Ok(Self {
+            folder,
+            nodes,
+            racks,
+            config,
+            nodes_before,
+            ports: before.ports,
+            open,
+            formatted: before.formatted,
+            replication_wanted: (overrides.replication.is_none() && configured > nodes).then_some(configured),
+            temporary: overrides.temporary,
+            tasks,
+            account,
+        })
+    }
+
+    /// Writes `fermata.toml` for daemons and clients, with the ports of the masters, and stores the
+    /// ports.
+    pub fn write_config(&mut self, [namenode, jobtracker]: [u16; 2]) -> Result<()> {
+        self.config.cluster.namenode = format!("127.0.0.1:{namenode}");
+        self.config.cluster.jobtracker = format!("127.0.0.1:{jobtracker}");
+        self.ports = Some([namenode, jobtracker]);
+        let path = self.config_file();
+        let mode = if self.open { USUAL } else { PRIVATE };
+        replace(&path, self.config.print().as_bytes(), mode, false)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        self.remember()
+    }
+
+    pub fn config_file(&self) -> PathBuf {
+        self.folder.join("fermata.toml")
+    }
+
+    pub fn namenode() -> Role {
+        Role { name: "namenode".into(), kind: Kind::Namenode, rack: String::new() }
+    }
+
+    pub fn jobtracker() -> Role {
+        Role { name: "jobtracker".into(), kind: Kind::Jobtracker, rack: String::new() }
+    }
+
+    /// A daemon of this kind on every node, in order. Nodes are assigned to racks in turn.
+    pub fn on_nodes(&self, kind: Kind) -> impl Iterator<Item = Role> + use<> {
+        let racks = self.racks;
+        (0..self.nodes).map(move |at| Role {
+            name: format!("node{}", at + 1),
+            kind,
+            rack: format!("rack{}", at % racks + 1),
+        })
+    }
+
+    /// The data folder of a daemon.
+    pub fn data_dir(&self, role: &Role) -> PathBuf {
+        let within =
+            if role.kind == Kind::Tasktracker { self.tasks.clone() } else { self.folder.join("data") };
+        within.join(&role.name)
+    }
+
+    pub fn log(&self, role: &Role) -> PathBuf {
+        self.folder.join("logs").join(format!("{}.log", role.label()))
+    }
+
+    /// The file that the daemon writes when it is ready.
+    pub fn ready_file(&self, role: &Role) -> PathBuf {
+        self.folder.join("run").join(format!("{}.ready", role.label()))
+    }
+
+    /// The arguments of a daemon. Masters listen on the addresses in the configuration, where other
+    /// daemons find them.
+    pub fn args(&self, role: &Role) -> Vec<String> {
+        let path = |path: PathBuf| path.to_string_lossy().into_owned();
+        let mut args = vec!["--config".into(), path(self.config_file())];
+        match role.kind {
+            Kind::Namenode => args.extend(["--listen".into(), self.config.cluster.namenode.clone()]),
+            Kind::Jobtracker => args.extend(["--listen".into(), self.config.cluster.jobtracker.clone()]),
+            Kind::Datanode | Kind::Tasktracker => args.extend([
+                "--node".into(),
+                role.name.clone(),
+                "--rack".into(),
+                role.rack.clone(),
+                "--listen".into(),
+                "127.0.0.1:0".into(),
+            ]),
+        }
+        args.extend(["--dir".into(), path(self.data_dir(role))]);
+        args.extend(["--ready-file".into(), path(self.ready_file(role))]);
+        args
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(before: Option<Shape>, overrides: Overrides) -> Result<Layout> {
+        Layout::plan("/x/.fermata".into(), before, Config::default(), &overrides)
+    }
+
+    #[test]
+    fn a_new_folder_gets_the_defaults() {
+        let layout = plan(None, Overrides::default()).unwrap();
+        assert_eq!((layout.nodes, layout.racks, layout.config.namenode.replication), (3, 1, 2));
+        let one = plan(None, Overrides { nodes: Some(1), ..Overrides::default() }).unwrap();
+        assert_eq!(one.config.namenode.replication, 1);
+    }
+
+    #[test]
+    fn existing_folder_keeps_its_layout() {
+        let before = || Some(Shape { nodes: 5, racks: 2, ..Shape::default() });
+        let same = plan(before(), Overrides::default()).unwrap();
+        assert_eq!((same.nodes, same.racks, same.nodes_before), (5, 2, None));
+        let fewer = plan(before(), Overrides { nodes: Some(4), ..Overrides::default() }).unwrap();
+        assert_eq!((fewer.nodes, fewer.nodes_before), (4, Some(5)));
+        let one = plan(before(), Overrides { nodes: Some(1), ..Overrides::default() }).unwrap();
+        assert_eq!((one.nodes, one.racks), (1, 1));
+        let more = plan(before(), Overrides { nodes: Some(6), ..Overrides::default() }).unwrap();
+        assert_eq!((more.nodes, more.nodes_before), (6, None));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_flag() {
+        let refusal = |overrides| plan(None, overrides).unwrap_err().to_string();
+        assert!(refusal(Overrides { nodes: Some(0), ..Overrides::default() }).starts_with("--nodes 0"));
+        assert!(refusal(Overrides { racks: Some(4), ..Overrides::default() }).starts_with("--racks 4"));
+        let many = Overrides { replication: Some(4), ..Overrides::default() };
+        assert!(refusal(many).starts_with("--replication 4: the cluster has 3 nodes;"));
+        let single = Overrides { nodes: Some(1), racks: Some(2), ..Overrides::default() };
+        assert_eq!(refusal(single), "--racks 2: the cluster has only 1 node");
+        let tiny = Overrides { block_size: Some(Bytes(1)), ..Overrides::default() };
+        assert!(refusal(tiny).starts_with("namenode.block_size = 1"));
+        let fare = || Some("fare".to_owned());
+        for wrong in [
+            Overrides { scheduler: fare(), ..Overrides::default() },
+            Overrides { shadow: fare(), ..Overrides::default() },
+        ] {
+            assert!(refusal(wrong).starts_with("there is no scheduler \"fare\": choose one of fifo, fair"));
+        }
+    }
+
+    #[test]
+    fn nodes_are_spread_over_racks() {
+        let overrides = Overrides { nodes: Some(3), racks: Some(2), ..Overrides::default() };
+        let layout = plan(None, overrides).unwrap();
+        let nodes: Vec<Role> = layout.on_nodes(Kind::Datanode).collect();
+        let racks: Vec<&str> = nodes.iter().map(|role| role.rack.as_str()).collect();
+        assert_eq!(racks, ["rack1", "rack2", "rack1"]);
+        assert_eq!(
+            layout.args(&nodes[1]).join(" "),
+            "--config /x/.fermata/fermata.toml --node node2 --rack rack2 --listen 127.0.0.1:0 \
+             --dir /x/.fermata/data/node2 --ready-file /x/.fermata/run/node2-datanode.ready"
+        );
+        let tracker = layout.on_nodes(Kind::Tasktracker).next().unwrap();
+        assert!(layout.args(&tracker).join(" ").contains("--dir /x/.fermata/tasks/node1"));
+        assert_eq!(
+            layout.args(&Layout::namenode()).join(" "),
+            "--config /x/.fermata/fermata.toml --listen 127.0.0.1:9400 --dir /x/.fermata/data/namenode \
+             --ready-file /x/.fermata/run/namenode.ready"
+        );
+    }
+
+    #[test]
+    fn layout_is_stored_in_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let overrides = Overrides { nodes: Some(4), racks: Some(2), ..Overrides::default() };
+        let mut first = Layout::prepare(folder.path(), &overrides).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        first.make().unwrap();
+        first.config.namenode.block_size = Bytes::mib(8);
+        first.write_config([9, 10]).unwrap();
+        let second = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        assert_eq!((second.nodes, second.racks), (4, 2));
+        assert_eq!(second.config.namenode.block_size, Bytes::mib(8));
+        assert!(second.folder.join("logs").is_dir());
+        assert_eq!(second.ports, Some([9, 10]));
+        crate::local::remove_elsewhere(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn tasks_of_another_account_can_reach_the_sockets() {
+        let home = tempfile::tempdir().unwrap();
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let mut layout = Layout::prepare(&home.path().join(".fermata"), &Overrides::default()).unwrap();
+        layout.make().unwrap();
+        let (sockets, other_account) = (layout.config.datanode.socket_dir.clone(), layout.account.is_some());
+        assert_eq!(sockets == layout.tasks, other_account, "the folder cannot be traversed: {sockets:?}");
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        layout.make().unwrap();
+        assert_eq!(layout.config.datanode.socket_dir, Path::new(""), "the folder can be traversed");
+        assert!(!other_account || !sockets.exists(), "{sockets:?}");
+    }
+
+    #[test]
+    fn a_damaged_layout_is_refused_with_its_file_and_a_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        for damaged in [&b""[..], b"garbage", b"\xff\xfe", b"{}", b"{\"nodes\": 0}"] {
+            fs::write(folder.path().join("layout.json"), damaged).unwrap();
+            let error = Layout::prepare(folder.path(), &Overrides::default()).unwrap_err().to_string();
+            assert!(
+                error.contains("layout.json is damaged (") && error.contains("restore it, or"),
+                "{error}"
+            );
+        }
+        fs::write(folder.path().join("layout.json"), r#"{"nodes": 5, "formatted": true}"#).unwrap();
+        let layout = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        assert_eq!((layout.nodes, layout.racks, layout.formatted), (5, 1, true));
+    }
+
+    #[test]
+    fn a_masters_empty_folder_is_refused_only_in_a_cluster_that_has_started_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut layout = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        layout.make().unwrap();
+        layout.check_masters(false).unwrap();
+        layout.set_formatted().unwrap();
+        let mut layout = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        let refusal = |layout: &Layout| layout.check_masters(false).unwrap_err().to_string();
+        assert!(refusal(&layout).contains("data/namenode is missing or empty"), "{}", refusal(&layout));
+        layout.check_masters(true).unwrap_err();
+        fs::create_dir(folder.path().join("data/namenode")).unwrap();
+        assert!(refusal(&layout).contains("data/namenode is missing or empty"));
+        fs::write(folder.path().join("data/namenode/VERSION"), "").unwrap();
+        assert!(refusal(&layout).contains("--format jobtracker"), "{}", refusal(&layout));
+        layout.check_masters(true).unwrap();
+        layout.formatted = false;
+        layout.check_masters(false).unwrap();
+        crate::local::remove_elsewhere(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn replication_above_the_number_of_nodes_is_reduced() {
+        let mut config = Config::default();
+        config.namenode.replication = 9;
+        let plan = |overrides| Layout::plan("/x".into(), None, config.clone(), &overrides).unwrap();
+        let layout = plan(Overrides::default());
+        assert_eq!((layout.config.namenode.replication, layout.replication_wanted), (3, Some(9)));
+        let asked = plan(Overrides { replication: Some(2), ..Overrides::default() });
+        assert_eq!((asked.config.namenode.replication, asked.replication_wanted), (2, None));
+    }
+
+    #[test]
+    fn cluster_is_closed_by_default_and_access_is_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let prepare = |open| {
+            let mut layout =
+                Layout::prepare(folder.path(), &Overrides { open, ..Overrides::default() }).unwrap();
+            layout.make().unwrap();
+            layout.write_config([9, 10]).unwrap();
+            layout
+        };
+        let closed = prepare(None);
+        assert!(closed.has_own_secret() && closed.config.security.is_closed() && !closed.open);
+        let secret = fs::read(folder.path().join(SECRET)).unwrap();
+        assert!(security::read_private(&folder.path().join(SECRET)).is_ok() && secret.len() > 32);
+        let open = prepare(Some(true));
+        assert!(open.open && !open.config.security.is_closed());
+        assert!(prepare(None).open, "it stays open");
+        let closed = prepare(Some(false));
+        assert!(closed.has_own_secret());
+        assert_eq!(fs::read(folder.path().join(SECRET)).unwrap(), secret);
+        crate::local::remove_elsewhere(folder.path()).unwrap();
+        // Settings that close the cluster in another way stay unchanged.
+        let mut config = Config::default();
+        config.security.dir = "/keys".into();
+        let plan = |open| {
+            Layout::plan("/x".into(), None, config.clone(), &Overrides { open, ..Overrides::default() })
+        };
+        assert!(!plan(None).unwrap().has_own_secret());
+        assert!(plan(Some(true)).unwrap_err().to_string().starts_with("--open: the configuration closes"));
+    }
+
+    #[test]
+    fn confinement_is_off_only_for_tasks_of_the_own_account() {
+        let relaxed = |own_secret, own_account, landlock, set| {
+            let mut config = Config::default();
+            config.tasktracker.confine = set;
+            relax_confinement(&mut config, own_secret, own_account, landlock);
+            config.tasktracker.confine
+        };
+        assert_eq!(relaxed(true, false, false, Choice::Auto), Choice::Off);
+        assert_eq!(relaxed(true, false, true, Choice::Auto), Choice::Auto);
+        assert_eq!(relaxed(false, false, false, Choice::Auto), Choice::Auto);
+        assert_eq!(relaxed(true, true, false, Choice::Auto), Choice::Auto);
+        assert_eq!(relaxed(true, false, false, Choice::On), Choice::On);
+    }
+
+    #[test]
+    fn root_cluster_uses_another_account_for_tasks() {
+        let mut config = Config::default();
+        assert_eq!(task_account(&mut config, false).unwrap(), None);
+        assert_eq!(task_account(&mut config, true).unwrap().unwrap().name, "nobody");
+        assert_eq!(config.tasktracker.task_user, "nobody");
+        let mut config = Config::default();
+        config.tasktracker.tasks_as_root = true;
+        assert_eq!(task_account(&mut config, true).unwrap(), None);
+        config.tasktracker.task_user = "no-such-account".into();
+        assert!(task_account(&mut config, true).unwrap_err().to_string().contains("no such account"));
+    }
+}

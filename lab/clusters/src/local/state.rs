@@ -1,0 +1,254 @@
+//! `cluster.json`: the daemons that run in a cluster folder. Every change replaces the file
+//! atomically, so that `mrctl down` can clean up however `mrctl up` ended.
+
+use super::process::{ExitKind, Identity, end};
+use anyhow::{Context, Result, bail};
+use daemon::{
+    files::{PRIVATE, replace},
+    lock::{FolderLock, LockError},
+};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// How long daemons may take to stop before they are killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait for another mrctl process that changes the same folder.
+const LOCK_WAIT: Duration = Duration::from_secs(20);
+
+/// The kind of a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Namenode,
+    Datanode,
+    Jobtracker,
+    Tasktracker,
+}
+
+impl Kind {
+    /// The file name of the binary.
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Namenode => "namenode",
+            Self::Datanode => "datanode",
+            Self::Jobtracker => "jobtracker",
+            Self::Tasktracker => "tasktracker",
+        }
+    }
+}
+
+/// A record of one daemon, which suffices to find, signal and restart it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Daemon {
+    /// `namenode`, `jobtracker`, or the name of the node.
+    pub name: String,
+    pub kind: Kind,
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// The `host:port` that it listens on; empty until it is ready.
+    pub addr: String,
+    /// Its rack; empty for the masters.
+    pub rack: String,
+    pub dir: PathBuf,
+    pub log: PathBuf,
+    /// The length of the log at the last start of the daemon.
+    #[serde(default)]
+    pub log_before: u64,
+    /// The file that it writes when it is ready.
+    pub ready_file: PathBuf,
+    /// Its arguments, without the name of the binary.
+    pub args: Vec<String>,
+}
+
+impl Daemon {
+    /// The name in messages: `namenode`, or `node1's datanode`.
+    pub fn title(&self) -> String {
+        let program = self.kind.program();
+        if self.name == program { self.name.clone() } else { format!("{}'s {program}", self.name) }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.identity.is_running(&self.args)
+    }
+
+    /// Sends a signal. Returns false if the process does not run.
+    pub fn signal(&self, signal: Signal) -> Result<bool> {
+        let pid = self.identity.pid;
+        self.identity
+            .signal(&self.args, signal)
+            .with_context(|| format!("cannot signal {} (pid {pid})", self.title()))
+    }
+}
+
+/// All daemons that were started in one cluster folder.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ClusterState {
+    /// The address of the NameNode.
+    pub namenode: String,
+    /// The address of the JobTracker; empty if there is none.
+    #[serde(default)]
+    pub jobtracker: String,
+    /// In the order of their start: the NameNode, the DataNodes, the JobTracker, the TaskTrackers.
+    pub daemons: Vec<Daemon>,
+}
+
+impl ClusterState {
+    /// The path of the state file in `folder`.
+    pub fn path(folder: &Path) -> PathBuf {
+        folder.join("cluster.json")
+    }
+
+    /// The state of the cluster in `folder`; None if there is no file.
+    pub fn load(folder: &Path) -> Result<Option<Self>> {
+        let path = Self::path(folder);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        };
+        let state = serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} is damaged: stop the daemons of this cluster by hand, then remove the file",
+                path.display()
+            )
+        })?;
+        Ok(Some(state))
+    }
+
+    /// Like `load`, but a folder without a cluster is an error.
+    pub fn require(folder: &Path) -> Result<Self> {
+        match Self::load(folder)? {
+            Some(state) => Ok(state),
+            None => bail!("no cluster runs in {}: start one with `mrctl up`", folder.display()),
+        }
+    }
+
+    /// Replaces the file atomically.
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        let path = Self::path(folder);
+        let text = serde_json::to_string_pretty(self).expect("the state is plain data");
+        replace(&path, (text + "\n").as_bytes(), PRIVATE, false)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    pub fn running(&self) -> impl Iterator<Item = &Daemon> {
+        self.daemons.iter().filter(|daemon| daemon.is_running())
+    }
+
+    /// A short text about the running daemons: the masters, and the numbers of the others.
+    pub fn describe_running(&self) -> Option<String> {
+        let mut words: Vec<String> = Vec::new();
+        for kind in [Kind::Namenode, Kind::Jobtracker, Kind::Datanode, Kind::Tasktracker] {
+            match self.running().filter(|daemon| daemon.kind == kind).count() as u64 {
+                0 => {}
+                1 if matches!(kind, Kind::Namenode | Kind::Jobtracker) => words.push(kind.program().into()),
+                number => words.push(view::output::count(number, kind.program())),
+            }
+        }
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    /// The daemon called `name`, which must be of `kind` if that is given.
+    pub fn find(&mut self, name: &str, kind: Option<Kind>) -> Result<&mut Daemon> {
+        let mut names: Vec<&str> = self.daemons.iter().map(|daemon| daemon.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let known = names.join(", ");
+        let wanted =
+            |daemon: &&mut Daemon| daemon.name == name && kind.is_none_or(|kind| daemon.kind == kind);
+        self.daemons.iter_mut().find(wanted).with_context(|| {
+            let what = kind.map_or(String::new(), |kind| format!("{} on ", kind.program()));
+            format!("no {what}{name} in this cluster: it has {known}")
+        })
+    }
+
+    /// Stops all daemons and returns how each ended.
+    pub fn stop_all(&self) -> Result<Vec<(&Daemon, ExitKind)>> {
+        let mut daemons: Vec<&Daemon> = self.daemons.iter().collect();
+        // A daemon stops before the daemons that it depends on.
+        daemons.sort_by_key(|daemon| match daemon.kind {
+            Kind::Tasktracker => 0,
+            Kind::Jobtracker => 1,
+            Kind::Datanode => 2,
+            Kind::Namenode => 3,
+        });
+        let processes: Vec<_> =
+            daemons.iter().map(|daemon| (&daemon.identity, daemon.args.as_slice())).collect();
+        let exits = end(&processes, STOP_TIMEOUT).context("cannot stop a daemon of this cluster")?;
+        Ok(daemons.into_iter().zip(exits).collect())
+    }
+}
+
+/// Locks the folder against other mrctl processes that would change the running cluster.
+pub fn lock(folder: &Path) -> Result<FolderLock> {
+    let deadline = Instant::now() + LOCK_WAIT;
+    loop {
+        match FolderLock::acquire(folder, "mrctl") {
+            Err(LockError::InUse { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(LockError::InUse { path, holder }) => {
+                bail!("{} is in use by {holder}: try again when that has ended", path.display())
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> ClusterState {
+        let daemon = |name: &str, kind: Kind| Daemon {
+            name: name.into(),
+            kind,
+            identity: Identity { pid: u32::MAX, started_ticks: 1 },
+            addr: "127.0.0.1:1".into(),
+            rack: "rack1".into(),
+            dir: "d".into(),
+            log: "l".into(),
+            log_before: 0,
+            ready_file: "r".into(),
+            args: vec!["--dir".into(), "a b".into()],
+        };
+        ClusterState {
+            namenode: "127.0.0.1:1".into(),
+            jobtracker: String::new(),
+            daemons: vec![daemon("namenode", Kind::Namenode), daemon("node1", Kind::Datanode)],
+        }
+    }
+
+    #[test]
+    fn saved_state_loads() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(ClusterState::load(folder.path()).unwrap(), None);
+        assert!(ClusterState::require(folder.path()).is_err());
+        state().save(folder.path()).unwrap();
+        assert_eq!(ClusterState::load(folder.path()).unwrap(), Some(state()));
+        fs::write(ClusterState::path(folder.path()), "{").unwrap();
+        let error = ClusterState::load(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("is damaged"), "{error}");
+    }
+
+    #[test]
+    fn daemons_are_found_by_name_and_kind() {
+        let mut state = state();
+        assert_eq!(state.find("node1", Some(Kind::Datanode)).unwrap().name, "node1");
+        let error = state.find("node9", None).unwrap_err().to_string();
+        assert_eq!(error, "no node9 in this cluster: it has namenode, node1");
+        assert!(state.find("namenode", Some(Kind::Datanode)).is_err());
+    }
+
+    #[test]
+    fn stopping_a_gone_daemon_succeeds() {
+        let state = state();
+        assert_eq!(state.running().count(), 0);
+        assert!(state.stop_all().unwrap().iter().all(|(_, exit)| *exit == ExitKind::NotRunning));
+    }
+}

@@ -1,0 +1,482 @@
+//! Finds the cluster that a command is for: by flags, environment variables, files, or folders.
+
+use crate::{
+    local::{ClusterState, Daemon, Kind},
+    trust,
+};
+use anyhow::{Context, Result, bail};
+use client::JobTracker;
+use daemon::{
+    Period,
+    config::{ClientConfig, Config, SecurityConfig},
+};
+use dfs_client::{Client, ClientError, ClientOptions, Listener};
+use security::{Credentials, Role};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+use view::output::{self, Usage};
+use view::status_cache::{Connecting, Masters};
+
+/// The default folder of `mrctl up`.
+pub const FOLDER: &str = ".fermata";
+
+/// Global flags that select a cluster and the credentials for it.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct Target {
+    /// Address of the namenode
+    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_NAMENODE", hide_env_values = true)]
+    namenode: Option<String>,
+    /// Address of the jobtracker
+    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_JOBTRACKER", hide_env_values = true)]
+    jobtracker: Option<String>,
+    /// Configuration file of the cluster
+    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", hide_env_values = true, value_parser = path())]
+    config: Option<PathBuf>,
+    /// Folder with certificates, for a closed cluster
+    #[arg(long, global = true, value_name = "DIR", env = "FERMATA_SECURITY_DIR", hide_env_values = true, value_parser = path())]
+    security_dir: Option<PathBuf>,
+    /// Name of the certificate in that folder to present
+    #[arg(long, global = true, value_name = "NAME", env = "FERMATA_IDENTITY", hide_env_values = true)]
+    identity: Option<String>,
+    /// File with a token to present instead of a certificate
+    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_TOKEN_FILE", hide_env_values = true, value_parser = path())]
+    token_file: Option<PathBuf>,
+}
+
+/// The addresses and settings of the cluster that `Target::find` has found.
+#[derive(Debug, PartialEq)]
+struct Found {
+    namenode: String,
+    jobtracker: String,
+    client: ClientConfig,
+    security: SecurityConfig,
+    origin: Origin,
+    /// False if only the address of the NameNode was given, without a configuration file.
+    has_jobtracker: bool,
+}
+
+/// The folder of `mrctl up` that the cluster was found by, if any. It has the process IDs and logs
+/// of the daemons, which explain why a daemon is not reachable.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Origin(Option<PathBuf>);
+
+impl Origin {
+    /// Advice for an error message: what to do about a master that is not reachable.
+    pub fn advice(&self, master: Kind) -> String {
+        let name = master.program();
+        let state = self.0.as_deref().and_then(|folder| ClusterState::load(folder).ok().flatten());
+        let Some((folder, mut state)) = self.0.as_deref().zip(state) else {
+            return format!(
+                "is it running? start a cluster here with `mrctl up`, or name another with --{name}"
+            );
+        };
+        let dir = dir_flag(Some(folder).filter(|folder| !is_here(folder)));
+        if state.running().next().is_none() {
+            return format!("its cluster is not running: start it again with `mrctl up{dir}`");
+        }
+        match state.find(name, None) {
+            Ok(daemon) if daemon.is_running() => {
+                format!("it runs (pid {}): see {}", daemon.identity.pid, daemon.log.display())
+            }
+            Ok(daemon) => {
+                let log = daemon.log.display();
+                format!("it has died (see {log}): start it again with `mrctl up{dir}`")
+            }
+            Err(_) => {
+                format!("the cluster in {} has no {name}: start one with `mrctl up`", folder.display())
+            }
+        }
+    }
+}
+
+/// Whether `folder` is the one that commands find without `--dir` in the current folder.
+fn is_here(folder: &Path) -> bool {
+    let here = std::path::absolute(FOLDER).ok();
+    folder == Path::new(FOLDER) || std::path::absolute(folder).ok() == here
+}
+
+impl Target {
+    /// Selects the cluster by its configuration file.
+    pub fn of_config(file: &Path) -> Self {
+        Self { config: Some(file.to_owned()), ..Self::default() }
+    }
+
+    /// The configuration file for a new cluster: the value of `--config`, else `./fermata.toml`.
+    pub fn config_for_up(&self) -> Option<PathBuf> {
+        let here = PathBuf::from("fermata.toml");
+        self.config_file().or_else(|| here.is_file().then_some(here))
+    }
+
+    /// The value of `--config`, if it is not empty.
+    pub fn config_file(&self) -> Option<PathBuf> {
+        self.config.clone().filter(|file| !file.as_os_str().is_empty())
+    }
+
+    /// Whether flags or environment variables select the cluster.
+    pub fn is_named(&self) -> bool {
+        let named = [&self.namenode, &self.jobtracker].into_iter().flatten().any(|addr| !addr.is_empty());
+        named || self.config_file().is_some()
+    }
+
+    /// Connects to the NameNode of the selected cluster.
+    pub async fn connect(&self) -> Result<Client> {
+        let listener = Listener::new(|line| eprintln!("mrctl: {line}"));
+        self.connect_with(|options| options.listener = Some(listener)).await
+    }
+
+    /// Connects with a short deadline and without messages about retries, for callers that poll.
+    pub async fn connect_briefly(&self, timeout: Period) -> Result<Client> {
+        self.connect_with(|options| {
+            options.config.deadline = timeout;
+            options.config.connect_timeout = timeout;
+        })
+        .await
+    }
+
+    async fn connect_with(&self, set: impl FnOnce(&mut ClientOptions)) -> Result<Client> {
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
+        let found = self.find(&cwd)?;
+        let options = ClientOptions::new(&found.namenode, found.client.clone());
+        let mut options = options.with(client::credentials(&found.security)?);
+        set(&mut options);
+        match Client::connect(options).await {
+            Err(error @ ClientError::Unreachable { .. }) => {
+                bail!("{error}; {}", found.origin.advice(Kind::Namenode))
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// The address of the NameNode, and the client and security settings for it.
+    pub fn namenode(&self) -> Result<(String, ClientConfig, SecurityConfig)> {
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
+        let found = self.find(&cwd)?;
+        Ok((found.namenode, found.client, found.security))
+    }
+
+    /// Connects to the JobTracker of the selected cluster.
+    pub async fn jobtracker(&self) -> Result<JobTracker> {
+        self.jobtracker_as(None).await
+    }
+
+    /// Connects to the JobTracker as another user.
+    pub async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
+        let (addr, origin, security) = self.find_jobtracker()?;
+        check_addr("jobtracker", &addr)?;
+        match JobTracker::connect(&addr, user, client::credentials(&security)?).await {
+            Ok(tracker) => Ok(tracker.with_advice(move || origin.advice(Kind::Jobtracker))),
+            Err(error) if !error.is_usage() => {
+                let tls_mismatch = security::tls_mismatch(&error.to_string()).map(str::to_owned);
+                bail!("{error}; {}", tls_mismatch.unwrap_or_else(|| origin.advice(Kind::Jobtracker)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The address of the JobTracker, how it was found, and the security settings for it.
+    fn find_jobtracker(&self) -> Result<(String, Origin, SecurityConfig)> {
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
+        if let Some(addr) = self.named_jobtracker() {
+            if let Some(found) = self.own_cluster(&cwd, |found| found.jobtracker == addr)? {
+                return Ok((found.jobtracker, found.origin, self.over(found.security)));
+            }
+            let security = load(self.file_beside(&cwd).as_deref())?.security;
+            return Ok((addr.to_owned(), Origin::default(), self.over(security)));
+        }
+        let found = self.find(&cwd)?;
+        Ok((found.jobtracker, found.origin, found.security))
+    }
+
+    /// The address of the JobTracker or the NameNode, by role, and the security settings for it.
+    pub fn master(&self, role: Role) -> Result<(String, SecurityConfig)> {
+        if role == Role::JobTracker {
+            return self.find_jobtracker().map(|(addr, _, security)| (addr, security));
+        }
+        self.namenode().map(|(addr, _, security)| (addr, security))
+    }
+
+    /// The credentials for the selected cluster.
+    pub fn credentials(&self) -> Result<Credentials> {
+        let (_, _, security) = self.find_jobtracker()?;
+        Ok(client::credentials(&security)?)
+    }
+
+    /// The authenticated name of the caller; None if the cluster is open.
+    pub fn proved_name(&self) -> Result<Option<String>> {
+        Ok(self.credentials()?.name().map(str::to_owned))
+    }
+
+    /// Whether the cluster is known to have a JobTracker, so that an unreachable one is an error.
+    pub fn has_jobtracker(&self) -> Result<bool> {
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
+        Ok(self.named_jobtracker().is_some() || self.find(&cwd)?.has_jobtracker)
+    }
+
+    fn named_jobtracker(&self) -> Option<&str> {
+        self.jobtracker.as_deref().filter(|addr| !addr.is_empty())
+    }
+
+    /// The value of `--config`, else the `fermata.toml` in `cwd`.
+    fn file(&self, cwd: &Path) -> Option<PathBuf> {
+        self.config_file().or_else(|| {
+            let here = cwd.join("fermata.toml");
+            here.is_file().then_some(here)
+        })
+    }
+
+    /// The configuration file that goes with a given address: the value of `--config`, or the
+    /// `fermata.toml` in `cwd` if the caller trusts it.
+    fn file_beside(&self, cwd: &Path) -> Option<PathBuf> {
+        self.file(cwd).filter(|file| self.config_file().is_some() || trust::file(file).is_ok())
+    }
+
+    /// Replaces settings of the file by the values of flags.
+    fn over(&self, mut security: SecurityConfig) -> SecurityConfig {
+        let set = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        security.dir = set(&self.security_dir).unwrap_or(security.dir);
+        security.token = set(&self.token_file).unwrap_or(security.token);
+        security.identity =
+            self.identity.clone().filter(|name| !name.is_empty()).unwrap_or(security.identity);
+        security
+    }
+
+    fn find(&self, cwd: &Path) -> Result<Found> {
+        let mut found = self.find_cluster(cwd)?;
+        found.security = self.over(found.security);
+        Ok(found)
+    }
+
+    /// The cluster of the nearest folder, if `is_it` accepts it. Used when an address is given: if
+    /// it is the address of that cluster, the credentials in the folder apply.
+    fn own_cluster(&self, cwd: &Path, is_it: impl Fn(&Found) -> bool) -> Result<Option<Found>> {
+        let Some(folder) = nearest(cwd).filter(|_| self.config_file().is_none()) else { return Ok(None) };
+        // The address selects the cluster, so a folder of another account is no error here.
+        if trust::folder(&folder).is_err() {
+            return Ok(None);
+        }
+        let config = Config::load(Some(&folder.join("fermata.toml")))?;
+        Ok(Some(Found::new(config, Some(folder))).filter(is_it))
+    }
+
+    fn find_cluster(&self, cwd: &Path) -> Result<Found> {
+        // An environment variable with an empty value counts as unset.
+        if let Some(namenode) = self.namenode.as_ref().filter(|addr| !addr.is_empty()) {
+            check_addr("namenode", namenode)?;
+            if let Some(found) = self.own_cluster(cwd, |found| found.namenode == *namenode)? {
+                return Ok(found);
+            }
+            let file = self.file_beside(cwd);
+            let mut found = Found::new(load(file.as_deref())?, None);
+            found.namenode.clone_from(namenode);
+            found.has_jobtracker = file.is_some();
+            return Ok(found);
+        }
+        // A running cluster in the current folder has precedence over `fermata.toml` beside it: the
+        // cluster has copied these settings and has its own addresses.
+        let here = cwd.join(FOLDER);
+        let started = if self.config_file().is_some() {
+            false
+        } else {
+            trust::folder(&here)?;
+            is_up(&here)
+        };
+        if let Some(file) = self.file(cwd).filter(|_| !started) {
+            let config = load(Some(&file))?;
+            let parent = file.parent().map(|at| if at == Path::new("") { Path::new(".") } else { at });
+            let folder = parent.filter(|folder| ClusterState::path(folder).is_file());
+            return Ok(Found::new(config, folder.map(Path::to_owned)));
+        }
+        let Some(folder) = nearest(cwd) else {
+            if let Some(stopped) = folders(cwd).find(|folder| folder.join("layout.json").is_file()) {
+                let dir = dir_flag(Some(&stopped));
+                bail!("the cluster in {} is stopped: start it again with `mrctl up{dir}`", stopped.display());
+            }
+            bail!("no cluster found: start one here with `mrctl up`, or name one with --namenode HOST:PORT");
+        };
+        trust::folder(&folder)?;
+        let config = Config::load(Some(&folder.join("fermata.toml")))?;
+        Ok(Found::new(config, Some(folder)))
+    }
+}
+
+impl Masters for Target {
+    fn jobtracker(&self) -> Connecting<'_, JobTracker> {
+        Box::pin(Target::jobtracker(self))
+    }
+
+    fn namenode(&self, timeout: Period) -> Connecting<'_, Client> {
+        Box::pin(self.connect_briefly(timeout))
+    }
+
+    fn proved_name(&self) -> Result<Option<String>> {
+        Target::proved_name(self)
+    }
+}
+
+impl Found {
+    fn new(config: Config, folder: Option<PathBuf>) -> Self {
+        let Config { cluster, client, security, .. } = config;
+        let (namenode, jobtracker) = (cluster.namenode, cluster.jobtracker);
+        Self { namenode, jobtracker, client, security, origin: Origin(folder), has_jobtracker: true }
+    }
+}
+
+/// Loads a configuration file after checking that the caller may trust it.
+fn load(file: Option<&Path>) -> Result<Config> {
+    file.map_or(Ok(()), trust::file)?;
+    Ok(Config::load(file)?)
+}
+
+/// Accepts every path. The parser of clap refuses an empty one, but an empty environment variable
+/// counts as unset.
+fn path() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+    clap::builder::TypedValueParser::map(clap::builder::OsStringValueParser::new(), PathBuf::from)
+}
+
+fn check_addr(what: &str, addr: &str) -> Result<()> {
+    let parts = addr.rsplit_once(':');
+    if parts.is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+        bail!(Usage(format!("{what} address {addr:?} is not host:port (a port is a number up to 65535)")));
+    }
+    Ok(())
+}
+
+/// The `--dir` flag for `folder` in a suggested command; empty if the command finds it without the
+/// flag.
+pub fn dir_flag(folder: Option<&Path>) -> String {
+    match folder {
+        Some(folder) if !is_here(folder) => format!(" --dir {}", output::shell(folder)),
+        _ => String::new(),
+    }
+}
+
+/// Whether a daemon of the cluster in `folder` runs. The state file alone proves nothing: it
+/// survives a crash of the machine.
+fn is_up(folder: &Path) -> bool {
+    let state = ClusterState::load(folder).ok().flatten();
+    state.is_some_and(|state| state.daemons.iter().any(Daemon::is_running))
+}
+
+/// The nearest state folder, from `from` upwards, with a state file or without access for the
+/// caller.
+fn nearest(from: &Path) -> Option<PathBuf> {
+    folders(from).find(|folder| match fs::metadata(ClusterState::path(folder)) {
+        Ok(about) => about.is_file(),
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied && folder.is_dir(),
+    })
+}
+
+/// The paths at which a state folder may be: in `from` and all its parents.
+fn folders(from: &Path) -> impl Iterator<Item = PathBuf> {
+    from.ancestors().map(|folder| folder.join(FOLDER))
+}
+
+/// The state folder for a local command: `named`, else the nearest, else the default.
+pub fn state_folder(named: Option<&Path>) -> Result<PathBuf> {
+    let folder = if let Some(named) = named {
+        named.to_owned()
+    } else {
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
+        nearest(&cwd).unwrap_or_else(|| PathBuf::from(FOLDER))
+    };
+    trust::folder(&folder)?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::Identity;
+
+    fn with_file(folder: &Path, namenode: &str) {
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join("fermata.toml"), format!("[cluster]\nnamenode = \"{namenode}\"\n")).unwrap();
+    }
+
+    /// A daemon record that counts as running: its process is this test.
+    fn this_process() -> Daemon {
+        Daemon {
+            name: "namenode".into(),
+            kind: Kind::Namenode,
+            identity: Identity::of(std::process::id()).unwrap(),
+            addr: String::new(),
+            rack: String::new(),
+            dir: PathBuf::new(),
+            log: PathBuf::new(),
+            log_before: 0,
+            ready_file: PathBuf::new(),
+            args: std::env::args().skip(1).collect(),
+        }
+    }
+
+    fn found(target: &Target, cwd: &Path) -> String {
+        target.find(cwd).unwrap().namenode
+    }
+
+    #[test]
+    fn more_specific_setting_wins() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = root.path().join("a/b");
+        fs::create_dir_all(&deep).unwrap();
+        let none = Target::default();
+        let error = none.find(&deep).unwrap_err().to_string();
+        assert!(error.starts_with("no cluster found: start one"), "{error}");
+        // A stopped cluster is recognised by its `layout.json`.
+        fs::create_dir_all(root.path().join(FOLDER)).unwrap();
+        fs::write(root.path().join(FOLDER).join("layout.json"), "{}").unwrap();
+        let error = Target::default().find(root.path()).unwrap_err().to_string();
+        assert!(error.contains("is stopped: start it again with `mrctl up"), "{error}");
+        fs::remove_file(root.path().join(FOLDER).join("layout.json")).unwrap();
+
+        // A folder whose cluster is stopped does not count.
+        let folder = root.path().join(FOLDER);
+        with_file(&folder, "up:1");
+        assert!(none.find(&deep).is_err());
+        ClusterState::default().save(&folder).unwrap();
+        assert_eq!(found(&none, &deep), "up:1");
+
+        // The address of the cluster in that folder selects that cluster, with its credentials.
+        let at = |addr: &str| Target { namenode: Some(addr.into()), ..Target::default() };
+        assert_eq!(at("up:1").find(&deep).unwrap().origin, Origin(Some(folder.clone())));
+        assert_eq!(at("other:1").find(&deep).unwrap().origin, Origin(None));
+
+        with_file(&deep, "here:2");
+        assert_eq!(found(&none, &deep), "here:2");
+
+        // A running cluster in the current folder has precedence over the `fermata.toml` beside it.
+        let local = deep.join(FOLDER);
+        with_file(&local, "local:5");
+        assert_eq!(found(&none, &deep), "here:2", "it does not run");
+        ClusterState::default().save(&local).unwrap();
+        assert_eq!(found(&none, &deep), "here:2", "it has run");
+        ClusterState { daemons: vec![this_process()], ..ClusterState::default() }.save(&local).unwrap();
+        assert_eq!(found(&none, &deep), "local:5");
+        fs::remove_dir_all(&local).unwrap();
+
+        with_file(root.path(), "named:3");
+        let config = Some(root.path().join("fermata.toml"));
+        assert_eq!(found(&Target { config: config.clone(), ..Target::default() }, &deep), "named:3");
+        assert_eq!(
+            found(&Target { config, namenode: Some("flag:4".into()), ..Target::default() }, &deep),
+            "flag:4"
+        );
+    }
+
+    #[test]
+    fn bad_names_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        for addr in ["localhost", "localhost:70000", ":1", "x:y"] {
+            let target = Target { namenode: Some(addr.into()), ..Target::default() };
+            assert!(target.find(root.path()).unwrap_err().to_string().contains("is not host:port"));
+        }
+        let (nothing, nowhere) = (Some(String::new()), Some(PathBuf::new()));
+        let empty =
+            Target { namenode: nothing.clone(), jobtracker: nothing, config: nowhere, ..Target::default() };
+        assert!(empty.find(root.path()).unwrap_err().to_string().starts_with("no cluster found"));
+        let target = Target { config: Some(root.path().join("absent.toml")), ..Target::default() };
+        assert!(target.find(root.path()).unwrap_err().to_string().starts_with("cannot read "));
+    }
+}

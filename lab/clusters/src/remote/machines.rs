@@ -1,0 +1,255 @@
+//! The machines of a cluster, and how to reach them. The flags of the first start are stored in the
+//! cluster folder (`launch.json`). The file `formatted` there lists the machines whose data folders
+//! have been created: they are created again only on request, because an empty folder means a lost
+//! or unmounted disk.
+
+use super::{DataDirs, Host, Hosts, Machine, Package, Part, Programs, Shell, check_host};
+use crate::locate::Target;
+use anyhow::{Context, Result, bail};
+use daemon::{
+    config::Config,
+    files::{USUAL, replace},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+use view::output::Usage;
+
+/// The default remote folder.
+const REMOTE_DIR: &str = "/var/tmp/fermata";
+
+/// Flags that select the cluster, and how to reach its machines.
+#[derive(Debug, clap::Args)]
+pub struct Reach {
+    /// Folder of the cluster, as created by `mrctl cluster init`
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub cluster: PathBuf,
+    /// Hosts file [default: the file hosts in the folder of the cluster]
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    /// Command that runs another on a machine, such as 'oarsh {host}' [default: as before, or ssh
+    /// {host}]
+    #[arg(long, value_name = "COMMAND")]
+    shell: Option<Shell>,
+    /// Folder on each machine [default: as before, or /var/tmp/fermata]
+    #[arg(long, value_name = "DIR")]
+    remote_dir: Option<String>,
+    /// Folder with the programs on each machine, to copy none [default: copy those beside mrctl]
+    #[arg(long, value_name = "DIR")]
+    programs: Option<String>,
+}
+
+impl Reach {
+    /// Selects a cluster with the stored flags.
+    pub fn of(cluster: &Path) -> Self {
+        Self { cluster: cluster.to_owned(), hosts: None, shell: None, remote_dir: None, programs: None }
+    }
+}
+
+/// The stored flags.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Launch {
+    hosts: Option<PathBuf>,
+    shell: Option<String>,
+    remote_dir: Option<String>,
+    programs: Option<String>,
+}
+
+impl Launch {
+    fn path(cluster: &Path) -> PathBuf {
+        cluster.join("launch.json")
+    }
+
+    fn load(cluster: &Path) -> Result<Self> {
+        let path = Self::path(cluster);
+        match fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text).map_err(|error| {
+                Usage(format!(
+                    "{}: {error}: delete it, and use --shell, --hosts and --remote-dir again",
+                    path.display()
+                ))
+                .into()
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+}
+
+/// The machines of a cluster.
+pub struct Fleet {
+    pub machines: Vec<Machine>,
+    pub hosts_file: PathBuf,
+    pub cluster: PathBuf,
+    launch: Launch,
+    /// Whether `--hosts` names a subset of the machines in the hosts file of the cluster.
+    part: bool,
+}
+
+/// Whether all of `hosts` are also in the file `own`.
+fn is_part(hosts: &Hosts, own: &Path) -> bool {
+    let known = Hosts::load(own).map(|own| own.all).unwrap_or_default();
+    !known.is_empty() && hosts.all.iter().all(|host| known.iter().any(|other| other.name == host.name))
+}
+
+impl Fleet {
+    pub fn of(reach: &Reach) -> Result<Self> {
+        let cluster = reach.cluster.clone();
+        crate::trust::folder(&cluster)?;
+        Package::of(&cluster)?;
+        let before = Launch::load(&cluster)?;
+        let either = |flag: &Option<String>, before: Option<String>| flag.clone().or(before);
+        let launch = Launch {
+            hosts: reach.hosts.as_ref().map(std::path::absolute).transpose()?.or(before.hosts),
+            shell: either(&reach.shell.as_ref().map(ToString::to_string), before.shell),
+            remote_dir: either(&reach.remote_dir, before.remote_dir),
+            programs: either(&reach.programs, before.programs),
+        };
+        let shell = match &launch.shell {
+            Some(text) => text.parse().map_err(|why| Usage(format!("shell {text:?}: {why}")))?,
+            None => Shell::default(),
+        };
+        let dir = remote_path(launch.remote_dir.as_deref().unwrap_or(REMOTE_DIR))?;
+        let bin = match &launch.programs {
+            Some(folder) => remote_path(folder)?,
+            None => format!("{dir}/bin"),
+        };
+        let own_file = cluster.join("hosts");
+        let hosts_file = launch.hosts.clone().unwrap_or_else(|| own_file.clone());
+        let hosts = Hosts::load(&hosts_file)?;
+        let part = is_part(&hosts, &own_file);
+        let config = Config::load(Some(&cluster.join("fermata.toml")))?;
+        let (ports, data) = (ports(&config)?, DataDirs::of(&config)?);
+        let (mark, formatted) = (mark(&cluster)?, read_formatted(&cluster)?);
+        // Machines may share a file system (network namespaces in a test), so their folders must
+        // differ.
+        let machine = |host: Host| {
+            let dir = dir.replace("{host}", &host.name);
+            let bin = bin.replace("{host}", &host.name);
+            let (data, formatted) = (data.on(&dir, &host.name), formatted.contains(&host.name));
+            Machine { bin, dir, host, shell: shell.clone(), cluster: mark.clone(), ports, data, formatted }
+        };
+        let machines = hosts.all.into_iter().map(machine).collect();
+        Ok(Self { machines, hosts_file, cluster, launch, part })
+    }
+
+    /// Stores the flags. A hosts file with a subset of the machines applies to one command only.
+    pub fn remember(&self) -> Result<()> {
+        let path = Launch::path(&self.cluster);
+        let hosts = self.launch.hosts.clone().filter(|_| !self.part);
+        let text = serde_json::to_string_pretty(&Launch { hosts, ..self.launch.clone() })? + "\n";
+        replace(&path, text.as_bytes(), USUAL, true)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Records whether the data folders of these machines have been created.
+    pub fn set_formatted<'a>(&self, names: impl IntoIterator<Item = &'a str>, are: bool) -> Result<()> {
+        let before = read_formatted(&self.cluster)?;
+        let mut now = before.clone();
+        for name in names {
+            if are {
+                now.insert(name.to_owned());
+            } else {
+                now.remove(name);
+            }
+        }
+        if now == before {
+            return Ok(());
+        }
+        let text: String = now.iter().flat_map(|name| [name.as_str(), "\n"]).collect();
+        let path = formatted_file(&self.cluster);
+        replace(&path, text.as_bytes(), USUAL, true)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    pub fn find(&self, name: &str) -> Result<&Machine> {
+        let names =
+            || self.machines.iter().map(|machine| machine.host.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found = self.machines.iter().find(|machine| machine.host.name == name);
+        found.ok_or_else(|| Usage(format!("there is no machine {name}; the machines are {}", names())).into())
+    }
+
+    pub fn of_part(&self, part: Part) -> Vec<&Machine> {
+        self.machines.iter().filter(|machine| machine.host.part == part).collect()
+    }
+
+    pub fn programs(&self) -> Result<Option<Programs>> {
+        if self.launch.programs.is_some() { Ok(None) } else { Programs::own().map(Some) }
+    }
+
+    pub fn package(&self) -> Result<Package> {
+        Package::of(&self.cluster)
+    }
+
+    /// The target for commands that connect to this cluster.
+    pub fn target(&self) -> Target {
+        Target::of_config(&self.cluster.join("fermata.toml"))
+    }
+}
+
+/// The ID of the cluster, from the file `id` in its folder. It marks the folders of the cluster on
+/// its machines.
+fn mark(cluster: &Path) -> Result<String> {
+    let path = cluster.join("id");
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let mark = text.trim();
+            check_host(mark).map_err(|why| Usage(format!("{}: {why}", path.display())))?;
+            Ok(mark.to_owned())
+        }
+        // The cluster was created before there were IDs.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_mark(cluster, "cluster"),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Creates a unique ID that starts with `name`.
+pub fn write_mark(cluster: &Path, name: &str) -> Result<String> {
+    let path = cluster.join("id");
+    let mark = format!("{name}-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+    replace(&path, format!("{mark}\n").as_bytes(), USUAL, true)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(mark)
+}
+
+fn formatted_file(cluster: &Path) -> PathBuf {
+    cluster.join("formatted")
+}
+
+fn read_formatted(cluster: &Path) -> Result<BTreeSet<String>> {
+    let path = formatted_file(cluster);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text.split_whitespace().map(str::to_owned).collect()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Checks a remote path, which must be safe as an unquoted word of a shell.
+pub(super) fn remote_path(path: &str) -> Result<String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '{' | '}');
+    let plain = path.replace("{host}", "x");
+    if !path.starts_with('/')
+        || !plain.chars().all(fits)
+        || plain.contains(['{', '}'])
+        || plain.contains("..")
+        || plain.trim_matches('/').is_empty()
+    {
+        bail!(Usage(format!(
+            "{path:?} is not a folder for machines: use an absolute path of letters, digits, . - _ (and {{host}}), not /"
+        )));
+    }
+    Ok(path.trim_end_matches('/').to_owned())
+}
+
+fn ports(config: &Config) -> Result<[u16; 2]> {
+    let port = |addr: &str| -> Result<u16> {
+        let port = addr.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        port.with_context(|| format!("{addr:?} in fermata.toml is not host:port"))
+    };
+    Ok([port(&config.datanode.listen)?, port(&config.tasktracker.listen)?])
+}

@@ -1,0 +1,112 @@
+//! One fault of a scenario: how it is injected and undone.
+
+use super::target::{ChaosTarget, Damage, FaultSignal};
+use anyhow::Result;
+use clusters::local::Kind;
+use daemon::Bytes;
+use sim::scenario::{Daemons, ScenarioAction};
+use std::time::Duration;
+
+/// A fault, its target and its duration.
+#[derive(Debug, Clone)]
+pub(super) struct FaultAction {
+    /// Identifies the fault and its end.
+    pub(super) number: usize,
+    /// The line in the scenario file.
+    pub(super) line: usize,
+    pub(super) action: ScenarioAction,
+    /// The node; empty means all.
+    pub(super) node: String,
+    /// The other end of a partitioned link.
+    pub(super) to: String,
+    pub(super) lasts: Option<Duration>,
+    pub(super) chance: u64,
+    /// Whether this is the end of the fault with this number.
+    pub(super) is_end: bool,
+}
+
+fn is_master(name: &str) -> bool {
+    matches!(name, "namenode" | "jobtracker" | "master")
+}
+
+impl FaultAction {
+    /// The node that is affected. For a link to a master, it is the other end.
+    pub(super) fn affected_node(&self) -> &str {
+        if matches!(self.action, ScenarioAction::Partition { .. }) && is_master(&self.node) {
+            &self.to
+        } else {
+            &self.node
+        }
+    }
+
+    /// Whether it is a partition between two nodes, which no master notices.
+    pub(super) fn is_between_nodes(&self) -> bool {
+        matches!(self.action, ScenarioAction::Partition { .. })
+            && !is_master(&self.node)
+            && !is_master(&self.to)
+    }
+
+    /// The action that ends this fault.
+    pub(super) fn undo(&self) -> Self {
+        Self { is_end: true, ..self.clone() }
+    }
+
+    /// Whether the fault must be undone. A slowed node runs at full speed again when the action
+    /// ends.
+    pub(super) fn needs_undo(&self) -> bool {
+        self.lasts.is_some() && !matches!(self.action, ScenarioAction::Slow { .. })
+    }
+}
+
+/// The kinds of daemon to act on; empty means all daemons of the node.
+pub(super) fn kinds(half: Daemons) -> Vec<Kind> {
+    match half {
+        Daemons::Both => Vec::new(),
+        Daemons::Datanode => vec![Kind::Datanode],
+        Daemons::Tasktracker => vec![Kind::Tasktracker],
+    }
+}
+
+/// Injects or ends the fault. Returns one line per action.
+pub(super) async fn perform(target: &ChaosTarget, fault_action: &FaultAction) -> Result<Vec<String>> {
+    let FaultAction { node, to, chance, .. } = fault_action;
+    let undo = fault_action.is_end;
+    match &fault_action.action {
+        ScenarioAction::Kill { half, .. } if undo => target.restart(node, &kinds(*half)).await,
+        ScenarioAction::Kill { half, .. } => {
+            blocking(|| target.signal(node, &kinds(*half), FaultSignal::Kill))
+        }
+        ScenarioAction::Stop { half, .. } => blocking(|| {
+            target.signal(node, &kinds(*half), if undo { FaultSignal::Cont } else { FaultSignal::Stop })
+        }),
+        ScenarioAction::Cont { half, .. } => {
+            blocking(|| target.signal(node, &kinds(*half), FaultSignal::Cont))
+        }
+        ScenarioAction::Restart { half, .. } => target.restart(node, &kinds(*half)).await,
+        ScenarioAction::Partition { .. } if undo => {
+            blocking(|| target.heal(Some(if is_master(node) { to } else { node })))
+        }
+        ScenarioAction::Partition { one_way, .. } => blocking(|| target.partition(node, to, *one_way)),
+        ScenarioAction::Heal { .. } => {
+            blocking(|| target.heal(Some(node.as_str()).filter(|node| !node.is_empty())))
+        }
+        ScenarioAction::Corrupt { block, cut, .. } => {
+            let damage =
+                Damage { block: block.clone(), node: Some(node.clone()), cut: *cut, chance: *chance };
+            blocking(|| target.corrupt(&damage).map(|line| vec![line]))
+        }
+        ScenarioAction::Slow { share, .. } => {
+            target.slow(node, *share, fault_action.lasts.unwrap_or_default()).await.map(|()| Vec::new())
+        }
+        ScenarioAction::FillDisk { .. } if undo => {
+            blocking(|| target.clear_disk(node).map(|line| vec![line]))
+        }
+        ScenarioAction::FillDisk { leave, .. } => {
+            blocking(|| target.fill_disk(node, Bytes(*leave), false).map(|line| vec![line]))
+        }
+    }
+}
+
+fn blocking<T>(action: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(action)
+}

@@ -1,0 +1,122 @@
+//! `mrctl chaos`: faults on the daemons of a local cluster of `mrctl up`, or on those of the
+//! machines of a cluster: one at a time ([`target`]), from a scenario file ([`mod@run`]), or at
+//! random ([`soak`]).
+
+mod args;
+mod fault_action;
+mod fault_log;
+mod local;
+mod machines;
+mod observer;
+mod recovery;
+mod run;
+mod scenario_run;
+mod soak;
+mod target;
+
+use anyhow::Result;
+use clusters::{
+    local::Kind,
+    locate::state_folder,
+    remote::{Fleet, Reach},
+};
+use std::{path::PathBuf, process::ExitCode};
+use target::{ChaosTarget, FaultSignal};
+use view::output;
+
+#[derive(Debug, clap::Subcommand)]
+#[command(after_help = "Examples:\n  \
+    mrctl chaos kill node2\n  \
+    mrctl chaos restart node2\n  \
+    mrctl chaos stop namenode        freeze it; `cont` continues it\n  \
+    mrctl chaos run faults.toml      run a scenario and report its effects\n  \
+    mrctl chaos soak --minutes 5     random faults on a cluster of its own")]
+pub enum ChaosCommand {
+    /// Kill a daemon (SIGKILL)
+    Kill(Args),
+    /// Freeze a daemon (SIGSTOP)
+    Stop(Args),
+    /// Continue a frozen daemon (SIGCONT)
+    Cont(Args),
+    /// Start a daemon with the same arguments; if it runs, it is stopped first
+    Restart(Args),
+    Partition(args::Partition),
+    Heal(args::Heal),
+    Corrupt(args::Corrupt),
+    Slow(args::Slow),
+    FillDisk(args::FillDisk),
+    Run(run::Args),
+    Soak(soak::Args),
+    Recovery(recovery::Args),
+}
+
+/// Flags that select the cluster.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Where {
+    /// Folder of the cluster [default: .fermata here or in the nearest parent folder]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Folder of a cluster on several machines, as created by `mrctl cluster init`
+    #[arg(long, value_name = "DIR", conflicts_with = "dir")]
+    cluster: Option<PathBuf>,
+}
+
+impl Where {
+    fn target(&self) -> Result<ChaosTarget> {
+        match &self.cluster {
+            Some(cluster) => Ok(ChaosTarget::Machines(Fleet::of(&Reach::of(cluster))?)),
+            None => ChaosTarget::here(state_folder(self.dir.as_deref())?),
+        }
+    }
+}
+
+/// Flags that select the daemons.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of a node, `namenode` or `jobtracker`
+    node: String,
+    /// Daemons of the node [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    daemon: Vec<Kind>,
+    #[command(flatten)]
+    at: Where,
+}
+
+pub async fn run(command: ChaosCommand) -> Result<ExitCode> {
+    match command {
+        ChaosCommand::Kill(args) => signal(&args, FaultSignal::Kill),
+        ChaosCommand::Stop(args) => signal(&args, FaultSignal::Stop),
+        ChaosCommand::Cont(args) => signal(&args, FaultSignal::Cont),
+        ChaosCommand::Restart(args) => {
+            for line in args.at.target()?.restart(&args.node, &args.daemon).await? {
+                output::line(line)?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        ChaosCommand::Partition(args) => args::partition(&args),
+        ChaosCommand::Heal(args) => args::heal(&args),
+        ChaosCommand::Corrupt(args) => args::corrupt(&args),
+        ChaosCommand::Slow(args) => args::slow(&args).await,
+        ChaosCommand::FillDisk(args) => args::fill_disk(&args),
+        ChaosCommand::Run(args) => run::run(&args).await,
+        ChaosCommand::Soak(args) => soak::run(&args).await,
+        ChaosCommand::Recovery(args) => recovery::run(&args),
+    }
+}
+
+fn signal(args: &Args, sign: FaultSignal) -> Result<ExitCode> {
+    let target = args.at.target()?;
+    for line in target.signal(&args.node, &args.daemon, sign)? {
+        output::line(line)?;
+    }
+    let keeps_blocks = args.daemon.is_empty() || args.daemon.contains(&Kind::Datanode);
+    if sign != FaultSignal::Cont
+        && keeps_blocks
+        && let Some(limit) = target.dead_after(&args.node)?
+    {
+        output::line(format!(
+            "the namenode declares it dead after {limit} without heartbeats and then copies its blocks"
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

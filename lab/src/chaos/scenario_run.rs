@@ -1,0 +1,531 @@
+//! Runs a scenario: starts due steps in parallel to the observation of the cluster, undoes them,
+//! and records what the masters report.
+
+use super::{
+    fault_action::{FaultAction, perform},
+    fault_log::{FaultLog, Impact},
+    observer::{ClusterView, Observer, changes},
+    target::ChaosTarget,
+};
+use anyhow::{Result, bail};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use serde_json::json;
+use sim::{
+    Span,
+    scenario::{Daemons, JobMark, JobRef, NodeRef, ScenarioAction, Step, When},
+};
+use std::{
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::task::{AbortHandle, JoinSet};
+use view::output;
+
+/// The interval between messages about what the run waits for.
+const REPORT_INTERVAL: Duration = Duration::from_secs(20);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The cluster before the first fault.
+pub(super) struct Opening {
+    pub(super) nodes: Vec<String>,
+    pub(super) observer: Observer,
+    pub(super) view: ClusterView,
+}
+
+/// What a timer starts.
+enum Due {
+    Step(usize),
+    /// The end of the fault with this number.
+    Undo(usize),
+}
+
+/// A running scenario.
+pub(super) struct ScenarioRun {
+    target: Arc<ChaosTarget>,
+    file: String,
+    nodes: Vec<String>,
+    steps: Vec<Step>,
+    fault_log: FaultLog,
+    observer: Observer,
+    view: ClusterView,
+    /// Slots of the complete cluster.
+    slots: (u32, u32),
+    /// Jobs in the order of submission.
+    jobs: Vec<String>,
+    removed_nodes: Vec<(String, Daemons)>,
+    /// Steps that wait for a job.
+    waiting: Vec<usize>,
+    timers: Vec<(Instant, Due)>,
+    /// The injected faults, in the order of `fault_log.steps`.
+    fault_actions: Vec<FaultAction>,
+    doing: JoinSet<(FaultAction, Result<Vec<String>>)>,
+    /// Those of `doing` that slow a node down. They end when they are aborted.
+    slowing: Vec<AbortHandle>,
+    /// Faults to undo: added before a fault starts, removed when its end is done.
+    open: Vec<FaultAction>,
+    started: usize,
+    last: Option<String>,
+    rng: SmallRng,
+    failed: bool,
+}
+
+/// The node with this name; `nodeN` also means the Nth node.
+pub(super) fn find(nodes: &[String], name: &str) -> Option<String> {
+    if matches!(name, "namenode" | "jobtracker" | "master") || nodes.iter().any(|node| node == name) {
+        return Some(name.to_owned());
+    }
+    let number: usize = name.strip_prefix("node")?.parse().ok()?;
+    nodes.get(number.checked_sub(1)?).cloned()
+}
+
+fn describe_job_ref(job: &JobRef) -> String {
+    match job {
+        JobRef::Nth(number) => format!("job {number}"),
+        JobRef::Number(number) => format!("job_{number}"),
+    }
+}
+
+fn duration(span: Span) -> Duration {
+    Duration::from_micros(span.0)
+}
+
+impl ScenarioRun {
+    pub(super) fn new(
+        target: Arc<ChaosTarget>,
+        file: String,
+        steps: Vec<Step>,
+        opening: Opening,
+        seed: u64,
+        quiet: bool,
+    ) -> Self {
+        let Opening { nodes, observer, view } = opening;
+        let running = view.jobs.iter().filter(|job| !job.is_over()).map(|job| job.job.clone());
+        Self {
+            target,
+            file,
+            nodes,
+            steps,
+            fault_log: FaultLog::new(quiet),
+            observer,
+            slots: view.slots(),
+            jobs: running.collect(),
+            view,
+            removed_nodes: Vec::new(),
+            waiting: Vec::new(),
+            timers: Vec::new(),
+            fault_actions: Vec::new(),
+            doing: JoinSet::new(),
+            slowing: Vec::new(),
+            open: Vec::new(),
+            started: 0,
+            last: None,
+            rng: SmallRng::seed_from_u64(seed),
+            failed: false,
+        }
+    }
+
+    /// Records an observation.
+    pub(super) fn note(&mut self, text: String) -> Result<()> {
+        self.fault_log.note("seen", text)
+    }
+
+    /// Runs until all steps are done and the cluster has recovered, or until the timeout. In any
+    /// case, all faults are undone at the end.
+    pub(super) async fn run(&mut self, within: Duration) -> Result<()> {
+        let played = self.run_steps(within).await;
+        let undone = self.undo_all().await;
+        played.and(undone)
+    }
+
+    async fn run_steps(&mut self, within: Duration) -> Result<()> {
+        let began = Instant::now();
+        for (index, step) in self.steps.iter().enumerate() {
+            match step.when {
+                When::At(at) => {
+                    self.timers.push((began + duration(at) + duration(step.after), Due::Step(index)));
+                }
+                When::Job(..) => self.waiting.push(index),
+            }
+        }
+        for step in &self.steps {
+            if let When::Job(job, _) = &step.when {
+                eprintln!("mrctl: {}:{}: waits for {}", self.file, step.line, describe_job_ref(job));
+            }
+        }
+        let mut end = std::pin::pin!(daemon::lifecycle::end_signal());
+        let mut last_message = Instant::now();
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                Some(done) = self.doing.join_next(), if !self.doing.is_empty() => {
+                    let (fault_action, result) = done?;
+                    self.done(fault_action, result)?;
+                    continue;
+                }
+                () = &mut end => bail!("interrupted: all faults are undone, except those listed here"),
+            }
+            self.observe().await?;
+            self.conditions();
+            self.timers().await?;
+            if self.is_settled()? {
+                return Ok(());
+            }
+            if began.elapsed() > within {
+                return self.give_up(within);
+            }
+            if last_message.elapsed() > REPORT_INTERVAL {
+                last_message = Instant::now();
+                eprintln!("mrctl: waiting for up to {} s: {}", within.as_secs(), self.awaited().join("; "));
+            }
+        }
+    }
+
+    async fn observe(&mut self) -> Result<()> {
+        let now = self.observer.observe(&self.view).await;
+        for (node, text) in changes(&self.view, &now) {
+            self.fault_log.detected(node.as_deref(), &text);
+            self.fault_log.note("seen", text)?;
+        }
+        for job in &now.jobs {
+            if !self.jobs.contains(&job.job) && self.view.jobs.iter().all(|was| was.job != job.job) {
+                self.jobs.push(job.job.clone());
+            }
+        }
+        self.view = now;
+        Ok(())
+    }
+
+    fn job_id(&self, job: &JobRef) -> Option<String> {
+        match job {
+            JobRef::Nth(number) => self.jobs.get(*number as usize - 1).cloned(),
+            JobRef::Number(_) => Some(describe_job_ref(job)),
+        }
+    }
+
+    fn is_reached(&self, job: &JobRef, mark: JobMark) -> bool {
+        let Some(id) = self.job_id(job) else { return false };
+        let Some(job) = self.view.jobs.iter().find(|job| job.job == id) else { return false };
+        let done =
+            |phase: &client::model::Phase, part: f64| f64::from(phase.done) >= part * f64::from(phase.total);
+        match mark {
+            JobMark::Submitted => true,
+            JobMark::Maps(part) => done(&job.maps, part),
+            JobMark::Reduces(part) => done(&job.reduces, part),
+            JobMark::Over => job.is_over(),
+        }
+    }
+
+    fn conditions(&mut self) {
+        let due = |index: &usize| match &self.steps[*index].when {
+            When::Job(job, mark) => self.is_reached(job, *mark),
+            When::At(_) => false,
+        };
+        let (due, waiting): (Vec<usize>, Vec<usize>) = self.waiting.iter().partition(|index| due(index));
+        self.waiting = waiting;
+        for index in due {
+            let at = Instant::now() + duration(self.steps[index].after);
+            self.timers.push((at, Due::Step(index)));
+        }
+    }
+
+    async fn timers(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let mut due: Vec<(Instant, Due)> = self.timers.extract_if(.., |(at, _)| *at <= now).collect();
+        due.sort_by_key(|(at, _)| *at);
+        for (_, what) in due {
+            match what {
+                Due::Step(index) => self.begin(index).await?,
+                Due::Undo(number) => {
+                    let undo = self
+                        .open
+                        .iter()
+                        .find(|fault_action| fault_action.number == number)
+                        .map(FaultAction::undo);
+                    if let Some(undo) = undo {
+                        self.spawn(undo);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a step.
+    async fn begin(&mut self, index: usize) -> Result<()> {
+        let step = self.steps[index].clone();
+        let node = match step.action.node() {
+            Some(node_ref) => self.resolve(node_ref).await,
+            None => Some(String::new()),
+        };
+        let to = match &step.action {
+            ScenarioAction::Partition { to, .. } => self.resolve(&to.clone()).await,
+            _ => Some(String::new()),
+        };
+        let (Some(node), Some(to)) = (node, to) else {
+            self.failed = true;
+            return self
+                .fault_log
+                .note("done", format!("{}:{}: there is no node to choose from", self.file, step.line));
+        };
+        if !node.is_empty() {
+            self.last = Some(node.clone());
+        }
+        let lasts = step.lasts.map(duration);
+        let chance = self.rng.random();
+        self.started += 1;
+        let (number, line) = (self.started, step.line);
+        let fault_action =
+            FaultAction { number, line, action: step.action, node, to, lasts, chance, is_end: false };
+        if fault_action.needs_undo() {
+            self.open.push(fault_action.clone());
+        }
+        if matches!(fault_action.action, ScenarioAction::Slow { .. }) {
+            // `perform` returns only at the end of this fault, so record it now.
+            self.record_impact(&fault_action)?;
+        }
+        self.spawn(fault_action);
+        Ok(())
+    }
+
+    fn spawn(&mut self, fault_action: FaultAction) {
+        let target = self.target.clone();
+        let slows = matches!(fault_action.action, ScenarioAction::Slow { .. });
+        let doing = self.doing.spawn(async move {
+            let result = perform(&target, &fault_action).await;
+            (fault_action, result)
+        });
+        if slows {
+            self.slowing.push(doing);
+        }
+    }
+
+    async fn resolve(&mut self, node_ref: &NodeRef) -> Option<String> {
+        match node_ref {
+            NodeRef::Named(name) => find(&self.nodes, name),
+            NodeRef::Same => self.last.clone(),
+            NodeRef::Any => self.pick_random(&self.alive()),
+            NodeRef::Running(job) => {
+                let busy = match self.job_id(job) {
+                    Some(id) => self.running_on(&id).await,
+                    None => Vec::new(),
+                };
+                let alive = self.alive();
+                let busy: Vec<String> = alive.iter().filter(|node| busy.contains(node)).cloned().collect();
+                self.pick_random(if busy.is_empty() { &alive } else { &busy })
+            }
+        }
+    }
+
+    fn alive(&self) -> Vec<String> {
+        let up = |node: &&String| self.removed_nodes.iter().all(|(removed_nodes, _)| removed_nodes != *node);
+        self.nodes.iter().filter(up).cloned().collect()
+    }
+
+    fn pick_random(&mut self, among: &[String]) -> Option<String> {
+        let number: u64 = self.rng.random();
+        among.get((number % among.len().max(1) as u64) as usize).cloned()
+    }
+
+    async fn running_on(&self, job: &str) -> Vec<String> {
+        let Ok(tracker) = self.observer.jobtracker().await else { return Vec::new() };
+        let tasks = tracker.tasks(job).await.unwrap_or_default();
+        let attempts = tasks.into_iter().flat_map(|task| task.attempts);
+        attempts.filter(|attempt| attempt.state == "running").map(|attempt| attempt.tracker).collect()
+    }
+
+    /// Records that a fault was injected.
+    fn record_impact(&mut self, fault_action: &FaultAction) -> Result<()> {
+        let undoing = matches!(
+            fault_action.action,
+            ScenarioAction::Cont { .. } | ScenarioAction::Restart { .. } | ScenarioAction::Heal { .. }
+        );
+        let hidden = matches!(fault_action.action, ScenarioAction::Corrupt { .. });
+        let quiet =
+            matches!(fault_action.action, ScenarioAction::FillDisk { .. } | ScenarioAction::Slow { .. });
+        self.fault_log.steps.push(Impact {
+            line: fault_action.line,
+            verb: fault_action.action.verb(),
+            node: fault_action.affected_node().to_owned(),
+            at_s: self.fault_log.now_s(),
+            detected_s: None,
+            lost_s: None,
+            healed_s: None,
+            recovered_s: None,
+            hidden,
+            undoing: undoing || quiet || fault_action.is_between_nodes(),
+        });
+        self.fault_actions.push(fault_action.clone());
+        if matches!(fault_action.action, ScenarioAction::Slow { .. }) {
+            let text = format!("{} is slow [{}:{}]", fault_action.node, self.file, fault_action.line);
+            return self.fault_log.note("done", text);
+        }
+        let node = fault_action.affected_node().to_owned();
+        match &fault_action.action {
+            ScenarioAction::Kill { half, .. } | ScenarioAction::Stop { half, .. } => {
+                self.removed_nodes.push((node, *half));
+            }
+            ScenarioAction::Partition { .. } if !fault_action.is_between_nodes() => {
+                self.removed_nodes.push((node, Daemons::Both));
+            }
+            ScenarioAction::Cont { half, .. } | ScenarioAction::Restart { half, .. } => {
+                self.back(&node, *half);
+            }
+            ScenarioAction::Heal { .. } => self.links_healed(&node),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Records that daemons of a node are up again.
+    fn back(&mut self, node: &str, half: Daemons) {
+        let now = self.fault_log.now_s();
+        self.removed_nodes.retain(|(removed_nodes, which)| {
+            removed_nodes != node || (half != Daemons::Both && *which != half)
+        });
+        for impact in self.fault_log.steps.iter_mut().filter(|impact| impact.node == node && !impact.undoing)
+        {
+            impact.healed_s.get_or_insert(now);
+        }
+    }
+
+    /// Records that the links of this node, or of all if empty, work again.
+    fn links_healed(&mut self, node: &str) {
+        let now = self.fault_log.now_s();
+        let cut =
+            |impact: &&mut Impact| impact.verb == "partition" && (node.is_empty() || impact.node == node);
+        for impact in self.fault_log.steps.iter_mut().filter(cut) {
+            impact.healed_s.get_or_insert(now);
+            self.removed_nodes.retain(|(removed_nodes, _)| *removed_nodes != impact.node);
+        }
+    }
+
+    /// Handles the result of an action.
+    fn done(&mut self, fault_action: FaultAction, result: Result<Vec<String>>) -> Result<()> {
+        let lines = match result {
+            Ok(lines) => lines,
+            Err(error) => {
+                self.failed = true;
+                let (verb, why) = (fault_action.action.verb(), output::chain(&error));
+                return self
+                    .fault_log
+                    .note("done", format!("{}:{}: {verb}: {why}", self.file, fault_action.line));
+            }
+        };
+        if fault_action.is_end {
+            self.open.retain(|open| open.number != fault_action.number);
+            let now = self.fault_log.now_s();
+            match &fault_action.action {
+                ScenarioAction::Kill { half, .. } | ScenarioAction::Stop { half, .. } => {
+                    self.back(&fault_action.node, *half);
+                }
+                ScenarioAction::Partition { .. } => self.links_healed(fault_action.affected_node()),
+                _ => {
+                    let own = self.fault_actions.iter().position(|done| done.number == fault_action.number);
+                    if let Some(impact) = own {
+                        self.fault_log.steps[impact].healed_s = Some(now);
+                    }
+                }
+            }
+            return self.fault_log.note("undone", lines.join(", "));
+        }
+        if matches!(fault_action.action, ScenarioAction::Slow { .. }) {
+            let now = self.fault_log.now_s();
+            for (impact, own) in self.fault_log.steps.iter_mut().zip(&self.fault_actions) {
+                if own.line == fault_action.line && own.node == fault_action.node {
+                    impact.healed_s.get_or_insert(now);
+                }
+            }
+            return self.fault_log.note("undone", format!("{} runs freely again", fault_action.node));
+        }
+        self.record_impact(&fault_action)?;
+        if let Some(lasts) = fault_action.lasts {
+            self.timers.push((Instant::now() + lasts, Due::Undo(fault_action.number)));
+        }
+        self.fault_log.note("done", format!("{} [{}:{}]", lines.join(", "), self.file, fault_action.line))
+    }
+
+    /// Whether all steps are done and the cluster has recovered.
+    fn is_settled(&mut self) -> Result<bool> {
+        let undoing = self.timers.iter().any(|(_, due)| matches!(due, Due::Undo(_)));
+        let quiet = self.doing.is_empty() && !undoing;
+        if !quiet
+            || self.fault_log.undetected().is_some()
+            || self.view.problem(self.slots, &self.removed_nodes).is_some()
+        {
+            return Ok(false);
+        }
+        self.fault_log.recovered()?;
+        Ok(self.timers.is_empty() && self.waiting.is_empty())
+    }
+
+    fn give_up(&mut self, within: Duration) -> Result<()> {
+        self.failed = true;
+        let why = self.awaited().join("; ");
+        self.fault_log.note("done", format!("timeout after {} s: {why}", within.as_secs()))
+    }
+
+    /// What the run still waits for.
+    fn awaited(&self) -> Vec<String> {
+        let mut why: Vec<String> = Vec::new();
+        why.extend(
+            self.waiting
+                .iter()
+                .map(|index| format!("the step of line {} has not started", self.steps[*index].line)),
+        );
+        let unseen = self
+            .fault_log
+            .undetected()
+            .map(|impact| format!("the fault of line {} is not detected", impact.line));
+        why.extend(unseen);
+        why.extend(self.view.problem(self.slots, &self.removed_nodes));
+        why
+    }
+
+    /// Waits for running actions and undoes all open faults. An error does not prevent the undoing
+    /// of other faults.
+    async fn undo_all(&mut self) -> Result<()> {
+        self.slowing.drain(..).for_each(|slow| slow.abort());
+        let mut result_of_all = Ok(());
+        while let Some(done) = self.doing.join_next().await {
+            if let Ok((fault_action, result)) = done {
+                result_of_all = result_of_all.and(self.done(fault_action, result));
+            }
+        }
+        for undo in self.open.iter().rev().map(FaultAction::undo).collect::<Vec<_>>() {
+            let result = perform(&self.target, &undo).await;
+            result_of_all = result_of_all.and(self.done(undo, result));
+        }
+        for left in &self.open {
+            let (verb, node) = (left.action.verb(), left.affected_node());
+            eprintln!(
+                "mrctl: {}:{}: {verb} of {node} could not be undone: undo it by hand",
+                self.file, left.line
+            );
+        }
+        result_of_all
+    }
+
+    /// Prints the result of the run.
+    pub(super) fn print_result(&self, as_json: bool) -> Result<ExitCode> {
+        let jobs = self.view.jobs.iter().filter(|job| self.jobs.contains(&job.job));
+        let well = !self.failed && self.fault_log.steps.iter().all(|impact| impact.recovered_s.is_some());
+        if as_json {
+            let jobs: Vec<_> = jobs
+                .map(|job| {
+                    json!({ "job": job.job, "name": job.name, "state": job.state, "seconds": job.seconds(),
+                            "killed_attempts": job.maps.killed_attempts + job.reduces.killed_attempts,
+                            "failed_attempts": job.maps.failed_attempts + job.reduces.failed_attempts })
+                })
+                .collect();
+            let FaultLog { timeline, steps, .. } = &self.fault_log;
+            output::json(&json!({ "recovered": well, "steps": steps, "timeline": timeline, "jobs": jobs }))?;
+        } else {
+            self.fault_log.print()?;
+        }
+        Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+#[cfg(test)]
+mod tests;

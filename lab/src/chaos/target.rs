@@ -1,0 +1,205 @@
+//! The target of faults: a local cluster, or one on several machines. The methods return lines that
+//! describe what was done; they print nothing.
+
+use super::{local, machines};
+use anyhow::Result;
+use clusters::{
+    local::{ClusterState, Kind},
+    locate::Target,
+    remote::{Fleet, Part},
+};
+use daemon::{Bytes, Period, config::Config};
+use std::{path::PathBuf, time::Duration};
+
+/// A signal that a fault sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FaultSignal {
+    Kill,
+    Stop,
+    Cont,
+}
+
+impl FaultSignal {
+    /// A verb for messages.
+    pub(crate) fn done(self) -> &'static str {
+        match self {
+            Self::Kill => "killed",
+            Self::Stop => "froze",
+            Self::Cont => "continued",
+        }
+    }
+}
+
+/// How to damage a replica.
+#[derive(Debug, Clone)]
+pub(crate) struct Damage {
+    /// The block; None means any.
+    pub(crate) block: Option<String>,
+    /// The node; None means the first that has the block.
+    pub(crate) node: Option<String>,
+    /// Remove the second half instead of flipping a byte.
+    pub(crate) cut: bool,
+    /// A random number that selects one of several blocks.
+    pub(crate) chance: u64,
+}
+
+/// The resources that a daemon uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ResourceUsage {
+    pub(crate) node: String,
+    pub(crate) program: String,
+    /// Resident memory.
+    pub(crate) bytes: u64,
+    /// Number of open files.
+    pub(crate) files: u64,
+    /// Number of child processes.
+    pub(crate) tasks: u32,
+}
+
+/// The cluster that faults act on.
+pub(crate) enum ChaosTarget {
+    /// The folder of a local cluster.
+    Here(PathBuf),
+    Machines(Fleet),
+}
+
+impl ChaosTarget {
+    pub(crate) fn here(folder: PathBuf) -> Result<Self> {
+        ClusterState::require(&folder)?;
+        Ok(Self::Here(folder))
+    }
+
+    pub(crate) fn config_file(&self) -> PathBuf {
+        match self {
+            Self::Here(folder) => folder.join("fermata.toml"),
+            Self::Machines(fleet) => fleet.cluster.join("fermata.toml"),
+        }
+    }
+
+    /// The target for commands that connect to this cluster.
+    pub(crate) fn target(&self) -> Target {
+        Target::of_config(&self.config_file())
+    }
+
+    pub(crate) fn config(&self) -> Result<Config> {
+        Ok(Config::load(Some(&self.config_file()))?)
+    }
+
+    /// The names of its nodes, in order.
+    pub(crate) fn nodes(&self) -> Result<Vec<String>> {
+        Ok(match self {
+            Self::Here(folder) => {
+                let state = ClusterState::require(folder)?;
+                let nodes = state.daemons.iter().filter(|daemon| daemon.kind == Kind::Datanode);
+                nodes.map(|daemon| daemon.name.clone()).collect()
+            }
+            Self::Machines(fleet) => {
+                let nodes = fleet.machines.iter().filter(|machine| machine.host.part == Part::Node);
+                nodes.map(|machine| machine.host.name.clone()).collect()
+            }
+        })
+    }
+
+    /// The machine of a node, or of the daemon of a master.
+    pub(crate) fn machine_of(&self, name: &str) -> String {
+        let master = match self {
+            Self::Machines(fleet) => {
+                fleet.of_part(Part::Master).first().map(|machine| machine.host.name.clone())
+            }
+            Self::Here(_) => None,
+        };
+        match (name, master) {
+            ("namenode" | "jobtracker" | "master", Some(master)) => master,
+            _ => name.to_owned(),
+        }
+    }
+
+    /// The resources that the running daemons use.
+    pub(crate) fn resource_usage(&self) -> Result<Vec<ResourceUsage>> {
+        match self {
+            Self::Here(folder) => local::resource_usage(folder),
+            Self::Machines(fleet) => machines::resource_usage(fleet),
+        }
+    }
+
+    /// Files of jobs on the disks of trackers.
+    pub(crate) fn job_files(&self) -> Result<Vec<String>> {
+        match self {
+            Self::Here(folder) => local::job_files(folder),
+            Self::Machines(fleet) => machines::job_files(fleet),
+        }
+    }
+
+    /// How long after the last heartbeat the NameNode declares this node dead; None if it is no
+    /// DataNode.
+    pub(crate) fn dead_after(&self, node: &str) -> Result<Option<Period>> {
+        let is_datanode = self.nodes()?.iter().any(|name| name == node);
+        Ok(if is_datanode { Some(self.config()?.namenode.dead_after) } else { None })
+    }
+
+    /// Sends a signal to the daemons of a node: those of these kinds, or all.
+    pub(crate) fn signal(&self, node: &str, kinds: &[Kind], sign: FaultSignal) -> Result<Vec<String>> {
+        match self {
+            Self::Here(folder) => local::signal(folder, node, kinds, sign),
+            Self::Machines(fleet) => machines::signal(fleet, node, kinds, sign),
+        }
+    }
+
+    /// Stops daemons of a node and starts them again.
+    pub(crate) async fn restart(&self, node: &str, kinds: &[Kind]) -> Result<Vec<String>> {
+        match self {
+            Self::Here(folder) => local::restart(folder, node, kinds).await,
+            Self::Machines(fleet) => tokio::task::block_in_place(|| machines::restart(fleet, node, kinds)),
+        }
+    }
+
+    /// Drops packets from `a` to `b`, and in the other direction unless `one_way`.
+    pub(crate) fn partition(&self, a: &str, b: &str, one_way: bool) -> Result<Vec<String>> {
+        match self {
+            Self::Here(_) => Err(local::no_links()),
+            Self::Machines(fleet) => machines::partition(fleet, a, b, one_way),
+        }
+    }
+
+    /// Restores the links of a node, or of all.
+    pub(crate) fn heal(&self, node: Option<&str>) -> Result<Vec<String>> {
+        match self {
+            Self::Here(_) => Err(local::no_links()),
+            Self::Machines(fleet) => machines::heal(fleet, node),
+        }
+    }
+
+    pub(crate) fn corrupt(&self, damage: &Damage) -> Result<String> {
+        match self {
+            Self::Here(folder) => local::corrupt(folder, damage),
+            Self::Machines(fleet) => machines::corrupt(fleet, damage),
+        }
+    }
+
+    /// Lets the daemons of a node run for a part of the time, until `time` is over or the future is
+    /// dropped.
+    pub(crate) async fn slow(&self, node: &str, share: f64, time: Duration) -> Result<()> {
+        match self {
+            Self::Here(folder) => local::slow(folder, node, share, time).await,
+            Self::Machines(fleet) => machines::slow(fleet, node, share, time).await,
+        }
+    }
+
+    /// Fills the disk of a node, except for this amount of space.
+    pub(crate) fn fill_disk(&self, node: &str, leave: Bytes, force: bool) -> Result<String> {
+        match self {
+            Self::Here(folder) => local::fill_disk(folder, node, leave, force),
+            Self::Machines(fleet) => machines::fill_disk(fleet, node, leave, force),
+        }
+    }
+
+    /// Frees that space again.
+    pub(crate) fn clear_disk(&self, node: &str) -> Result<String> {
+        let removed = match self {
+            Self::Here(folder) => local::clear_disk(folder, node)?,
+            Self::Machines(fleet) => machines::clear_disk(fleet, node)?,
+        };
+        let done = if removed { "has free space again" } else { "was not filled by mrctl: nothing to free" };
+        Ok(format!("the disk of {node} {done}"))
+    }
+}
