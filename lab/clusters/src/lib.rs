@@ -4,6 +4,7 @@
 #![allow(missing_docs, reason = "only mrctl and lab use it; what is not obvious has a comment")]
 
 pub mod certificates;
+pub mod folder;
 pub mod local;
 pub mod locate;
 pub mod remote;

@@ -1,6 +1,7 @@
 //! Finds the cluster that a command is for: by flags, environment variables, files, or folders.
 
 use crate::{
+    folder::{FOLDER, dir_flag, is_here},
     local::{ClusterState, Daemon, Kind},
     trust,
 };
@@ -16,11 +17,8 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use view::output::{self, Usage};
+use view::output::Usage;
 use view::status_cache::{Connecting, Masters};
-
-/// The default folder of `mrctl up`.
-pub const FOLDER: &str = ".fermata";
 
 /// Global flags that select a cluster and the credentials for it.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -90,12 +88,6 @@ impl Origin {
             }
         }
     }
-}
-
-/// Whether `folder` is the one that commands find without `--dir` in the current folder.
-fn is_here(folder: &Path) -> bool {
-    let here = std::path::absolute(FOLDER).ok();
-    folder == Path::new(FOLDER) || std::path::absolute(folder).ok() == here
 }
 
 impl Target {
@@ -342,15 +334,6 @@ fn check_addr(what: &str, addr: &str) -> Result<()> {
         bail!(Usage(format!("{what} address {addr:?} is not host:port (a port is a number up to 65535)")));
     }
     Ok(())
-}
-
-/// The `--dir` flag for `folder` in a suggested command; empty if the command finds it without the
-/// flag.
-pub fn dir_flag(folder: Option<&Path>) -> String {
-    match folder {
-        Some(folder) if !is_here(folder) => format!(" --dir {}", output::shell(folder)),
-        _ => String::new(),
-    }
 }
 
 /// Whether a daemon of the cluster in `folder` runs. The state file alone proves nothing: it

@@ -3,8 +3,8 @@
 use super::target::{Damage, FaultSignal, ResourceUsage};
 use anyhow::{Context, Result, bail};
 use clusters::{
+    folder::dir_flag,
     local::{self, ClusterState, Daemon, Kind, end, lock, memory_bytes},
-    locate::dir_flag,
 };
 use daemon::Bytes;
 use rustix::{

@@ -1,6 +1,6 @@
 //! `mrctl chaos`: faults on the daemons of a local cluster of `mrctl up`, or on those of the
-//! machines of a cluster: one at a time ([`target`]), from a scenario file ([`mod@run`]), or at
-//! random ([`soak`]).
+//! machines of a cluster: one at a time (`target`), from a scenario file (`run`), or at
+//! random (`soak`).
 
 mod args;
 mod fault_action;

@@ -4,8 +4,9 @@
 use crate::output;
 use anyhow::{Result, bail};
 use clusters::{
+    folder::dir_flag,
     local::{ClusterState, Layout, Overrides},
-    locate::{dir_flag, state_folder},
+    locate::state_folder,
 };
 use serde::Serialize;
 use std::{

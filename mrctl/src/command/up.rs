@@ -4,8 +4,8 @@ use super::status::ClusterStatus;
 use crate::output;
 use anyhow::{Result, bail};
 use clusters::{
+    folder::{FOLDER, dir_flag},
     local::{ClusterState, Kind, Launch, Layout, Overrides, failure, lock, restart},
-    locate::{FOLDER, dir_flag},
     trust,
 };
 use daemon::Bytes;

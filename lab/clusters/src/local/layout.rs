@@ -250,7 +250,7 @@ impl Layout {
         let path = self.folder.join(SECRET);
         let mode = fs::metadata(&path).ok().filter(|_| self.has_own_secret())?.permissions().mode() & 0o777;
         (mode & 0o077 != 0).then(|| {
-            let (shown, dir) = (path.display(), crate::locate::dir_flag(Some(&self.folder)));
+            let (shown, dir) = (path.display(), crate::folder::dir_flag(Some(&self.folder)));
             format!(
                 "{shown} has mode {mode:o}: other accounts may have read the secret of this cluster, and daemons do not start \
                  with it; run `chmod 600 {}`, or create a new one: `mrctl down{dir}`, remove the file, `mrctl up{dir}`",
@@ -302,7 +302,7 @@ impl Layout {
     /// mounted. With `renew_jobs`, the folder of the JobTracker may be empty.
     pub fn check_masters(&self, renew_jobs: bool) -> Result<()> {
         let is_empty = |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
-        let flag = crate::locate::dir_flag(Some(&self.folder));
+        let flag = crate::folder::dir_flag(Some(&self.folder));
         let lost = |role: &Role| self.formatted && is_empty(&self.data_dir(role));
         let namenode = Self::namenode();
         if lost(&namenode) {
