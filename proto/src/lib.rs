@@ -1,5 +1,6 @@
 //! The types generated from the .proto files, and constants that both sides share.
 //!
+//! `tests/generated.rs` compares `generated/` with the .proto files and updates it.
 //! Each master converts them to its own types in its `wire` modules.
 #![allow(
     missing_docs,
@@ -9,18 +10,15 @@
     reason = "generated code; the .proto files have the comments"
 )]
 
-/// The descriptors of all messages and services, as a `google.protobuf.FileDescriptorSet`.
-pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
-
 /// The file system: NameNode, DataNodes, and the headers of the bulk protocol.
 pub mod dfs {
-    tonic::include_proto!("fermata.dfs.v1");
+    include!("generated/fermata.dfs.v1.rs");
 }
 
 /// The runtime: JobTracker, TaskTrackers, and the umbilical between a tracker and its task
 /// processes.
 pub mod mr {
-    tonic::include_proto!("fermata.mr.v1");
+    include!("generated/fermata.mr.v1.rs");
 }
 
 /// The version of the protocol between JobTracker and TaskTrackers. Both must have the same.
