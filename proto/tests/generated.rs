@@ -1,7 +1,7 @@
 //! The code in `src/generated` is what the .proto files give. It is committed, so that a build
 //! compiles neither a protobuf parser nor a code generator.
 //!
-//! After a change of a .proto file: `FERMATA_UPDATE=1 cargo test -p fermata-proto`.
+//! After a change of a .proto file: `FERMATA_BLESS=1 cargo test -p fermata-proto`.
 
 use std::{fs, path::Path};
 
@@ -21,13 +21,13 @@ fn the_generated_code_is_up_to_date() {
     for name in ["fermata.dfs.v1.rs", "fermata.mr.v1.rs"] {
         let expected = fs::read_to_string(fresh.path().join(name)).unwrap();
         let committed = root.join("src/generated").join(name);
-        if std::env::var_os("FERMATA_UPDATE").is_some() {
+        if std::env::var_os("FERMATA_BLESS").is_some() {
             fs::write(&committed, expected).unwrap();
             continue;
         }
         assert!(
             fs::read_to_string(&committed).unwrap() == expected,
-            "{} does not match the .proto files: run FERMATA_UPDATE=1 cargo test -p fermata-proto",
+            "{} does not match the .proto files: run FERMATA_BLESS=1 cargo test -p fermata-proto",
             committed.display()
         );
     }

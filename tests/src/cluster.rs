@@ -74,7 +74,7 @@ pub fn task_account() -> &'static str {
 pub fn may_inspect_daemons() -> bool {
     let root = is_root();
     if !root {
-        eprintln!("skipped: only root can look into daemons, which are not dumpable");
+        crate::skip("root", "only root can look into daemons, which are not dumpable");
     }
     root
 }

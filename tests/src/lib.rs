@@ -4,10 +4,12 @@
 
 mod cluster;
 mod machines;
+mod skip;
 mod strace;
 
 pub use cluster::{Cluster, QUICK, Ran, Up, is_root, may_inspect_daemons, task_account};
 pub use machines::Machines;
+pub use skip::skip;
 pub use strace::{READS, SYNCS, Strace, is_gone};
 
 use std::{

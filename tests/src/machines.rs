@@ -47,7 +47,7 @@ impl Machines {
         let alone = match lock.and_then(|lock| lock.lock().map(|()| lock)) {
             Ok(lock) => lock,
             Err(error) => {
-                eprintln!("skipped: no network namespaces here: {error}");
+                crate::skip("namespaces", error);
                 return None;
             }
         };
@@ -59,7 +59,7 @@ impl Machines {
             let why = String::from_utf8_lossy(&made.stderr);
             // The machines exist, but a packet filter blocks them: every test would time out.
             assert_ne!(made.status.code(), Some(3), "{}", why.trim());
-            eprintln!("skipped: no network namespaces here: {}", why.trim());
+            crate::skip("namespaces", why.trim());
             return None;
         }
         let space = binaries().with_file_name("tmp");

@@ -59,7 +59,7 @@ impl Strace {
             command
         };
         if !traced().arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-            eprintln!("skipped: strace is not installed or may not trace processes here");
+            crate::skip("strace", "strace is not installed or may not trace processes here");
             return None;
         }
         let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:{what}"));
@@ -73,7 +73,7 @@ impl Strace {
         let mut command = Command::new("strace");
         command.args(["-f", "-q", "-e", &trace, "-e", &inject, "-p", pid]).arg("-o").arg(&log).args(more);
         let Ok(child) = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn() else {
-            eprintln!("skipped: strace is not installed");
+            crate::skip("strace", "strace is not installed");
             return None;
         };
         let mut strace = Self(child);
@@ -86,7 +86,7 @@ impl Strace {
             traced().or_else(|| strace.0.try_wait().expect("our child").map(|_| is_gone(pid)))
         });
         if !attached {
-            eprintln!("skipped: strace may not attach to processes here");
+            crate::skip("strace", "strace may not attach to processes here");
             return None;
         }
         Some(strace)

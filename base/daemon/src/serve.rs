@@ -1,35 +1,7 @@
-//! Common settings of gRPC servers: limits of connections, and streaming of files with
-//! backpressure.
+//! Streaming of files to clients, with backpressure.
 
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tonic::transport::Server;
-
-/// Maximum number of concurrent calls per connection; the HTTP/2 library of the client delays
-/// further ones.
-const STREAMS_MAX: u32 = 128;
-/// Bytes of one request body, and of all on one connection, that HTTP/2 buffers until they are
-/// read.
-const STREAM_WINDOW_BYTES: u32 = 64 << 10;
-const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
-/// Maximum decoded size of the metadata of a call; names and tokens are short.
-const HEADER_BYTES_MAX: u32 = 8 << 10;
-/// Maximum number of calls that a client may cancel before they are processed; then its connection
-/// is closed (rapid reset, CVE-2023-44487).
-const RESETS_MAX: usize = 20;
-/// A client that has disappeared is detected after about this time.
-const KEEPALIVE: Duration = Duration::from_secs(20);
-
-/// Returns a server with these limits; the caller adds services.
-pub fn builder() -> Server {
-    Server::builder()
-        .max_concurrent_streams(STREAMS_MAX)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .http2_max_header_list_size(HEADER_BYTES_MAX)
-        .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
-        .http2_keepalive_interval(Some(KEEPALIVE))
-}
 
 /// A reader that takes nothing for this long is treated as gone.
 const STALL_TIMEOUT: Duration = Duration::from_mins(1);

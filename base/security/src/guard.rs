@@ -26,6 +26,21 @@ use tower_layer::Stack;
 /// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Maximum number of concurrent calls per connection; the HTTP/2 library of the client delays
+/// further ones.
+const STREAMS_MAX: u32 = 128;
+/// Bytes of one request body, and of all on one connection, that HTTP/2 buffers until they are
+/// read.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
+/// Maximum decoded size of the metadata of a call; names and tokens are short.
+const HEADER_BYTES_MAX: u32 = 8 << 10;
+/// Maximum number of calls that a client may cancel before they are processed; then its connection
+/// is closed (rapid reset, CVE-2023-44487).
+const RESETS_MAX: usize = 20;
+/// A client that has disappeared is detected after about this time.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
 /// A server with its gate.
 pub type Layered = Server<Stack<Gate, tower_layer::Identity>>;
 
@@ -124,7 +139,7 @@ impl Guard {
     /// Returns a server with the common limits, TLS if there is a certificate, and the gate before
     /// its services.
     pub fn server(&self) -> Result<Layered, tonic::transport::Error> {
-        let mut server = daemon::serve::builder();
+        let mut server = builder();
         if let Some(Closed { tls: Some((pem, _)), .. }) = &self.access_policy.closed {
             let tls = ServerTlsConfig::new()
                 .identity(tonic::transport::Identity::from_pem(&pem.own, &pem.own))
@@ -169,4 +184,15 @@ impl Guard {
         let key = self.access_policy.closed.as_ref().and_then(|closed| closed.keys.get(Purpose::Block));
         BlockKey::new(key.cloned())
     }
+}
+
+/// Returns a server with these limits; the caller adds services.
+pub(crate) fn builder() -> Server {
+    Server::builder()
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
+        .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
+        .http2_keepalive_interval(Some(KEEPALIVE))
 }

@@ -147,6 +147,7 @@ pub fn request_of(user: &str, id: [u8; 16]) -> u128 {
 }
 
 /// Returns the subject name in a certificate.
+#[cfg(feature = "server")]
 pub(crate) fn subject(role: Role, name: &str) -> String {
     format!("{name}.{role}.id.{DOMAIN}")
 }

@@ -24,11 +24,6 @@ pub struct ActiveJobs {
 #[derive(Debug, Default)]
 pub struct Jobs(Mutex<BTreeMap<String, ActiveJobs>>);
 
-/// Returns the name of a job in the token of a task.
-pub fn job_name_of(scope: &str, job: u64) -> String {
-    format!("{scope}/{job}")
-}
-
 impl Jobs {
     /// Updates the list of a JobTracker. Returns false if a list with a newer epoch exists.
     pub fn update(&self, scope: &str, active: ActiveJobs) -> bool {
@@ -51,6 +46,7 @@ impl Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job_name_of;
 
     #[test]
     fn job_has_ended_when_its_jobtracker_no_longer_lists_it() {

@@ -12,45 +12,71 @@
 //! token signed with a key of the cluster; methods that are not in the table of rules are refused.
 //! The services decide what a caller may do with a file or a job, by its owner.
 //!
+//! The feature `server` (default) adds everything that only a daemon needs: the gate, limits,
+//! revocation and the cluster's authority. Clients and jobs are built without it.
+//!
 //! Deliberately absent: any knowledge of files, jobs and tasks except their IDs.
 
+#[cfg(feature = "server")]
 mod authority;
+#[cfg(feature = "server")]
 mod body;
+#[cfg(feature = "server")]
 mod connection_limiter;
 mod credentials;
+#[cfg(feature = "server")]
 mod gate;
+#[cfg(feature = "server")]
 mod guard;
+#[cfg(feature = "server")]
 mod health;
 mod identity;
+#[cfg(feature = "server")]
 mod incoming;
+#[cfg(feature = "server")]
 mod jobs;
 mod keys;
+#[cfg(feature = "server")]
 mod limits;
 mod mismatch;
 mod peer;
+#[cfg(feature = "server")]
 mod refusals;
+#[cfg(feature = "server")]
 mod revoked;
+#[cfg(feature = "server")]
 mod rules;
 mod stream;
 mod tls;
 mod token;
 
+#[cfg(feature = "server")]
 pub use authority::{Authority, AuthorityError};
+#[cfg(feature = "server")]
 pub use body::{RequestBody, ResponseBody};
+#[cfg(feature = "server")]
 pub use connection_limiter::{ConnectionLimiter, ConnectionSlot, UNAUTHENTICATED_TIMEOUT};
 pub use credentials::{Connector, Credentials};
+#[cfg(feature = "server")]
 pub use gate::{Gate, Gated, GatedFuture};
+#[cfg(feature = "server")]
 pub use guard::{Guard, Layered};
 pub use identity::{Identity, NameError, Role, USER_KEY, check_name, request_of};
+#[cfg(feature = "server")]
 pub use incoming::{Caller, CallerInfo, Incoming};
-pub use jobs::{ActiveJobs, Jobs, job_name_of};
+#[cfg(feature = "server")]
+pub use jobs::{ActiveJobs, Jobs};
 pub use keys::{Key, Keyring, Purpose, digest, read_private, write_private};
 pub use mismatch::{call_failure, tls_mismatch, why};
 pub use peer::{Endpoint, TRUST_VAR, trusted_owner};
+#[cfg(feature = "server")]
 pub use revoked::{REVOKED_FILE, Revocations, fingerprint_of_file};
+#[cfg(feature = "server")]
 pub use rules::{RULES, Rule, rule_of};
 pub use stream::Stream;
-pub use token::{Access, BlockKey, BlockToken, Refused, TOKEN_KEY, Token, opens_partition, partition_token};
+pub use token::{
+    Access, BlockKey, BlockToken, Refused, TOKEN_KEY, Token, job_name_of, opens_partition, partition_token,
+};
 
 use std::{io, path::PathBuf};
 

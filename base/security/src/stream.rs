@@ -11,7 +11,7 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, recv},
 };
-use rustls::{Connection, pki_types::CertificateDer};
+use rustls::Connection;
 use std::{
     fs::File,
     io::{self, IoSlice, Read, Write},
@@ -78,7 +78,8 @@ impl Stream {
     }
 
     /// Returns the certificate of the peer, if it has sent one.
-    pub(crate) fn certificate(&self) -> Option<CertificateDer<'static>> {
+    #[cfg(feature = "server")]
+    pub(crate) fn certificate(&self) -> Option<rustls::pki_types::CertificateDer<'static>> {
         let Kind::Tls(tls) = &self.0 else { return None };
         Some(tls.session.lock().peer_certificates()?.first()?.clone().into_owned())
     }

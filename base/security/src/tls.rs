@@ -12,7 +12,6 @@ use crate::{
 use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::WebPkiClientVerifier,
 };
 use std::{fs, path::Path, sync::Arc};
 
@@ -102,8 +101,10 @@ fn content(path: &Path, what: &str, why: impl std::fmt::Display) -> SecurityErro
 
 /// The TLS configuration of a server. Clients without a certificate may connect, because they use
 /// tokens.
+#[cfg(feature = "server")]
 pub(crate) fn server_config(pem: &Pem, path: &Path) -> Result<Arc<rustls::ServerConfig>, SecurityError> {
-    let verifier = WebPkiClientVerifier::builder(pem.roots(path)?).allow_unauthenticated().build();
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder(pem.roots(path)?).allow_unauthenticated().build();
     let verifier = verifier.map_err(|error| content(path, AUTHORITY, error))?;
     let (chain, key) = pem.chain(path)?;
     let config =

@@ -12,6 +12,11 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Returns the name of a job in the token of a task.
+pub fn job_name_of(scope: &str, job: u64) -> String {
+    format!("{scope}/{job}")
+}
+
 /// Metadata key of tokens.
 pub const TOKEN_KEY: &str = "fermata-token";
 

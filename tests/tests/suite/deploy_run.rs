@@ -2,7 +2,7 @@
 //! Each test is skipped with a message if root, network namespaces or packages are missing.
 
 use super::docs_commands::namespaces;
-use fermata_tests::{Ran, binaries, eventually, stripped_binaries};
+use fermata_tests::{Ran, binaries, eventually, skip, stripped_binaries};
 use std::{
     fs,
     net::TcpListener,
@@ -33,7 +33,7 @@ fn run(command: &mut Command) -> Option<Ran> {
     let ran: Ran =
         command.env("PROGRAMS", stripped_binaries()).env("SPACE", space()).output().unwrap().into();
     if ran.code == SKIPPED {
-        eprintln!("{}", ran.stderr.trim());
+        skip("packages", ran.stderr.trim());
         return None;
     }
     assert_eq!(ran.code, 0, "{command:?}: {}{}", ran.stdout, ran.stderr);

@@ -17,7 +17,7 @@
 //! A page with executed blocks has a test here. Deliberately absent: a check of settings and
 //! outputs, which are fenced with a language (`toml`, `text`, ...).
 
-use fermata_tests::{binaries, stripped_binaries};
+use fermata_tests::{binaries, skip, stripped_binaries};
 use std::{
     collections::BTreeSet,
     fmt::Write as _,
@@ -360,7 +360,7 @@ pub(crate) fn namespaces() -> bool {
     let can = Command::new("unshare").args(["--net", "--mount", "ip", "link"]).output();
     let can = can.is_ok_and(|ran| ran.status.success());
     if !can {
-        eprintln!("skipped: no network namespaces here: they need root and iproute2");
+        skip("namespaces", "network namespaces need root and iproute2");
     }
     can
 }

@@ -1,7 +1,7 @@
 //! Tasks that crash, hang, fork or use too much memory affect only their attempt, and the user sees
 //! the real error. Also full disks, and tasks that must not outlive their tracker.
 
-use fermata_tests::{Cluster, Up, binaries, eventually};
+use fermata_tests::{Cluster, Up, binaries, eventually, skip};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -151,7 +151,7 @@ fn tracker_as_process_1_kills_escaped_processes() {
         command
     };
     if !contain(Path::new("true")).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: no PID namespace can be created here (needs root and unshare)");
+        return skip("namespaces", "no PID namespace can be created");
     }
     let settings = "[jobtracker]\nheartbeat = \"200ms\"\n";
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
@@ -209,8 +209,7 @@ fn full_disk_is_skipped_and_two_are_reported() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, block_size: "8MiB", settings, ..Up::default() });
     let (one, two) = (cluster.path("one"), cluster.path("two"));
     let Some(_one) = SmallDisk::mount(&one, "3m") else {
-        eprintln!("skipped: a small disk cannot be mounted here (needs root)");
-        return;
+        return skip("mount", "a small disk cannot be mounted");
     };
     cluster.mrctl(&["submit", "teragen", "--output", "/gen", "--conf", "rows=200000", "--conf", "maps=2"]);
     let sort =

@@ -2,7 +2,7 @@
 //! continue. With almost no space left, no attempt is started.
 
 use daemon::config::JobTrackerConfig;
-use fermata_tests::{Cluster, QUICK, Up, eventually, is_root};
+use fermata_tests::{Cluster, QUICK, Up, eventually, is_root, skip};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -26,7 +26,7 @@ impl Small {
         let size = format!("size={},mode=700", Self::size());
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder).output();
         if !mounted.is_ok_and(|ran| ran.status.success()) {
-            eprintln!("skipped: no tmpfs can be mounted here");
+            skip("mount", "no tmpfs can be mounted");
             fs::remove_dir(folder).unwrap();
             fs::rename(&before, folder).unwrap();
             return None;
@@ -69,8 +69,7 @@ impl Drop for Small {
 #[test]
 fn jobtracker_with_a_full_disk_refuses_jobs_and_finishes_active_ones() {
     if !is_root() {
-        eprintln!("skipped: only root may mount a small file system");
-        return;
+        return skip("root", "only root may mount a small file system");
     }
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("text"), "word\n".repeat(20_000)).unwrap();
@@ -106,8 +105,7 @@ fn jobtracker_with_a_full_disk_refuses_jobs_and_finishes_active_ones() {
 #[test]
 fn jobtracker_with_an_almost_full_disk_starts_no_attempt_and_stays_up() {
     if !is_root() {
-        eprintln!("skipped: only root may mount a small file system");
-        return;
+        return skip("root", "only root may mount a small file system");
     }
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("text"), "word\n".repeat(20_000)).unwrap();

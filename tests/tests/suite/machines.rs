@@ -1,7 +1,7 @@
 //! Clusters on several machines: network namespaces with their own addresses and certificates,
 //! started by `mrctl cluster`. Skipped with a message if namespaces cannot be created.
 
-use fermata_tests::{Machines, Row, binaries, eventually};
+use fermata_tests::{Machines, Row, binaries, eventually, skip};
 use serde_json::Value;
 use std::{process::Command, time::Duration};
 
@@ -136,7 +136,7 @@ fn machines_are_added_filled_upgraded_and_drained() {
     if small {
         disks_are_filled(&machines, &first, &third);
     } else {
-        eprintln!("skipped: a small disk cannot be mounted here");
+        skip("mount", "a small disk cannot be mounted");
     }
 
     // All daemons are restarted, one after the other, during a job.

@@ -1,6 +1,6 @@
 //! Isolated, lost and returning trackers, and their tasks.
 
-use fermata_tests::{Cluster, Up, binaries, eventually};
+use fermata_tests::{Cluster, Up, binaries, eventually, skip};
 use std::{
     fs,
     os::unix::{fs::OpenOptionsExt, process::ExitStatusExt},
@@ -103,7 +103,7 @@ fn a_tracker_registers_after_its_clock_was_set_back() {
     // Open: the tokens of a closed cluster expire by the same clock.
     let cluster = Cluster::up(Up { nodes: 2, settings: SETTINGS, open: true, ..Up::default() });
     let Some(ahead) = clock_a_day_ahead(&cluster) else {
-        return eprintln!("skipped: no C compiler here (cc)");
+        return skip("cc", "there is no C compiler");
     };
     let start = || {
         let log = cluster.log("node2-tasktracker");

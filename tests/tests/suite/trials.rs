@@ -1,7 +1,7 @@
 //! The simulator compared with real clusters of eight nodes, and the experiments of the papers on
 //! one machine.
 
-use fermata_tests::binaries;
+use fermata_tests::{binaries, skip};
 use serde_json::Value;
 use std::process::Command;
 
@@ -63,7 +63,7 @@ impl Narrow {
         for line in [format!("netns add {name}"), format!("-n {name} link set lo mtu 1500 up"), limit] {
             let done = ip(&line).is_ok_and(|ran| ran.status.success());
             if !done {
-                eprintln!("skipped: `ip {line}` cannot be done here");
+                skip("tc", format_args!("`ip {line}` fails"));
                 let _ = ip(&format!("netns del {name}"));
                 return None;
             }

@@ -68,7 +68,7 @@ async fn serve() -> (Endpoint, Gate) {
     let gate = Gate::new(guard.access_policy().clone());
     let (health, service) = tonic_health::server::health_reporter();
     health.set_service_status("", tonic_health::ServingStatus::Serving).await;
-    let mut server = daemon::serve::builder().layer(gate.clone());
+    let mut server = crate::guard::builder().layer(gate.clone());
     let server = server.add_service(service).add_service(Reader).serve_with_incoming(incoming);
     tokio::spawn(server);
     (endpoint, gate)

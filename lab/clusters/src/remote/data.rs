@@ -55,6 +55,7 @@ impl DataDirs {
     }
 
     /// The folders on the machine `host` whose remote folder is `dir`.
+    #[must_use]
     pub fn on(&self, dir: &str, host: &str) -> Self {
         let place = |path: &String| {
             let path = path.replace("{host}", host);

@@ -3,7 +3,7 @@
 //! account.
 
 use super::direct_requests::ask;
-use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually, is_root};
+use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually, is_root, skip};
 use proto::dfs::{ReadBlock, bulk_request::Op};
 use serde_json::Value;
 use std::{
@@ -35,7 +35,7 @@ fn assert_not_root(ids: &str) {
 /// without root.
 fn as_account(uid: u32, program: &Path) -> Option<Command> {
     if !is_root() {
-        eprintln!("skipped: only root can act as another account");
+        skip("root", "only root can act as another account");
         return None;
     }
     let mut command = Command::new("setpriv");
@@ -266,7 +266,7 @@ impl Impostor {
         match coming.next() {
             Some(Ok(line)) if line == "ready" => {}
             _ => {
-                eprintln!("skipped: python3 cannot listen on {addr} (family {family})");
+                skip("a free port", format_args!("python3 cannot listen on {addr} (family {family})"));
                 return None;
             }
         }
@@ -292,7 +292,7 @@ impl Drop for Impostor {
 #[test]
 fn no_token_is_sent_to_another_account_on_the_port_of_a_dead_master() {
     if !is_root() {
-        return eprintln!("skipped: only root can act as another account");
+        return skip("root", "only root can act as another account");
     }
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: QUICK, ..Up::default() });
     let folder = cluster.path(".fermata");
@@ -344,7 +344,7 @@ fn no_token_is_sent_to_another_account_on_the_port_of_a_dead_master() {
 #[test]
 fn token_for_a_cluster_of_another_account_needs_trust_owner() {
     let Some(cluster) = Ordinary::up() else {
-        return eprintln!("skipped: no cluster of another account can be started here");
+        return;
     };
     let at = cluster.folder.path();
     let token = cluster.done(&["token"]);
@@ -458,11 +458,14 @@ impl Ordinary {
         let within = binaries().with_file_name("tmp");
         fs::create_dir_all(&within).unwrap();
         if let Ok(Some(closed)) = daemon::account::blocked_at(binaries(), (NOBODY, NOBODY)) {
-            eprintln!("skipped: other accounts cannot enter {}", closed.display());
+            skip("an open path", format_args!("other accounts cannot enter {}", closed.display()));
             return None;
         }
         let folder = tempfile::tempdir_in(within).unwrap();
-        chown(folder.path(), Some(NOBODY), Some(NOBODY)).ok()?;
+        if chown(folder.path(), Some(NOBODY), Some(NOBODY)).is_err() {
+            skip("root", "only root can start a cluster of another account");
+            return None;
+        }
         let this = Self { folder };
         let ran = this.mrctl(&["up", "--detach", "--nodes", "1", "--replication", "1"])?;
         assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
@@ -489,13 +492,13 @@ impl Drop for Ordinary {
 #[test]
 fn tasks_with_the_account_of_the_cluster_cannot_read_its_secret() {
     let Some(cluster) = Ordinary::up() else {
-        return eprintln!("skipped: no cluster of another account can be started here");
+        return;
     };
     let at = cluster.folder.path();
     assert_eq!(fs::metadata(at.join(".fermata")).unwrap().permissions().mode() & 0o777, 0o700);
     let config = fs::read_to_string(at.join(".fermata/fermata.toml")).unwrap();
     if config.contains("confine = \"off\"") {
-        return eprintln!("skipped: the kernel has no Landlock");
+        return skip("landlock", "the kernel has no Landlock");
     }
     fs::write(at.join("in"), "x\n").unwrap();
     fs::write(at.join("try.sh"), intrusions(&at.join(".fermata"))).unwrap();
@@ -606,7 +609,7 @@ fn grant_all(paths: &[PathBuf], to: u32) {
 #[test]
 fn a_folder_of_another_account_is_refused_and_nothing_in_it_is_run() {
     if !is_root() {
-        return eprintln!("skipped: only root can make files of another account");
+        return skip("root", "only root can make files of another account");
     }
     let home = tempfile::tempdir().unwrap();
     let (marker, deep) = (home.path().join("ran"), home.path().join("a/b"));
