@@ -12,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No answer: the daemon is down or frozen, or the network is interrupted.
-    #[error("the {daemon} at {addr} does not answer ({why})")]
+    #[error("the {daemon} at {addr} does not answer ({why}){}", if advice.is_empty() { String::new() } else { format!("; {advice}") })]
     Unreachable {
         /// The kind of daemon, for people.
         daemon: &'static str,
@@ -20,6 +20,8 @@ pub enum Error {
         addr: String,
         /// The error of the transport.
         why: String,
+        /// What to do, or empty ([`crate::JobTracker::with_advice`]).
+        advice: String,
     },
     /// An answer, but not from a JobTracker.
     #[error("the server at {addr} is not a Fermata JobTracker ({why}): name another with --jobtracker")]
@@ -96,15 +98,25 @@ impl Error {
         let other_server =
             status.code() == Code::Unimplemented || status.message().contains("HTTP status code");
         match std::error::Error::source(status) {
-            Some(cause) => Self::unreachable(Role::JobTracker, addr, cause),
+            Some(cause) => Self::unreachable(Role::JobTracker, addr, innermost(cause)),
             None if other_server => Self::NotJobTracker { addr: addr.into(), why: status.message().into() },
             None => Self::Status { code: status.code(), message: status.message().into() },
         }
     }
 
-    /// A connection to a daemon failed or broke.
-    pub(crate) fn unreachable(daemon: Role, addr: &str, cause: &dyn std::error::Error) -> Self {
-        Self::Unreachable { daemon: daemon.title(), addr: addr.into(), why: innermost(cause) }
+    /// A connection to a daemon failed or broke, or it has not answered in time.
+    pub fn unreachable(daemon: Role, addr: &str, why: impl Into<String>) -> Self {
+        let (addr, why, advice) = (addr.into(), why.into(), String::new());
+        Self::Unreachable { daemon: daemon.title(), addr, why, advice }
+    }
+
+    /// Adds what to do if the daemon is unreachable.
+    #[must_use]
+    pub fn with_advice(mut self, make: impl FnOnce() -> String) -> Self {
+        if let Self::Unreachable { advice, .. } = &mut self {
+            *advice = make();
+        }
+        self
     }
 
     /// Whether a retry may succeed.
@@ -128,7 +140,7 @@ impl Error {
 }
 
 /// The innermost cause, such as "connection refused" instead of "transport error".
-fn innermost(error: &dyn std::error::Error) -> String {
+pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
@@ -149,8 +161,10 @@ mod tests {
         let other_server = Error::of("h:1", &Status::unimplemented("no such method"));
         assert!(!other_server.is_transient());
         assert!(other_server.to_string().contains("is not a Fermata JobTracker"));
-        let silent = Error::unreachable(Role::NameNode, "h:1", &std::io::Error::other("connection refused"));
+        let silent = Error::unreachable(Role::NameNode, "h:1", "connection refused");
         assert!(silent.is_transient() && !silent.is_usage());
         assert_eq!(silent.to_string(), "the NameNode at h:1 does not answer (connection refused)");
+        let text = silent.with_advice(|| "start it with `mrctl up`".into()).to_string();
+        assert!(text.ends_with("(connection refused); start it with `mrctl up`"), "{text}");
     }
 }

@@ -5,16 +5,20 @@ mod scheduling;
 
 use crate::{
     Error, PreemptKind, Result, Submission,
+    error::innermost,
     model::{self, Attempt, Job, Phase, Preemption, Task, Tracker},
 };
 use proto::mr::{self as pb, job_tracker_client::JobTrackerClient, tracker_logs_client::TrackerLogsClient};
 use security::{Credentials, Role};
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tonic::{
-    Request, Status, Streaming,
+    Request, Response, Status, Streaming,
     metadata::{Ascii, MetadataValue},
     transport::Channel,
 };
@@ -23,6 +27,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A frozen or disconnected server is noticed after the sum of these.
 const PING_EVERY: Duration = Duration::from_secs(2);
 const PONG_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long a call waits before the listener is notified.
+const NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// How long a submission without a reply is retried.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A tracker that has not begun to send a log after this time counts as unreachable.
@@ -36,6 +42,13 @@ pub struct JobTracker {
     user: MetadataValue<Ascii>,
     credentials: Credentials,
     advice: Option<Arc<dyn Fn() -> String + Send + Sync>>,
+    listener: Option<Arc<Listener>>,
+}
+
+/// Is notified at most once, of a call without a reply.
+struct Listener {
+    notify: Box<dyn Fn(&str) + Send + Sync>,
+    is_notified: AtomicBool,
 }
 
 /// A stream of status messages of a job.
@@ -52,6 +65,22 @@ impl Watch {
     }
 }
 
+/// Awaits `work`. Calls `notify` with a line about the server at `addr` if that takes two seconds.
+pub async fn noticed<T>(
+    server: Role,
+    addr: &str,
+    work: impl Future<Output = T>,
+    notify: impl FnOnce(&str),
+) -> T {
+    let mut work = std::pin::pin!(work);
+    if let Ok(done) = tokio::time::timeout(NOTICE_AFTER, &mut work).await {
+        return done;
+    }
+    let seconds = NOTICE_AFTER.as_secs();
+    notify(&format!("waiting for the {} at {addr}: no answer for {seconds} s", server.title()));
+    work.await
+}
+
 /// Connects to a daemon of this role.
 pub async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Result<Channel> {
     let endpoint = credentials
@@ -64,7 +93,7 @@ pub async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Res
                 .http2_keep_alive_interval(PING_EVERY)
                 .keep_alive_timeout(PONG_TIMEOUT)
         });
-    endpoint.connect().await.map_err(|error| Error::unreachable(server, addr, &error))
+    endpoint.connect().await.map_err(|error| Error::unreachable(server, addr, innermost(&error)))
 }
 
 impl JobTracker {
@@ -76,13 +105,20 @@ impl JobTracker {
         let user = user
             .parse()
             .map_err(|_| Error::Invalid(format!("user name {user:?} is not plain text: set FERMATA_USER")))?;
-        Ok(Self { client, addr: addr.into(), user, credentials, advice: None })
+        Ok(Self { client, addr: addr.into(), user, credentials, advice: None, listener: None })
     }
 
-    /// Sets what errors of [`JobTracker::follow`] suggest if the JobTracker is unreachable.
+    /// Sets what errors suggest if the JobTracker is unreachable.
     #[must_use]
     pub fn with_advice(self, advice: impl Fn() -> String + Send + Sync + 'static) -> Self {
         Self { advice: Some(Arc::new(advice)), ..self }
+    }
+
+    /// Calls `notify` with one line, at most once, if a call has no reply after two seconds.
+    #[must_use]
+    pub fn with_listener(self, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        let listener = Listener { notify: Box::new(notify), is_notified: AtomicBool::new(false) };
+        Self { listener: Some(Arc::new(listener)), ..self }
     }
 
     /// The address of the JobTracker.
@@ -96,7 +132,21 @@ impl JobTracker {
     }
 
     fn refusal(&self, status: &Status) -> Error {
-        Error::of(&self.addr, status)
+        let refusal = Error::of(&self.addr, status);
+        if self.advice.is_some() { refusal.with_advice(|| self.advice()) } else { refusal }
+    }
+
+    /// Awaits the reply to a call.
+    async fn reply<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T> {
+        let notify = |line: &str| {
+            if let Some(listener) = &self.listener
+                && !listener.is_notified.swap(true, Ordering::Relaxed)
+            {
+                (listener.notify)(line);
+            }
+        };
+        let reply = noticed(Role::JobTracker, &self.addr, call, notify).await;
+        Ok(reply.map_err(|status| self.refusal(&status))?.into_inner())
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -134,10 +184,9 @@ impl JobTracker {
         };
         let began = Instant::now();
         loop {
-            match self.client.clone().submit(self.request(message.clone())).await {
-                Ok(reply) => return Ok(reply.into_inner().job),
-                Err(status) => {
-                    let refusal = self.refusal(&status);
+            match self.reply(self.client.clone().submit(self.request(message.clone()))).await {
+                Ok(reply) => return Ok(reply.job),
+                Err(refusal) => {
                     if !refusal.is_transient() {
                         return Err(refusal);
                     }
@@ -155,7 +204,7 @@ impl JobTracker {
     pub async fn kill(&self, job: &str) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let message = pb::KillRequest { request_id, job: job.into() };
-        self.client.clone().kill(self.request(message)).await.map_err(|status| self.refusal(&status))?;
+        self.reply(self.client.clone().kill(self.request(message))).await?;
         Ok(())
     }
 
@@ -168,7 +217,7 @@ impl JobTracker {
             PreemptKind::Kill => pb::PreemptKind::Kill,
         };
         let message = pb::PreemptRequest { request_id, attempt: attempt.into(), kind: kind.into() };
-        self.client.clone().preempt(self.request(message)).await.map_err(|status| self.refusal(&status))?;
+        self.reply(self.client.clone().preempt(self.request(message))).await?;
         Ok(())
     }
 
@@ -177,39 +226,27 @@ impl JobTracker {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let on = on.unwrap_or_default().into();
         let message = pb::ResumeRequest { request_id, task: task.into(), on };
-        self.client.clone().resume(self.request(message)).await.map_err(|status| self.refusal(&status))?;
+        self.reply(self.client.clone().resume(self.request(message))).await?;
         Ok(())
     }
 
     /// The active jobs; with `all`, also ended ones that the JobTracker has not forgotten.
     pub async fn jobs(&self, all: bool) -> Result<Vec<Job>> {
-        let reply = self
-            .client
-            .clone()
-            .jobs(self.request(pb::JobsRequest { all }))
-            .await
-            .map_err(|status| self.refusal(&status))?;
-        Ok(reply.into_inner().jobs.into_iter().map(job).collect())
+        let reply = self.reply(self.client.clone().jobs(self.request(pb::JobsRequest { all }))).await?;
+        Ok(reply.jobs.into_iter().map(job).collect())
     }
 
     /// A job.
     pub async fn job(&self, id: &str) -> Result<Job> {
         let message = pb::JobRequest { job: id.into() };
-        Ok(job(self
-            .client
-            .clone()
-            .job(self.request(message))
-            .await
-            .map_err(|status| self.refusal(&status))?
-            .into_inner()))
+        Ok(job(self.reply(self.client.clone().job(self.request(message))).await?))
     }
 
     /// Streams the status of a job until it ends or the connection breaks. [`JobTracker::follow`]
     /// reconnects.
     pub async fn watch(&self, id: &str) -> Result<Watch> {
         let message = pb::JobRequest { job: id.into() };
-        let reply = self.client.clone().watch(self.request(message)).await;
-        let stream = reply.map_err(|status| self.refusal(&status))?.into_inner();
+        let stream = self.reply(self.client.clone().watch(self.request(message))).await?;
         Ok(Watch { from: self.addr.clone(), stream })
     }
 
@@ -238,8 +275,7 @@ impl JobTracker {
     }
 
     async fn some_tasks(&self, which: pb::TasksRequest) -> Result<pb::TasksReply> {
-        let reply = self.client.clone().tasks(self.request(which)).await;
-        Ok(reply.map_err(|status| self.refusal(&status))?.into_inner())
+        self.reply(self.client.clone().tasks(self.request(which))).await
     }
 
     /// All trackers.
@@ -250,8 +286,8 @@ impl JobTracker {
     /// The trackers, and the warnings of the JobTracker for its operator, one per line.
     pub async fn trackers_and_notices(&self) -> Result<(Vec<Tracker>, Vec<String>)> {
         let message = self.request(pb::TrackersRequest {});
-        let reply = self.client.clone().trackers(message).await.map_err(|status| self.refusal(&status))?;
-        let pb::TrackersReply { trackers, notices, .. } = reply.into_inner();
+        let reply = self.reply(self.client.clone().trackers(message)).await?;
+        let pb::TrackersReply { trackers, notices, .. } = reply;
         Ok((trackers.into_iter().map(tracker).collect(), notices))
     }
 
@@ -259,7 +295,7 @@ impl JobTracker {
     pub async fn forget_node(&self, name: &str) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let message = self.request(pb::ForgetNodeRequest { request_id, node: name.into() });
-        self.client.clone().forget_node(message).await.map_err(|status| self.refusal(&status))?;
+        self.reply(self.client.clone().forget_node(message)).await?;
         Ok(())
     }
 
@@ -270,13 +306,7 @@ impl JobTracker {
         mut sink: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
         let message = pb::JobRequest { job: id.into() };
-        let mut chunks = self
-            .client
-            .clone()
-            .history(self.request(message))
-            .await
-            .map_err(|status| self.refusal(&status))?
-            .into_inner();
+        let mut chunks = self.reply(self.client.clone().history(self.request(message))).await?;
         while let Some(chunk) = chunks.message().await.map_err(|status| self.refusal(&status))? {
             sink(&chunk.lines)?;
         }
@@ -417,5 +447,20 @@ fn tracker(tracker: pb::TrackerInfo) -> Tracker {
         last_heartbeat_ms_ago: tracker.last_heartbeat_ms_ago,
         map_rates: scheduling::throughput(tracker.maps),
         reduce_rates: scheduling::throughput(tracker.reduces),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn slow_reply_is_reported_with_the_server() {
+        let (notify, notified) = tokio::sync::oneshot::channel();
+        let tell = |line: &str| notify.send(line.to_owned()).unwrap();
+        // The work ends when the line was reported.
+        let line = noticed(Role::JobTracker, "h:1", notified, tell).await.unwrap();
+        assert_eq!(line, "waiting for the JobTracker at h:1: no answer for 2 s");
+        noticed(Role::JobTracker, "h:1", async {}, |line| panic!("{line}")).await;
     }
 }

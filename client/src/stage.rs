@@ -25,10 +25,13 @@ impl<'a> Stage<'a> {
         let name = match file.file_name() {
             Some(name) if file.is_file() => name,
             _ if file.exists() => return Err(Error::Invalid(format!("{} is not a file", file.display()))),
-            _ => return Err(Error::Invalid(format!("cannot find {}", file.display()))),
+            _ => return Err(Error::Invalid(format!("{}: there is no such local file", file.display()))),
+        };
+        let Some(name) = name.to_str() else {
+            return Err(Error::Invalid(format!("{}: the name is not UTF-8: rename it", file.display())));
         };
         let source = PutSource::File(file.to_owned());
-        let upload = self.put_as(&name.to_string_lossy(), source).await;
+        let upload = self.put_as(name, source).await;
         let path = upload.map_err(|source| Error::Upload { file: file.to_owned(), source })?;
         Ok(path.to_string())
     }

@@ -1,4 +1,4 @@
-//! `mrctl sim verify`: runs the same jobs on a real cluster and in the simulator, and compares
+//! `mrctl verify`: runs the same jobs on a real cluster and in the simulator, and compares
 //! them.
 
 use crate::trial;
@@ -11,19 +11,19 @@ use sim::{
 use std::{path::PathBuf, process::ExitCode};
 use view::output::{self, Usage};
 
-/// Run small jobs on a real local cluster and in the simulator, and compare
+/// Compare the simulator with small jobs on a real local cluster
 ///
 /// Each trial starts a cluster of eight nodes in a temporary folder and removes it afterwards.
 /// Tasks are slowed down to a planned rate, so they sleep most of the time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    mrctl sim verify\n  \
-    mrctl sim verify --only 'fcs;fair' --json\n\n\
+    mrctl verify\n  \
+    mrctl verify --only 'fcs;fair' --json\n\n\
 With a narrow link, as root:\n  \
     ip netns add narrow && ip -n narrow link set lo mtu 1500 up\n  \
     ip netns exec narrow tc qdisc add dev lo root \\\n      \
         tbf rate 32mbit burst 64kb latency 400ms\n  \
-    ip netns exec narrow mrctl sim verify --link 4MB")]
+    ip netns exec narrow mrctl verify --link 4MB")]
 pub struct Args {
     /// Run only these trials; `short` takes a few seconds
     #[arg(long, value_name = "NAME;...", value_delimiter = ';')]
@@ -64,6 +64,7 @@ struct Verified {
     real: Outcome,
 }
 
+/// Runs the trials and prints how far the simulator is off.
 pub async fn run(args: &Args) -> Result<ExitCode> {
     let mut all: Vec<Verified> = Vec::new();
     for trial in chosen(&args.only, args.link)? {

@@ -12,46 +12,58 @@ mod output;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use std::{io, process::ExitCode};
+use std::{fmt::Write as _, io, process::ExitCode};
+
+/// The commands in the help of `mrctl`, by heading. clap has no headings for commands.
+const HEADINGS: [(&str, &[&str]); 7] = [
+    ("Cluster", &["demo", "up", "down", "status", "health", "top", "web", "cluster"]),
+    ("Files", &["fs"]),
+    ("Jobs", &["submit", "jobs", "job", "tasks", "logs", "counters", "history", "kill", "programs"]),
+    ("Scheduling", &["why", "preempt", "resume", "schedulers", "shadow"]),
+    ("Nodes", &["nodes", "drain"]),
+    ("Security", &["token"]),
+    ("Lab", &["bench", "chaos", "sim", "replay", "repro", "verify"]),
+];
 
 const BEGIN: &str = "\
 Get started:
-  mrctl demo                          run a demonstration, then remove it
-  mrctl up --detach                   start a cluster in ./.fermata
-  mrctl fs put -r docs /docs          copy a local folder into the cluster
+  mrctl demo                   run a demonstration, then remove it
+  mrctl up --detach            start a cluster in ./.fermata; `down` stops it
+  mrctl fs put -r docs /docs   copy a local folder into the cluster
   mrctl submit wordcount --input /docs --output /counts
-  mrctl fs cat '/counts/part-*'       print the result
-  mrctl down                          stop the cluster; its data stays
 
 ";
 
 const FOOTER: &str = "\
-For experiments, faults and measurements:
-  bench       Run benchmarks and compare each value with its limit
-  chaos       Inject faults: one at a time, from a scenario, or at random
-  sim         Compare scheduling policies in a simulated cluster
-  replay      Replay the job history of a cluster under other policies
-  repro       Repeat the experiments of a paper and compare the results
+`mrctl COMMAND --help` shows examples and options; results as JSON: --json.
+Exit codes: 0 success; 1 failure; 2 usage error. `mrctl --version`: the version.
 
-`mrctl COMMAND --help` shows examples. Commands that print results accept
---json.
+The cluster is the first of these that is given or exists: --namenode and
+--jobtracker (or FERMATA_NAMENODE and FERMATA_JOBTRACKER), --config (or
+FERMATA_CONFIG), a running cluster in ./.fermata, ./fermata.toml, the nearest
+.fermata folder in a parent folder.";
 
-mrctl finds the cluster by the first of these that is given or exists:
---namenode and --jobtracker (or FERMATA_NAMENODE and FERMATA_JOBTRACKER),
---config (or FERMATA_CONFIG), a running cluster in ./.fermata, ./fermata.toml,
-the nearest .fermata folder in a parent folder.
-
-Exit codes: 0 success; 1 failure; 2 usage error.";
-
-const TEMPLATE: &str = "{about-with-newline}
-{before-help}{usage-heading} {usage}
-
-{all-args}{after-help}";
+/// The template of the help: the commands stand under their headings, with the first line of their
+/// own help.
+fn template() -> String {
+    let commands = Command::augment_subcommands(clap::Command::new("mrctl"));
+    let (header, literal) = (commands.get_styles().get_header(), commands.get_styles().get_literal());
+    let mut list = String::new();
+    for (heading, names) in HEADINGS {
+        let _ = write!(list, "\n{header}{heading}:{header:#}");
+        for name in names {
+            let about = commands.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = write!(list, "\n  {literal}{name:12}{literal:#}{about}");
+        }
+    }
+    format!("{{about-with-newline}}\n{{before-help}}{{usage-heading}} {{usage}}\n{list}{{after-help}}")
+}
 
 /// Fermata: a MapReduce cluster and its distributed file system
 #[derive(Debug, Parser)]
 #[command(name = "mrctl", version, arg_required_else_help = true)]
-#[command(before_help = BEGIN, after_help = FOOTER, help_template = TEMPLATE)]
+#[command(before_help = BEGIN, after_help = FOOTER, help_template = template())]
 struct Cli {
     #[command(flatten)]
     target: clusters::locate::Target,
@@ -89,26 +101,34 @@ enum Command {
     Health(command::health::Args),
     Web(command::web::Args),
     Token(command::token::Args),
-    /// Create and run a cluster on several machines; create credentials for its users
+    /// Create and run a cluster on several machines, with its users
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(command::cluster::ClusterCommand),
-    // The help of `mrctl` lists the following commands in `FOOTER`.
-    /// Inject faults: one at a time, from a scenario, or at random
+    #[command(flatten)]
+    Experiment(LabCommand),
+    /// Experiments: the commands under "Lab" in the help of `mrctl`
     #[command(subcommand, arg_required_else_help = true, hide = true)]
-    Chaos(lab::chaos::ChaosCommand),
+    Lab(LabCommand),
+}
+
+// The commands under the heading "Lab". `mrctl NAME` and `mrctl lab NAME` are the same. A doc comment
+// here would be the help text of `mrctl`.
+#[derive(Debug, Subcommand)]
+enum LabCommand {
     /// Run benchmarks and compare each value with its limit
-    #[command(subcommand, arg_required_else_help = true, hide = true)]
+    #[command(subcommand, arg_required_else_help = true)]
     Bench(lab::bench::BenchCommand),
-    #[command(hide = true)]
+    /// Inject faults: one at a time, from a scenario, or at random
+    #[command(subcommand, arg_required_else_help = true)]
+    Chaos(lab::chaos::ChaosCommand),
     Sim(command::sim::Args),
-    #[command(hide = true)]
     Replay(command::sim_replay::Args),
-    #[command(hide = true)]
     Repro(command::sim_repro::Args),
+    Verify(lab::verify::Args),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli: Cli = daemon::usage::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return report(&anyhow::Error::new(error).context("cannot start threads")),
@@ -120,6 +140,11 @@ fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
+    let target = cli.target.clone();
+    run_command(cli).await.map_err(|error| target.explain(error))
+}
+
+async fn run_command(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Up(args) => command::up::run(args, cli.target.config_for_up()).await,
         Command::Down(args) => command::down::run(args),
@@ -147,11 +172,18 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Web(args) => command::web::run(args, &cli.target).await,
         Command::Token(args) => command::token::run(&args, &cli.target),
         Command::Cluster(command) => command::cluster::run(command).await,
-        Command::Chaos(command) => lab::chaos::run(command).await,
-        Command::Bench(command) => Box::pin(lab::bench::run(command)).await,
-        Command::Sim(args) => command::sim::run(&args).await,
-        Command::Replay(args) => command::sim_replay::run(&args),
-        Command::Repro(args) => command::sim_repro::run(&args).await,
+        Command::Experiment(command) | Command::Lab(command) => run_lab(command).await,
+    }
+}
+
+async fn run_lab(command: LabCommand) -> Result<ExitCode> {
+    match command {
+        LabCommand::Bench(command) => Box::pin(lab::bench::run(command)).await,
+        LabCommand::Chaos(command) => lab::chaos::run(command).await,
+        LabCommand::Sim(args) => command::sim::run(&args).await,
+        LabCommand::Replay(args) => command::sim_replay::run(&args),
+        LabCommand::Repro(args) => command::sim_repro::run(&args).await,
+        LabCommand::Verify(args) => lab::verify::run(&args).await,
     }
 }
 
@@ -202,9 +234,37 @@ mod tests {
         }
         let begin = help.lines().position(|line| line.contains("mrctl demo")).unwrap();
         assert!(begin < 6, "{help}");
+        let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(wide.is_empty() && help.lines().count() <= 57, "{wide:#?}\n{help}");
         for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
             let own = below.has_subcommands() || below.get_name() == "help";
             assert!(own || below.get_after_help().is_some(), "{} has no examples", below.get_name());
+        }
+    }
+
+    #[test]
+    fn each_command_stands_under_one_heading() {
+        let command = Cli::command();
+        let visible = command.get_subcommands().filter(|one| !one.is_hide_set());
+        let mut visible: Vec<&str> = visible.map(clap::Command::get_name).collect();
+        let mut listed: Vec<&str> = HEADINGS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        visible.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(visible, listed);
+
+        let page = include_str!("../../docs/guide/README.md");
+        for (heading, names) in HEADINGS {
+            let names = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+            assert!(page.contains(&format!("\n| {heading} | {names}")), "{heading}: {names}");
+        }
+
+        let help = Cli::command().render_help().to_string();
+        let lab = help.split_once("\nLab:\n").unwrap().1;
+        for name in HEADINGS[6].1 {
+            let line = lab.lines().find(|line| line.starts_with(&format!("  {name} ")));
+            assert!(line.is_some_and(|line| line.len() > 20), "{name} is not under Lab:\n{help}");
+            let in_lab = command.find_subcommand("lab").and_then(|lab| lab.find_subcommand(name));
+            assert!(in_lab.is_some(), "mrctl lab {name}");
         }
     }
 
@@ -226,6 +286,10 @@ mod tests {
         for case in cases {
             let error = Cli::try_parse_from(case).expect_err(&case.join(" "));
             assert_eq!(error.exit_code(), 2, "{case:?}");
+            let words: Vec<std::ffi::OsString> = case.iter().map(Into::into).collect();
+            let line = daemon::usage::line(&error, &Cli::command(), &words).unwrap();
+            assert!(line.starts_with("mrctl: ") && line.ends_with("--help`"), "{line}");
+            assert!(!line.contains('\n') && !line.contains("invalid digit"), "{line}");
         }
     }
 
@@ -275,7 +339,7 @@ mod tests {
             "nodes --rates",
             "chaos kill node1 --daemon datanode",
             "chaos restart namenode",
-            "chaos run faults.toml --cluster lab --json",
+            "chaos run faults.toml --cluster mycluster --json",
             "chaos soak --minutes 1 --seed 7 --nodes 4",
             "chaos recovery fifo=a/history fair=b/history --report r.html",
             "bench dfs --size 1GiB --only write,read --json",
@@ -287,11 +351,16 @@ mod tests {
             "top --once",
             "top --json",
             "web --port 0",
-            "web --cluster lab",
+            "web --cluster mycluster",
             "fs ls / --namenode localhost:9400",
             "demo",
             "sim --workload hsrtf --nodes 58 --scheduler fifo,chronos(fifo) --seeds 3 --report r.html",
             "sim fuzz --seed 7",
+            "sim verify --only short",
+            "verify --only short --json",
+            "lab verify --only short",
+            "lab chaos kill node1",
+            "lab replay history --scheduler fcs",
             "repro fcs --scale paper --seeds 2",
             "replay history --scheduler fcs --nodes +4 --fail node3@120",
         ];

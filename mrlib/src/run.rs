@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     io::Write as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{self, ExitCode},
     sync::Arc,
 };
@@ -129,45 +129,74 @@ pub fn run<J: IntoJob>(program: impl Fn(&Conf) -> J + Send + Sync + 'static) -> 
     task::shim::enter();
     let make = move |conf: &Conf| program(conf).into_job();
     let code = match task::umbilical_path() {
-        Some(socket) => task::serve(&socket, Arc::new(move |_, conf| make(conf))),
-        None => run_locally(&Args::parse(), &make),
+        Some(socket) => {
+            let served = task::serve(&socket, Arc::new(move |_, conf| make(conf)));
+            i32::from(served != ExitCode::SUCCESS)
+        }
+        None => run_locally(&daemon::usage::parse(), &make),
     };
     // A tracker reads the exit code. Threads that still run have no work left.
-    process::exit(i32::from(code != ExitCode::SUCCESS))
+    process::exit(code)
 }
 
-fn run_locally(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> ExitCode {
+/// Returns the exit code: 0 for success, 1 for a failure, 2 for a usage error.
+fn run_locally(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> i32 {
     match try_run_locally(args, make) {
         Ok(text) => {
             // Ignore a closed pipe.
             let _ = std::io::stdout().write_all(&text);
-            ExitCode::SUCCESS
+            0
         }
-        Err(error) => {
+        Err(Failure::Usage(error)) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            daemon::usage::EXIT_CODE
+        }
+        Err(Failure::Run(error)) => {
+            eprintln!("error: {error}");
+            1
         }
     }
 }
 
-fn try_run_locally(
-    args: &Args,
-    make: &dyn Fn(&Conf) -> Result<Job, TaskError>,
-) -> Result<Vec<u8>, TaskError> {
+/// Why a command of a job binary failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// A setting or an argument is not valid.
+    #[error("{0}")]
+    Usage(TaskError),
+    #[error("{0}")]
+    Run(#[from] TaskError),
+}
+
+/// Refuses an input that does not exist and an output that exists.
+fn check_paths(inputs: &[PathBuf], output: &Path) -> Result<(), Failure> {
+    let refuse = |why: String| Err(Failure::Usage(why.into()));
+    if let Some(input) = inputs.iter().find(|input| !input.exists()) {
+        return refuse(format!("{}: there is no such local file", input.display()));
+    }
+    if output.exists() {
+        return refuse(format!("output folder {} exists: name a new folder", output.display()));
+    }
+    Ok(())
+}
+
+fn try_run_locally(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> Result<Vec<u8>, Failure> {
     let conf: Conf = args.conf.iter().cloned().collect();
     if args.sample {
         let request: ranges::SampleRequest = serde_json::from_reader(std::io::stdin().lock())
-            .map_err(|error| format!("malformed sample request: {error}"))?;
-        return ranges::split_keys(&make(&request.conf.clone().into_iter().collect())?, &request);
+            .map_err(|error| TaskError::from(format!("malformed sample request: {error}")))?;
+        return Ok(ranges::split_keys(&make(&request.conf.clone().into_iter().collect())?, &request)?);
     }
     if args.describe {
-        let description = Description::checked(&make(&conf)?, &conf)?;
+        let described = make(&conf).and_then(|job| Description::checked(&job, &conf));
+        let description = described.map_err(Failure::Usage)?;
         let json = serde_json::to_string(&description).expect("a plain structure");
         return Ok((json + "\n").into_bytes());
     }
     let Some([inputs @ .., output]) = args.local.as_deref() else { return Ok(how_to_submit().into_bytes()) };
-    let job = make(&conf)?;
-    settings::check(conf.iter(), &job.settings)?;
+    let job = make(&conf).map_err(Failure::Usage)?;
+    settings::check(conf.iter(), &job.settings).map_err(|why| Failure::Usage(why.into()))?;
+    check_paths(inputs, output)?;
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let run = LocalRun {
         inputs: inputs.to_vec(),
@@ -199,8 +228,9 @@ mod tests {
     use super::*;
     use crate::registry;
 
-    fn output_of(args: &[&str]) -> Result<String, TaskError> {
-        let args = Args::try_parse_from([&["job"], args].concat()).map_err(|error| error.to_string())?;
+    fn output_of(args: &[&str]) -> Result<String, Failure> {
+        let args = Args::try_parse_from([&["job"], args].concat());
+        let args = args.map_err(|error| Failure::Usage(error.to_string().into()))?;
         let text =
             try_run_locally(&args, &|conf| registry::job(conf.get("program").unwrap_or("wordcount"), conf));
         text.map(|text| String::from_utf8(text).expect("text"))
@@ -230,6 +260,24 @@ mod tests {
         assert!(text.lines().any(|line| line.split_whitespace().eq(["MAP_INPUT_RECORDS", "2"])), "{text}");
         let part = std::fs::read_to_string(at("out/part-r-00000")).expect("a part");
         assert_eq!(part, "x\t3\ny\t2\n");
+    }
+
+    #[test]
+    fn usage_errors_differ_from_failures() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        std::fs::write(at("a"), "x\n").expect("a disk");
+        let code = |args: &[&str]| {
+            let args = Args::try_parse_from([&["job"], args].concat()).expect("valid arguments");
+            run_locally(&args, &|conf| registry::job(conf.get("program").unwrap_or("wordcount"), conf))
+        };
+        assert_eq!(code(&["--local", &at("none"), &at("out")]), 2);
+        assert_eq!(code(&["--local", &at("a"), &at("a")]), 2);
+        assert_eq!(code(&["--local", &at("a"), &at("out"), "--conf", "no.such=1"]), 2);
+        assert_eq!(code(&["--describe", "--conf", "program=none"]), 2);
+        let crash = ["--conf", "program=streaming", "--conf", "stream.mapper=false"];
+        assert_eq!(code(&[&["--local", &at("a"), &at("out")], &crash[..]].concat()), 1);
+        assert_eq!(code(&["--local", &at("a"), &at("out")]), 0);
     }
 
     #[test]

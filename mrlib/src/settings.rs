@@ -187,7 +187,7 @@ impl Kind {
         match self {
             Self::Flag => "true or false".into(),
             Self::Count { min, max } => format!("a whole number from {min} to {max}"),
-            Self::Size => "a size such as 16MiB".into(),
+            Self::Size => "a size such as 16MiB, less than 16EiB".into(),
             Self::Fraction => "a number from 0 to 1".into(),
             Self::Format => "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)".into(),
             Self::Codec => "auto, none or gzip".into(),
@@ -372,6 +372,7 @@ mod tests {
             ("attempts.max", "101"),
             ("split.size", "0"),
             ("split.size", "big"),
+            ("split.size", "99999999TiB"),
             ("input.format", "fixed:10"),
             ("input.format", "fixed:10:11"),
             ("input.format", "fixed:0:0"),

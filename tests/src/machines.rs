@@ -73,7 +73,7 @@ impl Machines {
             .flat_map(|(rack, at)| ["--node".to_owned(), format!("{name}{at}=10.77.{subnet}.{at}@{rack}")])
             .collect();
         let args: Vec<&str> = nodes.iter().map(String::as_str).collect();
-        machines.mrctl(&[&["cluster", "init", "lab", "--master", &master], &args[..]].concat());
+        machines.mrctl(&[&["cluster", "init", "mycluster", "--master", &master], &args[..]].concat());
         machines.set(
             "namenode",
             "replication = 2\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\ndead_after = \"3s\"",
@@ -114,7 +114,7 @@ impl Machines {
 
     /// Adds settings to a section.
     pub fn set(&self, section: &str, settings: &str) {
-        let file = self.folder.path().join("lab/fermata.toml");
+        let file = self.folder.path().join("mycluster/fermata.toml");
         let text = fs::read_to_string(&file).unwrap();
         let head = format!("[{section}]\n");
         assert!(text.contains(&head), "{text}");
@@ -129,7 +129,7 @@ impl Machines {
     /// Runs `mrctl ARGS` to its end.
     pub fn try_mrctl(&self, args: &[&str]) -> Ran {
         let mut command = Command::new(binaries().join("mrctl"));
-        command.args(args).current_dir(self.folder.path()).env("FERMATA_CONFIG", "lab/fermata.toml");
+        command.args(args).current_dir(self.folder.path()).env("FERMATA_CONFIG", "mycluster/fermata.toml");
         command.output().unwrap().into()
     }
 
@@ -144,7 +144,7 @@ impl Machines {
     /// Runs `mrctl cluster ARGS`.
     #[track_caller]
     pub fn cluster(&self, args: &[&str]) -> String {
-        self.mrctl(&[&["cluster"], args, &["--cluster", "lab"]].concat())
+        self.mrctl(&[&["cluster"], args, &["--cluster", "mycluster"]].concat())
     }
 
     /// Runs `mrctl ARGS --json` and returns its output.
@@ -196,7 +196,7 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        self.try_mrctl(&["cluster", "down", "--cluster", "lab"]);
+        self.try_mrctl(&["cluster", "down", "--cluster", "mycluster"]);
         let _ = Command::new(net()).args(["down", self.name]).output();
         for disk in self.disks.borrow().iter() {
             let _ = Command::new("umount").arg("-l").arg(disk).status();

@@ -20,6 +20,7 @@ mod scheduler;
 mod security;
 pub mod serve;
 pub mod tree;
+pub mod usage;
 
 pub use host::{HOST_VAR, host_name};
 pub use quantity::{Bytes, Period, QuantityError, count};

@@ -17,10 +17,19 @@ pub enum QuantityError {
     /// The text is not a size.
     #[error("{0:?} is not a size: write a number with a unit, such as 64MiB, 1GB or 4096")]
     Size(String),
+    /// The size does not fit into 64 bits.
+    #[error("{0:?} is too large: the maximum is {max} bytes, just under 16EiB", max = u64::MAX)]
+    TooLarge(String),
     /// The text is not a duration.
     #[error("{0:?} is not a duration: write a number with a unit, such as 10s, 250ms or 2m")]
     Duration(String),
+    /// The duration is too long to compute with points in time.
+    #[error("{0:?} is too long: the maximum is 100 years")]
+    TooLong(String),
 }
+
+/// The longest duration that is accepted, about 100 years.
+const PERIOD_MAX: Duration = Duration::from_hours(100 * 366 * 24);
 
 /// `1 file`, `2 files`: for nouns with a plural in s.
 pub fn count(number: u64, thing: &str) -> String {
@@ -48,15 +57,27 @@ impl Period {
 impl FromStr for Bytes {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        let size: bytesize::ByteSize = text.trim().parse().map_err(|_| QuantityError::Size(text.into()))?;
-        Ok(Self(size.as_u64()))
+        let plain = text.trim();
+        let is_number = !plain.is_empty() && plain.bytes().all(|byte| byte.is_ascii_digit());
+        match plain.parse::<bytesize::ByteSize>().map(|size| size.as_u64()) {
+            // `ByteSize` replaces every larger number by this one.
+            Ok(u64::MAX) if plain.parse() != Ok(u64::MAX) => Err(QuantityError::TooLarge(text.into())),
+            Ok(bytes) => Ok(Self(bytes)),
+            Err(_) if is_number => Err(QuantityError::TooLarge(text.into())),
+            Err(_) => Err(QuantityError::Size(text.into())),
+        }
     }
 }
 
 impl FromStr for Period {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        humantime::parse_duration(text.trim()).map(Self).map_err(|_| QuantityError::Duration(text.into()))
+        use humantime::DurationError;
+        match humantime::parse_duration(text.trim()) {
+            Ok(period) if period <= PERIOD_MAX => Ok(Self(period)),
+            Ok(_) | Err(DurationError::NumberOverflow) => Err(QuantityError::TooLong(text.into())),
+            Err(_) => Err(QuantityError::Duration(text.into())),
+        }
     }
 }
 
@@ -121,6 +142,26 @@ mod tests {
         for text in ["", "10", "-5s", "soon"] {
             assert_eq!(text.parse::<Period>(), Err(QuantityError::Duration(text.into())));
         }
+    }
+
+    #[test]
+    fn sizes_beyond_64_bits_are_rejected_with_the_maximum() {
+        for text in ["99999999TiB", "16EiB", "16777216 TiB", "18446744073709551616", "20.5EB"] {
+            let error = text.parse::<Bytes>().unwrap_err();
+            assert_eq!(error, QuantityError::TooLarge(text.into()));
+            assert!(error.to_string().contains("the maximum is 18446744073709551615 bytes"), "{error}");
+        }
+        assert_eq!("15EiB".parse(), Ok(Bytes(15 << 60)));
+        assert_eq!("18446744073709551615".parse(), Ok(Bytes(u64::MAX)));
+    }
+
+    #[test]
+    fn durations_beyond_a_century_are_rejected() {
+        for text in ["500000000000y", "99999999999999999999s", "40000d"] {
+            assert_eq!(text.parse::<Period>(), Err(QuantityError::TooLong(text.into())));
+        }
+        let longest = "100y".parse::<Period>().unwrap();
+        assert!(std::time::Instant::now().checked_add(longest.0).is_some());
     }
 
     #[test]

@@ -33,8 +33,7 @@ impl JobTracker {
 
     async fn call_drain(&self, mut message: pb::DrainTrackerRequest) -> Result<DrainState> {
         message.request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
-        let reply = self.client.clone().drain(self.request(message)).await;
-        let reply = reply.map_err(|status| self.refusal(&status))?.into_inner();
+        let reply = self.reply(self.client.clone().drain(self.request(message))).await?;
         let cost = reply.cost.unwrap_or_default();
         Ok(DrainState {
             state: reply.state,

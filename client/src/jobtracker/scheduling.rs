@@ -9,17 +9,12 @@ use crate::{
     },
 };
 use proto::mr as pb;
-use tonic::{Response, Status};
 
 impl JobTracker {
-    fn answer<T>(&self, reply: Result<Response<T>, Status>) -> Result<T> {
-        Ok(reply.map_err(|status| self.refusal(&status))?.into_inner())
-    }
-
     /// Why a job or a task waits.
     pub async fn why(&self, of: &str) -> Result<Why> {
         let message = self.request(pb::WhyRequest { of: of.into() });
-        let reply = self.answer(self.client.clone().why(message).await)?;
+        let reply = self.reply(self.client.clone().why(message)).await?;
         Ok(Why {
             of: reply.of,
             state: reply.state,
@@ -32,7 +27,7 @@ impl JobTracker {
     /// All policies, and those in use.
     pub async fn schedulers(&self) -> Result<Schedulers> {
         let message = self.request(pb::SchedulersRequest {});
-        let reply = self.answer(self.client.clone().schedulers(message).await)?;
+        let reply = self.reply(self.client.clone().schedulers(message)).await?;
         let policies = reply.policies.into_iter().map(|own| policy(own, &reply.scheduler)).collect();
         let shadow = Some(reply.shadow).filter(|name| !name.is_empty());
         let deciding =
@@ -43,7 +38,7 @@ impl JobTracker {
     /// How the decisions of the shadow policy differ.
     pub async fn shadow(&self) -> Result<Comparison> {
         let message = self.request(pb::ShadowRequest {});
-        let reply = self.answer(self.client.clone().shadow(message).await)?;
+        let reply = self.reply(self.client.clone().shadow(message)).await?;
         Ok(Comparison {
             scheduler: reply.scheduler,
             shadow: reply.shadow,

@@ -19,8 +19,8 @@ pub fn facts(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
     let (safemode, human) = (&report.safemode, output::human);
     let folders = output::count(report.dirs, "folder");
     let mut facts = vec![
-        ("cluster", format!("{} (version {})", report.cluster_id, report.version)),
-        ("started", format!("{} UTC", output::time(report.started_ms))),
+        ("file system", format!("{} (version {})", report.cluster_id, report.version)),
+        ("started", output::utc(report.started_ms)),
         ("safemode", if safemode.on { format!("ON: {}", reason(safemode)) } else { "off".into() }),
         ("files", format!("{} in {folders}, {} open", report.files, report.open_files)),
         ("bytes", format!("{} in {}", human(report.bytes), output::count(report.blocks, "block"))),

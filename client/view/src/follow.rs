@@ -150,18 +150,36 @@ pub fn summary(job: &Job) -> Result<()> {
         let reduces = output::count(job.reduces.total.into(), "reduce");
         let locality = job.locality().map_or_else(String::new, |words| format!(" ({words})"));
         output::line(format!("{maps}{locality}, {reduces}"))?;
-        if job.output.is_empty() {
-            output::line("its output was discarded, as requested")?;
-        } else {
-            output::line(format!("output in {0}: mrctl fs cat '{0}/part-*'", job.output))?;
-        }
+        output::line(output_hint(job))?;
     }
     Ok(())
+}
+
+/// Where the output of a job is, and how to print it.
+fn output_hint(job: &Job) -> String {
+    // A counter of 0 is not listed.
+    let is_empty = !job.partial && job.counters.get("OUTPUT_BYTES").is_none_or(|bytes| *bytes == 0);
+    match &job.output {
+        output if output.is_empty() => "its output was discarded, as requested".into(),
+        output if is_empty => format!("output in {output} is empty"),
+        output => format!("output in {output}: mrctl fs cat '{output}/part-*'"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn empty_output_is_not_offered_for_printing() {
+        let mut job = Job { output: "/out".into(), ..Job::default() };
+        assert_eq!(output_hint(&job), "output in /out is empty");
+        job.partial = true;
+        assert_eq!(output_hint(&job), "output in /out: mrctl fs cat '/out/part-*'");
+        job.partial = false;
+        job.counters.insert("OUTPUT_BYTES".into(), 7);
+        assert_eq!(output_hint(&job), "output in /out: mrctl fs cat '/out/part-*'");
+    }
 
     #[test]
     fn headline_has_job_elapsed_and_remaining_time() {

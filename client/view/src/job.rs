@@ -11,10 +11,10 @@ pub fn facts(job: &Job) -> Vec<(&'static str, String)> {
         ("program", job.program.clone()),
         ("user", format!("{}, queue {}, priority {}", job.user, job.queue, job.priority)),
         ("state", format!("{}{why}", job.display_state())),
-        ("submitted", format!("{} UTC", output::time(job.submitted_ms))),
+        ("submitted", output::utc(job.submitted_ms)),
     ];
     if job.is_over() {
-        rows.push(("took", format!("{:.2} s", job.seconds())));
+        rows.push(("took", output::took(job.ended_ms.saturating_sub(job.submitted_ms))));
     }
     rows.extend([("maps", job.maps.describe()), ("reduces", job.reduces.describe())]);
     rows.extend(job.locality().map(|words| ("locality", words)));

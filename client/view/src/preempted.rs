@@ -1,6 +1,6 @@
 //! Preemption of a job: its figures, and the tree of the ranges of split maps.
 
-use crate::output::{count, human};
+use crate::output::{count, human, took};
 use client::model::{Attempt, Job, Preemption, Task};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,7 +57,6 @@ pub fn summary(job: &Job) -> Option<String> {
     if [splits, pauses, resumes, kills].iter().sum::<u32>() == 0 {
         return None;
     }
-    let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
     let (asked, count) = (u64::from(splits + pauses), |number: u32, thing| count(number.into(), thing));
     let soon = of.latency_ms.checked_div(asked).map(|each| format!("; slots free after {each} ms"));
     let again = resuming_ms(job).map(|each| format!("; resumed in {each} ms"));
@@ -70,9 +69,9 @@ pub fn summary(job: &Job) -> Option<String> {
         count(resumes, "resume"),
         count(kills, "kill"),
         human(of.bytes_saved),
-        seconds(of.ms_saved),
+        took(of.ms_saved),
         human(of.bytes_lost),
-        seconds(of.ms_lost),
+        took(of.ms_lost),
         soon.unwrap_or_default(),
         again.unwrap_or_default(),
         if pauses > 0 { checkpoints } else { String::new() },

@@ -6,7 +6,7 @@
 use crate::{figures, from_history, output};
 use anyhow::{Result, bail};
 use client::{
-    Error, JobTracker,
+    Error, JobTracker, Role,
     model::{Attempt, Job, Task, Tracker},
     scheduling::{Schedulers, Why},
 };
@@ -141,6 +141,9 @@ pub trait Masters: Send + Sync {
 
     /// The authenticated name of the caller; None if the cluster is open.
     fn proved_name(&self) -> Result<Option<String>>;
+
+    /// The error for a master that does not answer: its address, why, and what to do.
+    fn no_answer(&self, master: Role, why: &str) -> anyhow::Error;
 }
 
 /// Connections to the masters, and the cached answers.
@@ -283,7 +286,7 @@ impl StatusCache {
         let error = match tokio::time::timeout(within, asking).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) => error,
-            Err(_) => anyhow::anyhow!("the JobTracker has not answered for {} s", within.as_secs()),
+            Err(_) => self.no_answer(Role::JobTracker, within),
         };
         let error = QueryError::of(&error);
         if matches!(error, QueryError::Unavailable(_)) {
@@ -291,6 +294,10 @@ impl StatusCache {
             *self.jobtracker.lock().await = None;
         }
         Err(error)
+    }
+
+    fn no_answer(&self, master: Role, after: Duration) -> anyhow::Error {
+        self.masters.no_answer(master, &format!("no answer for {} s", after.as_secs()))
     }
 
     async fn jobtracker(&self) -> Result<JobTracker> {
@@ -311,9 +318,7 @@ impl StatusCache {
         };
         let answer = match tokio::time::timeout(REQUEST_TIMEOUT, asking).await {
             Ok(answer) => answer,
-            Err(_) => {
-                Err(anyhow::anyhow!("the NameNode has not answered for {} s", REQUEST_TIMEOUT.as_secs()))
-            }
+            Err(_) => Err(self.no_answer(Role::NameNode, REQUEST_TIMEOUT)),
         };
         if answer.is_err() {
             *self.namenode.lock().await = None;
@@ -391,6 +396,35 @@ mod tests {
             cache.get(&key.to_string(), query()).await;
         }
         assert!(cache.0.lock().unwrap().len() <= CACHED_JOBS_MAX);
+    }
+
+    /// Masters that accept connections but never answer.
+    struct Frozen;
+
+    impl Masters for Frozen {
+        fn jobtracker(&self) -> Connecting<'_, JobTracker> {
+            Box::pin(std::future::pending())
+        }
+
+        fn namenode(&self, _: Period) -> Connecting<'_, Client> {
+            Box::pin(std::future::pending())
+        }
+
+        fn proved_name(&self) -> Result<Option<String>> {
+            Ok(None)
+        }
+
+        fn no_answer(&self, master: Role, why: &str) -> anyhow::Error {
+            anyhow::anyhow!("{}: {why}; start it with `mrctl up`", master.title())
+        }
+    }
+
+    #[tokio::test]
+    async fn frozen_masters_are_reported_with_what_to_do() {
+        let all = StatusCache::new(Box::new(Frozen), None).overview().await;
+        let errors: Vec<&str> = all.query_errors().map(QueryError::describe).collect();
+        let line = |master| format!("{master}: no answer for 4 s; start it with `mrctl up`");
+        assert_eq!(errors, [line("JobTracker"), line("NameNode")]);
     }
 
     #[test]

@@ -2,12 +2,7 @@
 
 use crate::{output, preempted};
 use client::model::{Attempt, Task};
-use mrlib::error::last_line;
 use std::collections::BTreeMap;
-
-/// The number of characters shown of the last line of an error. `mrctl logs` and `--json` show all
-/// of it.
-const ERROR_CHARS: usize = 100;
 
 /// The states of attempts, and of tasks without attempts.
 pub const STATES: [&str; 11] = [
@@ -67,7 +62,7 @@ pub fn state(attempt: &Attempt) -> String {
 /// How long the attempt took, or has run so far.
 pub fn elapsed(attempt: &Attempt, now_ms: u64) -> String {
     let until = if attempt.ended_ms == 0 { now_ms } else { attempt.ended_ms };
-    format!("{:.2} s", until.saturating_sub(attempt.launched_ms) as f64 / 1000.0)
+    output::took(until.saturating_sub(attempt.launched_ms))
 }
 
 /// The input range of a map; empty for a reduce.
@@ -91,45 +86,15 @@ pub fn note(task: &Task, attempt: &Attempt) -> String {
         notes.push(attempt.locality.clone());
     }
     notes.extend(preempted::note(task, attempt));
-    let error = last_line(&attempt.error);
-    if !error.is_empty() {
-        notes.push(shortened(error));
+    if !attempt.error.is_empty() {
+        notes.push(output::brief(&attempt.error));
     }
     notes.join("; ")
-}
-
-/// Removes the middle of a long error: it often starts with long paths and ends with the cause.
-/// Cuts between words if possible.
-pub fn shortened(error: &str) -> String {
-    let letters: Vec<char> = error.chars().collect();
-    if letters.len() <= ERROR_CHARS {
-        return error.to_owned();
-    }
-    let half = ERROR_CHARS / 2;
-    let (mut start, mut end) = (&letters[..half], &letters[letters.len() - half..]);
-    let is_space = |letter: &char| *letter == ' ';
-    if let Some(at) = start.iter().rposition(is_space).filter(|at| *at > half / 2) {
-        start = &start[..at];
-    }
-    if let Some(at) = end.iter().position(is_space).filter(|at| *at < half / 2) {
-        end = &end[at + 1..];
-    }
-    let part = |letters: &[char]| letters.iter().collect::<String>();
-    format!("{} ... {}", part(start), part(end))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_error_is_cut_between_words() {
-        let text = "word ".repeat(40);
-        let short = shortened(text.trim());
-        assert!(short.split(" ... ").count() == 2 && short.len() <= ERROR_CHARS + 5, "{short}");
-        assert!(short.split_whitespace().all(|word| word == "word" || word == "..."), "{short}");
-        assert_eq!(shortened(&"x".repeat(150)).matches('x').count(), ERROR_CHARS);
-    }
 
     fn attempt(state: &str) -> Attempt {
         Attempt {
@@ -160,11 +125,11 @@ mod tests {
         assert_eq!((state(&running), elapsed(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
         assert_eq!(note(&task("job_1.m0", "running"), &running), "map");
         let failed = Attempt {
-            error: format!("Traceback:\n{}{}\n", "x".repeat(200), "y".repeat(50)),
+            error: "the mapper ended with exit status 1:\nTraceback\nValueError\n".into(),
             locality: "off-rack".into(),
             ..attempt("failed")
         };
-        let short = format!("off-rack; {} ... {}", "x".repeat(50), "y".repeat(50));
+        let short = "off-rack; the mapper ended with exit status 1: ValueError";
         assert_eq!(note(&task("job_1.m0", "waiting"), &failed), short);
         assert_eq!(input(&task("job_1.m0", "waiting")), "/a 0..9");
     }

@@ -111,7 +111,7 @@ impl Client {
                 Failed::Finally(error) => return Err(error),
                 Failed::Transiently { reason: last, kind } => {
                     tracing::debug!(%what, last, "retrying");
-                    why = last.strip_prefix(&format!("{namenode} ")).unwrap_or(&last).to_owned();
+                    why = last.replace(&namenode, "it");
                     received = Some((last.clone(), kind));
                     if !wait.during(&namenode, &why, backoff.sleep_until(end)).await {
                         let seconds = started.elapsed().as_secs_f64();
@@ -156,7 +156,7 @@ impl Client {
             | Code::Aborted
             | Code::DeadlineExceeded => {
                 let addr = &self.inner.options.namenode;
-                let reason = format!("cannot reach the NameNode at {addr}: {cause}");
+                let reason = format!("the NameNode at {addr} does not answer ({cause})");
                 Failed::Transiently { reason, kind: None }
             }
             Code::Unauthenticated | Code::PermissionDenied => {

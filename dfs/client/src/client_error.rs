@@ -23,7 +23,7 @@ pub enum ClientError {
         reason: &'static str,
     },
     /// No server accepts connections at the address of the NameNode.
-    #[error("cannot reach the NameNode at {addr}: {reason}")]
+    #[error("the NameNode at {addr} does not answer ({reason})")]
     Unreachable {
         /// `host:port`.
         addr: String,

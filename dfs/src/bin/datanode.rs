@@ -48,7 +48,7 @@ struct Args {
 
 fn main() -> ExitCode {
     daemon::lifecycle::begin();
-    let args = Args::parse();
+    let args: Args = daemon::usage::parse();
     let daemon = args.daemon.clone();
     let config = match daemon.load(|config| args.override_config(config)) {
         Ok(Some(config)) => config,

@@ -44,7 +44,7 @@ impl Args {
 
 fn main() -> ExitCode {
     daemon::lifecycle::begin();
-    let args = Args::parse();
+    let args: Args = daemon::usage::parse();
     match args.daemon.load(|config| args.override_config(config)) {
         Ok(Some(config)) => daemon::lifecycle::exit("namenode", start(&args, &config)),
         Ok(None) => ExitCode::SUCCESS,

@@ -139,7 +139,11 @@ pub(super) fn ended_row(job: &Job) -> Vec<Cell> {
     let mut state = Html::new();
     html!(state, "{}", chip(job.display_state()));
     let ended = if job.is_over() { output::time(job.ended_ms) } else { String::new() };
-    let elapsed = if job.is_over() { format!("{:.1} s", job.seconds()) } else { String::new() };
+    let elapsed = if job.is_over() {
+        output::took(job.ended_ms.saturating_sub(job.submitted_ms))
+    } else {
+        String::new()
+    };
     let (preempted, why) = (preempted::briefly(job), last_line(&job.why));
     let more = [Cell("", state), cell("flat", &ended), num(elapsed), cell("", &preempted), cell("wide", why)];
     job_cells(job).into_iter().chain(more).collect()

@@ -62,7 +62,8 @@ pub(crate) fn page(details: &JobDetails, view: &View) -> Frame {
 fn lead(job: &Job) -> String {
     let now_ms = output::now_ms();
     let time = if job.is_over() {
-        format!("ended {} after {:.1} s", output::time(job.ended_ms), job.seconds())
+        let took = output::took(job.ended_ms.saturating_sub(job.submitted_ms));
+        format!("ended {} after {took}", output::time(job.ended_ms))
     } else {
         format!("submitted {} ago", output::age(now_ms.saturating_sub(job.submitted_ms)))
     };
@@ -88,7 +89,7 @@ fn preemption(out: &mut Html, job: &Job, tasks: &[Task]) {
         html!(out, "<p class='soft'>None: this job was not preempted.</p>");
         return;
     }
-    let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
+    let seconds = output::took;
     let soon = |word| {
         let elapsed = preempted::latency(tasks, word);
         elapsed.map_or_else(String::new, |(median, most)| {
@@ -151,7 +152,7 @@ fn timeline_section(out: &mut Html, job: &Job, tasks: &[Task]) {
     }
 }
 
-/// Why the job or task waits, and the recent scheduling decisions about it.
+/// Why the job or task waits, and the recent events of it.
 pub(super) fn reasons(out: &mut Html, why: &Result<Why, QueryError>) {
     html!(out, "<h2>Why</h2>");
     let why = match why {
@@ -174,7 +175,7 @@ pub(super) fn reasons(out: &mut Html, why: &Result<Why, QueryError>) {
     let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
     html!(
         out,
-        "<details id='recent' open><summary>Recent decisions{}</summary><ul class='words recent'>",
+        "<details id='recent' open><summary>Recent events{}</summary><ul class='words recent'>",
         under
     );
     for event in why.recent_events.iter().rev() {

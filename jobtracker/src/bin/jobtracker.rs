@@ -49,7 +49,7 @@ impl Args {
 
 fn main() -> ExitCode {
     daemon::lifecycle::begin();
-    let args = Args::parse();
+    let args: Args = daemon::usage::parse();
     match args.daemon.load_checked(|config| args.override_config(config), fermata_jobtracker::check_scheduler)
     {
         Ok(Some(config)) => daemon::lifecycle::exit("jobtracker", start(&args, &config)),

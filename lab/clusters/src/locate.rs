@@ -6,7 +6,7 @@ use crate::{
     trust,
 };
 use anyhow::{Context, Result, bail};
-use client::JobTracker;
+use client::{Error, JobTracker};
 use daemon::{
     Period,
     config::{ClientConfig, Config, SecurityConfig},
@@ -17,7 +17,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use view::output::Usage;
+use view::output::{Usage, chain};
 use view::status_cache::{Connecting, Masters};
 
 /// Global flags that select a cluster and the credentials for it.
@@ -76,8 +76,17 @@ impl Origin {
             return format!("its cluster is not running: start it again with `mrctl up{dir}`");
         }
         match state.find(name, None) {
+            Ok(daemon) if daemon.identity.is_frozen() => {
+                let (pid, log) = (daemon.identity.pid, daemon.log.display());
+                format!(
+                    "it is frozen (pid {pid}, see {log}): continue it with `mrctl chaos cont {name}{dir}`"
+                )
+            }
             Ok(daemon) if daemon.is_running() => {
-                format!("it runs (pid {}): see {}", daemon.identity.pid, daemon.log.display())
+                let (pid, log) = (daemon.identity.pid, daemon.log.display());
+                format!(
+                    "it runs (pid {pid}): see {log}, or restart it with `mrctl chaos restart {name}{dir}`"
+                )
             }
             Ok(daemon) => {
                 let log = daemon.log.display();
@@ -154,17 +163,48 @@ impl Target {
         self.jobtracker_as(None).await
     }
 
-    /// Connects to the JobTracker as another user.
+    /// Connects to the JobTracker as another user. Waits are reported on standard error.
     pub async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
+        let notify = |line: &str| eprintln!("mrctl: {line}");
+        let addr = self.find_jobtracker()?.0;
+        let connecting = self.jobtracker_briefly(user);
+        Ok(client::noticed(Role::JobTracker, &addr, connecting, notify).await?.with_listener(notify))
+    }
+
+    /// Connects to the JobTracker without messages about waits, for callers that poll.
+    async fn jobtracker_briefly(&self, user: Option<&str>) -> Result<JobTracker> {
         let (addr, origin, security) = self.find_jobtracker()?;
         check_addr("jobtracker", &addr)?;
-        match JobTracker::connect(&addr, user, client::credentials(&security)?).await {
-            Ok(tracker) => Ok(tracker.with_advice(move || origin.advice(Kind::Jobtracker))),
-            Err(error) if !error.is_usage() => {
-                let tls_mismatch = security::tls_mismatch(&error.to_string()).map(str::to_owned);
-                bail!("{error}; {}", tls_mismatch.unwrap_or_else(|| origin.advice(Kind::Jobtracker)))
+        let connected = JobTracker::connect(&addr, user, client::credentials(&security)?).await;
+        let tracker = connected.map_err(|error| {
+            let tls_mismatch = security::tls_mismatch(&error.to_string()).map(str::to_owned);
+            error.with_advice(|| tls_mismatch.unwrap_or_else(|| origin.advice(Kind::Jobtracker)))
+        })?;
+        Ok(tracker.with_advice(move || origin.advice(Kind::Jobtracker)))
+    }
+
+    /// The error for a master that does not answer, with what to do.
+    pub fn no_answer(&self, role: Role, why: &str) -> anyhow::Error {
+        let kind = if role == Role::JobTracker { Kind::Jobtracker } else { Kind::Namenode };
+        match self.find_master(role) {
+            Ok((addr, origin, _)) => {
+                Error::unreachable(role, &addr, why).with_advice(|| origin.advice(kind)).into()
             }
-            Err(error) => Err(error.into()),
+            Err(error) => error,
+        }
+    }
+
+    /// Adds what to do to the error of a file system call that a NameNode has not answered.
+    pub fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        let is_silent = |cause: &(dyn std::error::Error + 'static)| {
+            matches!(cause.downcast_ref(), Some(ClientError::Deadline { kind: None, .. }))
+        };
+        if !error.chain().any(is_silent) {
+            return error;
+        }
+        match self.find_master(Role::NameNode) {
+            Ok((_, origin, _)) => anyhow::anyhow!("{}; {}", chain(&error), origin.advice(Kind::Namenode)),
+            Err(_) => error,
         }
     }
 
@@ -184,10 +224,16 @@ impl Target {
 
     /// The address of the JobTracker or the NameNode, by role, and the security settings for it.
     pub fn master(&self, role: Role) -> Result<(String, SecurityConfig)> {
+        self.find_master(role).map(|(addr, _, security)| (addr, security))
+    }
+
+    fn find_master(&self, role: Role) -> Result<(String, Origin, SecurityConfig)> {
         if role == Role::JobTracker {
-            return self.find_jobtracker().map(|(addr, _, security)| (addr, security));
+            return self.find_jobtracker();
         }
-        self.namenode().map(|(addr, _, security)| (addr, security))
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
+        let found = self.find(&cwd)?;
+        Ok((found.namenode, found.origin, found.security))
     }
 
     /// The credentials for the selected cluster.
@@ -296,7 +342,7 @@ impl Target {
 
 impl Masters for Target {
     fn jobtracker(&self) -> Connecting<'_, JobTracker> {
-        Box::pin(Target::jobtracker(self))
+        Box::pin(self.jobtracker_briefly(None))
     }
 
     fn namenode(&self, timeout: Period) -> Connecting<'_, Client> {
@@ -305,6 +351,10 @@ impl Masters for Target {
 
     fn proved_name(&self) -> Result<Option<String>> {
         Target::proved_name(self)
+    }
+
+    fn no_answer(&self, master: Role, why: &str) -> anyhow::Error {
+        Target::no_answer(self, master, why)
     }
 }
 

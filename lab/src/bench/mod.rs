@@ -29,6 +29,7 @@ use std::{
 use view::output::{self, Usage};
 
 #[derive(Debug, clap::Subcommand)]
+#[allow(missing_docs, reason = "the doc comment of the arguments is the help text")]
 pub enum BenchCommand {
     Dfs(Dfs),
     Mr(mr::Args),
@@ -92,6 +93,7 @@ enum What {
     Replay,
 }
 
+/// Runs a benchmark and prints its measurements.
 pub async fn run(command: BenchCommand) -> Result<ExitCode> {
     let (dir, json) = match &command {
         BenchCommand::Dfs(args) => (&args.dir, args.json),

@@ -9,8 +9,8 @@ use view::output::{self, Usage};
 /// Drop all packets between two machines until `heal` (only for clusters of `mrctl cluster`)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mrctl chaos partition n1 n2 --cluster lab
-  mrctl chaos partition n1 m1 --one-way --cluster lab")]
+  mrctl chaos partition n1 n2 --cluster mycluster
+  mrctl chaos partition n1 m1 --one-way --cluster mycluster")]
 pub struct Partition {
     /// First machine
     a: String,

@@ -79,9 +79,7 @@ pub(super) async fn perform(target: &ChaosTarget, fault_action: &FaultAction) ->
         ScenarioAction::Stop { half, .. } => blocking(|| {
             target.signal(node, &kinds(*half), if undo { FaultSignal::Cont } else { FaultSignal::Stop })
         }),
-        ScenarioAction::Cont { half, .. } => {
-            blocking(|| target.signal(node, &kinds(*half), FaultSignal::Cont))
-        }
+        ScenarioAction::Cont { half, .. } => blocking(|| target.cont(node, &kinds(*half))),
         ScenarioAction::Restart { half, .. } => target.restart(node, &kinds(*half)).await,
         ScenarioAction::Partition { .. } if undo => {
             blocking(|| target.heal(Some(if is_master(node) { to } else { node })))

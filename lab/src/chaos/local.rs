@@ -101,6 +101,12 @@ pub(super) fn signal(folder: &Path, node: &str, named: &[Kind], sign: FaultSigna
     Ok(lines)
 }
 
+/// Whether one of these daemons of a node is frozen.
+pub(super) fn is_frozen(folder: &Path, node: &str, named: &[Kind]) -> Result<bool> {
+    let wanted = |daemon: &Daemon| named.is_empty() || named.contains(&daemon.kind);
+    Ok(daemons_of(folder, node)?.iter().any(|daemon| wanted(daemon) && daemon.identity.is_frozen()))
+}
+
 pub(super) async fn restart(folder: &Path, node: &str, named: &[Kind]) -> Result<Vec<String>> {
     let _held = lock(folder)?;
     let mut state = ClusterState::require(folder)?;

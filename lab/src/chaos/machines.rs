@@ -97,6 +97,13 @@ pub(super) fn job_files(fleet: &Fleet) -> Result<Vec<String>> {
     Ok(all)
 }
 
+/// Whether one of these daemons of a machine is frozen.
+pub(super) fn is_frozen(fleet: &Fleet, node: &str, kinds: &[Kind]) -> Result<bool> {
+    let (machine, daemons) = find(fleet, node, kinds)?;
+    let is_frozen = |one: &DaemonStatus| one.state == "frozen" && daemons.contains(&one.daemon.as_str());
+    Ok(machine.status_of()?.iter().any(is_frozen))
+}
+
 /// Sends a signal to daemons of a machine.
 pub(super) fn signal(fleet: &Fleet, node: &str, kinds: &[Kind], sign: FaultSignal) -> Result<Vec<String>> {
     let (machine, daemons) = find(fleet, node, kinds)?;

@@ -25,6 +25,7 @@ use target::{ChaosTarget, FaultSignal};
 use view::output;
 
 #[derive(Debug, clap::Subcommand)]
+#[allow(missing_docs, reason = "the doc comment of the arguments is the help text")]
 #[command(after_help = "Examples:\n  \
     mrctl chaos kill node2\n  \
     mrctl chaos restart node2\n  \
@@ -82,11 +83,17 @@ pub struct Args {
     at: Where,
 }
 
+/// Injects the fault, or the faults of a scenario.
 pub async fn run(command: ChaosCommand) -> Result<ExitCode> {
     match command {
         ChaosCommand::Kill(args) => signal(&args, FaultSignal::Kill),
         ChaosCommand::Stop(args) => signal(&args, FaultSignal::Stop),
-        ChaosCommand::Cont(args) => signal(&args, FaultSignal::Cont),
+        ChaosCommand::Cont(args) => {
+            for line in args.at.target()?.cont(&args.node, &args.daemon)? {
+                output::line(line)?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         ChaosCommand::Restart(args) => {
             for line in args.at.target()?.restart(&args.node, &args.daemon).await? {
                 output::line(line)?;
@@ -110,10 +117,7 @@ fn signal(args: &Args, sign: FaultSignal) -> Result<ExitCode> {
         output::line(line)?;
     }
     let keeps_blocks = args.daemon.is_empty() || args.daemon.contains(&Kind::Datanode);
-    if sign != FaultSignal::Cont
-        && keeps_blocks
-        && let Some(limit) = target.dead_after(&args.node)?
-    {
+    if keeps_blocks && let Some(limit) = target.dead_after(&args.node)? {
         output::line(format!(
             "the namenode declares it dead after {limit} without heartbeats and then copies its blocks"
         ))?;

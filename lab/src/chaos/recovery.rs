@@ -33,6 +33,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if name.is_empty() || path.is_empty() {
             return Err(Usage(format!("{text:?} is not NAME=HISTORY")).into());
         }
+        output::check_local(path.as_ref())?;
         let mut history = history::read(path.as_ref())?;
         slots = history.slots;
         for job in &history.workload.jobs {

@@ -33,7 +33,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl chaos run faults.toml
-  mrctl chaos run faults.toml --cluster lab --json
+  mrctl chaos run faults.toml --cluster mycluster --json
 
 A file, for example:
   [[step]]
@@ -59,6 +59,7 @@ pub struct Args {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let file = args.file.display().to_string();
+    output::check_local(&args.file)?;
     let Scenario { steps, faults, .. } = catalog::read_scenario(&args.file).map_err(|error| match error {
         catalog::CatalogError::Scenario { .. } => Usage(error.to_string()).into(),
         other => anyhow::Error::new(other),

@@ -506,6 +506,16 @@ impl ScenarioRun {
         result_of_all
     }
 
+    /// One line for each node that stays dead: the JobTracker still lists its TaskTracker.
+    fn listed_as_lost(&self) -> Vec<String> {
+        let lost = self.view.trackers.iter().flatten().filter(|tracker| tracker.state == "lost");
+        let removed = |name: &str| self.removed_nodes.iter().any(|(node, _)| node == name);
+        let line = |name: &str| {
+            format!("{name} stays in the list of nodes as lost: `mrctl nodes forget {name}` removes it")
+        };
+        lost.filter(|tracker| removed(&tracker.name)).map(|tracker| line(&tracker.name)).collect()
+    }
+
     /// Prints the result of the run.
     pub(super) fn print_result(&self, as_json: bool) -> Result<ExitCode> {
         let jobs = self.view.jobs.iter().filter(|job| self.jobs.contains(&job.job));
@@ -522,6 +532,9 @@ impl ScenarioRun {
             output::json(&json!({ "recovered": well, "steps": steps, "timeline": timeline, "jobs": jobs }))?;
         } else {
             self.fault_log.print()?;
+            for line in self.listed_as_lost() {
+                output::line(line)?;
+            }
         }
         Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

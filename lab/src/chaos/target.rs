@@ -2,7 +2,7 @@
 //! describe what was done; they print nothing.
 
 use super::{local, machines};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clusters::{
     local::{ClusterState, Kind},
     locate::Target,
@@ -143,6 +143,19 @@ impl ChaosTarget {
             Self::Here(folder) => local::signal(folder, node, kinds, sign),
             Self::Machines(fleet) => machines::signal(fleet, node, kinds, sign),
         }
+    }
+
+    /// Continues the frozen daemons of a node. It is an error if none of them is frozen.
+    pub(crate) fn cont(&self, node: &str, kinds: &[Kind]) -> Result<Vec<String>> {
+        let is_frozen = match self {
+            Self::Here(folder) => local::is_frozen(folder, node, kinds)?,
+            Self::Machines(fleet) => machines::is_frozen(fleet, node, kinds)?,
+        };
+        let lines = self.signal(node, kinds, FaultSignal::Cont)?;
+        if !is_frozen {
+            bail!("{node} is already running: `mrctl chaos cont` is for what `mrctl chaos stop` has frozen");
+        }
+        Ok(lines)
     }
 
     /// Stops daemons of a node and starts them again.

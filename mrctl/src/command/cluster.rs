@@ -54,11 +54,11 @@ pub(crate) enum ClusterCommand {
 /// (docs/operate/security.md lists them).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mrctl cluster init lab --master node1 --node node2 --node node3
-  mrctl cluster init lab --master node1 --node node2 --no-tls   a shared secret
-  mrctl cluster init lab --master node1 --node node2 --scheduler fair \\
+  mrctl cluster init mycluster --master node1 --node node2 --node node3
+  mrctl cluster init mycluster --master m --node n1 --no-tls     a shared secret
+  mrctl cluster init mycluster --master node1 --node node2 --scheduler fair \\
       --map-slots 8 --reduce-slots 4
-  mrctl cluster init lab --master node1 --node node2 --settings disks.toml")]
+  mrctl cluster init mycluster --master node1 --node node2 --settings disks.toml")]
 pub(crate) struct Init {
     /// Folder to create
     dir: PathBuf,
@@ -97,8 +97,8 @@ pub(crate) struct Init {
 /// the folder and passes the file to mrctl with --config.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mrctl cluster user ann --cluster lab --out ann-lab
-  mrctl --config ann-lab/fermata.toml fs ls /")]
+  mrctl cluster user ann --cluster mycluster --out ann-mycluster
+  mrctl --config ann-mycluster/fermata.toml fs ls /")]
 pub(crate) struct User {
     /// Name of the user
     name: String,

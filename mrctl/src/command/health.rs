@@ -3,9 +3,9 @@
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
 use crate::output;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::ValueEnum;
-use client::channel;
+use client::{Error, channel};
 use clusters::locate::Target;
 use daemon::{Period, config::Config};
 use security::{Credentials, Role};
@@ -68,14 +68,13 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let own = Credentials::of_daemon(&config, role).ok();
     let credentials = own.map_or_else(|| client::credentials(&config.security), Ok)?;
     let asking = async {
-        let mut client = HealthClient::new(channel(&addr, &credentials, role).await?);
-        let answer = client.check(HealthCheckRequest::default()).await.map_err(|status| {
-            anyhow::anyhow!(
-                "the {} at {addr} does not answer: {}",
-                role.name(),
-                security::call_failure(&status)
-            )
-        })?;
+        let channel = channel(&addr, &credentials, role).await;
+        let mut client = HealthClient::new(channel.map_err(|error| match error {
+            Error::Unreachable { why, .. } => target.no_answer(role, &why),
+            other => other.into(),
+        })?);
+        let answer = client.check(HealthCheckRequest::default()).await;
+        let answer = answer.map_err(|status| target.no_answer(role, &security::call_failure(&status)))?;
         let mut safemode = None;
         if role == Role::NameNode {
             let service = dfs_client::WRITABLE_SERVICE.into();
@@ -85,7 +84,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         anyhow::Ok((answer.into_inner().status(), safemode))
     };
     let Ok(answer) = tokio::time::timeout(args.within.0, asking).await else {
-        bail!("the {} at {addr} has not answered for {}", role.name(), args.within);
+        return Err(target.no_answer(role, &format!("no answer for {}", args.within)));
     };
     let (status, safemode) = answer?;
     let serves = status == ServingStatus::Serving;

@@ -106,10 +106,10 @@ pub(super) fn stop_all(machine: &Machine) -> Result<Vec<&'static str>> {
 /// --format.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mrctl cluster up --cluster lab
-  mrctl cluster up --cluster lab --shell 'oarsh {host}' --remote-dir /tmp/f
-  mrctl cluster up --cluster lab --format n3     n3 has new, empty disks
-  mrctl --config lab/fermata.toml fs report")]
+  mrctl cluster up --cluster mycluster
+  mrctl cluster up --cluster mycluster --shell 'oarsh {host}' --remote-dir /tmp/f
+  mrctl cluster up --cluster mycluster --format n3     n3 has new, empty disks
+  mrctl --config mycluster/fermata.toml fs report")]
 pub(crate) struct Up {
     #[command(flatten)]
     reach: Reach,

@@ -93,9 +93,9 @@ pub(crate) async fn drain(args: Drain) -> Result<ExitCode> {
 /// lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mrctl cluster drain n5 --cluster lab
-  mrctl cluster remove n5 --purge --cluster lab
-  mrctl cluster remove n5 --force --cluster lab     its hardware has failed")]
+  mrctl cluster drain n5 --cluster mycluster
+  mrctl cluster remove n5 --purge --cluster mycluster
+  mrctl cluster remove n5 --force --cluster mycluster   its hardware has failed")]
 pub(crate) struct Remove {
     /// Name of the machine
     node: String,

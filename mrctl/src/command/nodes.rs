@@ -13,13 +13,23 @@ use view::{
 
 /// List the nodes, the data they store and the attempts they run
 ///
-/// States: live; suspect (heartbeats are late); lost or dead (given up); awaited (known before the
-/// JobTracker restarted, not registered again yet); draining, drained.
+/// States of a DataNode and of a TaskTracker:
 ///
-/// If the JobTracker is unreachable, the table has only the DataNodes and the exit code is 1.
-/// `mrctl fs report` uses only the NameNode.
+///   live      heartbeats arrive
+///   suspect   heartbeats are late: no new blocks or tasks
+///   dead      DataNode given up: its blocks are copied from other replicas
+///   lost      TaskTracker given up: its tasks run elsewhere; `mrctl nodes
+///             forget` removes it from the list
+///   awaited   TaskTracker known before a restart of the JobTracker, not
+///             registered again yet; then live, or lost after a timeout
+///   draining  `mrctl drain` moves its blocks or its work to other nodes
+///   drained   nothing is left on it: it can be stopped
+///
+/// If the JobTracker is unreachable, the table has only the DataNodes and the
+/// exit code is 1. `mrctl fs report` uses only the NameNode.
 #[derive(Debug, clap::Args)]
 #[command(
+    verbatim_doc_comment,
     after_help = "Examples:\n  mrctl nodes\n  mrctl nodes --rates\n  mrctl nodes --json\n  mrctl nodes forget node7",
     args_conflicts_with_subcommands = true
 )]
@@ -94,7 +104,8 @@ fn print_trackers(trackers: &[Tracker]) -> Result<()> {
     if trackers.is_empty() {
         return output::line("no tasktracker has registered yet");
     }
-    let mut table = output::table(&["TRACKER", "RACK", "STATE", "MAPS", "REDUCES", "HEARTBEAT"], &[3, 4, 5]);
+    let mut table =
+        output::table(&["TASKTRACKER", "RACK", "STATE", "MAPS", "REDUCES", "HEARTBEAT"], &[3, 4, 5]);
     let mut trackers: Vec<&Tracker> = trackers.iter().collect();
     trackers.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
     for tracker in trackers {
@@ -125,7 +136,8 @@ fn print_rates(trackers: &[Tracker]) -> Result<ExitCode> {
 }
 
 fn rates(trackers: &[Tracker]) -> comfy_table::Table {
-    let header = ["TRACKER", "MAPS", "MAP INPUT", "MAP SPEED", "REDUCES", "REDUCE OUTPUT", "REDUCE SPEED"];
+    let header =
+        ["TASKTRACKER", "MAPS", "MAP INPUT", "MAP SPEED", "REDUCES", "REDUCE OUTPUT", "REDUCE SPEED"];
     let mut table = output::table(&header, &[1, 2, 3, 4, 5, 6]);
     let mut trackers: Vec<&Tracker> = trackers.iter().collect();
     trackers.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
@@ -168,6 +180,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn help_and_page_explain_each_state() {
+        use dfs_client::NodeState::{Dead, Drained, Draining, Live, Suspect};
+        let command = <Args as clap::Args>::augment_args(clap::Command::new("nodes"));
+        let help = command.get_long_about().unwrap().to_string();
+        let page = include_str!("../../../docs/operate/README.md");
+        let states = [Live, Suspect, Dead, Draining, Drained].map(state_name);
+        for state in states.into_iter().chain(["lost", "awaited"]) {
+            assert!(help.contains(&format!("\n  {state} ")), "{state}: {help}");
+            assert!(page.contains(&format!("\n| `{state}` |")), "{state}");
+        }
+    }
+
+    #[test]
     fn unknown_rates_are_blank() {
         let tracker = |name: &str, map_rates: Throughput| Tracker {
             name: name.into(),
@@ -190,7 +215,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "TRACKER MAPS MAP INPUT MAP SPEED REDUCES REDUCE OUTPUT REDUCE SPEED",
+                "TASKTRACKER MAPS MAP INPUT MAP SPEED REDUCES REDUCE OUTPUT REDUCE SPEED",
                 "node2 3 2.00 MiB/s 1.50 0 - -",
                 "node10 0 - - 0 - -"
             ]

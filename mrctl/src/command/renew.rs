@@ -16,7 +16,8 @@ use std::{
 /// Certificates of users are created by `mrctl cluster user`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mrctl cluster renew --cluster lab && mrctl cluster upgrade --cluster lab")]
+  mrctl cluster renew --cluster mycluster
+  mrctl cluster upgrade --cluster mycluster")]
 pub(crate) struct Renew {
     /// Folder of the cluster, as created by `mrctl cluster init`
     #[arg(long, value_name = "DIR", default_value = ".")]

@@ -14,9 +14,9 @@ use std::{path::PathBuf, process::ExitCode};
 /// hand, copy the file to the folder of security.dir on every machine.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mrctl cluster revoke ann --cluster lab        all credentials of ann
-  mrctl cluster revoke --credential ann.pem --cluster lab    only this one
-  mrctl cluster revoke ann --undo --cluster lab")]
+  mrctl cluster revoke ann --cluster mycluster        all credentials of ann
+  mrctl cluster revoke --credential ann.pem --cluster mycluster    only this one
+  mrctl cluster revoke ann --undo --cluster mycluster")]
 pub(crate) struct Revoke {
     /// Name of the user: revokes certificates and tokens of this name, and the tasks of its jobs
     #[arg(required_unless_present = "credential", conflicts_with = "credential")]

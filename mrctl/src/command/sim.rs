@@ -41,7 +41,8 @@ enum SimCommand {
     Fuzz(super::sim_fuzz::Args),
     /// Compute profiles of programs from job histories, and print them
     Calibrate(Calibrate),
-    /// Run small jobs on a real local cluster and in the simulator, and compare
+    /// The same as `mrctl verify`
+    #[command(hide = true)]
     Verify(lab::verify::Args),
     /// Print the built-in profiles
     Profiles,

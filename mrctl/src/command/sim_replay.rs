@@ -59,6 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let others = variants(&args.scheduler)?;
     args.report.as_deref().map_or(Ok(()), can_write)?;
+    output::check_local(&args.history)?;
     let history = history::read(&args.history)?;
     let ran = match named.and_then(|mut named| named.pop()) {
         Some(named) => replay::as_it_ran(named),

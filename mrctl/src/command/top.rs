@@ -93,7 +93,7 @@ fn once(all: &Overview, as_json: bool) -> Result<ExitCode> {
     if as_json {
         output::json(&Snapshot::of(all))?;
     } else {
-        for line in frame(all, output::now_ms()).all() {
+        for line in without_errors(frame(all, output::now_ms())).all() {
             output::line(line)?;
         }
     }
@@ -103,6 +103,11 @@ fn once(all: &Overview, as_json: bool) -> Result<ExitCode> {
         code = ExitCode::FAILURE;
     }
     Ok(code)
+}
+
+/// The lines for standard output. The errors go to standard error.
+fn without_errors(lines: Lines) -> Lines {
+    Lines { errors: Vec::new(), ..lines }
 }
 
 /// One snapshot as JSON. Values from a master that is unreachable are null.
@@ -141,6 +146,8 @@ impl<'a> Snapshot<'a> {
 struct Lines {
     /// Always shown completely.
     head: Vec<String>,
+    /// Why a master is not reachable; also always shown.
+    errors: Vec<String>,
     /// Begins with a header line; cut if the screen is too small.
     jobs: Vec<String>,
     nodes: Vec<String>,
@@ -148,7 +155,8 @@ struct Lines {
 
 impl Lines {
     fn all(self) -> Vec<String> {
-        let Self { head, jobs, nodes } = self;
+        let Self { mut head, errors, jobs, nodes } = self;
+        head.extend(errors);
         let blank = || vec![String::new()];
         let parts = [head, jobs, nodes].into_iter().filter(|part| !part.is_empty());
         parts.collect::<Vec<_>>().join(&blank()[..])
@@ -159,7 +167,7 @@ impl Lines {
 fn fit(mut lines: Lines, rows: usize, columns: usize) -> Vec<String> {
     // Two blank lines separate the three parts. There is no line break after the last line: it
     // would scroll the screen.
-    let room = rows.saturating_sub(lines.head.len() + 2);
+    let room = rows.saturating_sub(lines.head.len() + lines.errors.len() + 2);
     let for_nodes = lines.nodes.len().min(room.saturating_sub(lines.jobs.len()).max(room / 3));
     cut(&mut lines.jobs, room - for_nodes, "jobs");
     cut(&mut lines.nodes, for_nodes, "nodes");
@@ -188,14 +196,14 @@ fn screen() -> (usize, usize) {
 
 fn frame(all: &Overview, now_ms: u64) -> Lines {
     let jobs = all.jobs.as_deref().unwrap_or_default();
-    let mut head = vec![format!("{} UTC  {}", output::time(now_ms), summary(all, jobs))];
+    let mut head = vec![format!("{}  {}", output::utc(now_ms), summary(all, jobs))];
     if let Ok(files) = &all.files {
         head.push(stored(files));
     }
-    head.extend(all.query_errors().map(|error| error.describe().to_owned()));
+    let errors = all.query_errors().map(|error| error.describe().to_owned()).collect();
     let datanodes = all.files.as_ref().map_or(&[][..], |report| &report.nodes);
     let trackers = all.trackers.as_deref().unwrap_or_default();
-    Lines { head, jobs: job_lines(all, jobs, now_ms), nodes: node_lines(datanodes, trackers) }
+    Lines { head, errors, jobs: job_lines(all, jobs, now_ms), nodes: node_lines(datanodes, trackers) }
 }
 
 /// `chronos(fair)  2 jobs run, 1 waits  maps 7 of 8 slots, reduces 3 of 4`
@@ -271,7 +279,7 @@ fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
     }
-    let header = ["NODE", "TRACKER", "MAPS", "REDUCES", "DATANODE", "USED", "FREE", "HEARTBEAT"];
+    let header = ["NODE", "TASKTRACKER", "MAPS", "REDUCES", "DATANODE", "USED", "FREE", "HEARTBEAT"];
     let mut table = output::table(&header, &[2, 3, 5, 6, 7]);
     for row in rows {
         let (name, datanode, tracker) = match row {
@@ -331,6 +339,8 @@ mod tests {
         let waiting = lines.lines().find(|line| line.starts_with("job_2")).unwrap();
         assert!(waiting.contains("waiting") && waiting.ends_with("a free map slot"), "{lines}");
         assert!(lines.contains("41% 3/8"), "{lines}");
+        let printed = without_errors(frame(&all, 1000)).all().join("\n");
+        assert!(printed.contains("41% 3/8") && !printed.contains("the master is down"), "{printed}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::{path::PathBuf, process::ExitCode};
 #[command(after_help = "Examples:\n  \
     mrctl web                          then open the address that it prints\n  \
     mrctl web --port 0                 on any free port\n  \
-    mrctl web --cluster lab            the cluster in a folder of `cluster init`\n  \
+    mrctl web --cluster mycluster      the cluster in a folder of `cluster init`\n  \
     ssh -L 50030:127.0.0.1:50030 HOST mrctl web      from another machine")]
 pub(crate) struct Args {
     /// Port on 127.0.0.1; 0 means any free port

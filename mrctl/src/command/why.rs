@@ -8,7 +8,7 @@ use client::scheduling::Why;
 use clusters::locate::Target;
 use std::process::ExitCode;
 
-/// Explain why a job or a task waits, and its recent scheduling decisions
+/// Explain why a job or a task waits, and show its recent events
 ///
 /// The sentences are made from recorded rules and numbers, which --json also shows. The JobTracker
 /// keeps the last launches and the last other events of each job that it remembers; `mrctl history`

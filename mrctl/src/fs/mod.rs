@@ -18,7 +18,6 @@ pub(crate) use check::await_health;
 
 use crate::output;
 use anyhow::{Result, bail};
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clusters::locate::Target;
 use dfs_client::{Client, ClientError, FileReader, FileStatus, Lost, error::Kind, path::DfsPath};
 use std::{fmt::Display, io::Write, process::ExitCode, time::Duration};
@@ -111,12 +110,6 @@ impl Outcome {
     fn code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
-}
-
-/// A parser for arguments that must be UTF-8, with an error that names the argument.
-fn utf8() -> impl TypedValueParser<Value = String> {
-    OsStringValueParser::new()
-        .try_map(|text| text.into_string().map_err(|_| "not UTF-8: give it another name"))
 }
 
 /// A pattern without a match.

@@ -89,8 +89,8 @@ fn show(detail: &Detail) -> Result<()> {
     }
     row("owner", format!("{}:{}", status.owner, status.group));
     row("mode", format!("{} ({:o})", output::permissions(status.is_dir, status.mode), status.mode));
-    row("changed", format!("{} UTC", output::time(status.modified_ms)));
-    row("used", format!("{} UTC", output::time(status.accessed_ms)));
+    row("changed", output::utc(status.modified_ms));
+    row("used", output::utc(status.accessed_ms));
     if status.open {
         row("open", "being written".into());
     }

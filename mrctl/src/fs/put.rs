@@ -8,7 +8,6 @@ use super::{
     dest::{self, Dest},
     lookup,
     namespace::existing,
-    utf8,
 };
 use crate::output::{self, Meter, Usage};
 use anyhow::{Context, Result, bail};
@@ -48,7 +47,7 @@ const APPEND_BUFFER: usize = 1 << 20;
 )]
 pub(crate) struct Put {
     /// Local files, or - for standard input; then a name or a folder in the cluster
-    #[arg(value_name = "PATH", num_args = 2.., required = true, value_parser = utf8())]
+    #[arg(value_name = "PATH", num_args = 2.., required = true)]
     paths: Vec<String>,
     /// Copy folders and everything in them
     #[arg(short, long, short_alias = 'R')]
@@ -195,7 +194,7 @@ fn own_name(path: &Path) -> Result<String> {
     };
     match name.to_str() {
         Some(name) => Ok(name.to_owned()),
-        None => bail!("{}: the name is not UTF-8: rename it", path.display()),
+        None => bail!(Usage(format!("{}: the name is not UTF-8: rename it", path.display()))),
     }
 }
 
@@ -445,14 +444,11 @@ mod tests {
     }
 
     #[test]
-    fn error_names_an_argument_that_is_not_utf8() {
-        use clap::{Args, Command};
+    fn names_that_are_not_utf8_are_usage_errors() {
         use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
-        let words = [OsStr::new("put"), OsStr::from_bytes(b"odd-\xff"), OsStr::new("/to")];
-        let error = Put::augment_args(Command::new("put")).try_get_matches_from(words).unwrap_err();
-        let text = error.to_string();
-        assert!(text.contains("odd-") && text.contains("not UTF-8"), "{text}");
-        assert_eq!(error.exit_code(), 2);
+        let error = own_name(&Path::new("in").join(OsStr::from_bytes(b"odd-\xff"))).unwrap_err();
+        assert!(error.to_string().ends_with("the name is not UTF-8: rename it"), "{error}");
+        assert_eq!(output::exit_code(&error), 2);
     }
 
     #[test]

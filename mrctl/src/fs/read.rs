@@ -1,9 +1,10 @@
 //! `mrctl fs cat` and `tail`: print verified bytes to standard output.
 
 use super::{Outcome, copy_out, expand, expand_all, refuse_dir, report_lost};
+use crate::output;
 use anyhow::{Result, bail};
 use daemon::Bytes;
-use dfs_client::{Client, ClientError, FileReader};
+use dfs_client::{Client, ClientError, FileReader, error::Kind};
 use std::process::ExitCode;
 
 const LINES: u64 = 10;
@@ -21,11 +22,14 @@ pub(crate) struct Cat {
     skip_lost: bool,
 }
 
-/// Advice that is appended to the message of a read error.
+/// Advice that is appended to the message of an error.
 pub(super) fn advice(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref() {
         Some(ClientError::Read { .. }) => {
             "; to read the other blocks of the file, use `fs get` or `fs cat` with --skip-lost"
+        }
+        Some(error) if error.is(Kind::Quota) => {
+            "; delete files there, or raise the limit: `mrctl fs quota --help`"
         }
         _ => "",
     }
@@ -49,7 +53,13 @@ pub(crate) struct Tail {
 
 pub(crate) async fn cat(args: Cat, client: &Client) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
-    for status in expand_all(client, &args.paths, &mut outcome).await? {
+    let files = expand_all(client, &args.paths, &mut outcome).await?;
+    let is_empty = !files.is_empty() && files.iter().all(|file| !file.is_dir && file.length == 0);
+    if is_empty {
+        let files = output::count(files.len() as u64, "file");
+        eprintln!("mrctl: note: nothing to print: {files}, without any bytes");
+    }
+    for status in files {
         let opened = async {
             refuse_dir(&status, "only files can be printed")?;
             Ok(client.open(&status.path).await?)
@@ -154,6 +164,13 @@ mod tests {
             end = begin;
         }
         if lines == 0 { text.len() as u64 } else { 0 }
+    }
+
+    #[test]
+    fn a_full_quota_has_a_remedy() {
+        let refused = |kind| ClientError::Refused(dfs_client::error::Error::new(kind, "x")).into();
+        assert!(advice(&refused(Kind::Quota)).contains("raise the limit"));
+        assert_eq!(advice(&refused(Kind::NotFound)), "");
     }
 
     #[test]

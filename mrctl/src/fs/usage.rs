@@ -44,7 +44,7 @@ pub(crate) struct Quota {
     /// Folder
     path: String,
     /// Largest number of files and folders, including the folder itself; or `none`
-    #[arg(long, value_name = "N|none", value_parser = limit::<u64>)]
+    #[arg(long, value_name = "N|none", value_parser = limit::<Count>)]
     files: Option<Limit>,
     /// Largest number of bytes, including all replicas; or `none`
     #[arg(long, value_name = "SIZE|none", value_parser = limit::<Bytes>)]
@@ -66,12 +66,22 @@ fn limit<T: std::str::FromStr<Err: std::fmt::Display> + Into<Number>>(text: &str
     Ok(Limit(Some(value.into().0)))
 }
 
+/// A number of files.
+struct Count(u64);
+
+impl std::str::FromStr for Count {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| format!("{text:?} is not a whole number"))
+    }
+}
+
 /// The value of both kinds of limit.
 struct Number(u64);
 
-impl From<u64> for Number {
-    fn from(value: u64) -> Self {
-        Self(value)
+impl From<Count> for Number {
+    fn from(value: Count) -> Self {
+        Self(value.0)
     }
 }
 
@@ -167,10 +177,10 @@ mod tests {
 
     #[test]
     fn limits_are_parsed() {
-        assert_eq!(limit::<u64>("10"), Ok(Limit(Some(10))));
+        assert_eq!(limit::<Count>("10"), Ok(Limit(Some(10))));
         assert_eq!(limit::<Bytes>("1KiB"), Ok(Limit(Some(1024))));
         assert_eq!(limit::<Bytes>("none"), Ok(Limit(None)));
-        assert!(limit::<u64>("many").is_err());
+        assert_eq!(limit::<Count>("many"), Err("\"many\" is not a whole number, or none".into()));
     }
 
     #[test]

@@ -7,10 +7,9 @@ use crate::output::{self, Usage};
 use anyhow::{Result, bail};
 use client::model::{self, Job};
 use clusters::locate::Target;
-use mrlib::error::last_line;
 use std::{collections::BTreeMap, io::Write, process::ExitCode};
 use view::follow;
-use view::{preempted, tasks::shortened};
+use view::preempted;
 
 /// List the jobs
 #[derive(Debug, clap::Args)]
@@ -159,7 +158,7 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
     let header = ["JOB", "NAME", "USER", "STATE", "MAPS", "REDUCES", "SUBMITTED", "TOOK", "WHY"];
     let mut table = output::table(&header, &[4, 5, 7]);
     for job in &jobs {
-        let elapsed = if job.is_over() { format!("{:.2} s", job.seconds()) } else { String::new() };
+        let elapsed = job.is_over().then(|| output::took(job.ended_ms.saturating_sub(job.submitted_ms)));
         table.add_row([
             job.job.clone(),
             job.name.clone(),
@@ -168,8 +167,8 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
             format!("{}/{}", job.maps.done, job.maps.total),
             format!("{}/{}", job.reduces.done, job.reduces.total),
             output::time(job.submitted_ms),
-            elapsed,
-            shortened(last_line(&job.why)),
+            elapsed.unwrap_or_default(),
+            output::brief(&job.why),
         ]);
     }
     output::print_table(&table)?;

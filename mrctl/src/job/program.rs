@@ -113,10 +113,16 @@ pub(super) fn check_stream(flag: &str, command: &str, sent: &[PathBuf]) -> Resul
     let Some(first) = words.next() else { return Ok(()) };
     let relative = first.contains('/') && !first.starts_with('/');
     let name = short_name(first);
-    ensure!(
-        !relative || is_sent(first),
-        Usage(format!("--{flag} {command}: tasks would not find {first}: send it with --file {first}"))
-    );
+    if relative && !is_sent(first) {
+        let why = if Path::new(first).is_file() {
+            format!("{first} is not in the working folder of a task: send it there with --file {first}")
+        } else {
+            format!(
+                "there is no local file {first}: correct the name, and send the file to the working folder of each task with --file"
+            )
+        };
+        bail!(Usage(format!("--{flag} {command}: {why}")));
+    }
     ensure!(
         !relative || first.trim_start_matches("./") == name,
         Usage(format!("--{flag} {command}: side files are in the working folder of a task: write ./{name}"))
@@ -151,7 +157,11 @@ mod tests {
         for command in ["", "cat | sort", "cat > /tmp/x", "cat 'x"] {
             assert!(refusal(check_stream("mapper", command, &sent)).contains("--mapper"), "{command}");
         }
-        assert!(refusal(check_stream("mapper", "./other.py", &sent)).contains("--file ./other.py"));
+        let why = refusal(check_stream("mapper", "./other.py", &sent));
+        assert!(why.contains("there is no local file ./other.py") && why.contains("--file"), "{why}");
+        // The folder of this crate is the working folder of its tests.
+        let why = refusal(check_stream("mapper", "src/main.rs", &[]));
+        assert!(why.contains("working folder of a task: send it there with --file src/main.rs"), "{why}");
         assert!(refusal(check_stream("mapper", "jobs/map.py", &sent)).contains("write ./map.py"));
     }
 

@@ -4,6 +4,7 @@
 use super::program::{self, is_builtin, short_name};
 use crate::output::{self, Usage};
 use anyhow::{Result, bail, ensure};
+use clap::builder::NonEmptyStringValueParser;
 use client::{Error, JobTracker, Stage, Submission};
 use clusters::locate::Target;
 use dfs_client::{Client, path::DfsPath};
@@ -46,13 +47,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     reduces: Option<u32>,
     /// Name of the job [default: the name of the program]
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// Submit as this user
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     user: Option<String>,
     /// Queue for the scheduler
-    #[arg(long, value_name = "NAME", default_value = "default")]
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     queue: String,
     /// Job priority
     #[arg(long, default_value = "normal", value_parser = ["very-low", "low", "normal", "high", "very-high"])]
@@ -158,17 +159,14 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
             return Err(with_hint(error, &args.input));
         }
     };
-    if let Some(advice) = advice
-        && preempts(&tracker).await
-    {
-        eprintln!("mrctl: note: {advice}");
-    }
     if args.detach {
         if args.json {
             output::json(&BTreeMap::from([("job", &id)]))?;
         } else {
-            output::line(format!("{id} submitted; follow it with: mrctl job --follow {id}"))?;
+            output::line(&id)?;
+            eprintln!("mrctl: {id} submitted; follow it with `mrctl job --follow {id}`");
         }
+        note_preemption(advice, &tracker).await;
         return Ok(ExitCode::SUCCESS);
     }
     if !args.json && !std::io::stderr().is_terminal() {
@@ -193,6 +191,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     } else {
         follow::summary(&job)?;
     }
+    note_preemption(advice, &tracker).await;
     Ok(if job.state == "succeeded" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -224,9 +223,12 @@ fn how_to_divide(program: &str) -> Option<String> {
     ))
 }
 
-/// Whether the policy in use can preempt running maps. Fifo never does.
-async fn preempts(tracker: &JobTracker) -> bool {
-    tracker.schedulers().await.is_ok_and(|all| all.scheduler.is_some_and(|name| name != "fifo"))
+/// Prints the advice if the policy in use can preempt running maps. Fifo never does.
+async fn note_preemption(advice: Option<String>, tracker: &JobTracker) {
+    let Some(advice) = advice else { return };
+    if tracker.schedulers().await.is_ok_and(|all| all.scheduler.is_some_and(|name| name != "fifo")) {
+        eprintln!("mrctl: note: {advice}");
+    }
 }
 
 /// Checks the arguments, as far as possible without a cluster.
@@ -287,29 +289,53 @@ async fn prepare(
     Ok(submission)
 }
 
+/// The settings of `--conf` and of flags. A setting that both give is refused, because one of the
+/// values would be ignored.
 fn conf_of(args: &Args) -> Result<BTreeMap<String, String>> {
     let mut conf: BTreeMap<String, String> = args.conf.iter().cloned().collect();
+    let mut set = |flag: &str, key: &str, value: &str| match conf.insert(key.to_owned(), value.to_owned()) {
+        None => Ok(()),
+        Some(other) => {
+            bail!(Usage(format!("{flag} and --conf {key}={other} exclude each other: leave out one of them")))
+        }
+    };
     if args.no_recursive {
-        conf.insert("input.recursive".into(), "false".into());
+        set("--no-recursive", "input.recursive", "false")?;
     }
     let streams = [
-        ("stream.mapper", &args.mapper),
-        ("stream.combiner", &args.combiner),
-        ("stream.reducer", &args.reducer),
+        ("--mapper", "stream.mapper", &args.mapper),
+        ("--combiner", "stream.combiner", &args.combiner),
+        ("--reducer", "stream.reducer", &args.reducer),
     ];
-    if args.program == "streaming" {
-        let why = "streaming needs --mapper CMD: a program that reads and writes lines";
-        ensure!(args.mapper.is_some(), Usage(why.into()));
-    }
-    for (key, command) in streams {
+    let is_streaming = args.program == registry::STREAMING;
+    for (flag, key, command) in streams {
         let Some(command) = command else { continue };
-        let flag = &key["stream.".len()..];
-        let is_streaming = args.program == "streaming";
-        ensure!(is_streaming, Usage(format!("--{flag} is for `mrctl submit streaming`")));
-        program::check_stream(flag, command, &args.file)?;
-        conf.insert(key.into(), command.clone());
+        ensure!(is_streaming, Usage(format!("{flag} is for `mrctl submit streaming`")));
+        set(flag, key, command)?;
+    }
+    if is_streaming {
+        check_stream_commands(&conf, args)?;
     }
     Ok(conf)
+}
+
+/// Checks the commands of a streaming job, from flags or from `--conf`.
+fn check_stream_commands(conf: &BTreeMap<String, String>, args: &Args) -> Result<()> {
+    let why = "streaming needs --mapper CMD: a program that reads and writes lines";
+    ensure!(conf.contains_key("stream.mapper"), Usage(why.into()));
+    let has_reducer = conf.contains_key("stream.reducer");
+    if args.reduces.unwrap_or(u32::from(has_reducer)) == 0 {
+        let why = "--reduces 0 runs no reducer: leave out --reduces 0, or leave out --reducer";
+        ensure!(!has_reducer, Usage(why.into()));
+        let why = "a combiner without a reducer has no effect: give --reducer CMD, or leave out --combiner";
+        ensure!(!conf.contains_key("stream.combiner"), Usage(why.into()));
+    }
+    for name in ["mapper", "combiner", "reducer"] {
+        if let Some(command) = conf.get(&format!("stream.{name}")) {
+            program::check_stream(name, command, &args.file)?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks paths before anything is uploaded. The JobTracker checks those that only it can see.
@@ -332,6 +358,9 @@ fn check_paths(submission: &Submission, args: &Args) -> Result<()> {
                 "{other} and {file} would both be {name} in the folder of a task: rename one of them"
             )));
         }
+    }
+    if let Some(file) = args.file.iter().find(|file| !file.exists()) {
+        bail!(Usage(format!("--file {}: there is no such local file", file.display())));
     }
     for path in submission.inputs.iter().chain(Some(&submission.output).filter(|path| !path.is_empty())) {
         let plain: String = path.chars().filter(|c| !"*?[]{},".contains(*c)).collect();
@@ -377,6 +406,14 @@ mod tests {
         error.to_string()
     }
 
+    #[test]
+    fn empty_names_are_rejected() {
+        for flag in ["--name", "--queue", "--user"] {
+            let words = ["submit", "wordcount", flag, "", "--input", "/in", "--output", "/out"];
+            assert_eq!(Line::try_parse_from(words).unwrap_err().exit_code(), 2, "{flag}");
+        }
+    }
+
     #[derive(Debug, clap::Parser)]
     struct Line {
         #[command(flatten)]
@@ -409,6 +446,10 @@ mod tests {
                 "submit wordcount --input /in --output /out --file a/words --file b/words",
                 "a/words and b/words would both be words",
             ),
+            (
+                "submit streaming --mapper ./no.py --file no.py --input /in --output /out",
+                "--file no.py: there is no such local file",
+            ),
             ("submit teragen --output /out", "rows"),
             ("submit teragen --output /out --conf rows=10 --conf maps=0", "maps"),
             ("submit streaming --input /in --output /out", "--mapper"),
@@ -418,6 +459,26 @@ mod tests {
             ("submit wordcount --input /in --output /out --conf grep.invert=true", "grep.invert is unknown"),
             ("submit wordcount --input /in --output /out --conf mapred.reduce.tasks=4", "use --reduces 4"),
             ("submit streaming --mapper cat|sort --input /in --output /out", "there is no shell"),
+            (
+                "submit streaming --mapper cat --conf stream.mapper=tac --input /in --output /out",
+                "--mapper and --conf stream.mapper=tac exclude each other",
+            ),
+            (
+                "submit wordcount --no-recursive --conf input.recursive=true --input /in --output /out",
+                "--no-recursive and --conf input.recursive=true exclude each other",
+            ),
+            (
+                "submit streaming --mapper cat --combiner cat --input /in --output /out",
+                "a combiner without a reducer has no effect",
+            ),
+            (
+                "submit streaming --mapper cat --reducer cat --reduces 0 --input /in --output /out",
+                "--reduces 0 runs no reducer",
+            ),
+            (
+                "submit wordcount --input /in --output /out --conf split.size=99999999TiB",
+                "split.size = \"99999999TiB\": it must be a size such as 16MiB, less than 16EiB",
+            ),
         ] {
             assert!(refused(words).contains(why), "{words}: {}", refused(words));
         }

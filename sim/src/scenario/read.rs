@@ -272,5 +272,9 @@ fn bytes(text: &str) -> Result<u64, String> {
         "GiB" => 1024.0 * 1024.0 * 1024.0,
         _ => return Err(bad()),
     };
+    // A larger number would be replaced by the largest one.
+    if number * factor >= u64::MAX as f64 {
+        return Err(format!("leave = {text:?} is too large: the maximum is just under 16EiB"));
+    }
     Ok((number * factor) as u64)
 }

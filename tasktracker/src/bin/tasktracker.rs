@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         return code;
     }
     daemon::lifecycle::begin();
-    let args = Args::parse();
+    let args: Args = daemon::usage::parse();
     let (daemon, mrtask) = (args.daemon.clone(), args.mrtask.clone());
     let config = match daemon.load(|config| args.override_config(config)) {
         Ok(Some(config)) => config,

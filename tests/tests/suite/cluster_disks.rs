@@ -77,7 +77,7 @@ fn configured_disks_are_used_and_unmounted_ones_are_skipped() {
     // No disk is mounted: no daemon is started there.
     machines.cluster(&["down"]);
     drop(first);
-    let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "lab"]);
+    let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "mycluster"]);
     assert_eq!(refused.code, 1);
     for text in ["fq2: ", "datanode is not started", "had data and now has none", "--format fq2"] {
         assert!(refused.stderr.contains(text), "{}", refused.stderr);
@@ -106,7 +106,7 @@ fn lost_master_disk_is_not_formatted_implicitly() {
     for daemon in ["namenode", "jobtracker"] {
         let folder = data.join(daemon);
         fs::rename(&folder, &kept).unwrap();
-        let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "lab"]);
+        let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "mycluster"]);
         assert_eq!(refused.code, 1, "{}", refused.stdout);
         for text in [daemon, "had data and now has none", "restore the folder from a backup", "--format fv1"]
         {
@@ -123,7 +123,7 @@ fn lost_master_disk_is_not_formatted_implicitly() {
     // kept.
     machines.cluster(&["down"]);
     fs::rename(data.join("namenode"), &kept).unwrap();
-    let ran = machines.try_mrctl(&["cluster", "up", "--format", "fv1", "--cluster", "lab"]);
+    let ran = machines.try_mrctl(&["cluster", "up", "--format", "fv1", "--cluster", "mycluster"]);
     assert!(data.join("namenode/VERSION").exists(), "{}{}", ran.stdout, ran.stderr);
     assert!(
         ran.code == 1 && ran.stderr.contains("cluster"),

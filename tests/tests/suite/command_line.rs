@@ -59,6 +59,15 @@ fn dead_jobtracker_error_says_what_to_do() {
 
     let line = cluster.refused(1, &["jobs"]);
     assert!(line.contains("it has died") && line.contains("`mrctl up`"), "{line}");
+    let log = "logs/jobtracker.log";
+    let line = cluster.refused(1, &["health", "jobtracker"]);
+    assert!(
+        line.contains("does not answer (") && line.contains(log) && line.contains("`mrctl up`"),
+        "{line}"
+    );
+    let top = cluster.try_mrctl(&["top", "--once"]);
+    assert!(top.code == 1 && !top.stdout.contains("does not answer"), "{}", top.stdout);
+    assert!(top.stderr.lines().count() == 1 && top.stderr.contains("`mrctl up`"), "{}", top.stderr);
     let nodes = cluster.try_mrctl(&["nodes"]);
     assert_eq!(nodes.code, 1);
     assert!(nodes.stdout.contains("DATANODE") && !nodes.stdout.contains("TRACKER"), "{}", nodes.stdout);
@@ -74,9 +83,35 @@ fn dead_jobtracker_error_says_what_to_do() {
     // A frozen process accepts connections but does not answer.
     cluster.mrctl(&["chaos", "stop", "jobtracker"]);
     let started = Instant::now();
-    let line = cluster.refused(1, &["jobs"]);
+    let ran = cluster.try_mrctl(&["jobs"]);
+    let health = cluster.refused(1, &["health", "jobtracker"]);
     cluster.mrctl(&["chaos", "cont", "jobtracker"]);
-    assert!(line.contains("does not answer") && started.elapsed() < Duration::from_secs(30), "{line}");
+    assert!(ran.code == 1 && started.elapsed() < Duration::from_secs(30), "{}", ran.stderr);
+    let lines: Vec<&str> = ran.stderr.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with("mrctl: waiting for the JobTracker at "), "{lines:#?}");
+    let line = cluster.refused(1, &["chaos", "cont", "jobtracker"]);
+    assert!(line.contains("jobtracker is already running"), "{line}");
+    for line in [lines[1], &health] {
+        assert!(line.contains("does not answer (") && line.contains(log), "{line}");
+        assert!(line.contains("`mrctl chaos cont jobtracker"), "{line}");
+    }
+}
+
+#[test]
+fn lab_commands_have_two_names() {
+    let mrctl = |args: &[&str]| {
+        let ran = Command::new(binaries().join("mrctl")).args(args).output().unwrap();
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let help = mrctl(&["--help"]);
+    let (everyday, lab) = help.split_once("\nLab:\n").unwrap();
+    for name in ["bench", "chaos", "sim", "replay", "repro", "verify"] {
+        let line = format!("\n  {name} ");
+        assert!(!everyday.contains(&line) && format!("\n{lab}").contains(&line), "{name}: {help}");
+        let (short, long) = (mrctl(&[name, "--help"]), mrctl(&["lab", name, "--help"]));
+        let same = long.replace(&format!("mrctl lab {name}"), &format!("mrctl {name}"));
+        assert!(short.len() > 100 && short == same, "{short}\n{long}");
+    }
 }
 
 #[test]

@@ -88,11 +88,14 @@ fn page(name: &str) -> String {
 #[test]
 fn a_machine_of_systemd_gets_the_keys_of_its_roles_alone() {
     let page = page("systemd.md");
-    assert!(!page.contains("lab/security /") && !page.contains("cp -r lab"), "all keys are copied");
+    assert!(
+        !page.contains("mycluster/security /") && !page.contains("cp -r mycluster"),
+        "all keys are copied"
+    );
     let (_, rest) = page.split_once("    keys() {").unwrap();
     let script = rest.lines().take_while(|line| !line.trim().is_empty()).collect::<Vec<_>>().join("\n");
     let dir = tempfile::tempdir().unwrap();
-    let lab = dir.path().join("lab");
+    let lab = dir.path().join("mycluster");
     for folder in ["security", "ca"] {
         fs::create_dir_all(lab.join(folder)).unwrap();
     }
@@ -124,16 +127,29 @@ fn image_build_context_has_only_sources() {
     let (_, members) = cargo.split_once("members = [").unwrap();
     for member in members.split(']').next().unwrap().split('"').skip(1).step_by(2) {
         let folder = member.split('/').next().unwrap();
-        // Of lab/ only the sources are included: a cluster may have its keys in a folder of that
-        // name.
-        let included = [format!("!{folder}"), format!("!{member}"), format!("!{member}/Cargo.toml")];
-        let is_included = included.iter().any(|rule| rules.contains(&rule.as_str()));
-        assert!(is_included, "{member} is missing from the image");
+        let rule = format!("!{folder}");
+        assert!(rules.contains(&rule.as_str()), "{member} is missing from the image");
     }
     for needed in ["!Cargo.toml", "!Cargo.lock", "!docs/research/write-a-scheduler.md"] {
         assert!(rules.contains(&needed), "{needed}");
     }
-    assert!(!rules.iter().any(|rule| *rule == "!lab" || rule.starts_with("!target")), "{rules:?}");
+    assert!(!rules.iter().any(|rule| rule.starts_with("!target")), "{rules:?}");
+}
+
+/// A cluster in the folder that the pages use must not enter a commit, an image, or a crate.
+#[test]
+fn folder_of_a_cluster_is_ignored_and_is_no_source() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = page("machines.md");
+    let (_, rest) = page.split_once("mrctl cluster init ").unwrap();
+    let folder = rest.split_whitespace().next().unwrap();
+    assert!(!root.join(folder).join("Cargo.toml").exists(), "{folder} is a crate");
+    let ignored = fs::read_to_string(root.join(".gitignore")).unwrap();
+    for rule in [format!("/{folder}/"), format!("/*-{folder}/")] {
+        assert!(ignored.lines().any(|line| line == rule), "{rule}: {ignored}");
+    }
+    assert!(!fs::read_to_string(root.join(".dockerignore")).unwrap().contains(folder));
+    assert!(text("container/compose.yaml").contains(&format!("${{FERMATA_LAB:-../../{folder}}}/security")));
 }
 
 /// Refused before anything is started or created.
@@ -193,7 +209,7 @@ fn container_gets_only_the_keys_of_its_role() {
     );
     assert!(image.contains("\nVOLUME /data\n") && image.contains("\nUSER 10001:10001\n"), "{image}");
     // The folder with the key of the authority is not mounted.
-    assert!(!all.contains("lab}:/") && !all.contains("/ca:"), "all of lab is mounted");
+    assert!(!all.contains("mycluster}:/") && !all.contains("/ca:"), "the whole folder is mounted");
 }
 
 #[test]

@@ -192,15 +192,15 @@ fn the_daemons_of_the_unit_run_a_job() {
         command
             .args(args)
             .current_dir(dir.path())
-            .env("FERMATA_CONFIG", "lab/fermata.toml")
+            .env("FERMATA_CONFIG", "mycluster/fermata.toml")
             .output()
             .unwrap()
             .into()
     };
-    assert_eq!(mrctl(&["cluster", "init", "lab"]).code, 0);
+    assert_eq!(mrctl(&["cluster", "init", "mycluster"]).code, 0);
     // Free ports instead of the default ones, which other tests may use.
     let held: Vec<TcpListener> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let config = dir.path().join("lab/fermata.toml");
+    let config = dir.path().join("mycluster/fermata.toml");
     let mut text = fs::read_to_string(&config).unwrap();
     for (port, held) in ["9400", "9401", "9500", "9501"].iter().zip(&held) {
         text = text.replace(&format!(":{port}\""), &format!(":{}\"", held.local_addr().unwrap().port()));
@@ -221,7 +221,8 @@ fn the_daemons_of_the_unit_run_a_job() {
         let etc = dir.path().join(format!("etc-{role}"));
         fs::create_dir_all(etc.join("security")).unwrap();
         for file in ["ca.pem", &format!("{role}.pem"), &format!("{role}.keys")] {
-            fs::copy(dir.path().join("lab/security").join(file), etc.join("security").join(file)).unwrap();
+            fs::copy(dir.path().join("mycluster/security").join(file), etc.join("security").join(file))
+                .unwrap();
         }
         fs::copy(&config, etc.join("fermata.toml")).unwrap();
         let line = line.replace("%i", role).replace("/usr/local/bin", &binaries().display().to_string());

@@ -119,7 +119,7 @@ fn lost_blocks_waits_and_settings() {
     let ran = cluster.try_mrctl(&["fs", "ls", "/"]);
     cluster.mrctl(&["chaos", "cont", "namenode"]);
     assert!(ran.code == 1 && ran.stderr.contains("waiting for the NameNode at"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("timeout in"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("timeout in") && ran.stderr.contains("logs/namenode.log"), "{}", ran.stderr);
 
     // Settings next to the cluster are used, and the cluster is found although the file contains no
     // address.

@@ -133,8 +133,16 @@ fn play(machines: &Machines, calm: &[String], number: usize, row: &Row) {
     fs::write(machines.path("row.toml"), format!("{WHEN}{steps}")).unwrap();
     let job = machines.json(&[&SORT[..], &["--output", &output, "--detach"]].concat());
     let id = job["job"].as_str().unwrap().to_owned();
-    let ran =
-        machines.try_mrctl(&["chaos", "run", "row.toml", "--cluster", "lab", "--within", "2m", "--json"]);
+    let ran = machines.try_mrctl(&[
+        "chaos",
+        "run",
+        "row.toml",
+        "--cluster",
+        "mycluster",
+        "--within",
+        "2m",
+        "--json",
+    ]);
     let report: Value =
         serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{name}: {}{}", ran.stdout, ran.stderr));
     assert_eq!(ran.code, 0, "{name}: {report:#}");

@@ -12,9 +12,9 @@ fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
     let Some(machines) = Machines::make("fa", 11, &["r1", "r1", "r2"]) else { return };
     let [second, third, fourth] = [2, 3, 4].map(|at| machines.node(at));
     // A second `up` changes nothing.
-    let status = machines.json(&["cluster", "status", "--cluster", "lab"]);
+    let status = machines.json(&["cluster", "status", "--cluster", "mycluster"]);
     machines.cluster(&["up"]);
-    assert_eq!(machines.json(&["cluster", "status", "--cluster", "lab"]), status);
+    assert_eq!(machines.json(&["cluster", "status", "--cluster", "mycluster"]), status);
     let daemons: Vec<&Value> =
         status.as_array().unwrap().iter().flat_map(|host| host["daemons"].as_array().unwrap()).collect();
     assert_eq!(daemons.len(), 8);
@@ -37,12 +37,12 @@ fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
     machines.await_tracker(&fourth, "live");
     let log = machines.cluster(&["logs", &fourth, "--daemon", "datanode"]);
     assert!(log.contains("== datanode on"), "{log}");
-    let unknown = machines.try_mrctl(&["cluster", "restart", "fa9", "--cluster", "lab"]);
+    let unknown = machines.try_mrctl(&["cluster", "restart", "fa9", "--cluster", "mycluster"]);
     assert!(unknown.code == 2 && unknown.stderr.contains("fa1, fa2, fa3, fa4"), "{}", unknown.stderr);
 
     machines.cluster(&["down"]);
     assert!(machines.processes().is_empty(), "{:?}", machines.processes());
-    let status = machines.try_mrctl(&["cluster", "status", "--cluster", "lab"]).stdout;
+    let status = machines.try_mrctl(&["cluster", "status", "--cluster", "mycluster"]).stdout;
     assert!(status.contains("absent") && !status.contains("running"), "{status}");
 }
 
@@ -50,9 +50,9 @@ fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
 /// Afterwards it recovers by itself.
 fn is_isolated_and_recovers(machines: &Machines, node: &str) {
     let master = machines.node(1);
-    machines.mrctl(&["chaos", "partition", node, &master, "--one-way", "--cluster", "lab"]);
+    machines.mrctl(&["chaos", "partition", node, &master, "--one-way", "--cluster", "mycluster"]);
     machines.await_tracker(node, "lost");
-    let printed = machines.mrctl(&["chaos", "heal", "--cluster", "lab"]);
+    let printed = machines.mrctl(&["chaos", "heal", "--cluster", "mycluster"]);
     assert_eq!(printed.trim(), format!("{master} receives packets from {node} again"));
     machines.await_tracker(node, "live");
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
@@ -93,12 +93,12 @@ fn dies_in_the_middle_of_a_job(machines: &Machines, node: &str) {
     eventually("a map is done", TIMEOUT, || {
         (machines.json(&["job", &id])["maps"]["done"].as_u64()? >= 1).then_some(())
     });
-    machines.mrctl(&["chaos", "kill", node, "--cluster", "lab"]);
+    machines.mrctl(&["chaos", "kill", node, "--cluster", "mycluster"]);
     let over = machines.mrctl(&["job", &id, "--follow"]);
     assert!(over.contains("succeeded"), "{over}");
     assert_eq!(machines.sums("/lab/sorted"), calm, "the output differs from an undisturbed run");
     assert_eq!(
-        machines.try_mrctl(&["cluster", "status", "--cluster", "lab"]).code,
+        machines.try_mrctl(&["cluster", "status", "--cluster", "mycluster"]).code,
         1,
         "two daemons are dead"
     );
@@ -118,13 +118,13 @@ fn machines_are_added_filled_upgraded_and_drained() {
     machines.mrctl(&["fs", "mkdir", "/lab"]);
     machines.mrctl(&["fs", "chown", "admin", "/lab"]);
 
-    let bad = machines.try_mrctl(&["cluster", "add", "a;b", "--cluster", "lab"]);
+    let bad = machines.try_mrctl(&["cluster", "add", "a;b", "--cluster", "mycluster"]);
     assert_eq!(bad.code, 2, "{}", bad.stderr);
     for _ in 0..2 {
         machines.cluster(&["add", &fourth, "--rack", "r1", "--addr", "10.77.13.4"]);
     }
     machines.await_tracker(&fourth, "live");
-    let hosts = std::fs::read_to_string(machines.path("lab/hosts")).unwrap();
+    let hosts = std::fs::read_to_string(machines.path("mycluster/hosts")).unwrap();
     assert_eq!(hosts.matches(&fourth).count(), 1, "{hosts}");
 
     let rows = ["--conf", "rows=60000", "--conf", "maps=6"];
@@ -142,9 +142,9 @@ fn machines_are_added_filled_upgraded_and_drained() {
     // All daemons are restarted, one after the other, during a job.
     let slow = ["/lab/upgraded", "--conf", "pace.map=200KiB", "--detach"];
     let id = machines.json(&[&sort[..], &slow[..]].concat())["job"].as_str().unwrap().to_owned();
-    let before = machines.json(&["cluster", "status", "--cluster", "lab"]);
+    let before = machines.json(&["cluster", "status", "--cluster", "mycluster"]);
     machines.cluster(&["upgrade"]);
-    let after = machines.json(&["cluster", "status", "--cluster", "lab"]);
+    let after = machines.json(&["cluster", "status", "--cluster", "mycluster"]);
     for (was, is) in before.as_array().unwrap().iter().zip(after.as_array().unwrap()) {
         for at in 0..2 {
             assert_eq!(is["daemons"][at]["state"], "running", "{after}");
@@ -157,7 +157,7 @@ fn machines_are_added_filled_upgraded_and_drained() {
 
     machines.cluster(&["drain", &second, "--deadline", "60s"]);
     let is_stopped = || {
-        let status = machines.try_mrctl(&["cluster", "status", "--cluster", "lab", "--json"]).stdout;
+        let status = machines.try_mrctl(&["cluster", "status", "--cluster", "mycluster", "--json"]).stdout;
         let status: Value = serde_json::from_str(&status).unwrap();
         let host = status.as_array().unwrap().iter().find(|host| host["host"] == second.as_str()).unwrap();
         assert_eq!(host["daemons"][0]["state"], "absent", "{status}");
@@ -172,7 +172,7 @@ fn machines_are_added_filled_upgraded_and_drained() {
 /// A master with a full disk keeps its data and accepts no changes; a node with a full disk is not
 /// used.
 fn disks_are_filled(machines: &Machines, master: &str, node: &str) {
-    machines.mrctl(&["chaos", "fill-disk", master, "--leave", "8MiB", "--cluster", "lab"]);
+    machines.mrctl(&["chaos", "fill-disk", master, "--leave", "8MiB", "--cluster", "mycluster"]);
     let mut row = Row::begin("the namenode's disk is full, and has space again");
     eventually("the namenode is in safemode", TIMEOUT, || {
         let report = machines.json(&["fs", "report"]);
@@ -180,7 +180,7 @@ fn disks_are_filled(machines: &Machines, master: &str, node: &str) {
     });
     row.detected();
     machines.mrctl(&["fs", "ls", "/lab"]);
-    let printed = machines.mrctl(&["chaos", "fill-disk", master, "--clear", "--cluster", "lab"]);
+    let printed = machines.mrctl(&["chaos", "fill-disk", master, "--clear", "--cluster", "mycluster"]);
     assert_eq!(printed.trim(), format!("the disk of {master} has free space again"));
     row.restart_clock();
     eventually("the namenode takes changes again", TIMEOUT, || {
@@ -188,15 +188,15 @@ fn disks_are_filled(machines: &Machines, master: &str, node: &str) {
     });
     row.recovered();
 
-    machines.mrctl(&["chaos", "fill-disk", node, "--cluster", "lab"]);
+    machines.mrctl(&["chaos", "fill-disk", node, "--cluster", "mycluster"]);
     let sort = ["submit", "terasort", "--input", "/lab/gen", "--reduces", "4", "--output", "/lab/full"];
     let row = Row::begin("a node's disk is full: a sort does not use it");
     machines.mrctl(&sort);
     row.recovered();
     assert_eq!(machines.sums("/lab/full"), machines.sums("/lab/calm"));
-    machines.mrctl(&["chaos", "fill-disk", node, "--clear", "--cluster", "lab"]);
+    machines.mrctl(&["chaos", "fill-disk", node, "--clear", "--cluster", "mycluster"]);
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
     // The disk of the build folder is large.
-    let much = machines.try_mrctl(&["chaos", "fill-disk", &machines.node(2), "--cluster", "lab"]);
+    let much = machines.try_mrctl(&["chaos", "fill-disk", &machines.node(2), "--cluster", "mycluster"]);
     assert!(much.code == 1 && much.stderr.contains("--force"), "{}{}", much.stdout, much.stderr);
 }

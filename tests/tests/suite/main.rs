@@ -41,4 +41,5 @@ mod storage_integrity;
 mod tidy;
 mod trackers;
 mod trials;
+mod usage_errors;
 mod web;

@@ -28,7 +28,7 @@ impl Pair {
         // Tasks have another account, and must be able to reach their folders.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let pair = Self { folder };
-        pair.init("lab");
+        pair.init("mycluster");
         pair
     }
 
@@ -66,13 +66,13 @@ impl Pair {
 
     #[track_caller]
     fn done(&self, args: &[&str]) -> String {
-        let ran = self.of("lab", args);
+        let ran = self.of("mycluster", args);
         assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
         ran.stdout
     }
 
     fn pid(&self, host: usize, daemon: usize) -> i64 {
-        let ran = self.of("lab", &["status", "--json"]);
+        let ran = self.of("mycluster", &["status", "--json"]);
         let status: Value = serde_json::from_str(&ran.stdout).unwrap();
         status[host]["daemons"][daemon]["pid"].as_i64().unwrap()
     }
@@ -80,7 +80,7 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        self.of("lab", &["down"]);
+        self.of("mycluster", &["down"]);
     }
 }
 
@@ -96,7 +96,7 @@ fn cluster_leaves_foreign_folders_alone_and_reports_its_status() {
     for args in [&["up"][..], &["status"], &["restart", "n"], &["down"], &["down", "--purge"], &["upgrade"]] {
         let ran = pair.of("other", args);
         assert_eq!(ran.code, 1, "{args:?}: {}{}", ran.stdout, ran.stderr);
-        assert!(ran.stderr.contains("belongs to cluster lab-"), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("belongs to cluster mycluster-"), "{args:?}: {}", ran.stderr);
     }
     assert!(pair.path("m/data/namenode").is_dir());
     pair.done(&["status"]);
@@ -113,7 +113,7 @@ fn cluster_leaves_foreign_folders_alone_and_reports_its_status() {
 
 /// A hosts file with some of the machines applies to one command only.
 fn partial_hosts_file_applies_to_one_command(pair: &Pair) {
-    let all = fs::read_to_string(pair.path("lab/hosts")).unwrap();
+    let all = fs::read_to_string(pair.path("mycluster/hosts")).unwrap();
     let master: Vec<&str> = all.lines().filter(|line| line.starts_with("m ")).collect();
     let part = pair.path("part");
     fs::write(&part, master.join("\n") + "\n").unwrap();
@@ -125,7 +125,7 @@ fn partial_hosts_file_applies_to_one_command(pair: &Pair) {
 
 fn changed_settings_are_distinguished_from_active_ones(pair: &Pair) {
     assert!(pair.done(&["up"]).contains("n: settings are up to date; datanode running"));
-    let file = pair.path("lab/fermata.toml");
+    let file = pair.path("mycluster/fermata.toml");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replace("[datanode]\n", "[datanode]\nscrub_period = \"5h\"\n")).unwrap();
     let up = pair.done(&["up"]);
@@ -145,9 +145,9 @@ fn changed_settings_are_distinguished_from_active_ones(pair: &Pair) {
 }
 
 fn daemons_inherit_no_open_files(pair: &Pair) {
-    let (secret, lock) = (pair.path("lab/security/admin.pem"), pair.path("lock"));
+    let (secret, lock) = (pair.path("mycluster/security/admin.pem"), pair.path("lock"));
     let mrctl = binaries().join("mrctl");
-    let script = "exec 9<$1 8>$2; flock 8; exec $0 cluster restart n --cluster lab";
+    let script = "exec 9<$1 8>$2; flock 8; exec $0 cluster restart n --cluster mycluster";
     let mut command = Command::new("sh");
     command.args(["-c", script]).arg(mrctl).arg(&secret).arg(&lock).current_dir(pair.folder.path());
     let ran: Ran = command.output().unwrap().into();
@@ -182,16 +182,16 @@ fn unknown_connections_do_not_fill_the_log(pair: &Pair) {
 fn a_frozen_daemon_does_not_run(pair: &Pair) {
     let signal = |what: &str| {
         let mut command = Command::new(binaries().join("mrctl"));
-        command.args(["chaos", what, "namenode", "--cluster", "lab"]).current_dir(pair.folder.path());
+        command.args(["chaos", what, "namenode", "--cluster", "mycluster"]).current_dir(pair.folder.path());
         Ran::from(command.output().unwrap())
     };
     assert_eq!(signal("stop").code, 0);
-    let status = pair.of("lab", &["status"]);
+    let status = pair.of("mycluster", &["status"]);
     assert_eq!(status.code, 1, "{}", status.stdout);
     assert!(status.stdout.contains("m: namenode frozen (pid "), "{}", status.stdout);
     assert_eq!(signal("cont").code, 0);
     fermata_tests::eventually("all is well", Duration::from_mins(1), || {
-        (pair.of("lab", &["status"]).code == 0).then_some(())
+        (pair.of("mycluster", &["status"]).code == 0).then_some(())
     });
     let json: Value = serde_json::from_str(&pair.done(&["status", "--json"])).unwrap();
     assert_eq!(json[0]["daemons"][0]["reported"], "up", "{json}");
@@ -211,14 +211,14 @@ fn a_machine_is_removed(pair: &Pair) {
         ("m", "m is the master"),
         ("x", "no machine x"),
     ] {
-        let ran = pair.of("lab", &["remove", node]);
+        let ran = pair.of("mycluster", &["remove", node]);
         assert!(ran.code != 0 && ran.stderr.contains(words), "{}", ran.stderr);
     }
     pair.done(&["remove", "n", "--force", "--purge"]);
     assert!(!pair.path("n").exists());
     let status = pair.done(&["status"]);
     assert!(!status.contains("n: "), "{status}");
-    let added = pair.of("lab", &["add", "m"]);
+    let added = pair.of("mycluster", &["add", "m"]);
     assert!(added.code == 2 && added.stderr.contains("m is the master"), "{}", added.stderr);
 }
 
@@ -233,19 +233,19 @@ fn invalid_requests_are_rejected_before_any_change() {
     refused(&["init", "z1", "--master", "m", "--node", "n=999.1.1.1"], "is not an address");
     assert!(!pair.path("z1").exists());
     for name in ["fermata", "root", "jobtracker", "datanode", "admin"] {
-        refused(&["user", name, "--cluster", "lab", "--out", "theirs"], "is a reserved name");
+        refused(&["user", name, "--cluster", "mycluster", "--out", "theirs"], "is a reserved name");
     }
     assert!(!pair.path("theirs").exists());
-    refused(&["up", "--cluster", "lab", "--remote-dir", "/"], "is not a folder for machines");
+    refused(&["up", "--cluster", "mycluster", "--remote-dir", "/"], "is not a folder for machines");
     refused(&["up", "--cluster", "nowhere"], "has no fermata.toml");
     // A machine that does not answer is reported after a timeout.
     let (hangs, started) = (pair.path("hangs"), Instant::now());
     fs::write(&hangs, "sleep 100 & sleep 100\n").unwrap();
     let shell = format!("sh {} {{host}}", hangs.display());
-    let ran = pair.run(&["status", "--cluster", "lab", "--shell", &shell]);
+    let ran = pair.run(&["status", "--cluster", "mycluster", "--shell", &shell]);
     assert!(ran.code == 1 && ran.stderr.contains("n: no answer after 20 s"), "{}", ran.stderr);
     assert!(started.elapsed() < Duration::from_mins(1));
-    let ran = pair.run(&["status", "--cluster", "lab", "--shell", "echo {host}"]);
+    let ran = pair.run(&["status", "--cluster", "mycluster", "--shell", "echo {host}"]);
     assert!(ran.code == 1 && ran.stderr.contains("runs no scripts there"), "{}", ran.stderr);
 }
 
@@ -254,7 +254,8 @@ fn invalid_requests_are_rejected_before_any_change() {
 #[test]
 fn purge_does_not_touch_folders_of_others() {
     let pair = Pair::new();
-    let (file, disk, foreign) = (pair.path("lab/fermata.toml"), pair.path("disk"), pair.path("foreign"));
+    let (file, disk, foreign) =
+        (pair.path("mycluster/fermata.toml"), pair.path("disk"), pair.path("foreign"));
     let text = fs::read_to_string(&file).unwrap();
     let with = |dirs: &[&PathBuf]| {
         let mut table: toml::Table = text.parse().unwrap();
@@ -265,7 +266,7 @@ fn purge_does_not_touch_folders_of_others() {
     with(&[&disk]);
     pair.done(&["up"]);
     let mark = fs::read_to_string(disk.join("CLUSTER")).unwrap();
-    assert!(mark.starts_with("lab-"), "{mark}");
+    assert!(mark.starts_with("mycluster-"), "{mark}");
     pair.done(&["down"]);
     // The settings contain a folder of another owner, with the same names in it.
     for name in ["current", "tmp", "logs"] {
@@ -273,7 +274,7 @@ fn purge_does_not_touch_folders_of_others() {
     }
     fs::write(foreign.join("VERSION"), "3\n").unwrap();
     with(&[&disk, &foreign]);
-    let ran = pair.of("lab", &["down", "--purge"]);
+    let ran = pair.of("mycluster", &["down", "--purge"]);
     assert!(ran.code == 1 && ran.stderr.contains("foreign stays"), "{}{}", ran.stdout, ran.stderr);
     assert!(!disk.exists(), "the folder of this cluster is left");
     for name in ["current", "tmp", "logs", "VERSION"] {

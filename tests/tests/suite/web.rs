@@ -205,6 +205,7 @@ fn masters_down(cluster: &Cluster, pages: &Pages, job: &str) {
     assert!(page.status == 503 && page.body.contains("data-live='yes'"), "{} {}", page.status, page.body);
     let page = pages.page_with("/", ">down<");
     assert!(page.status == 200 && page.body.contains(">up<"), "the NameNode is up: {}", page.body);
+    assert!(page.body.contains("again with `mrctl up`"), "what to do is missing: {}", page.body);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     let page = pages.page_with(&format!("/job/{job}"), "1 put on hold");
     assert_eq!(page.status, 200);

@@ -71,12 +71,22 @@ pub fn millis(duration: Duration) -> String {
     }
 }
 
+/// How long a job or an attempt took: the same form in all tables and pages.
+pub fn took(ms: u64) -> String {
+    format!("{:.2} s", ms as f64 / 1000.0)
+}
+
 /// The current time in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
-/// A wall-clock time in UTC, to the second.
+/// A time with its zone, for text outside of tables.
+pub fn utc(ms: u64) -> String {
+    format!("{} UTC", time(ms))
+}
+
+/// A wall-clock time in UTC, to the second, for tables and lists.
 pub fn time(ms: u64) -> String {
     let timestamp = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     timestamp.map_or("?".into(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string())
@@ -125,6 +135,8 @@ mod tests {
         assert_eq!(age(8_000_000), "2 h");
         assert_eq!(time(0), "1970-01-01 00:00:00");
         assert_eq!(time(u64::MAX), "?");
+        assert_eq!(utc(1000), "1970-01-01 00:00:01 UTC");
+        assert_eq!(took(1_234), "1.23 s");
         assert_eq!(millis(Duration::from_millis(70)), "70 ms");
         assert_eq!(millis(Duration::from_millis(1540)), "1.5 s");
     }

@@ -53,7 +53,7 @@ async fn connection_refused_fails_at_once_with_the_address() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let options = ClientOptions::new(gone.clone(), daemon::config::ClientConfig::default());
     let text = Client::connect(options).await.map(|_| ()).unwrap_err().to_string();
-    assert!(text.starts_with(&format!("cannot reach the NameNode at {gone}: ")), "{text}");
+    assert!(text.starts_with(&format!("the NameNode at {gone} does not answer (")), "{text}");
     assert!(text.to_lowercase().contains("refused"), "{text}");
     let options = ClientOptions::new("not an address", daemon::config::ClientConfig::default());
     assert!(matches!(Client::connect(options).await, Err(ClientError::Unreachable { .. })));

@@ -176,6 +176,7 @@ impl Launch {
             .context("cannot read the memory of the namenode from /proc")
     }
 
+    /// Connects to the file system.
     pub async fn client(&self) -> Result<Client> {
         let options = ClientOptions::new(&self.state.namenode, self.layout.config.client.clone());
         Ok(Client::connect(options.with(self.credentials()?)).await?)

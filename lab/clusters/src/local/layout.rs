@@ -39,6 +39,7 @@ pub struct Overrides {
     pub map_slots: Option<u32>,
     /// Reduce slots of each node.
     pub reduce_slots: Option<u32>,
+    /// The scheduling policy.
     pub scheduler: Option<String>,
     /// The shadow policy.
     pub shadow: Option<String>,
@@ -132,6 +133,7 @@ pub struct Layout {
 pub struct Role {
     /// `namenode`, `jobtracker`, or the name of the node.
     pub name: String,
+    /// What it runs.
     pub kind: Kind,
     /// Empty for the NameNode and the JobTracker.
     pub rack: String,
@@ -224,11 +226,25 @@ fn relax_confinement(config: &mut Config, own_secret: bool, own_account: bool, l
 const NODES: u32 = 3;
 const NODES_MAX: u32 = 200;
 
+/// Refuses a path that cannot be the folder of a cluster. Its configuration contains the path, and
+/// is UTF-8.
+fn check_folder(folder: &Path) -> Result<(), Usage> {
+    let shown = folder.display();
+    if folder.exists() && !folder.is_dir() {
+        return Err(Usage(format!("{shown} is a file, not a folder: name another folder with --dir")));
+    }
+    if folder.to_str().is_none() {
+        return Err(Usage(format!("{shown} is not UTF-8: name another folder with --dir")));
+    }
+    Ok(())
+}
+
 impl Layout {
     /// The layout for `folder`: the stored one, with `overrides` applied. This changes no file.
     pub fn prepare(folder: &Path, overrides: &Overrides) -> Result<Self> {
         let folder = std::path::absolute(folder)
             .with_context(|| format!("cannot determine the path of {}", folder.display()))?;
+        check_folder(&folder)?;
         let own = folder.join("fermata.toml");
         let own = own.exists().then_some(own.as_path());
         let file = overrides.config.as_deref().or(own);
@@ -405,14 +421,17 @@ impl Layout {
         self.remember()
     }
 
+    /// The configuration file in the folder.
     pub fn config_file(&self) -> PathBuf {
         self.folder.join("fermata.toml")
     }
 
+    /// The NameNode.
     pub fn namenode() -> Role {
         Role { name: "namenode".into(), kind: Kind::Namenode, rack: String::new() }
     }
 
+    /// The JobTracker.
     pub fn jobtracker() -> Role {
         Role { name: "jobtracker".into(), kind: Kind::Jobtracker, rack: String::new() }
     }
@@ -434,6 +453,7 @@ impl Layout {
         within.join(&role.name)
     }
 
+    /// The log file of a daemon.
     pub fn log(&self, role: &Role) -> PathBuf {
         self.folder.join("logs").join(format!("{}.log", role.label()))
     }
@@ -469,6 +489,19 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unsuitable_folders_are_usage_errors() {
+        use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let odd = folder.path().join(OsStr::from_bytes(b"odd-\xff"));
+        for (path, why) in [(file, "is a file, not a folder"), (odd, "is not UTF-8")] {
+            let error = Layout::prepare(&path, &Overrides::default()).unwrap_err();
+            assert!(error.is::<Usage>() && error.to_string().contains(why), "{error}");
+        }
+    }
 
     fn plan(before: Option<Shape>, overrides: Overrides) -> Result<Layout> {
         Layout::plan("/x/.fermata".into(), before, Config::default(), &overrides)

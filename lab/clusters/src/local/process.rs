@@ -17,6 +17,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// Identifies one process, also after its PID was reused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
+    /// The process ID.
     pub pid: u32,
     /// Ticks from boot to its start: field 22 of `/proc/PID/stat`.
     pub started_ticks: u64,
@@ -91,6 +92,12 @@ impl Identity {
         // Directly after its start and while it exits, a process has no command line, but may have
         // its files and ports. PID and start time are enough then.
         cmdline.is_empty() || parse_cmdline(&cmdline).get(1..).is_some_and(|words| words == args)
+    }
+
+    /// Whether a signal has stopped it. It runs, but does nothing until SIGCONT.
+    pub fn is_frozen(&self) -> bool {
+        let own = stat(self.pid).filter(|stat| stat.started_ticks == self.started_ticks);
+        own.is_some_and(|stat| matches!(stat.state, 'T' | 't'))
     }
 
     /// Sends `signal` if this process still runs. Returns false if it does not.

@@ -23,6 +23,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(20);
 /// The kind of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names say it; doc comments would be help texts of --daemon")]
 pub enum Kind {
     Namenode,
     Datanode,
@@ -47,14 +48,18 @@ impl Kind {
 pub struct Daemon {
     /// `namenode`, `jobtracker`, or the name of the node.
     pub name: String,
+    /// What it runs.
     pub kind: Kind,
+    /// Its process.
     #[serde(flatten)]
     pub identity: Identity,
     /// The `host:port` that it listens on; empty until it is ready.
     pub addr: String,
     /// Its rack; empty for the masters.
     pub rack: String,
+    /// Its data folder.
     pub dir: PathBuf,
+    /// Its log file.
     pub log: PathBuf,
     /// The length of the log at the last start of the daemon.
     #[serde(default)]
@@ -72,6 +77,7 @@ impl Daemon {
         if self.name == program { self.name.clone() } else { format!("{}'s {program}", self.name) }
     }
 
+    /// Whether its process runs.
     pub fn is_running(&self) -> bool {
         self.identity.is_running(&self.args)
     }
@@ -136,6 +142,7 @@ impl ClusterState {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
+    /// The daemons whose processes run.
     pub fn running(&self) -> impl Iterator<Item = &Daemon> {
         self.daemons.iter().filter(|daemon| daemon.is_running())
     }

@@ -64,6 +64,7 @@ impl DataDirs {
         Self(self.0.iter().map(|(daemon, dirs)| (*daemon, dirs.iter().map(place).collect())).collect())
     }
 
+    /// The folders of a daemon.
     pub fn of_daemon(&self, daemon: &str) -> &[String] {
         self.0.iter().find(|(name, _)| *name == daemon).map_or(&[], |(_, dirs)| dirs)
     }

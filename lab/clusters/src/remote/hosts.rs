@@ -26,11 +26,14 @@ impl Part {
     }
 }
 
+/// A machine of a cluster: one line of the hosts file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// The name for the remote shell, and the name of the node.
     pub name: String,
+    /// Which daemons it runs.
     pub part: Part,
+    /// Its rack.
     pub rack: String,
     /// The address at which other machines reach it.
     pub addr: String,
@@ -49,10 +52,12 @@ impl Host {
 /// The machines of a cluster: one master, and nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
+    /// All of them, in the order of the file.
     pub all: Vec<Host>,
 }
 
 impl Hosts {
+    /// Reads a hosts file.
     pub fn load(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse(&text).map_err(|(line, why)| Usage(format!("{}:{line}: {why}", path.display())).into())

@@ -60,7 +60,9 @@ print_state() {
 /// A machine, and how to run commands on it.
 #[derive(Debug, Clone)]
 pub struct Machine {
+    /// Its line in the hosts file.
     pub host: Host,
+    /// The remote shell.
     pub shell: Shell,
     /// The ID of the cluster.
     pub cluster: String,
@@ -82,10 +84,13 @@ const HEALTHY_STATES: [&str; 4] = ["up", "live", "draining", "drained"];
 /// The state of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DaemonStatus {
+    /// `namenode`, `datanode`, `jobtracker` or `tasktracker`.
     pub daemon: String,
     /// `running`, `frozen` (by a signal), `dead` (only its PID file exists) or `absent`.
     pub state: String,
+    /// Its process, if it runs.
     pub pid: Option<u32>,
+    /// The address that it listens on, once it is ready.
     pub addr: Option<String>,
     /// Whether the settings or programs have changed since its start.
     pub outdated: bool,

@@ -82,8 +82,11 @@ impl Launch {
 
 /// The machines of a cluster.
 pub struct Fleet {
+    /// The machines, in the order of the hosts file.
     pub machines: Vec<Machine>,
+    /// The hosts file.
     pub hosts_file: PathBuf,
+    /// The folder of the cluster.
     pub cluster: PathBuf,
     launch: Launch,
     /// Whether `--hosts` names a subset of the machines in the hosts file of the cluster.
@@ -97,6 +100,7 @@ fn is_part(hosts: &Hosts, own: &Path) -> bool {
 }
 
 impl Fleet {
+    /// The machines that the flags of a command name.
     pub fn of(reach: &Reach) -> Result<Self> {
         let cluster = reach.cluster.clone();
         crate::trust::folder(&cluster)?;
@@ -166,6 +170,7 @@ impl Fleet {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
+    /// The machine with this name.
     pub fn find(&self, name: &str) -> Result<&Machine> {
         let names =
             || self.machines.iter().map(|machine| machine.host.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -173,14 +178,17 @@ impl Fleet {
         found.ok_or_else(|| Usage(format!("there is no machine {name}; the machines are {}", names())).into())
     }
 
+    /// The machines with these daemons.
     pub fn of_part(&self, part: Part) -> Vec<&Machine> {
         self.machines.iter().filter(|machine| machine.host.part == part).collect()
     }
 
+    /// The programs to install; None if the machines have their own.
     pub fn programs(&self) -> Result<Option<Programs>> {
         if self.launch.programs.is_some() { Ok(None) } else { Programs::own().map(Some) }
     }
 
+    /// The settings and keys to install.
     pub fn package(&self) -> Result<Package> {
         Package::of(&self.cluster)
     }

@@ -41,6 +41,7 @@ impl Programs {
 
     /// The programs in a folder.
     #[cfg(test)]
+    /// The package of the cluster in this folder.
     pub fn of(folder: &Path) -> Self {
         Self { folder: folder.into() }
     }

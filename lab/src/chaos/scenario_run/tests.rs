@@ -1,6 +1,7 @@
 //! Tests of scenarios that end early, on simulated machines whose links are files.
 
 use super::*;
+use client::{model::Tracker, scheduling::Throughput};
 use clusters::remote::{Fleet, Reach};
 use std::{fs, path::Path};
 
@@ -24,6 +25,33 @@ fn fleet(space: &Path) -> Fleet {
     let launch = serde_json::json!({ "shell": format!("sh {} {{host}}", space.join("way").display()) });
     fs::write(lab.join("launch.json"), launch.to_string()).unwrap();
     Fleet::of(&Reach::of(&lab)).unwrap()
+}
+
+#[test]
+fn killed_node_is_named_with_the_command_that_forgets_it() {
+    let space = tempfile::tempdir().unwrap();
+    let target = Arc::new(ChaosTarget::Machines(fleet(space.path())));
+    let tracker = |name: &str, state: &str| Tracker {
+        name: name.into(),
+        host: name.into(),
+        rack: String::new(),
+        state: state.into(),
+        map_slots: 1,
+        reduce_slots: 1,
+        maps_running: 0,
+        reduces_running: 0,
+        last_heartbeat_ms_ago: 0,
+        map_rates: Throughput::default(),
+        reduce_rates: Throughput::default(),
+    };
+    let trackers = vec![tracker("n", "lost"), tracker("other", "lost"), tracker("back", "live")];
+    let view = ClusterView { trackers: Some(trackers), ..ClusterView::default() };
+    let opening = Opening { nodes: vec!["n".into()], observer: Observer::new(target.target()), view };
+    let mut run = ScenarioRun::new(target, "faults.toml".into(), Vec::new(), opening, 1, true);
+    assert!(run.listed_as_lost().is_empty(), "no step has killed a node");
+    run.removed_nodes = vec![("n".into(), Daemons::Both), ("back".into(), Daemons::Both)];
+    let lines = run.listed_as_lost();
+    assert!(lines.len() == 1 && lines[0].contains("`mrctl nodes forget n`"), "{lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

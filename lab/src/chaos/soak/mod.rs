@@ -45,7 +45,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 #[command(after_help = "Examples:
   mrctl chaos soak --minutes 2
   mrctl chaos soak --minutes 30 --seed 7 --nodes 6
-  mrctl chaos soak --minutes 30 --cluster lab")]
+  mrctl chaos soak --minutes 30 --cluster mycluster")]
 pub struct Args {
     /// Duration; the last round is completed
     #[arg(long, default_value_t = 30.0)]

@@ -1,0 +1,277 @@
+//! Usage errors of all programs: one line on standard error, and exit code 2.
+
+use clap::{
+    Command,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+use std::{ffi::OsString, num::IntErrorKind, num::ParseFloatError, num::ParseIntError, path::Path};
+
+/// The exit code for a usage error.
+pub const EXIT_CODE: i32 = 2;
+
+/// Parses the command line of this process. Ends the process after a usage error, and after help.
+pub fn parse<T: clap::Parser>() -> T {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let error = match T::try_parse_from(&words) {
+        Ok(args) => return args,
+        Err(error) => error,
+    };
+    let Some(line) = line(&error, &T::command(), &words) else { error.exit() };
+    eprintln!("{line}");
+    std::process::exit(EXIT_CODE)
+}
+
+/// The line for an error in `words`: what, why, what to do. None for help and version, which are no
+/// errors.
+pub fn line(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
+        return None;
+    }
+    let name = words.first().and_then(|word| Path::new(word).file_name());
+    let name = name.map_or_else(|| command.get_name().into(), |name| name.to_string_lossy());
+    let mut path = name.clone().into_owned();
+    let mut at = command;
+    for word in words.iter().skip(1) {
+        if let Some(below) = at.find_subcommand(word) {
+            path = format!("{path} {}", below.get_name());
+            at = below;
+        }
+    }
+    let what = describe(error, command, words).unwrap_or_else(|| {
+        let text = error.to_string();
+        text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    });
+    // A value may contain line ends.
+    let what = what.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    Some(format!("{name}: {what}; see `{path} --help`"))
+}
+
+/// None if the error has no better description than that of clap.
+fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
+    let of = |kind| text(error, kind);
+    let flag = || of(ContextKind::InvalidArg).map(|arg| plain(&arg));
+    let usage = || {
+        let usage = of(ContextKind::Usage)?;
+        let line = usage.split_whitespace().collect::<Vec<_>>().join(" ");
+        Some(format!(": write `{}`", line.trim_start_matches("Usage: ")))
+    };
+    let near = |kind| of(kind).map_or_else(String::new, |near| format!(": did you mean {near}?"));
+    Some(match error.kind() {
+        ErrorKind::InvalidValue => {
+            let values = of(ContextKind::ValidValue).unwrap_or_default();
+            match of(ContextKind::InvalidValue).filter(|value| !value.is_empty()) {
+                None if values.is_empty() => format!("{} needs a value", flag()?),
+                None => format!("{} needs a value: {values}", flag()?),
+                Some(value) => format!("{}: {} is not one of {values}", flag()?, shown(&value)),
+            }
+        }
+        ErrorKind::ValueValidation => {
+            invalid(error, &flag()?, &of(ContextKind::InvalidValue)?, command, words)
+        }
+        ErrorKind::UnknownArgument => {
+            let arg = of(ContextKind::InvalidArg)?;
+            let kind = if arg.starts_with('-') { "unknown flag" } else { "unexpected argument" };
+            format!("{kind} {}{}", shown(&arg), near(ContextKind::SuggestedArg))
+        }
+        ErrorKind::InvalidSubcommand => {
+            let name = of(ContextKind::InvalidSubcommand)?;
+            format!("unknown command {}{}", shown(&name), near(ContextKind::SuggestedSubcommand))
+        }
+        ErrorKind::MissingRequiredArgument => {
+            format!("missing {}{}", of(ContextKind::InvalidArg)?, usage().unwrap_or_default())
+        }
+        ErrorKind::TooFewValues | ErrorKind::WrongNumberOfValues => {
+            let wanted = of(ContextKind::MinValues).or_else(|| of(ContextKind::ExpectedNumValues))?;
+            let given = of(ContextKind::ActualNumValues)?;
+            let usage = usage().unwrap_or_default();
+            format!("{} needs {wanted} values and got {given}{usage}", flag()?)
+        }
+        ErrorKind::ArgumentConflict => {
+            let (flag, other) = (flag()?, of(ContextKind::PriorArg).map(|other| plain(&other))?);
+            if flag == other {
+                format!("{flag} is given more than once: give it once")
+            } else {
+                format!("{flag} and {other} exclude each other: leave out one of them")
+            }
+        }
+        ErrorKind::InvalidUtf8 => {
+            let word = words.iter().find(|word| word.to_str().is_none())?;
+            format!("{} is not UTF-8: give it another name", word.display())
+        }
+        _ => return None,
+    })
+}
+
+/// The message about a value that the parser of `flag` has refused.
+fn invalid(error: &clap::Error, flag: &str, value: &str, command: &Command, words: &[OsString]) -> String {
+    let cause = std::error::Error::source(error);
+    let why = cause.map_or_else(|| "is not valid".into(), ToString::to_string);
+    let value = shown(value);
+    if let Some(range) = range(&why) {
+        return format!("{flag}: {value} is not {range}");
+    }
+    if let Some(cause) = cause.and_then(|cause| cause.downcast_ref::<ParseIntError>()) {
+        let range = range_of(command, words, &value);
+        return match cause.kind() {
+            IntErrorKind::PosOverflow if range.is_none() => format!("{flag}: {value} is too large"),
+            _ => format!("{flag}: {value} is not {}", range.unwrap_or_else(|| "a whole number".into())),
+        };
+    }
+    if cause.is_some_and(|cause| cause.is::<ParseFloatError>()) {
+        return format!("{flag}: {value} is not a number");
+    }
+    if why.contains(value.trim_matches('"')) {
+        format!("{flag}: {why}")
+    } else {
+        format!("{flag} {value}: {why}")
+    }
+}
+
+/// The range in an error of clap such as `0 is not in 1..=64`.
+fn range(why: &str) -> Option<String> {
+    let (from, to) = why.rsplit_once(" is not in ")?.1.split_once("..=")?;
+    Some(format!("a whole number from {from} to {to}"))
+}
+
+/// The range that the parser of `value` accepts. clap names it only for a number outside the range,
+/// so this parses the command line again with such a number.
+fn range_of(command: &Command, words: &[OsString], value: &str) -> Option<String> {
+    let outside = i64::MAX.to_string();
+    let replaced = words.iter().map(|word| match word.to_str()?.strip_suffix(value) {
+        Some(start) if start.is_empty() || start.starts_with('-') => Some(format!("{start}{outside}")),
+        _ => word.to_str().map(str::to_owned),
+    });
+    let error = command.clone().try_get_matches_from(replaced.collect::<Option<Vec<_>>>()?).err()?;
+    range(&std::error::Error::source(&error)?.to_string())
+}
+
+/// A part of an error as text.
+fn text(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => Some(texts.join(", ")),
+        ContextValue::StyledStr(text) => Some(text.to_string()),
+        ContextValue::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// The name of an argument without its values: `--reduces` for `--reduces <N>`, `N` for `<N>`.
+fn plain(arg: &str) -> String {
+    arg.split([' ', '=']).next().unwrap_or_default().trim_matches(['<', '>', '[', ']', '.']).to_owned()
+}
+
+/// A value as it was written, in quotation marks if it is not a single visible word.
+fn shown(value: &str) -> String {
+    let is_word = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c.is_control());
+    if is_word { value.to_owned() } else { format!("{value:?}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
+
+    #[derive(Debug, Parser)]
+    #[command(name = "tool", version)]
+    struct Cli {
+        #[command(subcommand)]
+        command: Sub,
+    }
+
+    #[derive(Debug, Subcommand)]
+    enum Sub {
+        Copy {
+            #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+            copies: Option<u32>,
+            #[arg(long, value_name = "N")]
+            seed: Option<u64>,
+            #[arg(long, value_name = "X")]
+            scale: Option<f64>,
+            #[arg(long, value_name = "SIZE", conflicts_with = "seed")]
+            size: Option<crate::Bytes>,
+            #[arg(long, value_enum)]
+            color: Option<Color>,
+            #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+            name: Option<String>,
+            #[arg(value_name = "PATH", required = true, num_args = 2..)]
+            paths: Vec<String>,
+        },
+    }
+
+    #[derive(Debug, Clone, ValueEnum)]
+    enum Color {
+        Red,
+        Blue,
+    }
+
+    fn refusal(words: Vec<OsString>) -> String {
+        let error = Cli::try_parse_from(&words).unwrap_err();
+        assert_eq!(error.exit_code(), EXIT_CODE);
+        let line = line(&error, &<Cli as clap::CommandFactory>::command(), &words).unwrap();
+        assert_eq!(line.lines().count(), 1, "{line}");
+        line
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line_with_value_reason_and_remedy() {
+        let copy = "tool copy";
+        for (words, what) in [
+            ("copy --copies x a b", "--copies: x is not a whole number from 1 to 64"),
+            ("copy --copies=x a b", "--copies: x is not a whole number from 1 to 64"),
+            ("copy --copies 65 a b", "--copies: 65 is not a whole number from 1 to 64"),
+            (
+                "copy --copies 99999999999999999999 a b",
+                "--copies: 99999999999999999999 is not a whole number from 1 to 64",
+            ),
+            ("copy --seed x a b", "--seed: x is not a whole number"),
+            ("copy --seed 99999999999999999999 a b", "--seed: 99999999999999999999 is too large"),
+            ("copy --scale x a b", "--scale: x is not a number"),
+            ("copy --color green a b", "--color: green is not one of red, blue"),
+            ("copy --color", "--color needs a value: red, blue"),
+            ("copy --name", "--name needs a value"),
+            ("copy --colour red a b", "unknown flag --colour: did you mean --color?"),
+            ("copy --seed 1 --size 2 a b", "--seed and --size exclude each other: leave out one of them"),
+            ("copy --seed 1 --seed 2 a b", "--seed is given more than once: give it once"),
+        ] {
+            let words = std::iter::once("bin/tool").chain(words.split(' ')).map(OsString::from).collect();
+            assert_eq!(refusal(words), format!("tool: {what}; see `{copy} --help`"));
+        }
+    }
+
+    #[test]
+    fn messages_of_value_parsers_are_kept_and_missing_arguments_are_named() {
+        let of = |words: &[&str]| refusal([&["tool"], words].concat().iter().map(OsString::from).collect());
+        let size = of(&["copy", "--size", "99999999TiB", "a", "b"]);
+        assert!(
+            size.starts_with("tool: --size: \"99999999TiB\" is too large: the maximum is 1844"),
+            "{size}"
+        );
+        assert!(
+            of(&["copy", "--size", "a\nb", "a", "b"]).starts_with("tool: --size: \"a\\nb\" is not a size")
+        );
+        assert!(of(&["copy", "--name", "", "a", "b"]).starts_with("tool: --name needs a value; "));
+        let missing = of(&["copy"]);
+        assert!(missing.starts_with("tool: missing <PATH> <PATH>...: write `tool copy <PATH> "), "{missing}");
+        assert!(of(&["copy", "a"]).starts_with("tool: PATH needs 2 values and got 1: write `tool copy "));
+        assert_eq!(of(&["cpoy"]), "tool: unknown command cpoy: did you mean copy?; see `tool --help`");
+    }
+
+    #[test]
+    fn an_argument_that_is_not_utf8_is_named() {
+        use std::os::unix::ffi::OsStringExt;
+        let mut words: Vec<OsString> = ["tool", "copy", "a"].map(OsString::from).into();
+        words.push(OsString::from_vec(b"odd-\xff".into()));
+        assert!(refusal(words).starts_with("tool: odd-\u{fffd} is not UTF-8: give it another name; "));
+    }
+
+    #[test]
+    fn help_and_version_are_no_errors() {
+        for flag in ["--help", "--version"] {
+            let words = ["tool", flag].map(OsString::from);
+            let error = Cli::try_parse_from(&words).unwrap_err();
+            assert_eq!(line(&error, &<Cli as clap::CommandFactory>::command(), &words), None);
+        }
+    }
+}
