@@ -107,7 +107,8 @@ pub(super) fn stop_all(machine: &Machine) -> Result<Vec<&'static str>> {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster up --cluster mycluster
-  mrctl cluster up --cluster mycluster --shell 'oarsh {host}' --remote-dir /tmp/f
+  mrctl cluster up --cluster mycluster --shell 'oarsh {host}' \\
+      --remote-dir /tmp/fermata
   mrctl cluster up --cluster mycluster --format n3     n3 has new, empty disks
   mrctl --config mycluster/fermata.toml fs report")]
 pub(crate) struct Up {

@@ -41,7 +41,6 @@ impl Programs {
 
     /// The programs in a folder.
     #[cfg(test)]
-    /// The package of the cluster in this folder.
     pub fn of(folder: &Path) -> Self {
         Self { folder: folder.into() }
     }
@@ -75,6 +74,7 @@ pub struct Package {
 }
 
 impl Package {
+    /// The package of the cluster in this folder.
     pub fn of(folder: &Path) -> Result<Self> {
         let file = folder.join("fermata.toml");
         match fs::metadata(&file) {
