@@ -2,12 +2,8 @@
 
 use crate::{output, preempted};
 use client::model::{Attempt, Task};
-use mrlib::error::last_line;
+use mrlib::error::shortened;
 use std::collections::BTreeMap;
-
-/// The number of characters shown of the last line of an error. `mrctl logs` and `--json` show all
-/// of it.
-const ERROR_CHARS: usize = 100;
 
 /// The states of attempts, and of tasks without attempts.
 pub const STATES: [&str; 11] = [
@@ -24,13 +20,21 @@ pub const STATES: [&str; 11] = [
     "unfinished",
 ];
 
-/// Keeps only attempts in this state, and tasks in this state without attempts.
+/// Keeps only attempts in this state, and tasks in this state without such attempts.
 pub fn retain_state(tasks: &mut Vec<Task>, state: &str) {
     tasks.retain_mut(|task| {
-        let matches = task.attempts.is_empty() && task.state == state;
+        let rows = count_in_state(task, state);
         task.attempts.retain(|attempt| attempt.state == state);
-        matches || !task.attempts.is_empty()
+        rows > 0
     });
+}
+
+/// The number of rows of a task among those in this state: one for each attempt in this state. If
+/// there is none and no attempt runs, one for a task in this state: the attempts of an unfinished
+/// task were killed, for example.
+pub fn count_in_state(task: &Task, state: &str) -> usize {
+    let attempts = task.attempts.iter().filter(|attempt| attempt.state == state).count();
+    attempts.max(usize::from(task.state == state && task.running().next().is_none()))
 }
 
 /// A name, indented by its depth in the tree of split maps.
@@ -91,45 +95,16 @@ pub fn note(task: &Task, attempt: &Attempt) -> String {
         notes.push(attempt.locality.clone());
     }
     notes.extend(preempted::note(task, attempt));
-    let error = last_line(&attempt.error);
+    let error = shortened(&attempt.error);
     if !error.is_empty() {
-        notes.push(shortened(error));
+        notes.push(error);
     }
     notes.join("; ")
-}
-
-/// Removes the middle of a long error: it often starts with long paths and ends with the cause.
-/// Cuts between words if possible.
-pub fn shortened(error: &str) -> String {
-    let letters: Vec<char> = error.chars().collect();
-    if letters.len() <= ERROR_CHARS {
-        return error.to_owned();
-    }
-    let half = ERROR_CHARS / 2;
-    let (mut start, mut end) = (&letters[..half], &letters[letters.len() - half..]);
-    let is_space = |letter: &char| *letter == ' ';
-    if let Some(at) = start.iter().rposition(is_space).filter(|at| *at > half / 2) {
-        start = &start[..at];
-    }
-    if let Some(at) = end.iter().position(is_space).filter(|at| *at < half / 2) {
-        end = &end[at + 1..];
-    }
-    let part = |letters: &[char]| letters.iter().collect::<String>();
-    format!("{} ... {}", part(start), part(end))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_error_is_cut_between_words() {
-        let text = "word ".repeat(40);
-        let short = shortened(text.trim());
-        assert!(short.split(" ... ").count() == 2 && short.len() <= ERROR_CHARS + 5, "{short}");
-        assert!(short.split_whitespace().all(|word| word == "word" || word == "..."), "{short}");
-        assert_eq!(shortened(&"x".repeat(150)).matches('x').count(), ERROR_CHARS);
-    }
 
     fn attempt(state: &str) -> Attempt {
         Attempt {
@@ -160,11 +135,11 @@ mod tests {
         assert_eq!((state(&running), elapsed(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
         assert_eq!(note(&task("job_1.m0", "running"), &running), "map");
         let failed = Attempt {
-            error: format!("Traceback:\n{}{}\n", "x".repeat(200), "y".repeat(50)),
+            error: "stream.mapper `x` ended with exit status 1:\nTraceback\nValueError\n".into(),
             locality: "off-rack".into(),
             ..attempt("failed")
         };
-        let short = format!("off-rack; {} ... {}", "x".repeat(50), "y".repeat(50));
+        let short = "off-rack; stream.mapper `x` ended with exit status 1: ValueError";
         assert_eq!(note(&task("job_1.m0", "waiting"), &failed), short);
         assert_eq!(input(&task("job_1.m0", "waiting")), "/a 0..9");
     }
