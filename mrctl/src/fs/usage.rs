@@ -37,17 +37,18 @@ pub(crate) struct Du {
 /// Show or set the limits of a folder
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    mrctl fs quota /home/ada                              show the limits\n  \
-    mrctl fs quota /home/ada --files 10000 --space 1TiB\n  \
-    mrctl fs quota /home/ada --space none                 remove a limit")]
+    mrctl fs quota /user/ada                              show the limits\n  \
+    mrctl fs quota /user/ada --files 10000 --space 1TiB\n  \
+    mrctl fs quota /user/ada --space none                 remove a limit")]
 pub(crate) struct Quota {
     /// Folder
+    #[arg(allow_negative_numbers = true)]
     path: String,
     /// Largest number of files and folders, including the folder itself; or `none`
-    #[arg(long, value_name = "N|none", value_parser = limit::<u64>)]
+    #[arg(long, value_name = "N|none", allow_negative_numbers = true, value_parser = limit::<Count>)]
     files: Option<Limit>,
     /// Largest number of bytes, including all replicas; or `none`
-    #[arg(long, value_name = "SIZE|none", value_parser = limit::<Bytes>)]
+    #[arg(long, value_name = "SIZE|none", allow_negative_numbers = true, value_parser = limit::<Bytes>)]
     space: Option<Limit>,
     /// Print JSON
     #[arg(long)]
@@ -69,9 +70,19 @@ fn limit<T: std::str::FromStr<Err: std::fmt::Display> + Into<Number>>(text: &str
 /// The value of both kinds of limit.
 struct Number(u64);
 
-impl From<u64> for Number {
-    fn from(value: u64) -> Self {
-        Self(value)
+/// A number of files and folders.
+struct Count(u64);
+
+impl std::str::FromStr for Count {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self).map_err(|_| "write a number, such as 10000")
+    }
+}
+
+impl From<Count> for Number {
+    fn from(value: Count) -> Self {
+        Self(value.0)
     }
 }
 
@@ -167,10 +178,14 @@ mod tests {
 
     #[test]
     fn limits_are_parsed() {
-        assert_eq!(limit::<u64>("10"), Ok(Limit(Some(10))));
+        assert_eq!(limit::<Count>("10"), Ok(Limit(Some(10))));
         assert_eq!(limit::<Bytes>("1KiB"), Ok(Limit(Some(1024))));
         assert_eq!(limit::<Bytes>("none"), Ok(Limit(None)));
-        assert!(limit::<u64>("many").is_err());
+        for wrong in ["many", "-1"] {
+            assert_eq!(limit::<Count>(wrong).unwrap_err(), "write a number, such as 10000, or none");
+        }
+        let error = limit::<Bytes>("-1").unwrap_err();
+        assert!(error.starts_with("\"-1\" is not a size") && error.ends_with(", or none"), "{error}");
     }
 
     #[test]
