@@ -174,7 +174,7 @@ pub(super) fn reasons(out: &mut Html, why: &Result<Why, QueryError>) {
     let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
     html!(
         out,
-        "<details id='recent' open><summary>Recent decisions{}</summary><ul class='words recent'>",
+        "<details id='recent' open><summary>Recent events{}</summary><ul class='words recent'>",
         under
     );
     for event in why.recent_events.iter().rev() {

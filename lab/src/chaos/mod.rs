@@ -115,7 +115,7 @@ fn signal(args: &Args, sign: FaultSignal) -> Result<ExitCode> {
         && let Some(limit) = target.dead_after(&args.node)?
     {
         output::line(format!(
-            "the namenode declares it dead after {limit} without heartbeats and then copies its blocks"
+            "the NameNode declares it dead after {limit} without heartbeats and then copies its blocks"
         ))?;
     }
     Ok(ExitCode::SUCCESS)
