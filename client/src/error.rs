@@ -80,7 +80,7 @@ pub enum Error {
     },
     /// The tracker that has the log of an attempt does not answer.
     #[error(
-        "the logs of {attempt} are on {node}, whose tasktracker at {addr} is unreachable: `mrctl nodes` shows its state"
+        "the logs of {attempt} are on {node}, whose TaskTracker at {addr} is unreachable: `mrctl nodes` shows its state"
     )]
     LogsUnreachable {
         /// The ID of the attempt.

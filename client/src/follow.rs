@@ -21,7 +21,7 @@ pub trait Observer {
     /// The JobTracker answers again.
     fn reachable(&mut self, tracker: &JobTracker);
 
-    /// The job has no running attempt, for these reasons.
+    /// The job waits for these reasons: it has no running attempt, or its output cannot be written.
     fn waits(&mut self, job: &str, reasons: &[Reason]);
 }
 
@@ -97,7 +97,7 @@ impl DisconnectedTime {
     }
 }
 
-/// A job without a running attempt, and whether the observer was told the reason.
+/// A job that waits, and whether the observer was told the reason.
 #[derive(Debug, Default)]
 struct Waits {
     job: Option<String>,
@@ -106,8 +106,9 @@ struct Waits {
 
 impl Waits {
     fn update(&mut self, job: &Job) {
-        self.job = job.is_waiting().then(|| job.job.clone());
-        self.is_reported &= job.is_waiting();
+        let waits = job.is_waiting() || (!job.is_over() && !job.why.is_empty());
+        self.job = waits.then(|| job.job.clone());
+        self.is_reported &= waits;
     }
 
     /// Runs `work`. If the job still waits after `NOTICE_AFTER`, reports the reason once.

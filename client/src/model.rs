@@ -16,7 +16,7 @@ pub struct Phase {
     pub pending: u32,
     /// Tasks with a running attempt.
     pub running: u32,
-    /// Tasks that a user put on hold.
+    /// Tasks that a user has paused.
     pub paused: u32,
     /// Tasks that are done.
     pub done: u32,
@@ -29,9 +29,12 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// `3 of 8 done (41%), 2 running, 3 waiting; 0 attempts failed, 1 killed`.
+    /// `3 of 8 done (41%), 2 running, 3 waiting; 0 attempts failed, 1 killed`, or `none`.
     pub fn describe(&self) -> String {
-        let paused = if self.paused > 0 { format!(", {} put on hold", self.paused) } else { String::new() };
+        if self.total == 0 {
+            return "none".into();
+        }
+        let paused = if self.paused > 0 { format!(", {} paused", self.paused) } else { String::new() };
         format!(
             "{} of {} done ({:.0}%), {} running, {} waiting{paused}; {} failed, {} killed",
             self.done,
@@ -62,7 +65,7 @@ pub struct Job {
     pub program: String,
     /// `running`, `committing`, `succeeded`, `failed` or `killed`.
     pub state: String,
-    /// Why it failed or was killed.
+    /// Why it failed or was killed; why the output of an active job cannot be written now.
     pub why: String,
     /// When it was submitted, in milliseconds since 1970.
     pub submitted_ms: u64,
@@ -333,6 +336,15 @@ pub fn find_tails(tasks: &mut [Task]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_phase_without_tasks_has_none() {
+        assert_eq!(Phase { progress: 1.0, ..Phase::default() }.describe(), "none");
+        let maps =
+            Phase { total: 8, pending: 3, running: 2, paused: 1, done: 2, progress: 0.41, ..<_>::default() };
+        let text = "2 of 8 done (41%), 2 running, 3 waiting, 1 paused; 0 attempts failed, 0 killed";
+        assert_eq!(maps.describe(), text);
+    }
 
     #[test]
     fn gaps_in_job_numbers_mean_forgotten_jobs() {

@@ -4,8 +4,9 @@
 //! The rate of a map is the size of its range divided by its duration. The rate of a reduce is the
 //! number of bytes that it wrote divided by the time since the last map ended. Programs differ by
 //! orders of magnitude, so rates are compared within a job: the speed of an attempt is its rate
-//! divided by the mean rate of its job so far. The speed of a tracker is the geometric mean of
-//! these speeds.
+//! divided by the geometric mean of all attempts of its job so far. The speed of a tracker is the
+//! geometric mean of these speeds, so the mean of all attempts is 1. A job that ran on one tracker
+//! gives no speed.
 //!
 //! Deliberately absent: ageing. A machine that was repaired registers with the same name and keeps
 //! its old measurements until its tracker is forgotten.
@@ -38,8 +39,8 @@ impl Throughput {
         (self.seconds > 0.0 && self.bytes > 0.0).then(|| self.bytes / self.seconds)
     }
 
-    /// The speed relative to other trackers that ran the same jobs, which is 1 on average. `None`
-    /// without anything to compare with.
+    /// The speed relative to other trackers that ran the same jobs. The geometric mean over all
+    /// attempts is 1. `None` without anything to compare with.
     pub fn speed(&self) -> Option<f64> {
         (self.compared > 0).then(|| (self.logarithms / f64::from(self.compared)).exp())
     }
@@ -50,17 +51,42 @@ impl Throughput {
         self.attempts += 1;
     }
 
-    fn compare(&mut self, rate: f64, mean: f64) {
-        self.compared += 1;
-        self.logarithms += (rate / mean).ln();
+    fn compare(&mut self, (attempts, logarithms): (u32, f64)) {
+        self.compared += attempts;
+        self.logarithms += logarithms;
     }
 }
 
-/// The throughput of every tracker and of every running job.
+/// The rates of a phase of a job, for each tracker and in all: the number of attempts and the sum
+/// of the logarithms of their rates.
+#[derive(Debug, Default)]
+struct JobRates {
+    trackers: BTreeMap<TrackerId, (u32, f64)>,
+    all: (u32, f64),
+}
+
+impl JobRates {
+    fn add(&mut self, tracker: TrackerId, rate: f64) {
+        for sum in [self.trackers.entry(tracker).or_default(), &mut self.all] {
+            *sum = (sum.0 + 1, sum.1 + rate.ln());
+        }
+    }
+
+    /// The attempts of a tracker compared with the mean of the job: their number, and the sum of
+    /// the logarithms of their speeds. Zero if there is no other tracker.
+    fn compared(&self, tracker: TrackerId) -> (u32, f64) {
+        let own = self.trackers.get(&tracker).filter(|_| self.trackers.len() > 1);
+        let Some((own, logarithms)) = own else { return (0, 0.0) };
+        (*own, logarithms - f64::from(*own) * self.all.1 / f64::from(self.all.0))
+    }
+}
+
+/// The throughput of every tracker, and the rates of every running job.
 #[derive(Debug, Default)]
 pub(crate) struct Speeds {
+    /// Compared only within jobs that have ended.
     trackers: BTreeMap<TrackerId, PerPhase<Throughput>>,
-    jobs: BTreeMap<JobId, PerPhase<Throughput>>,
+    jobs: BTreeMap<JobId, PerPhase<JobRates>>,
 }
 
 impl Speeds {
@@ -80,7 +106,12 @@ impl Speeds {
                 self.sample(*attempt, bytes, entry.at, cluster);
             }
             Fact::JobEnded { job, .. } => {
-                self.jobs.remove(job);
+                let Some(rates) = self.jobs.remove(job) else { return };
+                for (tracker, own) in &mut self.trackers {
+                    for phase in Phase::BOTH {
+                        own[phase].compare(rates[phase].compared(*tracker));
+                    }
+                }
             }
             Fact::TrackerForgotten { tracker, .. } => {
                 self.trackers.remove(tracker);
@@ -101,17 +132,18 @@ impl Speeds {
         if attempt.resumed_from.is_some() || bytes <= 0.0 || seconds <= 0.0 {
             return;
         }
-        let own = &mut self.trackers.entry(attempt.tracker).or_default()[phase];
-        own.add(bytes, seconds);
-        let all = &mut self.jobs.entry(job.id).or_default()[phase];
-        if let Some(mean) = all.rate() {
-            own.compare(bytes / seconds, mean);
-        }
-        all.add(bytes, seconds);
+        self.trackers.entry(attempt.tracker).or_default()[phase].add(bytes, seconds);
+        self.jobs.entry(job.id).or_default()[phase].add(attempt.tracker, bytes / seconds);
     }
 
     pub(crate) fn of(&self, tracker: TrackerId) -> PerPhase<Throughput> {
-        self.trackers.get(&tracker).copied().unwrap_or_default()
+        let mut own = self.trackers.get(&tracker).copied().unwrap_or_default();
+        for rates in self.jobs.values() {
+            for phase in Phase::BOTH {
+                own[phase].compare(rates[phase].compared(tracker));
+            }
+        }
+        own
     }
 }
 
@@ -119,18 +151,40 @@ impl Speeds {
 mod tests {
     use super::*;
 
+    /// The speed of a tracker from the rates of one job.
+    fn speed(rates: &JobRates, tracker: TrackerId) -> Option<f64> {
+        let mut own = Throughput::default();
+        own.compare(rates.compared(tracker));
+        own.speed()
+    }
+
     #[test]
-    fn a_tracker_twice_as_fast_has_speed_two() {
-        let (mut slow, mut fast) = (Throughput::default(), Throughput::default());
-        for (rate, mean) in [(50.0, 100.0), (200.0, 400.0)] {
-            slow.compare(rate, mean);
-            fast.compare(mean, rate);
+    fn speeds_do_not_depend_on_the_order_and_their_mean_is_one() {
+        let (slow, fast) = (TrackerId(1), TrackerId(2));
+        // The first attempts of a job are slow, because nothing is cached yet.
+        let samples = [(slow, 50.0), (fast, 100.0), (slow, 200.0), (fast, 400.0)];
+        let mut rates = [JobRates::default(), JobRates::default()];
+        for (tracker, rate) in samples {
+            rates[0].add(tracker, rate);
         }
-        assert!((slow.speed().unwrap() - 0.5).abs() < 1e-9);
-        assert!((fast.speed().unwrap() - 2.0).abs() < 1e-9);
-        slow.add(100.0, 4.0);
-        slow.add(300.0, 4.0);
-        assert_eq!(slow.rate(), Some(50.0));
+        for (tracker, rate) in samples.into_iter().rev() {
+            rates[1].add(tracker, rate);
+        }
+        for rates in &rates {
+            let (slow, fast) = (speed(rates, slow).unwrap(), speed(rates, fast).unwrap());
+            assert!((slow * fast - 1.0).abs() < 1e-9, "equal numbers of attempts: {slow} {fast}");
+            assert!((fast / slow - 2.0).abs() < 1e-9, "twice as fast: {slow} {fast}");
+        }
+    }
+
+    #[test]
+    fn a_single_tracker_has_a_rate_but_no_speed() {
+        let (mut own, mut rates) = (Throughput::default(), JobRates::default());
+        own.add(100.0, 4.0);
+        own.add(300.0, 4.0);
+        rates.add(TrackerId(1), 25.0);
+        rates.add(TrackerId(1), 75.0);
+        assert_eq!((own.rate(), speed(&rates, TrackerId(1))), (Some(50.0), None));
         assert_eq!((Throughput::default().rate(), Throughput::default().speed()), (None, None));
     }
 

@@ -4,4 +4,4 @@
 pub use security::USER_KEY;
 
 /// The version of the protocol between DataNodes and the NameNode.
-pub const DATANODE_PROTOCOL: u32 = 2;
+pub const DATANODE_PROTOCOL: u32 = 3;

@@ -22,6 +22,11 @@ impl Refusal {
         Self { code: Code::NotFound, message: message.into() }
     }
 
+    /// No tracker has this name.
+    pub(crate) fn unknown_node(name: &str) -> Self {
+        Self::not_found(format!("there is no node {name}: `mrctl nodes` lists the nodes"))
+    }
+
     /// The file, folder or output exists already.
     pub(crate) fn exists(message: impl Into<String>) -> Self {
         Self { code: Code::AlreadyExists, message: message.into() }

@@ -4,7 +4,7 @@
 //! A line is written when its fact is durable. Replay of the journal writes none.
 
 use mrcore::{Cluster, Fact, fact::Entry, ids::TrackerId, job::JobOutcome};
-use mrlib::error::last_line;
+use mrlib::error::one_line;
 
 /// Whether [`log`] writes a line for this fact. Most facts are about attempts and have none.
 pub(crate) fn is_logged(fact: &Fact) -> bool {
@@ -51,8 +51,8 @@ pub(crate) fn log(cluster: &Cluster, entry: &Entry) {
         }
         Fact::JobEnded { job, outcome } => match outcome {
             JobOutcome::Succeeded => tracing::info!(%job, "job succeeded"),
-            JobOutcome::Failed(why) => tracing::warn!(%job, why = last_line(why), "job failed"),
-            JobOutcome::Killed(why) => tracing::info!(%job, why = last_line(why), "job killed"),
+            JobOutcome::Failed(why) => tracing::warn!(%job, why = one_line(why), "job failed"),
+            JobOutcome::Killed(why) => tracing::info!(%job, why = one_line(why), "job killed"),
         },
         _ => {}
     }

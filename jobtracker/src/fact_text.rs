@@ -7,7 +7,7 @@ use mrcore::{
     job::{JobOutcome, JobSpec},
     task::{PreemptKind, Stage},
 };
-use mrlib::error::last_line;
+use mrlib::error::one_line;
 use schedulers::{
     Params,
     explain::{Names, describe, describe_text},
@@ -65,9 +65,9 @@ impl FactFormatter<'_> {
                 let kind = match kind {
                     PreemptKind::Split => "was asked to split",
                     PreemptKind::Pause => "was asked to pause",
-                    PreemptKind::Kill => "was asked to stop",
+                    PreemptKind::Kill => "is being killed",
                 };
-                let hold = if *hold { ", and to wait for `mrctl resume`" } else { "" };
+                let hold = if *hold { " until `mrctl resume`" } else { "" };
                 let text = format!("{attempt} {kind}{hold}: {}", self.describe_text(job, reason_text));
                 let (what, subject, why) =
                     ("preemption-requested", attempt.to_string(), Why::parse(reason_text));
@@ -99,14 +99,12 @@ impl FactFormatter<'_> {
                 let text = format!("{attempt} refused the preemption, and continues: {why}");
                 ("preemption-refused", attempt.to_string(), text)
             }
-            Fact::TaskReleased { task } => {
-                ("task-released", task.to_string(), format!("{task} may continue"))
-            }
+            Fact::TaskReleased { task } => ("task-released", task.to_string(), format!("{task} may resume")),
             Fact::AttemptFailed { attempt, error } => {
-                ("attempt-failed", attempt.to_string(), format!("{attempt} failed: {}", last_line(error)))
+                ("attempt-failed", attempt.to_string(), format!("{attempt} failed: {}", one_line(error)))
             }
             Fact::AttemptKilled { attempt, why, .. } => {
-                let text = format!("{attempt} was stopped: {}", self.describe_text(job, last_line(why)));
+                let text = format!("{attempt} was killed: {}", self.describe_text(job, &one_line(why)));
                 ("attempt-killed", attempt.to_string(), text)
             }
             Fact::MapOutputLost { attempt, why, .. } => {
@@ -163,8 +161,8 @@ pub(crate) fn task_of(fact: &Fact) -> Option<TaskId> {
 fn ended(outcome: &JobOutcome) -> String {
     match outcome {
         JobOutcome::Succeeded => "the job succeeded".to_owned(),
-        JobOutcome::Failed(why) => format!("the job failed: {}", last_line(why)),
-        JobOutcome::Killed(why) => format!("the job was killed: {}", last_line(why)),
+        JobOutcome::Failed(why) => format!("the job failed: {}", one_line(why)),
+        JobOutcome::Killed(why) => format!("the job was killed: {}", one_line(why)),
     }
 }
 

@@ -4,7 +4,7 @@
 //! Read in this order: [`run`] (start to stop), `driver` (one lock, effects in order), `submit` and
 //! `splits` (a request becomes a job), `link` (trackers), `server` (clients), `fact_text` (facts as
 //! text), `output` (commit), `leftovers` (deletion of temporary files), `history` (job histories),
-//! `storage` and `compact` (the journal).
+//! `storage` and `compact` (the journal), `writable` (whether the NameNode accepts changes).
 //!
 //! Deliberately absent: scheduling (in `schedulers`), the rules of tasks (in `core`), web pages (in
 //! `mrctl`).
@@ -28,6 +28,7 @@ mod splits;
 mod storage;
 mod submit;
 mod wire;
+mod writable;
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ use crate::{
     policy::{Policies, choose},
     server::{ClientService, READERS_MAX, SUBMISSIONS_MAX, WATCHERS_MAX},
     storage::{self, HISTORY_FOLDER, Storage, StorageError},
+    writable,
 };
 use daemon::{
     config::{Config, ConfigError, JobTrackerConfig},
@@ -110,6 +111,7 @@ impl Daemon {
             tokio::spawn(output::fence(driver.clone())),
             tokio::spawn(leftovers::sweep(driver.clone())),
             tokio::spawn(active_jobs::report_loop(driver.clone())),
+            tokio::spawn(writable::watch(driver.clone())),
             tokio::spawn(snapshot_loop(driver.log().clone(), snapshot_bytes, reserve)),
         ];
         let addr = listener.local_addr()?;

@@ -98,7 +98,16 @@ impl ClientService {
 
     /// The status of a job, and whether it has ended.
     async fn status(&self, who: &Identity, id: JobId) -> Result<(pb::JobStatus, bool), Refusal> {
-        self.of_job(id, |cluster, job| (wire::job_status(cluster, job, who, true), job.is_over())).await
+        self.of_job(id, |cluster, job| (self.encode(cluster, job, who, true), job.is_over())).await
+    }
+
+    /// Encodes a job, with the reason why its output cannot be written now.
+    fn encode(&self, cluster: &Cluster, job: &Job, who: &Identity, with_counters: bool) -> pb::JobStatus {
+        let mut status = wire::job_status(cluster, job, who, with_counters);
+        if let Some(reason) = self.driver.not_writable(job) {
+            status.why = format!("waits: {reason}");
+        }
+        status
     }
 
     /// Sends the status of a job whenever it has changed, until the job ends or the client
@@ -177,7 +186,7 @@ impl JobTracker for ClientService {
         let wire::DrainRequest { request, node, within, status_only, by } = wire::drain(request)?;
         let found =
             self.driver.read(|cluster| cluster.tracker_named(&node).map(|tracker| tracker.id)).await?;
-        let id = found.ok_or_else(|| Refusal::not_found(format!("there is no tracker {node}")))?;
+        let id = found.ok_or_else(|| Refusal::unknown_node(&node))?;
         if !status_only {
             self.driver.drain(request, id, within, by).await?;
         }
@@ -197,7 +206,7 @@ impl JobTracker for ClientService {
         let all = request.into_inner().all;
         let jobs = self.driver.read(|cluster| {
             let jobs = cluster.jobs().filter(|job| all || !job.is_over());
-            jobs.map(|job| wire::job_status(cluster, job, &who, false)).collect()
+            jobs.map(|job| self.encode(cluster, job, &who, false)).collect()
         });
         Ok(Response::new(pb::JobsReply { jobs: jobs.await? }))
     }
@@ -245,7 +254,12 @@ impl JobTracker for ClientService {
         let now = self.driver.now();
         self.of_job(subject.job(), |_, _| ()).await?;
         self.permit(&who, subject.job()).await?;
-        let reply = self.driver.read_core(|core| wire::why(core, &self.params, now, subject)).await?;
+        let reply = self.driver.read_core(|core| {
+            let not_writable =
+                core.cluster().job(subject.job()).and_then(|job| self.driver.not_writable(job));
+            wire::why(core, &self.params, now, subject, not_writable)
+        });
+        let reply = reply.await?;
         Ok(Response::new(reply.ok_or_else(|| unknown_task(subject))?))
     }
 

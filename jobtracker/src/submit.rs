@@ -8,6 +8,7 @@ use crate::{
     leftovers,
     spec::{self, Program},
     splits::{self, SplitOptions},
+    writable,
 };
 use daemon::config::JobTrackerConfig;
 use dfs_client::{Client, Inputs, error::Kind, path::DfsPath};
@@ -36,6 +37,8 @@ const TOKEN_BYTES: usize = 16;
 /// The output folder is checked again if the last check is older than this when the job is
 /// accepted.
 const OUTPUT_CHECK_AGE_MAX: Duration = Duration::from_millis(100);
+/// The setting with the number of replicas of the output.
+const REPLICATION: &str = "output.replication";
 /// Approximate length of the path of a piece after the path of the output.
 const NAME_BYTES: usize = 48;
 
@@ -90,14 +93,15 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
     let input = splits::find(&client, &submission.inputs, settings.split_options).await?;
     written.extend(driver.pending_outputs());
     check_inputs_complete(&input, &written, settings.split_options.recursive)?;
-    // Both run at the same time, because this latency decides how soon a small job starts.
+    // All run at the same time, because this latency decides how soon a small job starts.
     let checking = splits::check_codecs(&client, &input, settings.split_options);
     let planning = async {
         let splits = splits::split_inputs(&client, &input, settings.split_options).await?;
         let output = check_free(driver, &client, &submission, &input, splits.len()).await?;
         Ok((splits, output, Instant::now()))
     };
-    let ((), (splits, output, checked)) = tokio::try_join!(checking, planning)?;
+    let ((), (splits, output, checked), ()) =
+        tokio::try_join!(checking, planning, check_writable(&client, &submission))?;
     if checked.elapsed() > OUTPUT_CHECK_AGE_MAX {
         check_free(driver, &client, &submission, &input, splits.len()).await?;
     }
@@ -127,6 +131,32 @@ async fn check_free(
     driver.check_writers(submission.request, &submission.output)?;
     let parts = if submission.reduces > 0 { submission.reduces as usize } else { splits };
     check_output(client, &submission.output, input, parts as u64).await
+}
+
+/// Refuses a job with output while the NameNode is in safemode, in which no output can be written,
+/// and a job that requests more replicas of its output than there are DataNodes.
+async fn check_writable(
+    client: &Client,
+    Submission { output, conf, .. }: &Submission,
+) -> Result<(), Refusal> {
+    if output.is_empty() {
+        return Ok(());
+    }
+    let report = client.report().await.map_err(|error| Refusal::dfs("job cannot be submitted", &error))?;
+    if report.safemode.on {
+        return Err(Refusal::refused(format!(
+            "job cannot be submitted: output {output} cannot be written while the NameNode is in safemode: {}",
+            writable::reason(&report.safemode.reason)
+        )));
+    }
+    let replicas: Option<usize> = conf.get(REPLICATION).and_then(|text| text.trim().parse::<usize>().ok());
+    if let Some(replicas) = replicas.filter(|replicas| *replicas > report.nodes.len()) {
+        let nodes = daemon::count(report.nodes.len() as u64, "DataNode");
+        return Err(Refusal::refused(format!(
+            "setting {REPLICATION} = {replicas} is too high for {nodes}: request fewer replicas"
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses a job whose commit does not fit in one record of the NameNode's log. A quarter of the

@@ -27,6 +27,8 @@ pub struct Context {
     fault: Option<String>,
     liveness: Liveness,
     stop: TaskControl,
+    /// Records and bytes of a mapper that combines its own output.
+    map_output: Option<(u64, u64)>,
 }
 
 impl Context {
@@ -69,6 +71,18 @@ impl Context {
     pub(crate) fn count(&mut self, name: &str, n: u64) {
         let counter = self.add_counter(name);
         self.add(counter, n);
+    }
+
+    /// Adds output of a mapper that it combines itself. It is counted before the combiner.
+    pub(crate) fn add_map_output(&mut self, records: u64, bytes: u64) {
+        let (all_records, all_bytes) = self.map_output.get_or_insert_default();
+        *all_records += records;
+        *all_bytes += bytes;
+    }
+
+    /// Records and bytes of a mapper that combines its own output.
+    pub(crate) fn map_output(&self) -> Option<(u64, u64)> {
+        self.map_output
     }
 
     /// The input file of a map; empty in a reduce.

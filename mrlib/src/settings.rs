@@ -20,6 +20,10 @@ pub const SKIP_DEFAULT: u64 = 100;
 /// Maximum replication that a job may request. A NameNode may allow less.
 pub const REPLICATION_MAX: u64 = 64;
 
+/// Minimum of `split.size`, in bytes: smaller splits are mostly empty.
+pub const SPLIT_BYTES_MIN: u64 = 64;
+/// Minimum of `sort.memory`, in bytes.
+pub const SORT_BYTES_MIN: u64 = 64 << 10;
 /// Maximum of `attempts.max`: the JobTracker stores the error of every failed attempt.
 pub const ATTEMPTS_MAX: u64 = 100;
 /// Maximum length of the name of a setting, in bytes.
@@ -47,6 +51,11 @@ pub enum Kind {
     },
     /// A size of at least one byte.
     Size,
+    /// A size of at least this many bytes.
+    SizeFrom {
+        /// The smallest value.
+        min: u64,
+    },
     /// A number from 0 to 1.
     Fraction,
     /// `lines`, `keyvalue`, `whole` or `fixed:RECORD:KEY`.
@@ -79,7 +88,11 @@ impl Setting {
 
 /// The settings that every job accepts.
 pub const ENGINE: &[Setting] = &[
-    Setting::new("split.size", Kind::Size, "bytes that one map reads [default: a block]"),
+    Setting::new(
+        "split.size",
+        Kind::SizeFrom { min: SPLIT_BYTES_MIN },
+        "bytes that one map reads, at least 64 [default: a block]",
+    ),
     Setting::new("input.format", Kind::Format, "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)"),
     Setting::new("input.codec", Kind::Codec, "auto, gzip, or none: read compressed files unchanged"),
     Setting::new("input.recursive", Kind::Flag, "false: same as --no-recursive [default: true]"),
@@ -100,7 +113,11 @@ pub const ENGINE: &[Setting] = &[
     Setting::new("record.bytes.max", Kind::Size, "maximum length of a record [default: 256MiB]"),
     Setting::new("pace.map", Kind::Size, "bytes per second that a map reads at most, for tests"),
     Setting::new("pace.reduce", Kind::Size, "bytes per second that a reduce reads at most"),
-    Setting::new("sort.memory", Kind::Size, "memory of a task for sorting"),
+    Setting::new(
+        "sort.memory",
+        Kind::SizeFrom { min: SORT_BYTES_MIN },
+        "memory of a task for sorting, at least 64KiB",
+    ),
     Setting::new("merge.factor", Kind::Count { min: 2, max: 1 << 20 }, "runs merged at a time [default: 64]"),
     Setting::new("fetch.parallel", Kind::Count { min: 1, max: 1 << 10 }, "parallel fetches [default: 4]"),
     Setting::new("map.output.compress", Kind::Flag, "false: never compress map output"),
@@ -188,6 +205,7 @@ impl Kind {
             Self::Flag => "true or false".into(),
             Self::Count { min, max } => format!("a whole number from {min} to {max}"),
             Self::Size => "a size such as 16MiB, less than 16EiB".into(),
+            Self::SizeFrom { min } => format!("a size such as 16MiB, at least {}", Bytes(min)),
             Self::Fraction => "a number from 0 to 1".into(),
             Self::Format => "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)".into(),
             Self::Codec => "auto, none or gzip".into(),
@@ -200,7 +218,8 @@ impl Kind {
         match self {
             Self::Flag => text.parse::<bool>().is_ok(),
             Self::Count { min, max } => text.parse().is_ok_and(|count| (min..=max).contains(&count)),
-            Self::Size => text.parse().is_ok_and(|Bytes(bytes)| bytes > 0),
+            Self::Size => Self::SizeFrom { min: 1 }.accepts(text),
+            Self::SizeFrom { min } => text.parse().is_ok_and(|Bytes(bytes)| bytes >= min),
             Self::Fraction => text.parse().is_ok_and(|part: f64| (0.0..=1.0).contains(&part)),
             Self::Format => crate::job::InputFormat::from_str(text).is_ok(),
             Self::Codec => Codec::from_str(text).is_ok(),
@@ -247,12 +266,15 @@ pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Sett
 }
 
 /// Checks only the values of engine settings, because the settings of a task contain more than its
-/// user has given.
+/// user has given. The minimum of a size is checked at submission only.
 pub(crate) fn check_engine<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), String> {
     for (name, value) in conf {
-        let known = ENGINE.iter().find(|setting| setting.name == name);
-        if let Some(known) = known.filter(|known| !known.kind.accepts(value.trim())) {
-            return Err(bad(name, value, &known.kind.wanted()));
+        let known = ENGINE.iter().find(|setting| setting.name == name).map(|known| match known.kind {
+            Kind::SizeFrom { .. } => Kind::Size,
+            kind => kind,
+        });
+        if let Some(kind) = known.filter(|kind| !kind.accepts(value.trim())) {
+            return Err(bad(name, value, &kind.wanted()));
         }
     }
     Ok(())
@@ -373,6 +395,8 @@ mod tests {
             ("split.size", "0"),
             ("split.size", "big"),
             ("split.size", "99999999TiB"),
+            ("split.size", "3"),
+            ("sort.memory", "1"),
             ("input.format", "fixed:10"),
             ("input.format", "fixed:10:11"),
             ("input.format", "fixed:0:0"),
@@ -387,6 +411,16 @@ mod tests {
             let why = refusal(name, value).expect(name);
             assert!(why.starts_with(&format!("setting {name}")) && !why.contains('\n'), "{why}");
         }
+    }
+
+    #[test]
+    fn the_allowed_range_is_named() {
+        let why = refusal("sort.memory", "1").expect("too small");
+        assert_eq!(why, "setting sort.memory = \"1\": it must be a size such as 16MiB, at least 64KiB");
+        assert_eq!(refusal("sort.memory", "64KiB"), None);
+        assert_eq!(refusal("split.size", "64"), None);
+        assert_eq!(check_engine([("split.size", "3")]), Ok(()), "tests use smaller splits");
+        assert!(check_engine([("split.size", "0")]).is_err());
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub const RULE_TEXTS: &[RuleText] = &[
     ("task-is-done", "the task is done"),
     ("task-running", "it runs on {on_tracker:node}"),
     ("being-preempted", "its slot on {on_tracker:node} is being preempted"),
-    ("on-hold", "[{tasks task is|tasks are}][!tasks it is] on hold until `mrctl resume`"),
+    ("on-hold", "[{tasks task is|tasks are}][!tasks it is] paused by a user until `mrctl resume`"),
     ("slot-reserved", "the next free slot of {on_tracker:node} is reserved for it"),
     ("slots-reserved", "{tasks task waits|tasks wait} for a reserved slot, whose attempt is being preempted"),
     ("paused", "it is paused, and its checkpoint is on {checkpoint_on_tracker:node}"),
@@ -54,8 +54,14 @@ pub const RULE_TEXTS: &[RuleText] = &[
     ),
     (
         "suspect-tracker",
-        "{on_tracker:node} has sent no heartbeat for {silent_s:s}[ (and {others other node|other nodes})]: its tasks restart elsewhere in {lost_in_s:s}",
+        "{on_tracker:node} has sent no heartbeat for {silent_s:s}[ (and {others other node|other nodes})]: the tasks of the job there restart elsewhere in {lost_in_s:s}",
     ),
+    (
+        "slots-unreachable",
+        "{nodes node without tasks of the job sends|nodes without tasks of the job send} no heartbeats: the slots there are not used",
+    ),
+    ("tracker-down", "{on_tracker:node} has sent no heartbeat for {silent_s:s}"),
+    ("trackers-down", "{others other node is|other nodes are} down too"),
     (
         "checkpoints-unreachable",
         "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}] for unreachable nodes with their checkpoints",
@@ -72,7 +78,10 @@ pub const RULE_TEXTS: &[RuleText] = &[
     ),
     (
         "no-tracker",
-        "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}]: no live node has slots of this kind",
+        "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}]: no live node has slots of this kind\
+         [!known , because no TaskTracker has registered: start one]\
+         [, and {known known node is|known nodes are} down, draining or without such slots: see `mrctl nodes`, and restart the \
+         TaskTrackers (`mrctl up` does it in a cluster on one machine)]",
     ),
     (
         "no-free-slot",
@@ -259,8 +268,9 @@ mod tests {
         let share = share.with("weight", 1.0).with("min", 0.0).with("jobs_ahead", 2.0);
         assert_eq!(
             describe_why(&share),
-            "pool ann holds 12 of its fair share of 10.7 map slots (weight 1, minimum 0); 2 jobs go first"
+            "pool ann holds 12 map slots of its fair share of 10.7 (weight 1, minimum 0); 2 jobs go first"
         );
+        assert_eq!(describe_why(&Why::rule("fair-share").with("held", 1.0)), "pool ann held 1 slot");
         let waits = Why::rule("no-free-slot").with("reduces_waiting", 1.0).with("running", 0.0);
         let waits = waits.with("free", 0.0).with("reduce_slots", 4.0);
         assert_eq!(describe_why(&waits), "1 reduce waits: 4 reduce slots are all taken, 0 by this job");
@@ -312,11 +322,27 @@ mod tests {
 
     #[test]
     fn optional_parts_are_omitted_without_their_numbers() {
-        assert_eq!(describe_why(&Why::rule("on-hold")), "it is on hold until `mrctl resume`");
+        assert_eq!(describe_why(&Why::rule("on-hold")), "it is paused by a user until `mrctl resume`");
         let held = Why::rule("on-hold").with("tasks", 1.0);
-        assert_eq!(describe_why(&held), "1 task is on hold until `mrctl resume`");
+        assert_eq!(describe_why(&held), "1 task is paused by a user until `mrctl resume`");
         let pure = Why::rule("remaining-time,node-local").with("remaining", 5.0);
         assert_eq!(describe_why(&pure), "its job has about 5 s left; its input is on that node");
+    }
+
+    #[test]
+    fn missing_trackers_are_explained() {
+        let waits = Why::rule("no-tracker").with("maps_waiting", 2.0);
+        assert_eq!(
+            describe_why(&waits),
+            "2 maps wait: no live node has slots of this kind, because no TaskTracker has registered: start one"
+        );
+        assert_eq!(
+            describe_why(&waits.with("known", 2.0)),
+            "2 maps wait: no live node has slots of this kind, and 2 known nodes are down, draining or without such slots: see \
+             `mrctl nodes`, and restart the TaskTrackers (`mrctl up` does it in a cluster on one machine)"
+        );
+        let down = Why::rule("tracker-down").with("on_tracker", 2.0).with("silent_s", 75.0);
+        assert_eq!(describe_why(&down), "node2 has sent no heartbeat for 1 min 15 s");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
     ids::{JobId, TaskId, TrackerId},
     job::Job,
-    plan::PreemptMode,
+    plan::{Locality, PreemptMode},
     scheduler::{Cause, Round},
 };
 use pools::{Pool, Pools};
@@ -34,22 +34,26 @@ use std::cmp::Reverse;
 
 /// The texts of its rules.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
-    ("fair-share", "pool {pool} held {held}[ of its fair share of {share}] slots"),
+    ("fair-share", "pool {pool} held {held slot|slots}[ of its fair share of {share}]"),
     (
         "pool-share-of-map-slots",
-        "pool {pool} holds {held}[ of its fair share of {share}] map slots (weight {weight}, minimum {min}); \
+        "pool {pool} holds {held map slot|map slots}[ of its fair share of {share}] (weight {weight}, minimum {min}); \
          {jobs_ahead job goes|jobs go} first[; it preempts others in {preempts_in:s}]",
     ),
     (
         "pool-share-of-reduce-slots",
-        "pool {pool} holds {held}[ of its fair share of {share}] reduce slots (weight {weight}, minimum {min}); \
+        "pool {pool} holds {held reduce slot|reduce slots}[ of its fair share of {share}] (weight {weight}, minimum {min}); \
          {jobs_ahead job goes|jobs go} first[; it preempts others in {preempts_in:s}]",
     ),
     (
         "pool-job-limit",
         "pool {pool} runs {max_jobs job|jobs}, its maximum: this job waits until one of them ends",
     ),
-    ("locality-wait", "its maps wait for slots near their input: {waited:s} so far, at most {at_most:s}"),
+    (
+        "locality-wait",
+        "delay scheduling: its maps wait for node-local slots, and accept rack-local ones after {rack_after:s} and any slot after \
+         {at_most:s}; {waited:s} so far",
+    ),
     (
         "pool-below-share",
         "the slot goes to the pool[ of {for_job:job}] that held {held} of its fair share of {share}",
@@ -94,7 +98,7 @@ impl Fair {
             let most = f64::from(pool.max_jobs.unwrap_or(0));
             return vec![Why::rule("pool-job-limit").with("max_jobs", most)];
         }
-        let mut reasons = Vec::new();
+        let mut reasons: Vec<Why> = self.locality_wait(job, now, cluster).into_iter().collect();
         for phase in phases.iter().copied().filter(|phase| !job.pending[*phase].is_empty()) {
             let rule = match phase {
                 Phase::Map => "pool-share-of-map-slots",
@@ -110,15 +114,19 @@ impl Fair {
                 None => why,
             });
         }
-        if let Some(since) = self.locality_delay.since(job.id)
-            && cluster.slots(Phase::Map) > 0
-            && !job.pending[Phase::Map].is_empty()
-        {
-            let waited = now.since(since).as_secs_f64();
-            let limit = (self.locality_delay.node_wait + self.locality_delay.rack_wait).as_secs_f64();
-            reasons.push(Why::rule("locality-wait").with("waited", waited).with("at_most", limit));
-        }
         reasons
+    }
+
+    /// The wait of the maps of a job for slots near their input, while it lasts.
+    fn locality_wait(&self, job: &Job, now: Time, cluster: &Cluster) -> Option<Why> {
+        let delay = &self.locality_delay;
+        let since = delay.since(job.id).filter(|_| delay.limit(job.id, now) < Locality::OffRack)?;
+        if cluster.slots(Phase::Map) == 0 || job.pending.map.is_empty() {
+            return None;
+        }
+        let why = Why::rule("locality-wait").with("waited", now.since(since).as_secs_f64());
+        let why = why.with("rack_after", delay.node_wait.as_secs_f64());
+        Some(why.with("at_most", (delay.node_wait + delay.rack_wait).as_secs_f64()))
     }
 }
 

@@ -115,7 +115,7 @@ pub const POLICIES: &[Policy] = &[
 
 /// The queues that the configuration of a policy names. A job that names another queue would get
 /// the default one. If the last part of a path is unique, it is included too. `None` if every name
-/// is allowed: the policy has no queues, or none are configured.
+/// is allowed: the policy has no queues, or it has pools and none are configured.
 pub fn queues(policy: &str, params: &Params) -> Option<BTreeSet<String>> {
     let below = |prefix: &str| -> BTreeSet<String> {
         let inner = params.keys().filter_map(|key| key.strip_prefix(prefix));
@@ -128,7 +128,7 @@ pub fn queues(policy: &str, params: &Params) -> Option<BTreeSet<String>> {
         "fair" | "fcs" if by_queue => below("fair.pools."),
         _ => return None,
     };
-    if names.is_empty() {
+    if names.is_empty() && base != "capacity" {
         return None;
     }
     names.insert("default".into());
@@ -281,6 +281,20 @@ mod tests {
             );
             assert!(error.ends_with("chronos(POLICY)"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_job_may_name_only_the_queues_that_exist() {
+        let names = |policy: &str, params: &Params| -> Option<Vec<String>> {
+            queues(policy, params).map(|names| names.into_iter().collect())
+        };
+        assert_eq!(names("capacity", &Params::new()).unwrap(), ["default"]);
+        assert_eq!(names("chronos(capacity)", &Params::new()).unwrap(), ["default"]);
+        let etl = settings("capacity.queues.prod.etl.capacity", "30");
+        assert_eq!(names("capacity", &etl).unwrap(), ["default", "etl", "prod.etl"]);
+        // A pool needs no configuration.
+        assert_eq!(names("fair", &settings("fair.pool_by", "queue")), None);
+        assert_eq!(names("fifo", &Params::new()), None);
     }
 
     #[test]

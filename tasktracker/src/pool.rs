@@ -214,7 +214,7 @@ impl Pool {
             Ok(other) => {
                 let why = format!("the first message was {other:?} instead of Hello");
                 let error = in_background(move || {
-                    let why = crate::process::with_stderr(why, fresh.place.process_logs.path());
+                    let why = crate::process::with_stderr(&why, fresh.place.process_logs.path());
                     fresh.discard();
                     Ok(why)
                 });

@@ -447,18 +447,18 @@ pub(crate) fn describe_exit(status: ExitStatus, logs: &Path) -> String {
         (None, Some(0)) => "exit code 0 without a result".into(),
         (None, code) => format!("exit code {}", code.unwrap_or(-1)),
     };
-    with_stderr(how, logs)
+    with_stderr(&how, logs)
 }
 
 /// Appends the last lines of the stderr of a process to `how`.
-pub(crate) fn with_stderr(how: String, logs: &Path) -> String {
+pub(crate) fn with_stderr(how: &str, logs: &Path) -> String {
     const LINES: usize = 10;
     const BYTES: u64 = 4 << 10;
     let tail = crate::logs::tail(&logs.join("stderr"), BYTES).unwrap_or_default();
     let tail = String::from_utf8_lossy(&tail);
     let lines: Vec<&str> = tail.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(LINES)..];
-    if last.is_empty() { how } else { format!("{how}; stderr ends with:\n{}", last.join("\n")) }
+    mrlib::error::with_stderr(how, &last.join("\n"))
 }
 
 fn signal_name(signal: i32) -> &'static str {

@@ -295,7 +295,7 @@ impl TaskRunner {
                 Outcome::Failed(words) => (AttemptEnd::Failed(name_full_disk(words, &disks)), None),
                 Outcome::Fatal(words) => (AttemptEnd::Fatal(words), None),
                 Outcome::ProtocolError(kind) => {
-                    (describe_silent_exit(with_stderr(kind, &work.logs), &disks, &work), None)
+                    (describe_silent_exit(with_stderr(&kind, &work.logs), &disks, &work), None)
                 }
                 Outcome::Ended(status) => {
                     (describe_silent_exit(describe_exit(status, &work.logs), &disks, &work), None)

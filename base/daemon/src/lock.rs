@@ -8,11 +8,16 @@ use std::{
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Interval of checks that the folders still exist.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a daemon waits for the lock. After SIGKILL, a process has the lock until the kernel has
+/// freed its memory, and a supervisor may start the next one at once.
+const WAIT: Duration = Duration::from_secs(3);
+const RETRY: Duration = Duration::from_millis(20);
 
 /// A locked folder; dropping it releases the lock.
 #[derive(Debug)]
@@ -85,8 +90,30 @@ pub fn is_full(error: &io::Error) -> bool {
 }
 
 impl FolderLock {
-    /// Creates the folder if necessary and locks it for `who`.
+    /// Creates the folder if necessary and locks it for `who`. Blocks for a few seconds if another
+    /// process has the lock.
     pub fn acquire(folder: &Path, who: &str) -> Result<Self, LockError> {
+        Self::acquire_within(folder, who, WAIT)
+    }
+
+    /// Like [`Self::acquire`], but blocks for up to `wait`.
+    pub fn acquire_within(folder: &Path, who: &str, wait: Duration) -> Result<Self, LockError> {
+        let deadline = Instant::now() + wait;
+        let mut logged = false;
+        loop {
+            match Self::try_acquire(folder, who) {
+                Err(LockError::InUse { holder, .. }) if Instant::now() < deadline => {
+                    if !std::mem::replace(&mut logged, true) {
+                        tracing::warn!(folder = %folder.display(), holder, "the folder is in use: waiting up to {wait:?}");
+                    }
+                    std::thread::sleep(RETRY);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn try_acquire(folder: &Path, who: &str) -> Result<Self, LockError> {
         let io = |source| LockError::Io { path: folder.into(), source };
         std::fs::create_dir_all(folder).map_err(io)?;
         let path = folder.join("LOCK");
@@ -127,7 +154,7 @@ mod tests {
     fn second_lock_fails_until_the_first_is_released() {
         let dir = tempfile::tempdir().unwrap();
         let first = FolderLock::acquire(dir.path(), "namenode").unwrap();
-        let error = FolderLock::acquire(dir.path(), "namenode").unwrap_err().to_string();
+        let error = FolderLock::try_acquire(dir.path(), "namenode").unwrap_err().to_string();
         assert!(error.contains("in use by namenode, pid "), "{error}");
         assert!(!first.is_gone());
         std::fs::remove_file(dir.path().join("LOCK")).unwrap();
@@ -138,5 +165,32 @@ mod tests {
         FolderLock::acquire(dir.path(), "namenode").unwrap();
         let named = std::fs::read_to_string(dir.path().join("LOCK")).unwrap();
         assert_eq!(named, format!("namenode, pid {}", std::process::id()));
+    }
+
+    /// Regression: a NameNode that was started right after the kill of another one found its lock
+    /// and ended.
+    #[test]
+    fn a_lock_that_is_released_soon_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = FolderLock::acquire(dir.path(), "namenode").unwrap();
+        let soon = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(first);
+        });
+        FolderLock::acquire(dir.path(), "namenode").unwrap();
+        soon.join().unwrap();
+    }
+
+    /// Otherwise a task or another program that a daemon starts would hold the lock after its end.
+    #[test]
+    fn child_processes_do_not_inherit_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = FolderLock::acquire(dir.path(), "namenode").unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        drop(first);
+        let second = FolderLock::acquire(dir.path(), "namenode");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        second.unwrap();
     }
 }

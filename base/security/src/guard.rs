@@ -69,6 +69,20 @@ pub(crate) struct Closed {
     tls: Option<(Pem, Arc<rustls::ServerConfig>)>,
 }
 
+/// The warning of a daemon that authenticates no caller: what is open, and how to close it.
+fn insecure_warning(role: Role) -> String {
+    let open = match role {
+        Role::NameNode => "read, change and delete all files as any user",
+        Role::DataNode => "read all blocks and write new ones",
+        Role::JobTracker => "submit and kill jobs as any user, and so run programs on every node",
+        _ => "read the map outputs and logs of all jobs",
+    };
+    format!(
+        "--insecure: callers are not authenticated: everyone who can reach this address can {open}; to close it, set \
+         security.dir (`mrctl cluster init` makes it) or security.secret, and remove --insecure (cluster.insecure)"
+    )
+}
+
 impl AccessPolicy {
     pub(crate) fn groups_of(&self, user: &str) -> Arc<[String]> {
         self.groups.get(user).cloned().unwrap_or_default()
@@ -96,6 +110,9 @@ impl Guard {
             let revoked = Revoked::new(settings)?;
             Some(Closed { keys, revoked, jobs: Arc::default(), tls: certificate })
         } else {
+            if config.cluster.insecure {
+                tracing::warn!("{}", insecure_warning(role));
+            }
             None
         };
         let mut admins: BTreeSet<String> = settings.admins.iter().cloned().collect();

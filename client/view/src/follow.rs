@@ -114,7 +114,7 @@ fn describe(phase: &Phase) -> String {
         return "none".into();
     }
     let failed = if *failed_attempts > 0 { format!(", {failed_attempts} failed") } else { String::new() };
-    let paused = if *paused > 0 { format!(", {paused} put on hold") } else { String::new() };
+    let paused = if *paused > 0 { format!(", {paused} paused") } else { String::new() };
     format!("{done}/{total} done, {running} running{paused}{failed}")
 }
 

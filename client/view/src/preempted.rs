@@ -42,10 +42,10 @@ pub fn note(task: &Task, attempt: &Attempt) -> Option<String> {
     }
     if task.paused == attempt.attempt {
         let (bytes, on) = (human(task.paused_bytes), &task.paused_on);
-        let on_hold = if task.on_hold { ", waits for `mrctl resume`" } else { "" };
+        let on_hold = if task.on_hold { ", paused until `mrctl resume`" } else { "" };
         notes.push(format!("a checkpoint of {bytes} on {on}{on_hold}"));
     } else if attempt.state == "paused" && task.state == "paused" && task.paused.is_empty() {
-        notes.push("its checkpoint is lost, waits for `mrctl resume` to start over".into());
+        notes.push("its checkpoint is lost, paused until `mrctl resume`, starts over then".into());
     }
     (!notes.is_empty()).then(|| notes.join(", "))
 }

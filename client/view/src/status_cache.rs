@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use client::{
     Error, JobTracker, Role,
     model::{Attempt, Job, Task, Tracker},
-    scheduling::{Schedulers, Why},
+    scheduling::{Reason, Schedulers, Why},
 };
 use daemon::Period;
 use dfs_client::{Client, Report};
@@ -223,7 +223,7 @@ impl StatusCache {
         for id in waiting.map(|job| job.job.clone()).collect::<Vec<_>>() {
             // The JobTracker refuses this for jobs of other users. Their reasons are left out.
             if let Ok(why) = self.why(&id).await
-                && let Some(first) = why.waiting_for.into_iter().next()
+                && let Some(first) = most_specific(why.waiting_for)
             {
                 reasons.insert(id, first.text);
             }
@@ -347,6 +347,12 @@ impl StatusCache {
     }
 }
 
+/// The first reason that says more than that the policy leaves slots free.
+fn most_specific(reasons: Vec<Reason>) -> Option<Reason> {
+    let at = reasons.iter().position(|reason| reason.rule != "policy-keeps-slots").unwrap_or(0);
+    reasons.into_iter().nth(at)
+}
+
 /// Cached answers by key. Concurrent requests for one key cause one query.
 struct CachedAnswers<T>(Mutex<HashMap<String, Arc<CacheSlot<T>>>>);
 
@@ -385,6 +391,18 @@ impl<T> CachedAnswers<T> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn the_reason_of_the_policy_is_shown() {
+        let reasons = |rules: &[&str]| -> Option<String> {
+            let reason = |rule: &&str| Reason { rule: (*rule).to_owned(), ..Reason::default() };
+            most_specific(rules.iter().map(reason).collect()).map(|reason| reason.rule)
+        };
+        assert_eq!(reasons(&["policy-keeps-slots", "locality-wait"]).unwrap(), "locality-wait");
+        assert_eq!(reasons(&["policy-keeps-slots"]).unwrap(), "policy-keeps-slots");
+        assert_eq!(reasons(&["no-free-slot", "jobs-ahead"]).unwrap(), "no-free-slot");
+        assert_eq!(reasons(&[]), None);
+    }
 
     #[tokio::test]
     async fn recent_answers_are_cached() {

@@ -19,13 +19,21 @@ pub const STATES: [&str; 11] = [
     "unfinished",
 ];
 
-/// Keeps only attempts in this state, and tasks in this state without attempts.
+/// Keeps only attempts in this state, and tasks in this state without such attempts.
 pub fn retain_state(tasks: &mut Vec<Task>, state: &str) {
     tasks.retain_mut(|task| {
-        let matches = task.attempts.is_empty() && task.state == state;
+        let rows = count_in_state(task, state);
         task.attempts.retain(|attempt| attempt.state == state);
-        matches || !task.attempts.is_empty()
+        rows > 0
     });
+}
+
+/// The number of rows of a task among those in this state: one for each attempt in this state. If
+/// there is none and no attempt runs, one for a task in this state: the attempts of an unfinished
+/// task were killed, for example.
+pub fn count_in_state(task: &Task, state: &str) -> usize {
+    let attempts = task.attempts.iter().filter(|attempt| attempt.state == state).count();
+    attempts.max(usize::from(task.state == state && task.running().next().is_none()))
 }
 
 /// A name, indented by its depth in the tree of split maps.
@@ -125,11 +133,11 @@ mod tests {
         assert_eq!((state(&running), elapsed(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
         assert_eq!(note(&task("job_1.m0", "running"), &running), "map");
         let failed = Attempt {
-            error: "the mapper ended with exit status 1:\nTraceback\nValueError\n".into(),
+            error: "stream.mapper `x` ended with exit status 1:\nTraceback\nValueError\n".into(),
             locality: "off-rack".into(),
             ..attempt("failed")
         };
-        let short = "off-rack; the mapper ended with exit status 1: ValueError";
+        let short = "off-rack; stream.mapper `x` ended with exit status 1: ValueError";
         assert_eq!(note(&task("job_1.m0", "waiting"), &failed), short);
         assert_eq!(input(&task("job_1.m0", "waiting")), "/a 0..9");
     }

@@ -189,7 +189,7 @@ impl JobTracker {
         if failures >= job.spec.attempts_max {
             let why = match failures {
                 1 => format!("{} failed once: {error}", id.task),
-                _ => format!("{} failed {failures} times, the last time with: {error}", id.task),
+                _ => format!("{} failed {failures} times: {error}", id.task),
             };
             return self.end(now, id.job(), JobOutcome::Failed(why), out);
         }

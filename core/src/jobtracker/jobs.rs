@@ -70,7 +70,7 @@ impl JobTracker {
             None => Self::reply(request, Reply::Refused(format!("there is no {job}")), out),
             Some(JobState::Ended(_)) => Self::reply(request, Reply::Stopped, out),
             Some(JobState::Committing) => {
-                let why = format!("{job} is committing its output: too late to stop it");
+                let why = format!("{job} is committing its output: too late to kill it");
                 Self::reply(request, Reply::Refused(why), out);
             }
             Some(JobState::Running) => {
@@ -168,14 +168,15 @@ impl JobTracker {
 
     /// Removes old finished jobs from memory: all but the newest `jobs_kept`, and then the largest
     /// ones until at most `tasks_kept` tasks remain. Removing the largest job keeps the most other
-    /// jobs. The newest finished job always stays, because users are likely to ask for it. A job
+    /// jobs. The job that ended last always stays, because users are likely to ask for it. A job
     /// with attempts that have not ended stays until they have.
     fn forget_old_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
         let is_idle = |job: &&Job| Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
-        let over = self.cluster.jobs().filter(|job| job.is_over()).filter(is_idle);
+        let newest = self.cluster.jobs().filter(|job| job.is_over()).max_by_key(|job| (job.ended, job.id));
+        let Some(newest) = newest.map(|job| job.id) else { return };
+        let over = self.cluster.jobs().filter(|job| job.is_over() && job.id != newest).filter(is_idle);
         let mut over: Vec<(JobId, usize)> =
             over.map(|job| (job.id, job.tasks.map.len() + job.tasks.reduce.len())).collect();
-        over.pop();
         let mut forgotten: Vec<JobId> = Vec::new();
         let too_many = (over.len() + 1).saturating_sub(self.config.jobs_kept.max(1));
         forgotten.extend(over.drain(..too_many).map(|(job, _)| job));

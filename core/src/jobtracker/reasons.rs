@@ -4,14 +4,18 @@
 use super::JobTracker;
 use crate::{
     fact::Entry,
-    ids::{AttemptId, JobId, TaskId},
+    ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     phase::Phase,
     task::{AttemptState, Task},
     time::Time,
-    tracker::TrackerState,
+    tracker::{Tracker, TrackerState},
     why::Why,
 };
+use std::collections::BTreeSet;
+
+/// The number of trackers that a job without any live tracker names.
+const DOWN_TRACKERS_MAX: usize = 4;
 
 impl JobTracker {
     /// Recent decisions and events of a job, oldest first.
@@ -27,31 +31,49 @@ impl JobTracker {
         }
         let mut reasons: Vec<Why> =
             Phase::BOTH.into_iter().flat_map(|phase| self.explain_phase(job, phase)).collect();
-        let is_unreachable = |id: &AttemptId| {
-            self.cluster
-                .attempt(*id)
-                .is_some_and(|attempt| self.cluster.unreachable_trackers.contains(&attempt.tracker))
-        };
-        if !reasons.is_empty()
-            || Phase::BOTH.iter().any(|phase| job.running[*phase].iter().any(is_unreachable))
-        {
-            reasons.extend(self.explain_silent_trackers(now));
-        }
+        reasons.extend(self.explain_trackers(now, job, &reasons));
         reasons.extend(self.scheduler.explain(job, now, &self.cluster));
         reasons
     }
 
-    /// Trackers without heartbeats: their slots cannot be used, and tasks wait until they come back
-    /// or are given up.
-    fn explain_silent_trackers(&self, now: Time) -> Option<Why> {
-        let silent = self.cluster.unreachable_trackers.iter().filter_map(|id| self.cluster.tracker(*id));
-        let longest = silent.max_by_key(|tracker| now.since(tracker.last_seen))?;
+    /// Trackers without heartbeats. Attempts of the job there wait until the tracker comes back or
+    /// is lost. Of other trackers only the slots are missing, which matters if the job waits for
+    /// other reasons.
+    fn explain_trackers(&self, now: Time, job: &Job, reasons: &[Why]) -> Vec<Why> {
+        if reasons.iter().any(|why| why.rule == "no-tracker") {
+            return self.explain_down_trackers(now);
+        }
+        let unreachable = &self.cluster.unreachable_trackers;
+        let running = Phase::BOTH.into_iter().flat_map(|phase| &job.running[phase]);
+        let used = running.filter_map(|id| Some(self.cluster.attempt(*id)?.tracker));
+        let used: BTreeSet<TrackerId> = used.filter(|id| unreachable.contains(id)).collect();
+        let used_trackers = used.iter().filter_map(|id| self.cluster.tracker(*id));
+        let Some(longest) = used_trackers.max_by_key(|tracker| now.since(tracker.last_seen)) else {
+            let missing = !reasons.is_empty() && !unreachable.is_empty();
+            let why = missing.then(|| Why::rule("slots-unreachable").with("nodes", unreachable.len() as f64));
+            return why.into_iter().collect();
+        };
         let silent_s = now.since(longest.last_seen).as_secs_f64();
         let lost_in_s = (self.config.lost_after.as_secs_f64() - silent_s).max(0.0);
-        let others = self.cluster.unreachable_trackers.len() as f64 - 1.0;
+        let others = used.len() as f64 - 1.0;
         let why = Why::rule("suspect-tracker").with("on_tracker", f64::from(longest.id.0));
         let why = why.with("silent_s", silent_s).with("lost_in_s", lost_in_s);
-        Some(if others > 0.0 { why.with("others", others) } else { why })
+        vec![if others > 0.0 { why.with("others", others) } else { why }]
+    }
+
+    /// The trackers that are not live, those with the newest heartbeats first.
+    fn explain_down_trackers(&self, now: Time) -> Vec<Why> {
+        let down = self.cluster.trackers().filter(|tracker| tracker.state != TrackerState::Live);
+        let mut down: Vec<&Tracker> = down.collect();
+        down.sort_by_key(|tracker| now.since(tracker.last_seen));
+        let others = down.len().saturating_sub(DOWN_TRACKERS_MAX);
+        let silent_s = |tracker: &Tracker| now.since(tracker.last_seen).as_secs_f64();
+        let why = |tracker: &&Tracker| {
+            let why = Why::rule("tracker-down").with("on_tracker", f64::from(tracker.id.0));
+            why.with("silent_s", silent_s(tracker))
+        };
+        let shown = down.iter().take(DOWN_TRACKERS_MAX).map(why);
+        shown.chain((others > 0).then(|| Why::rule("trackers-down").with("others", others as f64))).collect()
     }
 
     /// What a task waits for. Empty if the task is unknown.
@@ -81,7 +103,7 @@ impl JobTracker {
             }
             if job.is_running() {
                 reasons.extend(self.explain_phase(job, id.phase));
-                reasons.extend(self.explain_silent_trackers(now));
+                reasons.extend(self.explain_trackers(now, job, &reasons));
                 reasons.extend(self.scheduler.explain(job, now, &self.cluster));
             }
         }
@@ -125,11 +147,13 @@ impl JobTracker {
             checkpoint
                 .is_some_and(|checkpoint| self.cluster.unreachable_trackers.contains(&checkpoint.tracker))
         };
+        let accepts =
+            |tracker: &Tracker| tracker.state == TrackerState::Live && tracker.capacity()[phase] > 0;
         let rule = if self.launches_suspended {
             "launches-suspended"
         } else if job.pending[phase].iter().all(is_unreachable) {
             "checkpoints-unreachable"
-        } else if all == 0.0 {
+        } else if !self.cluster.trackers().any(accepts) {
             "no-tracker"
         } else if free == 0 {
             "no-free-slot"
@@ -145,6 +169,8 @@ impl JobTracker {
         let here = job.running[phase].iter().filter(counted).count();
         let excluded = job.running[phase].len() - here;
         let why = waits(rule).with("running", here as f64).with("free", f64::from(free)).with(slots, all);
+        let known = self.cluster.trackers().count() as f64;
+        let why = if rule == "no-tracker" && known > 0.0 { why.with("known", known) } else { why };
         reasons.push(if excluded > 0 { why.with("excluded", excluded as f64) } else { why });
         let reserved = self.reserved.of(job.id, phase).count();
         if reserved > 0 {
@@ -156,7 +182,7 @@ impl JobTracker {
         reasons
     }
 
-    fn free_on(&self, id: crate::ids::TrackerId, phase: Phase) -> u32 {
+    fn free_on(&self, id: TrackerId, phase: Phase) -> u32 {
         self.cluster.tracker(id).map_or(0, |tracker| tracker.free(phase))
     }
 }

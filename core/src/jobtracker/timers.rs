@@ -160,7 +160,7 @@ impl JobTracker {
             self.kill_past_deadline(now, id, out);
         }
         for id in gone {
-            self.failed(now, id, "its tracker has not reported it since the order to stop it".into(), out);
+            self.failed(now, id, "its tracker has not reported it since the order to kill it".into(), out);
         }
     }
 

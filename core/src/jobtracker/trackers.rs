@@ -59,7 +59,7 @@ impl JobTracker {
         let checkpoint_infos: BTreeMap<AttemptId, CheckpointInfo> = new.checkpoints.into_iter().collect();
         new.attempts.extend(self.unreported_pauses(id, &new.attempts, &checkpoint_infos));
         let reported: BTreeSet<AttemptId> = new.attempts.iter().map(|report| report.attempt).collect();
-        self.give_up_attempts(now, id, &reported, "its tracker no longer knows it", out);
+        self.give_up_attempts(now, id, &reported, "its tracker no longer runs it", out);
         self.record(
             now,
             Fact::TrackerJoined {

@@ -340,6 +340,8 @@ pub struct NodeReport {
     pub blocks_left_to_drain: u64,
     /// The version of the DataNode.
     pub version: String,
+    /// Whether its full block report is complete.
+    pub reported: bool,
 }
 
 /// The state of a DataNode.

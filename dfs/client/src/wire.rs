@@ -139,6 +139,7 @@ fn node_report(node: pb::NodeReport) -> Wire<NodeReport> {
         failed_volumes: node.failed_volumes,
         blocks_left_to_drain: node.blocks_left_to_drain,
         version: node.version,
+        reported: node.reported,
     })
 }
 

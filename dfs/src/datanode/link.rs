@@ -18,9 +18,9 @@ use dfs_client::{
     ids::{BlockId, Nonce},
 };
 use proto::dfs::{
-    BadReplica, CheckBlock, Command, DataNodeAddress, DiskRoom, FullReportRequest, HeartbeatReply,
-    HeartbeatRequest, MayFinaliseRequest, NamedBlock, RegisterRequest, Replica,
-    block_reports_client::BlockReportsClient, command,
+    BadReplica, CheckBlock, Command, DataNodeAddress, FullReportRequest, HeartbeatReply, HeartbeatRequest,
+    MayFinaliseRequest, NamedBlock, RegisterRequest, Replica, block_reports_client::BlockReportsClient,
+    command,
 };
 use security::{BlockToken, Credentials, Role};
 use std::{sync::Arc, time::Duration};
@@ -115,6 +115,7 @@ impl Link {
             protocol: DATANODE_PROTOCOL,
             seen_epoch: namenode_start.epoch,
             seen_start: namenode_start.start(),
+            usage: Some(self.node.store.usage()),
         };
         let reply = self.client.register(self.node.call(register)).await;
         let reply = reply.map_err(|status| self.registration_error(&status))?.into_inner();
@@ -246,18 +247,12 @@ impl Link {
 
     fn heartbeat(&mut self, batch: &Batch) -> HeartbeatRequest {
         self.seq += 1;
-        let usage = self.node.store.usage();
         let mut request = HeartbeatRequest {
             uuid: self.address.uuid.clone(),
             incarnation: self.incarnation,
             seq: self.seq,
             transfers: self.node.connections.count() as u32,
-            capacity: usage.capacity,
-            used: usage.used,
-            free: usage.free,
-            volumes: usage.volumes,
-            failed_volumes: usage.failed,
-            disks: usage.disks.into_iter().map(|(device, free)| DiskRoom { device, free }).collect(),
+            usage: Some(self.node.store.usage()),
             ..HeartbeatRequest::default()
         };
         for (block, _, item) in batch {

@@ -105,6 +105,13 @@ impl Store {
             store.retire(*index, &error.to_string());
         }
         for (index, new) in new.into_iter().enumerate().filter(|(index, _)| !store.is_failed(*index)) {
+            if new {
+                let folder = store.volumes[index].paths.root.display();
+                tracing::warn!(
+                    %folder,
+                    "the data folder is new and starts empty; if it had blocks, stop this DataNode and mount its disk"
+                );
+            }
             let taken = store.stamp_folder(index, &version, new).and_then(|()| store.load_volume(index));
             taken.or_else(|error| store.retire_if_broken(index, error))?;
             store.measure(index);

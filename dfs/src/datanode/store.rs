@@ -23,6 +23,7 @@ use dfs_client::{
     ids::{BlockId, NodeUuid, Nonce},
 };
 use parking_lot::{Condvar, Mutex};
+use proto::dfs::{DiskRoom, Usage};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fs::File,
@@ -154,20 +155,6 @@ pub(super) struct Opened {
     pub(super) replica: Replica,
     pub(super) data: File,
     pub(super) sums: Checksums,
-}
-
-/// The disk usage that heartbeats report.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Usage {
-    pub(super) capacity: u64,
-    pub(super) used: u64,
-    pub(super) free: u64,
-    /// Free bytes of each file system, by device.
-    pub(super) disks: HashMap<u64, u64>,
-    /// Number of folders in use.
-    pub(super) volumes: u32,
-    /// Number of retired folders.
-    pub(super) failed: u32,
 }
 
 impl Store {
@@ -408,9 +395,9 @@ impl Store {
             capacity: used + free,
             used,
             free,
-            disks,
+            disks: disks.into_iter().map(|(device, free)| DiskRoom { device, free }).collect(),
             volumes: (state.volumes.len() - failed) as u32,
-            failed: failed as u32,
+            failed_volumes: failed as u32,
         }
     }
 

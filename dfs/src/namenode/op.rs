@@ -217,13 +217,13 @@ pub struct Registration {
     pub seen_epoch: u64,
     /// The ID of that start.
     pub seen_start: StartId,
+    /// Its space. The NameNode replaces it with that of each heartbeat.
+    pub usage: Usage,
 }
 
-/// The heartbeat of a DataNode.
+/// The data folders of a DataNode and their space in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Heartbeat {
-    /// A number that increases within an incarnation.
-    pub seq: u64,
+pub struct Usage {
     /// Used and free bytes of all data folders.
     pub capacity: u64,
     /// Bytes used by blocks.
@@ -236,6 +236,15 @@ pub struct Heartbeat {
     pub volumes: u32,
     /// Number of data folders that were retired after an error.
     pub failed_volumes: u32,
+}
+
+/// The heartbeat of a DataNode.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Heartbeat {
+    /// A number that increases within an incarnation.
+    pub seq: u64,
+    /// Its space.
+    pub usage: Usage,
     /// Replicas that were finalised since the last heartbeat.
     pub received: Vec<Replica>,
     /// Replicas that were deleted on command.

@@ -3,7 +3,9 @@
 
 use super::{
     driver::now_since,
-    op::{BlockLength, Caller, Heartbeat, Now, OnAbandon, Op, Outcome, Registration, Replica, Request},
+    op::{
+        BlockLength, Caller, Heartbeat, Now, OnAbandon, Op, Outcome, Registration, Replica, Request, Usage,
+    },
     settings::Settings,
     state::State,
     storage::{Storage, StorageError},
@@ -62,11 +64,10 @@ impl Bench {
             cluster_id: String::new(),
             seen_epoch: 0,
             seen_start: StartId(0),
+            usage: Usage { capacity: 1 << 40, free: 1 << 40, ..Usage::default() },
         };
         self.state.register(self.now, registration).unwrap();
         self.report(number, &[]);
-        let heartbeat = Heartbeat { seq: 1, capacity: 1 << 40, free: 1 << 40, ..Heartbeat::default() };
-        self.state.heartbeat(self.now, node(number), Incarnation(1), heartbeat);
     }
 
     fn report(&mut self, number: u128, blocks: &[BlockId]) {
@@ -102,9 +103,9 @@ impl Bench {
         let Outcome::Block { block, nodes } = added else { panic!("{added:?}") };
         let commits = vec![BlockLength { block, length: 10 }];
         let replica = Replica { block, nonce: NONCE, length: 10 };
-        let received = Heartbeat { seq: 1 + block.0, received: vec![replica], ..Heartbeat::default() };
-        let free = Heartbeat { capacity: 1 << 40, free: 1 << 40, ..received };
-        self.state.heartbeat(self.now, nodes[0], Incarnation(1), free);
+        let usage = Usage { capacity: 1 << 40, free: 1 << 40, ..Usage::default() };
+        let received = Heartbeat { seq: block.0, usage, received: vec![replica], ..Heartbeat::default() };
+        self.state.heartbeat(self.now, nodes[0], Incarnation(1), received);
         self.ask(Op::Close { file, holder: holder(), commits, rename_to: None, overwrite: false });
         (file, block)
     }

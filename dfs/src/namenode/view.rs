@@ -220,6 +220,8 @@ pub struct NodeReport {
     pub blocks_left_to_drain: u64,
     /// The version of the DataNode.
     pub version: String,
+    /// Whether its full report is complete.
+    pub reported: bool,
 }
 
 /// Results of the checks that were requested from DataNodes.

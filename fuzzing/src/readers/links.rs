@@ -139,7 +139,7 @@ fn from_task_seeds() -> Vec<Vec<u8>> {
         Progress { done: 0.5, stage: "map".into(), status: "working".into(), ..Progress::default() };
     let result = TaskResult {
         counters: [("RECORDS".to_owned(), 12)].into(),
-        pieces: vec!["/out/piece-00000".into()],
+        pieces: vec!["/out/part-r-00000.0".into()],
         ..TaskResult::default()
     };
     let unfetched = FetchFailed { attempt: "job_1.m3.0".into(), addr: "node2:7000".into() };

@@ -221,7 +221,7 @@ fn checkpoints() -> Vec<Vec<u8>> {
         stage: Stage::Reduce,
         runs: run_of_map(vec![half, memory.clone()]),
         counters: [("RECORDS".to_owned(), 12)].into(),
-        pieces: vec!["/out/piece-00000".into()],
+        pieces: vec!["/out/part-r-00000.0".into()],
         reducer: b"state".to_vec(),
         consumed_bytes: 11,
         is_resuming: true,

@@ -5,7 +5,7 @@ use client::{
     model::{Job, Tracker},
     scheduling::Schedulers,
 };
-use mrlib::error::last_line;
+use mrlib::error::one_line;
 use sim::{html, report::html::Html};
 use view::{
     output, preempted,
@@ -103,10 +103,10 @@ fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
         html!(out, "<h2>Waiting <small>{}</small></h2>", waiting.len());
         let row = |job: &&Job| {
             let why = all.reasons.get(&job.job).map_or("", String::as_str);
-            let on_hold = job.maps.paused + job.reduces.paused;
-            let on_hold = if on_hold > 0 { format!("{on_hold} on hold. ") } else { String::new() };
+            let paused = job.maps.paused + job.reduces.paused;
+            let paused = if paused > 0 { format!("{paused} paused. ") } else { String::new() };
             let since = num(output::age(now_ms.saturating_sub(job.submitted_ms)));
-            let more = [cell("wide", &format!("{on_hold}{why}")), since];
+            let more = [cell("wide", &format!("{paused}{why}")), since];
             job_cells(job).into_iter().chain(more).collect()
         };
         let rows = waiting.iter().take(JOBS_MAX).map(row).collect();
@@ -144,8 +144,9 @@ pub(super) fn ended_row(job: &Job) -> Vec<Cell> {
     } else {
         String::new()
     };
-    let (preempted, why) = (preempted::briefly(job), last_line(&job.why));
-    let more = [Cell("", state), cell("flat", &ended), num(elapsed), cell("", &preempted), cell("wide", why)];
+    let (preempted, why) = (preempted::briefly(job), one_line(&job.why));
+    let more =
+        [Cell("", state), cell("flat", &ended), num(elapsed), cell("", &preempted), cell("wide", &why)];
     job_cells(job).into_iter().chain(more).collect()
 }
 

@@ -32,7 +32,7 @@ fn list(out: &mut Html, jobs: &[Job], page: usize) {
     if forgotten {
         html!(
             out,
-            "<p class='soft'>Older jobs are no longer listed. Their histories are kept longer: open <code>/job/job_N</code>.</p>"
+            "<p class='soft'>Some ended jobs are no longer in memory. Their histories are kept longer: open <code>/job/job_N</code>.</p>"
         );
     }
 }

@@ -187,7 +187,7 @@ fn chip(state: &str) -> Html {
     out
 }
 
-/// A progress bar of a phase: done, running, on hold.
+/// A progress bar of a phase: done, running, paused.
 fn bar(phase: &Phase) -> Html {
     let mut out = Html::new();
     let total = f64::from(phase.total.max(1));

@@ -60,11 +60,11 @@ fn about(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
         rows.push(("split into", tails.join(" ")));
     }
     if !task.paused.is_empty() {
-        let on_hold = if task.on_hold { ", until `mrctl resume`" } else { "" };
+        let on_hold = if task.on_hold { ", paused until `mrctl resume`" } else { "" };
         let bytes = output::human(task.paused_bytes);
         rows.push(("checkpoint", format!("{bytes} by {} on {}{on_hold}", task.paused, task.paused_on)));
     } else if task.on_hold {
-        rows.push(("on hold", "until `mrctl resume`".into()));
+        rows.push(("paused", "by a user until `mrctl resume`".into()));
     }
     rows
 }

@@ -2,7 +2,7 @@
 
 use super::{Cell, cell, chip, cut, linked, num, pager, table};
 use client::model::{Attempt, Task};
-use mrlib::error::last_line;
+use mrlib::error::one_line;
 use sim::{html, report::html::Html};
 use std::collections::BTreeMap;
 use view::{output, preempted, tasks};
@@ -132,23 +132,15 @@ fn input(task: &Task, roots: &BTreeMap<u32, (u64, u64, usize)>) -> Cell {
 }
 
 fn filters(out: &mut Html, job: &str, all: &[Task], view: &View) {
-    let mut counts = BTreeMap::<&str, usize>::new();
-    for task in all {
-        if task.attempts.is_empty() {
-            *counts.entry(&task.state).or_default() += 1;
-        }
-        for attempt in &task.attempts {
-            *counts.entry(&attempt.state).or_default() += 1;
-        }
-    }
     html!(out, "<p class='filters'>");
-    let states = tasks::STATES.into_iter().filter(|state| counts.contains_key(state));
+    let count = |state| all.iter().map(|task| tasks::count_in_state(task, state)).sum::<usize>();
+    let states = tasks::STATES.into_iter().map(|state| (state, count(state))).filter(|(_, count)| *count > 0);
     for state in std::iter::once(None).chain(states.map(Some)) {
-        let name = state.unwrap_or("all");
-        if state == view.state {
+        let name = state.map_or("all", |(state, _)| state);
+        if state.map(|(state, _)| state) == view.state {
             html!(out, "<b>{}</b>", name);
-        } else if let Some(state) = state {
-            html!(out, "<a href='/job/{}?state={}#tasks'>{} {}</a>", job, state, counts[state], state);
+        } else if let Some((state, count)) = state {
+            html!(out, "<a href='/job/{}?state={}#tasks'>{} {}</a>", job, state, count, state);
         } else {
             html!(out, "<a href='/job/{}#tasks'>{}</a>", job, name);
         }
@@ -173,7 +165,7 @@ pub(super) fn failures(out: &mut Html, all: &[Task]) {
             attempt.attempt,
             attempt.attempt,
             attempt.tracker,
-            last_line(&attempt.error)
+            one_line(&attempt.error)
         );
         let lines: Vec<&str> = attempt.error.lines().take(ERROR_LINES).collect();
         html!(out, "<div class='scroll'><pre>{}</pre></div></details>", lines.join("\n"));
@@ -206,6 +198,25 @@ mod tests {
         section(&mut out, "job_1", &all, &View::new(Some("running".into()), None));
         assert!(!out.as_str().contains("job_1.m0.0") && out.as_str().contains("job_1.m1.0"));
         assert_eq!(View::new(Some("nonsense".into()), None).state, None);
+    }
+
+    #[test]
+    fn a_filter_counts_the_tasks_of_the_total() {
+        // The attempt of the second task was killed with the job.
+        let mut killed = map("job_1.m1", 40, 100, "killed");
+        killed.attempts[0].ended_ms = 5;
+        let mut all = vec![map("job_1.m0", 0, 40, "killed"), killed];
+        all[0].attempts.clear();
+        all.iter_mut().for_each(|task| task.state = "unfinished".into());
+        let mut out = Html::new();
+        section(&mut out, "job_1", &all, &View::new(None, None));
+        let page = out.as_str();
+        assert!(page.contains("2 maps: 2 unfinished") && page.contains(">2 unfinished</a>"), "{page}");
+        assert!(page.contains(">1 killed</a>"), "{page}");
+        let mut out = Html::new();
+        section(&mut out, "job_1", &all, &View::new(Some("unfinished".into()), None));
+        let page = out.as_str();
+        assert!(page.contains("job_1.m0") && page.contains("job_1.m1"), "{page}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::{
     leftovers::{self, Leftovers},
     output::{self, Files},
     wire::{self, ToTracker},
+    writable::{self, NotWritable},
 };
 use backlog::Backlog;
 use daemon::{Bytes, config::JobTrackerConfig};
@@ -27,6 +28,7 @@ use mrcore::{
     event::{AttemptStatus, Heartbeat, Registration, Reply},
     fact::Entry,
     ids::{Incarnation, JobId, RequestId, TrackerId},
+    job::Job,
 };
 use parking_lot::Mutex;
 use std::{
@@ -100,6 +102,8 @@ pub(crate) struct Driver {
     /// Notified when the end of a job is durable.
     ended: Notify,
     fatal: Fatal,
+    /// Set while jobs are active and the NameNode accepts no changes.
+    not_writable: Mutex<Option<NotWritable>>,
 }
 
 pub(crate) struct Parts {
@@ -138,6 +142,7 @@ impl Driver {
             notice,
             ended: Notify::new(),
             fatal: watch::Sender::new(None),
+            not_writable: Mutex::default(),
         };
         (driver, outgoing)
     }
@@ -207,6 +212,30 @@ impl Driver {
 
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
+    }
+
+    /// Sets whether the NameNode accepts changes: None if it does, or else the reason of safemode,
+    /// if it answers.
+    pub(crate) fn set_writable(&self, refused: Option<Option<String>>) {
+        let now = self.now();
+        let changed = {
+            let mut state = self.not_writable.lock();
+            let next = refused.map(|safemode| NotWritable::next(state.as_ref(), safemode, now));
+            std::mem::replace(&mut *state, next.clone()) != next
+        };
+        if changed {
+            let mut inner = self.inner.lock();
+            let jobs = inner.core.cluster().jobs().filter(|job| writable::writes(job));
+            let jobs = jobs.map(|job| job.id).collect();
+            notify_watchers(&mut inner, &jobs);
+        }
+    }
+
+    /// Why the output of a job cannot be written now, for people.
+    pub(crate) fn not_writable(&self, job: &Job) -> Option<String> {
+        let state = self.not_writable.lock();
+        let state = state.as_ref().filter(|_| writable::writes(job))?;
+        Some(state.describe(self.files.namenode(), self.now()))
     }
 
     /// Ends the process with this error message.
@@ -572,7 +601,7 @@ impl Driver {
 }
 
 fn is_over(inner: &Inner, job: JobId) -> bool {
-    inner.core.cluster().job(job).is_none_or(mrcore::job::Job::is_over)
+    inner.core.cluster().job(job).is_none_or(Job::is_over)
 }
 
 fn notify_watchers(inner: &mut Inner, jobs: &BTreeSet<JobId>) {

@@ -88,7 +88,7 @@ impl Driver {
             Some(name) => {
                 let found: Option<TrackerId> =
                     self.read(|cluster| cluster.tracker_named(name).map(|tracker| tracker.id)).await?;
-                Some(found.ok_or_else(|| Refusal::not_found(format!("there is no tracker {name}")))?)
+                Some(found.ok_or_else(|| Refusal::unknown_node(name))?)
             }
         };
         self.expect_accepted(Event::Resumption { request, task, on, by }).await
@@ -108,7 +108,7 @@ impl Driver {
     /// Forgets a lost tracker.
     pub(crate) async fn forget(&self, request: RequestId, node: &str, by: String) -> Result<(), Refusal> {
         let found = self.read(|cluster| cluster.tracker_named(node).map(|tracker| tracker.id)).await?;
-        let tracker = found.ok_or_else(|| Refusal::not_found(format!("there is no tracker {node}")))?;
+        let tracker = found.ok_or_else(|| Refusal::unknown_node(node))?;
         self.expect_accepted(Event::Forget { request, tracker, by }).await
     }
 

@@ -54,6 +54,24 @@ async fn invalid_inputs_and_outputs_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn jobs_with_output_are_refused_in_safemode() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    cluster.dfs.set_safemode(true).await.unwrap();
+    let (code, message) = refused(&cluster, submission("/in", "/out", 1)).await;
+    assert_eq!(code, Code::FailedPrecondition, "{message}");
+    assert_eq!(
+        message,
+        "job cannot be submitted: output /out cannot be written while the NameNode is in safemode: turned on by an \
+         operator: `mrctl fs safemode off` ends it"
+    );
+    // A job without output writes nothing.
+    cluster.client().await.submit(submission("/in", "", 1)).await.unwrap();
+    cluster.dfs.set_safemode(false).await.unwrap();
+    cluster.client().await.submit(submission("/in", "/out", 1)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn malformed_requests_are_refused() {
     let cluster = Cluster::start_with(|config| config.jobtracker.maps_max = 10).await;
     cluster.put("/in/a", &[b'a'; 1000]).await;
@@ -81,7 +99,9 @@ async fn malformed_requests_are_refused() {
         (pb::SubmitRequest { reduces: 20_000, ..good.clone() }, "the limit is 10000"),
         (with("slow.start", "2"), "setting slow.start"),
         (with("output.replication", "99"), "a whole number from 1 to 64"),
-        (with("split.size", "1B"), "more than 10 maps"),
+        (with("output.replication", "64"), "setting output.replication = 64 is too high for "),
+        (with("split.size", "64B"), "more than 10 maps"),
+        (with("split.size", "3"), "at least 64"),
         (with("fermata.token", "0"), "setting fermata.token"),
         (with("pace.mpa", "1"), "did you mean pace.map?"),
         (with("mapreduce.job.reduces", "2"), "use --reduces 2"),
@@ -151,8 +171,8 @@ async fn input_is_found_and_split() {
     let small = splits(&["/in/a"], &[("split.size", "32KiB")]).await;
     assert_eq!(small, ["/in/a 0 32768", "/in/a 32768 65536", "/in/a 65536 71680"]);
     // More tasks than one page of the reply contains.
-    let paged = splits(&["/in/a"], &[("split.size", "32")]).await;
-    assert_eq!((paged.len(), paged[2239].as_str()), (2240, "/in/a 71648 71680"));
+    let paged = splits(&["/in/a"], &[("split.size", "64")]).await;
+    assert_eq!((paged.len(), paged[1119].as_str()), (1120, "/in/a 71616 71680"));
     let whole = splits(&["/in/a"], &[("split.size", "32KiB"), ("input.format", "whole")]).await;
     assert_eq!(whole, ["/in/a 0 71680"]);
 }

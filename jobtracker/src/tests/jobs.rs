@@ -106,6 +106,18 @@ async fn a_submission_sent_twice_is_one_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tasks_get_the_input_format_that_was_checked_at_submission() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    let mut tracker = cluster.tracker("node1").await;
+    let conf = [("input.format".to_owned(), " whole ".to_owned())].into();
+    let request = pb::SubmitRequest { conf, ..submission("/in", "/out", 0) };
+    cluster.client().await.submit(request).await.unwrap();
+    let Some(pb::task_spec::Input::Split(split)) = tracker.launch().await.input else { panic!("a map") };
+    assert!(split.whole);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_killed_job_stops_and_leaves_nothing() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
@@ -166,6 +178,74 @@ async fn a_watch_shows_changes_and_the_end_at_once() {
     assert!(late < Duration::from_millis(90), "the end came {late:?} late");
     let most = 3 + began.elapsed().as_millis() / 100;
     assert!(messages <= most, "{messages} messages, {most} at the most");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_in_safemode_says_what_it_waits_for() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    let mut tracker = cluster.tracker("node1").await;
+    let mut client = cluster.client().await;
+    client.submit(submission("/in", "/out", 0)).await.unwrap();
+    let map = tracker.launch().await;
+    cluster.dfs.set_safemode(true).await.unwrap();
+    tracker.heartbeat(vec![succeeded(&map.attempt, pb::TaskResult::default())]).await;
+    let mut watch = client.watch(pb::JobRequest { job: "job_1".into() }).await.unwrap().into_inner();
+    // Nothing happens to the job, so only the safemode can cause another message.
+    let status = soon("safemode in the status", async {
+        loop {
+            let status = watch.message().await.unwrap().unwrap();
+            if !status.why.is_empty() {
+                return status;
+            }
+        }
+    })
+    .await;
+    assert_eq!(status.state, "committing");
+    let (start, end) = ("waits: the NameNode has been in safemode for ", "`mrctl fs safemode off` ends it");
+    assert!(status.why.starts_with(start) && status.why.ends_with(end), "{}", status.why);
+    let why = client.why(pb::WhyRequest { of: "job_1".into() }).await.unwrap().into_inner();
+    assert!(why.waiting_for[0].text.ends_with(end), "{why:?}");
+    let listed = client.jobs(pb::JobsRequest { all: false }).await.unwrap().into_inner().jobs;
+    assert!(listed[0].why.ends_with(end), "{listed:?}");
+    cluster.dfs.set_safemode(false).await.unwrap();
+    until("the commit", || async { cluster.status("job_1").await.state == "succeeded" }).await;
+    assert_eq!(cluster.status("job_1").await.why, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resumed_reduce_starts_where_its_checkpoint_was() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    let mut tracker = cluster.tracker("node1").await;
+    let mut client = cluster.client().await;
+    client.submit(submission("/in", "/out", 1)).await.unwrap();
+    let map = tracker.launch().await;
+    tracker.succeed(&cluster, &map, b"").await;
+    let reduce = tracker.launch().await;
+    let report = |attempt: &str, stage: &str, done: f64| {
+        let progress = pb::Progress { done, stage: stage.into(), ..Default::default() };
+        let status = Some(pb::attempt_report::Status::Running(progress));
+        vec![pb::AttemptReport { attempt: attempt.into(), status }]
+    };
+    tracker.heartbeat(report(&reduce.attempt, "reduce", 0.75)).await;
+    let (request_id, kind) = (vec![7; 16], pb::PreemptKind::Pause.into());
+    let attempt = reduce.attempt.clone();
+    client.preempt(pb::PreemptRequest { request_id, attempt, kind }).await.unwrap();
+    assert_eq!(tracker.stop().await, reduce.attempt);
+    let saved = pb::CheckpointInfo { stage: "reduce".into(), bytes: 100, ..Default::default() };
+    let status = Some(pb::attempt_report::Status::Paused(saved));
+    tracker.heartbeat(vec![pb::AttemptReport { attempt: reduce.attempt.clone(), status }]).await;
+    let resume = pb::ResumeRequest { request_id: vec![8; 16], task: "job_1.r0".into(), on: String::new() };
+    client.resume(resume).await.unwrap();
+    let resumed = tracker.launch().await;
+    // It has started, and has not read its checkpoint yet.
+    tracker.heartbeat(report(&resumed.attempt, "start", 0.0)).await;
+    let tasks = pb::TasksRequest { job: "job_1".into(), after: String::new(), only: "job_1.r0".into() };
+    let tasks = client.tasks(tasks).await.unwrap().into_inner().tasks;
+    let attempt = tasks[0].attempts.last().unwrap();
+    assert_eq!((&attempt.attempt, &attempt.resumed_from), (&resumed.attempt, &reduce.attempt));
+    assert_eq!((attempt.stage.as_str(), attempt.progress), ("reduce", 0.75));
 }
 
 #[tokio::test(flavor = "multi_thread")]

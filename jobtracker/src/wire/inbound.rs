@@ -13,7 +13,7 @@ use mrcore::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     task::{self, AttemptResult, PreemptKind, Progress, Stage},
 };
-use mrlib::settings;
+use mrlib::{settings, task::limits::truncate_failure_to};
 use proto::mr as pb;
 use security::Identity;
 
@@ -22,7 +22,7 @@ const NAME_BYTES_MAX: usize = 256;
 const NODE_NAME_BYTES_MAX: usize = 253;
 const CONF_BYTES_MAX: usize = 1 << 20;
 const LIST_MAX: usize = 100_000;
-/// Length limit for the error of an attempt. The end is kept, because the cause is there.
+/// Length limit for the error of an attempt. Its start, with the cause, and its end are kept.
 const ERROR_BYTES_MAX: usize = 4 << 10;
 const SLOTS_MAX: u32 = 10_000;
 const COUNTERS_MAX: usize = 10_000;
@@ -316,13 +316,13 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
             Err(why) => AttemptStatus::Failed(why),
         },
         Some(Status::Paused(message)) => AttemptStatus::Paused(checkpoint(id.phase(), &message)),
-        Some(Status::CheckpointCorrupt(why)) => AttemptStatus::CheckpointCorrupt(keep_end(why)),
-        Some(Status::Failed(error)) => AttemptStatus::Failed(keep_end(error)),
-        Some(Status::Fatal(error)) => AttemptStatus::Fatal(keep_end(error)),
-        Some(Status::CheckpointUnreachable(why)) => AttemptStatus::CheckpointUnreachable(keep_end(why)),
-        Some(Status::Killed(why)) => AttemptStatus::Killed(keep_end(why)),
+        Some(Status::CheckpointCorrupt(text)) => AttemptStatus::CheckpointCorrupt(error(text)),
+        Some(Status::Failed(text)) => AttemptStatus::Failed(error(text)),
+        Some(Status::Fatal(text)) => AttemptStatus::Fatal(error(text)),
+        Some(Status::CheckpointUnreachable(text)) => AttemptStatus::CheckpointUnreachable(error(text)),
+        Some(Status::Killed(text)) => AttemptStatus::Killed(error(text)),
         Some(Status::Copied(bytes)) => AttemptStatus::Copied(bytes),
-        Some(Status::CopyFailed(why)) => AttemptStatus::CopyFailed(keep_end(why)),
+        Some(Status::CopyFailed(text)) => AttemptStatus::CopyFailed(error(text)),
         None => return Err(format!("report of {id} without a status")),
     };
     Ok(AttemptReport { attempt: id, status })
@@ -383,15 +383,8 @@ fn result(message: pb::TaskResult) -> Result<AttemptResult, String> {
     Ok(AttemptResult { counters, pieces, bytes_out })
 }
 
-fn keep_end(text: String) -> String {
-    if text.len() <= ERROR_BYTES_MAX {
-        return text;
-    }
-    let mut start = text.len() - ERROR_BYTES_MAX;
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    format!("...{}", &text[start..])
+fn error(text: String) -> String {
+    truncate_failure_to(text, ERROR_BYTES_MAX)
 }
 
 #[cfg(test)]
@@ -399,10 +392,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_error_keeps_its_end() {
-        let text = "é".repeat(ERROR_BYTES_MAX) + "the cause";
-        let kept = keep_end(text);
-        assert!(kept.len() <= ERROR_BYTES_MAX + 3 && kept.ends_with("the cause"));
+    fn a_long_error_keeps_its_cause_and_its_end() {
+        let status = |text: String| {
+            let status = Some(pb::attempt_report::Status::Failed(text));
+            report(pb::AttemptReport { attempt: "job_1.m0.0".into(), status }).expect("valid").status
+        };
+        let text = format!("the cause:\n{}the exception", "é".repeat(ERROR_BYTES_MAX));
+        let AttemptStatus::Failed(kept) = status(text) else { panic!("it has failed") };
+        assert!(kept.len() <= ERROR_BYTES_MAX, "{}", kept.len());
+        assert!(kept.starts_with("the cause:\n") && kept.ends_with("the exception"), "{kept}");
     }
 
     #[test]

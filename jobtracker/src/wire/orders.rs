@@ -12,6 +12,7 @@ use mrcore::{
     job::{JobSpec, MapEvent},
     task::PreemptKind,
 };
+use mrlib::InputFormat;
 use proto::mr as pb;
 
 /// Approximate size of a message with orders, well below the limit of the receiver.
@@ -140,13 +141,13 @@ fn task_spec(cluster: &Cluster, files: &Files, attempt: AttemptId) -> Option<pb:
         Phase::Map => {
             let task = job.task(attempt.task)?;
             let split = job.spec.splits.get(task.root as usize)?;
-            let whole =
-                spec::settings(&job.spec).any(|(key, value)| key == "input.format" && value == "whole");
+            // The value was checked at submission.
+            let format = job.spec.conf.get("input.format").and_then(|format| format.trim().parse().ok());
             pb::task_spec::Input::Split(pb::Split {
                 source: split.source.clone(),
                 start: task.start,
                 end: task.end,
-                whole,
+                whole: format == Some(InputFormat::WholeFile),
                 file_id: split.pin.file,
                 file_length: split.pin.length,
             })

@@ -199,7 +199,16 @@ fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
     }
 }
 
+/// The progress of an attempt and its stage. A resumed attempt starts where its checkpoint was,
+/// although it reports less until it has read the checkpoint.
+fn progress(task: &Task, attempt: &Attempt) -> (f64, Stage) {
+    let from = |attempt: &&Attempt| task.attempts.get(attempt.resumed_from?.number as usize);
+    let own = std::iter::successors(Some(attempt), from).map(|attempt| &attempt.progress);
+    own.fold((0.0, Stage::Map), |(done, stage), own| (f64::from(own.done).max(done), own.stage.max(stage)))
+}
+
 fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::AttemptInfo {
+    let (done, stage) = progress(task, attempt);
     let on = cluster.tracker(attempt.tracker);
     let near = on.filter(|_| task.id.phase == Phase::Map).map(|tracker| cluster.locality(task, tracker));
     let counters = attempt.result.iter().flat_map(|result| &result.counters);
@@ -219,8 +228,8 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
             AttemptState::Killed => "killed",
         }
         .into(),
-        progress: f64::from(attempt.progress.done),
-        stage: match attempt.progress.stage {
+        progress: done,
+        stage: match stage {
             Stage::Map => "map",
             Stage::Shuffle => "shuffle",
             Stage::Merge => "merge",

@@ -39,8 +39,14 @@ fn reason(formatter: &FactFormatter<'_>, job: JobId, why: &Why) -> pb::Reason {
     }
 }
 
-/// Why a job or a task waits. None if it does not exist.
-pub(crate) fn why(core: &JobTracker, params: &Params, now: Time, subject: Subject) -> Option<pb::WhyReply> {
+/// Why a job or a task waits, also because its output cannot be written. None if it does not exist.
+pub(crate) fn why(
+    core: &JobTracker,
+    params: &Params,
+    now: Time,
+    subject: Subject,
+    not_writable: Option<String>,
+) -> Option<pb::WhyReply> {
     let formatter = FactFormatter { cluster: core.cluster(), params };
     let job = core.cluster().job(subject.job())?;
     let (of, state, waiting_for) = match subject {
@@ -55,6 +61,12 @@ pub(crate) fn why(core: &JobTracker, params: &Params, now: Time, subject: Subjec
             (id.to_string(), super::status::task_state(job, task), core.explain_task(now, id))
         }
     };
+    let not_writable = not_writable.filter(|_| state != "done").map(|text| pb::Reason {
+        rule: "namenode-not-writable".into(),
+        numbers: Vec::new(),
+        text,
+    });
+    let waiting_for = waiting_for.iter().map(|why| reason(&formatter, job.id, why));
     let recent_events = core.recent(job.id);
     let recent_events = recent_events.iter().filter(|entry| match subject {
         Subject::Job(_) => true,
@@ -72,7 +84,7 @@ pub(crate) fn why(core: &JobTracker, params: &Params, now: Time, subject: Subjec
         of,
         state: state.into(),
         scheduler: core.scheduler_name().into(),
-        waiting_for: waiting_for.iter().map(|why| reason(&formatter, job.id, why)).collect(),
+        waiting_for: not_writable.into_iter().chain(waiting_for).collect(),
         recent_events: recent_events
             .filter_map(|entry| Some(event(entry.at, formatter.format(entry)?)))
             .collect(),

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use proto::dfs::{
     AddBlockRequest, BlockLength, CloseRequest, CreateRequest, DataNodeAddress, FullReportRequest,
-    HeartbeatRequest, OnAbandon, RegisterRequest, Replica, StatRequest,
+    HeartbeatRequest, OnAbandon, RegisterRequest, Replica, StatRequest, Usage,
     block_reports_client::BlockReportsClient, name_node_client::NameNodeClient,
 };
 use security::{Credentials, Role};
@@ -15,7 +15,12 @@ use uuid::Uuid;
 /// The length that each simulated block has.
 const BLOCK_BYTES: u64 = 64 << 20;
 /// The version of the registration protocol.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
+
+/// The space that a simulated DataNode reports.
+fn usage() -> Option<Usage> {
+    Some(Usage { capacity: u64::MAX >> 4, free: u64::MAX >> 4, volumes: 1, ..Usage::default() })
+}
 
 /// Connects to a master. Certificates authenticate the connection; the calls have no credentials.
 pub(crate) async fn connect(addr: &str, credentials: &Credentials, master: Role) -> Result<Channel> {
@@ -138,6 +143,7 @@ impl FakeDataNode {
             protocol: PROTOCOL,
             seen_epoch: 0,
             seen_start: 0,
+            usage: usage(),
         };
         rpc.register(register).await.with_context(|| format!("register {name}"))?;
         let empty =
@@ -159,9 +165,7 @@ impl FakeDataNode {
             uuid: self.uuid.clone(),
             incarnation: 1,
             seq: state.1,
-            capacity: u64::MAX >> 4,
-            free: u64::MAX >> 4,
-            volumes: 1,
+            usage: usage(),
             received,
             ..HeartbeatRequest::default()
         };

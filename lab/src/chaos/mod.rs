@@ -119,7 +119,7 @@ fn signal(args: &Args, sign: FaultSignal) -> Result<ExitCode> {
     let keeps_blocks = args.daemon.is_empty() || args.daemon.contains(&Kind::Datanode);
     if keeps_blocks && let Some(limit) = target.dead_after(&args.node)? {
         output::line(format!(
-            "the namenode declares it dead after {limit} without heartbeats and then copies its blocks"
+            "the NameNode declares it dead after {limit} without heartbeats and then copies its blocks"
         ))?;
     }
     Ok(ExitCode::SUCCESS)

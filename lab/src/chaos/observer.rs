@@ -63,9 +63,9 @@ impl ClusterView {
 
     /// A problem with blocks, if there is one.
     pub(crate) fn block_problem(&self) -> Option<String> {
-        let Some(files) = &self.files else { return Some("the namenode is down".into()) };
+        let Some(files) = &self.files else { return Some("the NameNode is down".into()) };
         if files.safemode.on {
-            return Some(format!("the namenode is in safemode ({})", files.safemode.reason));
+            return Some(format!("the NameNode is in safemode ({})", files.safemode.reason));
         }
         let counts = [
             (files.missing, "without a replica"),
@@ -81,7 +81,7 @@ impl ClusterView {
     /// A problem with the cluster, if there is one. Daemons in `gone` are expected to be lost or
     /// dead.
     pub(crate) fn problem(&self, slots: (u32, u32), gone: &[(String, Daemons)]) -> Option<String> {
-        let Some(trackers) = &self.trackers else { return Some("the jobtracker is down".into()) };
+        let Some(trackers) = &self.trackers else { return Some("the JobTracker is down".into()) };
         if let Some(blocks) = self.block_problem() {
             return Some(blocks);
         }
@@ -225,7 +225,7 @@ impl Observer {
         let files = self.query_files().await?;
         let (trackers, jobs) = self.query_jobs().await?;
         if trackers.is_empty() {
-            bail!("no tasktracker has registered yet: wait until `mrctl nodes` shows them");
+            bail!("no TaskTracker has registered yet: wait until `mrctl nodes` shows them");
         }
         Ok(ClusterView { files: Some(files), trackers: Some(trackers), jobs })
     }

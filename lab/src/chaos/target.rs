@@ -20,11 +20,11 @@ pub(crate) enum FaultSignal {
 }
 
 impl FaultSignal {
-    /// A verb for messages.
+    /// A participle for messages.
     pub(crate) fn done(self) -> &'static str {
         match self {
             Self::Kill => "killed",
-            Self::Stop => "froze",
+            Self::Stop => "frozen",
             Self::Cont => "continued",
         }
     }

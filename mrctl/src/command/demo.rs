@@ -241,7 +241,7 @@ async fn heal(client: &Client) -> Result<()> {
         if report.nodes.iter().any(dead) {
             break;
         }
-        ensure!(Instant::now() < deadline, "the namenode did not notice that {VICTIM} is dead");
+        ensure!(Instant::now() < deadline, "the NameNode did not notice that {VICTIM} is dead");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let fsck = await_health(client, &DfsPath::root(), HEAL).await?;

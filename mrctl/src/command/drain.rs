@@ -116,7 +116,7 @@ impl<'a> Node<'a> {
             jobs = Some(tracker);
         }
         if !has_files && !has_jobs {
-            bail!("no node is called {name:?}: `mrctl nodes` shows their names");
+            bail!("there is no node {name}: `mrctl nodes` lists the nodes");
         }
         Ok(Self { name, files: Some(files).filter(|_| has_files), jobs: jobs.filter(|_| has_jobs) })
     }

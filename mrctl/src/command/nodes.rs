@@ -38,9 +38,11 @@ pub(crate) struct Args {
     action: Option<Action>,
     /// Show how fast each TaskTracker has run attempts, also compared with the others
     ///
-    /// Only successful attempts count. A map: bytes of input per second. A reduce: bytes of output
-    /// per second, from the end of the last map. A speed of 1.00 is the mean of all attempts of the
-    /// same jobs. A job with one map has no other attempts to compare with.
+    /// Only successful attempts count, each from its launch until the JobTracker knows its success.
+    /// A map: bytes of input per second. A reduce: bytes of output per second, from the end of the
+    /// last map. A node runs several attempts at a time, so this is not the rate of the node. A
+    /// speed of 1.00 is the geometric mean of all attempts of the same jobs. A job that ran on one
+    /// node gives no speed.
     #[arg(long)]
     rates: bool,
     /// Print JSON: one array, with the rates of each tracker
@@ -85,7 +87,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         output::json(&merged(&report.nodes, &trackers))?;
     } else {
         if report.nodes.is_empty() {
-            output::line("no datanode has registered yet")?;
+            output::line("no DataNode has registered yet")?;
         } else {
             print(&report.nodes)?;
         }
@@ -94,7 +96,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         }
     }
     let Some(error) = missing else { return Ok(ExitCode::SUCCESS) };
-    eprintln!("mrctl: tasktrackers are not shown: {}", output::chain(&error));
+    eprintln!("mrctl: TaskTrackers are not shown: {}", output::chain(&error));
     // A missing JobTracker is an error only if the cluster is known to have one.
     Ok(if target.has_jobtracker()? { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -102,7 +104,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 fn print_trackers(trackers: &[Tracker]) -> Result<()> {
     output::line("")?;
     if trackers.is_empty() {
-        return output::line("no tasktracker has registered yet");
+        return output::line("no TaskTracker has registered yet");
     }
     let mut table =
         output::table(&["TASKTRACKER", "RACK", "STATE", "MAPS", "REDUCES", "HEARTBEAT"], &[3, 4, 5]);
@@ -122,12 +124,12 @@ fn print_trackers(trackers: &[Tracker]) -> Result<()> {
 }
 
 const RATES_HELP: &str = "
-MAPS, REDUCES: attempts measured. MAP INPUT, REDUCE OUTPUT: mean rate of one attempt.
-SPEED: 1.00 is the mean of attempts of the same jobs, 2.00 is twice as fast; - is unknown.";
+MAPS, REDUCES: attempts measured. MAP INPUT, REDUCE OUTPUT: mean rate of one attempt, with its start.
+SPEED: 1.00 is the mean of all attempts of the same jobs, 2.00 is twice as fast; - is unknown.";
 
 fn print_rates(trackers: &[Tracker]) -> Result<ExitCode> {
     if trackers.is_empty() {
-        output::line("no tasktracker has registered yet")?;
+        output::line("no TaskTracker has registered yet")?;
         return Ok(ExitCode::SUCCESS);
     }
     output::print_table(&rates(trackers))?;

@@ -260,10 +260,18 @@ fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {
             part(&job.reduces),
             format!("{}", job.maps.running + job.reduces.running),
             output::age(time),
-            waiting_for.cloned().unwrap_or_else(|| preempted::briefly(job)),
+            note(job, waiting_for),
         ]);
     }
     output::table_lines(&table)
+}
+
+/// Why a job waits, or how it was preempted.
+fn note(job: &Job, waiting_for: Option<&String>) -> String {
+    if !job.is_over() && !job.why.is_empty() {
+        return job.why.clone();
+    }
+    waiting_for.cloned().unwrap_or_else(|| preempted::briefly(job))
 }
 
 /// `41% 3/8`
@@ -341,6 +349,12 @@ mod tests {
         assert!(lines.contains("41% 3/8"), "{lines}");
         let printed = without_errors(frame(&all, 1000)).all().join("\n");
         assert!(printed.contains("41% 3/8") && !printed.contains("the master is down"), "{printed}");
+        let blocked = Job { why: "waits: in safemode".into(), ..job("job_3", "running", 2) };
+        let lines = frame(&overview(vec![blocked]), 1000).all().join("\n");
+        assert!(
+            lines.lines().any(|line| line.starts_with("job_3") && line.ends_with("in safemode")),
+            "{lines}"
+        );
     }
 
     #[test]

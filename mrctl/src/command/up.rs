@@ -5,7 +5,7 @@ use crate::output;
 use anyhow::{Result, bail};
 use clusters::{
     folder::{FOLDER, dir_flag},
-    local::{ClusterState, Kind, Launch, Layout, Overrides, failure, lock, restart},
+    local::{ClusterState, Kind, Launch, Layout, Overrides, await_files, failure, lock, lost_data, restart},
     trust,
 };
 use daemon::Bytes;
@@ -27,9 +27,10 @@ const WATCH: Duration = Duration::from_millis(500);
 /// not set.
 ///
 /// A later start in the same folder, after `mrctl down`, has the same files, layout, ports and
-/// access. While the cluster runs, `mrctl up` restarts daemons that have died. Settings come from
-/// --config, else from ./fermata.toml, else from the copy in the folder; flags override them. The
-/// addresses and folders of the daemons are always determined by mrctl.
+/// access. While the cluster runs, `mrctl up` restarts daemons that have died and waits until the
+/// file system is ready. Settings come from --config, else from ./fermata.toml, else from the copy in
+/// the folder; flags override them. The addresses and folders of the daemons are always determined by
+/// mrctl.
 ///
 /// If the cluster has run before and its masters start, but another daemon does not or safemode
 /// stays on, the running daemons are kept: a warning names the problem, the state is "degraded",
@@ -139,6 +140,9 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     note_fewer_nodes(&layout);
     note_replication(&layout);
     note_access(&layout);
+    for warning in layout.lost_data() {
+        eprintln!("mrctl: warning: {warning}");
+    }
     // One future for the whole run: a signal between two listeners would be lost.
     let mut stop = std::pin::pin!(daemon::lifecycle::end_signal());
     let mut launch = tokio::select! {
@@ -254,7 +258,11 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
     // daemons in the order of a start.
     let dead: Vec<_> = state.daemons.iter().filter(|daemon| !daemon.is_running()).cloned().collect();
     let mut warnings = Vec::new();
-    for daemon in dead {
+    for daemon in &dead {
+        let had_blocks = daemon.kind == Kind::Datanode;
+        if let Some(warning) = had_blocks.then(|| lost_data(&daemon.name, &daemon.dir)).flatten() {
+            eprintln!("mrctl: warning: {warning}");
+        }
         let restarted = restart(folder, &mut state, &daemon.name, daemon.kind).await;
         let started = state.find(&daemon.name, Some(daemon.kind))?;
         if let Err(error) = restarted {
@@ -267,6 +275,14 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
         } else if !json {
             let (title, pid, addr) = (started.title(), started.identity.pid, &started.addr);
             output::line(format!("started {title} again (pid {pid}) at {addr}"))?;
+        }
+    }
+    // The other DataNodes register again with a restarted NameNode.
+    if dead.iter().any(|daemon| matches!(daemon.kind, Kind::Namenode | Kind::Datanode)) {
+        let layout = Layout::prepare(folder, &Overrides::default())?;
+        if let Err(error) = Box::pin(await_files(&layout, &state, true)).await {
+            warnings.push(output::chain(&error));
+            eprintln!("mrctl: warning: {}", output::chain(&error));
         }
     }
     if json {

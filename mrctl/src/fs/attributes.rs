@@ -18,7 +18,7 @@ use std::process::ExitCode;
     mrctl fs setrep 1 -r --wait 60s /scratch")]
 pub(crate) struct Setrep {
     /// Number of replicas
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_name = "N", allow_negative_numbers = true, value_parser = replicas)]
     replication: u32,
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required_unless_present = "wait")]
@@ -84,6 +84,12 @@ pub(crate) struct Chown {
 struct Ownership {
     owner: Option<String>,
     group: Option<String>,
+}
+
+/// A number of replicas. The NameNode refuses more than it has DataNodes.
+pub(super) fn replicas(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "write a number from 1 to the number of DataNodes".into())
 }
 
 fn mode(text: &str) -> Result<u32, String> {
@@ -180,6 +186,14 @@ async fn apply(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zero_replicas_and_negative_numbers_are_refused_with_the_range() {
+        assert_eq!(replicas("3"), Ok(3));
+        for text in ["0", "-1", "two", ""] {
+            assert_eq!(replicas(text).unwrap_err(), "write a number from 1 to the number of DataNodes");
+        }
+    }
 
     #[test]
     fn modes_are_octal() {

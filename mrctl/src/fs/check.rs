@@ -267,7 +267,7 @@ fn repair_outlook_text(live: usize, pending: u64, wanted: impl Iterator<Item = u
         return "the cluster is creating them".into();
     }
     let most = wanted.max().unwrap_or(0);
-    format!("{most} replicas are wanted, but the number of live datanodes is {live}: start more")
+    format!("{most} replicas are wanted, but the number of live DataNodes is {live}: start more")
 }
 
 fn show(what: &str, fsck: &dfs_client::Fsck, repair_outlook: &str) -> Result<()> {
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(repair_outlook_text(1, 2, [2].into_iter()), "the cluster is creating them");
         assert_eq!(
             repair_outlook_text(1, 0, [2, 3].into_iter()),
-            "3 replicas are wanted, but the number of live datanodes is 1: start more"
+            "3 replicas are wanted, but the number of live DataNodes is 1: start more"
         );
     }
 

@@ -131,7 +131,7 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
     output::print_table(&table)?;
     output::line("")?;
     if report.nodes.is_empty() {
-        output::line("no datanode has registered yet")?;
+        output::line("no DataNode has registered yet")?;
     } else {
         nodes::print(&report.nodes)?;
     }

@@ -59,7 +59,7 @@ pub(crate) struct Put {
     #[arg(long, conflicts_with_all = ["force", "recursive", "replication", "block_size"])]
     append: bool,
     /// Number of replicas of each block
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = super::attributes::replicas)]
     replication: Option<u32>,
     /// Block size
     #[arg(long, value_name = "SIZE")]

@@ -37,17 +37,18 @@ pub(crate) struct Du {
 /// Show or set the limits of a folder
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    mrctl fs quota /home/ada                              show the limits\n  \
-    mrctl fs quota /home/ada --files 10000 --space 1TiB\n  \
-    mrctl fs quota /home/ada --space none                 remove a limit")]
+    mrctl fs quota /user/ada                              show the limits\n  \
+    mrctl fs quota /user/ada --files 10000 --space 1TiB\n  \
+    mrctl fs quota /user/ada --space none                 remove a limit")]
 pub(crate) struct Quota {
     /// Folder
+    #[arg(allow_negative_numbers = true)]
     path: String,
     /// Largest number of files and folders, including the folder itself; or `none`
-    #[arg(long, value_name = "N|none", value_parser = limit::<Count>)]
+    #[arg(long, value_name = "N|none", allow_negative_numbers = true, value_parser = limit::<Count>)]
     files: Option<Limit>,
     /// Largest number of bytes, including all replicas; or `none`
-    #[arg(long, value_name = "SIZE|none", value_parser = limit::<Bytes>)]
+    #[arg(long, value_name = "SIZE|none", allow_negative_numbers = true, value_parser = limit::<Bytes>)]
     space: Option<Limit>,
     /// Print JSON
     #[arg(long)]
@@ -180,7 +181,11 @@ mod tests {
         assert_eq!(limit::<Count>("10"), Ok(Limit(Some(10))));
         assert_eq!(limit::<Bytes>("1KiB"), Ok(Limit(Some(1024))));
         assert_eq!(limit::<Bytes>("none"), Ok(Limit(None)));
-        assert_eq!(limit::<Count>("many"), Err("\"many\" is not a whole number, or none".into()));
+        for wrong in ["many", "-1"] {
+            assert_eq!(limit::<Count>(wrong), Err(format!("\"{wrong}\" is not a whole number, or none")));
+        }
+        let error = limit::<Bytes>("-1").unwrap_err();
+        assert!(error.starts_with("\"-1\" is not a size") && error.ends_with(", or none"), "{error}");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(crate) struct One {
     pub(super) json: bool,
 }
 
-/// Stop a job
+/// Kill a job
 ///
 /// Its attempts are killed at once, and none of its output is published. Exit code 1 if the job had
 /// already ended.
@@ -173,7 +173,9 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
     }
     output::print_table(&table)?;
     if !args.running && model::has_forgotten(&jobs) {
-        eprintln!("mrctl: note: older jobs are no longer listed; `mrctl history JOB` shows their histories");
+        eprintln!(
+            "mrctl: note: some ended jobs are no longer in memory (jobtracker.jobs_kept, jobtracker.tasks_kept); `mrctl history JOB` shows their histories"
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -264,7 +266,7 @@ pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<Ex
     }
     if over_before || (job.is_over() && job.state != "killed") {
         let has = if job.state == "killed" { "was" } else { "has" };
-        eprintln!("mrctl: {} {has} already {}: there is nothing to stop", job.job, job.state);
+        eprintln!("mrctl: {} {has} already {}: there is nothing to kill", job.job, job.state);
         return Ok(ExitCode::FAILURE);
     }
     if !args.json {

@@ -9,12 +9,20 @@ use client::{
     model::{Attempt, Task},
 };
 use clusters::locate::Target;
-use std::{process::ExitCode, time::Duration};
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 use view::preempted;
 
 /// The interval between polls: first, and longest.
 const POLL: Duration = Duration::from_millis(50);
 const POLL_MAX: Duration = Duration::from_secs(1);
+/// How long the command waits for the result without `--wait`. A refusal usually comes sooner.
+const WAIT: Duration = Duration::from_secs(3);
+/// When a command that waits prints a message: first, and then again.
+const NOTICE: Duration = Duration::from_secs(2);
+const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The kind of preemption.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -29,18 +37,21 @@ enum How {
 
 /// Preempt an attempt: release its slot
 #[derive(Debug, clap::Args)]
-#[command(after_help = "A program may refuse: `mrctl why TASK` and --wait show that.\n\n\
+#[command(
+    after_help = "The command waits some seconds for the result, or with --wait as long as it takes. A program\n\
+    may refuse and continue: then the exit code is 1, and `mrctl why TASK` shows the reason again.\n\n\
     Examples:\n  \
     mrctl preempt job_7.m3.0 --how split\n  \
     mrctl preempt job_7.r0.0 --how pause\n  \
-    mrctl preempt job_7.r0 --how pause --wait    its running attempt")]
+    mrctl preempt job_7.r0 --how pause --wait    its running attempt"
+)]
 pub(crate) struct Args {
     /// A running attempt, such as job_7.m3.0 (see `mrctl tasks`), or its task, such as job_7.m3
     attempt: String,
     /// Kind of preemption
     #[arg(long, value_enum)]
     how: How,
-    /// Wait until the slot is free; exit code 1 if the attempt continues instead
+    /// Wait until the slot is free or the attempt has refused, however long that takes
     #[arg(long)]
     wait: bool,
     /// Print JSON
@@ -52,18 +63,23 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
     let attempt = in_progress(&tracker, &args.attempt).await?;
     tracker.preempt(&attempt, args.how.into()).await?;
-    if args.wait {
-        return print_result(&args, &attempt, &outcome(&tracker, &attempt).await?);
+    let limit = match args.how {
+        _ if args.wait => None,
+        How::Split | How::Pause => Some(WAIT),
+        How::Kill => Some(Duration::ZERO),
+    };
+    if let Some(outcome) = outcome(&tracker, &attempt, limit).await? {
+        return print_result(&args, &attempt, &outcome);
     }
     if args.json {
         output::json(&serde_json::json!({ "attempt": attempt, "kind": args.how.name() }))?;
     } else {
         let what = match args.how {
             How::Split => {
-                "splits at its next record, unless it refuses (see its history); the work done is kept"
+                "still splits, at its next record; use --wait to wait for it. The work done is kept"
             }
             How::Pause => {
-                "saves a checkpoint, unless it refuses (see its history); `mrctl resume` continues its task"
+                "still saves a checkpoint; use --wait to wait for it. `mrctl resume` continues its task"
             }
             How::Kill => "is killed; its task will run again",
         };
@@ -96,7 +112,7 @@ impl From<How> for PreemptKind {
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     state: String,
-    /// What happened, or why the attempt continues.
+    /// What happened, or a sentence why the attempt continues.
     text: String,
     refused: bool,
 }
@@ -107,7 +123,7 @@ fn print_result(args: &Args, attempt: &str, outcome: &Outcome) -> Result<ExitCod
         let kind = args.how.name();
         output::json(&serde_json::json!({ "attempt": attempt, "kind": kind, "state": state, "why": text }))?;
     } else if *refused {
-        bail!("{attempt} continues: {text}");
+        bail!("{text}");
     } else {
         output::line(format!("{attempt} {text}"))?;
     }
@@ -130,17 +146,22 @@ async fn in_progress(tracker: &JobTracker, id: &str) -> Result<String> {
     }
 }
 
-/// Waits until the preempted attempt has released its slot, or continues.
-async fn outcome(tracker: &JobTracker, id: &str) -> Result<Outcome> {
+/// Waits until the preempted attempt has released its slot, or continues. None if that takes longer
+/// than `limit`.
+async fn outcome(tracker: &JobTracker, id: &str, limit: Option<Duration>) -> Result<Option<Outcome>> {
     let (task, _) = id.rsplit_once('.').unwrap_or((id, ""));
-    let mut poll = POLL;
-    loop {
+    let (mut poll, started, mut notice) = (POLL, Instant::now(), NOTICE);
+    while limit.is_none_or(|limit| started.elapsed() < limit) {
         let found = tracker.task(task).await?;
         let Some((of, attempt)) = found.as_ref().and_then(|found| Some((found, found.attempt(id)?))) else {
             bail!("the JobTracker no longer knows {id}");
         };
         match attempt.state.as_str() {
-            "splitting" | "pausing" | "stopping" => {
+            state @ ("splitting" | "pausing" | "stopping") => {
+                if started.elapsed() >= notice {
+                    eprintln!("mrctl: {id} is still {state} after {} s", started.elapsed().as_secs());
+                    notice += NOTICE_INTERVAL;
+                }
                 tokio::time::sleep(poll).await;
                 poll = (poll * 3 / 2).min(POLL_MAX);
             }
@@ -148,22 +169,24 @@ async fn outcome(tracker: &JobTracker, id: &str) -> Result<Outcome> {
                 let recent_events = tracker.why(task).await?.recent_events;
                 let refusal =
                     recent_events.iter().rfind(|one| one.what == "preemption-refused" && one.attempt == id);
-                let text = refusal.map_or("no reason given".into(), |refusal| refusal.text.clone());
-                return Ok(Outcome { state: attempt.state.clone(), text, refused: true });
+                let text = refusal
+                    .map_or(format!("{id} continues, and gave no reason"), |refusal| refusal.text.clone());
+                return Ok(Some(Outcome { state: attempt.state.clone(), text, refused: true }));
             }
             _ => {
                 // The list of all tasks has the task with the remainder of a split map.
                 let job = id.split('.').next().unwrap_or_default();
                 let tasks =
                     if attempt.preempt_kind == "split" { tracker.tasks(job).await? } else { Vec::new() };
-                return Ok(Outcome {
+                return Ok(Some(Outcome {
                     state: attempt.state.clone(),
                     text: ended(&tasks, of, attempt),
                     refused: false,
-                });
+                }));
             }
         }
     }
+    Ok(None)
 }
 
 /// How a preempted attempt has ended.
@@ -194,6 +217,14 @@ mod tests {
             ended_ms: 52,
             ..Attempt::default()
         }
+    }
+
+    #[test]
+    fn a_refusal_is_said_once() {
+        let args = Args { attempt: "job_1.r0.0".into(), how: How::Pause, wait: true, json: false };
+        let text = "job_1.r0.0 refused the preemption, and continues: no space".to_owned();
+        let outcome = Outcome { state: "running".into(), text: text.clone(), refused: true };
+        assert_eq!(print_result(&args, "job_1.r0.0", &outcome).unwrap_err().to_string(), text);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use client::Submission;
 use clusters::locate::Target;
 use dfs_client::Client;
 use mrlib::{
+    error::one_line,
     ranges::{SampleRequest, split_keys},
     registry,
 };
@@ -49,11 +50,8 @@ fn by_itself(program: &str, request: &SampleRequest) -> Result<Vec<u8>> {
     // Ignore a write error: the exit status and the messages of the program explain more.
     let _ = child.stdin.take().expect("stdin is piped").write_all(&input);
     let ended = child.wait_with_output().with_context(|| format!("cannot wait for {program}"))?;
-    let text = String::from_utf8_lossy(&ended.stderr);
-    ensure!(
-        ended.status.success(),
-        "{program} cannot sample its input for a total order: {}",
-        text.lines().last().unwrap_or("it printed no error")
-    );
+    let text = one_line(&String::from_utf8_lossy(&ended.stderr));
+    let why = if text.is_empty() { "it printed no error" } else { &text };
+    ensure!(ended.status.success(), "{program} cannot sample its input for a total order: {why}");
     Ok(ended.stdout)
 }

@@ -34,7 +34,7 @@ fn state(dir: &Path) -> ReduceState {
             .map(|(run, number)| SourceRun { run, map: map(number) })
             .collect(),
         counters: [("A".to_owned(), 1), ("B".to_owned(), u64::MAX)].into(),
-        pieces: vec!["/out/piece-00000".into()],
+        pieces: vec!["/out/part-r-00000.0".into()],
         reducer: b"state".to_vec(),
         open: Some(OpenPass { made: 0, rest: 1 }),
         consumed_bytes: 11,

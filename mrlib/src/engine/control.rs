@@ -50,6 +50,9 @@ struct Control {
     refusals: AtomicU32,
     refused: AtomicU8,
     why: OnceLock<String>,
+    /// If set, every request is refused at once, with this reason and text. The lock is held while
+    /// a request is made.
+    refuse_all: Mutex<Option<(PreemptRefusal, &'static str)>>,
     /// When the first request came, since the last refusal.
     requested_at: Mutex<Option<Instant>>,
     /// The lock of `changed`. It does not protect `state`.
@@ -68,6 +71,11 @@ impl TaskControl {
 
     /// Requests a preemption.
     pub fn request_preemption(&self, preempt_request: PreemptRequest) {
+        let refuse_all = self.0.refuse_all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((why, text)) = *refuse_all {
+            eprintln!("preemption refused: {text}");
+            return self.refuse(why);
+        }
         self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
         self.raise(preempt_request as u8);
     }
@@ -84,6 +92,17 @@ impl TaskControl {
         self.0.refusals.fetch_add(1, Ordering::Relaxed);
         let quiet = |state: u8| (state != KILL).then_some(PreemptRequest::None as u8);
         let _ = self.0.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, quiet);
+    }
+
+    /// From now on no request can be granted: refuses a pending one, and later ones at once.
+    /// `text` is for the log.
+    pub fn refuse_all(&self, why: PreemptRefusal, text: &'static str) {
+        let mut refuse_all = self.0.refuse_all.lock().unwrap_or_else(PoisonError::into_inner);
+        *refuse_all = Some((why, text));
+        if self.requested_at().is_some() {
+            eprintln!("preemption refused: {text}");
+            self.refuse(why);
+        }
     }
 
     /// Number of refused requests.
@@ -185,6 +204,24 @@ mod tests {
         assert!(
             stop.preempt_request().expect("alive") == PreemptRequest::Pause && stop.requested_at().is_some()
         );
+    }
+
+    #[test]
+    fn requests_that_cannot_be_granted_are_refused_at_once() {
+        let stop = TaskControl::default();
+        stop.refuse_all(PreemptRefusal::ReducerNotSavable, "test");
+        assert_eq!((stop.refusals(), stop.refused()), (0, None));
+        stop.request_preemption(PreemptRequest::Pause);
+        stop.request_preemption(PreemptRequest::Pause);
+        assert_eq!((stop.refusals(), stop.refused()), (2, Some(PreemptRefusal::ReducerNotSavable)));
+        assert_eq!(stop.preempt_request().expect("alive"), PreemptRequest::None);
+        stop.set("killed");
+        assert!(stop.check().is_err());
+        // A request that came before.
+        let stop = TaskControl::default();
+        stop.request_preemption(PreemptRequest::Split);
+        stop.refuse_all(PreemptRefusal::MapperNotDivisible, "test");
+        assert_eq!((stop.refusals(), stop.requested_at()), (1, None));
     }
 
     #[test]

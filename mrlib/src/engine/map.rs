@@ -60,16 +60,16 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
             Err(failed) => failed,
         };
         let error = match failed.error {
-            TaskError::Crashed { program, why }
+            TaskError::Crashed { program, how, stderr }
                 if skipping.max > 0 && program.starts_with(streaming::MAPPER) =>
             {
                 io.stop().check()?;
                 let found = skip::find_crash(job, task, &settings, &skipping, failed.records_read, io)?;
                 let Some((offset, reason)) = found else {
-                    let why = format!("{why}\n(no single record causes the failure, so none was skipped)");
-                    return Err(TaskError::Crashed { program, why });
+                    let how = format!("{how} (no single record causes the failure, so none was skipped)");
+                    return Err(TaskError::Crashed { program, how, stderr });
                 };
-                TaskError::Record { source_path: task.source.clone(), offset, line: None, why: reason }
+                record_error(&task.source, offset, reason)
             }
             error @ TaskError::Record { .. } if failed.panicked && skipping.max > 0 => error,
             error => return Err(skip::with_line(error, task, &settings, io)),
@@ -84,6 +84,11 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
 
 fn too_many(max: u64, last: &TaskError) -> TaskError {
     TaskError::Program(format!("more bad records than skip.bad.records = {max} allows; the last: {last}"))
+}
+
+/// An error of the mapper at a record.
+fn record_error(source: &str, offset: u64, why: String) -> TaskError {
+    TaskError::Record { source_path: source.to_owned(), offset, line: None, why, unreadable: false }
 }
 
 /// A failed execution of a map.
@@ -128,6 +133,10 @@ fn run_once(
         skipped: 0,
     };
     reading.context.set_source(&task.source, range.start);
+    if !reading.preemptible {
+        let text = "the mapper is not divisible, or the input is compressed";
+        reading.stop.refuse_all(PreemptRefusal::MapperNotDivisible, text);
+    }
     let ran = panics::catch(|| {
         reading.run(&mut *records, &mut *mapper, &mut output, io)?;
         mapper.finish(&mut output, &mut reading.context)
@@ -139,9 +148,7 @@ fn run_once(
         Err(why) => {
             // A panic in the combiner or partitioner is not the fault of the current record.
             let error = match reading.liveness.record().filter(|_| !output.emitting) {
-                Some(offset) => {
-                    TaskError::Record { source_path: task.source.clone(), offset, line: None, why }
-                }
+                Some(offset) => record_error(&task.source, offset, why),
                 None => TaskError::Program(why),
             };
             return Err(Failed { error, records_read, panicked: true });
@@ -289,15 +296,11 @@ impl MapRun<'_> {
     }
 
     fn record_error(&self, offset: u64, why: String) -> TaskError {
-        TaskError::Record { source_path: self.task.source.clone(), offset, line: None, why }
+        record_error(&self.task.source, offset, why)
     }
 
     #[cold]
     fn report(&mut self, read: u64, output: &MapOutput, io: &mut dyn TaskIo) {
-        if !self.preemptible && self.stop.requested_at().is_some() {
-            eprintln!("split refused: the mapper is not divisible, or the input is compressed");
-            self.stop.refuse(PreemptRefusal::MapperNotDivisible);
-        }
         io.progress(&Progress {
             done: read as f64 / self.span.max(1) as f64,
             stage: "map",
@@ -438,9 +441,10 @@ impl MapOutput {
                 let places = [std::slice::from_ref(&task.map_output), &task.other_outputs].concat();
                 let (index, counts) = buffer.finish(&places, &mut step)?;
                 outcome.bytes_out = index.stored();
+                let (records, bytes) = context.map_output().unwrap_or((counts.records, counts.bytes));
                 for (name, value) in [
-                    ("MAP_OUTPUT_RECORDS", counts.records),
-                    ("MAP_OUTPUT_BYTES", counts.bytes),
+                    ("MAP_OUTPUT_RECORDS", records),
+                    ("MAP_OUTPUT_BYTES", bytes),
                     ("COMBINE_INPUT_RECORDS", counts.combine_in),
                     ("COMBINE_OUTPUT_RECORDS", counts.combine_out),
                     ("SPILLED_RECORDS", counts.spilled),

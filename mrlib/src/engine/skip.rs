@@ -181,7 +181,7 @@ fn probe(
     };
     match run() {
         Ok(()) => Ok(None),
-        Err(TaskError::Crashed { program, why }) => Ok(first.map(|at| (at, format!("{program}: {why}")))),
+        Err(error @ TaskError::Crashed { .. }) => Ok(first.map(|at| (at, error.to_string()))),
         Err(error) => Err(error),
     }
 }
@@ -202,12 +202,12 @@ pub(super) fn with_line(
     io: &mut dyn TaskIo,
 ) -> TaskError {
     match error {
-        TaskError::Record { source_path, offset, line: None, why }
+        TaskError::Record { source_path, offset, line: None, why, unreadable }
             if matches!(settings.input, InputFormat::Lines | InputFormat::KeyValueLines) =>
         {
             // If the lines cannot be counted, the error shows the offset.
             let line = line_of(task, settings, offset, io).ok().flatten();
-            TaskError::Record { source_path, offset, line, why }
+            TaskError::Record { source_path, offset, line, why, unreadable }
         }
         other => other,
     }

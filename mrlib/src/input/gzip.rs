@@ -82,7 +82,11 @@ impl Gunzip {
                     io::ErrorKind::UnexpectedEof => "the gzip stream ends early",
                     _ => "it is not a gzip file",
                 };
-                TaskError::Damaged { file: self.path.clone(), offset, why }
+                // The file system checks its blocks, so another attempt would read the same.
+                TaskError::Fatal(format!(
+                    "input {} cannot be decompressed at byte {offset}: {why}; replace the file, or leave it out",
+                    self.path
+                ))
             }
         }
     }

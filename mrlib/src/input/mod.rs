@@ -119,7 +119,13 @@ pub fn open_split(spec: SplitSpec, source: Box<dyn ByteSource>) -> Result<Box<dy
         if spec.range.start > 0 {
             let why = "a gzip file can only be read from its start: it must be one split".into();
             let offset = spec.range.start;
-            return Err(TaskError::Record { source_path: spec.path, offset, line: None, why });
+            return Err(TaskError::Record {
+                source_path: spec.path,
+                offset,
+                line: None,
+                why,
+                unreadable: true,
+            });
         }
         // Offsets are those of the decompressed bytes, whose number is unknown.
         let source: Box<dyn ByteSource> = Box::new(Gunzip::new(source, &spec.path));
@@ -140,7 +146,8 @@ impl SplitSpec {
     #[cold]
     fn bad(&self, offset: u64, why: String, skipped: &mut Skipped) -> Result<(), TaskError> {
         skipped.last = Some((offset, why.clone()));
-        let error = TaskError::Record { source_path: self.path.clone(), offset, line: None, why };
+        let error =
+            TaskError::Record { source_path: self.path.clone(), offset, line: None, why, unreadable: true };
         if !self.skip_bad {
             return Err(error);
         }

@@ -207,7 +207,7 @@ proptest! {
                 prop_assert!(ends.contains(&stored.len()), "cut at {}", stored.len());
                 prop_assert_eq!(found, model(&bytes[..cut], InputFormat::Lines));
             }
-            Err(error) => prop_assert!(matches!(error, TaskError::Damaged { .. }), "{}", error),
+            Err(error) => prop_assert!(matches!(error, TaskError::Fatal(_)), "{}", error),
         }
     }
 }

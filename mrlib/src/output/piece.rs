@@ -24,6 +24,9 @@ pub enum Target {
         runtime: Handle,
         /// The folder for pieces.
         folder: DfsPath,
+        /// The name of the output after the commit, which error messages show. The number of the
+        /// piece follows it.
+        part: String,
         /// Number of replicas; None for the default of the NameNode.
         replication: Option<u32>,
     },
@@ -116,8 +119,8 @@ impl PieceWriter {
     fn open(&mut self) -> Result<(), TaskError> {
         match &self.target {
             Target::None => {}
-            Target::Dfs { client, runtime, folder, replication } => {
-                let piece = format!("{folder}/piece-{:05}", self.pieces.len());
+            Target::Dfs { client, runtime, folder, part, replication } => {
+                let piece = format!("{folder}/{part}.{}", self.pieces.len());
                 let path = DfsPath::parse(&piece)
                     .map_err(|error| TaskError::Program(format!("output piece {piece}: {error}")))?;
                 let options = CreateOptions {

@@ -62,7 +62,7 @@ fn discarded_output_is_counted() {
 fn writer_continues_after_existing_pieces() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("piece").display().to_string();
-    let there = vec!["/out/piece-00000".to_owned()];
+    let there = vec!["/out/part-r-00000.0".to_owned()];
     let mut writer = PieceWriter::after(there.clone(), Target::Local(path.clone().into()));
     assert!(writer.is_empty(), "earlier pieces do not count");
     writer.write(b"more").expect("a sound disk");

@@ -58,6 +58,7 @@ impl Combining {
             combiner.add(key(pair), value, &mut counted, context)?;
         }
         combiner.finish(&mut counted, context)?;
+        context.add_map_output(self.pairs.len() as u64, self.bytes.len() as u64);
         let combined =
             [("COMBINE_INPUT_RECORDS", self.pairs.len() as u64), ("COMBINE_OUTPUT_RECORDS", counted.records)];
         for (name, records) in combined {

@@ -18,6 +18,7 @@ mod command;
 mod lines;
 mod program;
 mod report;
+mod window;
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use crate::{
     context::Context,
     engine::record_bytes_max,
     error::TaskError,
-    job::Job,
+    job::{InputFormat, Job},
     settings::{Kind, Setting},
     task,
 };
@@ -91,7 +92,7 @@ struct StreamMapper {
 
 impl StreamMapper {
     fn new(conf: &Conf) -> Result<Self, TaskError> {
-        let keyed = conf.get("input.format").is_some_and(|format| format != "lines");
+        let keyed = conf.parse("input.format", InputFormat::Lines)? != InputFormat::Lines;
         let last = conf.get(task::JOB_REDUCES) == Some("0");
         let combining = conf.get(COMBINER).filter(|_| !last).map(|_| Combining::new(conf.clone()));
         let lines = Lines::new(record_bytes_max(conf)?);

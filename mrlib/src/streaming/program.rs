@@ -5,20 +5,21 @@
 //! whatever the sizes of pipes and the behaviour of the program. A program may stop reading early;
 //! the remaining input is dropped. If it leaves background processes that have its pipes open, the
 //! task does not wait for them, but reads all output of the program itself. Data in either
-//! direction and reports are signs of life.
+//! direction and reports are signs of life. A slow program gets only little input in advance
+//! ([`Window`]).
 
-use super::{command::split_command, report::Reports};
+use super::{command::split_command, report::Reports, window::Window};
 use crate::{conf::Conf, context::Context, error::TaskError, task, task::process::MARK_VAR};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
+    io::{Errno, ioctl_fionread},
 };
 use std::{
     collections::VecDeque,
     env,
     io::{self, Read as _, Write as _},
     path::Path,
-    process::{Child, ChildStdin, ChildStdout, Stdio},
+    process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         mpsc::{self, Receiver},
@@ -35,6 +36,9 @@ const CHUNKS_WAITING: usize = 4;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The same interval, for `poll`.
 const POLL_TIMESPEC: Timespec = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.as_nanos() as i64 };
+/// Interval at which a task checks whether a program has read its input: first, and longest.
+const READ_INTERVAL: Duration = Duration::from_micros(250);
+const READ_INTERVAL_MAX: Duration = Duration::from_millis(10);
 /// How long the pipes may stay open without data after the program has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Prefix of variables that are only for the task process.
@@ -67,6 +71,7 @@ pub(super) struct Program {
     reports: Arc<Reports>,
     /// Input that was not queued yet.
     chunk: Vec<u8>,
+    window: Window,
     /// Disconnected when all threads have ended.
     threads: Receiver<()>,
     /// Whether the exit status was read.
@@ -82,6 +87,11 @@ struct Pipes {
 #[derive(Default)]
 struct Waiting {
     to: VecDeque<Vec<u8>>,
+    /// The pipe until it is closed, to find out how much of it is unread.
+    stdin: Option<Arc<ChildStdin>>,
+    /// Bytes that were ever queued, and written to the pipe.
+    queued: u64,
+    written: u64,
     /// No more input will be added.
     to_end: bool,
     /// The program has closed its stdin.
@@ -102,7 +112,7 @@ impl Program {
     /// Starts the command of this setting.
     pub(super) fn start(setting: &str, conf: &Conf) -> Result<Self, TaskError> {
         let command = conf.get(setting).unwrap_or_default();
-        let name = format!("{setting} {command:?}");
+        let name = format!("{setting} `{command}`");
         let argv = split_command(command).map_err(|why| TaskError::Program(format!("{name}: {why}")))?;
         let (mut child, reports) = (spawn(&name, &argv, conf)?, Arc::<Reports>::default());
         let pipes = Arc::<Pipes>::default();
@@ -117,11 +127,14 @@ impl Program {
                 drop(alive);
             });
         };
-        run(Box::new(move || writing.write(stdin.expect("stdin is piped"))));
+        let stdin = Arc::new(stdin.expect("stdin is piped"));
+        pipes.lock().stdin = Some(stdin.clone());
+        run(Box::new(move || writing.write(stdin)));
         run(Box::new(move || reading.read(stdout.expect("stdout is piped"))));
         run(Box::new(move || reporting.read(stderr)));
         let chunk = Vec::with_capacity(CHUNK_BYTES);
-        Ok(Self { name, child, pipes, reports, chunk, threads, ended: false })
+        let window = Window::new(Instant::now());
+        Ok(Self { name, child, pipes, reports, chunk, window, threads, ended: false })
     }
 
     /// Adds bytes to the input of the program.
@@ -135,7 +148,7 @@ impl Program {
     /// Whether enough input was added to call `exchange`.
     #[inline]
     pub(super) fn needs_exchange(&self) -> bool {
-        self.chunk.len() >= CHUNK_BYTES
+        self.chunk.len() >= self.window.part_bytes(CHUNK_BYTES)
     }
 
     /// Queues the added input and takes the available output. With `all`, closes stdin, takes all
@@ -147,9 +160,11 @@ impl Program {
         take: &mut Take<'_>,
     ) -> Result<(), TaskError> {
         let pipes = self.pipes.clone();
-        let mut chunk = Some(std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES)));
+        let room = self.window.part_bytes(CHUNK_BYTES);
+        let mut chunk = Some(std::mem::replace(&mut self.chunk, Vec::with_capacity(room)));
         let mut waiting = pipes.lock();
         let (mut last_output, mut ended) = (Instant::now(), None::<Instant>);
+        let mut read_interval = READ_INTERVAL;
         loop {
             if let Some(output) = waiting.from.pop_front() {
                 pipes.changed.notify_all();
@@ -161,9 +176,12 @@ impl Program {
                 waiting = pipes.lock();
                 continue;
             }
-            if waiting.to_closed || waiting.to.len() < CHUNKS_WAITING {
+            let unread = waiting.unread();
+            self.window.update(Instant::now(), waiting.queued - unread);
+            let has_room = all || self.window.has_room(unread);
+            if waiting.to_closed || (waiting.to.len() < CHUNKS_WAITING && has_room) {
                 if !waiting.to_closed {
-                    waiting.to.extend(chunk.take().filter(|chunk| !chunk.is_empty()));
+                    waiting.queue(chunk.take());
                 }
                 waiting.to_end |= all;
                 pipes.changed.notify_all();
@@ -178,7 +196,9 @@ impl Program {
                 }
             }
             let moved = waiting.moved;
-            let woken = pipes.changed.wait_timeout(waiting, POLL_INTERVAL);
+            let interval = if has_room { POLL_INTERVAL } else { read_interval };
+            read_interval = (read_interval * 2).min(READ_INTERVAL_MAX);
+            let woken = pipes.changed.wait_timeout(waiting, interval);
             waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
             if waiting.moved != moved {
                 context.mark_alive();
@@ -217,10 +237,12 @@ impl Program {
         if status.success() {
             return context.check();
         }
-        let (name, text) = (&self.name, self.reports.last_lines());
-        let last = if text.is_empty() { String::new() } else { format!("; its last output:\n{text}") };
         // Not an error of the current record: the program may have failed at a much earlier one.
-        Err(TaskError::Crashed { program: name.clone(), why: format!("ended with {status}{last}") })
+        Err(TaskError::Crashed {
+            program: self.name.clone(),
+            how: how(status),
+            stderr: self.reports.last_lines(),
+        })
     }
 
     /// Ends the threads. A thread whose pipe is still open in another process is not waited for.
@@ -245,12 +267,34 @@ impl Drop for Program {
     }
 }
 
+impl Waiting {
+    fn queue(&mut self, chunk: Option<Vec<u8>>) {
+        let chunk = chunk.filter(|chunk| !chunk.is_empty());
+        self.queued += chunk.as_ref().map_or(0, Vec::len) as u64;
+        self.to.extend(chunk);
+    }
+
+    /// Queued bytes that the program has not read, and may read. Approximate while a chunk is being
+    /// written.
+    fn unread(&self) -> u64 {
+        let Some(stdin) = &self.stdin else { return 0 };
+        let mut wanted = [PollFd::new(stdin, PollFlags::empty())];
+        let polled = poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        if polled.is_ok() && wanted[0].revents().contains(PollFlags::ERR) {
+            // No process has the other end open. The next write fails.
+            return 0;
+        }
+        let in_pipe = ioctl_fionread(stdin).unwrap_or(0);
+        (self.queued - self.written + in_pipe).min(self.queued)
+    }
+}
+
 impl Pipes {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, mut stdin: ChildStdin) {
+    fn write(&self, stdin: Arc<ChildStdin>) {
         loop {
             let quiet =
                 |waiting: &mut Waiting| waiting.to.is_empty() && !waiting.to_end && !waiting.abandoned;
@@ -261,15 +305,18 @@ impl Pipes {
             drop(waiting);
             // After any write error the program reads no more. Its exit status tells whether that
             // is an error.
-            let written = chunk.is_some_and(|chunk| stdin.write_all(&chunk).is_ok());
-            if !written {
-                let mut waiting = self.lock();
+            let written = chunk.filter(|chunk| (&*stdin).write_all(chunk).is_ok());
+            let mut waiting = self.lock();
+            let Some(chunk) = written else {
                 waiting.to_closed = true;
                 waiting.to.clear();
+                waiting.stdin = None;
                 self.changed.notify_all();
-                return;
-            }
-            self.lock().moved += 1;
+                // Closes the pipe: the program gets the end of its input.
+                return drop(stdin);
+            };
+            waiting.written += chunk.len() as u64;
+            waiting.moved += 1;
         }
     }
 
@@ -362,6 +409,12 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
         command.env("mapreduce_task_ismap", (kind == "map").to_string());
     }
     command.spawn().map_err(TaskError::io(format!("start {name}")))
+}
+
+/// How a program has ended: `ended with exit status 1`, `was killed by signal 9 (SIGKILL)`.
+fn how(status: ExitStatus) -> String {
+    let verb = if status.code().is_some() { "ended with" } else { "was killed by" };
+    format!("{verb} {}", status.to_string().replacen(": ", " ", 1))
 }
 
 /// The name of a setting as the name of a variable: every character except letters and digits

@@ -64,6 +64,9 @@ fn records_with_keys_include_the_key() {
     let conf = conf(&[(MAPPER, "cat"), ("input.format", "keyvalue")]);
     let (out, _, _) = mapped(&conf, [b"v".as_slice()]).expect("cat");
     assert_eq!(out.0, pairs(&[("offset", "v")]));
+    let conf = self::conf(&[(MAPPER, "cat"), ("input.format", " lines ")]);
+    let (out, _, _) = mapped(&conf, [b"v".as_slice()]).expect("cat");
+    assert_eq!(out.0, pairs(&[("v", "")]));
 }
 
 #[test]
@@ -98,15 +101,36 @@ fn a_program_may_stop_reading() {
     let (out, _, _) =
         mapped(&conf(&[(MAPPER, "sh -c 'exec <&-; sleep 0.2; echo late'")]), lines()).expect("sh");
     assert_eq!(out.0, pairs(&[("late", "")]));
+    // A background process keeps stdout open.
+    let script = "sh -c 'sleep 600 & read x; echo done'";
+    let (out, _, _) = mapped(&conf(&[(MAPPER, script)]), lines()).expect("sh");
+    assert_eq!(out.0, pairs(&[("done", "")]));
+}
+
+/// A reducer that is paused first processes the input that it has.
+#[test]
+fn a_slow_program_gets_little_input_in_advance() {
+    let script = "sh -c 'while read x; do sleep 0.02; echo $x; done'";
+    let (mut out, mut context) = (CollectedPairs::default(), Context::default());
+    let mut reducer = StreamReducer::new(&conf(&[(REDUCER, script), (RESTARTABLE, "true")])).expect("sh");
+    let mut fed = 0;
+    while out.0.len() < 20 {
+        assert!(fed < 1000, "{fed} records were accepted, and {} are done", out.0.len());
+        reducer.add(b"key", b"value", &mut out, &mut context).expect("sh");
+        fed += 1;
+    }
+    reducer.save(&mut out, &mut context).expect("sh");
+    assert_eq!(out.0.len(), fed);
 }
 
 #[test]
 fn failed_program_shows_the_reason() {
     let script = "sh -c 'echo first >&2; echo the real reason >&2; exit 3'";
     let error = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("code 3").to_string();
-    assert!(error.contains("exit status: 3") && error.ends_with("first\nthe real reason"), "{error}");
+    let expected = format!("stream.mapper `{script}` ended with exit status 3:\nfirst\nthe real reason");
+    assert_eq!(error, expected);
     let error = mapped(&conf(&[(MAPPER, "sh -c 'kill -9 $$'")]), []).err().expect("killed").to_string();
-    assert!(error.contains("signal: 9"), "{error}");
+    assert!(error.ends_with("was killed by signal 9 (SIGKILL)"), "{error}");
     // The failure is detected while there is input left, not only at the end.
     let endless = std::iter::repeat_n([b'x'; 1000].as_slice(), 1 << 30);
     let error = mapped(&conf(&[(MAPPER, "false")]), endless).err().expect("code 1");

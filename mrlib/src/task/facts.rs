@@ -74,6 +74,13 @@ fn parts(attempt: &str) -> Result<(&str, &str, &str), TaskError> {
     })
 }
 
+/// The name of the output of an attempt, as its user sees it: `part-r-00003` for `job_7.r3.0`.
+pub(super) fn part_of(attempt: &str) -> Result<String, TaskError> {
+    let (task, _, index) = parts(attempt)?;
+    let phase = task.strip_suffix(index).and_then(|task| task.chars().last()).unwrap_or('m');
+    Ok(format!("part-{phase}-{index:0>5}"))
+}
+
 /// The index of the map that an attempt belongs to: 3 for `job_7.m3.0`.
 pub(crate) fn map_of(attempt: &str) -> Option<u32> {
     let (task, _, index) = parts(attempt).ok()?;
@@ -88,8 +95,10 @@ mod tests {
     fn attempt_settings_name_job_and_task() {
         assert_eq!(parts("job_7.m3.0").expect("sound"), ("job_7.m3", "job_7", "3"));
         assert_eq!(parts("job_7.r12.4").expect("sound"), ("job_7.r12", "job_7", "12"));
+        assert_eq!(part_of("job_7.m3.0").expect("sound"), "part-m-00003");
+        assert_eq!(part_of("job_7.r12.4").expect("sound"), "part-r-00012");
         for bad in ["", "job_7", "job_7.m3", "a.b.c"] {
-            assert!(parts(bad).is_err(), "{bad}");
+            assert!(parts(bad).is_err() && part_of(bad).is_err(), "{bad}");
             assert_eq!(map_of(bad), None);
         }
         assert_eq!((map_of("job_7.m3.0"), map_of("job_7.r3.0"), map_of("job_7.mx.0")), (Some(3), None, None));

@@ -1,6 +1,10 @@
 //! The environment of a task in a task process: file system, scratch folders and umbilical.
 
-use super::{AttemptRun, facts::conf_of, umbilical::Umbilical};
+use super::{
+    AttemptRun,
+    facts::{conf_of, part_of},
+    umbilical::Umbilical,
+};
 use crate::{
     engine::{Liveness, OutputSink, Progress, Scratch, TaskControl, TaskIo, output_replication},
     error::TaskError,
@@ -148,7 +152,7 @@ impl TaskIo for ProcessIo {
             let folder = dfs_path(&self.spec.work_output)?;
             let replication = output_replication(&conf_of(&self.spec)?)?;
             let (client, runtime) = self.dfs.reach(&self.spec, &self.credentials)?;
-            Target::Dfs { client, runtime, folder, replication }
+            Target::Dfs { client, runtime, folder, part: part_of(&self.spec.attempt)?, replication }
         };
         Ok(Box::new(RecordWriter::new(format, PieceWriter::after(behind, target))))
     }

@@ -20,18 +20,23 @@ pub fn truncate_status(mut status: String) -> String {
     status
 }
 
-/// Shortens an error message to its start and its end.
+/// Shortens an error message to its start, which has the cause, and its end.
 pub fn truncate_failure(why: String) -> String {
+    truncate_failure_to(why, FAILURE_BYTES_MAX)
+}
+
+/// The same as [`truncate_failure`], with another limit.
+pub fn truncate_failure_to(why: String, bytes_max: usize) -> String {
     // The message may contain output of a program and is shown on terminals, so control characters
     // are replaced.
     let why: String = why
         .chars()
         .map(|one| if is_terminal_control(one) { char::REPLACEMENT_CHARACTER } else { one })
         .collect();
-    if why.len() <= FAILURE_BYTES_MAX {
+    if why.len() <= bytes_max {
         return why;
     }
-    let half = (FAILURE_BYTES_MAX - LEFT_OUT.len()) / 2;
+    let half = (bytes_max - LEFT_OUT.len()) / 2;
     let tail = (why.len() - half..why.len()).find(|at| why.is_char_boundary(*at)).unwrap_or(why.len());
     [start_of(&why, half), LEFT_OUT, &why[tail..]].concat()
 }

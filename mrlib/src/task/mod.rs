@@ -316,7 +316,9 @@ fn final_message(ended: Result<ReduceEnd, TaskError>, end: Option<u64>, cpu_befo
         Err(TaskError::Dfs(error)) if error.is_unavailable() => {
             from_task::Kind::DfsUnavailable(limits::truncate_failure(error.to_string()))
         }
-        Err(TaskError::Fatal(why)) => from_task::Kind::Fatal(limits::truncate_failure(why)),
+        Err(error) if error.is_permanent() => {
+            from_task::Kind::Fatal(limits::truncate_failure(error.to_string()))
+        }
         Err(error) => from_task::Kind::Failed(limits::truncate_failure(error.to_string())),
     }
 }
@@ -332,6 +334,24 @@ fn origin(start: &TaskStart) -> Option<CheckpointSource> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_that_every_attempt_would_have_are_fatal() {
+        let is_fatal = |error| matches!(final_message(Err(error), None, 0), from_task::Kind::Fatal(_));
+        let record = |unreadable| TaskError::Record {
+            source_path: "/in".into(),
+            offset: 0,
+            line: None,
+            why: "the file ends 7 bytes into a record of 100".into(),
+            unreadable,
+        };
+        let refused = |kind| TaskError::Dfs(dfs_client::error::Error::new(kind, "refused").into());
+        assert!(is_fatal(TaskError::Fatal("never".into())));
+        assert!(is_fatal(record(true)) && !is_fatal(record(false)));
+        assert!(is_fatal(refused(dfs_client::error::Kind::Quota)));
+        assert!(!is_fatal(refused(dfs_client::error::Kind::NoNodes)));
+        assert!(!is_fatal(TaskError::Program("perhaps".into())));
+    }
 
     /// The position is reported whatever request is pending at that time.
     #[test]

@@ -98,10 +98,12 @@ impl Umbilical {
         latest.changed = true;
     }
 
-    /// Sends the progress if it has changed, or if nothing was sent for long.
+    /// Sends the progress if it has changed, if a preemption was refused, or if nothing was sent for
+    /// long.
     pub(super) fn send_progress(&self) -> io::Result<()> {
         let progress = {
             let mut latest = locked(&self.latest);
+            latest.changed |= latest.progress.refusals != self.stop.refusals();
             if !latest.changed && latest.sent.elapsed() < REPORT_INTERVAL_MAX {
                 return Ok(());
             }

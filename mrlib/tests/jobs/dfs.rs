@@ -177,7 +177,7 @@ fn wordcount_from_file_to_pieces() {
     let mut counts = BTreeMap::new();
     for reduce in 0..reduces {
         let result = files.reduce(reduce, maps, reduces);
-        assert_eq!(result.pieces, [format!("/out/_temporary/job_1/job_1.r{reduce}.0/piece-00000")]);
+        assert_eq!(result.pieces, [format!("/out/_temporary/job_1/job_1.r{reduce}.0/part-r-0000{reduce}.0")]);
         let piece = runtime.block_on(files.read(&result.pieces[0]));
         assert_eq!(piece.len() as u64, result.bytes_out);
         for line in piece.lines() {
@@ -206,10 +206,10 @@ fn map_only_output_goes_to_pieces_and_a_failed_map_leaves_none() {
     let conf = [("stream.mapper", "sh -c 'cat; echo too bad >&2; exit 3'")];
     let input = task_spec::Input::Split(split);
     let why = failed(files.run("job_1.m1.0", "streaming", 0, input, &conf).end());
-    assert!(why.contains("exit status: 3") && why.contains("too bad"), "{why}");
+    assert!(why.contains("exit status 3") && why.contains("too bad"), "{why}");
     let left = runtime.block_on(files.client.walk(&path("/out"))).expect("a folder");
     let left: Vec<&str> = left.iter().filter(|status| !status.is_dir).map(|s| s.path.as_str()).collect();
-    assert_eq!(left, ["/out/_temporary/job_1/job_1.m0.0/piece-00000"]);
+    assert_eq!(left, ["/out/_temporary/job_1/job_1.m0.0/part-m-00000.0"]);
 }
 
 #[test]

@@ -207,12 +207,26 @@ fn a_reverse_order_and_a_grouping_are_kept() {
     assert_eq!(parts, ["b\t321\na\t321\n"]);
 }
 
+/// As in Hadoop, and as for a combiner in Rust.
+#[test]
+fn map_output_of_a_streaming_job_is_counted_before_its_combiner() {
+    let mut bench = Bench::new(&["a b a\nb a b\n".to_owned()]);
+    let combiner = "awk -F '\\t' '{n[$1]++} END {for (k in n) print k \"\\t\" n[k]}'";
+    let settings =
+        [("stream.mapper", "tr ' ' '\\n'"), ("stream.combiner", combiner), ("stream.reducer", "cat")];
+    let (parts, counters) =
+        bench.run(|conf| registry::job("streaming", conf), 1, &settings).expect("a good job");
+    assert_eq!(parts, ["a\t3\nb\t3\n"]);
+    let names = ["MAP_OUTPUT_RECORDS", "MAP_OUTPUT_BYTES", "COMBINE_INPUT_RECORDS", "COMBINE_OUTPUT_RECORDS"];
+    assert_eq!(names.map(|name| counters[name]), [6, 6, 6, 2]);
+}
+
 #[test]
 fn failures_are_reported_and_leave_no_output() {
     let mut bench = Bench::new(&[text(100, 7)]);
     let settings = [("stream.mapper", "sh -c 'cat >/dev/null; echo why >&2; exit 7'")];
     let error = bench.run(|conf| registry::job("streaming", conf), 1, &settings).expect_err("code 7");
-    assert!(error.to_string().contains("exit status: 7") && error.to_string().contains("why"), "{error}");
+    assert!(error.to_string().contains("exit status 7") && error.to_string().contains("why"), "{error}");
     assert!(!bench.folder.path().join("out1").exists());
     let there = bench.folder.path().join("out2");
     fs::create_dir(&there).expect("a disk");

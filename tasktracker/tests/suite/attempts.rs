@@ -32,8 +32,8 @@ async fn attempt_starts_reports_progress_and_succeeds() {
 async fn failures_are_reported_with_their_cause() {
     let world = World::start().await;
     let cases = [
-        ("job_1.m0.0", "exit:3", "exit code 3; stderr ends with:\nline 10 of trouble\n"),
-        ("job_1.m1.0", "crash", "killed by signal 6 (aborted); stderr ends with:\nabout to crash"),
+        ("job_1.m0.0", "exit:3", "exit code 3:\nline 10 of trouble\n"),
+        ("job_1.m1.0", "crash", "killed by signal 6 (aborted):\nabout to crash"),
         ("job_1.m2.0", "failed:bad record at /in:7", "bad record at /in:7"),
         ("job_1.m3.0", "silent", "exit code 0 without a result"),
         ("job_1.m4.0", "close", "the task closed its umbilical without a result"),

@@ -143,7 +143,8 @@ fn addresses_of_the_local_cluster_use_its_credentials() {
 #[test]
 fn job_commands_show_jobs() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
-    fs::write(cluster.path("f"), "a b\nc d\ne f\n").unwrap();
+    fs::write(cluster.path("f"), ["a b", "c d", "e f"].map(|words| format!("{words:63}\n")).concat())
+        .unwrap();
     cluster.mrctl(&["fs", "put", "f", "/in/f"]);
     let message = cluster.mrctl(&[
         "submit",
@@ -153,7 +154,7 @@ fn job_commands_show_jobs() {
         "--output",
         "/out",
         "--conf",
-        "split.size=4B",
+        "split.size=64B",
     ]);
     assert!(message.contains("3 maps (3 node-local, 0 rack-local), 1 reduce"), "{message}");
     assert!(message.contains("mrctl fs cat '/out/part-*'"), "{message}");
@@ -162,7 +163,7 @@ fn job_commands_show_jobs() {
     let rows: Vec<&str> = table.lines().collect();
     assert_eq!(rows.len(), 6, "{table}");
     assert!(
-        rows[1].starts_with("job_1.m0.0  succeeded  node1") && rows[1].ends_with("/in/f 0..4"),
+        rows[1].starts_with("job_1.m0.0  succeeded  node1") && rows[1].ends_with("/in/f 0..64"),
         "{table}"
     );
     assert_eq!(rows[5], "3 maps: 3 done; 1 reduce: 1 done");

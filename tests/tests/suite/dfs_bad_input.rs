@@ -24,7 +24,7 @@ fn invalid_paths_and_operations_are_rejected() {
     let long = format!("/{}", "n".repeat(256));
     // Exit code 2: the command is invalid in any state of the cluster. Exit code 1: it could be
     // valid.
-    let cases: [(i32, &[&str], &[&str]); 30] = [
+    let cases: [(i32, &[&str], &[&str]); 33] = [
         (2, &["fs", "ls", "relative"], &["relative"]),
         (2, &["fs", "ls", "/a/../b"], &[".."]),
         (2, &["fs", "mkdir", &long], &["256", "255"]),
@@ -45,7 +45,10 @@ fn invalid_paths_and_operations_are_rejected() {
         (2, &["fs", "put", ".", "/x"], &["-r"]),
         (2, &["fs", "put", "--replication", "1000", "f", "/x"], &["1000"]),
         (2, &["fs", "put", "--block-size", "1", "f", "/x"], &["block size"]),
-        (2, &["fs", "setrep", "0", "/file"], &["0"]),
+        (2, &["fs", "setrep", "0", "/file"], &["'0'", "from 1 to the number of DataNodes"]),
+        (2, &["fs", "setrep", "-1", "/file"], &["'-1'", "from 1 to the number of DataNodes"]),
+        (2, &["fs", "quota", "/dir", "--files", "-1"], &["'-1'", "write a number, such as 10000, or none"]),
+        (2, &["fs", "quota", "/dir", "--space", "-1"], &["'-1'", "is not a size", "or none"]),
         (2, &["fs", "get", "/file", "f"], &["f exists", "--force"]),
         (2, &["fs", "get", "--json", "/file", "-"], &["--json", "standard output"]),
         (1, &["fs", "quota", "/file"], &["/file is a file"]),
@@ -112,6 +115,11 @@ fn daemons_refuse_bad_configuration_with_file_and_line() {
         assert!(code == 2 && line.contains("fermata.toml:1"), "{name}: {line}");
         let (code, line) = run("", &["--listen", "0.0.0.0:0"]);
         assert!(code == 1 && line.contains("--insecure"), "{name}: {line}");
+        // A daemon that is started open says so once. It ends because its folder cannot be created.
+        let (code, log) = run("", &["--listen", "0.0.0.0:0", "--insecure", "--dir", "/dev/null/x"]);
+        let warned = |line: &&str| line.contains(" WARN ") && line.contains("callers are not authenticated");
+        assert!(code == 1 && log.lines().filter(warned).count() == 1, "{name}: {log}");
+        assert!(log.contains("security.secret"), "{name}: {log}");
         let (code, line) = run("", &["--listen", "127.0.0.1:70000"]);
         assert!(code == 2 && line.contains("70000"), "{name}: {line}");
         let (code, _) = daemon(name, &["--no-such-flag"]);
@@ -152,7 +160,7 @@ async fn a_datanode_of_another_version_is_refused(cluster: &Cluster) {
     let status = client.register(register).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
     let words =
-        ["version 0.0.1 speaks protocol 99", concat!("version ", env!("CARGO_PKG_VERSION"), " speaks 2")];
+        ["version 0.0.1 speaks protocol 99", concat!("version ", env!("CARGO_PKG_VERSION"), " speaks 3")];
     assert!(words.iter().all(|word| status.message().contains(word)), "{status}");
 }
 

@@ -68,6 +68,41 @@ fn input_that_is_replaced_or_deleted_fails_the_job_without_retries() {
     }
 }
 
+/// Regression: such jobs fail only after four attempts of a task.
+#[test]
+fn failures_that_every_attempt_would_have_are_not_retried() {
+    let cluster =
+        Cluster::up(Up { nodes: 1, replication: 1, block_size: "1MiB", settings: QUICK, ..Up::default() });
+    // A gzip file without its end.
+    put(&cluster, "/gzip/a.gz", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03KT\x48\xe2");
+    put(&cluster, "/text/a", &b"not a record\n".repeat(20));
+    put(&cluster, "/large/a", &b"some words\n".repeat(400_000));
+    cluster.mrctl(&["fs", "mkdir", "/full"]);
+    cluster.mrctl(&["fs", "quota", "/full", "--space", "2MiB"]);
+    let cases = [
+        ("wordcount", "/gzip", "/out1", "input /gzip/a.gz cannot be decompressed at byte"),
+        (
+            "terasort",
+            "/text",
+            "/out2",
+            "record at /text/a @ byte 200: the file ends 60 bytes into a record of 100",
+        ),
+        ("identity", "/large", "/full/out", "/full: quota of 2"),
+    ];
+    for (program, input, output, words) in cases {
+        let job = cluster.submit(&[program, "--input", input, "--output", output, "--reduces", "1"]);
+        assert_eq!(job["state"], "failed", "{job}");
+        assert!(job["why"].as_str().unwrap().contains(words), "{job}");
+        let failed = failed_attempts(&cluster, job["job"].as_str().unwrap());
+        assert!(failed.iter().all(|failed| *failed <= 1), "{program} was retried: {failed:?}");
+    }
+    let why = cluster.json(&["job", "job_3"])["why"].as_str().unwrap().to_owned();
+    assert!(!why.contains("piece"), "{why}");
+    let many =
+        ["submit", "identity", "--input", "/text", "--output", "/o", "--conf", "output.replication=64"];
+    assert!(cluster.refused(1, &many).contains("output.replication = 64 is too high for 1 DataNode"));
+}
+
 /// A file that grows is read up to its length at submission.
 #[test]
 fn input_that_grows_is_read_as_it_was_at_submission() {
@@ -274,7 +309,7 @@ fn map_only_job_with_a_skipped_record_writes_all_others_once() {
 
 /// Regression: lists truncate the exception, the failed task is `unfinished`, teragen has input.
 #[test]
-fn failures_are_shown_by_their_last_line() {
+fn failures_are_shown_by_their_cause_and_last_line() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     put(&cluster, "/in/a", b"a\n");
     let mapper = "sh -c 'echo Traceback >&2; echo \"  line 7\" >&2; echo \"ValueError: seven\" >&2; exit 1'";
@@ -283,7 +318,10 @@ fn failures_are_shown_by_their_last_line() {
     assert_eq!(job["state"], "failed", "{job}");
     for command in ["jobs", "tasks job_1", "why job_1", "job job_1"] {
         let shown = cluster.mrctl(&command.split(' ').collect::<Vec<_>>());
-        assert!(shown.contains("ValueError: seven"), "{command}: {shown}");
+        assert!(
+            shown.contains("ended with exit status 1") && shown.contains("ValueError: seven"),
+            "{command}: {shown}"
+        );
     }
     let tasks = cluster.json(&["tasks", "job_1"]);
     assert_eq!(tasks[0]["state"], "failed", "{tasks}");

@@ -77,6 +77,34 @@ fn waiting_job_explains_why() {
 }
 
 #[test]
+fn a_job_in_safemode_says_so() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    put(&cluster, "in", "a b\n");
+    let sleeper = ["submit", "streaming", "--mapper", "sleep 600", "--input", "/in", "--output", "/one"];
+    let mut follower = cluster.command(&sleeper);
+    let mut follower = follower.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(follower.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(printed.next().as_deref(), Some("job_1 submitted"));
+    eventually("it runs", TIMEOUT, || (state(&cluster, "job_1")["maps"]["running"] == 1).then_some(()));
+    cluster.mrctl(&["fs", "safemode", "on"]);
+    let remedy = "`mrctl fs safemode off` ends it";
+    let waits = printed.find(|line| line.starts_with("mrctl: job_1 waits: ")).unwrap();
+    assert!(waits.contains("the NameNode has been in safemode for") && waits.contains(remedy), "{waits}");
+    for args in [&["jobs"][..], &["top", "--once"], &["why", "job_1"]] {
+        let shown = cluster.mrctl(args);
+        assert!(shown.contains("the NameNode has been in safemode for"), "{args:?}: {shown}");
+    }
+    let refused = cluster.refused(1, &["submit", "wordcount", "--input", "/in", "--output", "/two"]);
+    assert!(refused.contains("in safemode") && refused.contains(remedy), "{refused}");
+    cluster.mrctl(&["fs", "safemode", "off"]);
+    eventually("it does not wait any more", TIMEOUT, || {
+        (state(&cluster, "job_1")["why"] == "").then_some(())
+    });
+    cluster.mrctl(&["kill", "job_1"]);
+    assert!(!follower.wait().unwrap().success());
+}
+
+#[test]
 fn failing_node_is_blacklisted() {
     let settings = "[jobtracker]\nheartbeat = \"200ms\"\n";
     let cluster = Cluster::up(Up { nodes: 4, block_size: "64KiB", settings, ..Up::default() });

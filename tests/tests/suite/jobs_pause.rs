@@ -112,7 +112,7 @@ fn paused_reduce_resumes_locally_and_remotely() {
     assert!(refused.contains(&format!("{again} is running")), "{refused}");
     let paused = pause(&cluster, &reduce, "reduce");
     let shown = cluster.mrctl(&["tasks", &job]);
-    assert!(shown.contains("waits for `mrctl resume`") && shown.contains("slot free after"), "{shown}");
+    assert!(shown.contains("paused until `mrctl resume`") && shown.contains("slot free after"), "{shown}");
     cluster.mrctl(&["resume", &reduce, "--on", other(&paused)]);
     let ended = end(&cluster, &job);
     assert_eq!(counted(&ended), counted(&plain));
@@ -235,13 +235,10 @@ fn restartable_streaming_reducer_pauses_between_keys() {
         } else {
             // The attempt refuses with a reason, and continues.
             let attempt = running(&cluster, &reduce, "reduce");
-            cluster.mrctl(&["preempt", &attempt, "--how", "pause"]);
-            eventually("a refusal", TIMEOUT, || {
-                let history = cluster.mrctl(&["history", &job]);
-                let refused = history.lines().find(|line| line.contains("preemption-refused"))?;
-                assert!(refused.contains("cannot save"), "{refused}");
-                Some(())
-            });
+            let refused = cluster.refused(1, &["preempt", &attempt, "--how", "pause", "--wait"]);
+            assert!(refused.contains("cannot save"), "{refused}");
+            let history = cluster.mrctl(&["history", &job]);
+            assert!(history.contains("preemption-refused"), "{history}");
         }
         let ended = end(&cluster, &job);
         assert_eq!(counted(&ended), counted(&plain));

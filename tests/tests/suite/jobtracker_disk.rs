@@ -163,9 +163,9 @@ fn jobtracker_with_an_almost_full_disk_starts_no_attempt_and_stays_up() {
 fn killed_job_with_many_maps_has_a_short_history() {
     let settings = format!("{QUICK}[jobtracker]\nmaps_max = 1000000\n");
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
-    fs::write(cluster.path("text"), "w\n".repeat(50_000)).unwrap();
+    fs::write(cluster.path("text"), format!("{:63}\n", "w").repeat(50_000)).unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
-    let many = ["wordcount", "--conf", "split.size=2", "--input", "/text", "--output", "/out"];
+    let many = ["wordcount", "--conf", "split.size=64", "--input", "/text", "--output", "/out"];
     let job = cluster.detach(&many);
     assert!(cluster.json(&["job", &job])["maps"]["total"].as_u64().unwrap() >= 50_000);
     cluster.mrctl(&["kill", &job]);

@@ -59,6 +59,30 @@ fn up_in_a_running_folder_starts_dead_daemons_again() {
     cluster.mrctl(&["jobs"]);
 }
 
+/// Regression: `up` returned before the DataNodes had registered with the restarted NameNode.
+#[test]
+fn up_after_a_dead_namenode_waits_until_all_datanodes_have_registered_again() {
+    let cluster = Cluster::up(Up { nodes: 2, replication: 2, ..Up::default() });
+    fs::write(cluster.path("hello"), "hello").unwrap();
+    cluster.mrctl(&["fs", "put", "hello", "/hello"]);
+    let datanode = cluster.pid_of("node2", "datanode");
+    let signal = |signal: &str| Command::new("kill").args([signal, &datanode]).status().unwrap().success();
+    assert!(signal("-STOP"));
+    cluster.mrctl(&["chaos", "kill", "namenode"]);
+    let mut up = cluster.command(&["up"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(up.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let waits =
+        lines.find(|line| line.contains("node2's datanode has not registered with the namenode (see "));
+    assert!(signal("-CONT"));
+    assert!(waits.is_some_and(|line| line.contains("node2-datanode.log")), "up did not wait for node2");
+    assert!(up.wait().unwrap().success());
+    let report = cluster.json(&["fs", "report"]);
+    let nodes = report["nodes"].as_array().unwrap();
+    let ready = |node: &serde_json::Value| node["reported"] == true && node["free"].as_u64() > Some(0);
+    assert!(nodes.len() == 2 && nodes.iter().all(ready) && report["safemode"]["on"] == false, "{report}");
+    cluster.mrctl(&["fs", "put", "hello", "/again"]);
+}
+
 #[test]
 fn a_datanode_that_cannot_start_leaves_a_degraded_cluster_that_works() {
     let cluster = Cluster::up(Up { replication: 3, ..Up::default() });
@@ -87,6 +111,36 @@ fn a_datanode_that_cannot_start_leaves_a_degraded_cluster_that_works() {
     fs::write(&version, kept).unwrap();
     assert!(cluster.mrctl(&["up"]).contains("started node2's datanode again"));
     assert_eq!(cluster.json(&["status"])["state"], "running");
+}
+
+/// Regression: a lost data folder was created again without a message.
+#[test]
+fn a_lost_data_folder_is_named_and_its_replicas_are_copied_again() {
+    let cluster = Cluster::up(Up { nodes: 2, replication: 2, ..Up::default() });
+    fs::write(cluster.path("hello"), "hello").unwrap();
+    cluster.mrctl(&["fs", "put", "hello", "/hello"]);
+    let folder = cluster.path(".fermata/data/node2");
+    let lose_and_start = |args: &[&str]| {
+        fs::remove_dir_all(&folder).unwrap();
+        let before = cluster.log("node2-datanode").len();
+        let ran = cluster.try_mrctl(args);
+        assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+        let lost = "data/node2 is missing or empty: node2's datanode starts empty";
+        assert_eq!(ran.stderr.lines().filter(|line| line.contains(lost)).count(), 1, "{}", ran.stderr);
+        let log = cluster.log("node2-datanode")[before..].to_owned();
+        let warned = |line: &&str| line.contains(" WARN ") && line.contains("starts empty");
+        assert!(log.lines().filter(warned).all(|line| line.contains("data/node2")), "{log}");
+        assert_eq!(log.lines().filter(warned).count(), 1, "{log}");
+        cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+        assert_eq!(cluster.replicas_on("node2").len(), 1);
+    };
+    cluster.mrctl(&["down"]);
+    lose_and_start(&["up", "--detach"]);
+    cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "datanode"]);
+    lose_and_start(&["up"]);
+    cluster.mrctl(&["down"]);
+    let again = cluster.try_mrctl(&["up", "--detach"]);
+    assert!(!again.stderr.contains("starts empty"), "{}", again.stderr);
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn pages_show_what_commands_show() {
     let shown = cluster.json(&["job", &job]);
     let cost = &shown["preemption"];
     assert!(cost["splits"].as_u64() >= Some(1) && cost["pauses"].as_u64() == Some(2), "{shown}");
-    let page = pages.page_with(&format!("/job/{job}"), "1 put on hold");
+    let page = pages.page_with(&format!("/job/{job}"), "1 paused");
     let tile = |name: &str, value: &str| {
         let text = format!("<div class='name'>{name}</div><div class='value ");
         let (_, rest) = page.body.split_once(&text).unwrap_or_else(|| panic!("no {name}: {}", page.body));
@@ -143,7 +143,7 @@ fn pages_show_what_commands_show() {
     assert!(page.body.contains("Checkpoints") && page.body.contains("slot free after"), "{}", page.body);
     // The chart, the tree of ranges, the pauses, the reasons.
     for part in
-        ["class='split'", "class='pause'", "class='gap'", "└ ", "class='range'", "waits for `mrctl resume`"]
+        ["class='split'", "class='pause'", "class='gap'", "└ ", "class='range'", "paused until `mrctl resume`"]
     {
         assert!(page.body.contains(part), "no {part}: {}", page.body);
     }
@@ -207,7 +207,7 @@ fn masters_down(cluster: &Cluster, pages: &Pages, job: &str) {
     assert!(page.status == 200 && page.body.contains(">up<"), "the NameNode is up: {}", page.body);
     assert!(page.body.contains("again with `mrctl up`"), "what to do is missing: {}", page.body);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
-    let page = pages.page_with(&format!("/job/{job}"), "1 put on hold");
+    let page = pages.page_with(&format!("/job/{job}"), "1 paused");
     assert_eq!(page.status, 200);
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     let page = pages.page_with("/", "again with `mrctl up`");

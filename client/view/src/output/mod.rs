@@ -8,6 +8,7 @@ pub use size::{Sizes, age, human, millis, now_ms, permissions, shell, time, took
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
+use mrlib::error::{one_line, shortened};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
@@ -57,28 +58,10 @@ pub fn chain(error: &anyhow::Error) -> String {
     text
 }
 
-/// The number of characters of a failure that a table on a terminal shows.
-const BRIEF_CHARS: usize = 120;
-
-/// A failure in one line of a table: its first line, which is the cause, and its last one, which is
-/// the exception after a traceback. Only a terminal gets a shortened line.
+/// A failure in one line of a table: its cause and its last line. Only a terminal gets a shortened
+/// line.
 pub fn brief(failure: &str) -> String {
-    let is_terminal = io::stdout().is_terminal();
-    one_line(failure, if is_terminal { BRIEF_CHARS } else { usize::MAX })
-}
-
-/// Keeps the beginning of a longer line. Cuts between words if possible.
-fn one_line(failure: &str, chars_max: usize) -> String {
-    let mut lines = failure.lines().map(str::trim).filter(|line| !line.is_empty());
-    let mut line = lines.next().unwrap_or_default().to_owned();
-    if let Some(last) = lines.next_back() {
-        line = format!("{}: {last}", line.trim_end_matches(':'));
-    }
-    let Some((end, _)) = line.char_indices().nth(chars_max) else { return line };
-    let start = &line[..end];
-    let words = start.rsplit_once(' ').filter(|(words, cut)| words.len() > cut.len());
-    let start = words.map_or(start, |(words, _)| words);
-    format!("{start} ...")
+    if io::stdout().is_terminal() { shortened(failure) } else { one_line(failure) }
 }
 
 /// A usage error: no state of the cluster can make the command valid. Exit code 2.
@@ -158,15 +141,6 @@ mod tests {
         let text = error.to_string();
         assert!(text.starts_with("cannot write to standard output: No space left"), "{text}");
         assert_eq!(of_stdout(io::ErrorKind::BrokenPipe.into()).kind(), io::ErrorKind::BrokenPipe);
-    }
-
-    #[test]
-    fn the_cause_of_a_failure_is_never_cut() {
-        let failure = format!("cause one:\nTraceback\n{}end\n", "word ".repeat(40));
-        assert_eq!(one_line(&failure, usize::MAX), format!("cause one: {}end", "word ".repeat(40)));
-        assert_eq!(one_line(&failure, 22), "cause one: word word ...");
-        assert_eq!(one_line(&"x".repeat(150), 120), format!("{} ...", "x".repeat(120)));
-        assert_eq!((one_line("", 9).as_str(), one_line(" only\n\n", 9).as_str()), ("", "only"));
     }
 
     #[test]

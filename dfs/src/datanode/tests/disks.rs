@@ -69,6 +69,10 @@ async fn restart_keeps_finalised_and_drops_partial_replicas() {
     assert_eq!(known.registrations.len(), 2);
     assert!(known.registrations[0].incarnation < known.registrations[1].incarnation);
     assert_eq!(known.registrations[1].cluster_id, "test-cluster");
+    // The NameNode has its figures before the first heartbeat.
+    let usage = known.registrations[1].usage.as_ref().unwrap();
+    assert_eq!((usage.used, usage.volumes, usage.failed_volumes), (4000, 1, 0));
+    assert!(usage.free > 0 && usage.capacity == usage.used + usage.free && usage.disks.len() == 1);
     for block in [1, 256, 257, u64::MAX] {
         assert!(read(&node, block, 1000).unwrap().1 == bytes(1000, block));
     }
@@ -166,8 +170,8 @@ async fn start_continues_without_an_unusable_folder_if_another_works() {
     let node = start(&["a", "b"]).await.unwrap();
     assert_eq!(node.uuid(), uuid);
     assert!(Path::new(&node.address.local_socket).exists());
-    let beaten = |beat: &proto::dfs::HeartbeatRequest| (beat.volumes, beat.failed_volumes) == (1, 1);
-    bench.namenode.until(&node, "heartbeat", |known| known.heartbeats.last().is_some_and(beaten)).await;
+    let beaten = |usage: &proto::dfs::Usage| (usage.volumes, usage.failed_volumes) == (1, 1);
+    bench.namenode.until(&node, "heartbeat", |known| known.usages().last().is_some_and(beaten)).await;
     let on_b: Vec<u64> = (1..=4).filter(|block| block_file(&bench.dir("b"), *block, "").exists()).collect();
     assert_eq!(bench.namenode.known(&node).replicas.keys().copied().collect::<Vec<_>>(), on_b);
     put(&chain(&[&node]), 9, b"hello").unwrap();
@@ -207,7 +211,7 @@ async fn a_failed_sync_is_never_acknowledged_and_retires_the_folder() {
         .until(&node, "losses", |known| {
             let mut lost = known.lost.clone();
             lost.sort_unstable();
-            lost == in_a && known.heartbeats.last().is_some_and(|beat| beat.failed_volumes == 1)
+            lost == in_a && known.usages().last().is_some_and(|usage| usage.failed_volumes == 1)
         })
         .await;
     for block in in_a {
@@ -251,7 +255,7 @@ async fn full_disk_is_reported_and_stays_in_use() {
     bench
         .namenode
         .until(&node, "heartbeat", |known| {
-            known.heartbeats.last().is_some_and(|beat| beat.failed_volumes == 0 && beat.free == 0)
+            known.usages().last().is_some_and(|usage| usage.failed_volumes == 0 && usage.free == 0)
         })
         .await;
 }

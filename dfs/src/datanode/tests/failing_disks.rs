@@ -112,7 +112,7 @@ async fn read_error_costs_one_replica_and_not_the_folder() {
         bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
         let known = bench.namenode.known(&node);
         assert_eq!(known.bad[0].block_id, in_a[0]);
-        assert!(known.lost.is_empty() && known.heartbeats.iter().all(|beat| beat.failed_volumes == 0));
+        assert!(known.lost.is_empty() && known.usages().all(|usage| usage.failed_volumes == 0));
         assert!(a.join(format!("bad/blk_{}", in_a[0])).is_file(), "quarantined");
         assert_eq!(kind(read(&node, in_a[0], 100)), "not-found", "and never served again");
         for block in in_a.iter().skip(1).chain(&blocks_in(&bench.dir("b"))) {
@@ -140,7 +140,7 @@ async fn folder_retires_after_bad_blocks_max_but_the_last_one_keeps_serving() {
         }
         *disk.opens.lock() = None;
     };
-    let failed = |known: &Known, count| known.heartbeats.last().is_some_and(|b| b.failed_volumes == count);
+    let failed = |known: &Known, count| known.usages().last().is_some_and(|b| b.failed_volumes == count);
     spoil("a", 1);
     bench.namenode.until(&node, "one bad", |known| known.bad.len() == 1 && failed(known, 0)).await;
     spoil("a", 1);
@@ -152,7 +152,7 @@ async fn folder_retires_after_bad_blocks_max_but_the_last_one_keeps_serving() {
     bench
         .namenode
         .until(&node, "no free space", |known| {
-            failed(known, 1) && known.heartbeats.last().is_some_and(|beat| beat.free == 0)
+            failed(known, 1) && known.usages().last().is_some_and(|usage| usage.free == 0)
         })
         .await;
     assert!(read(&node, in_b[2], 100).unwrap().1 == bytes(100, in_b[2]), "what is good is served");
@@ -181,7 +181,7 @@ async fn folder_whose_replica_cannot_be_moved_to_quarantine_is_retired() {
         .until(&node, "folder a retired", |known| {
             known.bad.len() == 1
                 && known.lost.len() == 2
-                && known.heartbeats.last().is_some_and(|beat| beat.failed_volumes == 1)
+                && known.usages().last().is_some_and(|usage| usage.failed_volumes == 1)
         })
         .await;
     for block in blocks_in(&bench.dir("b")) {
@@ -199,7 +199,7 @@ async fn last_folder_whose_replica_cannot_be_moved_to_quarantine_serves_the_othe
     }
     spoil_for_good(&node, &disk, &fs::canonicalize(bench.dir("n1")).unwrap(), 1);
     bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
-    assert!(bench.namenode.known(&node).heartbeats.iter().all(|beat| beat.failed_volumes == 0));
+    assert!(bench.namenode.known(&node).usages().all(|usage| usage.failed_volumes == 0));
     assert!(read(&node, 2, 100).unwrap().1 == bytes(100, 2));
     assert_eq!(kind(put(&chain(&[&node]), 9, b"hello")), "no-space", "but takes no new blocks");
     bench.namenode.registrations.lock().nodes.values_mut().for_each(|known| known.forget = true);
@@ -222,7 +222,7 @@ async fn hung_disk_stops_neither_heartbeats_nor_writes() {
         .until(&node, "heartbeats with figures", |known| {
             known.replicas.contains_key(&7)
                 && known.heartbeats.len() > before + 5
-                && known.heartbeats.last().is_some_and(|beat| beat.free > 0)
+                && known.usages().last().is_some_and(|usage| usage.free > 0)
         })
         .await;
     *disk.hangs.lock() = false;

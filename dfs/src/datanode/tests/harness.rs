@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use proto::dfs::{
     BadReplica, BulkRequest, Command, DataNodeAddress, FullReportReply, FullReportRequest, HeartbeatReply,
     HeartbeatRequest, MayFinaliseReply, MayFinaliseRequest, NamedBlock, Packet, ReadBlock, ReadReply,
-    RegisterReply, RegisterRequest, WriteBlock, WriteStatus,
+    RegisterReply, RegisterRequest, Usage, WriteBlock, WriteStatus,
     block_reports_server::{BlockReports, BlockReportsServer},
     bulk_request::Op,
     command::Kind,
@@ -51,6 +51,13 @@ pub(super) struct Known {
     /// Number of heartbeats that are processed but get no reply.
     pub(super) lose_answers: usize,
     pub(super) last: Option<(u64, Vec<Command>)>,
+}
+
+impl Known {
+    /// The space in its heartbeats.
+    pub(super) fn usages(&self) -> impl Iterator<Item = &Usage> {
+        self.heartbeats.iter().filter_map(|heartbeat| heartbeat.usage.as_ref())
+    }
 }
 
 #[derive(Debug, Default)]

@@ -91,7 +91,7 @@ async fn deletions_remove_good_and_bad_replicas() {
     assert!(read(&node, 3, CHUNK as u64).unwrap().1 == bytes(CHUNK, 3));
     bench
         .namenode
-        .until(&node, "use", |known| known.heartbeats.last().is_some_and(|beat| beat.used == CHUNK as u64))
+        .until(&node, "use", |known| known.usages().last().is_some_and(|usage| usage.used == CHUNK as u64))
         .await;
 }
 

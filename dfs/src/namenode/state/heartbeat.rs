@@ -39,12 +39,7 @@ impl State {
         let was_suspect = std::mem::replace(&mut node.liveness, super::nodes::Liveness::Live)
             == super::nodes::Liveness::Suspect;
         let back = was_suspect.then(|| super::Event::NodeBack(node.registration.node.clone()));
-        node.capacity = heartbeat.capacity;
-        node.used = heartbeat.used;
-        node.free = heartbeat.free;
-        node.disks.clone_from(&heartbeat.disks);
-        node.volumes = heartbeat.volumes;
-        node.failed_volumes = heartbeat.failed_volumes;
+        node.registration.usage.clone_from(&heartbeat.usage);
         if let Some(back) = back {
             self.note(back);
         }

@@ -5,7 +5,7 @@
 
 use super::repair::Traffic;
 use crate::namenode::{
-    op::{Command, Registration, Replica},
+    op::{Command, Registration, Replica, Usage},
     view::{NodeAddress, NodeState},
 };
 use dfs_client::ids::{BlockId, NodeUuid, Nonce};
@@ -38,12 +38,6 @@ pub(super) struct Node {
     pub(super) liveness: Liveness,
     pub(super) draining: bool,
     pub(super) last_heartbeat_ms: u64,
-    pub(super) capacity: u64,
-    pub(super) used: u64,
-    pub(super) free: u64,
-    pub(super) disks: Vec<(u64, u64)>,
-    pub(super) volumes: u32,
-    pub(super) failed_volumes: u32,
     /// The sequence number and the answer of the last heartbeat, in case it is repeated.
     pub(super) last: Option<(u64, Vec<Command>)>,
     /// Good replicas of committed blocks.
@@ -155,12 +149,6 @@ impl Node {
             liveness: Liveness::Live,
             draining,
             last_heartbeat_ms: now_ms,
-            capacity: 0,
-            used: 0,
-            free: 0,
-            disks: Vec::new(),
-            volumes: 0,
-            failed_volumes: 0,
             last: None,
             blocks: BTreeSet::new(),
             left: BTreeSet::new(),
@@ -174,6 +162,11 @@ impl Node {
             reported: false,
             drained_reported: false,
         }
+    }
+
+    /// Its space, as last reported.
+    pub(super) fn usage(&self) -> &Usage {
+        &self.registration.usage
     }
 
     /// Whether this is an unused slot. Every node has a name.

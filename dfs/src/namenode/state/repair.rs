@@ -335,7 +335,9 @@ impl State {
             let rest = on.iter().filter(|ix| **ix != gone);
             rest.map(|ix| self.nodes.get(*ix).registration.rack.as_str()).collect::<BTreeSet<_>>().len()
         };
-        on.iter().copied().max_by_key(|ix| (racks_without(*ix), u64::MAX - self.nodes.get(*ix).free, *ix))
+        on.iter()
+            .copied()
+            .max_by_key(|ix| (racks_without(*ix), u64::MAX - self.nodes.get(*ix).usage().free, *ix))
     }
 
     /// Deletes replicas of deleted blocks, when the nodes have had time to register after safemode.
@@ -376,7 +378,7 @@ pub(super) fn candidate(node: &Node, block_bytes: u64) -> Candidate<'_> {
         name: &node.registration.node,
         host: &node.registration.host,
         rack: &node.registration.rack,
-        free: node.free.saturating_sub(u64::from(load) * block_bytes),
+        free: node.usage().free.saturating_sub(u64::from(load) * block_bytes),
         load,
         usable: node.liveness == Liveness::Live && !node.draining,
     }

@@ -21,7 +21,7 @@ impl State {
     pub fn report(&self, now: Now) -> Report {
         let root = self.usage(&DfsPath::root()).unwrap_or_default();
         let alive = || self.nodes.iter().map(|(_, node)| node).filter(|node| node.liveness != Liveness::Dead);
-        let used = alive().map(|node| node.used).sum::<u64>();
+        let used = alive().map(|node| node.usage().used).sum::<u64>();
         let disks = shared_disks(alive());
         let free = disks.values().sum::<u64>();
         let unreadable = self.namespace.finished_blocks() - self.good.len() as u64;
@@ -76,15 +76,16 @@ impl State {
             .map(|(_, node)| NodeReport {
                 address: node.address(),
                 state: node.state(),
-                capacity: node.capacity,
-                used: node.used,
-                free: node.free,
+                capacity: node.usage().capacity,
+                used: node.usage().used,
+                free: node.usage().free,
                 blocks: node.blocks.len() as u64,
                 last_heartbeat_ms_ago: now.mono_ms.saturating_sub(node.last_heartbeat_ms),
-                volumes: node.volumes,
-                failed_volumes: node.failed_volumes,
+                volumes: node.usage().volumes,
+                failed_volumes: node.usage().failed_volumes,
                 blocks_left_to_drain: node.left.len() as u64,
                 version: node.registration.version.clone(),
+                reported: node.reported,
             })
             .collect();
         nodes.sort_by(|a, b| a.address.node.cmp(&b.address.node));
@@ -148,10 +149,10 @@ impl State {
 fn shared_disks<'a>(nodes: impl Iterator<Item = &'a Node>) -> BTreeMap<(&'a str, Option<u64>, &'a str), u64> {
     let mut disks = BTreeMap::new();
     for node in nodes {
-        let Registration { host, node: name, .. } = &node.registration;
-        let unnamed = (node.disks.is_empty() && node.free > 0)
-            .then_some(((host.as_str(), None, name.as_str()), node.free));
-        let named = node.disks.iter().map(|(device, free)| ((host.as_str(), Some(*device), ""), *free));
+        let Registration { host, node: name, usage, .. } = &node.registration;
+        let unnamed = (usage.disks.is_empty() && usage.free > 0)
+            .then_some(((host.as_str(), None, name.as_str()), usage.free));
+        let named = usage.disks.iter().map(|(device, free)| ((host.as_str(), Some(*device), ""), *free));
         for (disk, free) in named.chain(unnamed) {
             let most = disks.entry(disk).or_insert(free);
             *most = free.max(*most);

@@ -104,11 +104,11 @@ impl State {
             let too_few =
                 if nodes < min { format!(", and {nodes} of {min} DataNodes") } else { String::new() };
             reasons.push(format!(
-                "{seen} of {total} blocks reported, {needed} needed{too_few}: wait for the DataNodes, or turn safemode off"
+                "{seen} of {total} blocks reported, {needed} needed{too_few}: wait for the DataNodes; `mrctl fs safemode off` ends safemode at once"
             ));
         }
         if self.safemode.manual {
-            reasons.push("turned on by an operator: turn it off to continue".into());
+            reasons.push("turned on by an operator: `mrctl fs safemode off` ends it".into());
         }
         if let Some(free) = self.safemode.disk_free {
             reasons.push(format!("only {free} bytes are free on the disk of the edit log: free some space"));

@@ -210,15 +210,8 @@ impl Bench {
             return;
         }
         node.seq += 1;
-        let used = node.disk.values().map(|(length, _)| length).sum();
-        let heartbeat = Heartbeat {
-            seq: node.seq,
-            capacity: node.capacity,
-            used,
-            free: node.capacity - used,
-            volumes: 1,
-            ..std::mem::take(&mut node.pending_reports)
-        };
+        let (seq, usage) = (node.seq, node.usage());
+        let heartbeat = Heartbeat { seq, usage, ..std::mem::take(&mut node.pending_reports) };
         let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
         match self.state.heartbeat(self.now, uuid, incarnation, heartbeat.clone()) {
             HeartbeatAnswer::RegisterAgain => match self.register(index) {

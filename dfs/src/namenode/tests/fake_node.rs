@@ -1,6 +1,6 @@
 //! A DataNode of the test bench: a map of replicas, and pending reports.
 
-use crate::namenode::op::{Command, Heartbeat, Registration, Replica};
+use crate::namenode::op::{Command, Heartbeat, Registration, Replica, Usage};
 use dfs_client::ids::{BlockId, Incarnation, NodeUuid, Nonce, StartId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +66,14 @@ impl FakeNode {
             cluster_id: String::new(),
             seen_epoch: self.seen.0,
             seen_start: self.seen.1,
+            usage: self.usage(),
         }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        let used = self.disk.values().map(|(length, _)| length).sum();
+        let free = self.capacity - used;
+        Usage { capacity: self.capacity, used, free, volumes: 1, ..Usage::default() }
     }
 
     /// Receives a replica from a writer, unless another block with this ID is on disk, which is

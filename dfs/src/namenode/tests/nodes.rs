@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, FakeNode, path, settings};
 use crate::namenode::{
-    op::{Caller, Command, Heartbeat, HeartbeatAnswer, Op, Registration, Replica},
+    op::{Caller, Command, Heartbeat, HeartbeatAnswer, Op, Registration, Replica, Usage},
     state::Event,
     view::{Checked, NodeState},
 };
@@ -31,12 +31,35 @@ fn a_disk_that_nodes_of_a_host_share_counts_once() {
         let node = FakeNode::new(index, &format!("n{index}"), "r1");
         let registration = Registration { host: host.into(), ..node.registration() };
         bench.state.register(bench.now, registration).unwrap();
-        let heartbeat = Heartbeat { seq: 1, used: 10, free: 650, disks, ..Heartbeat::default() };
+        let usage = Usage { used: 10, free: 650, disks, ..Usage::default() };
+        let heartbeat = Heartbeat { seq: 1, usage, ..Heartbeat::default() };
         bench.state.heartbeat(bench.now, node.uuid, Incarnation(1), heartbeat);
     }
     let report = bench.state.report(bench.now);
     assert_eq!((report.disks, report.used, report.free), (4, 40, 600 + 50 + 600 + 650));
     assert_eq!(report.capacity, report.used + report.free);
+}
+
+/// Regression: it was live with 0 bytes free, and got no blocks, until its first heartbeat.
+#[test]
+fn registered_node_has_its_usage_and_gets_blocks_before_its_first_heartbeat() {
+    let mut bench = Bench::with_nodes(0);
+    let node = FakeNode { capacity: 500, ..FakeNode::new(0, "n1", "r1") };
+    bench.state.register(bench.now, node.registration()).unwrap();
+    let report = bench.state.report(bench.now);
+    let shown = &report.nodes[0];
+    assert_eq!((shown.state, shown.reported), (NodeState::Live, false));
+    assert_eq!((shown.capacity, shown.used, shown.free, shown.volumes), (500, 0, 500, 1));
+    assert_eq!((report.free, report.capacity), (500, 500));
+    bench.state.full_report(bench.now, node.uuid, Incarnation(1), 0, true, vec![]).unwrap();
+    assert!(bench.state.report(bench.now).nodes[0].reported);
+    bench.nodes.push(node);
+    let file = bench.create("/f");
+    assert_eq!(bench.add_block_as(file, "w").unwrap().1.len(), 1);
+    // A node that registers again also has its new usage at once.
+    bench.nodes[0].capacity = 300;
+    bench.state.register(bench.now, bench.nodes[0].registration()).unwrap();
+    assert_eq!(bench.state.report(bench.now).nodes[0].free, 300);
 }
 
 #[test]
@@ -246,7 +269,7 @@ fn heartbeats_after_a_block_report_win() {
     bench.state.register(bench.now, node.registration()).unwrap();
     assert!(bench.good_known(mine[0]), "known until the report is in");
     let heartbeat =
-        Heartbeat { seq: 1, free: 1000, received: vec![reported(mine[0])], ..Heartbeat::default() };
+        Heartbeat { seq: 1, usage: node.usage(), received: vec![reported(mine[0])], ..Heartbeat::default() };
     bench.state.heartbeat(bench.now, uuid, incarnation, heartbeat);
     bench.state.full_report(bench.now, uuid, incarnation, 0, false, vec![]).unwrap();
     let out_of_turn = bench.state.full_report(bench.now, uuid, incarnation, 7, true, vec![]);

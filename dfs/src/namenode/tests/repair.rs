@@ -319,7 +319,7 @@ fn drained(bench: &Bench, node: &str) -> (NodeState, u64) {
 fn sent_deletes(bench: &mut Bench, index: usize) -> Vec<BlockId> {
     let node = &mut bench.nodes[index];
     node.seq += 1;
-    let heartbeat = Heartbeat { seq: node.seq, free: 1_000, ..Heartbeat::default() };
+    let heartbeat = Heartbeat { seq: node.seq, usage: node.usage(), ..Heartbeat::default() };
     let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
     let answer = bench.state.heartbeat(bench.now, uuid, incarnation, heartbeat);
     let HeartbeatAnswer::Commands(commands) = answer else { panic!("{answer:?}") };

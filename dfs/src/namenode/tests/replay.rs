@@ -171,10 +171,6 @@ fn block_limit_of_a_file_is_enforced() {
         nonce: Nonce(1),
     };
     state.register(now(), super::bench::FakeNode::new(0, "n1", "r1").registration()).unwrap();
-    let uuid = super::bench::FakeNode::new(0, "n1", "r1").uuid;
-    let heartbeat =
-        crate::namenode::op::Heartbeat { seq: 1, capacity: 1 << 40, free: 1 << 40, ..Default::default() };
-    state.heartbeat(now(), uuid, dfs_client::ids::Incarnation(1), heartbeat);
     let error = refusal(&mut state, add).unwrap();
     assert!(error.message.contains("would have 500001 blocks, the limit is 500000"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! Converts requests to operations and validates them. No malformed request gets past this module.
 
 use crate::namenode::op::{
-    BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Replica, Request,
+    BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Replica, Request, Usage,
 };
 use dfs_client::{
     error::{Error, Kind},
@@ -200,6 +200,20 @@ pub(crate) fn registration(message: pb::RegisterRequest) -> Result<Registration,
         cluster_id: message.cluster_id,
         seen_epoch: message.seen_epoch,
         seen_start: StartId(message.seen_start),
+        usage: usage(message.usage)?,
+    })
+}
+
+fn usage(message: Option<pb::Usage>) -> Result<Usage, Error> {
+    let message = message.unwrap_or_default();
+    within_limit("disks", message.disks.len())?;
+    Ok(Usage {
+        capacity: message.capacity,
+        used: message.used,
+        free: message.free,
+        disks: message.disks.into_iter().map(|disk| (disk.device, disk.free)).collect(),
+        volumes: message.volumes,
+        failed_volumes: message.failed_volumes,
     })
 }
 
@@ -212,15 +226,9 @@ pub(crate) fn replicas(replicas: Vec<pb::Replica>) -> Result<Vec<Replica>, Error
 }
 
 pub(crate) fn heartbeat(message: pb::HeartbeatRequest) -> Result<(NodeUuid, Incarnation, Heartbeat), Error> {
-    within_limit("disks", message.disks.len())?;
     let heartbeat = Heartbeat {
         seq: message.seq,
-        capacity: message.capacity,
-        used: message.used,
-        free: message.free,
-        disks: message.disks.into_iter().map(|disk| (disk.device, disk.free)).collect(),
-        volumes: message.volumes,
-        failed_volumes: message.failed_volumes,
+        usage: usage(message.usage)?,
         received: replicas(message.received)?,
         deleted: message.deleted.into_iter().map(BlockId).collect(),
         bad: message.bad.into_iter().map(|one| (BlockId(one.block_id), one.reason)).collect(),

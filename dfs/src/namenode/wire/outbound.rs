@@ -165,6 +165,7 @@ fn node_report(node: NodeReport) -> pb::NodeReport {
         failed_volumes: node.failed_volumes,
         blocks_left_to_drain: node.blocks_left_to_drain,
         version: node.version,
+        reported: node.reported,
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     state::{ClusterState, Daemon, Kind},
 };
 use anyhow::{Context, Result, anyhow, bail};
-use dfs_client::{Attributes, Client, ClientOptions, NodeState, Report, path::DfsPath};
+use dfs_client::{Attributes, Client, ClientOptions, NodeReport, NodeState, path::DfsPath};
 use rand::RngExt;
 use security::Credentials;
 use std::{
@@ -28,7 +28,8 @@ use std::{
 const READY_TIMEOUT: Duration = Duration::from_mins(1);
 /// After this time, a message says what mrctl is waiting for.
 const NOTICE_AFTER: Duration = Duration::from_secs(5);
-/// How long to wait for the end of safemode if all DataNodes have reported and blocks are missing.
+/// How long to wait for the end of safemode when all DataNodes have reported: no more blocks will
+/// come.
 const HOPELESS_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 12;
@@ -89,8 +90,8 @@ impl Launch {
 
     async fn files(&mut self) -> Result<()> {
         self.start_all(Kind::Datanode).await?;
-        let registered = Box::pin(self.registered()).await;
-        self.tolerate(registered)?;
+        let ready = Box::pin(await_files(&self.layout, &self.state, self.tolerant)).await;
+        self.tolerate(ready)?;
         let owned = Box::pin(self.own_root()).await;
         self.tolerate(owned)
     }
@@ -178,13 +179,12 @@ impl Launch {
 
     /// Connects to the file system.
     pub async fn client(&self) -> Result<Client> {
-        let options = ClientOptions::new(&self.state.namenode, self.layout.config.client.clone());
-        Ok(Client::connect(options.with(self.credentials()?)).await?)
+        connect(&self.layout, &self.state).await
     }
 
     /// The credentials for this cluster.
     pub fn credentials(&self) -> Result<Credentials> {
-        Ok(client::credentials(&self.layout.config.security)?)
+        credentials(&self.layout)
     }
 
     /// Keeps the daemons running after this value is dropped.
@@ -254,34 +254,6 @@ impl Launch {
         self.state.save(&self.layout.folder)?;
         Ok(addr)
     }
-
-    /// Waits until all DataNodes that are ready have registered and safemode is off.
-    async fn registered(&self) -> Result<()> {
-        let client = self.client().await?;
-        let serves = |daemon: &&Daemon| daemon.kind == Kind::Datanode && !daemon.addr.is_empty();
-        let nodes = self.state.daemons.iter().filter(serves).count();
-        let mut waiting = Waiting::until(Instant::now() + READY_TIMEOUT);
-        loop {
-            let report = client.report().await?;
-            let Some(why) = missing(&report, nodes) else { return Ok(()) };
-            if let Some(dead) = self.state.daemons.iter().filter(serves).find(|daemon| !daemon.is_running()) {
-                return Err(if self.tolerant { anyhow!(failure(dead)) } else { died(dead) });
-            }
-            // A DataNode is ready only after its full block report, so no more blocks will come.
-            let hopeless = self.tolerant && report.safemode.blocks_seen < report.safemode.blocks_needed;
-            if waiting.is_over() || hopeless && waiting.lasts(HOPELESS_TIMEOUT) {
-                let seconds = waiting.since.elapsed().as_secs();
-                let off = if report.safemode.on { "; `mrctl fs safemode off` turns it off" } else { "" };
-                let logs = self.layout.folder.join("logs");
-                bail!(
-                    "the file system is not ready after {seconds} s: {why}{off}; logs are in {}",
-                    logs.display()
-                );
-            }
-            waiting.notice(|| why);
-            tokio::time::sleep(POLL).await;
-        }
-    }
 }
 
 /// A wait with a deadline, which prints one message if it takes long.
@@ -335,13 +307,60 @@ pub async fn restart(folder: &Path, state: &mut ClusterState, name: &str, kind: 
     state.save(folder)
 }
 
-/// What the cluster still waits for before it is ready.
-fn missing(report: &Report, nodes: usize) -> Option<String> {
-    let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();
-    if live < nodes {
-        return Some(format!("{live} of {nodes} datanodes are registered"));
+fn credentials(layout: &Layout) -> Result<Credentials> {
+    Ok(client::credentials(&layout.config.security)?)
+}
+
+async fn connect(layout: &Layout, state: &ClusterState) -> Result<Client> {
+    let options = ClientOptions::new(&state.namenode, layout.config.client.clone());
+    Ok(Client::connect(options.with(credentials(layout)?)).await?)
+}
+
+/// Waits until all DataNodes that are ready have registered and reported, and safemode is off. With
+/// `tolerant`, errors have one line, and safemode that does not end by itself is not waited for.
+pub async fn await_files(layout: &Layout, state: &ClusterState, tolerant: bool) -> Result<()> {
+    let client = connect(layout, state).await?;
+    let serves = |daemon: &&Daemon| daemon.kind == Kind::Datanode && !daemon.addr.is_empty();
+    let datanodes: Vec<&Daemon> = state.daemons.iter().filter(serves).collect();
+    let mut waiting = Waiting::until(Instant::now() + READY_TIMEOUT);
+    let mut reported: Option<Instant> = None;
+    loop {
+        let report = client.report().await?;
+        let why = match unregistered(&report.nodes, &datanodes) {
+            Some(unregistered) => unregistered,
+            None if report.safemode.on => {
+                reported.get_or_insert_with(Instant::now);
+                report.safemode.reason
+            }
+            None => return Ok(()),
+        };
+        if let Some(dead) = datanodes.iter().find(|daemon| !daemon.is_running()) {
+            return Err(if tolerant { anyhow!(failure(dead)) } else { died(dead) });
+        }
+        let hopeless = tolerant && reported.is_some_and(|since| since.elapsed() > HOPELESS_TIMEOUT);
+        if waiting.is_over() || hopeless {
+            let seconds = waiting.since.elapsed().as_secs();
+            bail!("the file system is not ready after {seconds} s: {why}");
+        }
+        waiting.notice(|| why);
+        tokio::time::sleep(POLL).await;
     }
-    report.safemode.on.then(|| report.safemode.reason.clone())
+}
+
+/// The DataNodes that have not registered or not reported their blocks yet, with their logs.
+fn unregistered(nodes: &[NodeReport], datanodes: &[&Daemon]) -> Option<String> {
+    let is_known = |daemon: &Daemon| {
+        let up = |node: &NodeReport| !matches!(node.state, NodeState::Suspect | NodeState::Dead);
+        nodes.iter().any(|node| node.address.node == daemon.name && up(node) && node.reported)
+    };
+    let absent: Vec<&Daemon> = datanodes.iter().copied().filter(|daemon| !is_known(daemon)).collect();
+    let first = absent.first()?;
+    let more = match absent.len() - 1 {
+        0 => String::new(),
+        more => format!(", and {}", view::output::count(more as u64, "other")),
+    };
+    let (title, log) = (first.title(), first.log.display());
+    Some(format!("{title} has not registered with the namenode (see {log}){more}"))
 }
 
 /// The path of the binary of a daemon, which is in the folder of mrctl.
@@ -498,6 +517,60 @@ mod tests {
         let died = format!("{warned}datanode: /d/VERSION is missing\n");
         assert_eq!(last_error(&died).as_deref(), Some("/d/VERSION is missing"));
         assert_eq!(last_error("2026-11-16T14:00:08Z  INFO a: b\n"), None);
+    }
+
+    #[test]
+    fn a_datanode_is_ready_only_when_it_is_up_and_has_reported_its_blocks() {
+        let daemon = |name: &str| Daemon {
+            name: name.into(),
+            kind: Kind::Datanode,
+            identity: Identity { pid: 0, started_ticks: 0 },
+            addr: "127.0.0.1:1".into(),
+            rack: "rack1".into(),
+            dir: "d".into(),
+            log: format!("logs/{name}.log").into(),
+            log_before: 0,
+            ready_file: "r".into(),
+            args: Vec::new(),
+        };
+        let node = |name: &str, state, reported| NodeReport {
+            address: dfs_client::NodeAddress {
+                node: name.into(),
+                uuid: "u".into(),
+                data_addr: "127.0.0.1:1".into(),
+                rack: "rack1".into(),
+                local_socket: None,
+                host: "h".into(),
+                seal: Vec::new(),
+            },
+            state,
+            capacity: 1,
+            used: 0,
+            free: 1,
+            blocks: 0,
+            last_heartbeat_ms_ago: 0,
+            volumes: 1,
+            failed_volumes: 0,
+            blocks_left_to_drain: 0,
+            version: String::new(),
+            reported,
+        };
+        let (one, two) = (daemon("node1"), daemon("node2"));
+        let absent = |nodes: &[NodeReport]| unregistered(nodes, &[&one, &two]);
+        let missing =
+            "node1's datanode has not registered with the namenode (see logs/node1.log), and 1 other";
+        assert_eq!(absent(&[]).as_deref(), Some(missing));
+        let up = node("node1", NodeState::Live, true);
+        let missing = "node2's datanode has not registered with the namenode (see logs/node2.log)";
+        for (state, reported) in
+            [(NodeState::Live, false), (NodeState::Suspect, true), (NodeState::Dead, true)]
+        {
+            let other = node("node2", state, reported);
+            assert_eq!(absent(&[up.clone(), other]).as_deref(), Some(missing), "{state:?}");
+        }
+        for state in [NodeState::Live, NodeState::Draining, NodeState::Drained] {
+            assert_eq!(absent(&[up.clone(), node("node2", state, true)]), None, "{state:?}");
+        }
     }
 
     #[test]

@@ -119,6 +119,8 @@ pub struct Layout {
     pub open: bool,
     /// Whether the complete cluster has started once, so that its masters have data.
     pub formatted: bool,
+    /// The number of nodes that had data at the last start.
+    nodes_known: u32,
     /// The configured replication, if there are fewer nodes.
     pub replication_wanted: Option<u32>,
     /// Whether the caller removes the folder when the cluster has stopped.
@@ -146,6 +148,22 @@ impl Role {
         let program = self.kind.program();
         if self.name == program { self.name.clone() } else { format!("{}-{program}", self.name) }
     }
+}
+
+/// Whether a folder is missing or empty: it was deleted, or its disk is not mounted.
+fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
+}
+
+/// A warning if the folder of a DataNode that had blocks is missing or empty.
+pub fn lost_data(node: &str, dir: &Path) -> Option<String> {
+    is_empty(dir).then(|| {
+        format!(
+            "{} is missing or empty: {node}'s datanode starts empty, and its replicas are copied from other nodes; if \
+             its disk is only not mounted, run `mrctl down` and mount it",
+            dir.display()
+        )
+    })
 }
 
 fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
@@ -317,7 +335,6 @@ impl Layout {
     /// Refuses to start if the folder of a master had data and is empty now: its disk may not be
     /// mounted. With `renew_jobs`, the folder of the JobTracker may be empty.
     pub fn check_masters(&self, renew_jobs: bool) -> Result<()> {
-        let is_empty = |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
         let flag = crate::folder::dir_flag(Some(&self.folder));
         let lost = |role: &Role| self.formatted && is_empty(&self.data_dir(role));
         let namenode = Self::namenode();
@@ -337,6 +354,12 @@ impl Layout {
             );
         }
         Ok(())
+    }
+
+    /// A warning for each DataNode that had blocks at the last start and has lost its folder.
+    pub fn lost_data(&self) -> Vec<String> {
+        let known = self.on_nodes(Kind::Datanode).take(self.nodes_known as usize);
+        known.filter_map(|role| lost_data(&role.name, &self.data_dir(&role))).collect()
     }
 
     fn plan(
@@ -391,6 +414,7 @@ impl Layout {
         check_scheduler(&config.scheduler)?;
         let nodes_before = before.as_ref().map(|shape| shape.nodes).filter(|before| *before > nodes);
         let before = before.unwrap_or_default();
+        let nodes_known = if before.formatted { before.nodes.min(nodes) } else { 0 };
         let tasks = before.tasks.unwrap_or_else(|| folder.join("tasks"));
         Ok(Self {
             folder,
@@ -401,6 +425,7 @@ impl Layout {
             ports: before.ports,
             open,
             formatted: before.formatted,
+            nodes_known,
             replication_wanted: (overrides.replication.is_none() && configured > nodes).then_some(configured),
             temporary: overrides.temporary,
             tasks,
@@ -634,6 +659,32 @@ mod tests {
         layout.check_masters(true).unwrap();
         layout.formatted = false;
         layout.check_masters(false).unwrap();
+        crate::local::remove_elsewhere(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn lost_data_folders_are_named_except_those_of_new_nodes() {
+        let folder = tempfile::tempdir().unwrap();
+        let prepare = |nodes| {
+            Layout::prepare(folder.path(), &Overrides { nodes: Some(nodes), ..Overrides::default() }).unwrap()
+        };
+        let mut layout = prepare(2);
+        layout.make().unwrap();
+        assert_eq!(layout.lost_data(), Vec::<String>::new(), "a first start");
+        layout.set_formatted().unwrap();
+        fs::write(folder.path().join("data/node1/VERSION"), "").unwrap();
+        for missing in [false, true] {
+            if missing {
+                fs::remove_dir(folder.path().join("data/node2")).unwrap();
+            }
+            let lost = prepare(4).lost_data();
+            assert_eq!(lost.len(), 1, "{lost:?}");
+            assert!(
+                lost[0].contains("data/node2 is missing or empty: node2's datanode starts empty"),
+                "{lost:?}"
+            );
+        }
+        assert_eq!(prepare(1).lost_data(), Vec::<String>::new());
         crate::local::remove_elsewhere(folder.path()).unwrap();
     }
 

@@ -11,8 +11,8 @@ mod process;
 mod state;
 
 pub use folders::{remove_elsewhere, temporary};
-pub use launch::{Launch, failure, restart};
-pub use layout::{Layout, Overrides, check_scheduler};
+pub use launch::{Launch, await_files, failure, restart};
+pub use layout::{Layout, Overrides, check_scheduler, lost_data};
 #[cfg(test)]
 pub use process::Identity;
 pub use process::{ExitKind, Times, cpu_seconds, end, memory_bytes, times};

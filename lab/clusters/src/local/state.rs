@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// How long daemons may take to stop before they are killed.
@@ -193,17 +193,11 @@ impl ClusterState {
 
 /// Locks the folder against other mrctl processes that would change the running cluster.
 pub fn lock(folder: &Path) -> Result<FolderLock> {
-    let deadline = Instant::now() + LOCK_WAIT;
-    loop {
-        match FolderLock::acquire(folder, "mrctl") {
-            Err(LockError::InUse { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            Err(LockError::InUse { path, holder }) => {
-                bail!("{} is in use by {holder}: try again when that has ended", path.display())
-            }
-            other => return Ok(other?),
+    match FolderLock::acquire_within(folder, "mrctl", LOCK_WAIT) {
+        Err(LockError::InUse { path, holder }) => {
+            bail!("{} is in use by {holder}: try again when that has ended", path.display())
         }
+        other => Ok(other?),
     }
 }
 

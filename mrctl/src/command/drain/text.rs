@@ -127,7 +127,7 @@ fn describe_stuck_blocks(node: &str, status: &DrainStatus) -> Option<String> {
         format!(
             "{node} is not drained, because too few nodes stay: {} cannot hold all replicas of {}{}; start more, lower the \
              replication with `mrctl fs setrep`, or --cancel",
-            output::count(status.staying.into(), "datanode"),
+            output::count(status.staying.into(), "DataNode"),
             output::count(status.blocks_left, "block"),
             examples(status)
         )
@@ -173,7 +173,7 @@ mod tests {
         let mut status = Drained { node: "n1", datanode: Some(datanode), tracker: None };
         let text = not_drained(&status, &Period::secs(5));
         assert!(
-            text.contains("too few nodes stay: 1 datanode cannot hold all replicas of 3 blocks"),
+            text.contains("too few nodes stay: 1 DataNode cannot hold all replicas of 3 blocks"),
             "{text}"
         );
         assert!(text.contains("of /a has 1 of 2 elsewhere") && text.contains("; ..."), "{text}");

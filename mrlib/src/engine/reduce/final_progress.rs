@@ -2,7 +2,7 @@
 //! requests, and reports.
 
 use super::{
-    super::{Liveness, Meter, OutputSink, PreemptRefusal, PreemptRequest, Progress, TaskControl, TaskIo},
+    super::{Liveness, Meter, OutputSink, PreemptRequest, Progress, TaskControl, TaskIo},
     STAGES,
 };
 use crate::{
@@ -89,15 +89,6 @@ impl<'a> ReduceProgress<'a> {
         }
         context.check()?;
         Ok(self.preemptible && self.stop.preempt_request()? == PreemptRequest::Pause)
-    }
-
-    /// Refuses the preemption because the state of the reducer cannot be saved. The reduce
-    /// continues.
-    #[cold]
-    pub(super) fn refuse(&mut self, why: &str) {
-        eprintln!("pause refused: {why}");
-        self.stop.refuse(PreemptRefusal::ReducerNotSavable);
-        self.report();
     }
 
     #[cold]

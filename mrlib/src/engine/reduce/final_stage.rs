@@ -1,7 +1,7 @@
 //! The last stage of a reduce: merges the runs and calls the reducer.
 
 use super::{
-    super::{TaskIo, TaskOutcome},
+    super::{PreemptRefusal, TaskIo, TaskOutcome},
     Closed, RECORDS_COUNTER, ReduceTask, SHUFFLE_COUNTER, Stop, Stopped,
     final_progress::{ByteProgress, Output, ReduceProgress},
 };
@@ -45,10 +45,9 @@ pub(super) fn reduce(
         shuffled: state.counters.get(SHUFFLE_COUNTER).copied().unwrap_or(0),
     };
     let mut work = Work::begin(job, task, groups, &state, io)?;
-    let unsaved = match work.reducer.state_between_keys() {
-        StateBetweenKeys::NotSavable(why) => Some(why),
-        _ => None,
-    };
+    if let StateBetweenKeys::NotSavable(why) = work.reducer.state_between_keys() {
+        io.stop().refuse_all(PreemptRefusal::ReducerNotSavable, why);
+    }
     let mut progress = ReduceProgress::new(io, byte_progress, pace, !task.checkpoint_dirs.is_empty());
     while let Some((key, values)) = work.groups.next()? {
         if work.group_count == 0 && state.is_resuming {
@@ -61,10 +60,7 @@ pub(super) fn reduce(
         work.reducer.reduce(key, &mut counted_values, &mut work.out, &mut work.context)?;
         // After the last group, finishing is faster than a checkpoint.
         if progress.boundary(&work.out, &mut work.context)? && work.groups.settle()? {
-            match unsaved {
-                None => return work.pause(byte_progress.whole),
-                Some(why) => progress.refuse(why),
-            }
+            return work.pause(byte_progress.whole);
         }
     }
     work.reducer.finish(&mut work.out, &mut work.context)?;

@@ -146,7 +146,7 @@ fn records_that_a_streaming_mapper_crashes_at_are_found_by_bisecting() {
     task.conf.set("stream.mapper", format!("sh -c '{script}'"));
     let job = crate::registry::job("streaming", &task.conf).unwrap();
     let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
-    assert!(error.contains("exit status: 3"), "{error}");
+    assert!(error.contains("exit status 3"), "{error}");
     task.conf.set("skip.bad.records", "5");
     let outcome = run_map(&job, &task, &mut here).unwrap();
     assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["MAP_OUTPUT_RECORDS"]), (2, 2998));
@@ -154,11 +154,11 @@ fn records_that_a_streaming_mapper_crashes_at_are_found_by_bisecting() {
     task.conf.set("stream.mapper", "sh -c 'cat > /dev/null; exit 4'");
     let job = crate::registry::job("streaming", &task.conf).unwrap();
     let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
-    assert!(error.contains("exit status: 4"), "{error}");
+    assert!(error.contains("exit status 4"), "{error}");
     // If no single record makes the program fail, skipping does not help.
     let script = "n=0; while read -r line; do n=$((n+1)); [ $n -gt 2000 ] && exit 5; done; exit 0";
     task.conf.set("stream.mapper", format!("sh -c '{script}'"));
     let job = crate::registry::job("streaming", &task.conf).unwrap();
     let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
-    assert!(error.contains("exit status: 5") && error.contains("no single record"), "{error}");
+    assert!(error.contains("exit status 5") && error.contains("no single record"), "{error}");
 }

@@ -1,0 +1,72 @@
+//! Whether the NameNode accepts changes while jobs with output are active. Their tasks and commits
+//! wait until it does.
+
+use crate::driver::Driver;
+use mrcore::{Time, job::Job};
+use std::{sync::Arc, time::Duration};
+
+/// Time between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// After this time without an answer, the NameNode counts as unreachable.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why no output can be written, and since when, as this JobTracker has seen it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotWritable {
+    since: Time,
+    /// The reason of safemode; None if the NameNode does not answer.
+    safemode: Option<String>,
+}
+
+impl NotWritable {
+    /// The state after a check at `now`. It keeps the time of the first check with the same result.
+    pub(crate) fn next(before: Option<&Self>, safemode: Option<String>, now: Time) -> Self {
+        let same = before.filter(|before| before.safemode.is_some() == safemode.is_some());
+        Self { since: same.map_or(now, |before| before.since), safemode }
+    }
+
+    /// The reason, for people.
+    pub(crate) fn describe(&self, namenode: &str, now: Time) -> String {
+        let seconds = now.since(self.since).as_secs_f64().round();
+        match &self.safemode {
+            Some(reason) => format!("the NameNode has been in safemode for {seconds} s: {reason}"),
+            None => format!(
+                "the NameNode at {namenode} has not answered for {seconds} s: `mrctl health namenode` shows its state"
+            ),
+        }
+    }
+}
+
+/// The reason of safemode without the prefix that all messages about safemode have.
+pub(crate) fn reason(text: &str) -> &str {
+    text.strip_prefix("safemode is on: ").unwrap_or(text)
+}
+
+/// Whether the job still has output to write.
+pub(crate) fn writes(job: &Job) -> bool {
+    !job.is_over() && !job.spec.output.is_empty()
+}
+
+/// Checks the NameNode while jobs that write are active.
+pub(crate) async fn watch(driver: Arc<Driver>) {
+    loop {
+        let checked = if driver.peek(|cluster| cluster.jobs().any(writes)) {
+            let asking = async { driver.files().client().await?.report().await };
+            match tokio::time::timeout(CHECK_TIMEOUT, asking).await {
+                Ok(Ok(report)) if report.safemode.on => {
+                    Some(Some(reason(&report.safemode.reason).to_owned()))
+                }
+                Ok(Err(error)) if !error.is_unavailable() => {
+                    tracing::debug!(%error, "cannot check whether the NameNode accepts changes");
+                    None
+                }
+                Ok(Ok(_)) => None,
+                Ok(Err(_)) | Err(_) => Some(None),
+            }
+        } else {
+            None
+        };
+        driver.set_writable(checked);
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
