@@ -90,7 +90,6 @@ impl TaskError {
         match self {
             Self::Fatal(_) => true,
             Self::Record { unreadable, .. } => *unreadable,
-            Self::Dfs(error) => error.is(dfs_client::error::Kind::Quota),
             _ => false,
         }
     }

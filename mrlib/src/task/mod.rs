@@ -348,8 +348,8 @@ mod tests {
         let refused = |kind| TaskError::Dfs(dfs_client::error::Error::new(kind, "refused").into());
         assert!(is_fatal(TaskError::Fatal("never".into())));
         assert!(is_fatal(record(true)) && !is_fatal(record(false)));
-        assert!(is_fatal(refused(dfs_client::error::Kind::Quota)));
-        assert!(!is_fatal(refused(dfs_client::error::Kind::NoNodes)));
+        // A speculative attempt, or other files, may fill the quota for a while.
+        assert!(!is_fatal(refused(dfs_client::error::Kind::Quota)));
         assert!(!is_fatal(TaskError::Program("perhaps".into())));
     }
 

@@ -615,6 +615,9 @@ pub struct NodeReport {
     pub blocks_left_to_drain: u64,
     #[prost(string, tag = "11")]
     pub version: ::prost::alloc::string::String,
+    /// its full report is complete
+    #[prost(bool, tag = "12")]
+    pub reported: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetSafemodeRequest {
@@ -2660,7 +2663,7 @@ pub struct MayFinaliseReply {
     #[prost(bool, tag = "1")]
     pub open: bool,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterRequest {
     #[prost(message, optional, tag = "1")]
     pub address: ::core::option::Option<DataNodeAddress>,
@@ -2679,6 +2682,8 @@ pub struct RegisterRequest {
     /// the ID of that start
     #[prost(fixed64, tag = "7")]
     pub seen_start: u64,
+    #[prost(message, optional, tag = "8")]
+    pub usage: ::core::option::Option<Usage>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterReply {
@@ -2734,16 +2739,8 @@ pub struct HeartbeatRequest {
     pub incarnation: u64,
     #[prost(uint64, tag = "3")]
     pub seq: u64,
-    #[prost(uint64, tag = "4")]
-    pub capacity: u64,
-    #[prost(uint64, tag = "5")]
-    pub used: u64,
-    #[prost(uint64, tag = "6")]
-    pub free: u64,
-    #[prost(uint32, tag = "7")]
-    pub volumes: u32,
-    #[prost(uint32, tag = "8")]
-    pub failed_volumes: u32,
+    #[prost(message, optional, tag = "4")]
+    pub usage: ::core::option::Option<Usage>,
     /// bulk connections in progress
     #[prost(uint32, tag = "9")]
     pub transfers: u32,
@@ -2759,12 +2756,27 @@ pub struct HeartbeatRequest {
     /// read again on command and good
     #[prost(uint64, repeated, tag = "15")]
     pub checked: ::prost::alloc::vec::Vec<u64>,
-    /// the disks of its folders; nodes of a host may share one
-    #[prost(message, repeated, tag = "16")]
-    pub disks: ::prost::alloc::vec::Vec<DiskRoom>,
     /// the last heartbeat: the node stops and will not come back soon
     #[prost(bool, tag = "14")]
     pub leaving: bool,
+}
+/// The data folders of a DataNode and their space in bytes.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Usage {
+    #[prost(uint64, tag = "1")]
+    pub capacity: u64,
+    #[prost(uint64, tag = "2")]
+    pub used: u64,
+    #[prost(uint64, tag = "3")]
+    pub free: u64,
+    /// folders in use
+    #[prost(uint32, tag = "4")]
+    pub volumes: u32,
+    #[prost(uint32, tag = "5")]
+    pub failed_volumes: u32,
+    /// the disks of its folders; nodes of a host may share one
+    #[prost(message, repeated, tag = "6")]
+    pub disks: ::prost::alloc::vec::Vec<DiskRoom>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DiskRoom {

@@ -993,7 +993,7 @@ pub struct JobStatus {
     /// running, committing, succeeded, failed, killed
     #[prost(string, tag = "7")]
     pub state: ::prost::alloc::string::String,
-    /// the reason of failed or killed
+    /// the reason of failed or killed, or why an active job cannot write
     #[prost(string, tag = "8")]
     pub why: ::prost::alloc::string::String,
     /// wall clock

@@ -82,7 +82,11 @@ fn malformed_steps_are_rejected_with_their_line() {
         ("[[step]]\nat = \"1s\"\ndo = \"slow\"\nnode = \"a\"\nshare = 2.0\nfor = \"1s\"", 1, "share = 2"),
         ("[[step]]\nat = \"1s\"\ndo = \"partition\"\nnode = \"a\"", 1, "from is missing"),
         ("[[step]]\nat = \"1s\"\ndo = \"corrupt\"\nnode = \"a\"\nblock = \"x\"", 1, "blk_NUMBER"),
-        ("[[step]]\nat = \"1s\"\ndo = \"fill-disk\"\nnode = \"a\"\nleave = \"99999999999GiB\"", 1, "too large"),
+        (
+            "[[step]]\nat = \"1s\"\ndo = \"fill-disk\"\nnode = \"a\"\nleave = \"99999999999GiB\"",
+            1,
+            "too large",
+        ),
         ("[[step]]\nat = \"1s\"\ndo = \"restart\"\nnode = \"a\"\nfor = \"1s\"", 1, "cannot be undone"),
         ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"a\"\ndaemon = \"namenode\"", 1, "datanode or"),
         ("[[fault]]\nat_s = -1.0\nwhat = \"job-tracker\"", 1, "not below 0"),

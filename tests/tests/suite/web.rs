@@ -142,9 +142,14 @@ fn pages_show_what_commands_show() {
     assert!(page.body.contains(&seconds("ms_saved")) && page.body.contains(&seconds("ms_lost")));
     assert!(page.body.contains("Checkpoints") && page.body.contains("slot free after"), "{}", page.body);
     // The chart, the tree of ranges, the pauses, the reasons.
-    for part in
-        ["class='split'", "class='pause'", "class='gap'", "└ ", "class='range'", "paused until `mrctl resume`"]
-    {
+    for part in [
+        "class='split'",
+        "class='pause'",
+        "class='gap'",
+        "└ ",
+        "class='range'",
+        "paused until `mrctl resume`",
+    ] {
         assert!(page.body.contains(part), "no {part}: {}", page.body);
     }
     let why = cluster.json(&["why", &job]);
