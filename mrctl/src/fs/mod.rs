@@ -96,10 +96,11 @@ impl Outcome {
     }
 
     /// Prints the error, so that the command can continue with the next path. A closed standard
-    /// output ends the command instead.
+    /// output and a NameNode that does not answer end the command instead.
     fn note(&mut self, error: anyhow::Error) -> Result<()> {
         let closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
-        if error.downcast_ref().is_some_and(closed) {
+        let is_silent = matches!(error.downcast_ref(), Some(ClientError::Deadline { kind: None, .. }));
+        if is_silent || error.downcast_ref().is_some_and(closed) {
             return Err(error);
         }
         eprintln!("mrctl: {}{}", output::chain(&error), read::advice(&error));

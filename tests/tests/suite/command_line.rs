@@ -71,7 +71,7 @@ fn dead_jobtracker_error_says_what_to_do() {
     let nodes = cluster.try_mrctl(&["nodes"]);
     assert_eq!(nodes.code, 1);
     assert!(nodes.stdout.contains("DATANODE") && !nodes.stdout.contains("TRACKER"), "{}", nodes.stdout);
-    assert!(nodes.stderr.contains("tasktrackers are not shown"), "{}", nodes.stderr);
+    assert!(nodes.stderr.contains("TaskTrackers are not shown"), "{}", nodes.stderr);
     let datanodes = cluster.try_mrctl(&["nodes", "--json"]);
     assert!(datanodes.code == 1 && datanodes.stdout.contains("\"tracker\": null"), "{}", datanodes.stdout);
 

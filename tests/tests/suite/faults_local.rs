@@ -97,7 +97,7 @@ fn bad_scenarios(cluster: &Cluster) {
             assert!(printed.contains(words), "{printed}");
         }
     }
-    assert!(cluster.refused(1, &["chaos", "run", "nowhere.toml"]).contains("nowhere.toml"));
+    assert!(cluster.refused(2, &["chaos", "run", "nowhere.toml"]).contains("nowhere.toml"));
     // Actions that need several machines are refused before anything is done; so is a file without
     // steps.
     let step = |what: &str| format!("[[step]]\nat = \"0s\"\ndo = {what}\n");

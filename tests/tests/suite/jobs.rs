@@ -156,7 +156,7 @@ fn bad_jobs_are_refused_in_one_line() {
         (2, &["wordcount", "--input", "/in"], "--no-output"),
         (2, &["wordcount", "--input", "/in", "--output", "/o", "--conf", "pace.map=xyz"], "pace.map"),
         (2, &["wordcount", "--input", "/in", "--output", "/o", "--conf", "slow.start=7"], "slow.start"),
-        (2, &["streaming", "--mapper", "./map.py", "--input", "/in", "--output", "/o"], "--file ./map.py"),
+        (2, &["streaming", "--mapper", "./map.py", "--input", "/in", "--output", "/o"], "with --file"),
         (2, &["streaming", "--input", "/in", "--output", "/o"], "--mapper"),
         (1, &["wordcount", "--input", "/in", "--output", "/o", "--reduces", "1000000"], "1000000"),
         (2, &["grep", "--input", "/in", "--output", "/o"], "grep.pattern"),

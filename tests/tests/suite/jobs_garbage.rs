@@ -335,6 +335,6 @@ fn failures_are_shown_by_their_cause_and_last_line() {
     let log = cluster.try_mrctl(&["logs", "--stdout", "job_2.m0"]);
     assert!(log.code == 0 && log.stderr.contains("printed nothing to standard output"), "{}", log.stderr);
     let help = cluster.mrctl(&["help"]);
-    let (everyday, experiments) = help.split_once("For experiments").expect("a section of their own");
+    let (everyday, experiments) = help.split_once("\nLab:\n").expect("a section of their own");
     assert!(!everyday.contains("  chaos  ") && experiments.contains("  chaos  "), "{help}");
 }
