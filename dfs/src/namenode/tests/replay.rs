@@ -170,7 +170,8 @@ fn block_limit_of_a_file_is_enforced() {
         expected: 0,
         nonce: Nonce(1),
     };
-    state.register(now(), super::bench::FakeNode::new(0, "n1", "r1").registration()).unwrap();
+    let node = super::bench::FakeNode { capacity: 1 << 40, ..super::bench::FakeNode::new(0, "n1", "r1") };
+    state.register(now(), node.registration()).unwrap();
     let error = refusal(&mut state, add).unwrap();
     assert!(error.message.contains("would have 500001 blocks, the limit is 500000"), "{error}");
 }
