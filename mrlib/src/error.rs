@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_cause_survives_shortening() {
-        let stderr = format!("warning\n{} end", "noise ".repeat(200));
+        let stderr = format!("warning\n{}end", "noise ".repeat(200));
         let short = shortened(&format!("job_1.m0 failed 4 times: {}", crashed("x.py", &stderr)));
         assert!(
             short

@@ -267,16 +267,19 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name).display().to_string();
         std::fs::write(at("a"), "x\n").expect("a disk");
-        let code = |args: &[&str]| {
+        let code_of = |program: &str, args: &[&str]| {
             let args = Args::try_parse_from([&["job"], args].concat()).expect("valid arguments");
-            run_locally(&args, &|conf| registry::job(conf.get("program").unwrap_or("wordcount"), conf))
+            run_locally(&args, &|conf| registry::job(program, conf))
         };
+        let code = |args: &[&str]| code_of("wordcount", args);
         assert_eq!(code(&["--local", &at("none"), &at("out")]), 2);
         assert_eq!(code(&["--local", &at("a"), &at("a")]), 2);
         assert_eq!(code(&["--local", &at("a"), &at("out"), "--conf", "no.such=1"]), 2);
-        assert_eq!(code(&["--describe", "--conf", "program=none"]), 2);
-        let crash = ["--conf", "program=streaming", "--conf", "stream.mapper=false"];
-        assert_eq!(code(&[&["--local", &at("a"), &at("out")], &crash[..]].concat()), 1);
+        assert_eq!(code_of("none", &["--describe"]), 2);
+        assert_eq!(
+            code_of("streaming", &["--local", &at("a"), &at("out"), "--conf", "stream.mapper=false"]),
+            1
+        );
         assert_eq!(code(&["--local", &at("a"), &at("out")]), 0);
     }
 

@@ -37,14 +37,13 @@ enum How {
 
 /// Preempt an attempt: release its slot
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "The command waits some seconds for the result, or with --wait as long as it takes. A program\n\
-    may refuse and continue: then the exit code is 1, and `mrctl why TASK` shows the reason again.\n\n\
+#[command(after_help = "The command waits some seconds for the result, or with --wait as long as it\n\
+    takes. A program may refuse and continue: then the exit code is 1, and\n\
+    `mrctl why TASK` shows the reason again.\n\n\
     Examples:\n  \
     mrctl preempt job_7.m3.0 --how split\n  \
     mrctl preempt job_7.r0.0 --how pause\n  \
-    mrctl preempt job_7.r0 --how pause --wait    its running attempt"
-)]
+    mrctl preempt job_7.r0 --how pause --wait    its running attempt")]
 pub(crate) struct Args {
     /// A running attempt, such as job_7.m3.0 (see `mrctl tasks`), or its task, such as job_7.m3
     attempt: String,

@@ -477,7 +477,7 @@ mod tests {
             ),
             (
                 "submit wordcount --input /in --output /out --conf split.size=99999999TiB",
-                "split.size = \"99999999TiB\": it must be a size such as 16MiB, less than 16EiB",
+                "split.size = \"99999999TiB\": it must be a size such as 16MiB, at least 64",
             ),
         ] {
             assert!(refused(words).contains(why), "{words}: {}", refused(words));
