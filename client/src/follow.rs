@@ -97,17 +97,19 @@ impl DisconnectedTime {
     }
 }
 
-/// A job that waits, and whether the observer was told the reason.
+/// A job that waits, since when, and whether the observer was told the reason.
 #[derive(Debug, Default)]
 struct Waits {
-    job: Option<String>,
+    job: Option<(String, Instant)>,
     is_reported: bool,
 }
 
 impl Waits {
     fn update(&mut self, job: &Job) {
         let waits = job.is_waiting() || (!job.is_over() && !job.why.is_empty());
-        self.job = waits.then(|| job.job.clone());
+        // The status of a job with a running attempt arrives often: the time of the first one counts.
+        let since = self.job.take().map_or_else(Instant::now, |(_, since)| since);
+        self.job = waits.then(|| (job.job.clone(), since));
         self.is_reported &= waits;
     }
 
@@ -118,12 +120,12 @@ impl Waits {
         tracker: &JobTracker,
         observer: &mut impl Observer,
     ) -> T {
-        let Some(job) = self.job.as_ref().filter(|_| !self.is_reported) else { return work.await };
+        let Some((job, since)) = self.job.as_ref().filter(|_| !self.is_reported) else { return work.await };
         let mut work = std::pin::pin!(work);
         tokio::select! {
             biased;
             done = &mut work => return done,
-            () = tokio::time::sleep(NOTICE_AFTER) => {}
+            () = tokio::time::sleep_until((*since + NOTICE_AFTER).into()) => {}
         }
         self.is_reported = true;
         if let Ok(why) = tracker.why(job).await

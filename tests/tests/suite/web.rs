@@ -138,7 +138,7 @@ fn pages_show_what_commands_show() {
         tile(name, &cost[key].to_string());
     }
     tile("Work lost", "0 B");
-    let seconds = |key: &str| format!("in {:.1} s</div>", cost[key].as_u64().unwrap() as f64 / 1000.0);
+    let seconds = |key: &str| format!("in {:.2} s</div>", cost[key].as_u64().unwrap() as f64 / 1000.0);
     assert!(page.body.contains(&seconds("ms_saved")) && page.body.contains(&seconds("ms_lost")));
     assert!(page.body.contains("Checkpoints") && page.body.contains("slot free after"), "{}", page.body);
     // The chart, the tree of ranges, the pauses, the reasons.
