@@ -3,7 +3,7 @@
 
 use crate::driver::Driver;
 use mrcore::{Time, job::Job};
-use std::{sync::Arc, time::Duration};
+use std::{mem::discriminant, sync::Arc, time::Duration};
 
 /// Time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -14,23 +14,33 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NotWritable {
     since: Time,
-    /// The reason of safemode; None if the NameNode does not answer.
-    safemode: Option<String>,
+    obstacle: Obstacle,
+}
+
+/// Why the NameNode accepts no changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// It is in safemode, for this reason.
+    Safemode(String),
+    /// It does not answer.
+    Unreachable,
 }
 
 impl NotWritable {
     /// The state after a check at `now`. It keeps the time of the first check with the same result.
-    pub(crate) fn next(before: Option<&Self>, safemode: Option<String>, now: Time) -> Self {
-        let same = before.filter(|before| before.safemode.is_some() == safemode.is_some());
-        Self { since: same.map_or(now, |before| before.since), safemode }
+    pub(crate) fn next(before: Option<&Self>, obstacle: Obstacle, now: Time) -> Self {
+        let same = before.filter(|before| discriminant(&before.obstacle) == discriminant(&obstacle));
+        Self { since: same.map_or(now, |before| before.since), obstacle }
     }
 
     /// The reason, for people.
     pub(crate) fn describe(&self, namenode: &str, now: Time) -> String {
         let seconds = now.since(self.since).as_secs_f64().round();
-        match &self.safemode {
-            Some(reason) => format!("the NameNode has been in safemode for {seconds} s: {reason}"),
-            None => format!(
+        match &self.obstacle {
+            Obstacle::Safemode(reason) => {
+                format!("the NameNode has been in safemode for {seconds} s: {reason}")
+            }
+            Obstacle::Unreachable => format!(
                 "the NameNode at {namenode} has not answered for {seconds} s: `mrctl health namenode` shows its state"
             ),
         }
@@ -54,14 +64,14 @@ pub(crate) async fn watch(driver: Arc<Driver>) {
             let asking = async { driver.files().client().await?.report().await };
             match tokio::time::timeout(CHECK_TIMEOUT, asking).await {
                 Ok(Ok(report)) if report.safemode.on => {
-                    Some(Some(reason(&report.safemode.reason).to_owned()))
+                    Some(Obstacle::Safemode(reason(&report.safemode.reason).to_owned()))
                 }
                 Ok(Err(error)) if !error.is_unavailable() => {
                     tracing::debug!(%error, "cannot check whether the NameNode accepts changes");
                     None
                 }
                 Ok(Ok(_)) => None,
-                Ok(Err(_)) | Err(_) => Some(None),
+                Ok(Err(_)) | Err(_) => Some(Obstacle::Unreachable),
             }
         } else {
             None

@@ -172,7 +172,7 @@ async fn run_command(cli: Cli) -> Result<ExitCode> {
         Command::Web(args) => command::web::run(args, &cli.target).await,
         Command::Token(args) => command::token::run(&args, &cli.target),
         Command::Cluster(command) => command::cluster::run(command).await,
-        Command::Experiment(command) | Command::Lab(command) => run_lab(command).await,
+        Command::Experiment(command) | Command::Lab(command) => Box::pin(run_lab(command)).await,
     }
 }
 

@@ -118,7 +118,7 @@ fn invalid(error: &clap::Error, flag: &str, value: &str, command: &Command, word
             _ => format!("{flag}: {value} is not {}", range.unwrap_or_else(|| "a whole number".into())),
         };
     }
-    if cause.is_some_and(|cause| cause.is::<ParseFloatError>()) {
+    if cause.and_then(|cause| cause.downcast_ref::<ParseFloatError>()).is_some() {
         return format!("{flag}: {value} is not a number");
     }
     if why.contains(value.trim_matches('"')) {

@@ -207,7 +207,9 @@ mod tests {
         killed.attempts[0].ended_ms = 5;
         let mut all = vec![map("job_1.m0", 0, 40, "killed"), killed];
         all[0].attempts.clear();
-        all.iter_mut().for_each(|task| task.state = "unfinished".into());
+        for task in &mut all {
+            task.state = "unfinished".into();
+        }
         let mut out = Html::new();
         section(&mut out, "job_1", &all, &View::new(None, None));
         let page = out.as_str();

@@ -17,7 +17,7 @@ use crate::{
     leftovers::{self, Leftovers},
     output::{self, Files},
     wire::{self, ToTracker},
-    writable::{self, NotWritable},
+    writable::{self, NotWritable, Obstacle},
 };
 use backlog::Backlog;
 use daemon::{Bytes, config::JobTrackerConfig};
@@ -216,11 +216,11 @@ impl Driver {
 
     /// Sets whether the NameNode accepts changes: None if it does, or else the reason of safemode,
     /// if it answers.
-    pub(crate) fn set_writable(&self, refused: Option<Option<String>>) {
+    pub(crate) fn set_writable(&self, obstacle: Option<Obstacle>) {
         let now = self.now();
         let changed = {
             let mut state = self.not_writable.lock();
-            let next = refused.map(|safemode| NotWritable::next(state.as_ref(), safemode, now));
+            let next = obstacle.map(|obstacle| NotWritable::next(state.as_ref(), obstacle, now));
             std::mem::replace(&mut *state, next.clone()) != next
         };
         if changed {

@@ -18,8 +18,8 @@ const BLOCK_BYTES: u64 = 64 << 20;
 const PROTOCOL: u32 = 3;
 
 /// The space that a simulated DataNode reports.
-fn usage() -> Option<Usage> {
-    Some(Usage { capacity: u64::MAX >> 4, free: u64::MAX >> 4, volumes: 1, ..Usage::default() })
+fn usage() -> Usage {
+    Usage { capacity: u64::MAX >> 4, free: u64::MAX >> 4, volumes: 1, ..Usage::default() }
 }
 
 /// Connects to a master. Certificates authenticate the connection; the calls have no credentials.
@@ -143,7 +143,7 @@ impl FakeDataNode {
             protocol: PROTOCOL,
             seen_epoch: 0,
             seen_start: 0,
-            usage: usage(),
+            usage: Some(usage()),
         };
         rpc.register(register).await.with_context(|| format!("register {name}"))?;
         let empty =
@@ -165,7 +165,7 @@ impl FakeDataNode {
             uuid: self.uuid.clone(),
             incarnation: 1,
             seq: state.1,
-            usage: usage(),
+            usage: Some(usage()),
             received,
             ..HeartbeatRequest::default()
         };

@@ -105,7 +105,7 @@ pub async fn run(command: ChaosCommand) -> Result<ExitCode> {
         ChaosCommand::Corrupt(args) => args::corrupt(&args),
         ChaosCommand::Slow(args) => args::slow(&args).await,
         ChaosCommand::FillDisk(args) => args::fill_disk(&args),
-        ChaosCommand::Run(args) => run::run(&args).await,
+        ChaosCommand::Run(args) => Box::pin(run::run(&args)).await,
         ChaosCommand::Soak(args) => soak::run(&args).await,
         ChaosCommand::Recovery(args) => recovery::run(&args),
     }

@@ -104,14 +104,14 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     ensure!(args.minutes.is_finite() && args.minutes >= 0.0, "--minutes {}: must be 0 or more", args.minutes);
     if let Some(cluster) = &args.cluster {
         let target = Arc::new(ChaosTarget::Machines(Fleet::of(&Reach::of(cluster))?));
-        return print_result(&soak(args, &target).await?, args.json);
+        return print_result(&Box::pin(soak(args, &target)).await?, args.json);
     }
     let folder = temporary(&args.dir, "fermata-soak-")?;
     let report = {
         let own = start(folder.path(), args.nodes).await?;
         let target = Arc::new(ChaosTarget::here(own.folder.clone())?);
         tokio::select! {
-            report = soak(args, &target) => report?,
+            report = Box::pin(soak(args, &target)) => report?,
             () = daemon::lifecycle::end_signal() => bail!("interrupted: the cluster was stopped and removed"),
         }
     };
@@ -187,7 +187,7 @@ async fn soak(args: &Args, target: &Arc<ChaosTarget>) -> Result<Report> {
         soak.report.rounds += 1;
         let since = Instant::now();
         // A round that fails counts as a problem, and later rounds would prove nothing.
-        let wrong = soak.round().await.unwrap_or_else(|error| {
+        let wrong = Box::pin(soak.round()).await.unwrap_or_else(|error| {
             healthy = false;
             vec![output::chain(&error)]
         });
