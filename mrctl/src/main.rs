@@ -226,7 +226,7 @@ mod tests {
         assert!(wide.is_empty(), "{wide:#?}");
         let help = command.render_long_help().to_string();
         for (name, about) in
-            [("kill", "Stop a job"), ("up", "Start a cluster on this machine"), ("nodes", "List the nodes")]
+            [("kill", "Kill a job"), ("up", "Start a cluster on this machine"), ("nodes", "List the nodes")]
         {
             let below = command.find_subcommand(name).unwrap();
             assert!(below.get_about().unwrap().to_string().starts_with(about), "{name}");
