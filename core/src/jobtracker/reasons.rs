@@ -9,7 +9,7 @@ use crate::{
     phase::Phase,
     task::{AttemptState, Task},
     time::Time,
-    tracker::TrackerState,
+    tracker::{Tracker, TrackerState},
     why::Why,
 };
 
@@ -30,7 +30,7 @@ impl JobTracker {
         let is_unreachable = |id: &AttemptId| {
             self.cluster
                 .attempt(*id)
-                .is_some_and(|attempt| self.cluster.unreachable_trackers.contains(&attempt.tracker))
+                .is_some_and(|attempt| self.cluster.unreachable_trackers().contains(&attempt.tracker))
         };
         if !reasons.is_empty()
             || Phase::BOTH.iter().any(|phase| job.running[*phase].iter().any(is_unreachable))
@@ -44,11 +44,12 @@ impl JobTracker {
     /// Trackers without heartbeats: their slots cannot be used, and tasks wait until they come back
     /// or are given up.
     fn explain_silent_trackers(&self, now: Time) -> Option<Why> {
-        let silent = self.cluster.unreachable_trackers.iter().filter_map(|id| self.cluster.tracker(*id));
-        let longest = silent.max_by_key(|tracker| now.since(tracker.last_seen))?;
-        let silent_s = now.since(longest.last_seen).as_secs_f64();
+        let silent = self.cluster.unreachable_trackers().iter().filter_map(|id| self.cluster.tracker(*id));
+        let silent_for = |tracker: &Tracker| now.since(self.cluster.last_seen(tracker.id));
+        let longest = silent.max_by_key(|tracker| silent_for(tracker))?;
+        let silent_s = silent_for(longest).as_secs_f64();
         let lost_in_s = (self.config.lost_after.as_secs_f64() - silent_s).max(0.0);
-        let others = self.cluster.unreachable_trackers.len() as f64 - 1.0;
+        let others = self.cluster.unreachable_trackers().len() as f64 - 1.0;
         let why = Why::rule("suspect-tracker").with("on_tracker", f64::from(longest.id.0));
         let why = why.with("silent_s", silent_s).with("lost_in_s", lost_in_s);
         Some(if others > 0.0 { why.with("others", others) } else { why })
@@ -119,11 +120,11 @@ impl JobTracker {
             return reasons;
         }
         let all = f64::from(self.cluster.slots(phase));
-        let free: u32 = self.cluster.free_trackers(phase).iter().map(|id| self.free_on(*id, phase)).sum();
+        let free: u32 = self.cluster.free_trackers(phase).map(|id| self.free_on(id, phase)).sum();
         let is_unreachable = |index: u32| {
             let checkpoint = job.tasks[phase].get(index as usize).and_then(|task| task.checkpoint);
             checkpoint
-                .is_some_and(|checkpoint| self.cluster.unreachable_trackers.contains(&checkpoint.tracker))
+                .is_some_and(|checkpoint| self.cluster.unreachable_trackers().contains(&checkpoint.tracker))
         };
         let rule = if self.launches_suspended {
             "launches-suspended"
@@ -157,6 +158,6 @@ impl JobTracker {
     }
 
     fn free_on(&self, id: crate::ids::TrackerId, phase: Phase) -> u32 {
-        self.cluster.tracker(id).map_or(0, |tracker| tracker.free(phase))
+        self.cluster.tracker(id).map_or(0, |tracker| self.cluster.free(tracker, phase))
     }
 }
