@@ -9,9 +9,9 @@ use crate::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobOutcome, JobSpec},
     phase::{PerPhase, Phase},
-    plan::Why,
     task::{AttemptResult, PreemptKind, Stage},
     time::Time,
+    why::Why,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -4,9 +4,10 @@
 //! The numbers in this module and in [`crate::trace_checker`] name the same invariants.
 
 use crate::{
-    cluster::{Cluster, PendingTasks},
+    cluster::Cluster,
     ids::AttemptId,
     job::{Job, JobOutcome, JobState, MapEvent},
+    pending::PendingTasks,
     phase::Phase,
     task::{AttemptState, Task, Work},
     tracker::TrackerState,

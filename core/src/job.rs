@@ -1,8 +1,8 @@
 //! Jobs: as submitted, and their current state.
 
 use crate::{
-    cluster::PendingTasks,
     ids::{AttemptId, HostId, JobId, RequestId, TaskId, TrackerId},
+    pending::PendingTasks,
     phase::{PerPhase, Phase},
     task::{Attempt, Stage, Task, Work},
     time::{Span, Time},

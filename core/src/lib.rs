@@ -19,6 +19,7 @@ pub mod invariants;
 pub mod job;
 mod jobtracker;
 pub mod metrics;
+pub mod pending;
 pub mod phase;
 pub mod plan;
 mod reserve;

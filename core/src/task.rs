@@ -11,8 +11,8 @@
 
 use crate::{
     ids::{AttemptId, HostId, TaskId, TrackerId},
-    plan::Why,
     time::{Span, Time},
+    why::Why,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fmt};

@@ -5,19 +5,18 @@
 //! lost with the process.
 
 mod apply;
+mod locality;
 mod outputs;
-mod pending;
 mod preempt;
 
 pub use apply::ApplyError;
-pub use pending::PendingTasks;
+pub use locality::Locality;
 pub use preempt::NotPreemptible;
 
 use crate::{
     ids::{AttemptId, HostId, JobId, RackId, RequestId, TaskId, TrackerId},
     job::Job,
     phase::{PerPhase, Phase},
-    plan::Locality,
     task::{Attempt, Task},
     tracker::{Tracker, TrackerState},
 };

@@ -13,7 +13,7 @@
 //! | `preempt.rs` | preemption, checkpoints, resuming |
 //! | `drain.rs` | draining of trackers |
 //! | `rounds.rs` | offers to the scheduler, and execution of its plan |
-//! | `reasons.rs` | why a job waits |
+//! | `reasons.rs`, `recent.rs` | why a job waits, its recent events |
 //! | `stragglers.rs` | slow tasks, found and split |
 //! | `timers.rs` | timeouts |
 
@@ -22,12 +22,14 @@ mod drain;
 mod jobs;
 mod preempt;
 mod reasons;
+mod recent;
 mod rounds;
 mod stragglers;
 mod timers;
 mod trackers;
 
 pub use drain::DrainStatus;
+use recent::Recent;
 
 use crate::{
     cluster::{ApplyError, Cluster},
@@ -42,7 +44,6 @@ use crate::{
     speed::{Speeds, Throughput},
     task::PreemptKind,
     time::{Span, Time},
-    why::Recent,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -8,7 +8,7 @@
 mod check;
 mod choose;
 
-pub use crate::why::Why;
+pub use crate::{cluster::Locality, why::Why};
 use crate::{
     cluster::{Cluster, NotPreemptible},
     config::Config,
@@ -20,38 +20,14 @@ use crate::{
     time::Time,
     tracker::{Tracker, TrackerState},
 };
-use serde::{Deserialize, Serialize};
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    fmt,
 };
 
 /// Maximum number of reserved tasks that are tried on a free slot of another tracker, in each
 /// offer.
 const RESERVATIONS_TRIED_MAX: usize = 64;
-
-/// How near the input of a map is to a tracker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Locality {
-    /// On the same host.
-    NodeLocal,
-    /// In the same rack.
-    RackLocal,
-    /// In another rack, or the input has no known hosts.
-    OffRack,
-}
-
-impl fmt::Display for Locality {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Locality::NodeLocal => "node-local",
-            Locality::RackLocal => "rack-local",
-            Locality::OffRack => "off-rack",
-        })
-    }
-}
 
 /// Where the checkpoint of a pending reduce is, relative to a tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
