@@ -1,11 +1,10 @@
-//! The durable state of a cluster as text. Two clusters with the same facts have the same digest.
+//! The durable half of a cluster as text. Two clusters with the same facts have the same digest.
 //!
 //! Hosts and racks are printed by name, because their numbers depend on the order of assignment.
-//! Values that no fact covers are left out: the progress of running attempts, the outputs that a
-//! tracker has reported. Tests compare a live cluster with a replayed one.
+//! Tests compare a cluster with one that was replayed from a snapshot of its journal.
 
 use crate::{
-    cluster::Cluster,
+    cluster::Durable,
     ids::HostId,
     job::Job,
     phase::Phase,
@@ -14,10 +13,10 @@ use crate::{
 use std::fmt::Write as _;
 
 /// Returns the digest.
-pub fn digest(cluster: &Cluster) -> String {
-    let mut out = format!("epoch {} next job {}\n", cluster.epoch, cluster.next_job);
+pub fn digest(cluster: &Durable) -> String {
+    let mut out = format!("epoch {} next job {}\n", cluster.epoch(), cluster.newest_job().0);
     for phase in Phase::BOTH {
-        let _ = writeln!(out, "{phase} slots {}", cluster.slots[phase]);
+        let _ = writeln!(out, "{phase} slots {}", cluster.slots(phase));
     }
     for tracker in cluster.trackers() {
         let _ = writeln!(
@@ -43,9 +42,9 @@ pub fn digest(cluster: &Cluster) -> String {
     out
 }
 
-fn describe_job(cluster: &Cluster, job: &Job, out: &mut String) {
-    let active = cluster.active.contains(&job.id);
-    let by_request = cluster.by_request.get(&job.request);
+fn describe_job(cluster: &Durable, job: &Job, out: &mut String) {
+    let active = cluster.active().contains(&job.id);
+    let by_request = cluster.job_of_request(job.request);
     let _ = writeln!(out, "{} {:?} {active} {by_request:?} {:?}", job.id, job.state, job.spec);
     let _ = writeln!(out, " {} {:?} {:?} {:?}", job.submitted, job.first_launch, job.maps_done, job.ended);
     let _ = writeln!(out, " {:?} {:?} {:?} {:?}", job.running, job.succeeded, job.task_time, job.failures);
@@ -60,7 +59,7 @@ fn describe_job(cluster: &Cluster, job: &Job, out: &mut String) {
     }
 }
 
-fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
+fn describe_task(cluster: &Durable, job: &Job, task: &Task, out: &mut String) {
     let pending = &job.pending[task.id.phase];
     let waits_on = |host: &&HostId| pending.on_host(**host).any(|at| at == task.id.index);
     let mut hosts: Vec<(&str, bool)> =
@@ -74,12 +73,12 @@ fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
         done_by,
         failures,
         unfetched,
+        checkpoint,
         saved_work,
         on_hold,
         avoided_trackers,
         ..
     } = task;
-    let checkpoint = task.checkpoint.map(|checkpoint| crate::task::Checkpoint { records: 0, ..checkpoint });
     let _ = writeln!(
         out,
         "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {checkpoint:?} {saved_work:?} {on_hold} {avoided_trackers:?}"
@@ -92,6 +91,7 @@ fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
             checkpoint_on,
             state,
             launched,
+            last_order,
             ended,
             speculative,
             result,
@@ -102,14 +102,13 @@ fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
             preempt_deadline,
             refusals,
             work_done,
+            preempt_request,
             ..
         } = attempt;
-        let known = attempt.preempt_request.is_some() || !state.is_viable();
-        let state = if known { format!("{state:?}") } else { "trying".to_owned() };
         let _ = writeln!(
             out,
-            "   {id} {tracker} {output_on} {checkpoint_on:?} {state} {launched} {ended:?} {speculative} {result:?} {why} {error:?} \
-             {prior_work:?} {hold_requested} {preempt_deadline:?} {refusals} {work_done:?}"
+            "   {id} {tracker} {output_on} {checkpoint_on:?} {state:?} {launched} {last_order} {ended:?} {speculative} {result:?} {why} {error:?} \
+             {prior_work:?} {hold_requested} {preempt_deadline:?} {refusals} {work_done:?} {preempt_request:?}"
         );
     }
 }

@@ -2,8 +2,8 @@
 //! pages use the same facts.
 //!
 //! The journal contains every fact, in order. Applying all of them with [`crate::Cluster::apply`]
-//! restores the cluster. Names are in the past tense. Existing facts are never changed, only new
-//! ones are added.
+//! restores the durable half of the cluster. Names are in the past tense. Existing facts are never
+//! changed, only new ones are added.
 
 use crate::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},

@@ -5,7 +5,7 @@
 
 use crate::{
     cluster::Cluster,
-    ids::AttemptId,
+    ids::{AttemptId, TrackerId},
     job::{Job, JobOutcome, JobState, MapEvent},
     pending::PendingTasks,
     phase::Phase,
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn check(cluster: &Cluster) -> Result<(), String> {
     cluster.jobs().try_for_each(|job| check_job(cluster, job))?;
     check_trackers(cluster)?;
-    check_names(cluster)
+    cluster.check_names()
 }
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
@@ -177,6 +177,7 @@ fn check_map_events(job: &Job) -> Result<(), String> {
 fn check_trackers(cluster: &Cluster) -> Result<(), String> {
     for phase in Phase::BOTH {
         let mut slots = 0;
+        let free: BTreeSet<TrackerId> = cluster.free_trackers(phase).collect();
         for tracker in cluster.trackers() {
             let (id, running) = (tracker.id, &tracker.running[phase]);
             // 4: no more slots are used than exist, and each used slot belongs to a running
@@ -199,8 +200,7 @@ fn check_trackers(cluster: &Cluster) -> Result<(), String> {
             let lost = tracker.state == TrackerState::Lost;
             ensure(!lost || running.is_empty(), || format!("{id}: lost, but attempts run on it"))?;
             slots += tracker.capacity()[phase];
-            let listed = cluster.free_trackers(phase).contains(&id);
-            ensure(listed == (tracker.free(phase) > 0), || {
+            ensure(free.contains(&id) == (cluster.free(tracker, phase) > 0), || {
                 format!("{id}: the list of free trackers is wrong")
             })?;
         }
@@ -216,37 +216,4 @@ fn check_trackers(cluster: &Cluster) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// The names of hosts and racks are in the table exactly as long as a tracker or a job uses them.
-fn check_names(cluster: &Cluster) -> Result<(), String> {
-    let (mut hosts, mut racks): (BTreeMap<&str, u64>, BTreeMap<&str, u64>) = <_>::default();
-    for tracker in cluster.trackers() {
-        *hosts.entry(cluster.host_name(tracker.host)).or_default() += 1;
-        *racks.entry(cluster.rack_name(tracker.rack)).or_default() += 1;
-    }
-    for job in cluster.jobs() {
-        let original = &job.tasks.map[..job.spec.splits.len()];
-        for host in original.iter().flat_map(|task| &task.hosts) {
-            *hosts.entry(cluster.host_name(*host)).or_default() += 1;
-        }
-    }
-    ensure(hosts == cluster.hosts.uses(), || {
-        format!("hosts in use {hosts:?}, counted {:?}", cluster.hosts.uses())
-    })?;
-    ensure(racks == cluster.racks.uses(), || {
-        format!("racks in use {racks:?}, counted {:?}", cluster.racks.uses())
-    })?;
-    for (host, rack) in &cluster.rack_of {
-        let has_tracker =
-            cluster.trackers_on(*host).filter_map(|id| cluster.tracker(id)).any(|at| at.rack == *rack);
-        let listed = cluster.hosts_in(*rack).is_some_and(|hosts| hosts.contains(host));
-        ensure(has_tracker && listed, || {
-            format!("{}: its rack is that of no tracker", cluster.host_name(*host))
-        })?;
-    }
-    let listed: usize = cluster.hosts_in.values().map(BTreeSet::len).sum();
-    ensure(listed == cluster.rack_of.len() && listed == cluster.trackers_on.len(), || {
-        format!("{listed} hosts in racks, {} with one", cluster.rack_of.len())
-    })
 }

@@ -174,8 +174,8 @@ pub enum MapEvent {
     Withdrawn(AttemptId),
 }
 
-/// A job and its current state.
-#[derive(Debug, Clone)]
+/// A job and its current state, according to the facts.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     /// Its ID.
     pub id: JobId,
@@ -217,12 +217,6 @@ pub struct Job {
     pub blacklist: BTreeSet<TrackerId>,
     /// The map events that its reduces receive, in order.
     pub map_events: Vec<MapEvent>,
-    /// Running tasks that are much slower than others of their phase, as of the last check. Not
-    /// durable.
-    pub stragglers: PerPhase<BTreeSet<u32>>,
-    /// Trackers that may have files of the job although they did not run its attempts. Not durable:
-    /// trackers report this when they register.
-    pub extra_trackers: BTreeSet<TrackerId>,
 }
 
 impl Job {
@@ -234,17 +228,6 @@ impl Job {
     /// Whether it has ended.
     pub fn is_over(&self) -> bool {
         matches!(self.state, JobState::Ended(_))
-    }
-
-    /// Whether a reduce still has to fetch map output. A reduce after its shuffle stage has fetched
-    /// everything.
-    pub fn needs_map_output(&self) -> bool {
-        let has_it_all = |task: &Task| {
-            let checkpoint = task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle);
-            let further = |attempt: &Attempt| attempt.progress.stage > Stage::Shuffle;
-            task.is_done() || checkpoint || task.viable().any(further)
-        };
-        self.is_running() && !self.tasks.reduce.iter().all(has_it_all)
     }
 
     /// The task with this ID, if it is of this job.
@@ -320,7 +303,7 @@ impl Job {
 }
 
 /// Whether a reduce was paused after its shuffle stage.
-fn has_all_map_output(task: &Task) -> bool {
+pub(crate) fn has_all_map_output(task: &Task) -> bool {
     task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle)
 }
 

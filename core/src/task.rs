@@ -17,7 +17,7 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fmt};
 
-/// A map or a reduce of a job.
+/// A map or a reduce of a job, according to the facts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
     /// Its ID.
@@ -53,9 +53,8 @@ pub struct Task {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AttemptState {
-    /// The order was sent, but the tracker has not reported it as running.
-    Launching,
-    /// It is running.
+    /// It was launched. Its tracker may not have reported it yet
+    /// ([`crate::Cluster::has_started`]).
     Running,
     /// A map that was ordered to split and has not reported where it ended.
     Splitting,
@@ -104,7 +103,7 @@ impl AttemptState {
 
     /// Whether its result may still count.
     pub fn is_viable(self) -> bool {
-        matches!(self, Self::Launching | Self::Running | Self::Splitting | Self::Pausing)
+        matches!(self, Self::Running | Self::Splitting | Self::Pausing)
     }
 }
 
@@ -166,15 +165,6 @@ pub struct Checkpoint {
     pub bytes: u64,
     /// Work of this attempt and all attempts that it resumed from.
     pub work: Work,
-    /// Records reduced by these attempts. Not durable: the tracker reports it when it registers.
-    pub records: u64,
-}
-
-impl Checkpoint {
-    /// Whether this checkpoint has more progress than another one of the same task.
-    pub fn is_ahead_of(&self, other: &CheckpointInfo) -> bool {
-        (self.stage, self.records, self.work.bytes) > (other.stage, other.records, other.bytes_in)
-    }
 }
 
 /// Why an attempt that was preempted continues.
@@ -211,7 +201,7 @@ pub struct Progress {
     pub refused: Option<PreemptRefusal>,
 }
 
-/// One execution of a task.
+/// One execution of a task, according to the facts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attempt {
     /// Its ID.
@@ -233,13 +223,10 @@ pub struct Attempt {
     pub state: AttemptState,
     /// When it was launched.
     pub launched: Time,
-    /// When its tracker last reported progress or activity.
-    pub last_progress: Time,
+    /// When its tracker was last sent an order about it: to launch, preempt or stop it.
+    pub last_order: Time,
     /// When it ended.
     pub ended: Option<Time>,
-    /// When its tracker last reported it, or when it was last ordered to stop. Reports are not
-    /// durable.
-    pub last_reported: Time,
     /// How and when it was preempted, if it was.
     pub preempt_request: Option<(PreemptKind, Time)>,
     /// Whether a user paused it, so that its task is on hold.
@@ -256,8 +243,8 @@ pub struct Attempt {
     pub why: Why,
     /// Why it failed or was stopped.
     pub error: Option<String>,
-    /// Its progress.
-    pub progress: Progress,
+    /// The stage in which it was launched or paused.
+    pub stage: Stage,
     /// Whether it duplicates a running attempt.
     pub speculative: bool,
     /// Its result, if it succeeded. Removed when the output of a map is lost.

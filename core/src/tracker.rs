@@ -51,8 +51,8 @@ pub struct DrainCost {
     pub redone: u32,
 }
 
-/// A tracker.
-#[derive(Debug, Clone)]
+/// A tracker, according to the facts.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracker {
     /// Its number.
     pub id: TrackerId,
@@ -74,15 +74,11 @@ pub struct Tracker {
     pub state: TrackerState,
     /// Attempts that hold its slots.
     pub running: PerPhase<BTreeSet<AttemptId>>,
-    /// Maps whose output it serves, according to the facts and to its last registration.
+    /// Maps whose output it has, unless it did not list them when it registered
+    /// ([`crate::Cluster::outputs_on`]).
     pub outputs: BTreeSet<AttemptId>,
     /// Paused attempts whose checkpoint it has.
     pub checkpoints: BTreeSet<AttemptId>,
-    /// Attempts that it reports as running but that the JobTracker has given up. Each takes a slot
-    /// until the tracker no longer reports it. Not durable.
-    pub unknown_attempts: PerPhase<BTreeSet<AttemptId>>,
-    /// The time of its last heartbeat.
-    pub last_seen: Time,
     /// The drain, if it is being drained.
     pub drain: Option<Drain>,
 }
@@ -100,12 +96,12 @@ impl Tracker {
         if relied_on && self.drain.is_none() { self.slots } else { PerPhase::default() }
     }
 
-    /// Free slots; none if it accepts no work.
-    pub fn free(&self, phase: Phase) -> u32 {
+    /// Slots that no known attempt holds; none if it accepts no work. Unknown attempts may hold
+    /// them: [`crate::Cluster::free`].
+    pub(crate) fn unassigned(&self, phase: Phase) -> u32 {
         if !self.accepts_work() {
             return 0;
         }
-        let taken = self.running[phase].len() + self.unknown_attempts[phase].len();
-        self.slots[phase].saturating_sub(taken as u32)
+        self.slots[phase].saturating_sub(self.running[phase].len() as u32)
     }
 }

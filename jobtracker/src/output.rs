@@ -132,7 +132,7 @@ pub(crate) fn is_transient(error: &ClientError) -> bool {
 pub(crate) async fn fence(driver: Arc<Driver>) {
     // `read` waits until the epoch is durable. Otherwise a process after a crash could get the same
     // one.
-    let Ok(epoch) = driver.read(mrcore::Cluster::epoch).await else { return };
+    let Ok(epoch) = driver.read(|cluster| cluster.epoch()).await else { return };
     let mut pause = Pause::new();
     loop {
         let fenced = match driver.files().client().await {

@@ -196,7 +196,7 @@ impl BenchCluster {
 }
 
 fn report(attempt: &Attempt, cluster: &Cluster, activity: u64) -> AttemptReport {
-    let progress = Progress { done: 0.5, activity, ..attempt.progress };
+    let progress = Progress { done: 0.5, activity, ..cluster.progress(attempt) };
     let result = AttemptResult::default;
     let status = match attempt.state {
         AttemptState::Splitting => {

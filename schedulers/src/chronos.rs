@@ -173,7 +173,7 @@ impl Chronos {
         let cluster = plan.cluster();
         // The attempt with the least progress of each job, so that jobs are ranked once and not for
         // each attempt.
-        let mut least: BTreeMap<JobId, &Attempt> = BTreeMap::new();
+        let mut least: BTreeMap<JobId, (&Attempt, f32)> = BTreeMap::new();
         for tracker in candidate_trackers.iter().filter_map(|tracker| cluster.tracker(*tracker)) {
             if plan.could_run(task, tracker.id).is_err() {
                 continue;
@@ -183,27 +183,29 @@ impl Chronos {
                     continue;
                 };
                 if cluster.may_preempt(*id, mrcore::task::PreemptKind::Kill).is_ok() {
-                    let known = least.entry(id.job()).or_insert(attempt);
-                    if has_less_progress(attempt, known) {
-                        *known = attempt;
+                    let candidate = (attempt, cluster.progress(attempt).done);
+                    let known = least.entry(id.job()).or_insert(candidate);
+                    if has_less_progress(candidate, *known) {
+                        *known = candidate;
                     }
                 }
             }
         }
-        let mut worst: Option<&Attempt> = None;
-        for attempt in least.into_values() {
-            if self.inner.outranks(task.job, attempt.id.job(), task.phase, plan)
-                && worst.is_none_or(|worst| self.is_worse(attempt, worst, plan))
+        let mut worst: Option<(&Attempt, f32)> = None;
+        for candidate in least.into_values() {
+            if self.inner.outranks(task.job, candidate.0.id.job(), task.phase, plan)
+                && worst.is_none_or(|worst| self.is_worse(candidate, worst, plan))
             {
-                worst = Some(attempt);
+                worst = Some(candidate);
             }
         }
-        worst.map(|attempt| (attempt.id, attempt.tracker))
+        worst.map(|(attempt, _)| (attempt.id, attempt.tracker))
     }
 
-    fn is_worse(&self, a: &Attempt, b: &Attempt, plan: &Plan<'_>) -> bool {
-        let (job_a, job_b) = (a.id.job(), b.id.job());
-        let phase = a.id.phase();
+    /// Both with their progress.
+    fn is_worse(&self, a: (&Attempt, f32), b: (&Attempt, f32), plan: &Plan<'_>) -> bool {
+        let (job_a, job_b) = (a.0.id.job(), b.0.id.job());
+        let phase = a.0.id.phase();
         if job_a != job_b {
             if self.inner.outranks(job_b, job_a, phase, plan) {
                 return true;
@@ -217,8 +219,8 @@ impl Chronos {
 }
 
 /// Of two attempts with the same progress, the one with the higher ID.
-fn has_less_progress(a: &Attempt, b: &Attempt) -> bool {
-    a.progress.done.total_cmp(&b.progress.done).then(b.id.cmp(&a.id)).is_lt()
+fn has_less_progress((a, done_a): (&Attempt, f32), (b, done_b): (&Attempt, f32)) -> bool {
+    done_a.total_cmp(&done_b).then(b.id.cmp(&a.id)).is_lt()
 }
 
 /// The result of the search for a slot.

@@ -45,8 +45,7 @@ const PREDICTABLE: f64 = 0.1;
 pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
     mean.add_many(job.task_time.map.as_secs_f64(), f64::from(job.succeeded.map));
-    for attempt in running(job, Phase::Map, cluster) {
-        let done = f64::from(attempt.progress.done);
+    for (attempt, done) in running(job, Phase::Map, cluster) {
         if done > 0.0 {
             mean.add(now.since(attempt.launched).as_secs_f64() / done);
         }
@@ -60,8 +59,8 @@ pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
 pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
     mean.add_many(job.reduce_times.0.as_secs_f64(), f64::from(job.reduce_times.1));
-    for attempt in running(job, Phase::Reduce, cluster) {
-        if let (Some(time), done) = (job.reduce_time(attempt.id, now), since_maps(job, attempt))
+    for (attempt, done) in running(job, Phase::Reduce, cluster) {
+        if let (Some(time), done) = (job.reduce_time(attempt.id, now), since_maps(job, attempt, done))
             && done >= PREDICTABLE
         {
             mean.add(time.as_secs_f64() / done);
@@ -72,8 +71,7 @@ pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
 
 /// The part of the work after the end of the maps that a reduce has done. A reduce that started
 /// before that had already fetched most of its input, which is the first third of its progress.
-fn since_maps(job: &Job, attempt: &Attempt) -> f64 {
-    let done = f64::from(attempt.progress.done);
+fn since_maps(job: &Job, attempt: &Attempt, done: f64) -> f64 {
     let began = chain_began(job, attempt);
     match job.maps_done {
         Some(maps_done) if began < maps_done => ((done - 1.0 / 3.0) * 1.5).max(0.0),
@@ -91,9 +89,10 @@ fn chain_began(job: &Job, attempt: &Attempt) -> Time {
     first.launched
 }
 
-fn running<'a>(job: &'a Job, phase: Phase, cluster: &'a Cluster) -> impl Iterator<Item = &'a Attempt> {
-    let attempts = job.running[phase].iter().filter_map(|id| cluster.attempt(*id));
-    attempts.filter(|attempt| attempt.state == AttemptState::Running)
+/// Attempts that run and are not being preempted, with their progress.
+fn running<'a>(job: &'a Job, phase: Phase, cluster: &'a Cluster) -> impl Iterator<Item = (&'a Attempt, f64)> {
+    let running = cluster.running(job, phase).filter(|(attempt, _)| attempt.state == AttemptState::Running);
+    running.filter_map(|(attempt, progress)| Some((attempt, f64::from(progress?.done))))
 }
 
 /// Input bytes of each job, and bytes read and written by its maps: the basis for the input of its

@@ -32,6 +32,7 @@ use mrcore::{
     job::Job,
     plan::CheckpointPlace,
     scheduler::{Cause, Round},
+    task::Attempt,
     tracker::Tracker,
 };
 use paused::Paused;
@@ -252,8 +253,10 @@ impl Fcs {
             return false;
         }
         let own = || estimate::reduce_seconds(job, now, cluster).or(self.typical_reduce);
+        let reports = cluster.reports(job.id, Phase::Reduce);
+        let done = |attempt: &Attempt| reports.progress(attempt).done;
         let paused = self.paused.of(job.id).any(|index| {
-            let times = job.tasks.reduce.get(index as usize).and_then(|task| work::times(task, now));
+            let times = job.tasks.reduce.get(index as usize).and_then(|task| work::times(task, now, done));
             times.is_some_and(|(total, service, estimate)| {
                 let estimate = estimate.or_else(own);
                 estimate.is_some_and(|estimate| self.settings.is_overdue(total, service, estimate))

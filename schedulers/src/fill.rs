@@ -53,7 +53,7 @@ pub fn fill_in_order(policy: &mut impl SlotOrder, tracker: TrackerId, plan: &mut
 
 /// A straggler of any job, the oldest job first.
 fn straggler(plan: &Plan<'_>, phase: Phase, tracker: TrackerId) -> Option<(TaskId, Why)> {
-    let mut jobs = plan.cluster().active_jobs().filter(|job| !job.stragglers[phase].is_empty());
+    let mut jobs = plan.cluster().jobs_with_stragglers(phase);
     jobs.find_map(|job| plan.next_straggler(job, phase, tracker)).map(|task| (task, Why::rule("straggler")))
 }
 

@@ -180,8 +180,10 @@ impl Hsrtf {
         if in_need.is_empty() {
             return;
         }
-        let done = |attempt: &Attempt| Reverse((f64::from(attempt.progress.done) * 1000.0) as u32);
-        let key = |attempt: &Attempt| (Real(remaining(attempt.id.job())), done(attempt), attempt.id);
+        let key = |attempt: &Attempt, done: f32| {
+            let done = Reverse((f64::from(done) * 1000.0) as u32);
+            (Real(remaining(attempt.id.job())), done, attempt.id)
+        };
         let mut victims = Victims::greatest_first(phase, plan, key);
         // Reserved slots that are being released do not count for other jobs.
         let reserved_slots: u32 =
@@ -264,7 +266,7 @@ impl Hsrtf {
 
     /// Why no attempt is preempted for a job that waits for a slot, apart from the interval.
     fn explain_no_preemption(&self, job: &Job, phase: Phase, now: Time, cluster: &Cluster) -> Option<Why> {
-        if !self.preempts() || !cluster.free_trackers(phase).is_empty() {
+        if !self.preempts() || cluster.free_trackers(phase).next().is_some() {
             return None;
         }
         let longest = self.margin * self.estimator.of(job.id).remaining;

@@ -24,26 +24,23 @@ pub struct Skipped(usize);
 impl Victims {
     /// The youngest attempt first.
     pub fn youngest_first(phase: Phase, plan: &Plan<'_>) -> Self {
-        Self::greatest_first(phase, plan, |attempt| (attempt.launched, attempt.id))
+        Self::greatest_first(phase, plan, |attempt, _| (attempt.launched, attempt.id))
     }
 
-    /// The attempt with the greatest key first.
-    pub fn greatest_first<K: Ord>(phase: Phase, plan: &Plan<'_>, key: impl Fn(&Attempt) -> K) -> Self {
+    /// The attempt with the greatest key first. The key may depend on the progress.
+    pub fn greatest_first<K: Ord>(phase: Phase, plan: &Plan<'_>, key: impl Fn(&Attempt, f32) -> K) -> Self {
         let cluster = plan.cluster();
-        let held = cluster.active_jobs().flat_map(|job| &job.running[phase]);
-        let (preempted, others): (Vec<AttemptId>, Vec<AttemptId>) =
-            held.partition(|id| plan.is_preempted(**id));
-        let mut candidates: Vec<&Attempt> = others.iter().filter_map(|id| cluster.attempt(*id)).collect();
-        candidates.retain(|attempt| plan.is_live(attempt.tracker));
-        candidates.sort_by_cached_key(|attempt| key(attempt));
+        let held = cluster.active_jobs().flat_map(|job| cluster.running(job, phase));
+        let (preempted, mut candidates): (Vec<_>, Vec<_>) =
+            held.partition(|(attempt, _)| plan.is_preempted(attempt.id));
+        candidates.retain(|(attempt, _)| plan.is_live(attempt.tracker));
+        candidates.sort_by_cached_key(|(attempt, progress)| key(attempt, progress.unwrap_or_default().done));
         let mut being_freed: BTreeMap<TrackerId, u32> =
             plan.free_trackers(phase).map(|tracker| (tracker, plan.free(tracker, phase))).collect();
-        let coming =
-            preempted.iter().filter(|id| plan.is_slot_expected(**id)).filter_map(|id| cluster.attempt(*id));
-        for attempt in coming {
+        for (attempt, _) in preempted.iter().filter(|(attempt, _)| plan.is_slot_expected(attempt.id)) {
             *being_freed.entry(attempt.tracker).or_default() += 1;
         }
-        Self { candidates: candidates.iter().map(|attempt| attempt.id).collect(), being_freed }
+        Self { candidates: candidates.iter().map(|(attempt, _)| attempt.id).collect(), being_freed }
     }
 
     /// Number of slots that are free or being released by preempted attempts.

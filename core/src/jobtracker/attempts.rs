@@ -66,25 +66,18 @@ impl JobTracker {
     /// Handles a report about an attempt that was given up or is unknown. The report has no effect.
     /// A running attempt takes a slot and is ordered to stop.
     fn unknown_attempt(&mut self, from: TrackerId, id: AttemptId, is_gone: bool) {
-        let Some(tracker) = self.cluster.trackers.get_mut(&from) else { return };
-        let there = &mut tracker.unknown_attempts[id.phase()];
         if is_gone {
-            there.remove(&id);
-        } else if there.insert(id) {
+            self.cluster.volatile.retain_unknown(from, |unknown| *unknown != id);
+        } else if self.cluster.volatile.add_unknown(from, id) {
             let why = "the JobTracker gave it up".into();
             self.order(from, Order::Preempt { attempt: id, kind: PreemptKind::Kill, why });
         }
-        self.cluster.refresh_free(from);
     }
 
     /// A heartbeat lists all attempts that run on the tracker. Unknown attempts that are not listed
     /// have ended.
     pub(super) fn forget_unknown_attempts(&mut self, from: TrackerId, running: &BTreeSet<AttemptId>) {
-        let Some(tracker) = self.cluster.trackers.get_mut(&from) else { return };
-        for phase in Phase::BOTH {
-            tracker.unknown_attempts[phase].retain(|attempt| running.contains(attempt));
-        }
-        self.cluster.refresh_free(from);
+        self.cluster.volatile.retain_unknown(from, |attempt| running.contains(attempt));
     }
 
     /// Whether the result of an attempt can still count: its job is running, its task is not done,
@@ -97,17 +90,10 @@ impl JobTracker {
     }
 
     fn progressed(&mut self, now: Time, id: AttemptId, progress: Progress, out: &mut Vec<Effect>) {
-        let Some(attempt) = self.cluster.attempt_mut(id) else { return };
-        attempt.last_reported = now;
+        self.cluster.set_progress(id, now, progress);
+        let Some(attempt) = self.cluster.attempt(id) else { return };
         // Only refusals since the last preemption request count.
         let refused = progress.refusals > attempt.refusals;
-        if attempt.state == AttemptState::Launching {
-            attempt.state = AttemptState::Running;
-        }
-        if attempt.progress != progress {
-            attempt.progress = progress;
-            attempt.last_progress = now;
-        }
         if refused && matches!(attempt.state, AttemptState::Pausing | AttemptState::Splitting) {
             let why = progress.refused.map_or_else(String::new, |why| why.to_string());
             self.record(now, Fact::PreemptionRefused { attempt: id, refusals: progress.refusals, why }, out);
@@ -209,7 +195,19 @@ impl JobTracker {
     }
 
     pub(super) fn killed(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
-        let bytes_in = self.cluster.attempt(id).map_or(0, |attempt| attempt.progress.bytes_in);
+        let bytes_in = self.cluster.attempt(id).map_or(0, |attempt| self.cluster.progress(attempt).bytes_in);
+        self.record_killed(now, id, why, bytes_in, out);
+    }
+
+    /// An attempt was stopped or lost after it had read `bytes_in` bytes.
+    pub(super) fn record_killed(
+        &mut self,
+        now: Time,
+        id: AttemptId,
+        why: &str,
+        bytes_in: u64,
+        out: &mut Vec<Effect>,
+    ) {
         self.record(now, Fact::AttemptKilled { attempt: id, why: why.into(), bytes_in }, out);
         self.reduce_ended(now, id, out);
     }

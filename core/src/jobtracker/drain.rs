@@ -13,7 +13,6 @@ use crate::{
     event::{Effect, Order, Reply},
     fact::Fact,
     ids::{AttemptId, JobId, RequestId, TrackerId},
-    job::Job,
     phase::{PerPhase, Phase},
     task::PreemptKind,
     time::{Span, Time},
@@ -44,7 +43,7 @@ impl Copies {
 
     /// Whether a fact requires a new check. Facts about trackers that are not being drained do not.
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
-        if self.recheck || cluster.draining.is_empty() {
+        if self.recheck || cluster.draining().is_empty() {
             return;
         }
         self.recheck = match fact {
@@ -53,7 +52,7 @@ impl Copies {
             | Fact::AttemptSucceeded { attempt, .. }
             | Fact::MapSplit { attempt, .. }
             | Fact::AttemptPaused { attempt, .. } => {
-                cluster.attempt(*attempt).is_some_and(|at| cluster.draining.contains(&at.tracker))
+                cluster.attempt(*attempt).is_some_and(|at| cluster.draining().contains(&at.tracker))
             }
             _ => false,
         };
@@ -128,7 +127,7 @@ impl JobTracker {
                 Reply::Accepted
             }
             (None, None) => {
-                if self.cluster.draining.contains(&id) {
+                if self.cluster.draining().contains(&id) {
                     self.record(now, Fact::DrainCancelled { tracker: id, by }, out);
                 }
                 Reply::Accepted
@@ -153,7 +152,7 @@ impl JobTracker {
         if others.iter().any(|other| other.accepts_work()) {
             return None;
         }
-        let expected = others.iter().any(|other| self.cluster.unreachable_trackers.contains(&other.id));
+        let expected = others.iter().any(|other| self.cluster.unreachable_trackers().contains(&other.id));
         let advice = if expected {
             "other trackers are suspect: try again soon"
         } else {
@@ -167,7 +166,7 @@ impl JobTracker {
     pub fn drain_status(&self, id: TrackerId) -> DrainStatus {
         let Some(tracker) = self.cluster.tracker(id) else { return DrainStatus::default() };
         let running =
-            |phase: Phase| (tracker.running[phase].len() + tracker.unknown_attempts[phase].len()) as u32;
+            |phase: Phase| tracker.running[phase].len() as u32 + self.cluster.unknown_attempts(id, phase);
         let bytes_out = |attempt: &AttemptId| {
             self.cluster
                 .attempt(*attempt)
@@ -196,19 +195,21 @@ impl JobTracker {
     fn needed_outputs(&self, tracker: &Tracker) -> Vec<AttemptId> {
         let mut needed: BTreeMap<JobId, bool> = BTreeMap::new();
         let mut is_needed = |id: JobId| {
-            *needed.entry(id).or_insert_with(|| self.cluster.job(id).is_some_and(Job::needs_map_output))
+            *needed
+                .entry(id)
+                .or_insert_with(|| self.cluster.job(id).is_some_and(|job| self.cluster.needs_map_output(job)))
         };
-        tracker.outputs.iter().copied().filter(|attempt| is_needed(attempt.job())).collect()
+        self.cluster.outputs_on(tracker).filter(|attempt| is_needed(attempt.job())).collect()
     }
 
     /// Preempts the attempts on draining trackers and orders copies of their files.
     pub(super) fn advance_drains(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if !std::mem::take(&mut self.copies.recheck) || self.cluster.draining.is_empty() {
+        if !std::mem::take(&mut self.copies.recheck) || self.cluster.draining().is_empty() {
             return;
         }
         // Computed once for all draining trackers: this function is called for every heartbeat.
         let mut targets = CopyTargets::of(&self.cluster, &self.copies);
-        for id in self.cluster.draining.clone() {
+        for id in self.cluster.draining().clone() {
             let Some(tracker) = self.cluster.tracker(id) else { continue };
             if tracker.state == TrackerState::Lost {
                 continue;
@@ -226,7 +227,7 @@ impl JobTracker {
     /// Called with every tick: draining trackers are checked again.
     pub(super) fn recheck_drains(&mut self) {
         self.copies.recheck = true;
-        if self.cluster.draining.is_empty() {
+        if self.cluster.draining().is_empty() {
             // The next drain tries all copies again.
             self.copies.failed.clear();
         }
@@ -282,9 +283,7 @@ impl JobTracker {
         }
         let Some(to) = targets.next() else { return };
         self.copies.to.insert(attempt, to);
-        if let Some(job) = self.cluster.jobs.get_mut(&attempt.job()) {
-            job.extra_trackers.insert(to);
-        }
+        self.cluster.volatile.add_extra_tracker(attempt.job(), to);
         self.order(to, Order::CopyFiles { attempt, from });
     }
 
@@ -304,7 +303,7 @@ impl JobTracker {
             return;
         };
         self.copies.failed.remove(&id);
-        let leaves = |from: TrackerId| from != by && self.cluster.draining.contains(&from);
+        let leaves = |from: TrackerId| from != by && self.cluster.draining().contains(&from);
         let task =
             self.cluster.job(id.job()).filter(|job| job.is_running()).and_then(|job| job.task(id.task));
         match id.phase() {

@@ -21,13 +21,13 @@ impl JobTracker {
         spec: Arc<JobSpec>,
         out: &mut Vec<Effect>,
     ) {
-        if let Some(job) = self.cluster.by_request.get(&request) {
-            return Self::reply(request, Reply::Submitted(*job), out);
+        if let Some(job) = self.cluster.job_of_request(request) {
+            return Self::reply(request, Reply::Submitted(job), out);
         }
         if let Some(why) = self.refuse_spec(&spec) {
             return Self::reply(request, Reply::Refused(why), out);
         }
-        let job = JobId(self.cluster.next_job + 1);
+        let job = JobId(self.cluster.newest_job().0 + 1);
         self.record(now, Fact::JobSubmitted { job, request, spec }, out);
         Self::reply(request, Reply::Submitted(job), out);
         self.advance(now, job, out);
@@ -141,7 +141,7 @@ impl JobTracker {
         let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
         let tasks = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
         let ran = tasks.flat_map(|task| &task.attempts).map(|attempt| attempt.tracker);
-        let used = ran.chain(job.extra_trackers.iter().copied());
+        let used = ran.chain(self.cluster.volatile.extra_trackers(id));
         // A lost tracker reports its files when it registers again.
         used.filter(|id| self.cluster.tracker(*id).is_some_and(|tracker| tracker.state != TrackerState::Lost))
             .collect()
@@ -160,7 +160,7 @@ impl JobTracker {
         let committing = self.cluster.jobs().filter(|job| job.state == JobState::Committing);
         let committing: Vec<JobId> = committing.map(|job| job.id).collect();
         out.extend(committing.into_iter().map(|job| Effect::CommitJob { job }));
-        let active: Vec<JobId> = self.cluster.active.iter().copied().collect();
+        let active: Vec<JobId> = self.cluster.active().iter().copied().collect();
         for job in active {
             self.advance(now, job, out);
         }

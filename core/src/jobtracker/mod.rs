@@ -233,7 +233,7 @@ impl JobTracker {
         let scheduler = self.scheduler.name().to_owned();
         self.record(now, Fact::JobTrackerStarted { epoch, scheduler }, out);
         self.last_tick = now;
-        self.lost_unneeded_outputs.clone_from(&self.cluster.active);
+        self.lost_unneeded_outputs.clone_from(self.cluster.active());
         self.resume_jobs(now, out);
     }
 

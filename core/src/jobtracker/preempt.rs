@@ -17,7 +17,7 @@ use crate::{
     ids::{AttemptId, RequestId, TaskId, TrackerId},
     phase::Phase,
     plan::{Plan, Refused, Why},
-    task::{Attempt, AttemptResult, AttemptState, Checkpoint, CheckpointInfo, PreemptKind, Task},
+    task::{Attempt, AttemptResult, AttemptState, CheckpointInfo, PreemptKind, Task},
     time::Time,
     tracker::TrackerState,
 };
@@ -155,32 +155,19 @@ impl JobTracker {
         let known = self.cluster.task(id.task).and_then(|task| task.checkpoint);
         let useless = if !self.is_wanted(id) || id.phase() != Phase::Reduce {
             Some("it was saved after another attempt or the job had ended")
-        } else if known.is_some_and(|known| known.is_ahead_of(&checkpoint)) {
+        } else if known.is_some_and(|known| self.cluster.is_ahead_of(&known, &checkpoint)) {
             Some("another attempt has a checkpoint with more progress")
         } else {
             None
         };
         if let Some(why) = useless {
-            if let Some(attempt) = self.cluster.attempt_mut(id) {
-                attempt.progress.bytes_in = checkpoint.bytes_in;
-            }
-            self.killed(now, id, why, out);
+            self.record_killed(now, id, why, checkpoint.bytes_in, out);
             return self.order(on, Order::DropCheckpoint(id));
         }
         let CheckpointInfo { stage, bytes, bytes_in, .. } = checkpoint;
         self.record(now, Fact::AttemptPaused { attempt: id, stage, bytes, bytes_in }, out);
-        self.update_checkpoint(on, id, checkpoint);
+        self.cluster.set_checkpoint_info(on, id, checkpoint);
         self.require_outputs(now, id.job(), out);
-    }
-
-    /// Updates the part of a checkpoint that no fact covers.
-    pub(super) fn update_checkpoint(&mut self, on: TrackerId, id: AttemptId, checkpoint: CheckpointInfo) {
-        let job = self.cluster.jobs.get_mut(&id.job());
-        let task = job.and_then(|job| job.tasks[id.phase()].get_mut(id.task.index as usize));
-        let same = |known: &&mut Checkpoint| (known.attempt, known.tracker) == (id, on);
-        if let Some(known) = task.and_then(|task| task.checkpoint.as_mut()).filter(same) {
-            known.records = checkpoint.records;
-        }
     }
 
     /// The checkpoint that an attempt should resume from is missing or damaged. The attempt has not

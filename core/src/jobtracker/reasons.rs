@@ -8,7 +8,7 @@ use crate::{
     job::Job,
     phase::Phase,
     task::{AttemptState, Task},
-    time::Time,
+    time::{Span, Time},
     tracker::{Tracker, TrackerState},
     why::Why,
 };
@@ -43,17 +43,17 @@ impl JobTracker {
         if reasons.iter().any(|why| why.rule == "no-tracker") {
             return self.explain_down_trackers(now);
         }
-        let unreachable = &self.cluster.unreachable_trackers;
+        let unreachable = self.cluster.unreachable_trackers();
         let running = Phase::BOTH.into_iter().flat_map(|phase| &job.running[phase]);
         let used = running.filter_map(|id| Some(self.cluster.attempt(*id)?.tracker));
         let used: BTreeSet<TrackerId> = used.filter(|id| unreachable.contains(id)).collect();
         let used_trackers = used.iter().filter_map(|id| self.cluster.tracker(*id));
-        let Some(longest) = used_trackers.max_by_key(|tracker| now.since(tracker.last_seen)) else {
+        let Some(longest) = used_trackers.max_by_key(|tracker| self.silence(now, tracker)) else {
             let missing = !reasons.is_empty() && !unreachable.is_empty();
             let why = missing.then(|| Why::rule("slots-unreachable").with("nodes", unreachable.len() as f64));
             return why.into_iter().collect();
         };
-        let silent_s = now.since(longest.last_seen).as_secs_f64();
+        let silent_s = self.silence(now, longest).as_secs_f64();
         let lost_in_s = (self.config.lost_after.as_secs_f64() - silent_s).max(0.0);
         let others = used.len() as f64 - 1.0;
         let why = Why::rule("suspect-tracker").with("on_tracker", f64::from(longest.id.0));
@@ -65,9 +65,9 @@ impl JobTracker {
     fn explain_down_trackers(&self, now: Time) -> Vec<Why> {
         let down = self.cluster.trackers().filter(|tracker| tracker.state != TrackerState::Live);
         let mut down: Vec<&Tracker> = down.collect();
-        down.sort_by_key(|tracker| now.since(tracker.last_seen));
+        down.sort_by_key(|tracker| self.silence(now, tracker));
         let others = down.len().saturating_sub(DOWN_TRACKERS_MAX);
-        let silent_s = |tracker: &Tracker| now.since(tracker.last_seen).as_secs_f64();
+        let silent_s = |tracker: &Tracker| self.silence(now, tracker).as_secs_f64();
         let why = |tracker: &&Tracker| {
             let why = Why::rule("tracker-down").with("on_tracker", f64::from(tracker.id.0));
             why.with("silent_s", silent_s(tracker))
@@ -141,11 +141,11 @@ impl JobTracker {
             return reasons;
         }
         let all = f64::from(self.cluster.slots(phase));
-        let free: u32 = self.cluster.free_trackers(phase).iter().map(|id| self.free_on(*id, phase)).sum();
+        let free: u32 = self.cluster.free_trackers(phase).map(|id| self.free_on(id, phase)).sum();
         let is_unreachable = |index: u32| {
             let checkpoint = job.tasks[phase].get(index as usize).and_then(|task| task.checkpoint);
             checkpoint
-                .is_some_and(|checkpoint| self.cluster.unreachable_trackers.contains(&checkpoint.tracker))
+                .is_some_and(|checkpoint| self.cluster.unreachable_trackers().contains(&checkpoint.tracker))
         };
         let accepts =
             |tracker: &Tracker| tracker.state == TrackerState::Live && tracker.capacity()[phase] > 0;
@@ -182,7 +182,12 @@ impl JobTracker {
         reasons
     }
 
+    /// How long ago the last heartbeat of a tracker was.
+    fn silence(&self, now: Time, tracker: &Tracker) -> Span {
+        now.since(self.cluster.last_seen(tracker.id))
+    }
+
     fn free_on(&self, id: TrackerId, phase: Phase) -> u32 {
-        self.cluster.tracker(id).map_or(0, |tracker| tracker.free(phase))
+        self.cluster.tracker(id).map_or(0, |tracker| self.cluster.free(tracker, phase))
     }
 }

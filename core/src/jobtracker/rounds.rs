@@ -6,6 +6,7 @@ use crate::{
     event::{Effect, Order},
     fact::Fact,
     ids::{TaskId, TrackerId},
+    job::Job,
     phase::Phase,
     plan::{Decision, Locality, Plan, Why},
     reserve::ReservedFor,
@@ -23,8 +24,8 @@ const OFFERS_MAX: usize = 64;
 impl JobTracker {
     /// Offers the free slots of a tracker to the policy.
     pub(super) fn offer(&mut self, now: Time, tracker: TrackerId, out: &mut Vec<Effect>) {
-        let has_free_slot = Phase::BOTH.into_iter().any(|phase| self.cluster.free[phase].contains(&tracker));
-        if has_free_slot && !self.cluster.active.is_empty() {
+        let has_free_slot = Phase::BOTH.into_iter().any(|phase| self.cluster.has_free_slot(tracker, phase));
+        if has_free_slot && !self.cluster.active().is_empty() {
             self.round(now, Cause::Offer(tracker), out);
         }
     }
@@ -185,7 +186,7 @@ impl JobTracker {
     /// that have input of pending maps are asked first, to keep locality.
     pub(super) fn offer_free_slots(&mut self, now: Time, out: &mut Vec<Effect>) {
         let free =
-            |id: &TrackerId| Phase::BOTH.into_iter().any(|phase| self.cluster.free[phase].contains(id));
+            |id: &TrackerId| Phase::BOTH.into_iter().any(|phase| self.cluster.has_free_slot(*id, phase));
         let mut asked = BTreeSet::new();
         let mut order: Vec<TrackerId> = Vec::new();
         let waiting = self.cluster.active_jobs().filter(|job| !job.pending.map.is_empty());
@@ -197,11 +198,9 @@ impl JobTracker {
         }
         let from = self.next_offer;
         for phase in Phase::BOTH {
-            let trackers_in_order =
-                self.cluster.free[phase].range(from..).chain(self.cluster.free[phase].range(..from));
-            for tracker in trackers_in_order.take(OFFERS_MAX) {
-                if asked.insert(*tracker) {
-                    order.push(*tracker);
+            for tracker in self.cluster.free_trackers_from(phase, from).take(OFFERS_MAX) {
+                if asked.insert(tracker) {
+                    order.push(tracker);
                 }
             }
         }
@@ -216,10 +215,10 @@ impl JobTracker {
     }
 
     fn has_launchable(&self) -> bool {
-        self.cluster.active_jobs().any(|job| {
-            !job.pending.map.is_empty()
-                || (!job.pending.reduce.is_empty() && job.may_start(Phase::Reduce))
-                || Phase::BOTH.into_iter().any(|phase| !job.stragglers[phase].is_empty())
-        })
+        let has_pending = |job: &Job| {
+            !job.pending.map.is_empty() || (!job.pending.reduce.is_empty() && job.may_start(Phase::Reduce))
+        };
+        self.cluster.active_jobs().any(has_pending)
+            || Phase::BOTH.into_iter().any(|phase| self.cluster.jobs_with_stragglers(phase).next().is_some())
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     phase::Phase,
     plan::{Plan, Why},
     reserve::ReservedFor,
-    task::{Attempt, AttemptState, PreemptKind},
+    task::{Attempt, AttemptState, PreemptKind, Progress},
     time::{Span, Time},
 };
 use std::collections::BTreeSet;
@@ -26,11 +26,19 @@ impl JobTracker {
         for id in jobs {
             for phase in Phase::BOTH {
                 let found = self.stragglers(now, id, phase);
-                if let Some(job) = self.cluster.jobs.get_mut(&id) {
-                    self.work_arrived |= !found.is_empty() && job.pending[phase].is_empty();
-                    job.stragglers[phase] = found;
-                }
+                let none_waits = |job: &Job| job.pending[phase].is_empty();
+                self.work_arrived |= !found.is_empty() && self.cluster.job(id).is_some_and(none_waits);
+                self.set_stragglers(id, phase, found);
             }
+        }
+    }
+
+    fn set_stragglers(&mut self, id: JobId, phase: Phase, found: BTreeSet<u32>) {
+        let stragglers = &mut self.cluster.volatile.stragglers[phase];
+        if found.is_empty() {
+            stragglers.remove(&id);
+        } else {
+            stragglers.insert(id, found);
         }
     }
 
@@ -40,28 +48,27 @@ impl JobTracker {
         let unreachable = |at: &Attempt| {
             at.preempt_request.is_some_and(|(_, at)| now.since(at) >= self.config.straggler_after)
         };
-        let continues = |attempt: &&Attempt| match attempt.state {
-            AttemptState::Running => true,
+        let continues = |attempt: &Attempt, progress: Option<Progress>| match attempt.state {
+            AttemptState::Running => progress.is_some(),
             AttemptState::Splitting => unreachable(attempt),
             _ => false,
         };
-        let running = job.running[phase].iter().filter_map(|id| self.cluster.attempt(*id));
         let alone =
-            |attempt: &&Attempt| job.task(attempt.id.task).is_some_and(|task| task.viable().count() == 1);
-        running
-            .filter(continues)
-            .filter(|attempt| self.is_slow(job, attempt, now))
-            .filter(alone)
-            .map(|attempt| attempt.id.task.index)
-            .collect()
+            |attempt: &Attempt| job.task(attempt.id.task).is_some_and(|task| task.viable().count() == 1);
+        let running = self.cluster.running(job, phase);
+        let slow = running.filter(|(attempt, progress)| {
+            let done = progress.unwrap_or_default().done;
+            continues(attempt, *progress) && self.is_slow(job, attempt, done, now) && alone(attempt)
+        });
+        slow.map(|(attempt, _)| attempt.id.task.index).collect()
     }
 
     /// Whether an attempt has run much longer than expected for its input and is not nearly done.
-    fn is_slow(&self, job: &Job, attempt: &Attempt, at: Time) -> bool {
+    fn is_slow(&self, job: &Job, attempt: &Attempt, done: f32, at: Time) -> bool {
         let expected = job.task(attempt.id.task).and_then(|task| job.expected_time(task));
         let Some(expected) = expected.map(Span::as_secs_f64) else { return false };
         let run = at.since(attempt.launched);
-        let (run_s, done) = (run.as_secs_f64(), f64::from(attempt.progress.done));
+        let (run_s, done) = (run.as_secs_f64(), f64::from(done));
         let left_s = run_s * (1.0 - done) / done.max(0.001);
         run >= self.config.straggler_after
             && run_s > self.config.straggler_factor * expected
@@ -71,11 +78,13 @@ impl JobTracker {
     /// Splits slow maps, at most as many as there are free slots for the remainders.
     pub(super) fn split_stragglers(&mut self, now: Time, out: &mut Vec<Effect>) {
         let mut slow: Vec<AttemptId> = Vec::new();
-        let mut free = self.cluster.free.map.clone();
+        let mut free: BTreeSet<TrackerId> = self.cluster.free_trackers(Phase::Map).collect();
         let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
         // Pending tasks have precedence.
-        for job in self.cluster.active_jobs().filter(|job| job.pending.map.is_empty()) {
-            let tasks = job.stragglers.map.iter().filter_map(|index| job.tasks.map.get(*index as usize));
+        let jobs = self.cluster.jobs_with_stragglers(Phase::Map);
+        for job in jobs.filter(|job| job.pending.map.is_empty()) {
+            let stragglers = self.cluster.stragglers(job.id, Phase::Map);
+            let tasks = stragglers.filter_map(|index| job.tasks.map.get(index as usize));
             for attempt in tasks.filter_map(|task| task.viable().next()) {
                 let fits = |on: &TrackerId| *on != attempt.tracker && plan.may_use(job, *on);
                 let elsewhere = free.iter().copied().find(fits);
@@ -88,9 +97,9 @@ impl JobTracker {
         for attempt in slow {
             let why = Why::rule("straggler-split");
             self.request_preemption(now, attempt, PreemptKind::Split, &why.to_string(), false, out);
-            if let Some(job) = self.cluster.jobs.get_mut(&attempt.job()) {
-                job.stragglers.map.remove(&attempt.task.index);
-            }
+            let mut left: BTreeSet<u32> = self.cluster.stragglers(attempt.job(), Phase::Map).collect();
+            left.remove(&attempt.task.index);
+            self.set_stragglers(attempt.job(), Phase::Map, left);
         }
     }
 
@@ -98,7 +107,8 @@ impl JobTracker {
     pub(super) fn was_slow(&self, id: AttemptId) -> bool {
         let job = self.cluster.job(id.job()).filter(|job| job.spec.speculation);
         let (Some(job), Some(attempt)) = (job, self.cluster.attempt(id)) else { return false };
-        attempt.preempt_request.is_some_and(|(_, asked)| self.is_slow(job, attempt, asked))
+        let done = self.cluster.progress(attempt).done;
+        attempt.preempt_request.is_some_and(|(_, asked)| self.is_slow(job, attempt, done, asked))
     }
 
     /// Reserves a slot on another tracker for the remainder of a slow map, as near to its input as
@@ -109,7 +119,7 @@ impl JobTracker {
             |id: &TrackerId| self.cluster.tracker(*id).map(|tracker| self.cluster.locality(task, tracker));
         let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
         let fits = |on: &TrackerId| *on != slow_on && plan.could_run(remainder, *on).is_ok();
-        let elsewhere = self.cluster.free.map.iter().copied().filter(fits);
+        let elsewhere = self.cluster.free_trackers(Phase::Map).filter(fits);
         if let Some(on) = elsewhere.min_by_key(distance) {
             self.reserved.insert(
                 remainder,

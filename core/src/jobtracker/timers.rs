@@ -42,18 +42,7 @@ impl JobTracker {
         if paused_for < self.config.absence {
             return;
         }
-        for tracker in self.cluster.trackers.values_mut() {
-            tracker.last_seen = (tracker.last_seen + paused_for).min(now);
-        }
-        for job in self.cluster.jobs.values_mut() {
-            for phase in Phase::BOTH {
-                for id in &job.running[phase] {
-                    let attempt = &mut job.tasks[phase][id.task.index as usize].attempts[id.number as usize];
-                    attempt.last_reported = (attempt.last_reported + paused_for).min(now);
-                    attempt.last_progress = (attempt.last_progress + paused_for).min(now);
-                }
-            }
-        }
+        self.cluster.excuse(now, paused_for);
         // After a restart the length of the pause is unknown. Deadlines are wall-clock times and
         // stay as they are.
         if before > Time(0) {
@@ -71,7 +60,7 @@ impl JobTracker {
                 until: preempt_deadline + by,
             })
         });
-        let drains = self.cluster.draining.iter().filter_map(|id| {
+        let drains = self.cluster.draining().iter().filter_map(|id| {
             let drain = self.cluster.tracker(*id)?.drain.as_ref()?;
             Some(Fact::TrackerDraining { tracker: *id, by: drain.by.clone(), until: drain.until + by })
         });
@@ -86,9 +75,7 @@ impl JobTracker {
         let Some(tracker) = self.cluster.tracker(id) else { return };
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
         for attempt in running.collect::<Vec<_>>() {
-            if let Some(attempt) = self.cluster.attempt_mut(attempt) {
-                attempt.last_reported = now;
-            }
+            self.cluster.set_reported(attempt, now);
         }
     }
 
@@ -96,7 +83,7 @@ impl JobTracker {
         let silent = |limit: Span, states: &[TrackerState]| -> BTreeSet<TrackerId> {
             let trackers = self.cluster.trackers().filter(|tracker| states.contains(&tracker.state));
             trackers
-                .filter(|tracker| now.since(tracker.last_seen) >= limit)
+                .filter(|tracker| now.since(self.cluster.last_seen(tracker.id)) >= limit)
                 .map(|tracker| tracker.id)
                 .collect()
         };
@@ -137,17 +124,23 @@ impl JobTracker {
                 overdue.push(attempt.id);
             }
             match attempt.state {
-                AttemptState::Launching if now.since(attempt.last_reported) >= launch_timeout => {
-                    late.push((attempt.id, format!("its tracker did not start it within {launch_timeout}")));
+                AttemptState::Running if !self.cluster.has_started(attempt) => {
+                    if now.since(self.cluster.last_reported(attempt)) >= launch_timeout {
+                        let error = format!("its tracker did not start it within {launch_timeout}");
+                        late.push((attempt.id, error));
+                    }
                 }
                 AttemptState::Running | AttemptState::Splitting | AttemptState::Pausing
-                    if now.since(attempt.last_progress) >= task_timeout && !self.waits_for_maps(attempt) =>
+                    if now.since(self.cluster.last_progress(attempt)) >= task_timeout
+                        && !self.waits_for_maps(attempt) =>
                 {
                     late.push((attempt.id, format!("no progress for {task_timeout}")));
                 }
                 // A live tracker that has not reported the attempt since the order to stop it does
                 // not run it.
-                AttemptState::Stopping if now.since(attempt.last_reported) >= launch_timeout => {
+                AttemptState::Stopping
+                    if now.since(self.cluster.last_reported(attempt)) >= launch_timeout =>
+                {
                     gone.push(attempt.id);
                 }
                 _ => {}
@@ -177,7 +170,7 @@ impl JobTracker {
 
     /// A reduce in its shuffle stage makes no progress while maps are missing.
     fn waits_for_maps(&self, attempt: &Attempt) -> bool {
-        attempt.progress.stage == Stage::Shuffle
+        self.cluster.progress(attempt).stage == Stage::Shuffle
             && self.cluster.job(attempt.id.job()).is_some_and(|job| !job.is_done(Phase::Map))
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     event::{AttemptReport, AttemptStatus, Effect, Heartbeat, Order, Registration, Reply},
     fact::{Fact, TRACKER_LOST},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
-    job::{Job, MapEvent},
+    job::MapEvent,
     phase::Phase,
     task::{CheckpointInfo, Task},
     time::Time,
@@ -53,7 +53,7 @@ impl JobTracker {
             let why = format!("another process has taken the name {} since this one began", new.name);
             return Self::reply(request, Reply::Refused(why), out);
         };
-        let id = known.map_or(TrackerId(self.cluster.next_tracker), |(id, _)| id);
+        let id = known.map_or(self.cluster.next_tracker(), |(id, _)| id);
         let before = known.and_then(|(id, _)| self.cluster.tracker(id));
         let moved = before.is_some_and(|before| before.shuffle_addr != new.shuffle_addr);
         let checkpoint_infos: BTreeMap<AttemptId, CheckpointInfo> = new.checkpoints.into_iter().collect();
@@ -80,10 +80,8 @@ impl JobTracker {
         self.copies.forget(id);
         let outputs: BTreeSet<AttemptId> = new.outputs.into_iter().collect();
         self.give_up_outputs(now, id, &outputs, "its tracker no longer has it", out);
-        if let Some(tracker) = self.cluster.trackers.get_mut(&id) {
-            // Outputs that are gone but not needed now may be needed later.
-            tracker.outputs.retain(|attempt| outputs.contains(attempt));
-        }
+        // Outputs that are gone but not needed now may be needed later.
+        self.cluster.set_listed_outputs(id, &outputs);
         if moved {
             self.reannounce_outputs(now, id, out);
         }
@@ -96,7 +94,7 @@ impl JobTracker {
             self.report(now, id, report, out);
         }
         for (attempt, checkpoint) in checkpoint_infos {
-            self.update_checkpoint(id, attempt, checkpoint);
+            self.cluster.set_checkpoint_info(id, attempt, checkpoint);
         }
         // Only now, because the reports above may have added checkpoints.
         self.drop_unknown_checkpoints(id, &checkpoints);
@@ -104,7 +102,7 @@ impl JobTracker {
         let epoch = self.cluster.epoch();
         Self::reply(request, Reply::Registered { tracker: id, epoch, incarnation }, out);
         self.work_arrived = true;
-        for job in self.cluster.active.clone() {
+        for job in self.cluster.active().clone() {
             self.pending_map_events.insert(job);
         }
     }
@@ -132,12 +130,12 @@ impl JobTracker {
         let cluster = &self.cluster;
         let is_output_on = |map: &AttemptId| cluster.attempt(*map).is_some_and(|map| map.output_on == id);
         self.fetch_failures.retain(|map, _| !is_output_on(map));
-        let outputs = self.cluster.tracker(id).into_iter().flat_map(|tracker| &tracker.outputs);
-        let counts = |attempt: &&AttemptId| {
+        let Some(tracker) = self.cluster.tracker(id) else { return };
+        let counts = |attempt: &AttemptId| {
             let job = self.cluster.job(attempt.job()).filter(|job| job.is_running());
-            job.and_then(|job| job.task(attempt.task)?.winner()).is_some_and(|winner| winner.id == **attempt)
+            job.and_then(|job| job.task(attempt.task)?.winner()).is_some_and(|winner| winner.id == *attempt)
         };
-        for attempt in outputs.filter(counts).copied().collect::<Vec<_>>() {
+        for attempt in self.cluster.outputs_on(tracker).filter(counts).collect::<Vec<_>>() {
             self.record(now, Fact::MapOutputMoved { attempt }, out);
         }
     }
@@ -145,9 +143,10 @@ impl JobTracker {
     /// Orders the deletion of files of jobs that are finished or unknown.
     fn clean_unknown_jobs(&mut self, tracker: TrackerId, jobs: BTreeSet<JobId>) {
         for job in jobs {
-            match self.cluster.jobs.get_mut(&job).filter(|job| !job.is_over()) {
-                Some(job) => drop(job.extra_trackers.insert(tracker)),
-                None => self.order(tracker, Order::Clean(job)),
+            if self.cluster.job(job).is_some_and(|job| !job.is_over()) {
+                self.cluster.volatile.add_extra_tracker(job, tracker);
+            } else {
+                self.order(tracker, Order::Clean(job));
             }
         }
     }
@@ -160,9 +159,7 @@ impl JobTracker {
             out.push(Effect::RequestRegistration { tracker: id, incarnation });
             return;
         }
-        if let Some(tracker) = self.cluster.trackers.get_mut(&id) {
-            tracker.last_seen = now;
-        }
+        self.cluster.volatile.last_seen.insert(id, now);
         if state == Some(TrackerState::Suspect) {
             self.record(now, Fact::TrackerRecovered { tracker: id }, out);
             self.extend_deadlines_of(now, id);
@@ -240,7 +237,8 @@ impl JobTracker {
     /// Forgets trackers that have been lost for long and have no file that a job needs.
     pub(super) fn forget_lost(&mut self, now: Time, out: &mut Vec<Effect>) {
         let lost = self.cluster.trackers().filter(|tracker| {
-            tracker.state == TrackerState::Lost && now.since(tracker.last_seen) >= self.config.forget_after
+            tracker.state == TrackerState::Lost
+                && now.since(self.cluster.last_seen(tracker.id)) >= self.config.forget_after
         });
         for id in lost.map(|tracker| tracker.id).collect::<Vec<_>>() {
             if self.refuse_to_forget(id).is_none() {
@@ -264,8 +262,9 @@ impl JobTracker {
         if tracker.state != TrackerState::Lost {
             return Some(format!("{name} is not lost: stop it, and wait until it is lost"));
         }
-        let active = |attempt: &&AttemptId| self.cluster.job(attempt.job()).is_some_and(|job| !job.is_over());
-        let needed = tracker.outputs.iter().chain(&tracker.checkpoints).find(active);
+        let active = |attempt: &AttemptId| self.cluster.job(attempt.job()).is_some_and(|job| !job.is_over());
+        let outputs = self.cluster.outputs_on(tracker);
+        let needed = outputs.chain(tracker.checkpoints.iter().copied()).find(active);
         needed.map(|attempt| {
             format!("{} still needs files on {name}: try again when the job has ended", attempt.job())
         })
@@ -297,13 +296,13 @@ impl JobTracker {
     ) {
         let Some(tracker) = self.cluster.tracker(id) else { return };
         let mut needed: BTreeMap<JobId, bool> = BTreeMap::new();
-        let mut is_needed = |attempt: &&AttemptId| {
+        let mut is_needed = |attempt: &AttemptId| {
             let job = attempt.job();
-            let look = || self.cluster.job(job).is_some_and(Job::needs_map_output);
+            let look = || self.cluster.job(job).is_some_and(|job| self.cluster.needs_map_output(job));
             *needed.entry(job).or_insert_with(look)
         };
-        let gone = tracker.outputs.iter().filter(|attempt| !except.contains(attempt));
-        let lost: Vec<AttemptId> = gone.filter(|attempt| is_needed(attempt)).copied().collect();
+        let gone = self.cluster.outputs_on(tracker).filter(|attempt| !except.contains(attempt));
+        let lost: Vec<AttemptId> = gone.filter(|attempt| is_needed(attempt)).collect();
         let unneeded = needed.iter().filter(|(_, needed)| !**needed).map(|(job, _)| *job);
         self.lost_unneeded_outputs.extend(unneeded);
         for attempt in lost {
@@ -318,13 +317,15 @@ impl JobTracker {
         if !self.lost_unneeded_outputs.contains(&job) {
             return;
         }
-        let Some(job) = self.cluster.job(job).filter(|job| job.needs_map_output()) else { return };
+        let Some(job) = self.cluster.job(job).filter(|job| self.cluster.needs_map_output(job)) else {
+            return;
+        };
         self.lost_unneeded_outputs.remove(&job.id);
         let winners = job.tasks.map.iter().filter_map(crate::task::Task::winner);
         let lost = winners.filter(|attempt| {
             let tracker = self.cluster.tracker(attempt.output_on);
             let has = |tracker: &Tracker| {
-                tracker.state != TrackerState::Lost && tracker.outputs.contains(&attempt.id)
+                tracker.state != TrackerState::Lost && self.cluster.has_output(tracker, attempt.id)
             };
             !tracker.is_some_and(has)
         });
@@ -392,7 +393,8 @@ impl JobTracker {
         outbox.map_events.insert(id, known);
         for first in (first..known).step_by(MAP_EVENTS_MAX) {
             let next = known.min(first + MAP_EVENTS_MAX);
-            let events = self.cluster.jobs[&id].map_events[first..next].to_vec();
+            let Some(job) = self.cluster.job(id) else { return };
+            let events = job.map_events[first..next].to_vec();
             self.order(tracker, Order::MapEvents { job: id, first, maps, events });
         }
     }

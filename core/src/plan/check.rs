@@ -5,7 +5,7 @@ use crate::{
     ids::{TaskId, TrackerId},
     job::Job,
     phase::Phase,
-    task::{AttemptState, Task},
+    task::{Attempt, AttemptState, Task},
     tracker::{Tracker, TrackerState},
 };
 
@@ -57,7 +57,7 @@ impl Plan<'_> {
 
     /// Whether a task may run on a tracker, apart from slots.
     fn fits(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
-        if self.cluster.draining.contains(&on) {
+        if self.cluster.draining().contains(&on) {
             return Err(Refused::Draining(on));
         }
         if !self.may_use(job, on) {
@@ -102,8 +102,12 @@ impl Plan<'_> {
 
     fn is_straggler(&self, job: &Job, task: &Task) -> bool {
         let phase = task.id.phase;
-        job.stragglers[phase].contains(&task.id.index)
-            && task.viable().all(|at| matches!(at.state, AttemptState::Running | AttemptState::Splitting))
+        let runs = |at: &Attempt| match at.state {
+            AttemptState::Running => self.cluster.has_started(at),
+            state => state == AttemptState::Splitting,
+        };
+        self.cluster.is_straggler(task.id)
+            && task.viable().all(runs)
             && !task.viable().any(|at| self.cluster.is_better_split(job, at))
             && self.duplicates(job, phase) < self.duplicates_max(job, phase)
     }

@@ -166,8 +166,9 @@ impl Plan<'_> {
 
     /// A straggler of a job that may be duplicated on a tracker.
     pub fn next_straggler(&self, job: &Job, phase: Phase, tracker: TrackerId) -> Option<TaskId> {
-        let ids = job.stragglers[phase].iter().map(|index| TaskId { job: job.id, phase, index: *index });
-        ids.into_iter().find(|task| self.check(*task, tracker).is_ok())
+        let slow = self.cluster.stragglers(job.id, phase);
+        let mut ids = slow.map(|index| TaskId { job: job.id, phase, index });
+        ids.find(|task| self.check(*task, tracker).is_ok())
     }
 
     /// How near a task's input is to a tracker.
@@ -180,7 +181,7 @@ impl Plan<'_> {
 
     /// Trackers with a free slot of this phase, ordered by number.
     pub fn free_trackers(&self, phase: Phase) -> impl Iterator<Item = TrackerId> + '_ {
-        self.cluster.free_trackers(phase).iter().copied().filter(move |id| self.free(*id, phase) > 0)
+        self.cluster.free_trackers(phase).filter(move |id| self.free(*id, phase) > 0)
     }
 
     /// Whether a tracker is live and not being drained.

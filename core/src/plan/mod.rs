@@ -198,7 +198,8 @@ impl<'a> Plan<'a> {
     /// Free slots of a tracker, after the decisions of this round.
     pub fn free(&self, tracker: TrackerId, phase: Phase) -> u32 {
         let used_slots = self.used_slots.get(&tracker).map_or(0, |used_slots| used_slots[phase]);
-        self.cluster.tracker(tracker).map_or(0, |tracker| tracker.free(phase)).saturating_sub(used_slots)
+        let free = self.cluster.tracker(tracker).map_or(0, |tracker| self.cluster.free(tracker, phase));
+        free.saturating_sub(used_slots)
     }
 
     /// Slots that a job holds, including those that this round gave to it.
@@ -269,7 +270,8 @@ impl<'a> Plan<'a> {
     /// again would be useless: two jobs could preempt each other forever.
     pub fn has_just_resumed(&self, attempt: &Attempt) -> bool {
         let paused = attempt.resumed_from.and_then(|paused| self.cluster.attempt(paused));
-        paused.is_some_and(|paused| attempt.progress.done <= paused.progress.done)
+        let done = |attempt: &Attempt| self.cluster.progress(attempt).done;
+        paused.is_some_and(|paused| done(attempt) <= done(paused))
     }
 
     /// Whether a job has a pending task without a reservation that may start now. Reduces wait
@@ -310,7 +312,7 @@ impl<'a> Plan<'a> {
 
     /// Number of pending reduces of a job whose checkpoint is on an unreachable tracker.
     fn waiting_for_checkpoint(&self, job: &Job) -> usize {
-        let away = self.cluster.unreachable_trackers.iter().filter_map(|id| self.cluster.tracker(*id));
+        let away = self.cluster.unreachable_trackers().iter().filter_map(|id| self.cluster.tracker(*id));
         let its = away.flat_map(|tracker| &tracker.checkpoints).filter(|attempt| attempt.job() == job.id);
         its.filter(|attempt| job.pending.reduce.contains(attempt.task.index)).count()
     }
@@ -319,7 +321,7 @@ impl<'a> Plan<'a> {
     fn unavailable_checkpoint(&self, task: &Task) -> Option<TrackerId> {
         task.checkpoint
             .map(|checkpoint| checkpoint.tracker)
-            .filter(|on| self.cluster.unreachable_trackers.contains(on))
+            .filter(|on| self.cluster.unreachable_trackers().contains(on))
     }
 
     /// The tracker where a slot is reserved for a task, also in this round.

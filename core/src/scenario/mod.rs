@@ -39,7 +39,7 @@ mod command;
 mod render;
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, Durable},
     config::Config,
     event::{Effect, Event},
     fact::Entry,
@@ -70,6 +70,8 @@ struct Player<'a> {
     config: Config,
     tracker: JobTracker,
     journal: Vec<Entry>,
+    /// The journal, applied to an empty cluster.
+    replica: Durable,
     now: Time,
     requests: u128,
     /// For each tracker: number of heartbeats sent, and the newest order received.
@@ -82,8 +84,8 @@ struct Player<'a> {
 }
 
 /// Runs a scenario and returns its text with the actual results below each `----`. `policy` is used
-/// unless the text names another one. `check` is called with the cluster after every event, for
-/// invariants.
+/// unless the text names another one. `check` is called with the cluster after every command, for
+/// invariants. It is an error if the facts so far do not give the durable half of the cluster.
 pub fn run(
     text: &str,
     policy: &str,
@@ -103,6 +105,7 @@ pub fn run(
         config,
         tracker,
         journal: Vec::new(),
+        replica: Durable::default(),
         now: Time(0),
         requests: 0,
         heartbeats: BTreeMap::new(),
@@ -136,6 +139,7 @@ pub fn run(
                 out.push('\n');
                 if !command.starts_with('#') {
                     let effects = player.play(command).map_err(error)?;
+                    player.check_replica().map_err(error)?;
                     check(player.tracker.cluster()).map_err(error)?;
                     happened.extend(player.render(&effects));
                     happened.append(&mut player.answers);
@@ -162,7 +166,10 @@ impl Player<'_> {
         }
         for effect in &effects {
             match effect {
-                Effect::Append(entry) => self.journal.push(entry.clone()),
+                Effect::Append(entry) => {
+                    self.replica.apply(entry.at, &entry.fact).expect("it was applied to the cluster");
+                    self.journal.push(entry.clone());
+                }
                 Effect::SendOrders { tracker, orders, .. } => {
                     let newest = orders.iter().map(|(number, _)| *number).max().unwrap_or(0);
                     let seen = &mut self.heartbeats.entry(tracker.0).or_default().1;
@@ -172,6 +179,14 @@ impl Player<'_> {
             }
         }
         effects
+    }
+
+    /// Compares the replica with the cluster.
+    fn check_replica(&self) -> Result<(), String> {
+        if self.replica == *self.tracker.cluster().durable() {
+            return Ok(());
+        }
+        Err("the facts do not give the durable half of the cluster".to_owned())
     }
 
     /// A state machine with an empty cluster.

@@ -1,7 +1,7 @@
 //! Random runs of a cluster, from a seed: jobs are submitted, attempts end in every way, trackers
 //! stop sending heartbeats, disconnect and come back, the JobTracker dies and replays its journal.
-//! The invariants hold after every event. When the faults stop, every job ends. Replaying the
-//! journal always gives the same cluster.
+//! After every event, the invariants hold, and the facts so far, applied to an empty cluster, give
+//! the durable half of the cluster. When the faults stop, every job ends.
 //!
 //! `FERMATA_SEED=7 cargo test -p mrcore --test random` runs one seed, `FERMATA_SEEDS=1000` runs
 //! this many, starting with `FERMATA_FIRST`.

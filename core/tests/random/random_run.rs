@@ -34,9 +34,15 @@ fn run(seed: u64, make: Make) -> EventCounts {
     for at in 0..world.trackers.len() {
         world.register(at);
     }
-    for tracker in world.core.cluster().trackers() {
+    let cluster = world.core.cluster();
+    for tracker in cluster.trackers() {
         for phase in Phase::BOTH {
-            assert_eq!(tracker.free(phase), tracker.slots[phase], "seed {seed}: {} leaks", tracker.name);
+            assert_eq!(
+                cluster.free(tracker, phase),
+                tracker.slots[phase],
+                "seed {seed}: {} leaks",
+                tracker.name
+            );
         }
     }
     let nothing_left = |sim: &SimTracker| sim.jobs.is_empty() && sim.checkpoints.is_empty();

@@ -8,6 +8,7 @@ use crate::{
 };
 use mrcore::{
     Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Scheduler, Span, Time,
+    cluster::Durable,
     compute::Numbers,
     event::{AttemptReport, AttemptStatus, Heartbeat, Order, Registration, Reply},
     fact::Entry,
@@ -81,6 +82,8 @@ pub(crate) struct World {
     /// Checkpoints that were lost with a disk.
     pub(crate) destroyed: BTreeSet<AttemptId>,
     trace_checker: TraceChecker,
+    /// All facts so far, applied to an empty cluster.
+    replica: Durable,
 }
 
 pub(crate) fn config() -> Config {
@@ -128,6 +131,7 @@ impl World {
             ranges: Ranges::default(),
             destroyed: BTreeSet::new(),
             trace_checker: TraceChecker::default(),
+            replica: Durable::default(),
         };
         world.send(Event::Start);
         world
@@ -147,6 +151,9 @@ impl World {
                 Effect::Append(entry) => {
                     self.note(&entry.fact);
                     self.note_race(&before, &entry.fact);
+                    if let Err(what) = self.replica.apply(entry.at, &entry.fact) {
+                        panic!("seed {}: {what}\nafter {shown}", self.seed);
+                    }
                     self.journal.push(entry);
                 }
                 Effect::Reply { reply, .. } => {
@@ -167,6 +174,11 @@ impl World {
         if let Err(what) = invariants::check(self.core.cluster()) {
             panic!("seed {}: {what}\nafter {shown}", self.seed);
         }
+        assert!(
+            self.replica == *self.core.cluster().durable(),
+            "seed {}: the facts do not give the durable half\nafter {shown}",
+            self.seed
+        );
         answer
     }
 

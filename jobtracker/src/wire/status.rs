@@ -70,8 +70,8 @@ fn full_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStat
         submitted_ms: ms(job.submitted),
         started_ms: ms_or_0(job.first_launch),
         ended_ms: ms_or_0(job.ended),
-        maps: Some(phase_status(job, Phase::Map)),
-        reduces: Some(phase_status(job, Phase::Reduce)),
+        maps: Some(phase_status(cluster, job, Phase::Map)),
+        reduces: Some(phase_status(cluster, job, Phase::Reduce)),
         counters: job.counters.clone().into_iter().filter(|_| with_counters).collect(),
         output: job.spec.output.clone(),
         inputs: spec::inputs(&job.spec),
@@ -118,8 +118,8 @@ fn local_maps(cluster: &Cluster, job: &Job) -> (u64, u64) {
     (local, rack)
 }
 
-fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
-    let tasks = &job.tasks[phase];
+fn phase_status(cluster: &Cluster, job: &Job, phase: Phase) -> pb::PhaseStatus {
+    let (tasks, reports) = (&job.tasks[phase], cluster.reports(job.id, phase));
     let count = |state: AttemptState| {
         let attempts = tasks.iter().flat_map(|task| &task.attempts);
         attempts.filter(|attempt| attempt.state == state).count() as u32
@@ -128,7 +128,7 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
         // The progress of a checkpoint is not lost.
         let checkpoint =
             task.checkpoint.and_then(|checkpoint| task.attempts.get(checkpoint.attempt.number as usize));
-        let known = task.viable().chain(checkpoint).map(|attempt| f64::from(attempt.progress.done));
+        let known = task.viable().chain(checkpoint).map(|attempt| f64::from(reports.progress(attempt).done));
         let furthest = known.fold(0.0, f64::max);
         if task.is_done() { 1.0 } else { furthest }
     };
@@ -201,14 +201,14 @@ fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
 
 /// The progress of an attempt and its stage. A resumed attempt starts where its checkpoint was,
 /// although it reports less until it has read the checkpoint.
-fn progress(task: &Task, attempt: &Attempt) -> (f64, Stage) {
+fn progress(cluster: &Cluster, task: &Task, attempt: &Attempt) -> (f64, Stage) {
     let from = |attempt: &&Attempt| task.attempts.get(attempt.resumed_from?.number as usize);
-    let own = std::iter::successors(Some(attempt), from).map(|attempt| &attempt.progress);
+    let own = std::iter::successors(Some(attempt), from).map(|attempt| cluster.progress(attempt));
     own.fold((0.0, Stage::Map), |(done, stage), own| (f64::from(own.done).max(done), own.stage.max(stage)))
 }
 
 fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::AttemptInfo {
-    let (done, stage) = progress(task, attempt);
+    let (done, stage) = progress(cluster, task, attempt);
     let on = cluster.tracker(attempt.tracker);
     let near = on.filter(|_| task.id.phase == Phase::Map).map(|tracker| cluster.locality(task, tracker));
     let counters = attempt.result.iter().flat_map(|result| &result.counters);
@@ -217,7 +217,7 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
         tracker: on.map_or_else(String::new, |tracker| tracker.name.clone()),
         logs_addr: on.map_or_else(String::new, |tracker| tracker.logs_addr.clone()),
         state: match attempt.state {
-            AttemptState::Launching => "launching",
+            AttemptState::Running if !cluster.has_started(attempt) => "launching",
             AttemptState::Running => "running",
             AttemptState::Splitting => "splitting",
             AttemptState::Pausing => "pausing",
@@ -304,7 +304,7 @@ pub(crate) fn tracker_infos(core: &JobTracker, now: Time) -> Vec<pb::TrackerInfo
         reduce_slots: tracker.slots.reduce,
         maps_running: tracker.running.map.len() as u32,
         reduces_running: tracker.running.reduce.len() as u32,
-        last_heartbeat_ms_ago: now.since(tracker.last_seen).0 / 1000,
+        last_heartbeat_ms_ago: now.since(cluster.last_seen(tracker.id)).0 / 1000,
         maps: Some(pace(core.pace(tracker.id).map)),
         reduces: Some(pace(core.pace(tracker.id).reduce)),
     };

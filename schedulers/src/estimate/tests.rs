@@ -102,7 +102,8 @@ impl TestJob {
         let tracker = cluster.tracker(TrackerId(1)).expect("it has joined");
         let running = tracker.running.map.iter().chain(&tracker.running.reduce);
         let report = |id: &AttemptId| {
-            let mut progress = cluster.attempt(*id).map(|attempt| attempt.progress).unwrap_or_default();
+            let mut progress =
+                cluster.attempt(*id).map(|attempt| cluster.progress(attempt)).unwrap_or_default();
             if *id == attempt {
                 progress = Progress { done, stage: Stage::Reduce, ..progress };
             }

@@ -3,7 +3,9 @@
 use super::{Fcs, work};
 use mrcore::{
     Cluster, Phase, Plan, Time, Why,
+    cluster::Reports,
     ids::{AttemptId, JobId, TrackerId},
+    job::Job,
     plan::CheckpointPlace,
     task::{Attempt, AttemptState},
 };
@@ -99,15 +101,17 @@ impl Fcs {
             if known.overdue.is_some() {
                 continue;
             }
-            let running = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
-            let mut attempts: Vec<&Attempt> = running
-                .filter(|attempt| plan.is_live(attempt.tracker) && !plan.is_preempted(attempt.id))
-                .filter(|attempt| self.is_preemptable(attempt, plan.now(), cluster))
+            let (running, reports) =
+                (cluster.running(job, Phase::Reduce), cluster.reports(id, Phase::Reduce));
+            let mut attempts: Vec<(&Attempt, f32)> = running
+                .filter_map(|(attempt, progress)| Some((attempt, progress?.done)))
+                .filter(|(attempt, _)| plan.is_live(attempt.tracker) && !plan.is_preempted(attempt.id))
+                .filter(|(attempt, done)| self.is_preemptable(job, (attempt, *done), reports, plan.now()))
                 .collect();
-            attempts.sort_by(|a, b| {
-                a.progress.done.total_cmp(&b.progress.done).then(b.launched.cmp(&a.launched))
+            attempts.sort_by(|(a, done_a), (b, done_b)| {
+                done_a.total_cmp(done_b).then(b.launched.cmp(&a.launched))
             });
-            all.extend(attempts.iter().map(|attempt| Victim {
+            all.extend(attempts.iter().map(|(attempt, _)| Victim {
                 left: known.left,
                 attempt: attempt.id,
                 tracker: attempt.tracker,
@@ -116,21 +120,33 @@ impl Fcs {
         all
     }
 
-    fn is_preemptable(&self, attempt: &Attempt, now: Time, cluster: &Cluster) -> bool {
-        attempt.state == AttemptState::Running && self.guard(attempt, now, cluster).is_none()
+    fn is_preemptable(
+        &self,
+        job: &Job,
+        (attempt, done): (&Attempt, f32),
+        reports: Reports<'_>,
+        now: Time,
+    ) -> bool {
+        attempt.state == AttemptState::Running && self.guard(job, (attempt, done), reports, now).is_none()
     }
 
     /// Why a reduce is not paused: it was just launched, is nearly done, or has used up its slack.
-    fn guard(&self, attempt: &Attempt, now: Time, cluster: &Cluster) -> Option<Guard> {
+    fn guard(
+        &self,
+        job: &Job,
+        (attempt, done): (&Attempt, f32),
+        reports: Reports<'_>,
+        now: Time,
+    ) -> Option<Guard> {
         let settings = &self.settings;
         if now.since(attempt.launched) < settings.newly_launched {
             return Some(Guard::New);
         }
-        if f64::from(attempt.progress.done) > settings.nearly_done {
+        if f64::from(done) > settings.nearly_done {
             return Some(Guard::NearlyDone);
         }
-        let (total, service, estimate) =
-            cluster.task(attempt.id.task).and_then(|task| work::times(task, now))?;
+        let done = |attempt: &Attempt| reports.progress(attempt).done;
+        let (total, service, estimate) = work::times(job.task(attempt.id.task)?, now, done)?;
         estimate.filter(|estimate| settings.is_overdue(total, service, *estimate)).map(|_| Guard::PutBack)
     }
 
@@ -142,7 +158,7 @@ impl Fcs {
         now: Time,
         cluster: &Cluster,
     ) -> Option<Why> {
-        if !cluster.free_trackers(Phase::Reduce).is_empty() {
+        if cluster.free_trackers(Phase::Reduce).next().is_some() {
             return None;
         }
         let (mut running, mut guarded) = (0, BTreeMap::<Guard, u32>::new());
@@ -151,11 +167,13 @@ impl Fcs {
             if !left.is_less_than(known.left, self.settings.tolerance) {
                 continue;
             }
-            let attempts = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
-            for attempt in attempts.filter(|attempt| attempt.preempt_request.is_none()) {
+            let (attempts, reports) =
+                (cluster.running(job, Phase::Reduce), cluster.reports(job.id, Phase::Reduce));
+            for (attempt, progress) in attempts.filter(|(attempt, _)| attempt.preempt_request.is_none()) {
                 running += 1;
                 let late = known.overdue.map(|_| Guard::PutBack);
-                if let Some(guard) = late.or_else(|| self.guard(attempt, now, cluster)) {
+                let done = progress.unwrap_or_default().done;
+                if let Some(guard) = late.or_else(|| self.guard(job, (attempt, done), reports, now)) {
                     *guarded.entry(guard).or_default() += 1;
                 }
             }

@@ -7,7 +7,7 @@ use crate::{
 use mrcore::{
     Cluster, Phase, Span, Time,
     job::Job,
-    task::{Attempt, Stage, Task},
+    task::{Attempt, Progress, Stage, Task},
 };
 
 /// `T_rs` in seconds: `maps_left / rate`, with the rate in maps per second. The printed formula
@@ -50,7 +50,11 @@ pub(super) fn skips_for(nodes: f64, locality: f64) -> f64 {
 
 /// For a reduce: seconds since its first launch, seconds that it has run, and an estimate of its
 /// duration without pauses if it has progress. `None` if it was never launched.
-pub(super) fn times(task: &Task, now: Time) -> Option<(f64, f64, Option<f64>)> {
+pub(super) fn times(
+    task: &Task,
+    now: Time,
+    done: impl Fn(&Attempt) -> f32,
+) -> Option<(f64, f64, Option<f64>)> {
     let began = task.attempts.first()?.launched;
     let last = task.viable().last().or_else(|| {
         let checkpoint = task.checkpoint?.attempt;
@@ -62,7 +66,7 @@ pub(super) fn times(task: &Task, now: Time) -> Option<(f64, f64, Option<f64>)> {
         service += attempt.ended.unwrap_or(now).since(attempt.launched).as_secs_f64();
         at = attempt.resumed_from.and_then(|paused| task.attempts.get(paused.number as usize));
     }
-    let done = f64::from(last.progress.done);
+    let done = f64::from(done(last));
     Some((now.since(began).as_secs_f64(), service, (done > 0.0).then(|| service / done)))
 }
 
@@ -126,10 +130,12 @@ impl JobEstimate {
         cluster: &Cluster,
     ) {
         self.map_s = estimate::map_seconds(job, now, cluster).or(self.map_s);
-        let running = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id)).map(reduced);
+        let running = cluster.running(job, Phase::Reduce).filter_map(|(_, progress)| progress.map(reduced));
+        let reports = cluster.reports(job.id, Phase::Reduce);
         let checkpoint = paused.filter_map(|index| {
             let task = job.tasks.reduce.get(index as usize)?;
-            task.attempts.get(task.checkpoint?.attempt.number as usize).map(reduced)
+            let paused = task.attempts.get(task.checkpoint?.attempt.number as usize)?;
+            Some(reduced(reports.progress(paused)))
         });
         self.partly = running.sum::<f64>() + checkpoint.sum::<f64>();
     }
@@ -179,9 +185,9 @@ fn map_rate(job: &Job, mean: f64, now: Time) -> f64 {
 
 /// The part of its data that a reduce has reduced. The reduce stage is the last third of the
 /// progress.
-fn reduced(attempt: &Attempt) -> f64 {
-    let done = f64::from(attempt.progress.done);
-    if attempt.progress.stage == Stage::Reduce { (3.0 * done - 2.0).clamp(0.0, 1.0) } else { 0.0 }
+fn reduced(progress: Progress) -> f64 {
+    let done = f64::from(progress.done);
+    if progress.stage == Stage::Reduce { (3.0 * done - 2.0).clamp(0.0, 1.0) } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -253,35 +259,33 @@ mod tests {
     #[test]
     fn a_paused_reduce_has_run_for_less_than_it_has_lasted() {
         let id = TaskId { job: JobId(1), phase: Phase::Reduce, index: 0 };
-        let attempt =
-            |number: u32, resumed_from: Option<u32>, launched: u64, ended: Option<u64>, done: f32| Attempt {
-                id: id.attempt(number),
-                tracker: mrcore::ids::TrackerId(0),
-                end: 0,
-                resumed_from: resumed_from.map(|number| id.attempt(number)),
-                checkpoint_on: None,
-                prior_work: mrcore::task::Work::default(),
-                output_on: mrcore::ids::TrackerId(0),
-                state: if ended.is_some() { AttemptState::Paused } else { AttemptState::Running },
-                launched: Time(launched * 1_000_000),
-                last_progress: Time(0),
-                ended: ended.map(|at| Time(at * 1_000_000)),
-                last_reported: Time(0),
-                preempt_request: None,
-                hold_requested: false,
-                preempt_deadline: None,
-                refusals: 0,
-                work_done: None,
-                fault: None,
-                why: mrcore::Why::default(),
-                error: None,
-                progress: mrcore::task::Progress { done, ..Default::default() },
-                speculative: false,
-                result: None,
-            };
+        let attempt = |number: u32, resumed_from: Option<u32>, launched: u64, ended: Option<u64>| Attempt {
+            id: id.attempt(number),
+            tracker: mrcore::ids::TrackerId(0),
+            end: 0,
+            resumed_from: resumed_from.map(|number| id.attempt(number)),
+            checkpoint_on: None,
+            prior_work: mrcore::task::Work::default(),
+            output_on: mrcore::ids::TrackerId(0),
+            state: if ended.is_some() { AttemptState::Paused } else { AttemptState::Running },
+            launched: Time(launched * 1_000_000),
+            last_order: Time(0),
+            ended: ended.map(|at| Time(at * 1_000_000)),
+            preempt_request: None,
+            hold_requested: false,
+            preempt_deadline: None,
+            refusals: 0,
+            work_done: None,
+            fault: None,
+            why: mrcore::Why::default(),
+            error: None,
+            stage: Stage::Shuffle,
+            speculative: false,
+            result: None,
+        };
         // It ran from 10 s to 40 s and runs again since 100 s. At 130 s its total is 120 s, its
         // service 60 s, and its progress 0.4: 150 s without pauses.
-        let attempts = vec![attempt(0, None, 10, Some(40), 0.2), attempt(1, Some(0), 100, None, 0.4)];
+        let attempts = vec![attempt(0, None, 10, Some(40)), attempt(1, Some(0), 100, None)];
         let task = Task {
             id,
             root: 0,
@@ -297,7 +301,8 @@ mod tests {
             on_hold: false,
             avoided_trackers: BTreeSet::new(),
         };
-        let (total, service, estimate) = times(&task, Time(130_000_000)).unwrap();
+        let done = |attempt: &Attempt| if attempt.id.number == 0 { 0.2 } else { 0.4 };
+        let (total, service, estimate) = times(&task, Time(130_000_000), done).unwrap();
         close(total, 120.0);
         close(service, 60.0);
         close(estimate.unwrap(), 150.0);

@@ -2,7 +2,7 @@
 //! draining.
 
 use super::{
-    Cluster,
+    Durable,
     apply::{ApplyError, apply_error},
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     tracker::{Drain, DrainCost},
 };
 
-impl Cluster {
+impl Durable {
     pub(super) fn map_output_lost(&mut self, id: AttemptId, unfetched: bool) -> Result<(), ApplyError> {
         let task = self.task_mut(id.task)?;
         if id.phase() != Phase::Map || task.done_by != Some(id.number) {

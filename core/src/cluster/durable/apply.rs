@@ -1,17 +1,16 @@
-//! Applies facts to the cluster, both new ones and those replayed from the journal. Durable state
-//! changes only here.
+//! Applies facts, both new ones and those replayed from the journal. `outputs` and `preempt` have
+//! the facts about map outputs, drains and preemption.
 //!
 //! A fact that contradicts the state (an attempt of an unknown job, for example) can only come from
-//! a damaged journal or from the journal of another cluster. It is refused, and the cluster does
-//! not change.
+//! a damaged journal or from the journal of another cluster. It is refused, and nothing changes.
 
-use super::Cluster;
+use super::Durable;
 use crate::{
     fact::Fact,
     ids::{AttemptId, HostId, JobId, RackId, RequestId, TaskId, TrackerId},
     job::{Job, JobOutcome, JobSpec, JobState, MapEvent, Preemption},
     phase::{PerPhase, Phase},
-    task::{Attempt, AttemptResult, AttemptState, Checkpoint, Progress, Stage, Task},
+    task::{Attempt, AttemptResult, AttemptState, Checkpoint, Stage, Task},
     time::{Span, Time},
     tracker::{Tracker, TrackerState},
 };
@@ -26,13 +25,13 @@ pub(super) fn apply_error<T>(what: impl std::fmt::Display) -> Result<T, ApplyErr
     Err(ApplyError(what.to_string()))
 }
 
-impl Cluster {
+impl Durable {
     /// Applies one fact.
     pub fn apply(&mut self, at: Time, fact: &Fact) -> Result<(), ApplyError> {
         match fact {
             Fact::JobTrackerStarted { epoch, .. } => {
                 self.epoch = *epoch;
-                self.await_trackers(at);
+                self.await_trackers();
                 Ok(())
             }
             Fact::IdsSkipped { epoch, job } => {
@@ -40,7 +39,7 @@ impl Cluster {
                 self.next_job = self.next_job.max(*job);
                 Ok(())
             }
-            Fact::TrackerJoined { .. } => self.tracker_joined(at, fact),
+            Fact::TrackerJoined { .. } => self.tracker_joined(fact),
             Fact::TrackerSuspected { tracker, .. } => self.set_state(*tracker, TrackerState::Suspect),
             Fact::TrackerRecovered { tracker } => self.set_state(*tracker, TrackerState::Live),
             Fact::TrackerLost { tracker, .. } => self.set_state(*tracker, TrackerState::Lost),
@@ -102,14 +101,10 @@ impl Cluster {
         task.ok_or_else(|| ApplyError(format!("{id} is not known")))
     }
 
-    /// After a restart of the JobTracker, every tracker gets the full timeout to register again.
-    fn await_trackers(&mut self, at: Time) {
+    fn await_trackers(&mut self) {
         let not_lost = self.trackers.values().filter(|tracker| tracker.state != TrackerState::Lost);
         for id in not_lost.map(|tracker| tracker.id).collect::<Vec<_>>() {
-            self.change_tracker(id, |tracker| {
-                tracker.state = TrackerState::Awaited;
-                tracker.last_seen = at;
-            });
+            self.change_tracker(id, |tracker| tracker.state = TrackerState::Awaited);
         }
     }
 
@@ -118,7 +113,7 @@ impl Cluster {
         changed.ok_or_else(|| ApplyError(format!("{id} is not known")))
     }
 
-    fn tracker_joined(&mut self, at: Time, fact: &Fact) -> Result<(), ApplyError> {
+    fn tracker_joined(&mut self, fact: &Fact) -> Result<(), ApplyError> {
         let Fact::TrackerJoined {
             tracker: id,
             name,
@@ -156,8 +151,6 @@ impl Cluster {
             running,
             outputs,
             checkpoints,
-            unknown_attempts: PerPhase::default(),
-            last_seen: at,
             drain,
         };
         self.trackers.insert(*id, tracker);
@@ -166,7 +159,7 @@ impl Cluster {
         self.by_name.insert(name.clone(), *id);
         self.set_rack(host, Some(rack));
         self.trackers_on.entry(host).or_default().insert(*id);
-        self.refresh_free(*id);
+        self.refresh_unassigned(*id);
         Ok(())
     }
 
@@ -179,7 +172,7 @@ impl Cluster {
             self.by_name.remove(&tracker.name);
         }
         for phase in Phase::BOTH {
-            self.free[phase].remove(&id);
+            self.unassigned[phase].remove(&id);
         }
         self.draining.remove(&id);
         self.leave_host(&tracker);
@@ -264,8 +257,6 @@ impl Cluster {
             failures: std::collections::BTreeMap::new(),
             blacklist: BTreeSet::new(),
             map_events: Vec::new(),
-            stragglers: PerPhase::default(),
-            extra_trackers: BTreeSet::new(),
         };
         for phase in Phase::BOTH {
             for task in &job.tasks[phase] {
@@ -363,11 +354,10 @@ impl Cluster {
             checkpoint_on: checkpoint.map(|checkpoint| checkpoint.tracker),
             prior_work: checkpoint.map(|checkpoint| checkpoint.work).unwrap_or_default(),
             output_on: on,
-            state: AttemptState::Launching,
+            state: AttemptState::Running,
             launched: at,
-            last_progress: at,
+            last_order: at,
             ended: None,
-            last_reported: at,
             preempt_request: None,
             hold_requested: false,
             preempt_deadline: None,
@@ -376,7 +366,7 @@ impl Cluster {
             fault: None,
             why: why.clone(),
             error: None,
-            progress: Progress { stage, ..Progress::default() },
+            stage,
             speculative,
             result: None,
         });
@@ -391,7 +381,7 @@ impl Cluster {
             tracker.running[id.phase()].insert(id);
         }
         self.update_pending(id.task)?;
-        self.refresh_free(on);
+        self.refresh_unassigned(on);
         Ok(())
     }
 
@@ -405,7 +395,7 @@ impl Cluster {
     ) -> Result<(), ApplyError> {
         if let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_viable()) {
             attempt.state = AttemptState::Stopping;
-            attempt.last_reported = at;
+            attempt.last_order = at;
             attempt.fault = fault.cloned();
         }
         self.update_pending(id.task)
@@ -424,7 +414,7 @@ impl Cluster {
         if let Some(tracker) = self.trackers.get_mut(&on) {
             tracker.running[id.phase()].remove(&id);
         }
-        self.refresh_free(on);
+        self.refresh_unassigned(on);
         self.update_pending(id.task)
     }
 
@@ -444,7 +434,6 @@ impl Cluster {
         let checkpoint = task.checkpoint.take();
         let attempt = &mut task.attempts[id.number as usize];
         attempt.result = Some(result.clone());
-        attempt.progress.done = 1.0;
         let duplicates: Vec<AttemptId> = task.viable().map(|attempt| attempt.id).collect();
         let attempt = &task.attempts[id.number as usize];
         let (on, prior_work) = (attempt.tracker, attempt.prior_work);

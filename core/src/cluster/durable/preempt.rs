@@ -1,12 +1,11 @@
 //! Preemption: when an attempt may be preempted, and the facts that follow.
 
 use super::{
-    Cluster,
+    Durable,
     apply::{ApplyError, apply_error},
 };
 use crate::{
     ids::{AttemptId, TaskId},
-    job::Job,
     phase::Phase,
     task::{Attempt, AttemptResult, AttemptState, Checkpoint, PreemptKind, Stage, Task, Work},
     time::{Span, Time},
@@ -35,19 +34,7 @@ pub enum NotPreemptible {
     Indivisible(AttemptId),
 }
 
-/// A slow map with less than this part of its range left is not split: the remainder would not be
-/// worth a task.
-const REMAINDER_MIN: f32 = 0.05;
-
-impl Cluster {
-    /// Whether a slow map should be split instead of duplicated.
-    pub fn is_better_split(&self, job: &Job, slow: &Attempt) -> bool {
-        job.spec.splits_slow_maps()
-            && self.may_preempt(slow.id, PreemptKind::Split).is_ok()
-            && slow.refusals == 0
-            && slow.progress.done <= 1.0 - REMAINDER_MIN
-    }
-
+impl Durable {
     /// Whether an attempt may be preempted with this kind.
     pub fn may_preempt(&self, id: AttemptId, kind: PreemptKind) -> Result<(), NotPreemptible> {
         let attempt = self.attempt(id).ok_or(NotPreemptible::Unknown(id))?;
@@ -59,7 +46,7 @@ impl Cluster {
             return Err(NotPreemptible::TooLate(id));
         }
         match (attempt.state, kind) {
-            (AttemptState::Launching | AttemptState::Running, _)
+            (AttemptState::Running, _)
             // An attempt that is being split or paused may be killed.
             | (AttemptState::Splitting | AttemptState::Pausing, PreemptKind::Kill) => {}
             _ => return Err(NotPreemptible::Already(id)),
@@ -91,7 +78,7 @@ impl Cluster {
         let before = attempt.preempt_request.filter(|(was, _)| *was == kind);
         attempt.preempt_request = Some((kind, before.map_or(at, |(_, asked)| asked)));
         attempt.hold_requested |= hold;
-        attempt.last_reported = at;
+        attempt.last_order = at;
         match kind {
             PreemptKind::Kill => self.mark_stopping(at, id, fault)?,
             PreemptKind::Split => attempt.state = AttemptState::Splitting,
@@ -178,12 +165,10 @@ impl Cluster {
         let prior_work = attempt.prior_work;
         self.release(at, id, AttemptState::Paused)?;
         if let Some(attempt) = self.attempt_mut(id) {
-            // The stage of the last progress report may be older.
-            attempt.progress.stage = stage;
+            attempt.stage = stage;
         }
         let own = Work { bytes: bytes_in.saturating_sub(prior_work.bytes), time: at.since(launched) };
-        let checkpoint =
-            Checkpoint { attempt: id, tracker, stage, bytes, work: prior_work + own, records: 0 };
+        let checkpoint = Checkpoint { attempt: id, tracker, stage, bytes, work: prior_work + own };
         let before = self.task_mut(id.task)?.checkpoint.replace(checkpoint);
         if let Some(before) = before {
             self.forget_checkpoint(before);

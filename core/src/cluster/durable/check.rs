@@ -1,0 +1,43 @@
+//! Invariants of private tables of the durable half.
+
+use super::Durable;
+use std::collections::{BTreeMap, BTreeSet};
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+impl Durable {
+    /// The names of hosts and racks are in the table exactly as long as a tracker or a job uses them.
+    pub(crate) fn check_names(&self) -> Result<(), String> {
+        let (mut hosts, mut racks): (BTreeMap<&str, u64>, BTreeMap<&str, u64>) = <_>::default();
+        for tracker in self.trackers() {
+            *hosts.entry(self.host_name(tracker.host)).or_default() += 1;
+            *racks.entry(self.rack_name(tracker.rack)).or_default() += 1;
+        }
+        for job in self.jobs() {
+            let original = &job.tasks.map[..job.spec.splits.len()];
+            for host in original.iter().flat_map(|task| &task.hosts) {
+                *hosts.entry(self.host_name(*host)).or_default() += 1;
+            }
+        }
+        ensure(hosts == self.hosts.uses(), || {
+            format!("hosts in use {hosts:?}, counted {:?}", self.hosts.uses())
+        })?;
+        ensure(racks == self.racks.uses(), || {
+            format!("racks in use {racks:?}, counted {:?}", self.racks.uses())
+        })?;
+        for (host, rack) in &self.rack_of {
+            let has_tracker =
+                self.trackers_on(*host).filter_map(|id| self.tracker(id)).any(|at| at.rack == *rack);
+            let listed = self.hosts_in(*rack).is_some_and(|hosts| hosts.contains(host));
+            ensure(has_tracker && listed, || {
+                format!("{}: its rack is that of no tracker", self.host_name(*host))
+            })?;
+        }
+        let listed: usize = self.hosts_in.values().map(BTreeSet::len).sum();
+        ensure(listed == self.rack_of.len() && listed == self.trackers_on.len(), || {
+            format!("{listed} hosts in racks, {} with one", self.rack_of.len())
+        })
+    }
+}

@@ -1,0 +1,360 @@
+//! The durable half of the cluster: exactly what follows from the facts of the journal.
+//!
+//! It changes only through [`Durable::apply`], live and in replay. Its fields are private to this
+//! module and nothing returns a mutable reference, so the compiler enforces this. Replay therefore
+//! gives an equal half; the random tests compare the two after every event.
+//!
+//! Deliberately absent: what only trackers report and no fact covers, such as progress and the time
+//! of the last heartbeat (`volatile`).
+
+mod apply;
+mod check;
+mod names;
+mod outputs;
+mod preempt;
+
+pub use apply::ApplyError;
+pub use preempt::NotPreemptible;
+
+use super::Locality;
+use crate::{
+    ids::{AttemptId, HostId, JobId, RackId, RequestId, TaskId, TrackerId},
+    job::Job,
+    phase::{PerPhase, Phase},
+    task::{Attempt, Task},
+    tracker::{Tracker, TrackerState},
+};
+use names::Names;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// All trackers, jobs, tasks and attempts, according to the facts.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Durable {
+    trackers: BTreeMap<TrackerId, Tracker>,
+    by_name: BTreeMap<String, TrackerId>,
+    jobs: BTreeMap<JobId, Job>,
+    /// Jobs whose tasks may be launched.
+    active: BTreeSet<JobId>,
+    by_request: BTreeMap<RequestId, JobId>,
+    hosts: Names,
+    racks: Names,
+    /// The rack of a host, as reported by its trackers.
+    rack_of: BTreeMap<HostId, RackId>,
+    hosts_in: BTreeMap<RackId, BTreeSet<HostId>>,
+    trackers_on: BTreeMap<HostId, BTreeSet<TrackerId>>,
+    /// Trackers with a slot that no known attempt holds.
+    unassigned: PerPhase<BTreeSet<TrackerId>>,
+    /// Slots of all trackers that are live or awaited and not being drained.
+    slots: PerPhase<u32>,
+    /// Trackers that are not lost and whose slots are not part of `slots`.
+    excluded: BTreeSet<TrackerId>,
+    /// Trackers that are suspect or awaited.
+    unreachable: BTreeSet<TrackerId>,
+    /// Trackers that are being drained.
+    draining: BTreeSet<TrackerId>,
+    next_job: u32,
+    /// The number of the next tracker with a new name. Numbers of forgotten trackers are not
+    /// reused.
+    next_tracker: u32,
+    epoch: u64,
+}
+
+impl Durable {
+    /// The number of starts of the JobTracker.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The highest job number that was assigned or skipped.
+    pub fn newest_job(&self) -> JobId {
+        JobId(self.next_job)
+    }
+
+    /// The tracker with this number.
+    pub fn tracker(&self, id: TrackerId) -> Option<&Tracker> {
+        self.trackers.get(&id)
+    }
+
+    /// All known trackers, ordered by number.
+    pub fn trackers(&self) -> impl Iterator<Item = &Tracker> {
+        self.trackers.values()
+    }
+
+    /// The tracker with this name.
+    pub fn tracker_named(&self, name: &str) -> Option<&Tracker> {
+        self.by_name.get(name).and_then(|id| self.trackers.get(id))
+    }
+
+    /// The trackers on a host.
+    pub fn trackers_on(&self, host: HostId) -> impl Iterator<Item = TrackerId> + '_ {
+        self.trackers_on.get(&host).into_iter().flatten().copied()
+    }
+
+    /// The hosts in a rack, as reported by trackers.
+    pub fn hosts_in(&self, rack: RackId) -> Option<&BTreeSet<HostId>> {
+        self.hosts_in.get(&rack)
+    }
+
+    /// Trackers with a slot that no known attempt holds. Unknown attempts may hold it:
+    /// [`super::Cluster::free_trackers`].
+    pub(super) fn unassigned_trackers(&self, phase: Phase) -> &BTreeSet<TrackerId> {
+        &self.unassigned[phase]
+    }
+
+    /// Trackers that are suspect or awaited: their files cannot be read now, but perhaps soon.
+    pub(crate) fn unreachable_trackers(&self) -> &BTreeSet<TrackerId> {
+        &self.unreachable
+    }
+
+    /// Trackers that are being drained.
+    pub(crate) fn draining(&self) -> &BTreeSet<TrackerId> {
+        &self.draining
+    }
+
+    /// The number of the next tracker with a new name.
+    pub(crate) fn next_tracker(&self) -> TrackerId {
+        TrackerId(self.next_tracker)
+    }
+
+    /// Slots that are divided among jobs: those of all trackers that are live or awaited and not
+    /// being drained.
+    pub fn slots(&self, phase: Phase) -> u32 {
+        self.slots[phase]
+    }
+
+    /// Slots not counted in [`Durable::slots`] that attempts still hold, on trackers that are
+    /// suspect or being drained.
+    pub fn held_elsewhere(&self, phase: Phase) -> u32 {
+        let excluded = self.excluded.iter().filter_map(|id| self.trackers.get(id));
+        excluded.map(|tracker| tracker.running[phase].len() as u32).sum()
+    }
+
+    /// The job with this number, if it has not been forgotten.
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(&id)
+    }
+
+    /// All jobs that have not been forgotten, oldest first.
+    pub fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values()
+    }
+
+    /// The numbers of the jobs whose tasks may be launched.
+    pub(crate) fn active(&self) -> &BTreeSet<JobId> {
+        &self.active
+    }
+
+    /// Jobs whose tasks may be launched, oldest first.
+    pub fn active_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.active.iter().filter_map(|id| self.jobs.get(id))
+    }
+
+    /// The job that a submission created, if it has not been forgotten.
+    pub fn job_of_request(&self, request: RequestId) -> Option<JobId> {
+        self.by_request.get(&request).copied()
+    }
+
+    /// How near a task's input is to a tracker.
+    pub fn locality(&self, task: &Task, tracker: &Tracker) -> Locality {
+        if task.hosts.contains(&tracker.host) {
+            Locality::NodeLocal
+        } else if task.hosts.iter().any(|host| self.rack_of(*host) == Some(tracker.rack)) {
+            Locality::RackLocal
+        } else {
+            Locality::OffRack
+        }
+    }
+
+    /// The task with this ID.
+    pub fn task(&self, id: TaskId) -> Option<&Task> {
+        self.jobs.get(&id.job).and_then(|job| job.task(id))
+    }
+
+    /// The attempt with this ID.
+    pub fn attempt(&self, id: AttemptId) -> Option<&Attempt> {
+        self.task(id.task).and_then(|task| task.attempts.get(id.number as usize))
+    }
+
+    /// The name of a host.
+    pub fn host_name(&self, host: HostId) -> &str {
+        self.hosts.text(host.0)
+    }
+
+    /// The name of a rack.
+    pub fn rack_name(&self, rack: RackId) -> &str {
+        self.racks.text(rack.0)
+    }
+
+    /// The rack of a host, if a tracker on it has reported one.
+    pub fn rack_of(&self, host: HostId) -> Option<RackId> {
+        self.rack_of.get(&host).copied()
+    }
+
+    fn attempt_mut(&mut self, id: AttemptId) -> Option<&mut Attempt> {
+        let job = self.jobs.get_mut(&id.job())?;
+        job.tasks[id.phase()].get_mut(id.task.index as usize)?.attempts.get_mut(id.number as usize)
+    }
+
+    /// Changes a tracker, if it is known, and updates the number of slots and the list of trackers
+    /// with unassigned slots.
+    fn change_tracker<T>(&mut self, id: TrackerId, change: impl FnOnce(&mut Tracker) -> T) -> Option<T> {
+        let tracker = self.trackers.get_mut(&id)?;
+        let before = tracker.capacity();
+        let changed = change(tracker);
+        self.count_slots(id, before);
+        self.refresh_unassigned(id);
+        Some(changed)
+    }
+
+    /// Updates the number of slots after a tracker has changed. `before` is its capacity before the
+    /// change.
+    fn count_slots(&mut self, id: TrackerId, before: PerPhase<u32>) {
+        let Some(tracker) = self.trackers.get(&id) else { return };
+        let after = tracker.capacity();
+        for phase in Phase::BOTH {
+            self.slots[phase] = self.slots[phase] - before[phase] + after[phase];
+        }
+        if tracker.state != TrackerState::Lost && after != tracker.slots {
+            self.excluded.insert(id);
+        } else {
+            self.excluded.remove(&id);
+        }
+        if matches!(tracker.state, TrackerState::Suspect | TrackerState::Awaited) {
+            self.unreachable.insert(id);
+        } else {
+            self.unreachable.remove(&id);
+        }
+    }
+
+    /// Updates the list of trackers with unassigned slots after a tracker has changed.
+    fn refresh_unassigned(&mut self, id: TrackerId) {
+        let Some(tracker) = self.trackers.get(&id) else { return };
+        for phase in Phase::BOTH {
+            if tracker.unassigned(phase) > 0 {
+                self.unassigned[phase].insert(id);
+            } else {
+                self.unassigned[phase].remove(&id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cluster::Cluster,
+        fact::Fact,
+        ids::Incarnation,
+        invariants,
+        job::{InputPin, JobOutcome, JobSpec, Priority, Split},
+        time::Time,
+    };
+    use std::sync::Arc;
+
+    fn apply(cluster: &mut Cluster, fact: Fact) {
+        cluster.apply(Time(0), &fact).unwrap();
+        invariants::check(cluster).unwrap();
+    }
+
+    fn join(cluster: &mut Cluster, tracker: u32, host: &str, rack: &str) {
+        let fact = Fact::TrackerJoined {
+            tracker: TrackerId(tracker),
+            name: format!("t{tracker}"),
+            incarnation: Incarnation(1),
+            host: host.into(),
+            rack: rack.into(),
+            shuffle_addr: String::new(),
+            logs_addr: String::new(),
+            slots: PerPhase { map: 1, reduce: 1 },
+        };
+        apply(cluster, fact);
+    }
+
+    fn forget(cluster: &mut Cluster, tracker: u32) {
+        let (id, name) = (TrackerId(tracker), format!("t{tracker}"));
+        apply(cluster, Fact::TrackerLost { tracker: id, why: String::new() });
+        apply(cluster, Fact::TrackerForgotten { tracker: id, name, why: String::new() });
+    }
+
+    fn submit(cluster: &mut Cluster, job: u32, hosts: &[&str]) {
+        let split = |start: u64| Split {
+            source: "/in".into(),
+            start,
+            end: start + 10,
+            divisible: true,
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            pin: InputPin::default(),
+        };
+        let spec = JobSpec {
+            name: "job".into(),
+            user: "ann".into(),
+            queue: String::new(),
+            priority: Priority::Normal,
+            program: String::new(),
+            splits: vec![split(0), split(10)],
+            reduces: 0,
+            output: String::new(),
+            slow_start: 1.0,
+            speculation: false,
+            attempts_max: 4,
+            conf: BTreeMap::new(),
+        };
+        let (job, request) = (JobId(job), RequestId(job.into()));
+        apply(cluster, Fact::JobSubmitted { job, request, spec: Arc::new(spec) });
+    }
+
+    fn end(cluster: &mut Cluster, job: u32) {
+        apply(cluster, Fact::JobEnded { job: JobId(job), outcome: JobOutcome::Killed("test".into()) });
+        apply(cluster, Fact::JobForgotten { job: JobId(job) });
+    }
+
+    #[test]
+    fn unused_names_are_freed() {
+        let mut cluster = Cluster::default();
+        join(&mut cluster, 0, "stays", "rack");
+        for number in 1..1000 {
+            let (host, rack) = (format!("h{number}"), format!("r{number}"));
+            join(&mut cluster, number, &host, &rack);
+            // Two DataNodes can share a host, so a host can occur twice.
+            submit(&mut cluster, number, &[&host, &host, &format!("data{number}")]);
+            // The tracker registers again with the same name, on another host in another rack.
+            join(&mut cluster, number, &format!("moved{number}"), &format!("new{number}"));
+            forget(&mut cluster, number);
+            end(&mut cluster, number);
+        }
+        assert_eq!(cluster.hosts.uses(), BTreeMap::from([("stays", 1)]));
+        assert_eq!(cluster.racks.uses(), BTreeMap::from([("rack", 1)]));
+        assert!(cluster.hosts.size() <= 4, "{} numbers of hosts", cluster.hosts.size());
+        assert!(cluster.racks.size() <= 3, "{} numbers of racks", cluster.racks.size());
+        assert_eq!((cluster.rack_of.len(), cluster.hosts_in.len(), cluster.trackers_on.len()), (1, 1, 1));
+    }
+
+    #[test]
+    fn a_host_keeps_its_number_while_a_job_reads_from_it() {
+        let mut cluster = Cluster::default();
+        join(&mut cluster, 1, "h1", "r1");
+        submit(&mut cluster, 1, &["h1"]);
+        let host = cluster.tracker(TrackerId(1)).unwrap().host;
+        forget(&mut cluster, 1);
+        join(&mut cluster, 2, "h2", "r2");
+        assert_eq!((cluster.host_name(host), cluster.rack_of(host)), ("h1", None));
+        join(&mut cluster, 3, "h1", "r1");
+        let (job, tracker) = (cluster.job(JobId(1)).unwrap(), cluster.tracker(TrackerId(3)).unwrap());
+        assert_eq!(cluster.locality(&job.tasks.map[0], tracker), Locality::NodeLocal);
+    }
+
+    #[test]
+    fn a_host_has_the_rack_of_a_tracker_that_is_there() {
+        let mut cluster = Cluster::default();
+        join(&mut cluster, 1, "h", "r1");
+        join(&mut cluster, 2, "h", "r2");
+        let host = cluster.tracker(TrackerId(1)).unwrap().host;
+        let rack = |cluster: &Cluster| cluster.rack_of(host).map(|rack| cluster.rack_name(rack).to_owned());
+        assert_eq!(rack(&cluster).as_deref(), Some("r2"));
+        forget(&mut cluster, 2);
+        assert_eq!(rack(&cluster).as_deref(), Some("r1"));
+        forget(&mut cluster, 1);
+        assert_eq!(rack(&cluster), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! Names of hosts and racks as numbers.
+
+use std::collections::BTreeMap;
+
+/// A table of reference-counted strings. Names of hosts and racks are few and compared often, so
+/// the cluster stores numbers. A string keeps its number while it is in use; then the number is
+/// reused, so the table grows only with the number of strings in use at the same time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Names {
+    numbers: BTreeMap<String, u32>,
+    /// By number: the string and its reference count. Unused numbers have an empty string.
+    texts: Vec<(String, u64)>,
+    unused: Vec<u32>,
+}
+
+impl Names {
+    /// Returns the number of a string and increments its reference count.
+    pub(super) fn acquire(&mut self, text: &str) -> u32 {
+        if let Some(number) = self.numbers.get(text) {
+            self.texts[*number as usize].1 += 1;
+            return *number;
+        }
+        let number = self.unused.pop().unwrap_or_else(|| {
+            self.texts.push((String::new(), 0));
+            self.texts.len() as u32 - 1
+        });
+        self.numbers.insert(text.to_owned(), number);
+        self.texts[number as usize] = (text.to_owned(), 1);
+        number
+    }
+
+    /// Decrements the reference count of a number.
+    pub(super) fn release(&mut self, number: u32) {
+        let (text, uses) = &mut self.texts[number as usize];
+        *uses -= 1;
+        if *uses == 0 {
+            self.numbers.remove(&std::mem::take(text));
+            self.unused.push(number);
+        }
+    }
+
+    /// The string of a number that is in use.
+    pub(super) fn text(&self, number: u32) -> &str {
+        &self.texts[number as usize].0
+    }
+
+    /// Number of numbers that were ever in use at the same time.
+    #[cfg(test)]
+    pub(super) fn size(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// The reference count of every string.
+    pub(super) fn uses(&self) -> BTreeMap<&str, u64> {
+        self.numbers.iter().map(|(text, number)| (text.as_str(), self.texts[*number as usize].1)).collect()
+    }
+}

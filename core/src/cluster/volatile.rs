@@ -1,0 +1,225 @@
+//! The volatile half of the cluster: what trackers have reported and what the JobTracker has
+//! concluded, as far as no fact covers it. It is lost with the process and is not in the journal.
+//!
+//! Entries use the IDs of the durable half and are removed with what they belong to. An entry that
+//! does not exist yet has its default value.
+
+use super::Durable;
+use crate::{
+    fact::Fact,
+    ids::{AttemptId, JobId, TrackerId},
+    phase::{PerPhase, Phase},
+    task::{Attempt, AttemptState, Progress},
+    time::Time,
+    tracker::TrackerState,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What its tracker has reported about an attempt since the JobTracker started.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Reported {
+    /// The progress, if it was reported as running.
+    pub(crate) progress: Option<Progress>,
+    /// When the progress last changed.
+    pub(crate) last_progress: Time,
+    /// When it was last reported.
+    pub(crate) last_reported: Time,
+    /// The number of records in its checkpoint.
+    pub(crate) checkpoint_records: u64,
+}
+
+/// All volatile values.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Volatile {
+    /// The time of the last heartbeat of each tracker. A registration counts as one, and so does a
+    /// start of the JobTracker: every tracker gets the full timeout to register again.
+    pub(crate) last_seen: BTreeMap<TrackerId, Time>,
+    /// Attempts that a tracker reports as running but that the JobTracker has given up. Each takes
+    /// a slot until the tracker no longer reports it. Trackers without any have no entry.
+    unknown_attempts: BTreeMap<TrackerId, PerPhase<BTreeSet<AttemptId>>>,
+    /// Map outputs that their trackers did not list when they registered, and that no reduce needed
+    /// then.
+    missing_outputs: BTreeSet<AttemptId>,
+    /// Running tasks that are much slower than others of their phase, as of the last check. Jobs
+    /// without any have no entry.
+    pub(crate) stragglers: PerPhase<BTreeMap<JobId, BTreeSet<u32>>>,
+    /// Trackers that may have files of a job although they did not run its attempts.
+    extra_trackers: BTreeMap<JobId, BTreeSet<TrackerId>>,
+    /// By job, phase, index of the task and number of the attempt.
+    attempts: BTreeMap<JobId, PerPhase<Vec<Vec<Reported>>>>,
+}
+
+/// What trackers have reported about the attempts of one job and phase, by index of the task and
+/// number of the attempt.
+#[derive(Debug, Clone, Copy)]
+pub struct Reports<'a>(&'a [Vec<Reported>]);
+
+impl<'a> Reports<'a> {
+    pub(super) fn of(self, id: AttemptId) -> Option<&'a Reported> {
+        self.0.get(id.task.index as usize)?.get(id.number as usize)
+    }
+
+    /// The progress of an attempt, as last reported by its tracker since the JobTracker started.
+    pub fn progress(self, attempt: &Attempt) -> Progress {
+        let reported = self.of(attempt.id).and_then(|reported| reported.progress);
+        let known = reported.unwrap_or(Progress { stage: attempt.stage, ..Progress::default() });
+        match attempt.state {
+            AttemptState::Succeeded => Progress { done: 1.0, ..known },
+            // The stage of the last report may be older.
+            AttemptState::Paused => Progress { stage: attempt.stage, ..known },
+            _ => known,
+        }
+    }
+}
+
+impl Volatile {
+    /// Updates the entries after a fact was applied to the durable half.
+    pub(super) fn follow(&mut self, at: Time, fact: &Fact, durable: &Durable) {
+        match fact {
+            Fact::JobTrackerStarted { .. } => {
+                let expected = durable.trackers().filter(|tracker| tracker.state != TrackerState::Lost);
+                self.last_seen.extend(expected.map(|tracker| (tracker.id, at)));
+            }
+            Fact::TrackerJoined { tracker, .. } => {
+                self.last_seen.insert(*tracker, at);
+                self.unknown_attempts.remove(tracker);
+            }
+            Fact::TrackerForgotten { tracker, .. } => {
+                self.last_seen.remove(tracker);
+                self.unknown_attempts.remove(tracker);
+            }
+            Fact::MapOutputLost { attempt, .. } | Fact::MapOutputCopied { attempt, .. } => {
+                self.missing_outputs.remove(attempt);
+            }
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
+                for phase in Phase::BOTH {
+                    self.stragglers[phase].remove(job);
+                }
+                self.missing_outputs.retain(|attempt| attempt.job() != *job);
+            }
+            Fact::JobForgotten { job } => {
+                self.extra_trackers.remove(job);
+                self.attempts.remove(job);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn reports(&self, job: JobId, phase: Phase) -> Reports<'_> {
+        Reports(self.attempts.get(&job).map_or(&[], |reports| &reports[phase]))
+    }
+
+    pub(super) fn reported(&self, id: AttemptId) -> Option<&Reported> {
+        self.reports(id.job(), id.phase()).of(id)
+    }
+
+    /// The entry of an attempt of a known job.
+    pub(super) fn reported_mut(&mut self, id: AttemptId) -> &mut Reported {
+        let tasks = &mut self.attempts.entry(id.job()).or_default()[id.phase()];
+        let (index, number) = (id.task.index as usize, id.number as usize);
+        if tasks.len() <= index {
+            tasks.resize_with(index + 1, Vec::new);
+        }
+        let attempts = &mut tasks[index];
+        if attempts.len() <= number {
+            attempts.resize_with(number + 1, Reported::default);
+        }
+        &mut attempts[number]
+    }
+
+    /// Number of slots that unknown attempts take.
+    pub(super) fn unknown_on(&self, tracker: TrackerId, phase: Phase) -> usize {
+        self.unknown_attempts.get(&tracker).map_or(0, |unknown| unknown[phase].len())
+    }
+
+    /// Adds an unknown attempt and returns whether it is new.
+    pub(crate) fn add_unknown(&mut self, tracker: TrackerId, attempt: AttemptId) -> bool {
+        self.unknown_attempts.entry(tracker).or_default()[attempt.phase()].insert(attempt)
+    }
+
+    /// Removes the unknown attempts of a tracker that do not run any more.
+    pub(crate) fn retain_unknown(&mut self, tracker: TrackerId, runs: impl Fn(&AttemptId) -> bool) {
+        let Some(unknown) = self.unknown_attempts.get_mut(&tracker) else { return };
+        for phase in Phase::BOTH {
+            unknown[phase].retain(&runs);
+        }
+        if *unknown == PerPhase::default() {
+            self.unknown_attempts.remove(&tracker);
+        }
+    }
+
+    /// A tracker has registered with some of its map outputs.
+    pub(super) fn set_missing(&mut self, outputs: &BTreeSet<AttemptId>, listed: &BTreeSet<AttemptId>) {
+        self.missing_outputs.retain(|attempt| !listed.contains(attempt));
+        self.missing_outputs.extend(outputs.difference(listed));
+    }
+
+    pub(super) fn is_missing(&self, output: AttemptId) -> bool {
+        self.missing_outputs.contains(&output)
+    }
+
+    /// A tracker that did not run attempts of a job may have files of it.
+    pub(crate) fn add_extra_tracker(&mut self, job: JobId, tracker: TrackerId) {
+        self.extra_trackers.entry(job).or_default().insert(tracker);
+    }
+
+    /// Trackers that may have files of a job although they did not run its attempts.
+    pub(crate) fn extra_trackers(&self, job: JobId) -> impl Iterator<Item = TrackerId> + '_ {
+        self.extra_trackers.get(&job).into_iter().flatten().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ids::TaskId, job::JobOutcome};
+
+    const JOB: JobId = JobId(1);
+    const TRACKER: TrackerId = TrackerId(0);
+
+    fn attempt(phase: Phase, index: u32) -> AttemptId {
+        TaskId { job: JOB, phase, index }.attempt(0)
+    }
+
+    fn follow(volatile: &mut Volatile, fact: &Fact) {
+        volatile.follow(Time(1), fact, &Durable::default());
+    }
+
+    #[test]
+    fn a_missing_output_counts_again_when_it_is_listed_or_copied() {
+        let [stays, listed, copied, lost] = [0, 1, 2, 3].map(|index| attempt(Phase::Map, index));
+        let mut volatile = Volatile::default();
+        volatile.set_missing(&BTreeSet::from([stays, listed, copied, lost]), &BTreeSet::from([stays]));
+        let missing =
+            |volatile: &Volatile| [stays, listed, copied, lost].map(|output| volatile.is_missing(output));
+        assert_eq!(missing(&volatile), [false, true, true, true]);
+        volatile.set_missing(&BTreeSet::from([listed]), &BTreeSet::from([listed]));
+        assert_eq!(missing(&volatile), [false, false, true, true]);
+        follow(&mut volatile, &Fact::MapOutputCopied { attempt: copied, tracker: TRACKER, bytes: 1 });
+        assert_eq!(missing(&volatile), [false, false, false, true]);
+        follow(&mut volatile, &Fact::JobEnded { job: JOB, outcome: JobOutcome::Succeeded });
+        assert_eq!(missing(&volatile), [false; 4]);
+    }
+
+    #[test]
+    fn nothing_is_left_of_forgotten_jobs_and_trackers() {
+        let mut volatile = Volatile::default();
+        let reduce = attempt(Phase::Reduce, 7);
+        volatile.last_seen.insert(TRACKER, Time(1));
+        volatile.add_unknown(TRACKER, reduce);
+        volatile.set_missing(&BTreeSet::from([attempt(Phase::Map, 0)]), &BTreeSet::new());
+        volatile.stragglers.map.insert(JOB, BTreeSet::from([3]));
+        volatile.add_extra_tracker(JOB, TRACKER);
+        volatile.reported_mut(reduce).last_reported = Time(5);
+        assert_eq!(volatile.reported(reduce).map(|reported| reported.last_reported), Some(Time(5)));
+        assert_eq!(
+            (volatile.unknown_on(TRACKER, Phase::Reduce), volatile.extra_trackers(JOB).count()),
+            (1, 1)
+        );
+        follow(&mut volatile, &Fact::JobEnded { job: JOB, outcome: JobOutcome::Succeeded });
+        follow(&mut volatile, &Fact::JobForgotten { job: JOB });
+        let (name, why) = (String::new(), String::new());
+        follow(&mut volatile, &Fact::TrackerForgotten { tracker: TRACKER, name, why });
+        assert_eq!(format!("{volatile:?}"), format!("{:?}", Volatile::default()));
+    }
+}
