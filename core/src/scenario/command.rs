@@ -180,8 +180,7 @@ impl Player<'_> {
             }
             "shadow" => {
                 self.shadow = Some(arguments.subject()?.to_owned());
-                self.tracker = self.core()?;
-                Ok(Vec::new())
+                self.begin()
             }
             "compare" => {
                 self.answers = self.comparison();
@@ -281,15 +280,13 @@ impl Player<'_> {
                 other => return Err(format!("{other} cannot be set here")),
             }
         }
-        self.tracker = self.core()?;
-        Ok(Vec::new())
+        self.begin()
     }
 
     fn choose_scheduler(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
         let params = arguments.named.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         self.policy = (arguments.subject()?.to_owned(), params.collect());
-        self.tracker = self.core()?;
-        Ok(Vec::new())
+        self.begin()
     }
 
     fn cluster(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {

@@ -200,6 +200,13 @@ impl Player<'_> {
         })
     }
 
+    /// Begins with an empty cluster and an empty journal, at time 0.
+    fn begin(&mut self) -> Result<Vec<Effect>, String> {
+        self.tracker = self.core()?;
+        (self.journal, self.replica, self.now) = (Vec::new(), Durable::default(), Time(0));
+        Ok(Vec::new())
+    }
+
     /// The process dies and starts again with its journal.
     fn restart(&mut self) -> Result<Vec<Effect>, String> {
         let mut tracker = self.core()?;
