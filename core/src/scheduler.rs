@@ -91,10 +91,4 @@ pub trait Scheduler: Send + fmt::Debug {
     /// The solution of the last problem; empty if the computation failed. The cluster may have
     /// changed since the problem was created.
     fn solved(&mut self, _now: Time, _answer: &Numbers, _cluster: &Cluster) {}
-
-    /// Trackers near which replicas of an input should be placed, best first, based on the first
-    /// job that used it. Empty if the policy has no preference.
-    fn placement(&self, _source: &str) -> Vec<TrackerId> {
-        Vec::new()
-    }
 }

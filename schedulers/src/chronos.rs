@@ -306,8 +306,4 @@ impl Scheduler for Chronos {
     fn solved(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {
         self.inner.solved(now, answer, cluster);
     }
-
-    fn placement(&self, source: &str) -> Vec<TrackerId> {
-        self.inner.placement(source)
-    }
 }

@@ -84,8 +84,6 @@ pub struct Coshh {
     predictor: Predictor,
     /// Trackers with slots that are divided among jobs.
     nodes: BTreeMap<TrackerId, PerPhase<u32>>,
-    /// The first job that used each input.
-    first_users: BTreeMap<String, JobId>,
     literal: bool,
     slowest: f64,
     recheck: Span,
@@ -164,7 +162,6 @@ impl Coshh {
             kinds: Kinds::new(window, radius, slowest, u64::from(seed)),
             predictor: Predictor::new(default, error, u64::from(seed)),
             nodes: BTreeMap::new(),
-            first_users: BTreeMap::new(),
             literal,
             slowest,
             recheck: section.span(
@@ -201,13 +198,6 @@ impl Coshh {
         let tables = predictor::tables(&job.spec, predictor::size(&job.spec));
         let kind = self.kinds.arrive(job, tables, facts, now, &self.predictor);
         self.users.join(job, number, kind);
-        let mut last = "";
-        for split in &job.spec.splits {
-            if split.source != last && !self.first_users.contains_key(&split.source) {
-                self.first_users.insert(split.source.clone(), id);
-            }
-            last = &split.source;
-        }
     }
 
     fn over(&mut self, job: JobId) {
@@ -354,7 +344,6 @@ impl Scheduler for Coshh {
         }
         if let Fact::JobForgotten { job } = fact {
             self.users.forget(*job);
-            self.first_users.retain(|_, first| first != job);
         }
     }
 
@@ -428,10 +417,5 @@ impl Scheduler for Coshh {
 
     fn solved(&mut self, _now: Time, answer: &Numbers, _cluster: &Cluster) {
         self.kinds.solved(answer, &self.predictor);
-    }
-
-    fn placement(&self, source: &str) -> Vec<TrackerId> {
-        let kind = self.first_users.get(source).and_then(|job| self.users.kind_of(*job));
-        kind.map_or_else(Vec::new, |kind| self.kinds.suggested(kind))
     }
 }

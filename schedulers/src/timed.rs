@@ -6,7 +6,7 @@
 use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
     compute::{Numbers, Problem},
-    ids::{JobId, TrackerId},
+    ids::JobId,
     job::Job,
     scheduler::Round,
 };
@@ -127,10 +127,6 @@ impl Scheduler for Timed {
 
     fn solved(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {
         self.inner.solved(now, answer, cluster);
-    }
-
-    fn placement(&self, source: &str) -> Vec<TrackerId> {
-        self.inner.placement(source)
     }
 }
 

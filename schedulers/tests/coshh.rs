@@ -1,4 +1,4 @@
-//! What `coshh` learns about nodes, and where it suggests replicas.
+//! What `coshh` learns about nodes, and for which jobs it suggests them.
 
 use fermata_schedulers::{Params, make};
 use mrcore::{
@@ -21,9 +21,9 @@ fn take(core: &mut JobTracker, seconds: u64, fact: Fact) {
     core.replay(&Entry { at: at(seconds), fact }).unwrap();
 }
 
-fn submit(core: &mut JobTracker, seconds: u64, job: JobId, user: &str, source: &str) {
+fn submit(core: &mut JobTracker, seconds: u64, job: JobId, user: &str) {
     let split = |_| Split {
-        source: source.into(),
+        source: "/in".into(),
         start: 0,
         end: 100,
         divisible: true,
@@ -73,7 +73,7 @@ fn history() -> JobTracker {
     }
     // Seconds on the fast and on the slow node: the rates of the paper, [[9, 5], [2, 1]].
     for (job, user, times) in [(JobId(1), "ann", [10, 18]), (JobId(2), "bob", [45, 90])] {
-        submit(&mut core, 0, job, user, &format!("/{user}"));
+        submit(&mut core, 0, job, user);
         for index in 0..8 {
             let attempt = TaskId { job, phase: Phase::Map, index }.attempt(0);
             let tracker = [FAST, SLOW][index as usize % 2];
@@ -115,22 +115,29 @@ fn nodes_speeds_are_learned_from_the_same_facts() {
     assert!((1.5..2.3).contains(&ratio), "1.8 for the one, 2 for the other: {ratio}");
 }
 
+/// Number of nodes that are suggested for a job, if it has a class.
+fn suggested(core: &JobTracker, job: JobId) -> Option<f64> {
+    let reasons = core.explain(at(200), job);
+    reasons.iter().find(|why| why.rule == "class-suggested-nodes")?.number("nodes")
+}
+
 #[test]
-fn replicas_lie_where_the_class_is_suggested() {
+fn classes_share_the_nodes_as_in_the_paper() {
     let mut core = history();
-    submit(&mut core, 150, JobId(3), "bob", "/bob");
-    assert!(core.placement("/bob").is_empty(), "nothing has been computed");
+    submit(&mut core, 150, JobId(3), "bob");
+    submit(&mut core, 150, JobId(4), "ann");
+    assert_eq!(suggested(&core, JobId(3)), None, "nothing has been computed");
     assert_eq!(start(&mut core), 1);
     // As in the example of the paper: bob gets the fast node and half of the slow one, ann gets the
     // other half.
-    assert_eq!(core.placement("/bob"), [FAST, SLOW]);
-    assert_eq!(core.placement("/ann"), [SLOW]);
-    assert!(core.placement("/nobody").is_empty());
+    assert_eq!(suggested(&core, JobId(3)), Some(2.0));
+    assert_eq!(suggested(&core, JobId(4)), Some(1.0));
 }
 
 #[test]
 fn failed_computation_changes_nothing() {
     let mut core = history();
+    submit(&mut core, 150, JobId(3), "bob");
     let mut out = Vec::new();
     core.handle(at(200), Event::Start, &mut out);
     let computed = out.iter().find_map(|effect| match effect {
@@ -139,5 +146,5 @@ fn failed_computation_changes_nothing() {
     });
     let answer = mrcore::compute::Numbers::default();
     core.handle(at(200), Event::Computed { number: computed.unwrap(), answer }, &mut out);
-    assert!(core.placement("/ann").is_empty());
+    assert_eq!(suggested(&core, JobId(3)), None);
 }

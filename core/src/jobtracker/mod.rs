@@ -216,12 +216,6 @@ impl JobTracker {
         self.scheduler.name()
     }
 
-    /// Trackers near which replicas of an input should be placed, best first. Empty if the policy
-    /// has no preference.
-    pub fn placement(&self, source: &str) -> Vec<TrackerId> {
-        self.scheduler.placement(source)
-    }
-
     /// The throughput of a tracker.
     pub fn pace(&self, tracker: TrackerId) -> PerPhase<Throughput> {
         self.speeds.of(tracker)

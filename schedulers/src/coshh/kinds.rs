@@ -3,7 +3,7 @@
 
 use super::{
     classes::{self, Classes, EPSILON, KindFacts, distance},
-    predictor::{About, Predictor, Tables},
+    predictor::{About, Node, Predictor, Tables},
 };
 use crate::estimate::Mean;
 use mrcore::{
@@ -23,9 +23,6 @@ const WINDOWS: u64 = 3;
 /// Kinds of different ranks are in different classes. The rank is the weight of the user (its bits)
 /// and the priority.
 type Rank = (u64, Priority);
-
-/// A node with its slots.
-pub(super) type Node = (TrackerId, PerPhase<u32>);
 
 #[derive(Debug)]
 pub(super) struct Kind {

@@ -10,7 +10,6 @@
 //! Differs from the paper: no background clustering of history logs. The levels above replace its
 //! lookup table.
 
-use super::kinds::Node;
 use crate::estimate::Mean;
 use mrcore::{
     PerPhase, Phase, Span, Time,
@@ -25,6 +24,9 @@ const SAMPLES_MAX: f64 = 64.0;
 const SAMPLES_ENOUGH: f64 = 3.0;
 /// Maximum number of tables. Beyond it, the least recently used ones are removed.
 const TABLES_MAX: usize = 4096;
+
+/// A node with its slots.
+pub(super) type Node = (TrackerId, PerPhase<u32>);
 
 /// The scope of a table of samples, from specific to general.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
