@@ -32,6 +32,7 @@ mod jobtracker_disk;
 mod journal_damage;
 mod local_cluster;
 mod machines;
+mod module_cycles;
 mod remote;
 mod retired_terms;
 mod schedulers;

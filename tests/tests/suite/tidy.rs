@@ -31,7 +31,7 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn sources() -> Vec<(String, String)> {
+pub(super) fn sources() -> Vec<(String, String)> {
     let root = root();
     let mut files = Vec::new();
     rust_files(&root, &mut files);
@@ -43,7 +43,7 @@ fn sources() -> Vec<(String, String)> {
     files.iter().map(read).collect()
 }
 
-fn report(rule: &str, broken: &str) {
+pub(super) fn report(rule: &str, broken: &str) {
     assert!(broken.is_empty(), "{rule}:\n{broken}");
 }
 
