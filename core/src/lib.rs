@@ -27,6 +27,7 @@ pub mod scenario;
 pub mod scheduler;
 pub mod shadow;
 pub mod speed;
+pub mod split_mix;
 pub mod task;
 pub mod time;
 pub mod trace_checker;

@@ -5,6 +5,9 @@
 //! `SplitMix64`, and distributions by inversion or Box-Muller. Deliberately absent: cryptographic
 //! security.
 
+use mrcore::split_mix;
+pub use mrcore::split_mix::mix;
+
 /// A stream of random numbers.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
@@ -29,8 +32,7 @@ impl Rng {
 
     /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        split_mix::next(&mut self.0)
     }
 
     /// Returns an integer below `limit`; 0 for a limit of 0.
@@ -50,7 +52,7 @@ impl Rng {
 
     /// Returns a number in `0.0..1.0`.
     pub fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+        split_mix::fraction(self.bits())
     }
 
     /// Returns a number in `low..high`.
@@ -83,13 +85,6 @@ impl Rng {
             list.swap(last, self.index(last + 1));
         }
     }
-}
-
-/// The finaliser of `SplitMix64`.
-pub fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

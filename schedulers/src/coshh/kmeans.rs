@@ -1,5 +1,7 @@
 //! k-means clustering. It is seeded: the same input gives the same result.
 
+use mrcore::split_mix;
+
 /// Maximum number of iterations. Usually a few are enough.
 const ROUNDS_MAX: usize = 100;
 
@@ -52,8 +54,9 @@ pub(super) fn mean<'a>(points: impl Iterator<Item = &'a [f64]>) -> Option<Vec<f6
 /// k-means++: each further centre is a point, drawn in proportion to its squared distance from the
 /// nearest centre so far.
 fn first_centres(points: &[&[f64]], k: usize, seed: u64) -> Vec<Vec<f64>> {
-    let mut rng = SplitMix64(seed);
-    let first = (rng.fraction() * points.len() as f64) as usize;
+    let mut state = seed;
+    let mut fraction = || split_mix::fraction(split_mix::next(&mut state));
+    let first = (fraction() * points.len() as f64) as usize;
     let mut centres = vec![points[first.min(points.len() - 1)].to_vec()];
     while centres.len() < k {
         let far = |point: &&[f64]| {
@@ -64,7 +67,7 @@ fn first_centres(points: &[&[f64]], k: usize, seed: u64) -> Vec<Vec<f64>> {
         if total <= 0.0 {
             break;
         }
-        let mut drawn = rng.fraction() * total;
+        let mut drawn = fraction() * total;
         let at = far.iter().position(|far| {
             drawn -= far;
             drawn < 0.0
@@ -88,21 +91,6 @@ fn assign(points: &[&[f64]], centres: &[Vec<f64>]) -> Vec<usize> {
         best.1
     };
     points.iter().map(nearest).collect()
-}
-
-/// The splitmix64 random number generator.
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    /// A number in 0..1, exclusive.
-    fn fraction(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        (bits >> 11) as f64 / (1_u64 << 53) as f64
-    }
 }
 
 #[cfg(test)]
