@@ -15,7 +15,9 @@ use crate::{
     why::Why,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
+
+pub use types::PreemptKind;
 
 /// A map or a reduce of a job, according to the facts.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,29 +72,6 @@ pub enum AttemptState {
     Killed,
     /// It saved a checkpoint, from which another attempt will resume.
     Paused,
-}
-
-/// How an attempt is preempted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PreemptKind {
-    /// Its work is lost.
-    Kill,
-    /// Only for maps: its result counts for what it has read, and a new task gets the remainder of
-    /// its range.
-    Split,
-    /// Only for reduces: it saves a checkpoint and is resumed later, on any tracker.
-    Pause,
-}
-
-impl fmt::Display for PreemptKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            PreemptKind::Kill => "kill",
-            PreemptKind::Split => "split",
-            PreemptKind::Pause => "pause",
-        })
-    }
 }
 
 impl AttemptState {

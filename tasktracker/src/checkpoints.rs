@@ -6,12 +6,12 @@
 use crate::{
     agent::{AttemptEnd, CheckpointSource},
     disks::{AttemptFolders, Disks},
-    ids::Attempt,
     shuffle_store::ShuffleStore,
 };
 use mrlib::{TaskError, checkpoint};
 use proto::mr::TaskStart;
 use std::{collections::BTreeSet, path::PathBuf};
+use types::AttemptId;
 
 /// Number of parent folders created with a checkpoint folder: `checkpoints`, that of the job, and
 /// `jobs`.
@@ -39,7 +39,7 @@ pub(crate) fn prepare(
 /// Verifies the checkpoint that a task has reported, because others rely on the report: it must be
 /// complete and belong to the attempt.
 pub(crate) fn conclude(
-    attempt: Attempt,
+    attempt: AttemptId,
     work: &AttemptFolders,
     shuffle_store: &ShuffleStore,
     disks: &Disks,
@@ -62,12 +62,12 @@ pub(crate) fn conclude(
 /// Makes a checkpoint durable. The task has synced the contents of its folders; this syncs their
 /// names, and the token without which the next start could not serve it.
 pub(crate) fn settle(
-    attempt: Attempt,
+    attempt: AttemptId,
     dirs: &[PathBuf],
     disks: &Disks,
     shuffle_store: &ShuffleStore,
 ) -> Result<(), TaskError> {
-    let job = attempt.job;
+    let job = attempt.job();
     let token =
         shuffle_store.keep_token(job, disks).map_err(TaskError::io(format!("store the token of {job}")))?;
     let above = dirs.iter().flat_map(|dir| dir.ancestors().skip(1).take(PARENT_FOLDERS));

@@ -9,7 +9,6 @@
 use crate::{
     disks::{AttemptFolders, Disks},
     error::TrackerError,
-    ids::Job,
 };
 use daemon::config::TaskTrackerConfig;
 use proto::mr::Confinement;
@@ -18,6 +17,7 @@ use std::{
     os::{fd::IntoRawFd, unix::fs::lchown},
     path::{Path, PathBuf},
 };
+use types::JobId;
 
 /// Default account of tasks if the tracker runs as root.
 const NOBODY: &str = "nobody";
@@ -113,7 +113,7 @@ pub(crate) fn hand_over(path: &Path, to: Option<Account>) -> io::Result<()> {
 /// it may run several attempts of the job. `from` is the checkpoint to resume from.
 pub(crate) fn confinement(
     disks: &Disks,
-    job: Job,
+    job: JobId,
     work: &AttemptFolders,
     from: &[String],
     reuse: bool,

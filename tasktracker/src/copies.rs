@@ -9,7 +9,6 @@ use crate::{
     agent::{Copied, CopySource, Event},
     checkpoints,
     disks::Disks,
-    ids::{Attempt, Phase},
     shuffle_store::ShuffleStore,
     task_runner::{Command, TaskRunner},
 };
@@ -24,12 +23,13 @@ use mrlib::{
 use security::Connector;
 use std::sync::Arc;
 use tokio::{sync::mpsc, task::JoinHandle};
+use types::{AttemptId, Phase};
 
 impl TaskRunner {
     /// Starts a copy as soon as its name is free; dropping the sender stops it.
     pub(crate) fn take(
         self: &Arc<Self>,
-        attempt: Attempt,
+        attempt: AttemptId,
         source: CopySource,
         after: Vec<JoinHandle<()>>,
     ) -> mpsc::UnboundedSender<Command> {
@@ -56,7 +56,7 @@ impl TaskRunner {
 
     async fn copy(
         &self,
-        attempt: Attempt,
+        attempt: AttemptId,
         source: CopySource,
         stop: TaskControl,
         after: Vec<JoinHandle<()>>,
@@ -77,7 +77,7 @@ impl TaskRunner {
 
 /// Copies the files, unless they are here already.
 fn copy_from(
-    attempt: Attempt,
+    attempt: AttemptId,
     source: &CopySource,
     stop: TaskControl,
     connector: Connector,
@@ -94,17 +94,17 @@ fn copy_from(
             .map(|state| Copied::Checkpoint(checkpoint::info(&state)))
             .map_err(text);
     }
-    shuffle_store.add_token(attempt.job, &source.token, disks);
+    shuffle_store.add_token(attempt.job(), &source.token, disks);
     let places = disks.make_copy_targets(attempt).map_err(|error| error.to_string())?;
     let name = attempt.to_string();
-    let job = attempt.job.to_string();
+    let job = attempt.job().to_string();
     let token = |partition: u32| security::partition_token(&source.token, &job, partition);
     let mut remote =
-        RemoteCheckpoint::new(&source.addr, &token(attempt.index), &name, stop, Liveness::default());
+        RemoteCheckpoint::new(&source.addr, &token(attempt.task.index), &name, stop, Liveness::default());
     remote.connector = connector;
     // The copy must be durable now, because its source is deleted after it was reported.
     let in_place = || disks.hand_over_copy(&places).map_err(TaskError::io("hand over a copy"));
-    let brought = match attempt.phase {
+    let brought = match attempt.phase() {
         Phase::Map => {
             copy_output(&mut remote, source.partitions, &token, &places.outputs()).and_then(|copied| {
                 in_place()?;
@@ -119,9 +119,9 @@ fn copy_from(
             let scratch = Scratch::new(places.scratch.clone());
             let origin =
                 CheckpointSource { attempt: name.clone(), dirs: Vec::new(), addr: source.addr.clone() };
-            let state = checkpoint::restore(&origin, attempt.index, &scratch, &mut remote);
+            let state = checkpoint::restore(&origin, attempt.task.index, &scratch, &mut remote);
             let kept =
-                state.and_then(|state| checkpoint::save(&places.results, &name, attempt.index, &state));
+                state.and_then(|state| checkpoint::save(&places.results, &name, attempt.task.index, &state));
             let safe = || checkpoints::settle(attempt, &places.results, disks, shuffle_store);
             let kept = kept.and_then(|_| in_place()).and_then(|()| safe());
             kept.and_then(|()| checkpoint::read(&places.results)).map(|state| {

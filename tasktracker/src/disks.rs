@@ -37,7 +37,6 @@ pub(crate) use sweep::Found;
 use crate::{
     confine::{Account, hand_over},
     error::{TrackerError, folder},
-    ids::{Attempt, Job, Phase},
 };
 use daemon::{
     files::{PRIVATE, replace},
@@ -57,6 +56,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use types::{AttemptId, JobId, Phase};
 
 /// A folder that was full or failed gets no new attempt for this long, if there is another.
 const AVOID_FOR: Duration = Duration::from_mins(1);
@@ -142,7 +142,7 @@ impl Disks {
     }
 
     /// Returns a subfolder of the folder of a job, on each disk.
-    pub(crate) fn job_parts(&self, job: Job, part: &'static str) -> impl Iterator<Item = PathBuf> {
+    pub(crate) fn job_parts(&self, job: JobId, part: &'static str) -> impl Iterator<Item = PathBuf> {
         (0..self.all.len()).map(move |disk| self.job_folder(disk, job).join(part))
     }
 
@@ -152,16 +152,16 @@ impl Disks {
     }
 
     /// Returns the folder of a job on a disk.
-    pub(crate) fn job_folder(&self, disk: usize, job: Job) -> PathBuf {
+    pub(crate) fn job_folder(&self, disk: usize, job: JobId) -> PathBuf {
         self.all[disk].root.join("jobs").join(job.to_string())
     }
 
-    fn job_folders(&self, job: Job) -> impl Iterator<Item = PathBuf> {
+    fn job_folders(&self, job: JobId) -> impl Iterator<Item = PathBuf> {
         (0..self.all.len()).map(move |disk| self.job_folder(disk, job))
     }
 
     /// Creates a subfolder of the folder of a job, which belongs to the tracker.
-    pub(crate) fn make_part(&self, disk: usize, job: Job, part: &str) -> io::Result<PathBuf> {
+    pub(crate) fn make_part(&self, disk: usize, job: JobId, part: &str) -> io::Result<PathBuf> {
         let folder = self.job_folder(disk, job);
         let path = folder.join(part);
         make_tracker_folder(&folder).and_then(|()| make_tracker_folder(&path)).map(|()| path)
@@ -169,9 +169,9 @@ impl Disks {
 
     /// Creates the folder of an attempt in a subfolder of its job, and gives it to the account of
     /// tasks.
-    fn make_attempt_part(&self, disk: usize, attempt: Attempt, part: &str) -> Result<PathBuf, DiskError> {
-        let path = self.job_folder(disk, attempt.job).join(part).join(attempt.to_string());
-        let made = self.make_part(disk, attempt.job, part).and_then(|_| remove_tree(&path));
+    fn make_attempt_part(&self, disk: usize, attempt: AttemptId, part: &str) -> Result<PathBuf, DiskError> {
+        let path = self.job_folder(disk, attempt.job()).join(part).join(attempt.to_string());
+        let made = self.make_part(disk, attempt.job(), part).and_then(|_| remove_tree(&path));
         made.and_then(|()| fs::create_dir(&path))
             .and_then(|()| hand_over(&path, self.account))
             .map_err(|source| self.failed(disk, &path, source))?;
@@ -185,7 +185,7 @@ impl Disks {
 
     /// Stores the token of a job for the next start, readable only by the tracker, on the first
     /// disk that works. Returns its path. Only one writer at a time.
-    pub(crate) fn keep_token(&self, job: Job, token: &[u8]) -> io::Result<PathBuf> {
+    pub(crate) fn keep_token(&self, job: JobId, token: &[u8]) -> io::Result<PathBuf> {
         let mut last = Err(io::ErrorKind::NotFound.into());
         for folder in self.job_folders(job) {
             let path = folder.join(TOKEN);
@@ -200,7 +200,7 @@ impl Disks {
     }
 
     /// Returns the path of the stored token of a job.
-    pub(crate) fn token(&self, job: Job) -> Option<PathBuf> {
+    pub(crate) fn token(&self, job: JobId) -> Option<PathBuf> {
         self.job_folders(job).map(|folder| folder.join(TOKEN)).find(|path| path.exists())
     }
 
@@ -298,12 +298,12 @@ impl Disks {
     /// other disk for spills.
     pub(crate) fn make_attempt_folders(
         &self,
-        attempt: Attempt,
+        attempt: AttemptId,
         place: &ProcessFolders,
     ) -> Result<AttemptFolders, DiskError> {
         let disk = place.disk;
-        let own = self.job_folder(disk, attempt.job).join("work").join(attempt.to_string());
-        let moved = self.make_part(disk, attempt.job, "work").and_then(|_| fs::rename(&place.folder, &own));
+        let own = self.job_folder(disk, attempt.job()).join("work").join(attempt.to_string());
+        let moved = self.make_part(disk, attempt.job(), "work").and_then(|_| fs::rename(&place.folder, &own));
         let logs = moved.and_then(|()| self.begin_logs(attempt, &place.process_logs));
         let logs = logs.map_err(|source| self.failed(disk, &own, source))?;
         let mut work = AttemptFolders {
@@ -332,7 +332,7 @@ impl Disks {
 
     /// Creates the folder for the map output, or for the checkpoint of a reduce.
     fn make_result_folders(&self, disk: usize, work: &mut AttemptFolders) -> Result<(), DiskError> {
-        match work.attempt.phase {
+        match work.attempt.phase() {
             Phase::Map => {
                 work.outputs.push(self.make_attempt_part(disk, work.attempt, "output")?.join(OUTPUT));
             }
@@ -344,12 +344,12 @@ impl Disks {
     }
 
     /// Returns the folder of the checkpoint of an attempt on a disk.
-    fn checkpoint_dir(&self, disk: usize, attempt: Attempt) -> PathBuf {
-        self.job_folder(disk, attempt.job).join("checkpoints").join(attempt.to_string())
+    fn checkpoint_dir(&self, disk: usize, attempt: AttemptId) -> PathBuf {
+        self.job_folder(disk, attempt.job()).join("checkpoints").join(attempt.to_string())
     }
 
     /// Deletes the checkpoint of an attempt, complete or not.
-    pub(crate) fn delete_checkpoint(&self, attempt: Attempt) {
+    pub(crate) fn delete_checkpoint(&self, attempt: AttemptId) {
         for path in self.rename_for_deletion(attempt) {
             warn(&path, "remove", remove_tree(&path));
         }
@@ -357,7 +357,7 @@ impl Disks {
 
     /// Renames the checkpoint of an attempt, so that a new one may be created while it is deleted.
     /// Returns the folders to delete.
-    pub(crate) fn rename_for_deletion(&self, attempt: Attempt) -> Vec<PathBuf> {
+    pub(crate) fn rename_for_deletion(&self, attempt: AttemptId) -> Vec<PathBuf> {
         let unname = |disk| {
             let path = self.checkpoint_dir(disk, attempt);
             let number = DELETIONS.fetch_add(1, Ordering::Relaxed);
@@ -401,7 +401,7 @@ impl Disks {
     }
 
     /// Deletes all files of a job except its logs; returns false if some are left.
-    pub(crate) fn clean(&self, job: Job) -> bool {
+    pub(crate) fn clean(&self, job: JobId) -> bool {
         let mut whole = true;
         for path in self.job_folders(job) {
             let mut removed = remove_tree(&path);
@@ -440,7 +440,7 @@ impl ProcessFolders {
 /// The folders of a running attempt.
 #[derive(Debug)]
 pub(crate) struct AttemptFolders {
-    attempt: Attempt,
+    attempt: AttemptId,
     /// Disk of its working folder.
     pub(crate) disk: usize,
     /// Its working folder.

@@ -5,7 +5,6 @@ use crate::{
     agent::{Action, Agent, Event},
     disks::{remove_tree, warn},
     error::TrackerError,
-    ids::{Attempt, Job},
     link::LinkEvent,
     task_runner::{Command, TaskRunner},
     wire::{self, Identity},
@@ -16,6 +15,7 @@ use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
 };
+use types::{AttemptId, JobId};
 
 /// State of the driver loop.
 #[derive(Debug)]
@@ -33,9 +33,9 @@ pub(crate) struct Driver {
     /// Errors that end the tracker.
     pub(crate) alarm: mpsc::UnboundedSender<TrackerError>,
     /// Channels to the running attempts.
-    pub(crate) children: HashMap<Attempt, mpsc::UnboundedSender<Command>>,
+    pub(crate) children: HashMap<AttemptId, mpsc::UnboundedSender<Command>>,
     /// Checkpoints that are being renamed for deletion.
-    pub(crate) dropping: HashMap<Attempt, Vec<JoinHandle<()>>>,
+    pub(crate) dropping: HashMap<AttemptId, Vec<JoinHandle<()>>>,
     /// Channel to the JobTracker, while connected.
     pub(crate) out: Option<mpsc::Sender<FromTracker>>,
 }
@@ -159,7 +159,7 @@ impl Driver {
         }
     }
 
-    fn command(&self, attempt: Attempt, command: Command) {
+    fn command(&self, attempt: AttemptId, command: Command) {
         if let Some(child) = self.children.get(&attempt) {
             // Fails if the attempt is ending already.
             child.send(command).ok();
@@ -187,7 +187,7 @@ impl Driver {
         event
     }
 
-    fn drop_checkpoint(&mut self, attempt: Attempt) {
+    fn drop_checkpoint(&mut self, attempt: AttemptId) {
         tracing::debug!(%attempt, "checkpoint deleted");
         self.task_runner.shuffle_store.drop_checkpoint(attempt);
         let disks = self.task_runner.disks.clone();
@@ -207,7 +207,7 @@ impl Driver {
         self.dropping.entry(attempt).or_default().push(dropping);
     }
 
-    fn clean(&self, job: Job) {
+    fn clean(&self, job: JobId) {
         let task_runner = self.task_runner.clone();
         task_runner.pool.forget(job);
         task_runner.shuffle_store.forget(job);

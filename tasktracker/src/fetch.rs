@@ -7,7 +7,6 @@
 use crate::{
     confine::Account,
     disks::{DiskError, Disks, is_full, remove_tree},
-    ids::Job,
 };
 use daemon::{Period, config::ClientConfig};
 use dfs_client::{
@@ -26,6 +25,7 @@ use std::{
     sync::Arc,
 };
 use tokio::sync::OnceCell;
+use types::JobId;
 
 /// Why the files of a job are not available.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +58,7 @@ pub(crate) enum FetchError {
     #[error("cannot fetch the files of {job}: {source}")]
     Disk {
         /// The job.
-        job: Job,
+        job: JobId,
         /// Cause.
         source: DiskError,
     },
@@ -89,7 +89,7 @@ pub(crate) struct Fetcher {
     config: ClientConfig,
     /// Certificate authority of servers; empty without TLS.
     authority: Vec<u8>,
-    jobs: Mutex<HashMap<Job, Arc<OnceCell<JobFiles>>>>,
+    jobs: Mutex<HashMap<JobId, Arc<OnceCell<JobFiles>>>>,
 }
 
 impl Fetcher {
@@ -99,7 +99,7 @@ impl Fetcher {
     }
 
     /// Returns the files of the job of `spec`.
-    pub(crate) async fn files(&self, job: Job, spec: &TaskSpec) -> Result<JobFiles, FetchError> {
+    pub(crate) async fn files(&self, job: JobId, spec: &TaskSpec) -> Result<JobFiles, FetchError> {
         let program = spec.program.as_ref().ok_or(FetchError::NoProgram)?;
         match &program.kind {
             None => return Err(FetchError::NoProgram),
@@ -125,11 +125,11 @@ impl Fetcher {
     }
 
     /// Forgets the files of a job, which are going to be deleted.
-    pub(crate) fn forget(&self, job: Job) {
+    pub(crate) fn forget(&self, job: JobId) {
         self.jobs.lock().remove(&job);
     }
 
-    async fn fetch(&self, job: Job, spec: &TaskSpec, program: &Program) -> Result<JobFiles, FetchError> {
+    async fn fetch(&self, job: JobId, spec: &TaskSpec, program: &Program) -> Result<JobFiles, FetchError> {
         // As the user of the job, like its tasks.
         let credentials =
             Credentials::of_task(&spec.token, &self.authority, rustix::process::geteuid().as_raw())?;
@@ -153,7 +153,7 @@ const PARTS: [&str; 2] = ["program", "files"];
 /// Runs `fetch` on the best disk, and on others if that is full.
 async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
     disks: &Arc<Disks>,
-    job: Job,
+    job: JobId,
     act: impl Fn(PathBuf) -> F,
 ) -> Result<T, FetchError> {
     let mut full = Vec::new();
@@ -274,7 +274,7 @@ mod tests {
         let disks = Arc::new(Disks::open(&dirs, 0).unwrap().0);
         let bad = std::sync::Mutex::new(None);
         // The disk that is chosen first is full.
-        let fetched = on_some_disk(&disks, Job(1), |folder| {
+        let fetched = on_some_disk(&disks, JobId(1), |folder| {
             let first = bad.lock().unwrap().get_or_insert_with(|| folder.clone()).clone();
             std::future::ready(if first == folder { Err(full(&folder)) } else { Ok(folder) })
         });
@@ -282,13 +282,13 @@ mod tests {
         let bad = bad.into_inner().unwrap().unwrap();
         assert_ne!(fetched, bad);
         assert!(!bad.join("files").exists() && fetched.join("files").exists());
-        let failed = on_some_disk(&disks, Job(1), |folder| std::future::ready(Err::<(), _>(full(&folder))));
+        let failed = on_some_disk(&disks, JobId(1), |folder| std::future::ready(Err::<(), _>(full(&folder))));
         let error = failed.await.unwrap_err().to_string();
         assert!(error.starts_with("cannot fetch the files of job_1: no space on "), "{error}");
         assert!(dirs.iter().all(|dir| error.contains(&*dir.to_string_lossy())), "{error}");
         // Other errors are not repeated.
         let tries = std::sync::atomic::AtomicU32::new(0);
-        let failed = on_some_disk(&disks, Job(1), |_| {
+        let failed = on_some_disk(&disks, JobId(1), |_| {
             tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             std::future::ready(Err::<(), _>(FetchError::NoProgram))
         });

@@ -5,7 +5,7 @@
 //! A process that is not reused soon is ended. Its folder is removed by a separate thread, so that
 //! nothing waits for a disk while the queue is locked.
 
-use crate::{disks::ProcessLogs, ids::Job, process::Process};
+use crate::{disks::ProcessLogs, process::Process};
 use parking_lot::Mutex;
 use proto::mr::ToTask;
 use std::{collections::VecDeque, time::Duration};
@@ -13,6 +13,7 @@ use tokio::{
     sync::{Notify, mpsc},
     time::Instant,
 };
+use types::JobId;
 
 /// A job that uses its slots needs the process again within milliseconds.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -27,7 +28,7 @@ pub(crate) struct IdleProcess {
 }
 
 /// Time since when it is idle, its job, the process, and its logs.
-type Entry = (Instant, Job, IdleProcess, ProcessLogs);
+type Entry = (Instant, JobId, IdleProcess, ProcessLogs);
 
 /// Idle processes, the oldest first.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ impl IdleProcesses {
     }
 
     /// Adds an idle process of this job; removes the oldest one if there are too many.
-    pub(crate) fn put(&self, job: Job, waiting: IdleProcess, logs: ProcessLogs) {
+    pub(crate) fn put(&self, job: JobId, waiting: IdleProcess, logs: ProcessLogs) {
         let mut queue = self.queue.lock();
         queue.push_back((Instant::now(), job, waiting, logs));
         let over = queue.len().saturating_sub(self.max);
@@ -56,7 +57,7 @@ impl IdleProcesses {
     }
 
     /// Ends the processes of a job that has ended.
-    pub(crate) fn forget(&self, job: Job) {
+    pub(crate) fn forget(&self, job: JobId) {
         let mut queue = self.queue.lock();
         let (gone, left) = queue.drain(..).partition(|(_, of, ..)| *of == job);
         *queue = left;
@@ -65,7 +66,7 @@ impl IdleProcesses {
     }
 
     /// Takes an idle process of this job: the newest, whose memory is most likely cached.
-    pub(crate) fn take(&self, job: Job) -> Option<(IdleProcess, ProcessLogs)> {
+    pub(crate) fn take(&self, job: JobId) -> Option<(IdleProcess, ProcessLogs)> {
         let mut gone = VecDeque::new();
         let found = loop {
             let mut queue = self.queue.lock();

@@ -34,7 +34,6 @@ mod fetch;
 #[doc(hidden)]
 pub mod fuzzing;
 mod idle_processes;
-pub mod ids;
 mod link;
 mod logs;
 mod orphan_reaper;

@@ -1,9 +1,6 @@
 //! Stores the stdout and stderr of the newest attempts, and serves them.
 
-use crate::{
-    disks::Disks,
-    ids::{Attempt, Job},
-};
+use crate::disks::Disks;
 use daemon::serve::stream_chunks;
 use parking_lot::Mutex;
 use proto::mr::{LogChunk, LogRequest, tracker_logs_server::TrackerLogs};
@@ -18,6 +15,7 @@ use std::{
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
+use types::{AttemptId, JobId};
 
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Number of chunks read ahead of a slow reader.
@@ -40,7 +38,7 @@ pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
 #[derive(Debug, Clone)]
 pub(crate) struct Retention {
     retained: usize,
-    ended: Arc<Mutex<VecDeque<Attempt>>>,
+    ended: Arc<Mutex<VecDeque<AttemptId>>>,
 }
 
 impl Retention {
@@ -52,7 +50,7 @@ impl Retention {
     }
 
     /// Adds an attempt that has ended.
-    pub(crate) fn add(&self, attempt: Attempt, disks: &Disks) {
+    pub(crate) fn add(&self, attempt: AttemptId, disks: &Disks) {
         self.ended.lock().push_back(attempt);
         self.trim(disks);
     }
@@ -74,10 +72,10 @@ impl Retention {
 
 /// Returns the first attempt of the job with the most attempts; of several such jobs, the first
 /// one.
-fn surplus(ended: &VecDeque<Attempt>) -> Option<usize> {
-    let mut jobs: BTreeMap<Job, (usize, usize)> = BTreeMap::new();
+fn surplus(ended: &VecDeque<AttemptId>) -> Option<usize> {
+    let mut jobs: BTreeMap<JobId, (usize, usize)> = BTreeMap::new();
     for (at, attempt) in ended.iter().enumerate() {
-        jobs.entry(attempt.job).or_insert((0, at)).0 += 1;
+        jobs.entry(attempt.job()).or_insert((0, at)).0 += 1;
     }
     jobs.into_values()
         .max_by_key(|(count, first)| (*count, std::cmp::Reverse(*first)))
@@ -105,9 +103,9 @@ impl TrackerLogs for Logs {
     async fn log(&self, request: Request<LogRequest>) -> Result<Response<Self::LogStream>, Status> {
         let who = Identity::of(request.extensions())?.clone();
         let LogRequest { attempt, stderr, tail_bytes } = request.into_inner();
-        let id: Attempt = attempt
+        let id: AttemptId = attempt
             .parse()
-            .map_err(|error: crate::ids::IdError| Status::invalid_argument(error.to_string()))?;
+            .map_err(|error: types::ids::IdError| Status::invalid_argument(error.to_string()))?;
         let reader = self.readers.clone().try_acquire_owned().map_err(|_| {
             Status::unavailable(format!("{READERS_MAX} logs are being read on this tracker: try later"))
         })?;
@@ -185,7 +183,7 @@ mod tests {
     #[test]
     fn a_large_job_makes_room_for_others() {
         let attempts =
-            |text: &[&str]| text.iter().map(|word| word.parse().unwrap()).collect::<VecDeque<Attempt>>();
+            |text: &[&str]| text.iter().map(|word| word.parse().unwrap()).collect::<VecDeque<AttemptId>>();
         assert_eq!(surplus(&attempts(&["job_1.m0.0", "job_2.m0.0", "job_2.m1.0", "job_3.m0.0"])), Some(1));
         assert_eq!(surplus(&attempts(&["job_1.m0.0", "job_2.m0.0"])), Some(0));
         assert_eq!(surplus(&VecDeque::new()), None);

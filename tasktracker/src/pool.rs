@@ -8,7 +8,6 @@
 use crate::{
     disks::{AttemptFolders, DiskError, Disks, ProcessFolders, ProcessLogs, log_files},
     idle_processes::{IdleProcess, IdleProcesses},
-    ids::Job,
     process::{Process, ProcessMessage, Spawner, Start},
     system,
 };
@@ -25,6 +24,7 @@ use tokio::{
     sync::{Notify, mpsc},
     task::JoinError,
 };
+use types::JobId;
 
 /// A process that has not sent its first message by then is broken.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
@@ -93,7 +93,7 @@ impl Pool {
 
     /// Returns a process of the built-in programs: one that has run attempts of the job, an idle
     /// one, or a new one.
-    pub(crate) async fn take(&self, job: Job) -> Result<NewProcess, StartError> {
+    pub(crate) async fn take(&self, job: JobId) -> Result<NewProcess, StartError> {
         while let Some((IdleProcess { process, to_task }, process_logs)) = self.idle_processes.take(job) {
             let disks = self.disks.clone();
             match in_background(move || Ok(disks.make_process_folders_with(process_logs)?)).await {
@@ -114,14 +114,14 @@ impl Pool {
 
     /// Keeps a process for the next attempt of the job, unless it uses too much memory, which the
     /// next attempt would be charged for.
-    pub(crate) fn keep_idle(&self, job: Job, waiting: IdleProcess, process_logs: ProcessLogs) {
+    pub(crate) fn keep_idle(&self, job: JobId, waiting: IdleProcess, process_logs: ProcessLogs) {
         if system::memory(waiting.process.handle.pid()) <= self.sizes.reused_memory {
             self.idle_processes.put(job, waiting, process_logs);
         }
     }
 
     /// Ends the idle processes of a job that has ended.
-    pub(crate) fn forget(&self, job: Job) {
+    pub(crate) fn forget(&self, job: JobId) {
         self.idle_processes.forget(job);
     }
 

@@ -8,10 +8,7 @@
 //! token have a short timeout and few slots. The server verifies the index; the reader verifies the
 //! bytes by their CRC.
 
-use crate::{
-    ids::{Attempt, Phase},
-    shuffle_store::ShuffleStore,
-};
+use crate::shuffle_store::ShuffleStore;
 use mrlib::{
     TaskError, checkpoint,
     fetch::wire::{BUSY, DAMAGED, NOT_FOUND, REFUSED, REQUEST_BYTES_MAX, Request, coming, refusal},
@@ -25,6 +22,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use types::{AttemptId, Phase};
 
 /// Maximum number of concurrent connections.
 const CONNECTIONS_MAX: usize = 512;
@@ -111,17 +109,17 @@ impl Shuffle {
     }
 
     /// Checks that the token permits the request.
-    fn admit(&self, request: &Request<'_>) -> Result<Attempt, (u8, String)> {
+    fn admit(&self, request: &Request<'_>) -> Result<AttemptId, (u8, String)> {
         let Request { token, attempt, partition } = *request;
-        let attempt: Attempt = attempt.parse().map_err(|error| (REFUSED, format!("{error}")))?;
-        let whose = if attempt.phase == Phase::Reduce { attempt.index } else { partition };
-        if self.store.opens(attempt.job, whose, token) {
+        let attempt: AttemptId = attempt.parse().map_err(|error| (REFUSED, format!("{error}")))?;
+        let whose = if attempt.phase() == Phase::Reduce { attempt.task.index } else { partition };
+        if self.store.opens(attempt.job(), whose, token) {
             return Ok(attempt);
         }
-        Err((REFUSED, format!("the token is not valid for partition {whose} of {}", attempt.job)))
+        Err((REFUSED, format!("the token is not valid for partition {whose} of {}", attempt.job())))
     }
 
-    fn find(&self, attempt: Attempt, partition: u32) -> Result<(File, Extent), (u8, String)> {
+    fn find(&self, attempt: AttemptId, partition: u32) -> Result<(File, Extent), (u8, String)> {
         let missing = || (NOT_FOUND, format!("this tracker has no map output of {attempt}"));
         let unreadable = |error: &io::Error, text: String| match error.kind() {
             io::ErrorKind::NotFound => missing(),
@@ -132,7 +130,7 @@ impl Shuffle {
             TaskError::Io { source, .. } => unreadable(source, error.to_string()),
             _ => (DAMAGED, error.to_string()),
         };
-        let (path, extent) = if attempt.phase == Phase::Reduce {
+        let (path, extent) = if attempt.phase() == Phase::Reduce {
             let dirs = self.store.checkpoint(attempt).ok_or_else(missing)?;
             let parts = self.store.parts(attempt, &dirs).map_err(unusable)?;
             let part = parts.get(partition as usize).ok_or_else(|| checkpoint::missing_part(partition));

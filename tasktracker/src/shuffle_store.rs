@@ -4,10 +4,7 @@
 //! Indexes, and the lists of parts of checkpoints, are read once and cached up to a limit, because
 //! those of a large job may need too much memory.
 
-use crate::{
-    disks::{Disks, Found},
-    ids::{Attempt, Job},
-};
+use crate::disks::{Disks, Found};
 use mrlib::{
     TaskError,
     checkpoint::{self, CheckpointPart},
@@ -20,6 +17,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+use types::{AttemptId, JobId};
 
 /// Maximum number of cached partitions, of about 50 bytes each, and of cached parts of checkpoints,
 /// of about 80.
@@ -38,10 +36,10 @@ pub(crate) struct ShuffleStore {
 
 #[derive(Debug, Default)]
 struct Inner {
-    outputs: HashMap<Attempt, PathBuf>,
+    outputs: HashMap<AttemptId, PathBuf>,
     /// Checkpoints and their folders.
-    checkpoints: HashMap<Attempt, Vec<PathBuf>>,
-    tokens: HashMap<Job, Token>,
+    checkpoints: HashMap<AttemptId, Vec<PathBuf>>,
+    tokens: HashMap<JobId, Token>,
 }
 
 /// The token of a job.
@@ -61,8 +59,8 @@ impl Token {
 /// A cache of entries read from disk.
 #[derive(Debug)]
 struct Read<T> {
-    known: HashMap<Attempt, Arc<[T]>>,
-    oldest: VecDeque<Attempt>,
+    known: HashMap<AttemptId, Arc<[T]>>,
+    oldest: VecDeque<AttemptId>,
     entries: usize,
 }
 
@@ -73,7 +71,7 @@ impl<T> Default for Read<T> {
 }
 
 impl<T> Read<T> {
-    fn add(&mut self, attempt: Attempt, entries: Arc<[T]>) {
+    fn add(&mut self, attempt: AttemptId, entries: Arc<[T]>) {
         self.entries += entries.len();
         if let Some(before) = self.known.insert(attempt, entries) {
             self.entries -= before.len();
@@ -89,7 +87,7 @@ impl<T> Read<T> {
         }
     }
 
-    fn forget(&mut self, which: impl Fn(Attempt) -> bool) {
+    fn forget(&mut self, which: impl Fn(AttemptId) -> bool) {
         self.oldest.retain(|attempt| !which(*attempt));
         self.known.retain(|attempt, _| !which(*attempt));
         self.entries = self.known.values().map(|entries| entries.len()).sum();
@@ -108,17 +106,17 @@ impl ShuffleStore {
     }
 
     /// Returns the folders of the checkpoint of an attempt.
-    pub(crate) fn checkpoint(&self, attempt: Attempt) -> Option<Vec<PathBuf>> {
+    pub(crate) fn checkpoint(&self, attempt: AttemptId) -> Option<Vec<PathBuf>> {
         self.inner.read().checkpoints.get(&attempt).cloned()
     }
 
     /// Adds a checkpoint.
-    pub(crate) fn add_checkpoint(&self, attempt: Attempt, dirs: Vec<PathBuf>) {
+    pub(crate) fn add_checkpoint(&self, attempt: AttemptId, dirs: Vec<PathBuf>) {
         self.inner.write().checkpoints.insert(attempt, dirs);
     }
 
     /// Removes a checkpoint.
-    pub(crate) fn drop_checkpoint(&self, attempt: Attempt) {
+    pub(crate) fn drop_checkpoint(&self, attempt: AttemptId) {
         self.inner.write().checkpoints.remove(&attempt);
         self.parts.lock().forget(|other| other == attempt);
     }
@@ -127,7 +125,7 @@ impl ShuffleStore {
     /// a time, because programs may have made them very large.
     pub(crate) fn parts(
         &self,
-        attempt: Attempt,
+        attempt: AttemptId,
         dirs: &[PathBuf],
     ) -> Result<Arc<[CheckpointPart]>, TaskError> {
         let known = || self.parts.lock().known.get(&attempt).cloned();
@@ -148,23 +146,23 @@ impl ShuffleStore {
     }
 
     /// Returns the attempts with map outputs.
-    pub(crate) fn attempts(&self) -> BTreeSet<Attempt> {
+    pub(crate) fn attempts(&self) -> BTreeSet<AttemptId> {
         self.inner.read().outputs.keys().copied().collect()
     }
 
     /// Returns the path of the map output of an attempt.
-    pub(crate) fn output(&self, attempt: Attempt) -> Option<PathBuf> {
+    pub(crate) fn output(&self, attempt: AttemptId) -> Option<PathBuf> {
         self.inner.read().outputs.get(&attempt).cloned()
     }
 
     /// Adds a map output.
-    pub(crate) fn add(&self, attempt: Attempt, path: PathBuf, index: Index) {
+    pub(crate) fn add(&self, attempt: AttemptId, path: PathBuf, index: Index) {
         self.indexes.lock().add(attempt, index.extents.into());
         self.inner.write().outputs.insert(attempt, path);
     }
 
     /// Returns the extents of the partitions in the map output of an attempt at `path`.
-    pub(crate) fn extents(&self, attempt: Attempt, path: &Path) -> Result<Arc<[Extent]>, TaskError> {
+    pub(crate) fn extents(&self, attempt: AttemptId, path: &Path) -> Result<Arc<[Extent]>, TaskError> {
         if let Some(known) = self.indexes.lock().known.get(&attempt) {
             return Ok(known.clone());
         }
@@ -177,7 +175,7 @@ impl ShuffleStore {
     }
 
     /// Adds the token of a job, and stores it on disk for the next start.
-    pub(crate) fn add_token(&self, job: Job, token: &[u8], disks: &Disks) {
+    pub(crate) fn add_token(&self, job: JobId, token: &[u8], disks: &Disks) {
         let mut inner = self.inner.write();
         if inner.tokens.get(&job).is_none_or(|known| known.bytes != token) {
             inner.tokens.insert(job, Token::new(token.to_vec(), false));
@@ -190,7 +188,7 @@ impl ShuffleStore {
 
     /// Ensures that the token of a job is on disk, also if storing it failed before. Returns its
     /// path.
-    pub(crate) fn keep_token(&self, job: Job, disks: &Disks) -> io::Result<PathBuf> {
+    pub(crate) fn keep_token(&self, job: JobId, disks: &Disks) -> io::Result<PathBuf> {
         let known = self.inner.read().tokens.get(&job).cloned();
         let Some(Token { bytes, is_stored }) = known else {
             return Err(io::Error::other("the job has ended"));
@@ -206,7 +204,7 @@ impl ShuffleStore {
 
     /// Whether this token gives access to a partition of the map outputs or checkpoints of the job.
     /// Runs in constant time.
-    pub(crate) fn opens(&self, job: Job, partition: u32, token: &[u8]) -> bool {
+    pub(crate) fn opens(&self, job: JobId, partition: u32, token: &[u8]) -> bool {
         let inner = self.inner.read();
         let Some(known) = inner.tokens.get(&job).filter(|known| !known.bytes.is_empty()) else {
             return false;
@@ -215,35 +213,38 @@ impl ShuffleStore {
     }
 
     /// Removes everything of a job that has ended.
-    pub(crate) fn forget(&self, job: Job) {
+    pub(crate) fn forget(&self, job: JobId) {
         let mut inner = self.inner.write();
-        inner.outputs.retain(|attempt, _| attempt.job != job);
-        inner.checkpoints.retain(|attempt, _| attempt.job != job);
+        inner.outputs.retain(|attempt, _| attempt.job() != job);
+        inner.checkpoints.retain(|attempt, _| attempt.job() != job);
         inner.tokens.remove(&job);
         drop(inner);
-        self.indexes.lock().forget(|attempt| attempt.job == job);
-        self.parts.lock().forget(|attempt| attempt.job == job);
+        self.indexes.lock().forget(|attempt| attempt.job() == job);
+        self.parts.lock().forget(|attempt| attempt.job() == job);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::{Phase, TaskId};
 
     #[test]
     fn only_the_complete_job_token_is_accepted() {
-        let found =
-            Found { tokens: [(Job(1), b"secret".to_vec()), (Job(2), Vec::new())].into(), ..Found::default() };
+        let found = Found {
+            tokens: [(JobId(1), b"secret".to_vec()), (JobId(2), Vec::new())].into(),
+            ..Found::default()
+        };
         let shuffle_store = ShuffleStore::new(found);
         let token = security::partition_token(b"secret", "job_1", 7);
-        assert!(shuffle_store.opens(Job(1), 7, &token));
-        assert!(!shuffle_store.opens(Job(1), 6, &token));
+        assert!(shuffle_store.opens(JobId(1), 7, &token));
+        assert!(!shuffle_store.opens(JobId(1), 6, &token));
         for wrong in [&b"secret"[..], &token[1..], &token[..31], b""] {
-            assert!(!shuffle_store.opens(Job(1), 7, wrong), "{wrong:?}");
+            assert!(!shuffle_store.opens(JobId(1), 7, wrong), "{wrong:?}");
         }
-        assert!(!shuffle_store.opens(Job(2), 7, b""));
-        assert!(!shuffle_store.opens(Job(2), 7, &security::partition_token(b"", "job_2", 7)));
-        assert!(!shuffle_store.opens(Job(3), 7, &token));
+        assert!(!shuffle_store.opens(JobId(2), 7, b""));
+        assert!(!shuffle_store.opens(JobId(2), 7, &security::partition_token(b"", "job_2", 7)));
+        assert!(!shuffle_store.opens(JobId(3), 7, &token));
     }
 
     #[test]
@@ -252,10 +253,10 @@ mod tests {
         let disks = Disks::open(&[dir.path().to_owned()], 0).unwrap().0;
         let path = dir.path().join("jobs/job_1/token");
         let shuffle_store = ShuffleStore::default();
-        assert!(shuffle_store.keep_token(Job(1), &disks).is_err(), "the token is unknown");
+        assert!(shuffle_store.keep_token(JobId(1), &disks).is_err(), "the token is unknown");
         // No folder can be created there now, as on a full disk.
         std::fs::write(path.parent().unwrap(), "").unwrap();
-        shuffle_store.add_token(Job(1), b"secret", &disks);
+        shuffle_store.add_token(JobId(1), b"secret", &disks);
         let state = vec![dir.path().join("jobs")];
         let id = "job_1.r0.0".parse().unwrap();
         let error = crate::checkpoints::settle(id, &state, &disks, &shuffle_store).unwrap_err().to_string();
@@ -267,11 +268,11 @@ mod tests {
         for job in 2..50 {
             std::thread::scope(|scope| {
                 for _ in 0..4 {
-                    scope.spawn(|| shuffle_store.add_token(Job(job), b"secret", &disks));
+                    scope.spawn(|| shuffle_store.add_token(JobId(job), b"secret", &disks));
                 }
             });
             assert_eq!(
-                std::fs::read(shuffle_store.keep_token(Job(job), &disks).unwrap()).unwrap(),
+                std::fs::read(shuffle_store.keep_token(JobId(job), &disks).unwrap()).unwrap(),
                 b"secret"
             );
         }
@@ -281,7 +282,7 @@ mod tests {
     fn indexes_are_kept_up_to_a_bound_and_go_with_their_job() {
         let shuffle_store = ShuffleStore::default();
         let partitions = 10_000;
-        let id = |job, index| Attempt { job: Job(job), phase: crate::ids::Phase::Map, index, number: 0 };
+        let id = |job, index| TaskId { job: JobId(job), phase: Phase::Map, index }.attempt(0);
         for number in 0..30 {
             let index = Index { extents: vec![Extent::default(); partitions] };
             shuffle_store.add(id(1 + number % 2, number), "/nowhere".into(), index);
@@ -291,7 +292,7 @@ mod tests {
         assert!(shuffle_store.extents(id(2, 29), Path::new("/nowhere")).is_ok());
         assert!(shuffle_store.extents(id(1, 0), Path::new("/nowhere")).is_err());
         for job in [1, 2] {
-            shuffle_store.forget(Job(job));
+            shuffle_store.forget(JobId(job));
         }
         let indexes = shuffle_store.indexes.lock();
         assert_eq!((indexes.known.len(), indexes.oldest.len(), indexes.entries), (0, 0, 0));

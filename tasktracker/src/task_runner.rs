@@ -10,7 +10,6 @@ use crate::{
     checkpoints, confine,
     disks::{AttemptFolders, Disks, ProcessFolders},
     fetch::{Fetcher, JobFiles},
-    ids::{Attempt, Phase},
     logs::Retention,
     pool::Pool,
     process::{Process, describe_exit, with_stderr},
@@ -22,6 +21,7 @@ use proto::mr::{PreemptKind, Progress, TaskResult, TaskSpec, TaskStart, ToTask, 
 use security::Connector;
 use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinError};
+use types::{AttemptId, Phase};
 
 /// Interval of progress reports of an attempt whose files are being fetched.
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ impl TaskRunner {
     /// Starts an attempt. The returned sender passes commands to it.
     pub(crate) fn start(
         self: &Arc<Self>,
-        attempt: Attempt,
+        attempt: AttemptId,
         spec: Box<TaskSpec>,
         from: Option<CheckpointSource>,
     ) -> mpsc::UnboundedSender<Command> {
@@ -96,7 +96,7 @@ impl TaskRunner {
 
     async fn run_attempt(
         self: &Arc<Self>,
-        attempt: Attempt,
+        attempt: AttemptId,
         spec: TaskSpec,
         from: Option<CheckpointSource>,
         mut commands: Commands,
@@ -126,12 +126,12 @@ impl TaskRunner {
     /// of the attempt.
     async fn fetch(
         &self,
-        attempt: Attempt,
+        attempt: AttemptId,
         spec: &TaskSpec,
         commands: &mut Commands,
         early: &mut EarlyCommands,
     ) -> Result<JobFiles, AttemptEnd> {
-        let fetching = self.fetcher.files(attempt.job, spec);
+        let fetching = self.fetcher.files(attempt.job(), spec);
         tokio::pin!(fetching);
         // Large files take time. The client fails by itself when no data arrives.
         let mut beats = tokio::time::interval(KEEP_ALIVE_PERIOD);
@@ -168,7 +168,7 @@ impl TaskRunner {
     /// folder exists.
     fn task_start(
         &self,
-        attempt: Attempt,
+        attempt: AttemptId,
         mut spec: TaskSpec,
         from: Option<&CheckpointSource>,
         work: &AttemptFolders,
@@ -178,7 +178,7 @@ impl TaskRunner {
         // A reduce gets a token for its own partition only. A map gets none.
         spec.shuffle_token = match &spec.input {
             Some(task_spec::Input::Partition(own)) => {
-                security::partition_token(&spec.shuffle_token, &attempt.job.to_string(), own.index)
+                security::partition_token(&spec.shuffle_token, &attempt.job().to_string(), own.index)
             }
             _ => Vec::new(),
         };
@@ -195,11 +195,11 @@ impl TaskRunner {
             client: Some(self.fetcher.client_settings()),
             ..TaskStart::default()
         };
-        if attempt.phase == Phase::Reduce {
+        if attempt.phase() == Phase::Reduce {
             checkpoints::prepare(&mut start, work, from, &self.shuffle_store);
         }
         start.confinement = self.confine.then(|| {
-            confine::confinement(&self.disks, attempt.job, work, &start.resume_dirs, reuse, &self.reads)
+            confine::confinement(&self.disks, attempt.job(), work, &start.resume_dirs, reuse, &self.reads)
         });
         start
     }
@@ -208,7 +208,7 @@ impl TaskRunner {
     /// after the folders exist, because it is confined to them from its start.
     async fn assign_process(
         self: &Arc<Self>,
-        attempt: Attempt,
+        attempt: AttemptId,
         spec: TaskSpec,
         from: Option<CheckpointSource>,
         files: JobFiles,
@@ -217,7 +217,7 @@ impl TaskRunner {
         let (waiting, place) = if executable.is_some() {
             (None, None)
         } else {
-            let fresh = self.pool.take(attempt.job).await.map_err(|error| error.to_string())?;
+            let fresh = self.pool.take(attempt.job()).await.map_err(|error| error.to_string())?;
             (Some((fresh.process, fresh.to_task)), Some(fresh.place))
         };
         let task_runner = self.clone();
@@ -250,7 +250,7 @@ impl TaskRunner {
     /// Creates the folders, with the files of the job. Blocks on disks.
     fn make_folders(
         &self,
-        attempt: Attempt,
+        attempt: AttemptId,
         spec: &TaskSpec,
         place: Option<ProcessFolders>,
         side: Vec<(String, PathBuf)>,
@@ -258,7 +258,7 @@ impl TaskRunner {
         let disks = &self.disks;
         let place =
             place.map_or_else(|| disks.make_process_folders(), Ok).map_err(|error| error.to_string())?;
-        self.shuffle_store.add_token(attempt.job, &spec.shuffle_token, disks);
+        self.shuffle_store.add_token(attempt.job(), &spec.shuffle_token, disks);
         let work = match disks.make_attempt_folders(attempt, &place) {
             Ok(work) => work,
             Err(error) => {
@@ -279,7 +279,7 @@ impl TaskRunner {
     }
 
     /// Determines the end of the attempt, and removes its folders.
-    async fn conclude(&self, attempt: Attempt, session: TaskSession, work: AttemptFolders) -> AttemptEnd {
+    async fn conclude(&self, attempt: AttemptId, session: TaskSession, work: AttemptFolders) -> AttemptEnd {
         let (disks, shuffle_store, retention) =
             (self.disks.clone(), self.shuffle_store.clone(), self.retention.clone());
         let pool = self.pool.clone();
@@ -304,7 +304,7 @@ impl TaskRunner {
                     (AttemptEnd::Killed(why), None)
                 }
             };
-            if attempt.phase == Phase::Reduce && !matches!(ending, AttemptEnd::Paused(_)) {
+            if attempt.phase() == Phase::Reduce && !matches!(ending, AttemptEnd::Paused(_)) {
                 disks.delete_checkpoint(attempt);
             }
             let reuse =
@@ -319,7 +319,7 @@ impl TaskRunner {
             }
             retention.add(attempt, &disks);
             if let (Some(waiting), Some(process_logs)) = (waiting, process_logs) {
-                pool.keep_idle(attempt.job, waiting, process_logs);
+                pool.keep_idle(attempt.job(), waiting, process_logs);
             }
             ending
         });
@@ -338,8 +338,8 @@ async fn in_background<T: Send + 'static>(
     tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(bug(&error)))
 }
 
-fn makes_output(attempt: Attempt, spec: &TaskSpec) -> bool {
-    attempt.phase == Phase::Map && spec.reduces > 0
+fn makes_output(attempt: AttemptId, spec: &TaskSpec) -> bool {
+    attempt.phase() == Phase::Map && spec.reduces > 0
 }
 
 /// Whether a process may run several attempts of the job. A built-in program leaves nothing behind;

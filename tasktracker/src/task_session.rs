@@ -7,7 +7,6 @@
 use crate::{
     agent::{ENDED_BYTES, Event, FetchFailure, MapEventBatch},
     idle_processes::IdleProcess,
-    ids::{Attempt, Job, Phase},
     pool::HELLO_TIMEOUT,
     process::{Process, ProcessMessage},
     task_runner::{Command, Commands},
@@ -20,6 +19,7 @@ use proto::mr::{
 };
 use std::{process::ExitStatus, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
+use types::{AttemptId, JobId, Phase};
 
 /// Maximum time of a process to exit after its last message, or after it has disconnected.
 const GRACE: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct TaskSession {
     events: mpsc::Sender<Event>,
-    attempt: Attempt,
+    attempt: AttemptId,
     start: Option<TaskStart>,
     makes_output: bool,
     /// Whether the process waits for another attempt after this one.
@@ -89,7 +89,7 @@ impl TaskSession {
     /// Prepares a session; `run` starts it.
     pub(crate) fn new(
         events: mpsc::Sender<Event>,
-        attempt: Attempt,
+        attempt: AttemptId,
         start: TaskStart,
         process: Process,
         to_task: Option<mpsc::Sender<ToTask>>,
@@ -201,7 +201,7 @@ impl TaskSession {
             Some(from_task::Kind::Progress(progress)) => {
                 self.send_event(Event::Progressed(self.attempt, shorten(progress))).await;
             }
-            Some(from_task::Kind::FetchFailed(unfetched)) => match map_of(self.attempt.job, &unfetched) {
+            Some(from_task::Kind::FetchFailed(unfetched)) => match map_of(self.attempt.job(), &unfetched) {
                 Ok(map) => {
                     let failure = FetchFailure { reduce: self.attempt, map, addr: unfetched.addr };
                     self.send_event(Event::FetchFailed(failure)).await;
@@ -224,7 +224,7 @@ impl TaskSession {
                     matches!(self.last_message, Some(from_task::Kind::Done(_) | from_task::Kind::Paused(_)));
                 self.is_idle = self.reuse && well && self.stopped.is_none() && self.broken.is_none();
             }
-            Some(last_message) => match check_message(self.attempt.job, last_message) {
+            Some(last_message) => match check_message(self.attempt.job(), last_message) {
                 Ok(last_message) => self.record_last_message(last_message),
                 Err(why) => self.terminate(why),
             },
@@ -330,14 +330,14 @@ impl TaskSession {
 
 /// Returns the map of a fetch failure. The tracker itself has sent all names and addresses, so an
 /// unknown one is a violation of the protocol.
-fn map_of(job: Job, FetchFailed { attempt: name, addr }: &FetchFailed) -> Result<Attempt, String> {
+fn map_of(job: JobId, FetchFailed { attempt: name, addr }: &FetchFailed) -> Result<AttemptId, String> {
     if addr.len() > ADDR_BYTES_MAX {
         let bytes = addr.len();
         return Err(format!(
             "a fetch failure of the task has an address of {bytes} bytes, which no tracker has"
         ));
     }
-    let map = name.parse::<Attempt>().ok().filter(|map| map.job == job && map.phase == Phase::Map);
+    let map = name.parse::<AttemptId>().ok().filter(|map| map.job() == job && map.phase() == Phase::Map);
     map.ok_or_else(|| {
         let name: String = name.chars().take(NAME_CHARS).collect();
         format!("a fetch failure of the task names {name:?}, which is not a map of its job")
@@ -352,7 +352,7 @@ fn shorten(mut progress: Progress) -> Progress {
 }
 
 /// Checks a message of a task of `job`. Returns it as it is passed on, or why the attempt is ended.
-pub(crate) fn check_message(job: Job, kind: from_task::Kind) -> Result<from_task::Kind, String> {
+pub(crate) fn check_message(job: JobId, kind: from_task::Kind) -> Result<from_task::Kind, String> {
     match kind {
         from_task::Kind::Progress(progress) => Ok(from_task::Kind::Progress(shorten(progress))),
         from_task::Kind::FetchFailed(unfetched) => {
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn fetch_failures_must_name_maps_of_the_job() {
         let map_of = |attempt: &str, addr: &str| {
-            super::map_of(Job(1), &FetchFailed { attempt: attempt.into(), addr: addr.into() })
+            super::map_of(JobId(1), &FetchFailed { attempt: attempt.into(), addr: addr.into() })
         };
         assert_eq!(map_of("job_1.m3.0", "node2:7000").unwrap().to_string(), "job_1.m3.0");
         for other in ["x", "job_2.m3.0", "job_1.r3.0", &"\n".repeat(1 << 20)] {

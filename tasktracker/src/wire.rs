@@ -1,17 +1,15 @@
 //! Conversion between protobuf types and those of the agent.
 
-use crate::{
-    agent::{
-        AttemptEnd, CheckpointSource, CopySource, Event, FetchFailure, Heartbeat, MapEventBatch, Order,
-        Report, Slots, Status,
-    },
-    ids::{Attempt, Job},
+use crate::agent::{
+    AttemptEnd, CheckpointSource, CopySource, Event, FetchFailure, Heartbeat, MapEventBatch, Order, Report,
+    Slots, Status,
 };
 use proto::mr::{
     self, AttemptReport, CheckpointInfo, FromTracker, PreemptKind, RegisterTracker, SplitEnd,
     StoredCheckpoint, ToTracker, attempt_report, from_tracker, order, to_tracker,
 };
 use std::time::Duration;
+use types::{AttemptId, JobId};
 
 /// The identity of this tracker for the JobTracker.
 #[derive(Debug, Clone)]
@@ -38,9 +36,9 @@ pub(crate) fn register(
     identity: &Identity,
     incarnation: u64,
     attempts: Vec<Report>,
-    outputs: &[Attempt],
-    checkpoints: Vec<(Attempt, CheckpointInfo)>,
-    jobs: &[Job],
+    outputs: &[AttemptId],
+    checkpoints: Vec<(AttemptId, CheckpointInfo)>,
+    jobs: &[JobId],
 ) -> FromTracker {
     let register = RegisterTracker {
         name: identity.name.clone(),
@@ -52,16 +50,16 @@ pub(crate) fn register(
         map_slots: identity.slots.map,
         reduce_slots: identity.slots.reduce,
         attempts: attempts.into_iter().map(report).collect(),
-        outputs: outputs.iter().map(Attempt::to_string).collect(),
+        outputs: outputs.iter().map(AttemptId::to_string).collect(),
         version: env!("CARGO_PKG_VERSION").into(),
         protocol: proto::TRACKER_PROTOCOL,
         checkpoints: checkpoints.into_iter().map(stored_checkpoint).collect(),
-        jobs: jobs.iter().map(Job::to_string).collect(),
+        jobs: jobs.iter().map(JobId::to_string).collect(),
     };
     FromTracker { kind: Some(from_tracker::Kind::Register(register)) }
 }
 
-fn stored_checkpoint((attempt, state): (Attempt, CheckpointInfo)) -> StoredCheckpoint {
+fn stored_checkpoint((attempt, state): (AttemptId, CheckpointInfo)) -> StoredCheckpoint {
     StoredCheckpoint { attempt: attempt.to_string(), state: Some(state) }
 }
 
@@ -135,7 +133,7 @@ fn order_or_unknown(kind: Option<order::Kind>) -> Order {
 }
 
 fn order_from(kind: Option<order::Kind>) -> Result<Order, String> {
-    let of_attempt = |text: &str| text.parse::<Attempt>().map_err(|error| error.to_string());
+    let of_attempt = |text: &str| text.parse::<AttemptId>().map_err(|error| error.to_string());
     Ok(match kind.ok_or("it is empty, or of a newer JobTracker")? {
         order::Kind::Launch(launch) => {
             let spec = launch.task.ok_or("a launch without a task")?;

@@ -42,7 +42,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         name: "shuffle_request",
-        reads: "mrlib::fetch::wire::Request::parse, tasktracker::ids::Attempt",
+        reads: "mrlib::fetch::wire::Request::parse, types::AttemptId",
         seeds: || {
             let request =
                 |token: &[u8], attempt| wire::request(token, attempt, 9).expect("short")[4..].to_vec();
@@ -169,7 +169,7 @@ fn request(input: &[u8]) -> Option<Vec<u8>> {
     let again = wire::request(token, attempt, partition).expect("what was read is not too long");
     assert_eq!(&again[4..], input, "an accepted input encodes differently");
     assert!(input.len() <= wire::REQUEST_BYTES_MAX);
-    if let Ok(parsed) = attempt.parse::<tasktracker::ids::Attempt>() {
+    if let Ok(parsed) = attempt.parse::<types::AttemptId>() {
         assert_eq!(parsed.to_string(), attempt, "an attempt has one name");
     }
     Some(input.to_vec())

@@ -1,17 +1,23 @@
 //! Copies of map outputs and checkpoints from trackers that are being drained.
 
 use super::{Action, Agent, Copied, CopySource, Report, Status};
-use crate::ids::{Attempt, Job};
 use std::time::Instant;
+use types::{AttemptId, JobId};
 
 impl Agent {
     /// Starts a copy. A repeated order is ignored; a copy that exists already is reported by the
     /// task runner.
-    pub(super) fn copy(&mut self, now: Instant, attempt: Attempt, source: CopySource, out: &mut Vec<Action>) {
-        if self.cleaning.contains_key(&attempt.job) {
+    pub(super) fn copy(
+        &mut self,
+        now: Instant,
+        attempt: AttemptId,
+        source: CopySource,
+        out: &mut Vec<Action>,
+    ) {
+        if self.cleaning.contains_key(&attempt.job()) {
             return self.report_copy(now, attempt, Err("its job is being cleaned up".into()));
         }
-        self.jobs.insert(attempt.job);
+        self.jobs.insert(attempt.job());
         if self.copying.insert(attempt) {
             out.push(Action::CopyFiles(attempt, source));
         }
@@ -20,12 +26,12 @@ impl Agent {
     pub(super) fn copied(
         &mut self,
         now: Instant,
-        attempt: Attempt,
+        attempt: AttemptId,
         result: Result<Copied, String>,
         out: &mut Vec<Action>,
     ) {
         self.copying.remove(&attempt);
-        if !self.cleaning.contains_key(&attempt.job) {
+        if !self.cleaning.contains_key(&attempt.job()) {
             match &result {
                 Ok(Copied::Output(_)) => drop(self.outputs.insert(attempt)),
                 Ok(Copied::Checkpoint(state)) => drop(self.checkpoints.insert(attempt, state.clone())),
@@ -33,16 +39,16 @@ impl Agent {
             }
         }
         self.report_copy(now, attempt, result.map(|copied| copied.bytes()));
-        self.finish_cleaning(attempt.job, out);
+        self.finish_cleaning(attempt.job(), out);
     }
 
     /// Stops the copies of a job that has ended.
-    pub(super) fn stop_copies(&self, job: Job, out: &mut Vec<Action>) {
-        let its = self.copying.iter().filter(|attempt| attempt.job == job);
+    pub(super) fn stop_copies(&self, job: JobId, out: &mut Vec<Action>) {
+        let its = self.copying.iter().filter(|attempt| attempt.job() == job);
         out.extend(its.map(|attempt| Action::Kill(*attempt, "its job has ended".into())));
     }
 
-    fn report_copy(&mut self, now: Instant, attempt: Attempt, result: Result<u64, String>) {
+    fn report_copy(&mut self, now: Instant, attempt: AttemptId, result: Result<u64, String>) {
         self.pending_reports.ended.push(Report { attempt, status: Status::Copied(result) });
         self.heartbeat_soon(now);
     }

@@ -1,8 +1,8 @@
 //! Events and actions of the agent.
 
-use crate::ids::{Attempt, Job};
 use proto::mr::{CheckpointInfo, MapEvent, PreemptKind, Progress, TaskResult, TaskSpec};
 use std::time::Duration;
+use types::{AttemptId, JobId};
 
 /// An event for the agent.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,17 +32,17 @@ pub enum Event {
     /// The connection was closed.
     Disconnected,
     /// A process has started its attempt.
-    Started(Attempt),
+    Started(AttemptId),
     /// An attempt reports progress.
-    Progressed(Attempt, Progress),
+    Progressed(AttemptId, Progress),
     /// A reduce could not fetch a map output.
     FetchFailed(FetchFailure),
     /// The process of an attempt has ended, and its folder is removed.
-    Ended(Attempt, AttemptEnd),
+    Ended(AttemptId, AttemptEnd),
     /// Result of a copy from another tracker, or why it failed.
-    Copied(Attempt, Result<Copied, String>),
+    Copied(AttemptId, Result<Copied, String>),
     /// The files of a job have been deleted; false if some could not be.
-    Cleaned(Job, bool),
+    Cleaned(JobId, bool),
     /// Time has passed.
     Tick,
 }
@@ -70,17 +70,17 @@ impl Copied {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Order {
     /// Run an attempt, if given from the checkpoint of another attempt.
-    Launch(Attempt, Box<TaskSpec>, Option<CheckpointSource>),
+    Launch(AttemptId, Box<TaskSpec>, Option<CheckpointSource>),
     /// Preempt an attempt in this way, and report when its slot is free.
-    Preempt(Attempt, PreemptKind, String),
+    Preempt(AttemptId, PreemptKind, String),
     /// Map events of a job, for its reduces.
-    MapEvents(Job, MapEventBatch),
+    MapEvents(JobId, MapEventBatch),
     /// Delete the checkpoint of an attempt, which will not be used any more.
-    DropCheckpoint(Attempt),
+    DropCheckpoint(AttemptId),
     /// Copy the files of an attempt from another tracker.
-    CopyFiles(Attempt, CopySource),
+    CopyFiles(AttemptId, CopySource),
     /// Delete all files of a job.
-    Clean(Job),
+    Clean(JobId),
     /// Not understood, but acknowledged, so that it is not sent again.
     Unknown,
 }
@@ -124,7 +124,7 @@ pub enum AttemptEnd {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointSource {
     /// Attempt that made the checkpoint.
-    pub attempt: Attempt,
+    pub attempt: AttemptId,
     /// Shuffle address of the tracker that has it.
     pub addr: String,
 }
@@ -144,19 +144,19 @@ pub struct CopySource {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Run an attempt.
-    Start(Attempt, Box<TaskSpec>, Option<CheckpointSource>),
+    Start(AttemptId, Box<TaskSpec>, Option<CheckpointSource>),
     /// Kill an attempt.
-    Kill(Attempt, String),
+    Kill(AttemptId, String),
     /// Preempt an attempt: a map ends at a record, a reduce with a checkpoint.
-    Preempt(Attempt, PreemptKind, String),
+    Preempt(AttemptId, PreemptKind, String),
     /// Send map events to a reduce.
-    MapEvents(Attempt, MapEventBatch),
+    MapEvents(AttemptId, MapEventBatch),
     /// Delete the checkpoint of an attempt.
-    DropCheckpoint(Attempt),
+    DropCheckpoint(AttemptId),
     /// Copy the files of an attempt from another tracker, and report the result.
-    CopyFiles(Attempt, CopySource),
+    CopyFiles(AttemptId, CopySource),
     /// Delete the files of a job, and report the result. No attempt of the job runs any more.
-    Clean(Job),
+    Clean(JobId),
     /// Register at the JobTracker.
     Register {
         /// Incarnation that the JobTracker has assigned to this process; 0 if none.
@@ -164,11 +164,11 @@ pub enum Action {
         /// Attempts that run, or have ended without acknowledgement.
         attempts: Vec<Report>,
         /// Maps whose output is here.
-        outputs: Vec<Attempt>,
+        outputs: Vec<AttemptId>,
         /// Attempts with a checkpoint here.
-        checkpoints: Vec<(Attempt, CheckpointInfo)>,
+        checkpoints: Vec<(AttemptId, CheckpointInfo)>,
         /// Every job with files or state on this tracker.
-        jobs: Vec<Job>,
+        jobs: Vec<JobId>,
     },
     /// A heartbeat.
     Heartbeat(Heartbeat),
@@ -193,9 +193,9 @@ pub struct Heartbeat {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FetchFailure {
     /// The reduce.
-    pub reduce: Attempt,
+    pub reduce: AttemptId,
     /// The map.
-    pub map: Attempt,
+    pub map: AttemptId,
     /// Shuffle address that was used.
     pub addr: String,
 }
@@ -204,7 +204,7 @@ pub struct FetchFailure {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// ID of the attempt.
-    pub attempt: Attempt,
+    pub attempt: AttemptId,
     /// State of the attempt.
     pub status: Status,
 }

@@ -29,13 +29,13 @@ mod tests;
 pub use messages::*;
 pub use reports::ENDED_BYTES;
 
-use crate::ids::{Attempt, Job, Phase};
 use proto::mr::{CheckpointInfo, MapEvent, PreemptKind, Progress, TaskSpec};
 use reports::{PendingReports, shorten};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
+use types::{AttemptId, JobId, Phase};
 
 /// Events within this time share a heartbeat.
 pub const HEARTBEAT_GAP: Duration = Duration::from_millis(2);
@@ -99,16 +99,16 @@ enum Connection {
 #[derive(Debug)]
 pub struct Agent {
     slots: Slots,
-    running: BTreeMap<Attempt, Running>,
-    outputs: BTreeSet<Attempt>,
+    running: BTreeMap<AttemptId, Running>,
+    outputs: BTreeSet<AttemptId>,
     /// Attempts with a checkpoint here.
-    checkpoints: BTreeMap<Attempt, CheckpointInfo>,
+    checkpoints: BTreeMap<AttemptId, CheckpointInfo>,
     /// Copies from other trackers in progress.
-    copying: BTreeSet<Attempt>,
+    copying: BTreeSet<AttemptId>,
     /// Every job with files or state here.
-    jobs: BTreeSet<Job>,
-    map_event_lists: BTreeMap<Job, MapEventList>,
-    cleaning: BTreeMap<Job, Cleaning>,
+    jobs: BTreeSet<JobId>,
+    map_event_lists: BTreeMap<JobId, MapEventList>,
+    cleaning: BTreeMap<JobId, Cleaning>,
     /// To be reported next.
     pending_reports: PendingReports,
     /// Sent but not answered yet.
@@ -140,15 +140,15 @@ impl Agent {
     /// it declares the tracker lost.
     pub fn new(
         slots: Slots,
-        outputs: BTreeSet<Attempt>,
-        checkpoints: BTreeMap<Attempt, CheckpointInfo>,
-        jobs: BTreeSet<Job>,
+        outputs: BTreeSet<AttemptId>,
+        checkpoints: BTreeMap<AttemptId, CheckpointInfo>,
+        jobs: BTreeSet<JobId>,
         isolation_timeout: Option<Duration>,
     ) -> Self {
         Self {
             slots,
             running: BTreeMap::new(),
-            jobs: outputs.iter().map(|attempt| attempt.job).chain(jobs).collect(),
+            jobs: outputs.iter().map(|attempt| attempt.job()).chain(jobs).collect(),
             outputs,
             checkpoints,
             copying: BTreeSet::new(),
@@ -330,7 +330,7 @@ impl Agent {
     fn launch(
         &mut self,
         now: Instant,
-        attempt: Attempt,
+        attempt: AttemptId,
         spec: Box<TaskSpec>,
         from: Option<CheckpointSource>,
         out: &mut Vec<Action>,
@@ -338,12 +338,12 @@ impl Agent {
         if self.running.contains_key(&attempt) || self.has_pending_end(attempt) {
             return;
         }
-        let held = self.running.keys().filter(|running| running.phase == attempt.phase).count();
-        let slots = if attempt.phase == Phase::Map { self.slots.map } else { self.slots.reduce };
-        let refusal = if self.cleaning.contains_key(&attempt.job) {
+        let held = self.running.keys().filter(|running| running.phase() == attempt.phase()).count();
+        let slots = if attempt.phase() == Phase::Map { self.slots.map } else { self.slots.reduce };
+        let refusal = if self.cleaning.contains_key(&attempt.job()) {
             Some("its job is being cleaned up".into())
         } else if held >= slots as usize {
-            Some(format!("none of the {slots} {} slots is free", attempt.phase))
+            Some(format!("none of the {slots} {} slots is free", attempt.phase()))
         } else {
             None
         };
@@ -357,15 +357,15 @@ impl Agent {
             maps: 0,
         };
         self.running.insert(attempt, running);
-        self.jobs.insert(attempt.job);
+        self.jobs.insert(attempt.job());
         out.push(Action::Start(attempt, spec, from));
-        self.send_map_events(attempt.job, out);
+        self.send_map_events(attempt.job(), out);
     }
 
     fn stop(
         &mut self,
         now: Instant,
-        attempt: Attempt,
+        attempt: AttemptId,
         kind: PreemptKind,
         why: String,
         out: &mut Vec<Action>,
@@ -389,11 +389,11 @@ impl Agent {
         }
     }
 
-    fn has_pending_end(&self, attempt: Attempt) -> bool {
+    fn has_pending_end(&self, attempt: AttemptId) -> bool {
         self.pending_reports.has(attempt) || self.in_flight.has(attempt)
     }
 
-    fn add_map_events(&mut self, job: Job, map_events: MapEventBatch, out: &mut Vec<Action>) {
+    fn add_map_events(&mut self, job: JobId, map_events: MapEventBatch, out: &mut Vec<Action>) {
         if self.cleaning.contains_key(&job) {
             return;
         }
@@ -408,11 +408,11 @@ impl Agent {
         self.send_map_events(job, out);
     }
 
-    fn send_map_events(&mut self, job: Job, out: &mut Vec<Action>) {
+    fn send_map_events(&mut self, job: JobId, out: &mut Vec<Action>) {
         let Some(MapEventList { events, maps }) = self.map_event_lists.get(&job) else { return };
         for (attempt, running) in &mut self.running {
             let behind = running.events_sent < events.len() || running.maps != *maps;
-            if attempt.job == job && attempt.phase == Phase::Reduce && behind {
+            if attempt.job() == job && attempt.phase() == Phase::Reduce && behind {
                 let (first, new) = (running.events_sent as u64, events[running.events_sent..].to_vec());
                 (running.events_sent, running.maps) = (events.len(), *maps);
                 out.push(Action::MapEvents(*attempt, MapEventBatch { first, events: new, maps: *maps }));
@@ -420,13 +420,13 @@ impl Agent {
         }
     }
 
-    fn clean(&mut self, job: Job, out: &mut Vec<Action>) {
+    fn clean(&mut self, job: JobId, out: &mut Vec<Action>) {
         self.map_event_lists.remove(&job);
-        self.outputs.retain(|attempt| attempt.job != job);
-        self.checkpoints.retain(|attempt, _| attempt.job != job);
-        self.pending_reports.failures.retain(|failure| failure.reduce.job != job);
+        self.outputs.retain(|attempt| attempt.job() != job);
+        self.checkpoints.retain(|attempt, _| attempt.job() != job);
+        self.pending_reports.failures.retain(|failure| failure.reduce.job() != job);
         for (attempt, running) in &mut self.running {
-            if attempt.job == job && running.stopped.is_none() {
+            if attempt.job() == job && running.stopped.is_none() {
                 let why = "its job has ended".to_string();
                 running.stopped = Some(why.clone());
                 out.push(Action::Kill(*attempt, why));
@@ -439,8 +439,8 @@ impl Agent {
         self.finish_cleaning(job, out);
     }
 
-    fn finish_cleaning(&mut self, job: Job, out: &mut Vec<Action>) {
-        let idle = !self.running.keys().chain(&self.copying).any(|attempt| attempt.job == job);
+    fn finish_cleaning(&mut self, job: JobId, out: &mut Vec<Action>) {
+        let idle = !self.running.keys().chain(&self.copying).any(|attempt| attempt.job() == job);
         if let Some(step @ Cleaning::Waiting) = self.cleaning.get_mut(&job)
             && idle
         {
@@ -450,7 +450,7 @@ impl Agent {
     }
 
     /// A job with remaining files stays registered, and is tried again.
-    fn cleaned(&mut self, now: Instant, job: Job, whole: bool) {
+    fn cleaned(&mut self, now: Instant, job: JobId, whole: bool) {
         if whole {
             self.cleaning.remove(&job);
             self.jobs.remove(&job);
@@ -468,7 +468,7 @@ impl Agent {
         }
     }
 
-    fn ended(&mut self, now: Instant, attempt: Attempt, end: AttemptEnd, out: &mut Vec<Action>) {
+    fn ended(&mut self, now: Instant, attempt: AttemptId, end: AttemptEnd, out: &mut Vec<Action>) {
         let Some(running) = self.running.remove(&attempt) else { return };
         let end = match (end, running.stopped) {
             // Whatever a process reports while it is being killed, it was killed.
@@ -477,7 +477,7 @@ impl Agent {
             }
             (end, _) => end,
         };
-        if !self.cleaning.contains_key(&attempt.job) {
+        if !self.cleaning.contains_key(&attempt.job()) {
             match &end {
                 AttemptEnd::Succeeded { output: true, .. } => drop(self.outputs.insert(attempt)),
                 AttemptEnd::Paused(state) => drop(self.checkpoints.insert(attempt, state.clone())),
@@ -485,10 +485,10 @@ impl Agent {
             }
         }
         self.report_end(now, attempt, end);
-        self.finish_cleaning(attempt.job, out);
+        self.finish_cleaning(attempt.job(), out);
     }
 
-    fn report_end(&mut self, now: Instant, attempt: Attempt, end: AttemptEnd) {
+    fn report_end(&mut self, now: Instant, attempt: AttemptId, end: AttemptEnd) {
         self.pending_reports.ended.push(Report { attempt, status: Status::Ended(end) });
         self.heartbeat_soon(now);
     }

@@ -2,9 +2,10 @@
 //! messages of at most 8 MiB; a longer one would close the connection for all attempts.
 
 use super::{FetchFailure, Report, Status};
-use crate::{agent::AttemptEnd, ids::Attempt};
+use crate::agent::AttemptEnd;
 use prost::Message;
 use std::collections::BTreeSet;
+use types::AttemptId;
 
 /// Maximum bytes of reports of ends in one message, and of a single report.
 pub const ENDED_BYTES: usize = 4 << 20;
@@ -32,7 +33,7 @@ impl PendingReports {
     }
 
     /// Whether it has the end of this attempt.
-    pub(super) fn has(&self, attempt: Attempt) -> bool {
+    pub(super) fn has(&self, attempt: AttemptId) -> bool {
         self.ended.iter().any(|report| report.attempt == attempt)
     }
 

@@ -13,7 +13,7 @@ struct World {
     now: Instant,
 }
 
-fn attempt(text: &str) -> Attempt {
+fn attempt(text: &str) -> AttemptId {
     text.parse().unwrap()
 }
 
@@ -290,7 +290,7 @@ fn attempts_do_not_exceed_the_slots() {
     let ids = ["job_1.m0.0", "job_1.m1.0", "job_1.m2.0", "job_1.r0.0", "job_1.r1.0"];
     let orders = ids.iter().enumerate().map(|(at, id)| (at as u64 + 1, launch(id))).collect();
     let started = world.orders(0, orders);
-    let ids: Vec<Attempt> = started
+    let ids: Vec<AttemptId> = started
         .iter()
         .map(|action| if let Action::Start(id, ..) = action { *id } else { panic!() })
         .collect();
@@ -308,17 +308,17 @@ fn map_events_reach_each_reduce_once_and_in_order() {
     let map_events =
         |reduce: &str, first, maps: &[&str]| Action::MapEvents(attempt(reduce), some(first, maps, 0));
     world.orders(0, vec![(1, launch("job_1.r0.0"))]);
-    let actions = world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a", "b"], 0)))]);
+    let actions = world.orders(0, vec![(2, Order::MapEvents(JobId(1), some(0, &["a", "b"], 0)))]);
     assert_eq!(actions, [map_events("job_1.r0.0", 0, &["a", "b"])]);
     // A second reduce gets the earlier events.
     let actions = world.orders(0, vec![(3, launch("job_1.r1.0"))]);
     assert_eq!(actions[1..], [map_events("job_1.r1.0", 0, &["a", "b"])]);
     // An overlap, as after a registration, is skipped; events after a gap are ignored; other jobs
     // are not affected.
-    let both = world.orders(0, vec![(4, Order::MapEvents(Job(1), some(1, &["b", "c"], 0)))]);
+    let both = world.orders(0, vec![(4, Order::MapEvents(JobId(1), some(1, &["b", "c"], 0)))]);
     assert_eq!(both, [map_events("job_1.r0.0", 2, &["c"]), map_events("job_1.r1.0", 2, &["c"])]);
-    assert_eq!(world.orders(0, vec![(5, Order::MapEvents(Job(1), some(7, &["x"], 0)))]), []);
-    assert_eq!(world.orders(0, vec![(6, Order::MapEvents(Job(2), some(0, &["x"], 0)))]), []);
+    assert_eq!(world.orders(0, vec![(5, Order::MapEvents(JobId(1), some(7, &["x"], 0)))]), []);
+    assert_eq!(world.orders(0, vec![(6, Order::MapEvents(JobId(2), some(0, &["x"], 0)))]), []);
 }
 
 #[test]
@@ -328,16 +328,16 @@ fn a_job_is_cleaned_after_its_last_process() {
     world.orders(0, vec![(1, launch("job_1.m0.0")), (2, launch("job_1.m1.0")), (3, launch("job_1.r0.0"))]);
     world.on(Event::Ended(attempt("job_1.m1.0"), done()));
     assert_eq!(world.agent.outputs.len(), 1);
-    let kills = world.orders(0, vec![(4, Order::Clean(Job(1)))]);
+    let kills = world.orders(0, vec![(4, Order::Clean(JobId(1)))]);
     assert_eq!(kills.len(), 2, "{kills:?}");
     assert_eq!(world.agent.outputs.len(), 0);
     // No attempt of the job is started any more.
     assert_eq!(world.orders(0, vec![(5, launch("job_1.m2.0"))]), []);
     assert_eq!(world.on(Event::Ended(id, done())), []);
     let last = world.on(Event::Ended(attempt("job_1.r0.0"), AttemptEnd::Killed("killed".into())));
-    assert_eq!(last, [Action::Clean(Job(1))]);
+    assert_eq!(last, [Action::Clean(JobId(1))]);
     assert_eq!(world.agent.outputs.len(), 0);
-    assert_eq!(world.orders(0, vec![(6, Order::Clean(Job(7)))]), [Action::Clean(Job(7))]);
+    assert_eq!(world.orders(0, vec![(6, Order::Clean(JobId(7)))]), [Action::Clean(JobId(7))]);
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn refused_tracker_kills_its_attempts_and_exits() {
 #[test]
 fn outputs_of_an_earlier_start_are_registered() {
     let (held, paused) = (attempt("job_1.m0.0"), attempt("job_9.r0.1"));
-    let (outputs, jobs) = (BTreeSet::from([held]), BTreeSet::from([Job(9)]));
+    let (outputs, jobs) = (BTreeSet::from([held]), BTreeSet::from([JobId(9)]));
     let checkpoint = (paused, CheckpointInfo { stage: "merge".into(), bytes: 5, bytes_in: 9, records: 0 });
     let states = [checkpoint.clone()].into();
     let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, outputs, states, jobs, Some(ISOLATION_TIMEOUT));
@@ -364,7 +364,7 @@ fn outputs_of_an_earlier_start_are_registered() {
         attempts: vec![],
         outputs: vec![held],
         checkpoints: vec![checkpoint],
-        jobs: vec![Job(1), Job(9)],
+        jobs: vec![JobId(1), JobId(9)],
     };
     assert_eq!(out, [registered]);
 }

@@ -1,12 +1,12 @@
 //! Folders for copies from other trackers.
 
 use super::{DiskError, Disks, OUTPUT, hand_over, remove_tree, warn};
-use crate::ids::{Attempt, Phase};
 use std::{
     fs::{self, File},
     io,
     path::PathBuf,
 };
+use types::{AttemptId, Phase};
 
 /// Where a copy may be stored, best first.
 #[derive(Debug, Default)]
@@ -19,14 +19,14 @@ pub(crate) struct CopyTargets {
 
 impl Disks {
     /// Creates the folders, on every disk with enough space.
-    pub(crate) fn make_copy_targets(&self, attempt: Attempt) -> Result<CopyTargets, DiskError> {
+    pub(crate) fn make_copy_targets(&self, attempt: AttemptId) -> Result<CopyTargets, DiskError> {
         let first = self.choose()?;
         let others = (0..self.all.len()).filter(|disk| *disk != first && self.usable(*disk));
-        let result = if attempt.phase == Phase::Map { "output" } else { "checkpoints" };
+        let result = if attempt.phase() == Phase::Map { "output" } else { "checkpoints" };
         let mut places = CopyTargets::default();
         for disk in std::iter::once(first).chain(others) {
             let make = |part: &str| {
-                let path = self.make_part(disk, attempt.job, part)?.join(attempt.to_string());
+                let path = self.make_part(disk, attempt.job(), part)?.join(attempt.to_string());
                 remove_tree(&path).and_then(|()| fs::create_dir(&path)).map(|()| path)
             };
             match make("work").and_then(|scratch| Ok((scratch, make(result)?))) {
@@ -35,7 +35,7 @@ impl Disks {
                     places.results.push(result);
                 }
                 Err(source) if disk == first => {
-                    return Err(self.failed(disk, &self.job_folder(disk, attempt.job), source));
+                    return Err(self.failed(disk, &self.job_folder(disk, attempt.job()), source));
                 }
                 // A disk on which this fails is not used.
                 Err(_) => {}

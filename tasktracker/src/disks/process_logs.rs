@@ -6,7 +6,7 @@
 //! attempt, a copy of the output remains for the earlier one.
 
 use super::{AttemptFolders, Disks, remove_tree, sweep, warn};
-use crate::{confine::Account, ids::Attempt};
+use crate::confine::Account;
 use std::{
     fs::{self, File, OpenOptions},
     io,
@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+use types::AttemptId;
 
 /// File with the owner of the logs in the same folder.
 const OWNER: &str = "owner";
@@ -67,7 +68,7 @@ impl Disks {
     }
 
     /// Assigns the output of a process to this attempt from now on.
-    pub(super) fn begin_logs(&self, attempt: Attempt, process_logs: &ProcessLogs) -> io::Result<PathBuf> {
+    pub(super) fn begin_logs(&self, attempt: AttemptId, process_logs: &ProcessLogs) -> io::Result<PathBuf> {
         let logs = self.logs_of(process_logs.disk, attempt);
         // An attempt starts once; files of an earlier one with this name are not its own.
         remove_tree(&logs)?;
@@ -92,31 +93,31 @@ impl Disks {
         Ok(process_logs)
     }
 
-    fn logs_of(&self, disk: usize, attempt: Attempt) -> PathBuf {
+    fn logs_of(&self, disk: usize, attempt: AttemptId) -> PathBuf {
         self.all[disk].root.join("logs").join(attempt.to_string())
     }
 
-    fn all_logs_of(&self, attempt: Attempt) -> impl Iterator<Item = PathBuf> {
+    fn all_logs_of(&self, attempt: AttemptId) -> impl Iterator<Item = PathBuf> {
         (0..self.all.len()).map(move |disk| self.logs_of(disk, attempt))
     }
 
     /// Returns the path of a log of an attempt, running or ended.
-    pub(crate) fn log(&self, attempt: Attempt, name: &str) -> Option<PathBuf> {
+    pub(crate) fn log(&self, attempt: AttemptId, name: &str) -> Option<PathBuf> {
         self.all_logs_of(attempt).map(|logs| logs.join(name)).find(|path| path.is_file())
     }
 
     /// Returns the owner of the logs of an attempt, if stored.
-    pub(crate) fn log_owner(&self, attempt: Attempt) -> Option<String> {
+    pub(crate) fn log_owner(&self, attempt: AttemptId) -> Option<String> {
         self.all_logs_of(attempt).find_map(|logs| fs::read_to_string(logs.join(OWNER)).ok())
     }
 
     /// Returns the attempts with logs, oldest first.
-    pub(crate) fn logs(&self) -> Vec<Attempt> {
+    pub(crate) fn logs(&self) -> Vec<AttemptId> {
         let mut found = Vec::new();
         for disk in &self.all {
             for (name, path) in sweep::entries(&disk.root.join("logs")).unwrap_or_default() {
                 let changed = fs::metadata(&path).and_then(|about| about.modified());
-                if let (Ok(attempt), Ok(changed)) = (name.parse::<Attempt>(), changed) {
+                if let (Ok(attempt), Ok(changed)) = (name.parse::<AttemptId>(), changed) {
                     found.push((changed, attempt));
                 }
             }
@@ -126,7 +127,7 @@ impl Disks {
     }
 
     /// Deletes the logs of an attempt.
-    pub(crate) fn remove_log(&self, attempt: Attempt) {
+    pub(crate) fn remove_log(&self, attempt: AttemptId) {
         for path in self.all_logs_of(attempt) {
             warn(&path, "remove", remove_tree(&path));
         }

@@ -3,10 +3,7 @@
 //! them, and must not be able to prevent the start of a tracker.
 
 use super::{DROPPED, Disks, OUTPUT, TOKEN, TOKEN_TEMPORARY, remove_tree, warn};
-use crate::{
-    error::{TrackerError, folder},
-    ids::{Attempt, Job},
-};
+use crate::error::{TrackerError, folder};
 use mrlib::{TaskError, checkpoint, segment::Index};
 use proto::mr::CheckpointInfo;
 use std::{
@@ -15,20 +12,21 @@ use std::{
     path::{Path, PathBuf},
     sync::atomic::Ordering,
 };
+use types::{AttemptId, JobId};
 
 /// Files of an earlier start.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Paths of map outputs.
-    pub(crate) outputs: BTreeMap<Attempt, PathBuf>,
+    pub(crate) outputs: BTreeMap<AttemptId, PathBuf>,
     /// Folders of checkpoints.
-    pub(crate) checkpoints: BTreeMap<Attempt, Vec<PathBuf>>,
+    pub(crate) checkpoints: BTreeMap<AttemptId, Vec<PathBuf>>,
     /// Contents of the checkpoints, for reports.
-    pub(crate) states: BTreeMap<Attempt, CheckpointInfo>,
+    pub(crate) states: BTreeMap<AttemptId, CheckpointInfo>,
     /// Shuffle tokens of the jobs.
-    pub(crate) tokens: BTreeMap<Job, Vec<u8>>,
+    pub(crate) tokens: BTreeMap<JobId, Vec<u8>>,
     /// Jobs with a folder on any disk.
-    pub(crate) jobs: BTreeSet<Job>,
+    pub(crate) jobs: BTreeSet<JobId>,
 }
 
 impl Disks {
@@ -62,13 +60,13 @@ impl Disks {
         found
     }
 
-    fn sweep_job(&self, job: Job, found: &mut Found) {
+    fn sweep_job(&self, job: JobId, found: &mut Found) {
         for path in self.job_folders(job) {
             sweep_folder(&path, job, found);
         }
         self.sweep_checkpoints(job, found);
         let kept = found.outputs.keys().chain(found.checkpoints.keys());
-        if !kept.into_iter().any(|attempt| attempt.job == job) {
+        if !kept.into_iter().any(|attempt| attempt.job() == job) {
             found.tokens.remove(&job);
             self.job_folders(job).for_each(|path| remove_empty(&path));
         }
@@ -76,7 +74,7 @@ impl Disks {
 
     /// A token that cannot be read is not treated as missing, because all files of the job would be
     /// removed.
-    fn read_token(&self, job: Job) -> Result<Option<Vec<u8>>, TrackerError> {
+    fn read_token(&self, job: JobId) -> Result<Option<Vec<u8>>, TrackerError> {
         for path in self.job_folders(job).map(|folder| folder.join(TOKEN)) {
             match fs::read(&path) {
                 Ok(token) if !token.is_empty() => return Ok(Some(token)),
@@ -91,16 +89,16 @@ impl Disks {
 
     /// A checkpoint is complete if its state can be read. Without the token of the job it could not
     /// be transferred.
-    fn sweep_checkpoints(&self, job: Job, found: &mut Found) {
-        let mut checkpoint_dirs = BTreeMap::<Attempt, Vec<PathBuf>>::new();
+    fn sweep_checkpoints(&self, job: JobId, found: &mut Found) {
+        let mut checkpoint_dirs = BTreeMap::<AttemptId, Vec<PathBuf>>::new();
         for folder in self.job_folders(job) {
             for (name, path) in listed(&folder.join("checkpoints")) {
                 // A checkpoint that was dropped but not yet deleted.
-                if name.split_once(DROPPED).is_some_and(|(name, _)| name.parse::<Attempt>().is_ok()) {
+                if name.split_once(DROPPED).is_some_and(|(name, _)| name.parse::<AttemptId>().is_ok()) {
                     warn(&path, "remove", remove_tree(&path));
                 }
                 // Other files do not belong to the tracker.
-                let of_attempt = name.parse::<Attempt>().ok().filter(|attempt| attempt.job == job);
+                let of_attempt = name.parse::<AttemptId>().ok().filter(|attempt| attempt.job() == job);
                 if let Some(attempt) =
                     of_attempt.filter(|_| path.symlink_metadata().is_ok_and(|found| found.is_dir()))
                 {
@@ -124,23 +122,23 @@ impl Disks {
         }
     }
 
-    fn jobs(&self) -> BTreeSet<Job> {
+    fn jobs(&self) -> BTreeSet<JobId> {
         let names = self.all.iter().flat_map(|disk| listed(&disk.root.join("jobs")));
         names.filter_map(|(name, _)| name.parse().ok()).collect()
     }
 }
 
 /// Examines the folder of a job on one disk, except checkpoints.
-fn sweep_folder(path: &Path, job: Job, found: &mut Found) {
+fn sweep_folder(path: &Path, job: JobId, found: &mut Found) {
     for leftover in ["work", "program", "files"].map(|part| path.join(part)) {
         warn(&leftover, "remove", remove_tree(&leftover));
     }
     let output = path.join("output");
     for (name, its) in listed(&output) {
-        let Ok(attempt) = name.parse::<Attempt>() else { continue };
+        let Ok(attempt) = name.parse::<AttemptId>() else { continue };
         let whole = its.join(OUTPUT);
         match Index::read(&whole) {
-            Ok(_) if attempt.job == job && found.tokens.contains_key(&job) => {
+            Ok(_) if attempt.job() == job && found.tokens.contains_key(&job) => {
                 found.outputs.insert(attempt, whole);
             }
             Err(error) if !is_garbage(&error) => leave(attempt, &error),
@@ -164,7 +162,7 @@ fn is_garbage(error: &TaskError) -> bool {
     }
 }
 
-fn leave(attempt: Attempt, error: &TaskError) {
+fn leave(attempt: AttemptId, error: &TaskError) {
     tracing::error!(%attempt, %error, "its files are kept but not served: they cannot be read; fix the error and restart the tracker");
 }
 

@@ -30,7 +30,7 @@ fn work(disks: &Disks, disk: usize, id: &str) -> AttemptFolders {
     disks.make_attempt_folders(attempt(id), &place(disks, disk)).unwrap()
 }
 
-pub(crate) fn attempt(text: &str) -> Attempt {
+pub(crate) fn attempt(text: &str) -> AttemptId {
     text.parse().unwrap()
 }
 
@@ -74,7 +74,7 @@ fn attempt_folders_are_removed_and_logs_are_kept() {
     assert_eq!(files(&dirs[1]), left);
     assert_eq!(files(&dirs[0]), ["LOCK", "VOLUMES"]);
     assert_eq!(fs::read(disks.log(id, "stdout").unwrap()).unwrap(), b"stdo");
-    assert!(disks.clean(Job(1)));
+    assert!(disks.clean(JobId(1)));
     assert!(!dirs[0].join("jobs/job_1").exists() && !dirs[1].join("jobs/job_1").exists());
     assert_eq!(disks.logs(), [id]);
     disks.remove_log(id);
@@ -88,7 +88,7 @@ fn restart_keeps_outputs_and_unknown_files_and_removes_leftovers() {
     let good = attempt("job_1.m0.0");
     {
         let (disks, _) = Disks::open(&dirs, 0).unwrap();
-        disks.keep_token(Job(1), b"secret").unwrap();
+        disks.keep_token(JobId(1), b"secret").unwrap();
         std::mem::forget(place(&disks, 0));
         let done = work(&disks, 1, "job_1.m0.0");
         write(&done.outputs[0], &[b"one", b"two"]);
@@ -119,8 +119,8 @@ fn restart_keeps_outputs_and_unknown_files_and_removes_leftovers() {
         let paused = attempt("job_1.r0.0");
         assert_eq!(found.checkpoints.keys().copied().collect::<Vec<_>>(), [paused]);
         assert_eq!(checkpoint::read(&found.checkpoints[&paused]).unwrap().attempt, "job_1.r0.0");
-        assert_eq!(found.tokens[&Job(1)], b"secret");
-        assert_eq!(found.jobs.iter().copied().collect::<Vec<_>>(), [Job(1)]);
+        assert_eq!(found.tokens[&JobId(1)], b"secret");
+        assert_eq!(found.jobs.iter().copied().collect::<Vec<_>>(), [JobId(1)]);
     }
     // Logs are kept until there are too many.
     let kept = |dir: &Path| {
@@ -147,7 +147,7 @@ fn unreadable_files_are_neither_served_nor_deleted() {
     let dirs = [dir.path().to_path_buf()];
     let (output, state) = {
         let (disks, _) = Disks::open(&dirs, 0).unwrap();
-        disks.keep_token(Job(1), b"secret").unwrap();
+        disks.keep_token(JobId(1), b"secret").unwrap();
         let output = work(&disks, 0, "job_1.m0.0").outputs[0].clone();
         write(&output, &[b"one"]);
         let checkpoint_dirs = work(&disks, 0, "job_1.r0.0").checkpoint_dirs;
@@ -175,7 +175,7 @@ fn checkpoint_may_be_recreated_while_the_old_one_is_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = [dir.path().to_owned()];
     let (disks, _) = Disks::open(&dirs, 0).unwrap();
-    disks.keep_token(Job(1), b"secret").unwrap();
+    disks.keep_token(JobId(1), b"secret").unwrap();
     let (id, state) = (attempt("job_1.r0.0"), checkpoint::ReduceState::default());
     let checkpoint_dirs = work(&disks, 0, "job_1.r0.0").checkpoint_dirs;
     let keep = || checkpoint::save(&checkpoint_dirs, "job_1.r0.0", 0, &state).unwrap();
@@ -237,7 +237,7 @@ fn unreadable_task_folder_does_not_block_a_start() {
             };
             {
                 let (disks, _) = Disks::open(&dirs, 0).unwrap();
-                disks.keep_token(Job(1), b"secret").unwrap();
+                disks.keep_token(JobId(1), b"secret").unwrap();
                 let (map, reduce) = (work(&disks, 0, "job_1.m0.0"), work(&disks, 0, "job_1.r0.0"));
                 for folder in [&map.own, &reduce.checkpoint_dirs[0], map.outputs[0].parent().unwrap()] {
                     close(folder);
@@ -251,7 +251,7 @@ fn unreadable_task_folder_does_not_block_a_start() {
             let (disks, found) = Disks::open(&dirs, 0).unwrap();
             assert!(found.jobs.is_empty(), "{found:?}");
             close(&work(&disks, 0, "job_2.m0.0").own);
-            assert!(disks.clean(Job(2)));
+            assert!(disks.clean(JobId(2)));
         },
     );
 }
@@ -271,8 +271,8 @@ fn files_that_cannot_be_removed_keep_their_job_registered() {
     };
     as_nobody(prepare, |dir| {
         let (disks, found) = Disks::open(&[dir.to_owned()], 0).unwrap();
-        assert_eq!(found.jobs.iter().copied().collect::<Vec<_>>(), [Job(1)]);
-        assert!(!disks.clean(Job(1)));
+        assert_eq!(found.jobs.iter().copied().collect::<Vec<_>>(), [JobId(1)]);
+        assert!(!disks.clean(JobId(1)));
         assert!(place(&disks, 0).folder.ends_with("warm/8"));
     });
 }
@@ -322,7 +322,7 @@ fn a_job_whose_token_cannot_be_read_is_left_alone() {
         output
     };
     let (_, found) = Disks::open(&dirs, 0).unwrap();
-    assert!(found.outputs.is_empty() && found.jobs.contains(&Job(1)) && output.exists(), "{found:?}");
+    assert!(found.outputs.is_empty() && found.jobs.contains(&JobId(1)) && output.exists(), "{found:?}");
 }
 
 #[test]
@@ -391,11 +391,11 @@ fn token_is_stored_on_a_disk_with_space() {
         write(&done.outputs[0], &[b"one"]);
         fs::remove_dir_all(dirs[0].join("jobs")).unwrap();
         fs::write(dirs[0].join("jobs"), "blocks the creation of a folder").unwrap();
-        disks.keep_token(Job(1), b"secret").unwrap();
+        disks.keep_token(JobId(1), b"secret").unwrap();
         fs::remove_file(dirs[0].join("jobs")).unwrap();
     }
     let (_, found) = Disks::open(&dirs, 0).unwrap();
-    assert_eq!(found.tokens[&Job(1)], b"secret");
+    assert_eq!(found.tokens[&JobId(1)], b"secret");
     assert_eq!(found.outputs.len(), 1);
 }
 

@@ -1,15 +1,13 @@
 //! Valid and invalid fetches over a real connection.
 
 use super::*;
-use crate::{
-    disks::{Found, tests::write},
-    ids::Job,
-};
+use crate::disks::{Found, tests::write};
 use mrlib::{
     fetch::wire::{Answer, MAGIC, read_answer, request},
     segment::Index,
 };
 use std::path::PathBuf;
+use types::JobId;
 
 struct World {
     dir: tempfile::TempDir,
@@ -34,7 +32,7 @@ impl World {
         let found = Found {
             checkpoints: [("job_1.r0.0".parse().unwrap(), folders)].into(),
             outputs: [("job_1.m0.0".parse().unwrap(), output)].into(),
-            tokens: [(Job(1), b"secret".to_vec())].into(),
+            tokens: [(JobId(1), b"secret".to_vec())].into(),
             ..Found::default()
         };
         let shuffle = Arc::new(Shuffle::new(Arc::new(ShuffleStore::new(found)), Guard::open()));

@@ -3,7 +3,7 @@
 use super::*;
 use proto::mr::{CheckpointInfo, PreemptKind};
 
-fn jobs(world: &mut World) -> Vec<Job> {
+fn jobs(world: &mut World) -> Vec<JobId> {
     world.on(Event::Disconnected);
     let again = world.on(Event::Connected);
     let [Action::Register { jobs, .. }] = &again[..] else { panic!("{again:?}") };
@@ -127,25 +127,25 @@ fn repeated_fetch_failures_are_reported_once_per_address() {
 #[test]
 fn every_job_with_leftovers_is_registered() {
     let mut world = World::online();
-    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, Order::MapEvents(Job(2), some(0, &["a"], 1)))]);
-    assert_eq!(jobs(&mut world), [Job(1), Job(2)]);
-    world.orders(0, vec![(1, Order::Clean(Job(1))), (2, Order::Clean(Job(2)))]);
+    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, Order::MapEvents(JobId(2), some(0, &["a"], 1)))]);
+    assert_eq!(jobs(&mut world), [JobId(1), JobId(2)]);
+    world.orders(0, vec![(1, Order::Clean(JobId(1))), (2, Order::Clean(JobId(2)))]);
     // Not deleted yet: the order could be lost with this start.
-    assert_eq!(jobs(&mut world), [Job(1), Job(2)]);
-    world.on(Event::Cleaned(Job(2), true));
+    assert_eq!(jobs(&mut world), [JobId(1), JobId(2)]);
+    world.on(Event::Cleaned(JobId(2), true));
     let gone = world.on(Event::Ended(attempt("job_1.m0.0"), AttemptEnd::Killed("killed".into())));
-    assert!(gone.contains(&Action::Clean(Job(1))), "{gone:?}");
-    assert_eq!(jobs(&mut world), [Job(1)]);
+    assert!(gone.contains(&Action::Clean(JobId(1))), "{gone:?}");
+    assert_eq!(jobs(&mut world), [JobId(1)]);
     // Files that could not be deleted are tried again a minute later, and at once when it is
     // ordered again.
-    world.on(Event::Cleaned(Job(1), false));
-    assert_eq!(jobs(&mut world), [Job(1)]);
-    assert!(world.after(CLEAN_RETRY_DELAY).contains(&Action::Clean(Job(1))));
-    world.on(Event::Cleaned(Job(1), false));
-    assert_eq!(world.orders(0, vec![(1, Order::Clean(Job(1)))]), [Action::Clean(Job(1))]);
+    world.on(Event::Cleaned(JobId(1), false));
+    assert_eq!(jobs(&mut world), [JobId(1)]);
+    assert!(world.after(CLEAN_RETRY_DELAY).contains(&Action::Clean(JobId(1))));
+    world.on(Event::Cleaned(JobId(1), false));
+    assert_eq!(world.orders(0, vec![(1, Order::Clean(JobId(1)))]), [Action::Clean(JobId(1))]);
     // Map events of a job that is being deleted are ignored.
-    world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a"], 1)))]);
-    world.on(Event::Cleaned(Job(1), true));
+    world.orders(0, vec![(2, Order::MapEvents(JobId(1), some(0, &["a"], 1)))]);
+    world.on(Event::Cleaned(JobId(1), true));
     assert_eq!(jobs(&mut world), []);
     assert!(world.agent.map_event_lists.is_empty() && world.agent.cleaning.is_empty());
 }
@@ -155,9 +155,9 @@ fn map_count_change_alone_is_forwarded() {
     let mut world = World::online();
     let reduce = attempt("job_1.r0.0");
     world.orders(0, vec![(1, launch("job_1.r0.0"))]);
-    let actions = world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a"], 5)))]);
+    let actions = world.orders(0, vec![(2, Order::MapEvents(JobId(1), some(0, &["a"], 5)))]);
     assert_eq!(actions, [Action::MapEvents(reduce, some(0, &["a"], 5))]);
-    let actions = world.orders(0, vec![(3, Order::MapEvents(Job(1), some(1, &[], 6)))]);
+    let actions = world.orders(0, vec![(3, Order::MapEvents(JobId(1), some(1, &[], 6)))]);
     assert_eq!(actions, [Action::MapEvents(reduce, some(1, &[], 6))]);
     // A reduce that is launched later gets the newest number.
     world.on(Event::Ended(reduce, AttemptEnd::Failed("boom".into())));
@@ -302,15 +302,15 @@ fn copied_files_are_kept_and_reported_until_acknowledged() {
         panic!("{again:?}")
     };
     assert_eq!(attempts.len(), 2);
-    assert_eq!((&outputs[..], &checkpoints[..], &jobs[..]), (&[output][..], &[][..], &[Job(1)][..]));
+    assert_eq!((&outputs[..], &checkpoints[..], &jobs[..]), (&[output][..], &[][..], &[JobId(1)][..]));
     world.register();
     // The files of a job are not deleted while a copy is in progress.
     world.orders(0, vec![(1, Order::CopyFiles(state, source.clone()))]);
-    let over = world.orders(0, vec![(2, Order::Clean(Job(1)))]);
+    let over = world.orders(0, vec![(2, Order::Clean(JobId(1)))]);
     assert_eq!(over, [Action::Kill(state, "its job has ended".into())]);
     assert_eq!(
         world.on(Event::Copied(state, Ok(Copied::Checkpoint(CheckpointInfo::default())))),
-        [Action::Clean(Job(1))]
+        [Action::Clean(JobId(1))]
     );
     world.orders(0, vec![(3, Order::CopyFiles(output, source))]);
     assert_eq!(reported(&world.beat_after(HEARTBEAT_GAP)), ["job_1.r0.0 copied", "job_1.m0.0 not copied"]);

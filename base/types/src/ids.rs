@@ -1,4 +1,7 @@
 //! IDs and how they are printed: `job_7`, `job_7.m3`, `job_7.m3.1`.
+//!
+//! Each ID has one text. IDs in paths are parsed first, so that a name cannot lead out of its
+//! folder.
 
 use crate::phase::Phase;
 use serde::{Deserialize, Serialize};
@@ -99,11 +102,16 @@ pub struct IdError {
     wanted: &'static str,
 }
 
+/// Accepts only what `Display` writes: no signs and no leading zeros.
+fn number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|number: &u32| number.to_string() == text)
+}
+
 impl FromStr for JobId {
     type Err = IdError;
     fn from_str(text: &str) -> Result<Self, IdError> {
-        let number = text.strip_prefix("job_").and_then(|rest| rest.parse().ok());
-        number.map(JobId).ok_or(IdError { text: text.into(), wanted: "a job id, such as job_7" })
+        let id = text.strip_prefix("job_").and_then(number);
+        id.map(JobId).ok_or(IdError { text: text.into(), wanted: "a job id, such as job_7" })
     }
 }
 
@@ -113,7 +121,7 @@ impl FromStr for TaskId {
         let parse = || {
             let (job, task) = text.split_once('.')?;
             let phase = Phase::from_letter(task.chars().next()?)?;
-            Some(TaskId { job: job.parse().ok()?, phase, index: task.get(1..)?.parse().ok()? })
+            Some(TaskId { job: job.parse().ok()?, phase, index: number(task.get(1..)?)? })
         };
         parse().ok_or(IdError { text: text.into(), wanted: "a task id, such as job_7.m3 or job_7.r0" })
     }
@@ -123,8 +131,8 @@ impl FromStr for AttemptId {
     type Err = IdError;
     fn from_str(text: &str) -> Result<Self, IdError> {
         let parse = || {
-            let (task, number) = text.rsplit_once('.')?;
-            Some(AttemptId { task: task.parse().ok()?, number: number.parse().ok()? })
+            let (task, last) = text.rsplit_once('.')?;
+            Some(AttemptId { task: task.parse().ok()?, number: number(last)? })
         };
         parse().ok_or(IdError { text: text.into(), wanted: "an attempt id, such as job_7.m3.0" })
     }
@@ -145,12 +153,18 @@ mod tests {
 
     #[test]
     fn malformed_input_is_rejected() {
-        for text in ["", "job", "job_", "job_x", "7"] {
+        for text in
+            ["", "job", "job_", "job_x", "7", "job_07", "job_+7", "job_-7", "job_ 7", "job_4294967296"]
+        {
             assert!(text.parse::<JobId>().is_err(), "{text}");
         }
-        for text in ["job_7", "job_7.", "job_7.x1", "job_7.m", "job_7.mé", "job_7.m-1"] {
+        for text in
+            ["job_7", "job_7.", "job_7.x1", "job_7.m", "job_7.mé", "job_7.m-1", "job_7.m01", "job_07.m1"]
+        {
             assert!(text.parse::<TaskId>().is_err(), "{text}");
         }
-        assert!("job_7.m1".parse::<AttemptId>().is_err());
+        for text in ["job_7.m1", "job_7.m3.0.1", "job_7.m+3.0", "job_7.m3.00", "job_07.m3.0", "../x.m1.0"] {
+            assert!(text.parse::<AttemptId>().is_err(), "{text}");
+        }
     }
 }

@@ -24,7 +24,8 @@ impl Phase {
         }
     }
 
-    pub(crate) fn from_letter(letter: char) -> Option<Self> {
+    /// The phase of a letter in a task ID.
+    pub fn from_letter(letter: char) -> Option<Self> {
         Self::BOTH.into_iter().find(|phase| phase.letter() == letter)
     }
 }

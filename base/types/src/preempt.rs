@@ -1,0 +1,27 @@
+//! Kinds of preemption.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How an attempt is preempted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PreemptKind {
+    /// Its work is lost.
+    Kill,
+    /// Only for maps: its result counts for what it has read, and a new task gets the remainder of
+    /// its range.
+    Split,
+    /// Only for reduces: it saves a checkpoint and is resumed later, on any tracker.
+    Pause,
+}
+
+impl fmt::Display for PreemptKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PreemptKind::Kill => "kill",
+            PreemptKind::Split => "split",
+            PreemptKind::Pause => "pause",
+        })
+    }
+}
