@@ -4,9 +4,9 @@
 //! after restarts of the tracker, until the JobTracker orders its deletion or its job has ended.
 
 use crate::{
-    agent::{AttemptEnd, CheckpointSource},
     disks::{AttemptFolders, Disks},
     shuffle_store::ShuffleStore,
+    wire::{AttemptEnd, CheckpointSource},
 };
 use mrlib::{TaskError, checkpoint};
 use proto::mr::TaskStart;

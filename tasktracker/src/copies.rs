@@ -6,11 +6,11 @@
 //! exist.
 
 use crate::{
-    agent::{Copied, CopySource, Event},
     checkpoints,
     disks::Disks,
     shuffle_store::ShuffleStore,
     task_runner::{Command, TaskRunner},
+    wire::{Copied, CopySource, Event},
 };
 use mrlib::{
     TaskError,
@@ -20,6 +20,7 @@ use mrlib::{
     segment::Index,
     task::limits::truncate_failure,
 };
+use proto::mr::CheckpointInfo;
 use security::Connector;
 use std::sync::Arc;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -75,6 +76,14 @@ impl TaskRunner {
     }
 }
 
+fn output(bytes: u64) -> Copied {
+    Copied { bytes, checkpoint: None }
+}
+
+fn paused(state: CheckpointInfo) -> Copied {
+    Copied { bytes: state.bytes, checkpoint: Some(state) }
+}
+
 /// Copies the files, unless they are here already.
 fn copy_from(
     attempt: AttemptId,
@@ -87,12 +96,10 @@ fn copy_from(
     let text = |error: TaskError| error.to_string();
     stop.check().map_err(text)?;
     if let Some(path) = shuffle_store.output(attempt) {
-        return Index::read(&path).map(|index| Copied::Output(index.stored())).map_err(text);
+        return Index::read(&path).map(|index| output(index.stored())).map_err(text);
     }
     if let Some(dirs) = shuffle_store.checkpoint(attempt) {
-        return checkpoint::read(&dirs)
-            .map(|state| Copied::Checkpoint(checkpoint::info(&state)))
-            .map_err(text);
+        return checkpoint::read(&dirs).map(|state| paused(checkpoint::info(&state))).map_err(text);
     }
     shuffle_store.add_token(attempt.job(), &source.token, disks);
     let places = disks.make_copy_targets(attempt).map_err(|error| error.to_string())?;
@@ -112,7 +119,7 @@ fn copy_from(
                 checkpoints::settle(attempt, &[dir], disks, shuffle_store)?;
                 let bytes = copied.1.stored();
                 shuffle_store.add(attempt, copied.0, copied.1);
-                Ok(Copied::Output(bytes))
+                Ok(output(bytes))
             })
         }
         Phase::Reduce => {
@@ -126,7 +133,7 @@ fn copy_from(
             let kept = kept.and_then(|_| in_place()).and_then(|()| safe());
             kept.and_then(|()| checkpoint::read(&places.results)).map(|state| {
                 shuffle_store.add_checkpoint(attempt, places.results.clone());
-                Copied::Checkpoint(checkpoint::info(&state))
+                paused(checkpoint::info(&state))
             })
         }
     };

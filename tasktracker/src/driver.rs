@@ -2,20 +2,23 @@
 //! work runs in separate tasks, and disk access on blocking threads.
 
 use crate::{
-    agent::{Action, Agent, Event},
     disks::{remove_tree, warn},
     error::TrackerError,
     link::LinkEvent,
     task_runner::{Command, TaskRunner},
-    wire::{self, Identity},
+    wire::{self, Action, Agent, Event, Identity, Launch},
 };
 use proto::mr::{FromTracker, MapEvent, map_event};
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
 };
-use types::{AttemptId, JobId};
+use types::{AttemptId, JobId, Time};
 
 /// State of the driver loop.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub(crate) struct Driver {
     pub(crate) children: HashMap<AttemptId, mpsc::UnboundedSender<Command>>,
     /// Checkpoints that are being renamed for deletion.
     pub(crate) dropping: HashMap<AttemptId, Vec<JoinHandle<()>>>,
+    /// Time 0 of the agent.
+    pub(crate) started: Instant,
     /// Channel to the JobTracker, while connected.
     pub(crate) out: Option<mpsc::Sender<FromTracker>>,
 }
@@ -49,7 +54,7 @@ impl Driver {
     ) {
         let mut actions = Vec::new();
         loop {
-            let deadline = self.agent.next_deadline();
+            let deadline = self.agent.next_deadline().and_then(|deadline| self.instant(deadline));
             let timeout = async {
                 match deadline {
                     Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
@@ -63,12 +68,22 @@ impl Driver {
                 else => return,
             };
             if let Some(event) = event {
-                self.agent.handle(Instant::now(), event, &mut actions);
+                self.agent.handle(self.now(), event, &mut actions);
             }
             for action in actions.drain(..) {
                 self.act(action);
             }
         }
+    }
+
+    /// The time of the agent: microseconds since the start.
+    fn now(&self) -> Time {
+        Time(self.started.elapsed().as_micros() as u64)
+    }
+
+    /// `None` for a time that no clock can show.
+    fn instant(&self, time: Time) -> Option<Instant> {
+        self.started.checked_add(Duration::from_micros(time.0))
     }
 
     fn on_task_event(&mut self, event: Event) -> Event {
@@ -116,7 +131,7 @@ impl Driver {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Start(attempt, spec, from) => {
+            Action::Start(attempt, Launch { spec, from }) => {
                 tracing::debug!(%attempt, ?from, "starting");
                 let child = self.task_runner.start(attempt, spec, from);
                 self.children.insert(attempt, child);

@@ -22,7 +22,6 @@
 //!
 //! Deliberately absent: decisions about what should run.
 
-pub mod agent;
 mod cgroup;
 mod checkpoints;
 mod confine;
@@ -51,7 +50,6 @@ mod wire;
 pub use error::TrackerError;
 pub use orphan_reaper::run_if_reaper;
 
-use agent::{Agent, Slots};
 use cgroup::{Bounds, Groups};
 use confine::Account;
 use daemon::{
@@ -81,6 +79,7 @@ use tokio::{
     task::JoinHandle,
     time::Instant,
 };
+use types::{PerPhase, Span};
 use wire::Identity;
 
 /// Maximum time for killed processes to end when the tracker stops.
@@ -279,7 +278,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, mrtask: Option<&Path>) -> R
 }
 
 type Assembled = (
-    (driver::Driver, Arc<shuffle_store::ShuffleStore>, mpsc::Receiver<agent::Event>),
+    (driver::Driver, Arc<shuffle_store::ShuffleStore>, mpsc::Receiver<wire::Event>),
     mpsc::UnboundedReceiver<TrackerError>,
     watch::Receiver<bool>,
 );
@@ -313,10 +312,11 @@ fn assemble(
         events,
     };
     let isolation_timeout = Some(config.tasktracker.isolation_timeout.0).filter(|set| !set.is_zero());
+    let isolation_timeout = isolation_timeout.map(|set| Span(u64::try_from(set.as_micros()).unwrap_or(u64::MAX)));
     let (alarm, alarms) = mpsc::unbounded_channel();
     let (ready, is_ready) = watch::channel(false);
     let driver = driver::Driver {
-        agent: Agent::new(identity.slots, shuffle_store.attempts(), states, jobs, isolation_timeout),
+        agent: wire::Agent::new(identity.slots, shuffle_store.attempts(), states, jobs, isolation_timeout),
         identity: identity.clone(),
         jobtracker: config.cluster.jobtracker.clone(),
         task_runner: Arc::new(task_runner),
@@ -324,6 +324,7 @@ fn assemble(
         alarm,
         children: HashMap::new(),
         dropping: HashMap::new(),
+        started: std::time::Instant::now(),
         out: None,
     };
     ((driver, shuffle_store, incoming), alarms, is_ready)
@@ -489,7 +490,7 @@ fn identity(
         rack: config.rack.clone(),
         shuffle_addr: advertised(shuffle),
         logs_addr: advertised(logs),
-        slots: Slots { map: config.map_slots, reduce: config.reduce_slots },
+        slots: PerPhase { map: config.map_slots, reduce: config.reduce_slots },
     })
 }
 

@@ -6,7 +6,6 @@
 //! lines of its stderr.
 
 use crate::{
-    agent::{AttemptEnd, CheckpointSource, Event, MapEventBatch},
     checkpoints, confine,
     disks::{AttemptFolders, Disks, ProcessFolders},
     fetch::{Fetcher, JobFiles},
@@ -15,13 +14,14 @@ use crate::{
     process::{Process, describe_exit, with_stderr},
     shuffle_store::ShuffleStore,
     task_session::{Outcome, TaskSession},
+    wire::{AttemptEnd, CheckpointSource, Event, MapEventBatch},
 };
 use mrlib::{segment::Index, task::limits::truncate_failure};
-use proto::mr::{PreemptKind, Progress, TaskResult, TaskSpec, TaskStart, ToTask, program, task_spec};
+use proto::mr::{Progress, TaskResult, TaskSpec, TaskStart, ToTask, program, task_spec};
 use security::Connector;
 use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinError};
-use types::{AttemptId, Phase};
+use types::{AttemptId, Phase, PreemptKind};
 
 /// Interval of progress reports of an attempt whose files are being fetched.
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(1);

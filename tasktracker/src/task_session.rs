@@ -5,21 +5,22 @@
 //! accepts; a process that violates the protocol is killed, and the error names the violation.
 
 use crate::{
-    agent::{ENDED_BYTES, Event, FetchFailure, MapEventBatch},
     idle_processes::IdleProcess,
     pool::HELLO_TIMEOUT,
     process::{Process, ProcessMessage},
     task_runner::{Command, Commands},
+    wire::{self, Event, MapEventBatch},
 };
+use agent::{ENDED_BYTES, FetchFailure};
 use mrlib::task::limits::{PIECES_MAX, check_counters, truncate_failure, truncate_status};
 use prost::Message;
 use proto::mr::{
-    FetchFailed, MapEvent, PreemptKind, Progress, TaskMapEvents, TaskPreempt, TaskResult, TaskStart, ToTask,
-    from_task, task_spec, to_task,
+    FetchFailed, MapEvent, Progress, TaskMapEvents, TaskPreempt, TaskResult, TaskStart, ToTask, from_task,
+    task_spec, to_task,
 };
 use std::{process::ExitStatus, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
-use types::{AttemptId, JobId, Phase};
+use types::{AttemptId, JobId, Phase, PreemptKind};
 
 /// Maximum time of a process to exit after its last message, or after it has disconnected.
 const GRACE: Duration = Duration::from_secs(5);
@@ -254,7 +255,7 @@ impl TaskSession {
 
     /// Preempts the task.
     pub(crate) fn preempt(&mut self, kind: PreemptKind, why: String) {
-        self.send(to_task::Kind::Preempt(TaskPreempt { why, kind: kind.into() }));
+        self.send(to_task::Kind::Preempt(TaskPreempt { why, kind: wire::preempt_kind(kind).into() }));
     }
 
     /// Sends map events, in messages of limited length.

@@ -7,10 +7,10 @@
 //! attempt: messages that are too long are rejected here, invalid contents in `task_session`.
 
 use crate::{
-    agent::ENDED_BYTES,
     confine::{Account, hand_over},
     process::{ProcessMessage, Spawner},
 };
+use agent::ENDED_BYTES;
 use daemon::logging::RateLimit;
 use mrlib::task::{PROTOCOL, frame::write_frame};
 use prost::Message;

@@ -1,15 +1,78 @@
-//! Conversion between protobuf types and those of the agent.
+//! Conversion between messages of the JobTracker and the events and actions of the agent. Data that
+//! the agent only passes on stays in messages.
 
-use crate::agent::{
-    AttemptEnd, CheckpointSource, CopySource, Event, FetchFailure, Heartbeat, MapEventBatch, Order, Report,
-    Slots, Status,
-};
+use agent::{FetchFailure, Heartbeat, Payload, Status};
+use prost::Message;
 use proto::mr::{
-    self, AttemptReport, CheckpointInfo, FromTracker, PreemptKind, RegisterTracker, SplitEnd,
-    StoredCheckpoint, ToTracker, attempt_report, from_tracker, order, to_tracker,
+    self, AttemptReport, CheckpointInfo, FromTracker, MapEvent, Progress, RegisterTracker, SplitEnd,
+    StoredCheckpoint, TaskResult, TaskSpec, ToTracker, attempt_report, from_tracker, order, to_tracker,
 };
-use std::time::Duration;
-use types::{AttemptId, JobId};
+use types::{AttemptId, JobId, PerPhase, PreemptKind, Span, ids::Incarnation};
+
+/// The data that the agent passes on.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Messages;
+
+impl Payload for Messages {
+    type Launch = Launch;
+    type Source = CopySource;
+    type Progress = Progress;
+    type Result = TaskResult;
+    type Checkpoint = CheckpointInfo;
+    type MapEvent = MapEvent;
+
+    fn no_progress(_: AttemptId) -> Progress {
+        Progress { stage: "start".into(), ..Progress::default() }
+    }
+    fn progress_bytes(progress: &Progress) -> usize {
+        progress.encoded_len()
+    }
+    fn result_bytes(result: &TaskResult) -> usize {
+        result.encoded_len()
+    }
+    fn checkpoint_bytes(state: &CheckpointInfo) -> usize {
+        state.encoded_len()
+    }
+    fn clear_text(progress: &mut Progress) {
+        progress.status.clear();
+    }
+}
+
+pub(crate) type Agent = agent::Agent<Messages>;
+pub(crate) type Event = agent::Event<Messages>;
+pub(crate) type Action = agent::Action<Messages>;
+pub(crate) type AttemptEnd = agent::AttemptEnd<Messages>;
+pub(crate) type MapEventBatch = agent::MapEventBatch<Messages>;
+pub(crate) type Copied = agent::Copied<Messages>;
+type Order = agent::Order<Messages>;
+type Report = agent::Report<Messages>;
+
+/// An attempt to run.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Launch {
+    pub(crate) spec: Box<TaskSpec>,
+    pub(crate) from: Option<CheckpointSource>,
+}
+
+/// Location of the checkpoint that an attempt resumes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CheckpointSource {
+    /// Attempt that made the checkpoint.
+    pub(crate) attempt: AttemptId,
+    /// Shuffle address of the tracker that has it.
+    pub(crate) addr: String,
+}
+
+/// Location of files to copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CopySource {
+    /// Shuffle address of the tracker that has them.
+    pub(crate) addr: String,
+    /// Token for access, at the source and here.
+    pub(crate) token: Vec<u8>,
+    /// Number of partitions of the job.
+    pub(crate) partitions: u32,
+}
 
 /// The identity of this tracker for the JobTracker.
 #[derive(Debug, Clone)]
@@ -28,13 +91,13 @@ pub(crate) struct Identity {
     /// Address of the log server.
     pub(crate) logs_addr: String,
     /// Maximum number of concurrent attempts.
-    pub(crate) slots: Slots,
+    pub(crate) slots: PerPhase<u32>,
 }
 
 /// Builds a registration.
 pub(crate) fn register(
     identity: &Identity,
-    incarnation: u64,
+    incarnation: Incarnation,
     attempts: Vec<Report>,
     outputs: &[AttemptId],
     checkpoints: Vec<(AttemptId, CheckpointInfo)>,
@@ -42,7 +105,7 @@ pub(crate) fn register(
 ) -> FromTracker {
     let register = RegisterTracker {
         name: identity.name.clone(),
-        incarnation,
+        incarnation: incarnation.0,
         host: identity.host.clone(),
         rack: identity.rack.clone(),
         shuffle_addr: identity.shuffle_addr.clone(),
@@ -64,7 +127,7 @@ fn stored_checkpoint((attempt, state): (AttemptId, CheckpointInfo)) -> StoredChe
 }
 
 /// Builds a heartbeat.
-pub(crate) fn heartbeat(heartbeat: Heartbeat) -> FromTracker {
+pub(crate) fn heartbeat(heartbeat: Heartbeat<Messages>) -> FromTracker {
     let Heartbeat { seq, acked, attempts, fetch_failures } = heartbeat;
     let failure = |failure: FetchFailure| mr::FetchFailure {
         reduce: failure.reduce.to_string(),
@@ -107,9 +170,9 @@ pub(crate) fn event(message: ToTracker) -> Option<Event> {
         to_tracker::Kind::Registered(registered) => {
             let ms = if registered.heartbeat_ms == 0 { 1000 } else { registered.heartbeat_ms };
             Event::Registered {
-                heartbeat: Duration::from_millis(ms),
-                lost_after: Duration::from_millis(registered.lost_after_ms),
-                incarnation: registered.incarnation,
+                heartbeat: Span::millis(ms),
+                lost_after: Span::millis(registered.lost_after_ms),
+                incarnation: Incarnation(registered.incarnation),
             }
         }
         to_tracker::Kind::Refused(words) => Event::Refused(words),
@@ -141,14 +204,18 @@ fn order_from(kind: Option<order::Kind>) -> Result<Order, String> {
             let source = |paused: String| {
                 Ok::<_, String>(CheckpointSource { attempt: of_attempt(&paused)?, addr: launch.resume_addr })
             };
-            Order::Launch(of_attempt(&spec.attempt)?, Box::new(spec), resumed_from.map(source).transpose()?)
+            let (attempt, from) = (of_attempt(&spec.attempt)?, resumed_from.map(source).transpose()?);
+            Order::Launch(attempt, Launch { spec: Box::new(spec), from })
         }
-        order::Kind::Preempt(stop) => match stop.kind() {
-            PreemptKind::Unspecified => {
-                return Err("a preemption of unknown kind".into());
-            }
-            kind => Order::Preempt(of_attempt(&stop.attempt)?, kind, stop.why),
-        },
+        order::Kind::Preempt(stop) => {
+            let kind = match stop.kind() {
+                mr::PreemptKind::Unspecified => return Err("a preemption of unknown kind".into()),
+                mr::PreemptKind::Kill => PreemptKind::Kill,
+                mr::PreemptKind::Split => PreemptKind::Split,
+                mr::PreemptKind::Pause => PreemptKind::Pause,
+            };
+            Order::Preempt(of_attempt(&stop.attempt)?, kind, stop.why)
+        }
         order::Kind::MapEvents(mr::MapEvents { job, first, events, maps }) => {
             let job = job.parse().map_err(|error| format!("{error}"))?;
             Order::MapEvents(job, MapEventBatch { first, events, maps })
@@ -159,4 +226,13 @@ fn order_from(kind: Option<order::Kind>) -> Result<Order, String> {
         }
         order::Kind::Clean(job) => Order::Clean(job.parse().map_err(|error| format!("{error}"))?),
     })
+}
+
+/// Converts the kind of a preemption for a task.
+pub(crate) fn preempt_kind(kind: PreemptKind) -> mr::PreemptKind {
+    match kind {
+        PreemptKind::Kill => mr::PreemptKind::Kill,
+        PreemptKind::Split => mr::PreemptKind::Split,
+        PreemptKind::Pause => mr::PreemptKind::Pause,
+    }
 }

@@ -147,6 +147,7 @@ fn pure_crates_are_pure() {
     let pure = [
         "core/",
         "schedulers/",
+        "tasktracker/agent/",
         "base/types/",
         "base/placement/",
         "dfs/src/namenode/state",

@@ -1,18 +1,17 @@
 //! Copies of map outputs and checkpoints from trackers that are being drained.
 
-use super::{Action, Agent, Copied, CopySource, Report, Status};
-use std::time::Instant;
-use types::{AttemptId, JobId};
+use crate::{Action, Agent, Copied, Payload, Report, Status};
+use types::{AttemptId, JobId, Time};
 
-impl Agent {
+impl<P: Payload> Agent<P> {
     /// Starts a copy. A repeated order is ignored; a copy that exists already is reported by the
-    /// task runner.
+    /// driver.
     pub(super) fn copy(
         &mut self,
-        now: Instant,
+        now: Time,
         attempt: AttemptId,
-        source: CopySource,
-        out: &mut Vec<Action>,
+        source: P::Source,
+        out: &mut Vec<Action<P>>,
     ) {
         if self.cleaning.contains_key(&attempt.job()) {
             return self.report_copy(now, attempt, Err("its job is being cleaned up".into()));
@@ -25,30 +24,32 @@ impl Agent {
 
     pub(super) fn copied(
         &mut self,
-        now: Instant,
+        now: Time,
         attempt: AttemptId,
-        result: Result<Copied, String>,
-        out: &mut Vec<Action>,
+        result: Result<Copied<P>, String>,
+        out: &mut Vec<Action<P>>,
     ) {
         self.copying.remove(&attempt);
         if !self.cleaning.contains_key(&attempt.job()) {
             match &result {
-                Ok(Copied::Output(_)) => drop(self.outputs.insert(attempt)),
-                Ok(Copied::Checkpoint(state)) => drop(self.checkpoints.insert(attempt, state.clone())),
+                Ok(Copied { checkpoint: None, .. }) => drop(self.outputs.insert(attempt)),
+                Ok(Copied { checkpoint: Some(state), .. }) => {
+                    self.checkpoints.insert(attempt, state.clone());
+                }
                 Err(_) => {}
             }
         }
-        self.report_copy(now, attempt, result.map(|copied| copied.bytes()));
+        self.report_copy(now, attempt, result.map(|copied| copied.bytes));
         self.finish_cleaning(attempt.job(), out);
     }
 
     /// Stops the copies of a job that has ended.
-    pub(super) fn stop_copies(&self, job: JobId, out: &mut Vec<Action>) {
+    pub(super) fn stop_copies(&self, job: JobId, out: &mut Vec<Action<P>>) {
         let its = self.copying.iter().filter(|attempt| attempt.job() == job);
         out.extend(its.map(|attempt| Action::Kill(*attempt, "its job has ended".into())));
     }
 
-    fn report_copy(&mut self, now: Instant, attempt: AttemptId, result: Result<u64, String>) {
+    fn report_copy(&mut self, now: Time, attempt: AttemptId, result: Result<u64, String>) {
         self.pending_reports.ended.push(Report { attempt, status: Status::Copied(result) });
         self.heartbeat_soon(now);
     }

@@ -1,7 +1,6 @@
 //! Limits of messages, unknown attempts, clean-up, isolation, and the number of maps.
 
 use super::*;
-use proto::mr::{CheckpointInfo, PreemptKind};
 
 fn jobs(world: &mut World) -> Vec<JobId> {
     world.on(Event::Disconnected);
@@ -59,10 +58,7 @@ fn no_message_is_longer_than_the_jobtracker_reads() {
     world.agent.slots.map = 2;
     world.on(Event::Connected);
     world.register();
-    let large = || {
-        let pieces = vec!["x".repeat(1 << 20); 3];
-        AttemptEnd::Succeeded { result: TaskResult { pieces, ..TaskResult::default() }, output: false }
-    };
+    let large = || AttemptEnd::Succeeded { result: 3 << 20, output: false };
     let mut number = 0;
     for index in 0..4 {
         let text = format!("job_1.m{index}.0");
@@ -83,7 +79,7 @@ fn no_message_is_longer_than_the_jobtracker_reads() {
     let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
     let words: Vec<&str> = attempts.iter().map(|report| state_name(&report.status)).collect();
     assert_eq!(words, ["running", "running", "succeeded"]);
-    let first = world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
+    let first = world.on(registered());
     let [Action::Heartbeat(first)] = &first[..] else { panic!("{first:?}") };
     assert_eq!(reported(first), ["job_1.m3.0 running", "job_1.m2.0 succeeded"]);
 }
@@ -98,13 +94,13 @@ fn long_status_texts_are_omitted_if_the_message_would_be_too_long() {
     let orders = (0..count).map(|at| (at + 1, launch(&format!("job_1.m{at}.0")))).collect();
     world.orders(0, orders);
     for at in 0..count {
-        let progress = Progress { status: "s".repeat(1024), ..Progress::default() };
+        let progress = Progress { text: "s".repeat(1024), ..Progress::default() };
         world.on(Event::Progressed(attempt(&format!("job_1.m{at}.0")), progress));
     }
     let sent = world.beat_after(INTERVAL);
     assert_eq!(sent.attempts.len(), count as usize);
     let status = |report: &Report| match &report.status {
-        Status::Running(progress) => progress.status.len(),
+        Status::Running(progress) => progress.text.len(),
         Status::Ended(_) | Status::Copied(_) => 0,
     };
     let bytes: usize = sent.attempts.iter().map(status).sum();
@@ -166,18 +162,18 @@ fn map_count_change_alone_is_forwarded() {
 }
 
 /// Returns how long a tracker without answers waits until it stops its running map.
-fn isolated(timeout: Option<Duration>, lost_after: Duration) -> Duration {
+fn isolated(timeout: Option<Span>, lost_after: Span) -> Span {
     let mut world = World::new();
-    world.agent =
-        Agent::new(Slots { map: 1, reduce: 1 }, BTreeSet::new(), BTreeMap::new(), BTreeSet::new(), timeout);
+    let slots = PerPhase { map: 1, reduce: 1 };
+    world.agent = Agent::new(slots, BTreeSet::new(), BTreeMap::new(), BTreeSet::new(), timeout);
     world.on(Event::Connected);
-    world.on(Event::Registered { heartbeat: INTERVAL, lost_after, incarnation: 1 });
+    world.on(Event::Registered { heartbeat: INTERVAL, lost_after, incarnation: Incarnation(1) });
     world.orders(1, vec![(1, launch("job_1.m0.0"))]);
     let began = world.now;
-    let step = Duration::from_millis(100);
+    let step = Span::millis(100);
     for _ in 0..100_000 {
         if world.after(step).iter().any(|action| matches!(action, Action::Kill(..))) {
-            return world.now - began;
+            return world.now.since(began);
         }
     }
     panic!("the map is never stopped");
@@ -185,7 +181,7 @@ fn isolated(timeout: Option<Duration>, lost_after: Duration) -> Duration {
 
 #[test]
 fn isolated_tracker_stops_its_tasks_before_it_is_lost() {
-    let secs = Duration::from_secs;
+    let secs = Span::secs;
     let lost = isolated(None, secs(10));
     assert!(secs(8) <= lost && lost < secs(10), "{lost:?}");
     assert_eq!(isolated(Some(secs(3)), secs(10)), secs(3), "sooner if configured");
@@ -200,7 +196,7 @@ fn time_without_an_answer_counts_from_when_the_message_was_sent() {
     let sent = world.now + INTERVAL;
     let heartbeat = world.beat_after(INTERVAL);
     // The answer is late; the JobTracker may have received the message at the start of that time.
-    world.now += INTERVAL / 2;
+    world.now = world.now + Span(INTERVAL.0 / 2);
     world.orders(heartbeat.seq, vec![]);
     world.on(Event::Disconnected);
     assert_eq!(world.agent.next_deadline(), Some(sent + ISOLATION_TIMEOUT));
@@ -208,7 +204,7 @@ fn time_without_an_answer_counts_from_when_the_message_was_sent() {
     world.on(Event::Connected);
     world.register();
     let last_answered = world.now;
-    world.now += INTERVAL / 4;
+    world.now = world.now + Span(INTERVAL.0 / 4);
     world.orders(0, vec![(1, launch("job_1.m1.0"))]);
     world.on(Event::Disconnected);
     assert_eq!(world.agent.next_deadline(), Some(last_answered + ISOLATION_TIMEOUT));
@@ -218,10 +214,10 @@ fn time_without_an_answer_counts_from_when_the_message_was_sent() {
 fn the_incarnation_that_the_jobtracker_gave_is_registered_again() {
     let mut world = World::new();
     let first = world.on(Event::Connected);
-    assert!(matches!(&first[..], [Action::Register { incarnation: 0, .. }]), "{first:?}");
-    world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 7 });
+    assert!(matches!(&first[..], [Action::Register { incarnation: Incarnation(0), .. }]), "{first:?}");
+    world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: Incarnation(7) });
     let again = world.on(Event::RegisterAgain);
-    assert!(matches!(&again[..], [Action::Register { incarnation: 7, .. }]), "{again:?}");
+    assert!(matches!(&again[..], [Action::Register { incarnation: Incarnation(7), .. }]), "{again:?}");
 }
 
 #[test]
@@ -231,7 +227,7 @@ fn isolated_tracker_stops_and_reports_its_tasks() {
     world.orders(0, vec![(1, launch("job_1.m0.0"))]);
     world.on(Event::Disconnected);
     assert_eq!(world.agent.next_deadline(), Some(world.now + ISOLATION_TIMEOUT));
-    assert_eq!(world.after(ISOLATION_TIMEOUT.saturating_sub(HEARTBEAT_GAP)), []);
+    assert_eq!(world.after(Span(ISOLATION_TIMEOUT.0 - HEARTBEAT_GAP.0)), []);
     let why = "isolated from the jobtracker for 600.0 s".to_string();
     assert_eq!(world.after(HEARTBEAT_GAP), [Action::Kill(id, why.clone())]);
     assert_eq!(world.after(ISOLATION_TIMEOUT), []);
@@ -245,7 +241,7 @@ fn isolated_tracker_stops_and_reports_its_tasks() {
     world.orders(0, vec![(1, launch("job_1.m1.0"))]);
     assert!(
         !world
-            .after(ISOLATION_TIMEOUT.saturating_sub(HEARTBEAT_GAP))
+            .after(Span(ISOLATION_TIMEOUT.0 - HEARTBEAT_GAP.0))
             .iter()
             .any(|action| matches!(action, Action::Kill(..)))
     );
@@ -261,7 +257,7 @@ fn checkpoint_is_registered_until_dropped() {
         request_sent_at,
         [Action::Preempt(attempt("job_1.r0.0"), PreemptKind::Pause, "a slot".into())]
     );
-    let state = CheckpointInfo { stage: "merge".into(), bytes: 7, ..CheckpointInfo::default() };
+    let state = "merge".to_string();
     world.on(Event::Ended(attempt("job_1.r0.0"), AttemptEnd::Paused(state.clone())));
     assert_eq!(reported(&world.beat_after(HEARTBEAT_GAP)), ["job_1.r0.0 paused"]);
     let registered_checkpoints = |world: &mut World| {
@@ -281,7 +277,7 @@ fn checkpoint_is_registered_until_dropped() {
 fn copied_files_are_kept_and_reported_until_acknowledged() {
     let mut world = World::online();
     let (output, state) = (attempt("job_1.m0.0"), attempt("job_1.r0.0"));
-    let source = CopySource { addr: "other:1".into(), token: b"secret".to_vec(), partitions: 2 };
+    let source = "other:1".to_string();
     let orders =
         vec![(1, Order::CopyFiles(output, source.clone())), (2, Order::CopyFiles(state, source.clone()))];
     let copies = [Action::CopyFiles(output, source.clone()), Action::CopyFiles(state, source.clone())];
@@ -291,7 +287,7 @@ fn copied_files_are_kept_and_reported_until_acknowledged() {
         [],
         "the copy is in progress"
     );
-    world.on(Event::Copied(output, Ok(Copied::Output(7))));
+    world.on(Event::Copied(output, Ok(Copied { bytes: 7, checkpoint: None })));
     world.on(Event::Copied(state, Err("gone".into())));
     let first = world.beat_after(HEARTBEAT_GAP);
     assert_eq!(reported(&first), ["job_1.m0.0 copied", "job_1.r0.0 not copied"]);
@@ -309,7 +305,7 @@ fn copied_files_are_kept_and_reported_until_acknowledged() {
     let over = world.orders(0, vec![(2, Order::Clean(JobId(1)))]);
     assert_eq!(over, [Action::Kill(state, "its job has ended".into())]);
     assert_eq!(
-        world.on(Event::Copied(state, Ok(Copied::Checkpoint(CheckpointInfo::default())))),
+        world.on(Event::Copied(state, Ok(Copied { bytes: 0, checkpoint: Some(String::new()) }))),
         [Action::Clean(JobId(1))]
     );
     world.orders(0, vec![(3, Order::CopyFiles(output, source))]);

@@ -1,9 +1,7 @@
 //! Reports that are not yet acknowledged, and their division into messages. The JobTracker reads
 //! messages of at most 8 MiB; a longer one would close the connection for all attempts.
 
-use super::{FetchFailure, Report, Status};
-use crate::agent::AttemptEnd;
-use prost::Message;
+use crate::{AttemptEnd, FetchFailure, Payload, Report, Status};
 use std::collections::BTreeSet;
 use types::AttemptId;
 
@@ -20,14 +18,20 @@ const FAILURES_MAX: usize = 100_000;
 const REPORT_OVERHEAD: usize = 128;
 
 /// Reports to be sent, or sent and not answered yet.
-#[derive(Debug, Default)]
-pub(super) struct PendingReports {
+#[derive(Debug)]
+pub(super) struct PendingReports<P: Payload> {
     /// Ends of attempts.
-    pub(super) ended: Vec<Report>,
+    pub(super) ended: Vec<Report<P>>,
     pub(super) failures: BTreeSet<FetchFailure>,
 }
 
-impl PendingReports {
+impl<P: Payload> Default for PendingReports<P> {
+    fn default() -> Self {
+        Self { ended: Vec::new(), failures: BTreeSet::new() }
+    }
+}
+
+impl<P: Payload> PendingReports<P> {
     pub(super) fn is_empty(&self) -> bool {
         self.ended.is_empty() && self.failures.is_empty()
     }
@@ -38,13 +42,13 @@ impl PendingReports {
     }
 
     /// Takes the oldest ends that fit into one message.
-    pub(super) fn take_ended(&mut self) -> Vec<Report> {
+    pub(super) fn take_ended(&mut self) -> Vec<Report<P>> {
         let mut bytes = 0;
-        let fits = |report: &&Report| {
+        let fits = |report: &&Report<P>| {
             bytes += report.bytes();
             bytes <= ENDED_BYTES
         };
-        // At least one: `task_runner` ensures that none is too long.
+        // At least one: the driver ensures that none is too long.
         let count = self.ended.iter().take_while(fits).count().max(1);
         self.ended.drain(..count.min(self.ended.len())).collect()
     }
@@ -73,15 +77,15 @@ impl PendingReports {
     }
 }
 
-impl Report {
+impl<P: Payload> Report<P> {
     /// Returns an upper estimate of the encoded length.
     fn bytes(&self) -> usize {
         REPORT_OVERHEAD
             + match &self.status {
-                Status::Running(progress) => progress.encoded_len(),
+                Status::Running(progress) => P::progress_bytes(progress),
                 Status::Copied(result) => result.as_ref().err().map_or(0, String::len),
-                Status::Ended(AttemptEnd::Succeeded { result, .. }) => result.encoded_len(),
-                Status::Ended(AttemptEnd::Paused(state)) => state.encoded_len(),
+                Status::Ended(AttemptEnd::Succeeded { result, .. }) => P::result_bytes(result),
+                Status::Ended(AttemptEnd::Paused(state)) => P::checkpoint_bytes(state),
                 Status::Ended(
                     AttemptEnd::Failed(text)
                     | AttemptEnd::Fatal(text)
@@ -94,14 +98,14 @@ impl Report {
 }
 
 /// Omits the status texts of running attempts if all of them would be too long.
-pub(super) fn shorten(running: &mut [Report]) {
+pub(super) fn shorten<P: Payload>(running: &mut [Report<P>]) {
     let mut bytes = 0;
     for report in running {
         bytes += report.bytes();
         if let Status::Running(progress) = &mut report.status
             && bytes > RUNNING_BYTES
         {
-            progress.status.clear();
+            P::clear_text(progress);
         }
     }
 }

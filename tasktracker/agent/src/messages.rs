@@ -1,22 +1,21 @@
 //! Events and actions of the agent.
 
-use proto::mr::{CheckpointInfo, MapEvent, PreemptKind, Progress, TaskResult, TaskSpec};
-use std::time::Duration;
-use types::{AttemptId, JobId};
+use crate::Payload;
+use types::{AttemptId, JobId, PreemptKind, Span, ids::Incarnation};
 
 /// An event for the agent.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum Event<P: Payload> {
     /// A connection to the JobTracker exists.
     Connected,
     /// The JobTracker has accepted the registration.
     Registered {
         /// Interval of heartbeats.
-        heartbeat: Duration,
+        heartbeat: Span,
         /// Time without a heartbeat after which the JobTracker declares the tracker lost.
-        lost_after: Duration,
+        lost_after: Span,
         /// Number of this process among all that had its name.
-        incarnation: u64,
+        incarnation: Incarnation,
     },
     /// The JobTracker does not know this tracker any more.
     RegisterAgain,
@@ -27,20 +26,20 @@ pub enum Event {
         /// Sequence number of the answered heartbeat.
         answers: u64,
         /// Numbered orders.
-        orders: Vec<(u64, Order)>,
+        orders: Vec<(u64, Order<P>)>,
     },
     /// The connection was closed.
     Disconnected,
     /// A process has started its attempt.
     Started(AttemptId),
     /// An attempt reports progress.
-    Progressed(AttemptId, Progress),
+    Progressed(AttemptId, P::Progress),
     /// A reduce could not fetch a map output.
     FetchFailed(FetchFailure),
     /// The process of an attempt has ended, and its folder is removed.
-    Ended(AttemptId, AttemptEnd),
+    Ended(AttemptId, AttemptEnd<P>),
     /// Result of a copy from another tracker, or why it failed.
-    Copied(AttemptId, Result<Copied, String>),
+    Copied(AttemptId, Result<Copied<P>, String>),
     /// The files of a job have been deleted; false if some could not be.
     Cleaned(JobId, bool),
     /// Time has passed.
@@ -49,36 +48,26 @@ pub enum Event {
 
 /// A copy from another tracker.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Copied {
-    /// A map output with its length in bytes.
-    Output(u64),
-    /// The checkpoint of a paused reduce.
-    Checkpoint(CheckpointInfo),
-}
-
-impl Copied {
-    /// Returns the length in bytes.
-    pub fn bytes(&self) -> u64 {
-        match self {
-            Self::Output(bytes) => *bytes,
-            Self::Checkpoint(state) => state.bytes,
-        }
-    }
+pub struct Copied<P: Payload> {
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The checkpoint of a paused reduce; `None` for a map output.
+    pub checkpoint: Option<P::Checkpoint>,
 }
 
 /// An order of the JobTracker.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Order {
-    /// Run an attempt, if given from the checkpoint of another attempt.
-    Launch(AttemptId, Box<TaskSpec>, Option<CheckpointSource>),
+pub enum Order<P: Payload> {
+    /// Run an attempt.
+    Launch(AttemptId, P::Launch),
     /// Preempt an attempt in this way, and report when its slot is free.
     Preempt(AttemptId, PreemptKind, String),
     /// Map events of a job, for its reduces.
-    MapEvents(JobId, MapEventBatch),
+    MapEvents(JobId, MapEventBatch<P>),
     /// Delete the checkpoint of an attempt, which will not be used any more.
     DropCheckpoint(AttemptId),
     /// Copy the files of an attempt from another tracker.
-    CopyFiles(AttemptId, CopySource),
+    CopyFiles(AttemptId, P::Source),
     /// Delete all files of a job.
     Clean(JobId),
     /// Not understood, but acknowledged, so that it is not sent again.
@@ -87,27 +76,27 @@ pub enum Order {
 
 /// A part of the list of map events of a job.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MapEventBatch {
+pub struct MapEventBatch<P: Payload> {
     /// Index of the first event.
     pub first: u64,
     /// The entries.
-    pub events: Vec<MapEvent>,
+    pub events: Vec<P::MapEvent>,
     /// Number of maps of the job after these events; 0 if unknown.
     pub maps: u32,
 }
 
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum AttemptEnd {
+pub enum AttemptEnd<P: Payload> {
     /// The attempt succeeded.
     Succeeded {
         /// Result of the task.
-        result: TaskResult,
+        result: P::Result,
         /// Whether this tracker has its map output.
         output: bool,
     },
     /// The attempt was paused with a checkpoint on the disks of this tracker.
-    Paused(CheckpointInfo),
+    Paused(P::Checkpoint),
     /// The checkpoint to resume from is missing or damaged.
     CheckpointCorrupt(String),
     /// The tracker with the checkpoint to resume from is unreachable.
@@ -120,71 +109,51 @@ pub enum AttemptEnd {
     Killed(String),
 }
 
-/// Location of the checkpoint that an attempt resumes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CheckpointSource {
-    /// Attempt that made the checkpoint.
-    pub attempt: AttemptId,
-    /// Shuffle address of the tracker that has it.
-    pub addr: String,
-}
-
-/// Location of files to copy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CopySource {
-    /// Shuffle address of the tracker that has them.
-    pub addr: String,
-    /// Token for access, at the source and here.
-    pub token: Vec<u8>,
-    /// Number of partitions of the job.
-    pub partitions: u32,
-}
-
 /// An action that the driver executes, in order.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Action {
+pub enum Action<P: Payload> {
     /// Run an attempt.
-    Start(AttemptId, Box<TaskSpec>, Option<CheckpointSource>),
+    Start(AttemptId, P::Launch),
     /// Kill an attempt.
     Kill(AttemptId, String),
     /// Preempt an attempt: a map ends at a record, a reduce with a checkpoint.
     Preempt(AttemptId, PreemptKind, String),
     /// Send map events to a reduce.
-    MapEvents(AttemptId, MapEventBatch),
+    MapEvents(AttemptId, MapEventBatch<P>),
     /// Delete the checkpoint of an attempt.
     DropCheckpoint(AttemptId),
     /// Copy the files of an attempt from another tracker, and report the result.
-    CopyFiles(AttemptId, CopySource),
+    CopyFiles(AttemptId, P::Source),
     /// Delete the files of a job, and report the result. No attempt of the job runs any more.
     Clean(JobId),
     /// Register at the JobTracker.
     Register {
         /// Incarnation that the JobTracker has assigned to this process; 0 if none.
-        incarnation: u64,
+        incarnation: Incarnation,
         /// Attempts that run, or have ended without acknowledgement.
-        attempts: Vec<Report>,
+        attempts: Vec<Report<P>>,
         /// Maps whose output is here.
         outputs: Vec<AttemptId>,
         /// Attempts with a checkpoint here.
-        checkpoints: Vec<(AttemptId, CheckpointInfo)>,
+        checkpoints: Vec<(AttemptId, P::Checkpoint)>,
         /// Every job with files or state on this tracker.
         jobs: Vec<JobId>,
     },
     /// A heartbeat.
-    Heartbeat(Heartbeat),
+    Heartbeat(Heartbeat<P>),
     /// Exit with this reason; all attempts have been killed before.
     Exit(String),
 }
 
 /// A heartbeat. Each one contains every running attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Heartbeat {
+pub struct Heartbeat<P: Payload> {
     /// Sequence number, from 1 within a registration.
     pub seq: u64,
     /// Number of the newest acknowledged order.
     pub acked: u64,
     /// Reports of attempts.
-    pub attempts: Vec<Report>,
+    pub attempts: Vec<Report<P>>,
     /// Map outputs that reduces could not fetch.
     pub fetch_failures: Vec<FetchFailure>,
 }
@@ -202,30 +171,21 @@ pub struct FetchFailure {
 
 /// Report about an attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report {
+pub struct Report<P: Payload> {
     /// ID of the attempt.
     pub attempt: AttemptId,
     /// State of the attempt.
-    pub status: Status,
+    pub status: Status<P>,
 }
 
 /// States in reports. All except `Running` mean that the process has ended and the slot is free.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Status {
+pub enum Status<P: Payload> {
     /// The attempt runs, with this progress.
-    Running(Progress),
+    Running(P::Progress),
     /// The attempt has ended.
-    Ended(AttemptEnd),
+    Ended(AttemptEnd<P>),
     /// A copy of files of the attempt, which did not run here: its length in bytes, or why it
     /// failed.
     Copied(Result<u64, String>),
-}
-
-/// Maximum number of concurrent attempts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slots {
-    /// Map slots.
-    pub map: u32,
-    /// Reduce slots.
-    pub reduce: u32,
 }

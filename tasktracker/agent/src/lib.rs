@@ -1,7 +1,10 @@
 //! The state machine of the tracker: running attempts and slots, processed orders, and reports that
 //! are not yet acknowledged.
 //!
-//! It has no clock, socket, process or file: events come in with the time, actions go out.
+//! It has no clock, socket, process or file: events come in with the time, actions go out. The
+//! daemon and the simulator run the same agent; each chooses the types of the data that the agent
+//! only passes on ([`Payload`]).
+//!
 //! Invariants:
 //! - an order is executed once, by number, and in order; repeats are skipped;
 //! - the end of an attempt is reported until the heartbeat (or registration) with it has been
@@ -17,39 +20,34 @@
 //! twice. After a registration the JobTracker lists the attempts to stop; the end of each is
 //! reported.
 //!
-//! Deliberately absent: how to reach the JobTracker again (`link`), how to run anything
-//! (`task_runner`).
+//! Deliberately absent: how to reach the JobTracker, and how to run anything. That is the work of
+//! the driver.
 
 mod copies;
 mod messages;
+mod payload;
 mod reports;
 #[cfg(test)]
 mod tests;
 
 pub use messages::*;
+pub use payload::{Data, Payload};
 pub use reports::ENDED_BYTES;
 
-use proto::mr::{CheckpointInfo, MapEvent, PreemptKind, Progress, TaskSpec};
 use reports::{PendingReports, shorten};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
-};
-use types::{AttemptId, JobId, Phase};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{AttemptId, JobId, PerPhase, Phase, PreemptKind, Span, Time, ids::Incarnation};
 
 /// Events within this time share a heartbeat.
-pub const HEARTBEAT_GAP: Duration = Duration::from_millis(2);
+pub const HEARTBEAT_GAP: Span = Span::millis(2);
 /// Delay before files that could not be deleted are tried again.
-const CLEAN_RETRY_DELAY: Duration = Duration::from_mins(1);
-/// Fraction of `lost_after` after which tasks are stopped; the remaining time is for ending their
-/// processes.
-const ISOLATION_FRACTION: f64 = 0.9;
+const CLEAN_RETRY_DELAY: Span = Span::secs(60);
 /// Heartbeat interval before the JobTracker has set one.
-const INTERVAL: Duration = Duration::from_secs(1);
+const INTERVAL: Span = Span::secs(1);
 
 #[derive(Debug)]
-struct Running {
-    progress: Progress,
+struct Running<P: Payload> {
+    progress: P::Progress,
     /// Reason, once the attempt is being stopped.
     stopped: Option<String>,
     /// Number of map events that were sent to it.
@@ -59,12 +57,18 @@ struct Running {
 }
 
 /// The map events of a job.
-#[derive(Debug, Default)]
-struct MapEventList {
+#[derive(Debug)]
+struct MapEventList<P: Payload> {
     /// The complete list, kept as long as another reduce of the job may start here, because the
     /// JobTracker sends each event once.
-    events: Vec<MapEvent>,
+    events: Vec<P::MapEvent>,
     maps: u32,
+}
+
+impl<P: Payload> Default for MapEventList<P> {
+    fn default() -> Self {
+        Self { events: Vec::new(), maps: 0 }
+    }
 }
 
 /// State of the clean-up of a job.
@@ -75,11 +79,11 @@ enum Cleaning {
     /// Its files are being deleted.
     Deleting,
     /// Some files could not be deleted; to be repeated at this time.
-    RetryAt(Instant),
+    RetryAt(Time),
 }
 
 impl Cleaning {
-    fn again(&self) -> Option<Instant> {
+    fn again(&self) -> Option<Time> {
         match self {
             Self::RetryAt(due) => Some(*due),
             _ => None,
@@ -97,53 +101,53 @@ enum Connection {
 
 /// The state machine of the tracker.
 #[derive(Debug)]
-pub struct Agent {
-    slots: Slots,
-    running: BTreeMap<AttemptId, Running>,
+pub struct Agent<P: Payload> {
+    slots: PerPhase<u32>,
+    running: BTreeMap<AttemptId, Running<P>>,
     outputs: BTreeSet<AttemptId>,
     /// Attempts with a checkpoint here.
-    checkpoints: BTreeMap<AttemptId, CheckpointInfo>,
+    checkpoints: BTreeMap<AttemptId, P::Checkpoint>,
     /// Copies from other trackers in progress.
     copying: BTreeSet<AttemptId>,
     /// Every job with files or state here.
     jobs: BTreeSet<JobId>,
-    map_event_lists: BTreeMap<JobId, MapEventList>,
+    map_event_lists: BTreeMap<JobId, MapEventList<P>>,
     cleaning: BTreeMap<JobId, Cleaning>,
     /// To be reported next.
-    pending_reports: PendingReports,
+    pending_reports: PendingReports<P>,
     /// Sent but not answered yet.
-    in_flight: PendingReports,
+    in_flight: PendingReports<P>,
     connection: Connection,
-    interval: Duration,
+    interval: Span,
     seq: u64,
     acked: u64,
-    sent: Option<Heartbeat>,
-    next_heartbeat: Option<Instant>,
+    sent: Option<Heartbeat<P>>,
+    next_heartbeat: Option<Time>,
     /// Something has happened that should be reported before the interval ends.
     urgent: bool,
     /// Incarnation that the JobTracker has assigned.
-    incarnation: u64,
+    incarnation: Incarnation,
     /// When the unanswered message was first sent.
-    request_sent_at: Option<Instant>,
+    request_sent_at: Option<Time>,
     /// When the newest answered message was sent. The JobTracker has received it then or later.
-    last_answered: Option<Instant>,
+    last_answered: Option<Time>,
     /// Tasks run at most this long without an answer; `None`: up to the limit that follows from
     /// `lost_after`.
-    isolation_timeout: Option<Duration>,
+    isolation_timeout: Option<Span>,
     /// Time without a heartbeat after which the JobTracker declares the tracker lost.
-    lost_after: Option<Duration>,
+    lost_after: Option<Span>,
 }
 
-impl Agent {
+impl<P: Payload> Agent<P> {
     /// An agent with the map outputs, checkpoints and jobs that an earlier start left on disk.
     /// Tasks are stopped when the JobTracker has not answered for `isolation_timeout`, and before
     /// it declares the tracker lost.
     pub fn new(
-        slots: Slots,
+        slots: PerPhase<u32>,
         outputs: BTreeSet<AttemptId>,
-        checkpoints: BTreeMap<AttemptId, CheckpointInfo>,
+        checkpoints: BTreeMap<AttemptId, P::Checkpoint>,
         jobs: BTreeSet<JobId>,
-        isolation_timeout: Option<Duration>,
+        isolation_timeout: Option<Span>,
     ) -> Self {
         Self {
             slots,
@@ -163,7 +167,7 @@ impl Agent {
             sent: None,
             next_heartbeat: None,
             urgent: false,
-            incarnation: 0,
+            incarnation: Incarnation(0),
             request_sent_at: None,
             last_answered: None,
             isolation_timeout,
@@ -172,11 +176,11 @@ impl Agent {
     }
 
     /// Returns when a `Tick` is needed, if no other event comes before.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub fn next_deadline(&self) -> Option<Time> {
         let isolated_at = self
             .last_answered
             .zip(self.isolation_limit())
-            .and_then(|(last_answered, limit)| last_answered.checked_add(limit));
+            .map(|(last_answered, limit)| last_answered + limit);
         let isolated_at =
             isolated_at.filter(|_| self.running.values().any(|running| running.stopped.is_none()));
         let again = self.cleaning.values().filter_map(Cleaning::again);
@@ -184,13 +188,14 @@ impl Agent {
     }
 
     /// Returns how long tasks may run without an answer.
-    fn isolation_limit(&self) -> Option<Duration> {
-        let lost = self.lost_after.map(|lost| lost.mul_f64(ISOLATION_FRACTION));
+    fn isolation_limit(&self) -> Option<Span> {
+        // The last tenth is for ending the processes.
+        let lost = self.lost_after.map(|lost| Span(lost.0 - lost.0 / 10));
         self.isolation_timeout.into_iter().chain(lost).min()
     }
 
     /// Handles an event; resulting actions are appended to `out`.
-    pub fn handle(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
+    pub fn handle(&mut self, now: Time, event: Event<P>, out: &mut Vec<Action<P>>) {
         match event {
             // Repeated before the JobTracker has read the registration. A second registration would
             // restart the numbering of orders.
@@ -226,7 +231,7 @@ impl Agent {
         self.heartbeat_if_due(now, out);
     }
 
-    fn register(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn register(&mut self, now: Time, out: &mut Vec<Action<P>>) {
         self.disconnected();
         self.connection = Connection::Registering;
         self.request_sent_at = Some(now);
@@ -241,7 +246,7 @@ impl Agent {
     }
 
     /// Orders and heartbeats are numbered from 1 in each registration.
-    fn registered(&mut self, now: Instant, heartbeat: Duration, lost_after: Duration, incarnation: u64) {
+    fn registered(&mut self, now: Time, heartbeat: Span, lost_after: Span, incarnation: Incarnation) {
         if self.connection != Connection::Registering {
             return;
         }
@@ -264,12 +269,8 @@ impl Agent {
     }
 
     /// Stops attempts that may run elsewhere by now.
-    fn stop_if_isolated(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let Some(silence) =
-            self.last_answered.map(|last_answered| now.saturating_duration_since(last_answered))
-        else {
-            return;
-        };
+    fn stop_if_isolated(&mut self, now: Time, out: &mut Vec<Action<P>>) {
+        let Some(silence) = self.last_answered.map(|last_answered| now.since(last_answered)) else { return };
         if self.isolation_limit().is_none_or(|limit| silence < limit) {
             return;
         }
@@ -282,7 +283,7 @@ impl Agent {
         }
     }
 
-    fn refused(&mut self, text: String, out: &mut Vec<Action>) {
+    fn refused(&mut self, text: String, out: &mut Vec<Action<P>>) {
         self.disconnected();
         for (attempt, running) in &mut self.running {
             running.stopped.get_or_insert_with(|| text.clone());
@@ -293,10 +294,10 @@ impl Agent {
 
     fn handle_orders(
         &mut self,
-        now: Instant,
+        now: Time,
         answers: u64,
-        orders: Vec<(u64, Order)>,
-        out: &mut Vec<Action>,
+        orders: Vec<(u64, Order<P>)>,
+        out: &mut Vec<Action<P>>,
     ) {
         if self.connection != Connection::Up {
             return;
@@ -313,7 +314,7 @@ impl Agent {
             }
             self.acked = number;
             match order {
-                Order::Launch(attempt, spec, from) => self.launch(now, attempt, spec, from, out),
+                Order::Launch(attempt, launch) => self.launch(now, attempt, launch, out),
                 Order::Preempt(attempt, kind, why) => self.stop(now, attempt, kind, why, out),
                 Order::MapEvents(job, map_events) => self.add_map_events(job, map_events, out),
                 Order::DropCheckpoint(attempt) => {
@@ -327,19 +328,12 @@ impl Agent {
         }
     }
 
-    fn launch(
-        &mut self,
-        now: Instant,
-        attempt: AttemptId,
-        spec: Box<TaskSpec>,
-        from: Option<CheckpointSource>,
-        out: &mut Vec<Action>,
-    ) {
+    fn launch(&mut self, now: Time, attempt: AttemptId, launch: P::Launch, out: &mut Vec<Action<P>>) {
         if self.running.contains_key(&attempt) || self.has_pending_end(attempt) {
             return;
         }
         let held = self.running.keys().filter(|running| running.phase() == attempt.phase()).count();
-        let slots = if attempt.phase() == Phase::Map { self.slots.map } else { self.slots.reduce };
+        let slots = self.slots[attempt.phase()];
         let refusal = if self.cleaning.contains_key(&attempt.job()) {
             Some("its job is being cleaned up".into())
         } else if held >= slots as usize {
@@ -350,25 +344,20 @@ impl Agent {
         if let Some(why) = refusal {
             return self.report_end(now, attempt, AttemptEnd::Killed(why));
         }
-        let running = Running {
-            progress: Progress { stage: "start".into(), ..Progress::default() },
-            stopped: None,
-            events_sent: 0,
-            maps: 0,
-        };
+        let running = Running { progress: P::no_progress(attempt), stopped: None, events_sent: 0, maps: 0 };
         self.running.insert(attempt, running);
         self.jobs.insert(attempt.job());
-        out.push(Action::Start(attempt, spec, from));
+        out.push(Action::Start(attempt, launch));
         self.send_map_events(attempt.job(), out);
     }
 
     fn stop(
         &mut self,
-        now: Instant,
+        now: Time,
         attempt: AttemptId,
         kind: PreemptKind,
         why: String,
-        out: &mut Vec<Action>,
+        out: &mut Vec<Action<P>>,
     ) {
         let has_ended = self.has_pending_end(attempt);
         match self.running.get_mut(&attempt) {
@@ -393,7 +382,7 @@ impl Agent {
         self.pending_reports.has(attempt) || self.in_flight.has(attempt)
     }
 
-    fn add_map_events(&mut self, job: JobId, map_events: MapEventBatch, out: &mut Vec<Action>) {
+    fn add_map_events(&mut self, job: JobId, map_events: MapEventBatch<P>, out: &mut Vec<Action<P>>) {
         if self.cleaning.contains_key(&job) {
             return;
         }
@@ -408,7 +397,7 @@ impl Agent {
         self.send_map_events(job, out);
     }
 
-    fn send_map_events(&mut self, job: JobId, out: &mut Vec<Action>) {
+    fn send_map_events(&mut self, job: JobId, out: &mut Vec<Action<P>>) {
         let Some(MapEventList { events, maps }) = self.map_event_lists.get(&job) else { return };
         for (attempt, running) in &mut self.running {
             let behind = running.events_sent < events.len() || running.maps != *maps;
@@ -420,7 +409,7 @@ impl Agent {
         }
     }
 
-    fn clean(&mut self, job: JobId, out: &mut Vec<Action>) {
+    fn clean(&mut self, job: JobId, out: &mut Vec<Action<P>>) {
         self.map_event_lists.remove(&job);
         self.outputs.retain(|attempt| attempt.job() != job);
         self.checkpoints.retain(|attempt, _| attempt.job() != job);
@@ -439,7 +428,7 @@ impl Agent {
         self.finish_cleaning(job, out);
     }
 
-    fn finish_cleaning(&mut self, job: JobId, out: &mut Vec<Action>) {
+    fn finish_cleaning(&mut self, job: JobId, out: &mut Vec<Action<P>>) {
         let idle = !self.running.keys().chain(&self.copying).any(|attempt| attempt.job() == job);
         if let Some(step @ Cleaning::Waiting) = self.cleaning.get_mut(&job)
             && idle
@@ -450,7 +439,7 @@ impl Agent {
     }
 
     /// A job with remaining files stays registered, and is tried again.
-    fn cleaned(&mut self, now: Instant, job: JobId, whole: bool) {
+    fn cleaned(&mut self, now: Time, job: JobId, whole: bool) {
         if whole {
             self.cleaning.remove(&job);
             self.jobs.remove(&job);
@@ -459,7 +448,7 @@ impl Agent {
         }
     }
 
-    fn retry_cleaning(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn retry_cleaning(&mut self, now: Time, out: &mut Vec<Action<P>>) {
         for (job, step) in &mut self.cleaning {
             if step.again().is_some_and(|due| due <= now) {
                 *step = Cleaning::Deleting;
@@ -468,7 +457,7 @@ impl Agent {
         }
     }
 
-    fn ended(&mut self, now: Instant, attempt: AttemptId, end: AttemptEnd, out: &mut Vec<Action>) {
+    fn ended(&mut self, now: Time, attempt: AttemptId, end: AttemptEnd<P>, out: &mut Vec<Action<P>>) {
         let Some(running) = self.running.remove(&attempt) else { return };
         let end = match (end, running.stopped) {
             // Whatever a process reports while it is being killed, it was killed.
@@ -488,13 +477,13 @@ impl Agent {
         self.finish_cleaning(attempt.job(), out);
     }
 
-    fn report_end(&mut self, now: Instant, attempt: AttemptId, end: AttemptEnd) {
+    fn report_end(&mut self, now: Time, attempt: AttemptId, end: AttemptEnd<P>) {
         self.pending_reports.ended.push(Report { attempt, status: Status::Ended(end) });
         self.heartbeat_soon(now);
     }
 
     /// Requests a heartbeat soon; if one is in flight, the next one waits for the answer.
-    fn heartbeat_soon(&mut self, now: Instant) {
+    fn heartbeat_soon(&mut self, now: Time) {
         self.urgent = true;
         if self.connection == Connection::Up && self.sent.is_none() {
             let soon = now + HEARTBEAT_GAP;
@@ -502,7 +491,7 @@ impl Agent {
         }
     }
 
-    fn heartbeat_if_due(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn heartbeat_if_due(&mut self, now: Time, out: &mut Vec<Action<P>>) {
         if self.connection != Connection::Up || self.next_heartbeat.is_none_or(|due| now < due) {
             return;
         }
@@ -517,7 +506,7 @@ impl Agent {
         out.push(Action::Heartbeat(heartbeat));
     }
 
-    fn new_heartbeat(&mut self) -> Heartbeat {
+    fn new_heartbeat(&mut self) -> Heartbeat<P> {
         self.seq += 1;
         self.in_flight = self.pending_reports.take();
         // Reports that do not fit into one message follow in the next one at once.
@@ -532,12 +521,16 @@ impl Agent {
 
     /// Reports everything that runs, and the ends in flight. Ends that do not fit into one message
     /// are reported later; until then their attempts are reported as running.
-    fn reports(&self) -> Vec<Report> {
+    fn reports(&self) -> Vec<Report<P>> {
         let report = |attempt, progress| Report { attempt, status: Status::Running(progress) };
         let running =
             self.running.iter().map(|(attempt, running)| report(*attempt, running.progress.clone()));
-        let later = self.pending_reports.ended.iter().map(|later| report(later.attempt, Progress::default()));
-        let mut reports: Vec<Report> = running.chain(later).collect();
+        let later = self
+            .pending_reports
+            .ended
+            .iter()
+            .map(|later| report(later.attempt, P::no_progress(later.attempt)));
+        let mut reports: Vec<Report<P>> = running.chain(later).collect();
         shorten(&mut reports);
         reports.extend(self.in_flight.ended.iter().cloned());
         reports
