@@ -78,7 +78,7 @@ pub fn generate(seed: u64) -> (Setup, Workload) {
     setup.config.straggler_after = Span::secs(3);
     setup.config.task_timeout = Span::secs(120);
     setup.config.jobs_kept = 3;
-    setup.costs.fence = Span::secs([15, 60][rng.index(2)]);
+    setup.config.lost_after = Span::secs([10, 15][rng.index(2)]);
     let count = rng.below(6);
     setup.faults = (0..count).map(|_| fault(nodes, &mut rng)).collect();
     (setup, jobs(&mut rng))

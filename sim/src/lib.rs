@@ -1,4 +1,5 @@
-//! A simulator that runs the core and the schedulers of Fermata on simulated machines.
+//! A simulator that runs the core, the schedulers and the tracker agents of Fermata on simulated
+//! machines.
 //!
 //! A [`World`] is made of a [`Setup`] (machines, network, costs, faults, policy, seed) and a
 //! [`Workload`] (jobs and their submission times). It runs to an [`Outcome`] (figures and a hash of

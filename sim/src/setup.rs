@@ -49,8 +49,6 @@ pub struct Costs {
     pub fetch_retry: Span,
     /// Bytes per second that one reduce fetches at most.
     pub fetch: f64,
-    /// A tracker without an answer of the JobTracker for this long stops its tasks.
-    pub fence: Span,
     /// Time until the blocks of a lost node are replicated again.
     pub repair: Span,
     /// Time to solve the optimisation problem of a policy, outside the core.
@@ -72,7 +70,6 @@ impl Default for Costs {
             commit: Span::millis(50),
             fetch_retry: Span::secs(2),
             fetch: 80e6,
-            fence: Span::secs(60),
             repair: Span::secs(60),
             solve: Span::millis(50),
             net_epoch: Span::millis(500),

@@ -3,10 +3,10 @@
 use super::{
     SimEvent, World,
     run::{FinalStages, ReduceRun, Run, StoredCheckpoint, Work},
+    tracker::AttemptEnd,
 };
 use mrcore::{
     Phase, Span,
-    event::{AttemptReport, AttemptStatus},
     ids::AttemptId,
     task::{AttemptResult, CheckpointInfo, PreemptKind},
 };
@@ -34,11 +34,20 @@ impl World {
         Some(run)
     }
 
-    fn end(&mut self, at: usize, key: u64, status: AttemptStatus) {
-        if let Some(run) = self.remove_run(at, key) {
-            self.nodes[at].ended.push(AttemptReport { attempt: run.id, status });
-            self.heartbeat_soon(at);
+    fn end(&mut self, at: usize, key: u64, end: AttemptEnd) {
+        let Some(run) = self.remove_run(at, key) else { return };
+        if matches!(end, AttemptEnd::Succeeded { output: true, .. }) {
+            self.nodes[at].outputs.insert(run.id);
         }
+        self.ended(at, run.id, end);
+    }
+
+    /// A successful attempt. Maps of jobs with reduces leave an output.
+    fn success(&self, id: AttemptId, bytes_out: u64, position: Option<u64>) -> AttemptEnd {
+        let job = self.jobs_known.get(&id.job()).map(|known_job| &self.workload.jobs[known_job.plan]);
+        let output = id.phase() == Phase::Map && job.is_some_and(|job| !job.reduces.is_empty());
+        let result = AttemptResult { bytes_out, ..AttemptResult::default() };
+        AttemptEnd::Succeeded { result: (result, position), output }
     }
 
     /// An attempt has reached the end of its current work.
@@ -47,35 +56,32 @@ impl World {
         let Some(run) = self.nodes[at].run(key).filter(|run| run.version == version) else { return };
         run.advance(now);
         let (id, failing) = (run.id, run.fails_at.is_some());
-        let status = match &run.work {
+        let end = match &run.work {
             Work::Failing(why) if run.id.phase() == Phase::Reduce => {
-                AttemptStatus::CheckpointCorrupt((*why).into())
+                AttemptEnd::CheckpointCorrupt((*why).into())
             }
-            Work::Failing(why) => AttemptStatus::Failed((*why).into()),
+            Work::Failing(why) => AttemptEnd::Failed((*why).into()),
             Work::CheckpointUnreachable => {
-                AttemptStatus::CheckpointUnreachable("the machine with its checkpoint is unreachable".into())
+                AttemptEnd::CheckpointUnreachable("the machine with its checkpoint is unreachable".into())
             }
-            Work::Map(_) if failing => AttemptStatus::Failed("injected failure".into()),
+            Work::Map(_) if failing => AttemptEnd::Failed("injected failure".into()),
             Work::Map(map) => {
                 let bytes_out = ((map.end - map.start) as f64 * map.out) as u64;
-                AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
+                self.success(id, bytes_out, None)
             }
             Work::Reduce(reduce) if reduce.transfer.is_some() => return self.moved(at, key),
             Work::Reduce(reduce) if reduce.final_stages.is_none() => return self.fetched(at, key),
-            Work::Reduce(_) if failing => AttemptStatus::Failed("injected failure".into()),
+            Work::Reduce(_) if failing => AttemptEnd::Failed("injected failure".into()),
             Work::Reduce(reduce) => {
                 let out = self
                     .jobs_known
                     .get(&id.job())
                     .map(|known_job| self.workload.jobs[known_job.plan].reduce_out);
                 let bytes_out = (reduce.fetch.got * reduce.share * out.unwrap_or(1.0)) as u64;
-                AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
+                self.success(id, bytes_out, None)
             }
         };
-        if matches!(status, AttemptStatus::Succeeded(_)) && id.phase() == Phase::Map {
-            self.nodes[at].outputs.insert(id);
-        }
-        self.end(at, key, status);
+        self.end(at, key, end);
     }
 
     /// A reduce has all its input and starts to merge and reduce.
@@ -165,9 +171,8 @@ impl World {
             && let Some(known_job) = self.jobs_known.get(&id.job())
             && reduce.final_stages.is_none()
         {
-            let map_events = node.map_events.get(&id.job()).copied().unwrap_or_default();
-            reduce.maps = reduce.maps.max(map_events.maps);
-            reduce.fetch.follow(&known_job.log, map_events.seen, |node| all || reach[node as usize], all);
+            let reachable = |node: u32| all || reach[node as usize];
+            reduce.fetch.follow(&known_job.log, reduce.events_seen, reachable, all);
             let demand = demand(
                 reduce.fetch.backlog() * reduce.share,
                 reduce.fetch.knows_all_maps(reduce.maps),
@@ -318,16 +323,16 @@ impl World {
         let (id, kind) = (run.id, run.preempting);
         let stage = run.stage();
         let mut reached = None;
-        let status = match (kind, &run.work) {
+        let end = match (kind, &run.work) {
             (Some(PreemptKind::Split), Work::Map(map)) => {
                 let position = map.start + ((map.end - map.start) as f64 * map.done) as u64;
                 let bytes_out = ((position - map.start) as f64 * map.out) as u64;
                 reached = Some((position - map.start, 0));
-                AttemptStatus::Split(position, AttemptResult { bytes_out, ..AttemptResult::default() })
+                self.success(id, bytes_out, Some(position))
             }
             (Some(PreemptKind::Pause), Work::Reduce(ReduceRun { transfer: Some(_), .. })) => {
                 // The checkpoint remains where it was.
-                AttemptStatus::Killed("its checkpoint was still being transferred".into())
+                AttemptEnd::Killed("its checkpoint was still being transferred".into())
             }
             (Some(PreemptKind::Pause), Work::Reduce(reduce)) => {
                 let checkpoint = CheckpointInfo {
@@ -343,17 +348,14 @@ impl World {
                     checkpoint,
                 };
                 self.nodes[at].checkpoints.insert(id, saved);
-                AttemptStatus::Paused(checkpoint)
+                AttemptEnd::Paused(checkpoint)
             }
-            _ => AttemptStatus::Killed("preempted".into()),
+            _ => AttemptEnd::Killed("preempted".into()),
         };
-        if matches!(status, AttemptStatus::Split(..)) {
-            self.nodes[at].outputs.insert(id);
-        }
         if let Some(reached) = reached {
             self.progress.released(now, id, reached);
         }
-        self.end(at, key, status);
+        self.end(at, key, end);
     }
 }
 
@@ -372,8 +374,9 @@ mod tests {
     use super::*;
     use crate::{
         trial::{Trial, short},
-        world::run::Transfer,
+        world::{run::Transfer, tracker::AgentEvent},
     };
+    use agent::{Action, Status};
 
     /// Runs until a reduce runs, and returns where.
     fn until_a_reduce_runs() -> (World, usize, AttemptId, u64) {
@@ -410,9 +413,15 @@ mod tests {
     #[test]
     fn reduce_with_checkpoint_in_transfer_saves_nothing() {
         let (world, at, id) = paused(true);
-        let last = world.nodes[at].ended.last().expect("it has ended");
-        assert!(last.attempt == id && matches!(last.status, AttemptStatus::Killed(_)), "{last:?}");
+        let reported = |mut world: World| {
+            let mut actions = Vec::new();
+            world.nodes[at].agent.handle(world.now, AgentEvent::RegisterAgain, &mut actions);
+            let Some(Action::Register { attempts, .. }) = actions.pop() else { panic!("no registration") };
+            attempts.into_iter().find(|report| report.attempt == id).expect("it is reported").status
+        };
         assert!(!world.nodes[at].checkpoints.contains_key(&id), "the state is where it was");
+        let end = reported(world);
+        assert!(matches!(end, Status::Ended(AttemptEnd::Killed(_))), "{end:?}");
         let (world, at, id) = paused(false);
         assert!(world.nodes[at].checkpoints.contains_key(&id));
     }

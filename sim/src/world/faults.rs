@@ -1,9 +1,13 @@
 //! Start and end of faults.
 
-use super::{SimEvent, World, run::Work};
+use super::{
+    SimEvent, World,
+    run::Work,
+    tracker::{AgentEvent, START},
+};
 use crate::fault::FaultKind;
 use mrcore::{
-    Event, Phase, Span,
+    Event, Phase,
     ids::{AttemptId, Incarnation, TaskId},
     task::PreemptKind,
 };
@@ -103,6 +107,7 @@ impl World {
             (node.is_up(), node.serves(), node.has_blocks())
         };
         let was_wiped = self.nodes[at].faults.wiped > 0;
+        let was_frozen = self.nodes[at].faults.frozen > 0;
         change(&mut self.nodes[at].faults);
         if !was_wiped && self.nodes[at].faults.wiped > 0 {
             let node = &mut self.nodes[at];
@@ -114,6 +119,9 @@ impl World {
             (true, false) => self.crash(at),
             (false, true) => self.restart(at),
             _ => {}
+        }
+        if was_frozen && self.nodes[at].faults.frozen == 0 {
+            self.unfreeze_tracker(at);
         }
         match (served, self.nodes[at].serves()) {
             (true, false) => {
@@ -153,20 +161,23 @@ impl World {
             self.remove_run(at, key);
         }
         let node = &mut self.nodes[at];
-        node.ended.clear();
-        node.map_events.clear();
-        node.unanswered = None;
-        node.beat_version += 1;
+        node.inbox.clear();
+        node.unreported.clear();
+        node.next_beat = None;
     }
 
     /// The tracker starts again as a new process.
     fn restart(&mut self, at: usize) {
-        let node = &mut self.nodes[at];
-        node.incarnation += 1;
-        node.number = None;
-        node.answered = self.now;
-        (node.seq, node.acked, node.acked_reported) = (0, 0, 0);
-        self.beat_at(at, self.now + Span::millis(100));
+        self.nodes[at].start_agent();
+        self.connect_at(at, self.now + START);
+    }
+
+    /// A frozen tracker continues, with what has happened meanwhile.
+    fn unfreeze_tracker(&mut self, at: usize) {
+        for event in std::mem::take(&mut self.nodes[at].inbox) {
+            self.tell(at, event);
+        }
+        self.tell(at, AgentEvent::Tick);
     }
 
     /// The JobTracker detects that the connection of a dead process is closed.

@@ -41,6 +41,7 @@ impl World {
         if let Some(core) = core.filter(|_| self.setup.checked) {
             self.jobtracker_faults.lost = Some(digest(core.cluster()));
         }
+        self.disconnect_all();
     }
 
     /// Ends one fault. The JobTracker starts again when no other fault keeps it dead.

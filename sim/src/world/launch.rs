@@ -1,18 +1,24 @@
 //! Start of attempts: where a map reads its input, and from which checkpoint a reduce resumes.
 
 use super::{
-    World,
+    SimEvent, World,
     run::{FinalStages, MapRun, ReduceRun, Run, Transfer, Work},
+    tracker::AttemptEnd,
 };
 use crate::rng::{Rng, mix};
 use mrcore::{Phase, Span, Time, ids::AttemptId};
 
 impl World {
     pub(super) fn launch(&mut self, at: usize, id: AttemptId) {
-        if self.nodes[at].runs.iter().any(|run| run.id == id) {
-            return;
+        self.nodes[at].jobs.insert(id.job());
+        if !self.start_run(at, id) {
+            self.ended(at, id, AttemptEnd::Killed("its job has ended".into()));
         }
-        let Some(known_job) = self.jobs_known.get(&id.job()) else { return };
+    }
+
+    /// Whether the attempt has started: its job is known.
+    fn start_run(&mut self, at: usize, id: AttemptId) -> bool {
+        let Some(known_job) = self.jobs_known.get(&id.job()) else { return false };
         let job = &self.workload.jobs[known_job.plan];
         let (costs, own) = (&self.setup.costs, job.start);
         self.keys += 1;
@@ -24,7 +30,7 @@ impl World {
             Phase::Map => self.map(at, id),
             Phase::Reduce => self.reduce(at, id),
         };
-        let Some((work, delay)) = work else { return };
+        let Some((work, delay)) = work else { return false };
         if self.is_restart(id) {
             self.metrics.restarted(id.job(), start.since(self.now) + delay);
         }
@@ -43,11 +49,15 @@ impl World {
         let moves = run.awaits_checkpoint();
         self.nodes[at].runs.push(run);
         self.runs += 1;
+        if self.setup.out_of_band {
+            self.queue.push(start, SimEvent::Started { node: at as u32, key: self.keys });
+        }
         match id.phase() {
             Phase::Map => self.read(at, self.keys),
             Phase::Reduce if moves => self.start_transfer(at, self.keys),
             Phase::Reduce => self.follow(at, self.keys),
         }
+        true
     }
 
     /// Whether this attempt exists only because of a preemption: it runs the remainder of a split
@@ -183,6 +193,7 @@ impl World {
             share: share.max(1e-12),
             rate: 0.0,
             maps,
+            events_seen: 0,
             final_stages: None,
             last_fetch_failure: Time(0),
             transfer: None,

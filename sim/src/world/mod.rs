@@ -3,15 +3,15 @@
 //!
 //! A loop takes the next event from a heap, passes it to the core or changes a machine, and
 //! executes the effects of the core. All random choices come from one seed, so that two runs give
-//! the same facts, which a hash verifies. The core and the policies are the real ones. The models
-//! of the other parts, and what they omit, are described in docs/internals/adr/0013.
+//! the same facts, which a hash verifies. The core, the policies and the agents of the trackers are
+//! the real ones. The models of the other parts, and what they omit, are described in
+//! docs/internals/adr/0013.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `queue.rs` | future events |
 //! | `arrivals.rs` | submission of jobs, placement of blocks |
-//! | `heartbeats.rs` | registration and heartbeats of trackers |
-//! | `orders.rs` | orders to trackers |
+//! | `tracker.rs` | driver of the agents: messages between them and the core, their actions |
 //! | `launch.rs` | start of attempts |
 //! | `attempts.rs` | progress and end of attempts |
 //! | `fetch.rs`, `run.rs`, `node.rs` | shuffle of a reduce, an attempt, a machine |
@@ -25,20 +25,20 @@ mod arrivals;
 mod attempts;
 mod faults;
 mod fetch;
-mod heartbeats;
 mod jobtracker_faults;
 mod launch;
 mod net;
 mod node;
-mod orders;
 mod queue;
 mod rules;
 mod run;
 mod stall;
 mod steps;
 mod trace;
+mod tracker;
 
 use crate::{rng::Rng, setup::Setup, workload::Workload};
+use agent::Action;
 use fetch::MapLog;
 use mrcore::{
     Effect, Event, Fact, JobTracker, Phase, Span, Time,
@@ -60,6 +60,7 @@ use std::{
     sync::Arc,
 };
 use trace::Trace;
+use tracker::{Agent, AgentEvent, Model};
 
 /// A job that the core has accepted.
 #[derive(Debug)]
@@ -138,6 +139,8 @@ pub struct World {
     runs: usize,
     keys: u64,
     requests: u128,
+    /// Registrations without a reply, with the machine.
+    registrations: BTreeMap<RequestId, usize>,
     /// Requests that the core may refuse.
     manual_requests: BTreeSet<RequestId>,
     /// Solutions of optimisation problems that the core has not received yet.
@@ -145,7 +148,10 @@ pub struct World {
     /// The journal; recorded only if the JobTracker may have to replay it.
     journal: Option<Vec<Entry>>,
     jobtracker_faults: jobtracker_faults::JobTrackerFaults,
-    asleep: bool,
+    /// Since when the simulation skips idle time.
+    asleep: Option<Time>,
+    /// Idle time that was skipped so far.
+    slept: Span,
     faults_open: usize,
     faults_started: u32,
     progress: stall::Progress,
@@ -157,6 +163,7 @@ pub struct World {
     end: Time,
     violation: Option<String>,
     effects: Vec<Effect>,
+    actions: Vec<Action<Model>>,
 }
 
 impl World {
@@ -189,11 +196,13 @@ impl World {
             runs: 0,
             keys: 0,
             requests: 0,
+            registrations: BTreeMap::new(),
             manual_requests: BTreeSet::new(),
             answers: BTreeMap::new(),
             journal: (restarts || setup.checked).then(Vec::new),
             jobtracker_faults: jobtracker_faults::JobTrackerFaults::default(),
-            asleep: false,
+            asleep: None,
+            slept: Span(0),
             faults_open: setup.faults.len(),
             faults_started: 0,
             progress: stall::Progress::new(Time(1_000_000)),
@@ -205,6 +214,7 @@ impl World {
             end: Time(0),
             violation: None,
             effects: Vec::new(),
+            actions: Vec::new(),
             setup,
             workload,
         };
@@ -226,7 +236,7 @@ impl World {
         self.queue.push(self.now, SimEvent::Tick);
         for at in 0..self.nodes.len() {
             let stagger = Span(self.rng.below(self.setup.heartbeat.0.max(1)));
-            self.beat_at(at, self.now + stagger);
+            self.connect_at(at, self.now + stagger);
         }
         for (index, fault) in self.setup.faults.iter().enumerate() {
             let checkpoint_on = self.now;
@@ -284,7 +294,7 @@ impl World {
     /// every slot be free.
     fn is_over(&self) -> bool {
         let at_rest = || {
-            let all_reported = self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
+            let all_reported = self.nodes.iter().all(Node::is_idle);
             let free = self.core.as_ref().is_some_and(|core| {
                 let idle = |phase: Phase| core.cluster().trackers().all(|at| at.running[phase].is_empty());
                 Phase::BOTH.into_iter().all(idle)
@@ -304,9 +314,15 @@ impl World {
     fn handle_event(&mut self, what: SimEvent) {
         match what {
             SimEvent::Arrival => self.arrive(),
-            SimEvent::Beat { node, version } => {
-                if self.nodes[node as usize].beat_version == version {
-                    self.beat(node as usize);
+            SimEvent::Beat { node } => self.beat(node as usize),
+            SimEvent::Connect { node, version } => {
+                if self.nodes[node as usize].connections == version {
+                    self.connect(node as usize);
+                }
+            }
+            SimEvent::Started { node, key } => {
+                if let Some(id) = self.nodes[node as usize].run(key).map(|run| run.id) {
+                    self.tell(node as usize, AgentEvent::Started(id));
                 }
             }
             SimEvent::Done { node, key, version } => self.done(node as usize, key, version),
@@ -338,7 +354,7 @@ impl World {
             self.let_go();
         }
         if self.may_sleep() {
-            self.asleep = true;
+            self.asleep = Some(self.now);
             return;
         }
         let next = self.core.as_ref().and_then(JobTracker::next_deadline);
@@ -358,19 +374,17 @@ impl World {
                     && core.cluster().jobs().all(mrcore::job::Job::is_over)
             });
         let well = self.faults_open == 0 && self.unreachable == 0;
-        let all_reported = || self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
+        let all_reported = || self.nodes.iter().all(Node::is_idle);
         let far = self.workload.jobs.get(self.next_arrival);
         let far = far.is_some_and(|job| (Time(1_000_000) + job.at).since(self.now) > SLEEP_MIN);
         idle && well && far && all_reported()
     }
 
     fn wake(&mut self) {
-        if std::mem::take(&mut self.asleep) {
+        if let Some(since) = self.asleep.take() {
+            self.slept = self.slept + self.now.since(since);
             self.queue.push(self.now, SimEvent::Tick);
-            for at in 0..self.nodes.len() {
-                let stagger = Span(self.rng.below(self.setup.heartbeat.0.max(1)));
-                self.beat_at(at, self.now + stagger);
-            }
+            (0..self.nodes.len()).for_each(|at| self.schedule_beat(at));
         }
     }
 
@@ -398,14 +412,8 @@ impl World {
             }
             Effect::Reply { request, reply } => self.replied(request, reply),
             Effect::SendOrders { tracker, answer, orders } => self.deliver_orders(tracker, answer, orders),
-            Effect::RequestRegistration { tracker, .. } => {
-                if let Some(node) = self.by_tracker.get(&tracker).copied().map(|at| at as usize)
-                    && self.nodes[node].faults.no_orders == 0
-                {
-                    self.nodes[node].number = None;
-                    self.nodes[node].unanswered = None;
-                    self.beat_at(node, self.now + Span::millis(1));
-                }
+            Effect::RequestRegistration { tracker, incarnation } => {
+                self.register_again(tracker, incarnation);
             }
             Effect::CommitJob { job } => {
                 self.queue.push(self.now + self.setup.costs.commit, SimEvent::Committed { job });
@@ -431,7 +439,12 @@ impl World {
         match reply {
             Reply::Refused(_) if self.manual_requests.remove(&request) => {}
             Reply::Refused(why) => self.violation = Some(format!("request {} was refused: {why}", request.0)),
-            Reply::Submitted(_) | Reply::Stopped | Reply::Accepted | Reply::Registered { .. } => {}
+            Reply::Registered { tracker, incarnation, .. } => {
+                if let Some(at) = self.registrations.remove(&request) {
+                    self.registered(at, tracker, incarnation);
+                }
+            }
+            Reply::Submitted(_) | Reply::Stopped | Reply::Accepted => {}
         }
     }
 
@@ -450,22 +463,18 @@ fn machine(setup: &Setup, at: usize) -> Node {
         slow: 1.0,
         disk: machine.disk,
         faults: NodeFaults::default(),
-        incarnation: 1,
         replaced: false,
         returns: 0,
+        agent: Agent::new(machine.slots, BTreeSet::new(), BTreeMap::new(), BTreeSet::new(), None),
         number: None,
-        seq: 0,
-        acked: 0,
-        acked_reported: 0,
-        unanswered: None,
-        answered: Time(0),
-        next_beat: Time(0),
-        beat_version: 0,
+        incarnation: 0,
+        connections: 0,
+        next_beat: None,
+        inbox: Vec::new(),
+        unreported: Vec::new(),
         runs: Vec::new(),
-        ended: Vec::new(),
         outputs: BTreeSet::new(),
         checkpoints: BTreeMap::new(),
         jobs: BTreeSet::new(),
-        map_events: BTreeMap::new(),
     }
 }

@@ -1,21 +1,14 @@
-//! A machine: its running attempts, its files, and its unsent reports.
+//! A machine: its tracker, its running attempts, and its files.
 
-use super::run::{Run, StoredCheckpoint};
+use super::{
+    run::{Run, StoredCheckpoint},
+    tracker::{Agent, AgentEvent},
+};
 use mrcore::{
     PerPhase, Time,
-    event::{AttemptReport, Heartbeat},
     ids::{AttemptId, JobId, TrackerId},
 };
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Map events of a job that a tracker has received.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct MapEventState {
-    /// Number of received events.
-    pub(super) seen: usize,
-    /// Number of maps of the job.
-    pub(super) maps: u32,
-}
 
 /// Active faults of a machine. Each is a counter, because faults can overlap.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,27 +39,28 @@ pub(super) struct Node {
     pub(super) slow: f64,
     pub(super) disk: f64,
     pub(super) faults: NodeFaults,
-    pub(super) incarnation: u64,
     /// The blocks of the machine have been replicated elsewhere.
     pub(super) replaced: bool,
     /// How often its DataNode came back.
     pub(super) returns: u32,
+    /// The state machine of the tracker process.
+    pub(super) agent: Agent,
+    /// Number and incarnation that the JobTracker has assigned.
     pub(super) number: Option<TrackerId>,
-    pub(super) seq: u64,
-    pub(super) acked: u64,
-    /// Highest order acknowledged in the last heartbeat.
-    pub(super) acked_reported: u64,
-    /// The unanswered heartbeat, and the number of ends of attempts in it.
-    pub(super) unanswered: Option<(Heartbeat, usize)>,
-    pub(super) answered: Time,
-    pub(super) next_beat: Time,
-    pub(super) beat_version: u32,
+    pub(super) incarnation: u64,
+    /// Number of planned connections to the JobTracker; only the newest is valid.
+    pub(super) connections: u32,
+    /// The next deadline of the agent that is scheduled.
+    pub(super) next_beat: Option<Time>,
+    /// Events that a frozen tracker has not received yet.
+    pub(super) inbox: Vec<AgentEvent>,
+    /// Ends of attempts that wait for the next heartbeat, with their times.
+    pub(super) unreported: Vec<(Time, AgentEvent)>,
     pub(super) runs: Vec<Run>,
-    pub(super) ended: Vec<AttemptReport>,
+    /// Files of jobs, which remain when the process dies.
     pub(super) outputs: BTreeSet<AttemptId>,
     pub(super) checkpoints: BTreeMap<AttemptId, StoredCheckpoint>,
     pub(super) jobs: BTreeSet<JobId>,
-    pub(super) map_events: BTreeMap<JobId, MapEventState>,
 }
 
 impl Node {
@@ -93,6 +87,19 @@ impl Node {
     /// Returns its current speed.
     pub(super) fn speed_now(&self) -> f64 {
         self.speed / self.slow
+    }
+
+    /// Whether nothing runs and the JobTracker knows all that has happened.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_up() || (self.agent.is_idle() && self.unreported.is_empty() && self.inbox.is_empty())
+    }
+
+    /// A new process of the tracker starts, and finds the files of earlier ones.
+    pub(super) fn start_agent(&mut self) {
+        let checkpoints = self.checkpoints.iter().map(|(attempt, saved)| (*attempt, saved.checkpoint));
+        self.agent =
+            Agent::new(self.slots, self.outputs.clone(), checkpoints.collect(), self.jobs.clone(), None);
+        self.number = None;
     }
 
     pub(super) fn run(&mut self, key: u64) -> Option<&mut Run> {

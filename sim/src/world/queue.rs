@@ -9,8 +9,12 @@ use std::{cmp::Ordering, collections::BinaryHeap};
 pub(super) enum SimEvent {
     /// The next job is submitted.
     Arrival,
-    /// A heartbeat of a tracker is due. An older version was replaced by a newer one.
-    Beat { node: u32, version: u32 },
+    /// A heartbeat or another deadline of a tracker.
+    Beat { node: u32 },
+    /// A tracker tries to connect to the JobTracker. An older version was replaced by a newer one.
+    Connect { node: u32, version: u32 },
+    /// The process of an attempt has started.
+    Started { node: u32, key: u64 },
     /// An attempt reaches the end of its current work. An older version is invalid because its
     /// speed has changed.
     Done { node: u32, key: u64, version: u32 },
@@ -49,7 +53,7 @@ impl SimEvent {
 
     /// Whether the event is periodic.
     pub(super) fn is_routine(self) -> bool {
-        matches!(self, Self::Beat { .. } | Self::Tick | Self::Share)
+        matches!(self, Self::Beat { .. } | Self::Connect { .. } | Self::Tick | Self::Share)
     }
 }
 

@@ -75,6 +75,8 @@ pub(super) struct ReduceRun {
     pub(super) rate: f64,
     /// Number of maps, as received from the JobTracker.
     pub(super) maps: u32,
+    /// Number of map events that it has received.
+    pub(super) events_seen: usize,
     /// Merge and reduce; set after the shuffle.
     pub(super) final_stages: Option<FinalStages>,
     /// When it last reported fetch failures.

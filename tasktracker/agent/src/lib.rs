@@ -212,11 +212,7 @@ impl<P: Payload> Agent<P> {
                     self.heartbeat_soon(now);
                 }
             }
-            Event::Progressed(attempt, progress) => {
-                if let Some(running) = self.running.get_mut(&attempt) {
-                    running.progress = progress;
-                }
-            }
+            Event::Progressed(attempt, progress) => self.set_progress(attempt, progress),
             Event::FetchFailed(failure) => {
                 self.pending_reports.add_failure(failure);
                 self.heartbeat_soon(now);
@@ -229,6 +225,23 @@ impl<P: Payload> Agent<P> {
         self.retry_cleaning(now, out);
         self.stop_if_isolated(now, out);
         self.heartbeat_if_due(now, out);
+    }
+
+    /// Sets the progress of a running attempt, for its next report. Nothing else changes.
+    pub fn set_progress(&mut self, attempt: AttemptId, progress: P::Progress) {
+        if let Some(running) = self.running.get_mut(&attempt) {
+            running.progress = progress;
+        }
+    }
+
+    /// Whether it is registered, nothing runs, and the JobTracker knows all that has happened.
+    pub fn is_idle(&self) -> bool {
+        self.connection == Connection::Up
+            && self.running.is_empty()
+            && self.copying.is_empty()
+            && self.cleaning.is_empty()
+            && self.pending_reports.is_empty()
+            && self.in_flight.is_empty()
     }
 
     fn register(&mut self, now: Time, out: &mut Vec<Action<P>>) {

@@ -1,0 +1,357 @@
+//! The driver of the agents of trackers: carries messages between the agents and the core, and
+//! carries out the actions of the agents on the simulated machines.
+//!
+//! Agents and core are the real ones. A message arrives at once or not at all; agent and core
+//! repeat what was not answered. A connection breaks when the process at one of its ends dies. The
+//! agent then connects again as soon as it can.
+//!
+//! Agents get the progress of attempts when a heartbeat is due, not when it changes. Their clocks
+//! stand still while the simulation skips idle time.
+
+use super::{SimEvent, World, run::Work};
+use crate::rng::mix;
+use agent::{Action, FetchFailure, MapEventBatch, Payload, Report, Status};
+use mrcore::{
+    Event, Phase, Span, Time,
+    event::{self, AttemptReport, AttemptStatus, Heartbeat, Numbered, Registration},
+    ids::{AttemptId, Incarnation, JobId, TaskId, TrackerId},
+    job::MapEvent,
+    task::{AttemptResult, CheckpointInfo, PreemptKind, Progress, Stage},
+    tracker::TrackerState,
+};
+
+/// Maximum number of fetch failures that a reduce reports at a time.
+const FETCH_FAILURES_MAX: usize = 4;
+/// Time from the start of a tracker to its registration.
+pub(super) const START: Span = Span::millis(50);
+/// Shortest time between two attempts to connect to the JobTracker.
+const RECONNECT: Span = Span::secs(1);
+
+/// The data that agents pass on. Map events are in the list of the job, which all machines share,
+/// so agents only count them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Model;
+
+impl Payload for Model {
+    type Launch = ();
+    type Source = TrackerId;
+    type Progress = Progress;
+    /// The result, and the position at which a map was split.
+    type Result = (AttemptResult, Option<u64>);
+    type Checkpoint = CheckpointInfo;
+    type MapEvent = ();
+
+    fn no_progress(attempt: AttemptId) -> Progress {
+        let stage = if attempt.phase() == Phase::Map { Stage::Map } else { Stage::Shuffle };
+        Progress { stage, ..Progress::default() }
+    }
+}
+
+pub(super) type Agent = agent::Agent<Model>;
+pub(super) type AgentEvent = agent::Event<Model>;
+pub(super) type AttemptEnd = agent::AttemptEnd<Model>;
+
+impl World {
+    /// The time of the agents.
+    fn clock(&self) -> Time {
+        Time(self.now.0 - self.slept.0)
+    }
+
+    /// Passes an event to the agent of a machine, and carries out its actions. A frozen tracker
+    /// gets it later, a dead one never.
+    pub(super) fn tell(&mut self, at: usize, event: AgentEvent) {
+        if self.nodes[at].faults.frozen > 0 && self.nodes[at].is_up() {
+            return self.nodes[at].inbox.push(event);
+        }
+        self.tell_at(at, self.clock(), event);
+    }
+
+    fn tell_at(&mut self, at: usize, clock: Time, event: AgentEvent) {
+        if !self.nodes[at].is_up() {
+            return;
+        }
+        let mut actions = std::mem::take(&mut self.actions);
+        self.nodes[at].agent.handle(clock, event, &mut actions);
+        for action in actions.drain(..) {
+            self.act(at, action);
+        }
+        self.actions = actions;
+        self.schedule_beat(at);
+    }
+
+    /// Schedules the next deadline of an agent, unless an earlier one is scheduled.
+    pub(super) fn schedule_beat(&mut self, at: usize) {
+        let Some(deadline) = self.nodes[at].agent.next_deadline() else { return };
+        let due = (deadline + self.slept).max(self.now);
+        if self.nodes[at].next_beat.is_none_or(|next| due < next) {
+            self.nodes[at].next_beat = Some(due);
+            self.queue.push(due, SimEvent::Beat { node: at as u32 });
+        }
+    }
+
+    /// A deadline of an agent.
+    pub(super) fn beat(&mut self, at: usize) {
+        // Otherwise an earlier one has replaced it.
+        if self.nodes[at].next_beat == Some(self.now) {
+            self.nodes[at].next_beat = None;
+            if self.asleep.is_none() && self.nodes[at].is_up() && self.nodes[at].faults.frozen == 0 {
+                self.update(at);
+                self.tell(at, AgentEvent::Tick);
+            }
+        }
+    }
+
+    /// Tells an agent what its attempts have reported by now.
+    fn update(&mut self, at: usize) {
+        for (clock, event) in std::mem::take(&mut self.nodes[at].unreported) {
+            self.tell_at(at, clock, event);
+        }
+        let (now, before) = (self.now, Time(self.clock().0 - 1));
+        let node = &mut self.nodes[at];
+        for run in &mut node.runs {
+            run.advance(now);
+            node.agent.set_progress(run.id, run.progress());
+        }
+        for failure in self.fetch_failures(at) {
+            self.tell_at(at, before, AgentEvent::FetchFailed(failure));
+        }
+    }
+
+    /// An attempt has ended. Without out-of-band heartbeats the agent notices it when its next
+    /// heartbeat is due.
+    pub(super) fn ended(&mut self, at: usize, attempt: AttemptId, end: AttemptEnd) {
+        let event = AgentEvent::Ended(attempt, end);
+        if self.setup.out_of_band {
+            self.tell(at, event);
+        } else {
+            let clock = self.clock();
+            self.nodes[at].unreported.push((clock, event));
+        }
+    }
+
+    fn fetch_failures(&mut self, at: usize) -> Vec<FetchFailure> {
+        let (now, retry) = (self.now, self.setup.costs.fetch_retry);
+        let Some(cluster) = self.core.as_ref().map(mrcore::JobTracker::cluster) else { return Vec::new() };
+        // Reduces of the simulator do not follow an output that moves, so a fetch failure is always
+        // at the current address.
+        let addr_of = |map| {
+            let output_on = cluster.attempt(map).and_then(|map| cluster.tracker(map.output_on));
+            output_on.map_or_else(String::new, |output_on| output_on.shuffle_addr.clone())
+        };
+        let mut failures = Vec::new();
+        for run in &mut self.nodes[at].runs {
+            let Work::Reduce(reduce) = &mut run.work else { continue };
+            let due = now.since(reduce.last_fetch_failure) >= retry;
+            if reduce.final_stages.is_none() && !reduce.fetch.blocked.is_empty() && due {
+                reduce.last_fetch_failure = now;
+                let some =
+                    reduce.fetch.blocked.iter().take(FETCH_FAILURES_MAX).map(|blocked| blocked.attempt);
+                failures.extend(some.map(|map| FetchFailure { reduce: run.id, map, addr: addr_of(map) }));
+            }
+        }
+        failures
+    }
+
+    fn act(&mut self, at: usize, action: Action<Model>) {
+        match action {
+            Action::Start(attempt, ()) => self.launch(at, attempt),
+            Action::Kill(attempt, _) => self.preempt(at, attempt, PreemptKind::Kill),
+            Action::Preempt(attempt, kind, _) => self.preempt(at, attempt, kind),
+            Action::MapEvents(attempt, batch) => self.receive_map_events(at, attempt, &batch),
+            Action::DropCheckpoint(attempt) => drop(self.nodes[at].checkpoints.remove(&attempt)),
+            Action::CopyFiles(attempt, _) => {
+                self.tell(at, AgentEvent::Copied(attempt, Err("drains are not simulated".into())));
+            }
+            Action::Clean(job) => self.clean(at, job),
+            Action::Register { incarnation, attempts, outputs, checkpoints, jobs } => {
+                let node = &self.nodes[at];
+                let tracker = Registration {
+                    name: node.name.clone(),
+                    incarnation,
+                    host: node.name.clone(),
+                    rack: format!("r{}", self.setup.machines[at].rack),
+                    shuffle_addr: format!("{}:1", node.name),
+                    logs_addr: format!("{}:2", node.name),
+                    slots: node.slots,
+                    attempts: attempts.into_iter().map(report).collect(),
+                    outputs,
+                    checkpoints,
+                    jobs,
+                };
+                let request = self.request();
+                self.registrations.insert(request, at);
+                self.send_event(Event::Registration { request, tracker });
+            }
+            Action::Heartbeat(heartbeat) => self.send_heartbeat(at, heartbeat),
+            Action::Exit(why) => self.violation = Some(format!("{} exits: {why}", self.nodes[at].name)),
+        }
+    }
+
+    fn send_heartbeat(&mut self, at: usize, heartbeat: agent::Heartbeat<Model>) {
+        let node = &self.nodes[at];
+        let Some(tracker) = node.number.filter(|_| node.can_communicate() && self.core.is_some()) else {
+            return;
+        };
+        let incarnation = Incarnation(node.incarnation);
+        let agent::Heartbeat { seq, acked, attempts, fetch_failures } = heartbeat;
+        let failure =
+            |FetchFailure { reduce, map, addr }: FetchFailure| event::FetchFailure { reduce, map, addr };
+        self.send_event(Event::Heartbeat(Heartbeat {
+            tracker,
+            incarnation,
+            seq,
+            acked,
+            attempts: attempts.into_iter().map(report).collect(),
+            fetch_failures: fetch_failures.into_iter().map(failure).collect(),
+        }));
+    }
+
+    /// The JobTracker has accepted a registration.
+    pub(super) fn registered(&mut self, at: usize, tracker: TrackerId, incarnation: Incarnation) {
+        self.by_tracker.insert(tracker, at as u32);
+        (self.nodes[at].number, self.nodes[at].incarnation) = (Some(tracker), incarnation.0);
+        let (heartbeat, lost_after) = (self.setup.heartbeat, self.setup.config.lost_after);
+        self.tell(at, AgentEvent::Registered { heartbeat, lost_after, incarnation });
+    }
+
+    /// The machine of a tracker, if messages of the JobTracker reach it.
+    fn reached(&self, tracker: TrackerId) -> Option<usize> {
+        let at = *self.by_tracker.get(&tracker)? as usize;
+        let node = &self.nodes[at];
+        let reached = node.can_communicate() && node.faults.no_orders == 0 && node.number == Some(tracker);
+        reached.then_some(at)
+    }
+
+    pub(super) fn register_again(&mut self, tracker: TrackerId, incarnation: Incarnation) {
+        if let Some(at) = self.reached(tracker).filter(|at| self.nodes[*at].incarnation == incarnation.0) {
+            self.update(at);
+            self.tell(at, AgentEvent::RegisterAgain);
+        }
+    }
+
+    /// Delivers orders to a tracker, unless it is unreachable.
+    pub(super) fn deliver_orders(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered>) {
+        let known = self.core.as_ref().and_then(|core| core.cluster().tracker(tracker));
+        // A JobTracker that has restarted has no connection to a tracker before the tracker
+        // registers.
+        if known.is_some_and(|tracker| tracker.state == TrackerState::Awaited) {
+            return;
+        }
+        let Some(at) = self.reached(tracker) else { return };
+        let orders = orders.into_iter().map(|(number, order)| (number, self.order(order))).collect();
+        self.tell(at, AgentEvent::Orders { answers: answer.unwrap_or(0), orders });
+    }
+
+    fn order(&mut self, order: event::Order) -> agent::Order<Model> {
+        match order {
+            event::Order::Launch(attempt) => agent::Order::Launch(attempt, ()),
+            event::Order::Preempt { attempt, kind, why } => agent::Order::Preempt(attempt, kind, why),
+            event::Order::DropCheckpoint(attempt) => agent::Order::DropCheckpoint(attempt),
+            event::Order::MapEvents { job, first, maps, events } => {
+                self.add_map_events(job, first, &events);
+                let (first, events) = (first as u64, vec![(); events.len()]);
+                agent::Order::MapEvents(job, MapEventBatch { first, events, maps })
+            }
+            event::Order::CopyFiles { attempt, from } => agent::Order::CopyFiles(attempt, from),
+            event::Order::Clean(job) => agent::Order::Clean(job),
+        }
+    }
+
+    /// Adds map events to the list of their job.
+    fn add_map_events(&mut self, job: JobId, first: usize, events: &[MapEvent]) {
+        let (Some(core), Some(known_job)) = (&self.core, self.jobs_known.get_mut(&job)) else { return };
+        let out = self.workload.jobs[known_job.plan].map_out;
+        let new = known_job.log.len().saturating_sub(first).min(events.len());
+        for event in &events[new..] {
+            match event {
+                MapEvent::Available(attempt, on) => {
+                    let bytes = core.cluster().task(attempt.task).map_or(0, mrcore::task::Task::bytes);
+                    let node = self.by_tracker.get(on).copied().unwrap_or(0);
+                    known_job.log.available(*attempt, bytes as f64 * out, node);
+                }
+                MapEvent::Withdrawn(attempt) => known_job.log.withdrawn(*attempt),
+            }
+        }
+    }
+
+    /// A reduce receives map events.
+    fn receive_map_events(&mut self, at: usize, attempt: AttemptId, batch: &MapEventBatch<Model>) {
+        let Some(run) = self.nodes[at].runs.iter_mut().find(|run| run.id == attempt) else { return };
+        let key = run.key;
+        if let Work::Reduce(reduce) = &mut run.work {
+            reduce.events_seen = batch.first as usize + batch.events.len();
+            reduce.maps = reduce.maps.max(batch.maps);
+            self.follow(at, key);
+        }
+    }
+
+    fn clean(&mut self, at: usize, job: JobId) {
+        let first = |job| TaskId { job, phase: Phase::Map, index: 0 }.attempt(0);
+        let (from, to) = (first(job), first(JobId(job.0 + 1)));
+        let node = &mut self.nodes[at];
+        let mut after = node.outputs.split_off(&from);
+        let mut others = after.split_off(&to);
+        node.outputs.append(&mut others);
+        node.checkpoints.retain(|attempt, _| attempt.job() != job);
+        node.jobs.remove(&job);
+        self.tell(at, AgentEvent::Cleaned(job, true));
+    }
+
+    /// Schedules an attempt of a tracker to connect, and replaces the one planned before.
+    pub(super) fn connect_at(&mut self, at: usize, when: Time) {
+        let node = &mut self.nodes[at];
+        node.connections += 1;
+        let (node, version) = (at as u32, node.connections);
+        self.queue.push(when, SimEvent::Connect { node, version });
+    }
+
+    pub(super) fn connect(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        if !node.is_up() {
+            return;
+        }
+        if node.can_communicate() && node.faults.no_orders == 0 && self.core.is_some() {
+            self.update(at);
+            self.tell(at, AgentEvent::Connected);
+        } else {
+            self.connect_again(at);
+        }
+    }
+
+    fn connect_again(&mut self, at: usize) {
+        let jitter = Span(mix(at as u64) % RECONNECT.0);
+        self.connect_at(at, self.now + RECONNECT + jitter);
+    }
+
+    /// The connections to a JobTracker that has died are closed.
+    pub(super) fn disconnect_all(&mut self) {
+        for at in 0..self.nodes.len() {
+            let faults = self.nodes[at].faults;
+            if faults.dead == 0 && faults.unreachable == 0 && faults.partitioned == 0 {
+                self.tell(at, AgentEvent::Disconnected);
+                self.connect_again(at);
+            }
+        }
+    }
+}
+
+fn report(report: Report<Model>) -> AttemptReport {
+    let status = match report.status {
+        Status::Running(progress) => AttemptStatus::Running(progress),
+        Status::Ended(AttemptEnd::Succeeded { result: (result, None), .. }) => {
+            AttemptStatus::Succeeded(result)
+        }
+        Status::Ended(AttemptEnd::Succeeded { result: (result, Some(position)), .. }) => {
+            AttemptStatus::Split(position, result)
+        }
+        Status::Ended(AttemptEnd::Paused(checkpoint)) => AttemptStatus::Paused(checkpoint),
+        Status::Ended(AttemptEnd::CheckpointCorrupt(why)) => AttemptStatus::CheckpointCorrupt(why),
+        Status::Ended(AttemptEnd::CheckpointUnreachable(why)) => AttemptStatus::CheckpointUnreachable(why),
+        Status::Ended(AttemptEnd::Failed(why)) => AttemptStatus::Failed(why),
+        Status::Ended(AttemptEnd::Fatal(why)) => AttemptStatus::Fatal(why),
+        Status::Ended(AttemptEnd::Killed(why)) => AttemptStatus::Killed(why),
+        Status::Copied(Ok(bytes)) => AttemptStatus::Copied(bytes),
+        Status::Copied(Err(why)) => AttemptStatus::CopyFailed(why),
+    };
+    AttemptReport { attempt: report.attempt, status }
+}
