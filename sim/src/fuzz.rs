@@ -1,16 +1,18 @@
 //! Random runs: a random workload, policy, faults and preemptions, with every invariant checked
-//! after every event.
+//! after every event. In every third run, attempts, users and trackers also behave at random for a
+//! while, and half of these runs have a policy that decides at random.
 //!
 //! Faults occur in the first part of a run. Then all faults end, and every job must end, every slot
 //! become free, and replay of the journal give the same cluster. The seed determines the run, as
 //! long as the code makes the same decisions.
 
 use crate::{
-    Outcome, RuleViolation, Setup, Workload, World,
+    Cases, Outcome, RuleViolation, Setup, Workload, World,
     fault::{Fault, FaultKind},
     profile::Profile,
     rng::Rng,
-    workload::Outline,
+    setup::RANDOM,
+    workload::{JobPlan, Outline},
 };
 use mrcore::{PerPhase, Span, job::Priority};
 use schedulers::{Params, PolicyError};
@@ -37,6 +39,8 @@ pub struct EventCounts {
     pub recovered: u64,
     pub faults: u64,
     pub restarts: u64,
+    /// How often rare cases occurred.
+    pub cases: Cases,
     /// Combined hash of all runs, equal for equal runs.
     pub hash: u64,
 }
@@ -58,6 +62,10 @@ pub fn generate(seed: u64) -> (Setup, Workload) {
     let mut rng = Rng::of(seed, "fuzz");
     let policies = schedulers::specs();
     let scheduler = policies[rng.index(policies.len())].clone();
+    if seed % 3 == 2 {
+        let scheduler = if rng.one_in(2) { RANDOM.to_owned() } else { scheduler };
+        return with_random_events(seed, &scheduler, random_params(&mut rng));
+    }
     let kills = rng.one_in(4);
     let nodes = 2 + rng.below(4) as u32;
     let mut setup = Setup::even(nodes, PerPhase { map: 1, reduce: 1 }, &scheduler);
@@ -82,6 +90,64 @@ pub fn generate(seed: u64) -> (Setup, Workload) {
     let count = rng.below(6);
     setup.faults = (0..count).map(|_| fault(nodes, &mut rng)).collect();
     (setup, jobs(&mut rng))
+}
+
+/// Generates a cluster with random events under a policy. `random` is a policy that decides at
+/// random.
+pub fn with_random_events(seed: u64, scheduler: &str, params: Params) -> (Setup, Workload) {
+    let mut rng = Rng::of(seed, "random events");
+    let nodes = 2 + rng.below(4) as u32;
+    let mut setup = Setup::even(nodes, PerPhase { map: 1, reduce: 1 }, scheduler);
+    for machine in &mut setup.machines {
+        machine.slots = PerPhase { map: 1 + rng.below(3) as u32, reduce: 1 + rng.below(2) as u32 };
+        machine.speed = [0.2, 1.0, 1.0, 2.0][rng.index(4)];
+        machine.rack = rng.below(2) as u32;
+    }
+    setup.params = params;
+    setup.seed = seed;
+    (setup.checked, setup.random_events) = (true, true);
+    setup.replication = 1 + rng.index(2);
+    setup.failing = 10;
+    setup.config.straggler_after = Span::secs(4);
+    setup.config.launch_timeout = Span::secs(8);
+    setup.config.task_timeout = Span::secs(20);
+    setup.config.preemption_timeout = Span::secs(6);
+    setup.config.jobs_kept = 5;
+    setup.costs.commit = Span::millis(500);
+    setup.tick = Span::millis(200);
+    let jobs = (0..12 + rng.below(12)).map(|number| {
+        let profile = Profile {
+            map_mbps: 10.0,
+            map_out: [0.1, 1.0, 2.0][rng.index(3)],
+            reduce_mbps: rng.between(2.0, 20.0),
+            reduce_out: 1.0,
+            merge_mbps: 100.0,
+            start_s: 0.1,
+            spread: 0.5,
+        };
+        let outline = Outline {
+            at_s: rng.between(0.0, 100.0),
+            name: format!("job-{number}"),
+            group: "all".into(),
+            user: format!("u{}", rng.below(3)),
+            maps: rng.below(7) as u32,
+            block: 1_000_000 * (1 + rng.below(60)),
+            reduces: rng.below(4) as u32,
+            profile: &profile,
+        };
+        job(outline, ["default", "a", "b.c"][rng.index(3)], &mut rng)
+    });
+    let workload = Workload { name: "fuzz".into(), jobs: jobs.collect() };
+    (setup, workload.sorted())
+}
+
+fn job(outline: Outline<'_>, queue: &str, rng: &mut Rng) -> JobPlan {
+    let mut job = outline.plan(rng);
+    job.slow_start = [0.0, 0.05, 1.0][rng.index(3)];
+    job.speculation = rng.one_in(2);
+    job.priority = [Priority::Normal, Priority::High, Priority::VeryLow][rng.index(3)];
+    job.queue = queue.to_owned();
+    job
 }
 
 /// Parameters with short times, so that preemption and waiting occur in runs of a minute or two,
@@ -177,10 +243,7 @@ fn jobs(rng: &mut Rng) -> Workload {
             reduces: rng.below(4) as u32,
             profile: &profile,
         };
-        let mut job = outline.plan(rng);
-        job.slow_start = [0.0, 0.05, 1.0][rng.index(3)];
-        job.speculation = rng.one_in(2);
-        job.priority = [Priority::Normal, Priority::High, Priority::VeryLow][rng.index(3)];
+        let mut job = job(outline, "", rng);
         job.queue = format!("q{}", rng.below(2));
         job
     });
@@ -189,28 +252,27 @@ fn jobs(rng: &mut Rng) -> Workload {
 
 /// Runs one seed.
 pub fn run_seed(seed: u64) -> Result<Outcome, FailedRun> {
-    report_panic(seed, |scheduler| {
-        let (setup, workload) = generate(seed);
-        scheduler.clone_from(&setup.scheduler);
+    let (setup, workload) = generate(seed);
+    let scheduler = setup.scheduler.clone();
+    run(setup, workload).map_err(|broken| FailedRun { seed, scheduler, broken })
+}
+
+/// Runs a cluster until every job has ended and all is at rest.
+pub fn run(setup: Setup, workload: Workload) -> Result<Outcome, RuleViolation> {
+    report_panic(|| {
         let bad = |error: PolicyError| RuleViolation { at: "0".into(), what: error.to_string() };
         World::new(setup, workload).map_err(bad)?.run(Some(QUIET_WITHIN))
     })
 }
 
-/// Reports a panic as a rule violation with the seed of the run. The result of the run is
-/// discarded.
-fn report_panic(
-    seed: u64,
-    run: impl FnOnce(&mut String) -> Result<Outcome, RuleViolation>,
-) -> Result<Outcome, FailedRun> {
-    let mut scheduler = String::new();
-    let result = catch_unwind(AssertUnwindSafe(|| run(&mut scheduler))).unwrap_or_else(|payload| {
+/// Reports a panic as a rule violation.
+fn report_panic(run: impl FnOnce() -> Result<Outcome, RuleViolation>) -> Result<Outcome, RuleViolation> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
         let what = format!("it panicked: {}", text.unwrap_or("silently"));
         Err(RuleViolation { at: "an unknown time".into(), what })
-    });
-    result.map_err(|broken| FailedRun { seed, scheduler, broken })
+    })
 }
 
 /// Runs many seeds, and counts events.
@@ -235,6 +297,7 @@ impl EventCounts {
             setup.faults.iter().filter(|fault| fault.what == FaultKind::JobTracker).count() as u64;
         self.recovered += u64::from(outcome.metrics.recovery.tasks);
         self.hash = crate::rng::mix(self.hash ^ outcome.hash);
+        self.cases.merge(&outcome.cases);
         for (_, job) in outcome.metrics.jobs() {
             self.jobs += 1;
             self.failed += u64::from(!job.succeeded);
@@ -269,6 +332,7 @@ impl EventCounts {
         for (sum, more) in pairs {
             *sum += more;
         }
+        self.cases.merge(&other.cases);
         self.hash = crate::rng::mix(self.hash ^ other.hash);
         self
     }
@@ -280,11 +344,8 @@ mod tests {
 
     #[test]
     fn panicking_run_reports_its_seed() {
-        let bad = report_panic(7, |scheduler| {
-            scheduler.push_str("fifo");
-            panic!("index {} of nothing", scheduler.len())
-        });
-        let text = bad.map(|_| ()).expect_err("it panicked").to_string();
+        let broken = report_panic(|| panic!("index {} of nothing", 4)).map(|_| ()).expect_err("it panicked");
+        let text = FailedRun { seed: 7, scheduler: "fifo".into(), broken }.to_string();
         let expected = "seed 7 (fifo): at an unknown time: it panicked: index 4 of nothing\nrun it again: mrctl sim fuzz --seed 7";
         assert_eq!(text, expected);
     }

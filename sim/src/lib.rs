@@ -12,6 +12,7 @@ pub mod experiment;
 pub mod fault;
 pub mod fuzz;
 pub mod profile;
+mod random_policy;
 pub mod replay;
 pub mod report;
 pub mod repro;
@@ -28,7 +29,7 @@ pub use mrcore::{
 };
 pub use setup::Setup;
 pub use workload::Workload;
-pub use world::{Outcome, RuleViolation, World};
+pub use world::{Cases, Outcome, RuleViolation, World};
 
 /// `1 job`, `2 jobs`: for nouns with a plural in s.
 pub(crate) fn count(count: usize, noun: &str) -> String {

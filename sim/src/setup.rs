@@ -1,12 +1,15 @@
 //! Description of a simulated cluster: machines, network, costs, faults, policy. Plain data.
 
-use crate::{fault::Fault, scenario::Step};
-use mrcore::{Config, PerPhase, Scheduler, Span};
+use crate::{fault::Fault, random_policy::RandomPolicy, rng::Rng, scenario::Step};
+use mrcore::{Config, JobTracker, PerPhase, Scheduler, Span};
 use schedulers::{
     Params, PolicyError,
     timed::{DecisionTimes, Timed},
 };
 use std::{sync::Arc, time::Instant};
+
+/// Name of a policy that decides at random, for fuzzing.
+pub(crate) const RANDOM: &str = "random";
 
 /// A machine with a TaskTracker and a DataNode.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,6 +116,10 @@ pub struct Setup {
     pub failing: u64,
     /// Whether to check every invariant after every event.
     pub checked: bool,
+    /// Whether attempts, users and trackers behave at random for a while.
+    pub random_events: bool,
+    /// A second policy, which decides without effect.
+    pub shadow: Option<String>,
 }
 
 impl Setup {
@@ -145,6 +152,8 @@ impl Setup {
             steps: Vec::new(),
             failing: 0,
             checked: false,
+            random_events: false,
+            shadow: None,
         };
         setup.beat_every(Span::secs(u64::from(nodes / 100).clamp(1, 10)));
         setup
@@ -162,8 +171,20 @@ impl Setup {
         self.config.task_timeout = Span(3 * heartbeat.0 + 500_000).max(usual.task_timeout);
     }
 
+    /// Creates the JobTracker core.
+    pub(crate) fn core(&self, spent: &Arc<DecisionTimes>) -> Result<JobTracker, PolicyError> {
+        let core = JobTracker::new(self.config.clone(), self.policy(spent)?);
+        Ok(match &self.shadow {
+            Some(shadow) => core.with_shadow(schedulers::make(shadow, &self.params)?),
+            None => core,
+        })
+    }
+
     /// Creates the policy, with measurement of its run time.
-    pub(crate) fn policy(&self, spent: &Arc<DecisionTimes>) -> Result<Box<dyn Scheduler>, PolicyError> {
+    fn policy(&self, spent: &Arc<DecisionTimes>) -> Result<Box<dyn Scheduler>, PolicyError> {
+        if self.scheduler == RANDOM {
+            return Ok(Box::new(RandomPolicy(Rng::of(self.seed, "policy"))));
+        }
         let policy = schedulers::make(&self.scheduler, &self.params)?;
         let began = Instant::now();
         Ok(Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone())))

@@ -1,7 +1,10 @@
 //! Random runs for continuous integration. `FERMATA_SEED=7 cargo test -p fermata-sim --test fuzz`
 //! runs one seed, `FERMATA_SEEDS=100000` sets the number of seeds.
 
-use fermata_sim::fuzz::{self, EventCounts};
+use fermata_sim::{
+    Cases,
+    fuzz::{self, EventCounts},
+};
 
 fn number(key: &str) -> Option<u64> {
     std::env::var(key).ok().and_then(|text| text.parse().ok())
@@ -25,6 +28,77 @@ fn random_runs_keep_every_rule_and_terminate() {
     let rarest =
         [seen.splits, seen.pauses, seen.resumes, seen.recovered, seen.restarts, seen.failed, seen.duplicates];
     assert!(rarest.iter().all(|count| *count >= 10), "some events were rare: {seen:?}");
+}
+
+/// With random events, rare cases occur often enough to be tested.
+#[test]
+fn rare_cases_occur() {
+    const CASES: [&str; 34] = [
+        "job succeeded",
+        "job failed",
+        "job killed",
+        "job forgotten",
+        "job cleaned",
+        "duplicate",
+        "output lost",
+        "output not fetched",
+        "tracker lost",
+        "restart",
+        "restart during a pause",
+        "late heartbeat",
+        "attempt given up is still reported",
+        "split",
+        "split of a remainder",
+        "remainder lost",
+        "pause",
+        "paused again",
+        "pause found at the start of the tracker",
+        "output replaced after a pause",
+        "resume",
+        "resumed while being paused",
+        "task released",
+        "checkpoint lost",
+        "checkpoint dropped",
+        "checkpoint unreachable",
+        "drain",
+        "output copied",
+        "preemption too late",
+        "preemption repeated",
+        "preemption after the end",
+        "preemption refused by the task",
+        "killed while being paused",
+        "killed by a user",
+    ];
+    // These need two attempts of one reduce, or a drain of a tracker with a checkpoint.
+    const RARER: [&str; 5] = [
+        "killed at its deadline",
+        "checkpoint copied",
+        "one of two attempts paused",
+        "duplicate resumed",
+        "checkpoint behind another",
+    ];
+    let one = number("FERMATA_SEED");
+    let count = number("FERMATA_SEEDS").unwrap_or(200);
+    let seeds: Vec<u64> = one.map_or_else(|| (0..count).collect(), |seed| vec![seed]);
+    let play = |seed: &u64| {
+        let (setup, workload) = fuzz::with_random_events(*seed, "random", schedulers::Params::new());
+        fuzz::run(setup, workload).unwrap_or_else(|bad| panic!("seed {seed}: {bad}")).cases
+    };
+    let (even, odd): (Vec<u64>, Vec<u64>) = seeds.iter().partition(|seed| *seed % 2 == 0);
+    let halves = std::thread::scope(|scope| {
+        [even, odd]
+            .map(|seeds| scope.spawn(move || seeds.iter().map(play).collect::<Vec<Cases>>()))
+            .map(|half| half.join().expect("a run that ends"))
+    });
+    let mut cases = Cases::default();
+    halves.iter().flatten().for_each(|run| cases.merge(run));
+    println!("{cases:#?}");
+    let rare = |names: &[&'static str], least: u64| {
+        names.iter().copied().filter(|name| cases.get(name) < least).collect::<Vec<_>>()
+    };
+    if one.is_none() {
+        assert_eq!((rare(&CASES, 10), rare(&RARER, 1)), (vec![], vec![]), "{cases:#?}");
+    }
 }
 
 /// Seeds that once violated a rule.

@@ -50,7 +50,11 @@ impl World {
         let spec = Arc::new(self.spec(plan, &replicas, copies));
         self.jobs_known.insert(id, KnownJob { plan, replicas, copies, log: MapLog::default() });
         let request = self.request();
-        self.send_event(Event::Submission { request, spec });
+        if self.random.is_some() {
+            self.send_twice(Event::Submission { request, spec });
+        } else {
+            self.send_event(Event::Submission { request, spec });
+        }
     }
 
     fn place_blocks(&self, job: &JobPlan, copies: usize, rng: &mut Rng) -> Vec<u32> {
@@ -89,6 +93,8 @@ impl World {
 
     fn spec(&self, plan: usize, replicas: &[u32], copies: usize) -> JobSpec {
         let job = &self.workload.jobs[plan];
+        let mut rng = self.setup.random_events.then(|| Rng::of(self.setup.seed, &job.name));
+        let attempts_max = rng.as_mut().map_or(4, |rng| 2 + rng.below(3) as u32);
         let splits = job.maps.iter().zip(replicas.chunks(copies.max(1))).map(|(map, at)| {
             let mut hosts: Vec<String> = at.iter().map(|at| self.nodes[*at as usize].name.clone()).collect();
             hosts.dedup();
@@ -96,7 +102,7 @@ impl World {
                 source: format!("/{plan}"),
                 start: 0,
                 end: map.bytes.max(1),
-                divisible: true,
+                divisible: rng.as_mut().is_none_or(|rng| !rng.one_in(8)),
                 hosts,
                 pin: mrcore::job::InputPin::default(),
             }
@@ -112,7 +118,7 @@ impl World {
             output: String::new(),
             slow_start: job.slow_start,
             speculation: job.speculation,
-            attempts_max: 4,
+            attempts_max,
             conf: BTreeMap::from([(GROUP.to_owned(), job.group.clone())]),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{
     SimEvent, World,
+    random_events::Mishap,
     run::{FinalStages, ReduceRun, Run, StoredCheckpoint, Work},
     tracker::AttemptEnd,
 };
@@ -56,6 +57,14 @@ impl World {
         let Some(run) = self.nodes[at].run(key).filter(|run| run.version == version) else { return };
         run.advance(now);
         let (id, failing) = (run.id, run.fails_at.is_some());
+        let at_end = match &run.work {
+            Work::Map(_) => true,
+            Work::Reduce(reduce) => reduce.transfer.is_none() && reduce.final_stages.is_some(),
+            Work::Failing(_) | Work::CheckpointUnreachable => false,
+        };
+        if failing && at_end {
+            return self.fail(at, key);
+        }
         let end = match &run.work {
             Work::Failing(why) if run.id.phase() == Phase::Reduce => {
                 AttemptEnd::CheckpointCorrupt((*why).into())
@@ -64,14 +73,12 @@ impl World {
             Work::CheckpointUnreachable => {
                 AttemptEnd::CheckpointUnreachable("the machine with its checkpoint is unreachable".into())
             }
-            Work::Map(_) if failing => AttemptEnd::Failed("injected failure".into()),
             Work::Map(map) => {
                 let bytes_out = ((map.end - map.start) as f64 * map.out) as u64;
                 self.success(id, bytes_out, None)
             }
             Work::Reduce(reduce) if reduce.transfer.is_some() => return self.moved(at, key),
             Work::Reduce(reduce) if reduce.final_stages.is_none() => return self.fetched(at, key),
-            Work::Reduce(_) if failing => AttemptEnd::Failed("injected failure".into()),
             Work::Reduce(reduce) => {
                 let out = self
                     .jobs_known
@@ -82,6 +89,16 @@ impl World {
             }
         };
         self.end(at, key, end);
+    }
+
+    /// Something goes wrong with an attempt.
+    fn fail(&mut self, at: usize, key: u64) {
+        let Some(run) = self.nodes[at].run(key) else { return };
+        match run.mishap {
+            Mishap::Fails => self.end(at, key, AttemptEnd::Failed("injected failure".into())),
+            Mishap::IsKilled => self.end(at, key, AttemptEnd::Killed("out of memory".into())),
+            Mishap::Hangs => run.hangs = true,
+        }
     }
 
     /// A reduce has all its input and starts to merge and reduce.
@@ -287,7 +304,13 @@ impl World {
     /// the work done so far is in the checkpoint or output.
     pub(super) fn preempt(&mut self, at: usize, id: AttemptId, kind: PreemptKind) {
         let (now, costs) = (self.now, self.setup.costs.clone());
+        let refuses = kind != PreemptKind::Kill && self.chance(6);
+        let late = if self.chance(8) { Span::secs(30) } else { Span(0) };
         let Some(run) = self.nodes[at].runs.iter_mut().find(|run| run.id == id) else { return };
+        if refuses {
+            run.refusals += 1;
+            return;
+        }
         if run.preempting.is_some_and(|before| before == kind || before == PreemptKind::Kill) {
             return;
         }
@@ -312,7 +335,7 @@ impl World {
             self.request_share();
         }
         self.expect(at, key);
-        self.queue.push(now + delay, SimEvent::SlotReleased { node: at as u32, key });
+        self.queue.push(now + delay + late, SimEvent::SlotReleased { node: at as u32, key });
     }
 
     /// A preempted attempt has released its slot.
@@ -321,41 +344,44 @@ impl World {
         let Some(run) = self.nodes[at].run(key) else { return };
         run.advance(now);
         let (id, kind) = (run.id, run.preempting);
-        let stage = run.stage();
-        let mut reached = None;
         let end = match (kind, &run.work) {
             (Some(PreemptKind::Split), Work::Map(map)) => {
                 let position = map.start + ((map.end - map.start) as f64 * map.done) as u64;
                 let bytes_out = ((position - map.start) as f64 * map.out) as u64;
-                reached = Some((position - map.start, 0));
+                self.progress.released(now, id, (position - map.start, 0));
                 self.success(id, bytes_out, Some(position))
             }
             (Some(PreemptKind::Pause), Work::Reduce(ReduceRun { transfer: Some(_), .. })) => {
                 // The checkpoint remains where it was.
                 AttemptEnd::Killed("its checkpoint was still being transferred".into())
             }
-            (Some(PreemptKind::Pause), Work::Reduce(reduce)) => {
-                let checkpoint = CheckpointInfo {
-                    stage,
-                    bytes: reduce.state_bytes() as u64,
-                    bytes_in: (reduce.fetch.got * reduce.share) as u64,
-                    records: reduce.final_stages.map_or(0, |final_stages| (final_stages.done * 1e6) as u64),
-                };
-                reached = Some((checkpoint.bytes_in, checkpoint.records));
-                let saved = StoredCheckpoint {
-                    fetch: reduce.fetch.clone(),
-                    final_stages: reduce.final_stages,
-                    checkpoint,
-                };
-                self.nodes[at].checkpoints.insert(id, saved);
-                AttemptEnd::Paused(checkpoint)
-            }
+            (Some(PreemptKind::Pause), Work::Reduce(_)) => match self.save_checkpoint(at, key) {
+                Some(checkpoint) => {
+                    self.progress.released(now, id, (checkpoint.bytes_in, checkpoint.records));
+                    AttemptEnd::Paused(checkpoint)
+                }
+                None => return,
+            },
             _ => AttemptEnd::Killed("preempted".into()),
         };
-        if let Some(reached) = reached {
-            self.progress.released(now, id, reached);
-        }
         self.end(at, key, end);
+    }
+
+    /// Saves the checkpoint of a reduce, unless the one that it resumes from has not arrived.
+    pub(super) fn save_checkpoint(&mut self, at: usize, key: u64) -> Option<CheckpointInfo> {
+        let run = self.nodes[at].run(key)?;
+        let (id, stage) = (run.id, run.stage());
+        let Work::Reduce(reduce @ ReduceRun { transfer: None, .. }) = &run.work else { return None };
+        let checkpoint = CheckpointInfo {
+            stage,
+            bytes: reduce.state_bytes() as u64,
+            bytes_in: (reduce.fetch.got * reduce.share) as u64,
+            records: reduce.final_stages.map_or(0, |final_stages| (final_stages.done * 1e6) as u64),
+        };
+        let saved =
+            StoredCheckpoint { fetch: reduce.fetch.clone(), final_stages: reduce.final_stages, checkpoint };
+        self.nodes[at].checkpoints.insert(id, saved);
+        Some(checkpoint)
     }
 }
 

@@ -110,10 +110,9 @@ impl World {
         let was_frozen = self.nodes[at].faults.frozen > 0;
         change(&mut self.nodes[at].faults);
         if !was_wiped && self.nodes[at].faults.wiped > 0 {
-            let node = &mut self.nodes[at];
-            node.outputs.clear();
-            node.checkpoints.clear();
-            node.jobs.clear();
+            self.lose_checkpoints(at);
+            self.nodes[at].outputs.clear();
+            self.nodes[at].jobs.clear();
         }
         match (was_up, self.nodes[at].is_up()) {
             (true, false) => self.crash(at),
@@ -163,6 +162,7 @@ impl World {
         let node = &mut self.nodes[at];
         node.inbox.clear();
         node.unreported.clear();
+        node.copying.clear();
         node.next_beat = None;
     }
 
@@ -180,8 +180,16 @@ impl World {
         self.tell(at, AgentEvent::Tick);
     }
 
-    /// The JobTracker detects that the connection of a dead process is closed.
-    fn close_connection(&mut self, at: usize) {
+    /// Checkpoints are lost with a disk.
+    pub(super) fn lose_checkpoints(&mut self, at: usize) {
+        let lost = std::mem::take(&mut self.nodes[at].checkpoints);
+        if let Some(checks) = &mut self.checks {
+            checks.destroyed.extend(lost.into_keys());
+        }
+    }
+
+    /// The JobTracker detects that the connection of a tracker is closed.
+    pub(super) fn close_connection(&mut self, at: usize) {
         let node = &self.nodes[at];
         if let Some(tracker) =
             node.number.filter(|_| node.faults.unreachable == 0 && node.faults.partitioned == 0)
@@ -228,8 +236,7 @@ impl World {
         let running: Vec<AttemptId> = self.nodes[at].runs.iter().map(|run| run.id).collect();
         for attempt in running {
             let kind = if attempt.phase() == Phase::Map { PreemptKind::Split } else { PreemptKind::Pause };
-            let request = self.request();
-            self.manual_requests.insert(request);
+            let request = self.manual_request();
             self.send_event(Event::Preemption { request, attempt, kind, by: "operator".into() });
         }
     }
@@ -241,8 +248,7 @@ impl World {
         let held = tasks.filter(|task| task.on_hold && task.viable().next().is_none());
         let held: Vec<TaskId> = held.map(|task| task.id).collect();
         for task in held {
-            let request = self.request();
-            self.manual_requests.insert(request);
+            let request = self.manual_request();
             self.send_event(Event::Resumption { request, task, on: None, by: "operator".into() });
         }
     }

@@ -18,8 +18,19 @@ pub(super) enum Change {
     Available { attempt: AttemptId, bytes: f64, node: u32 },
     /// The output is withdrawn. `end` is its end position in the list of bytes.
     Withdrawn { map: u32, bytes: f64, end: f64 },
-    /// The output has moved; nothing changes for reduces.
+    /// The output is on this machine now.
+    Moved { attempt: AttemptId, node: u32 },
+    /// Nothing changes for reduces.
     Same,
+}
+
+/// An available output: its machine, and its end position in the list of bytes.
+#[derive(Debug, Clone, Copy)]
+struct Output {
+    attempt: AttemptId,
+    bytes: f64,
+    end: f64,
+    node: u32,
 }
 
 /// The list of a job.
@@ -30,7 +41,7 @@ pub(super) struct MapLog {
     /// outputs.
     sums: Vec<(f64, u32)>,
     /// Currently available outputs, by index of the map.
-    now: BTreeMap<u32, (AttemptId, f64, f64)>,
+    now: BTreeMap<u32, Output>,
 }
 
 impl MapLog {
@@ -42,11 +53,12 @@ impl MapLog {
     /// An output became available, or has moved.
     pub(super) fn available(&mut self, attempt: AttemptId, bytes: f64, node: u32) {
         let index = attempt.task.index;
-        if self.now.get(&index).is_some_and(|(available, ..)| *available == attempt) {
-            return self.push(Change::Same, 0.0);
+        if let Some(output) = self.now.get_mut(&index).filter(|output| output.attempt == attempt) {
+            output.node = node;
+            return self.push(Change::Moved { attempt, node }, 0.0);
         }
         let end = self.sums.last().map_or(0.0, |(sum, _)| *sum) + bytes;
-        self.now.insert(index, (attempt, bytes, end));
+        self.now.insert(index, Output { attempt, bytes, end, node });
         self.push(Change::Available { attempt, bytes, node }, bytes);
     }
 
@@ -54,7 +66,7 @@ impl MapLog {
     pub(super) fn withdrawn(&mut self, attempt: AttemptId) {
         let map = attempt.task.index;
         let change = match self.now.remove(&map) {
-            Some((_, bytes, end)) => Change::Withdrawn { map, bytes, end },
+            Some(Output { bytes, end, .. }) => Change::Withdrawn { map, bytes, end },
             None => Change::Same,
         };
         self.push(change, 0.0);
@@ -148,6 +160,14 @@ impl Fetch {
                     self.skipped += bytes;
                 }
             }
+            Change::Moved { attempt, node } => {
+                if let Some(at) = self.blocked.iter().position(|blocked| blocked.attempt == attempt) {
+                    self.blocked[at].node = node;
+                    if reachable(node) {
+                        self.available += self.blocked.remove(at).bytes;
+                    }
+                }
+            }
             Change::Same => {}
         }
     }
@@ -161,15 +181,15 @@ impl Fetch {
         let upto = self.cursor.min(log.len());
         let mut sum = 0.0;
         for change in &log.changes[..upto] {
-            let Change::Available { attempt, bytes, node } = *change else { continue };
+            let Change::Available { attempt, bytes, .. } = *change else { continue };
             sum += bytes;
-            let current =
-                log.now.get(&attempt.task.index).is_some_and(|(available, ..)| *available == attempt);
+            let output = log.now.get(&attempt.task.index).filter(|output| output.attempt == attempt);
+            let there = output.is_some_and(|output| output.node == gone);
             let is_known = self.blocked.iter().any(|blocked| blocked.attempt == attempt)
                 || self.obtained.contains_key(&attempt.task.index);
-            if node == gone && current && !is_known && !self.has(sum) {
+            if there && !is_known && !self.has(sum) {
                 self.available = (self.available - bytes).max(self.got);
-                self.blocked.push(Blocked { attempt, bytes, node });
+                self.blocked.push(Blocked { attempt, bytes, node: gone });
             }
         }
     }

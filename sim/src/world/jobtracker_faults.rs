@@ -77,8 +77,7 @@ impl World {
     /// The JobTracker starts again and replays its journal, which must give the same cluster.
     pub(super) fn restart_jobtracker(&mut self) {
         let before = self.jobtracker_faults.lost.take();
-        let Ok(scheduler) = self.setup.policy(&self.deciding) else { return };
-        let mut core = JobTracker::new(self.setup.config.clone(), scheduler);
+        let Ok(mut core) = self.setup.core(&self.deciding) else { return };
         for entry in self.journal.iter().flatten() {
             if let Err(apply_error) = core.replay(entry) {
                 self.violation = Some(format!("replay of the journal failed: {apply_error}"));

@@ -2,6 +2,7 @@
 
 use super::{
     SimEvent, World,
+    random_events::Mishap,
     run::{FinalStages, MapRun, ReduceRun, Run, Transfer, Work},
     tracker::AttemptEnd,
 };
@@ -26,6 +27,12 @@ impl World {
         let late = if costs.start_spread > Span(0) { rng.below(costs.start_spread.0) } else { 0 };
         let start = self.now + costs.start + own + Span(late);
         let fails = self.setup.failing > 0 && rng.one_in(self.setup.failing);
+        let mishap = match rng.below(4) {
+            _ if self.random.is_none() => Mishap::Fails,
+            0 => Mishap::IsKilled,
+            1 => Mishap::Hangs,
+            _ => Mishap::Fails,
+        };
         let work = match id.phase() {
             Phase::Map => self.map(at, id),
             Phase::Reduce => self.reduce(at, id),
@@ -41,6 +48,9 @@ impl World {
             preempting: None,
             is_frozen: false,
             fails_at: fails.then(|| rng.unit()),
+            mishap,
+            hangs: false,
+            refusals: 0,
             since: start + delay,
             flow: None,
             work,
@@ -200,11 +210,17 @@ impl World {
         };
         let Some(paused) = resumed_from else { return Some((Work::Reduce(reduce), Span(0))) };
         let there = holder.filter(|holder| *holder == at || self.nodes[*holder].serves());
-        if there.is_none() {
+        let elsewhere = holder != Some(at);
+        if there.is_none() || (elsewhere && self.chance(8)) {
+            self.count("checkpoint unreachable", true);
             return Some((Work::CheckpointUnreachable, Span::secs(6)));
         }
         let saved = there.and_then(|holder| self.nodes[holder].checkpoints.get(&paused).cloned());
-        let Some(saved) = saved else {
+        let damaged = self.chance(12);
+        if saved.is_none() {
+            self.checkpoint_missing(paused, id);
+        }
+        let Some(saved) = saved.filter(|_| !damaged) else {
             return Some((Work::Failing("the checkpoint does not exist"), Span::secs(1)));
         };
         // The part in memory is read back before the reduce continues. A remote checkpoint is

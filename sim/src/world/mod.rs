@@ -15,21 +15,28 @@
 //! | `launch.rs` | start of attempts |
 //! | `attempts.rs` | progress and end of attempts |
 //! | `fetch.rs`, `run.rs`, `node.rs` | shuffle of a reduce, an attempt, a machine |
-//! | `net.rs` | flows over shared links |
+//! | `net.rs`, `copies.rs` | flows over shared links; copies from trackers that are drained |
 //! | `faults.rs`, `steps.rs` | start and end of faults; scenarios |
 //! | `jobtracker_faults.rs` | the JobTracker dies or is frozen |
-//! | `rules.rs`, `stall.rs` | invariants, always and at the end; detection of stalls |
+//! | `rules.rs`, `checks.rs`, `map_events.rs` | invariants, always and at the end |
+//! | `random_events.rs`, `cases.rs` | random events of fuzzed runs; how often rare cases occurred |
+//! | `stall.rs` | detection of stalls |
 //! | `trace.rs` | hash of all facts |
 
 mod arrivals;
 mod attempts;
+mod cases;
+mod checks;
+mod copies;
 mod faults;
 mod fetch;
 mod jobtracker_faults;
 mod launch;
+mod map_events;
 mod net;
 mod node;
 mod queue;
+mod random_events;
 mod rules;
 mod run;
 mod stall;
@@ -39,6 +46,10 @@ mod tracker;
 
 use crate::{rng::Rng, setup::Setup, workload::Workload};
 use agent::Action;
+pub use cases::Cases;
+
+use cases::Before;
+use checks::Checks;
 use fetch::MapLog;
 use mrcore::{
     Effect, Event, Fact, JobTracker, Phase, Span, Time,
@@ -56,11 +67,11 @@ use schedulers::{
     timed::{DecisionStats, DecisionTimes},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 use trace::Trace;
-use tracker::{Agent, AgentEvent, Model};
+use tracker::{Agent, AgentEvent, Message, Model};
 
 /// A job that the core has accepted.
 #[derive(Debug)]
@@ -99,6 +110,8 @@ pub struct Outcome {
     pub unfinished: usize,
     /// Number of faults that occurred.
     pub faults: u32,
+    /// How often rare cases occurred, if rules were checked.
+    pub cases: Cases,
     /// Real time that the policy took to decide; the only figure that differs between runs with the
     /// same seed.
     pub deciding: DecisionStats,
@@ -152,6 +165,12 @@ pub struct World {
     asleep: Option<Time>,
     /// Idle time that was skipped so far.
     slept: Span,
+    /// Random choices of random events, while they occur.
+    random: Option<Rng>,
+    /// State of the checks, if rules are checked.
+    checks: Option<Checks>,
+    /// The newest reply of the core.
+    last_reply: Option<Reply>,
     faults_open: usize,
     faults_started: u32,
     progress: stall::Progress,
@@ -163,6 +182,9 @@ pub struct World {
     end: Time,
     violation: Option<String>,
     effects: Vec<Effect>,
+    /// Messages of the core to trackers that are not delivered yet.
+    messages: VecDeque<Message>,
+    delivering: bool,
     actions: Vec<Action<Model>>,
 }
 
@@ -170,7 +192,7 @@ impl World {
     /// A cluster at the start of a run.
     pub fn new(setup: Setup, workload: Workload) -> Result<Self, PolicyError> {
         let deciding = Arc::new(DecisionTimes::default());
-        let core = JobTracker::new(setup.config.clone(), setup.policy(&deciding)?);
+        let core = setup.core(&deciding)?;
         let nodes: Vec<Node> = (0..setup.machines.len()).map(|at| machine(&setup, at)).collect();
         let nic: Vec<f64> = setup.machines.iter().map(|machine| machine.nic).collect();
         let rack_of = setup.machines.iter().map(|machine| machine.rack).collect();
@@ -203,7 +225,10 @@ impl World {
             jobtracker_faults: jobtracker_faults::JobTrackerFaults::default(),
             asleep: None,
             slept: Span(0),
-            faults_open: setup.faults.len(),
+            random: setup.random_events.then(|| Rng::of(setup.seed, "random events")),
+            checks: setup.checked.then(Checks::default),
+            last_reply: None,
+            faults_open: setup.faults.len() + usize::from(setup.random_events),
             faults_started: 0,
             progress: stall::Progress::new(Time(1_000_000)),
             scenario: steps::Progress::new(setup.seed),
@@ -214,6 +239,8 @@ impl World {
             end: Time(0),
             violation: None,
             effects: Vec::new(),
+            messages: VecDeque::new(),
+            delivering: false,
             actions: Vec::new(),
             setup,
             workload,
@@ -246,6 +273,9 @@ impl World {
             }
         }
         self.plan_steps();
+        if self.random.is_some() {
+            self.queue.push(self.now, SimEvent::Random);
+        }
         self.await_arrival();
     }
 
@@ -286,6 +316,7 @@ impl World {
             facts: self.trace.facts,
             unfinished: self.jobs_open,
             faults: self.faults_started,
+            cases: self.checks.map(|checks| checks.cases).unwrap_or_default(),
             deciding: self.deciding.snapshot(),
         })
     }
@@ -329,7 +360,10 @@ impl World {
             SimEvent::SlotReleased { node, key } => self.slot_released(node as usize, key),
             SimEvent::Tick => self.tick(),
             SimEvent::Share => self.share_links(),
-            SimEvent::Committed { job } => self.send_event(Event::CommitResult { job, result: Ok(()) }),
+            SimEvent::Committed { job } => {
+                let result = if self.chance(10) { Err("no space".into()) } else { Ok(()) };
+                self.send_event(Event::CommitResult { job, result });
+            }
             SimEvent::Solved { number } => {
                 if let Some(answer) = self.answers.remove(&number) {
                     self.send_event(Event::Computed { number, answer });
@@ -342,6 +376,8 @@ impl World {
                 self.inject(index as usize);
             }
             SimEvent::Heal { index } => self.heal(index as usize),
+            SimEvent::Copied { node, attempt } => self.copied(node as usize, attempt),
+            SimEvent::Random => self.random_event(),
             SimEvent::Repaired { node, returns } => self.repaired(node as usize, returns),
         }
     }
@@ -360,6 +396,8 @@ impl World {
         let next = self.core.as_ref().and_then(JobTracker::next_deadline);
         let soonest = self.now + self.setup.tick;
         let next = next.unwrap_or(self.now + Span::secs(1)).max(soonest);
+        // With random events the timer is periodic: its times do not depend on the policy.
+        let next = if self.setup.random_events { soonest } else { next };
         self.queue.push(next, SimEvent::Tick);
     }
 
@@ -388,16 +426,25 @@ impl World {
         }
     }
 
-    /// Passes an event to the core and executes its effects. Events are lost while the core is
+    /// Passes an event to the core and executes its effects, then delivers messages to trackers. Events are lost while the core is
     /// dead, and delivered later while it is frozen.
     fn send_event(&mut self, event: Event) {
         let Some(core) = self.core.as_mut() else { return self.jobtracker_faults.miss(event) };
         let mut effects = std::mem::take(&mut self.effects);
-        core.handle(self.now, event, &mut effects);
+        if let Some(checks) = &mut self.checks {
+            let before = Before::new(&event, core.cluster());
+            core.handle(self.now, event.clone(), &mut effects);
+            if let Err(what) = checks.check(&event, &before, &effects, core.cluster()) {
+                self.violation = Some(what);
+            }
+        } else {
+            core.handle(self.now, event, &mut effects);
+        }
         for effect in effects.drain(..) {
             self.carry_out(effect);
         }
         self.effects = effects;
+        self.deliver_messages();
     }
 
     fn carry_out(&mut self, effect: Effect) {
@@ -411,9 +458,11 @@ impl World {
                 }
             }
             Effect::Reply { request, reply } => self.replied(request, reply),
-            Effect::SendOrders { tracker, answer, orders } => self.deliver_orders(tracker, answer, orders),
+            Effect::SendOrders { tracker, answer, orders } => {
+                self.messages.push_back(Message::Orders { tracker, answer, orders });
+            }
             Effect::RequestRegistration { tracker, incarnation } => {
-                self.register_again(tracker, incarnation);
+                self.messages.push_back(Message::RegisterAgain { tracker, incarnation });
             }
             Effect::CommitJob { job } => {
                 self.queue.push(self.now + self.setup.costs.commit, SimEvent::Committed { job });
@@ -436,16 +485,26 @@ impl World {
     }
 
     fn replied(&mut self, request: RequestId, reply: Reply) {
+        if self.random.is_some() && !matches!(reply, Reply::Registered { .. }) {
+            self.last_reply = Some(reply.clone());
+        }
         match reply {
             Reply::Refused(_) if self.manual_requests.remove(&request) => {}
             Reply::Refused(why) => self.violation = Some(format!("request {} was refused: {why}", request.0)),
             Reply::Registered { tracker, incarnation, .. } => {
                 if let Some(at) = self.registrations.remove(&request) {
-                    self.registered(at, tracker, incarnation);
+                    self.messages.push_back(Message::Registered { at, tracker, incarnation });
                 }
             }
             Reply::Submitted(_) | Reply::Stopped | Reply::Accepted => {}
         }
+    }
+
+    /// A request that the core may refuse.
+    fn manual_request(&mut self) -> RequestId {
+        let request = self.request();
+        self.manual_requests.insert(request);
+        request
     }
 
     fn request(&mut self) -> RequestId {
@@ -472,6 +531,7 @@ fn machine(setup: &Setup, at: usize) -> Node {
         next_beat: None,
         inbox: Vec::new(),
         unreported: Vec::new(),
+        copying: BTreeMap::new(),
         runs: Vec::new(),
         outputs: BTreeSet::new(),
         checkpoints: BTreeMap::new(),

@@ -56,6 +56,8 @@ pub(super) struct Node {
     pub(super) inbox: Vec<AgentEvent>,
     /// Ends of attempts that wait for the next heartbeat, with their times.
     pub(super) unreported: Vec<(Time, AgentEvent)>,
+    /// Attempts whose files it copies, and from which machine.
+    pub(super) copying: BTreeMap<AttemptId, usize>,
     pub(super) runs: Vec<Run>,
     /// Files of jobs, which remain when the process dies.
     pub(super) outputs: BTreeSet<AttemptId>,

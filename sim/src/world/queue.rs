@@ -1,6 +1,9 @@
 //! The event queue: a heap by time; events at the same time are in order of insertion.
 
-use mrcore::{Time, ids::JobId};
+use mrcore::{
+    Time,
+    ids::{AttemptId, JobId},
+};
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 /// Simulated events.
@@ -36,6 +39,10 @@ pub(super) enum SimEvent {
     Heal { index: u32 },
     /// A step of the scenario is undone.
     Undo { index: u32 },
+    /// A tracker has copied the files of an attempt.
+    Copied { node: u32, attempt: AttemptId },
+    /// Random events are due.
+    Random,
     /// The file system has replicated the blocks of a lost node, unless the node has returned
     /// since.
     Repaired { node: u32, returns: u32 },
@@ -47,7 +54,12 @@ impl SimEvent {
     pub(super) fn is_from_outside(self) -> bool {
         matches!(
             self,
-            Self::Arrival | Self::Step { .. } | Self::Undo { .. } | Self::Fault { .. } | Self::Heal { .. }
+            Self::Random
+                | Self::Arrival
+                | Self::Step { .. }
+                | Self::Undo { .. }
+                | Self::Fault { .. }
+                | Self::Heal { .. }
         )
     }
 

@@ -1,6 +1,7 @@
 //! Invariants after every event, and after the end of all faults and jobs.
 
 use super::World;
+use crate::setup::RANDOM;
 use mrcore::{JobTracker, Phase, digest::digest, invariants, tracker::TrackerState};
 
 impl World {
@@ -53,11 +54,32 @@ impl World {
         if let Some(what) = self.core.as_ref().and_then(counted_otherwise) {
             self.violation = Some(what);
         }
-        if let Some(refused) = self.core.as_ref().map(JobTracker::refusals).filter(|refused| *refused > 0) {
+        let refused = self.core.as_ref().map_or(0, JobTracker::refusals);
+        if refused > 0 && self.setup.scheduler != RANDOM {
             let times = crate::count(refused as usize, "time");
             self.violation = Some(format!("the policy made illegal decisions {times}"));
         }
+        if self.violation.is_none() {
+            self.check_shadow();
+            self.check_files();
+            self.check_rounds();
+        }
+        if self.violation.is_some() {
+            return;
+        }
         self.jobtracker_faults.lost = self.core.take().map(|core| digest(core.cluster()));
         self.restart_jobtracker();
+    }
+
+    /// A shadow with the same policy decides the same.
+    fn check_shadow(&mut self) {
+        if self.setup.shadow.as_ref() != Some(&self.setup.scheduler) {
+            return;
+        }
+        let Some(shadow) = self.core.as_ref().and_then(JobTracker::shadow) else { return };
+        let tally = shadow.tally();
+        if shadow.differences().next().is_some() || tally.policy_preempted != tally.both_preempted {
+            self.violation = Some(format!("the shadow decides otherwise: {tally:?}"));
+        }
     }
 }

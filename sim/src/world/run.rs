@@ -4,11 +4,11 @@
 //! updated only when an event affects the attempt. A map has one stage. A reduce fetches, then
 //! merges and reduces.
 
-use super::{fetch::Fetch, net::FlowId};
+use super::{fetch::Fetch, net::FlowId, random_events::Mishap};
 use mrcore::{
     Time,
     ids::AttemptId,
-    task::{CheckpointInfo, PreemptKind, Progress, Stage},
+    task::{CheckpointInfo, PreemptKind, PreemptRefusal, Progress, Stage},
 };
 
 /// A running attempt.
@@ -23,8 +23,14 @@ pub(super) struct Run {
     pub(super) preempting: Option<PreemptKind>,
     /// The attempt has stopped working, to write its output or checkpoint.
     pub(super) is_frozen: bool,
-    /// Progress at which it fails.
+    /// Progress at which something goes wrong.
     pub(super) fails_at: Option<f64>,
+    /// What goes wrong then.
+    pub(super) mishap: Mishap,
+    /// It makes no progress any more.
+    pub(super) hangs: bool,
+    /// How often it was preempted and refused.
+    pub(super) refusals: u32,
     /// Time of the state below.
     pub(super) since: Time,
     pub(super) flow: Option<FlowId>,
@@ -136,7 +142,7 @@ impl Run {
     pub(super) fn advance(&mut self, now: Time) {
         let passed = now.since(self.since).as_secs_f64();
         self.since = self.since.max(now);
-        if self.is_frozen {
+        if self.is_frozen || self.hangs {
             return;
         }
         match &mut self.work {
@@ -156,7 +162,7 @@ impl Run {
     /// events.
     pub(super) fn next_s(&self) -> Option<f64> {
         match &self.work {
-            _ if self.is_frozen => None,
+            _ if self.is_frozen || self.hangs => None,
             Work::Map(map) => {
                 let goal = self.fails_at.unwrap_or(1.0);
                 (map.rate > 0.0).then(|| ((goal - map.done) / map.rate).max(0.0))
@@ -180,8 +186,9 @@ impl Run {
 
     /// Returns the progress for a report.
     pub(super) fn progress(&mut self) -> Progress {
-        self.activity += 1;
-        let activity = self.activity;
+        self.activity += u64::from(!self.hangs);
+        let (activity, refusals) = (self.activity, self.refusals);
+        let refused = (refusals > 0).then_some(PreemptRefusal::NoSpace);
         match &self.work {
             Work::Map(map) => {
                 let bytes_in = ((map.end - map.start) as f64 * map.done) as u64;
@@ -192,8 +199,8 @@ impl Run {
                     bytes_in,
                     bytes_out,
                     activity,
-                    refusals: 0,
-                    refused: None,
+                    refusals,
+                    refused,
                 }
             }
             Work::Reduce(reduce) => {
@@ -216,8 +223,8 @@ impl Run {
                     bytes_in,
                     bytes_out: 0,
                     activity,
-                    refusals: 0,
-                    refused: None,
+                    refusals,
+                    refused,
                 }
             }
             Work::Failing(_) | Work::CheckpointUnreachable => Progress { activity, ..Progress::default() },

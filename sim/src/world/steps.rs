@@ -241,7 +241,7 @@ impl World {
     }
 
     /// Starts a fault with a fixed duration.
-    fn inject_for(&mut self, what: FaultKind, lasts: Span) {
+    pub(super) fn inject_for(&mut self, what: FaultKind, lasts: Span) {
         let index = self.setup.faults.len();
         self.setup.faults.push(Fault { at_s: 0.0, for_s: Some(lasts.as_secs_f64()), what });
         self.faults_open += 1;

@@ -1,8 +1,8 @@
 //! The driver of the agents of trackers: carries messages between the agents and the core, and
 //! carries out the actions of the agents on the simulated machines.
 //!
-//! Agents and core are the real ones. A message arrives at once or not at all; agent and core
-//! repeat what was not answered. A connection breaks when the process at one of its ends dies. The
+//! Agents and core are the real ones. A message arrives at once or not at all, and in order; agent
+//! and core repeat what was not answered. A connection breaks when the process at one of its ends dies. The
 //! agent then connects again as soon as it can.
 //!
 //! Agents get the progress of attempts when a heartbeat is due, not when it changes. Their clocks
@@ -51,7 +51,37 @@ pub(super) type Agent = agent::Agent<Model>;
 pub(super) type AgentEvent = agent::Event<Model>;
 pub(super) type AttemptEnd = agent::AttemptEnd<Model>;
 
+/// A message of the core to a tracker.
+#[derive(Debug)]
+pub(super) enum Message {
+    Registered { at: usize, tracker: TrackerId, incarnation: Incarnation },
+    RegisterAgain { tracker: TrackerId, incarnation: Incarnation },
+    Orders { tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered> },
+}
+
 impl World {
+    /// Delivers the messages of the core. Agents may answer at once, which leads to further
+    /// messages: these wait for their turn, so that each tracker gets its messages in order.
+    pub(super) fn deliver_messages(&mut self) {
+        if std::mem::replace(&mut self.delivering, true) {
+            return;
+        }
+        while let Some(message) = self.messages.pop_front() {
+            match message {
+                Message::Registered { at, tracker, incarnation } => {
+                    self.registered(at, tracker, incarnation);
+                }
+                Message::RegisterAgain { tracker, incarnation } => {
+                    self.register_again(tracker, incarnation);
+                }
+                Message::Orders { tracker, answer, orders } => {
+                    self.deliver_orders(tracker, answer, orders);
+                }
+            }
+        }
+        self.delivering = false;
+    }
+
     /// The time of the agents.
     fn clock(&self) -> Time {
         Time(self.now.0 - self.slept.0)
@@ -112,7 +142,8 @@ impl World {
             run.advance(now);
             node.agent.set_progress(run.id, run.progress());
         }
-        for failure in self.fetch_failures(at) {
+        let random = self.random_fetch_failures(at);
+        for failure in self.fetch_failures(at).into_iter().chain(random) {
             self.tell_at(at, before, AgentEvent::FetchFailed(failure));
         }
     }
@@ -155,13 +186,15 @@ impl World {
     fn act(&mut self, at: usize, action: Action<Model>) {
         match action {
             Action::Start(attempt, ()) => self.launch(at, attempt),
-            Action::Kill(attempt, _) => self.preempt(at, attempt, PreemptKind::Kill),
+            Action::Kill(attempt, _) => {
+                if !self.stop_copy(at, attempt) {
+                    self.preempt(at, attempt, PreemptKind::Kill);
+                }
+            }
             Action::Preempt(attempt, kind, _) => self.preempt(at, attempt, kind),
             Action::MapEvents(attempt, batch) => self.receive_map_events(at, attempt, &batch),
-            Action::DropCheckpoint(attempt) => drop(self.nodes[at].checkpoints.remove(&attempt)),
-            Action::CopyFiles(attempt, _) => {
-                self.tell(at, AgentEvent::Copied(attempt, Err("drains are not simulated".into())));
-            }
+            Action::DropCheckpoint(attempt) => self.drop_checkpoint(at, attempt),
+            Action::CopyFiles(attempt, from) => self.copy_files(at, attempt, from),
             Action::Clean(job) => self.clean(at, job),
             Action::Register { incarnation, attempts, outputs, checkpoints, jobs } => {
                 let node = &self.nodes[at];
@@ -196,18 +229,32 @@ impl World {
         let agent::Heartbeat { seq, acked, attempts, fetch_failures } = heartbeat;
         let failure =
             |FetchFailure { reduce, map, addr }: FetchFailure| event::FetchFailure { reduce, map, addr };
-        self.send_event(Event::Heartbeat(Heartbeat {
+        let heartbeat = Heartbeat {
             tracker,
             incarnation,
             seq,
             acked,
             attempts: attempts.into_iter().map(report).collect(),
             fetch_failures: fetch_failures.into_iter().map(failure).collect(),
-        }));
+        };
+        if self.checks.is_none() {
+            return self.send_event(Event::Heartbeat(heartbeat));
+        }
+        let requests = self.requests;
+        self.send_event(Event::Heartbeat(heartbeat.clone()));
+        for (phase, name) in [(Phase::Map, "free map slot"), (Phase::Reduce, "free reduce slot")] {
+            let core = self.core.as_ref();
+            let idle = core.is_some_and(|core| core.runnable_task(self.now, tracker, phase).is_some());
+            self.count(name, idle);
+        }
+        // After a new registration, messages of the earlier one do not reach the core.
+        if self.requests == requests {
+            self.repeat_heartbeat(heartbeat);
+        }
     }
 
     /// The JobTracker has accepted a registration.
-    pub(super) fn registered(&mut self, at: usize, tracker: TrackerId, incarnation: Incarnation) {
+    fn registered(&mut self, at: usize, tracker: TrackerId, incarnation: Incarnation) {
         self.by_tracker.insert(tracker, at as u32);
         (self.nodes[at].number, self.nodes[at].incarnation) = (Some(tracker), incarnation.0);
         let (heartbeat, lost_after) = (self.setup.heartbeat, self.setup.config.lost_after);
@@ -222,7 +269,7 @@ impl World {
         reached.then_some(at)
     }
 
-    pub(super) fn register_again(&mut self, tracker: TrackerId, incarnation: Incarnation) {
+    fn register_again(&mut self, tracker: TrackerId, incarnation: Incarnation) {
         if let Some(at) = self.reached(tracker).filter(|at| self.nodes[*at].incarnation == incarnation.0) {
             self.update(at);
             self.tell(at, AgentEvent::RegisterAgain);
@@ -230,7 +277,7 @@ impl World {
     }
 
     /// Delivers orders to a tracker, unless it is unreachable.
-    pub(super) fn deliver_orders(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered>) {
+    fn deliver_orders(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered>) {
         let known = self.core.as_ref().and_then(|core| core.cluster().tracker(tracker));
         // A JobTracker that has restarted has no connection to a tracker before the tracker
         // registers.
@@ -248,12 +295,20 @@ impl World {
             event::Order::Preempt { attempt, kind, why } => agent::Order::Preempt(attempt, kind, why),
             event::Order::DropCheckpoint(attempt) => agent::Order::DropCheckpoint(attempt),
             event::Order::MapEvents { job, first, maps, events } => {
+                self.check_map_events(job, first, maps, &events);
                 self.add_map_events(job, first, &events);
                 let (first, events) = (first as u64, vec![(); events.len()]);
                 agent::Order::MapEvents(job, MapEventBatch { first, events, maps })
             }
             event::Order::CopyFiles { attempt, from } => agent::Order::CopyFiles(attempt, from),
             event::Order::Clean(job) => agent::Order::Clean(job),
+        }
+    }
+
+    fn check_map_events(&mut self, job: JobId, first: usize, maps: u32, events: &[MapEvent]) {
+        let (Some(checks), Some(core)) = (&mut self.checks, &self.core) else { return };
+        if let Err(what) = checks.map_events.receive(job, first, maps, events, core.cluster()) {
+            self.violation = Some(what);
         }
     }
 
@@ -293,7 +348,8 @@ impl World {
         let mut others = after.split_off(&to);
         node.outputs.append(&mut others);
         node.checkpoints.retain(|attempt, _| attempt.job() != job);
-        node.jobs.remove(&job);
+        let existed = node.jobs.remove(&job);
+        self.count("job cleaned", existed);
         self.tell(at, AgentEvent::Cleaned(job, true));
     }
 
@@ -318,7 +374,7 @@ impl World {
         }
     }
 
-    fn connect_again(&mut self, at: usize) {
+    pub(super) fn connect_again(&mut self, at: usize) {
         let jitter = Span(mix(at as u64) % RECONNECT.0);
         self.connect_at(at, self.now + RECONNECT + jitter);
     }

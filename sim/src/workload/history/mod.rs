@@ -290,6 +290,7 @@ impl History {
             facts: 0,
             unfinished,
             faults: 0,
+            cases: crate::Cases::default(),
             deciding: schedulers::timed::DecisionStats::default(),
         }
     }

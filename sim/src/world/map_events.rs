@@ -3,47 +3,55 @@
 
 use mrcore::{
     Cluster, Phase,
-    ids::AttemptId,
+    ids::{AttemptId, JobId},
     job::{Job, MapEvent},
     task::{Attempt, Task},
     tracker::TrackerState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The split and the range of each map output.
-#[derive(Debug, Default)]
-pub(crate) struct Ranges(BTreeMap<AttemptId, (u32, u64, u64)>);
+/// The split and the range of a map output.
+type Range = (u32, u64, u64);
 
-impl Ranges {
+/// The map events of all jobs, as trackers have received them.
+#[derive(Debug, Default)]
+pub(super) struct MapEvents {
+    ranges: BTreeMap<AttemptId, Range>,
+    lists: BTreeMap<JobId, MapEventList>,
+}
+
+/// The list of a job, which all its reduces read. Its start is the same for all of them.
+#[derive(Debug, Default)]
+struct MapEventList {
+    events: Vec<MapEvent>,
+    available: BTreeSet<AttemptId>,
+}
+
+impl MapEvents {
     /// An attempt has just succeeded.
-    pub(crate) fn note(&mut self, attempt: AttemptId, cluster: &Cluster) {
+    pub(super) fn note_success(&mut self, attempt: AttemptId, cluster: &Cluster) {
         if let Some(task) = cluster.task(attempt.task).filter(|task| task.id.phase == Phase::Map) {
-            self.0.insert(attempt, (task.root, task.start, task.end));
+            self.ranges.insert(attempt, (task.root, task.start, task.end));
         }
     }
-}
 
-/// The map outputs of a job that its reduces on one tracker know.
-#[derive(Debug, Default)]
-pub(crate) struct MapEventLog {
-    applied: usize,
-    here: BTreeSet<AttemptId>,
-}
-
-impl MapEventLog {
-    /// Applies new events. The error describes what is wrong.
-    pub(crate) fn apply(
+    /// A tracker receives map events. The error describes what is wrong.
+    pub(super) fn receive(
         &mut self,
+        job: JobId,
         first: usize,
         maps: u32,
         events: &[MapEvent],
-        ranges: &Ranges,
         cluster: &Cluster,
     ) -> Result<(), String> {
-        if first > self.applied {
-            return Err(format!("events start at {first}, but only {} were sent before", self.applied));
-        }
-        for event in events.iter().skip(self.applied - first) {
+        let list = self.lists.entry(job).or_default();
+        for (at, event) in (first..).zip(events) {
+            match list.events.get(at) {
+                Some(known) if known == event => continue,
+                Some(known) => return Err(format!("event {at} of {job} was {known:?} and is {event:?}")),
+                None if at > list.events.len() => return Err(format!("events of {job} start at {at}")),
+                None => list.events.push(*event),
+            }
             match event {
                 MapEvent::Available(attempt, on) => {
                     let awaited = cluster.tracker(*on).is_some_and(|on| on.state == TrackerState::Awaited);
@@ -52,23 +60,24 @@ impl MapEventLog {
                     if awaited && task.and_then(Task::winner).is_some_and(counts) {
                         return Err(format!("{attempt} is announced on {on}, which has not registered"));
                     }
-                    self.here.insert(*attempt)
+                    list.available.insert(*attempt)
                 }
-                MapEvent::Withdrawn(attempt) => self.here.remove(attempt),
+                MapEvent::Withdrawn(attempt) => list.available.remove(attempt),
             };
         }
-        self.applied = self.applied.max(first + events.len());
-        let mut consumed: Vec<(u32, u64, u64)> = Vec::new();
-        for attempt in &self.here {
-            consumed.push(*ranges.0.get(attempt).ok_or_else(|| format!("{attempt} has no output"))?);
+        if first + events.len() < list.events.len() {
+            return Ok(());
+        }
+        let mut consumed: Vec<Range> = Vec::new();
+        for attempt in &list.available {
+            consumed.push(*self.ranges.get(attempt).ok_or_else(|| format!("{attempt} has no output"))?);
         }
         consumed.sort_unstable();
-        let twice = |pair: &&[(u32, u64, u64)]| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1;
+        let twice = |pair: &&[Range]| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1;
         if let Some(pair) = consumed.windows(2).find(twice) {
             return Err(format!("a reduce would consume {pair:?}, which overlap"));
         }
-        let job = self.here.first().and_then(|attempt| cluster.job(attempt.job()));
-        match job.filter(|_| consumed.len() == maps as usize) {
+        match cluster.job(job).filter(|_| consumed.len() == maps as usize) {
             Some(job) => check_complete(job, &consumed),
             None => Ok(()),
         }
@@ -76,7 +85,7 @@ impl MapEventLog {
 }
 
 /// A reduce with as many outputs as there are maps assumes that it has everything.
-fn check_complete(job: &Job, consumed: &[(u32, u64, u64)]) -> Result<(), String> {
+fn check_complete(job: &Job, consumed: &[Range]) -> Result<(), String> {
     for (root, split) in job.spec.splits.iter().enumerate() {
         let its = consumed.iter().filter(|(of, ..)| *of == root as u32);
         let bytes: u64 = its.map(|(_, start, end)| end - start).sum();

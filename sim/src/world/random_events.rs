@@ -1,0 +1,247 @@
+//! Random events of a fuzzed run, for a limited time: attempts that fail, hang or refuse, users that
+//! preempt, resume, kill and drain, trackers that die or disconnect, messages that are repeated or
+//! late.
+
+use super::{AgentEvent, SimEvent, World};
+use crate::fault::FaultKind;
+use agent::FetchFailure;
+use mrcore::{
+    Event, Phase, Span, Time,
+    event::{Heartbeat, Reply},
+    ids::{AttemptId, JobId, TaskId},
+    task::{PreemptKind, Task},
+};
+
+/// Random events occur during this time.
+const DURATION: Span = Span::secs(120);
+/// Interval of random events.
+const INTERVAL: Span = Span::millis(200);
+/// An address that no tracker has.
+pub(super) const OUTDATED: &str = "outdated:1";
+
+/// What goes wrong with an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mishap {
+    /// It fails.
+    Fails,
+    /// Its process is killed by another.
+    IsKilled,
+    /// It makes no progress any more.
+    Hangs,
+}
+
+impl World {
+    /// Whether something random happens now, once in so many times. Never after the random events
+    /// have ended.
+    pub(super) fn chance(&mut self, times: u64) -> bool {
+        self.random.as_mut().is_some_and(|rng| rng.one_in(times))
+    }
+
+    fn pick(&mut self, count: usize) -> usize {
+        self.random.as_mut().map_or(0, |rng| rng.index(count.max(1)))
+    }
+
+    pub(super) fn random_event(&mut self) {
+        if self.now >= Time(1_000_000) + DURATION && self.core.is_some() {
+            return self.end_random_events();
+        }
+        self.queue.push(self.now + INTERVAL, SimEvent::Random);
+        if self.chance(20) {
+            self.random_fault();
+        }
+        if self.chance(10) {
+            self.random_request();
+        }
+    }
+
+    fn end_random_events(&mut self) {
+        self.random = None;
+        self.faults_open -= 1;
+        let draining = self.core.as_ref().map(|core| {
+            let trackers = core.cluster().trackers();
+            trackers.filter(|tracker| tracker.drain.is_some()).map(|tracker| tracker.id).collect::<Vec<_>>()
+        });
+        for tracker in draining.unwrap_or_default() {
+            let (request, by) = (self.manual_request(), "operator".to_owned());
+            self.send_event(Event::Drain { request, tracker, within: None, by });
+        }
+    }
+
+    fn random_fault(&mut self) {
+        let at = self.pick(self.nodes.len());
+        let node = at as u32;
+        let seconds = |world: &mut Self, limit: usize| Span::secs(world.pick(limit) as u64);
+        match self.pick(10) {
+            0 => {
+                let lasts = seconds(self, 4);
+                self.inject_for(FaultKind::JobTracker, lasts);
+            }
+            1 => {
+                let jobs: Vec<JobId> =
+                    self.core.iter().flat_map(|core| core.cluster().jobs()).map(|job| job.id).collect();
+                if !jobs.is_empty() {
+                    let (job, request) = (jobs[self.pick(jobs.len())], self.manual_request());
+                    self.send_event(Event::Kill { request, job, by: "operator".into() });
+                }
+            }
+            2 => self.random_crash(at),
+            3 => self.disconnect(at),
+            4 => self.random_drain(at),
+            5 | 6 => {
+                // A tracker where a reduce is being paused.
+                let pausing = |run: &super::run::Run| run.preempting == Some(PreemptKind::Pause);
+                let busy = self.nodes.iter().position(|node| node.runs.iter().any(pausing));
+                self.random_crash(busy.unwrap_or(at));
+            }
+            _ => {
+                let lasts = seconds(self, 20);
+                self.inject_for(FaultKind::Partition { node }, lasts);
+            }
+        }
+    }
+
+    /// A tracker dies. Checkpoints that were just saved are on disk but not reported. Some files are
+    /// lost.
+    fn random_crash(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        if !node.is_up() {
+            return;
+        }
+        let pausing = node.runs.iter().filter(|run| run.preempting == Some(PreemptKind::Pause));
+        for key in pausing.map(|run| run.key).collect::<Vec<_>>() {
+            if self.chance(2) {
+                self.save_checkpoint(at, key);
+            }
+        }
+        let lasts = Span::secs(self.pick(15) as u64);
+        self.inject_for(FaultKind::Tracker { node: at as u32 }, lasts);
+        if self.chance(2) {
+            self.nodes[at].outputs.clear();
+        }
+        if self.chance(3) {
+            self.lose_checkpoints(at);
+        }
+    }
+
+    /// The connection of a tracker breaks.
+    fn disconnect(&mut self, at: usize) {
+        if self.nodes[at].can_communicate() && self.nodes[at].number.is_some() {
+            self.close_connection(at);
+            self.tell(at, AgentEvent::Disconnected);
+            self.connect_again(at);
+        }
+    }
+
+    /// A user drains a tracker or cancels the drain.
+    fn random_drain(&mut self, at: usize) {
+        let Some(tracker) = self.nodes[at].number else { return };
+        let known = self.core.as_ref().and_then(|core| core.cluster().tracker(tracker));
+        let is_draining = known.is_some_and(|tracker| tracker.drain.is_some());
+        let within = (!is_draining).then(|| Span::secs(self.pick(40) as u64));
+        let (request, by) = (self.manual_request(), "operator".to_owned());
+        self.send_event(Event::Drain { request, tracker, within, by });
+    }
+
+    /// A user preempts an attempt or resumes a task.
+    fn random_request(&mut self) {
+        let Some(core) = &self.core else { return };
+        let tasks = || core.cluster().jobs().filter(|job| !job.is_over()).flat_map(|job| &job.tasks.reduce);
+        let on_hold = tasks().find(|task| task.on_hold).map(|task| task.id);
+        let duplicated: Vec<AttemptId> = tasks()
+            .filter(|task| task.viable().count() > 1)
+            .flat_map(|task| task.viable().map(|attempt| attempt.id))
+            .collect();
+        let all = || {
+            core.cluster()
+                .jobs()
+                .filter(|job| !job.is_over())
+                .flat_map(|job| job.tasks.map.iter().chain(&job.tasks.reduce))
+        };
+        let running: Vec<AttemptId> =
+            self.nodes.iter().flat_map(|node| &node.runs).map(|run| run.id).collect();
+        // Attempts of a user who does not know yet that they have ended.
+        let any: Vec<AttemptId> =
+            all().flat_map(|task| task.attempts.iter().map(|attempt| attempt.id)).collect();
+        if let Some(task) = on_hold.filter(|_| self.chance(2)) {
+            return self.resume(task);
+        }
+        let known = if !duplicated.is_empty() {
+            duplicated
+        } else if self.chance(5) {
+            any
+        } else {
+            running
+        };
+        if known.is_empty() {
+            return;
+        }
+        let attempt = known[self.pick(known.len())];
+        let lossless = if attempt.phase() == Phase::Map { PreemptKind::Split } else { PreemptKind::Pause };
+        let kind = if self.chance(4) { PreemptKind::Kill } else { lossless };
+        let request = self.manual_request();
+        let event = Event::Preemption { request, attempt, kind, by: "operator".into() };
+        let reply = self.send_twice(event);
+        self.count("killed by a user", kind == PreemptKind::Kill && reply == Some(Reply::Accepted));
+    }
+
+    fn resume(&mut self, task: TaskId) {
+        let at = self.pick(self.nodes.len());
+        let on = self.nodes[at].number.filter(|_| self.chance(2));
+        let request = self.manual_request();
+        self.send_event(Event::Resumption { request, task, on, by: "operator".into() });
+    }
+
+    /// Sends a request twice: the replies are the same.
+    pub(super) fn send_twice(&mut self, event: Event) -> Option<Reply> {
+        self.send_event(event.clone());
+        let first = self.last_reply.take();
+        if let Event::Preemption { request, .. } = event {
+            self.manual_requests.insert(request);
+        }
+        self.send_event(event);
+        if first != self.last_reply {
+            self.violation = Some(format!("a repeated request has another reply than {first:?}"));
+        }
+        first
+    }
+
+    /// A heartbeat may arrive twice, or late, from an earlier process. Neither changes anything.
+    pub(super) fn repeat_heartbeat(&mut self, heartbeat: Heartbeat) {
+        let (again, late) = (self.chance(10), heartbeat.incarnation.0 > 1 && self.chance(20));
+        let facts = self.trace.facts;
+        if again {
+            self.send_event(Event::Heartbeat(heartbeat.clone()));
+        }
+        if late {
+            let mut old = heartbeat;
+            (old.incarnation.0, old.seq) = (old.incarnation.0 - 1, old.seq + 100);
+            self.send_event(Event::Heartbeat(old));
+            self.count("late heartbeat", true);
+        }
+        if self.trace.facts != facts {
+            self.violation = Some("a repeated or late heartbeat changed something".into());
+        }
+    }
+
+    /// Map outputs that reduces could not fetch for no reason, at the current address or at one that
+    /// no tracker has.
+    pub(super) fn random_fetch_failures(&mut self, at: usize) -> Vec<FetchFailure> {
+        if !self.chance(15) {
+            return Vec::new();
+        }
+        let outdated = self.chance(3);
+        let number = self.pick(1 << 20);
+        let Some(core) = &self.core else { return Vec::new() };
+        let cluster = core.cluster();
+        let reduces = self.nodes[at].runs.iter().filter(|run| run.id.phase() == Phase::Reduce);
+        let failure = |run: &super::run::Run| {
+            let job = cluster.job(run.id.job())?;
+            let maps: Vec<_> = job.tasks.map.iter().filter_map(Task::winner).collect();
+            let map = maps.get(number % maps.len().max(1))?;
+            let addr = cluster.tracker(map.output_on).map(|on| on.shuffle_addr.clone()).unwrap_or_default();
+            let addr = if outdated { OUTDATED.to_owned() } else { addr };
+            Some(FetchFailure { reduce: run.id, map: map.id, addr })
+        };
+        reduces.filter_map(failure).collect()
+    }
+}
