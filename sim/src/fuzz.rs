@@ -135,18 +135,20 @@ pub fn with_random_events(seed: u64, scheduler: &str, params: Params) -> (Setup,
             reduces: rng.below(4) as u32,
             profile: &profile,
         };
-        job(outline, ["default", "a", "b.c"][rng.index(3)], &mut rng)
+        let queue = ["default", "a", "b.c"][rng.index(3)];
+        let mut job = job(outline, &mut rng);
+        queue.clone_into(&mut job.queue);
+        job
     });
     let workload = Workload { name: "fuzz".into(), jobs: jobs.collect() };
     (setup, workload.sorted())
 }
 
-fn job(outline: Outline<'_>, queue: &str, rng: &mut Rng) -> JobPlan {
+fn job(outline: Outline<'_>, rng: &mut Rng) -> JobPlan {
     let mut job = outline.plan(rng);
     job.slow_start = [0.0, 0.05, 1.0][rng.index(3)];
     job.speculation = rng.one_in(2);
     job.priority = [Priority::Normal, Priority::High, Priority::VeryLow][rng.index(3)];
-    job.queue = queue.to_owned();
     job
 }
 
@@ -243,7 +245,7 @@ fn jobs(rng: &mut Rng) -> Workload {
             reduces: rng.below(4) as u32,
             profile: &profile,
         };
-        let mut job = job(outline, "", rng);
+        let mut job = job(outline, rng);
         job.queue = format!("q{}", rng.below(2));
         job
     });

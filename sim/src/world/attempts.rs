@@ -190,11 +190,7 @@ impl World {
         {
             let reachable = |node: u32| all || reach[node as usize];
             reduce.fetch.follow(&known_job.log, reduce.events_seen, reachable, all);
-            let demand = demand(
-                reduce.fetch.backlog() * reduce.share,
-                reduce.fetch.knows_all_maps(reduce.maps),
-                &self.setup,
-            );
+            let demand = demand(reduce, &self.setup);
             let flow = flow.unwrap_or_else(|| self.net.gather(at as u32, demand, (at as u32, key)));
             self.net.set_demand(flow, demand);
             reduce.rate = self.net.rate(flow) / reduce.share;
@@ -227,10 +223,9 @@ impl World {
             if let Work::Reduce(reduce) = &run.work
                 && reduce.transfer.is_none()
             {
-                let backlog = reduce.fetch.backlog() * reduce.share;
-                let all = reduce.fetch.knows_all_maps(reduce.maps);
-                unsettled |= backlog > 0.5;
-                self.net.set_demand(*flow, demand(backlog, all, &self.setup));
+                let demand = demand(reduce, &self.setup);
+                unsettled |= demand > 0.0;
+                self.net.set_demand(*flow, demand);
             }
         }
         self.net.share();
@@ -387,11 +382,12 @@ impl World {
 
 /// Returns the bytes per second that a reduce would fetch. A reduce that waits for more maps
 /// requests no more than it can use until rates are computed again.
-fn demand(backlog: f64, knows_all_maps: bool, setup: &crate::setup::Setup) -> f64 {
-    if backlog < 0.5 {
+fn demand(reduce: &ReduceRun, setup: &crate::setup::Setup) -> f64 {
+    if reduce.fetch.is_caught_up() {
         return 0.0;
     }
-    let until_then = backlog / setup.costs.net_epoch.as_secs_f64();
+    let until_then = reduce.fetch.backlog() * reduce.share / setup.costs.net_epoch.as_secs_f64();
+    let knows_all_maps = reduce.fetch.knows_all_maps(reduce.maps);
     if knows_all_maps { setup.costs.fetch } else { until_then.min(setup.costs.fetch) }
 }
 
@@ -450,5 +446,18 @@ mod tests {
         assert!(matches!(end, Status::Ended(AttemptEnd::Killed(_))), "{end:?}");
         let (world, at, id) = paused(false);
         assert!(world.nodes[at].checkpoints.contains_key(&id));
+    }
+
+    #[test]
+    fn reduce_demands_the_last_byte_of_its_share() {
+        let (mut world, at, _, key) = until_a_reduce_runs();
+        let setup = world.setup.clone();
+        let Some(Work::Reduce(reduce)) = world.nodes[at].run(key).map(|run| &mut run.work) else {
+            panic!("a reduce")
+        };
+        (reduce.share, reduce.fetch.available, reduce.fetch.got) = (0.1, 1e9, 1e9 - 0.7);
+        assert!(!reduce.fetch.is_caught_up() && demand(reduce, &setup) > 0.0);
+        reduce.fetch.got = 1e9 - 0.4;
+        assert!(reduce.fetch.is_caught_up() && demand(reduce, &setup) <= 0.0);
     }
 }

@@ -108,7 +108,7 @@ impl World {
     pub(super) fn check_files(&mut self) {
         let reachable: Vec<usize> = (0..self.nodes.len()).filter(|at| self.nodes[*at].is_up()).collect();
         for at in reachable {
-            self.tell(at, super::AgentEvent::RegisterAgain);
+            self.send_to_agent(at, super::AgentEvent::RegisterAgain);
             let node = &self.nodes[at];
             if !node.jobs.is_empty() || !node.outputs.is_empty() || !node.checkpoints.is_empty() {
                 self.violation = Some(format!("{} still has files of {:?}", node.name, node.jobs));

@@ -22,14 +22,14 @@ impl World {
         let Some(source) = self.nodes[at].copying.remove(&attempt) else { return };
         let copied = if self.chance(6) { None } else { self.copy(at, source, attempt) };
         let result = copied.ok_or_else(|| "the files cannot be read".to_owned());
-        self.tell(at, AgentEvent::Copied(attempt, result));
+        self.send_to_agent(at, AgentEvent::Copied(attempt, result));
     }
 
     /// Stops a copy. Returns whether there was one.
     pub(super) fn stop_copy(&mut self, at: usize, attempt: AttemptId) -> bool {
         let stopped = self.nodes[at].copying.remove(&attempt).is_some();
         if stopped {
-            self.tell(at, AgentEvent::Copied(attempt, Err("stopped".into())));
+            self.send_to_agent(at, AgentEvent::Copied(attempt, Err("stopped".into())));
         }
         stopped
     }

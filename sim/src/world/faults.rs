@@ -175,9 +175,9 @@ impl World {
     /// A frozen tracker continues, with what has happened meanwhile.
     fn unfreeze_tracker(&mut self, at: usize) {
         for event in std::mem::take(&mut self.nodes[at].inbox) {
-            self.tell(at, event);
+            self.send_to_agent(at, event);
         }
-        self.tell(at, AgentEvent::Tick);
+        self.send_to_agent(at, AgentEvent::Tick);
     }
 
     /// Checkpoints are lost with a disk.

@@ -212,6 +212,11 @@ impl Fetch {
         (self.available - self.got).max(0.0)
     }
 
+    /// Whether all that can be fetched now is fetched. Less than half a byte is a rounding error.
+    pub(super) fn is_caught_up(&self) -> bool {
+        self.backlog() < 0.5
+    }
+
     /// Whether all maps are known and none is blocked.
     pub(super) fn knows_all_maps(&self, maps: u32) -> bool {
         self.maps >= maps && self.blocked.is_empty()
@@ -219,7 +224,7 @@ impl Fetch {
 
     /// Whether all map outputs are fetched.
     pub(super) fn has_all(&self, maps: u32) -> bool {
-        self.knows_all_maps(maps) && self.backlog() < 0.5
+        self.knows_all_maps(maps) && self.is_caught_up()
     }
 
     /// Returns the fraction of the maps whose output is fetched.

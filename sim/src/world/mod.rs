@@ -353,7 +353,7 @@ impl World {
             }
             SimEvent::Started { node, key } => {
                 if let Some(id) = self.nodes[node as usize].run(key).map(|run| run.id) {
-                    self.tell(node as usize, AgentEvent::Started(id));
+                    self.send_to_agent(node as usize, AgentEvent::Started(id));
                 }
             }
             SimEvent::Done { node, key, version } => self.done(node as usize, key, version),
@@ -426,8 +426,8 @@ impl World {
         }
     }
 
-    /// Passes an event to the core and executes its effects, then delivers messages to trackers. Events are lost while the core is
-    /// dead, and delivered later while it is frozen.
+    /// Passes an event to the core and executes its effects, then delivers messages to trackers.
+    /// Events are lost while the core is dead, and delivered later while it is frozen.
     fn send_event(&mut self, event: Event) {
         let Some(core) = self.core.as_mut() else { return self.jobtracker_faults.miss(event) };
         let mut effects = std::mem::take(&mut self.effects);

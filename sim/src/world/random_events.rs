@@ -127,7 +127,7 @@ impl World {
     fn disconnect(&mut self, at: usize) {
         if self.nodes[at].can_communicate() && self.nodes[at].number.is_some() {
             self.close_connection(at);
-            self.tell(at, AgentEvent::Disconnected);
+            self.send_to_agent(at, AgentEvent::Disconnected);
             self.connect_again(at);
         }
     }

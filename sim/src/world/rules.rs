@@ -28,7 +28,8 @@ impl World {
     pub(super) fn check_end(&mut self) {
         if !self.is_over() {
             let waits = self.core.as_ref().map(|core| digest(core.cluster())).unwrap_or_default();
-            self.violation = Some(format!("not idle: {} jobs are active\n{waits}", self.jobs_open));
+            let runs: Vec<_> = self.nodes.iter().flat_map(|node| &node.runs).collect();
+            self.violation = Some(format!("not idle: {} jobs are active\n{waits}\n{runs:?}", self.jobs_open));
             return;
         }
         let leaks = |core: &JobTracker| {

@@ -177,7 +177,7 @@ impl Run {
                         .then(|| ((goal - final_stages.done) / final_stages.rate).max(0.0))
                 }
                 None if !reduce.fetch.knows_all_maps(reduce.maps) => None,
-                None if reduce.fetch.backlog() < 0.5 => Some(0.0),
+                None if reduce.fetch.is_caught_up() => Some(0.0),
                 None => (reduce.rate > 0.0).then(|| reduce.fetch.backlog() / reduce.rate),
             },
             Work::Failing(_) | Work::CheckpointUnreachable => Some(0.0),

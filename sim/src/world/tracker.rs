@@ -89,14 +89,14 @@ impl World {
 
     /// Passes an event to the agent of a machine, and carries out its actions. A frozen tracker
     /// gets it later, a dead one never.
-    pub(super) fn tell(&mut self, at: usize, event: AgentEvent) {
+    pub(super) fn send_to_agent(&mut self, at: usize, event: AgentEvent) {
         if self.nodes[at].faults.frozen > 0 && self.nodes[at].is_up() {
             return self.nodes[at].inbox.push(event);
         }
-        self.tell_at(at, self.clock(), event);
+        self.send_to_agent_at(at, self.clock(), event);
     }
 
-    fn tell_at(&mut self, at: usize, clock: Time, event: AgentEvent) {
+    fn send_to_agent_at(&mut self, at: usize, clock: Time, event: AgentEvent) {
         if !self.nodes[at].is_up() {
             return;
         }
@@ -126,7 +126,7 @@ impl World {
             self.nodes[at].next_beat = None;
             if self.asleep.is_none() && self.nodes[at].is_up() && self.nodes[at].faults.frozen == 0 {
                 self.update(at);
-                self.tell(at, AgentEvent::Tick);
+                self.send_to_agent(at, AgentEvent::Tick);
             }
         }
     }
@@ -134,7 +134,7 @@ impl World {
     /// Tells an agent what its attempts have reported by now.
     fn update(&mut self, at: usize) {
         for (clock, event) in std::mem::take(&mut self.nodes[at].unreported) {
-            self.tell_at(at, clock, event);
+            self.send_to_agent_at(at, clock, event);
         }
         let (now, before) = (self.now, Time(self.clock().0 - 1));
         let node = &mut self.nodes[at];
@@ -144,7 +144,7 @@ impl World {
         }
         let random = self.random_fetch_failures(at);
         for failure in self.fetch_failures(at).into_iter().chain(random) {
-            self.tell_at(at, before, AgentEvent::FetchFailed(failure));
+            self.send_to_agent_at(at, before, AgentEvent::FetchFailed(failure));
         }
     }
 
@@ -153,7 +153,7 @@ impl World {
     pub(super) fn ended(&mut self, at: usize, attempt: AttemptId, end: AttemptEnd) {
         let event = AgentEvent::Ended(attempt, end);
         if self.setup.out_of_band {
-            self.tell(at, event);
+            self.send_to_agent(at, event);
         } else {
             let clock = self.clock();
             self.nodes[at].unreported.push((clock, event));
@@ -258,7 +258,7 @@ impl World {
         self.by_tracker.insert(tracker, at as u32);
         (self.nodes[at].number, self.nodes[at].incarnation) = (Some(tracker), incarnation.0);
         let (heartbeat, lost_after) = (self.setup.heartbeat, self.setup.config.lost_after);
-        self.tell(at, AgentEvent::Registered { heartbeat, lost_after, incarnation });
+        self.send_to_agent(at, AgentEvent::Registered { heartbeat, lost_after, incarnation });
     }
 
     /// The machine of a tracker, if messages of the JobTracker reach it.
@@ -272,7 +272,7 @@ impl World {
     fn register_again(&mut self, tracker: TrackerId, incarnation: Incarnation) {
         if let Some(at) = self.reached(tracker).filter(|at| self.nodes[*at].incarnation == incarnation.0) {
             self.update(at);
-            self.tell(at, AgentEvent::RegisterAgain);
+            self.send_to_agent(at, AgentEvent::RegisterAgain);
         }
     }
 
@@ -286,7 +286,7 @@ impl World {
         }
         let Some(at) = self.reached(tracker) else { return };
         let orders = orders.into_iter().map(|(number, order)| (number, self.order(order))).collect();
-        self.tell(at, AgentEvent::Orders { answers: answer.unwrap_or(0), orders });
+        self.send_to_agent(at, AgentEvent::Orders { answers: answer.unwrap_or(0), orders });
     }
 
     fn order(&mut self, order: event::Order) -> agent::Order<Model> {
@@ -350,7 +350,7 @@ impl World {
         node.checkpoints.retain(|attempt, _| attempt.job() != job);
         let existed = node.jobs.remove(&job);
         self.count("job cleaned", existed);
-        self.tell(at, AgentEvent::Cleaned(job, true));
+        self.send_to_agent(at, AgentEvent::Cleaned(job, true));
     }
 
     /// Schedules an attempt of a tracker to connect, and replaces the one planned before.
@@ -368,7 +368,7 @@ impl World {
         }
         if node.can_communicate() && node.faults.no_orders == 0 && self.core.is_some() {
             self.update(at);
-            self.tell(at, AgentEvent::Connected);
+            self.send_to_agent(at, AgentEvent::Connected);
         } else {
             self.connect_again(at);
         }
@@ -384,7 +384,7 @@ impl World {
         for at in 0..self.nodes.len() {
             let faults = self.nodes[at].faults;
             if faults.dead == 0 && faults.unreachable == 0 && faults.partitioned == 0 {
-                self.tell(at, AgentEvent::Disconnected);
+                self.send_to_agent(at, AgentEvent::Disconnected);
                 self.connect_again(at);
             }
         }
