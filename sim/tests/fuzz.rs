@@ -33,13 +33,14 @@ fn random_runs_keep_every_rule_and_terminate() {
 /// With random events, rare cases occur often enough to be tested.
 #[test]
 fn rare_cases_occur() {
-    const CASES: [&str; 34] = [
+    const CASES: [&str; 35] = [
         "job succeeded",
         "job failed",
         "job killed",
         "job forgotten",
         "job cleaned",
         "duplicate",
+        "not started",
         "output lost",
         "output not fetched",
         "tracker lost",

@@ -100,6 +100,7 @@ impl Cases {
                 self.add("duplicate resumed", *speculative && resumed_from.is_some());
             }
             Fact::PreemptionRequested { attempt, kind: PreemptKind::Kill, why, .. } => {
+                self.add("not started", why.contains("did not start it"));
                 self.add("killed at its deadline", why.contains("still holds its slot"));
                 self.add("killed while being paused", before.pausing.contains(attempt));
             }

@@ -291,6 +291,8 @@ impl World {
 
     fn order(&mut self, order: event::Order) -> agent::Order<Model> {
         match order {
+            // A launch that the tracker does not understand is acknowledged, and never reported.
+            event::Order::Launch(_) if self.chance(40) => agent::Order::Unknown,
             event::Order::Launch(attempt) => agent::Order::Launch(attempt, ()),
             event::Order::Preempt { attempt, kind, why } => agent::Order::Preempt(attempt, kind, why),
             event::Order::DropCheckpoint(attempt) => agent::Order::DropCheckpoint(attempt),
