@@ -1,5 +1,5 @@
-//! Rules that the compiler does not check: length of functions, a header in each file, dependencies
-//! of crates, purity, and unfinished code.
+//! Rules that the compiler does not check: a header in each file, dependencies of crates, purity, and
+//! unfinished code.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,8 +7,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-
-const FUNCTION_LINES_MAX: usize = 80;
 
 /// Text that must not occur in a pure crate.
 const IMPURE: [&str; 8] =
@@ -56,33 +54,6 @@ fn files_start_with_a_module_doc() {
         }
     }
     report("files without a //! header", &broken);
-}
-
-/// Relies on rustfmt: a function ends at the first line that is a `}` at its own indentation.
-#[test]
-fn functions_fit_on_a_page() {
-    let mut broken = String::new();
-    for (name, text) in sources() {
-        let lines: Vec<&str> = text.lines().collect();
-        for (start, line) in lines.iter().enumerate() {
-            let code = line.trim_start();
-            let is_fn = ["fn ", "pub fn ", "async fn ", "pub async fn ", "pub(crate) fn ", "pub(super) fn "]
-                .iter()
-                .any(|prefix| code.starts_with(prefix));
-            if !is_fn || code.ends_with(';') || code.ends_with('}') {
-                continue;
-            }
-            let indent = &line[..line.len() - code.len()];
-            let end = lines[start..].iter().position(|line| {
-                line.strip_prefix(indent) == Some("}") || line.strip_prefix(indent) == Some(");")
-            });
-            let length = end.map_or(0, |end| end + 1);
-            if length > FUNCTION_LINES_MAX {
-                let _ = writeln!(broken, "{name}:{}: {length} lines: {code}", start + 1);
-            }
-        }
-    }
-    report("functions too long", &broken);
 }
 
 fn manifest(folder: &Path) -> toml::Table {
