@@ -112,7 +112,7 @@ impl Program {
     /// Starts the command of this setting.
     pub(super) fn start(setting: &str, conf: &Conf) -> Result<Self, TaskError> {
         let command = conf.get(setting).unwrap_or_default();
-        let name = format!("{setting} `{command}`");
+        let name = format!("{setting} `{}`", in_one_line(command));
         let argv = split_command(command).map_err(|why| TaskError::Program(format!("{name}: {why}")))?;
         let (mut child, reports) = (spawn(&name, &argv, conf)?, Arc::<Reports>::default());
         let pipes = Arc::<Pipes>::default();
@@ -179,16 +179,19 @@ impl Program {
             let unread = waiting.unread();
             self.window.update(Instant::now(), waiting.queued - unread);
             let has_room = all || self.window.has_room(unread);
-            if waiting.to_closed || (waiting.to.len() < CHUNKS_WAITING && has_room) {
-                if !waiting.to_closed {
+            let accepts = waiting.to.len() < CHUNKS_WAITING && has_room;
+            if ended.is_none() && (all || !accepts) && matches!(self.child.try_wait(), Ok(Some(_))) {
+                ended = Some(Instant::now());
+                waiting.ended = true;
+            }
+            // A background process may keep the stdin of a program open that has ended.
+            let closed = waiting.to_closed || (!accepts && ended.is_some());
+            if closed || accepts {
+                if !closed {
                     waiting.queue(chunk.take());
                 }
                 waiting.to_end |= all;
                 pipes.changed.notify_all();
-                if ended.is_none() && all && matches!(self.child.try_wait(), Ok(Some(_))) {
-                    ended = Some(Instant::now());
-                    waiting.ended = true;
-                }
                 let silent = last_output.elapsed() >= DRAIN_TIMEOUT
                     && ended.is_some_and(|at| at.elapsed() >= DRAIN_TIMEOUT);
                 if !all || waiting.from_end || (silent && waiting.from_drained) {
@@ -206,7 +209,7 @@ impl Program {
             self.reports.apply_to(context);
             context.check()?;
         }
-        let gone = waiting.from_end;
+        let gone = waiting.from_end || ended.is_some();
         drop(waiting);
         self.reports.apply_to(context);
         context.check()?;
@@ -409,6 +412,14 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
         command.env("mapreduce_task_ismap", (kind == "map").to_string());
     }
     command.spawn().map_err(TaskError::io(format!("start {name}")))
+}
+
+/// A command with its line breaks and other control characters escaped: the first line of an error
+/// message must contain the cause.
+fn in_one_line(command: &str) -> String {
+    let escaped =
+        |one: char| if one.is_control() { one.escape_default().collect() } else { String::from(one) };
+    command.chars().map(escaped).collect()
 }
 
 /// How a program has ended: `ended with exit status 1`, `was killed by signal 9 (SIGKILL)`.

@@ -129,6 +129,10 @@ fn failed_program_shows_the_reason() {
     let error = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("code 3").to_string();
     let expected = format!("stream.mapper `{script}` ended with exit status 3:\nfirst\nthe real reason");
     assert_eq!(error, expected);
+    // A command of several lines does not hide how it has ended.
+    let error = mapped(&conf(&[(MAPPER, "sh -c '\techo why >&2\nexit 3'")]), []).err().expect("code 3");
+    let error = crate::error::one_line(&error.to_string());
+    assert_eq!(error, "stream.mapper `sh -c '\\techo why >&2\\nexit 3'` ended with exit status 3: why");
     let error = mapped(&conf(&[(MAPPER, "sh -c 'kill -9 $$'")]), []).err().expect("killed").to_string();
     assert!(error.ends_with("was killed by signal 9 (SIGKILL)"), "{error}");
     // The failure is detected while there is input left, not only at the end.
@@ -197,6 +201,19 @@ fn background_processes_are_not_waited_for() {
         assert_eq!(out.0, pairs(&[("done", "")]));
     }
     assert!(started.elapsed() < std::time::Duration::from_mins(1));
+}
+
+#[test]
+fn a_background_process_that_keeps_stdin_open_is_not_waited_for() {
+    let started = std::time::Instant::now();
+    let line = vec![b'x'; 1000];
+    let lines = || (0..3000).map(|_| line.as_slice());
+    let (out, _, _) =
+        mapped(&conf(&[(MAPPER, "sh -c 'sleep 60 <&0 & read x; echo done'")]), lines()).expect("sh");
+    assert_eq!(out.0, pairs(&[("done", "")]));
+    let error = mapped(&conf(&[(MAPPER, "sh -c 'sleep 60 <&0 & exit 3'")]), lines()).err().expect("code 3");
+    assert!(error.to_string().ends_with("ended with exit status 3"), "{error}");
+    assert!(started.elapsed() < std::time::Duration::from_secs(45));
 }
 
 #[test]
